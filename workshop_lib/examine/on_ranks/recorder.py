@@ -48,6 +48,7 @@ class RankRecorder:
         os.register_at_fork(after_in_child=self._leave)
         self.models: dict[int, TrackedModel] = {}  # by the id of a module, or of its first parameter
         self.wrapped: dict[int, nn.Module] = {}  # the DDP wrapper of a module, by the module's id
+        self.active: TrackedModel | None = None  # the first model of this step
         self.step = 0
         self.now: dict[str, Any] | None = None  # the record of this step
         self.evaluation: dict[str, Any] | None = None
@@ -206,6 +207,7 @@ class RankRecorder:
         assert now is not None
         if "weights" in now or now["forwards"]:
             return
+        self.active = model
         elapsed_s = time.monotonic() - self.first_step_s
         if self.step > 10 and self.spent_s > BUDGET * elapsed_s and (self.step - 1) % self.every == 0:
             self.every *= 2
@@ -240,7 +242,7 @@ class RankRecorder:
         now.setdefault("optimizers", []).append(
             {"name": type(optimizer).__name__, "lr": [_number(group["lr"]) for group in optimizer.param_groups]}
         )
-        model = next((each for each in self.models.values() if each.trained), None)
+        model = self.active
         if model is not None and ("weights" in now or self.step <= 2):
             named = list(model.module.named_parameters())
             own = {id(parameter) for parameter in parameters}
@@ -331,7 +333,7 @@ class RankRecorder:
         (self.folder / f"failed.{self.rank}").touch()
 
     def end(self) -> None:
-        last = next((model for model in self.models.values() if model.trained), None)
+        last = self.active
         weights = buffers = None
         if last is not None:
             parameters = _plain(last.module.parameters())
