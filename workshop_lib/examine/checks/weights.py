@@ -48,6 +48,8 @@ def equal(run: Run) -> Iterator[ScriptFinding]:
             seen = f"the final weights differ between the ranks, in {named_parameters(differing(names, ends))}"
             yield ScriptFinding("wrong", "weights", seen, "The ranks no longer have one model.", "", "equal")
             return
+        if not weights:
+            return
         seen = f"bit-identical on {run.size} ranks in {plural(len(_compared(run)), 'step')}"
         yield ScriptFinding("ok", "weights", f"the weights are {seen}")
         return
