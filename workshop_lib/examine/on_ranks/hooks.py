@@ -144,7 +144,7 @@ def _loaders(recorder: RankRecorder) -> None:
             if number is None or not recorder.is_on():
                 return original(iterator)
             recorder.in_loader = True
-            before = recorder.random_states()
+            before = recorder.random_states_timed()
             begin_s = time.monotonic()
             try:
                 result = original(iterator)
@@ -152,7 +152,7 @@ def _loaders(recorder: RankRecorder) -> None:
                 record = recorder.current()
                 record["data_s"] += time.monotonic() - begin_s
                 recorder.in_loader = False
-            after = recorder.random_states()
+            after = recorder.random_states_timed()
             if iterator.examined_before:  # the first batch may draw the seed of the order
                 record["drew_data"] = [name for name in after if after[name] != before[name]]
             iterator.examined_before = True

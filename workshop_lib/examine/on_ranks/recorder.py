@@ -71,7 +71,9 @@ class RankRecorder:
 
     def write(self, kind: str, **values: Any) -> None:
         if self.is_on():
+            began_s = time.monotonic()
             self.file.write(json.dumps({"kind": kind, "step": self.step, **values}, default=_as_list) + "\n")
+            self.spent_s += time.monotonic() - began_s
 
     def is_on(self) -> bool:
         """Whether this process is the rank, and not a worker that loads data for it."""
@@ -169,6 +171,12 @@ class RankRecorder:
                 self.evaluation["buffers"] = digests.of_each(_plain(module.buffers()))
             self.evaluation["forwards"].append(_settled(forward))
         self.spent_s += time.monotonic() - end_s
+
+    def random_states_timed(self) -> dict[str, Any]:
+        began_s = time.monotonic()
+        states = self.random_states()
+        self.spent_s += time.monotonic() - began_s
+        return states
 
     def random_states(self, module: nn.Module | None = None) -> dict[str, Any]:
         """Digests of the states of the global random number generators."""
