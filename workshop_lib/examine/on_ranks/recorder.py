@@ -41,7 +41,7 @@ class RankRecorder:
         self.most_steps = most_steps
         self.folder_of_script = folder_of_script
         self.folder = folder
-        self.pid = os.getpid()
+        self.is_worker = False
         self.file = open(folder / f"rank.{rank}.jsonl", "w", buffering=1)  # noqa: SIM115 - open until the rank ends
         self.stacks = open(folder / f"stack.{rank}.txt", "w")  # noqa: SIM115 - faulthandler writes to it at any time
         faulthandler.register(signal.SIGUSR1, self.stacks)
@@ -66,7 +66,11 @@ class RankRecorder:
         self.first_step_s = 0.0
         self.between: dict[str, Any] = self._empty()  # what happens before the next step begins counts as that step's
         self.write(
-            "start", pid=self.pid, main_thread=threading.main_thread().ident, time=time.monotonic(), argv=sys.argv[3:]
+            "start",
+            pid=os.getpid(),
+            main_thread=threading.main_thread().ident,
+            time=time.monotonic(),
+            argv=sys.argv[3:],
         )
 
     def write(self, kind: str, **values: Any) -> None:
@@ -77,9 +81,10 @@ class RankRecorder:
 
     def is_on(self) -> bool:
         """Whether this process is the rank, and not a worker that loads data for it."""
-        return os.getpid() == self.pid
+        return not self.is_worker
 
     def _leave(self) -> None:
+        self.is_worker = True
         faulthandler.unregister(signal.SIGUSR1)
 
     @staticmethod
@@ -154,7 +159,7 @@ class RankRecorder:
     def forward_ends(self, module: nn.Module, forward: dict[str, Any], inputs: Any) -> None:
         end_s = time.monotonic()
         forward["seconds"] = end_s - forward["begin_s"]
-        forward["drew"] = self.random_states(module)["torch"] != forward["random"]["torch"]
+        forward["drew"] = self._torch_state(module) != forward["random"]["torch"]
         tensors = [tensor for tensor in digests.tensors_in(inputs) if tensor.dim() and not tensor.is_meta]
         tensors = [tensor for tensor in tensors if not isinstance(tensor, DTensor)]
         count = tensors[0].shape[0] if tensors else 0
@@ -172,27 +177,24 @@ class RankRecorder:
             self.evaluation["forwards"].append(_settled(forward))
         self.spent_s += time.monotonic() - end_s
 
-    def random_states_timed(self) -> dict[str, Any]:
-        began_s = time.monotonic()
-        states = self.random_states()
-        self.spent_s += time.monotonic() - began_s
-        return states
-
     def random_states(self, module: nn.Module | None = None) -> dict[str, Any]:
         """Digests of the states of the global random number generators."""
-        states: dict[str, Any] = {
-            "torch": digests.of_bytes(bytes(torch.get_rng_state().numpy())),
-            "python": hash(random.getstate()[1]),
-        }
+        states: dict[str, Any] = {"torch": self._torch_state(module), "python": hash(random.getstate()[1])}
         numpy = sys.modules.get("numpy")
         if numpy is not None:
             name, key, position, *_ = numpy.random.get_state()
             states["numpy"] = f"{digests.of_bytes(key.tobytes())}{position}"
+        return states
+
+    @staticmethod
+    def _torch_state(module: nn.Module | None) -> str:
+        """A digest of PyTorch's generator of the CPU, and of the module's device if that is another one."""
+        digest = digests.of_bytes(torch.get_rng_state().numpy().tobytes())
         parameter = next(module.parameters(), None) if module is not None else None
         if parameter is not None and parameter.device.type not in ("cpu", "meta"):
             state = torch.get_device_module(parameter.device).get_rng_state()
-            states["torch"] += digests.of_bytes(bytes(state.numpy()))
-        return states
+            digest += digests.of_bytes(state.numpy().tobytes())
+        return digest
 
     # ---- steps
 
