@@ -25,6 +25,7 @@ OTHER = (
     "monitored_barrier", "broadcast_object_list", "scatter_object_list", "send", "recv", "isend", "irecv",
     "batch_isend_irecv",
 )  # fmt: skip
+FIRST_STEPS = 50  # in these, look whether loading draws random numbers
 READ_BY_CPU = ("item", "tolist", "__float__", "cpu")
 # Files of no interest: Python's own, caches, and those that only look like files.
 NOT_FILES = ("/dev/", "/proc/", "/sys/", "/.cache/", "__pycache__", "site-packages", "torchinductor", ".lock")
@@ -144,7 +145,9 @@ def _loaders(recorder: RankRecorder) -> None:
             if number is None or not recorder.is_on():
                 return original(iterator)
             recorder.in_loader = True
-            before = recorder.random_states()
+            # The first batch of an epoch may draw the seed of its order, so it doesn't count as a random change.
+            looks = iterator.examined_before and recorder.step < FIRST_STEPS
+            before = recorder.random_states() if looks else {}
             begin_s = time.monotonic()
             try:
                 result = original(iterator)
@@ -152,8 +155,8 @@ def _loaders(recorder: RankRecorder) -> None:
                 record = recorder.current()
                 record["data_s"] += time.monotonic() - begin_s
                 recorder.in_loader = False
-            after = recorder.random_states()
-            if iterator.examined_before:  # the first batch may draw the seed of the order
+            if looks:
+                after = recorder.random_states()
                 record["drew_data"] = [name for name in after if after[name] != before[name]]
             iterator.examined_before = True
             recorder.loader = number
