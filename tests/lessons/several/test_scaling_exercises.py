@@ -140,36 +140,36 @@ class TestForecasting(Verdicts):
 
 
 class TestThousandRanks(Verdicts):
-    check, notebook, names = thousand_ranks, "12_thousand_ranks", ["mesh_bytes", "best_mesh"]
+    check, notebook, names = thousand_ranks, thousand_ranks.NOTEBOOK, ["mesh_bytes", "best_mesh"]
     right = {
-        "collective by collective": lambda: answer(
-            "mesh_bytes(data, tensor, layers, cut, whole, activations)",
-            "def ring(p, n):",
-            "    return (p - 1) / p * n",
-            "sent = {'data': 0, 'tensor': 0.0}",
-            "for _ in range(layers):",
-            "    sent['data'] += sum(ring(data, whole + cut / tensor) for _ in range(3))",
-            "    sent['tensor'] += sum(2 * ring(tensor, activations) for _ in range(4))",
-            "return sent",
-        ),
-        "by the utilization": lambda: written(
-            "from workshop_lib.lessons.thousand_ranks import judge as check",
-            "best_mesh(cluster, candidates)",
-            "best, most = None, 0.0",
-            "for mesh, plan in candidates:",
-            "    made = check.try_mesh(cluster, mesh, plan)",
-            "    if made.peak_bytes < cluster.memory_bytes and made.mfu > most:",
-            "        best, most = (mesh, plan), made.mfu",
-            "return best",
-        ),
-    }
-    wrong = planted(
-        notebook,
-        {
-            "mesh_bytes": {
-                "nothing returned": ([("return {", "found = {")], "return {"),
-                "three allreduces": ([("4 * 2 *", "3 * 2 *")], "none of the known mistakes"),
-            },
-            "best_mesh": {"nothing returned": ([("return mesh, plan", "chosen = mesh, plan")], "a pair of a Mesh")},
+        "mesh_bytes": {
+            "collective by collective": """
+                def mesh_bytes(data, tensor, layers, cut, whole, activations):
+                    def ring(p, n):
+                        return (p - 1) / p * n
+                    sent = {"data": 0, "tensor": 0.0}
+                    for _ in range(layers):
+                        sent["data"] += sum(ring(data, whole + cut / tensor) for _ in range(3))
+                        sent["tensor"] += sum(2 * ring(tensor, activations) for _ in range(4))
+                    return sent
+                """
         },
-    )
+        "best_mesh": {
+            "by the utilization": """
+                def best_mesh(cluster, candidates):
+                    best, most = None, 0.0
+                    for mesh, plan in candidates:
+                        made = check.try_mesh(cluster, mesh, plan)
+                        if made.peak_bytes < cluster.memory_bytes and made.mfu > most:
+                            best, most = (mesh, plan), made.mfu
+                    return best
+                """
+        },
+    }
+    wrong = {
+        "mesh_bytes": {
+            "nothing returned": ([("return {", "found = {")], "a dictionary with the keys 'data', 'tensor'"),
+            "three allreduces": ([("4 * 2 *", "3 * 2 *")], "none of the known mistakes"),
+        },
+        "best_mesh": {"nothing returned": ([("return mesh, plan", "chosen = mesh, plan")], "a pair of a Mesh")},
+    }
