@@ -6,6 +6,7 @@ import pytest
 
 from workshop_lib import exercises, learner, paths
 from workshop_lib.classroom import assessment
+from workshop_lib.judge.sources import YOURS
 from workshop_lib.learner import Check
 from workshop_lib.lessons.compute_nodes import judge_job_script
 from workshop_lib.lessons.ddp import clinic
@@ -38,7 +39,7 @@ def test_each_cell_to_be_written_has_its_exercise_and_an_assessment_names_the_sa
     for source in generate.sources():
         asked, _ = generate.split(source.read_text(encoding="utf-8"), source.name)
         code = [cell for cell in exercises.CELL.split(asked) if not cell.startswith(" [markdown]")]
-        assert len(found[source.stem]) == sum(generate.YOURS in cell for cell in code), source
+        assert len(found[source.stem]) == sum(YOURS in cell for cell in code), source
     for task in assessment.TASKS:
         assert found[task.notebook][task.name].is_core == task.core, task
 

@@ -53,7 +53,6 @@ from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.data import mnist, shard
-from workshop_lib.lessons.synchronous_sgd.own_loop import WatchedLoop
 from workshop_lib.models import torch_cnn
 from workshop_lib.training import schedules
 
@@ -339,6 +338,8 @@ guess
 
 # %%
 # %%ranks --timeout 600
+from workshop_lib.lessons.synchronous_sgd.own_loop import WatchedLoop
+
 model = torch_cnn.build(seed=1 + comm.rank)  # every rank begins somewhere else
 with suppress(NotImplementedError):
     broadcast_weights(model, comm)
@@ -599,8 +600,8 @@ for batch_size in (64, 256):
 #
 # ## Take it home
 #
-# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script. It needs nothing
-# from this repository. It sends the gradients in one message, and rank 0 saves a checkpoint. Start it in a terminal with as
+# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script. With
+# [mnist_data.py](scripts/mnist_data.py) beside it, it needs nothing from this repository. It sends the gradients in one message, and rank 0 saves a checkpoint. Start it in a terminal with as
 # many processes as you like: `mpiexec -n 2 python -m mpi4py mpi_by_hand.py`.
 #
 # ## Remember

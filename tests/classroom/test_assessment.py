@@ -12,6 +12,7 @@ from command_line import workshop
 from workshop_lib import exercises
 from workshop_lib.classroom import answers, assessment
 from workshop_lib.errors import InputError
+from workshop_lib.judge.sources import YOURS
 from workshop_lib.maintain import generate
 
 CORE_PATH = [source for source in generate.sources() if source.stem[:3].rstrip("_") in exercises.CORE_PATH]
@@ -40,7 +41,7 @@ def to_write(source) -> dict[str, str]:
     asked = [
         (text, part)
         for part, index, text in generate.by_part(cells)
-        if cells[index].cell_type == "code" and generate.YOURS in text
+        if cells[index].cell_type == "code" and YOURS in text
     ]
     return {next(filter(None, WRITTEN.search(text).groups())): part for text, part in asked}
 

@@ -13,6 +13,7 @@ from jupyter_client.manager import start_new_kernel
 
 from workshop_lib import ranks
 from workshop_lib.judge import Exercise, Mistake, Property, alike, close, shown
+from workshop_lib.judge.calls import JudgedCall
 from workshop_lib.lessons.mpi_basics import judge as mpi_basics
 from workshop_lib.paths import ROOT
 
@@ -70,9 +71,9 @@ def test_the_first_property_that_fails_gives_its_hint():
 @pytest.mark.parametrize(
     ("body", "hint"),
     [
-        ("return 1 + comm.rank", "the ranks returned [1, 2]. ranks are numbered from 0."),
-        ("return 2", "the ranks returned [2, 2]. that is the number of ranks."),
-        ("return 7", "the ranks returned [7, 7]. count the ranks."),
+        ("return 1 + comm.rank", "the ranks returned [1, 2]. Ranks are numbered from 0."),
+        ("return 2", "the ranks returned [2, 2]. That is the number of ranks."),
+        ("return 7", "the ranks returned [7, 7]. Count the ranks."),
     ],
 )
 def test_a_failure_without_a_hint_is_explained_by_the_mistake_that_leaves_the_same_evidence(body, hint):
@@ -84,7 +85,7 @@ def test_a_failure_without_a_hint_is_explained_by_the_mistake_that_leaves_the_sa
 
 def test_what_a_call_leaves_unreceived_does_not_reach_the_next(team):
     """Nor the known mistakes, which are run on the same ranks to compare with."""
-    assert number(learner("if comm.rank: comm.send('late', 0)\n    return 7")).hint.endswith("count the ranks.")
+    assert number(learner("if comm.rank: comm.send('late', 0)\n    return 7")).hint.endswith("Count the ranks.")
     assert number(learner("return comm.sendrecv(comm.rank, 1 - comm.rank)")).hint.startswith(
         "the ranks returned [1, 0]"
     )
@@ -182,8 +183,8 @@ def test_close_means_the_same_shape_and_the_same_values_up_to_rounding(got, righ
         ([np.ones(3)], [np.ones(3), np.ones(3)], False),
         (True, 1, False),
         (None, 0, False),
-        (mpi_basics.JudgedCall(np.ones(2), 2.0), mpi_basics.JudgedCall(np.ones(2), 2.0), True),
-        (mpi_basics.JudgedCall(np.ones(2), 2.0), mpi_basics.JudgedCall(np.ones(2), 2.1), False),
+        (JudgedCall(np.ones(2), 2.0), JudgedCall(np.ones(2), 2.0), True),
+        (JudgedCall(np.ones(2), 2.0), JudgedCall(np.ones(2), 2.1), False),
     ],
 )
 def test_evidence_is_alike_when_all_of_its_parts_are(a, b, same):
@@ -229,6 +230,7 @@ IN_KERNEL = """
 from workshop_lib.lessons.start_here import judge as start_here
 from workshop_lib.lessons.synchronous_sgd import judge as sync_sgd
 from workshop_lib import notebook
+from workshop_lib.judge.calls import JudgedCall
 from workshop_lib.lessons.mpi_basics import judge as mpi_basics
 from mpi4py import MPI
 assert not MPI.Is_initialized()

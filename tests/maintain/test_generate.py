@@ -5,6 +5,7 @@ import pytest
 
 from workshop_lib import exercises
 from workshop_lib.errors import InputError
+from workshop_lib.judge.sources import YOURS
 from workshop_lib.maintain import execute as executing
 from workshop_lib.maintain import generate
 
@@ -224,7 +225,7 @@ def test_every_exercise_counts_once():
         exercises = [
             text.partition("\n")[0].lstrip("# ") for text, _ in pieces if generate.EXERCISE.match(text.lstrip("# "))
         ]
-        assert exercises == [heading for text, heading in pieces if generate.YOURS in text], source.name
+        assert exercises == [heading for text, heading in pieces if YOURS in text], source.name
 
 
 def test_a_hint_shows_the_solution_of_a_method(folder):
@@ -245,7 +246,7 @@ def test_the_overview_lists_every_notebook_with_its_minutes_and_what_is_solved(f
     (folder / "source" / generate.RUN_SECONDS).write_text(json.dumps({"02_timed": {"core": 60, "deeper": 60}}))
     generate.write(folder)
     solved = folder / "02_timed.ipynb"
-    solved.write_text(solved.read_text().replace(generate.YOURS, "mine"))  # the learner's own notebook has no stub left
+    solved.write_text(solved.read_text().replace(YOURS, "mine"))  # the learner's own notebook has no stub left
     rows = generate.overview("03_average", folder).splitlines()
     assert rows[2:3] + rows[4:] == [
         "| [02_timed](02_timed.ipynb) | Title | 15 | 13 | **core path** | 1 of 1 |",
@@ -314,6 +315,7 @@ def test_a_kernel_that_dies_before_its_first_cell_is_started_once_more(execute, 
     (tmp_path / "sitecustomize.py").write_text("import os\nos._exit(1)\n")
     outcome, _ = execute("print('fine')")
     assert outcome.cell is None and outcome.error == executing.DIED
+    assert "failed before its first cell" in str(outcome)
 
 
 def test_an_unknown_name_is_refused():

@@ -166,9 +166,10 @@ def write(path: Path, rows: list[dict], learner: str) -> None:
 
 
 def checks() -> str:
-    """A digest of the exercises' checks, which is equal in two checkouts with the same checks."""
+    """A digest of the exercises' checks and solutions, which is equal in two checkouts with the same ones."""
     library = paths.ROOT / "workshop_lib"
-    files = sorted([*(library / "judge").glob("*.py"), *(library / "lessons").rglob("*.py")])
+    sources = paths.ROOT / "notebooks" / "source"
+    files = sorted([*(library / "judge").glob("*.py"), *(library / "lessons").rglob("*.py"), *sources.glob("*.py")])
     return hashlib.sha256(b"".join(file.name.encode() + file.read_bytes() for file in files)).hexdigest()
 
 

@@ -20,6 +20,7 @@ import nbformat
 from workshop_lib import paths
 from workshop_lib.errors import InputError
 from workshop_lib.exercises import checked_name, defined_names
+from workshop_lib.judge.sources import SolutionBlock, blocks, split
 from workshop_lib.maintain import generate
 
 SCHEMA_VERSION = 3  # version of nbgrader's metadata
@@ -100,8 +101,8 @@ def _cells(cells: list) -> Iterator[tuple[nbformat.NotebookNode, str]]:
             cell.source = LINK.sub(r"](../\1/\1.ipynb", SOLUTION.sub("", cell.source)).strip()
             yield cell, ""
             continue
-        parts = list(generate.blocks(cell.source, "a cell"))
-        if any(isinstance(part, generate.SolutionBlock) for part in parts):
+        parts = list(blocks(cell.source, "a cell"))
+        if any(isinstance(part, SolutionBlock) for part in parts):
             code, cell.source = _parts(cell.source, parts)
             names = defined_names(code)
             answer = nbformat.v4.new_code_cell(code)
@@ -123,14 +124,14 @@ def _mark(cell: nbformat.NotebookNode, name: str, **marks) -> None:
     cell.metadata["nbgrader"] = {"schema_version": SCHEMA_VERSION, "grade_id": name.replace(".", "-"), **about}
 
 
-def _parts(code: str, parts: list[str | generate.SolutionBlock]) -> tuple[str, str]:
+def _parts(code: str, parts: list[str | SolutionBlock]) -> tuple[str, str]:
     """A cell's answer with nbgrader's marks, and the code after it in the same cell: its check, if there is one."""
     if not re.match(r"\w+ = \{", code):
         comments = bool(generate.SHELL_FILE.match(code))  # in a source, the lines of a shell script are comments
-        lines = [_marked(part, comments) if isinstance(part, generate.SolutionBlock) else part for part in parts]
+        lines = [_marked(part, comments) if isinstance(part, SolutionBlock) else part for part in parts]
         return "\n".join(lines), ""
     # The whole dictionary is the answer, because nbgrader's stub is a statement.
-    stub, solution = (text.rstrip("\n").split("\n") for text in generate.split(code, "a cell"))
+    stub, solution = (text.rstrip("\n").split("\n") for text in split(code, "a cell"))
     rest = len(solution) - (ast.parse("\n".join(solution)).body[0].end_lineno or 0)
     shown = [f"# {ASKED.sub('', line)}" for line in stub[: len(stub) - rest]]
     answer = solution[: len(solution) - rest]
@@ -138,7 +139,7 @@ def _parts(code: str, parts: list[str | generate.SolutionBlock]) -> tuple[str, s
     return "\n".join([START, *shown, BEGIN, *answer, END]), "\n".join(check)
 
 
-def _marked(block: generate.SolutionBlock, keep: bool) -> str:
+def _marked(block: SolutionBlock, keep: bool) -> str:
     """One of our blocks with nbgrader's marks, below the text of its stub. keep: leave the stub's lines as they are."""
     stub = block.stub
     if not keep:

@@ -24,8 +24,9 @@ from nbformat.sign import NotebookNotary
 from workshop_lib import learner, paths, ranks
 from workshop_lib.classroom import needs, routes
 from workshop_lib.errors import InputError, WorkshopError
+from workshop_lib.judge.sources import YOURS
 from workshop_lib.maintain import execute
-from workshop_lib.maintain.generate import METADATA, NOTEBOOKS, YOURS, pristine, sources
+from workshop_lib.maintain.generate import METADATA, NOTEBOOKS, pristine, sources
 from workshop_lib.notebook import profile
 from workshop_lib.ranks import engine
 from workshop_lib.training.cores import usable_cores

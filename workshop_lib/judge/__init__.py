@@ -1,7 +1,7 @@
 """Exercises: what ranks observe of a learner's function, which properties must hold, and the known mistakes.
 
 Each lesson has a `judge` module with its exercises. A notebook calls an `Exercise` with the learner's function, as in
-`check.ring_allreduce(mine)`:
+`check.ring_allreduce(mine)`. Most exercises are made from a play (play.py), which is one way to observe a function.
 
     observe(comm, function)     runs on every rank: calls the function, returns an observation (plain data)
     properties(observations)    runs in the notebook on all ranks' observations: yields what must hold, in order
@@ -31,6 +31,7 @@ UNKNOWN_HINT = "none of the known mistakes does this: work out by hand what it s
 READY_LIMIT_S = 60.0  # limit for work that is slow only on fresh ranks, such as importing PyTorch
 ROUNDING = 1e-5  # how much values may differ, as a fraction of the largest
 BESIDE_ZERO = 1e-7  # added to the largest, so that rounding errors beside zeros do not count
+SHOWN = 4  # how many elements of an array a hint shows
 UNSOLVED = "unsolved"  # what a stub leaves in place of an observation
 
 
@@ -200,9 +201,10 @@ class Exercise:
         verdict.passed = failed is None
         if failed is not None:
             verdict.failed = failed.text
-            verdict.hint = (
-                failed.hint or f"{failed.observed} {self._hint_of_a_mistake(failed, len(observations))}".strip()
-            )
+            verdict.hint = failed.hint
+            if not verdict.hint:
+                hint = self._hint_of_a_mistake(failed, len(observations))
+                verdict.hint = _one_after_another(failed.observed, hint)
         return verdict
 
     def _first_failure(self, observations: list, held: list[str]) -> Property | None:
@@ -260,6 +262,13 @@ class Exercise:
         except ranks.RankError:
             pass  # the verdict already says that there are no ranks
         return verdict
+
+
+def _one_after_another(sentence: str, hint: str) -> str:
+    """A hint after a sentence, or after the beginning of a sentence that ends with a colon."""
+    if sentence.endswith("."):
+        hint = hint[:1].upper() + hint[1:]
+    return f"{sentence} {hint}".strip()
 
 
 def _prepare(observe: Callable, function: Callable, ready: Callable[[], None] | None) -> None:
@@ -353,7 +362,13 @@ def is_number(value) -> bool:
 def shown(value) -> str:
     """A value that a function returned, as a text short enough for a hint."""
     if isinstance(value, np.ndarray) and value.ndim:
-        first = np.array2string(value.ravel()[:4], precision=4, threshold=4)
-        return first + (" …" if value.size > 4 else "")
-    text = repr(value.item() if isinstance(value, np.generic) else value)
+        first = np.array2string(value.ravel()[:SHOWN], precision=4, threshold=SHOWN)
+        return first + (" …" if value.size > SHOWN else "")
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.item()
+    text = repr(value)
+    if isinstance(value, float):
+        text = f"{value:.6g}"
+    if isinstance(value, list):
+        text = f"[{', '.join(shown(each) for each in value)}]"
     return text if len(text) < 60 else text[:57] + "…"

@@ -42,8 +42,10 @@ class Execution:
 
     def __str__(self) -> str:
         name = os.path.relpath(self.notebook, paths.ROOT)
-        if self.cell is None and not self.error:
+        if not self.error:
             return f"{name}: passed in {self.seconds:.1f} s"
+        if self.cell is None:
+            return f"{name}: failed before its first cell, after {self.seconds:.1f} s\n{self.error}"
         code = "\n".join(f"    {line}" for line in self.source.splitlines())
         return f"{name}: failed in cell {self.cell} after {self.seconds:.1f} s\n{code}\n{self.error}"
 

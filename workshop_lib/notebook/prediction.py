@@ -11,11 +11,11 @@ from IPython.display import HTML, display
 
 from workshop_lib import learner
 from workshop_lib.errors import InputError
-from workshop_lib.notebook import figures
+from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.widgets import answers_while_busy, has_widgets, leave, size
 
-MEASURED = figures.Look(figures.BLUE, "")
-GUESS = figures.Look(figures.YELLOW, "//")
+MEASURED = figures.Look(palette.BLUE, "")
+GUESS = figures.Look(palette.YELLOW, "//")
 STOPPED = "nothing: stopped before the first test"
 
 
@@ -79,7 +79,7 @@ class Question:
             figures.draw_bar(axes, at, 0, value, look, 0.62)
             if high > low:
                 bars = [[max(value - low, 0)], [max(high - value, 0)]]
-                axes.errorbar(value, at, xerr=bars, fmt="none", ecolor=figures.INK)
+                axes.errorbar(value, at, xerr=bars, fmt="none", ecolor=palette.INK)
             figures.write_beside(axes, max(value, high), at, text)
         axes.set_xlim(min(0, self.low), longest)  # the longest bar ends the axis; its number stands to the right
         figures.name_rows(axes, (row[0] for row in rows))
