@@ -1,7 +1,11 @@
-"""What the tests of figures and tables look at: their words, and whether these are large enough and in their places."""
+"""What the tests of figures and tables look at: their points, their words, and whether every word can be read."""
+
+import warnings
 
 import numpy as np
+import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from rich.console import Console
 
 
@@ -25,7 +29,7 @@ def printed(table, width: int = 80) -> str:
 
 
 def legend(figure) -> list[str]:
-    return [entry.get_text() for entry in figure.legends[0].get_texts() if entry.get_text().strip()]
+    return [entry.get_text() for entry in figure.legends[0].get_texts()]
 
 
 def panel(figure, title: str):
@@ -44,6 +48,16 @@ def bars(axes, number: int = 0, across: bool = False) -> np.ndarray:
     return np.array([ends[:, 0 if across else 1] for ends in segments if len(ends)])
 
 
+def lines(axes) -> dict[str, np.ndarray]:
+    """The [points, 2] of the axes' lines, by their labels."""
+    return {line.get_label(): np.asarray(line.get_xydata()) for line in axes.lines}
+
+
+def hollow(axes) -> bool:
+    """Whether points are marked as those of more ranks than cores."""
+    return "hollow, *: oversubscribed (more ranks than cores)" in lines(axes)
+
+
 def texts(shown) -> list[str]:
     """What is written on these axes, or on a figure's first ones."""
     return [text.get_text().strip() for text in (shown.axes[0] if isinstance(shown, Figure) else shown).texts]
@@ -54,24 +68,19 @@ def words(figure) -> str:
     return " ".join(text.get_text() for text in figure.texts).replace("\n", " ")
 
 
-def check_text(figure, font_size: float, *more) -> None:
-    """All text has this size or more; what stands around the axes, and `more`, lies in the figure and apart."""
-    figure.draw_without_rendering()
-    labels = [axis.label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
-    ticks = [label for axes in figure.axes for label in (*axes.get_xticklabels(), *axes.get_yticklabels())]
-    (below,) = figure.legends
-    for text in [*figure.texts, *more, *labels, *ticks, *below.get_texts()]:
-        assert text.get_fontsize() >= font_size or not text.get_text().strip() or not text.get_visible(), text
-    whole = figure.bbox
-    for piece in [*figure.texts, *more, below, *(axes.yaxis.label for axes in figure.axes)]:
-        box = piece.get_window_extent()
-        assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1, piece
-    top = below.get_window_extent().y1
-    assert all(axes.xaxis.label.get_window_extent().y0 >= top for axes in figure.axes if axes.get_visible())
-
-
-def check_title_and_conditions(figure) -> None:
-    """The answer stands above its conditions, and these above the axes."""
-    title, conditions = (text.get_window_extent() for text in figure.texts)
-    assert title.y0 >= conditions.y1
-    assert all(conditions.y0 > axes.get_window_extent().y1 for axes in figure.axes)
+def check_layout(figure) -> None:
+    """The figure renders without a warning, and none of its texts is cut off, touches another one or is tiny."""
+    shown: dict[int, Text] = {}
+    draw = Text.draw
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("error")
+        patch.setattr(Text, "draw", lambda text, renderer: (shown.setdefault(id(text), text), draw(text, renderer)))
+        figure.draw_without_rendering()
+    texts = [text for text in shown.values() if text.get_text().strip() and text.get_visible()]
+    assert min(text.get_fontsize() for text in texts) >= 9
+    low, high = np.array([Text.get_window_extent(text).get_points() for text in texts]).transpose(1, 0, 2)
+    outside = ((low < -1) | (high > figure.bbox.max + 1)).any(axis=1)
+    assert not outside.any(), f"cut off: {[texts[at] for at in np.flatnonzero(outside)]}"
+    common = np.minimum(high[:, None], high) - np.maximum(low[:, None], low)  # [texts, texts, 2] in pixels
+    overlaps = np.argwhere(np.triu(common.min(axis=2) > 3, 1))
+    assert not len(overlaps), f"one on another: {[(texts[one], texts[other]) for one, other in overlaps]}"

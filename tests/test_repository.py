@@ -9,6 +9,7 @@ import pytest
 from command_line import workshop
 from matplotlib import image
 
+from workshop_lib import exercises
 from workshop_lib.maintain import generate, pytorch_build
 from workshop_lib.paths import ROOT, SCRIPTS
 from workshop_lib.results import records
@@ -57,7 +58,7 @@ def test_the_readme_lists_every_notebook_and_marks_the_core_path():
     text = (ROOT / "README.md").read_text()
     listed = re.findall(r"^\| (\**)\[(\w+)\]\(notebooks/(\w+)\.ipynb\)", text, re.MULTILINE)
     assert [name for _, name, _ in listed] == [stem for _, _, stem in listed] == [s.stem for s in generate.sources()]
-    assert tuple(name[:2] for bold, name, _ in listed if bold) == generate.CORE_PATH
+    assert tuple(name[:2] for bold, name, _ in listed if bold) == exercises.CORE_PATH
 
 
 def test_the_readme_can_be_read_in_one_go():
@@ -67,7 +68,7 @@ def test_the_readme_can_be_read_in_one_go():
 def test_the_torchrun_of_readme_and_scripts_asks_nobody_for_this_machines_name():
     [shown] = re.findall(r"^(\.venv/bin/torchrun .+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
     commands = re.findall(r"`(\.venv/bin/torchrun .+)` \|", (SCRIPTS / "README.md").read_text())
-    assert len(commands) == 7 and shown in commands
+    assert len(commands) == 8 and shown in commands
     assert all(" --standalone --local-addr 127.0.0.1 " in command for command in commands)
 
 

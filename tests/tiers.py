@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from workshop_lib import exercises
 from workshop_lib.maintain import generate
 from workshop_lib.paths import ROOT
 
 TIERS = ("core", "full", "exhaustive")
 FULL_FOLDERS = ("browser", "slurm", "submissions")
-CORE_LESSONS = (*generate.CORE_PATH, "06")
+CORE_LESSONS = (*exercises.CORE_PATH, "06")
 STEMS = {source.stem for source in generate.sources()}
 LESSONS = [source.stem.partition("_")[0] for source in generate.sources()]
 CORE_FOLDERS = ("data", "models", "training", "ranks", "results", "notebook", "judge", "cli")

@@ -20,12 +20,17 @@ TEXT_LIMIT = 300  # characters of a question or a failed property
 
 
 class Prediction(NamedTuple):
-    """A learner's guess, logged when the learner commits it, and again with `measured` after the measurement."""
+    """A learner's guess, logged when the learner commits it, and again with `measured` after the measurement.
+
+    low and high: the ends of the question's range.
+    """
 
     question: str
     unit: str
     guess: float
     measured: float | None = None
+    low: float | None = None
+    high: float | None = None
 
 
 class Check(NamedTuple):
@@ -63,18 +68,26 @@ def notebook() -> Path | None:
     return Path(named) if named else None
 
 
+def own_notebook() -> str:
+    """The name of the notebook that this learner works in; "" outside a notebook or in a notebook of solutions."""
+    file = notebook()
+    return file.stem if file is not None and file.parent.name != "solutions" else ""
+
+
 def keep(event: Prediction | Check | Training) -> None:
     """Append `event` with the time and the notebook's name, in one write.
 
     Does nothing outside a notebook or in a notebook of solutions.
     """
-    if (name := notebook()) is None or name.parent.name == "solutions":
+    name = own_notebook()
+    if not name:
         return
-    about = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "notebook": name.stem}
+    about = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "notebook": name}
     about["what"] = type(event).__name__.lower()
     values = {key: value[:TEXT_LIMIT] if isinstance(value, str) else value for key, value in event._asdict().items()}
     with contextlib.suppress(OSError, TypeError, ValueError):
         line = json.dumps(about | values, default=float) + "\n"
+        paths.LEARNER.parent.mkdir(exist_ok=True)
         with open(paths.LEARNER, "ab", buffering=0) as file:
             if file.tell() < FILE_LIMIT_BYTES:
                 file.write(line.encode())
@@ -82,7 +95,9 @@ def keep(event: Prediction | Check | Training) -> None:
 
 def kept() -> Iterator[dict]:
     """Every logged event, oldest first; damaged lines are left out."""
-    if paths.LEARNER.is_file():
-        for line in paths.LEARNER.read_text("utf8", "replace").splitlines():
+    for path in reversed(paths.learners_files(paths.LEARNER.name)):
+        if not path.is_file():
+            continue
+        for line in path.read_text("utf8", "replace").splitlines():
             with contextlib.suppress(ValueError):
                 yield json.loads(line)

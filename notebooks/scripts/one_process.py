@@ -1,56 +1,80 @@
 """MNIST in one process. Start it with: python one_process.py"""
 
 import argparse
-import gzip
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import nn
+from mnist_data import MNIST, MNIST_FOLDER, cnn, mnist_folder
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
 
-mnist = Path(__file__).resolve().parent / "../../assets/mnist"  # its place in the workshop; --data names another
-options = {"data": mnist, "images": 60_000, "epochs": 2, "out": Path("cnn.pt")}
-parser = argparse.ArgumentParser(description=__doc__)
-for name, default in options.items():
-    parser.add_argument(f"--{name}", type=type(default), default=default)
-args = parser.parse_args()
-if not (args.data / "train-images-idx3-ubyte.gz").exists():
-    raise SystemExit(f"train-images-idx3-ubyte.gz isn't in {args.data.resolve()}: give MNIST's folder with --data.")
-device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_num_threads(1)  # one core per process, however many processes there are
-names = "train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"
-files = [gzip.decompress((args.data / f"{name}-ubyte.gz").read_bytes()) for name in names]
-values = [torch.tensor(np.frombuffer(file, np.uint8, offset=4 + 4 * file[3])).to(device) for file in files]
-images, test_images = [((v.view(-1, 28, 28, 1) - 33.3184) / 78.5675).movedim(3, 1) for v in values[::2]]
-labels, test_labels = [v.long() for v in values[1::2]]
+BATCH = 64  # images per step
 
-torch.manual_seed(1)
-layers = nn.Conv2d(1, 8, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(8, 56, 5), nn.MaxPool2d(2), nn.ReLU()
-model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(896, 10)).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
-steps = args.images // 64
-if steps < 2:
-    raise SystemExit(f"--images {args.images} is too few for two steps of 64 per rank: give more or start fewer ranks.")
-if args.images > len(labels):
-    raise SystemExit(f"--images {args.images} is too many: {args.data.resolve()} has {len(labels)}.")
-total, warmup = args.epochs * steps, steps // 2
-rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min((t + 1) / warmup, (total - t) / (total - warmup)))
 
-for epoch in range(1, args.epochs + 1):
-    order = np.random.default_rng([1, epoch]).permutation(args.images)
-    start = time.perf_counter()
-    for batch in order[: steps * 64].reshape(steps, 64):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
-        loss.backward()
-        optimizer.step()
-        rate.step()
-    loss.item()  # a GPU has done its work only now
-    speed = steps * 64 / (time.perf_counter() - start)
-    with torch.no_grad():
-        guesses = torch.cat([model(part).argmax(1) for part in test_images.tensor_split(20)])
-    right = (guesses == test_labels).sum().cpu()
-    print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right / len(test_labels):.2%}")
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out.with_suffix(".tmp"))
-    args.out.with_suffix(".tmp").replace(args.out)  # a crash leaves the old file or the new, never half of one
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=mnist_folder, default=MNIST_FOLDER, help="folder with MNIST's four files")
+    parser.add_argument("--images", type=int, default=60_000, help="training images")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("cnn.pt"), help="file for the checkpoint")
+    return parser.parse_args()
+
+
+@torch.no_grad()
+def count_right(model, loader, device):
+    """Return how many images the model recognizes."""
+    right = torch.zeros((), dtype=torch.int64, device=device)
+    for images, labels in loader:
+        guesses = model(images.to(device)).argmax(1)
+        right += (guesses == labels.to(device)).sum()
+    return right
+
+
+def save(state, path):
+    """Write a checkpoint. A crash leaves the old file or the new one, never half of one."""
+    temporary = path.with_suffix(".tmp")
+    torch.save(state, temporary)
+    temporary.replace(path)
+
+
+def main():
+    args = parse_arguments()
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    torch.set_num_threads(1)  # one core per process, however many processes there are
+
+    train = MNIST(args.data, "train", args.images)
+    test = MNIST(args.data, "test")
+    loader = DataLoader(train, BATCH, shuffle=True, drop_last=True)
+    test_loader = DataLoader(test, batch_size=500)
+    steps = len(loader)
+    if steps < 2:
+        raise SystemExit(f"--images {args.images} is too few for two steps of {BATCH} per process: give more.")
+
+    torch.manual_seed(1)
+    model = cnn().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    # The learning rate rises for half an epoch, then falls to zero.
+    warmup = steps // 2
+    total = args.epochs * steps
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warmup, (total - step) / (total - warmup))
+    )
+
+    for epoch in range(1, args.epochs + 1):
+        start = time.perf_counter()
+        for images, labels in loader:
+            loss = cross_entropy(model(images.to(device)), labels.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        loss.item()  # waits until a GPU has finished its work
+        speed = steps * BATCH / (time.perf_counter() - start)
+        right = count_right(model, test_loader, device)
+        print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")
+        save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
+
+
+if __name__ == "__main__":
+    main()

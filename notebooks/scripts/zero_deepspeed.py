@@ -1,66 +1,97 @@
 """MNIST with DeepSpeed's ZeRO. Start it with: torchrun --standalone --nproc-per-node 2 zero_deepspeed.py"""
 
 import argparse
-import gzip
 import time
 from pathlib import Path
 
 import deepspeed
-import numpy as np
 import torch
-from torch import nn
+import torch.distributed as dist
+from mnist_data import MNIST, MNIST_FOLDER, cnn, mnist_folder
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, DistributedSampler, Subset
 
-mnist = Path(__file__).resolve().parent / "../../assets/mnist"  # its place in the workshop; --data names another
-options = {"data": mnist, "images": 60_000, "epochs": 2, "out": Path("cnn.pt")}
-parser = argparse.ArgumentParser(description=__doc__)
-for name, default in options.items():
-    parser.add_argument(f"--{name}", type=type(default), default=default)
-args = parser.parse_args()
-if not (args.data / "train-images-idx3-ubyte.gz").exists():
-    raise SystemExit(f"train-images-idx3-ubyte.gz isn't in {args.data.resolve()}: give MNIST's folder with --data.")
-deepspeed.ops.__compatible_ops__ = {}  # else it spends two minutes compiling an allreduce for CPUs
-deepspeed.init_distributed(verbose=False)
-rank, size = deepspeed.comm.get_rank(), deepspeed.comm.get_world_size()
-device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.cuda.set_device(deepspeed.comm.get_local_rank() if device == "cuda" else -1)  # -1: none
-torch.set_num_threads(1)  # one core per process, however many processes there are
-names = "train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"
-files = [gzip.decompress((args.data / f"{name}-ubyte.gz").read_bytes()) for name in names]
-values = [torch.tensor(np.frombuffer(file, np.uint8, offset=4 + 4 * file[3])).to(device) for file in files]
-images, test_images = [((v.view(-1, 28, 28, 1) - 33.3184) / 78.5675).movedim(3, 1) for v in values[::2]]
-labels, test_labels = [v.long() for v in values[1::2]]
+BATCH = 64  # images per rank and step
 
-torch.manual_seed(1)
-layers = nn.Conv2d(1, 8, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(8, 56, 5), nn.MaxPool2d(2), nn.ReLU()
-model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(896, 10)).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
-config = {"train_micro_batch_size_per_gpu": 64, "zero_optimization": {"stage": 2}}
-config |= {"zero_allow_untested_optimizer": True, "gradient_clipping": 0.0}
-engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-steps = args.images // (64 * size)
-if steps < 2:
-    raise SystemExit(f"--images {args.images} is too few for two steps of 64 per rank: give more or start fewer ranks.")
-if args.images > len(labels):
-    raise SystemExit(f"--images {args.images} is too many: {args.data.resolve()} has {len(labels)}.")
-total, warmup = args.epochs * steps, steps // 2
-rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min((t + 1) / warmup, (total - t) / (total - warmup)))
 
-for epoch in range(1, args.epochs + 1):
-    order = np.random.default_rng([1, epoch]).permutation(args.images)
-    start = time.perf_counter()
-    for batch in order[: steps * size * 64].reshape(steps, size, 64)[:, rank]:
-        loss = nn.functional.cross_entropy(engine(images[batch]), labels[batch])
-        engine.backward(loss)
-        engine.step()
-        rate.step()
-    loss.item()  # a GPU has done its work only now
-    speed = steps * size * 64 / (time.perf_counter() - start)
-    with torch.no_grad():
-        guesses = torch.cat([model(part).argmax(1) for part in test_images[rank::size].tensor_split(20)])
-    right = (guesses == test_labels[rank::size]).sum().cpu()
-    deepspeed.comm.all_reduce(right)
-    if rank == 0:
-        print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right / len(test_labels):.2%}")
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out.with_suffix(".tmp"))
-        args.out.with_suffix(".tmp").replace(args.out)  # a crash leaves the old file or the new, never half of one
-deepspeed.comm.destroy_process_group()
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=mnist_folder, default=MNIST_FOLDER, help="folder with MNIST's four files")
+    parser.add_argument("--images", type=int, default=60_000, help="training images")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("cnn"), help="folder for the checkpoint")
+    return parser.parse_args()
+
+
+@torch.no_grad()
+def count_right(model, loader, device):
+    """Return how many images the model recognizes."""
+    right = torch.zeros((), dtype=torch.int64, device=device)
+    for images, labels in loader:
+        guesses = model(images.to(device)).argmax(1)
+        right += (guesses == labels.to(device)).sum()
+    return right
+
+
+@record  # torchrun's report then has the traceback of the rank that failed first
+def main():
+    args = parse_arguments()
+    if not torch.accelerator.is_available():
+        # On CPUs, DeepSpeed would compile an allreduce of its own for two minutes, and nothing public prevents it.
+        deepspeed.ops.__compatible_ops__ = {}
+    deepspeed.init_distributed(verbose=False)
+    rank = dist.get_rank()
+    size = dist.get_world_size()
+    torch.set_num_threads(1)  # one core per process, however many processes there are
+
+    train = MNIST(args.data, "train", args.images)
+    test = MNIST(args.data, "test")
+    sampler = DistributedSampler(train, seed=1)  # shuffles, and gives each rank images of its own
+    loader = DataLoader(train, BATCH, sampler=sampler, drop_last=True)
+    # Each test image is tested once. A DistributedSampler would repeat some, so that all ranks have as many.
+    test_loader = DataLoader(Subset(test, range(rank, len(test), size)), batch_size=500)
+    steps = len(loader)
+    if steps < 2:
+        raise SystemExit(f"--images {args.images} is too few for two steps of {BATCH} per process: give more.")
+
+    torch.manual_seed(1)
+    model = cnn()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    # The learning rate rises for half an epoch, then falls to zero.
+    warmup = steps // 2
+    total = args.epochs * steps
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warmup, (total - step) / (total - warmup))
+    )
+    config = {
+        "train_micro_batch_size_per_gpu": BATCH,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": 0.0,  # none; without this line, DeepSpeed clips at a norm of 1
+        "zero_optimization": {"stage": 2},
+        "zero_allow_untested_optimizer": True,
+    }
+    # The engine moves the model to this rank's device. It also steps the schedule, once per step of the optimizer.
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=schedule, config=config)
+    device = engine.device
+
+    for epoch in range(1, args.epochs + 1):
+        sampler.set_epoch(epoch)  # without it, each epoch has the order of the first
+        start = time.perf_counter()
+        for images, labels in loader:
+            loss = cross_entropy(engine(images.to(device)), labels.to(device))
+            engine.backward(loss)
+            engine.step()
+        loss.item()  # waits until a GPU has finished its work
+        speed = steps * size * BATCH / (time.perf_counter() - start)
+        right = count_right(model, test_loader, device)
+        dist.all_reduce(right)
+        if rank == 0:
+            print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")
+        # Each rank writes its share of the optimizer's state. Only engine.load_checkpoint puts them together.
+        engine.save_checkpoint(args.out, tag=f"epoch{epoch}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -231,7 +231,7 @@ for epoch in record["epochs"]:
 print("the ranks hold the same network in the end:", record["ranks_identical"])
 
 # %%
-guess.compare(100 * max([epoch["test_accuracy"] for epoch in record["epochs"]], default=0))
+guess.compare(max([100 * epoch["test_accuracy"] for epoch in record["epochs"]], default=None))
 
 # %% [markdown]
 # *Try it:* train again with `epochs=3`, or on one rank (`ranks.start(1).train(...)`), or press *Stop* in the middle.

@@ -53,6 +53,7 @@ from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.data import mnist, shard
+from workshop_lib.lessons.synchronous_sgd.own_loop import WatchedLoop
 from workshop_lib.models import torch_cnn
 from workshop_lib.training import schedules
 
@@ -326,9 +327,15 @@ check.broadcast_weights(broadcast_weights)
 #
 # That's all there is to *synchronous SGD*: the same start, different shards, and averaged gradients in every step. It's
 # called synchronous because no rank updates its weights before all of them have computed their gradients. Now train for real.
+# `WatchedLoop` passes your loop its batches one by one. So it can draw how the loss falls, and end the loop when you press
+# *Stop*. The strip under the curves shows how each rank spent its most recent steps.
 
 # %%
 team.push(broadcast_weights=broadcast_weights, epochs=sizes.epochs, samples=sizes.train_samples or 60_000)
+
+# %%
+guess = predict("What share of the time will the ranks spend in Allreduce, waiting included?", 0, 100, unit="%")
+guess
 
 # %%
 # %%ranks --timeout 600
@@ -336,31 +343,27 @@ model = torch_cnn.build(seed=1 + comm.rank)  # every rank begins somewhere else
 with suppress(NotImplementedError):
     broadcast_weights(model, comm)
     optimizer, schedule = recipe(model, samples, epochs)
-    for epoch in range(1, epochs + 1):
-        train_epoch(model, optimizer, schedule, batches(samples, epoch), average_gradients, comm)
+    watched = WatchedLoop(model, optimizer, comm, epochs, shard.steps_per_epoch(samples, 64, comm.size))
+    average = watched.average(average_gradients)
+    for epoch in watched.epochs():
+        train_epoch(model, optimizer, schedule, watched.batches(batches(samples, epoch)), average, comm)
         with torch.no_grad():
             answers = model(torch_cnn.normalize(torch.tensor(test.images))).argmax(dim=1).numpy()
         right = comm.allreduce(int((answers == test.labels).sum()))
-        if comm.rank == 0:
-            print(f"epoch {epoch}: {right / test.total:.2%} of the test images are right")
+        watched.tested(right / test.total)
 mine = digest(model)
 
 # %% [markdown]
 # Now the library does the same. Whatever averages the gradients is called a *backend* there; `mpi` is what you've just
-# written. Watch it run. The strip under the curves shows how each rank spent its most recent steps, and the button stops the
-# run cleanly.
-
-# %%
-guess = predict("What share of the time will the ranks spend in Allreduce, waiting included?", 0, 100, unit="%")
-guess
+# written.
 
 # %%
 options = TrainOptions(backend="mpi", epochs=sizes.epochs, train_samples=sizes.train_samples)
 record = team.train(options, timeout=5 * sizes.timeout_s)
 
 # %%
-shares = [100 * epoch["communication_s"] / epoch["seconds"] for epoch in record["epochs"]] or [0.0]
-guess.compare(np.median(shares), spread=(min(shares), max(shares)))
+shares = [100 * epoch["communication_s"] / epoch["seconds"] for epoch in record["epochs"]]
+guess.compare(shares)  # the median and the spread of the epochs
 
 # %%
 print("test accuracy:", [f"{epoch['test_accuracy']:.2%}" for epoch in record["epochs"]])
@@ -596,8 +599,8 @@ for batch_size in (64, 256):
 #
 # ## Take it home
 #
-# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script. It needs nothing
-# from this repository. It sends the gradients in one message, and rank 0 saves a checkpoint. Start it in a terminal with as
+# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script. With
+# [mnist_data.py](scripts/mnist_data.py) beside it, it needs nothing from this repository. It sends the gradients in one message, and rank 0 saves a checkpoint. Start it in a terminal with as
 # many processes as you like: `mpiexec -n 2 python -m mpi4py mpi_by_hand.py`.
 #
 # ## Remember

@@ -278,8 +278,8 @@ hvd.shutdown()
 # ## The script to take home
 #
 # [scripts/one_process.py](scripts/one_process.py) is a plain script for MNIST on one process, and
-# [scripts/horovod_torch.py](scripts/horovod_torch.py) is the same for Horovod. Neither needs this repository. This is all that
-# changes:
+# [scripts/horovod_torch.py](scripts/horovod_torch.py) is the same for Horovod. The data and the network come from
+# [scripts/mnist_data.py](scripts/mnist_data.py), and none of the three needs this repository. This is all that changes:
 
 # %%
 take_home.diff("one_process.py", "horovod_torch.py")
@@ -288,14 +288,12 @@ take_home.diff("one_process.py", "horovod_torch.py")
 # | change | why |
 # |---|---|
 # | `hvd.init()` | starts the background thread, and the ranks learn who they are |
-# | `set_device(hvd.local_rank())` | each rank of a host takes its own GPU |
+# | `own_device()`, with `hvd.local_rank()` | each rank of a host takes its own GPU |
 # | `DistributedOptimizer`, `broadcast_parameters` | exercise 1. There's no checkpoint to continue from, so there's no state to keep |
-# | `64 * size` | each step takes 64 images per rank, so there are fewer steps |
-# | `reshape(steps, size, 64)[:, rank]` | all ranks shuffle the same way, and each takes its part of every batch |
-# | `[rank::size]`, `allreduce`, `if rank == 0` | exercise 2 |
-#
-# With a `DataLoader`, you'd leave the sharding to `DistributedSampler(dataset, num_replicas=size, rank=rank)`, and call its
-# `set_epoch(epoch)` so that it shuffles anew in each epoch.
+# | `size * BATCH` | each step takes 64 images per rank, so there are fewer steps |
+# | `DistributedSampler(train, size, rank, …)` | all ranks shuffle the same way, and each takes its part of every batch |
+# | `set_epoch(epoch)` | without it, every epoch would have the same order |
+# | `Subset(test, …)`, `allreduce`, `if rank == 0` | exercise 2 |
 #
 # The learning rate stays as it is: its peak of 0.1 is already high for this network, and [07_large_batch](07_large_batch.ipynb)
 # shows when scaling helps. In a terminal, start the script with the line that begins with `$`:

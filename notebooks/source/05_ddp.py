@@ -89,8 +89,9 @@ print(f"rank {rank} of {size}, over {dist.get_backend()}")
 #
 # ## From one process to many
 #
-# Here is a plain script for one process. It reads MNIST's files, trains, tests, prints, and saves. It needs nothing from this
-# repository, so you can take it home.
+# Here is a plain script for one process. It trains, tests, prints, and saves. The data and the network come from a second
+# file, [mnist_data.py](scripts/mnist_data.py), where you'd put your own. The two need nothing else from this repository, so
+# you can take them home.
 
 # %%
 Code(filename=str(SCRIPTS / "one_process.py"))
@@ -102,21 +103,23 @@ scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.time
 # %% [markdown]
 # ### Exercise 1 (hard): the script for many processes
 #
-# Every process will run the whole script. Below are the only six places that have to change, each still as it is in the
-# script above. Make the processes train one network together: each takes 64 images *of its own* in every step, tests its own
-# share of the test images, and only rank 0 prints and saves. (The check adds two lines for you, the import of `distributed`
-# at the top, and `destroy_process_group()` at the end.)
+# Every process will run the whole script. Below are the only six places in `main()` that have to change, each still as it is
+# in the script above. Make the processes train one network together: each takes 64 images *of its own* in every step, tests
+# its own share of the test images, and only rank 0 prints and saves. (The check adds the rest for you: the imports, the
+# function `join()`, which calls `init_process_group` and returns this rank's own device, and `destroy_process_group()` at the
+# end.)
 #
 # <details><summary>Hint 1: who needs what?</summary>
 #
-# Part 1: who am I, and how many are we? Part 2: what averages the gradients, and which model should the loss call from then on?
-# Parts 3 to 5: all ranks together take `64 * size` images in a step. Part 6: who tests which images, and who prints the sum?
+# Part 1: who am I, and how many are we? Part 2: who trains on which images, and who tests which? Part 3: what averages the
+# gradients, and which model should the loss call from then on? Part 4: the images need a new order in each epoch. Part 5: all
+# ranks together take `size * BATCH` images in a step. Part 6: who adds up, and who prints?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `distributed.init_process_group()`, `distributed.get_rank()` and `distributed.get_world_size()`;
-# `nn.parallel.DistributedDataParallel(model)`; `order[…].reshape(steps, size, 64)[:, rank]`; `test_images[rank::size]`;
-# `distributed.all_reduce(right)`, which adds up in place, on every rank; `if rank == 0:`.
+# `dist.get_rank()` and `dist.get_world_size()`; `DistributedSampler(train, seed=1)`, which goes into `DataLoader(…,
+# sampler=sampler)` in place of `shuffle=True`; `Subset(test, range(rank, len(test), size))`; `DistributedDataParallel(model)`;
+# `sampler.set_epoch(epoch)`; `dist.all_reduce(right)`, which adds up in place, on every rank; `if rank == 0:`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -126,65 +129,62 @@ scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.time
 
 # %%
 # %%writefile {folder}/changes.py
-# 1. Join the process group, and find out who you are. (The line below takes your own GPU, if there are any.)
+# 1. Join the process group, and find out who you are
+device = join()
 # <solution>
-distributed.init_process_group()
-rank, size = distributed.get_rank(), distributed.get_world_size()
+rank = dist.get_rank()
+size = dist.get_world_size()
 # <stub>
 # ...  # your code here
 # </stub>
 # </solution>
-device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.cuda.set_device(distributed.get_node_local_rank() if device == "cuda" else -1)  # -1: none
-# 2. Wrap the network, so that its gradients are averaged
-model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(896, 10)).to(device)
+# 2. My images, for training and for testing
 # <solution>
-ddp = nn.parallel.DistributedDataParallel(model.to(memory_format=torch.channels_last))
+sampler = DistributedSampler(train, seed=1)
+loader = DataLoader(train, BATCH, sampler=sampler, drop_last=True)
+test_loader = DataLoader(Subset(test, range(rank, len(test), size)), batch_size=500)
+# <stub>
+# loader = DataLoader(train, BATCH, shuffle=True, drop_last=True)
+# test_loader = DataLoader(test, batch_size=500)
+# </stub>
+# </solution>
+# 3. Wrap the network, so that its gradients are averaged
+model = cnn().to(device)
+# <solution>
+ddp = DistributedDataParallel(model)
 # <stub>
 # ...
 # </stub>
 # </solution>
-# 3. The steps of an epoch
+# 4. An epoch in an order of its own, and the loss
 # <solution>
-steps = args.images // (64 * size)
+sampler.set_epoch(epoch)
+start = time.perf_counter()
+for images, labels in loader:
+    loss = cross_entropy(ddp(images.to(device)), labels.to(device))
 # <stub>
-# steps = args.images // 64
-# </stub>
-# </solution>
-# 4. My images of each step, and the loss
-# <solution>
-for batch in order[: steps * size * 64].reshape(steps, size, 64)[:, rank]:
-    optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(ddp(images[batch]), labels[batch])
-# <stub>
-# for batch in order[: steps * 64].reshape(steps, 64):
-#     optimizer.zero_grad()
-#     loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
+# start = time.perf_counter()
+# for images, labels in loader:
+#     loss = cross_entropy(model(images.to(device)), labels.to(device))
 # </stub>
 # </solution>
 # 5. Images per second, of all ranks
 # <solution>
-speed = steps * size * 64 / (time.perf_counter() - start)
+speed = steps * size * BATCH / (time.perf_counter() - start)
 # <stub>
-# speed = steps * 64 / (time.perf_counter() - start)
+# speed = steps * BATCH / (time.perf_counter() - start)
 # </stub>
 # </solution>
 # 6. Test, print and save
-with torch.no_grad():
-    # <solution>
-    guesses = torch.cat([model(part).argmax(1) for part in test_images[rank::size].tensor_split(20)])
-right = (guesses == test_labels[rank::size]).sum().cpu()
-distributed.all_reduce(right)
+right = count_right(model, test_loader, device)
+# <solution>
+dist.all_reduce(right)
 if rank == 0:
-    print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right / len(test_labels):.2%}")
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out.with_suffix(".tmp"))
-    args.out.with_suffix(".tmp").replace(args.out)
-    # <stub>
-    # guesses = torch.cat([model(part).argmax(1) for part in test_images.tensor_split(20)])
-# right = (guesses == test_labels).sum().cpu()
-# print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right / len(test_labels):.2%}")
-# torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out.with_suffix(".tmp"))
-# args.out.with_suffix(".tmp").replace(args.out)
+    print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")
+    save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
+# <stub>
+# print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")
+# save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
 # </stub>
 # </solution>
 
@@ -193,8 +193,7 @@ check.script(folder / "changes.py")
 
 # %% [markdown]
 # Now start it. `--standalone` means this machine alone, and `scripts.run` ends all processes when the time is up. (Until your
-# script passes the check, this starts the finished one.) In a terminal, it's the line that begins with `$`. If DDP warns that
-# strides don't match, your script is still right: the last line of the table below says why.
+# script passes the check, this starts the finished one.) In a terminal, it's the line that begins with `$`.
 
 # %%
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks]
@@ -206,21 +205,22 @@ take_home.diff("one_process.py", "ddp.py")
 # %% [markdown]
 # | change | why |
 # |---|---|
-# | `init_process_group` … `destroy_process_group` | the ranks meet, as above; `torchrun` has set the variables |
-# | `set_device(get_node_local_rank())` | each rank of a host takes its own GPU. Without it, all of them compute on GPU 0 |
+# | `join()` … `destroy_process_group` | the ranks meet, as above; `torchrun` has set the variables |
+# | `set_device_index(…)` | each rank of a host takes its own GPU. Without it, all of them compute on GPU 0 |
+# | `@record` | if a rank fails, `torchrun` ends with its traceback |
 # | `DistributedDataParallel(model)` | sends rank 0's weights to everyone, and averages gradients in every `backward()` |
-# | `reshape(steps, size, 64)[:, rank]` | DDP does *not* share out the data. Without this, all ranks compute the same gradient |
-# | `64 * size` | 64 images per rank, so the global batch grows with the ranks. You may want a larger learning rate then |
-# | `all_reduce(right)` | each test image counts once, on one rank. Add up counts, and divide last |
+# | `DistributedSampler` | DDP does *not* share out the data. Without this, each rank goes through all of it by itself |
+# | `set_epoch(epoch)` | the sampler shuffles by its seed and the epoch. Without this, every epoch has the same order |
+# | `size * BATCH` | 64 images per rank, so the global batch grows with the ranks. You may want a larger learning rate then |
+# | `Subset(test, …)`, `all_reduce(right)` | each test image counts once, on one rank. Add up counts, and divide last |
 # | `model`, not `ddp` | the network inside the wrapper tests without messages, and its weights are saved under their own names |
 # | `if rank == 0` | one rank prints, and one writes the file |
-# | `channels_last` | our images have their channels last in memory, so gradients do, too. Otherwise DDP warns of strides |
 #
 # If you want to keep the size of the *global* batch instead, each rank takes `batch_size // size` images. Mind the remainder: a
 # batch of 100 on 3 ranks shrinks to 99, and a batch of 64 on 96 ranks to nothing.
 #
-# *Break it:* take the same images on every rank, with `[:, 0]`. Training still runs, the loss falls, and nobody complains. What
-# does the check see that you wouldn't?
+# *Break it:* take the same images on every rank, with `DistributedSampler(train, size, 0, seed=1)`. Training still runs, the
+# loss falls, and nobody complains. What does the check see that you wouldn't?
 #
 # ## Write DDP yourself
 #

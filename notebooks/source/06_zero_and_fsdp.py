@@ -483,7 +483,7 @@ take_home.diff("ddp.py", "fsdp2.py")
 # | `fully_shard(layer)`, then `fully_shard(model)` | each call makes one unit, whose weights are gathered together. The last call takes what's left over |
 # | the optimizer comes afterwards | only then are the parameters shards, DTensors that know how they're laid out |
 # | forward, `backward()` and `step()` stay as they are | there's no engine and no wrapper. The model's own hooks gather and reduce |
-# | `model(...)` in the test | every forward gathers, so all ranks must run the same number of them, in tests too |
+# | `DistributedSampler(test, …)` | every forward gathers, so all ranks must run as many of them, in tests too. The images that it repeats for that don't count |
 # | `get_state_dict(…)` on *every* rank | it gathers the shards into whole tensors. If only rank 0 called it, it would wait forever |
 #
 # A unit should be large enough to make good use of the network, and small enough to fit into memory when it's gathered. In a

@@ -47,23 +47,24 @@ take_home.diff("ddp.py", "zero_deepspeed.py")
 # | `deepspeed.init_distributed()` | the ranks find each other, through torchrun's variables if they're set, otherwise through MPI |
 # | `__compatible_ops__ = {}` | only for CPUs, where DeepSpeed would otherwise spend two minutes compiling its own allreduce |
 # | `config` | the stage, and the number of samples per backward |
-# | `deepspeed.initialize` | replaces the DDP wrapper. It sends rank 0's weights to every rank, and takes over the optimizer |
-# | `engine(…)`, `engine.backward`, `engine.step` | the engine now decides when to send. `step` also clears the gradients |
-# | `reshape(steps, size, 64)[:, rank]` stays | ZeRO is data parallel, so each rank still needs its own samples |
+# | `deepspeed.initialize` | replaces the DDP wrapper. It moves the model to the rank's device, sends rank 0's weights to every rank, and takes over the optimizer and the schedule |
+# | `engine(…)`, `engine.backward`, `engine.step` | the engine now decides when to send. `step` also clears the gradients and steps the schedule |
+# | `engine.save_checkpoint` on *every* rank | each rank holds a share of the optimizer's state, and writes it to a file of its own |
+# | `DistributedSampler` stays | ZeRO is data parallel, so each rank still needs its own samples |
 #
 # You can start it in three ways:
 #
 # - `deepspeed --no_local_rank zero_deepspeed.py` is DeepSpeed's own launcher. It takes all GPUs of this machine, or of the hosts in a
 #   `--hostfile`. Without `--no_local_rank`, it passes an argument `--local_rank=0` to the script, which would have to accept
 #   it.
-# - `mpiexec -n 2 python zero_deepspeed.py`, or `srun` on a cluster. Each process then asks MPI for its rank. Rank 0 always
+# - `mpiexec -n 2 python -m mpi4py zero_deepspeed.py`, or `srun` on a cluster. Each process then asks MPI for its rank. Rank 0 always
 #   listens on port 29500, so two people on the same machine get in each other's way.
 # - `torchrun`, as for DDP. It takes any free port and needs no network, so we use it here. (You can ignore the warnings. They
 #   come from DeepSpeed and from the PyTorch functions it calls.)
 
 # %%
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks]
-options = ["--data", MNIST, "--images", sizes.sweep_samples or 60_000, "--epochs", 1, "--out", folder / "cnn.pt"]
+options = ["--data", MNIST, "--images", sizes.sweep_samples or 60_000, "--epochs", 1, "--out", folder / "cnn"]
 scripts.run(*launch, SCRIPTS / "zero_deepspeed.py", *options, timeout_s=sizes.timeout_s)
 
 # %% [markdown]

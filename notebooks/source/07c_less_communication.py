@@ -356,8 +356,8 @@ for _ in range(3):
     print("after this round they differ by", np.abs(start - copy.detach().numpy()).max())
 
 # %% [markdown]
-# It does. So [scripts/diloco.py](scripts/diloco.py) is [05](05_ddp.ipynb)'s script with a few lines changed, and it needs
-# nothing from this repository:
+# It does. So [scripts/diloco.py](scripts/diloco.py) is [05](05_ddp.ipynb)'s script with these lines changed. It goes on from
+# its checkpoint, which therefore has both momenta, the common one and that of each rank:
 
 # %%
 take_home.diff("ddp.py", "diloco.py")

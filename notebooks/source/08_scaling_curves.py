@@ -560,7 +560,7 @@ for n in (2, 32, 1024):
 scripts.run("workshop", "assess", timeout_s=600)
 
 # %% [markdown]
-# Anyone can check the record, without a network: `.venv/bin/workshop verify notebooks/assessment.jsonl` runs the checks again
+# Anyone can check the record, without a network: `.venv/bin/workshop verify progress/assessment.jsonl` runs the checks again
 # on the code in it. It can't tell who wrote that code. And because the code is executed, only verify records of people you
 # trust.
 #

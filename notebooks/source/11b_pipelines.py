@@ -486,12 +486,11 @@ take_home.diff("one_process.py", "pipeline.py")
 # %% [markdown]
 # | change | why |
 # |---|---|
-# | `model[edges[rank] : edges[rank + 1]]` | every rank builds the network, which is small, and keeps its stage |
+# | `part = (model[:3], model[3:])[rank]` | every rank builds the network, which is small, and keeps its stage |
+# | `generator=…manual_seed(1)` | all ranks go through the same batches, because this is one model and not several copies |
 # | `optimizer` of `part.parameters()` | each rank updates its own layers, and nothing has to be averaged |
-# | `schedule.step` | forward, backward and all messages of a step; the first rank has the images, the last one the labels |
+# | `pipeline.step` | forward, backward and all messages of a step; the first rank has the images, the last one the labels |
 # | `all_gather_object` | collects the layers, so that rank 0 can test and save the whole network |
-#
-# All ranks go through the same batches, because this is one model and not several copies of it.
 
 # %%
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", 2]

@@ -23,7 +23,7 @@ def learner(n: int) -> dict:
     draw = random.Random(n)
     guesses = []
     for notebook, question, unit, near in QUESTIONS:
-        about = {"notebook": notebook, "question": question, "unit": unit}
+        about = {"notebook": notebook, "question": question, "unit": unit, "low": -10, "high": 100}
         guesses.append(about | {"guess": draw.randrange(60), "measured": near + draw.gauss(0, 2)})
     solved = [{"notebook": "01_mpi_basics", "exercise": each} for each in EXERCISES if draw.random() < 0.7]
     speeds = [{"backend": "ddp", "world_size": ranks, "samples_per_s": draw.gauss(9000, 900)} for ranks in (1, 2)]
@@ -54,7 +54,11 @@ def test_the_board_can_be_read(browser, room, tmp_path, size, theme):
     page.on("request", lambda request: errors.append(request.url) if request.url != address else None)
     page.goto(address)
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    assert page.locator("article circle").count() + page.locator("article .beyond").count() >= 40 * len(QUESTIONS)
+    assert page.locator("article .measured:visible").count() == 2 * 40, "the speeds alone"
+    page.locator("article a", has_text="Reveal").first.click()
+    assert page.locator("article .measured:visible").count() > 2 * 40
+    errors.clear()
+    assert page.locator("article circle:visible").count() >= 40 * len(QUESTIONS)
     color = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (color == "rgb(255, 255, 255)") == (theme == "light"), "the page's own style is applied"
     assert "onerror=alert(1)" in page.locator("#problems + ul").inner_text()

@@ -5,13 +5,11 @@ random, over and over, and starts fresh ones. The seven get what one of them get
 """
 
 import contextlib
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -23,8 +21,9 @@ import pytest
 from our_ranks import TEST_RUN
 from training.ladder import write_packed_mnist
 
+from workshop_lib.exercises import solutions_of
 from workshop_lib.maintain import generate
-from workshop_lib.paths import BUILD, ROOT
+from workshop_lib.paths import ROOT
 from workshop_lib.ranks import processes
 
 pytestmark = pytest.mark.full
@@ -82,7 +81,7 @@ def start(words: list, log: Path, mnist: Path) -> Learner:
 
 def work(folder: Path, name: str, mnist: Path) -> Learner:
     """A learner who runs the notebook."""
-    path = generate.NOTEBOOKS / "solutions" / f"{STEM}.ipynb"
+    path = solutions_of(generate.NOTEBOOKS / f"{STEM}.ipynb")
     return start(["-c", RUN, path, folder / f"{name}.ipynb"], folder / f"{name}.log", mnist)
 
 
@@ -93,26 +92,6 @@ def results(notebook: Path) -> list[list[str]]:
         shown = [each.get("text") or each.get("data", {}).get("text/plain", "") for each in cell.get("outputs", ())]
         cells.append(sorted(RESULT.findall("\n".join(shown))))
     return [each for each in cells if each]
-
-
-@dataclass
-class Sets:
-    """Every set of ranks that lived meanwhile: whose it was, its key and its ports."""
-
-    seen: dict[str, tuple] = field(default_factory=dict)
-    over: threading.Event = field(default_factory=threading.Event)
-
-    def look(self) -> None:
-        while not self.over.wait(0.5):
-            for folder in (BUILD / "ranks").glob("*"):
-                # Ranks that another test has kept belong to nobody's seat.
-                with contextlib.suppress(OSError, ValueError, KeyError, psutil.Error):
-                    if folder.name not in self.seen:
-                        [file] = (folder / "security").glob("*client.json")
-                        about = json.loads(file.read_text())
-                        owner = int((folder / "owner").read_text().split("/")[1])
-                        ports = {value for value in about.values() if isinstance(value, int) and value > 1023}
-                        self.seen[folder.name] = (psutil.Process(owner).environ()[SEAT], about["key"], ports)
 
 
 def alive(room: list[Learner]) -> list[psutil.Process]:
@@ -151,18 +130,11 @@ def test_eight_learners_at_once(tmp_path, mnist, room):
     wanted = results(tmp_path / "alone.ipynb")
     assert sum(verdict.endswith("correct") for each in wanted for verdict in each) == 5 and len(wanted) > 5
 
-    sets = Sets()
-    looking = threading.Thread(target=sets.look)
-    looking.start()
-    try:
-        room.append(breaker := start(SOAK, tmp_path / "breaker.log", mnist))
-        room.extend(workers := [work(tmp_path, f"seat-{seat}", mnist) for seat in range(1, WORKERS + 1)])
-        wait(workers)
-        breaker.process.send_signal(signal.SIGINT)
-        wait([breaker])
-    finally:
-        sets.over.set()
-        looking.join()
+    room.append(breaker := start(SOAK, tmp_path / "breaker.log", mnist))
+    room.extend(workers := [work(tmp_path, f"seat-{seat}", mnist) for seat in range(1, WORKERS + 1)])
+    wait(workers)
+    breaker.process.send_signal(signal.SIGINT)
+    wait([breaker])
     faults = FAULT.findall(breaker.said)
     seconds = ", ".join(f"{worker.seconds:.0f}" for worker in workers)
     print(f"alone {alone.seconds:.0f} s; seven at once {seconds} s, beside {len(faults)} lost ranks")
@@ -174,8 +146,3 @@ def test_eight_learners_at_once(tmp_path, mnist, room):
     for worker in workers:
         assert results(worker.log.with_suffix(".ipynb")) == wanted, worker.log.stem
     assert len(faults) >= 3 and "NO MESSAGE" not in breaker.said and "processes left: 0" in breaker.said, breaker.said
-    of_workers = [each for each in sets.seen.values() if each[0] != breaker.mark]
-    assert sorted(mark for mark, *_ in of_workers) == sorted(worker.mark for worker in workers)
-    assert len({key for _, key, _ in sets.seen.values()}) == len(sets.seen), "each set of ranks has a key of its own"
-    ports = [port for *_, own in of_workers for port in own]
-    assert len(ports) == len(set(ports)) > WORKERS, "nor do those that live at once share a port"

@@ -40,7 +40,7 @@ def kept(tmp_path, monkeypatch):
     paths.LEARNER.parent.mkdir()
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "own" / "01_mpi_basics.ipynb"))
     for guess, measured in ((3.0, None), (3.0, 12.5), (12.0, None), (12.0, 13.0)):
-        learner.keep(Prediction("How many times longer?", "times", guess, measured))
+        learner.keep(Prediction("How many times longer?", "times", guess, measured, 1, 100))
     learner.keep(Check("ring_allreduce", False, "SECRET of a learner"))
     learner.keep(Check("ring_allreduce", True))
     for score in (1.1, 1.4, 1.3):
@@ -66,7 +66,8 @@ def test_what_is_shared_is_the_results_and_nothing_else():
     shared = sharing.summary("otter", learner.kept())
     about = {"notebook": "01_mpi_basics"}
     asked = {"question": "How many times longer?", "unit": "times"}
-    assert shared["predictions"] == [about | asked | {"guess": 3.0, "measured": 12.5}], "the first guess counts"
+    first = {"guess": 3.0, "measured": 12.5, "low": 1.0, "high": 100.0}
+    assert shared["predictions"] == [about | asked | first], "the first guess counts"
     assert shared["solved"] == [about | {"exercise": "ring_allreduce"}]
     assert shared["speeds"] == [{"backend": "ddp", "world_size": 2, "samples_per_s": 15000.0}]
     assert shared["scores"] == [{"exercise": "best_mesh", "score": 1.4}]
@@ -122,10 +123,30 @@ def test_what_cannot_be_shared_is_a_sentence_and_nothing_is_touched(room, argume
 
 
 @pytest.mark.usefixtures("kept")
-def test_a_name_is_found_for_who_gives_none(room):
+def test_a_name_is_found_for_who_gives_none_and_it_is_the_one_in_the_preview(room, monkeypatch):
+    monkeypatch.setattr("workshop_lib.classroom.room.ANIMALS", "otter heron")
+    previews = {re.search(r"Under the name (\S+),", workshop("share", room).output)[1] for _ in range(4)}
     assert workshop("share", room, "--yes").exit_code == 0
     (shown,) = board.read(room).learners
-    assert re.fullmatch(r"[a-z]+-\d\d", shown.name)
+    assert {shown.name} == previews and re.fullmatch(r"(otter|heron)-\d\d", shown.name)
+
+
+def test_the_axis_is_the_questions_range_and_measured_values_are_hidden_until_they_are_revealed(room):
+    asked = {"notebook": "02_synchronous_sgd", "question": "What share?", "unit": "%", "low": 0, "high": 100}
+    for n, guess in enumerate((40.0, 60.0)):
+        prediction = asked | {"guess": guess, "measured": 30.0 + n}
+        (room / f"otter-{n}.json").write_text(json.dumps(result(predictions=[prediction])))
+    liar = asked | {"guess": 50.0, "measured": None, "low": 1e12, "high": -3}
+    (room / "liar.json").write_text(json.dumps(result(predictions=[liar])))
+    text = board_page.page(board.read(room))
+    shown, hidden = re.search(r'<div class="shown">(.*)</div><div class="hidden">(.*)</div></div>', text).groups()
+    for part in (shown, hidden):
+        assert "<span>0</span><span>100 %</span>" in part
+        assert sorted(re.findall(r'x="([\d.]+)%" y="\d+"><circle', part)) == ["40.40", "50.00", "59.60"]
+    assert "diamond" not in hidden and "<path" not in hidden and "Closest" not in hidden and "Closest" in shown
+    [target] = re.findall(r'<div id="(measured-\w+)">', text)
+    assert f'<a href="#{target}">Reveal what 2 measured</a>' in hidden
+    assert ".shown { display: none; } :target > .shown { display: block; }" in text
 
 
 GUESS = {"notebook": "01_mpi_basics", "question": "?", "unit": "", "guess": 1.0, "measured": None}
@@ -344,3 +365,14 @@ def test_what_there_is_to_beat_has_a_score_that_only_counts_what_fits():
     seen = pipelines.observe_chunked(None, pipeline_orders.interleaved)
     verdict = pipelines.interleaved.verdict([seen])
     assert verdict.passed and verdict.score == pipelines.pieces_kept(seen) > 0
+
+
+def test_a_choice_kept_among_the_notebooks_is_still_read_and_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    for name in ("LEARNER", "PROGRESS"):
+        monkeypatch.setattr(paths, name, tmp_path / "progress" / "progress.jsonl")
+    old = tmp_path / "notebooks" / "sharing.json"
+    old.parent.mkdir()
+    old.write_text(json.dumps({"folder": str(tmp_path), "name": "otter-12"}))
+    assert sharing.stop() == sharing.Sharing(str(tmp_path), "otter-12")
+    assert sharing.chosen() is None and not old.exists()

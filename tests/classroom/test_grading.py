@@ -13,6 +13,7 @@ from command_line import workshop
 
 from workshop_lib.classroom import grading
 from workshop_lib.judge import Exercise, NotPassed, Verdict
+from workshop_lib.judge.sources import YOURS
 from workshop_lib.maintain import generate
 
 SOURCES = {source.stem: source for source in generate.sources()}
@@ -65,7 +66,7 @@ def test_nbgrader_can_use_it(made):
 def test_no_exercise_is_missing_and_no_solution_given_away(made):
     stem, notebook, exercises = made
     learner = nbformat.read(generate.NOTEBOOKS / f"{stem}.ipynb", as_version=4)
-    assert len(exercises) == sum(generate.YOURS in cell.source for cell in learner.cells if cell.cell_type == "code")
+    assert len(exercises) == sum(YOURS in cell.source for cell in learner.cells if cell.cell_type == "code")
     text = "\n".join(cell.source for cell in notebook.cells)
     assert not re.search(r"<(solution|stub)>|\{solution of|>Solution<|your code here", text)
     shown = "\n".join(assigned.released(cell.source) for cell in notebook.cells)

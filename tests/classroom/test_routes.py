@@ -6,6 +6,7 @@ import nbformat
 import pytest
 from command_line import workshop
 
+from workshop_lib import exercises
 from workshop_lib.classroom import routes
 from workshop_lib.errors import InputError
 from workshop_lib.maintain import execute, generate
@@ -81,7 +82,7 @@ def test_a_plan_has_a_clock_and_names_the_sections():
 def fake_run(seconds: float, error: str = ""):
     """In place of running notebooks: every cell ran for so long."""
 
-    def run_notebook(path, output):
+    def run_notebook(path, output, **_):
         notebook = nbformat.read(path, as_version=4)
         times = {
             "iopub.execute_input": "2026-01-01T00:00:00",
@@ -124,3 +125,24 @@ def test_a_cell_that_fails_ends_a_rehearsal(rehearsed):
 def test_the_route_runs_in_the_time_that_it_promises(name):
     ended = workshop("rehearse", name)
     assert ended.exit_code == 0, ended.output
+
+
+def test_a_learners_own_notebooks_and_answers_stay_out_of_a_rehearsal(tmp_path, monkeypatch):
+    step = next(step for step in STEPS if step.title == "Equal, to the last bit")
+    before = routes.effort(step), routes.Code.of(step.notebook).sources
+    asked = tmp_path / f"{step.notebook}.ipynb"
+    for scratched in (asked, exercises.solutions_of(asked)):
+        scratched.parent.mkdir(exist_ok=True)
+        scratched.write_text("{}")
+    (tmp_path / "source").symlink_to(generate.NOTEBOOKS / "source")
+    monkeypatch.setattr(generate, "NOTEBOOKS", tmp_path)
+    assert (routes.effort(step), routes.Code.of(step.notebook).sources) == before
+    monkeypatch.setattr(generate, "sources", lambda: [tmp_path / "source" / f"{step.notebook}.py"])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "progress.jsonl").write_text("from an earlier run")
+    env = execute.without_learner(tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [f"{step.notebook}.ipynb", "solutions"]
+    assert env["WORKSHOP_LEARNER_FILE"] == str(tmp_path / "run" / "progress.jsonl")
+    monkeypatch.setenv("WORKSHOP_NOTEBOOKS", env["WORKSHOP_NOTEBOOKS"])
+    ended = workshop("assess")
+    assert str(tmp_path / "run" / "00_start_here.ipynb") in ended.output, "it reads the notebooks of the run"

@@ -14,8 +14,10 @@ import torch
 from command_line import workshop
 from record_fixtures import run
 
+from workshop_lib import rooms
 from workshop_lib.cli import checks, commands, doctor, terminal
 from workshop_lib.errors import InputError
+from workshop_lib.lessons.when_training_breaks import fault_injection
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, engine
 from workshop_lib.results import records
@@ -87,6 +89,40 @@ def test_each_option_of_a_training_is_on_the_command_line_with_its_default(monke
     taken = {f"--{name.replace('_', '-')}": str(value) for name, value in every.items() if value != default[name]}
     assert taken == {**dict(zip(typed[::2], typed[1::2], strict=True)), "--resume": "True", "--nesterov": "False"}
     assert len(taken) == len(every) - 2, "every option but the two of the last training"
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["trian"], "there is no command 'trian'"),
+        (["train", "--speed", "9"], "unrecognized arguments: --speed 9 (see workshop train --help)"),
+        (["train", "--epo", "9"], "unrecognized arguments: --epo 9"),
+        (["train", "--epochs", "few"], "--epochs: invalid int value: 'few'"),
+        (["plot"], "required: FILE (see workshop plot --help)"),
+        (["engines"], "required: COMMAND"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(typed, words):
+    ended = workshop(*typed)
+    assert ended.exit_code == 2 and ended.output.startswith("workshop: ") and ended.output.count("\n") == 1
+    assert words in ended.output
+
+
+def test_help_lists_every_command_and_each_one_explains_itself():
+    listed = workshop("--help")
+    assert listed.exit_code == 0 and listed.output.startswith("usage: ")
+    for name in (*commands.COMMANDS, *rooms.COMMANDS):
+        assert f"\n {name} " in listed.output
+        explained = workshop(name, "--help")
+        assert explained.exit_code == 0 and explained.output.startswith(f"usage: workshop {name} ")
+    assert workshop().output == listed.output
+
+
+def test_options_after_a_command_with_faults_are_that_commands_own(monkeypatch):
+    monkeypatch.setattr(fault_injection, "score", lambda *arguments: arguments)
+    ended = workshop("faults", "--every", 5, "--kinds", "kill, stop", "python", "train.py", "--every", "3", "--help")
+    command = ["python", "train.py", "--every", "3", "--help"]
+    assert ended.output == f"{(command, 5, 1, ['kill', 'stop'], 300.0)}\n"
 
 
 @pytest.fixture
@@ -220,9 +256,9 @@ def test_notes_say_what_is_unusual_about_a_run():
 
 def test_a_wrong_option_is_refused_before_anything_slow_is_imported():
     code = (
-        "import sys; from workshop_lib.cli import app\n"
-        "try: app(['train', '--epochs', '0'])\n"
-        "except SystemExit as ended: print(ended.code, *{'torch', 'numpy', 'mpi4py', 'pandas'} & set(sys.modules))"
+        "import sys; from workshop_lib.cli import call\n"
+        "code = call(['train', '--epochs', '0'])\n"
+        "print(code, *{'torch', 'numpy', 'mpi4py', 'pandas'} & set(sys.modules))"
     )
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert ran.stdout.split() == ["1"] and ran.stderr.startswith("workshop: epochs 0")

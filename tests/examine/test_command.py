@@ -20,6 +20,7 @@ distributed.recv(torch.zeros(1), src=1 - distributed.get_rank())
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ([], "which script?"),
         (["--ranks", 0, "--", "train.py"], "--ranks 0: give a whole number"),
         (["--seconds", 0, "--", "train.py"], "--seconds must be above 0"),
         (["--", "no_such_file.py"], "no_such_file.py"),
@@ -28,7 +29,7 @@ distributed.recv(torch.zeros(1), src=1 - distributed.get_rank())
 )
 def test_a_mistake_is_answered_before_any_rank_starts(options, says):
     ran = workshop("examine", *options)
-    assert ran.exit_code == 1 and says in ran.stderr
+    assert ran.exit_code == 1 and says in ran.output
 
 
 @pytest.mark.full
@@ -38,7 +39,7 @@ def test_the_report_as_json(tmp_path, monkeypatch):
     path = tmp_path / "train.py"
     path.write_text(planted.edited("ddp", (planted.EPOCH, "")))
     ran = workshop("examine", "--json", "--steps", 12, "--python", sys.executable, "--", path)
-    report = json.loads(ran.stdout)
+    report = json.loads(ran.output[ran.output.index("{\n") :])
     assert ran.exit_code == 3 and report["worst"] == "wrong" and report["ranks"] == 2
     [order] = [each for each in report["findings"] if each["check"] == "order"]
     assert order["level"] == "wrong" and order["section"]["notebook"] == "05_ddp" and order["ranks"] == [0]
@@ -52,6 +53,6 @@ def test_ranks_that_wait_for_each_other_are_ended(tmp_path):
     path = tmp_path / "waits.py"
     path.write_text(EACH_WAITS_FOR_THE_OTHER)
     ran = workshop("examine", "--", path)
-    assert ran.exit_code == 3 and "ranks 0, 1 waited for ranks that didn't come" in ran.stdout
-    assert ran.stdout.count("line 5, in <module>") == 2
+    assert ran.exit_code == 3 and "ranks 0, 1 waited for ranks that didn't come" in ran.output
+    assert ran.output.count("line 5, in <module>") == 2
     assert not processes.strays()

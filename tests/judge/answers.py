@@ -2,11 +2,12 @@
 sources themselves, and wrong ones made from them.
 """
 
-import ast
 import functools
 import itertools
 import linecache
+import textwrap
 
+from workshop_lib.judge.solutions import definition, with_imports
 from workshop_lib.maintain import generate
 
 _number = itertools.count(1)
@@ -17,24 +18,8 @@ def code_cells(notebook: str) -> tuple[list[str], list[str]]:
     """The code cells of a notebook's learner's and solution version."""
     import jupytext
 
-    path = generate.NOTEBOOKS / "source" / f"{notebook}.py"
-    texts = generate.split(path.read_text(encoding="utf-8"), path.name)
-    versions = [jupytext.reads(text, fmt="py:percent").cells for text in texts]
+    versions = [jupytext.reads(text, fmt="py:percent").cells for text in _texts(notebook)]
     return tuple([cell.source for cell in cells if cell.cell_type == "code"] for cells in versions)
-
-
-def _source(notebook: str, name: str, solved: bool) -> str:
-    """The imports of a notebook, and its cell that defines the function or class `name`; not those of cell magics."""
-    cells = [cell for cell in code_cells(notebook)[solved] if not cell.startswith("%")]
-    wanted = (ast.Import, ast.ImportFrom)
-    imports = [ast.unparse(node) for cell in cells for node in ast.parse(cell).body if isinstance(node, wanted)]
-    defining = [
-        cell
-        for cell in cells
-        if any(isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name for n in ast.parse(cell).body)
-    ]
-    assert len(defining) == 1, f"{notebook} defines {name} in {len(defining)} cells"
-    return "\n".join([*imports, defining[0]])
 
 
 def from_source(text: str, name: str):
@@ -52,18 +37,30 @@ def written(imports: str, head: str, *lines: str):
     return from_source(f"{imports}\ndef {head}:\n    {body}\n", head.split("(")[0])
 
 
+def variant(notebook: str, name: str, *replacements: tuple[str, str]):
+    """The solution with texts in it replaced, each of which must be there."""
+    return from_source(source(notebook, name, *replacements), name)
+
+
+def source(notebook: str, name: str, *replacements: tuple[str, str]) -> str:
+    return definition(_texts(notebook)[1], name, replacements)
+
+
 def solution(notebook: str, name: str):
-    return from_source(_source(notebook, name, solved=True), name)
+    return variant(notebook, name)
 
 
 def stub(notebook: str, name: str):
-    return from_source(_source(notebook, name, solved=False), name)
+    return from_source(definition(_texts(notebook)[0], name), name)
 
 
-def variant(notebook: str, name: str, *replacements: tuple[str, str]):
-    """The solution with texts in it replaced, each of which must be there."""
-    text = _source(notebook, name, solved=True)
-    for old, new in replacements:
-        assert old in text, f"the solution of {name} has no {old!r}"
-        text = text.replace(old, new)
-    return from_source(text, name)
+def own(notebook: str, name: str, text: str):
+    """The function or class `name` that a learner wrote into the notebook in their own words."""
+    return from_source(with_imports(_texts(notebook)[1], textwrap.dedent(text)), name)
+
+
+@functools.cache
+def _texts(notebook: str) -> tuple[str, str]:
+    """The text of a notebook's learner's and solution version."""
+    path = generate.NOTEBOOKS / "source" / f"{notebook}.py"
+    return generate.split(path.read_text(encoding="utf-8"), path.name)

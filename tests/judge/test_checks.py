@@ -13,6 +13,7 @@ from jupyter_client.manager import start_new_kernel
 
 from workshop_lib import ranks
 from workshop_lib.judge import Exercise, Mistake, Property, alike, close, shown
+from workshop_lib.judge.calls import JudgedCall
 from workshop_lib.lessons.mpi_basics import judge as mpi_basics
 from workshop_lib.paths import ROOT
 
@@ -70,9 +71,9 @@ def test_the_first_property_that_fails_gives_its_hint():
 @pytest.mark.parametrize(
     ("body", "hint"),
     [
-        ("return 1 + comm.rank", "the ranks returned [1, 2]. ranks are numbered from 0."),
-        ("return 2", "the ranks returned [2, 2]. that is the number of ranks."),
-        ("return 7", "the ranks returned [7, 7]. count the ranks."),
+        ("return 1 + comm.rank", "the ranks returned [1, 2]. Ranks are numbered from 0."),
+        ("return 2", "the ranks returned [2, 2]. That is the number of ranks."),
+        ("return 7", "the ranks returned [7, 7]. Count the ranks."),
     ],
 )
 def test_a_failure_without_a_hint_is_explained_by_the_mistake_that_leaves_the_same_evidence(body, hint):
@@ -84,7 +85,7 @@ def test_a_failure_without_a_hint_is_explained_by_the_mistake_that_leaves_the_sa
 
 def test_what_a_call_leaves_unreceived_does_not_reach_the_next(team):
     """Nor the known mistakes, which are run on the same ranks to compare with."""
-    assert number(learner("if comm.rank: comm.send('late', 0)\n    return 7")).hint.endswith("count the ranks.")
+    assert number(learner("if comm.rank: comm.send('late', 0)\n    return 7")).hint.endswith("Count the ranks.")
     assert number(learner("return comm.sendrecv(comm.rank, 1 - comm.rank)")).hint.startswith(
         "the ranks returned [1, 0]"
     )
@@ -113,7 +114,11 @@ def test_no_answer_ends_the_notebook(body, words):
     for word in words:
         assert word in repr(verdict)
     assert ("who waits?" in repr(verdict)) == ("not finished" in repr(verdict))
-    assert "workshop_lib/judge" not in verdict.failed, "only the learner's own lines"
+    assert "workshop_lib/judge" not in repr(verdict), "only the learner's own lines"
+    if "Fresh ranks were started" in repr(verdict):
+        assert "restart()" not in repr(verdict) and "cannot be used" not in repr(verdict), "that's done already"
+    if "who waits?" in repr(verdict):
+        assert repr(verdict).index("who waits?") < repr(verdict).index("not finished after 2 s"), "the hint comes first"
     assert number(learner(RIGHT)).passed
 
 
@@ -131,10 +136,10 @@ def test_the_clock_starts_when_the_ranks_have_imported_what_they_need_and_are_re
 
 def test_ranks_that_do_not_get_ready_are_no_mistake_of_the_learner(monkeypatch):
     verdict = Exercise("broken", observe, properties, ready=lambda: 1 / 0)(learner(RIGHT))
-    assert "ZeroDivisionError" in verdict.failed
+    assert "ZeroDivisionError" in verdict.details
     monkeypatch.setattr("workshop_lib.judge.READY_LIMIT_S", 2)
     verdict = Exercise("late", observe, properties, ready=lambda: time.sleep(99), stuck="who waits?")(learner(RIGHT))
-    assert "not finished after 2 s" in verdict.failed
+    assert "not finished after 2 s" in verdict.details
     assert not verdict.hint
     assert ranks.current().healthy
 
@@ -178,8 +183,8 @@ def test_close_means_the_same_shape_and_the_same_values_up_to_rounding(got, righ
         ([np.ones(3)], [np.ones(3), np.ones(3)], False),
         (True, 1, False),
         (None, 0, False),
-        (mpi_basics.JudgedCall(np.ones(2), 2.0), mpi_basics.JudgedCall(np.ones(2), 2.0), True),
-        (mpi_basics.JudgedCall(np.ones(2), 2.0), mpi_basics.JudgedCall(np.ones(2), 2.1), False),
+        (JudgedCall(np.ones(2), 2.0), JudgedCall(np.ones(2), 2.0), True),
+        (JudgedCall(np.ones(2), 2.0), JudgedCall(np.ones(2), 2.1), False),
     ],
 )
 def test_evidence_is_alike_when_all_of_its_parts_are(a, b, same):
@@ -225,6 +230,7 @@ IN_KERNEL = """
 from workshop_lib.lessons.start_here import judge as start_here
 from workshop_lib.lessons.synchronous_sgd import judge as sync_sgd
 from workshop_lib import notebook
+from workshop_lib.judge.calls import JudgedCall
 from workshop_lib.lessons.mpi_basics import judge as mpi_basics
 from mpi4py import MPI
 assert not MPI.Is_initialized()

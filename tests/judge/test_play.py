@@ -8,15 +8,16 @@ from judge import thread_ranks
 from judge.answers import written
 
 from workshop_lib import judge
-from workshop_lib.judge.play import Edit, described, fits, plain, played
-from workshop_lib.judge.solutions import Solution, solution_text
+from workshop_lib.judge.forms import described, fits, plain
+from workshop_lib.judge.play import Edit, played
+from workshop_lib.judge.solutions import Solution
 
 SOURCE = '''# %% [markdown]
 # # A notebook
 
 # %%
 import math
-import operator as op
+from os import no_such_name, sep
 
 import numpy as np
 
@@ -36,6 +37,7 @@ def total(comm, values, weight):
 # %%
 def scaled(values, factor):
     # <solution>
+    assert sep
     return np.array([factor * value for value in values])
     # </solution>
 '''
@@ -118,32 +120,32 @@ def test_a_stub_is_not_solved_yet(total):
         (
             "return comm.allreduce(values), np.arange(comm.size)",
             "the sums are right",
-            "with weight 2, rank 0 has [1. 3. 5.] where [ 2.  6. 10.] is right. use the weight.",
+            "with weight 2, rank 0 has [1. 3. 5.] where [ 2.  6. 10.] is right. Use the weight.",
         ),
         (
             "return comm.allreduce(values * weight * weight), np.arange(comm.size)",
             "the sums are right",
-            "with weight 2, rank 0 has [ 4. 12. 20.] where [ 2.  6. 10.] is right. the weight counts once.",
+            "with weight 2, rank 0 has [ 4. 12. 20.] where [ 2.  6. 10.] is right. The weight counts once.",
         ),
         (
             "return values * weight, np.arange(comm.size)",
             "the sums are right",
-            "with weight 1, rank 0 has [0. 1. 2.] where [1. 3. 5.] is right. add up over the ranks.",
+            "with weight 1, rank 0 has [0. 1. 2.] where [1. 3. 5.] is right. Add up over the ranks.",
         ),
         (
             "return comm.allreduce(values * weight) + comm.rank, np.arange(comm.size)",
             "the sums are right",
-            "with weight 1, rank 1 has [2. 4. 6.] where [1. 3. 5.] is right. work it out.",
+            "with weight 1, rank 1 has [2. 4. 6.] where [1. 3. 5.] is right. Work it out.",
         ),
         (
             "return comm.allreduce(values * weight)",
-            "it returns 2 results (an array of 3, an array of 2): the sums and the ranks",
-            "rank 0 returned an array of 3. return both.",
+            "it returns the sums and the ranks",
+            "rank 0 returned an array of 3. Return both.",
         ),
         (
             "added = comm.allreduce(values * weight)\n    return (added, np.arange(2)) if comm.rank == 0 else None",
-            "it returns 2 results (an array of 3, an array of 2): the sums and the ranks",
-            "rank 1 returned nothing. It should `return` 2 results (an array of 3, an array of 2): the sums",
+            "it returns the sums and the ranks",
+            "rank 1 returned nothing. It should `return` a tuple of 2 (an array of 3, an array of 2): the sums",
         ),
         (
             "values *= weight\n    return comm.allreduce(values), np.arange(comm.size)",
@@ -188,17 +190,29 @@ def test_arguments_may_be_changed_if_the_exercise_allows_it(source):
 def test_a_function_that_does_not_communicate_is_judged_without_ranks(scaled):
     assert verdict(scaled, lambda values, factor: [factor * value for value in values]).passed
     wrong = verdict(scaled, lambda values, factor: [factor + value for value in values])
-    assert wrong.hint == "it has [4.0, 5.0] where [3. 6.] is right. multiply."
+    assert wrong.hint == "it gives [4, 5] where [3. 6.] is right. Multiply."
     assert verdict(scaled, lambda values, factor: None).hint.startswith("it returned nothing. It should `return`")
 
 
 def test_a_solution_has_only_the_imports_that_it_needs(source):
-    assert solution_text(source, "total").startswith("import numpy as np\ndef total(")
-    assert "NotImplementedError" not in solution_text(source, "total")
+    total = Solution(source, "total")
+    assert total.text().startswith("import numpy as np\ndef total(")
+    assert "NotImplementedError" not in total.text()
+    assert Solution(source, "scaled").text().startswith("from os import sep\nimport numpy as np\ndef scaled(")
+    edited = Solution(source, "total", (("weight * values", "math.sqrt(weight) * values"),))
+    assert edited.text().startswith("import math\nimport numpy as np\ndef total(")
+
+
+def test_arrays_that_begin_alike_are_shown_where_they_differ(source):
+    def play(total, comm):
+        yield "it is right", total(comm, np.arange(9.0), 2)[0]
+
+    function = answer("values = np.where(values > 5, 0, values)\n    return weight * values, np.arange(1)")
+    assert verdict(played("total", source, play), function, ranks=1).hint.startswith("rank 0 has 0 at 6 where 12 is")
 
 
 def test_an_edit_of_what_is_not_in_the_solution_is_refused(source):
-    with pytest.raises(ValueError, match="has no 'nowhere'"):
+    with pytest.raises(ValueError, match="total has no 'nowhere'"):
         Solution(source, "total", (("nowhere", ""),)).load()
     with pytest.raises(ValueError, match="defines missing 0 times"):
         Solution(source, "missing").load()
@@ -240,10 +254,11 @@ def test_a_result_has_the_form_of_the_right_one(got, right, same):
         ("ten", "'ten'"),
         (np.ones(3), "an array of 3"),
         (np.ones((2, 3)), "an array of shape (2, 3)"),
-        ((1, np.ones(2)), "2 results (a number, an array of 2)"),
-        ((1, 2), "2 results (each a number)"),
-        ([1, 2, 3], "a list of 3"),
-        ({1: 2, 4: 5}, "a dictionary with the keys 1, 4"),
+        ((1, np.ones(2)), "a tuple of 2 (a number, an array of 2)"),
+        ((1, 2), "a tuple of 2 (each a number)"),
+        ([1, 2, 3], "a list of 3 (each a number)"),
+        ([1, 2, 3, 4, "five"], "a list of 5"),
+        ({1: 2, 4: 5}, "a dictionary with the keys 1, 4 (each a number)"),
     ],
 )
 def test_forms_are_described(value, words):

@@ -41,6 +41,9 @@ class ThreadComm:
         meeting = self._meeting.duplicates.setdefault(self._duplicates, Meeting(self.size))
         return ThreadComm(self.rank, self.size, meeting)
 
+    def Free(self) -> None:
+        pass
+
     def allgather(self, value) -> list:
         self._meeting.values[self.rank] = copy.deepcopy(value)
         self._meeting.barrier.wait()

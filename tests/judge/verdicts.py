@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 from judge import thread_ranks
-from judge.answers import solution, stub, variant
+from judge.answers import own, solution, stub, variant
 
 from workshop_lib import judge
 from workshop_lib.judge import Exercise
@@ -23,6 +23,22 @@ def planted(notebook: str, wrong: dict[str, dict[str, tuple[list, str]]]) -> dic
         for name, mistakes in wrong.items()
         for title, (replacements, hint) in mistakes.items()
     }
+
+
+def _made(notebook: str, table: dict[str, dict]) -> dict[str, tuple]:
+    """What makes each answer of a table, and what comes after it there, by exercise and title in one."""
+    made = {}
+    for name, answers in table.items():
+        if not isinstance(answers, dict):  # a table by title, with what makes each answer
+            made[name] = answers if isinstance(answers, tuple) else (answers,)
+            continue
+        for title, planted in answers.items():
+            answer, *expected = planted if isinstance(planted, tuple) else (planted,)
+            make = partial(own, notebook, name, answer)
+            if isinstance(answer, list):
+                make = partial(variant, notebook, name, *answer)
+            made[f"{name}, {title}"] = (make, *expected)
+    return made
 
 
 def observed(exercise: Exercise, answers: list, team, at_once: int = 1, threads: int = 0) -> list:
@@ -76,11 +92,16 @@ def verdicts_of(cls: "type[Verdicts]", team) -> dict:
 
 
 class Verdicts:
-    """`check` is the module of the exercises, `notebook` its notebook, `names` its exercises. Answers are planted by
-    title: `right` has what makes a function of the exercise's name; `wrong` and `never_ends` have that and words that
-    the hint must have, `never_ends` also lines of code on which each rank waits; `raises`, words that the failure or
-    the hint must have. `at_once`: of how many answers an exercise can be observed at a time, if of more than one.
-    `threads`: the number of threads that are the ranks, if the exercises use only collectives of ThreadComm."""
+    """`check` is the module of the exercises, `notebook` its notebook, and `names` are its exercises.
+
+    Answers are planted in tables by exercise and title. An answer is a list of replacements in the solution, or the
+    text of a function that a learner may write. `right` has answers; `wrong` has pairs (answer, words that the hint
+    must have); `raises`, pairs with words that the failure or the hint must have; `never_ends`, pairs with words of the
+    hint, and then lines of code on which each rank waits.
+
+    at_once: of how many answers an exercise can be observed at a time, if of more than one.
+    threads: the number of threads that are the ranks, if the exercises use only collectives of ThreadComm.
+    """
 
     right: dict = {}
     wrong: dict = {}
@@ -90,7 +111,11 @@ class Verdicts:
     threads: int = 0
 
     def __init_subclass__(cls):
-        """Without answers of a kind, there is no test of them."""
+        """Make the answers. Without any of a kind, there is no test of them."""
+        cls.right = {title: make for title, (make,) in _made(cls.notebook, cls.right).items()}
+        cls.wrong = _made(cls.notebook, cls.wrong)
+        cls.raises = _made(cls.notebook, cls.raises)
+        cls.never_ends = _made(cls.notebook, cls.never_ends)
         for test, cases in (
             (
                 "test_a_known_mistake_is_rejected_with_its_hint",
@@ -136,7 +161,7 @@ class Verdicts:
         exercise = getattr(self.check, name)
         verdict = verdicts["known", name, str(at)]
         assert verdict.passed is False, verdict
-        assert exercise.mistakes[at].hint in verdict.hint, verdict
+        assert exercise.mistakes[at].hint.lower() in verdict.hint.lower(), verdict
         if (failed := next(iter(exercise._known.values()))[at]) is not None:
             assert not failed.hint, f"{failed.text!r} has a hint of its own: plant this mistake in a test instead"
 
@@ -147,14 +172,14 @@ class Verdicts:
     def test_a_wrong_answer_is_rejected_with_its_hint(self, mistake, verdicts):
         [verdict] = [verdict for (kind, _, title), verdict in verdicts.items() if (kind, title) == ("wrong", mistake)]
         assert verdict.passed is False, verdict
-        assert self.wrong[mistake][1] in verdict.hint, verdict
+        assert self.wrong[mistake][1].lower() in verdict.hint.lower(), verdict
 
     def test_an_answer_that_raises_is_rejected_with_what_it_raised(self, raising, team):
         make, words = self.raises[raising]
         answer = make()
         verdict = soon(getattr(self.check, answer.__name__))(answer)
         assert verdict.passed is False, verdict
-        assert words in f"{verdict.failed}\n{verdict.hint}", verdict
+        assert words in f"{verdict.failed}\n{verdict.details}\n{verdict.hint}", verdict
         assert team.healthy, "fresh ranks are there for the next cell"
 
     def test_an_answer_that_never_ends_is_stopped_and_the_hint_says_why(self, endless, team):
@@ -163,8 +188,8 @@ class Verdicts:
         exercise = getattr(self.check, answer.__name__)
         verdict = soon(exercise)(answer)
         assert verdict.passed is False, verdict
-        assert "was at" in verdict.failed, "it says on which line the ranks wait"
-        assert all(verdict.failed.count(line) == team.n for line in lines), verdict.failed
+        assert "was at" in verdict.details, "it says on which line the ranks wait"
+        assert all(verdict.details.count(line) == team.n for line in lines), verdict.details
         assert hint in verdict.hint, verdict
         assert team.healthy, "fresh ranks are there for the next cell"
 

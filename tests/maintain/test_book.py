@@ -76,9 +76,10 @@ def test_outputs_are_kept_until_code_changes():
 def test_a_figure_tells_its_words_to_those_who_cannot_see_it():
     figure, axes = new_figure("Two ranks are faster.", "measured here")
     axes.set(xlabel="ranks", ylabel="samples/s")
+    axes.set_title("mpi", loc="left")
     image = base64.b64encode(figure._repr_png_()).decode()
     output = nbformat.v4.new_output("display_data", {"image/png": image})
-    assert book.alternative_text([output]) == "Two ranks are faster. measured here. samples/s against ranks."
+    assert book.alternative_text([output]) == "Two ranks are faster. measured here. mpi. samples/s against ranks."
 
 
 def test_links_to_folders_lead_to_their_page(tmp_path):

@@ -3,7 +3,9 @@ import sys
 
 import pytest
 
+from workshop_lib import exercises
 from workshop_lib.errors import InputError
+from workshop_lib.judge.sources import YOURS
 from workshop_lib.maintain import execute as executing
 from workshop_lib.maintain import generate
 
@@ -64,7 +66,7 @@ def cells(path):
 
 def test_learner_gets_stubs_and_solution_gets_code(folder):
     written = generate.write(folder)
-    assert written == [folder / "03_average.ipynb", folder / "solutions" / "03_average.ipynb"]
+    assert written == [folder / "03_average.ipynb", folder / "solutions" / "03_average_solutions.ipynb"]
     learner, solution = map(cells, written)
     assert learner[1] == (
         "def average(total, world_size):\n    mean = ...  # divide by what?\n        # deeper\n"
@@ -186,7 +188,7 @@ def test_minutes_are_computed_for_the_core_and_what_is_deeper(folder):
     assert generate.Effort(260, 24, predictions=3, exercise_minutes=25, run_s=60).minutes == 2 + 2 + 3 + 25 + 1
     generate.write(folder)
     assert "[scripts](scripts)" in cells(folder / "04_timed.ipynb")[-1]
-    assert "[scripts](../scripts)" in cells(folder / "solutions" / "04_timed.ipynb")[-1]
+    assert "[scripts](../scripts)" in cells(folder / "solutions" / "04_timed_solutions.ipynb")[-1]
     said = "**Time** 12 minutes for the core, 1 more for the sections marked *Deeper*, plus what the runs take."
     assert said in cells(folder / "04_timed.ipynb")[0]
     (folder / "source" / generate.RUN_SECONDS).write_text(json.dumps({"04_timed": {"core": 60, "deeper": 60}}))
@@ -199,7 +201,7 @@ def test_a_hint_shows_the_solution_of_the_function_it_names(folder):
     source = folder / "source" / "04_timed.py"
     source.write_text(TIMED)
     generate.write(folder)
-    for path in (folder / "04_timed.ipynb", folder / "solutions" / "04_timed.ipynb"):
+    for path in (folder / "04_timed.ipynb", folder / "solutions" / "04_timed_solutions.ipynb"):
         assert "```python\ndef add(a, b):\n    # the comment stays\n    return a + b\n```" in cells(path)[0]
     source.write_text(TIMED.replace("of add", "of subtract"))
     with pytest.raises(
@@ -223,7 +225,7 @@ def test_every_exercise_counts_once():
         exercises = [
             text.partition("\n")[0].lstrip("# ") for text, _ in pieces if generate.EXERCISE.match(text.lstrip("# "))
         ]
-        assert exercises == [heading for text, heading in pieces if generate.YOURS in text], source.name
+        assert exercises == [heading for text, heading in pieces if YOURS in text], source.name
 
 
 def test_a_hint_shows_the_solution_of_a_method(folder):
@@ -233,28 +235,33 @@ def test_a_hint_shows_the_solution_of_a_method(folder):
     assert shown.startswith("# %% [markdown]\n# ```python\n# def add(self, a, b):\n#     return a + b\n# ```\n")
 
 
-def test_the_overview_lists_every_other_notebook_with_its_minutes_and_what_is_solved(folder, monkeypatch):
+def test_the_overview_lists_every_notebook_with_its_minutes_and_what_is_solved(folder, monkeypatch):
     kept = [
         {"what": "check", "notebook": "02_timed", "exercise": "add", "passed": passed} for passed in (False, True, True)
     ]
-    monkeypatch.setattr(generate.learner, "kept", lambda: [*kept, {"what": "training", "notebook": "02_timed"}])
-    (folder / "source" / "02_timed.py").write_text(TIMED)
-    (folder / "source" / "03b_more.py").write_text(TIMED)
+    monkeypatch.setattr(exercises.learner, "kept", lambda: [*kept, {"what": "training", "notebook": "02_timed"}])
+    asked = TIMED.replace("# %% [markdown]\n# One", "# %%\ncheck.add(add)\n\n# %% [markdown]\n# One")
+    (folder / "source" / "02_timed.py").write_text(asked)
+    (folder / "source" / "03b_more.py").write_text(asked)
     (folder / "source" / generate.RUN_SECONDS).write_text(json.dumps({"02_timed": {"core": 60, "deeper": 60}}))
     generate.write(folder)
-    assert generate.overview("03_average", folder).splitlines()[2:] == [
+    solved = folder / "02_timed.ipynb"
+    solved.write_text(solved.read_text().replace(YOURS, "mine"))  # the learner's own notebook has no stub left
+    rows = generate.overview("03_average", folder).splitlines()
+    assert rows[2:3] + rows[4:] == [
         "| [02_timed](02_timed.ipynb) | Title | 15 | 13 | **core path** | 1 of 1 |",
         "| [03b_more](03b_more.ipynb) | Title | 13 | 12 | optional | 0 of 1 |",
     ]
+    assert rows[3].startswith("| 03_average | ")
 
 
 def test_the_command_writes_and_says_what_drifted(folder, capsys):
     assert generate.main([], folder) == 0
     assert "03_average.ipynb" in capsys.readouterr().out
     assert generate.main(["--check"], folder) == 0
-    (folder / "solutions" / "03_average.ipynb").unlink()
+    (folder / "solutions" / "03_average_solutions.ipynb").unlink()
     assert generate.main(["--check"], folder) == 1
-    assert "solutions/03_average.ipynb differs from its source" in capsys.readouterr().err
+    assert "solutions/03_average_solutions.ipynb differs from its source" in capsys.readouterr().err
     (folder / "source" / "03_average.py").write_text("# <solution>\n")
     assert generate.main([], folder) == 1
     assert "03_average.py:1: '# <solution>': this marker" in capsys.readouterr().err
@@ -308,6 +315,7 @@ def test_a_kernel_that_dies_before_its_first_cell_is_started_once_more(execute, 
     (tmp_path / "sitecustomize.py").write_text("import os\nos._exit(1)\n")
     outcome, _ = execute("print('fine')")
     assert outcome.cell is None and outcome.error == executing.DIED
+    assert "failed before its first cell" in str(outcome)
 
 
 def test_an_unknown_name_is_refused():

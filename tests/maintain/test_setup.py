@@ -59,10 +59,6 @@ def test_conda_and_make_install_the_same():
 def test_supported_pythons_agree():
     allowed = SpecifierSet(PROJECT["requires-python"])
     assert [minor for minor in range(8, 20) if f"3.{minor}" in allowed] == [v[1] for v in installation.PYTHONS]
-
-
-def test_a_python_that_is_not_supported_yet_is_named_with_its_reason():
-    """It goes from there to `requires-python` on the day that every dependency has wheels for it."""
     assert not set(installation.NOT_YET) & set(installation.PYTHONS)
 
 
@@ -314,6 +310,10 @@ def test_a_venv_of_the_same_settings_is_continued_also_after_an_interruption(che
     assert not ours.is_done(PLAIN) and ours.continues(PLAIN)
     ours.write_stamp({"settings": PLAIN})
     assert not ours.is_done(PLAIN) and ours.continues(PLAIN)
+    ours.write_stamp(dict(ours.read_stamp(), root=str(checkout / "where it was")))
+    assert not ours.continues(PLAIN), "the programs in .venv name the folder that it was made in"
+    ours.write_stamp(dict(ours.read_stamp(), root=ours.ROOT))
+    assert ours.continues(PLAIN)
     ours.PYTHON_IN_VENV = str(program(bare_path / "old", "exit 1"))
     assert not ours.continues(PLAIN)
 
@@ -408,16 +408,6 @@ def test_a_pip_configuration_that_cannot_be_undone_is_refused(checkout, tmp_path
     (tmp_path / "pip.conf").write_text("[install]\ntarget = /tmp/x\n")
     with pytest.raises(ours.SetupError, match="install.target='/tmp/x'.*pip config unset install.target"):
         ours.check_pip_configuration()
-
-
-def test_a_checkout_that_was_moved_gets_a_venv_of_its_own(checkout, tmp_path):
-    """The programs in .venv name the folder that it was made in."""
-    ours = bootstrap_of(checkout)
-    done_with(ours)
-    ours.write_stamp(dict(ours.read_stamp(), root=str(tmp_path / "where it was")))
-    assert not ours.continues(PLAIN)
-    ours.write_stamp(dict(ours.read_stamp(), root=ours.ROOT))
-    assert ours.continues(PLAIN)
 
 
 def test_a_path_that_jupyter_or_venv_cannot_stand_is_refused(checkout, tmp_path):

@@ -1,16 +1,18 @@
 """Figures of run records draw what the records hold; their style tells curves apart for everyone."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
-from drawn import bars, curve, panel, texts, words
+from drawn import bars, check_layout, curve, panel, texts, words
 from matplotlib.colors import to_rgb
 from record_fixtures import CPU, run, sweep
 
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures.accuracy import accuracy_curve, solution_curve
 from workshop_lib.notebook.figures.scaling import in_order, scaling_curve, serial_part, weak_scaling_curve
+from workshop_lib.paths import ROOT
 from workshop_lib.results.records import RecordError
 
 SRGB_TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
@@ -27,6 +29,12 @@ def test_names_differ_in_color_and_in_marker():
     assert len({look["color"] for look in looks}) == len({look["marker"] for look in looks}) == len(looks)
 
 
+def test_no_other_file_has_colors_of_its_own():
+    files = [*ROOT.glob("workshop_lib/**/*figures*.py"), *ROOT.glob("workshop_lib/notebook/**/*.py")]
+    own = {path.name for path in files if re.search(r"#[0-9A-Fa-f]{6}\b", path.read_text())}
+    assert own == {"palette.py"}
+
+
 def simulated(color: str, matrix: list[list[float]]) -> np.ndarray:
     """The color as CIE L*a*b*, seen by an eye that `matrix` describes (Machado et al. 2009, in linear RGB)."""
     rgb = np.array(to_rgb(color))
@@ -34,6 +42,18 @@ def simulated(color: str, matrix: list[list[float]]) -> np.ndarray:
     xyz = SRGB_TO_XYZ @ seen / (SRGB_TO_XYZ @ np.ones(3))
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+LONG_NAME = "Fixture(R) Processor(R) With A Long Name 9999X CPU @ 2.00GHz"
+
+
+@pytest.mark.parametrize("names", [["mpi"], ["mpi", "ddp"], list(figures.NUMBER_OF_NAME)])
+@pytest.mark.parametrize("draw", [scaling_curve, accuracy_curve, weak_scaling_curve])
+def test_every_word_can_be_read_however_many_backends_there_are(draw, names):
+    records = weak_sweep(names) if draw is weak_scaling_curve else sweep(names)
+    for record in records:
+        record["where"]["cpu_model"] = LONG_NAME
+    check_layout(draw(records))
 
 
 @pytest.mark.parametrize("eye", EYES)
@@ -63,8 +83,8 @@ def test_more_ranks_than_cores_are_hollow_and_batches_are_named():
     assert "one epoch only: includes start-up" in [text.get_text() for text in one_epoch.legends[0].get_texts()]
 
 
-def weak_sweep(counts=(1, 2, 4)):
-    records = sweep(("mpi",), counts)
+def weak_sweep(names=("mpi",)):
+    records = sweep(names)
     for record in records:
         samples = record["what"]["train_samples"] = 10_000 * record["what"]["world_size"]
         for epoch in record["epochs"]:
@@ -135,13 +155,17 @@ def test_shown_in_a_notebook_and_saved_whole_or_not_at_all(tmp_path, monkeypatch
 
 
 def test_the_laws_of_a_serial_part():
-    ideal, gustafson, amdahl = (list(line.get_ydata()) for line in serial_part(0.25, most=16).axes[0].lines)
+    figure = serial_part(0.25, most=16)
+    ideal, gustafson, amdahl = (list(line.get_ydata()) for line in figure.axes[0].lines)
+    check_layout(figure)
     assert ideal == [1, 2, 4, 8, 16]
     assert gustafson[-1] == pytest.approx(16 - 15 * 0.25) and amdahl[-1] == pytest.approx(1 / (0.25 + 0.75 / 16))
 
 
 def test_time_to_solution_and_accuracy_need_no_run_on_one_rank():
-    time, accuracy = solution_curve([run("horovod", n, speeds=(1000.0 * n,) * 3) for n in (4, 8, 16)]).axes
+    figure = solution_curve([run("horovod", n, speeds=(1000.0 * n,) * 3) for n in (4, 8, 16)])
+    time, accuracy = figure.axes
+    check_layout(figure)
     assert curve(time)[1] == pytest.approx([180_000 / 4000, 180_000 / 8000, 180_000 / 16000])
     assert curve(accuracy)[1] == pytest.approx([99.11] * 3)
     other = run("horovod", 8)

@@ -2,13 +2,14 @@
 
 import re
 import xml.etree.ElementTree as ET
+from types import SimpleNamespace
 
 import pytest
 from drawn import Shown
 
 from workshop_lib.notebook import charts, live
 from workshop_lib.notebook.widgets import answers_while_busy
-from workshop_lib.ranks import engine, progress
+from workshop_lib.ranks import engine, progress, watch
 from workshop_lib.ranks.messages import Point
 from workshop_lib.ranks.output import Row
 from workshop_lib.ranks.progress import Progress, TextView
@@ -182,9 +183,11 @@ def test_what_a_training_leaves_needs_no_kernel_and_tells_how_it_ended(monkeypat
         view.stop_requested = stop
         view.update(training(**more), 12.3, list(running))
         view.close()
-        assert view.box.comm is None and view.button.comm is None, "closed, with what was in it"
+        assert not view.button.disabled and view.button.comm is not None, "it may have the keyboard's focus"
+        buttons.append(view.button.description)
         return view.shown[-1]
 
+    buttons: list[str] = []
     ended = left(epochs=[ROW])
     assert "12 s · epoch 1 of 2, step 100 of 100" in ended and "test accuracy 97.12% · done" in ended
     assert len(marked(f"<html>{ended}</html>", "data-rank")) == 6 and "<svg" in ended
@@ -192,9 +195,14 @@ def test_what_a_training_leaves_needs_no_kernel_and_tells_how_it_ended(monkeypat
         assert "· stopped" in ended and "running" not in ended and "done" not in ended
     for ended in (left(), left(running=[1])):
         assert "· ended by an error" in ended and "running" not in ended
+    assert buttons == ["Done ✓", "Stopped ✓", "Stopped ✓", "Ended", "Ended"]
     view = view_of([{}, {}], monkeypatch)
     view.close()
-    assert view.shown[-1] == "", "nothing is left of a call that does not train"
+    assert view.shown[-1] == "" and view.box.comm is None, "nothing is left of a call that does not train"
+    view = view_of([{}, {}], monkeypatch)
+    view.button.click()
+    view.close()
+    assert view.button.description == "Stopped ✓" and view.button.comm is not None, "unless it was stopped"
     assert "epoch 1: train loss 0.2100" in capsys.readouterr().out
 
 
@@ -341,3 +349,26 @@ def test_the_lines_that_ranks_are_writing_are_in_the_live_view_and_gone_when_the
     view.unfinished([])
     view.update([{}, {}], 60.1, [])
     assert view.lines.value == ""
+
+
+def test_a_training_says_what_it_does_before_its_first_step_and_what_is_left_after_it(monkeypatch):
+    view = view_of([{}, {}], monkeypatch, trains=True)
+    assert view.status.value == "1 s · starting · 2 of 2 ranks running"
+    view.update([{"phase": "importing PyTorch"}] * 2, 3.0, [0, 1])
+    assert view.status.value == "3 s · importing PyTorch · 2 of 2 ranks running"
+    button = [type(each) for each in view.box.children[0].children]
+    view.update(training(points=5), 10.0, [0, 1])  # 50 of 200 steps
+    assert "left" not in view.status.value and "importing" not in view.status.value
+    view.update(training(points=10), 20.0, [0, 1])  # 50 steps in 10 s, so 100 steps take 20 s
+    assert "about 20 s left" in view.status.value
+    assert [type(each) for each in view.box.children[0].children] == button, "Stop stays in its place"
+    view.update(training(points=10, epochs=[ROW]), 21.0, [])
+    assert "left" not in view.status.value
+
+
+def test_a_closed_pipe_is_no_failed_display(recwarn):
+    def closed():
+        raise BrokenPipeError
+
+    watch._Screen(None, SimpleNamespace(results={}))._draw(closed)
+    assert not recwarn.list

@@ -1,16 +1,14 @@
 """A guess is taken once, drawn beside the result, and never waited for."""
 
+import re
+from types import SimpleNamespace
+
 import pytest
-from drawn import Shown
+from drawn import Shown, check_layout, texts, words
 
 from workshop_lib.notebook import prediction
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.notebook.widgets import has_widgets
-
-
-def texts(figure):
-    axes = figure.axes[0]
-    return [text.get_text() for text in [*figure.texts, *axes.texts, *axes.get_yticklabels()]]
 
 
 def bars(figure):
@@ -23,11 +21,23 @@ def test_the_first_guess_counts_and_is_drawn_beside_the_result_which_else_stands
     guess.commit(1.9)
     figure = guess.compare(1.9, spread=(1.8, 2.0))
     assert bars(figure) == [1.9, 3.0]
-    assert {"measured", "your guess", "1.9 times", "3 times"} <= set(texts(figure))
-    assert figure.axes[0].get_xlabel() == "times"
+    assert texts(figure) == ["1.9 times", "3 times"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["measured", "your guess"]
+    check_layout(figure)
     alone = predict("How many?", 0, 10).compare(1234)
     assert bars(alone) == [1234]
-    assert "1,234" in texts(alone) and any("no guess was made" in text for text in texts(alone))
+    assert texts(alone) == ["1,234"] and "no guess was made" in words(alone)
+    check_layout(alone)
+
+
+def test_a_run_that_measured_nothing_is_not_drawn_as_zero():
+    guess = predict("Test accuracy?", 0, 100, "%")
+    guess.commit(97)
+    figure = guess.compare(None)
+    assert "nothing: stopped before the first test" in texts(figure) and "0 %" not in texts(figure)
+    assert "97 %" in texts(figure) and bars(figure) == [0, 97]
+    assert "nothing: stopped before the first test" in texts(guess.compare([]))
+    assert bars(guess.compare([1, 2, 30])) == [2, 97]
 
 
 def test_without_widgets_the_question_is_printed(capsys):
@@ -48,11 +58,17 @@ def shown(monkeypatch):
     return shown
 
 
+def controls(box):
+    """The slider and the button of a question's widgets."""
+    track, _, button = box.children[1].children
+    return track.children[0], button
+
+
 @pytest.mark.parametrize(("low", "high"), [(0, 100_000), (0.5, 4), (0, 1), (-5, 5), (90, 100)])
 def test_the_slider_suggests_nothing_and_commits_only_after_a_move(low, high, shown):
     guess = predict("?", low, high, "x")
     guess._show_widget()
-    slider, button = shown[-1].children[1].children
+    slider, button = controls(shown[0])
     assert slider.value == low and "workshop-unset" in slider._dom_classes and button.disabled
     slider.value = moved = low + slider.step
     assert "workshop-unset" not in slider._dom_classes and not button.disabled
@@ -60,17 +76,43 @@ def test_the_slider_suggests_nothing_and_commits_only_after_a_move(low, high, sh
     assert guess.value == moved
 
 
-def test_a_guess_stays_in_the_page_as_html_without_a_widget(shown):
+def test_a_committed_guess_keeps_its_button_and_stays_as_html_for_the_next_day(shown):
     guess = predict("Is 1 < 2?", 0, 100, "%")
     guess._show_widget()
-    box = shown[-1]
-    slider, button = box.children[1].children
+    box, below = shown
+    slider, button = controls(box)
+    assert below.data == "", "nothing is left before there is a guess"
     slider.value = 30
     button.click()
     assert "Is 1 &lt; 2?" in shown[-1] and "<b>30 %</b> (committed)" in shown[-1]
-    assert box.comm is None and slider.comm is None, "closed"
+    assert button.description == "Committed ✓" and not button.disabled, "a disabled button has no focus"
+    assert slider.disabled and box.comm is not None, "and nothing is closed"
+    button.click()
+    assert guess.value == 30
     guess._show_widget()
-    assert "<b>30 %</b> (committed)" in shown[-1], "and in every other cell that shows it"
+    assert "<b>30 %</b> (committed)" in shown[-1].data, "and in every other cell that shows it"
+
+
+def test_a_cell_that_runs_again_keeps_its_guess(monkeypatch):
+    first = predict("How many?", 0, 10)
+    notebook = SimpleNamespace(user_ns={"guess": first, "other": 3})
+    monkeypatch.setattr(prediction, "get_ipython", lambda: notebook)
+    assert predict("How many?", 0, 10) is not first, "nothing is committed yet"
+    first.commit(7)
+    assert predict("How many?", 0, 10) is first
+    assert predict("How many?", 0, 20) is not first
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "marks"),
+    [(10, 100, [("0", "10 %"), ("100", "100 %")]), (-5, 15, [("0", "-5 %"), ("100", "15 %"), ("25", "0")])],
+)
+def test_the_slider_shows_its_ends_zero_and_unit(low, high, marks, shown):
+    predict("?", low, high, "%")._show_widget()
+    track, unit, _ = shown[0].children[1].children
+    slider, scale = track.children
+    assert re.findall(r"left: (\d+)%[^>]*>([^<]+)<", scale.value) == marks
+    assert unit.value == "%" and not slider.description, "the unit stands after the number"
 
 
 def test_the_axis_of_a_percentage_ends_at_100(shown):

@@ -4,8 +4,9 @@
 
 Before that, each of them and of the scripts named in WORKSHOP_TEST_REFUSING is started with 3 images, and its sentence
 is printed. So the scripts import the frameworks, each in its own way. Keras draws other initial weights than PyTorch.
-Here rank 0 broadcasts the library's, which also shows that the scripts do broadcast. With WORKSHOP_TEST_FAILING_RANK=R,
-rank R has a folder without data.
+Here rank 0 broadcasts the library's, which also shows that the scripts do broadcast. PyTorch's samplers shuffle with
+torch.randperm, which returns the library's order here. With WORKSHOP_TEST_FAILING_RANK=R, rank R has a folder without
+data.
 """
 
 import os
@@ -40,6 +41,18 @@ def broadcast_the_librarys() -> None:
     hvd.broadcast_variables = assign_and_broadcast
 
 
+def shuffle_as_the_library():
+    """Give DistributedSampler(seed=1) the library's order of an epoch, so that both train on the same samples."""
+    import torch
+
+    from workshop_lib.data.shard import epoch_permutation
+
+    def randperm(size, generator):
+        return torch.tensor(epoch_permutation(size, 1, generator.initial_seed() - 1))
+
+    torch.randperm = randperm
+
+
 def one_process_group():
     """A second one would meet at the keys that the first has left in torchrun's store, and wait. Returns its end."""
     from torch import distributed
@@ -60,7 +73,9 @@ def refuse(name: str, folder: Path) -> None:
 
 
 def main(folder: Path, names: list[str]) -> None:
+    sys.path.insert(0, str(SCRIPTS))
     destroy = one_process_group() if "RANK" in os.environ else lambda: None
+    shuffle_as_the_library()
     for name in (*names, *os.environ.get("WORKSHOP_TEST_REFUSING", "").split()):
         refuse(name, folder)
     if {"horovod_tf", "horovod_keras"} & set(names):

@@ -1,14 +1,20 @@
-"""ddp_resume.py and elastic.py go on from rank 0's checkpoint, whatever other ranks see; what mesh.py says."""
+"""Scripts that resume go on from rank 0's checkpoint, whatever other ranks see; what mesh.py says."""
 
 import re
+import runpy
+import socket
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from notebooks.scripts_in_turn import IMAGES
-from notebooks.test_take_home import TORCHRUN
+from notebooks.resume_in_turn import REALISTIC
+from notebooks.scripts_in_turn import IMAGES, SCRIPTS
+from notebooks.test_take_home import TORCHRUN, WITHIN
 from training import ladder
 from training.launching import rank_environment, run_bounded
+
+from workshop_lib.training.equivalence import largest_relative_difference
 
 IN_TURN = Path(__file__).with_name("resume_in_turn.py")
 
@@ -52,6 +58,7 @@ def test_a_checkpoint_that_rank_0_alone_can_see_is_continued_on_every_rank(folde
     said = printed(folder, 0)
     assert epochs(said["whole"]) == [1, 2] and epochs(said["same"]) == [2]
     assert same(loaded(folder, "whole"), loaded(folder, "same"))
+    assert epochs(said["goes_on"]) == [2] and same(loaded(folder, "rounds"), loaded(folder, "goes_on"))
     assert same(loaded(folder, "alone"), loaded(folder, "lost"))
     assert said["lost"].startswith("step 3\n"), said["lost"]
     digests = [
@@ -61,12 +68,32 @@ def test_a_checkpoint_that_rank_0_alone_can_see_is_continued_on_every_rank(folde
     assert not list((folder / "1").iterdir())
 
 
+def test_the_realistic_script_resumes_and_takes_the_steps_of_one_rank(folder, tmp_path, monkeypatch):
+    """One rank with twice the batch. Averages over micro-batches or ranks, and clipping before averaging, differ."""
+    assert epochs(printed(folder, 0)["realistic"]) == [1, 2] and epochs(printed(folder, 0)["resumed"]) == [2]
+    assert same(loaded(folder, "realistic"), loaded(folder, "resumed"))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, str(value))
+    words = "--data", folder / "data", *REALISTIC, "--batch", 64, "--out", tmp_path / "one.pt"
+    monkeypatch.setattr(sys, "argv", ["ddp_realistic.py", *map(str, words)])
+    monkeypatch.syspath_prepend(SCRIPTS)
+    runpy.run_path(str(SCRIPTS / "ddp_realistic.py"), run_name="__main__")
+    one = torch.load(tmp_path / "one.pt", weights_only=True)["model"]
+    assert largest_relative_difference(loaded(folder, "realistic")["model"], one) < WITHIN
+
+
+def test_the_realistic_script_writes_a_trace_of_each_rank(folder):
+    assert "loss " in printed(folder, 0)["quick"] and len(list((folder / "traces").glob("rank[01].*.json"))) == 2
+
+
 @pytest.mark.parametrize("title", ["more", "fewer"])
 def test_an_epoch_with_another_number_of_steps_is_trained_at_its_own_learning_rates(folder, title):
     """As after a start on fewer ranks or more, or with more images or fewer."""
     said = printed(folder, 0)[title]
     assert epochs(said) == [2]
-    assert float(said.rpartition("test accuracy ")[2].rstrip("%\n")) > 70, said
+    assert float(said.rpartition("test accuracy ")[2].rstrip("%\n")) > 60, said
     state = loaded(folder, title)
     assert state["epoch"] == 2
     assert state["optimizer"]["param_groups"][0]["lr"] == pytest.approx(0, abs=1e-12), "the schedule has ended"

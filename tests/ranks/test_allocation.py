@@ -21,12 +21,6 @@ def test_the_short_form_of_node_names():
     assert allocation.expand("nid[001-003,007],x1,b-2.site.org") == names
 
 
-@pytest.mark.parametrize("nodes", ["", "n[1-x]", "n[]"])
-def test_a_node_list_that_cannot_be_read_is_named(nodes):
-    with pytest.raises(RankError, match="node list"):
-        allocation.expand(nodes)
-
-
 def node_file(folder, text, name="nodes"):
     path = folder / name
     path.write_text(text)
@@ -93,6 +87,30 @@ def test_a_host_file_comes_first(tmp_path):
     assert found.ranks(environ) == 6
 
 
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nid[1-2]"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-x]"}, "node list"),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[]"}, "node list"),
+        ({"SLURM_JOB_ID": "7"}, "SLURM_JOB_NODELIST is not"),
+        ({"PBS_JOBID": "1"}, "PBS_NODEFILE is not"),
+        (
+            JOB | {"SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "two"},
+            "^SLURM_TASKS_PER_NODE is 'two', but Slurm writes",
+        ),
+        (JOB | {"SLURM_NTASKS": "many"}, "^SLURM_NTASKS is 'many'; it must be a whole number"),
+        (JOB | {"WORKSHOP_RANKS_PER_NODE": "0"}, "WORKSHOP_RANKS_PER_NODE is '0'"),
+        (JOB | {"WORKSHOP_RANKS_PER_NODE": "two"}, "WORKSHOP_RANKS_PER_NODE is 'two'"),
+    ],
+)
+def test_what_cannot_be_read_is_named(environ, message):
+    with pytest.raises(RankError, match=message):
+        allocation.find(environ).ranks(environ)
+
+
 @pytest.mark.parametrize(
     ("job", "variable"),
     [({}, "WORKSHOP_HOSTFILE"), ({"PBS_JOBID": "1"}, "PBS_NODEFILE"), ({"COBALT_JOBID": "1"}, "COBALT_NODEFILE")],
@@ -102,31 +120,6 @@ def test_a_node_file_that_is_missing_or_empty_is_named(tmp_path, job, variable):
     for file, complaint in (("/nonexistent", reason), (node_file(tmp_path, "\n# nobody\n"), "is empty")):
         with pytest.raises(RankError, match=f"^{variable} names the node file {file}, which {complaint}"):
             allocation.find(job | {variable: file})
-
-
-@pytest.mark.parametrize(("job", "variable"), [("PBS_JOBID", "PBS_NODEFILE"), ("SLURM_JOB_ID", "SLURM_JOB_NODELIST")])
-def test_a_job_without_its_nodes_says_so(job, variable):
-    with pytest.raises(RankError, match=f"{variable} is not"):
-        allocation.find({job: "1"})
-
-
-def test_counts_that_nobody_can_read_are_named():
-    with pytest.raises(RankError, match="^SLURM_TASKS_PER_NODE is 'two', but Slurm writes it as in 4"):
-        allocation.find(SLURM | {"SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "two"})
-    with pytest.raises(RankError, match="^SLURM_NTASKS is 'many'; it must be a whole number"):
-        allocation.find({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nid[1-2]", "SLURM_NTASKS": "many"})
-
-
-@pytest.mark.parametrize("text", ["0", "two", "-1"])
-def test_a_wrong_number_of_ranks_a_node_is_refused(text):
-    with pytest.raises(RankError, match=f"WORKSHOP_RANKS_PER_NODE is '{text}'"):
-        allocation.find(SLURM).ranks({"WORKSHOP_RANKS_PER_NODE": text})
-
-
-def test_which_hosts_are_elsewhere(tmp_path):
-    for text, elsewhere in ((socket.gethostname(), False), ("localhost slots=4", False), ("other", True)):
-        environ = {"WORKSHOP_HOSTFILE": node_file(tmp_path, text)}
-        assert allocation.find(environ).elsewhere is elsewhere
 
 
 @pytest.fixture
@@ -234,11 +227,3 @@ def test_the_profile_is_laptop_if_none_is_chosen_and_an_unknown_one_is_named(mon
     monkeypatch.setenv(profile.VARIABLE, "huge")
     with pytest.raises(ValueError, match="WORKSHOP_PROFILE='huge' .* quick, laptop, cluster"):
         profile.current()
-
-
-@pytest.mark.parametrize(("name", "sweep_ranks"), [("quick", [1, 2]), ("laptop", [1, 2, 4]), ("cluster", [1, 2, 4, 8])])
-def test_a_sweep_can_be_drawn_from_every_profile(monkeypatch, name, sweep_ranks):
-    monkeypatch.setenv(profile.VARIABLE, name)
-    chosen = profile.current()
-    assert (chosen.name, chosen.sweep_ranks) == (name, sweep_ranks)
-    assert chosen.ranks in sweep_ranks and chosen.sweep_epochs >= 2 and chosen.repeats >= 2

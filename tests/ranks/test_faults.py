@@ -1,8 +1,8 @@
 """The fault table: whatever happens to one rank, the learner gets one message, in seconds.
 
 `make test` has each kind of fault once; in `make test-full`, it meets each communication library where the library can
-make a difference; the rest of the table is exhaustive. WORKSHOP_FAULT_REPEATS runs each row N times in a row (1 by
-default).
+make a difference. WORKSHOP_FAULT_REPEATS runs each row N times in a row (1 by default). tests/benchmarks/soak.py lets
+every fault meet every library, at random moments.
 """
 
 import os
@@ -50,25 +50,17 @@ WORKS = "allreduce()\nassert data[0] == 2, data[0]\ndata[:] = 1"
 
 AT_0 = "rank 0 was at In[1]"  # where it waits for the rank that was lost
 
-# name: (cell, what the message must say)
+LOST = "if rank == 1:\n    {}\nallreduce()"
+# What rank 1 does, and what the message must say.
 PROMPT = {
-    "raises": ("if rank == 1:\n    raise ValueError('boom')\nallreduce()", ["rank 1 raised ValueError", "boom"]),
-    "is asked to end": (
-        "if rank == 1:\n    os.kill(os.getpid(), signal.SIGTERM)\nallreduce()",
-        ["rank 1 on", "was killed by SIGTERM", AT_0],
-    ),
-    "calls sys.exit": ("if rank == 1:\n    sys.exit(3)\nallreduce()", ["rank 1 raised SystemExit", "3"]),
-    "is killed": (
-        "if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\nallreduce()",
-        ["rank 1 on", "was killed by SIGKILL", AT_0],
-    ),
-    "exits with 0": ("if rank == 1:\n    os._exit(0)\nallreduce()", ["rank 1 on", "exit code 0", AT_0]),
-    "exits with 7": ("if rank == 1:\n    os._exit(7)\nallreduce()", ["rank 1 on", "exit code 7", AT_0]),
+    "raises": ("raise ValueError('boom')", ["rank 1 raised ValueError", "boom"]),
+    "calls sys.exit": ("sys.exit(3)", ["rank 1 raised SystemExit", "3"]),
+    "is asked to end": ("os.kill(os.getpid(), signal.SIGTERM)", ["rank 1 on", "was killed by SIGTERM", AT_0]),
+    "is killed": ("os.kill(os.getpid(), signal.SIGKILL)", ["rank 1 on", "was killed by SIGKILL", AT_0]),
+    "exits with 0": ("os._exit(0)", ["rank 1 on", "exit code 0", AT_0]),
+    "exits with 7": ("os._exit(7)", ["rank 1 on", "exit code 7", AT_0]),
 }
-AT_TIMEOUT = {
-    "loops": ("if rank == 1:\n    while True:\n        pass\nallreduce()", "In[3], line"),
-    "sleeps": ("if rank == 1:\n    time.sleep(3600)\nallreduce()", "time.sleep(3600)"),
-}
+AT_TIMEOUT = {"loops": ("while True: pass", "In[3], line"), "sleeps": ("time.sleep(3600)", "time.sleep(3600)")}
 MISMATCHED = {
     ("mpi", "bcast against reduce"): """\
 if rank == 1:
@@ -77,12 +69,6 @@ else:
     MPI.COMM_WORLD.Reduce(MPI.IN_PLACE, data)
 MPI.COMM_WORLD.Barrier()""",
     ("mpi", "different sizes"): "MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, data[: 100_000 * (1 + rank)])",
-    ("gloo", "bcast against reduce"): """\
-if rank == 1:
-    dist.broadcast(data, 0)
-else:
-    dist.reduce(data, 0)
-dist.barrier()""",
     ("gloo", "different sizes"): "dist.all_reduce(data[: 100_000 * (1 + rank)])\ndist.barrier()",
 }
 
@@ -90,18 +76,24 @@ dist.barrier()""",
 pytestmark = pytest.mark.usefixtures("no_ranks_afterwards")
 
 
-def row(library, *values, marks=()):
-    return pytest.param(library, *values, id=" ".join((library, *values)), marks=marks)
+def row(*values, mark=()):
+    return pytest.param(*values, id=" ".join(values), marks=mark)
 
 
-def elsewhere(library, *values):
-    """A row whose kind `make test` has with a different library: left to `make test-full`."""
-    return row(library, *values, marks=pytest.mark.full)
-
-
-def repetition(library, *values):
-    """A row whose kind another row proves already: left to `make test-all`."""
-    return row(library, *values, marks=pytest.mark.exhaustive)
+FULL, EXHAUSTIVE = pytest.mark.full, pytest.mark.exhaustive
+# What starts a rank notices that it's gone, whatever it communicated with. A rank that raises, or that never comes,
+# leaves the others inside the library.
+PROMPT_ROWS = [
+    row("mpi", "raises"),
+    row("mpi", "is asked to end"),
+    row("mpi", "exits with 0"),
+    row("gloo", "exits with 7"),
+]
+PROMPT_ROWS += [row(library, "raises", mark=FULL) for library in ("gloo", "torch over MPI")]
+PROMPT_ROWS += [row("mpi", fault, mark=EXHAUSTIVE) for fault in ("calls sys.exit", "is killed")]
+TIMEOUT_ROWS = [row("mpi", "loops"), row("gloo", "sleeps"), row("torch over MPI", "loops", mark=EXHAUSTIVE)]
+MISMATCHED_ROWS = [row("mpi", "bcast against reduce"), row("gloo", "different sizes", mark=FULL)]
+MISMATCHED_ROWS += [row("mpi", "different sizes", mark=EXHAUSTIVE)]
 
 
 @pytest.fixture
@@ -147,26 +139,11 @@ def works_again(team):
     prepare(team)
 
 
-# A rank that is gone is noticed by what started it, whatever it communicated with; one that raised leaves
-# the others inside the library, as do ranks that never come.
-ROWS = {"mpi": {"raises": row, "is asked to end": row, "exits with 0": row}}
-ROWS["gloo"] = {"raises": elsewhere, "exits with 7": row}
-PROMPT_ROWS = [rows.get(fault, repetition)(library, fault) for library, rows in ROWS.items() for fault in PROMPT]
-PROMPT_ROWS += [elsewhere("torch over MPI", "raises"), repetition("torch over MPI", "is killed")]
-TIMEOUT_ROWS = [row("mpi", "loops"), row("gloo", "sleeps"), repetition("gloo", "loops"), repetition("mpi", "sleeps")]
-TIMEOUT_ROWS += [repetition("torch over MPI", "loops")]
-MISMATCHED_MARKS = {("mpi", "bcast against reduce"): (), ("gloo", "different sizes"): pytest.mark.full}
-MISMATCHED_ROWS = [
-    pytest.param(case, id=" ".join(case), marks=MISMATCHED_MARKS.get(case, pytest.mark.exhaustive))
-    for case in MISMATCHED
-]
-
-
 @pytest.mark.parametrize("repeat", range(REPEATS))
 @pytest.mark.parametrize(("library", "fault"), PROMPT_ROWS)
 def test_a_lost_rank_is_reported_at_once(team, fault, repeat):
-    cell, said = PROMPT[fault]
-    message, took_s = fails(team, cell, timeout=30)
+    does, said = PROMPT[fault]
+    message, took_s = fails(team, LOST.format(does), timeout=30)
     print(f"{team.communication}, one rank {fault}: {took_s:.2f} s\n{message}")
     assert took_s < REPORT_WITHIN_S
     if team.communication == "gloo":  # it tells rank 0, which may raise before it's taken along
@@ -182,8 +159,8 @@ def test_a_lost_rank_is_reported_at_once(team, fault, repeat):
 @pytest.mark.parametrize("repeat", range(REPEATS))
 @pytest.mark.parametrize(("library", "fault"), TIMEOUT_ROWS)
 def test_a_rank_that_never_comes_is_located_at_the_timeout(team, fault, repeat):
-    cell, line = AT_TIMEOUT[fault]
-    message, took_s = fails(team, cell)
+    does, line = AT_TIMEOUT[fault]
+    message, took_s = fails(team, LOST.format(does))
     print(f"{team.communication}, one rank {fault}: {took_s:.2f} s\n{message}")
     assert took_s < TIMEOUT_S + REPORT_WITHIN_S
     at_0, at_1 = message.split("rank 0 was at ")[1].split("rank 1 was at ")
@@ -194,14 +171,10 @@ def test_a_rank_that_never_comes_is_located_at_the_timeout(team, fault, repeat):
 
 
 @pytest.mark.parametrize("repeat", range(REPEATS))
-@pytest.mark.parametrize("case", MISMATCHED_ROWS)
-def test_mismatched_collectives_are_located(case, repeat):
-    team = ranks.start(2)
-    if getattr(team, "communication", None) != case[0]:
-        team.communication = case[0]
-        prepare(team)
-    message, took_s = fails(team, MISMATCHED[case])
-    print(f"{case}: {took_s:.2f} s\n{message}")
+@pytest.mark.parametrize(("library", "mistake"), MISMATCHED_ROWS)
+def test_mismatched_collectives_are_located(team, library, mistake, repeat):
+    message, took_s = fails(team, MISMATCHED[library, mistake])
+    print(f"{library}, {mistake}: {took_s:.2f} s\n{message}")
     assert took_s < TIMEOUT_S + REPORT_WITHIN_S
     assert "In[3], line" in message
     if not team.healthy:
@@ -213,7 +186,7 @@ def test_mismatched_collectives_are_located(case, repeat):
 
 
 @pytest.mark.parametrize("repeat", range(REPEATS))
-@pytest.mark.parametrize("library", ["mpi", repetition("gloo")])
+@pytest.mark.parametrize("library", ["mpi"])
 def test_an_interrupt_ends_python_code_and_keeps_the_ranks(team, repeat):
     pids = [about["pid"] for about in team.about()]
     press_stop_after(0.5)
@@ -226,7 +199,7 @@ def test_an_interrupt_ends_python_code_and_keeps_the_ranks(team, repeat):
 
 
 @pytest.mark.parametrize("repeat", range(REPEATS))
-@pytest.mark.parametrize("library", ["mpi", elsewhere("gloo"), repetition("torch over MPI")])
+@pytest.mark.parametrize("library", ["mpi", row("gloo", mark=FULL), row("torch over MPI", mark=EXHAUSTIVE)])
 def test_an_interrupt_inside_a_collective_brings_fresh_ranks(team, repeat):
     pids = [about["pid"] for about in team.about()]
     press_stop_after(0.5)

@@ -120,13 +120,15 @@ def test_ranks_fill_one_node_after_the_other(system_mpi, monkeypatch, n, tasks_p
 def test_others_must_reach_the_controller_where_ranks_or_the_notebook_are_elsewhere(monkeypatch):
     monkeypatch.delenv("WORKSHOP_MPIEXEC", raising=False)
     here = (socket.gethostname(),)
-    for allocation, elsewhere in (
-        (None, False),
-        (Allocation("host file", None, here), False),
-        (Allocation("host file", None, (*here, "other")), True),
-        (Allocation("slurm", "1", here), True),  # attached to from a login node
+    for allocation, one_host, elsewhere in (
+        (None, True, False),
+        (Allocation("host file", None, here), True, False),
+        (Allocation("host file", None, ("localhost",)), True, False),
+        (Allocation("host file", None, (*here, "other")), False, True),
+        (Allocation("slurm", "1", here), True, True),  # attached to from a login node
     ):
-        assert launchers.plan(1, 1, "none", allocation).elsewhere is elsewhere
+        plan = launchers.plan(1, 1, "none", allocation)
+        assert (plan.one_host, plan.elsewhere) == (one_host, elsewhere)
 
 
 def test_ssh_gives_up_soon_on_a_host_that_does_not_answer(system_mpi, monkeypatch):

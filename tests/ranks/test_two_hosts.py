@@ -1,4 +1,5 @@
-"""Ranks on two hosts with a network between them, which is then made slow: what that costs a step."""
+"""Ranks on two hosts with names, addresses and a network of their own, reached as by ssh under PBS: where they are,
+what a slow network costs a step, and what is said and left when one is lost."""
 
 import json
 import os
@@ -10,67 +11,87 @@ import pytest
 from hosts import BURST_BYTES
 
 from workshop_lib.paths import ROOT
+from workshop_lib.ranks import launchers, mpi
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.timeout(180)]
 
 PROGRAM = Path(__file__).with_name("two_hosts_run.py")
 SLOW_BITS_PER_S = 20_000_000
 NAMES = ("wshost1", "wshost2")
 
 
+class Program:
+    """What runs on the first host, with a program in the place of ssh."""
+
+    def __init__(self, hosts, folder, mnist):
+        (folder / "nodes").write_text("".join(f"{name}\n" for name in hosts.names))
+        settings = {
+            "PBS_JOBID": "1.server",
+            "PBS_NODEFILE": str(folder / "nodes"),
+            "PRTE_MCA_plm_ssh_agent": hosts.ssh(folder),
+            "PYTHONPATH": str(ROOT),
+            "WORKSHOP_MNIST": mnist,  # on both: Open MPI has to be told to take it along
+        }
+        self.process = subprocess.Popen(
+            [*hosts.command("wshost1"), sys.executable, PROGRAM],
+            env=os.environ | settings,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.first = self.answer()
+
+    def answer(self) -> dict:
+        return json.loads(self.process.stdout.readline())
+
+    def ask(self, word: str) -> dict:
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+
 @pytest.fixture(scope="module")
 def program(hosts, tmp_path_factory, small_mnist):
-    """What runs on the first host, with a host file for both, and a program in the place of ssh."""
-    folder = tmp_path_factory.mktemp("two_hosts")
-    (folder / "hosts").write_text("".join(f"{name} slots=1\n" for name in hosts.names))
-    settings = {"WORKSHOP_HOSTFILE": str(folder / "hosts"), "PRTE_MCA_plm_ssh_agent": hosts.ssh(folder)}
-    settings["WORKSHOP_MNIST"] = small_mnist  # on both: Open MPI has to be told to take it along
-    process = subprocess.Popen(
-        [*hosts.command("wshost1"), sys.executable, PROGRAM],
-        env=os.environ | settings | {"PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    yield process
-    process.stdin.close()
-    try:
-        process.wait(30)
-    finally:
-        process.kill()
+    if launchers.flavor(tuple(mpi.mpiexec())) != "openmpi":
+        pytest.skip("only Open MPI's mpiexec lets a program stand in for ssh")
+    program = Program(hosts, tmp_path_factory.mktemp("two_hosts"), small_mnist)
+    yield program
+    program.process.kill()
 
 
-def run_once(program, hosts) -> dict:
-    """One more training, with the bytes that each host has sent meanwhile."""
-    before = [hosts.bytes_sent(name) for name in hosts.names]
-    program.stdin.write("\n")
-    program.stdin.flush()
-    told = json.loads(program.stdout.readline())
-    sent = [hosts.bytes_sent(name) - count for name, count in zip(hosts.names, before, strict=True)]
-    return told | {"sent": sent}
+def test_the_ranks_are_on_both_and_an_idle_one_goes_on_sending(program):
+    assert program.first["places"] == [["wshost1", 2, 0, 1], ["wshost2", 2, 0, 1]]
+    assert program.first["received"] == 5_000_000
 
 
 @pytest.mark.alone
-@pytest.mark.timeout(180)
 def test_a_slow_network_costs_a_step_what_its_bytes_take(hosts, program):
-    first = json.loads(program.stdout.readline())
-    assert first["hosts"] == ["wshost1", "wshost2"]
-    assert first["received"] == 5_000_000, "an idle rank goes on sending"
-    fast = run_once(program, hosts)
+    def trained() -> dict:
+        before = [hosts.bytes_sent(name) for name in hosts.names]
+        run = program.ask("train")
+        return run | {"sent": [hosts.bytes_sent(name) - count for name, count in zip(hosts.names, before, strict=True)]}
+
+    gradient_bytes = program.first["bytes"]
+    fast = trained()
     hosts.slow(SLOW_BITS_PER_S)
-    slow = run_once(program, hosts)
+    slow = trained()
     hosts.fast()
     for run in (fast, slow):
         assert run["digests"][0] == run["digests"][1] == fast["digests"][0], "a network changes no number"
         for sent in run["sent"]:  # on two ranks each sends its gradients once a step, and little else
-            assert 1 <= sent / (first["bytes"] * first["steps"]) < 2, (run, first)
-    least_s, less_s = (8 * nbytes / SLOW_BITS_PER_S for nbytes in (first["bytes"], BURST_BYTES))
+            assert 1 <= sent / (gradient_bytes * program.first["steps"]) < 2, run
+    least_s, less_s = (8 * nbytes / SLOW_BITS_PER_S for nbytes in (gradient_bytes, BURST_BYTES))
     assert slow["communication_s"] > 0.9 * (least_s - less_s), "a step waits until the gradients are through"
     assert slow["step_s"] > 0.9 * least_s, "in each step all gradients have to pass"
     assert slow["step_s"] > slow["communication_s"] > fast["communication_s"]
     assert slow["step_s"] > fast["step_s"]
-    print(
-        f"step {1000 * fast['step_s']:.0f} ms, with {SLOW_BITS_PER_S / 1e6:.0f} Mbit/s "
-        f"{1000 * slow['step_s']:.0f} ms, of which the gradients need {1000 * least_s:.0f} ms"
-    )
+
+
+def test_a_rank_lost_on_the_other_host_is_named_and_nothing_is_left_on_either(program):
+    lost = program.ask("die")
+    assert "rank 1 on wshost2 was killed by SIGKILL" in lost["error"]
+    assert lost["gone"]
+    program.process.stdin.close()
+    assert program.answer()["gone"], "after fresh ranks were stopped"
+    assert program.process.wait(30) == 0

@@ -1,22 +1,52 @@
-"""On the first of two hosts: ranks on both train, and again each time a line comes in; prints what they did.
+"""On the first of two hosts of a PBS job: ranks on both meet, train, lose one, and come again; prints what they did.
 
-A line of JSON for each run: the hosts, seconds a step, seconds of it in Allreduce, and the network's bytes.
+It begins with a line of JSON about the ranks. Then it prints one for each line that comes in: of `train` the seconds of
+a step and of its Allreduce, of `die` the error; and after each of `die` and `stop`, whether all ranks are gone.
 """
 
 import json
 import sys
+import time
 
 from workshop_lib import ranks
+from workshop_lib.ranks import processes
 from workshop_lib.training.options import TrainOptions
 
 STEPS, MESSAGE_BYTES = 15, 5_000_000
 OPTIONS = TrainOptions(backend="mpi", epochs=1, batch_size=32, train_samples=2 * 32 * STEPS)
 
 
-def parameter_bytes() -> int:
-    from workshop_lib.models import torch_cnn
+def is_engine(process) -> bool:
+    return "ipyparallel.engine" in " ".join(process.cmdline())
 
-    return sum(4 * parameter.numel() for parameter in torch_cnn.build(seed=1).parameters())
+
+def end_only_here(set_id: str) -> None:
+    """The processes of another machine are out of reach: its ranks end with their launcher, or not at all."""
+    processes.kill([process for process, _ in processes.marked(set_id) if not is_engine(process)])
+
+
+def are_gone(set_id: str) -> bool:
+    deadline = time.monotonic() + 10
+    while any(is_engine(process) for process, _ in processes.marked(set_id)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def meet() -> dict:
+    """On a rank: where it is, and the bytes of the network's parameters."""
+    import socket
+
+    from mpi4py import MPI
+
+    from workshop_lib.models import torch_cnn
+    from workshop_lib.training.world import detect
+
+    world = detect()
+    size = sum(4 * parameter.numel() for parameter in torch_cnn.build(seed=1).parameters())
+    together = MPI.COMM_WORLD.allreduce(1)
+    return {"place": [socket.gethostname(), together, world.local_rank, world.local_size], "bytes": size}
 
 
 def leave_before_all_is_sent() -> int | None:
@@ -34,19 +64,47 @@ def leave_before_all_is_sent() -> int | None:
     return len(comm.recv(source=0))
 
 
+def die() -> None:
+    """Rank 1 is killed while rank 0 waits for it."""
+    import os
+    import signal
+
+    from mpi4py import MPI
+
+    if MPI.COMM_WORLD.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    MPI.COMM_WORLD.Barrier()
+
+
+def train(team: ranks.Ranks) -> dict:
+    record = team.train(OPTIONS, show=False)
+    [epoch] = record["epochs"]
+    seconds = {"step_s": epoch["seconds"] / STEPS, "communication_s": epoch["communication_s"] / STEPS}
+    return seconds | {"digests": record["weights_sha256"]}
+
+
+def lose_a_rank(team: ranks.Ranks) -> dict:
+    try:
+        team.run(die, show=False, timeout=60)
+    except ranks.RankError as error:
+        return {"error": str(error), "gone": are_gone(team._set_id)}
+    return {}
+
+
 def main() -> None:
+    processes.end = end_only_here
     team = ranks.start()
+    met = team.run(meet, show=False)
     [_, received] = team.run(leave_before_all_is_sent, timeout=20, show=False)
     team.train(OPTIONS, show=False)  # the first run also pays for imports and connections
-    size = team.run(parameter_bytes, show=False)[0]
-    hosts = [about["host"] for about in team.about()]
-    print(json.dumps({"hosts": hosts, "bytes": size, "steps": STEPS, "received": received}), flush=True)
-    for _ in sys.stdin:
-        record = team.train(OPTIONS, show=False)
-        [epoch] = record["epochs"]
-        seconds = {"step_s": epoch["seconds"] / STEPS, "communication_s": epoch["communication_s"] / STEPS}
-        print(json.dumps(seconds | {"digests": record["weights_sha256"]}), flush=True)
+    about = {"places": [each["place"] for each in met], "bytes": met[0]["bytes"], "steps": STEPS, "received": received}
+    print(json.dumps(about), flush=True)
+    answers = {"train": train, "die": lose_a_rank}
+    for line in sys.stdin:
+        print(json.dumps(answers[line.strip()](team)), flush=True)
+    team.restart()
     ranks.stop()
+    print(json.dumps({"gone": are_gone(team._set_id)}), flush=True)
 
 
 if __name__ == "__main__":

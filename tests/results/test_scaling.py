@@ -140,7 +140,8 @@ def test_the_summary_does_without_a_baseline_and_names_batches_if_there_are_seve
 
 def test_weak_scaling_compares_the_time_of_an_epoch_with_samples_that_grow():
     runs = [weak(n, speed) for n, speeds in {1: (90, 100, 110), 2: (150, 160, 200)}.items() for speed in speeds]
-    points = weak_scaling(to_frame(runs)).set_index("world_size")
+    stopped = weak(4, 300, a_rank=77) | {"stopped": True}
+    points = weak_scaling(to_frame([stopped, *runs])).set_index("world_size")
     assert points["epoch_s"].tolist() == pytest.approx([1000 / 100, 2000 / 160])
     assert points.loc[2, ["epoch_s_min", "epoch_s_max"]].tolist() == pytest.approx([10, 2000 / 150])
     assert points["first_epoch_s"].tolist() == pytest.approx([20, 25])

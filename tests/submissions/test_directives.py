@@ -45,8 +45,6 @@ def test_the_documents_jobs_are_kept():
 
 WRONG = [
     ("polaris", ["#PBS -l nodes=2"], "Unknown resource: nodes"),
-    ("polaris", ["#PBS -l select=2:gpus=4"], "Unknown resource: gpus"),
-    ("polaris", ["#PBS -l select=2:system=aurora"], "system=aurora"),
     ("polaris", ["#PBS -l filesystems=home:grand"], "no file system 'grand'"),
     ("polaris", ["#PBS -q gpu"], "Unknown queue 'gpu'"),
     ("polaris", ["#PBS -l select=3:system=polaris"], "takes 1 to 2"),
@@ -55,28 +53,16 @@ WRONG = [
     ("polaris", ["#PBS -k oe"], "-k doe is enforced"),
     ("polaris", ["#PBS -A <project>"], "no name of a project"),
     ("polaris", ["#PBS --account project"], "--account not recognized"),
-    ("polaris", ["#SBATCH --nodes=2", "without:select"], "select is required"),
     ("polaris", ["without:walltime"], "walltime is required"),
-    ("polaris", ["without:filesystems"], "filesystems is required"),
     ("polaris", ["without:-A"], "Account_Name is required"),
-    ("aurora", ["#PBS -l filesystems=home:eagle"], "no file system 'eagle'"),
-    ("aurora", ["#PBS -q debug-scaling", "#PBS -l select=1"], "takes 2 to 31"),
-    ("sophia", ["#PBS -l select=9"], "takes 1 to 8"),
-    ("sophia", ["#PBS -q full-node"], "Unknown queue 'full-node'"),
     ("theta", ["#COBALT -q default"], "takes 128 to"),
-    ("theta", ["#COBALT -q debug-cache-quad", "#COBALT -t 90"], "90 minutes"),
     ("theta", ["without:-A"], "No required options provided"),
     ("theta", ["#COBALT --attrs mcdram=cache:gpus=8"], "Unknown attribute 'gpus'"),
     ("theta", ["blank line"], "No required options provided"),
     ("thetagpu", ["#COBALT -q training"], "Unknown queue 'training'"),
-    ("thetagpu", ["#COBALT --attrs filesystems=home,flare"], "no file system 'flare'"),
     ("perlmutter", ["without:--constraint"], "no constraint"),
-    ("perlmutter", ["without:-A"], "no account"),
     ("perlmutter", ["#SBATCH --qos=interactive"], "takes no batch jobs"),
     ("perlmutter", ["#SBATCH --gpus-per-node=8"], "8 GPUs"),
-    ("perlmutter", ["#SBATCH --nodes=9"], "takes 1 to 8"),
-    ("perlmutter", ["#SBATCH --time=00:31:00"], "31 minutes"),
-    ("perlmutter", ["#SBATCH --partition=gpu"], "--partition not recognized"),
     ("slurm", ["#SBATCH --cpus-per-task=64"], "not available"),
 ]
 
@@ -112,22 +98,17 @@ def test_cobalt_takes_no_script_that_is_not_executable(tmp_path):
 
 LAUNCHES = [
     ("polaris", "mpiexec --ppn 4 --cpu-bind list:24-31:16-23:8-15:0-7 -n 5", "5 ranks, but 4 a node are 4"),
-    ("polaris", "mpiexec --ppn 4 --cpu-bind list:24-31:16-23 -n 4", "2 lists of cores for 4 ranks"),
     ("polaris", "mpiexec --ppn 2 --cpu-bind list:0-7:7-15 -n 2", "another's"),
     ("polaris", "mpiexec --ppn 2 --cpu-bind list:0-7:60-64 -n 2", "no cores 60-64"),
-    ("polaris", "mpiexec --ppn 4 -n 4", "does not say which cores"),
     ("polaris", "mpiexec -npernode 4 -n 4", "unknown option -npernode"),
-    ("aurora", "mpiexec --ppn 2 --cpu-bind list:0-7:8-15 -n 2", "another's"),
     ("sophia", "mpirun --hostfile /dev/none --map-by ppr:8:node:PE=16 --bind-to core -n 8", "could not be opened"),
     ("sophia", "mpirun --hostfile README.md --map-by ppr:8:node:PE=32 --bind-to core -n 8", "more than a node has"),
     ("sophia", "mpirun --hostfile README.md --map-by ppr:8:node:PE=16 --bind-to none -n 8", "needs --bind-to core"),
-    ("sophia", "mpirun --hostfile README.md --map-by ppr:8:node:PE=16 --bind-to core -n 9", "9 ranks, but 8"),
     ("theta", "aprun -N 8 -d 32 -j 2 -cc depth -n 8", "exceeds the CPUs"),
     ("theta", "aprun -N 4 -d 32 -j 2 -n 4", "-d needs -cc depth"),
     ("theta", "aprun -N 4 -e OMP_NUM_THREADS 32 -n 4", "no NAME=VALUE"),
     ("perlmutter", "srun --ntasks-per-node=4 --cpus-per-task=64 -n 4", "More processors"),
     ("perlmutter", "srun --ntasks-per-node=8 --gpus-per-node=8 -n 8", "not available"),
-    ("perlmutter", "srun --ntasks-per-node=4 -n 8", "8 ranks, but 4"),
 ]
 
 

@@ -94,23 +94,6 @@ def test_a_backend_that_fails_does_not_stop_the_others(fake_machine, small):
     assert one_record(BUILD / "polaris-4711" / "train.jsonl")["what"]["backend"] == "mpi"
 
 
-@pytest.mark.exhaustive
-def test_interactive(fake_machine, small):
-    """What interactive.sh asks for is granted, and the job scripts run inside."""
-    ran = fake_machine.run(
-        "bash",
-        "submissions/polaris/interactive.sh",
-        "-A",
-        "project",
-        FAKE_MACHINE_MOST_RANKS="1",
-        typed='cd "$PBS_O_WORKDIR" && bash submissions/polaris/train.sh',
-        WORKSHOP_JOB_BACKENDS="mpi",
-        WORKSHOP_JOB_OPTIONS=small,
-    )
-    assert ran.returncode == 0, ran.stdout
-    assert [call["ranks"] for call in fake_machine.calls("mpiexec")] == [4]
-
-
 @pytest.mark.parametrize("fake_machine", ["slurm", *elsewhere("slurm")], indirect=True)
 def test_interactive_is_granted(fake_machine):
     account = ["-A", "project"] if fake_machine.machine not in ("theta", "thetagpu") else []

@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 from training.launching import TRAIN_RUNS, rank_environment, read_outcomes, run_bounded, run_training
@@ -47,21 +46,55 @@ def test_mpiexec(under_mpiexec):
             assert outcome["world"] == expected | {"launcher": "mpiexec"}
 
 
-@pytest.mark.exhaustive  # a notebook's kernel, and one rank of `workshop train`, are alone, too
-def test_alone(tmp_path):
-    outcomes = run_training(tmp_path, runs_file(tmp_path, "mpi", "ddp"), 1)
-    assert outcomes["ddp"][0]["world"]["launcher"] == "single"
-    assert weights(outcomes, "mpi") == weights(outcomes, "ddp")
+def slurm_environment(rank: int, ranks: int) -> dict[str, str]:
+    """What srun sets for each task, without MPI."""
+    return rank_environment(
+        SLURM_JOB_ID=str(os.getpid()),
+        SLURM_STEP_ID="0",
+        SLURM_STEP_NUM_TASKS=str(ranks),
+        SLURM_STEP_TASKS_PER_NODE=str(ranks),
+        SLURM_STEP_NODELIST="localhost",
+        SLURM_NTASKS=str(ranks),
+        SLURM_PROCID=str(rank),
+        SLURM_LOCALID=str(rank),
+        SLURM_NODEID="0",
+    )
 
 
-def test_torchrun(tmp_path, under_mpiexec):
-    runs = runs_file(tmp_path, "ddp")
-    command = [*TORCHRUN, "--nproc-per-node", "2", TRAIN_RUNS, tmp_path]
-    [(status, output)] = run_bounded([command], [rank_environment()], 120)
-    assert status == 0, output
+def ranks_of_torchrun(folder):
+    return [[*TORCHRUN, "--nproc-per-node", "2", TRAIN_RUNS, folder]], [rank_environment()]
+
+
+def ranks_of_srun(folder):
+    return [[sys.executable, TRAIN_RUNS, folder]] * 2, [slurm_environment(rank, 2) for rank in range(2)]
+
+
+def ranks_of_any_other(folder):
+    """DeepSpeed's launcher sets the same variables."""
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20_000 + os.getpid() % 12_000)}
+    return [[sys.executable, TRAIN_RUNS, folder]] * 2, [rank_environment(RANK=str(rank), **place) for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("start", "launcher", "named"),
+    [
+        (ranks_of_torchrun, "torchrun", "torchrun"),
+        (ranks_of_srun, "srun", "srun"),
+        (ranks_of_any_other, "environment", "the launcher that set RANK and WORLD_SIZE"),
+    ],
+)
+def test_ddp_trains_as_under_mpiexec_and_mpi_says_that_it_sees_one_rank(
+    start, launcher, named, tmp_path, under_mpiexec
+):
+    runs = runs_file(tmp_path, "mpi", "ddp")
+    for status, output in run_bounded(*start(tmp_path), 120):
+        assert status == 0, output
     outcomes = read_outcomes(tmp_path, runs, 2)
-    assert outcomes["ddp"][1]["world"]["launcher"] == "torchrun"
+    assert outcomes["ddp"][1]["world"]["launcher"] == launcher
     assert weights(outcomes, "ddp") == weights(under_mpiexec, "ddp")
+    for rank in outcomes["mpi"]:
+        assert f"{named} started 2 ranks, but MPI sees 1" in rank["error"]
+        assert "choose --backend ddp" in rank["error"]
 
 
 @pytest.mark.exhaustive
@@ -80,43 +113,6 @@ def test_the_scripts_torchrun_where_nothing_knows_this_machines_name(tmp_path):
     assert status == 0 and "test accuracy" in output, output
 
 
-@pytest.mark.exhaustive
-def test_mpi_under_torchrun_says_what_to_do(tmp_path):
-    runs = runs_file(tmp_path, "mpi")
-    command = [*TORCHRUN, "--nproc-per-node", "2", TRAIN_RUNS, tmp_path]
-    [(status, output)] = run_bounded([command], [rank_environment()], 120)
-    assert status == 0, output
-    for rank in read_outcomes(tmp_path, runs, 2)["mpi"]:
-        assert "torchrun started 2 ranks, but MPI sees 1" in rank["error"]
-        assert "choose --backend ddp" in rank["error"]
-
-
-def test_a_world_that_another_launcher_describes(tmp_path, under_mpiexec):
-    runs = runs_file(tmp_path, "mpi", "ddp")
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20_000 + os.getpid() % 12_000)}
-    environments = [rank_environment(RANK=str(rank), **place) for rank in range(2)]
-    for status, output in run_bounded([[sys.executable, TRAIN_RUNS, tmp_path]] * 2, environments, 120):
-        assert status == 0, output
-    outcomes = read_outcomes(tmp_path, runs, 2)
-    assert outcomes["ddp"][1]["world"]["launcher"] == "environment"
-    assert weights(outcomes, "ddp") == weights(under_mpiexec, "ddp")
-    for rank in outcomes["mpi"]:
-        assert "the launcher that set RANK and WORLD_SIZE started 2 ranks, but MPI sees 1" in rank["error"]
-
-
-@pytest.mark.exhaustive  # the same variables as above
-def test_deepspeeds_own_launcher(tmp_path, under_mpiexec):
-    pytest.importorskip("deepspeed")
-    runs = runs_file(tmp_path, "ddp")
-    program = Path(sys.executable).parent / "deepspeed"
-    command = [program, "--no_local_rank", "--num_gpus", "2", "--master_addr", "127.0.0.1", TRAIN_RUNS, tmp_path]
-    [(status, output)] = run_bounded([command], [rank_environment()], 120)
-    assert status == 0, output
-    outcomes = read_outcomes(tmp_path, runs, 2)
-    assert [rank["world"]["launcher"] for rank in outcomes["ddp"]] == ["environment"] * 2
-    assert weights(outcomes, "ddp") == weights(under_mpiexec, "ddp")
-
-
 def test_ranks_of_a_notebook_inside_another_world_have_their_own(monkeypatch, nothing_left):
     around = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "n1", "MASTER_PORT": "1", "LOCAL_RANK": "3"}
     for name, value in (around | {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "4", "PMI_SIZE": "1"}).items():
@@ -130,34 +126,6 @@ def test_ranks_of_a_notebook_inside_another_world_have_their_own(monkeypatch, no
         assert "RANK, TORCHELASTIC_RUN_ID, WORLD_SIZE ignored: another launcher's world" in neutralized
     finally:
         ranks.stop()
-
-
-def slurm_environment(rank: int, ranks: int) -> dict[str, str]:
-    """What srun sets for each task, without MPI."""
-    return rank_environment(
-        SLURM_JOB_ID=str(os.getpid()),
-        SLURM_STEP_ID="0",
-        SLURM_STEP_NUM_TASKS=str(ranks),
-        SLURM_STEP_TASKS_PER_NODE=str(ranks),
-        SLURM_STEP_NODELIST="localhost",
-        SLURM_NTASKS=str(ranks),
-        SLURM_PROCID=str(rank),
-        SLURM_LOCALID=str(rank),
-        SLURM_NODEID="0",
-    )
-
-
-def test_srun_without_mpi(tmp_path, under_mpiexec):
-    runs = runs_file(tmp_path, "mpi", "ddp")
-    command = [sys.executable, TRAIN_RUNS, tmp_path]
-    results = run_bounded([command] * 2, [slurm_environment(rank, 2) for rank in range(2)], 120)
-    for status, output in results:
-        assert status == 0, output
-    outcomes = read_outcomes(tmp_path, runs, 2)
-    assert outcomes["ddp"][1]["world"]["launcher"] == "srun"
-    assert weights(outcomes, "ddp") == weights(under_mpiexec, "ddp")
-    for rank in outcomes["mpi"]:
-        assert "srun started 2 ranks, but MPI sees 1" in rank["error"]
 
 
 def test_missing_peer_ends_at_the_timeout(tmp_path):

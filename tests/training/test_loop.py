@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +14,9 @@ import torch
 from workshop_lib.data import mnist
 from workshop_lib.ranks.progress import epoch_line
 from workshop_lib.training import diverged, record, trainer
+from workshop_lib.training.checkpoint import CheckpointError
 from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.record import RunError
 from workshop_lib.training.world import World
 
 
@@ -32,6 +36,13 @@ def test_a_run_that_diverges_ends_with_a_record_that_json_can_hold(train):
     assert row["train_loss"] is None and row["test_loss"] is None
     assert 0 <= row["test_accuracy"] <= 1
     json.dumps(row, allow_nan=False)
+
+
+def test_an_epoch_holds_how_long_its_averaging_took_if_that_is_a_step_of_its_own(train):
+    (row,) = train(12)["epochs"]
+    assert 0 < row["communication_s"] < row["seconds"]
+    (row,) = train(2, backend="ddp")["epochs"]
+    assert row["communication_s"] is None
 
 
 @pytest.mark.parametrize(
@@ -107,3 +118,51 @@ def test_the_cores_of_a_run_are_those_of_all_its_ranks_on_a_host(affinities, quo
     backend = SimpleNamespace(name="mpi", transport=None, world=World(0, 3, 0, "single"), device=torch.device("cpu"))
     backend.allgather = lambda own: ranks if isinstance(own, dict) else [own]
     assert record.start(TrainOptions(), backend)["where"]["cores"] == cores
+
+
+class TwoRanks:
+    """The communicator of two threads."""
+
+    def __init__(self):
+        self.barrier = threading.Barrier(2, timeout=10)
+        self.values = {}
+
+    def on(self, rank):
+        def allgather(value):
+            self.values[rank] = value
+            self.barrier.wait()
+            gathered = [self.values[0], self.values[1]]
+            self.barrier.wait()
+            return gathered
+
+        return SimpleNamespace(world=World(rank, 2, rank, "single"), backend=SimpleNamespace(allgather=allgather))
+
+
+def fails(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("action", "argument", "outcomes"),
+    [
+        (abs, -3, [3, 3]),
+        (fails, CheckpointError("no file"), [CheckpointError("no file")] * 2),
+        (
+            fails,
+            OverflowError("full"),
+            [OverflowError("full"), RunError("rank 0 could not go on: OverflowError: full")],
+        ),
+    ],
+)
+def test_all_ranks_learn_what_became_of_an_action_on_rank_0(action, argument, outcomes):
+    ranks = TwoRanks()
+
+    def outcome(rank):
+        try:
+            return trainer.Trainer.on_rank_0(ranks.on(rank), action, argument)
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(outcome, range(2)))
+    assert [repr(each) for each in found] == [repr(each) for each in outcomes]

@@ -90,6 +90,14 @@ def test_larc_takes_no_larger_step_than_sgd():
     assert largest_difference(trained(lambda p: Lars(p, lr=1.0, trust=1e-3, clip=True)), small) < 1e-6
 
 
+def test_larc_moves_a_layer_of_zeros_as_sgd_does():
+    """As in NVIDIA's apex: a layer that has no rate of its own takes SGD's step, also at learning rates above 1."""
+    p = torch.nn.Parameter(torch.zeros(2, 2))
+    p.grad = torch.ones(2, 2)
+    Lars([p], lr=4.0, momentum=0.0, clip=True).step()
+    assert torch.equal(p.detach(), torch.full((2, 2), -4.0))
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_larc_clips_layer_by_layer(momentum):
     """The rule of NVIDIA's apex (apex/parallel/LARC.py), of layers alone: there it is of biases too."""

@@ -3,70 +3,284 @@
 Trainings over it are in test_ladder.py and test_ladder_sharded.py, ranks that fail in a notebook in test_faults.py.
 """
 
-import json
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from training.launching import rank_environment, run_bounded, run_script
+import torch
+import torch.distributed as dist
+from our_ranks import on_every_rank
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from training.launching import rank_environment, run_bounded
 
+from workshop_lib import ranks
+from workshop_lib.lessons.mpi_basics import counting
 from workshop_lib.models import torch_cnn
 from workshop_lib.ranks import mpi
+from workshop_lib.training import rendezvous, world
 
 pytestmark = pytest.mark.full
 
-SCRIPT = Path(__file__).with_name("torch_mpi_runs.py")
+ROOT = 1
 SHAPES = [tuple(parameter.shape) for parameter in torch_cnn.build(seed=1).parameters()]
 LAYERS = [SHAPES[:2], SHAPES[2:4], SHAPES[4:]]  # the weights and biases of each
 STEPS = 2
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.exhaustive)])
-def of_ranks(request, tmp_path_factory):
-    """What each rank wrote, by rank: of its operations, and of its bytes."""
-    folder = tmp_path_factory.mktemp("torch_mpi")
-    run_script(request.param, SCRIPT, folder, timeout_s=150)
-    names = ("operations", "bytes")
-    ranks = range(request.param)
-    return [{name: json.loads((folder / f"{name}.{rank}.json").read_text()) for name in names} for rank in ranks]
+def team(request):
+    return ranks.start(request.param)
 
 
-def test_operations_give_what_numpy_and_gloo_give(of_ranks):
-    for rank, outcomes in enumerate(of_ranks):
-        assert len(outcomes["operations"]) == 29
-        for name, given in outcomes["operations"].items():
-            expected = np.array(given.pop("expected"))
-            assert "mpi" in given and ("gloo" in given or "mean" in name or "columns" in name)
-            for kind, values in given.items():
-                assert np.array(values).shape == expected.shape, f"{name} over {kind} on rank {rank}"
-                assert np.allclose(values, expected, rtol=1e-6), f"{name} over {kind} on rank {rank}"
+def joined() -> dict:
+    """On a rank: the process groups over MPI and over gloo."""
+    here, device = world.detect(), torch.device("cpu")
+    gloo = rendezvous.join_process_group(here, device)
+    over_mpi = rendezvous.join_over_mpi(here, device)
+    assert rendezvous.join_over_mpi(here, device) is over_mpi, "made once"
+    return {"mpi": over_mpi, "gloo": gloo}
 
 
-def in_shards(shapes, ranks):
-    """Bytes of these parameters in FSDP, which shards by rows and fills up the last shard."""
-    return sum(4 * ranks * math.ceil(rows / ranks) * math.prod(rest) for rows, *rest in shapes)
+def empty(rows: int) -> torch.Tensor:
+    return torch.full((rows, 3), -1.0)
 
 
-def test_ddp_sends_a_ring_s_share_of_its_gradients(of_ranks):
-    ranks, whole = len(of_ranks), sum(4 * math.prod(shape) for shape in SHAPES)
-    for outcomes in of_ranks:
-        assert outcomes["bytes"]["ddp"]["asked_for"] == STEPS * [["allreduce", whole]]
-    sent = [outcomes["bytes"]["ddp"]["bytes"] for outcomes in of_ranks]
-    assert sum(sent) == STEPS * 2 * (ranks - 1) * whole, "all ranks together; their parts differ by a number at most"
+def operations(rank: int, size: int) -> dict:
+    """Of each operation, how it is called on a group, and what this rank must then have. Two rows belong to each."""
+    every = [np.arange(6.0 * size, dtype=np.float32).reshape(2 * size, 3) + 10 * each for each in range(size)]
+    mine, total = slice(2 * rank, 2 * rank + 2), np.sum(every, axis=0)
+    bf16 = torch.tensor(np.array(every)).bfloat16()
+    next_rank, last_rank = (rank + 1) % size, (rank - 1) % size
+
+    def own(dtype=torch.float32) -> torch.Tensor:
+        return torch.tensor(every[rank], dtype=dtype)
+
+    def parts() -> list[torch.Tensor]:
+        return list(own().split(2))
+
+    def allreduce(kind=dist.ReduceOp.SUM, dtype=torch.float32):
+        def call(group):
+            tensor = own(dtype)
+            dist.all_reduce(tensor, kind, group)
+            return tensor
+
+        return call
+
+    def allreduce_of_columns(group):
+        tensor = own()
+        dist.all_reduce(tensor[:, 1:], group=group)
+        return tensor
+
+    def allreduce_of_one_number(group):
+        tensor = own()[1, 1]
+        dist.all_reduce(tensor, group=group)
+        return tensor
+
+    def two_under_way(group):
+        tensors = own(), 2 * own()
+        works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
+        for work in reversed(works):
+            work.wait()
+        assert all(work.is_completed() for work in works)
+        return torch.cat(tensors)
+
+    def reduce(group):
+        tensor = own()
+        dist.reduce(tensor, ROOT, group=group)
+        return tensor if rank == ROOT else own()
+
+    def broadcast(dtype=torch.float32):
+        def call(group):
+            tensor = own(dtype)
+            dist.broadcast(tensor, ROOT, group)
+            return tensor
+
+        return call
+
+    def allgather(group):
+        gathered = [empty(2 * size) for _ in range(size)]
+        dist.all_gather(gathered, own(), group)
+        return torch.cat(gathered)
+
+    def allgather_tensor(group):
+        gathered = empty(2 * size * size)
+        dist.all_gather_into_tensor(gathered, own(), group)
+        return gathered
+
+    def allgather_objects(group):
+        gathered = [None] * size
+        dist.all_gather_object(gathered, {"rank": rank, "text": "x" * 50 * rank}, group)
+        return torch.tensor([each["rank"] + len(each["text"]) for each in gathered])
+
+    def gather(group):
+        gathered = [empty(2 * size) for _ in range(size)] if rank == ROOT else None
+        dist.gather(own(), gathered, ROOT, group)
+        return torch.cat(gathered) if gathered else empty(0)
+
+    def scatter(group):
+        tensor = empty(2)
+        dist.scatter(tensor, parts() if rank == ROOT else None, ROOT, group)
+        return tensor
+
+    def reduce_scatter(group):
+        tensor = empty(2)
+        dist.reduce_scatter(tensor, parts(), group=group)
+        return tensor
+
+    def reduce_scatter_tensor(kind):
+        def call(group):
+            tensor = empty(2)
+            dist.reduce_scatter_tensor(tensor, own(), kind, group)
+            return tensor
+
+        return call
+
+    def all_to_all(group):
+        arrived = [empty(2) for _ in range(size)]
+        dist.all_to_all(arrived, parts(), group)
+        return torch.cat(arrived)
+
+    def all_to_all_tensor(group):
+        arrived = empty(2 * size)
+        dist.all_to_all_single(arrived, own(), group=group)
+        return arrived
+
+    def all_to_all_uneven(group):
+        """Every rank sends rank r its first r rows."""
+        tensor, arrived = torch.cat([own()[:each] for each in range(size)]), empty(rank * size)
+        dist.all_to_all_single(arrived, tensor, [rank] * size, list(range(size)), group=group)
+        return arrived
+
+    def ring_of_sends(group):
+        tensor = empty(2 * size)
+        going = dist.P2POp(dist.isend, own(), next_rank, group, tag=3)
+        coming = dist.P2POp(dist.irecv, tensor, last_rank, group, tag=3)
+        for work in dist.batch_isend_irecv([going, coming]):
+            work.wait()
+        return tensor
+
+    def receive_from_any(group):
+        """Rank 0 takes what comes first."""
+        received = torch.zeros_like(own())
+        if rank == 0:
+            for _ in range(size - 1):
+                tensor = empty(2 * size)
+                source = dist.recv(tensor, None, group)
+                assert torch.equal(tensor, torch.tensor(every[source]))
+                received += tensor
+        else:
+            dist.send(own(), 0, group)
+        dist.barrier(group)
+        return received
+
+    def in_two_halves(group):
+        """Groups of a half of the ranks each, which do not wait for each other."""
+        half = 2 * rank // size
+        halves = [dist.new_group(list(each), backend=dist.get_backend(group)) for each in np.split(np.arange(size), 2)]
+        tensor = own()
+        for _ in range(1 + half):
+            dist.all_reduce(tensor, dist.ReduceOp.MAX, halves[half])
+        return tensor
+
+    op = dist.ReduceOp
+    return {
+        "allreduce": (allreduce(), total),
+        "allreduce, mean": (allreduce(op.AVG), total / size),
+        "allreduce, product": (allreduce(op.PRODUCT), np.prod(every, axis=0)),
+        "allreduce, least": (allreduce(op.MIN), every[0]),
+        "allreduce, most": (allreduce(op.MAX), every[-1]),
+        "allreduce, float64": (allreduce(dtype=torch.float64), total),
+        "allreduce, int64": (allreduce(dtype=torch.int64), total),
+        "allreduce, bfloat16": (allreduce(dtype=torch.bfloat16), bf16.float().sum(0).bfloat16()),
+        "allreduce, bool": (allreduce(op.MAX, torch.bool), np.max(every, axis=0) > 0),
+        "allreduce, columns": (allreduce_of_columns, np.c_[every[rank][:, :1], total[:, 1:]]),
+        "allreduce, one number": (allreduce_of_one_number, total[1, 1]),
+        "two allreduces under way": (two_under_way, np.concatenate([total, 2 * total])),
+        "reduce": (reduce, total if rank == ROOT else every[rank]),
+        "broadcast": (broadcast(), every[ROOT]),
+        "broadcast, bfloat16": (broadcast(torch.bfloat16), bf16[ROOT]),
+        "allgather": (allgather, np.concatenate(every)),
+        "allgather, one tensor": (allgather_tensor, np.concatenate(every)),
+        "allgather, objects": (allgather_objects, 51 * np.arange(size)),
+        "gather": (gather, np.concatenate(every) if rank == ROOT else np.zeros((0, 3))),
+        "scatter": (scatter, every[ROOT][mine]),
+        "reduce-scatter": (reduce_scatter, total[mine]),
+        "reduce-scatter, one tensor": (reduce_scatter_tensor(op.SUM), total[mine]),
+        "reduce-scatter, mean": (reduce_scatter_tensor(op.AVG), total[mine] / size),
+        "all-to-all": (all_to_all, np.concatenate([each[mine] for each in every])),
+        "all-to-all, one tensor": (all_to_all_tensor, np.concatenate([each[mine] for each in every])),
+        "all-to-all, uneven": (all_to_all_uneven, np.concatenate([each[:rank] for each in every])),
+        "sends in a ring": (ring_of_sends, every[last_rank]),
+        "receive from any": (receive_from_any, np.sum(every[1:], axis=0) if rank == 0 else 0 * total),
+        "groups of a half": (
+            in_two_halves,
+            np.max(every[: size // 2] if 2 * rank < size else every[size // 2 :], axis=0),
+        ),
+    }
+
+
+# gloo has no mean, and takes columns for rows.
+NOT_IN_GLOO = ("allreduce, mean", "reduce-scatter, mean", "allreduce, columns")
+COUNTED = ("allreduce", "allgather", "reduce-scatter", "broadcast", "all-to-all, uneven", "sends in a ring")
+
+
+@pytest.mark.parametrize("name", operations(rank=0, size=2))
+@on_every_rank
+def test_an_operation_gives_what_numpy_and_gloo_give(name):
+    groups = joined()
+    call, expected = operations(dist.get_rank(), dist.get_world_size())[name]
+    given = {kind: call(group) for kind, group in groups.items() if kind == "mpi" or name not in NOT_IN_GLOO}
+    if name in COUNTED:
+        with counting.counted(groups["mpi"]):
+            given["counted"] = call(groups["mpi"])
+    expected = torch.as_tensor(expected).double().numpy()
+    for kind, tensor in given.items():
+        assert tensor.shape == expected.shape, kind
+        assert np.allclose(tensor.double().numpy(), expected, rtol=1e-6), kind
+
+
+def sent_in(group, model: nn.Module, forward) -> counting.CountedCollectives:
+    """What two steps of training send, after two that also make what all need."""
+
+    def steps():
+        for _ in range(STEPS):
+            forward(torch.ones(4, 1, 28, 28)).square().sum().backward()
+            model.zero_grad()
+
+    steps()
+    with counting.counted(group) as counted:
+        steps()
+    return counted
+
+
+@on_every_rank
+def test_ddp_sends_a_ring_s_share_of_its_gradients():
+    group, model = joined()["mpi"], torch_cnn.build(1)
+    counted = sent_in(group, model, DistributedDataParallel(model, process_group=group))
+    size, whole = dist.get_world_size(), sum(4 * math.prod(shape) for shape in SHAPES)
+    assert counted.asked_for == STEPS * [("allreduce", whole)]
+    sent = [None] * size
+    dist.all_gather_object(sent, counted.messages.bytes_sent)
+    assert sum(sent) == STEPS * 2 * (size - 1) * whole, "all ranks together; their parts differ by a number at most"
     assert max(sent) - min(sent) <= STEPS * 2 * 4
 
 
-def test_fsdp_gathers_each_layer_twice_and_scatters_its_gradients_once(of_ranks):
-    ranks = len(of_ranks)
-    layers = [in_shards(shapes, ranks) for shapes in LAYERS]
-    for outcomes in of_ranks:
-        asked_for = outcomes["bytes"]["fsdp"]["asked_for"]
-        assert sorted(asked_for) == sorted(
-            STEPS * [[name, nbytes] for nbytes in layers for name in ("allgather", "allgather", "reduce-scatter")]
-        )
-        assert outcomes["bytes"]["fsdp"]["bytes"] == STEPS * 3 * (ranks - 1) * sum(layers) / ranks
+@on_every_rank
+def test_fsdp_gathers_each_layer_twice_and_scatters_its_gradients_once():
+    group, model = joined()["mpi"], torch_cnn.build(1)
+    mesh, size = DeviceMesh.from_group(group, "cpu"), dist.get_world_size()
+    for layer in [*(layer for layer in model if list(layer.parameters())), model]:
+        fully_shard(layer, mesh=mesh)
+    counted = sent_in(group, model, model)
+    # FSDP shards by rows and fills up the last shard.
+    layers = [sum(4 * size * math.ceil(rows / size) * math.prod(rest) for rows, *rest in shapes) for shapes in LAYERS]
+    kinds = ("allgather", "allgather", "reduce-scatter")
+    assert sorted(counted.asked_for) == sorted(STEPS * [(kind, nbytes) for nbytes in layers for kind in kinds])
+    assert counted.messages.bytes_sent == STEPS * 3 * (size - 1) * sum(layers) / size
 
 
 ALONE = """\

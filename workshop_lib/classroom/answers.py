@@ -8,7 +8,7 @@ from pathlib import Path
 
 from workshop_lib.classroom import needs
 from workshop_lib.errors import InputError
-from workshop_lib.maintain.generate import YOURS
+from workshop_lib.judge.sources import YOURS
 
 MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)
 OPEN = re.compile(r"NotImplementedError\(")  # marks a function or a program that is still a stub

@@ -115,6 +115,9 @@ def _learner(file: str, content: bytes) -> Participant:
         guess = number(each.get("guess"))
         if guess is not None:
             learner.guesses[question] = (guess, number(each.get("measured")))
+            low, high = number(each.get("low")), number(each.get("high"))
+            if low is not None and high is not None and low < high:
+                learner.ranges[question] = (low, high)
     for each in _entries(shared, "solved"):
         learner.solved.add((text(each.get("notebook")), text(each.get("exercise"))))
     for each in _entries(shared, "speeds"):

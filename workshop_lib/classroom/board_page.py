@@ -24,7 +24,7 @@ _STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode
 POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_SHA256}'; base-uri 'none'; form-action 'none'"
 ABOUT = (
     "A circle is a guess, a diamond is what somebody’s machine measured, and an upright line is the median of its row. "
-    "A cross lies far beyond the axis."
+    "A cross lies beyond the axis."
 )
 MARKS = {
     "guess": '<circle class="guess" r="6"/>',
@@ -40,6 +40,7 @@ class Participant:
     name: str
     cores: float | None = None
     guesses: dict[tuple[str, str, str], tuple[float, float | None]] = field(default_factory=dict)
+    ranges: dict[tuple[str, str, str], tuple[float, float]] = field(default_factory=dict)  # of the questions' sliders
     solved: set[tuple[str, str]] = field(default_factory=set)
     speeds: dict[tuple[str, float], float] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
@@ -121,29 +122,47 @@ def _section(title: str, cards: Iterable[str], about: str = "", name: str = "") 
 
 def _notebook(notebook: str, learners: list[Participant]) -> str:
     asked: dict[tuple[str, str], list] = defaultdict(list)
+    ranges: dict[tuple[str, str], Counter] = defaultdict(Counter)
     solved: Counter[str] = Counter()
     for learner in learners:
         for (name, question, unit), (guess, measured) in learner.guesses.items():
             if name == notebook:
                 asked[question, unit].append((learner.name, guess, measured))
+                ranges[question, unit][learner.ranges.get((name, question, unit))] += 1
         solved.update(exercise for name, exercise in learner.solved if name == notebook)
     most = sorted(asked, key=lambda question: -len(asked[question]))[:MOST_QUESTIONS]
-    cards = [_question(*each, asked[each]) for each in asked if each in most]
+    cards = [_question(*each, asked[each], _range_of_most(ranges[each])) for each in asked if each in most]
     rows = [_bar(name, n, len(learners)) for name, n in solved.most_common(MOST_EXERCISES)]
     if rows:
         cards.append(f"<h3>Checks solved</h3>{''.join(rows)}")
     return _section(_title(notebook), cards, name=notebook)
 
 
-def _question(question: str, unit: str, answers: list[tuple[str, float, float | None]]) -> str:
+def _range_of_most(ranges: Counter) -> tuple[float, float] | None:
+    """The range of a question that most learners share, or None if they share none."""
+    known = Counter({ends: n for ends, n in ranges.items() if ends is not None})
+    return known.most_common(1)[0][0] if known else None
+
+
+def _question(
+    question: str, unit: str, answers: list[tuple[str, float, float | None]], span: tuple[float, float] | None
+) -> str:
+    """A question with its guesses and, hidden until somebody follows the link, what was measured and who was closest.
+
+    The link leads to an address of its own in the page, so what it reveals stays when the page reloads itself.
+    """
     rows = [_strip("guessed", "guess", [(guess, name) for name, guess, _ in answers])]
     both = [(name, guess, measured) for name, guess, measured in answers if measured is not None]
-    closest = ""
-    if both:
-        rows.append(_strip("measured", "measured", [(measured, name) for name, _, measured in both]))
-        name, guess, measured = min(both, key=lambda each: abs(each[1] - each[2]))
-        closest = f'<p class="faint">Closest: <b>{name}</b> ({short(guess)}, measured {short(measured)})</p>'
-    return f"<h3>{question}</h3>{strips(rows, unit)}{closest}"
+    title = f"<h3>{question}</h3>"
+    if not both:
+        return title + strips(rows, unit, span)
+    name, guess, measured = min(both, key=lambda each: abs(each[1] - each[2]))
+    closest = f'<p class="faint">Closest: <b>{name}</b> ({short(guess)}, measured {short(measured)})</p>'
+    all_rows = [*rows, _strip("measured", "measured", [(measured, name) for name, _, measured in both])]
+    target = "measured-" + hashlib.sha256(f"{question} {unit}".encode()).hexdigest()[:8]
+    reveal = f'<p class="reveal"><a href="#{target}">Reveal what {len(both)} measured</a></p>'
+    hidden = f'<div class="hidden">{strips(rows, unit, span)}{reveal}</div>'
+    return f'<div id="{target}">{title}<div class="shown">{strips(all_rows, unit, span)}{closest}</div>{hidden}</div>'
 
 
 def _strip(label: str, mark: str, values: Sequence[tuple[float, str]]) -> Strip:
@@ -151,11 +170,14 @@ def _strip(label: str, mark: str, values: Sequence[tuple[float, str]]) -> Strip:
     return Strip(label, mark, values, f"<b>{short(median)}</b> median of {len(values)}")
 
 
-def strips(rows: Sequence[Strip], unit: str, from_zero: bool = False) -> str:
-    """Rows of marks over one axis, as HTML. A value far outside the axis is drawn as a cross at its end."""
-    spans = [_span([value for value, _ in row.values]) for row in rows]
-    low = 0.0 if from_zero else min(span[0] for span in spans)
-    high = max(span[1] for span in spans)
+def strips(rows: Sequence[Strip], unit: str, span: tuple[float, float] | None = None, from_zero: bool = False) -> str:
+    """Rows of marks over one axis, as HTML. A value outside the axis is drawn as a cross at its end.
+
+    span: the ends of the axis, such as those of a question's slider; without it, the axis covers the values.
+    """
+    spans = [span] if span else [_span([value for value, _ in row.values]) for row in rows]
+    low = 0.0 if from_zero else min(each[0] for each in spans)
+    high = max(each[1] for each in spans)
     width = (high - low) or 1.0
 
     def place(value: float) -> str:

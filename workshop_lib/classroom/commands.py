@@ -5,32 +5,40 @@ instructor's routes. `export-nbgrader`: the exercises as assignments for a grade
 themselves, because most commands do without it.
 """
 
+import argparse
 import os
 import subprocess
 import time
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from workshop_lib import paths
 from workshop_lib import ranks as teams
+from workshop_lib.cli.arguments import Parser
 from workshop_lib.errors import InputError
 
-app = typer.Typer()  # cli/commands.py adds this app's commands to `workshop`
-RECORD = paths.ROOT / "notebooks" / "assessment.jsonl"
+NOTEBOOKS = paths.ROOT / "notebooks"
+RECORD = paths.LEARNER.with_name("assessment.jsonl")
 # Before a rehearsal: how long to watch other programs, and the cores it needs.
 LOOK_S = 1.0
 ROOM_FOR = 2
 
 
-@app.command()
-def assess(
-    ranks: Annotated[int, typer.Option(help="How many, for exercises that take any number.")] = 2,
-    learner: Annotated[str, typer.Option(help="A name or nickname to write into the record.")] = "",
-    notebooks: Annotated[Path, typer.Option(help="The folder with your notebooks.")] = RECORD.parent,
-    out: Annotated[Path, typer.Option(help="The record, in place of an older one.")] = RECORD,
-) -> None:
+def assess_arguments(parser: Parser) -> None:
+    parser.runs(assess)
+    parser.add_argument(
+        "--ranks", type=int, default=2, metavar="N", help="How many, for exercises that take any number."
+    )
+    parser.add_argument("--learner", default="", metavar="NAME", help="A name or nickname to write into the record.")
+    notebooks = Path(os.environ.get("WORKSHOP_NOTEBOOKS", NOTEBOOKS))
+    parser.add_argument(
+        "--notebooks", type=Path, default=notebooks, metavar="FOLDER", help="The folder with your notebooks."
+    )
+    parser.add_argument(
+        "--out", type=Path, default=RECORD, metavar="FILE", help="The record, in place of an older one."
+    )
+
+
+def assess(ranks: int, learner: str, notebooks: Path, out: Path) -> None:
     """Check once more what you solved of the core path, and write a record that anyone can verify."""
     from workshop_lib.classroom import assessment
 
@@ -41,7 +49,7 @@ def assess(
     rows = []
     try:
         for task, verdict, row in assessment.assess(notebooks, ranks):
-            failed = " ".join(verdict.failed.splitlines()[:2]) if verdict else ""
+            failed = " ".join([verdict.failed, *verdict.details.splitlines()[:1]]) if verdict else ""
             said = f"solved, {assessment.in_words(row)}" if row else "not solved yet"
             _show(task, f"not yet: {failed}" if failed else said)
             rows += [row] if row else []
@@ -64,11 +72,15 @@ def _show(task, text: str) -> None:
     print(f"{task.notebook:<20} {task.name:<23} {'core  ' if task.core else 'deeper'} {text}", flush=True)
 
 
-@app.command()
-def verify(
-    record: Annotated[Path, typer.Argument(help="A record that `workshop assess` wrote.")],
-    run: Annotated[bool, typer.Option("--run", hidden=True, help="The checks always run, with or without it.")] = False,
-) -> None:
+def verify_arguments(parser: Parser) -> None:
+    parser.runs(verify)
+    parser.add_argument("record", type=Path, metavar="RECORD", help="A record that `workshop assess` wrote.")
+    parser.add_argument(
+        "--run", action="store_true", help=argparse.SUPPRESS
+    )  # the checks always run, with or without it
+
+
+def verify(record: Path, run: bool) -> int:
     """Run the checks of a record on the code in it, which EXECUTES that code on this machine."""
     from workshop_lib.classroom import assessment
 
@@ -87,15 +99,20 @@ def verify(
         teams.stop()
     if failed:
         print(f"\n{failed} of {len(rows)} answers don't do what the record says.")
-        raise typer.Exit(1)
+        return 1
     print(f"\n{record}: {len(rows)} exercises solved, by code that passes here, too. This doesn't show who wrote it.")
+    return 0
 
 
-@app.command()
-def rehearse(
-    route: Annotated[str, typer.Argument(help="Its name; without one, all of them are listed.")] = "",
-    plan: Annotated[bool, typer.Option("--plan", help="Say what to run, without running it.")] = False,
-) -> None:
+def rehearse_arguments(parser: Parser) -> None:
+    parser.runs(rehearse)
+    parser.add_argument(
+        "route", nargs="?", default="", metavar="ROUTE", help="Its name; without one, all of them are listed."
+    )
+    parser.add_argument("--plan", action="store_true", help="Say what to run, without running it.")
+
+
+def rehearse(route: str, plan: bool) -> int:
     """Run an instructor's route, and print the promised and measured minutes of each step on this machine."""
     from workshop_lib.classroom import routes
     from workshop_lib.training import load
@@ -103,7 +120,7 @@ def rehearse(
     if not route:
         for each in routes.load().values():
             print(f"{each.name:<12} {each.minutes:>4} minutes, {len(each.steps):>2} steps: {each.title}")
-        return
+        return 0
     chosen = routes.route(route)
     print(f"{chosen.title}: {chosen.minutes} minutes. What to say: {routes.FOLDER / 'steps.md'}\n")
     others = load.Meter()
@@ -127,48 +144,64 @@ def rehearse(
             print(f"{'':<45} {step.who}, {step.notebook}: {'; '.join(step.sections)}{before}")
         if done.error:
             print(done.error)
-            raise typer.Exit(1)
+            return 1
     print(f"{begins // 60:>3}:{begins % 60:02} {chosen.minutes:>5} min {run_s / 60:>5.1f} min")
     if late:
         print(f"Too little time for: {', '.join(late)}.")
-        raise typer.Exit(1)
+        return 1
+    return 0
 
 
-@app.command()
-def export_nbgrader(
-    notebooks: Annotated[list[str] | None, typer.Argument(help="Names such as 02_synchronous_sgd; none: all.")] = None,
-    out: Annotated[Path, typer.Option(help="The folder of a course, which may be there already.")] = Path("course"),
-) -> None:
+def export_nbgrader_arguments(parser: Parser) -> None:
+    parser.runs(export_nbgrader)
+    parser.add_argument("notebooks", nargs="*", metavar="NOTEBOOK", help="Names such as 02_synchronous_sgd; none: all.")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("course"),
+        metavar="FOLDER",
+        help="The folder of a course, which may be there already.",
+    )
+
+
+def export_nbgrader(notebooks: list[str], out: Path) -> None:
     """Write notebooks as assignments for nbgrader, with our checks as graded cells."""
     from workshop_lib.classroom import grading
 
-    written = grading.export(notebooks or [], out)
+    written = grading.export(notebooks, out)
     for each in written:
         points = grading.POINTS * len(each.exercises)
         print(f"{each.file}: {points} points, for {', '.join(each.exercises)}")
     print(f"\nNext: cd {out} && nbgrader generate_assignment {written[0].file.stem}")
 
 
-@app.command()
-def present(
-    what: Annotated[
-        str, typer.Argument(help="A route, such as 45-minutes, or a notebook, such as 02_synchronous_sgd.")
-    ],
-    section: Annotated[list[str] | None, typer.Option(help="This section of the notebook alone. Repeatable.")] = None,
-    record: Annotated[bool, typer.Option("--record", help="Run the slides here and keep what they show.")] = False,
-    open_lab: Annotated[bool, typer.Option("--open/--no-open", help="Open JupyterLab on them.")] = True,
-) -> None:
+def present_arguments(parser: Parser) -> None:
+    parser.runs(present)
+    parser.add_argument(
+        "what", metavar="WHAT", help="A route, such as 45-minutes, or a notebook, such as 02_synchronous_sgd."
+    )
+    parser.add_argument(
+        "--section", action="append", default=[], metavar="NAME", help="This section of the notebook alone. Repeatable."
+    )
+    parser.add_argument("--record", action="store_true", help="Run the slides here and keep what they show.")
+    parser.add_argument(
+        "--open", action=argparse.BooleanOptionalAction, default=True, dest="open_lab", help="Open JupyterLab on them."
+    )
+
+
+def present(what: str, section: list[str], record: bool, open_lab: bool) -> int:
     """Write slides from a route's or a notebook's sections, and open them at a projector's size."""
     from workshop_lib.classroom import present as slides
 
-    files = slides.write(what, tuple(section or ()))
+    files = slides.write(what, tuple(section))
     for file in files:
         print(f"slides: {file}", flush=True)
         if record:
             print(f"recorded: {slides.record(file)}", flush=True)
-    if open_lab:
-        command, env = slides.lab(files[0])
-        raise typer.Exit(subprocess.call(command, env=env))
+    if not open_lab:
+        return 0
+    command, env = slides.lab(files[0])
+    return subprocess.call(command, env=env)
 
 
 def _printable(text: str) -> str:

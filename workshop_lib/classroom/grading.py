@@ -19,6 +19,8 @@ import nbformat
 
 from workshop_lib import paths
 from workshop_lib.errors import InputError
+from workshop_lib.exercises import checked_name, defined_names
+from workshop_lib.judge.sources import SolutionBlock, blocks, split
 from workshop_lib.maintain import generate
 
 SCHEMA_VERSION = 3  # version of nbgrader's metadata
@@ -28,8 +30,6 @@ END = "### END SOLUTION"
 START = "# Start from this:"
 STUB = re.compile(r'raise NotImplementedError\("your code here(?:: (.*))?"\)|\.\.\.(?:  # your code here)?')
 ASKED = re.compile(r"(: |  # )your code here")
-NAME = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|(?:def|class) (\w+)|(\w+) = \{)", re.MULTILINE)
-CHECK = re.compile(r"^(?!team\.)\w+\.\w+\((.*)\)$")
 SOLUTION = re.compile(r"<details><summary>Solution</summary>.*?</details>", re.DOTALL)
 LINK = re.compile(r"\]\((\d\d[a-z]?_\w+)\.ipynb")
 CONFIG = """\
@@ -85,7 +85,7 @@ def assignment(source: Path) -> tuple[str, list[str]]:
         setup = next(cell for cell in notebook.cells if cell.cell_type == "code")
         removed = [f'(folder / "{name}").unlink(missing_ok=True)' for name in files]
         setup.source += "\n".join(["", "", "# So that nobody is graded for a file of somebody else's.", *removed])
-    shown = nbformat.read(generate.NOTEBOOKS / f"{source.stem}.ipynb", as_version=4)
+    shown, _ = generate.pristine(source.stem)
     time = generate.TIME.search(shown.cells[0].source)
     return generate.finished(notebook, time[0] if time else ""), exercises
 
@@ -101,13 +101,13 @@ def _cells(cells: list) -> Iterator[tuple[nbformat.NotebookNode, str]]:
             cell.source = LINK.sub(r"](../\1/\1.ipynb", SOLUTION.sub("", cell.source)).strip()
             yield cell, ""
             continue
-        parts = list(generate.blocks(cell.source, "a cell"))
-        if any(isinstance(part, generate.SolutionBlock) for part in parts):
+        parts = list(blocks(cell.source, "a cell"))
+        if any(isinstance(part, SolutionBlock) for part in parts):
             code, cell.source = _parts(cell.source, parts)
-            names = [next(filter(None, found.groups())) for found in NAME.finditer(code)]
+            names = defined_names(code)
             answer = nbformat.v4.new_code_cell(code)
             yield answer, ""
-        if checked := _checked(cell.source, names):
+        if checked := checked_name(cell.source, names):
             _mark(answer, checked, solution=True)
             _mark(cell, f"check-{checked}", grade=True, locked=True, points=POINTS)
             cell.source += ".must_pass()"
@@ -118,26 +118,20 @@ def _cells(cells: list) -> Iterator[tuple[nbformat.NotebookNode, str]]:
             yield cell, checked
 
 
-def _checked(code: str, names: list[str]) -> str:
-    """The one of these names that the last line of a cell checks; "" if it checks none."""
-    called = CHECK.match(code.rpartition("\n")[2])
-    return next((name for name in names if called and re.search(rf"\b{re.escape(name)}\b", called[1])), "")
-
-
 def _mark(cell: nbformat.NotebookNode, name: str, **marks) -> None:
     """Give a cell nbgrader's metadata."""
     about = {"grade": False, "solution": False, "locked": False, "task": False} | marks
     cell.metadata["nbgrader"] = {"schema_version": SCHEMA_VERSION, "grade_id": name.replace(".", "-"), **about}
 
 
-def _parts(code: str, parts: list[str | generate.SolutionBlock]) -> tuple[str, str]:
+def _parts(code: str, parts: list[str | SolutionBlock]) -> tuple[str, str]:
     """A cell's answer with nbgrader's marks, and the code after it in the same cell: its check, if there is one."""
     if not re.match(r"\w+ = \{", code):
         comments = bool(generate.SHELL_FILE.match(code))  # in a source, the lines of a shell script are comments
-        lines = [_marked(part, comments) if isinstance(part, generate.SolutionBlock) else part for part in parts]
+        lines = [_marked(part, comments) if isinstance(part, SolutionBlock) else part for part in parts]
         return "\n".join(lines), ""
     # The whole dictionary is the answer, because nbgrader's stub is a statement.
-    stub, solution = (text.rstrip("\n").split("\n") for text in generate.split(code, "a cell"))
+    stub, solution = (text.rstrip("\n").split("\n") for text in split(code, "a cell"))
     rest = len(solution) - (ast.parse("\n".join(solution)).body[0].end_lineno or 0)
     shown = [f"# {ASKED.sub('', line)}" for line in stub[: len(stub) - rest]]
     answer = solution[: len(solution) - rest]
@@ -145,7 +139,7 @@ def _parts(code: str, parts: list[str | generate.SolutionBlock]) -> tuple[str, s
     return "\n".join([START, *shown, BEGIN, *answer, END]), "\n".join(check)
 
 
-def _marked(block: generate.SolutionBlock, keep: bool) -> str:
+def _marked(block: SolutionBlock, keep: bool) -> str:
     """One of our blocks with nbgrader's marks, below the text of its stub. keep: leave the stub's lines as they are."""
     stub = block.stub
     if not keep:

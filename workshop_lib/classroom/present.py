@@ -1,7 +1,8 @@
 """Slides for a projector from a notebook or a route: sections folded under their headings, few words, large type.
 
-Right and Left on a heading make JupyterLab open and close its section. Each section's first cell prepares what the
-section needs, so a talk can jump. A recording is the same file after it ran here, with a label on every output.
+Right and Left on a heading make JupyterLab open and close its section. Before a section's first cell runs, the kernel
+prepares what the section needs, so a talk can jump. A recording is the same file after it ran here, with a label on
+every output.
 """
 
 import json
@@ -13,26 +14,28 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
 from IPython.core.getipython import get_ipython
 from IPython.utils.capture import capture_output
 from nbformat.sign import NotebookNotary
 
-from workshop_lib import paths, ranks
+from workshop_lib import learner, paths, ranks
 from workshop_lib.classroom import needs, routes
 from workshop_lib.errors import InputError, WorkshopError
+from workshop_lib.judge.sources import YOURS
 from workshop_lib.maintain import execute
-from workshop_lib.maintain.generate import METADATA, NOTEBOOKS, YOURS, sources
+from workshop_lib.maintain.generate import METADATA, NOTEBOOKS, pristine, sources
 from workshop_lib.notebook import profile
 from workshop_lib.ranks import engine
 from workshop_lib.training.cores import usable_cores
-from workshop_lib.words import plural
 
 STAGE = paths.BUILD / "stage"
 JUPYTER = paths.ROOT / "workshop_lib" / "notebook" / "jupyter"
 SETTINGS = STAGE / ".jupyter"  # the presenter's settings, kept apart from the learner's
-READY = "workshop_ready"  # marks a section's first cell in its metadata
+SECTION = "workshop_section"  # in a cell's metadata: its notebook, and the headings it is under
+PREPARES = "workshop_prepares"  # marks a cell that only a recording has, while it is made
 RECORDED_KERNEL = {"display_name": "Recorded: nothing runs here", "language": "python", "name": "recorded"}
 LEAD_WORDS = 45  # length of the text that a projector shows; the rest is a click away
 SENTENCE_END = re.compile(r"(?<=[a-z0-9)*`%][.?!])\s+(?=[A-Z*`\"(])")
@@ -56,18 +59,20 @@ def short(text: str) -> str:
     return "\n\n".join([*shown, *(["<details><summary>more</summary>", *rest, "</details>"] if rest else [])])
 
 
-def first_cell(name: str, under: tuple[str, ...]) -> str:
-    """The code that prepares the section under these headings."""
-    arguments = ", ".join(json.dumps(each, ensure_ascii=False) for each in (name, *under[1:]))
-    return f"# what this section needs\nfrom workshop_lib.classroom import present\n\npresent.ready({arguments})"
+def first_cell(name: str, *section: str) -> str:
+    """The code that prepares a section where no kernel of the stage does it."""
+    arguments = ", ".join(json.dumps(each, ensure_ascii=False) for each in (name, *section))
+    return f"from workshop_lib.classroom import present\n\npresent.ready({arguments})"
 
 
-def slides(name: str, sections: tuple[str, ...] = (routes.CORE,)) -> nbformat.NotebookNode:
-    """Slides of these sections of a notebook with solutions: each is folded up, and its first cell prepares it."""
+def slides(name: str, sections: tuple[str, ...] = (routes.CORE,), following: str = "") -> nbformat.NotebookNode:
+    """Slides of these sections of a notebook with solutions: each is folded up, and its cells say where they belong.
+
+    following: the file of the slides that come next, to which the last cell links.
+    """
     cells = routes.Code.of(name).notebook.cells
-    learners = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
+    learners = pristine(name)[0].cells
     shown: list = []
-    ready_for: tuple[str, ...] = ()
     for index, text, under in routes.pieces(cells):
         if len(under) > 1 and not routes.stands_in(sections, under):
             continue
@@ -79,34 +84,90 @@ def slides(name: str, sections: tuple[str, ...] = (routes.CORE,)) -> nbformat.No
             if text.strip():
                 shown.append(nbformat.v4.new_markdown_cell(short(text)))
         elif len(under) > 1:  # cells at the top are run by the first section, as every section needs them
-            if under != ready_for:
-                ready_for = under
-                first = nbformat.v4.new_code_cell(first_cell(name, under), metadata=FOLDED)
-                first.metadata[READY] = True
-                shown.append(first)
+            cells[index].metadata[SECTION] = [name, *under[1:]]
             if YOURS in learners[index].source:  # an answer stays hidden until it is written on stage or opened
                 cells[index].metadata.update(FOLDED)
             shown.append(cells[index])
+    if following:
+        shown.append(nbformat.v4.new_markdown_cell(f"## Next: [{following.partition('_')[2]}]({following}.ipynb)"))
     return nbformat.v4.new_notebook(cells=shown, metadata=METADATA)
 
 
+class Prepares:
+    """Prepares a section before its first cell runs, and before any of its cells if the talk jumped there.
+
+    stage_kernel.py makes a kernel do this by itself.
+    """
+
+    def __init__(self):
+        self.last: list[str] = []  # the section that a cell ran in last
+
+    def before(self, cell) -> None:
+        """Called before each cell runs. Whatever it cannot prepare, it says."""
+        place = place_of(cell.cell_id)
+        if not place.section:
+            return
+        is_new = place.section != self.last or place.is_first
+        self.last = place.section
+        try:
+            if is_new:
+                ready(*place.section)
+        except WorkshopError as error:
+            print(error)
+        for answer in place.answers:
+            defined = {variable for where, variable in needs.names(answer).defines if where == needs.NOTEBOOK}
+            if not defined & set(get_ipython().user_ns):  # nobody has written it on stage
+                get_ipython().run_cell(answer, silent=True)
+
+
+class CellPlace(NamedTuple):
+    """Where a cell stands in slides.
+
+    section: its notebook and headings; empty for a cell that isn't in the file, such as one that the presenter added.
+    is_first: whether it is the first cell of code under these headings.
+    answers: the folded answers above it in its section. JupyterLab's Arrow Down skips a folded cell.
+    """
+
+    section: list[str]
+    is_first: bool = False
+    answers: tuple[str, ...] = ()
+
+
+def place_of(cell_id: str | None) -> CellPlace:
+    file = learner.notebook()
+    if cell_id is None or file is None or not file.is_file():
+        return CellPlace([])
+    seen: list[str] = []
+    answers: list[str] = []
+    for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
+        section = cell["metadata"].get(SECTION, seen)
+        if section != seen:
+            answers = []
+        if cell.get("id") == cell_id:
+            return CellPlace(section, section != seen, tuple(answers))
+        if cell["cell_type"] == "code" and cell["metadata"].get("jupyter") == FOLDED["jupyter"]:
+            answers.append("".join(cell["source"]))
+        seen = section
+    return CellPlace([])
+
+
 def ready(name: str, *section: str) -> None:
-    """Prepare a section, in its first cell: if anything that the section needs is missing, start over with fresh ranks
-    and run all cells that it needs. Raises WorkshopError if one of them fails."""
+    """Prepare a section: if anything that the section needs is missing, start over with fresh ranks and run all cells
+    that it needs. Raises WorkshopError if one of them fails."""
     os.chdir(NOTEBOOKS)
     missing, needed = _missing(name, section)
     if not missing:
         return
-    print(f"Starting over with {plural(len(needed), 'earlier cell')}: … ", end="", flush=True)
+    print("getting ready … ", end="", flush=True)
     ranks.stop()
     began = time.perf_counter()
     for source in needed:
         with capture_output():
-            result = get_ipython().run_cell(source)
+            result = get_ipython().run_cell(source, silent=True)
         if error := result.error_before_exec or result.error_in_exec:
             line = source.splitlines()[0]
             raise WorkshopError(f"{section[-1]!r} isn't ready: the cell that begins {line!r} failed: {error}")
-    print(f"ready after {time.perf_counter() - began:.0f} s.")
+    print(f"ready ({time.perf_counter() - began:.0f} s)")
 
 
 def _missing(name: str, section: tuple[str, ...]) -> tuple[set, list[str]]:
@@ -130,7 +191,7 @@ def parts(what: str, sections: tuple[str, ...] = ()) -> Iterator[tuple[str, tupl
     Raises InputError for an unknown name or section.
     """
     if what in (known := [source.stem for source in sources()]):
-        cells = nbformat.read(NOTEBOOKS / f"{what}.ipynb", as_version=4).cells
+        cells = pristine(what)[0].cells
         there = dict.fromkeys(under[-1] for _, _, under in routes.pieces(cells) if len(under) > 1)
         if wrong := [each for each in sections if each not in there]:
             raise InputError(f"{what} has no section {wrong[0]!r}; it has {', '.join(map(repr, there))}.")
@@ -147,11 +208,12 @@ def parts(what: str, sections: tuple[str, ...] = ()) -> Iterator[tuple[str, tupl
 
 def write(what: str, sections: tuple[str, ...] = ()) -> list[Path]:
     """Write slides to build/stage, without touching recordings there; return their files in order."""
-    files = []
-    for number, (name, chosen) in enumerate(parts(what, sections), 1):
-        files.append(STAGE / what / f"{number:02}_{name}.ipynb")
-        files[-1].parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(slides(name, chosen), files[-1])
+    all_parts = list(parts(what, sections))
+    files = [STAGE / what / f"{number:02}_{name}.ipynb" for number, (name, _) in enumerate(all_parts, 1)]
+    following = [*(file.stem for file in files[1:]), ""]
+    for (name, chosen), file, after in zip(all_parts, files, following, strict=True):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(slides(name, chosen, after), file)
     return files
 
 
@@ -163,13 +225,14 @@ def record(file: Path) -> Path:
     target = file.parent / "recorded" / file.name
     running = target.with_suffix(".running")
     target.parent.mkdir(exist_ok=True)
-    outcome = execute.run_notebook(file, running)
+    nbformat.write(_prepared(nbformat.read(file, as_version=4)), running)
+    outcome = execute.run_notebook(running, running, env=execute.without_learner(STAGE / "notebooks"))
     notebook = nbformat.read(running, as_version=4)
     running.unlink()
     if outcome.error:
         raise WorkshopError(str(outcome))
     about = f"on {datetime.now():%d %B %Y, %H:%M}, {usable_cores()} cores, profile {profile.current().name}"
-    notebook.cells = [cell for cell in notebook.cells if READY not in cell.metadata]
+    notebook.cells = [cell for cell in notebook.cells if PREPARES not in cell.metadata]
     for cell in notebook.cells:
         if cell.get("outputs"):
             label = f"<b>Recorded</b> {about}; this cell took {execute.seconds_of(cell):.1f} s"
@@ -182,6 +245,20 @@ def record(file: Path) -> Path:
     with paths.replacing(target) as temporary:
         nbformat.write(notebook, temporary)
     return target
+
+
+def _prepared(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Slides with a cell before each section that prepares it, for a kernel that doesn't do so itself."""
+    cells: list = []
+    last = None
+    for cell in notebook.cells:
+        section = cell.metadata.get(SECTION, last)
+        if section != last:
+            cells.append(nbformat.v4.new_code_cell(first_cell(*section), metadata={PREPARES: True}))
+            last = section
+        cells.append(cell)
+    notebook.cells = cells
+    return notebook
 
 
 def lab(file: Path) -> tuple[list[str], dict[str, str]]:

@@ -5,15 +5,12 @@ import secrets
 import stat
 import sys
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from workshop_lib import learner
 from workshop_lib.classroom import sharing
+from workshop_lib.cli.arguments import Parser
 from workshop_lib.errors import InputError, cause
 
-app = typer.Typer()  # cli/commands.py adds this app's commands to `workshop`
 ANIMALS = "otter heron lynx ibex marten raven seal stork swift toad vole wren badger beaver crane dormouse eider finch "
 ANIMALS += "gecko hare jackdaw kestrel lapwing magpie newt osprey plover quail robin siskin tern weasel yak zebra"
 SHARED = """\
@@ -26,13 +23,17 @@ No code, no notebook, no path and no answer. But the file belongs to your accoun
 sees whose it is. From now on, cells that add to this update the file. `workshop share --stop` removes it."""
 
 
-@app.command()
-def share(
-    folder: Annotated[Path | None, typer.Argument(help="The room's folder, which the instructor names.")] = None,
-    name: Annotated[str, typer.Option(help="A pseudonym; without one, you get an animal and a number.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask before sharing.")] = False,
-    stop: Annotated[bool, typer.Option("--stop", help="Remove what you shared, and share no more.")] = False,
-) -> None:
+def share_arguments(parser: Parser) -> None:
+    parser.runs(share)
+    parser.add_argument(
+        "folder", type=Path, nargs="?", metavar="FOLDER", help="The room's folder, which the instructor names."
+    )
+    parser.add_argument("--name", default="", help="A pseudonym; without one, you get an animal and a number.")
+    parser.add_argument("--yes", action="store_true", help="Don't ask before sharing.")
+    parser.add_argument("--stop", action="store_true", help="Remove what you shared, and share no more.")
+
+
+def share(folder: Path | None, name: str, yes: bool, stop: bool) -> None:
     """Show the room your guesses, solved checks and speeds, under a pseudonym. It lists them before it shares."""
     before = sharing.chosen()
     if stop:
@@ -44,8 +45,8 @@ def share(
     place = Path(before.folder) if folder is None and before else Path(folder or "").absolute()
     _require_folder(place)
     if not name:
-        same = before and before.folder == str(place)
-        name = before.name if before and same else f"{secrets.choice(ANIMALS.split())}-{10 + secrets.randbelow(90)}"
+        known = [each.name for each in (before, sharing.proposed()) if each and each.folder == str(place)]
+        name = known[0] if known else f"{secrets.choice(ANIMALS.split())}-{10 + secrets.randbelow(90)}"
     if not sharing.NAME.fullmatch(name):
         raise InputError(f"--name {name!r}: give {sharing.NAME_RULE}.")
     mine = sharing.Sharing(str(place), name)
@@ -53,19 +54,27 @@ def share(
     counts = {key: len(value) for key, value in result.items() if isinstance(value, list)}
     print(SHARED.format(name=name, file=mine.file, cores=result["cores"], **counts))
     if not yes:
+        sharing.propose(mine)  # so that the name shown now is the one that is shared with --yes
         # A command after a notebook's `!` has a terminal, too, but nobody can answer its questions.
         if not sys.stdin.isatty() or "JPY_PARENT_PID" in os.environ:
             raise InputError("nothing is shared yet: add --yes.")
-        typer.confirm("Share this?", abort=True)
+        try:
+            answer = input("Share this? [y/N] ")
+        except EOFError:
+            answer = ""
+        if answer.strip().lower() not in ("y", "yes"):
+            raise InputError("nothing is shared.")
     sharing.start(mine)
     print(f"shared: {mine.file}")
 
 
-@app.command()
-def board(
-    folder: Annotated[Path, typer.Argument(help="The folder that learners share in.")],
-    out: Annotated[Path | None, typer.Option(help="Write the page to this file instead, once.")] = None,
-) -> None:
+def board_arguments(parser: Parser) -> None:
+    parser.runs(board)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="The folder that learners share in.")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="Write the page to this file instead, once.")
+
+
+def board(folder: Path, out: Path | None) -> None:
     """Write a page of what the room shares in FOLDER, open it, and rewrite it every five seconds until Ctrl-C."""
     from workshop_lib.classroom import board as boards
 

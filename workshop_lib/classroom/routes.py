@@ -15,7 +15,7 @@ from workshop_lib import paths
 from workshop_lib.classroom import needs
 from workshop_lib.errors import InputError
 from workshop_lib.maintain import execute
-from workshop_lib.maintain.generate import NOTEBOOKS, Effort, is_deeper, pieces
+from workshop_lib.maintain.generate import Effort, is_deeper, pieces, pristine
 
 FOLDER = paths.ROOT / "assets" / "instructor"
 REHEARSED = paths.BUILD / "rehearsal"
@@ -75,7 +75,7 @@ def effort(step: RouteStep) -> Effort:
     """What a step asks of the people in the room. An instructor shows exercises, but does not do them."""
     total = Effort()
     if step.notebook:
-        cells = nbformat.read(NOTEBOOKS / f"{step.notebook}.ipynb", as_version=4).cells
+        cells = pristine(step.notebook)[0].cells
         for index, text, under in pieces(cells):
             if stands_in(step.sections, under):
                 total.add(cells[index].cell_type, text)
@@ -95,7 +95,7 @@ class Code:
 
     @classmethod
     def of(cls, name: str) -> "Code":
-        notebook = nbformat.read(NOTEBOOKS / "solutions" / f"{name}.ipynb", as_version=4)
+        _, notebook = pristine(name)
         code = [piece for piece in pieces(notebook.cells) if notebook.cells[piece[0]].cell_type == "code"]
         return cls(notebook, *map(list, zip(*code, strict=True)))
 
@@ -144,6 +144,7 @@ class Rehearsed:
 
 def rehearse(chosen: Route) -> Iterator[Rehearsed]:
     """Run a route's cells and yield each step. Steps in a row from one notebook share a kernel."""
+    env = execute.without_learner(REHEARSED / "notebooks")
     for notebook, group in groupby(enumerate(chosen.steps, 1), key=lambda pair: pair[1].notebook):
         steps = dict(group)
         done = {number: Rehearsed(step) for number, step in steps.items()}
@@ -151,7 +152,7 @@ def rehearse(chosen: Route) -> Iterator[Rehearsed]:
             path = REHEARSED / chosen.name / f"{min(steps):02}_{notebook}.ipynb"
             path.parent.mkdir(parents=True, exist_ok=True)
             nbformat.write(assembled(notebook, steps), path)
-            outcome = execute.run_notebook(path, path)
+            outcome = execute.run_notebook(path, path, env=env)
             for cell in nbformat.read(path, as_version=4).cells:
                 result = done[cell.metadata[STEP]]
                 result.cells += 1

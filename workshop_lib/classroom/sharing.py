@@ -20,6 +20,8 @@ from workshop_lib.errors import InputError
 from workshop_lib.training.cores import usable_cores
 
 SCHEMA = 1
+OWN_FILE = "sharing.json"  # where a learner's choice is kept
+PROPOSED_FILE = "pseudonym.json"  # the name in the last preview, which a learner who agrees gets
 MOST = 150  # entries per list (predictions, checks, …) of one learner
 NAME = re.compile(r"[a-z][a-z0-9-]{1,19}")
 NAME_RULE = "2 to 20 small letters, digits and dashes, beginning with a letter"
@@ -66,6 +68,7 @@ def summary(name: str, events: Iterable) -> dict[str, Any]:
                 if guess is None:
                     continue
                 asked = {"notebook": notebook, "question": question, "unit": unit, "guess": guess, "measured": None}
+                asked |= {end: number(event.get(end)) for end in ("low", "high")}
                 first = predictions.setdefault((notebook, question), asked)
                 if first["measured"] is None:
                     first["measured"] = number(event.get("measured"))
@@ -104,25 +107,40 @@ class Sharing(NamedTuple):
         return Path(self.folder, f"{self.name}.json")
 
 
-def _own_file() -> Path:
-    return paths.LEARNER.with_name("sharing.json")
-
-
 def chosen() -> Sharing | None:
     """The folder and name that the learner chose; None for most learners, who share nothing."""
-    try:
-        kept = json.loads(_own_file().read_text("utf8"))
-        return Sharing(str(kept["folder"]), str(kept["name"]))
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+    return _kept(OWN_FILE)
+
+
+def proposed() -> Sharing | None:
+    """The folder and name of the last preview that the learner hasn't agreed to yet."""
+    return _kept(PROPOSED_FILE)
+
+
+def propose(sharing: Sharing) -> None:
+    """Keep what a preview shows until the learner agrees to it."""
+    _keep(sharing, PROPOSED_FILE)
+
+
+def _keep(sharing: Sharing, name: str) -> None:
+    with paths.replacing(paths.LEARNER.with_name(name)) as temporary:
+        temporary.write_text(json.dumps(sharing._asdict()), "utf8")
+
+
+def _kept(name: str) -> Sharing | None:
+    for file in paths.learners_files(name):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            kept = json.loads(file.read_text("utf8"))
+            return Sharing(str(kept["folder"]), str(kept["name"]))
+    return None
 
 
 def start(sharing: Sharing) -> None:
     """Share from now on. Raises InputError if somebody else has this name in the folder, and OSError."""
     before = chosen()
     publish(sharing, is_new=sharing != before or not sharing.file.exists())
-    with paths.replacing(_own_file()) as temporary:
-        temporary.write_text(json.dumps(sharing._asdict()), "utf8")
+    _keep(sharing, OWN_FILE)
+    paths.LEARNER.with_name(PROPOSED_FILE).unlink(missing_ok=True)
     if before and before != sharing:
         before.file.unlink(missing_ok=True)
 
@@ -132,7 +150,8 @@ def stop() -> Sharing | None:
     before = chosen()
     if before:
         before.file.unlink(missing_ok=True)
-        _own_file().unlink()
+        for file in paths.learners_files(OWN_FILE):
+            file.unlink(missing_ok=True)
     return before
 
 

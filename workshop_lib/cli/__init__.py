@@ -1,5 +1,5 @@
 """The command line: `python -m workshop_lib …`, also installed as `workshop`."""
 
-from workshop_lib.cli.commands import app, main
+from workshop_lib.cli.commands import call, main
 
-__all__ = ["app", "main"]
+__all__ = ["call", "main"]

@@ -2,21 +2,30 @@
 
 import contextlib
 import functools
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
-from typer.core import TyperGroup
+from rich.table import Table
 
 from workshop_lib import environment, rooms
 from workshop_lib import ranks as teams
 from workshop_lib.cli import doctor as machine
 from workshop_lib.cli import engines
-from workshop_lib.cli import options as of
+from workshop_lib.cli.arguments import (
+    BIND,
+    THREADS,
+    TIMEOUT_S,
+    WRONG_USAGE,
+    Parser,
+    add_rank_options,
+    add_train_options,
+    first_paragraph,
+    whole_numbers,
+)
 from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, prepare_output, show_error
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.results import records
@@ -25,77 +34,99 @@ from workshop_lib.training import backends as registry
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.world import detect
 
-RANK_0_FIRST_S = 1.0
-
-
-class OneSentence(TyperGroup):
-    """A group of commands. Errors that the user can fix are reported in one sentence, with exit code 1."""
-
-    def invoke(self, ctx):
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            raise  # Typer then ends quietly: the reader of the output, such as `head`, has seen enough
-        except (WorkshopError, OSError) as error:
-            show_error(error)
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            show_error("interrupted.")
-            raise typer.Exit(INTERRUPTED) from None
-
-    def list_commands(self, ctx):
-        return [*super().list_commands(ctx), *rooms.COMMANDS]
-
-    def get_command(self, ctx, cmd_name):
-        if cmd_name not in rooms.COMMANDS:
-            return super().get_command(ctx, cmd_name)
-        of_room = typer.main.get_group(rooms.load(rooms.COMMANDS[cmd_name]))
-        return of_room.get_command(ctx, cmd_name)
-
-
 HELP = "The workshop's command line: look at this machine, train, measure, draw and forecast."
-app = typer.Typer(cls=OneSentence, add_completion=False, no_args_is_help=True, help=HELP)
-engines_app = typer.Typer(no_args_is_help=True, help="Ranks that a job holds for notebooks to attach to.")
-app.add_typer(engines_app, name="engines")
-engines_app.command()(engines.start)
-engines_app.command()(engines.stop)
+RANK_0_FIRST_S = 1.0
 
 
 def main() -> None:
     prepare_output()
-    app()
+    sys.exit(call(sys.argv[1:]))
 
 
-@app.command()
-def doctor(json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
+def call(typed: list[str]) -> int | None:
+    """Run the command that was typed, and return its exit code. Errors that the user can fix become one sentence."""
+    try:
+        code = run(typed)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader of the output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (WorkshopError, OSError) as error:
+        show_error(error)
+        return 1
+    except KeyboardInterrupt:
+        show_error("interrupted.")
+        return INTERRUPTED
+
+
+def run(typed: list[str]) -> int | None:
+    names = [*COMMANDS, *rooms.COMMANDS]
+    name = typed[0] if typed else ""
+    if name in names:
+        return parser_of(name).call(typed[1:])
+    if name not in ("", "-h", "--help"):
+        show_error(f"there is no command {name!r} (see workshop --help)")
+        return WRONG_USAGE
+    print(f"usage: workshop COMMAND [options]\n\n{HELP}\n`workshop COMMAND --help` lists a command's options.\n")
+    commands = Table(box=None, show_header=False)
+    for each in names:
+        commands.add_row(each, first_paragraph(parser_of(each).description))
+    Console(highlight=False).print(commands)
+    return 0 if name else WRONG_USAGE
+
+
+def parser_of(name: str) -> Parser:
+    """Return the parser of a command, from this file or from its room."""
+    parser = Parser(prog=f"workshop {name}")
+    add_arguments = COMMANDS.get(name) or rooms.load(rooms.COMMANDS[name])
+    add_arguments(parser)
+    return parser
+
+
+def doctor_arguments(parser: Parser) -> None:
+    parser.runs(doctor)
+    parser.add_argument("--json", action="store_true", help="Machine-readable output.")
+
+
+def doctor(json: bool) -> int:
     """Look at this machine: what works, what does not, and what to do about it."""
-    raise typer.Exit(machine.main(json))
+    return machine.main(json)
 
 
-@app.command()
-@of.takes_train_options()
-def train(
-    chosen: dict,
-    context: typer.Context,
-    ranks: Annotated[int | None, typer.Option(help="Start this many ranks; without it, be one.")] = None,
-    threads: of.Threads = 1,
-    bind: of.Bind = "none",
-    timeout: of.Timeout = 3600.0,
-    out: Annotated[str | None, typer.Option(help="Append the run record to this .jsonl file.")] = None,
-) -> None:
+def train_arguments(parser: Parser) -> None:
+    parser.runs(train)
+    parser.add_argument("--ranks", type=int, metavar="N", help="Start this many ranks; without it, be one.")
+    add_rank_options(parser)
+    parser.add_argument("--out", metavar="FILE", help="Append the run record to this .jsonl file.")
+    add_train_options(parser)
+
+
+def train(ranks: int | None, out: str | None, **typed) -> None:
     """Train on MNIST with MPI ranks: start them with --ranks, or be one of them under mpiexec, srun or torchrun."""
-    sources = {f"--{name}": context.get_parameter_source(name) for name in ("threads", "bind", "timeout")}
-    typed = [option for option, source in sources.items() if source and source.name != "DEFAULT"]
-    if ranks is None and typed:
+    of_ranks = {name: typed.pop(name) for name in ("threads", "bind", "timeout") if name in typed}
+    if ranks is None and of_ranks:
+        names = " and ".join(f"--{name}" for name in of_ranks)
         raise InputError(
-            f"{' and '.join(typed)}: only for ranks that are started here, so add --ranks N. Without it this "
+            f"{names}: only for ranks that are started here, so add --ranks N. Without it this "
             "process is one rank; its threads are set by OMP_NUM_THREADS, the rest by what started it."
         )
-    options = TrainOptions(**chosen)
+    options = TrainOptions(**typed)
     registry.require(options.backend, options.comm)
     if ranks is None:
         _train_as_one_rank(options, out)
-        return
+    else:
+        _train_on_ranks(options, ranks, out, **of_ranks)
+
+
+def _train_on_ranks(
+    options: TrainOptions,
+    ranks: int,
+    out: str | None,
+    threads: int = THREADS,
+    bind: str = BIND,
+    timeout: float = TIMEOUT_S,
+) -> None:
     _check([ranks], [options], out)
     with contextlib.closing(Interrupt()) as interrupt:
         try:
@@ -163,36 +194,52 @@ def _report(record: Mapping, out: str | None) -> None:
         kept = f" Its record in {out} says so." if out is not None else ""
         go_on = " Go on with --resume." if record["what"].get("checkpoint") else ""
         show_error(f"the training was stopped before its end.{kept}{go_on}")
-        raise typer.Exit(INTERRUPTED)
+        raise SystemExit(INTERRUPTED)
 
 
-@app.command()
-@of.takes_train_options(
-    "backend", "zero_stage", "comm", "emulate_workers", "precision", "max_steps", "checkpoint", "resume"
-)
+def sweep_arguments(parser: Parser) -> None:
+    parser.runs(sweep)
+    parser.add_argument("--ranks", default="1,2", metavar="LIST", help="Numbers of ranks, e.g. 1,2,4.")
+    parser.add_argument("--backends", default="all", metavar="LIST", help="all, or names separated by commas.")
+    parser.add_argument("--zero-stages", default="0,1,2,3", metavar="LIST", help="Of deepspeed, separated by commas.")
+    parser.add_argument(
+        "--comm",
+        default="auto",
+        metavar="LIST",
+        help=f"Of {' and '.join(registry.CHOOSE_TRANSPORT)}: auto, mpi, or both, separated by a comma.",
+    )
+    parser.add_argument(
+        "--emulate-workers", metavar="LIST", help="Numbers of workers to do the arithmetic of, e.g. 1,8,64."
+    )
+    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="Runs of each point.")
+    parser.add_argument("--brief", action="store_true", help="One line per run, without its epochs.")
+    add_rank_options(parser)
+    parser.add_argument(
+        "--out", default="sweep.jsonl", metavar="FILE", help="Append the run records to this .jsonl file."
+    )
+    # A sweep has several values of the first four, and the other four are of no use in it.
+    several = ("backend", "zero_stage", "comm", "emulate_workers")
+    add_train_options(parser, without=(*several, "precision", "max_steps", "checkpoint", "resume"))
+
+
 def sweep(
-    chosen: dict,
-    ranks: Annotated[str, typer.Option(help="Numbers of ranks, e.g. 1,2,4.")] = "1,2",
-    backends: Annotated[str, typer.Option(help="all, or names separated by commas.")] = "all",
-    zero_stages: Annotated[str, typer.Option(help="Of deepspeed, separated by commas.")] = "0,1,2,3",
-    comm: Annotated[
-        str,
-        typer.Option(help=f"Of {' and '.join(registry.CHOOSE_TRANSPORT)}: auto, mpi, or both, separated by a comma."),
-    ] = "auto",
-    emulate_workers: Annotated[
-        str | None, typer.Option(help="Numbers of workers to do the arithmetic of, e.g. 1,8,64.")
-    ] = None,
-    repeats: Annotated[int, typer.Option(help="Runs of each point.")] = 1,
-    brief: Annotated[bool, typer.Option("--brief", help="One line per run, without its epochs.")] = False,
-    threads: of.Threads = 1,
-    bind: of.Bind = "none",
-    timeout: of.Timeout = 3600.0,
-    out: Annotated[str, typer.Option(help="Append the run records to this .jsonl file.")] = "sweep.jsonl",
+    ranks: str,
+    backends: str,
+    zero_stages: str,
+    comm: str,
+    emulate_workers: str | None,
+    repeats: int,
+    brief: bool,
+    out: str,
+    threads: int = THREADS,
+    bind: str = BIND,
+    timeout: float = TIMEOUT_S,
+    **chosen,
 ) -> None:
     """Train with each backend on each number of ranks, and print how well each of them scales."""
-    counts = of.whole_numbers("--ranks", ranks)
-    stages: list = of.whole_numbers("--zero-stages", zero_stages, at_least=0)
-    workers: list = [None] if emulate_workers is None else of.whole_numbers("--emulate-workers", emulate_workers)
+    counts = whole_numbers("--ranks", ranks)
+    stages: list = whole_numbers("--zero-stages", zero_stages, at_least=0)
+    workers: list = [None] if emulate_workers is None else whole_numbers("--emulate-workers", emulate_workers)
     names = registry.available() if backends == "all" else backends.split(",")
     for name in names:
         registry.require(name)
@@ -219,7 +266,7 @@ def sweep(
                 done.append(record)
                 if interrupt.asked:
                     show_error(f"the sweep was stopped before its end. What it measured is in {out}.")
-                    raise typer.Exit(INTERRUPTED)
+                    raise SystemExit(INTERRUPTED)
         finally:
             teams.stop()
     if of_speed:
@@ -229,11 +276,13 @@ def sweep(
     print(f"records: {out}")
 
 
-@app.command()
-def plot(
-    files: Annotated[list[str], typer.Argument(help="Record files (.jsonl).")],
-    out_dir: Annotated[str, typer.Option(help="Folder for the PNG files.")] = ".",
-) -> None:
+def plot_arguments(parser: Parser) -> None:
+    parser.runs(plot)
+    parser.add_argument("files", nargs="+", metavar="FILE", help="Record files (.jsonl).")
+    parser.add_argument("--out-dir", default=".", metavar="FOLDER", help="Folder for the PNG files.")
+
+
+def plot(files: list[str], out_dir: str) -> int:
     """Draw recorded runs: scaling and accuracy, the accuracy of emulated workers, or steps to target.
 
     If no run was on one rank, time to solution is drawn instead of scaling.
@@ -259,5 +308,20 @@ def plot(
             continue
         print(f"drawn: {save(figure, Path(out_dir) / f'{name}.png')}")
         drawn = True
-    if not drawn:
-        raise typer.Exit(1)
+    return 0 if drawn else 1
+
+
+def engines_arguments(parser: Parser) -> None:
+    parser.description = "Ranks that a job holds for notebooks to attach to."
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    engines.start_arguments(commands.add_parser("start", help=first_paragraph(engines.start.__doc__)))
+    engines.stop_arguments(commands.add_parser("stop", help=first_paragraph(engines.stop.__doc__)))
+
+
+COMMANDS: dict[str, Callable[[Parser], None]] = {
+    "doctor": doctor_arguments,
+    "train": train_arguments,
+    "sweep": sweep_arguments,
+    "plot": plot_arguments,
+    "engines": engines_arguments,
+}

@@ -10,12 +10,9 @@ import shutil
 import signal
 import time
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from workshop_lib import ranks as teams
-from workshop_lib.cli import options as of
+from workshop_lib.cli.arguments import BIND, Parser
 from workshop_lib.errors import InputError
 from workshop_lib.ranks import RankError, allocation
 
@@ -24,12 +21,15 @@ STOP_LIMIT_S = 30.0
 REPLACED_WITHIN_S = 0.5
 
 
-def start(
-    ranks: Annotated[int | None, typer.Option(help="How many; the whole allocation, if not given.")] = None,
-    ranks_per_node: Annotated[int | None, typer.Option(help="On each node; one a GPU or task.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Of each rank; those of the job's tasks, or 1.")] = None,
-    bind: of.Bind = "none",
-) -> None:
+def start_arguments(parser: Parser) -> None:
+    parser.runs(start)
+    parser.add_argument("--ranks", type=int, metavar="N", help="How many; the whole allocation, if not given.")
+    parser.add_argument("--ranks-per-node", type=int, metavar="N", help="On each node; one a GPU or task.")
+    parser.add_argument("--threads", type=int, metavar="N", help="Of each rank; those of the job's tasks, or 1.")
+    parser.add_argument("--bind", default=BIND, metavar="NAME", help="Bind ranks to cores: none or core.")
+
+
+def start(ranks: int | None, ranks_per_node: int | None, threads: int | None, bind: str) -> None:
     """Hold ranks until stopped: by `workshop engines stop`, Ctrl-C, or the end of the job.
 
     Lost ranks are replaced, since another job would have to wait in the queue.
@@ -76,7 +76,12 @@ def _show(team) -> None:
     print(f"In a notebook: {how}. Stop with Ctrl-C or workshop engines stop.", flush=True)
 
 
-def stop(folder: Annotated[Path | None, typer.Argument(help="Of the ranks; those started last.")] = None) -> None:
+def stop_arguments(parser: Parser) -> None:
+    parser.runs(stop)
+    parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="Of the ranks; those started last.")
+
+
+def stop(folder: Path | None) -> None:
     """Stop ranks that `workshop engines start` holds, on any host that shares this checkout."""
     from workshop_lib.ranks import folders
 

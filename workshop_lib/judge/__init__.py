@@ -1,7 +1,7 @@
 """Exercises: what ranks observe of a learner's function, which properties must hold, and the known mistakes.
 
 Each lesson has a `judge` module with its exercises. A notebook calls an `Exercise` with the learner's function, as in
-`check.ring_allreduce(mine)`:
+`check.ring_allreduce(mine)`. Most exercises are made from a play (play.py), which is one way to observe a function.
 
     observe(comm, function)     runs on every rank: calls the function, returns an observation (plain data)
     properties(observations)    runs in the notebook on all ranks' observations: yields what must hold, in order
@@ -20,17 +20,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop_lib import learner, ranks
+from workshop_lib import exercises, learner, ranks
 from workshop_lib.errors import WorkshopError
 from workshop_lib.judge.solutions import Solution
 
 ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
-STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines above say where."
+STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines below say where."
 TRUNCATED_HINT = "a message was larger than the array that receives it: give that array the size of what arrives."
 UNKNOWN_HINT = "none of the known mistakes does this: work out by hand what it should be, for the smallest case."
 READY_LIMIT_S = 60.0  # limit for work that is slow only on fresh ranks, such as importing PyTorch
 ROUNDING = 1e-5  # how much values may differ, as a fraction of the largest
 BESIDE_ZERO = 1e-7  # added to the largest, so that rounding errors beside zeros do not count
+SHOWN = 4  # how many elements of an array a hint shows
 UNSOLVED = "unsolved"  # what a stub leaves in place of an observation
 
 
@@ -80,6 +81,20 @@ class Verdict:
     hint: str = ""
     to_do: str = "Replace its NotImplementedError"
     score: float | None = None  # set for exercises in which there is something to beat
+    details: str = ""  # what the ranks did, shown below the hint
+    standing: str = ""  # how much the learner has solved by now, once the check passed
+
+    def recorded(self) -> "Verdict":
+        """Put this verdict into the learner's log, add where they stand if it passed, and return it.
+
+        Every check ends with this. Outside a learner's notebook, it changes nothing.
+        """
+        if self.passed is not None:
+            failed = f"{self.failed}\n{self.details}".strip()
+            learner.keep(learner.Check(self.name, self.passed, failed, self.score))
+        if self.passed:
+            self.standing = exercises.standing(learner.own_notebook())
+        return self
 
     @property
     def headline(self) -> str:
@@ -99,6 +114,10 @@ class Verdict:
             lines.append(f"  ✗ {self.failed}")
         if self.hint:
             lines.append(f"  Hint: {self.hint}")
+        if self.details:
+            lines.append(self.details)
+        if self.standing:
+            lines.append(self.standing)
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -110,11 +129,14 @@ class Verdict:
         return f'<pre class="workshop-check" style="{style}">{body}</pre>'
 
     def _way_to_the_solution(self) -> list[str]:
-        """A line with a link to the solutions, if the check failed and the notebook has solutions."""
+        """A line with a link to this exercise in the solutions, if the check failed and the notebook has solutions."""
         file = learner.notebook()
-        if self.passed is not False or file is None or not (file.parent / "solutions" / file.name).exists():
+        if self.passed is not False or file is None or not exercises.solutions_of(file).exists():
             return []
-        return [f'  Stuck? <a href="solutions/{html.escape(file.name)}">Open the solutions of this notebook</a>']
+        there = exercises.by_notebook().get(file.stem, {}).get(self.name)
+        heading = there.heading.replace(" ", "-") if there else ""  # as JupyterLab names headings in links
+        link = html.escape(f"solutions/{exercises.solutions_of(file).name}#{heading}".removesuffix("#"))
+        return [f'  Stuck? <a href="{link}">Open the solution of {html.escape(self.name)}</a>']
 
 
 @dataclass(frozen=True)
@@ -146,10 +168,7 @@ class Exercise:
     _known: dict[int, list[Property | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, function: Callable) -> Verdict:
-        verdict = self._judge(function)
-        if verdict.passed is not None:
-            learner.keep(learner.Check(self.name, verdict.passed, verdict.failed, verdict.score))
-        return verdict
+        return self._judge(function).recorded()
 
     def _judge(self, function: Callable) -> Verdict:
         if not callable(function):
@@ -182,9 +201,10 @@ class Exercise:
         verdict.passed = failed is None
         if failed is not None:
             verdict.failed = failed.text
-            verdict.hint = (
-                failed.hint or f"{failed.observed} {self._hint_of_a_mistake(failed, len(observations))}".strip()
-            )
+            verdict.hint = failed.hint
+            if not verdict.hint:
+                hint = self._hint_of_a_mistake(failed, len(observations))
+                verdict.hint = _one_after_another(failed.observed, hint)
         return verdict
 
     def _first_failure(self, observations: list, held: list[str]) -> Property | None:
@@ -228,7 +248,7 @@ class Exercise:
 
     def _did_not_end(self, error: ranks.RankError) -> Verdict:
         """The verdict on a function that raised or never ended. If ranks were lost, this starts fresh ones."""
-        verdict = Verdict(self.name, False, failed=f"it did not run to its end on every rank.\n{error}")
+        verdict = Verdict(self.name, False, failed="it did not run to its end on every rank", details=str(error))
         if str(error).startswith(f"not finished after {self.timeout_s:g} s"):
             verdict.hint = self.stuck or (STUCK_HINT if self.communicates else ENDLESS_HINT)
         elif "truncate" in str(error).lower():  # both Open MPI and MPICH use this word
@@ -237,10 +257,18 @@ class Exercise:
             team = ranks.current()
             if not team.healthy:
                 team.restart()
-                verdict.failed += "\nFresh ranks were started: run the cells again that define something on the ranks."
+                fresh = "Fresh ranks were started: run the cells again that define something on the ranks."
+                verdict.details = f"{error.what or error}\n{fresh}"
         except ranks.RankError:
             pass  # the verdict already says that there are no ranks
         return verdict
+
+
+def _one_after_another(sentence: str, hint: str) -> str:
+    """A hint after a sentence, or after the beginning of a sentence that ends with a colon."""
+    if sentence.endswith(".") and hint[:1].isascii():  # a formula may begin with β
+        hint = hint[:1].upper() + hint[1:]
+    return f"{sentence} {hint}".strip()
 
 
 def _prepare(observe: Callable, function: Callable, ready: Callable[[], None] | None) -> None:
@@ -334,7 +362,13 @@ def is_number(value) -> bool:
 def shown(value) -> str:
     """A value that a function returned, as a text short enough for a hint."""
     if isinstance(value, np.ndarray) and value.ndim:
-        first = np.array2string(value.ravel()[:4], precision=4, threshold=4)
-        return first + (" …" if value.size > 4 else "")
-    text = repr(value.item() if isinstance(value, np.generic) else value)
+        first = np.array2string(value.ravel()[:SHOWN], precision=4, threshold=SHOWN)
+        return first + (" …" if value.size > SHOWN else "")
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.item()
+    text = repr(value)
+    if isinstance(value, float):
+        text = f"{value:.6g}"
+    if isinstance(value, list):
+        text = f"[{', '.join(shown(each) for each in value)}]"
     return text if len(text) < 60 else text[:57] + "…"

@@ -32,7 +32,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop_lib.judge import ROUNDING, Exercise, Mistake, Property, alike, is_number, shown
+from workshop_lib.judge import ROUNDING, SHOWN, Exercise, Mistake, Property, alike, is_number, shown
+from workshop_lib.judge.forms import described, fits, plain
 from workshop_lib.judge.solutions import Replacement, Solution
 
 Play = Callable[[Callable, Any], Iterator[tuple]]
@@ -121,7 +122,11 @@ class Playing:
             function = function.load()
         calls = Calls(comm, self.solution.load(), self.returns, self.in_place)
         right = [_step(each) for each in self.play(calls.of_solution, comm)]
-        play = self.play(calls.beside_solution(function), comm)
+        played = self._up_to_a_failure(self.play(calls.beside_solution(function), comm), right, calls)
+        calls.end()
+        return played
+
+    def _up_to_a_failure(self, play: Iterator[tuple], right: list[Step], calls: "Calls") -> Played:
         held: list[str] = []
         try:
             for text, steps in itertools.groupby(right, key=lambda step: step.text):
@@ -171,19 +176,26 @@ class Calls:
     """The calls that a play makes: first those of the solution, then those of another function beside them."""
 
     def __init__(self, comm, solution: Callable, returns: str, in_place: bool):
-        self.who = "it" if comm is None else f"rank {comm.rank}"
+        self._who = "it" if comm is None else f"rank {comm.rank}"
         self._agreeing = comm and comm.Dup()  # never gets a message that a function has left unreceived
         self._solution = solution
         self._returns = returns
         self._in_place = in_place
         self._right: list[tuple[Any, list[str]]] = []  # the result and the changed arguments of each call
 
+    def end(self) -> None:
+        """Give the ranks' own communicator back, since an MPI library has a limited number of them."""
+        if self._agreeing is not None:
+            self._agreeing.Free()
+
     def sentence(self, step: Step, right: Any) -> str:
         """What a step observed, as a sentence."""
         if step.observed.endswith((".", ":")):
             return step.observed
         beginning = f"{step.observed}, " if step.observed else ""
-        return f"{beginning}{self.who} has {shown(step.value)} where {shown(right)} is right."
+        verb = "gives" if self._agreeing is None else "has"
+        got, right, where = _beside(step.value, right)
+        return f"{beginning}{self._who} {verb} {shown(got)}{where} where {shown(right)} is right."
 
     def on_some_rank(self, wrong: bool) -> bool:
         """Whether something is wrong on some rank. All ranks call this, so that they go on or stop together."""
@@ -230,9 +242,11 @@ class Calls:
     def _wrong(self, result: Any, right: Any, changed: list[str]) -> Step | None:
         """What is wrong with a result's form or with changed arguments, as a step of the play."""
         if not fits(result, right):
-            what = described(right) + (f": {self._returns}" if self._returns else "")
-            observed = f"{self.who} returned {described(result)}."
-            return Step(f"it returns {what}", described(result), observed, f"It should `return` {what}.")
+            form = described(right)
+            should = f"It should `return` {form}: {self._returns}." if self._returns else f"It should `return` {form}."
+            returned = shown(result) if is_number(result) else described(result)
+            observed = f"{self._who} returned {returned}."
+            return Step(f"it returns {self._returns or form}", described(result), observed, should)
         if changed and not self._in_place:
             observed = f"it changes `{changed[0]}`, which it was given."
             advice = "Work on a copy, or make a new one: `a + b` is a new array, and `a += b` changes `a`."
@@ -240,68 +254,11 @@ class Calls:
         return None
 
 
-def plain(value: Any) -> Any:
-    """A value as data that stays as it is: copies of arrays, tensors as arrays, and these in lists and dictionaries."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, tuple):
-        return tuple(plain(each) for each in value)
-    if isinstance(value, list):
-        return [plain(each) for each in value]
-    if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
-    return value
-
-
-def fits(got: Any, right: Any) -> bool:
-    """Whether a result has the form of the right one. Any result has the form of None."""
-    if right is None:
-        return True
-    if isinstance(right, bool | str):
-        return isinstance(got, type(right))
-    if is_number(right):
-        return is_number(got)
-    if isinstance(right, np.ndarray):
-        return _shape(got) == right.shape
-    if isinstance(right, dict):
-        return isinstance(got, dict) and got.keys() == right.keys() and all(fits(got[key], right[key]) for key in right)
-    if isinstance(right, tuple | list):
-        if not isinstance(got, tuple | list) and not (isinstance(got, np.ndarray) and got.ndim):
-            return False
-        same_length = len(got) == len(right) or isinstance(right, list)
-        return same_length and all(fits(a, b) for a, b in zip(got, right, strict=False))
-    if callable(right):
-        return callable(got)
-    return type(got).__name__ == type(right).__name__ or isinstance(got, type(right))
-
-
-def _shape(value: Any) -> tuple | None:
-    """The shape of an array or of nested lists of numbers; None of anything else."""
-    try:
-        array = np.asarray(value)
-    except ValueError:  # lists of different lengths
-        return None
-    return None if array.dtype == object else array.shape
-
-
-def described(value: Any) -> str:
-    """The form of a value in words; a single number or text as it is."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, np.ndarray) and value.ndim:
-        return f"an array of {len(value)}" if value.ndim == 1 else f"an array of shape {value.shape}"
-    if isinstance(value, tuple) and value:
-        parts = [described(each) for each in value]
-        what = f"each {parts[0]}" if len(set(parts)) == 1 else ", ".join(parts)
-        return f"{len(value)} results ({what})"
-    if isinstance(value, list):
-        return f"a list of {len(value)}"
-    if isinstance(value, dict):
-        return f"a dictionary with the keys {', '.join(map(repr, value))}"
-    if is_number(value):
-        return "a number"
-    return shown(value)
+def _beside(got: Any, right: Any) -> tuple[Any, Any, str]:
+    """What to show of two values, and where. Of arrays that begin alike, that's the first element that differs."""
+    if isinstance(got, np.ndarray) and isinstance(right, np.ndarray) and got.shape == right.shape and got.ndim == 1:
+        different = np.flatnonzero(~np.isclose(got, right, rtol=ROUNDING))
+        if len(different) and different[0] >= SHOWN:
+            first = different[0]
+            return got[first], right[first], f" at {first}"
+    return got, right, ""

@@ -2,9 +2,11 @@
 
 import ast
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from workshop_lib.judge.sources import split
 from workshop_lib.paths import ROOT
 
 Replacement = tuple[str, str]  # (a text of the solution, what a known mistake has in its place)
@@ -23,12 +25,8 @@ class Solution:
 
     def text(self) -> str:
         """The source, after the imports that it needs. Raises ValueError if a text to replace is not there."""
-        text = solution_text(self.notebook, self.name)
-        for old, new in self.replacements:
-            if old not in text:
-                raise ValueError(f"the solution of {self.name} in {self.notebook} has no {old!r}")
-            text = text.replace(old, new)
-        return text
+        source = ROOT / "notebooks" / "source" / f"{self.notebook}.py"
+        return definition(_solved(source), self.name, self.replacements)
 
     def load(self) -> Callable:
         """The function or class itself."""
@@ -43,38 +41,44 @@ def _loaded(solution: Solution) -> Callable:
 
 
 @functools.cache
-def solution_text(notebook: str, name: str) -> str:
-    """The source of the solution of `name`, after those of the notebook's imports that it uses.
+def _solved(source: Path) -> str:
+    """The text of a notebook with its solutions."""
+    return split(source.read_text(encoding="utf-8"), source.name)[1]
 
-    Raises ValueError if the notebook does not define `name` exactly once.
+
+def definition(text: str, name: str, replacements: Sequence[Replacement] = ()) -> str:
+    """The function or class `name` of a notebook's text, with texts in it replaced, after the imports that it needs.
+
+    Raises ValueError if a text to replace is not there, or if `name` is not defined exactly once.
     """
-    text = without_stubs((ROOT / "notebooks" / "source" / f"{notebook}.py").read_text(encoding="utf-8"))
     body = ast.parse(text).body
     found = [each for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name == name]
     if len(found) != 1:
-        raise ValueError(f"{notebook} defines {name} {len(found)} times, not once")
-    used = {node.id for node in ast.walk(found[0]) if isinstance(node, ast.Name)}
+        raise ValueError(f"the notebook defines {name} {len(found)} times, not once")
+    first = min([found[0].lineno, *(decorator.lineno for decorator in found[0].decorator_list)])
+    code = "\n".join(text.split("\n")[first - 1 : found[0].end_lineno])
+    for old, new in replacements:
+        if old not in code:
+            raise ValueError(f"{name} has no {old!r}")
+        code = code.replace(old, new)
+    return with_imports(text, code)
+
+
+def with_imports(text: str, code: str) -> str:
+    """The code after those imports of a notebook's text whose names it uses.
+
+    Other imports may need what a rank should not import, such as Matplotlib.
+    """
+    used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
     imports = []
-    for statement in body:
+    for statement in ast.parse(text).body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
-            bound = {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
-            if bound & used:
+            statement.names = [alias for alias in statement.names if _bound(alias) in used]
+            if statement.names:
                 imports.append(ast.unparse(statement))
-    source = ast.get_source_segment(text, found[0]) or ""
-    decorators = [f"@{ast.unparse(decorator)}" for decorator in found[0].decorator_list]
-    return "\n".join([*imports, *decorators, source])
+    return "\n".join([*dict.fromkeys(imports), code])  # notebooks repeat imports
 
 
-def without_stubs(text: str) -> str:
-    """A notebook's source with the solutions, without the stubs and without the markers around them."""
-    lines = []
-    in_stub = False
-    for line in text.splitlines():
-        marker = line.strip()
-        if marker == "# <stub>":
-            in_stub = True
-        elif marker == "# </stub>":
-            in_stub = False
-        elif not in_stub and marker not in ("# <solution>", "# </solution>"):
-            lines.append(line)
-    return "\n".join(lines) + "\n"
+def _bound(alias: ast.alias) -> str:
+    """The name that an import gives a module or an object."""
+    return alias.asname or alias.name.partition(".")[0]

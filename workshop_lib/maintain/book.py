@@ -26,7 +26,7 @@ import nbformat
 from nbformat import NotebookNode
 from PIL import Image
 
-from workshop_lib import paths
+from workshop_lib import exercises, paths
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting import catalogue, forecast
 from workshop_lib.lessons.zero_and_fsdp import calculator as calculators
@@ -34,6 +34,7 @@ from workshop_lib.lessons.zero_and_fsdp import zero_memory
 from workshop_lib.maintain import execute, generate
 
 BOOK = paths.BUILD / "book"
+UNSOLVED = BOOK / "notebooks"  # as the sources give them, whatever a learner did to those of the checkout
 CELL_TIMEOUT_S = 180.0
 TO_BOOK = re.compile(r"\]\(((?:\.\./)*)book/(?=\w)")  # the start of a link to a page of book/
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
@@ -69,20 +70,19 @@ def digest(notebook: NotebookNode) -> str:
     return hashlib.sha256("\0".join(content).encode()).hexdigest()[:16]
 
 
-def executed(solution: Path, run: bool) -> NotebookNode | None:
-    """The notebook `solution` with its outputs, from an earlier run or, with `run`, from a run now. None if there is no
-    earlier run and `run` is false, or if a cell fails."""
-    kept = BOOK / "executed" / f"{solution.stem}-{digest(nbformat.read(solution, as_version=4))}.ipynb"
-    if not kept.exists() and not run:
+def executed(name: str, solution: NotebookNode, env: dict[str, str] | None) -> NotebookNode | None:
+    """The notebook `solution` with its outputs, from an earlier run or, with `env`, from a run now. None if there is no
+    earlier run and no `env`, or if a cell fails."""
+    kept = BOOK / "executed" / f"{name}-{digest(solution)}.ipynb"
+    if not kept.exists() and env is None:
         return None
     if not kept.exists():
-        output = BOOK / "executed" / solution.name
-        env = {"WORKSHOP_PROFILE": "quick", "WORKSHOP_LEARNER_FILE": str(BOOK / "progress.jsonl")}
-        outcome = execute.run_notebook(solution, output, CELL_TIMEOUT_S, env)
+        output = BOOK / "executed" / f"{name}.ipynb"
+        outcome = execute.run_notebook(exercises.solutions_of(UNSOLVED / output.name), output, CELL_TIMEOUT_S, env)
         print(outcome, flush=True)
         if outcome.error:
             return None
-        for old in kept.parent.glob(f"{solution.stem}-*.ipynb"):
+        for old in kept.parent.glob(f"{name}-*.ipynb"):
             old.unlink()
         output.replace(kept)
     # Readers of the book need not know where the checkout is on this machine.
@@ -126,7 +126,7 @@ def alternative_text(outputs: list[NotebookNode]) -> str:
 def write_pages(names: list[str], pages: Path) -> bool:
     """Write everything that Sphinx reads to `pages`; return whether all of the named notebooks ran."""
     shutil.rmtree(pages, ignore_errors=True)
-    (BOOK / "progress.jsonl").unlink(missing_ok=True)  # left from the runs for an earlier book
+    env = execute.without_learner(UNSOLVED) | {"WORKSHOP_PROFILE": "quick"}
     shutil.copytree(paths.ROOT / "book", pages)
     of_book = {path.name for path in pages.glob("*.md")}
     linked_to = ("assets", "submissions", "tests", "workshop_lib", ".binder", ".devcontainer", ".github")
@@ -140,11 +140,11 @@ def write_pages(names: list[str], pages: Path) -> bool:
         if folder.is_dir():
             add_files(folder)
     whole = True
-    for name in stems():
-        asked, solution = (generate.NOTEBOOKS / folder / f"{name}.ipynb" for folder in ("", "solutions"))
-        ran = executed(solution, run=name in names)
+    for name in generate.chosen(()):
+        asked, solution = generate.pristine(name)
+        ran = executed(name, solution, env if name in names else None)
         whole = whole and not (ran is None and name in names)
-        made = page(name, nbformat.read(asked, as_version=4), nbformat.read(solution, as_version=4), ran)
+        made = page(name, asked, solution, ran)
         for cell in made.cells:
             if cell.cell_type == "markdown":
                 cell.source = links_to_pages(cell.source, pages / "notebooks")
@@ -245,11 +245,6 @@ def build(names: list[str], folder: Path = BOOK) -> int:
     made = subprocess.run([sys.executable, *map(str, command)], check=False).returncode
     print(f"The book is in {os.path.relpath(folder / 'html' / 'index.html')}.")
     return made or 1 - whole
-
-
-def stems() -> list[str]:
-    """The names of the notebooks, in the course's order."""
-    return sorted(path.stem for path in generate.NOTEBOOKS.glob("*.ipynb") if generate.NAMED.fullmatch(path.stem))
 
 
 if __name__ == "__main__":

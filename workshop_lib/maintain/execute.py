@@ -21,7 +21,8 @@ from nbclient.exceptions import CellControlSignal
 
 from workshop_lib import paths
 from workshop_lib.errors import InputError
-from workshop_lib.maintain.generate import NOTEBOOKS, RUN_SECONDS, by_part, chosen
+from workshop_lib.exercises import solutions_of
+from workshop_lib.maintain.generate import NOTEBOOKS, RUN_SECONDS, by_part, chosen, write_pristine
 
 EXECUTED = paths.BUILD / "notebooks"
 CELL_TIMEOUT_S = 300.0
@@ -41,8 +42,10 @@ class Execution:
 
     def __str__(self) -> str:
         name = os.path.relpath(self.notebook, paths.ROOT)
-        if self.cell is None and not self.error:
+        if not self.error:
             return f"{name}: passed in {self.seconds:.1f} s"
+        if self.cell is None:
+            return f"{name}: failed before its first cell, after {self.seconds:.1f} s\n{self.error}"
         code = "\n".join(f"    {line}" for line in self.source.splitlines())
         return f"{name}: failed in cell {self.cell} after {self.seconds:.1f} s\n{code}\n{self.error}"
 
@@ -69,6 +72,17 @@ def run_notebook(
     if not error or not begun:
         return Execution(path, seconds, error=error)
     return Execution(path, seconds, begun[-1] + 1, notebook.cells[begun[-1]].source, error)
+
+
+def without_learner(folder: Path) -> dict[str, str]:
+    """The environment for a run that neither reads nor writes what a learner of this checkout solved or kept.
+
+    Writes the unsolved notebooks into `folder`, where the run's own log is, too.
+    """
+    write_pristine(folder)
+    log = folder / "progress.jsonl"
+    log.unlink(missing_ok=True)
+    return {"WORKSHOP_NOTEBOOKS": str(folder), "WORKSHOP_LEARNER_FILE": str(log)}
 
 
 def _run_cells(notebook, begun: list[int], cell_timeout_s: float, env: dict, folder: Path) -> str:
@@ -114,7 +128,7 @@ def run_all(names: list[str], solutions_alone: bool = False) -> int:
     """
     outcomes = []
     for name in chosen(names):
-        for path in (Path(f"{name}.ipynb"), Path("solutions", f"{name}.ipynb"))[solutions_alone:]:
+        for path in (Path(f"{name}.ipynb"), solutions_of(Path(f"{name}.ipynb")))[solutions_alone:]:
             outcomes.append(run_notebook(NOTEBOOKS / path, EXECUTED / path))
             print(outcomes[-1], flush=True)
             if solutions_alone and not outcomes[-1].error:

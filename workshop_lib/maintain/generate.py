@@ -23,6 +23,7 @@ The first cell's "**Time** …." is replaced by the time that the notebook takes
 
 import argparse
 import ast
+import functools
 import hashlib
 import json
 import os
@@ -31,30 +32,17 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import jupytext
 import nbformat
 
-from workshop_lib import learner, paths
+from workshop_lib import exercises, paths
 from workshop_lib.errors import InputError, WorkshopError
+from workshop_lib.judge.sources import SourceError, split
 
 NOTEBOOKS = paths.ROOT / "notebooks"
-NAMED = re.compile(r"\d\d[a-z]?_\w+")
-MARKER = re.compile(r"( *)# *(</?(?:solution|stub)>) *")
-CELL = re.compile(r"# %%(\s|$)")
-# The markers that may come next in each part of a source, and the part that each of them begins.
-NEXT_PARTS = {
-    "text": {"<solution>": "solution"},
-    "solution": {"<stub>": "stub", "</solution>": "text"},
-    "stub": {"</stub>": "end of the stub"},
-    "end of the stub": {"</solution>": "text"},
-}
-INCOMPLETE = (
-    "this marker doesn't belong to a complete block. In one cell, write '# <solution>', the lines and '# </solution>'. "
-    "A stub goes last inside: '# <stub>', lines that start with '# ', '# </stub>'."
-)
 SOLUTION_OF = re.compile(r"# (\{solution of ([\w.]+)\})")
 TIME = re.compile(r"\*\*Time\*\* [^.]*\.")
 HEADING = re.compile(r"(#+) (.+)")
@@ -63,9 +51,11 @@ SHELL_FILE = re.compile(r"%%writefile \S+\.sh\n")
 EXERCISE_MINUTES = {"warm-up": 5, "normal": 12, "hard": 25}
 EXERCISE = re.compile(rf"Exercise \w+ \(({'|'.join(EXERCISE_MINUTES)})\): ")
 PREDICTION = re.compile(r"(?<![\w.])predict\(")
-YOURS = "your code here"  # part of every cell that a learner is asked to write
+NOTE_ON_SOLUTIONS = (
+    "**These are the solutions.** Your own notebook is [{0}](../{0}.ipynb). Write your answers there, because what you "
+    "run here doesn't count."
+)
 RUN_SECONDS = "run_seconds.json"  # execute.py writes {"core": s, "deeper": s} per solution to this file
-CORE_PATH = ("00", "01", "02", "05", "07", "08")
 # The metadata that JupyterLab writes, so that a notebook which was only opened doesn't count as changed. The version of
 # Python, which differs from machine to machine, is left out by kernel.json in workshop_lib/notebook/jupyter.
 METADATA = {
@@ -81,13 +71,9 @@ METADATA = {
 }
 
 
-class SourceError(InputError):
-    """A notebook source that cannot be used; the message says in which file and line, and why."""
-
-
 def sources(folder: Path = NOTEBOOKS) -> list[Path]:
     """The sources under `folder`, in the order of their numbers."""
-    return sorted(p for p in (folder / "source").glob("*.py") if NAMED.fullmatch(p.stem))
+    return sorted(p for p in (folder / "source").glob("*.py") if exercises.NOTEBOOK.fullmatch(p.stem))
 
 
 def chosen(names: Sequence[str]) -> list[str]:
@@ -96,60 +82,6 @@ def chosen(names: Sequence[str]) -> list[str]:
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"There's no notebook {unknown[0]!r}. There are {', '.join(known)}.")
     return [name for name in known if name in (names or known)]
-
-
-@dataclass
-class SolutionBlock:
-    """A solution, and the stub that a learner gets in its place: their lines, and the indentation of the markers."""
-
-    indent: str
-    solution: list[str] = field(default_factory=list)
-    stub: list[str] = field(default_factory=list)
-
-    def for_learner(self) -> list[str]:
-        """The stub's lines without their "# "."""
-        lines = [re.sub("^( *)# ?", r"\1", line) for line in self.stub]
-        return lines or [f"{self.indent}...  # {YOURS}"]
-
-
-def blocks(text: str, name: str) -> Iterator[str | SolutionBlock]:
-    """The lines of a source, with each marked solution as a SolutionBlock. SourceError names `name` and the line."""
-    part = "text"
-    block = SolutionBlock("")
-    begun = ""  # the place of the block's first marker
-    for number, line in enumerate(text.split("\n"), 1):
-        at = f"{name}:{number}: {line.strip()!r}"
-        if marker := MARKER.fullmatch(line):
-            if marker[2] not in NEXT_PARTS[part]:
-                raise SourceError(f"{at}: {INCOMPLETE}")
-            part = NEXT_PARTS[part][marker[2]]
-            if marker[2] == "<solution>":
-                block = SolutionBlock(marker[1])
-                begun = at
-            elif marker[2] == "</solution>":
-                yield block
-        elif part == "text":
-            yield line
-        elif CELL.match(line):
-            raise SourceError(f"{begun}: {INCOMPLETE}")
-        elif part == "solution":
-            block.solution.append(line)
-        elif line.strip() and (part == "end of the stub" or not line.lstrip().startswith("#")):
-            raise SourceError(f"{at}: a stub comes last, and its lines start with '# '.")
-        elif part == "stub":
-            block.stub.append(line)
-    if part != "text":
-        raise SourceError(f"{begun}: {INCOMPLETE}")
-
-
-def split(text: str, name: str) -> tuple[str, str]:
-    """The text of the learner's notebook and of the solution, from a source. Raises SourceError naming `name`:line."""
-    learner: list[str] = []
-    solution: list[str] = []
-    for each in blocks(text, name):
-        learner += each.for_learner() if isinstance(each, SolutionBlock) else [each]
-        solution += each.solution if isinstance(each, SolutionBlock) else [each]
-    return "\n".join(learner), "\n".join(solution)
 
 
 def with_hints(text: str, name: str) -> str:
@@ -293,35 +225,69 @@ def finished(notebook: nbformat.NotebookNode, time: str = "") -> str:
 def render(folder: Path = NOTEBOOKS) -> dict[Path, str]:
     """The path and content of every notebook that the sources under `folder` should generate."""
     files = {}
-    measured = folder / "source" / RUN_SECONDS
-    run_s = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
     for source in sources(folder):
-        text = source.read_text(encoding="utf-8")
-        check_labels(text, str(source))
-        learner, solution = split(with_hints(text, str(source)), str(source))
-        cells = jupytext.reads(learner, fmt="py:percent").cells
-        time = in_words(efforts(cells, run_s.get(source.stem)))
-        files[folder / f"{source.stem}.ipynb"] = notebook_json(learner, time)
-        elsewhere = solution.replace("](scripts", "](../scripts")
-        files[folder / "solutions" / f"{source.stem}.ipynb"] = notebook_json(elsewhere, time)
+        path = folder / f"{source.stem}.ipynb"
+        files[path], files[exercises.solutions_of(path)] = of_source(source, NOTE_ON_SOLUTIONS.format(source.stem))
     return files
 
 
-def overview(but: str, folder: Path = NOTEBOOKS) -> str:
-    """A Markdown table of all notebooks except for `but`: what each is about, the minutes it says it takes, whether it
-    is on the core path, and how many of its exercises this learner has solved."""
-    solved = {(event["notebook"], event["exercise"]) for event in learner.kept() if event.get("passed")}
+def of_source(source: Path, note: str = "") -> tuple[str, str]:
+    """The learner's notebook and the one with solutions, as files without outputs.
+
+    note: text below the title of the one with solutions.
+    """
+    text = source.read_text(encoding="utf-8")
+    check_labels(text, str(source))
+    learner, solution = split(with_hints(text, str(source)), str(source))
+    measured = source.with_name(RUN_SECONDS)
+    run_s = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
+    time = in_words(efforts(jupytext.reads(learner, fmt="py:percent").cells, run_s.get(source.stem)))
+    if note:
+        solution = re.sub(r"^# # .*$", rf"\g<0>\n#\n# {note}", solution, count=1, flags=re.MULTILINE)
+    return notebook_json(learner, time), notebook_json(solution.replace("](scripts", "](../scripts"), time)
+
+
+@functools.cache
+def _pristine(source: Path) -> tuple[str, str]:
+    return of_source(source)
+
+
+def pristine(name: str) -> tuple[nbformat.NotebookNode, nbformat.NotebookNode]:
+    """The learner's notebook and the one with solutions as the source gives them, whatever became of their files."""
+    asked, solved = _pristine(NOTEBOOKS / "source" / f"{name}.py")
+    return nbformat.reads(asked, as_version=4), nbformat.reads(solved, as_version=4)
+
+
+def write_pristine(folder: Path) -> None:
+    """Write all notebooks into a folder as the sources give them, for runs that must not see a learner's answers."""
+    for source in sources():
+        path = folder / f"{source.stem}.ipynb"
+        for each, text in zip((path, exercises.solutions_of(path)), _pristine(source), strict=True):
+            with paths.replacing(each) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+
+
+def overview(here: str, folder: Path = NOTEBOOKS) -> str:
+    """A Markdown table of all notebooks: what each is about, the minutes it says it takes, whether it is on the core
+    path, and how many of its exercises this learner has solved. `here` is the notebook that shows the table.
+
+    The exercises are those of the sources, because a learner's notebook has a stub less with each answer.
+    """
+    solved = exercises.solved()
     rows = ["| notebook | about | minutes | of which core | | exercises solved |", "|---|---|---|---|---|---|"]
-    for path in sorted(path for path in folder.glob("*.ipynb") if NAMED.fullmatch(path.stem) and path.stem != but):
-        cells = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
-        title = re.search(r"^# (.+)", cells[0])
-        time = TIME.search(cells[0])
+    for name, asked in exercises.by_notebook(folder / "source").items():
+        file = folder / f"{name}.ipynb"
+        if not file.exists():
+            continue
+        first = "".join(json.loads(file.read_text(encoding="utf-8"))["cells"][0]["source"])
+        title = re.search(r"^# (.+)", first)
+        time = TIME.search(first)
         minutes = [int(number) for number in re.findall(r"\d+", time[0] if time else "")]
         of_core = str(minutes[0]) if len(minutes) > 1 else ""
-        place = "**core path**" if path.stem.partition("_")[0] in CORE_PATH else "optional"
-        yours = sum(YOURS in cell for cell in cells)
-        done = f"{min(yours, sum(name == path.stem for name, _ in solved))} of {yours}"
-        row = [f"[{path.stem}]({path.name})", title[1] if title else "", str(sum(minutes)), of_core, place, done]
+        place = "**core path**" if exercises.is_on_core_path(name) else "optional"
+        done = f"{sum((name, exercise) in solved for exercise in asked)} of {len(asked)}"
+        link = name if name == here else f"[{name}]({name}.ipynb)"
+        row = [link, title[1] if title else "", str(sum(minutes)), of_core, place, done]
         rows.append(f"| {' | '.join(row)} |")
     return "\n".join(rows)
 
@@ -339,7 +305,7 @@ def drifted(folder: Path = NOTEBOOKS) -> list[Path]:
     """The generated notebooks that differ from their source, are missing, or have no source any more."""
     files = render(folder)
     there = [*folder.glob("*.ipynb"), *(folder / "solutions").glob("*.ipynb")]
-    orphans = [path for path in there if NAMED.fullmatch(path.stem) and path not in files]
+    orphans = [path for path in there if exercises.NOTEBOOK.fullmatch(path.stem) and path not in files]
     return [path for path, text in files.items() if not _holds(path, text)] + sorted(orphans)
 
 

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import ipywidgets as widgets
-from IPython.display import DisplayHandle, display
+from IPython.display import HTML, DisplayHandle, display
 
 from workshop_lib.notebook import charts
-from workshop_lib.notebook.widgets import answers_while_busy, leave, size
+from workshop_lib.notebook.widgets import answers_while_busy, close, leave, size
 from workshop_lib.ranks.messages import Displayed, Published
 from workshop_lib.ranks.output import Row
 from workshop_lib.ranks.progress import SHARES_OF_LAST_S, TextView, epoch_line
 from workshop_lib.ranks.timeline import timeline
+from workshop_lib.words import duration
 
 SHOW_AFTER_S = 0.7
 REDRAW_EVERY_S = 0.35
@@ -59,10 +60,12 @@ class LiveView(NotebookView):
         super().__init__(n, trains)
         self.box: widgets.VBox | None = None
         self.shown: Any = None  # the DisplayHandle of the box
+        self.below: Any = None  # the DisplayHandle of what stays for the next day
         self.news = False
         self.next_redraw_s = 0.0
         self.being_written = ""
         self.elapsed_s = 0.0
+        self.first_seen: tuple[float, int] | None = None  # the time and the number of steps when the first were done
         self.running = list(range(n))
 
     def unfinished(self, lines: list[str]) -> None:
@@ -72,6 +75,8 @@ class LiveView(NotebookView):
         self.news |= self.progress.take(data)
         self.elapsed_s = elapsed_s
         self.running = running
+        if self.first_seen is None and self.progress.done:
+            self.first_seen = elapsed_s, self.progress.done
         if self.box is None:
             if not running or (self.progress.info is None and elapsed_s < SHOW_AFTER_S):
                 return
@@ -95,15 +100,17 @@ class LiveView(NotebookView):
         self.strips = widgets.HTML()
         if self.trains:  # reserve room: otherwise the page would jump at the first step
             self.curves.value = charts.room(self.n)
-        rows = [widgets.HBox([self.meter, self.button]), self.status, self.lines, self.curves, self.strips]
+        # The button comes first, because the bar beside it appears only once the number of steps is known.
+        rows = [widgets.HBox([self.button, self.meter]), self.status, self.lines, self.curves, self.strips]
         self.box = widgets.VBox(rows)
         self.box.add_class("workshop-dashboard")
         self.shown = display(self.box, display_id=True)
+        self.below = display(HTML(""), display_id=True)
 
     def _stop(self, button) -> None:
-        self.stop_requested = True
-        button.disabled = True
-        button.description = "Stopping"
+        if self.running:
+            self.stop_requested = True
+            button.description = "Stopping"  # not disabled, because a disabled button loses the keyboard's focus
 
     def _redraw(self) -> None:
         progress = self.progress
@@ -128,6 +135,10 @@ class LiveView(NotebookView):
     def _status(self, state: str) -> str:
         step = self.progress.step
         parts = [f"{self.elapsed_s:.0f} s"]
+        if self.running and not step and (self.trains or self.progress.phase):
+            parts.append(self.progress.phase or "starting")
+        if self.running and (left_s := self._time_left_s()) is not None:
+            parts.append(f"about {duration(left_s)} left")
         if step:
             epochs = self.progress.info["epochs"]
             parts.append(f"epoch {step['epoch']} of {epochs}, step {step['step']} of {step['steps_per_epoch']}")
@@ -135,6 +146,16 @@ class LiveView(NotebookView):
         if self.progress.epochs:
             parts.append(f"test accuracy {self.progress.epochs[-1]['test_accuracy']:.2%}")
         return " · ".join([*parts, state])
+
+    def _time_left_s(self) -> float | None:
+        """The time that the rest of the run takes at the pace so far; None until there has been a pace for a second."""
+        if self.first_seen is None:
+            return None
+        since_s = self.elapsed_s - self.first_seen[0]
+        steps = self.progress.done - self.first_seen[1]
+        if since_s < 1 or steps <= 0:
+            return None
+        return since_s * (self.progress.total - self.progress.done) / steps
 
     def _end(self) -> str:
         """How the training ended, in a few words. Ranks that have not finished by now are no longer waited for."""
@@ -147,10 +168,24 @@ class LiveView(NotebookView):
     def close(self) -> None:
         if self.box is not None:
             self._redraw()
-            drawn = [self._status(self._end()), self.curves.value, self.strips.value] if self.progress.curve else []
-            leave(self.shown, self.box, "".join(f"<div>{each}</div>" for each in drawn))
+            self._leave()
         for row in self.progress.epochs:
             print(epoch_line(row))
+
+    def _leave(self) -> None:
+        """Leave the curves of a training, and the button that was pressed, with the focus on it."""
+        end = self._end()
+        self.running = []
+        if not self.progress.curve and not self.stop_requested:
+            self.shown.update(HTML(""))
+            close(self.box)
+            return
+        self.button.description = f"{end.capitalize()} ✓" if end in ("stopped", "done") else "Ended"
+        self.button.icon = ""
+        self.button.button_style = ""
+        self.status.value = self._status(end)
+        drawn = [self.status.value, self.curves.value, self.strips.value]
+        leave(self.below, "".join(f"<div>{each}</div>" for each in drawn))
 
 
 def bundle(row: Row) -> dict[str, str]:

@@ -2,17 +2,21 @@
 
 import html
 import math
+import statistics
+from collections.abc import Iterable
 
 import ipywidgets as widgets
-from IPython.display import display
+from IPython.core.getipython import get_ipython
+from IPython.display import HTML, display
 
 from workshop_lib import learner
 from workshop_lib.errors import InputError
-from workshop_lib.notebook import figures
+from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.widgets import answers_while_busy, has_widgets, leave, size
 
-MEASURED = figures.Look(figures.BLUE, "")
-GUESS = figures.Look(figures.YELLOW, "//")
+MEASURED = figures.Look(palette.BLUE, "")
+GUESS = figures.Look(palette.YELLOW, "//")
+STOPPED = "nothing: stopped before the first test"
 
 
 class Question:
@@ -31,6 +35,10 @@ class Question:
         self.unit = unit
         self.value: float | None = None
 
+    def asks_the_same_as(self, other: "Question") -> bool:
+        mine, others = ((each.question, each.low, each.high, each.unit) for each in (self, other))
+        return mine == others
+
     def commit(self, value: float) -> None:
         """Make `value` the guess. Only the first guess counts."""
         if self.value is None:
@@ -39,31 +47,48 @@ class Question:
 
     def _keep(self, measured: float | None = None) -> None:
         if self.value is not None:
-            learner.keep(learner.Prediction(self.question, self.unit, self.value, measured))
+            learner.keep(learner.Prediction(self.question, self.unit, self.value, measured, self.low, self.high))
 
-    def compare(self, measured: float, spread: tuple[float, float] | None = None) -> figures.RecordFigure:
-        """A figure of the guess and the measurement. `spread` is the lowest and the highest measurement."""
+    def compare(
+        self, measured: float | Iterable[float] | None, spread: tuple[float, float] | None = None
+    ) -> figures.RecordFigure:
+        """A figure of the guess and the measurement. `spread` is the lowest and the highest measurement.
+
+        Of several measurements, it shows the median and the spread. `measured` is None, or has no numbers, if the run
+        was stopped before there was anything to measure; the figure then says so.
+        """
+        if isinstance(measured, Iterable):
+            values = [float(value) for value in measured]
+            measured = statistics.median(values) if values else None
+            spread = (min(values), max(values)) if values else None
         self._keep(measured)
-        rows = [("measured", measured, MEASURED, spread or (measured, measured))]
+        if measured is None:
+            rows = [("measured", 0.0, MEASURED, (0.0, 0.0), STOPPED)]
+        else:
+            rows = [("measured", measured, MEASURED, spread or (measured, measured), self._with_unit(measured))]
         if self.value is not None:
-            rows.append(("your guess", self.value, GUESS, (self.value, self.value)))
-        longest = max(self.high, *(max(value, high) for _, value, _, (_, high) in rows))
+            rows.append(("your guess", self.value, GUESS, (self.value, self.value), self._with_unit(self.value)))
+        longest = max(self.high, *(max(value, high) for _, value, _, (_, high), _ in rows))
         return self._draw(rows, longest)
 
     @figures.styled
     def _draw(self, rows: list[tuple], longest: float) -> figures.RecordFigure:
         caption = "no guess was made" if self.value is None else ""
-        figure, axes = figures.new_figure(self.question, caption, size_inches=(9, 1.3 + 0.5 * len(rows)))
-        for at, (_, value, look, (low, high)) in enumerate(rows):
+        height = 1.3 + 0.5 * len(rows) + 0.3 * (len(self.question) // 60)
+        figure, axes = figures.new_figure(self.question, caption, size_inches=(9, height))
+        for at, (_, value, look, (low, high), text) in enumerate(rows):
             figures.draw_bar(axes, at, 0, value, look, 0.62)
             if high > low:
                 bars = [[max(value - low, 0)], [max(high - value, 0)]]
-                axes.errorbar(value, at, xerr=bars, fmt="none", ecolor=figures.INK)
-            figures.write_beside(axes, max(value, high), at, f"{_number(value)} {self.unit}".strip())
+                axes.errorbar(value, at, xerr=bars, fmt="none", ecolor=palette.INK)
+            figures.write_beside(axes, max(value, high), at, text)
         axes.set_xlim(min(0, self.low), longest)  # the longest bar ends the axis; its number stands to the right
         figures.name_rows(axes, (row[0] for row in rows))
         axes.set_xlabel(self.unit)
         return figure
+
+    def _with_unit(self, value: float) -> str:
+        return f"{_number(value)} {self.unit}".strip()
 
     def _ipython_display_(self) -> None:
         if has_widgets():
@@ -74,43 +99,76 @@ class Question:
     def _show_widget(self) -> None:
         """Show a slider at its lowest end, which the learner must move before committing: it suggests no guess.
 
-        On commit, plain HTML with the guess replaces the slider. It is still there when the notebook is opened again.
+        What they committed stays as plain HTML, too, so it is still there when the notebook is opened again.
         """
+        question = f"<b>Your prediction:</b> {html.escape(self.question)}"
+        if self.value is not None:
+            display(HTML(self._committed(question, self.value)))
+            return
         step = 10 ** math.floor(math.log10((self.high - self.low) / 50))
         digits = max(0, -math.floor(math.log10(step)))
-        shape = {"min": self.low, "max": self.high, "step": step, "description": self.unit}
+        shape = {"min": self.low, "max": self.high, "step": step}
         slider = widgets.FloatSlider(self.low, **shape, readout_format=f".{digits}f")
         slider.continuous_update = False  # otherwise the slider's last message could arrive after the button's
-        slider.layout.width = size(32)
-        button = widgets.Button(description="Commit", icon="lock", disabled=True, tooltip="Move the slider first")
+        slider.layout.width = "auto"
         slider.add_class("workshop-unset")
+        slider.add_class("workshop-guess")
+        track = widgets.VBox([slider, widgets.HTML(self._scale())], layout=widgets.Layout(width=size(36)))
+        unit = widgets.HTML(html.escape(self.unit))
+        button = widgets.Button(description="Commit", icon="lock", disabled=True, tooltip="Move the slider first")
         button.add_class("workshop-commit")
-        question = f"<b>Your prediction:</b> {html.escape(self.question)}"
-        box = widgets.VBox([widgets.HTML(question), widgets.HBox([slider, button])])
+        box = widgets.VBox([widgets.HTML(question), widgets.HBox([track, unit, button])])
 
         def move(_):
             button.disabled = False
             button.tooltip = ""
             slider.remove_class("workshop-unset")
 
-        def commit(_=None):
+        def commit(_):
+            self.commit(slider.value)
             value = slider.value if self.value is None else self.value
-            self.commit(value)
-            guess = f"{_number(value)} {html.escape(self.unit)}".strip()
-            leave(shown, box, f"{question}<br><b>{guess}</b> (committed)")
+            slider.value = value
+            slider.disabled = True
+            button.description = "Committed ✓"  # not disabled, because a disabled button loses the keyboard's focus
+            button.icon = ""
+            leave(below, self._committed(question, value))
 
         slider.observe(move, "value")
         button.on_click(commit)
         for widget in (slider, button):
             answers_while_busy(widget)
-        shown = display(box, display_id=True)
-        if self.value is not None:
-            commit()
+        display(box)
+        below = display(HTML(""), display_id=True)
+
+    def _committed(self, question: str, value: float) -> str:
+        return f"{question}<br><b>{html.escape(self._with_unit(value))}</b> (committed)"
+
+    def _scale(self) -> str:
+        """The ends of the slider, and zero if it lies between them, as HTML to be shown below the slider."""
+        ends = {self.low: self._with_unit(self.low), self.high: self._with_unit(self.high)}
+        if self.low < 0 < self.high:
+            ends[0.0] = "0"
+        marks = []
+        for value, text in ends.items():
+            # A text is shifted left by as much of its own width as it lies along the track, so it ends where that does.
+            along = 100 * (value - self.low) / (self.high - self.low)
+            place = f"left: {along:g}%; transform: translateX(-{along:g}%)"
+            marks.append(f'<span style="{place}">{html.escape(text)}</span>')
+        return f'<div class="workshop-scale">{"".join(marks)}</div>'
 
 
 def predict(question: str, low: float, high: float, unit: str = "") -> Question:
-    """Ask for a guess between low and high. Call it in the last line of a cell, and `compare` the result later."""
-    return Question(question, low, high, unit)
+    """Ask for a guess between low and high. Call it in the last line of a cell, and `compare` the result later.
+
+    If the cell runs again after its guess was committed, this returns the same question, still with that guess: with
+    the focus on "Committed", Shift+Enter runs the cell again on the way to the next one.
+    """
+    asked = Question(question, low, high, unit)
+    shell = get_ipython()
+    for known in list(shell.user_ns.values()) if shell else ():
+        if isinstance(known, Question) and known.value is not None and known.asks_the_same_as(asked):
+            return known
+    return asked
 
 
 def _number(value: float) -> str:

@@ -34,14 +34,15 @@ def answers_while_busy(widget: ipywidgets.Widget) -> ipywidgets.Widget:
     return widget
 
 
-def leave(shown: DisplayHandle, widget: ipywidgets.Widget, content: str) -> None:
-    """Replace the `shown` widget by HTML.
+def leave(place: DisplayHandle, content: str) -> None:
+    """Show `content`, which is HTML, in a place that was displayed below a widget.
 
-    A widget needs its kernel, so a notebook that is opened again the next day would show nothing in its place.
+    A widget needs its kernel, so a notebook that is opened again the next day shows nothing of it, but it shows this.
+    While the widget lives, custom.css hides what it repeats. The widget itself stays: it may have the keyboard's focus,
+    and if that were lost, Shift+Enter would do nothing.
     """
     style = "font-size: var(--jp-content-font-size1)"
-    shown.update(HTML(content and f'<div style="{style}">{content}</div>'))
-    close(widget)
+    place.update(HTML(content and f'<div class="workshop-left" style="{style}">{content}</div>'))
 
 
 def close(widget: ipywidgets.Widget) -> None:

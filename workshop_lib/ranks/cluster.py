@@ -275,7 +275,7 @@ class Ranks:
         # engine.prepare changes to the learner's folder later.
         places = [f"--profile-dir={self.folder}", f"--work-dir={self.folder}"]
         scratch.sweep()
-        self._scratch = scratch.Scratch(self._set_id, one_host=not plan.elsewhere)
+        self._scratch = scratch.Scratch(self._set_id, one_host=plan.one_host)
         settings = self._scratch.settings | {
             processes.VARIABLE: processes.mark(self._set_id),
             "WORKSHOP_LAUNCHER": "engines",
@@ -283,7 +283,7 @@ class Ranks:
             "PYTHONPATH": mpi.python_path(),
             "IPYTHONDIR": str(self.folder),
         }
-        environment = mpi.rank_environment(plan.settings | settings, not plan.elsewhere)
+        environment = mpi.rank_environment(plan.settings | settings, plan.one_host)
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
         record = [*processes.SUPERVISOR, "--record", str(self.folder), "--"]
         connection = [f"--IPEngine.url_file={self.folder / folders.CONNECTION}", "--IPEngine.wait_for_url_file=180"]

@@ -49,6 +49,7 @@ class Launch:
 
     command: list[str]
     settings: dict[str, str]
+    one_host: bool  # whether all ranks are on this host
     elsewhere: bool  # whether anything outside this host must reach the controller
     engine_options: list[str]
 
@@ -65,7 +66,7 @@ def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Laun
     settings = mpi.environment(threads, bind, one_host)
     if allocation is None or own_words:
         hosts = allocation.hosts if allocation else ()
-        return Launch([*words, "-n", str(n)], settings, own_words, _way_back(hosts))
+        return Launch([*words, "-n", str(n)], settings, one_host, own_words, _way_back(hosts))
     kind = flavor(tuple(words))
     per_node = max(allocation.ranks_per_node(), math.ceil(n / len(allocation.hosts)))
     chosen = command(kind, words, n, per_node, threads, bind, allocation.hosts)
@@ -85,7 +86,7 @@ def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Laun
         chosen += [word for name in names for word in ("-x", name)]
     # Notebooks on a login node attach to a scheduler's job, even if the job has only one node.
     elsewhere = allocation.elsewhere or allocation.job_id is not None
-    return Launch(chosen, settings, elsewhere, _way_back(allocation.hosts))
+    return Launch(chosen, settings, one_host, elsewhere, _way_back(allocation.hosts))
 
 
 def _way_back(hosts: tuple[str, ...]) -> list[str]:

@@ -31,13 +31,16 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
     Processes that killed notebooks left behind on this machine are ended first. Prints a warning if other programs
     leave the ranks too few cores.
     With WORKSHOP_ATTACH=1, the ranks are those that `workshop engines start` holds, for instance in a job. They are
-    restarted if their number is not `n`. In this way, a notebook runs unchanged on a login node.
+    restarted if their number is not `n`. In this way, a notebook runs unchanged on a login node. Their threads and
+    binding stay as they are, and a sentence says so if the call asks for others.
     Raises InputError for a bad argument, and RankError if the ranks do not come up within a minute (three minutes if
     there are other nodes).
     """
     if n is not None:
         check_number(n)
     if os.environ.get(ATTACH, "0") != "0":
+        if threads_per_rank is not None or bind != "none":
+            print(f"{ATTACH} is set, so threads_per_rank and bind are those of the ranks' holder.", file=sys.stderr)
         return _start_attached(n)
     environment.unpin()
     job = allocation.find()

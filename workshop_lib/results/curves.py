@@ -156,10 +156,11 @@ def weak_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFrame:
 
     Raises RecordError if a curve has no 1-rank run, or if the samples per rank differ.
     """
-    if frame["samples_per_rank"].isna().any():
+    runs = _finished(frame)
+    if runs["samples_per_rank"].isna().any():
         raise RecordError("weak scaling needs runs with `train_samples`: samples per rank × ranks.")
-    points = _against_one_rank(throughput(frame, same, work="samples_per_rank"), same)
-    samples = points["world_size"] * frame["samples_per_rank"].iloc[0]
+    points = _against_one_rank(throughput(runs, same, work="samples_per_rank"), same)
+    samples = points["world_size"] * runs["samples_per_rank"].iloc[0]
     speeds = {"": "samples_per_s", "_min": "samples_per_s_max", "_max": "samples_per_s_min"}
     seconds = {f"epoch_s{end}": samples / points[speed] for end, speed in speeds.items()}
     return points.assign(**seconds, first_epoch_s=samples / points["first_epoch_samples_per_s"])

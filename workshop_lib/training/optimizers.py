@@ -64,8 +64,9 @@ def layer_rate(weights: torch.Tensor, gradient: torch.Tensor, group: dict) -> to
     weights_norm = norm(weights)
     gradient_norm = norm(gradient)
     rate = group["trust"] * weights_norm / (gradient_norm + group["weight_decay"] * weights_norm)
-    rate = _or_one(rate, weights_norm, gradient_norm)
-    return (rate / group["lr"]).clamp(max=1.0) if group["clip"] else rate
+    if group["clip"]:
+        rate = (rate / group["lr"]).clamp(max=1.0)
+    return _or_one(rate, weights_norm, gradient_norm)
 
 
 def _or_one(rate: torch.Tensor, a_norm: torch.Tensor, b_norm: torch.Tensor) -> torch.Tensor:

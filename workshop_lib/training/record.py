@@ -39,7 +39,7 @@ class EpochRow(TypedDict):
     test_loss: float | None
     test_accuracy: float
     lr: float
-    communication_s: float | None  # mean over the ranks; None if communication overlaps with computing
+    communication_s: float | None  # mean over the ranks; None unless averaging is a step of its own
 
 
 class RunSetup(TypedDict):

@@ -16,7 +16,7 @@ from workshop_lib.data import mnist, shard, stage
 from workshop_lib.errors import WorkshopError
 from workshop_lib.training import KINDS, backends, checkpoint, flops, memory, record, schedules
 from workshop_lib.training import world as worlds
-from workshop_lib.training.backends.base import Backend
+from workshop_lib.training.backends.base import Backend, CollectiveSpan, StepResult
 from workshop_lib.training.callbacks import RunInfo, StepEvent, StepValues, Tracer, methods_of
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.record import EpochRow, RunError, RunRecord
@@ -37,12 +37,15 @@ def train(
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     memory.keep_freed_memory()
+    hooks = methods_of(callbacks)
     if backend is not None:
-        return Trainer(options, backend, methods_of(callbacks)).run()
+        return Trainer(options, backend, hooks).run()
+    for hook in hooks["on_phase"]:
+        hook(f"starting the backend {options.backend}")
     world = world or worlds.detect()
     backend = backends.create(options.backend, world, worlds.choose_device(options.device, world), options.comm)
     try:
-        return Trainer(options, backend, methods_of(callbacks)).run()
+        return Trainer(options, backend, hooks).run()
     finally:
         backend.close()
 
@@ -58,14 +61,15 @@ class Trainer:
         self.device = backend.device
         self.record = record.start(options, backend)
         memory.reset_peak(self.device)
+        self.call_hooks("on_phase", "reading MNIST")
         self.data_dir: str | Path | None = options.data_dir
         if os.environ.get(stage.VARIABLE):  # set on all ranks or on none: they must all call all_succeed
             self.all_succeed(self.stage_data)
         self.all_succeed(self.load_data)
         self.plan_steps()
         self.must_match = checkpoint.must_match(options, self.world.world_size, self.train_size, backend.framework)
-        if path := options.checkpoint:
-            self.on_rank_0(lambda: checkpoint.require_place(path))
+        if options.checkpoint is not None:
+            self.on_rank_0(checkpoint.require_place, options.checkpoint)
         self.learner = backend.learner(options, *self.splits)
         self.total_seconds = 0.0  # training and evaluation on the slowest rank
         self.start_epoch(1)
@@ -73,14 +77,14 @@ class Trainer:
             self.resume()
         self.stop_is_possible = any(backend.allgather(bool(hooks["should_stop"])))
 
-    def all_succeed(self, action: Callable[[], Result]) -> Result:
-        """Call `action` on this rank and return its result. All ranks call it, and it blocks.
+    def all_succeed(self, action: Callable[[], None]) -> None:
+        """Call `action` on this rank. All ranks call it, and it blocks.
 
         If the action fails on any rank, every rank raises: its own error where the action failed, else RunError.
         """
         error = None
         try:
-            result = action()
+            action()
         except Exception as caught:  # raised below, once all ranks know of it
             error = caught
         errors = self.backend.allgather(error and f"{type(error).__name__}: {error}")
@@ -89,24 +93,27 @@ class Trainer:
         for rank, text in enumerate(errors):
             if text is not None:
                 raise RunError(f"rank {rank} could not go on: {text}")
-        return result
 
-    def on_rank_0(self, action: Callable[[], Result]) -> Result:
-        """Call `action` on rank 0 only and return its result on every rank. All ranks call it, and it blocks.
+    def on_rank_0(self, action: Callable[..., Result], *arguments) -> Result:
+        """Call `action` with these arguments on rank 0, and return its result on every rank.
 
-        If the action raises a WorkshopError, all ranks raise that error.
+        All ranks call it, and it blocks. If the action raises a WorkshopError, all ranks raise that error. After any
+        other error, the other ranks raise RunError.
         """
-
-        def attempt():
-            try:
-                return action(), None
-            except WorkshopError as error:
-                return None, error
-
-        outcome = self.all_succeed(lambda: attempt() if self.world.rank == 0 else None)
-        result, error = self.backend.allgather(outcome)[0]
-        if error is not None:
-            raise error
+        if self.world.rank > 0:
+            result, error = self.backend.allgather(None)[0]
+            if error is not None:
+                raise error
+            return result
+        try:
+            result = action(*arguments)
+        except WorkshopError as error:
+            self.backend.allgather((None, error))
+            raise
+        except Exception as error:
+            self.backend.allgather((None, RunError(f"rank 0 could not go on: {type(error).__name__}: {error}")))
+            raise
+        self.backend.allgather((result, None))
         return result
 
     def stage_data(self) -> None:
@@ -154,6 +161,7 @@ class Trainer:
         return min(whole, self.options.max_steps or whole) - self.steps_done
 
     def run(self) -> RunRecord:
+        self.call_hooks("on_phase", "taking the first step")
         self.tracer = Tracer(self.backend)
         self.call_hooks("on_start", self.info())
         stopped = False
@@ -199,15 +207,15 @@ class Trainer:
 
     def train_epoch(self) -> bool:
         """Train to the end of this epoch or to max_steps. Returns True if a callback ended the run early."""
-        if self.backend.communication_s is not None:
-            self.backend.communication_s = 0.0
+        self.communication_s: float | None = None
         self.samples = 0
         stopped = False
         self.backend.allgather(None)  # a barrier, so that all ranks' clocks start together
         self.epoch_start = self.step_start = time.perf_counter()
         for indices, n_global, lr in self.steps():
-            loss = self.learner.step(indices, n_global, lr)  # forward, backward, average, update
-            if stopped := self.after_step(loss, len(indices), n_global, lr):  # callbacks, stop button, trace
+            result = self.learner.step(indices, n_global, lr)  # forward, backward, average, update
+            stopped = self.after_step(result, len(indices), n_global, lr)  # callbacks, stop button, trace
+            if stopped:
                 break
         self.learner.sums()  # waits until a GPU has done all steps
         seconds = max(self.backend.allgather(time.perf_counter() - self.epoch_start))
@@ -235,15 +243,18 @@ class Trainer:
                 schedules.lr_at(step, total, self.peak_lr, self.warmup_steps, options.decay, self.warmup_lr),
             )
 
-    def after_step(self, loss: SupportsFloat, n_local: int, n_global: int, lr: float) -> bool:
+    def after_step(self, result: StepResult, n_local: int, n_global: int, lr: float) -> bool:
         """Count the step and report it. Returns whether the ranks agree to stop before the run's end."""
         self.step += 1
         self.lr = lr
         self.samples += n_global
-        span = self.backend.averaging_span
-        collectives = [] if span is None else [span]
+        collectives = []
+        if result.averaging is not None:
+            collectives.append(result.averaging)
+            start, end = result.averaging
+            self.communication_s = (self.communication_s or 0.0) + end - start
         if self.hooks["on_step"]:
-            self.report_step(loss, n_local)
+            self.report_step(result.loss_sum, n_local)
         stop = self.stop_is_possible and self.ranks_agree_to_stop(collectives) and self.steps_left > 0
         self.step_start = self.tracer.add(self.steps_done, self.step_start, collectives)
         return stop
@@ -263,7 +274,7 @@ class Trainer:
         }
         self.call_hooks("on_step", StepEvent(values, later))
 
-    def ranks_agree_to_stop(self, collectives: list[tuple[float, float]]) -> bool:
+    def ranks_agree_to_stop(self, collectives: list[CollectiveSpan]) -> bool:
         if self.step % STEPS_BETWEEN_STOP_CHECKS and self.step != self.steps_per_epoch:
             return False
         asked = any(hook() for hook in self.hooks["should_stop"])
@@ -280,8 +291,8 @@ class Trainer:
         loss, accuracy, samples = record.over_ranks("training", self.learner.sums(), whole, self.backend)
         test_loss, test_accuracy, _ = record.over_ranks("test", self.learner.evaluate(), self.test_size, self.backend)
         communication_s = None
-        if self.backend.communication_s is not None:
-            communication_s = float(np.mean(self.backend.allgather(self.backend.communication_s)))
+        if self.communication_s is not None:
+            communication_s = float(np.mean(self.backend.allgather(self.communication_s)))
         self.total_seconds += max(self.backend.allgather(time.perf_counter() - start))
         row: EpochRow = {
             "epoch": self.epoch,
@@ -316,12 +327,12 @@ class Trainer:
             "model": shared["model"],
             "optimizer": shared["optimizer"],
         }
-        self.on_rank_0(lambda: checkpoint.write(path, state))
+        self.on_rank_0(checkpoint.write, path, state)
 
     def resume(self) -> None:
         """Continue from where the checkpoint was written. Rank 0 reads it for all ranks."""
         path = str(self.options.checkpoint)
-        state = self.on_rank_0(lambda: checkpoint.read(path, self.must_match))
+        state = self.on_rank_0(checkpoint.read, path, self.must_match)
         self.epoch = state["epoch"]
         self.step = state["step"]
         self.epoch_seconds = state["epoch_seconds"]

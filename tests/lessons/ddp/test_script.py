@@ -14,35 +14,33 @@ from workshop_lib.paths import SCRIPTS
 pytestmark = [pytest.mark.lesson("05"), pytest.mark.usefixtures("healthy")]
 
 FINISHED = (SCRIPTS / "ddp.py").read_text(encoding="utf-8")
-SAVES = "    if rank == 0:\n"
-REDUCE = "    distributed.all_reduce(right)\n"
-PICK = ".reshape(steps, size, 64)[:, rank]"
+SAVES = "        if rank == 0:\n"
+REDUCE = "        dist.all_reduce(right)\n"
+LOADER = "DataLoader(train, BATCH, sampler=sampler, drop_last=True)"
+SAMPLER = "DistributedSampler(train, seed=1)"
+OWN_TESTS = "Subset(test, range(rank, len(test), size))"
 WRONG = {
-    "the same images": ([(PICK, PICK.replace("rank", "0"))], script.SAME_HINT),
-    "whole epochs": (
-        [("steps = args.images // (64 * size)", "steps = args.images // 64 // size**2")],
-        script.STEPS_HINT,
-    ),
-    "steps overlap": ([(PICK, ".reshape(steps, size, 64)[0 * np.arange(steps), rank]")], script.AGAIN_HINT),
+    "the same images": ([(SAMPLER, "DistributedSampler(train, size, 0, seed=1)")], script.SAME_HINT),
+    "a seed per rank": ([(SAMPLER, "DistributedSampler(train, seed=rank)")], script.SAME_HINT),
+    "no sampler": ([(LOADER, "DataLoader(train, BATCH, shuffle=True, drop_last=True)")], script.STEPS_HINT),
+    "one order": ([("        sampler.set_epoch(epoch)", "        sampler.set_epoch(1)")], script.ORDER_HINT),
     "not wrapped": ([("(ddp(images", "(model(images")], script.APART_HINT),
-    "all test everything": (
-        [("test_images[rank::size]", "test_images"), ("test_labels[rank::size]", "test_labels")],
-        script.TESTED_HINT,
-    ),
+    "all test everything": ([(OWN_TESTS, "test")], script.TESTED_HINT),
     "counts not added up": ([(REDUCE, "")], script.SHARE_HINT),
-    "all print and save": ([(SAVES, "    if True:\n")], script.ALL_PRINT_HINT),
-    "all save": ([(SAVES, "    if True:\n"), ("        print(", "        rank or print(")], script.ALL_SAVE_HINT),
-    "nobody saves": (
-        [("        args.out.with_suffix", "        args.epochs or args.out.with_suffix")],
-        script.NOT_SAVED_HINT,
-    ),
+    "all print and save": ([(SAVES, "        if True:\n")], script.ALL_PRINT_HINT),
+    "all save": ([(SAVES, "        if True:\n"), (" print(", " rank or print(")], script.ALL_SAVE_HINT),
+    "nobody saves": ([("            save(", "            print(")], script.NOT_SAVED_HINT),
     "the wrapper's names": ([("model.state_dict()", "ddp.state_dict()")], script.WRAPPED_HINT),
 }
 RIGHT = {
     "finished": [],
-    "in blocks": [(PICK, ".reshape(size, steps, 64)[rank]")],
+    "in blocks": [
+        (SAMPLER, "torch.utils.data.RandomSampler(range(rank * len(train) // size, (rank + 1) * len(train) // size))"),
+        (LOADER, "DataLoader(Subset(train, sampler.data_source), BATCH, shuffle=True, drop_last=True)"),
+        ("        sampler.set_epoch(epoch)", "        "),
+    ],
     "the wrapper everywhere": [
-        ("ddp = nn", "model = nn"),
+        ("ddp = Dist", "model = Dist"),
         ("(ddp(", "(model("),
         ("model.state_dict()", "model.module.state_dict()"),
     ],
@@ -86,25 +84,27 @@ def parts(solved: bool) -> str:
 
 def test_the_parts_of_the_solution_make_the_finished_script():
     def code(text: str) -> list[str]:
-        return [line.split("  #")[0] for line in text.splitlines()[1:]]
+        lines = [line.split("  #")[0].rstrip() for line in text.splitlines()[1:]]
+        return [line for line in lines if line]
 
     assert code(script.filled(parts(solved=True))) == code(FINISHED)
 
 
 def test_the_stub_is_the_script_for_one_process_and_not_solved_yet(tmp_path):
-    one_process = (SCRIPTS / "one_process.py").read_text(encoding="utf-8")
-    lines = [line.split("  #")[0] for line in script.filled(parts(solved=False)).splitlines()]
-    given = ["from torch import distributed, nn", "...", "distributed.destroy_process_group()"]
-    given += [line for line in lines if line.startswith("torch.cuda.set_device")]
-    known = [line.split("  #")[0] for line in one_process.splitlines()]
-    assert [line for line in lines if line not in given] == [line for line in known if line != "from torch import nn"]
+    def main(text: str) -> list[str]:
+        return [line.split("  #")[0] for line in text.partition(script.MAIN)[2].splitlines()]
+
+    known = main((SCRIPTS / "one_process.py").read_text(encoding="utf-8"))
+    lines = main(script.filled(parts(solved=False)))
+    given = ["    ...", "    device = join()", script.LAST.rstrip()]
+    assert [line for line in lines if line not in given] == [line for line in known if "device = " not in line]
     (tmp_path / "changes.py").write_text(parts(solved=False))
     assert script.script(tmp_path / "changes.py").passed is None
     assert script.own_or_finished(tmp_path / "changes.py") == SCRIPTS / "ddp.py"
 
 
 def test_a_script_that_ends_itself_is_an_error_of_the_learners_on_a_rank_that_goes_on():
-    text = (SCRIPTS / "one_process.py").read_text(encoding="utf-8").replace("steps = args.images // 64", "steps = 1")
+    text = (SCRIPTS / "one_process.py").read_text(encoding="utf-8").replace("steps = len(loader)", "steps = 1")
     error = observe_one(None, script.observe_script, partial(str, text))
     assert "InputError: --images 640 is too few" in str(error)
 
@@ -120,10 +120,11 @@ def test_a_right_script_is_kept(tmp_path, team):
     changes = tmp_path / "changes.py"
     changes.write_text(parts(solved=True))
     assert script.script(changes).passed is True
-    assert script.own_or_finished(changes).read_text().endswith("distributed.destroy_process_group()\n")
+    assert script.own_or_finished(changes).read_text().endswith(script.LAST + script.END + "    main()\n")
+    assert (tmp_path / "mnist_data.py").exists(), "so that it starts from there"
 
 
 def test_the_difference_of_two_scripts_is_shown_without_what_they_share():
     text = diff("one_process.py", "ddp.py").data
-    assert "\n+ddp = nn.parallel.DistributedDataParallel(" in text
+    assert "\n+    ddp = DistributedDataParallel(model)\n" in text
     assert "optimizer.step()" not in text

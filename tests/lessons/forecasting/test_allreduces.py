@@ -1,25 +1,13 @@
 """The hand-written allreduces on 1 to 9 ranks: values, bytes, messages and rounds, as documented."""
 
-import json
-from pathlib import Path
-
+import numpy as np
 import pytest
-from training.launching import run_script
+from fake_mpi_ranks import run_on_threads
 
 from workshop_lib.lessons.forecasting.allreduce import ALGORITHMS
-
-pytestmark = pytest.mark.full
+from workshop_lib.lessons.mpi_basics.counting import CountingComm, rounds
 
 ITEM_BYTES = 8
-
-
-@pytest.fixture(scope="module", params=[5, pytest.param(9, marks=pytest.mark.exhaustive)])
-def outcomes(request, tmp_path_factory):
-    """{(algorithm, ranks, elements): (outcomes by rank, rounds)} on 1, 2, ... ranks; five are the fewest with
-    both kinds of ranks beside a power of two that takes more than one step."""
-    file = tmp_path_factory.mktemp("allreduces") / "outcomes.json"
-    run_script(request.param, Path(__file__).with_name("allreduces.py"), file, timeout_s=120)
-    return {(name, p, n): (by_rank, rounds) for name, p, n, by_rank, rounds in json.loads(file.read_text())}
 
 
 def cut(n: int, parts: int) -> list[int]:
@@ -75,25 +63,31 @@ FORMULAS = {"naive": naive, "recursive doubling": recursive_doubling, "ring": ri
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_value_bytes_messages_and_rounds(outcomes, algorithm):
-    for (name, p, n), (by_rank, rounds) in outcomes.items():
-        if name != algorithm:
-            continue
-        assert len(by_rank) == p
-        for rank, of_rank in enumerate(by_rank):
-            assert of_rank["exact"], f"rank {rank} of {p}, {n} values: the sum is wrong"
-            assert of_rank["near"]
-            assert of_rank["bits"] == by_rank[0]["bits"], "all ranks hold the same, to the last bit"
-            elements, messages = FORMULAS[algorithm](n, p, rank)
-            assert (of_rank["bytes"], of_rank["messages"]) == (ITEM_BYTES * elements, messages), (rank, p, n)
-        assert rounds == rounds_of(algorithm, p), (p, n)
+@pytest.mark.parametrize("p", range(1, 10))
+@pytest.mark.parametrize("n", [2520, 37, 3], ids=["divides", "does not divide", "fewer values than ranks"])
+def test_value_bytes_messages_and_rounds(algorithm, p, n):
+    def program(comm):
+        counting = CountingComm(comm)
+        exact = (100 ** (comm.rank % 4) * (1 + np.arange(n))).astype(np.int64)
+        ALGORITHMS[algorithm](counting, exact)
+        rounded = np.random.default_rng(comm.rank).random(n, dtype=np.float32)
+        ALGORITHMS[algorithm](comm, rounded)
+        return exact, rounded, counting
+
+    by_rank = run_on_threads(program, p)
+    total = sum(100 ** (rank % 4) for rank in range(p)) * (1 + np.arange(n))
+    near = sum(np.random.default_rng(rank).random(n, dtype=np.float32).astype(float) for rank in range(p))
+    for rank, (exact, rounded, counting) in enumerate(by_rank):
+        assert np.array_equal(exact, total)
+        assert np.allclose(rounded, near, rtol=1e-5)
+        assert np.array_equal(rounded, by_rank[0][1]), "all ranks hold the same, to the last bit"
+        elements, messages = FORMULAS[algorithm](n, p, rank)
+        assert (counting.bytes_sent, counting.messages_sent) == (ITEM_BYTES * elements, messages)
+    assert rounds([counting.log for *_, counting in by_rank]) == rounds_of(algorithm, p)
 
 
-def test_with_equal_parts_the_formulas_are_the_published_ones(outcomes):
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_with_equal_parts_the_formulas_are_the_published_ones(p):
     n = 2520
-    for p in (2, 4, 8):
-        for algorithm, messages in (("ring", 2 * (p - 1)), ("rabenseifner", 2 * (p.bit_length() - 1))):
-            for of_rank in outcomes.get((algorithm, p, n), [[]])[0]:
-                assert of_rank["bytes"] == 2 * (p - 1) * ITEM_BYTES * n // p
-                assert of_rank["messages"] == messages
-    assert ("ring", 4, n) in outcomes
+    assert {ring(n, p, rank) for rank in range(p)} == {(2 * (p - 1) * n // p, 2 * (p - 1))}
+    assert {rabenseifner(n, p, rank) for rank in range(p)} == {(2 * (p - 1) * n // p, 2 * (p.bit_length() - 1))}

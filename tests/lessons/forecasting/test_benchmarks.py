@@ -39,20 +39,6 @@ def test_sizes_that_hold_no_whole_float_are_refused(team):
             team.restart()
 
 
-@pytest.mark.exhaustive  # 08c_forecasting measures them, too
-def test_steps_are_timed_with_and_without_their_allreduce(team):
-    settings = [(8, 4), (16, 2)]
-    rows = fit.measure_steps(team, settings, repeats=2, timeout_s=60)
-    assert [(row["width"], row["batch"], row["ranks"]) for row in rows] == [(8, 4, 2), (16, 2, 2)]
-    for row in rows:
-        assert row["parameters"] == 784 * row["width"] + row["width"] + 10 * row["width"] + 10
-        assert row["message_bytes"] == 4 * row["parameters"]
-        assert len(row["compute_s"]) == len(row["step_s"]) == 2
-        assert min(row["compute_s"] + row["step_s"]) > 0
-    alone = fit.measure_steps(team, settings, repeats=1, timeout_s=60, alone=True)
-    assert [row["ranks"] for row in alone] == [1, 1]
-
-
 def test_the_command_prints_one_table(team, capsys):
     def command():
         from workshop_lib.lessons.forecasting import benchmarks

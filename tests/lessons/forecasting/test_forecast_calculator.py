@@ -2,11 +2,11 @@
 
 import pytest
 from command_line import workshop
-from drawn import check_text, check_title_and_conditions, printed
+from drawn import check_layout, printed
 
 from workshop_lib.lessons.forecasting import catalogue, figures, published, report
 from workshop_lib.lessons.forecasting.figures import draw_forecast as draw
-from workshop_lib.lessons.forecasting.forecast import Settings, forecast, outgrows_learning, takes_over
+from workshop_lib.lessons.forecasting.forecast import Settings, forecast, takes_over
 
 RESNET, HOROVOD = catalogue.model("resnet-50"), catalogue.machine("horovod-p100")
 SETTINGS = Settings("horovod", 32)
@@ -14,52 +14,35 @@ POINTS = forecast(RESNET, HOROVOD, SETTINGS)
 CONDITIONS = report.conditions(RESNET, HOROVOD, SETTINGS)
 
 
-def drawn_lines(axes):
-    return {tuple(line.get_ydata()): line for line in axes.lines if len(line.get_ydata()) == len(POINTS)}
+def lines_of(axes):
+    return [list(line.get_ydata()) for line in axes.lines]
 
 
-def test_the_figure_shows_what_was_forecast():
+def test_the_figures_show_what_was_forecast():
     figure = draw(POINTS, CONDITIONS)
     left, right = figure.axes
-    efficiency, learning = [p.efficiency for p in POINTS], [p.learning for p in POINTS]
-    both = [p.efficiency * p.learning for p in POINTS]
-    lines = [drawn_lines(left)[tuple(values)] for values in (efficiency, learning, both)]
-    for look in ("color", "marker", "linestyle"):
-        assert len({getattr(line, f"get_{look}")() for line in lines}) == 3, "lines differ in each"
+    for values in (
+        [p.efficiency for p in POINTS],
+        [p.learning for p in POINTS],
+        [p.efficiency * p.learning for p in POINTS],
+    ):
+        assert values in lines_of(left)
     hours = [point.time_to_target_s / 3600 for point in POINTS]
-    assert right.get_ylabel() == "time to the target (h)"
-    assert list(right.lines[0].get_ydata()) == pytest.approx(hours)
-    assert list(right.lines[1].get_ydata()) == pytest.approx([hours[0] / p.devices for p in POINTS])
-    marks = [line.get_xdata()[0] for line in left.lines if len(set(line.get_xdata())) == 1]
-    assert marks == [takes_over(POINTS), outgrows_learning(POINTS)]
-    assert [axes.get_xlabel() for axes in figure.axes] == ["devices", "devices"]
-
-
-def test_without_a_target_it_shows_throughput():
-    points = forecast(catalogue.model("vgg-16"), HOROVOD, SETTINGS)
-    left, right = draw(points, CONDITIONS).axes
-    assert right.get_ylabel() == "samples/s" and len(drawn_lines(left)) == 1
-    assert list(right.lines[0].get_ydata()) == [point.samples_per_s for point in points]
+    assert lines_of(right)[:2] == [pytest.approx(hours), pytest.approx([hours[0] / p.devices for p in POINTS])]
+    check_layout(figure)
+    without_target = forecast(catalogue.model("vgg-16"), HOROVOD, SETTINGS)
+    assert [point.samples_per_s for point in without_target] in lines_of(draw(without_target, CONDITIONS).axes[1])
     with pytest.raises(ValueError, match="no points to draw"):
         draw([])
 
 
-@pytest.mark.parametrize("name", ["resnet-50", "vgg-16"])
-def test_nothing_in_the_figure_overlaps(name):
-    model = catalogue.model(name)
-    figure = draw(forecast(model, HOROVOD, SETTINGS), report.conditions(model, HOROVOD, SETTINGS))
-    check_text(figure, 11)
-    check_title_and_conditions(figure)
-
-
-def test_published_beside_forecast_is_drawn_with_its_range():
+def test_published_beside_forecast_is_drawn():
     rows = published.beside_forecast()
     parts = [rows[rows["table"].isin(tables)] for tables in (published.FITTED, published.HELD_OUT)]
     figure = figures.beside_published(*parts)
     for container, part in zip(figure.axes[0].containers, parts, strict=True):
         assert list(container[0].get_ydata()) == pytest.approx(list(100 * part["published"]))
-        assert list(container[0].get_xdata()) == pytest.approx(list(100 * part["forecast"]))
-    check_text(figure, 11)
+    check_layout(figure)
 
 
 def test_the_table_has_the_numbers():

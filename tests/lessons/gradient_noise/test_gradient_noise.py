@@ -2,13 +2,10 @@
 
 from functools import partial
 
-import pytest
 from judge.answers import variant, written
 from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.gradient_noise import judge as check
-
-pytestmark = pytest.mark.usefixtures("healthy")
 
 NOTEBOOK = "07b_gradient_noise"
 TRACE = "(small_sq - big_sq) / (1 / small_batch - 1 / big_batch)"
@@ -47,7 +44,7 @@ class TestGradientNoise(Verdicts):
         ),
     }
     wrong = {
-        "nothing": (lambda: written("", NOISE, f"x = {TRACE}"), "`return` both"),
+        "nothing": (lambda: written("", NOISE, f"x = {TRACE}"), "both estimates"),
         "the critical batch alone": (lambda: written("", FIT, "return 75.0"), "it returned"),
         "something unknown": (
             partial(variant, NOTEBOOK, "noise_estimates", (TRACE, f"2.5 * {TRACE}")),

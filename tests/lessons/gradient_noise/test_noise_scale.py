@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from fake_mpi_ranks import run_on_threads
 
-from workshop_lib.lessons.gradient_noise.noise_scale import Follower, Norms, estimates
+from workshop_lib.lessons.gradient_noise.noise_scale import Follower, Norms, averaged, estimates
 
 SMALL, RANKS, STEPS = 8, 4, 3000
 GRADIENT = np.array([0.5, -1.0, 0.25, 0.0, 0.125] * 4)
@@ -87,3 +88,32 @@ def test_batches_that_tell_nothing_are_refused(batches):
         Follower(*batches)
     with pytest.raises(ValueError, match="memory_steps 0: give 1 or more"):
         Follower(8, 16, memory_steps=0)
+
+
+class Allreduces:
+    """A communicator that has Allreduce alone, and notes the elements of each."""
+
+    def __init__(self, comm):
+        self.comm, self.size, self.elements = comm, comm.size, []
+
+    def Allreduce(self, array, total):
+        self.elements.append(array.size)
+        self.comm.Allreduce(array, total)
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [("float64", 1e-12), ("float32", 1e-5)])
+def test_the_mean_and_both_norms_take_one_allreduce_with_one_number_more(dtype, rounding):
+    """With three ranks, no mean can be taken for a half."""
+    of_ranks = np.random.default_rng(1).normal(size=(3, 7)).astype(dtype)
+    expected = of_ranks.mean(axis=0)
+
+    def program(comm):
+        own, counting = of_ranks[comm.rank].copy(), Allreduces(comm)
+        mean, norms = averaged(own, counting)
+        assert np.array_equal(own, of_ranks[comm.rank]) and counting.elements == [7 + 1]
+        return mean, norms
+
+    for mean, norms in run_on_threads(program, 3):
+        assert mean.dtype == dtype and mean == pytest.approx(expected, abs=rounding)
+        assert norms.small_sq == pytest.approx((of_ranks**2).sum(axis=1).mean(), abs=rounding)
+        assert norms.big_sq == pytest.approx(expected @ expected, abs=rounding)

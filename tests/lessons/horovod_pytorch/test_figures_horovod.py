@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from drawn import check_layout
 from matplotlib.colors import to_hex
 
 from workshop_lib.errors import InputError
@@ -128,7 +129,7 @@ def test_the_picture_has_a_row_for_each_tensor_and_the_first_on_top(recorded):
     blue = horovod_timeline.LOOKS[TRANSFER][0].lower()
     bars = [patch for patch in upper.patches if to_hex(patch.get_facecolor()) == blue]
     assert [round(bar.get_width(), 3) for bar in bars] == [15.939, 24.102]
-    assert [text.get_text() for text in upper.texts] == ["0", "0", "1", "1"]
+    check_layout(figure)
 
 
 def test_settings_are_compared_by_the_spread_of_their_steps_and_their_allreduces(recorded):

@@ -121,4 +121,4 @@ class TestSearch(Verdicts):
 def test_an_error_in_a_scheduler_is_told_with_its_line():
     verdict = check.Asha(partial(variant, NOTEBOOK, "Asha", ("scores.get", "score.get"))())
     assert verdict.passed is False
-    assert "NameError" in verdict.failed and "score.get" in verdict.failed
+    assert "NameError" in verdict.details and "score.get" in verdict.details

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from drawn import check_layout
 from judge import answers
 
 from workshop_lib.lessons.gradient_noise import steps_to_target
@@ -86,7 +87,7 @@ def test_the_figures_are_drawn_and_idle_time_is_counted(tmp_path):
         figures.wrong_winner(repeated, [1, 3]),
         figures.rates(state.done, rates),
     ):
-        assert figure._repr_png_()
+        check_layout(figure)
     with pytest.raises(records.RecordError, match="no searches to draw"):
         figures.best_so_far([])
 
@@ -113,7 +114,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_study_goes_on_after_its_process_was_killed(tmp_path):
     pytest.importorskip("optuna")
-    parts = [answers._source(NOTEBOOK, name, solved=True) for name in ("Study", "open_study")]
+    parts = [answers.source(NOTEBOOK, name) for name in ("Study", "open_study")]
     program = "\n".join(["import os, signal, sys", *parts, KILLED])
     journal = tmp_path / "study.log"
     ended = subprocess.run([sys.executable, "-c", program, str(journal)], capture_output=True, timeout=100, check=False)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from drawn import legend
+from drawn import bars, check_layout, curve, lines
 from test_recipes import RUNS, told
 from test_worker_curve import emulated
 
@@ -12,34 +12,37 @@ from workshop_lib.training.schedules import DECAYS
 
 def test_phases_lie_at_their_epochs_and_at_their_steps():
     figure = figures.phases(RUNS)
-    grown, constant = (line.get_xdata() for line in figure.axes[1].get_lines() if line.get_linestyle() != "None")
-    assert list(grown) == [10, 20, 22]
-    assert list(constant) == [10, 20, 30]
-    assert legend(figure) == ["grown", "constant"]
-    figure._repr_png_()
+    assert [list(curve(figure.axes[1], number)[0]) for number in range(2)] == [[10, 20, 22], [10, 20, 30]]
+    assert bars(figure.axes[0])[-1] == pytest.approx([70, 90])
+    check_layout(figure)
 
 
 def test_every_decay_is_drawn():
-    assert legend(figures.decays()) == [*DECAYS, "constant warm-up at 1/8 of the peak"]
+    figure = figures.decays()
+    assert all({*DECAYS, "constant warm-up at 1/8 of the peak"} == set(lines(axes)) for axes in figure.axes)
+    check_layout(figure)
 
 
 def test_each_seed_is_a_line():
     figure = figures.by_epoch([emulated(128, 0.9), emulated(128, 0.5, seed=2), emulated(16, 0.9)], 128)
     assert [line.get_ydata()[-1] for line in figure.axes[0].get_lines()[:2]] == [90, 50]
-    assert legend(figure) == ["linear"]
+    check_layout(figure)
 
 
 def test_the_clinic_has_a_panel_for_each_run_and_shows_a_treatment_beside_it():
     sick = told("A", (0.1, 0.1))
     sick["epochs"][1]["test_loss"] = None
     figure = figures.clinic({"healthy": told("healthy", (0.9, 0.95)), "A": sick}, {"A": told("A", (0.5, 0.93))})
-    assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["healthy: 95 %", "A: 10 % → 93 %"]
-    figure._repr_png_()
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["healthy: 95 %", "A: 10 % → 93 %"]
+    assert len(figure.axes[1].lines) == 2 * 2 + 1, "two losses of two runs, and the level of guessing"
+    check_layout(figure)
 
 
 def test_in_the_bowl_long_steps_leave_and_short_ones_arrive():
-    ends = [abs(axes.get_lines()[1].get_xdata()[-1]) for axes in figures.bowl().axes]
+    figure = figures.bowl()
+    ends = [abs(lines(axes)["the steps"][-1, 0]) for axes in figure.axes]
     assert ends[0] < ends[1] < 1 < ends[2]
+    check_layout(figure)
 
 
 def test_the_limit_is_drawn_for_runs_with_warm_up_where_there_is_curvature():
@@ -48,10 +51,10 @@ def test_the_limit_is_drawn_for_runs_with_warm_up_where_there_is_curvature():
     limit, rate = figure.axes[1].get_lines()
     assert limit.get_ydata() == pytest.approx([np.nan, 1.0], nan_ok=True)
     assert rate.get_ydata() == pytest.approx([0.1, 0.2])
+    check_layout(figure)
 
 
 def test_each_layer_is_a_line_in_each_panel():
     figure = figures.layer_rates({"16": np.ones((3, 2)), "128": np.ones((2, 2))}, ["one", "two"])
-    assert [len(axes.get_lines()) for axes in figure.axes] == [2, 2]
-    assert legend(figure) == ["one", "two"]
-    figure._repr_png_()
+    assert [set(lines(axes)) for axes in figure.axes] == [{"one", "two"}] * 2
+    check_layout(figure)

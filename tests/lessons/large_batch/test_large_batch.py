@@ -1,60 +1,62 @@
 """The exercises of 07 accept the solutions, and reject wrong answers with the hint that names the mistake."""
 
-from functools import partial
-
 import pytest
-from judge.answers import variant, written
+from judge.answers import solution
 from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.large_batch import judge as check
 from workshop_lib.lessons.large_batch import recipe_clinic as clinic
+from workshop_lib.training import optimizers, schedules
 
 pytestmark = pytest.mark.usefixtures("healthy")
 
-NOTEBOOK = "07_large_batch"
-RATE = "learning_rate(step, base_lr, workers, warmup_steps)"
-LAYER = "layer_rate(weights, gradient, trust, weight_decay)"
-layer = partial(variant, NOTEBOOK, "layer_rate")
-answer = partial(written, "import math\nimport torch")
-
 
 class TestLargeBatch(Verdicts):
-    check, notebook, names = check, NOTEBOOK, ["learning_rate", "layer_rate"]
+    check, notebook, names = check, check.NOTEBOOK, ["learning_rate", "layer_rate"]
     right = {
-        "with an if": lambda: answer(
-            RATE,
-            "if step < warmup_steps:",
-            "    return base_lr * workers * (step + 1) / warmup_steps",
-            "return base_lr * workers",
-        ),
-        "sums of squares": lambda: answer(
-            LAYER,
-            "w, g = [math.sqrt(float((t * t).sum())) for t in (weights, gradient)]",
-            "return trust * w / (g + weight_decay * w) if w and g else 1.0",
-        ),
-        "a tensor": lambda: answer(
-            LAYER,
-            "if not weights.any() or not gradient.any(): return torch.tensor(1.0)",
-            "w, g = torch.linalg.vector_norm(weights), torch.linalg.vector_norm(gradient)",
-            "return trust / (g / w + weight_decay)",
-        ),
+        "learning_rate": {
+            "with an if": """
+                def learning_rate(step, base_lr, workers, warmup_steps):
+                    if step < warmup_steps:
+                        return base_lr * workers * (step + 1) / warmup_steps
+                    return base_lr * workers
+                """
+        },
+        "layer_rate": {
+            "sums of squares": """
+                def layer_rate(weights, gradient, trust, weight_decay):
+                    w, g = [float((t * t).sum()) ** 0.5 for t in (weights, gradient)]
+                    return trust * w / (g + weight_decay * w) if w and g else 1.0
+                """,
+            "a tensor": """
+                def layer_rate(weights, gradient, trust, weight_decay):
+                    if not weights.any() or not gradient.any():
+                        return torch.tensor(1.0)
+                    w, g = torch.linalg.vector_norm(weights), torch.linalg.vector_norm(gradient)
+                    return trust / (g / w + weight_decay)
+                """,
+        },
     }
     wrong = {
-        "text": (lambda: answer(RATE, "return 'fast'"), "returned 'fast'"),
-        "each weight": (
-            lambda: layer(("trust * weights_norm / (", "trust * weights.abs() / (")),
-            "one value per weight",
-        ),
-        "nothing": (lambda: answer(LAYER, "trust * weights.norm() / gradient.norm()"), "it returned None"),
-        "zero forgotten": (
-            lambda: layer(("if weights_norm == 0 or gradient_norm == 0:", "if gradient_norm == 0:")),
-            "return 1",
-        ),
-        "in place": (
-            lambda: layer(("weights.norm(), gradient.norm()", "weights.norm(), gradient.add_(1).norm()")),
-            "work on copies",
-        ),
+        "learning_rate": {"text": ([(check.RATE, "'fast'")], "returned 'fast'")},
+        "layer_rate": {
+            "nothing": ([("return trust", "trust")], "it returned nothing"),
+            "zero forgotten": ([("if weights_norm == 0 or gradient_norm == 0:", "if gradient_norm == 0:")], "return 1"),
+            "in place": ([("gradient.norm()", "gradient.add_(1).norm()")], "it changes `gradient`"),
+        },
     }
+
+
+def test_the_solutions_are_what_the_library_trains_with():
+    learning_rate, layer_rate = (solution(check.NOTEBOOK, name) for name in TestLargeBatch.names)
+    for base_lr, workers, warmup in (check.RECIPE, *check.OTHER_RECIPES):
+        for step in range(check.STEPS):
+            right = schedules.lr_at(step, check.STEPS, base_lr * workers, warmup)
+            assert learning_rate(step, base_lr, workers, warmup) == pytest.approx(right)
+    group = {"trust": 0.002, "weight_decay": 0.3, "clip": False}
+    for _, weights, gradient in check._layers():
+        right = float(optimizers.layer_rate(weights, gradient, group))
+        assert float(layer_rate(weights, gradient, 0.002, 0.3)) == pytest.approx(right)
 
 
 def test_a_diagnosis_is_judged_by_what_the_curves_would_show():

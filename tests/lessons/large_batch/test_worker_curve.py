@@ -4,6 +4,7 @@ import json
 
 import pytest
 from command_line import workshop
+from drawn import bars, check_layout, curve, lines
 from record_fixtures import run
 
 from workshop_lib.notebook.figures.accuracy import worker_curve
@@ -59,19 +60,13 @@ def test_runs_that_differ_in_more_than_the_recipe_are_refused():
 
 
 def test_means_spread_and_the_published_points():
-    train, test = worker_curve(FOUND).axes
-    assert (train.get_xscale(), train.get_ylim()) == ("log", (0, 103))
-    assert train.get_ylabel() == "training accuracy in the last epoch (%)"
-    assert test.get_xlabel() == "workers (global batch = 64 × workers)"
-    for axes in (train, test):
-        assert [label.get_text() for label in axes.get_xticklabels()] == ["8", "16", "32", "64", "128", "256"]
-    means = test.containers[0].lines[0].get_ydata()
-    assert list(means) == pytest.approx([97.5, 11, 11])
-    (segments,) = (bars.get_segments() for bars in test.containers[0].lines[2])
-    assert [end[1] for bar in segments for end in bar] == pytest.approx([97, 98, 11, 11, 10, 12])
-    crosses = [line for line in train.lines if line.get_marker() == "x"]
-    assert dict(zip(*crosses[0].get_data(), strict=True)) == PUBLISHED
-    assert not [line for line in test.lines if line.get_marker() == "x"], "they are of training"
+    figure = worker_curve(FOUND)
+    train, test = figure.axes
+    assert list(curve(test)[1]) == pytest.approx([97.5, 11, 11])
+    assert bars(test).ravel() == pytest.approx([97, 98, 11, 11, 10, 12])
+    published = "published, 128 nodes (read off the figure)"
+    assert dict(lines(train)[published]) == PUBLISHED and published not in lines(test), "they are of training"
+    check_layout(figure)
 
 
 def test_the_plot_command_draws_it(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from drawn import words
+from drawn import bars, check_layout, curve, words
 
 from workshop_lib import judge
 from workshop_lib.lessons.less_communication import figures
@@ -49,8 +49,9 @@ def test_the_figure_has_a_point_per_way_at_its_median_with_its_seeds():
     runs += [record("top 1 %", 1, 25.5, 0.9)]
     figure = figures.less_communication([{"kind": "bench"}, *runs])
     [axes] = figure.axes
-    points = [line for line in axes.get_lines() if line.get_marker() in "os"]
-    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in points] == [(1277.0, 97.0), (25.5, 90.0)]
+    assert [np.ravel(curve(axes, number)).tolist() for number in range(2)] == [[1277.0, 97.0], [25.5, 90.0]]
+    assert bars(axes).tolist() == [[96, 99]]
+    check_layout(figure)
     assert "4 ranks with batches of 64, 64 steps" in words(figure)
     with pytest.raises(RecordError, match="steps = 128 and 64"):
         figures.less_communication([*runs, record("fp32", 1, 1277.0, 0.9, steps=128)])

@@ -1,6 +1,6 @@
 """Rounds of logs written by hand, and how micro-benchmarks count calls, on a communicator of one rank.
 
-What a CountingComm logs on real ranks is in tests/lessons/several/test_comm.py.
+What a CountingComm logs on real ranks is in test_counting_on_ranks.py.
 """
 
 import time
@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from workshop_lib.errors import WorkshopError
 from workshop_lib.lessons.forecasting import benchmark
-from workshop_lib.lessons.mpi_basics.counting import Event, rounds
+from workshop_lib.lessons.mpi_basics.counting import CountingComm, Event, rounds
 
 
 def send(peer: int, nbytes: int = 8) -> Event:
@@ -85,6 +85,13 @@ def test_a_chain_takes_a_round_a_link_and_no_messages_none(logs, expected):
 def test_a_receive_without_a_send_is_an_error():
     with pytest.raises(ValueError, match="no matching send"):
         rounds([[recv(1)], []])
+
+
+@pytest.mark.parametrize("name", ["Allreduce", "bcast", "Isendrecv"])
+def test_other_calls_are_refused_with_a_sentence(name):
+    calls = "Send, Isend, Recv, Irecv, Sendrecv, send, isend, recv, irecv, sendrecv"
+    with pytest.raises(AttributeError, match=f"this communicator has no {name}: build it from {calls}, rank and size"):
+        getattr(CountingComm(MPI.COMM_SELF), name)
 
 
 def test_calls_that_turn_slow_are_made_less_often(monkeypatch):

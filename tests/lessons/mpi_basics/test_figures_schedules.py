@@ -1,6 +1,6 @@
 """The picture of a schedule has each rank's calls in order, the messages, and who waits for whom."""
 
-from drawn import texts
+from drawn import check_layout, texts
 from matplotlib.patches import FancyArrowPatch
 
 from workshop_lib.lessons.mpi_basics import schedule_figures as schedules
@@ -25,7 +25,7 @@ def test_a_deadlock_shows_who_waits_and_is_told_in_words_too():
     assert "waits for\nrank 1 to receive" in texts(figure)
     assert "ends" not in texts(figure)
     assert repr(figure).startswith("Deadlock. Rank 0 waits in line")
-    assert figure._repr_png_().startswith(b"\x89PNG")
+    check_layout(figure)
 
 
 def test_every_message_is_an_arrow_and_every_rank_ends():
@@ -33,6 +33,7 @@ def test_every_message_is_an_arrow_and_every_rank_ends():
     arrows = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
     assert len(arrows) == 3
     assert texts(figure).count("ends") == 4
+    check_layout(figure)
 
 
 def test_calls_that_end_together_fake_machine_one_column_and_a_buffered_message_arrives_later():

@@ -1,34 +1,22 @@
 """The exercises of 01 accept the solutions, and reject wrong answers with the hint that names the mistake."""
 
-from functools import partial
-
+import numpy as np
 import pytest
-from judge.answers import variant, written
-from judge.verdicts import Verdicts, planted
+from judge.answers import solution
+from judge.verdicts import Verdicts
+from mpi4py import MPI
 
 from workshop_lib.lessons.mpi_basics import judge as check
 
 pytestmark = pytest.mark.usefixtures("healthy")
 
-NOTEBOOK = "01_mpi_basics"
 RANKS = 4
-# Each makes an answer: the solution with texts replaced, or a function with these lines.
-exchange, collect, ring = (
-    partial(partial, variant, NOTEBOOK, name) for name in ("exchange", "collect", "ring_allreduce")
-)
-IMPORTS = "import numpy as np\nfrom mpi4py import MPI"
-own_collect = partial(partial, written, IMPORTS, "collect(comm, result)")
-own_mean = partial(partial, written, IMPORTS, "global_mean(comm, values)")
-own_ring = partial(partial, written, IMPORTS, "ring_allreduce(comm, values)")
-
-MADE = "theirs = np.empty_like(mine)"
 SWAP = "comm.Sendrecv(mine, dest=partner, recvbuf=theirs, source=partner)"
 TURNS = """if comm.rank < partner: comm.Send(mine, partner)
     comm.Recv(theirs, partner)
     if comm.rank > partner: comm.Send(mine, partner)"""
 SEND = "if comm.rank > 0:\n        comm.send(result, dest=0)\n        return None"
 RECEIVE = "value = comm.recv(source=MPI.ANY_SOURCE, status=status)"
-MEAN = "return total / count"
 SENDRECV = "comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)"
 OTHER_WAY_ROUND = [
     (SENDRECV, "comm.Sendrecv(outgoing, dest=left, recvbuf=incoming, source=right)"),
@@ -45,21 +33,23 @@ EQUAL_CHUNKS = "[total[i * (len(total) // p) : (i + 1) * (len(total) // p)] for 
 
 WRONG = {
     "exchange": {
-        "returns its own": ([("return theirs", "return mine")], "its own values"),
         "never received": (
             [(SWAP, "theirs[:] = 0")],
-            "returned [0. 0. 0. 0.] … where [1000. 1001. 1002. 1003.] … is right. Did you return",
+            "has [0. 0. 0. 0.] … where [1000. 1001. 1002. 1003.] … is right. Did you return",
         ),
         "wrong length": (
             [("return theirs", "return theirs[1:]")],
-            "returned float64 of shape (5,), its partner sent float64 of shape (6,)",
+            "returned an array of 5. It should `return` an array of 6",
         ),
-        "nothing returned": ([("return theirs", "pass")], "`return` it"),
+        "nothing returned": ([("return theirs", "pass")], "returned nothing. It should"),
         "knows one size only": (
-            [(MADE, "theirs = np.empty(1000)"), ("return theirs", "return theirs[:6]")],
+            [(check.MAKE, "theirs = np.empty(1000)"), ("return theirs", "return theirs[:6]")],
             "np.empty_like(mine)",
         ),
-        "received into mine": ([(MADE, "theirs, mine = mine, mine.copy()")], "has overwritten it"),
+        "another type": (
+            [("return theirs", "return theirs.astype(np.float32)")],
+            "returned float32 where its partner sent",
+        ),
         "value by value": (
             [(SWAP, "for at in range(len(mine)): theirs[at] = comm.sendrecv(mine[at], partner, source=partner)")],
             "can go in one",
@@ -80,13 +70,16 @@ WRONG = {
     },
     "global_mean": {
         "on rank 0 only": (
-            [("comm.allreduce", "comm.reduce"), (MEAN, f"if comm.rank == 0: {MEAN}")],
-            "rank 1 returned None: `reduce` and `gather` give their result to one rank",
+            [("comm.allreduce", "comm.reduce"), (check.RETURN, f"if comm.rank == 0: {check.RETURN}")],
+            "rank 1 returned nothing. `reduce` and `gather` give their result to one rank",
         ),
-        "nan for no values": ([("values.sum()", "values.mean() * len(values)")], "mean of no values"),
-        "an array": ([(MEAN, "return np.array([total]) / count")], "take the number out of it"),
-        "nothing from a rank without values": ([(MEAN, f"if len(values): {MEAN}")], "rank 1 returned None"),
-        "printed": ([(MEAN, "print(total / count)")], "`return` it"),
+        "nan for no values": ([("values.sum()", "values.mean() * len(values)")], "The mean of no values"),
+        "an array": ([(check.RETURN, "return np.array([total]) / count")], "Take the number out of it"),
+        "nothing from a rank without values": (
+            [(check.RETURN, f"if len(values): {check.RETURN}")],
+            "rank 1 returned nothing",
+        ),
+        "printed": ([(check.RETURN, "print(total / count)")], "`return` a number: the mean"),
     },
     "ring_allreduce": {
         "the other way round, a step too few": (
@@ -94,10 +87,6 @@ WRONG = {
             "There is a step missing",
         ),
         "values changed before": ([("total = values.copy()", "total = np.roll(values, 1) + 1")], "follow one chunk"),
-        "in the array it was given": (
-            [("total = values.copy()", "total = values")],
-            "begin with `total = values.copy()`",
-        ),
         "equal chunks only": ([("np.array_split(total, p)", EQUAL_CHUNKS)], "np.array_split"),
         "pickled chunks": (
             [(SENDRECV, "incoming = comm.sendrecv(outgoing, dest=right, source=left)")],
@@ -105,9 +94,46 @@ WRONG = {
         ),
         "half chunks": ([(SENDRECV, HALVES)], "in one piece"),
         "in turns": ([(SENDRECV, RING_TURNS)], "Sendrecv lets a rank send and receive in the same round"),
+        "whole arrays go round": (
+            """
+            def ring_allreduce(comm, values):
+                right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+                total, moving, incoming = values.copy(), values.copy(), np.empty_like(values)
+                for step in range(comm.size - 1):
+                    comm.Sendrecv(moving, right, recvbuf=incoming, source=left)
+                    moving[:] = incoming
+                    total += incoming
+                return total
+            """,
+            "whole array in each step",
+        ),
+        "through rank 0": (
+            """
+            def ring_allreduce(comm, values):
+                total, incoming = values.copy(), np.empty_like(values)
+                if comm.rank:
+                    comm.Send(values, 0)
+                    comm.Recv(total, 0)
+                else:
+                    for other in range(1, comm.size):
+                        comm.Recv(incoming, other)
+                        total += incoming
+                    for other in range(1, comm.size):
+                        comm.Send(total, other)
+                return total
+            """,
+            "Rank 0 does most of the work",
+        ),
     },
 }
 NEVER_ENDS = {
+    "ring_allreduce": {
+        "every rank sends first": (
+            [(SENDRECV, "comm.Send(outgoing, right); comm.Recv(incoming, left)")],
+            "when every rank sends first, nobody receives",
+            "comm.Send(outgoing, right)",
+        )
+    },
     "exchange": {
         "both send first": (
             [(SWAP, "comm.Send(mine, partner); comm.Recv(theirs, partner)")],
@@ -132,90 +158,81 @@ RAISES = {
 }
 
 
-class TestMpiBasics(Verdicts):
-    check, notebook, names = check, NOTEBOOK, ["exchange", "collect", "global_mean", "ring_allreduce"]
-    right = {
-        "exchange, in turns": exchange((SWAP, TURNS)),
-        "exchange, waiting for both": exchange(
-            (MADE, f"from mpi4py import MPI; {MADE}"),
+RIGHT = {
+    "exchange": {
+        "in turns": [(SWAP, TURNS)],
+        "waiting for both": [
+            (check.MAKE, f"from mpi4py import MPI; {check.MAKE}"),
             (SWAP, "MPI.Request.Waitall([comm.Isend(mine, partner), comm.Irecv(theirs, partner)])"),
-        ),
-        "exchange, of objects without waiting": exchange(
+        ],
+        "of objects without waiting": [
             (SWAP, "request = comm.irecv(source=partner); comm.ssend(mine, partner)"),
             ("return theirs", "return request.wait()"),
-        ),
-        "collect, the rank is in the message": own_collect(
-            "if comm.rank:",
-            "    return comm.send((comm.rank, result), dest=0)",
-            "pairs = [(0, result)] + [comm.recv() for _ in range(comm.size - 1)]",
-            "return [value for rank, value in sorted(pairs)]",
-        ),
-        "collect, probed first": collect(
+        ],
+    },
+    "collect": {
+        "the rank is in the message": """
+            def collect(comm, result):
+                if comm.rank:
+                    return comm.send((comm.rank, result), dest=0)
+                pairs = [(0, result)] + [comm.recv() for _ in range(comm.size - 1)]
+                return [value for rank, value in sorted(pairs)]
+            """,
+        "probed first": [
             (RECEIVE, "comm.Probe(MPI.ANY_SOURCE, status=status); value = comm.recv(source=status.source)")
-        ),
-        "collect, in an array": own_collect(
-            "mine, results = np.array([result]), np.full(comm.size, result)",
-            "if comm.rank:",
-            "    return comm.Send(mine, dest=0)",
-            "status = MPI.Status()",
-            "for _ in range(1, comm.size):",
-            "    comm.Recv(mine, MPI.ANY_SOURCE, MPI.ANY_TAG, status)",
-            "    results[status.source] = mine[0]",
-            "return results",
-        ),
-        "collect, the own result by a message, too": collect(
+        ],
+        "in an array": """
+            def collect(comm, result):
+                mine, results = np.array([result]), np.full(comm.size, result)
+                if comm.rank:
+                    return comm.Send(mine, dest=0)
+                status = MPI.Status()
+                for _ in range(1, comm.size):
+                    comm.Recv(mine, MPI.ANY_SOURCE, MPI.ANY_TAG, status)
+                    results[status.source] = mine[0]
+                return results
+            """,
+        "the own result by a message, too": [
             (SEND, "request = comm.isend(result, dest=0)"),
             ("range(comm.size - 1)", "range(comm.size if comm.rank == 0 else 0)"),
             ("return results", "request.wait()\n    return results"),
-        ),
-        "mean, one allreduce of two numbers": own_mean(
-            "both = np.array([values.sum(), values.size])",
-            "comm.Allreduce(MPI.IN_PLACE, both)",
-            "return both[0] / both[1]",
-        ),
-        "mean, reduced and broadcast": own_mean(
-            "total, count = comm.reduce(values.sum()), comm.reduce(len(values))",
-            "return comm.bcast(total / count if comm.rank == 0 else None)",
-        ),
-        "ring, the other way round": ring(*OTHER_WAY_ROUND),
-        "ring, without waiting": ring(
-            (SENDRECV, "r = comm.Isend(outgoing, right); comm.Recv(incoming, left); r.Wait()")
-        ),
-        "ring, Irecv first": ring((SENDRECV, "r = comm.Irecv(incoming, left); comm.Send(outgoing, right); r.Wait()")),
-    }
-    wrong = planted(NOTEBOOK, WRONG) | {
-        "ring, whole arrays go round": (
-            own_ring(
-                "right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size",
-                "total, moving, incoming = values.copy(), values.copy(), np.empty_like(values)",
-                "for step in range(comm.size - 1):",
-                "    comm.Sendrecv(moving, right, recvbuf=incoming, source=left)",
-                "    moving[:] = incoming",
-                "    total += incoming",
-                "return total",
-            ),
-            "whole array in each step",
-        ),
-        "ring, through rank 0": (
-            own_ring(
-                "total, incoming = values.copy(), np.empty_like(values)",
-                "if comm.rank:",
-                "    comm.Send(values, 0); comm.Recv(total, 0)",
-                "else:",
-                "    for other in range(1, comm.size):",
-                "        comm.Recv(incoming, other); total += incoming",
-                "    for other in range(1, comm.size):",
-                "        comm.Send(total, other)",
-                "return total",
-            ),
-            "Rank 0 does most of the work",
-        ),
-    }
-    never_ends = {
-        "ring, every rank sends first": (
-            ring((SENDRECV, "comm.Send(outgoing, right); comm.Recv(incoming, left)")),
-            "when every rank sends first, nobody receives",
-            "comm.Send(outgoing, right)",
-        )
-    } | planted(NOTEBOOK, NEVER_ENDS)
-    raises = planted(NOTEBOOK, RAISES)
+        ],
+    },
+    "global_mean": {
+        "one allreduce of two numbers": """
+            def global_mean(comm, values):
+                both = np.array([values.sum(), values.size])
+                comm.Allreduce(MPI.IN_PLACE, both)
+                return both[0] / both[1]
+            """,
+        "reduced and broadcast": """
+            def global_mean(comm, values):
+                total, count = comm.reduce(values.sum()), comm.reduce(len(values))
+                return comm.bcast(total / count if comm.rank == 0 else None)
+            """,
+    },
+    "ring_allreduce": {
+        "the other way round": OTHER_WAY_ROUND,
+        "without waiting": [(SENDRECV, "r = comm.Isend(outgoing, right); comm.Recv(incoming, left); r.Wait()")],
+        "Irecv first": [(SENDRECV, "r = comm.Irecv(incoming, left); comm.Send(outgoing, right); r.Wait()")],
+    },
+}
+
+
+class TestMpiBasics(Verdicts):
+    check, notebook, names = check, check.NOTEBOOK, ["exchange", "collect", "global_mean", "ring_allreduce"]
+    right, wrong, never_ends, raises = RIGHT, WRONG, NEVER_ENDS, RAISES
+
+
+def test_the_solutions_are_right(team):
+    def on_rank(ring_allreduce, global_mean):
+        comm = MPI.COMM_WORLD.Dup()
+        values = np.random.default_rng(comm.rank).random(2 * comm.size + 1)
+        total = np.empty_like(values)
+        comm.Allreduce(values, total)
+        uneven = values[: comm.rank]
+        mean = np.concatenate(comm.allgather(uneven)).mean()
+        return np.allclose(ring_allreduce(comm, values), total), np.isclose(global_mean(comm, uneven), mean)
+
+    made = [solution(check.NOTEBOOK, name) for name in ("ring_allreduce", "global_mean")]
+    assert team.run(on_rank, *made) == [(True, True)] * team.n

@@ -4,7 +4,7 @@ of each rank."""
 import matplotlib.colors
 import numpy as np
 import pytest
-from drawn import texts
+from drawn import check_layout, texts
 from matplotlib.patches import Rectangle
 
 from workshop_lib.lessons.compute_nodes import figures as machines
@@ -12,6 +12,7 @@ from workshop_lib.lessons.model_parallelism import figures as parallel
 from workshop_lib.lessons.mpi_basics import figures as pictures
 from workshop_lib.lessons.start_here import figures as start_here_figures
 from workshop_lib.lessons.zero_and_fsdp import figures as zero_and_fsdp_figures
+from workshop_lib.notebook.palette import TINTS
 
 
 def fills(figure):
@@ -26,27 +27,30 @@ def test_every_value_is_written_once_where_it_is_held():
     assert shown.count("10") == 2
     assert [shown.count(f"rank {rank}") for rank in range(3)] == [2, 2, 2]
     assert "gather" in shown
-    assert fills(figure) == start_here_figures.TINTS[:3] * 2
+    assert fills(figure) == TINTS[:3] * 2
+    check_layout(figure)
 
 
 def test_a_moved_value_keeps_the_color_of_its_rank_and_only_the_root_gives_in_a_broadcast():
     figure = pictures.collective("alltoall", [[0, 1], [10, 11]], [[0, 10], [1, 11]])
-    assert fills(figure) == [start_here_figures.TINTS[rank] for rank in (0, 0, 1, 1, 0, 1, 0, 1)]
-    assert fills(pictures.collective("bcast", [7, None], [7, 7])) == [start_here_figures.TINTS[0]] * 3
+    assert fills(figure) == [TINTS[rank] for rank in (0, 0, 1, 1, 0, 1, 0, 1)]
+    assert fills(pictures.collective("bcast", [7, None], [7, 7])) == [TINTS[0]] * 3
 
 
 def test_a_sum_has_stripes_of_all_ranks_and_a_wrong_one_has_not():
     before = [np.array([1, 2]), np.array([10, 20])]
     right = fills(pictures.collective("allreduce", before, [np.array([11, 22])] * 2))
-    assert right[4:] == start_here_figures.TINTS[:2] * 4
+    assert right[4:] == TINTS[:2] * 4
     wrong = fills(pictures.collective("allreduce", before, [np.array([12, 22])] * 2))
     assert wrong[4] == "#FFFFFF"
 
 
 @pytest.mark.parametrize("p", [2, 3, 4, 5])
 def test_each_panel_shows_a_step_and_the_last_one_all_sums_everywhere(p):
-    panels = {panel.get_title(): panel for panel in pictures.ring(p).axes if panel.get_title()}
-    assert list(panels) == ["start", *(f"step {step}" for step in range(1, 2 * p - 1))]
+    figure = pictures.ring(p)
+    panels = {panel.get_title(loc="left").split("\n")[-1]: panel for panel in figure.axes}
+    assert [title for title in panels if title] == ["start", *(f"step {step}" for step in range(1, 2 * p - 1))]
+    check_layout(figure)
 
     def complete(title):
         return sum(text.get_text() == "all" for text in panels[title].texts)
@@ -57,8 +61,9 @@ def test_each_panel_shows_a_step_and_the_last_one_all_sums_everywhere(p):
 
 
 def test_each_way_to_split_shows_what_a_rank_holds_and_what_it_sends():
-    panels = start_here_figures.splits().axes
-    assert [panel.texts[0].get_text() for panel in panels] == [split.title for split in start_here_figures.SPLITS]
+    figure = start_here_figures.splits()
+    panels = figure.axes
+    check_layout(figure)
 
     def held(panel):
         """The widths of what is in color: the batch, then weights and state of each layer, rank by rank."""
@@ -75,12 +80,12 @@ def test_a_share_stands_in_the_whole_where_its_rank_is():
     """In bytes per parameter, by panel and rank: where the parts of a bar begin and how high they are."""
     shares = [{"parameters": 40, "gradients": 20, "optimizer": 20}] * 2
     figure = zero_and_fsdp_figures.zero({"DDP": [dict.fromkeys(shares[0], 40)], "ZeRO-2": shares}, 10)
-    whole, shared = figure.axes
-    assert whole.get_title() == "DDP\n12 bytes" and shared.get_title() == "ZeRO-2\n8 bytes"
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["DDP\n12 bytes", "ZeRO-2\n8 bytes"]
     bars = [[(bar.get_y(), bar.get_height()) for bar in axes.patches if bar.get_fill()] for axes in figure.axes]
     assert bars[0] == [(0, 4), (4, 4), (8, 4)]
     assert bars[1] == [(0, 4), (4, 2), (8, 2), (0, 4), (6, 2), (10, 2)]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["optimizer", "gradients", "parameters"]
+    check_layout(figure)
 
 
 def about(rank, host, cores, threads=1):
@@ -95,11 +100,11 @@ def filled(axes) -> set:
 
 def test_squares_are_the_allowed_cores_of_each_rank_on_its_host():
     ranks = [about(0, "a", [0, 1]), about(1, "a", [2, 3], 2), about(2, "b", [0, 1, 4]), about(3, "b", [4])]
-    first, second = machines.binding(ranks, "Bound").axes
+    figure = machines.binding(ranks, "Bound")
+    first, second = figure.axes
     assert filled(first) == {(0, 0), (0, 1), (1, 2), (1, 3)}
     assert filled(second) == {(0, 0), (0, 1), (0, 2), (1, 2)}, "columns are the cores in use, in order"
-    assert [label.get_text() for label in first.get_yticklabels()] == ["rank 0, 1 thread", "rank 1, 2 threads"]
-    assert second.get_title(loc="left") == "b: 3 cores"
+    check_layout(figure)
 
 
 @pytest.mark.parametrize(
@@ -123,17 +128,17 @@ def test_what_cannot_be_read_is_refused(draw, arguments, complaint):
 def test_in_the_dragonfly_the_longest_way_takes_three_links_between_switches():
     figure = machines.dragonfly()
     [axes] = figure.axes
-    assert {text.get_text() for text in axes.texts} == {f"group {number}" for number in range(machines.GROUPS)}
-    way = [line for line in axes.lines if line.get_linewidth() == 3.5]
+    way = [line for line in axes.lines if line.get_label() == "one of the longest paths"]
     ends = [(line.get_xydata()[0].tolist(), line.get_xydata()[-1].tolist()) for line in way]
     assert len(ends) == 3 and all(one[1] == other[0] for one, other in zip(ends, ends[1:], strict=False))
-    switches = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xydata()) == 1]
-    assert len(switches) == machines.GROUPS * machines.SWITCHES
+    check_layout(figure)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_both_layers_and_what_is_between_them_are_cut_among_all_ranks(ranks):
-    shown = texts(parallel.mlp_in_parts(ranks))
+    figure = parallel.mlp_in_parts(ranks)
+    check_layout(figure)
+    shown = texts(figure)
     assert [shown.count(f"rank {rank}") for rank in range(ranks)] == [4] * ranks, "three cuts and a part of each sum"
 
 
@@ -141,5 +146,5 @@ def test_a_bar_for_each_expert_and_how_busy_the_busiest_rank_is():
     figure = parallel.expert_load({"uneven": [30, 10, 10, 10], "even": [15, 15, 15, 15]}, ranks=2)
     heights = [[bar.get_height() for bar in axes.patches if isinstance(bar, Rectangle)] for axes in figure.axes]
     assert heights == [[30, 10, 10, 10], [15, 15, 15, 15]]
-    assert [axes.get_title().split()[-4] for axes in figure.axes] == ["1.33", "1.00"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["rank 0", "rank 1"]
+    assert [axes.get_title(loc="left").split()[-4] for axes in figure.axes] == ["1.33", "1.00"]
+    check_layout(figure)

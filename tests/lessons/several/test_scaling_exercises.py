@@ -4,7 +4,7 @@ mistake."""
 from functools import partial
 
 import pytest
-from judge.answers import written
+from judge.answers import solution, written
 from judge.verdicts import Verdicts, planted
 
 from workshop_lib.lessons.forecasting import judge as forecasting
@@ -16,79 +16,90 @@ pytestmark = pytest.mark.usefixtures("healthy")
 
 answer = partial(written, "import math\nimport numpy as np\nfrom statistics import mean, median")
 
-TABLE = "scaling_table(seconds)"
-TYPICAL = "median(mean(run[1:]) for run in runs)"
-SPEEDUP = "(typical_s[1] / s, typical_s[1] / s / n)"
-FRACTION = "(1 / speedup - 1 / n) / (1 - 1 / n)"
-
 
 class TestScalingCurves(Verdicts):
-    check, notebook, names = scaling, "08_scaling_curves", ["scaling_table", "serial_fraction"]
+    check, notebook, names = scaling, scaling.NOTEBOOK, ["scaling_table", "serial_fraction"]
     right = {
-        "with numpy": lambda: answer(
-            TABLE,
-            "time = {n: np.median(np.array(runs)[:, 1:].sum(axis=1)) for n, runs in seconds.items()}",
-            "return {n: [time[1] / time[n], time[1] / (n * time[n])] for n in sorted(time)}",
-        ),
-        "one median of all epochs but the first": lambda: answer(
-            TABLE,
-            "time = {n: median(s for run in runs for s in run[1:]) for n, runs in seconds.items()}",
-            "return {n: (time[1] / time[n], time[1] / time[n] / n) for n in time}",
-        ),
-        "another form": lambda: answer("serial_fraction(speedup, n)", "return (n / speedup - 1) / (n - 1)"),
-    }
-    wrong = planted(
-        notebook,
-        {
-            "scaling_table": {
-                "not sorted": ([(TYPICAL, "mean(runs[len(runs) // 2][1:])")], "without sorting"),
-                "without 1 rank": ([("in typical_s.items()", "in typical_s.items() if n > 1")], "1 included"),
-                "speed-up alone": ([(SPEEDUP, "typical_s[1] / s")], "it returned"),
-                "prints": ([("return {", "print({"), ("typical_s.items()}", "typical_s.items()})")], "`return` the"),
-            },
-            "serial_fraction": {
-                "something unknown": ([(FRACTION, f"2 * {FRACTION}")], "none of the known mistakes"),
-                "nothing returned": ([("return ", "")], "`return` the fraction"),
-                "a text": ([(FRACTION, f"f'{{{FRACTION}:.0%}}'")], "it returned '10%'"),
-            },
+        "scaling_table": {
+            "with numpy": """
+                def scaling_table(seconds):
+                    time = {n: np.median(np.array(runs)[:, 1:].sum(axis=1)) for n, runs in seconds.items()}
+                    return {n: [time[1] / time[n], time[1] / (n * time[n])] for n in sorted(time)}
+                """,
+            "one median of all epochs but the first": """
+                def scaling_table(seconds):
+                    time = {n: median(s for run in runs for s in run[1:]) for n, runs in seconds.items()}
+                    return {n: (time[1] / time[n], time[1] / time[n] / n) for n in time}
+                """,
         },
-    )
+        "serial_fraction": {
+            "another form": """
+                def serial_fraction(speedup, n):
+                    return (n / speedup - 1) / (n - 1)
+                """
+        },
+    }
+    wrong = {
+        "scaling_table": {
+            "not sorted": ([(scaling.TYPICAL, "mean(runs[len(runs) // 2][1:])")], "without sorting"),
+            "speed-up alone": (
+                [(scaling.SPEEDUP, "typical_s[1] / s")],
+                "the keys 1, 2, 4 (each a number). It should `return`",
+            ),
+            "prints": ([("return {", "print({"), ("typical_s.items()}", "typical_s.items()})")], "returned nothing"),
+        },
+        "serial_fraction": {
+            "something unknown": ([(scaling.FRACTION, f"2 * {scaling.FRACTION}")], "none of the known mistakes"),
+            "nothing returned": ([("return ", "")], "It should `return` a number: the fraction"),
+            "a text": ([(scaling.FRACTION, f"f'{{{scaling.FRACTION}:.0%}}'")], "it returned '10%'"),
+        },
+    }
     # Every function that needs no ranks is stopped like this one.
-    never_ends = planted(notebook, {"serial_fraction": {"a loop": ([("return ", "while n: ")], "doesn't end")}})
+    never_ends = {"serial_fraction": {"a loop": ([("return ", "while n: ")], "doesn't end")}}
+
+
+def test_the_solutions_of_08_are_right():
+    table = solution(scaling.NOTEBOOK, "scaling_table")
+    assert table(scaling.SECONDS) == {1: (1, 1), 2: (1.6, 0.8), 4: (2.5, 0.625)}
+    assert table(scaling.LONGER)[4] == (3.2, 0.8)
+    fraction = solution(scaling.NOTEBOOK, "serial_fraction")
+    found = [fraction(speedup, n) for speedup, n, _ in scaling.MEASURED]
+    assert found == pytest.approx([0.1, 0, 1, -0.05], abs=1e-12)
 
 
 class TestTimeGoes(Verdicts):
-    check, notebook, names = time_goes, "08b_where_the_time_goes", ["straggler", "fair_speedups"]
+    check, notebook, names = time_goes, time_goes.NOTEBOOK, ["straggler", "fair_speedups"]
     right = {
-        "by sorting": lambda: answer(
-            "straggler(shares)",
-            "order = sorted(range(len(shares)), key=lambda rank: shares[rank]['waiting'])",
-            "return order[0] if shares[order[-1]]['waiting'] > 0.1 else None",
-        ),
-        "with a loop": lambda: answer(
-            "fair_speedups(runs)",
-            "found = {}",
-            "for run in [run for run in runs if not run['threads'] > run['cores']]:",
-            "    found[run['ranks'], run['threads']] = run['samples_per_s']",
-            "return {key: found[key] / found[(1, key[1])] for key in found}",
-        ),
-    }
-    wrong = planted(
-        notebook,
-        {
-            "straggler": {
-                "somebody always": ([("max(waiting) <= 0.1", "False")], "no rank waits for more"),
-                "nobody ever": ([("max(waiting) <= 0.1", "True")], "return that rank's number"),
-            },
-            "fair_speedups": {
-                "one thread alone": (
-                    [(' if run["cores"] >= run["threads"]', ' if run["threads"] == 1')],
-                    "its keys are",
-                ),
-                "nothing returned": ([("return {", "found = {")], "it returned None"),
-            },
+        "straggler": {
+            "by sorting": """
+                def straggler(shares):
+                    order = sorted(range(len(shares)), key=lambda rank: shares[rank]["waiting"])
+                    return order[0] if shares[order[-1]]["waiting"] > 0.1 else None
+                """
         },
-    )
+        "fair_speedups": {
+            "with a loop": """
+                def fair_speedups(runs):
+                    found = {}
+                    for run in [run for run in runs if not run["threads"] > run["cores"]]:
+                        found[run["ranks"], run["threads"]] = run["samples_per_s"]
+                    return {key: found[key] / found[(1, key[1])] for key in found}
+                """
+        },
+    }
+    wrong = {
+        "straggler": {
+            "somebody always": ([("max(waiting) <= 0.1", "False")], "Return None there"),
+            "nobody ever": ([("max(waiting) <= 0.1", "True")], "a number: the rank that the others wait for"),
+        },
+        "fair_speedups": {
+            "one thread alone": (
+                [(f" if {time_goes.USED}", ' if run["threads"] == 1')],
+                "the keys (4, 1), (1, 1), (2, 1) (each a number)",
+            ),
+            "nothing returned": ([("return {", "found = {")], "it returned nothing"),
+        },
+    }
 
 
 COMMUNICATION = "latency_s + s_per_byte * message_bytes"
@@ -119,13 +130,10 @@ class TestForecasting(Verdicts):
     wrong = planted(
         notebook,
         {
-            "smallest_batch": {
-                "rounded": ([("math.ceil", "round")], "round up"),
-                "nothing returned": ([("return ", "")], "`return` the number"),
-            },
+            "smallest_batch": {"nothing returned": ([("return ", "")], "the number of samples")},
             "overlapped_step": {
                 "the sum of both": ([("max(keeps_up, busy)", "keeps_up + busy")], "none of the known mistakes"),
-                "nothing returned": ([("return ", "")], "`return` the seconds"),
+                "nothing returned": ([("return ", "")], "the seconds"),
             },
         },
     )

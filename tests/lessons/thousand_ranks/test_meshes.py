@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from drawn import check_layout, texts
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting.catalogue import Machine
@@ -83,6 +84,7 @@ def test_forecasts_of_published_runs_are_as_far_off_as_the_notebook_says():
     rows = published_meshes.beside_forecast()
     assert len(rows) >= 20 and rows["table"].nunique() >= 5
     assert rows["error"].abs().median() < 0.1
+    check_layout(draw.beside_published(rows))
     zero = rows[rows["table"] == "Narayanan et al., ZeRO-3"]
     assert zero["error"].max() > 0.3, "the bad one"
     for name, table in published_meshes.TABLES.items():
@@ -103,8 +105,9 @@ def test_more_layers_cost_what_one_more_costs_each_time():
 def test_the_drawn_mesh_has_the_rank_its_groups_and_what_it_sends():
     sent = [Collective("allreduce", "tensor", 8, 16, 4e6), Collective("allgather", "data", 128, 9, 8e6)]
     figure = draw.mesh(Report(18, 1024, [], {}, 0, 0, sent), "128x8", a_node=8)
-    [axes] = figure.axes
-    numbers = {text.get_text() for text in axes.texts}
-    assert {"0", "7", "18", "1023"} <= numbers and "⋮" in numbers
-    words = {text.get_text() for text in figure.texts}
-    assert {"over tensor: sends 7.00 MB", "  16 × allreduce", "  9 × allgather", "dashed: a node of 8 ranks"} <= words
+    ranks, beside = figure.axes
+    assert {"0", "7", "18", "1023", "⋮"} <= set(texts(ranks))
+    [sent] = texts(beside)
+    for line in ("over tensor: sends 7.00 MB", "16 × allreduce", "9 × allgather", "dashed: a node of 8 ranks"):
+        assert line in sent
+    check_layout(figure)

@@ -4,6 +4,7 @@ import statistics
 
 import numpy as np
 import pytest
+from drawn import check_layout, lines
 
 from workshop_lib.lessons.when_training_breaks import checkpoints, fault_injection, figures
 
@@ -28,14 +29,15 @@ def test_simulated_jobs_agree_with_the_expectation(restart_s):
 
 
 def test_the_figures_show_what_they_were_given():
-    axes = figures.checkpoint_interval(60, 10_800, 300, jobs=2, measured=[(500, 0.5)]).axes[0]
-    expected, measured = ([line for line in axes.get_lines() if len(line.get_xdata()) == n][-1] for n in (200, 1))
-    assert max(expected.get_ydata()) == pytest.approx(checkpoints.useful_share(1100, 60, 10_800, 300), abs=1e-3)
-    assert measured.get_ydata()[0] == 0.5
+    figure = figures.checkpoint_interval(60, 10_800, 300, jobs=2, measured=[(500, 0.5)])
+    drawn = lines(figure.axes[0])
+    assert drawn["expected"][:, 1].max() == pytest.approx(checkpoints.useful_share(1100, 60, 10_800, 300), abs=1e-3)
+    assert drawn["measured here"].tolist() == [[500, 0.5]]
+    check_layout(figure)
     free = fault_injection.TrainingRun([(5.0, 1), (6.0, 11)], weights={"a"})
-    faulty = fault_injection.TrainingRun(
-        [(0.0, 1), (2.0, 11)], [(1.0, fault_injection.Fault(6, 0, "kill", 0.0))], {"a"}
-    )
-    axes = figures.progress({"mine": fault_injection.FaultScore(free, faulty)}).axes[0]
-    assert [list(line.get_ydata()) for line in axes.get_lines()] == [[1, 11], [1, 11], [6]]
-    axes.figure._repr_png_()
+    fault = fault_injection.Fault(6, 0, "kill", 0.0)
+    faulty = fault_injection.TrainingRun([(0.0, 1), (2.0, 11)], [(1.0, fault)], {"a"})
+    figure = figures.progress({"mine": fault_injection.FaultScore(free, faulty)})
+    without, with_faults, hits = (line.get_xydata().tolist() for line in figure.axes[0].lines)
+    assert without == [[0, 1], [1, 11]] and with_faults == [[0, 1], [2, 11]] and hits == [[1, 6]]
+    check_layout(figure)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from drawn import check_layout, lines, texts
 
 from workshop_lib.lessons.where_the_time_goes import figures
 from workshop_lib.training import flops, trainer
@@ -80,8 +81,8 @@ def test_the_roofline_names_each_layer_and_both_sides():
     ]
     figure = figures.roofline(flops.Limits(2e10, 1e10), layers)
     [axes] = figure.axes
-    texts = [text.get_text() for text in axes.texts]
-    assert texts == ["waits for memory", "waits for arithmetic", "Linear 4 to 2", "Linear 8 to 8"]
-    roof = axes.lines[0]
-    assert list(roof.get_ydata())[1:] == [20, 20], "Gflop/s, from the ridge on"
-    assert axes.get_ylim()[1] > 20
+    assert texts(axes) == ["Linear 4 to 2", "Linear 8 to 8", "waits for memory", "waits for arithmetic"]
+    assert lines(axes)["vit"].tolist() == [[100, 9]], "flop per byte, and Gflop/s"
+    roof = lines(axes)["roof: what memory and arithmetic allow"]
+    assert list(roof[1:, 1]) == [20, 20], "Gflop/s, from the ridge on"
+    check_layout(figure)

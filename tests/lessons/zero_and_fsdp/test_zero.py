@@ -8,6 +8,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from fake_mpi_ranks import run_on_threads
 from judge.answers import solution, variant
 from judge.verdicts import Verdicts
 from mpi4py import MPI
@@ -23,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("healthy")
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 NOTEBOOK = "06_zero_and_fsdp"
-HALVED = 24  # elements, which 1 to 4 ranks divide
 REDUCE = "total = ring.reduce_scatter(self.comm, gradient.numpy())"
 GRADIENT_1 = "self.share.grad = torch.from_numpy(total / self.comm.size)"
 GATHER = "ring.allgather(self.comm, self.weights.numpy())"
@@ -185,51 +185,32 @@ def test_a_frozen_layer_stays_as_it_is_and_the_others_train(team, name):
     assert max(seen["apart"] for seen in team.run(frozen, solution(NOTEBOOK, name))) < 1e-12
 
 
-def halves(n: int) -> list[dict]:
-    """On a rank: what the two halves give and send, among the first rank alone, the first two, and so on."""
-    world, gave = MPI.COMM_WORLD, []
-    for size in range(1, world.size + 1):
-        some = world.Split(0 if world.rank < size else MPI.UNDEFINED, world.rank)
-        if some != MPI.COMM_NULL:
-            gave.append(halves_among(CountingComm(some), n))
-    return gave
-
-
-def halves_among(comm: CountingComm, n: int) -> dict:
-    array = np.arange(n, dtype=np.float64) * (1 + comm.rank)
-    before = array.copy()
-    part = ring.reduce_scatter(comm, array)
-    reduced = (comm.bytes_sent, comm.messages_sent, list(comm.log))
-    gathered = np.full(n, np.nan)
-    gathered[ring.part(n, comm.rank, comm.size)] = part
-    ring.allgather(comm, gathered)
-    return {
-        "kept": np.array_equal(array, before),
-        "part": part,
-        "gathered": gathered,
-        "reduced": reduced[:2],
-        "sent": (comm.bytes_sent - reduced[0], comm.messages_sent - reduced[1]),
-        "logs": (reduced[2], comm.log[len(reduced[2]) :]),
-    }
-
-
-@pytest.fixture(scope="module")
-def on_four(team):
-    team.restart(4)
-    return team.run(halves, HALVED)
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_the_halves_of_a_ring(on_four, size):
-    n, among = HALVED, [gave[size - 1 - rank] for rank, gave in enumerate(on_four[:size])]
+def test_the_halves_of_a_ring(size):
+    n = 24
+
+    def program(comm):
+        counting = CountingComm(comm)
+        array = np.arange(n, dtype=np.float64) * (1 + comm.rank)
+        before = array.copy()
+        part = ring.reduce_scatter(counting, array)
+        assert np.array_equal(array, before)
+        events = len(counting.log)
+        gathered = np.full(n, np.nan)
+        gathered[ring.part(n, comm.rank, size)] = part
+        ring.allgather(counting, gathered)
+        return part, gathered, (counting.log[:events], counting.log[events:])
+
+    by_rank = run_on_threads(program, size)
     total = np.arange(n) * sum(range(1, size + 1))
-    for rank, of_rank in enumerate(among):
-        assert of_rank["kept"]
-        assert np.array_equal(of_rank["part"], total[ring.part(n, rank, size)])
-        assert np.array_equal(of_rank["gathered"], total)
-        assert of_rank["reduced"] == of_rank["sent"] == (8 * n * (size - 1) // size, size - 1)
-    for half in range(2):
-        assert rounds([of_rank["logs"][half] for of_rank in among]) == size - 1
+    for rank, (part, gathered, _) in enumerate(by_rank):
+        assert np.array_equal(part, total[ring.part(n, rank, size)])
+        assert np.array_equal(gathered, total)
+    for half in zip(*(logs for *_, logs in by_rank), strict=True):
+        for log in half:
+            assert sum(event.nbytes for event in log) == 8 * n * (size - 1) // size
+            assert sum(event.kind == "send" for event in log) == size - 1
+        assert rounds(half) == size - 1
 
 
 def test_released_arrays_take_no_memory_and_come_back_for_the_views_that_autograd_keeps():

@@ -5,16 +5,14 @@ from typing import TypedDict
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
-from workshop_lib.notebook.figures import old as figures
+from workshop_lib.notebook import figures, palette
 from workshop_lib.ranks.timeline import KINDS, Timeline
 
-BACKWARD = figures.Look(figures.BLUE, "")
-MESSAGE = figures.Look(figures.YELLOW, "//")
+BACKWARD = figures.Look(palette.BLUE, "")
+MESSAGE = figures.Look(palette.YELLOW, "//")
 TIMELINE_LOOKS = dict(zip(KINDS, figures.STEP_LOOKS.values(), strict=True))
-AT_END = {"va": "center", "fontsize": figures.FONT_SIZE, "weight": "bold"}  # style of the text at the end of a row
-BORDER = {"color": "black", "linestyle": (0, (4, 2))}
+BORDER = {"color": palette.INK, "linestyle": (0, (4, 2))}
 
 
 class BackwardTimes(TypedDict):
@@ -26,6 +24,7 @@ class BackwardTimes(TypedDict):
     end: float  # when all gradients were averaged
 
 
+@figures.styled
 def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> figures.RecordFigure:
     """Draw the backward pass and its allreduces, one step per panel, on a common time axis.
 
@@ -34,15 +33,10 @@ def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> figures.RecordFigu
     right = 1.16 * max((times["end"] for ranks in panels.values() for times in ranks), default=0.0)
     rows = {title: 1 + max((len(times["messages"]) for times in ranks), default=0) for title, ranks in panels.items()}
     heights = {title: len(ranks) * (rows[title] + 1.1) for title, ranks in panels.items()}
-    handles = [
-        Patch(color=BACKWARD.color, label="backward; a white line where a gradient is ready"),
-        *figures.patches({"allreduce, from sent to arrived": MESSAGE}),
-        figures.entry("all gradients averaged", **BORDER, linewidth=2),
-    ]
-    x_label = "milliseconds since the start of backward"
-    figure = figures.stacked(heights, x_label, handles, left=0.16, row_inches=0.3)
-    for axes, (title, ranks) in zip(figure.axes, panels.items(), strict=True):
-        _backwards(axes, ranks, rows[title], right)
+    figure, every = figures.stacked(heights, "milliseconds since the start of backward", row_inches=0.3)
+    for axes, (title, ranks) in zip(every, panels.items(), strict=True):
+        _backwards(axes, ranks, rows[title])
+        axes.set_xlim(-0.01 * right, right)
     return figure
 
 
@@ -58,27 +52,28 @@ def typical_overlap(by_rank: Sequence[Sequence[Mapping[str, BackwardTimes]]], ra
     return overlap({title: [turns[at][title] for turns in by_rank[:ranks]] for title, at in middle.items()})
 
 
-def _backwards(axes: Axes, ranks: Sequence[BackwardTimes], rows: int, right: float) -> None:
+def _backwards(axes: Axes, ranks: Sequence[BackwardTimes], rows: int) -> None:
     labels = []
     places = []
+    computing = "backward; a white line where a gradient is ready"
     for rank, times in enumerate(ranks):
         top = rank * (rows + 1.1)
         end = times["end"]
         messages = times["messages"]
-        figures.draw_bar(axes, top, 0, times["backward"], BACKWARD, 0.8)
-        axes.vlines(times["ready"], top - 0.4, top + 0.4, color="white", lw=1.4)
+        figures.draw_bar(axes, top, 0, times["backward"], BACKWARD, 0.8, label=computing)
+        axes.vlines(times["ready"], top - 0.4, top + 0.4, color=palette.PAPER, lw=1.4)
         for number, (sent, arrived) in enumerate(messages):
-            figures.draw_bar(axes, top + 1 + number, sent, arrived - sent, MESSAGE, 0.8)
-        axes.vlines(end, top - 0.5, top + rows - 0.5, linewidth=2, **BORDER)
-        axes.text(end, top - 0.1, f"  {end:.0f} ms", **AT_END)
+            place = top + 1 + number
+            figures.draw_bar(axes, place, sent, arrived - sent, MESSAGE, 0.8, "allreduce, from sent to arrived")
+        axes.vlines(end, top - 0.5, top + rows - 0.5, linewidth=2, **BORDER, label="all gradients averaged")
+        figures.write_beside(axes, end, top - 0.1, f"{end:.0f} ms", weight="bold")
         buckets = [f"message {number}" for number in range(1, 1 + len(messages))]
         labels += [f"rank {rank}: backward", *(buckets if len(messages) != 1 else ["all gradients"])]
         places += [top + row for row in range(1 + len(messages))]
-    axes.set_xlim(-0.01 * right, right)
-    axes.set_ylim(len(ranks) * (rows + 1.1) - 1.3, -0.8)
-    axes.set_yticks(places, labels)
+    figures.name_rows(axes, labels, places)
 
 
+@figures.styled
 def steps(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
     """Draw what each rank did in its steps, one timeline per panel, on a common time axis.
 
@@ -87,20 +82,21 @@ def steps(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
     """
     right_ms = 1.13e3 * max((timeline.seconds for timeline in panels.values()), default=0.0)
     rows = {title: len(timeline.pieces) if timeline.steps else 0 for title, timeline in panels.items()}
-    handles = [*figures.patches(TIMELINE_LOOKS), figures.entry("a step begins", **BORDER, linewidth=1.2)]
-    figure = figures.stacked(rows, "milliseconds since the first of these steps began", handles)
-    for axes, timeline in zip(figure.axes, panels.values(), strict=True):
-        _bands(axes, timeline, right_ms)
+    figure, every = figures.stacked(rows, "milliseconds since the first of these steps began")
+    for axes, timeline in zip(every, panels.values(), strict=True):
+        _bands(axes, timeline)
+        axes.set_xlim(0, right_ms)
     return figure
 
 
-def _bands(axes: Axes, timeline: Timeline, right_ms: float) -> None:
+def _bands(axes: Axes, timeline: Timeline) -> None:
     zero_s = timeline.steps[0][1]
     for rank, (pieces, shares) in enumerate(zip(timeline.pieces, timeline.shares(), strict=True)):
         for kind, start_s, end_s in pieces:
-            figures.draw_bar(axes, rank, 1e3 * (start_s - zero_s), 1e3 * (end_s - start_s), TIMELINE_LOOKS[kind])
-        axes.text(1e3 * (pieces[-1].end_s - zero_s), rank, f"  waits {shares['waiting']:.0%}", **AT_END)
+            left, width = 1e3 * (start_s - zero_s), 1e3 * (end_s - start_s)
+            figures.draw_bar(axes, rank, left, width, TIMELINE_LOOKS[kind], label=kind)
+        end = 1e3 * (pieces[-1].end_s - zero_s)
+        figures.write_beside(axes, end, rank, f"waits {shares['waiting']:.0%}", weight="bold")
     for _, start_s in timeline.steps:
-        axes.axvline(1e3 * (start_s - zero_s), linewidth=1.2, **BORDER)
+        axes.axvline(1e3 * (start_s - zero_s), linewidth=1.2, **BORDER, label="a step begins")
     figures.name_rows(axes, (f"rank {rank}" for rank in range(len(timeline.pieces))))
-    axes.set_xlim(0, right_ms)

@@ -1,7 +1,7 @@
 """Judges an exercise of 05_ddp: learners turn one_process.py, a plain script, into one for many processes.
 
-They write the lines that change, in numbered parts. The parts replace lines of the script, which then runs on every
-rank with a small part of MNIST, inside the process group that the ranks already have.
+They write the lines of main() that change, in numbered parts. The script with these parts then runs on every rank with
+a small part of MNIST, inside the process group that the ranks already have.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import io
 import linecache
 import re
 import runpy
+import shutil
 import sys
 import tempfile
 import textwrap
@@ -24,6 +25,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.elastic.multiprocessing import errors
 
 from workshop_lib.data import mnist
 from workshop_lib.errors import InputError
@@ -32,17 +34,11 @@ from workshop_lib.judge.network import weights_of
 from workshop_lib.lessons.ddp.judge_own_ddp import join
 from workshop_lib.paths import SCRIPTS, replacing
 
-# For each part: how the first line that it replaces in one_process.py begins, and how many lines it replaces.
-REPLACED = [
-    ("device = ", 1),
-    ("model = ", 1),
-    ("steps = ", 1),
-    ("for batch in ", 3),
-    ("speed = ", 1),
-    ("with torch.no_grad", 6),
-]
-GIVEN = ("from torch import nn\n", "from torch import distributed, nn\n")
-LAST = "distributed.destroy_process_group()\n"
+# For each part: how the first line that it replaces in one_process.py's main() begins, and how many lines it replaces.
+REPLACED = [("device = ", 1), ("loader = ", 2), ("model = ", 1), ("start = ", 3), ("speed = ", 1), ("right = ", 3)]
+MAIN = "def main():\n"
+END = '\n\nif __name__ == "__main__":\n'
+LAST = "    dist.destroy_process_group()\n"
 PART = re.compile(r"^# (\d)\. .*\n", re.MULTILINE)
 BLANK = re.compile(r"^.*(?<!\w)\.\.\.(?!\w).*$", re.MULTILINE)
 # Training and test images, epochs, and batch per rank of a check.
@@ -53,17 +49,22 @@ BATCH = 64
 
 
 def filled(changes: str) -> str:
-    """The text of one_process.py with the learner's parts in it. Raises InputError when a part is missing."""
+    """The text of the learner's script. Raises InputError when a part is missing.
+
+    It's the main() of one_process.py with the learner's parts in it, below what ddp.py has before its main().
+    """
     _, *pieces = PART.split(changes)
     parts = {int(number): text for number, text in zip(pieces[::2], pieces[1::2], strict=True)}
-    lines = (SCRIPTS / "one_process.py").read_text(encoding="utf-8").splitlines(keepends=True)
+    before, _, _ = (SCRIPTS / "ddp.py").read_text(encoding="utf-8").partition(MAIN)
+    _, _, main = (SCRIPTS / "one_process.py").read_text(encoding="utf-8").partition(MAIN)
+    lines = main.splitlines(keepends=True)
     for number, (first, count) in enumerate(REPLACED, 1):
         if number not in parts:
             raise InputError(f"part {number} is missing: it begins with a line `# {number}. …`, as all of them do.")
         at = next(at for at, line in enumerate(lines) if line.strip().startswith(first))
         indent = " " * (len(lines[at]) - len(lines[at].lstrip()))
         lines[at : at + count] = [textwrap.indent(parts[number].strip("\n") + "\n", indent)]
-    return "".join(lines).replace(*GIVEN, 1) + LAST
+    return before + MAIN + "".join(lines).replace(END, LAST + END)
 
 
 @dataclass
@@ -94,11 +95,12 @@ def observe_script(comm, function: Callable[[], str]) -> Ran:
         words = ["--data", data, "--images", IMAGES, "--epochs", EPOCHS, "--out", out]
         trained: list[torch.Tensor] = []
         tested: list[int] = []
-        hook = nn.modules.module.register_module_forward_pre_hook(functools.partial(_note, trained, tested))
+        networks: list[nn.Sequential] = []
+        hook = nn.modules.module.register_module_forward_pre_hook(functools.partial(_note, trained, tested, networks))
         output = io.StringIO()
         try:
             with _this_group([str(script), *map(str, words)]), contextlib.redirect_stdout(output):
-                model = runpy.run_path(str(script), run_name="__main__")["model"]
+                runpy.run_path(str(script), run_name="__main__")
         except SystemExit as ended:  # the script's own message, about options it cannot train with
             raise InputError(str(ended)) from None
         finally:
@@ -106,14 +108,16 @@ def observe_script(comm, function: Callable[[], str]) -> Ran:
         saved = list(torch.load(out, weights_only=True)["model"]) if out.exists() else None
     images = torch.cat(trained).numpy() if trained else np.zeros((0, 1))
     digests = [hashlib.sha256(image.tobytes()).digest()[:8] for image in images]
-    digest = hashlib.sha256(weights_of(model).tobytes()).hexdigest()
+    digest = hashlib.sha256(weights_of(networks[-1]).tobytes()).hexdigest()
     sizes = {len(batch) for batch in trained}
     tests = sum(tested) // EPOCHS
-    return Ran(digests, sizes, tests, digest, output.getvalue(), saved, _accuracy(getattr(model, "module", model)))
+    return Ran(digests, sizes, tests, digest, output.getvalue(), saved, _accuracy(networks[-1]))
 
 
-def _note(trained: list, tested: list, module: nn.Module, inputs: tuple) -> None:
-    """Record the images that enter the network's first layer; called before the forward pass of every layer."""
+def _note(trained: list, tested: list, networks: list, module: nn.Module, inputs: tuple) -> None:
+    """Record the network and the images that enter its first layer; called before the forward pass of every layer."""
+    if isinstance(module, nn.Sequential):
+        networks[:] = [module]
     if isinstance(module, nn.Conv2d) and module.in_channels == 1:
         (images,) = inputs
         if torch.is_grad_enabled():
@@ -124,13 +128,18 @@ def _note(trained: list, tested: list, module: nn.Module, inputs: tuple) -> None
 
 @contextlib.contextmanager
 def _this_group(argv: list[str]) -> Iterator[None]:
-    """Make a script that joins and leaves a process group use the one that the ranks keep, on the CPU."""
+    """Make a script that joins and leaves a process group use the one that the ranks keep, on the CPU.
+
+    It finds its imports where all scripts do, and its errors stay with the check, instead of in torchrun's report.
+    """
     threads = torch.get_num_threads()
     with (
         mock.patch.object(sys, "argv", argv),
         mock.patch.object(dist, "init_process_group"),
         mock.patch.object(dist, "destroy_process_group"),
-        mock.patch.object(torch.cuda, "is_available", return_value=False),
+        mock.patch.object(torch.accelerator, "current_accelerator", return_value=None),
+        mock.patch.object(sys, "path", [str(SCRIPTS), *sys.path]),
+        mock.patch.object(errors, "record", lambda main: main),
     ):
         try:
             yield
@@ -155,18 +164,24 @@ def _accuracy(network: nn.Module) -> float:
     return float((network(images).argmax(1).numpy() == test.labels[:TESTED]).mean())
 
 
-SAME_HINT = "they take the same images. In part 4, each rank picks its own 64 of every 64 * size: index with `rank`."
-AGAIN_HINT = "some images are seen twice in an epoch, others never: cut the order into steps, and each step into ranks."
 STEPS_HINT = (
-    "an epoch has `args.images // (64 * size)` steps: in each of them, all ranks together see 64 * size images."
+    "all ranks together go through the images once per epoch, so each has its share of them: in part 2, make a "
+    "`DistributedSampler(train, seed=1)`, and give it to the loader instead of `shuffle=True`."
 )
+SAME_HINT = (
+    "some images come twice in an epoch, and others never. A `DistributedSampler` knows its rank and the number of "
+    "ranks by itself, and its seed must be the same on all of them."
+)
+ORDER_HINT = "the second epoch has the order of the first: call `sampler.set_epoch(epoch)` before each epoch."
 APART_HINT = (
     "each rank trained a network of its own: wrap it, `ddp = nn.parallel.DistributedDataParallel(model)`, and "
     "call `ddp`."
 )
-TESTED_HINT = "every test image should be tested once, on one rank: begin at `rank`, and take every `size`-th."
+TESTED_HINT = (
+    "every test image should be tested once, on one rank: in part 2, begin at `rank`, and take every `size`-th of them."
+)
 SHARE_HINT = (
-    "that's the accuracy of rank 0's share: add up the counts of all ranks first, with `distributed.all_reduce(right)`."
+    "that's the accuracy of rank 0's share: add up the counts of all ranks first, with `dist.all_reduce(right)`."
 )
 ALL_PRINT_HINT = "every rank prints: `if rank == 0:`."
 ALL_SAVE_HINT = "every rank writes the same file, and they may overwrite each other: `if rank == 0:`."
@@ -179,13 +194,12 @@ WRAPPED_HINT = (
 def script_properties(observations: list[Ran]) -> Iterator[Property]:
     size = len(observations)
     epoch = IMAGES // (BATCH * size) * BATCH  # images per rank and epoch
-    seen = [each.trained[:epoch] for each in observations]
-    everywhere = [image for images in seen for image in images]
+    everywhere = [image for each in observations for image in each.trained[:epoch]]
+    reshuffled = all(each.trained[:epoch] != each.trained[epoch:] for each in observations)
     right = all(each.batches == {BATCH} and len(each.trained) == EPOCHS * epoch for each in observations)
     yield Property(f"in every step of every epoch, each rank takes {BATCH} images", right, STEPS_HINT)
-    same = size > 1 and any(set(seen[0]) & set(images) for images in seen[1:])
-    yield Property("each rank trains on images of its own", not same, SAME_HINT)
-    yield Property("no image comes twice in an epoch", len(set(everywhere)) == len(everywhere), AGAIN_HINT)
+    yield Property("no image comes twice in an epoch, on any rank", len(set(everywhere)) == len(everywhere), SAME_HINT)
+    yield Property("each epoch has an order of its own", reshuffled, ORDER_HINT)
     alike = len({each.weights for each in observations}) == 1
     yield Property("all ranks end with the same weights, to the last bit", alike, APART_HINT)
     yield Property("each test image is tested once", sum(each.tested for each in observations) == TESTED, TESTED_HINT)
@@ -207,14 +221,12 @@ def _reports(observations: list[Ran]) -> Iterator[Property]:
 
 
 converted = Exercise(
-    "script",
+    "changes.py",
     observe_script,
     script_properties,
     ready=join,
     timeout_s=30.0,
-    stuck=(
-        "a rank waits for others: every rank must call `distributed.all_reduce`, so it can't be inside `if rank == 0:`."
-    ),
+    stuck=("a rank waits for others: every rank must call `dist.all_reduce`, so it can't be inside `if rank == 0:`."),
 )
 
 
@@ -222,17 +234,19 @@ def script(changes: str | Path) -> Verdict:
     """Judge the file with the learner's parts. If they are right, write the whole script next to it as my_ddp.py."""
     text = Path(changes).read_text(encoding="utf-8")
     if "your code here" in text and BLANK.search(text):
-        return Verdict("script")
+        return Verdict("changes.py", to_do="Fill in the lines that are missing")
     try:
         whole = filled(text)
     except InputError as error:
-        return Verdict("script", False, failed="its parts can't be put into one_process.py", hint=str(error))
+        failed = "its parts can't be put into one_process.py"
+        return Verdict("changes.py", False, failed=failed, hint=str(error)).recorded()
     verdict: Verdict = converted(functools.partial(str, whole))
     target = Path(changes).with_name("my_ddp.py")
     target.unlink(missing_ok=True)
     if verdict.passed:
         with replacing(target) as temporary:
             temporary.write_text(whole, encoding="utf-8")
+        shutil.copy(SCRIPTS / "mnist_data.py", target.parent)
     return verdict
 
 

@@ -9,17 +9,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from workshop_lib.errors import InputError
-from workshop_lib.notebook.figures import old as figures
+from workshop_lib.notebook import figures, palette
 from workshop_lib.training.cores import usable_cores
 from workshop_lib.words import plural
 
 MB = 1e6
 BYTES = {
-    "asked for by the busiest rank": figures.Look(figures.GREEN, ""),
-    "asked for by all ranks": figures.Look(figures.PURPLE, "//"),
-    "from the storage, when cold": figures.Look(figures.LIGHT_BLUE, ".."),
+    "asked for by the busiest rank": figures.Look(palette.GREEN, ""),
+    "asked for by all ranks": figures.Look(palette.PURPLE, "//"),
+    "from the storage, when cold": figures.Look(palette.LIGHT_BLUE, ".."),
 }
-ONCE = {"color": figures.GRAY, "linestyle": (0, (2, 2)), "linewidth": 1.5}
+ONCE = {"color": palette.GRAY, "linestyle": (0, (2, 2)), "linewidth": 1.5}
 SPENT = {
     "preloading": figures.STEP_LOOKS["Allreduce"],
     "waiting for input": figures.STEP_LOOKS["waiting"],
@@ -43,6 +43,7 @@ def feeding_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(lines).T
 
 
+@figures.styled
 def feeding_ways(rows: Iterable[Mapping[str, Any]], cores: int | None = None) -> figures.RecordFigure:
     """Draw the time (left, in ms) and data (right, in MB) of each way, from rows of `feeding.measure`.
 
@@ -61,25 +62,22 @@ def feeding_ways(rows: Iterable[Mapping[str, Any]], cores: int | None = None) ->
         f"a file of {file_bytes / MB:.0f} MB; median of {repeats} rounds, bars from the fastest to the "
         "slowest; the slowest rank counts"
     )
-    if hollow:
-        caption += "; hollow: more ranks than cores"
-    figure = figures.new_figure(f"Getting the rows to {plural(count, 'rank')}", caption)
-    time, size = figure.subplots(1, 2, sharey=True)
+    title = f"Getting the rows to {plural(count, 'rank')}"
+    figure, (time, size) = figures.new_figure(title, caption, columns=2, sharey=True)
     for number, (cold, beside) in enumerate(((True, -0.13), (False, 0.13))):
+        look = figures.style(number) | {"linestyle": "", "label": "cold" if cold else "warm"}
         for row in (row for row in rows if row["cold"] == cold):
             ms = 1e3 * np.array(row["seconds"])
             at = names.index(row["way"]) + beside
-            bars = figures.spread(np.median(ms), [ms.min()], [ms.max()])
-            figures.draw_points(time, np.median(ms), at, bars, figures.Style.number(number), hollow, across=True)
+            figures.draw_points(time, at, (np.median(ms), ms.min(), ms.max()), hollow, across=True, **look)
     _draw_bytes(size, [row for row in rows if row["cold"]], names, file_bytes)
     time.set(xscale="log", xlabel="time (ms)")
-    figures.name_rows(time, names)
+    for axes in (time, size):
+        figures.name_rows(axes, names)
+    size.tick_params(labelleft=False)
     every_s = [seconds for row in rows for seconds in row["seconds"]]
     figures.log_ticks(time.xaxis, "{x:g}", (1, 2, 5) if max(every_s) < 100 * min(every_s) else (1,))
     size.set(xlabel="data (MB)")
-    handles = figures.handles_of(("cold", "warm"), line=False)
-    figures.draw_legend(figure, [*handles, figures.entry("the file, once", **ONCE)], figures.patches(BYTES))
-    figure.subplots_adjust(left=0.15, wspace=0.08)
     return figure
 
 
@@ -87,10 +85,11 @@ def _draw_bytes(axes: Axes, rows: list[Mapping[str, Any]], names: list[str], fil
     for row in rows:
         asked = _asked(row)
         amounts = (max(asked), sum(asked), _stored(row))
-        for number, (value, look) in enumerate(zip(amounts, BYTES.values(), strict=True)):
+        for number, (value, (label, look)) in enumerate(zip(amounts, BYTES.items(), strict=True)):
             if value is not None:
-                figures.draw_bar(axes, names.index(row["way"]) + 0.26 * (number - 1), 0, value / MB, look, 0.24)
-    axes.axvline(file_bytes / MB, **ONCE, zorder=3)
+                place = names.index(row["way"]) + 0.26 * (number - 1)
+                figures.draw_bar(axes, place, 0, value / MB, look, 0.24, label)
+    axes.axvline(file_bytes / MB, **ONCE, zorder=3, label="the file, once")
 
 
 def _asked(row: Mapping[str, Any]) -> list[int]:
@@ -103,29 +102,26 @@ def _stored(row: Mapping[str, Any]) -> float | None:
     return median(known) if known else None
 
 
+@figures.styled
 def feeding_shares(runs: dict[str, np.ndarray], caption: str, first: str = "preloading") -> figures.RecordFigure:
     """Draw how a training run spends its time, one bar per way of feeding it.
 
     runs: {way: seconds [repeats, 3]}, with the three parts in SPENT's order. first: a different name for the first
     part. Each bar shows the run whose total is the median; its error bar goes from the shortest total to the longest.
     """
-    figure = figures.new_figure("A training, and its input", caption)
-    axes = figure.subplots()
+    figure, axes = figures.new_figure("A training, and its input", caption, size_inches=(12, 2.4 + 0.8 * len(runs)))
+    names = [first, *list(SPENT)[1:]]
     for at, seconds in enumerate(runs.values()):
         totals = seconds.sum(axis=1)
         middle = np.argsort(totals)[(len(totals) - 1) // 2]
         left = 0.0
-        for part, look in zip(seconds[middle], SPENT.values(), strict=True):
-            figures.draw_bar(axes, at, left, part, look, 0.6)
+        for part, name, look in zip(seconds[middle], names, SPENT.values(), strict=True):
+            figures.draw_bar(axes, at, left, part, look, 0.6, name)
             left += part
         bars = [[left - totals.min()], [totals.max() - left]]
-        axes.errorbar(left, at, xerr=bars, fmt="none", ecolor="black", capsize=7, linewidth=1.8)
-        beside = {"textcoords": "offset points", "va": "center", "fontsize": figures.FONT_SIZE}
-        axes.annotate(f"{left:.2f} s", (totals.max(), at), (8, 0), **beside)
+        axes.errorbar(left, at, xerr=bars, fmt="none", ecolor=palette.INK)
+        figures.write_beside(axes, totals.max(), at, f"{left:.2f} s")
     longest = max(seconds.sum(axis=1).max() for seconds in runs.values())
     axes.set(xlabel="time (s)", xlim=(0, 1.12 * longest))
     figures.name_rows(axes, runs)
-    looks = dict(zip([first, *list(SPENT)[1:]], SPENT.values(), strict=True))
-    figures.draw_legend(figure, *[[patch] for patch in figures.patches(looks)])
-    figure.subplots_adjust(left=0.2)
     return figure

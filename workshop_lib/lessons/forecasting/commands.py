@@ -1,36 +1,56 @@
 """The command `workshop predict`, which 08c_forecasting mentions: a forecast from a machine's numbers."""
 
+import argparse
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 
-from workshop_lib.cli import options as of
+from workshop_lib.cli.arguments import Parser, whole_numbers
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting import catalogue, forecast, report
 
-app = typer.Typer()  # cli.commands adds its commands to the command line
+
+def predict_arguments(parser: Parser) -> None:
+    parser.runs(predict)
+    parser.add_argument("model", metavar="MODEL", help="A network; an unknown name is answered with all of them.")
+    parser.add_argument("machine", metavar="MACHINE", help="A machine, or laptop with what was measured on it.")
+    parser.add_argument("--backend", default="ddp", metavar="NAME", help=f"One of {', '.join(forecast.BACKENDS)}.")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="Samples a device in each step.")
+    parser.add_argument("--global-batch", type=int, metavar="N", help="Of all devices, shared out among them.")
+    parser.add_argument(
+        "--devices", default="", metavar="LIST", help="Numbers of devices, e.g. 1,8,64; 1 to 4096 if not given."
+    )
+    parser.add_argument(
+        "--overlap", action=argparse.BooleanOptionalAction, default=None, help="Instead of what the backend does."
+    )
+    parser.add_argument("--fusion-mb", type=float, metavar="X", help="Fused messages; 0: each tensor its own.")
+    parser.add_argument(
+        "--compression", type=float, default=1.0, metavar="X", help="Divides the gradients' bytes; 2 for 16 bits."
+    )
+    parser.add_argument("--network", type=float, default=1.0, metavar="X", help="Times as fast between nodes.")
+    parser.add_argument(
+        "--samples-per-s", type=float, metavar="X", help="Measured on one device, instead of the machine's number."
+    )
+    parser.add_argument("--latency-us", type=float, metavar="X", help="Of a message; laptop only.")
+    parser.add_argument("--gb-per-s", type=float, metavar="X", help="Of a message; laptop only.")
+    parser.add_argument("--out-dir", metavar="FOLDER", help="Folder for forecast.png.")
 
 
-@app.command()
 def predict(
-    model: Annotated[str, typer.Argument(help="A network; an unknown name is answered with all of them.")],
-    machine: Annotated[str, typer.Argument(help="A machine, or laptop with what was measured on it.")],
-    backend: Annotated[str, typer.Option(help=f"One of {', '.join(forecast.BACKENDS)}.")] = "ddp",
-    batch_size: Annotated[int, typer.Option(help="Samples a device in each step.")] = 32,
-    global_batch: Annotated[int | None, typer.Option(help="Of all devices, shared out among them.")] = None,
-    devices: Annotated[str, typer.Option(help="Numbers of devices, e.g. 1,8,64; 1 to 4096 if not given.")] = "",
-    overlap: Annotated[bool | None, typer.Option(help="Instead of what the backend does.")] = None,
-    fusion_mb: Annotated[float | None, typer.Option(help="Fused messages; 0: each tensor its own.")] = None,
-    compression: Annotated[float, typer.Option(help="Divides the gradients' bytes; 2 for 16 bits.")] = 1.0,
-    network: Annotated[float, typer.Option(help="Times as fast between nodes.")] = 1.0,
-    samples_per_s: Annotated[
-        float | None, typer.Option(help="Measured on one device, instead of the machine's number.")
-    ] = None,
-    latency_us: Annotated[float | None, typer.Option(help="Of a message; laptop only.")] = None,
-    gb_per_s: Annotated[float | None, typer.Option(help="Of a message; laptop only.")] = None,
-    out_dir: Annotated[str | None, typer.Option(help="Folder for forecast.png.")] = None,
+    model: str,
+    machine: str,
+    backend: str,
+    batch_size: int,
+    global_batch: int | None,
+    devices: str,
+    overlap: bool | None,
+    fusion_mb: float | None,
+    compression: float,
+    network: float,
+    samples_per_s: float | None,
+    latency_us: float | None,
+    gb_per_s: float | None,
+    out_dir: str | None,
 ) -> None:
     """Forecast step time, efficiency and time to an accuracy from 1 to 4,096 devices."""
     chosen_model = catalogue.model(model)
@@ -48,7 +68,7 @@ def predict(
     )
     counts = [n for n in forecast.DEVICES if n <= (global_batch or n)]
     if devices:
-        counts = of.whole_numbers("--devices", devices)
+        counts = whole_numbers("--devices", devices)
     what = (chosen_model, chosen_machine, settings)
     points = forecast.forecast(*what, counts)
     conditions = report.conditions(*what)

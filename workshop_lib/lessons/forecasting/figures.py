@@ -4,21 +4,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, PercentFormatter
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting.forecast import ForecastPoint, outgrows_learning, takes_over
 from workshop_lib.lessons.forecasting.report import UNITS_S, answer
-from workshop_lib.notebook.figures import old as figures
+from workshop_lib.notebook import figures, palette
 from workshop_lib.training.cores import usable_cores
 
-SPEED, LEARNING, BOTH = (figures.Style.number(index) for index in range(3))
 
-
+@figures.styled
 def draw_forecast(points: Sequence[ForecastPoint], conditions: str = "") -> figures.RecordFigure:
     """Draw the efficiency (left), and the time to the model's target or, without a target, the throughput (right).
 
@@ -27,9 +23,11 @@ def draw_forecast(points: Sequence[ForecastPoint], conditions: str = "") -> figu
     if not points:
         raise InputError("no points to draw: give at least one number of devices.")
     # Low enough for a notebook to show the legend on one screen with the controls above the figure.
-    figure, top = figures.answer_figure(answer(points), conditions, height_inches=5.2)
-    left, right = figure.subplots(1, 2)
-    handles = [*_draw_efficiency(left, points), *_draw_outcome(right, points)]
+    size = (12, 5.6)
+    figure, (left, right) = figures.new_figure(answer(points), conditions, columns=2, size_inches=size)
+    table = pd.DataFrame(points).set_index("devices")
+    _draw_efficiency(left, table, learning=bool(points[0].learning))
+    _draw_outcome(right, table)
     places = {
         "communication takes longer than computing": (takes_over(points), (0, (1, 1))),
         "the global batch is above the critical one": (outgrows_learning(points), (0, (7, 3))),
@@ -38,58 +36,45 @@ def draw_forecast(points: Sequence[ForecastPoint], conditions: str = "") -> figu
         axes.set_xscale("log", base=2)
         axes.set_xlabel("devices")
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        marks = [
-            axes.axvline(devices, color="black", linestyle=line, linewidth=1.8, label=name)
-            for name, (devices, line) in places.items()
-            if devices
-        ]
-    figures.draw_legend(figure, handles + marks)
-    figure.subplots_adjust(top=top - 0.03)
+        for name, (devices, dash) in places.items():
+            if devices:
+                axes.axvline(devices, color=palette.INK, linestyle=dash, linewidth=1.8, label=name)
     return figure
 
 
-def _draw_efficiency(axes: Axes, points: Sequence[ForecastPoint]) -> list[Artist]:
-    table = pd.DataFrame(points).set_index("devices")
+def _draw_efficiency(axes: Axes, table: pd.DataFrame, learning: bool) -> None:
+    axes.plot(table["efficiency"], label="speed: forecast")
     work = table["efficiency"] * table["step_s"]
-    share = {"color": SPEED.color, "alpha": 0.22, "linewidth": 0}
-    band = axes.fill_between(table.index, work / table["most_s"], work / table["least_s"], **share)
-    band.set_label("range: has nine of ten published points")
-    handles = [_line(axes, table["efficiency"], SPEED, "speed: forecast")]
-    if points[0].learning:
+    band = {"color": palette.BLUE, "alpha": 0.22, "linewidth": 0, "label": "range: has nine of ten published points"}
+    axes.fill_between(table.index, work / table["most_s"], work / table["least_s"], **band)
+    if learning:
         useful = table["learning"].fillna(0.0)
-        handles.append(_line(axes, useful, LEARNING, "learning: samples that a small batch needs too"))
-        handles.append(_line(axes, useful * table["efficiency"], BOTH, "both: what a device contributes"))
+        axes.plot(useful, label="learning: samples that a small batch needs too")
+        axes.plot(useful * table["efficiency"], label="both: what a device contributes")
     axes.set(ylim=(0, 1.08), ylabel="efficiency")
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    return [*handles, band]
 
 
-def _draw_outcome(axes: Axes, points: Sequence[ForecastPoint]) -> list[Artist]:
+def _draw_outcome(axes: Axes, table: pd.DataFrame) -> None:
     """Draw the time to the target or, without a target, the throughput, next to perfect scaling of the first point."""
-    table = pd.DataFrame(points).set_index("devices")
     growth = table.index / table.index[0]
-    if first_s := points[0].time_to_target_s:
+    if first_s := table["time_to_target_s"].iloc[0]:
         large_enough = (unit for unit in UNITS_S if first_s >= 10 * UNITS_S[unit])
         unit = max(large_enough, key=UNITS_S.__getitem__, default="s")
         values = table["time_to_target_s"] / UNITS_S[unit]
-        label = f"time to the target ({unit})"
-        style = BOTH
+        axes.plot(values, **figures.style(2))  # what both speed and learning make of it
+        axes.set_ylabel(f"time to the target ({unit})")
         growth = 1 / growth
     else:
         values = table["samples_per_s"]
-        label = "samples/s"
-        style = SPEED
-    _line(axes, values, style)
-    axes.set(yscale="log", ylabel=label)
-    perfect = figures.PERFECT | {"linewidth": 2, "label": "perfect scaling of the first point"}
-    return axes.plot(table.index, values.iloc[0] * growth, **perfect)
+        axes.plot(values, **figures.style(0))
+        axes.set_ylabel("samples/s")
+    perfect = figures.PERFECT | {"linewidth": 2}
+    axes.plot(table.index, values.iloc[0] * growth, **perfect, label="perfect scaling of the first point")
+    axes.set_yscale("log")
 
 
-def _line(axes: Axes, values: pd.Series, style: figures.Style, name: str = "") -> Line2D:
-    axes.plot(values.index, values, marker=style.marker, markersize=7, **style.curve)
-    return figures.handle_of(name, style)
-
-
+@figures.styled
 def beside_published(fitted: pd.DataFrame, held_out: pd.DataFrame) -> figures.RecordFigure:
     """Draw published against forecast efficiencies: those that the model was fitted to, and those held out.
 
@@ -99,18 +84,14 @@ def beside_published(fitted: pd.DataFrame, held_out: pd.DataFrame) -> figures.Re
     inside, points = (int(of) for of in (held_out["inside"].sum(), len(held_out)))
     error = held_out["difference_points"].abs().mean()
     title = f"Held out: {error:.1f} percentage points off in the mean, {inside} of {points} points in the range"
-    figure = figures.new_figure(title, "efficiencies in published tables of others; bars: the range of the forecast")
-    axes = figure.subplots()
-    handles = []
-    for number, (name, rows) in enumerate((("used in the fit", fitted), ("held out", held_out))):
-        style = figures.Style.number(number)
-        forecast, low, high = (100 * rows[column] for column in ("forecast", "low", "high"))
-        bars = figures.spread(forecast, low, high)
-        figures.draw_points(axes, forecast, 100 * rows["published"], bars, style, hollow=False, across=True)
-        handles.append(figures.handle_of(name, style, line=False))
-    axes.plot([0, 100], [0, 100], **figures.PERFECT)
+    caption = "efficiencies in published tables of others; bars: the range of the forecast"
+    figure, axes = figures.new_figure(title, caption)
+    for name, rows in (("used in the fit", fitted), ("held out", held_out)):
+        values = [100 * rows[column] for column in ("forecast", "low", "high")]
+        look = {"linestyle": "", "elinewidth": 1, "label": name}
+        figures.draw_points(axes, 100 * rows["published"], values, across=True, **look)
+    axes.plot([0, 100], [0, 100], **figures.PERFECT, label="forecast = published")
     axes.set(xlim=(15, 104), ylim=(40, 104), xlabel="forecast efficiency (%)", ylabel="published efficiency (%)")
-    figures.draw_legend(figure, handles, [figures.entry("forecast = published", **figures.PERFECT)])
     return figure
 
 
@@ -118,7 +99,8 @@ BESIDE = 0.12  # sideways shift between the curves of `allreduce_times`, as a fr
 WITHIN = 0.1  # half the width of the band in `predicted_beside_measured`, as a fraction of the measured time
 
 
-def allreduce_times(rows: Iterable[Mapping[str, Any]], cores: int | None = None) -> Figure:
+@figures.styled
+def allreduce_times(rows: Iterable[Mapping[str, Any]], cores: int | None = None) -> figures.RecordFigure:
     """Draw time (left) and bus bandwidth (right) of allreduces against the message size, with one curve per algorithm.
 
     `rows` come from benchmark.py, all for one number of ranks. Points are medians, and bars go from the fastest to the
@@ -135,25 +117,21 @@ def allreduce_times(rows: Iterable[Mapping[str, Any]], cores: int | None = None)
     hollow = bool(counts[0] > (cores or usable_cores()))
     repeats = frame["seconds"].map(len).min()
     caption = f"median of {repeats} rounds, bars from the fastest to the slowest; float32, in place"
-    figure = figures.new_figure(f"An allreduce on {counts[0]}{'*' if hollow else ''} ranks", caption)
-    handles = []
-    time, bandwidth = figure.subplots(1, 2)
+    title = f"An allreduce on {counts[0]}{'*' if hollow else ''} ranks"
+    figure, (time, bandwidth) = figures.new_figure(title, caption, columns=2)
     curves = list(frame.groupby("way", sort=False))
     for number, (way, curve) in enumerate(curves):
-        style = figures.Style.number(number)
         # The curves are shifted sideways, so that the bars of one do not hide those of the next.
         sizes = curve["message_bytes"] * 2 ** (BESIDE * (number - (len(curves) - 1) / 2))
         median_s, min_s, max_s = (curve[f"{name}_s"] for name in ("median", "min", "max"))
         bus_gb = curve["bus_bytes_per_s"] * median_s / 1e9
-        figures.draw_curve(time, sizes, (1e6 * median_s, 1e6 * min_s, 1e6 * max_s), style, hollow)
-        figures.draw_curve(bandwidth, sizes, (bus_gb / median_s, bus_gb / max_s, bus_gb / min_s), style, hollow)
-        handles.append(figures.handle_of(way, style))
+        figures.draw_points(time, sizes, (1e6 * median_s, 1e6 * min_s, 1e6 * max_s), hollow, label=way)
+        figures.draw_points(bandwidth, sizes, (bus_gb / median_s, bus_gb / max_s, bus_gb / min_s), hollow)
     for axes, label in ((time, "time (µs)"), (bandwidth, "bus bandwidth (GB/s)")):
         axes.set_xscale("log", base=2)
         axes.set(yscale="log", xlabel="message (bytes)", ylabel=label)
         axes.xaxis.set_major_locator(LogLocator(base=2, numticks=7))  # more labels would touch each other
         axes.xaxis.set_major_formatter(_size)
-    figures.draw_legend(figure, handles, figures.hollow_note(hollow))
     return figure
 
 
@@ -166,7 +144,10 @@ def _size(nbytes: float, _) -> str:
     return f"{nbytes:g} Mi"
 
 
-def predicted_beside_measured(fitted: pd.DataFrame, others: pd.DataFrame, cores: int | None = None) -> Figure:
+@figures.styled
+def predicted_beside_measured(
+    fitted: pd.DataFrame, others: pd.DataFrame, cores: int | None = None
+) -> figures.RecordFigure:
     """Draw measured against predicted step times: those that the fit used, and those held out.
 
     Both tables come from `fit.predicted`. Bars go from the fastest to the slowest round. On the line, both times are
@@ -178,21 +159,15 @@ def predicted_beside_measured(fitted: pd.DataFrame, others: pd.DataFrame, cores:
     hollow = bool(both["ranks"].max() > (cores or usable_cores()))
     ranks = " and ".join(map(str, sorted(set(both["ranks"])))) + ("*" if hollow else "")
     caption = f"{ranks} ranks; medians of {repeats} rounds, bars from the fastest to the slowest"
-    figure = figures.new_figure("Step times, predicted and measured", caption)
-    axes = figure.subplots()
-    handles = []
-    for number, (name, table) in enumerate((("used in the fit", fitted), ("held out", others))):
-        style = figures.Style.number(number)
+    figure, axes = figures.new_figure("Step times, predicted and measured", caption)
+    for name, table in (("used in the fit", fitted), ("held out", others)):
         times = [1e3 * table[f"measured{end}_s"] for end in ("", "_min", "_max")]
-        figures.draw_points(axes, 1e3 * table["predicted_s"], times[0], figures.spread(*times), style, hollow)
-        handles.append(figures.handle_of(name, style, line=False))
+        figures.draw_points(axes, 1e3 * table["predicted_s"], times, hollow, linestyle="", label=name)
     ends = [0.8e3 * both["predicted_s"].min(), 1.25e3 * both["predicted_s"].max()]
-    axes.loglog(ends, ends, **figures.PERFECT)
+    axes.plot(ends, ends, **figures.PERFECT, label="measured = predicted")
     low, high = ([end / (1 + sign * WITHIN) for end in ends] for sign in (1, -1))
-    axes.fill_between(ends, low, high, color=figures.GRAY, alpha=0.15, linewidth=0)
-    axes.set(xlabel="predicted time of a step (ms)", ylabel="measured time of a step (ms)")
+    axes.fill_between(ends, low, high, color=palette.GRAY, alpha=0.15, linewidth=0, label=f"within {WITHIN:.0%}")
+    axes.set(xlabel="predicted time of a step (ms)", ylabel="measured time of a step (ms)", xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
         figures.log_ticks(axis, "{x:g}")
-    same = figures.entry(f"the same; shaded: within {WITHIN:.0%}", **figures.PERFECT)
-    figures.draw_legend(figure, handles, [same, *figures.hollow_note(hollow)])
     return figure

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from workshop_lib.lessons.gradient_noise import critical_batch
 from workshop_lib.lessons.gradient_noise import steps_to_target as measured
-from workshop_lib.notebook.figures import old as figures
+from workshop_lib.notebook import figures, palette
 from workshop_lib.results.curves import require_same
 from workshop_lib.results.records import RecordError
 
@@ -16,87 +15,78 @@ from workshop_lib.results.records import RecordError
 PUBLISHED = {"at the start": 50, "mean over training": 900}
 
 
+@figures.styled
 def arrows(true: float, by_batch: Mapping[int, Sequence[tuple[float, float]]], caption: str) -> figures.RecordFigure:
     """Draw gradients of batches as arrows at their angle to the true gradient, one panel per batch size.
 
     true: the length of the true gradient. by_batch: for each batch size, each gradient's component along the true
     gradient, and its length. The arrows point above and below the true gradient in turn.
     """
-    figure = figures.new_figure("Gradients of single batches, and the true one", caption)
-    panels = np.atleast_1d(figure.subplots(1, len(by_batch), sharex=True, sharey=True))
+    title = "Gradients of single batches, and the true one"
+    names = [f"batches of {batch}" for batch in by_batch]
+    figure, panels = figures.panels(title, caption, names, "along the true gradient", "across")
+    to_scale = {"angles": "xy", "scale_units": "xy", "scale": 1}
+    for number, (axes, arrows) in enumerate(zip(panels, by_batch.values(), strict=True)):
+        along, length = np.array(arrows).T
+        across = (-1) ** np.arange(len(arrows)) * np.sqrt(np.maximum(length**2 - along**2, 0))
+        start = np.zeros_like(along)
+        axes.quiver(start, start, along, across, **to_scale, width=0.008, color=palette.COLORS[number])
+        axes.quiver(0, 0, true, 0, **to_scale, width=0.02, color=palette.INK, label="the true gradient, of all samples")
     longest = max(length for arrows in by_batch.values() for _, length in arrows)
-    for number, (axes, (batch, arrows)) in enumerate(zip(panels, by_batch.items(), strict=True)):
-        look = {"arrowstyle": "->", "color": figures.Style.number(number).color}
-        for turn, (along, length) in enumerate(arrows):
-            across = (-1) ** turn * np.sqrt(max(length**2 - along**2, 0))
-            axes.annotate("", (along, across), (0, 0), arrowprops=look)
-        axes.annotate("", (true, 0), (0, 0), arrowprops={"arrowstyle": "-|>", "lw": 3, "color": "black"})
-        axes.set_title(f"batches of {batch}", fontsize=12)
-        axes.set(xlim=(-longest / 2, longest / 2), ylim=(-longest, longest), xlabel="along the true gradient")
-    panels[0].set_ylabel("across")
-    figures.draw_legend(figure, [figures.entry("the true gradient, of all samples", lw=3, color="black")])
-    figure.subplots_adjust(top=0.8)
+    widest = max([true, *(abs(along) for arrows in by_batch.values() for along, _ in arrows)])
+    axes.set(xlim=(-1.1 * widest, 1.1 * widest), ylim=(-1.1 * longest, 1.1 * longest))
     return figure
 
 
+@figures.styled
 def noise(steps, scales, errors, caption: str) -> figures.RecordFigure:
     """Draw the noise scale [n] after `steps` [n], with a band of two standard errors [n]. NaN leaves a gap."""
     steps, scales, errors = (np.asarray(values, dtype=float) for values in (steps, scales, errors))
-    figure = figures.new_figure("The simple noise scale over training", caption)
-    style = figures.Style.number(0)
-    axes = figure.subplots()
-    [line] = axes.plot(steps, scales, color=style.color, linewidth=2, label="measured here")
+    figure, axes = figures.new_figure("The simple noise scale over training", caption)
+    axes.plot(steps, scales, marker="", label="measured here")
     low = np.maximum(scales - 2 * errors, scales / 10)
-    high = scales + 2 * errors
-    band = axes.fill_between(steps, low, high, color=style.color, alpha=0.2, label="two standard errors")
-    for name, level in PUBLISHED.items():
-        axes.axhline(level, **figures.LEVEL)
-        above = {"textcoords": "offset points", "ha": "right", "color": figures.GRAY, "fontsize": 11}
-        axes.annotate(f"published, {name}: {level}", (steps[-1], level), (0, 4), **above)
+    axes.fill_between(steps, low, scales + 2 * errors, alpha=0.2, label="two standard errors")
+    for (name, level), dash in zip(PUBLISHED.items(), (":", "--"), strict=True):
+        axes.axhline(
+            level, **figures.LEVEL | {"linestyle": dash, "linewidth": 1.8}, label=f"published, {name}: {level}"
+        )
     axes.set(xlabel="step", ylabel="noise scale (samples)", yscale="log")
-    figures.draw_legend(figure, [line], [band])
     return figure
 
 
+@figures.styled
 def steps_to_target(
     pairs: Mapping[str, tuple[Sequence, Sequence]],
     fits: Mapping[str, critical_batch.CriticalBatchFit | None],
-    title: str,
+    caption: str,
 ) -> figures.RecordFigure:
     """Draw steps against batch size (left), and the frontier of samples, the compute, against steps, the time (right).
 
     pairs: measured (batches, steps) by name. fits: their fits by name, or None where there is none. All axes are
     logarithmic.
     """
-    figure = figures.new_figure("Steps to target", title)
-    left, right = figure.subplots(1, 2)
-    handles = []
+    figure, (left, right) = figures.new_figure("Steps to target", caption, columns=2)
     for number, (name, pair) in enumerate(pairs.items()):
-        style = figures.Style.number(number)
-        fit = fits.get(name)
         batches, steps = (np.asarray(values, dtype=float) for values in pair)
-        left.plot(batches, steps, style.marker, color=style.color, ms=8)
-        right.plot(steps, steps * batches, style.marker, color=style.color, ms=8)
-        handles.append(figures.handle_of(name, style, line=fit is not None))
-        if fit is not None:
+        look = figures.style(number)
+        points = look | {"linestyle": ""}
+        curve = look | {"marker": ""}
+        left.plot(batches, steps, **points, label=name)
+        right.plot(steps, steps * batches, **points)
+        if fit := fits.get(name):
             line = np.geomspace(batches.min() / 1.5, batches.max() * 1.5, 200)
-            left.plot(line, fit.steps(line), **style.curve)
-            right.plot(fit.steps(line), fit.samples(line), **style.curve)
-            left.axvline(fit.b_crit, **figures.LEVEL | {"color": style.color})
+            left.plot(line, fit.steps(line), **curve)
+            right.plot(fit.steps(line), fit.samples(line), **curve)
+            upright = figures.LEVEL | {"color": look["color"]}
+            left.axvline(fit.b_crit, **upright, label="upright: critical batch of the fit")
         ends = np.array([batches.min(), batches.max()])
-        left.plot(ends, np.median(steps[batches == ends[0]]) * ends[0] / ends, **figures.LEVEL)
-    left.set_ylim(bottom=min(min(steps) for _, steps in pairs.values()) / 2)
+        perfect = np.median(steps[batches == ends[0]]) * ends[0] / ends
+        left.plot(ends, perfect, **figures.LEVEL, label="perfect scaling: twice the batch, half the steps")
     left.set(xlabel="batch (samples)", ylabel="steps to target (time)", xscale="log", yscale="log")
+    left.set_ylim(bottom=min(min(steps) for _, steps in pairs.values()) / 2)
     right.set(xlabel="steps to target (time)", ylabel="samples to target (compute)", xscale="log", yscale="log")
     for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter("{x:,g}")
-        axis.set_minor_formatter(NullFormatter())
-    notes = [
-        figures.entry("perfect scaling: twice the batch, half the steps", **figures.LEVEL),
-        figures.entry("upright: critical batch of the fit", **figures.LEVEL | {"color": figures.BLUE}),
-    ]
-    figures.draw_legend(figure, handles, notes)
+        figures.log_ticks(axis)
     return figure
 
 

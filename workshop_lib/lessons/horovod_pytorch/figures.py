@@ -19,8 +19,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from workshop_lib.errors import InputError
-from workshop_lib.notebook import profile
-from workshop_lib.notebook.figures import old as figures
+from workshop_lib.notebook import figures, palette, profile
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import scripts
 
@@ -29,10 +28,10 @@ QUEUE = "queue"
 COPY = "copy"
 TRANSFER = "allreduce"
 LOOKS = {  # in the order of a tensor's phases
-    NEGOTIATION: figures.Look(figures.YELLOW, "//"),
-    QUEUE: figures.Look("#BBBBBB", ""),
-    COPY: figures.Look(figures.PURPLE, ".."),
-    TRANSFER: figures.Look(figures.BLUE, ""),
+    NEGOTIATION: figures.Look(palette.YELLOW, "//"),
+    QUEUE: figures.Look(palette.TINTS[6], ""),
+    COPY: figures.Look(palette.PURPLE, ".."),
+    TRANSFER: figures.Look(palette.BLUE, ""),
 }
 LEGEND = {
     NEGOTIATION: "negotiation: not all ranks have it",
@@ -227,6 +226,7 @@ class _Tensor:
         return TRANSFER if "_" in name and name.endswith("ALLREDUCE") else QUEUE
 
 
+@figures.styled
 def draw(panels: Mapping[str, HorovodTimeline]) -> figures.RecordFigure:
     """Draw one step per panel on a common time axis, with one row per tensor, the earliest on top.
 
@@ -239,28 +239,25 @@ def draw(panels: Mapping[str, HorovodTimeline]) -> figures.RecordFigure:
     for title, timeline in panels.items():
         by_start = sorted(timeline.spans, key=lambda span: (span.start_ms, span.end_ms))
         tensors[title] = list(dict.fromkeys(span.tensor for span in by_start))
-    look = {"linestyle": "", "color": "black", "markersize": 9}
-    handles = figures.patches({LEGEND[phase]: look for phase, look in LOOKS.items()})
-    handles.append(figures.entry("start of a cycle", marker="|", **look))
-    if any(timeline.ready for timeline in panels.values()):
-        handles.append(figures.entry("the rank with this number has it", marker="$0$", **look))
-    x_label = "milliseconds since the first tensor was announced"
     rows = {title: len(names) + 1.1 if names else 0 for title, names in tensors.items()}
-    figure = figures.stacked(rows, x_label, handles, left=0.13, row_inches=0.25, legend_columns=2)
-    for axes, (title, timeline) in zip(figure.axes, panels.items(), strict=True):
-        _tensors(axes, timeline, tensors[title], right_ms)
+    figure, every = figures.stacked(rows, "milliseconds since the first tensor was announced", row_inches=0.25)
+    for axes, (title, timeline) in zip(every, panels.items(), strict=True):
+        _tensors(axes, timeline, tensors[title])
+        axes.set_xlim(-0.01 * right_ms, 1.02 * right_ms)
     return figure
 
 
-def _tensors(axes: Axes, timeline: HorovodTimeline, tensors: list[str], right_ms: float) -> None:
+def _tensors(axes: Axes, timeline: HorovodTimeline, tensors: list[str]) -> None:
     for span in timeline.spans:
-        figures.draw_bar(
-            axes, tensors.index(span.tensor), span.start_ms, span.end_ms - span.start_ms, LOOKS[span.phase], 0.8
-        )
-    number = {"ha": "center", "va": "center", "fontsize": 8, "weight": "bold"}
+        row = tensors.index(span.tensor)
+        width = span.end_ms - span.start_ms
+        figures.draw_bar(axes, row, span.start_ms, width, LOOKS[span.phase], 0.8, LEGEND[span.phase])
+    mark = {"linestyle": "", "color": palette.INK}
+    has_it = "the rank with this number has it"
     for ready in timeline.ready:
-        axes.text(ready.at_ms, tensors.index(ready.tensor), str(ready.rank), **number)
-    axes.plot(timeline.cycles_ms, [-0.9] * len(timeline.cycles_ms), "|", color="black", markersize=9)
-    axes.set(xlim=(-0.01 * right_ms, 1.02 * right_ms), ylim=(len(tensors) - 0.4, -1.5))
-    axes.set_yticks(range(len(tensors)), tensors)
-    axes.tick_params(axis="y", labelsize=figures.FONT_SIZE - 3)
+        place = ready.at_ms, tensors.index(ready.tensor)
+        axes.plot(*place, marker=f"${ready.rank}$", markersize=7, **mark, label=has_it)
+    axes.plot(timeline.cycles_ms, [-0.9] * len(timeline.cycles_ms), marker="|", **mark, label="start of a cycle")
+    figures.name_rows(axes, tensors)
+    axes.set_ylim(len(tensors) - 0.4, -1.5)
+    axes.tick_params(axis="y", labelsize=figures.SMALL)

@@ -10,10 +10,10 @@ import numpy as np
 from workshop_lib.lessons.gradient_noise.steps_to_target import BestRate
 from workshop_lib.lessons.hyperparameter_search import search as settings
 from workshop_lib.lessons.hyperparameter_search.trials import DoneJob, Search
-from workshop_lib.notebook.figures import old as figures
+from workshop_lib.notebook import figures, palette
 from workshop_lib.results.records import RecordError
 
-RUNG_LOOKS = (figures.Look(figures.YELLOW, ""), figures.Look(figures.BLUE, "//"), figures.Look(figures.GREEN, "||"))
+RUNG_LOOKS = (figures.Look(palette.YELLOW, ""), figures.Look(palette.BLUE, "//"), figures.Look(palette.GREEN, "||"))
 
 
 def idle_share(state: Search) -> float:
@@ -22,6 +22,7 @@ def idle_share(state: Search) -> float:
     return 1 - busy / (state.n * max(done.end_s for done in state.done))
 
 
+@figures.styled
 def ranks_over_time(searches: Mapping[str, Search]) -> figures.RecordFigure:
     """Draw which rank trained which trial when: a row per rank, a bar per job with its trial, colored by rung."""
     rungs = sorted({done.result["images"] for state in searches.values() for done in state.done})
@@ -29,20 +30,23 @@ def ranks_over_time(searches: Mapping[str, Search]) -> figures.RecordFigure:
     longest = max(done.end_s for state in searches.values() for done in state.done)
 
     rows = {f"{name}: idle {idle_share(state):.0%} of the time": state.n for name, state in searches.items()}
-    figure = figures.stacked(rows, "time (seconds)", figures.patches(looks), legend_columns=3)
-    for axes, state in zip(figure.axes, searches.values(), strict=True):
+    figure, every = figures.stacked(rows, "time (seconds)")
+    for axes, state in zip(every, searches.values(), strict=True):
         for done in state.done:
             width = done.end_s - done.start_s
-            look = looks[f"until {done.result['images']:,} images"]
+            label = f"until {done.result['images']:,} images"
             for rank in done.ranks:
-                figures.draw_bar(axes, rank, done.start_s, 0.97 * width, look)
+                figures.draw_bar(axes, rank, done.start_s, 0.97 * width, looks[label], label=label)
                 if width > longest / 40:
-                    figures.number_bar(axes, rank, done.start_s, width, str(done.result["trial"]), fontsize=11)
+                    figures.number_bar(
+                        axes, rank, done.start_s, width, str(done.result["trial"]), fontsize=figures.SMALL
+                    )
         figures.name_rows(axes, [f"rank {rank}" for rank in range(state.n)])
         axes.set_xlim(0, longest)
     return figure
 
 
+@figures.styled
 def best_so_far(records: Iterable[dict]) -> figures.RecordFigure:
     """Draw each method's lowest held-out error so far, against time (left) and images per rank (right).
 
@@ -60,21 +64,18 @@ def best_so_far(records: Iterable[dict]) -> figures.RecordFigure:
     caption = (
         f"MNIST, {what['ranks']} ranks, a budget of {what['budget']:,} images each; seeds: {len(seeds)}, a line each"
     )
-    figure = figures.new_figure("The best model so far", caption)
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure, (left, right) = figures.new_figure("The best model so far", caption, columns=2, sharey=True)
     ways = list(dict.fromkeys(run["what"]["way"] for run in runs))
     for run in runs:
-        style = figures.Style.number(ways.index(run["what"]["way"]))
+        look = figures.style(ways.index(run["what"]["way"])) | {"label": run["what"]["way"]}
         for axes, x in ((left, "end_s"), (right, "images_per_rank")):
             places, errors = _improvements(run, x)
-            axes.step(places, errors, where="post", alpha=0.8, **style.curve)
-            axes.plot(places[-1], errors[-1], style.marker, color=style.color, ms=8)
+            axes.plot(places, errors, **look, drawstyle="steps-post", alpha=0.8, markevery=[-1])
     left.set(xlabel="time (seconds)", ylabel="error on held-out images (%)", yscale="log", ylim=(None, 30))
-    right.set(xlabel="images that each rank has worked through", yscale="log")
+    right.set(xlabel="images that each rank has worked through")
     right.xaxis.set_major_formatter("{x:,.0f}")
     right.locator_params(axis="x", nbins=5)
     figures.log_ticks(left.yaxis, "{x:g}", (1, 2, 3, 5))
-    figures.draw_legend(figure, figures.handles_of(ways))
     return figure
 
 
@@ -96,6 +97,7 @@ def _improvements(run: dict, x: str) -> tuple[list[float], list[float]]:
     return places, errors
 
 
+@figures.styled
 def wrong_winner(accuracies: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> figures.RecordFigure:
     """Draw how often a worse setting beats the best one, against the number of seeds averaged: a curve per setting.
 
@@ -103,24 +105,19 @@ def wrong_winner(accuracies: Mapping[str, Sequence[float]], seeds: Sequence[int]
     """
     names = sorted(accuracies, key=lambda name: -np.mean(accuracies[name]))
     measured = len(accuracies[names[0]])
-    figure = figures.new_figure(
-        "How often the worse setting wins", f"drawn again and again from {measured} measured seeds each"
-    )
-    axes = figure.subplots()
-    handles = []
-    for number, worse in enumerate(names[1:]):
-        style = figures.Style.number(number)
+    caption = f"drawn again and again from {measured} measured seeds each"
+    figure, axes = figures.new_figure("How often the worse setting wins", caption)
+    for worse in names[1:]:
         shares = [100 * settings.wrong_winner(accuracies[names[0]], accuracies[worse], n) for n in seeds]
-        axes.plot(seeds, shares, marker=style.marker, ms=8, **style.curve)
         points = 100 * (np.mean(accuracies[names[0]]) - np.mean(accuracies[worse]))
-        handles.append(figures.handle_of(f"{worse}: {points:.2f} points behind {names[0]}", style))
-    axes.axhline(5, **figures.LEVEL)
+        axes.plot(seeds, shares, label=f"{worse}: {points:.2f} points behind {names[0]}")
+    axes.axhline(5, **figures.LEVEL, label="5 %")
     axes.set(xlabel="seeds per setting", ylabel="wrong winner (%)", ylim=(0, None), xscale="log")
     figures.ticks_at(axes.xaxis, seeds)
-    figures.draw_legend(figure, handles, [figures.entry("5 %", **figures.LEVEL)])
     return figure
 
 
+@figures.styled
 def rates(done: Iterable[DoneJob], best: Mapping[int, BestRate]) -> figures.RecordFigure:
     """Draw learning rates against batch sizes: a search's trials (left), and the best rates of recorded runs (right).
 
@@ -131,32 +128,27 @@ def rates(done: Iterable[DoneJob], best: Mapping[int, BestRate]) -> figures.Reco
     last = {(each.result["trial"], str(each.result["setting"])): each.result for each in done}
     seeds = len(next(iter(best.values())).steps)
     where = f"left: your trials, large dark points do well; right: recorded runs, plain SGD, {seeds} seeds"
-    figure = figures.new_figure("Learning rate against batch", where)
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = figures.new_figure("Learning rate against batch", where, columns=2)
     errors = np.array([max(1e-3, 1 - result["held_out"]) for result in last.values()])
     settings_ = [result["setting"] for result in last.values()]
     # With momentum m, steps end up 1 / (1 - m) times as long, so lr / (1 - m) is the rate to compare.
     x = [setting["batch"] for setting in settings_]
     y = [setting["lr"] / (1 - setting["momentum"]) for setting in settings_]
-    look = {"cmap": "viridis", "norm": "log", "edgecolors": "black", "linewidths": 0.5}
+    look = {"cmap": "viridis", "norm": "log", "edgecolors": palette.INK, "linewidths": 0.5}
     drawn = left.scatter(x, y, c=100 * errors, s=30 + 60 * np.clip(np.log10(1 / errors), 0, 2), **look)
     bar = figure.colorbar(drawn, ax=left, label="error on held-out images (%)")
     figures.log_ticks(bar.ax.yaxis, "{x:g}", (1, 2, 5))
     batches = np.array(sorted(best))
     tuned = np.array([best[batch].lr for batch in batches])
-    style = figures.Style.number(0)
-    right.plot(batches, tuned, style.marker, color=style.color, ms=10)
+    right.plot(batches, tuned, linestyle="", markersize=10, label="best of the rates tried")
     growth = batches / batches[0]
-    rules = []
-    for name, factors, line in (("linear rule", growth, "-"), ("square-root rule", np.sqrt(growth), "--")):
-        look = {"color": figures.GRAY, "linewidth": 2, "linestyle": line, "zorder": 1}
-        right.plot(batches, tuned[0] * factors, **look)
-        rules.append(figures.entry(name, **look))
+    for name, factors, dash in (("linear rule", growth, "-"), ("square-root rule", np.sqrt(growth), "--")):
+        rule = figures.LEVEL | {"linewidth": 2, "linestyle": dash}
+        right.plot(batches, tuned[0] * factors, **rule, label=name)
     right.set_ylim(tuned.min() / 2, tuned.max() * 4)
     for axes, label in ((left, "learning rate / (1 - momentum)"), (right, "best learning rate")):
         axes.set(xscale="log", yscale="log", xlabel="batch (samples)", ylabel=label)
         figures.log_ticks(axes.yaxis, "{x:g}")
     figures.ticks_at(left.xaxis, sorted(set(x)), [f"{batch:g}" for batch in sorted(set(x))])
     figures.ticks_at(right.xaxis, batches)
-    figures.draw_legend(figure, [figures.handle_of("best of the rates tried", style, line=False)], rules)
     return figure

@@ -7,23 +7,21 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.start_here.figures import CENTERED, TINTS
-from workshop_lib.notebook.figures.old import FONT_SIZE, GRAY, LEVEL, ON_WHITE, Look, RecordFigure, Style, patches
+from workshop_lib.notebook import figures, palette
+from workshop_lib.notebook.figures import CENTERED, SMALL, RecordFigure
 
-SMALL = {"fontsize": FONT_SIZE - 1, "bbox": ON_WHITE}
 HATCHES = ["", "//", "..", "\\\\", "xx", "--", "++", "oo"]
 
 
+@figures.styled
 def mlp_in_parts(ranks: int = 2) -> RecordFigure:
     """Draw an MLP with its first layer cut by columns, its second by rows. Raises InputError unless 2 <= ranks <= 4."""
     if not 2 <= ranks <= 4:
         raise InputError(f"an MLP on {ranks} ranks cannot be drawn readably; use 2 to 4.")
-    figure = RecordFigure(figsize=(13, 4.3), facecolor="white")
-    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
+    figure, axes = figures.canvas((13, 4.3))
     axes.set(xlim=(0, 30), ylim=(8.6, 0))
-    axes.axis("off")
-    tints = TINTS[:ranks]
-    _matrix(axes, (1.8, 3.2), (2.0, 1.6), ["white"], False, "x\nwhole on every rank")
+    tints = palette.TINTS[:ranks]
+    _matrix(axes, (1.8, 3.2), (2.0, 1.6), [palette.PAPER], False, "x\nwhole on every rank")
     _matrix(axes, (5.8, 3.0), (5.2, 2.0), tints, False, "up\ncut by columns (outputs)")
     _matrix(axes, (13.4, 3.2), (5.2, 1.6), tints, False, "inner numbers\neach rank has its part")
     _matrix(axes, (20.4, 1.6), (2.0, 4.8), tints, True, "down\ncut by rows (inputs)")
@@ -32,10 +30,10 @@ def mlp_in_parts(ranks: int = 2) -> RecordFigure:
         _matrix(
             axes, (26.0, top), (2.0, 1.1), [tint], False, "" if rank else "a part of each sum:\nallreduce adds them up"
         )
-        axes.text(27.0, top + 0.55, f"rank {rank}", **(CENTERED | {"fontsize": FONT_SIZE - 2}))
+        axes.text(27.0, top + 0.55, f"rank {rank}", fontsize=SMALL, **CENTERED)
     for x, sign in ((4.8, "×"), (12.2, "="), (19.5, "×"), (24.2, "=")):
         axes.text(x, 4.0, sign, **CENTERED)
-    axes.text(12.2, 3.3, "gelu", color=GRAY, **CENTERED)
+    axes.text(12.2, 3.3, "gelu", color=palette.GRAY, **CENTERED)
     for rank in range(1, ranks):
         axes.text(27.0, 4.0 + 1.6 * (rank - ranks / 2), "+", **CENTERED)
     return figure
@@ -51,35 +49,30 @@ def _matrix(
     for at, tint in enumerate(tints):
         place = (x, y + height * at / n) if by_rows else (x + width * at / n, y)
         extent = (width, height / n) if by_rows else (width / n, height)
-        axes.add_patch(Rectangle(place, *extent, fc=tint, ec="black", lw=1.2))
+        axes.add_patch(Rectangle(place, *extent, fc=tint, ec=palette.INK, lw=1.2))
         if n > 1:
             middle = place[0] + extent[0] / 2, place[1] + extent[1] / 2
-            axes.text(*middle, f"rank {at}", **(CENTERED | {"fontsize": FONT_SIZE - 2}))
-    axes.text(x + width / 2, 7.5, text, ha="center", va="top", fontsize=FONT_SIZE)
+            axes.text(*middle, f"rank {at}", fontsize=SMALL, **CENTERED)
+    axes.text(x + width / 2, 7.5, text, ha="center", va="top")
 
 
+@figures.styled
 def expert_load(loads: Mapping[str, Sequence[int]], ranks: int) -> RecordFigure:
     """Draw how many tokens each expert got in one step, one panel per entry of `loads`.
 
     Rank r has the r-th part of the experts, in its own color and hatching. A line shows an equal share.
     """
-    figure = RecordFigure(figsize=(12, 4.4), facecolor="white")
-    panels = figure.subplots(1, len(loads), sharey=True, squeeze=False)[0]
-    looks = [Look(Style.number(rank).color, HATCHES[rank % len(HATCHES)]) for rank in range(ranks)]
-    for axes, (title, load) in zip(panels, loads.items(), strict=True):
-        for expert, tokens in enumerate(load):
-            look = looks[expert * ranks // len(load)]
-            axes.bar(expert, tokens, color=look.color, hatch=look.hatch, edgecolor="white")
-        axes.axhline(np.mean(load), **LEVEL)
-        axes.text(len(load) - 0.5, np.mean(load), "equal share", color=GRAY, ha="right", va="bottom", **SMALL)
+    titles = []
+    for title, load in loads.items():
         by_rank = np.reshape(load, (ranks, -1)).sum(1)
-        busiest = by_rank.max() / by_rank.mean()
-        axes.set_title(f"{title}: the busiest rank has\n{busiest:.2f} times its share", fontsize=FONT_SIZE)
-        axes.set_xlabel("expert", fontsize=FONT_SIZE)
+        titles.append(f"{title}: the busiest rank has\n{by_rank.max() / by_rank.mean():.2f} times its share")
+    figure, panels = figures.panels("", "", titles, "expert", "tokens in one step")
+    for axes, load in zip(panels, loads.values(), strict=True):
+        for expert, tokens in enumerate(load):
+            rank = expert * ranks // len(load)
+            look = {"color": palette.COLORS[rank % len(palette.COLORS)], "hatch": HATCHES[rank % len(HATCHES)]}
+            axes.bar(expert, tokens, **look, label=f"rank {rank}")
+        axes.axhline(np.mean(load), **figures.LEVEL | {"zorder": 3}, label="equal share")
         axes.set_xticks(range(len(load)))
-        axes.tick_params(labelsize=FONT_SIZE - 1)
-    panels[0].set_ylabel("tokens in one step", fontsize=FONT_SIZE)
-    figure.subplots_adjust(left=0.08, right=0.99, top=0.72, bottom=0.13, wspace=0.06)
-    kinds = {f"rank {rank}": look for rank, look in enumerate(looks)}
-    figure.legend(handles=patches(kinds), ncols=ranks, loc="upper left", frameon=False, fontsize=FONT_SIZE)
+        axes.grid(visible=False, axis="x")
     return figure

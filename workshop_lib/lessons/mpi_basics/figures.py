@@ -5,18 +5,17 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.start_here.figures import CENTERED, TINTS
-from workshop_lib.notebook.figures import old as figures
-from workshop_lib.notebook.figures.old import FONT_SIZE, GRAY, RecordFigure
+from workshop_lib.notebook import figures, palette
+from workshop_lib.notebook.figures import CENTERED, SMALL, RecordFigure
 
 GAP = 0.35
-PHASES = "reduce-scatter: add what arrives", "allgather: keep what arrives"
+PHASES = "reduce-scatter:\nadd what arrives", "allgather:\nkeep what arrives"
 
 
+@figures.styled
 def collective(name: str, before: list, after: list) -> RecordFigure:
     """Draw what each rank holds before and after a collective. An entry is one rank's value, list of values, or None.
 
@@ -31,26 +30,24 @@ def collective(name: str, before: list, after: list) -> RecordFigure:
     n = len(before)
     height = max(len(cells) for side in columns for cells in side)
     width = n * (1 + GAP) - GAP
-    figure = RecordFigure(figsize=(min(2.4 + 2.1 * n, 16), 1.25 + 0.52 * height), facecolor="white")
-    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
+    figure, axes = figures.canvas((min(2.4 + 2.1 * n, 16), 1.25 + 0.52 * height))
     middle = 1.9
     axes.set(xlim=(-0.1, 2 * width + middle + 0.1), ylim=(height + 0.15, -1.5))
-    axes.axis("off")
     for left, title, side in ((0, "before", columns[0]), (width + middle, "after", columns[1])):
-        axes.text(left + width / 2, -1.25, title, color=GRAY, **CENTERED)
+        axes.text(left + width / 2, -1.25, title, color=palette.GRAY, **CENTERED)
         for rank, cells in enumerate(side):
             x = left + rank * (1 + GAP)
             axes.text(x + 0.5, -0.4, f"rank {rank}", weight="bold", **CENTERED)
             for y, value in enumerate(cells):
                 _stripes(axes, x, y, ranks_of.get(value, []))
-                axes.add_patch(Rectangle((x, y), 1, 1, fill=False, ec="black", lw=1.2))
+                axes.add_patch(Rectangle((x, y), 1, 1, fill=False, ec=palette.INK, lw=1.2))
                 axes.text(x + 0.5, y + 0.5, f"{value:g}" if isinstance(value, float) else str(value), **CENTERED)
             if not cells:
-                axes.add_patch(Rectangle((x, 0), 1, 1, fill=False, ls=":", ec=GRAY, lw=1))
+                axes.add_patch(Rectangle((x, 0), 1, 1, fill=False, ls=":", ec=palette.GRAY, lw=1))
     start = (width + 0.2, height / 2)
     end = (width + middle - 0.2, height / 2)
-    axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=20, lw=2, color="black"))
-    axes.text(width + middle / 2, height / 2 - 0.25, name, ha="center", va="bottom", fontsize=FONT_SIZE)
+    axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=20, lw=2, color=palette.INK))
+    axes.text(width + middle / 2, height / 2 - 0.25, name, ha="center", va="bottom")
     return figure
 
 
@@ -79,12 +76,13 @@ def _givers(before: list[list]) -> dict[Any, list[int]]:
 def _stripes(axes: Axes, x: float, y: float, ranks: list[int]) -> None:
     """Fill a cell with the colors of these ranks, or with white if there are none."""
     for at, rank in enumerate(ranks):
-        look = {"fc": TINTS[rank % len(TINTS)], "ec": "none"}
+        look = {"fc": palette.TINTS[rank % len(palette.TINTS)], "ec": "none"}
         axes.add_patch(Rectangle((x + at / len(ranks), y), 1 / len(ranks), 1, **look))
     if not ranks:
-        axes.add_patch(Rectangle((x, y), 1, 1, fc="white", ec="none"))
+        axes.add_patch(Rectangle((x, y), 1, 1, fc=palette.PAPER, ec="none"))
 
 
+@figures.styled
 def ring(p: int = 4) -> RecordFigure:
     """Draw the steps of a ring allreduce of `p` ranks, one panel for the start and one for each step.
 
@@ -93,8 +91,7 @@ def ring(p: int = 4) -> RecordFigure:
     """
     if not 2 <= p <= 5:
         raise InputError(f"a ring of {p} ranks cannot be drawn readably; use 2 to 5.")
-    figure = RecordFigure(figsize=(0.72 * p * (p + 0.55) + 0.2, 1.2 * p + 2.1), facecolor="white")
-    panels = figure.subplots(2, p)
+    figure, panels = figures.new_figure("", "", 2, p, (max(7, 0.72 * p * (p + 0.55) + 0.2), 1.2 * p + 2.6))
     held = [[{rank} for rank in range(p)] for _ in range(p)]  # [chunk][rank]
     _ring_panel(panels[0, 0], "start", held, [])
     panels[1, 0].axis("off")
@@ -106,48 +103,44 @@ def ring(p: int = 4) -> RecordFigure:
             held[chunk][dest] = held[chunk][source] | (held[chunk][dest] if adds else set())
         row, column = (0, step) if step < p else (1, step - p + 1)
         _ring_panel(panels[row, column], f"step {step}", held, moves)
-    figure.subplots_adjust(left=0.045, right=0.995, top=0.85, bottom=0.03, hspace=0.62, wspace=0.1)
-    for panel, text in zip(panels[:, 1], PHASES, strict=True):
-        look = {"fontsize": FONT_SIZE, "color": GRAY, "annotation_clip": False}
-        panel.annotate(text, (0, 1), (0, 46), xycoords="axes fraction", textcoords="offset points", **look)
+    for panel, phase in zip(panels[:, 1], PHASES, strict=True):
+        panel.set_title(f"{phase}\n{panel.get_title(loc='left')}")
     return figure
 
 
 def _ring_panel(axes: Axes, title: str, held: list[list[set]], moves: list[tuple[int, int, int]]) -> None:
     p = len(held)
-    axes.set(xlim=(-0.25, p + 0.08), ylim=(p + 0.08, -0.08), aspect="auto")
-    axes.set_title(title, fontsize=FONT_SIZE, weight="bold", pad=22)
-    axes.axis("off")
+    axes.set(xlim=(-0.25, p + 0.08), ylim=(p + 0.08, -0.08))
+    axes.set_title(title)
+    axes.set_xticks(np.arange(p) + 0.5, [f"rank {rank}" for rank in range(p)])
+    axes.set_yticks(np.arange(p) + 0.5, [f"chunk {chunk}" for chunk in range(p)])
+    axes.tick_params(length=0, labelsize=SMALL, top=True, labeltop=True, labelbottom=False, labelleft=title == "start")
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
     arrived = {(chunk, dest) for chunk, _, dest in moves}
     for chunk in range(p):
-        axes.text(chunk + 0.5, -0.12, f"rank {chunk}", ha="center", va="bottom", fontsize=FONT_SIZE - 4)
-        if title == "start":
-            axes.text(-0.1, chunk + 0.5, f"chunk {chunk}", ha="right", va="center", fontsize=FONT_SIZE - 4)
         for rank in range(p):
             givers = sorted(held[chunk][rank])
             text = "all" if len(givers) == p else "+".join(map(str, givers))
             _stripes(axes, rank, chunk, givers)
             frame = {"lw": 2.6, "zorder": 3} if (chunk, rank) in arrived else {"lw": 0.8, "zorder": 2}
-            axes.add_patch(Rectangle((rank, chunk), 1, 1, fill=False, ec="black", **frame))
-            axes.text(rank + 0.5, chunk + 0.6, text, **CENTERED | {"fontsize": FONT_SIZE - 3})
+            axes.add_patch(Rectangle((rank, chunk), 1, 1, fill=False, ec=palette.INK, **frame))
+            axes.text(rank + 0.5, chunk + 0.6, text, fontsize=SMALL if p < 5 else SMALL - 2, **CENTERED)
     for chunk, _, dest in moves:  # the arrow into rank 0 comes from outside, as its neighbor is the last rank
         ends = (dest - 0.2, chunk + 0.18), (dest + 0.22, chunk + 0.18)
         axes.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=10, lw=1.4, zorder=4))
 
 
-def message_times(nbytes: Sequence[int], seconds: np.ndarray, alpha_s: float, beta_s_per_byte: float) -> Figure:
+@figures.styled
+def message_times(nbytes: Sequence[int], seconds: np.ndarray, alpha_s: float, beta_s_per_byte: float) -> RecordFigure:
     """Draw the time of one message against its size, beside the line α + β · bytes.
 
     seconds: [3, sizes], the median and the 10th and 90th percentile for each size.
     """
     caption = "points are medians, bars go from the 10th to the 90th percentile"
-    figure = figures.new_figure("One message between two ranks", caption)
-    axes = figure.subplots()
-    points, line = map(figures.Style.number, range(2))
-    median_us, *ends_us = 1e6 * np.asarray(seconds)
-    figures.draw_points(axes, nbytes, median_us, figures.spread(median_us, *ends_us), points, hollow=False)
-    axes.loglog(nbytes, 1e6 * (alpha_s + beta_s_per_byte * np.asarray(nbytes)), **line.curve)
-    axes.set(xlabel="message (bytes)", ylabel="time (µs)")
-    model = figures.entry("α + β · bytes", **line.curve)
-    figures.draw_legend(figure, [figures.handle_of("measured", points, line=False)], [model])
+    figure, axes = figures.new_figure("One message between two ranks", caption)
+    figures.draw_points(axes, nbytes, 1e6 * np.asarray(seconds), linestyle="", label="measured")
+    line_us = 1e6 * (alpha_s + beta_s_per_byte * np.asarray(nbytes))
+    axes.plot(nbytes, line_us, marker="", label="α + β · bytes")
+    axes.set(xlabel="message (bytes)", ylabel="time (µs)", xscale="log", yscale="log")
     return figure

@@ -8,84 +8,62 @@ from dataclasses import replace
 
 import numpy as np
 
-from workshop_lib.judge import Exercise, Mistake, Property, is_number, shown
-from workshop_lib.judge.calls import RETURN_IT, Cases, JudgedCall, all_arrays, all_right, of_case, while_right
+from workshop_lib.judge import Exercise, Mistake, Property, shown
+from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.mpi_basics.counting import CountingComm
 from workshop_lib.lessons.mpi_basics.explorer import Exploration, explore
-from workshop_lib.lessons.mpi_basics.judge_ring import ring_allreduce
+from workshop_lib.lessons.mpi_basics.judge_ring import NOTEBOOK, ring_allreduce
 
 __all__ = ["collect", "exchange", "global_mean", "ring_allreduce"]
 
 RESULTS = [4, 1, 3, 0]  # the results that ranks send in `collect`, unsorted on purpose
 
 
-def observe_exchange(comm, function: Callable) -> Cases:
+def play_exchange(exchange: Callable, comm) -> Iterator[tuple]:
     """Swap arrays between partners twice, with different lengths and types."""
-
-    def swap(case: tuple[int, type]) -> JudgedCall:
-        length, dtype = case
-        counting = CountingComm(comm.Dup())
-        own = (1000 * comm.rank + np.arange(length)).astype(dtype)
-        mine = own.copy()
-        returned = function(counting, mine)
-        right = comm.allgather(own)[comm.rank ^ 1]
-        return JudgedCall(returned, right, np.array_equal(mine, own), counting.messages_sent)
-
-    return while_right(comm, {"floats": (6, np.float64), "integers": (1000, np.int32)}, swap)
-
-
-def exchange_properties(observations: list[Cases]) -> Iterator[Property]:
-    calls = of_case(observations, "floats")
-    yield all_arrays(calls)
-    yield _like_the_partners("it is as long as the partner's, and of its type", calls)
-    yield all_right("it has the partner's values", calls)
-    others = of_case(observations, "integers")
-    yield _like_the_partners("also for an array of another length and type", others)
-    yield all_right("with the partner's values", others)
-    hint = "what arrived has overwritten it: receive into a separate array, `np.empty_like(mine)`."
-    yield Property("`mine` is as it was", all(call.unchanged for call in calls), hint)
-    most = max(call.messages for call in calls)
-    hint = f"a rank sent {most} messages in one exchange; its array can go in one."
-    yield Property("each rank sends one message", most == 1, hint)
+    counting = [CountingComm(comm.Dup()), CountingComm(comm.Dup())]
+    mine = 1000.0 * comm.rank + np.arange(6)
+    theirs = exchange(counting[0], mine.copy())
+    yield "it has the type of the partner's array", *_type(theirs, mine)
+    yield "it has the partner's values", theirs
+    mine = (1000 * comm.rank + np.arange(1000)).astype(np.int32)
+    theirs = exchange(counting[1], mine.copy())
+    yield "also for an array of another length and type", *_type(theirs, mine)
+    yield "with the partner's values", theirs
+    most = max(comm.allgather(counting[0].messages_sent))
+    observed = f"a rank sent {most} messages in one exchange:"
+    yield "each rank sends one message", most == 1, observed, "its array can go in one."
 
 
-def _like_the_partners(text: str, calls: list[JudgedCall]) -> Property:
-    hint = ""
-    for rank, call in reversed(list(enumerate(calls))):
-        got = np.asarray(call.returned)
-        right = call.right
-        if (got.shape, got.dtype) != (right.shape, right.dtype):
-            hint = (
-                f"rank {rank} returned {got.dtype} of shape {got.shape}, its partner sent {right.dtype} of shape "
-                f"{right.shape}. Make the array to receive into like `mine`: `np.empty_like(mine)`."
-            )
-    return Property(text, not hint, hint)
+def _type(theirs: np.ndarray, mine: np.ndarray) -> tuple[str, str, str]:
+    """The type of what came back, with a sentence and advice."""
+    got = np.asarray(theirs).dtype
+    observed = f"it returned {got} where its partner sent {mine.dtype}."
+    return str(got), observed, "Make the array to receive into like `mine`: `np.empty_like(mine)`."
 
 
-def _from_neighbor(shift: int) -> Callable:
-    def exchange(comm, mine):
-        source = (comm.rank + shift) % comm.size
-        dest = (comm.rank - shift) % comm.size
-        theirs = np.empty_like(mine)
-        comm.Sendrecv(mine, dest, recvbuf=theirs, source=source)
-        return theirs
+NEIGHBOR = "That came from a neighbor in the ring: the partner is rank `comm.rank ^ 1`."
+MAKE = "theirs = np.empty_like(mine)"
+SWAP = "dest=partner, recvbuf=theirs, source=partner"
+RIGHT = "(comm.rank + 1) % comm.size"
+LEFT = "(comm.rank - 1) % comm.size"
 
-    return exchange
-
-
-_PARTNER = "That came from a neighbor in the ring: the partner is rank `comm.rank ^ 1`."
-
-exchange = Exercise(
+exchange = played(
     "exchange",
-    observe_exchange,
-    exchange_properties,
+    NOTEBOOK,
+    play_exchange,
     [
-        Mistake(
-            lambda comm, mine: mine.copy(), "Each rank returned its own values: return the array you received into."
+        Edit(
+            "Each rank returned its own values: return the array you received into.", ("return theirs", "return mine")
         ),
-        Mistake(_from_neighbor(-1), _PARTNER),
-        Mistake(_from_neighbor(1), _PARTNER),
+        Edit(NEIGHBOR, (SWAP, f"dest={RIGHT}, recvbuf=theirs, source={LEFT}")),
+        Edit(NEIGHBOR, (SWAP, f"dest={LEFT}, recvbuf=theirs, source={RIGHT}")),
+        Edit(
+            "What arrived has overwritten it: receive into a separate array, `np.empty_like(mine)`.",
+            (MAKE, "theirs, mine = mine, mine.copy()"),
+        ),
     ],
+    returns="the partner's array, for which `np.empty_like(mine)` makes room",
     on=4,
     stuck="both partners do the same thing first, send or receive, and wait for each other. Let one of them receive "
     "before it sends, or use Sendrecv, which does both at once.",
@@ -177,59 +155,53 @@ collect = Exercise(
 )
 
 
-def observe_mean(comm, function: Callable) -> Cases:
+def play_global_mean(global_mean: Callable, comm) -> Iterator[tuple]:
     """Compute two means: one where every rank has a different number of values, and one where rank 1 has none."""
-
-    def mean(length: int) -> JudgedCall:
-        values = 10.0 * comm.rank**2 + np.arange(length)
-        right = np.concatenate(comm.allgather(values)).mean()
-        return JudgedCall(function(comm.Dup(), values.copy()), right)
-
-    return while_right(comm, {"uneven": comm.rank + 2, "none": 0 if comm.rank == 1 else 3}, mean)
-
-
-def mean_properties(observations: list[Cases]) -> Iterator[Property]:
-    first = [call.returned for call in of_case(observations, "uneven")]
-    without = [rank for rank, returned in enumerate(first) if returned is None]
-    if len(without) == len(first):
-        hint = f"rank 0 returned None: {RETURN_IT}"
-    elif without:
-        hint = (
-            f"rank {without[0]} returned None: `reduce` and `gather` give their result to one rank, `allreduce` to all."
-        )
-    elif np.size(first[0]) == 1:
-        hint = f"rank 0 returned {first[0]!r}: take the number out of it, as with `[0]`."
-    else:
-        hint = f"rank 0 returned {first[0]!r}: each rank has to add up its own values, too."
-    yield Property("every rank returns a number", all(map(is_number, first)), hint)
-    yield all_right("it is the mean of all values", of_case(observations, "uneven"))
-    calls = of_case(observations, "none")
-    hint = "the mean of no values is not a number (nan): add up sums and counts, and divide once."
-    is_nan = any(is_number(call.returned) and math.isnan(call.returned) for call in calls)
-    yield all_right("also when a rank has no values at all", calls, hint if is_nan else "")
+    for length, text in (
+        (comm.rank + 2, "it is the mean of all values"),
+        (0 if comm.rank == 1 else 3, "also when a rank has no values at all"),
+    ):
+        mean = global_mean(comm.Dup(), 10.0 * comm.rank**2 + np.arange(length))
+        advice = NO_VALUES if math.isnan(mean) else ""
+        yield text, mean, "", advice
 
 
-global_mean = Exercise(
+NO_VALUES = "The mean of no values is not a number (nan): add up sums and counts, and divide once."
+SUM = "values.sum()"
+COUNT = "comm.allreduce(len(values))"
+RETURN = "return total / count"
+
+global_mean = played(
     "global_mean",
-    observe_mean,
-    mean_properties,
+    NOTEBOOK,
+    play_global_mean,
     [
-        Mistake(
-            lambda comm, values: comm.allreduce(values.mean()) / comm.size,
+        Edit(
             "That is the mean of the ranks' means. A rank with few values must count less: add up values and counts.",
+            (SUM, "values.mean()"),
+            (COUNT, "comm.size"),
         ),
-        Mistake(lambda c, v: c.allreduce(v.mean()), "That is the sum of the ranks' means: add up values and counts."),
-        Mistake(lambda c, v: c.allreduce(v.sum()), "That is the sum of all values: divide by how many there are."),
-        Mistake(lambda c, v: c.allreduce(v.sum()) / c.size, "You divided by the number of ranks: use that of values."),
-        Mistake(
-            lambda comm, values: comm.allreduce(values.sum()) / max(1, len(values)),
+        Edit(
+            "That is the sum of the ranks' means: add up values and counts.",
+            (SUM, "values.mean()"),
+            (RETURN, "return total"),
+        ),
+        Edit("That is the sum of all values: divide by how many there are.", (RETURN, "return total")),
+        Edit("You divided by the number of ranks: use that of values.", (COUNT, "comm.size")),
+        Edit(
             "The sum is right, but you divided it by this rank's count alone: add up the counts as well.",
+            (COUNT, "max(1, len(values))"),
         ),
-        Mistake(
-            lambda comm, values: values.mean(), "That is the mean of this rank's own values: use `comm.allreduce`."
+        Edit("That is the mean of this rank's own values: use `comm.allreduce`.", (RETURN, "return values.mean()")),
+        Edit("That is the sum of this rank's own values: use `comm.allreduce`.", (RETURN, "return values.sum()")),
+        Edit(
+            "`reduce` and `gather` give their result to one rank, `allreduce` to all.",
+            (RETURN, f"if comm.rank == 0: {RETURN}"),
         ),
-        Mistake(lambda comm, values: values.sum(), "That is the sum of this rank's own values: use `comm.allreduce`."),
+        Edit("Take the number out of it, as with `[0]`.", (RETURN, "return np.array([total]) / count")),
+        Edit("Each rank has to add up its own values, too.", (RETURN, "return values / count")),
     ],
+    returns="the mean, on every rank",
     on=4,
     stuck="a collective ends only when every rank has called it: is it inside an `if`?",
     unknown="Add up the values of all ranks and their counts, each with one allreduce, and divide.",

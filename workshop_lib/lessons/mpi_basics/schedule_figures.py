@@ -4,17 +4,21 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from workshop_lib.lessons.mpi_basics import explorer
 from workshop_lib.lessons.mpi_basics.schedule_report import Box, Picture
-from workshop_lib.notebook.figures.old import BLUE, FONT_SIZE, GRAY, VERMILION, RecordFigure, answer_figure
+from workshop_lib.notebook import figures, palette
+from workshop_lib.notebook.figures import SMALL, RecordFigure
 
 COLUMNS = 9  # a figure shows at most this many columns, the last ones
 WIDE = 0.84
 HIGH = 0.5
-CALLED = "#DCEBF7"
-WAITING = "#FBE3D3"
+CALLED = palette.TINTS[4]
+WAITING = palette.TINTS[1]
+
+
+LANE = {"color": palette.GRAY, "linewidth": 1.2, "linestyle": "-", "marker": "", "zorder": 1}
 
 
 def explore(program: Callable, ranks: int = 2) -> RecordFigure | None:
@@ -29,21 +33,16 @@ def explore(program: Callable, ranks: int = 2) -> RecordFigure | None:
         return None
 
 
+@figures.styled
 def draw(exploration: explorer.Exploration) -> RecordFigure:
     """Draw the run that an exploration shows, under its verdict."""
     picture = exploration.picture or Picture([], [], [])
     text = " ".join([exploration.text, *exploration.notes])
     lines = 1 + len(text) // 120
     tall = 1.3 + 0.22 * lines + 0.95 * len(picture.lanes)
-    figure, top = answer_figure(f"{exploration.headline}.", text, tall)
+    figure, axes = figures.canvas((12, tall), f"{exploration.headline}.", text)
     figure.in_words = str(exploration)
-    axes = figure.add_axes((0.07, 0.4 / tall, 0.91, top - 0.45 / tall))
     _lanes(axes, picture)
-    handles = [
-        Patch(fc=CALLED, ec=BLUE, label="a call that has returned"),
-        Patch(fc=WAITING, ec=VERMILION, lw=2.2, label="a call that hasn't returned"),
-    ]
-    figure.legend(handles=handles, loc="lower center", ncols=2, frameon=False, fontsize=FONT_SIZE - 1)
     return figure
 
 
@@ -83,20 +82,19 @@ def _lanes(axes: Axes, picture: Picture) -> None:
     last = max(column.values(), default=0)
     first = max(0, last - COLUMNS + 1)
     axes.set(xlim=(-0.5, max(last - first, 4) + 1.9), ylim=(len(picture.lanes) - 0.45, -0.5))
-    axes.axis("off")
     for rank, lane in enumerate(picture.lanes):
-        axes.text(-0.55, rank, f"rank {rank}", ha="right", va="center", fontsize=FONT_SIZE, weight="bold")
+        axes.text(-0.55, rank, f"rank {rank}", ha="right", va="center", weight="bold")
         shown = [
             (column[rank, number] - first, box) for number, box in enumerate(lane) if column[rank, number] >= first
         ]
         end = max((x for x, _ in shown), default=-0.5)
-        axes.plot([-0.5, end + 0.6 * picture.ended[rank]], [rank, rank], color=GRAY, linewidth=1.2, zorder=1)
+        axes.plot([-0.5, end + 0.6 * picture.ended[rank]], [rank, rank], **LANE)
         for x, box in shown:
             _call(axes, x, rank, box)
         if picture.ended[rank]:
-            axes.text(end + 0.66, rank, "ends", va="center", fontsize=FONT_SIZE - 2, color=GRAY)
+            axes.text(end + 0.66, rank, "ends", va="center", fontsize=SMALL, color=palette.GRAY)
     if first:
-        axes.text(-0.45, -0.42, "… earlier calls are left out", fontsize=FONT_SIZE - 2, color=GRAY)
+        axes.text(-0.45, -0.42, "… earlier calls are left out", fontsize=SMALL, color=palette.GRAY)
     for sender, receiver in picture.messages:
         if min(column[sender], column[receiver]) >= first and sender[0] != receiver[0]:
             _message(axes, (column[sender] - first, sender[0]), (column[receiver] - first, receiver[0]))
@@ -104,19 +102,23 @@ def _lanes(axes: Axes, picture: Picture) -> None:
 
 def _call(axes: Axes, x: float, rank: int, box: Box) -> None:
     waits = box.moment is None
-    look = {"fc": WAITING, "ec": VERMILION, "lw": 2.2} if waits else {"fc": CALLED, "ec": BLUE, "lw": 1.2}
+    returned = {"fc": CALLED, "ec": palette.BLUE, "lw": 1.2, "label": "a call that has returned"}
+    waiting = {"fc": WAITING, "ec": palette.VERMILION, "lw": 2.2, "label": "a call that hasn't returned"}
+    look = waiting if waits else returned
     corner = (x - WIDE / 2, rank - HIGH / 2)
     axes.add_patch(FancyBboxPatch(corner, WIDE, HIGH, boxstyle="round,pad=0,rounding_size=0.06", zorder=2, **look))
-    size = FONT_SIZE - 2 if len(box.name) < 10 else FONT_SIZE - 5
+    size = SMALL if len(box.name) < 10 else SMALL - 2
     axes.text(x, rank - 0.09, box.name, ha="center", va="center", fontsize=size, weight="bold", zorder=4)
-    axes.text(x, rank + 0.13, f"line {box.line}", ha="center", va="center", fontsize=FONT_SIZE - 3, zorder=4)
+    axes.text(x, rank + 0.13, f"line {box.line}", ha="center", va="center", fontsize=SMALL, zorder=4)
     if waits:
         text = f"waits for\n{box.waits_for}"
-        axes.text(x + WIDE / 2 + 0.08, rank, text, va="center", fontsize=FONT_SIZE - 2, color=VERMILION, weight="bold")
+        axes.text(x + WIDE / 2 + 0.08, rank, text, va="center", fontsize=SMALL, color=palette.VERMILION, weight="bold")
 
 
 def _message(axes: Axes, start: tuple[float, int], end: tuple[float, int]) -> None:
     down = 1 if end[1] > start[1] else -1
     ends = (start[0], start[1] + down * HIGH / 2), (end[0], end[1] - down * HIGH / 2)
     bend = {"connectionstyle": "arc3,rad=0.25"} if abs(end[1] - start[1]) > 1 else {}
-    axes.add_patch(FancyArrowPatch(*ends, **bend, arrowstyle="-|>", mutation_scale=16, lw=1.8, color="black", zorder=3))
+    axes.add_patch(
+        FancyArrowPatch(*ends, **bend, arrowstyle="-|>", mutation_scale=16, lw=1.8, color=palette.INK, zorder=3)
+    )

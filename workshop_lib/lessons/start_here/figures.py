@@ -5,11 +5,9 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from workshop_lib.notebook.figures.old import FONT_SIZE, GRAY, RecordFigure
+from workshop_lib.notebook import figures, palette
+from workshop_lib.notebook.figures import CENTERED, SMALL
 
-# Okabe and Ito's hues, light enough for black text. A cell's text also names its rank, for prints without color.
-TINTS = ["#9CC9E8", "#F3BE94", "#93D4BC", "#E8C5D8", "#BFE0F6", "#F5D58A", "#CFCFCF", "#F7F1A6"]
-CENTERED = {"ha": "center", "va": "center", "fontsize": FONT_SIZE}
 LAYERS = 4
 
 
@@ -42,34 +40,32 @@ SPLITS = [
 ]
 
 
-def splits() -> RecordFigure:
+@figures.styled
+def splits() -> figures.RecordFigure:
     """Draw four ways to split training over two ranks: what a rank holds is colored, what it lacks is dotted."""
-    figure = RecordFigure(figsize=(13, 5), facecolor="white")
-    for axes, split in zip(figure.subplots(1, len(SPLITS)), SPLITS, strict=True):
-        axes.set(xlim=(-0.1, 2.5), ylim=(LAYERS + 3.5, -1.9))
-        axes.axis("off")
-        axes.text(1.2, -1.5, split.title, weight="bold", **CENTERED | {"fontsize": FONT_SIZE + 1})
-        axes.text(1.2, -1.0, split.known_as, color=GRAY, **CENTERED | {"fontsize": FONT_SIZE - 2})
+    figure, panels = figures.canvas((13, 5), columns=len(SPLITS))
+    for axes, split in zip(panels, SPLITS, strict=True):
+        axes.set(xlim=(-0.1, 2.5), ylim=(LAYERS + 3.2, -1.4))
+        axes.set_title(split.title, loc="center")
+        axes.text(1.2, -1.1, split.known_as, color=palette.GRAY, fontsize=SMALL, **CENTERED)
         for rank in range(2):
-            left = 1.4 * rank
-            axes.text(left + 0.5, -0.3, f"rank {rank}", **CENTERED)
-            _held(axes, (left, 0), (1, 0.7), rank, split.batch)
-            axes.text(left + 0.5, 0.35, "batch", **CENTERED | {"fontsize": FONT_SIZE - 2})
-            for layer in range(LAYERS):
-                y = 1 + layer
-                mine = layer // (LAYERS // 2) == rank
-                _held(axes, (left, y), (0.62, 0.85), rank, split.weights, mine)
-                _held(axes, (left + 0.7, y), (0.3, 0.85), rank, split.state, mine)
-        _name_columns(axes)
-        axes.text(1.2, LAYERS + 2.6, split.messages, **CENTERED | {"fontsize": FONT_SIZE - 1})
-    figure.subplots_adjust(left=0.01, right=0.99, top=0.98, bottom=0.02, wspace=0.12)
+            _rank(axes, 1.4 * rank, rank, split)
+        axes.text(1.2, LAYERS + 2.4, split.messages, **CENTERED)
     return figure
 
 
-def _name_columns(axes: Axes) -> None:
-    for left in (0, 1.4):
-        for x, name in ((0.31, "weights"), (0.87, "state")):
-            axes.text(left + x, LAYERS + 1.2, name, color=GRAY, **CENTERED | {"fontsize": FONT_SIZE - 3})
+def _rank(axes: Axes, left: float, rank: int, split: WayToSplit) -> None:
+    """Draw what one rank holds: its batch, and the weights and the optimizer's state of each layer."""
+    axes.text(left + 0.5, -0.3, f"rank {rank}", **CENTERED)
+    _held(axes, (left, 0), (1, 0.7), rank, split.batch)
+    axes.text(left + 0.5, 0.35, "batch", fontsize=SMALL, **CENTERED)
+    for layer in range(LAYERS):
+        y = 1 + layer
+        mine = layer // (LAYERS // 2) == rank
+        _held(axes, (left, y), (0.62, 0.85), rank, split.weights, mine)
+        _held(axes, (left + 0.7, y), (0.3, 0.85), rank, split.state, mine)
+    for x, name in ((0.28, "weights"), (0.87, "state")):
+        axes.text(left + x, LAYERS + 1.2, name, color=palette.GRAY, fontsize=SMALL, **CENTERED)
 
 
 def _held(axes: Axes, corner: tuple, size: tuple, rank: int, how: str, mine: bool = True) -> None:
@@ -77,5 +73,5 @@ def _held(axes: Axes, corner: tuple, size: tuple, rank: int, how: str, mine: boo
     x, y = corner
     width, height = size
     start, stop = {"whole": (0, 1), "part": (rank / 2, (rank + 1) / 2), "layers": (0, int(mine))}[how]
-    axes.add_patch(Rectangle((x + start * width, y), (stop - start) * width, height, fc=TINTS[rank], ec="none"))
-    axes.add_patch(Rectangle(corner, *size, fill=False, ls=":" if stop - start < 1 else "-", ec=GRAY, lw=1))
+    axes.add_patch(Rectangle((x + start * width, y), (stop - start) * width, height, fc=palette.TINTS[rank], ec="none"))
+    axes.add_patch(Rectangle(corner, *size, fill=False, ls=":" if stop - start < 1 else "-", ec=palette.GRAY, lw=1))

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 
-from workshop_lib.notebook.figures import old as figures
+from workshop_lib.notebook import figures
 
 
+@figures.styled
 def step_times(panels: Mapping[str, Sequence[Mapping[str, float]]]) -> figures.RecordFigure:
     """Draw one step per panel on a common time axis: a bar per rank, with the parts of the step one after the other.
 
@@ -15,8 +16,8 @@ def step_times(panels: Mapping[str, Sequence[Mapping[str, float]]]) -> figures.R
     """
     longest = max((sum(parts.values()) for ranks in panels.values() for parts in ranks), default=0.0)
     rows = {title: len(ranks) for title, ranks in panels.items()}
-    figure = figures.stacked(rows, "milliseconds per step", figures.patches(figures.STEP_LOOKS))
-    for axes, ranks in zip(figure.axes, panels.values(), strict=True):
+    figure, every = figures.stacked(rows, "milliseconds per step")
+    for axes, ranks in zip(every, panels.values(), strict=True):
         _parts(axes, ranks, longest)
     return figure
 
@@ -26,7 +27,7 @@ def _parts(axes: Axes, ranks: Sequence[Mapping[str, float]], longest: float) -> 
         left = 0.0
         for kind, look in figures.STEP_LOOKS.items():
             width = parts[kind]
-            figures.draw_bar(axes, rank, left, width, look)
+            figures.draw_bar(axes, rank, left, width, look, label=kind)
             if width > figures.ROOM * longest:
                 figures.number_bar(axes, rank, left, width, f"{width:.1f}")
             left += width

@@ -1,30 +1,28 @@
 """The command `workshop dryrun`: 12_thousand_ranks offers it for dry runs in a terminal."""
 
-from typing import Annotated
-
-import typer
 from rich.console import Console
 from rich.table import Table
 
+from workshop_lib.cli.arguments import Parser
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.thousand_ranks import dry_run as dry
 from workshop_lib.lessons.thousand_ranks import mesh_report
 from workshop_lib.lessons.thousand_ranks.step_report import ranks_of
 
-app = typer.Typer()  # cli/commands.py adds its commands to `workshop`
-# Options that this command doesn't have are passed on to the script.
-AFTER_DRYRUN = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+def dryrun_arguments(parser: Parser) -> None:
+    parser.runs(dryrun)
+    parser.set_defaults(rest=[])  # options that this command doesn't have are passed on to the script
+    parser.add_argument("script", metavar="SCRIPT", help="A plain training script that torchrun could start.")
+    parser.add_argument("--world-size", type=int, metavar="N", help="Ranks in all; those of the mesh if not given.")
+    parser.add_argument("--mesh", default="", help="Such as 64x16; handed on to the script as --mesh.")
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="Which rank to be.")
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, metavar="X", help="Seconds after which the script is ended."
+    )
 
 
-@app.command(context_settings=AFTER_DRYRUN)
-def dryrun(
-    context: typer.Context,
-    script: Annotated[str, typer.Argument(help="A plain training script that torchrun could start.")],
-    world_size: Annotated[int | None, typer.Option(help="Ranks in all; those of the mesh if not given.")] = None,
-    mesh: Annotated[str, typer.Option(help="Such as 64x16; handed on to the script as --mesh.")] = "",
-    rank: Annotated[int, typer.Option(help="Which rank to be.")] = 0,
-    timeout: Annotated[float, typer.Option(help="Seconds after which the script is ended.")] = 300.0,
-) -> None:
+def dryrun(script: str, world_size: int | None, mesh: str, rank: int, timeout: float, rest: list[str]) -> None:
     """Run a training script as one of many pretended ranks, and print what a step takes.
 
     Options that aren't listed below go to the script.
@@ -33,7 +31,7 @@ def dryrun(
         if not mesh:
             raise InputError("how many ranks? Give --world-size, or --mesh, or both.")
         world_size = ranks_of(mesh)
-    report = dry.dry_run(script, *context.args, world_size=world_size, mesh=mesh, rank=rank, timeout_s=timeout)
+    report = dry.dry_run(script, *rest, world_size=world_size, mesh=mesh, rank=rank, timeout_s=timeout)
     of_mesh = f", mesh {mesh}" if mesh else ""
     print(f"{script}, rank {report.rank} of {report.world_size:,}{of_mesh}: the second step\n")
     for rows in (mesh_report.shards(report), mesh_report.memory(report), mesh_report.collectives(report)):

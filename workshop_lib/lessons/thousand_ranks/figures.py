@@ -6,16 +6,16 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from matplotlib.ticker import PercentFormatter
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.start_here.figures import CENTERED, TINTS
 from workshop_lib.lessons.thousand_ranks.step_report import Report, mesh_shape
-from workshop_lib.notebook.figures import old as figures
-from workshop_lib.notebook.figures.old import FONT_SIZE, GRAY, RecordFigure
+from workshop_lib.notebook import figures, palette
+from workshop_lib.notebook.figures import CENTERED, RecordFigure
 
 # The most that are drawn; a longer dimension shows its first ranks and its last one.
 ROWS = 6
 COLUMNS = 8
 
 
+@figures.styled
 def mesh(report: Report, shape: str, a_node: int = 0) -> RecordFigure:
     """Draw the ranks of a mesh such as "64x16", and what one of them sends over each dimension in a step.
 
@@ -29,10 +29,8 @@ def mesh(report: Report, shape: str, a_node: int = 0) -> RecordFigure:
     data, tensor = sizes
     rows = _places(data, ROWS)
     columns = _places(tensor, COLUMNS)
-    figure = RecordFigure(figsize=(12, 1.5 + 0.78 * len(rows)), facecolor="white")
-    axes = figure.add_axes((0.01, 0.02, 0.62, 0.96))
+    figure, (axes, text) = figures.canvas((12, 1.5 + 0.78 * len(rows)), columns=2, width_ratios=(62, 36))
     axes.set(xlim=(-1.5, len(columns) * 1.25 + 0.1), ylim=(len(rows) * 1.15 + 0.5, -1.2))
-    axes.axis("off")
     mine = divmod(report.rank, tensor)
     for y, row in enumerate(rows):
         for x, column in enumerate(columns):
@@ -41,7 +39,7 @@ def mesh(report: Report, shape: str, a_node: int = 0) -> RecordFigure:
     axes.text(-0.8, len(rows) * 0.57, f"data: {data} ranks →", rotation=-90, **CENTERED)
     if a_node:
         _nodes(axes, rows, columns, tensor, a_node)
-    _legend(figure, report, a_node)
+    _sent(text, report, a_node)
     return figure
 
 
@@ -55,17 +53,17 @@ def _rank(axes: Axes, x: float, y: float, row: int | None, column: int | None, t
         axes.text(x + 0.5, y + 0.5, "⋮" if column is not None else "…", **CENTERED)
         return
     over = "both" if (row, column) == mine else "tensor" if row == mine[0] else "data" if column == mine[1] else ""
-    color = {"both": "#F7F1A6", "tensor": TINTS[1], "data": TINTS[0], "": "white"}[over]
+    color = {"both": palette.TINTS[7], "tensor": palette.TINTS[1], "data": palette.TINTS[0], "": palette.PAPER}[over]
     hatch = {"tensor": "//", "data": ".."}.get(over, "")
-    axes.add_patch(Rectangle((x, y), 1, 1, fc=color, ec="white", hatch=hatch, lw=0))
-    axes.add_patch(Rectangle((x, y), 1, 1, fill=False, ec="black", lw=2.6 if over == "both" else 1))
+    axes.add_patch(Rectangle((x, y), 1, 1, fc=color, ec=palette.PAPER, hatch=hatch, lw=0))
+    axes.add_patch(Rectangle((x, y), 1, 1, fill=False, ec=palette.INK, lw=2.6 if over == "both" else 1))
     look = CENTERED | {"weight": "bold" if over == "both" else "normal"}
     axes.text(x + 0.5, y + 0.5, f"{row * tensor + column}", **look, bbox={"fc": color, "ec": "none", "pad": 1.2})
 
 
 def _nodes(axes: Axes, rows: list, columns: list, tensor: int, a_node: int) -> None:
     """Draw a frame around each node whose ranks are all in the picture."""
-    look = {"boxstyle": "round,pad=0.07", "fill": False, "ec": GRAY, "lw": 1.4, "ls": "--"}
+    look = {"boxstyle": "round,pad=0.07", "fill": False, "ec": palette.GRAY, "lw": 1.4, "ls": "--"}
     for y, row in enumerate(rows):
         for x, column in enumerate(columns):
             if row is None or column is None or (row * tensor + column) % a_node:
@@ -78,20 +76,21 @@ def _nodes(axes: Axes, rows: list, columns: list, tensor: int, a_node: int) -> N
             axes.add_patch(FancyBboxPatch((x * 1.25 - 0.03, y * 1.15 - 0.03), *size, **look))
 
 
-def _legend(figure: RecordFigure, report: Report, a_node: int) -> None:
+def _sent(axes: Axes, report: Report, a_node: int) -> None:
     """Write beside the mesh what rank `report.rank` sends over each dimension."""
-    lines = [(f"Rank {report.rank} in one step", "bold")]
+    lines = []
     for name in ("tensor", "data"):
         own = [each for each in report.collectives if (each.over == name) or (name == "data" and each.over == "world")]
-        lines += [("", "normal"), (f"over {name}: sends {sum(each.sent_bytes for each in own) / 1e6:,.2f} MB", "bold")]
-        lines += [(f"  {each.calls} × {each.kind}", "normal") for each in own] or [("  nothing", "normal")]
+        lines.append(f"over {name}: sends {sum(each.sent_bytes for each in own) / 1e6:,.2f} MB")
+        lines += [f"   {each.calls} × {each.kind}" for each in own] or ["   nothing"]
+        lines.append("")
     if a_node:
-        lines += [("", "normal"), (f"dashed: a node of {a_node} ranks", "normal")]
-    step = 0.085
-    for at, (text, weight) in enumerate(lines):
-        figure.text(0.66, 0.93 - step * at, text, fontsize=FONT_SIZE, weight=weight, va="top")
+        lines.append(f"dashed: a node of {a_node} ranks")
+    axes.set_title(f"Rank {report.rank} in one step")
+    axes.text(0, 0.97, "\n".join(lines), va="top", linespacing=1.6, transform=axes.transAxes)
 
 
+@figures.styled
 def beside_published(rows: pd.DataFrame) -> RecordFigure:
     """Draw forecast against published utilization. Points on the line are exact.
 
@@ -101,17 +100,12 @@ def beside_published(rows: pd.DataFrame) -> RecordFigure:
     worst = rows.loc[rows["error"].abs().idxmax()]
     title = f"Forecast of {len(rows)} published runs: {middle:.0%} off in the median"
     caption = f"worst: {worst['table']} on {worst['ranks']:,} GPUs, {worst['error']:+.0%}; points on the line are exact"
-    figure = figures.new_figure(title, caption)
-    axes = figure.subplots()
-    handles = []
-    for at, (name, of_table) in enumerate(rows.groupby("table", sort=False)):
-        style = figures.Style.number(at)
-        axes.plot(of_table["published"], of_table["forecast"], style.marker, color=style.color, markersize=10)
-        handles.append(figures.handle_of(str(name), style, line=False))
+    figure, axes = figures.new_figure(title, caption)
+    for name, of_table in rows.groupby("table", sort=False):
+        axes.plot(of_table["published"], of_table["forecast"], linestyle="", markersize=10, label=str(name))
     ends = [0, 1.1 * rows[["published", "forecast"]].to_numpy().max()]
-    axes.plot(ends, ends, **figures.PERFECT)
+    axes.plot(ends, ends, **figures.PERFECT, label="exact")
     axes.set(xlim=ends, ylim=ends, xlabel="published MFU", ylabel="forecast MFU")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    figures.draw_legend(figure, handles)
     return figure

@@ -166,6 +166,8 @@ def _shard(name: str, parameter: torch.Tensor) -> Shard:
 def run(script: str, options: list[str], meter: StepMeter, pretended: tuple[int, int] | None, fake: bool) -> None:
     """Run the script as a program under `meter`, which has the report afterwards."""
     patches: list = [mock.patch.object(sys, "argv", [script, *options])]
+    # Python looks for a script's imports in the script's folder first.
+    patches.append(mock.patch.object(sys, "path", [os.path.dirname(os.path.abspath(script)), *sys.path]))
     if pretended:
         rank, size = pretended
         place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
@@ -173,6 +175,7 @@ def run(script: str, options: list[str], meter: StepMeter, pretended: tuple[int,
         pretend.join_fake_group(rank, size)
         patches += [mock.patch.object(dist, name) for name in ("init_process_group", "destroy_process_group")]
         patches.append(mock.patch.object(torch.cuda, "is_available", return_value=False))
+        patches.append(mock.patch.object(torch.accelerator, "current_accelerator", return_value=None))
     with contextlib.ExitStack() as stack, contextlib.suppress(EnoughSteps):
         for patch in patches:
             stack.enter_context(patch)

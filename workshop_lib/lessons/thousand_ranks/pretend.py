@@ -47,7 +47,10 @@ def _load_fake_collectives() -> None:
 
 @contextlib.contextmanager
 def fake_tensors() -> Iterator[None]:
-    """Within this context, new tensors have a shape but no memory, however large they are. Meshes get real tensors."""
+    """Within this context, new tensors have a shape but no memory, however large they are.
+
+    Meshes and the samplers of a DataLoader get real tensors, because they read the values.
+    """
     _load_fake_collectives()
     from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
@@ -60,6 +63,7 @@ def fake_tensors() -> Iterator[None]:
 
     make = with_values(device_mesh.init_device_mesh)
     with (
+        mock.patch.object(torch, "randperm", with_values(torch.randperm)),
         mock.patch.object(device_mesh, "init_device_mesh", make),
         mock.patch.object(dist, "init_device_mesh", make, create=True),
         mock.patch.object(device_mesh.DeviceMesh, "__init__", with_values(device_mesh.DeviceMesh.__init__)),

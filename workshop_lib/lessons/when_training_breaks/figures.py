@@ -7,11 +7,12 @@ from matplotlib.ticker import PercentFormatter
 
 from workshop_lib.lessons.when_training_breaks import checkpoints
 from workshop_lib.lessons.when_training_breaks.fault_injection import FaultScore
-from workshop_lib.notebook.figures import old as figures
+from workshop_lib.notebook import figures, palette
 
 FAILURES_PER_JOB = 30  # the average in a simulated job
 
 
+@figures.styled
 def checkpoint_interval(
     save_s: float, mtbf_s: float, restart_s: float, jobs: int, measured: Sequence[tuple[float, float]] = ()
 ) -> figures.RecordFigure:
@@ -23,49 +24,40 @@ def checkpoint_interval(
     best = checkpoints.young(save_s, mtbf_s)
     intervals = np.geomspace(best / 20, best * 20, 200)
     caption = f"a save takes {save_s:g} s, a restart {restart_s:g} s; a failure comes every {mtbf_s:,g} s on average"
-    figure = figures.new_figure("How often to save?", caption)
-    style = figures.Style.number(0)
-    axes = figure.subplots()
+    figure, axes = figures.new_figure("How often to save?", caption)
+    costs_s = save_s, mtbf_s, restart_s
     work_s = FAILURES_PER_JOB * mtbf_s
+    simulated = {"marker": ".", "linestyle": "", "color": palette.GRAY, "label": "simulated jobs"}
     for interval in np.geomspace(best / 16, best * 16, 9):
-        costs_s = save_s, mtbf_s, restart_s
         shares = [checkpoints.simulated_share(work_s, interval, *costs_s, seed=job) for job in range(jobs)]
-        axes.plot([interval] * jobs, shares, ".", color=figures.GRAY, alpha=0.5)
-    expected = [checkpoints.useful_share(interval, save_s, mtbf_s, restart_s) for interval in intervals]
-    axes.plot(intervals, expected, color=style.color, linewidth=2)
-    handles = [figures.entry("expected", color=style.color, linewidth=2)]
-    handles.append(figures.entry("simulated jobs", marker=".", linestyle="", color=figures.GRAY))
-    for (name, rule), look in zip((("Young", checkpoints.young), ("Daly", checkpoints.daly)), ("--", ":"), strict=True):
+        axes.plot([interval] * jobs, shares, **simulated)
+    expected = [checkpoints.useful_share(interval, *costs_s) for interval in intervals]
+    axes.plot(intervals, expected, color=palette.BLUE, marker="", linestyle="-", label="expected")
+    for name, rule, dash in (("Young", checkpoints.young, "--"), ("Daly", checkpoints.daly, ":")):
         at = rule(save_s, mtbf_s)
-        axes.axvline(at, color=figures.GRAY, linestyle=look)
-        handles.append(figures.entry(f"{name}: {float(f'{at:.3g}'):,g} s", color=figures.GRAY, linestyle=look))
+        axes.axvline(at, color=palette.GRAY, linestyle=dash, label=f"{name}: {float(f'{at:.3g}'):,g} s")
     if measured:
-        axes.plot(*zip(*measured, strict=True), "s", color=figures.VERMILION, markersize=9)
-        handles.append(figures.entry("measured here", marker="s", linestyle="", color=figures.VERMILION))
+        squares = {"marker": "s", "linestyle": "", "color": palette.VERMILION}
+        axes.plot(*zip(*measured, strict=True), **squares, label="measured here")
     axes.set(xlabel="seconds of training between two checkpoints", ylabel="useful share of the time")
     axes.set(xscale="log", ylim=(0, 1))
     figures.log_ticks(axes.xaxis)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    figures.draw_legend(figure, handles[:2], handles[2:])
     return figure
 
 
+@figures.styled
 def progress(scores: Mapping[str, FaultScore]) -> figures.RecordFigure:
     """Draw the steps done against seconds for each named score, without faults and with them. Each cross is a fault."""
-    figure = figures.new_figure(
-        "Steps done with and without faults", "solid: with faults (crosses); dotted: the same training without"
-    )
-    axes = figure.subplots()
-    handles = []
+    caption = "solid: with faults (crosses); dotted: the same training without"
+    figure, axes = figures.new_figure("Steps done with and without faults", caption)
     for number, (name, score) in enumerate(scores.items()):
-        style = figures.Style.number(number)
-        for run, line in ((score.free, ":"), (score.faulty, "-")):
+        look = {"color": palette.COLORS[number], "marker": ""}
+        for run, dash, label in ((score.free, ":", ""), (score.faulty, "-", f"{name}: {score.share:.0%}")):
             at_s = np.array(run.steps)
-            axes.plot(at_s[:, 0] - at_s[0, 0], at_s[:, 1], color=style.color, linestyle=line, linewidth=2)
+            axes.plot(at_s[:, 0] - at_s[0, 0], at_s[:, 1], **look, linestyle=dash, label=label)
         began_s = score.faulty.steps[0][0]
         hits = [(at_s - began_s, fault.step) for at_s, fault in score.faulty.faults]
-        axes.plot(*zip(*hits, strict=True), "x", color=style.color, markersize=9, markeredgewidth=2)
-        handles.append(figures.entry(f"{name}: {score.share:.0%}", color=style.color, linewidth=2))
+        axes.plot(*zip(*hits, strict=True), **look | {"marker": "x"}, linestyle="", markeredgewidth=2)
     axes.set(xlabel="seconds since the first step", ylabel="steps done")
-    figures.draw_legend(figure, handles)
     return figure

@@ -9,6 +9,7 @@ import functools
 import inspect
 import math
 import os
+import shutil
 import sys
 import tempfile
 import textwrap
@@ -271,6 +272,7 @@ def script(name: str, out: Path, *functions: Callable) -> Path:
             )
     with replacing(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
+    shutil.copy(SCRIPTS / "mnist_data.py", out.parent)  # which scripts import
     return out
 
 

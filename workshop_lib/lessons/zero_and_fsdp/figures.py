@@ -7,15 +7,15 @@ from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, MemoryPlan, StageMemory
-from workshop_lib.notebook.figures import old as figures
-from workshop_lib.notebook.figures.old import FONT_SIZE, GRAY, RecordFigure, patches
+from workshop_lib.notebook import figures, palette
+from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.training import KINDS
 
 MEMORY_LOOKS = {
-    "parameters": figures.Look(figures.BLUE, ""),
-    "gradients": figures.Look(figures.VERMILION, "//"),
-    "optimizer": figures.Look(figures.GREEN, "||"),
-    "activations": figures.Look(figures.PURPLE, "xx"),
+    "parameters": figures.Look(palette.BLUE, ""),
+    "gradients": figures.Look(palette.VERMILION, "//"),
+    "optimizer": figures.Look(palette.GREEN, "||"),
+    "activations": figures.Look(palette.PURPLE, "xx"),
 }
 STAGES = ("stage 0 (DDP)", "stage 1", "stage 2", "stage 3 (FSDP)")
 LONGEST = 2.2  # the longest bar, in multiples of the GPU's memory or the shortest bar, whichever is larger
@@ -39,31 +39,25 @@ def memory_answer(plan: MemoryPlan) -> str:
     )
 
 
+@figures.styled
 def draw_memory(plan: MemoryPlan, conditions: str = "") -> figures.RecordFigure:
     """Draw what each stage holds on a GPU, as one bar per stage, with the GPU's memory as a line.
 
     conditions: the text under the title. Bars longer than LONGEST times both the GPU's memory and the shortest bar are
     cut, but their labels give the whole size.
     """
-    figure, top = figures.answer_figure(memory_answer(plan), conditions, height_inches=5.6)
-    axes = figure.add_axes((0.145, 0.225, 0.835, top - 0.04 - 0.225))
+    figure, axes = figures.new_figure(memory_answer(plan), conditions, size_inches=(12, 5.6))
     gpu = plan.gpu_bytes / GIB
     totals = [at.total_gpu_bytes / GIB for at in plan.stages]
     cut = LONGEST * max(gpu, min(totals))
     end = 1.32 * max(gpu, min(cut, max(totals)))  # room for the labels
     for at in plan.stages:
         _stage(axes, at, cut, end)
-    whole = axes.axvline(gpu, color="black", linewidth=2.5, label=f"the GPU: {_number(plan.gpu_bytes)} GiB")
-    usable = axes.axvline(plan.usable_bytes / GIB, color="black", linewidth=1.5, linestyle="--")
-    reserve = 1 - plan.usable_bytes / plan.gpu_bytes
-    usable.set_label(f"less {reserve:.0%} reserve: {_number(plan.usable_bytes)} GiB")
-    axes.set_xlim(0, end)
+    axes.axvline(gpu, color=palette.INK, linewidth=2.5, label=f"the GPU: {_number(plan.gpu_bytes)} GiB")
+    reserve = f"less {1 - plan.usable_bytes / plan.gpu_bytes:.0%} reserve: {_number(plan.usable_bytes)} GiB"
+    axes.axvline(plan.usable_bytes / GIB, color=palette.INK, linewidth=1.5, linestyle="--", label=reserve)
+    axes.set(xlim=(0, end), xlabel="memory of one GPU (GiB)")
     figures.name_rows(axes, STAGES)
-    axes.set_xlabel("memory of one GPU (GiB)", fontsize=figures.FONT_SIZE)
-    figures.bare(axes)
-    counted = {kind: look for kind, look in MEMORY_LOOKS.items() if any(at.gpu_bytes[kind] for at in plan.stages)}
-    tight = {"columnspacing": 1.3, "handletextpad": 0.5, "frameon": False, "fontsize": figures.FONT_SIZE}
-    figure.legend(handles=[*figures.patches(counted), whole, usable], loc="lower center", ncols=6, **tight)
     return figure
 
 
@@ -72,14 +66,14 @@ def _stage(axes: Axes, at: StageMemory, cut: float, end: float) -> None:
     total = at.total_gpu_bytes / GIB
     for kind, look in MEMORY_LOOKS.items():
         shown = max(0.0, min(at.gpu_bytes[kind] / GIB, cut - left))
-        figures.draw_bar(axes, at.stage, left, shown, look, 0.66)
+        label = kind if at.gpu_bytes[kind] else ""
+        figures.draw_bar(axes, at.stage, left, shown, look, 0.66, label)
         if shown > figures.ROOM * end:
             figures.number_bar(axes, at.stage, left, shown, _number(at.gpu_bytes[kind]), zorder=4)
         left += shown
     text = f"{'… ' if total > cut else ''}{size(at.total_gpu_bytes)}, {'fits' if at.fits else 'does not fit'}"
-    weight = "bold" if at.fits else "normal"
-    beside = {"va": "center", "fontsize": figures.FONT_SIZE, "bbox": figures.ON_WHITE, "zorder": 4, "weight": weight}
-    axes.annotate(text, (min(total, cut), at.stage), (7, 0), textcoords="offset points", **beside)
+    label_look = {"bbox": figures.ON_PAPER, "zorder": 4, "weight": "bold" if at.fits else "normal"}
+    figures.write_beside(axes, min(total, cut), at.stage, text, **label_look)
 
 
 def size(number_of_bytes: float) -> str:
@@ -96,6 +90,7 @@ def _number(number_of_bytes: float) -> str:
     return f"{gib:,.0f}" if gib >= 100 or gib == round(gib) else f"{gib:.3g}"
 
 
+@figures.styled
 def zero(held: Mapping[str, Sequence[Mapping[str, float]]], parameters: int) -> RecordFigure:
     """Draw what each rank holds of a model's states, in bytes per parameter: one panel per title, one bar per rank.
 
@@ -106,23 +101,17 @@ def zero(held: Mapping[str, Sequence[Mapping[str, float]]], parameters: int) -> 
     if not held or not all(held.values()):
         raise InputError("nothing to draw: give at least one way, and for each what every rank holds.")
     whole = {kind: max(rank[kind] for ranks in held.values() for rank in ranks) / parameters for kind in KINDS}
-    figure = RecordFigure(figsize=(min(1.2 + 2.9 * len(held), 16), 5.2), facecolor="white")
-    panels = figure.subplots(1, len(held), sharey=True, squeeze=False)[0]
-    for axes, (title, ranks) in zip(panels, held.items(), strict=True):
+    titles = []
+    for title, ranks in held.items():
+        most = max(sum(states.values()) for states in ranks)
+        titles.append(f"{title}\n{most / parameters:.3g} bytes")
+    figure, panels = figures.panels("", "", titles, "rank", "bytes per parameter")
+    for axes, ranks in zip(panels, held.values(), strict=True):
         for rank, states in enumerate(ranks):
             place = rank / (len(ranks) - 1) if len(ranks) > 1 else 0.0
             _stack(axes, rank, place, {kind: states[kind] / parameters for kind in KINDS}, whole)
-        each = [sum(states.values()) / parameters for states in ranks]
-        axes.set_title(f"{title}\n{max(each):.3g} bytes", fontsize=FONT_SIZE, weight="bold")
-        axes.set_xticks(range(len(ranks)))
-        axes.set_xlabel("rank", fontsize=FONT_SIZE - 1)
-        axes.set_xlim(-0.6, len(ranks) - 0.4)
-        axes.tick_params(labelsize=FONT_SIZE - 1, length=0)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-    panels[0].set_ylabel("bytes per parameter", fontsize=FONT_SIZE)
-    looks = {kind: MEMORY_LOOKS[kind] for kind in reversed(KINDS)}
-    figure.legend(handles=patches(looks), loc="lower center", ncols=len(looks), frameon=False, fontsize=FONT_SIZE)
-    figure.subplots_adjust(left=0.9 / figure.get_figwidth(), right=0.99, top=0.87, bottom=0.17, wspace=0.12)
+        axes.set_xticks(range(max(len(ranks) for ranks in held.values())))
+        axes.grid(visible=False, axis="x")
     return figure
 
 
@@ -135,6 +124,6 @@ def _stack(axes: Axes, rank: int, place: float, states: Mapping[str, float], who
     for kind in KINDS:
         color, hatch = MEMORY_LOOKS[kind]
         start = bottom + place * (whole[kind] - states[kind])
-        axes.bar(rank, states[kind], 0.8, start, color=color, hatch=hatch, edgecolor="white", linewidth=0)
-        axes.add_patch(Rectangle((rank - 0.4, bottom), 0.8, whole[kind], fill=False, ls=":", ec=GRAY, lw=1))
+        axes.bar(rank, states[kind], 0.8, start, color=color, hatch=hatch, label=kind)
+        axes.add_patch(Rectangle((rank - 0.4, bottom), 0.8, whole[kind], fill=False, ls=":", ec=palette.GRAY, lw=1))
         bottom += whole[kind]

@@ -11,7 +11,7 @@ import functools
 import io
 import os
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec
 
@@ -105,12 +105,13 @@ class RecordFigure(Figure):
         return image.getvalue()
 
     def description(self) -> str:
-        """The figure in words, for people who cannot see it: title, caption and axes, or else all texts in the axes."""
+        """The figure in words, for people who cannot see it: titles, caption, and axes or else all texts in them."""
         if self.in_words:
             return self.in_words
         words = [text.get_text() for text in self.texts]
-        words += [f"{y} against {x}" for axes in self.axes if (y := axes.get_ylabel()) and (x := axes.get_xlabel())]
-        words = words or [text.get_text() for axes in self.axes for text in (axes.title, *axes.texts)]
+        words += [axes.get_title(loc=side) for axes in self.axes for side in ("left", "center")]
+        scales = [f"{y} against {x}" for axes in self.axes if (y := axes.get_ylabel()) and (x := axes.get_xlabel())]
+        words += scales or [text.get_text() for axes in self.axes for text in axes.texts]
         lines = dict.fromkeys(" ".join(text.split()) for text in words if text.strip())
         ended = (line if line.endswith((".", "?", "!")) else f"{line}." for line in lines)
         return textwrap.shorten(" ".join(ended), 400, placeholder=" …")
@@ -135,11 +136,18 @@ def _add_legend(figure: RecordFigure) -> None:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     if handles:
-        curves_first = sorted(handles, key=lambda label: not isinstance(handles[label], Container))
+        curves_first = sorted(handles, key=lambda label: _depth(handles[label]))
         widest_inches = 0.6 + 0.1 * max(map(len, handles))
         columns = max(1, min(len(handles), 4, int(figure.get_figwidth() / widest_inches)))
         order = [handles[label] for label in curves_first]
         figure.legend(order, curves_first, loc="outside lower center", ncols=columns)
+
+
+def _depth(handle: Any) -> int:
+    """Where a label stands in the legend: measured points and bars first, then lines, then bands and levels."""
+    if isinstance(handle, Container):
+        return 0
+    return 1 if handle.get_zorder() >= 2 else 2
 
 
 def new_figure(
@@ -159,7 +167,7 @@ def new_figure(
     caption_lines = textwrap.wrap(caption, int(12.2 * width))
     below_title = 0.1 + 0.28 * len(title_lines)
     head = below_title + 0.19 * len(caption_lines) if title_lines else 0
-    figure = RecordFigure(size_inches, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, wspace=0.03, hspace=0.03))
+    figure = RecordFigure(size_inches, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, wspace=0.05, hspace=0.03))
     figure.get_layout_engine().set(rect=(0, 0, 1, 1 - head / height))
     if title_lines:
         place = (0.01, 1 - 0.1 / height)
@@ -219,11 +227,11 @@ def draw_points(axes: Axes, at, values, hollow: Any = False, across: bool = Fals
     at, middle, low, high = (np.atleast_1d(np.asarray(each, float)) for each in (at, *values))
     bars = np.where(np.isnan(low), np.nan, [middle - low, high - middle])
     x, y = (middle, at) if across else (at, middle)
-    axes.errorbar(x, y, **{"xerr" if across else "yerr": bars}, **look)
+    line = axes.errorbar(x, y, **{"xerr" if across else "yerr": bars}, **look).lines[0]
     hollow = np.broadcast_to(hollow, at.shape)
     if hollow.any():
-        over = look | {"linestyle": "", "label": HOLLOW, "markerfacecolor": PAPER, "markeredgewidth": 2, "zorder": 3}
-        axes.plot(x[hollow], y[hollow], **over)
+        same = {"color": line.get_color(), "marker": line.get_marker(), "linestyle": "", "zorder": 3}
+        axes.plot(x[hollow], y[hollow], **same, markerfacecolor=PAPER, markeredgewidth=2, label=HOLLOW)
 
 
 def over_repeats(repeats, middle: str = "median") -> tuple:
@@ -272,17 +280,21 @@ def write_beside(axes: Axes, x: float, y: float, text: str, **look: Any) -> None
     axes.annotate(text, (x, y), (8, 0), textcoords="offset points", va="center", **look)
 
 
-def name_rows(axes: Axes, names: Iterable[str]) -> None:
-    """Make axes for horizontal bars: each row has its name, the first on top, and only the x axis a line and a grid."""
+def name_rows(axes: Axes, names: Iterable[str], places: Iterable[float] | None = None) -> None:
+    """Make axes for horizontal bars: each row has its name, the first on top, and only the x axis a line and a grid.
+
+    places: where the rows stand; 0, 1, 2, … if not given.
+    """
     labels = list(names)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.5, -0.5)
+    ticks = list(range(len(labels)) if places is None else places)
+    axes.set_yticks(ticks, labels)
+    axes.set_ylim(max(ticks) + 0.5, min(ticks) - 0.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
 
 
-def stacked(rows: dict[str, float], x_label: str, row_inches: float = 0.5) -> tuple[RecordFigure, list[Axes]]:
+def stacked(rows: Mapping[str, float], x_label: str, row_inches: float = 0.5) -> tuple[RecordFigure, list[Axes]]:
     """A figure with axes for horizontal bars, one below another, with one x axis for all.
 
     `rows` maps the title of each to its number of bars. Raises InputError when there is nothing to draw.
@@ -302,9 +314,11 @@ def stacked(rows: dict[str, float], x_label: str, row_inches: float = 0.5) -> tu
     return figure, panels
 
 
-def canvas(size_inches: tuple[float, float], columns: int = 1) -> tuple[RecordFigure, Any]:
+def canvas(
+    size_inches: tuple[float, float], title: str = "", caption: str = "", columns: int = 1, **subplots: Any
+) -> tuple[RecordFigure, Any]:
     """A figure for drawings, and its axes, which show no scales."""
-    figure, axes = new_figure(columns=columns, size_inches=size_inches)
+    figure, axes = new_figure(title, caption, 1, columns, size_inches, **subplots)
     for each in np.atleast_1d(axes):
         each.axis("off")
     return figure, axes

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from workshop_lib.errors import InputError
-from workshop_lib.notebook import figures
+from workshop_lib.notebook import figures, palette
 from workshop_lib.results import records as record_files
 from workshop_lib.results.curves import strong_scaling, to_frame, weak_scaling
 
-CROSS = {"color": figures.GRAY, "marker": "x", "linestyle": "", "markersize": 7}
+CROSS = {"color": palette.GRAY, "marker": "x", "linestyle": "", "markersize": 7}
 
 
 class Measure(NamedTuple):

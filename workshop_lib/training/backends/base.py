@@ -7,7 +7,7 @@ what a PyTorch backend changes in a training step.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, SupportsFloat
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, SupportsFloat
 
 import numpy as np
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:  # this file names PyTorch's types but does not need PyTorch
     import torch
 
     from workshop_lib.data.mnist import Split
+
+
+CollectiveSpan = tuple[float, float]  # time.perf_counter() when a rank entered and left a blocking collective
 
 
 class Communicator:
@@ -48,15 +51,21 @@ class Backend(Communicator):
     framework: ClassVar[str]
     # What carries the messages if PyTorch does: gloo, nccl or mpi. None for other backends.
     transport: str | None = None
-    # Seconds this rank spent averaging gradients, or None if they cannot be told apart from computing.
-    communication_s: float | None = None
-    # time.perf_counter() when this rank entered and left the blocking collective of the last averaging.
-    # None if there is no such collective, or if it overlaps with the backward pass.
-    averaging_span: tuple[float, float] | None = None
 
     def learner(self, options, train: Split, test: Split) -> Learner:
         """Return what computes on this rank. All ranks call it together, and all start with the weights of rank 0."""
         raise NotImplementedError
+
+
+class StepResult(NamedTuple):
+    """What a step gives the trainer.
+
+    loss_sum: summed over this rank's samples. A GPU may still be computing it, and float() waits for it. averaging: the
+    collective that averaged the gradients, None if there is none, or if it overlaps with the backward pass.
+    """
+
+    loss_sum: SupportsFloat
+    averaging: CollectiveSpan | None = None
 
 
 class Learner(Protocol):
@@ -64,11 +73,10 @@ class Learner(Protocol):
 
     live_bytes: dict[str, int] | None  # this rank's bytes of the model's states (memory.py), None if unknown
 
-    def step(self, indices: np.ndarray, n_global: int, lr: float) -> SupportsFloat:
+    def step(self, indices: np.ndarray, n_global: int, lr: float) -> StepResult:
         """Do one optimizer step on the mean loss over a global batch of n_global samples. All ranks call it.
 
-        indices: int64 [n_local], this rank's samples. Returns the summed loss of these samples. A GPU may still be
-        computing it, and float() waits for it.
+        indices: int64 [n_local], this rank's samples.
         """
 
     def reset_sums(self) -> None:

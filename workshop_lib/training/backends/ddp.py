@@ -19,7 +19,6 @@ class Ddp(TorchBackend):
     """DDP over gloo on CPUs, over NCCL if every rank has its own GPU, or over MPI, which needs a second group."""
 
     name = "ddp"
-    communication_s: float | None = None  # unknown, because averaging overlaps with the backward pass
     one_forward = True
 
     def __init__(self, world, device, comm: str = "auto"):

@@ -23,7 +23,6 @@ class Horovod(HorovodRanks, TorchBackend):
 
     name = "horovod"
     hvd = hvd
-    communication_s: float | None = None  # unknown, because the background thread averages during the backward pass
     one_forward = True
 
     def wrap(self, model: nn.Module, make_optimizer: MakeOptimizer):

@@ -13,7 +13,7 @@ import numpy as np
 
 from workshop_lib.data.mnist import Split
 from workshop_lib.training.backends import keras3
-from workshop_lib.training.backends.base import Learner
+from workshop_lib.training.backends.base import Learner, StepResult
 from workshop_lib.training.backends.horovod_tf import (
     HorovodTf,
     TensorflowLearner,
@@ -45,7 +45,7 @@ class KerasLearner(TensorflowLearner):
         self.model.compile(self.optimizer, loss, weighted_metrics=[self.metric], jit_compile=False)
         keras3.broadcast_model(self.model)
 
-    def step(self, indices: np.ndarray, n_global: int, lr: float) -> float:
+    def step(self, indices: np.ndarray, n_global: int, lr: float) -> StepResult:
         rows, counts = some_rows(indices)
         weight = np.float32(counts * self.backend.world.world_size / n_global)
         self.model.optimizer.learning_rate = lr
@@ -54,7 +54,7 @@ class KerasLearner(TensorflowLearner):
         images = self.train_split.images[rows]
         logs = self.model.train_on_batch(images, targets, np.full(len(rows), weight), return_dict=True)
         self._sums.assign_add(self.metric.sums.value)
-        return logs["loss_sum"]
+        return StepResult(logs["loss_sum"])
 
 
 class SumsOfBatch(keras.metrics.Metric):

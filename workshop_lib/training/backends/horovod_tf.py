@@ -24,7 +24,7 @@ import torch
 
 from workshop_lib.data.mnist import Split, classes_and_shape
 from workshop_lib.models import keras_cnn, torch_cnn
-from workshop_lib.training.backends.base import Backend, Learner
+from workshop_lib.training.backends.base import Backend, Learner, StepResult
 from workshop_lib.training.backends.horovod_process import HorovodRanks
 from workshop_lib.training.options import TrainOptions
 
@@ -102,10 +102,10 @@ class TensorflowLearner:
     def sums(self) -> np.ndarray:
         return self._sums.numpy()
 
-    def step(self, indices: np.ndarray, n_global: int, lr: float) -> tf.Tensor:
+    def step(self, indices: np.ndarray, n_global: int, lr: float) -> StepResult:
         rows, counts = some_rows(indices)
         scale = counts * self.backend.world.world_size / n_global
-        return self._step(self.train_split.images[rows], self.train_split.labels[rows], scale, lr)
+        return StepResult(self._step(self.train_split.images[rows], self.train_split.labels[rows], scale, lr))
 
     @tf.function(
         input_signature=[

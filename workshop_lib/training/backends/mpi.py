@@ -7,6 +7,7 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
+from workshop_lib.training.backends.base import CollectiveSpan
 from workshop_lib.training.backends.pytorch import MakeOptimizer, TorchBackend
 
 
@@ -17,8 +18,6 @@ class Mpi(TorchBackend):
     """
 
     name = "mpi"
-
-    communication_s: float
 
     def __init__(self, world, device):
         super().__init__(world, device)
@@ -53,16 +52,15 @@ class Mpi(TorchBackend):
         with torch.no_grad():
             parameter.copy_(host)
 
-    def average_gradients(self) -> None:
-        """Average all gradients with one blocking Allreduce. The measured time includes waiting for slower ranks."""
-        start = time.perf_counter()
+    def average_gradients(self) -> CollectiveSpan:
+        """Average all gradients with one blocking Allreduce. Its span includes waiting for slower ranks."""
         self.attach()
         host = self.flat.cpu()  # the buffer itself if it is on the CPU
-        ready = time.perf_counter()  # only now has a GPU finished the backward pass
+        start = time.perf_counter()  # only now has a GPU finished the backward pass
         self.comm.Allreduce(MPI.IN_PLACE, host.numpy(), MPI.SUM)
-        self.averaging_span = (ready, time.perf_counter())
+        end = time.perf_counter()
         self.flat.copy_(host).div_(self.world.world_size)
-        self.communication_s += time.perf_counter() - start
+        return start, end
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         total = np.empty_like(values)

@@ -25,7 +25,7 @@ from workshop_lib.errors import InputError
 from workshop_lib.models import torch_cnn
 from workshop_lib.models.dropout import WorkerDraws
 from workshop_lib.training import memory, optimizers
-from workshop_lib.training.backends.base import Backend
+from workshop_lib.training.backends.base import Backend, CollectiveSpan, StepResult
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.world import World
 
@@ -42,7 +42,6 @@ class TorchBackend(Backend):
 
     name = "base"
     framework = "PyTorch"
-    communication_s: float | None = 0.0
     one_forward = False  # whether the backend hooks into the forward pass and expects one call per step
 
     def __init__(self, world: World, device: torch.device):
@@ -78,8 +77,12 @@ class TorchBackend(Backend):
         """Compute the gradients. Some backends average them at the same time."""
         loss.backward()
 
-    def average_gradients(self) -> None:
-        """Make every gradient the mean over ranks. Called after `backward`, and blocks."""
+    def average_gradients(self) -> CollectiveSpan | None:
+        """Make every gradient the mean over ranks. Called after `backward`, and blocks.
+
+        Returns the span of its collective. Returns None if `backward` has averaged already, or if nobody has to.
+        """
+        return None
 
     def weights(self, model: nn.Module) -> list[torch.Tensor]:
         """Return all parameters, whole, as this rank computes with them. Blocks if they are sharded."""
@@ -158,7 +161,7 @@ class TorchLearner:
     def sums(self) -> np.ndarray:
         return self._sums.cpu().numpy()
 
-    def step(self, indices: np.ndarray, n_global: int, lr: float) -> torch.Tensor:
+    def step(self, indices: np.ndarray, n_global: int, lr: float) -> StepResult:
         own = torch.from_numpy(indices).to(self.device)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -170,7 +173,7 @@ class TorchLearner:
         loss = functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing)
         # The backend takes the mean over ranks, so world_size cancels: see the top of this file.
         self.backend.backward(loss * (self.backend.world.world_size / n_global))
-        self.backend.average_gradients()
+        averaging = self.backend.average_gradients()
         if self.live_bytes is None and self.has_stepped:
             self.live_bytes = memory.live_bytes(self.model, self.optimizer)
         self.optimizer.step()
@@ -180,7 +183,7 @@ class TorchLearner:
         if self.label_smoothing:  # the reported loss stays comparable with the test loss
             plain = functional.cross_entropy(logits, labels, reduction="sum")
         self._sums += metric_sums(plain, logits, labels)
-        return plain
+        return StepResult(plain, averaging)
 
     @torch.no_grad()
     def evaluate(self) -> np.ndarray:

@@ -1,0 +1,196 @@
+"""Synchronous, lagging, local and asynchronous SGD on two ranks and on three: each update is what it should be.
+
+The problems are small, so that every update can be made again by one process. With three ranks, no mean can be taken
+for a half.
+"""
+
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from our_ranks import on_the_first
+
+from workshop_lib.lessons.less_communication import staleness
+
+pytestmark = pytest.mark.full
+
+RANKS = 3
+N, LR, STEPS = 5, 0.3, 12
+START = np.linspace(-1, 1, N)
+LIMIT_S = 0.3
+
+
+def near(weights):
+    return pytest.approx(weights, abs=1e-12, rel=0)
+
+
+def gradient_of(rank, weights, step):
+    """Of a quadratic loss of this rank and step: linear in the weights, so that rounding costs little."""
+    random = np.random.default_rng([rank, step])
+    matrix = random.normal(size=(N, N)) / N
+    return matrix @ matrix.T @ (weights - random.normal(size=N))
+
+
+def mine(comm):
+    """This rank's gradient, as the modes take it."""
+    return lambda weights, step: gradient_of(comm.rank, weights, step)
+
+
+def by_hand(ranks, lag):
+    """On one process: w[t+1] = w[t] - LR * mean gradient of these ranks' batches t at w[t - lag]."""
+    weights = [START]
+    for step in range(STEPS):
+        read = weights[max(step - lag, 0)]
+        weights.append(weights[-1] - LR * np.mean([gradient_of(rank, read, step) for rank in ranks], axis=0))
+    return weights[-1]
+
+
+@on_the_first(2, 3)
+def test_synchronous_and_lagging_ranks_follow_the_recurrence(comm):
+    everyone = range(comm.size)
+    run = staleness.synchronous(comm, START, mine(comm), LR, STEPS)
+    assert run.weights == near(by_hand(everyone, lag=0)) and run.staleness == {0: STEPS}
+    run = staleness.lag_sync(comm, START, mine(comm), LR, STEPS)
+    assert run.weights == near(by_hand(everyone, lag=1))
+    assert run.staleness == {0: 1, 1: STEPS - 1}, "the first gradient has nothing to be late against"
+    assert np.abs(run.weights - by_hand(everyone, lag=0)).max() > 1e-3, "else the comparison could not fail"
+
+
+@on_the_first(2, 3)
+def test_local_sgd_averages_the_weights_after_each_period(comm):
+    run = staleness.local_sgd(comm, START, mine(comm), LR, STEPS, period=1)
+    assert run.weights == near(by_hand(range(comm.size), lag=0)) and run.staleness == {0: STEPS}
+    run = staleness.local_sgd(comm, START, mine(comm), LR, STEPS, period=5)
+    of_ranks = [START] * comm.size
+    for step in range(STEPS):
+        of_ranks = [w - LR * gradient_of(rank, w, step) for rank, w in enumerate(of_ranks)]
+        if step in (4, 9, 11):
+            of_ranks = [np.mean(of_ranks, axis=0)] * comm.size
+    assert run.weights == near(of_ranks[0]) and run.staleness == {0: 3, 1: 3, 2: 2, 3: 2, 4: 2}
+    assert np.abs(run.weights - by_hand(range(comm.size), lag=0)).max() > 1e-3
+
+
+@on_the_first(2, 3)
+def test_each_asynchronous_update_is_of_the_weights_that_the_server_had_sent(comm):
+    computed, updates = [], 3 * STEPS
+
+    def gradient(weights, step):
+        computed.append(step)
+        time.sleep(0.02 if comm.rank > 1 else 0.001)  # of two workers, the second is slow
+        return gradient_of(comm.rank, weights, step)
+
+    run = staleness.asynchronous(comm, START, gradient, LR, updates)
+    read, workers, counts = comm.bcast((run.read, run.workers, run.staleness))
+    weights, done = [START], dict.fromkeys(range(1, comm.size), 0)
+    for version, worker in zip(read, workers, strict=True):
+        weights.append(weights[-1] - LR * gradient_of(worker, weights[version], done[worker]))
+        done[worker] += 1
+    assert run.weights == near(weights[-1])
+    assert sum(done.values()) == sum(counts.values()) == updates
+    assert computed == list(range(done.get(comm.rank, 0)))
+    alone = START
+    for step in range(updates):
+        alone = alone - LR * gradient_of(1, alone, step)
+    if comm.size == 2:
+        assert counts == {0: updates} and weights[-1] == near(alone), "with one worker, it is plain SGD"
+    else:
+        assert max(counts) > 1 and done[1] > done[2] > 0, "the slow worker's gradients are fewer and come late"
+        assert np.abs(weights[-1] - alone).max() > 1e-3
+
+
+@on_the_first(2, 3)
+def test_by_its_name_a_mode_runs_on_the_workers_and_all_ranks_get_the_result(comm):
+    run = staleness.by_name("lag_sync", comm, START, mine(comm), LR, STEPS)
+    assert run.weights == near(by_hand(range(1, comm.size), lag=1)) and run.staleness == {0: 1, 1: STEPS - 1}
+    served = staleness.by_name("asynchronous", comm, START, mine(comm), LR, STEPS)
+    assert len(served.read) == STEPS * (comm.size - 1)
+    assert len(set(comm.allgather(served.weights.tobytes()))) == 1
+
+
+@on_the_first(2, 3)
+def test_hardly_any_updates(comm):
+    run = staleness.asynchronous(comm, START, mine(comm), LR, 1)
+    assert run.weights == near(START - LR * gradient_of(1, START, 0))
+    assert len(comm.bcast(run.read)) == 1
+    for mode, more in (
+        (staleness.synchronous, {}),
+        (staleness.lag_sync, {}),
+        (staleness.local_sgd, {"period": 3}),
+        (staleness.asynchronous, {}),
+    ):
+        assert (mode(comm, START, mine(comm), LR, 0, **more).weights == START).all()
+
+
+def runs_ahead(comm, folder, mode, late, limit_s):
+    """In how many steps the late rank sees all others begin the next step while it is still computing. They tell each
+    other through files: a message would keep MPI going on the late rank, which computing does not."""
+    seen = []
+
+    def gradient(weights, step):
+        nonlocal limit_s
+        (folder / f"{mode.__name__} {late} {step} {comm.rank}").touch()
+        if late == comm.rank and step + 1 < STEPS:
+            others = [folder / f"{mode.__name__} {late} {step + 1} {rank}" for rank in range(comm.size) if rank != late]
+            end = time.monotonic() + limit_s
+            while not (all_there := all(file.exists() for file in others)):
+                if time.monotonic() > end:
+                    limit_s = 0.0  # one step is enough to tell
+                    break
+                time.sleep(0.001)
+            seen.append(all_there)
+        return gradient_of(comm.rank, weights, step)
+
+    mode(comm, START, gradient, LR, STEPS)
+    return sum(seen)
+
+
+@on_the_first(2, 3)
+def test_with_lag_sync_nobody_waits_for_a_rank_that_is_late_by_less_than_a_step(comm):
+    """While a rank is still at its gradient, all others have begun the next one: in each of its steps, whichever it is.
+    Synchronous ranks have not in any."""
+    with tempfile.TemporaryDirectory() as own:
+        folder = Path(comm.bcast(own))
+        for late in (0, comm.size - 1):
+            for mode, limit_s, steps in ((staleness.lag_sync, 10, STEPS - 1), (staleness.synchronous, 0.02, 0)):
+                ahead = runs_ahead(comm, folder, mode, late, limit_s)
+                assert comm.bcast(ahead, root=late) == steps, (mode, late)
+        comm.Barrier()
+
+
+def waited_for(comm, mode, what):
+    """On rank 0: the mode gives up at its limit, and says what it waited for."""
+    begun = time.perf_counter()
+    with pytest.raises(TimeoutError, match=f"^rank 0 waited 0.3 s for {what}: "):
+        mode(comm, START, lambda weights, step: gradient_of(0, weights, step), LR, 2, limit_s=LIMIT_S)
+    assert time.perf_counter() - begun < 5
+
+
+@on_the_first(2, 3)
+def test_a_rank_that_does_not_come_is_not_waited_for_forever(comm):
+    """It comes in the end, so that MPI can end in peace."""
+    apart = comm.Dup()
+    for mode in (staleness.synchronous, staleness.asynchronous):
+        if comm.rank == 0:
+            waited_for(apart, mode, "all ranks to begin")
+            comm.send(None, comm.size - 1)
+        else:
+            if comm.rank == comm.size - 1:
+                comm.recv(source=0)
+            apart.Ibarrier().Wait()
+        comm.Barrier()
+
+
+@on_the_first(2, 3)
+def test_a_worker_that_never_answers_is_not_waited_for_forever(comm):
+    apart = comm.Dup()
+    if comm.rank == 0:
+        waited_for(apart, staleness.asynchronous, "a gradient from any worker")
+    else:
+        apart.Ibarrier().Wait()
+        if comm.rank == 1:
+            apart.Recv(np.empty(N), 0)
+            time.sleep(2 * LIMIT_S)
+            apart.Send(np.zeros(N), 0, staleness.GRADIENT)
+    comm.Barrier()

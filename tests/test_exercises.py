@@ -1,0 +1,96 @@
+"""Which exercises there are, and where a learner stands: counted from the sources, whatever their notebooks hold."""
+
+import json
+
+import pytest
+
+from workshop_lib import exercises, learner, paths
+from workshop_lib.classroom import assessment
+from workshop_lib.judge.sources import YOURS
+from workshop_lib.learner import Check
+from workshop_lib.lessons.compute_nodes import judge_job_script
+from workshop_lib.lessons.ddp import clinic
+from workshop_lib.lessons.large_batch import recipe_clinic
+from workshop_lib.maintain import generate
+from workshop_lib.paths import SCRIPTS
+
+
+@pytest.fixture
+def kernel_of(tmp_path, monkeypatch):
+    """Makes this process the kernel of a learner's notebook of this name."""
+    monkeypatch.setattr(paths, "LEARNER", tmp_path / "kept" / "progress.jsonl")
+
+    def start(name):
+        monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / f"{name}.ipynb"))
+
+    return start
+
+
+def solve(kernel_of, notebook, only_core=False):
+    kernel_of(notebook)
+    for name, place in exercises.by_notebook()[notebook].items():
+        if place.is_core or not only_core:
+            learner.keep(Check(name, True))
+
+
+def test_each_cell_to_be_written_has_its_exercise_and_an_assessment_names_the_same():
+    found = exercises.by_notebook()
+    assert list(found) == [source.stem for source in generate.sources()]
+    for source in generate.sources():
+        asked, _ = generate.split(source.read_text(encoding="utf-8"), source.name)
+        code = [cell for cell in exercises.CELL.split(asked) if not cell.startswith(" [markdown]")]
+        assert len(found[source.stem]) == sum(YOURS in cell for cell in code), source
+    for task in assessment.TASKS:
+        assert found[task.notebook][task.name].is_core == task.core, task
+
+
+def test_where_one_stands_names_the_next_notebook_once_the_core_here_is_solved(kernel_of):
+    kernel_of("00_start_here")
+    assert exercises.standing("00_start_here") == "0 of 2 here, 0 of 24 on the core path"
+    solve(kernel_of, "00_start_here")
+    solve(kernel_of, "01_mpi_basics", only_core=True)
+    assert exercises.standing("00_start_here") == "2 of 2 here, 5 of 24 on the core path, next: 02"
+    assert exercises.standing("01_mpi_basics") == "3 of 5 here, 5 of 24 on the core path, next: 02"
+    assert exercises.standing("02_synchronous_sgd") == "0 of 5 here, 5 of 24 on the core path"
+    for name in filter(exercises.is_on_core_path, exercises.by_notebook()):
+        solve(kernel_of, name)
+    assert exercises.standing("08_scaling_curves") == "2 of 2 here, 24 of 24 on the core path"
+    assert exercises.standing("my_copy") == ""
+
+
+def test_every_kind_of_check_is_kept_and_says_where_one_stands(kernel_of, tmp_path):
+    kernel_of("05_ddp")
+    assert clinic.diagnoses(clinic.RUNS | {"A": "one rank is slow"}).standing == ""
+    assert repr(clinic.diagnoses(clinic.RUNS)).endswith("\n1 of 6 here, 1 of 24 on the core path")
+    kernel_of("07_large_batch")
+    assert "1 of 4 here" in repr(recipe_clinic.diagnoses(recipe_clinic.RUNS))
+    kernel_of("10_compute_nodes")
+    assert "1 of 2 here" in repr(judge_job_script.job(SCRIPTS / "job.sh"))
+    kept = [(event["notebook"], event["exercise"], event["passed"]) for event in learner.kept()]
+    assert kept == [
+        ("05_ddp", "diagnoses", False),
+        ("05_ddp", "diagnoses", True),
+        ("07_large_batch", "diagnoses", True),
+        ("10_compute_nodes", "job.sh", True),
+    ]
+
+
+def test_an_open_check_without_a_not_implemented_error_does_not_ask_to_replace_one():
+    for verdict in (clinic.diagnoses({"A": ...}), recipe_clinic.diagnoses({}), recipe_clinic.changes({}, {})):
+        assert verdict.passed is None and "Replace the dots" in verdict.headline
+
+
+def test_what_was_kept_among_the_notebooks_still_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    for name in ("LEARNER", "PROGRESS"):
+        monkeypatch.setattr(paths, name, tmp_path / "progress" / "progress.jsonl")
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "notebooks" / "00_start_here.ipynb"))
+    old = {"notebook": "00_start_here", "what": "check", "exercise": "whoami", "passed": True}
+    script = {"notebook": "05_ddp", "what": "check", "exercise": "script", "passed": True}
+    (tmp_path / "notebooks").mkdir()
+    lines = [json.dumps(event) + "\n" for event in (old, script)]
+    (tmp_path / "notebooks" / "progress.jsonl").write_text("".join(lines))
+    learner.keep(Check("my_part", True))
+    assert exercises.standing("00_start_here").startswith("2 of 2 here, 3 of 24")
+    assert [path.name for path in (tmp_path / "notebooks").iterdir()] == ["progress.jsonl"]
+    assert (tmp_path / "progress" / "progress.jsonl").is_file()
