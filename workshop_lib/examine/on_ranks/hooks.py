@@ -25,7 +25,6 @@ OTHER = (
     "monitored_barrier", "broadcast_object_list", "scatter_object_list", "send", "recv", "isend", "irecv",
     "batch_isend_irecv",
 )  # fmt: skip
-FIRST_STEPS = 50  # in these, look whether loading draws random numbers
 READ_BY_CPU = ("item", "tolist", "__float__", "cpu")
 # Files of no interest: Python's own, caches, and those that only look like files.
 NOT_FILES = ("/dev/", "/proc/", "/sys/", "/.cache/", "__pycache__", "site-packages", "torchinductor", ".lock")
@@ -146,7 +145,7 @@ def _loaders(recorder: RankRecorder) -> None:
                 return original(iterator)
             recorder.in_loader = True
             # The first batch of an epoch may draw the seed of its order, so it doesn't count as a random change.
-            looks = iterator.examined_before and recorder.step < FIRST_STEPS
+            looks = iterator.examined_before and recorder.looks_at_randomness()
             before = recorder.random_states() if looks else {}
             begin_s = time.monotonic()
             try:

@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workshop_lib.examine.on_ranks import digests
 
-BUDGET = 0.05  # of the time: when looking at the weights takes more than that, they are looked at less often
+BUDGET = 0.03  # of the time: when looking at the weights takes more than that, they are looked at less often
+FIRST_STEPS = 30
 MOST_WHOLE = 500_000_000  # elements of a model; the last weights of a larger one are compared by their sampled values
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
@@ -146,7 +147,9 @@ class RankRecorder:
         elif self.evaluation is None:
             self._flush_step()
             self.evaluation = {"forwards": [], "collectives": {}, "line": self.line(), "time": began_s}
-        forward: dict[str, Any] = {"model": model.number, "loader": self.loader, "random": self.random_states(module)}
+        forward: dict[str, Any] = {"model": model.number, "loader": self.loader}
+        if self.looks_at_randomness():
+            forward["random"] = self.random_states(module)
         if isinstance(module, DistributedDataParallel):
             forward["sync"] = module.require_backward_grad_sync
         else:
@@ -159,7 +162,8 @@ class RankRecorder:
     def forward_ends(self, module: nn.Module, forward: dict[str, Any], inputs: Any) -> None:
         end_s = time.monotonic()
         forward["seconds"] = end_s - forward["begin_s"]
-        forward["drew"] = self._torch_state(module) != forward["random"]["torch"]
+        if "random" in forward:
+            forward["drew"] = self._torch_state(module) != forward["random"]["torch"]
         tensors = [tensor for tensor in digests.tensors_in(inputs) if tensor.dim() and not tensor.is_meta]
         tensors = [tensor for tensor in tensors if not isinstance(tensor, DTensor)]
         count = tensors[0].shape[0] if tensors else 0
@@ -176,6 +180,10 @@ class RankRecorder:
                 self.evaluation["buffers"] = digests.of_each(_plain(module.buffers()))
             self.evaluation["forwards"].append(_settled(forward))
         self.spent_s += time.monotonic() - end_s
+
+    def looks_at_randomness(self) -> bool:
+        """Whether to look at the random number generators in this step: in the first ones, then now and then."""
+        return self.step <= FIRST_STEPS or self.step % FIRST_STEPS < 2
 
     def random_states(self, module: nn.Module | None = None) -> dict[str, Any]:
         """Digests of the states of the global random number generators."""
