@@ -28,8 +28,8 @@ def kernel_of(tmp_path, monkeypatch):
 
 def solve(kernel_of, notebook, only_core=False):
     kernel_of(notebook)
-    for name, is_core in exercises.by_notebook()[notebook].items():
-        if is_core or not only_core:
+    for name, place in exercises.by_notebook()[notebook].items():
+        if place.is_core or not only_core:
             learner.keep(Check(name, True))
 
 
@@ -41,7 +41,7 @@ def test_each_cell_to_be_written_has_its_exercise_and_an_assessment_names_the_sa
         code = [cell for cell in exercises.CELL.split(asked) if not cell.startswith(" [markdown]")]
         assert len(found[source.stem]) == sum(YOURS in cell for cell in code), source
     for task in assessment.TASKS:
-        assert found[task.notebook][task.name] == task.core, task
+        assert found[task.notebook][task.name].is_core == task.core, task
 
 
 def test_where_one_stands_names_the_next_notebook_once_the_core_here_is_solved(kernel_of):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from workshop_lib import learner, paths
+from workshop_lib import exercises, learner, paths
 from workshop_lib.judge import Exercise, Property
 from workshop_lib.learner import Check, Prediction, Training
 from workshop_lib.notebook.prediction import predict
@@ -71,12 +71,16 @@ def test_the_file_is_bounded_and_a_damaged_line_is_left_out(file, monkeypatch):
     assert [json.loads(line)["passed"] for line in file.read_text().splitlines()[1:]] == [False]
 
 
-def test_a_verdict_that_failed_links_to_the_solutions_beside_its_notebook(file):
-    exercise = Exercise("whoami", None, lambda seen: iter([Property("a pair", seen == [1], hint="try again")]))
-    link = '<a href="solutions/01_mpi_basics.ipynb">'
-    assert link not in exercise.verdict([2])._repr_html_(), "there is no such file"
-    (file.parent / "solutions").mkdir()
-    (file.parent / "solutions" / "01_mpi_basics.ipynb").touch()
-    assert link in exercise.verdict([2])._repr_html_()
+def test_a_verdict_that_failed_links_to_its_exercise_in_the_solutions_beside_its_notebook(file):
+    exercise = Exercise("exchange", None, lambda seen: iter([Property("a pair", seen == [1], hint="try again")]))
+    file = "solutions/01_mpi_basics_solutions.ipynb"
+    assert "<a" not in exercise.verdict([2])._repr_html_(), "there is no such file"
+    folder = paths.LEARNER.parent
+    (folder / "solutions").mkdir()
+    (folder / file).touch()
+    shown = exercise.verdict([2])._repr_html_()
+    heading = exercises.by_notebook()["01_mpi_basics"]["exchange"].heading
+    assert heading.startswith("Exercise 1") and f'<a href="{file}#{heading.replace(" ", "-")}">' in shown
+    assert "Open the solution of exchange</a>" in shown
     assert "<a" not in exercise.verdict([1])._repr_html_()
     assert "<a" not in exercise.verdict(["unsolved"])._repr_html_()

@@ -2,7 +2,8 @@
 
 Its core is small. `data`, `models` and `training` run on every rank; `ranks`, `results`, `notebook` and `cli` run in
 the learner's notebook or terminal; `judge` runs on both sides. Around the core are "rooms", which it never imports:
-`lessons` has one room per notebook, `classroom` is for teachers, and `maintain` is for maintainers.
+`lessons` has one room per notebook, `examine` looks at users' own scripts, `classroom` is for teachers, and `maintain`
+is for maintainers.
 """
 
 import atexit

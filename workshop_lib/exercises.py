@@ -6,6 +6,7 @@ The learner's own notebook isn't asked: once an exercise is solved, no stub is l
 import functools
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from workshop_lib import learner, paths
 
@@ -13,7 +14,7 @@ SOURCES = paths.ROOT / "notebooks" / "source"
 NOTEBOOK = re.compile(r"\d\d[a-z]?_\w+")  # the name of a notebook of the workshop
 CORE_PATH = ("00", "01", "02", "05", "07", "08")
 CELL = re.compile(r"^# %%(?= |$)", re.MULTILINE)
-SECTION = re.compile(r"^# ## (.*)$", re.MULTILINE)
+HEADING = re.compile(r"^# (#+) (.*)$", re.MULTILINE)
 # What an answer defines: a file, a function or class, or a dictionary.
 NAME = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|(?:def|class) (\w+)|(\w+) = \{)", re.MULTILINE)
 CHECK = re.compile(r"^(?!team\.)\w+\.\w+\((.*)\)$")
@@ -31,30 +32,45 @@ def checked_name(code: str, defined: list[str]) -> str:
     return next((name for name in defined if call and re.search(rf"\b{re.escape(name)}\b", call[1])), "")
 
 
-def of_source(text: str) -> dict[str, bool]:
-    """The names of a source's exercises in their order, each with whether it is in the core."""
+class ExercisePlace(NamedTuple):
+    """Where an exercise stands in its notebook: in the core or in a deeper section, and under which heading."""
+
+    is_core: bool
+    heading: str
+
+
+def of_source(text: str) -> dict[str, ExercisePlace]:
+    """The exercises of a source by name, in their order."""
     found = {}
     defined: list[str] = []
     is_core = True
+    heading = ""
     for cell in CELL.split(text):
         if cell.startswith(" [markdown]"):
-            for title in SECTION.findall(cell):
-                is_core = not title.startswith("Deeper")
+            for level, title in HEADING.findall(cell):
+                heading = title.replace("`", "")
+                if level == "##":
+                    is_core = not title.startswith("Deeper")
             continue
         code = re.sub(r"^# (?=%%)", "", cell.partition("\n")[2], flags=re.MULTILINE)
         if "# <solution>" in code:
             defined = defined_names(code)
         if exercise := checked_name(code, defined):
-            found[exercise] = is_core
+            found[exercise] = ExercisePlace(is_core, heading)
             defined = []
     return found
 
 
 @functools.cache
-def by_notebook(sources: Path = SOURCES) -> dict[str, dict[str, bool]]:
+def by_notebook(sources: Path = SOURCES) -> dict[str, dict[str, ExercisePlace]]:
     """The exercises of all notebooks, by the notebook's name in the order of their numbers."""
     files = sorted(path for path in sources.glob("*.py") if NOTEBOOK.fullmatch(path.stem))
     return {path.stem: of_source(path.read_text(encoding="utf-8")) for path in files}
+
+
+def solutions_of(notebook: Path) -> Path:
+    """The file of a notebook's solutions, with a name of its own, so that nobody takes its tab for their notebook's."""
+    return notebook.parent / "solutions" / f"{notebook.stem}_solutions.ipynb"
 
 
 def is_on_core_path(notebook: str) -> bool:
@@ -87,7 +103,7 @@ def standing(notebook: str) -> str:
 
     def is_open(name: str) -> bool:
         """Whether the core of this notebook has an exercise that isn't solved."""
-        return any(is_core and (name, exercise) not in done for exercise, is_core in by_notebook()[name].items())
+        return any(place.is_core and (name, exercise) not in done for exercise, place in by_notebook()[name].items())
 
     following = next(filter(is_open, path), "")
     if following and not is_open(notebook):

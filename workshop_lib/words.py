@@ -4,3 +4,8 @@
 def plural(number: int, noun: str) -> str:
     """The number and the noun: "1 rank", "2 ranks"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """A time in whole minutes or seconds, such as "about 12 s left" needs it: "3 min", "12 s"."""
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

@@ -1,29 +1,56 @@
-"""MNIST that goes on from its last step, on any number of ranks: python survive.py 2 elastic.py"""
+"""MNIST that goes on from its last step, on any number of ranks. Start it with: python survive.py 2 elastic.py
+
+Or with: torchrun --standalone --nproc-per-node 2 --max-restarts 9 elastic.py
+"""
 
 import argparse
-import gzip
 import hashlib
 import os
 from datetime import timedelta
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import distributed, nn
+import torch.distributed as dist
+from mnist_data import MNIST, MNIST_FOLDER, mnist_folder
+from torch import nn
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector
 
-mnist = Path(__file__).resolve().parent / "../../assets/mnist"  # its place in the workshop; --data names another
-parser = argparse.ArgumentParser(description=__doc__)
-for name, default in {"data": mnist, "out": Path("elastic.pt"), "steps": 200, "batch": 1024, "every": 1}.items():
-    parser.add_argument(f"--{name}", type=type(default), default=default)
-args = parser.parse_args()
-if not (args.data / "train-images-idx3-ubyte.gz").exists():
-    raise SystemExit(f"train-images-idx3-ubyte.gz isn't in {args.data.resolve()}: give MNIST's folder with --data.")
-raw = [gzip.decompress((args.data / f"train-{kind}-ubyte.gz").read_bytes()) for kind in ("images-idx3", "labels-idx1")]
-images, labels = [torch.tensor(np.frombuffer(file, np.uint8, offset=4 + 4 * file[3])) for file in raw]
-images, labels = (images.view(-1, 1, 28, 28) - 33.3184) / 78.5675, labels.long()
-torch.manual_seed(1)
-model = nn.Sequential(nn.Conv2d(1, 32, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(4608, 10))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=mnist_folder, default=MNIST_FOLDER, help="folder with MNIST's four files")
+    parser.add_argument("--out", type=Path, default=Path("elastic.pt"), help="checkpoint to write and to go on from")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=1024, help="images of all ranks per step")
+    parser.add_argument("--every", type=int, default=1, help="steps between two checkpoints")
+    return parser.parse_args()
+
+
+def join():
+    """Join the other ranks, and return this rank's own device: a GPU of its node, or the CPU."""
+    short = timedelta(seconds=10)  # a rank that waits for a lost one gives up after this time
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or accelerator.type == "mps":  # Apple's GPUs have no collectives
+        dist.init_process_group("gloo", timeout=short)
+        return torch.device("cpu")
+    # torchrun sets LOCAL_RANK. survive.py doesn't, but all its ranks are on one node.
+    local_rank = dist.get_node_local_rank(fallback_rank=int(os.environ["RANK"]))
+    device = torch.device(accelerator.type, local_rank % torch.accelerator.device_count())
+    # The device comes first: NCCL takes the current one, and would start all ranks on GPU 0.
+    torch.accelerator.set_device_index(device.index)
+    dist.init_process_group(device_id=device, timeout=short)
+    return device
+
+
+def load(path):
+    """Return rank 0's checkpoint on all ranks, or None. No other rank looks for it, so all go on from it or none."""
+    found = [None]
+    if dist.get_rank() == 0 and path.exists():
+        found = [torch.load(path, map_location="cpu", weights_only=True)]
+    dist.broadcast_object_list(found)
+    return found[0]
 
 
 def save(state, path):
@@ -34,32 +61,52 @@ def save(state, path):
     os.replace(f"{path}.part", path)  # a crash leaves the old checkpoint or the new one, never half of one
 
 
-def train():
-    distributed.init_process_group("gloo", timeout=timedelta(seconds=10))
-    rank, size, done = distributed.get_rank(), distributed.get_world_size(), 0
-    saved = [None]
-    if rank == 0 and args.out.exists():
-        saved = [torch.load(args.out, weights_only=True)]
-    distributed.broadcast_object_list(saved)  # only rank 0 looks for the file, so all ranks continue or none does
-    if saved[0]:
-        weights, momentum, done = saved[0]
+def prepare():
+    """Do what takes long and is the same on all ranks. survive.py does it once, before it forks the ranks."""
+    args = parse_arguments()
+    data = MNIST(args.data, "train")
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Conv2d(1, 32, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(4608, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)  # the first one imports a lot of PyTorch
+    return args, data, model, optimizer
+
+
+def train(args, data, model, optimizer):
+    device = join()
+    rank = dist.get_rank()
+    size = dist.get_world_size()
+    torch.set_num_threads(1)  # one core per process, however many processes there are
+
+    model.to(device)
+    done = 0  # steps
+    if checkpoint := load(args.out):
+        weights, momentum, done = checkpoint
         model.load_state_dict(weights)
         optimizer.load_state_dict(momentum)
-    for step in range(done, args.steps):  # what a step does depends on its number alone
-        batch = np.random.default_rng([1, step]).integers(len(images), size=args.batch)[rank::size]
+
+    for step in range(done, args.steps):
+        # What a step does depends on its number alone, not on the ranks or on the steps before a restart.
+        batch = torch.randint(len(data), (args.batch,), generator=torch.Generator().manual_seed(step))
+        images, labels = data[batch[rank::size]]
         optimizer.zero_grad()
-        (nn.functional.cross_entropy(model(images[batch]), labels[batch], reduction="sum") / args.batch).backward()
-        for p in model.parameters():
-            distributed.all_reduce(p.grad)  # the sum of all ranks' shares, whatever their sizes
+        loss = cross_entropy(model(images.to(device)), labels.to(device), reduction="sum") / args.batch
+        loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)  # the sum of all ranks' shares, whatever their sizes
         optimizer.step()
         if rank == 0 and (step + 1) % args.every == 0:
             save([model.state_dict(), optimizer.state_dict(), step + 1], args.out)
         if rank == 0:
             print(f"step {step + 1}", flush=True)
-    weights = nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
+    weights = parameters_to_vector(model.parameters()).detach().cpu().numpy()
     print(f"rank {rank} has weights {hashlib.sha256(weights.tobytes()).hexdigest()}", flush=True)
-    distributed.destroy_process_group()
+    dist.destroy_process_group()
+
+
+@record  # torchrun's report then has the traceback of the rank that failed first
+def main():
+    train(*prepare())
 
 
 if __name__ == "__main__":
-    train()
+    main()

@@ -7,10 +7,12 @@
 #SBATCH --cpus-per-task=32
 #SBATCH --requeue
 #SBATCH --open-mode=append
+# Put your own paths here. All nodes must be able to read them.
+script=scripts/ddp_resume.py
 checkpoint=../build/10_compute_nodes/mnist.pt
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=2 \
     --rdzv-backend=c10d --rdzv-endpoint="$first:29500" --rdzv-id="$SLURM_JOB_ID" \
-    scripts/ddp_resume.py --out "$checkpoint" "$@"
+    "$script" --out "$checkpoint" "$@"

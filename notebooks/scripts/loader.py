@@ -1,69 +1,97 @@
 """How long does a training wait for its DataLoader? Start it with: python loader.py times.json [batches] [repeats]"""
 
+import argparse
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import torch
-from torch import nn
+from mnist_data import cnn
 from torch.utils.data import DataLoader, Dataset
 
-out, batches, repeats = [*sys.argv[1:], *["times.json", 12, 3][len(sys.argv) - 1 :]]
-device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.set_num_threads(1)
-if len(tempfile.gettempdir()) > 60:
-    tempfile.tempdir = "/tmp"  # the workers' sockets are made there, and a socket's path has room for 100 characters
-layers = nn.Conv2d(1, 8, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(8, 56, 5), nn.MaxPool2d(2), nn.ReLU()
-model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(896, 10)).to(device)
+BATCH = 64
+# Forked workers start at once, with all that their parent has in memory. That is safe as long as no other thread of the
+# parent is busy and no worker uses the GPU. Otherwise take "spawn", whose workers import everything anew.
+START = "fork"
 
 
-def train(images):
-    """Seconds of a forward and a backward pass."""
-    start = time.perf_counter()
-    model(images).logsumexp(1).sum().backward()
-    model[-1].bias.grad.sum().item()  # a GPU has done its work only now
-    return time.perf_counter() - start
-
-
-image_s = sorted(train(torch.rand(64, 1, 28, 28, device=device)) for _ in range(9))[4] / 64  # as long to read as to use
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path, nargs="?", default=Path("times.json"))
+    parser.add_argument("batches", type=int, nargs="?", default=12)
+    parser.add_argument("repeats", type=int, nargs="?", default=3)
+    return parser.parse_args()
 
 
 class Images(Dataset):
-    def __init__(self, kind):
-        self.kind, self.image = kind, torch.rand(1, 28, 28)
+    """Random images, each of which takes `image_s` seconds to read: of work, or of waiting."""
+
+    def __init__(self, kind, count, image_s):
+        self.kind = kind
+        self.count = count
+        self.image_s = image_s
+        self.image = torch.rand(1, 28, 28)
 
     def __len__(self):
-        return 64 * int(batches)
+        return self.count
 
     def __getitem__(self, index):
-        end = time.thread_time() + image_s * (self.kind == "work")
-        while time.thread_time() < end:
-            self.image.sum()  # keeps a core busy, as unpacking a JPEG does
-        time.sleep(image_s * (self.kind == "waiting"))  # keeps none, as a disk or a file server
+        if self.kind == "waiting":
+            time.sleep(self.image_s)  # keeps no core busy, as a disk or a file server
+        else:
+            end = time.thread_time() + self.image_s
+            while time.thread_time() < end:
+                self.image.sum()  # keeps a core busy, as unpacking a JPEG does
         return self.image
 
 
-def epoch(loader):
-    """Seconds until the first batch, of waiting for the others, and of computing."""
-    spent, clock = [0.0, 0.0, 0.0], time.perf_counter()
+def train(model, images):
+    """Return the seconds of a forward and a backward pass."""
+    start = time.perf_counter()
+    model(images).logsumexp(1).sum().backward()
+    model[-1].bias.grad.sum().item()  # waits until a GPU has finished its work
+    return time.perf_counter() - start
+
+
+def epoch(model, loader, device):
+    """Return the seconds until the first batch, of waiting for the others, and of computing."""
+    first_s = waiting_s = computing_s = 0.0
+    clock = time.perf_counter()
     for number, images in enumerate(loader):
-        spent[number > 0] += time.perf_counter() - clock
-        spent[2] += train(images.to(device, non_blocking=True))  # copies while the CPU goes on, from pinned memory
+        if number == 0:
+            first_s = time.perf_counter() - clock
+        else:
+            waiting_s += time.perf_counter() - clock
+        computing_s += train(model, images.to(device, non_blocking=True))  # from pinned memory, while the CPU goes on
         clock = time.perf_counter()
-    return spent
+    return first_s, waiting_s, computing_s
 
 
-times = {}
-for kind, workers, how in [(kind, *n) for kind in ("waiting", "work") for n in ((0, None), (1, "fork"), (2, "fork"))]:
-    loader = DataLoader(
-        Images(kind),
-        batch_size=64,
-        num_workers=workers,
-        multiprocessing_context=how,
-        pin_memory=device == "cuda",
-        timeout=60 if workers else 0,  # if a worker can't send what it has read, that's an error, not a hang
-    )
-    times[f"{kind}, {workers} workers"] = [epoch(loader) for _ in range(int(repeats))]
-Path(out).write_text(json.dumps(times))
+def main():
+    args = parse_arguments()
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    torch.set_num_threads(1)
+    if len(tempfile.gettempdir()) > 60:
+        tempfile.tempdir = "/tmp"  # holds the workers' sockets, whose paths have room for about 100 characters
+    model = cnn().to(device)
+    trials = sorted(train(model, torch.rand(BATCH, 1, 28, 28, device=device)) for _ in range(9))
+    image_s = trials[4] / BATCH  # the median: an image takes as long to read as to use
+
+    times = {}
+    for kind in ("waiting", "work"):
+        for workers in (0, 1, 2):
+            loader = DataLoader(
+                Images(kind, args.batches * BATCH, image_s),
+                batch_size=BATCH,
+                num_workers=workers,
+                multiprocessing_context=START if workers else None,
+                pin_memory=device.type != "cpu",
+                timeout=60 if workers else 0,  # if a worker can't send what it has read, that's an error, not a hang
+            )
+            times[f"{kind}, {workers} workers"] = [epoch(model, loader, device) for _ in range(args.repeats)]
+    args.out.write_text(json.dumps(times))
+
+
+if __name__ == "__main__":
+    main()

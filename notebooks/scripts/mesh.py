@@ -1,66 +1,124 @@
 """A small GPT on a mesh of ranks. Start it with: torchrun --standalone --nproc-per-node 4 mesh.py --mesh 2x2"""
 
 import argparse
+import os
 from pathlib import Path
 
 import torch
-from torch import distributed, nn
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
-options = {"mesh": "", "width": 64, "heads": 4, "layers": 2, "tokens": 32, "batch": 8, "steps": 20}
-parser = argparse.ArgumentParser(description=__doc__)
-for name, default in (options | {"text": Path(__file__), "vocabulary": 256, "dtype": "float32"}).items():
-    parser.add_argument(f"--{name}", type=type(default), default=default)
-args = parser.parse_args()
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mesh", help="ranks that share out samples x ranks that share a layer, such as 2x2")
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=32, help="tokens per sample")
+    parser.add_argument("--batch", type=int, default=8, help="samples of all ranks per step")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--text", type=Path, default=Path(__file__), help="file whose bytes are the tokens")
+    parser.add_argument("--vocabulary", type=int, default=256)
+    parser.add_argument("--dtype", default="float32", help="type in which it computes, such as bfloat16")
+    return parser.parse_args()
+
+
+def mesh_shape(args, size):
+    """Return the two sizes of the mesh, or end with a sentence if the model can't be cut this way."""
+    mesh = args.mesh or f"{size}x1"
+    rows, columns = map(int, mesh.split("x"))
+    if rows * columns != size:
+        raise SystemExit(f"--mesh {mesh}: {rows} times {columns} isn't the number of ranks, which is {size}.")
+    if args.batch % rows or args.heads % columns:
+        shares = f"--batch {args.batch} among {rows} and --heads {args.heads} among {columns}"
+        raise SystemExit(f"--mesh {mesh} can't share out {shares}: give multiples of {rows} and {columns}.")
+    if args.width % args.heads:
+        raise SystemExit(f"--width {args.width} isn't a multiple of --heads {args.heads}: give one that is.")
+    return rows, columns
+
+
+def join():
+    """Join the other ranks, and return this rank's own device: a GPU of its node, or the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or accelerator.type == "mps":  # Apple's GPUs have no collectives
+        dist.init_process_group("gloo")
+        return torch.device("cpu")
+    # torchrun sets LOCAL_RANK. mpiexec and srun don't, but they usually number the ranks of a node consecutively.
+    local_rank = dist.get_node_local_rank(fallback_rank=int(os.environ["RANK"]))
+    # Some launchers show each rank one GPU only, which is number 0 on all ranks.
+    device = torch.device(accelerator.type, local_rank % torch.accelerator.device_count())
+    # The device comes first: NCCL takes the current one, and would start all ranks on GPU 0.
+    torch.accelerator.set_device_index(device.index)
+    dist.init_process_group(device_id=device)
+    return device
 
 
 class Block(nn.Module):
-    def __init__(self, width):
+    """A layer of a transformer. Its attention has as many heads as its weights on this rank have."""
+
+    def __init__(self, width, heads):
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.head_width = width // heads
+        self.norm1 = nn.LayerNorm(width)
+        self.norm2 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
 
-    def forward(self, x):  # [n, t, w]
-        by_head = self.qkv(self.norm1(x)).unflatten(2, (-1, 3, args.width // args.heads))  # the heads of this rank
-        query, key, value = by_head.transpose(1, 2).unbind(3)  # [n, h, t, w / heads] each
-        heads = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    def forward(self, x):  # [samples, tokens, width]
+        by_head = self.qkv(self.norm1(x)).unflatten(2, (-1, 3, self.head_width))
+        query, key, value = by_head.transpose(1, 2).unbind(3)  # [samples, heads, tokens, head_width] each
+        heads = scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(heads.transpose(1, 2).flatten(2))
-        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+        return x + self.down(gelu(self.up(self.norm2(x))))
 
 
-distributed.init_process_group()
-size = distributed.get_world_size()
-args.mesh = args.mesh or f"{size}x1"  # without the option, FSDP alone
-rows, columns = map(int, args.mesh.split("x"))
-if rows * columns != size:
-    raise SystemExit(f"--mesh {args.mesh}: {rows} times {columns} isn't the number of ranks, which is {size}.")
-if args.batch % rows or args.heads % columns:
-    shares = f"--batch {args.batch} among {rows} and --heads {args.heads} among {columns}"
-    raise SystemExit(f"--mesh {args.mesh} can't share out {shares}: give multiples of {rows} and {columns}.")
-if args.width % args.heads:
-    raise SystemExit(f"--width {args.width} can't be cut into --heads {args.heads}: give a multiple of {args.heads}.")
-mesh = distributed.init_device_mesh("cpu", (rows, columns), mesh_dim_names=("data", "tensor"))
-plan = {"qkv": ColwiseParallel(), "out": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
-torch.manual_seed(1)
-blocks = [parallelize_module(Block(args.width), mesh["tensor"], plan) for _ in range(args.layers)]
-ends = nn.LayerNorm(args.width), nn.Linear(args.width, args.vocabulary)
-model = nn.Sequential(nn.Embedding(args.vocabulary, args.width), *blocks, *ends)
-policy = MixedPrecisionPolicy(param_dtype=getattr(torch, args.dtype), reduce_dtype=torch.float32)
-for unit in (*blocks, model):
-    fully_shard(unit, mesh=mesh["data"], mp_policy=policy)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)  # weights on one mesh and on two
-text, share = torch.tensor(list(args.text.read_bytes())), args.batch // rows
-for step in range(args.steps):
-    first = step * args.batch + mesh["data"].get_local_rank() * share  # this rank's share of the samples
-    starts = torch.arange(first, first + share) * 37 % (len(text) - args.tokens)
-    window = text[starts[:, None] + torch.arange(args.tokens + 1)]  # [n, t + 1]
-    logits = model(window[:, :-1]).flatten(0, 1).float()
-    loss = nn.functional.cross_entropy(logits, window[:, 1:].flatten())
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    if distributed.get_rank() == 0 and step % 5 == 4:
-        print(f"step {step + 1}: loss {loss.item():.3f} on the samples of rank 0")
-distributed.destroy_process_group()
+def build(args, mesh, device):
+    """Return a GPT whose blocks are cut along one dimension of the mesh, and all of whose weights along the other."""
+    plan = {"qkv": ColwiseParallel(), "out": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
+    policy = MixedPrecisionPolicy(param_dtype=getattr(torch, args.dtype), reduce_dtype=torch.float32)
+    torch.manual_seed(1)
+    with device:
+        blocks = [parallelize_module(Block(args.width, args.heads), mesh["tensor"], plan) for _ in range(args.layers)]
+        embedding = nn.Embedding(args.vocabulary, args.width)
+        model = nn.Sequential(embedding, *blocks, nn.LayerNorm(args.width), nn.Linear(args.width, args.vocabulary))
+    for unit in (*blocks, model):
+        fully_shard(unit, mesh=mesh["data"], mp_policy=policy)
+    return model
+
+
+@record  # torchrun's report then has the traceback of the rank that failed first
+def main():
+    args = parse_arguments()
+    device = join()
+    rows, columns = mesh_shape(args, dist.get_world_size())
+    mesh = init_device_mesh(device.type, (rows, columns), mesh_dim_names=("data", "tensor"))
+    model = build(args, mesh, device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)  # weights are on one mesh or on two
+    text = torch.tensor(list(args.text.read_bytes()), device=device)
+
+    share = args.batch // rows
+    for step in range(args.steps):
+        # The ranks of a row have the same samples, because together they are one network.
+        first = step * args.batch + mesh["data"].get_local_rank() * share
+        starts = torch.arange(first, first + share, device=device) * 37 % (len(text) - args.tokens)
+        window = text[starts[:, None] + torch.arange(args.tokens + 1, device=device)]  # [samples, tokens + 1]
+        logits = model(window[:, :-1]).float()
+        loss = cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if dist.get_rank() == 0 and step % 5 == 4:
+            print(f"step {step + 1}: loss {loss.item():.3f} on the samples of rank 0")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

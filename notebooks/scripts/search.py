@@ -1,64 +1,96 @@
 """Search for MNIST's settings, a trial per rank. Start it with: mpiexec -n 2 python -m mpi4py search.py"""
 
 import argparse
-import gzip
 from pathlib import Path
 
-import numpy as np
 import optuna
 import torch
+from mnist_data import MNIST, MNIST_FOLDER, cnn, mnist_folder
 from mpi4py import MPI
-from torch import nn
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Subset
 
-mnist = Path(__file__).resolve().parent / "../../assets/mnist"  # its place in the workshop; --data names another
-options = {"data": mnist, "images": 12_000, "trials": 12, "out": Path("study.log")}
-parser = argparse.ArgumentParser(description=__doc__)
-for name, default in options.items():
-    parser.add_argument(f"--{name}", type=type(default), default=default)
-args = parser.parse_args()
-if not (args.data / "train-images-idx3-ubyte.gz").exists():
-    raise SystemExit(f"train-images-idx3-ubyte.gz isn't in {args.data.resolve()}: give MNIST's folder with --data.")
-comm, State = MPI.COMM_WORLD, optuna.trial.TrialState
-torch.set_num_threads(1)  # one core per process, however many processes there are
-names = "train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"
-files = [gzip.decompress((args.data / f"{name}-ubyte.gz").read_bytes()) for name in names]
-values = [torch.tensor(np.frombuffer(file, np.uint8, offset=4 + 4 * file[3])) for file in files]
-images, test_images = [((v.view(-1, 28, 28, 1) - 33.3184) / 78.5675).movedim(3, 1) for v in values[::2]]
-labels, test_labels = [v.long() for v in values[1::2]]
-if not 4 <= args.images <= len(labels):
-    raise SystemExit(f"--images {args.images} doesn't do: give a number from 4 to {len(labels)}.")
-train = args.images * 3 // 4  # no trial trains on the other quarter, which chooses among trials
+EPOCHS = 3
 
 
-def objective(trial):
-    lr, momentum = trial.suggest_float("lr", 1e-3, 1, log=True), trial.suggest_categorical("momentum", [0.0, 0.5, 0.9])
-    torch.manual_seed(1)
-    layers = nn.Conv2d(1, 8, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(8, 56, 5), nn.MaxPool2d(2), nn.ReLU()
-    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(896, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
-    for epoch in range(1, 4):
-        for batch in torch.randperm(train).split(64):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
-            optimizer.step()
-        with torch.no_grad():
-            held_out, test = images[train : args.images].split(500), test_images.split(500)
-            guesses, tested = [torch.cat([model(part).argmax(1) for part in parts]) for parts in (held_out, test)]
-        trial.report(accuracy := (guesses == labels[train : args.images]).double().mean().item(), epoch)
-        trial.set_user_attr("test", (tested == test_labels).double().mean().item())  # kept, but it chooses nothing
-        if trial.should_prune():
-            raise optuna.TrialPruned
-    return accuracy
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=mnist_folder, default=MNIST_FOLDER, help="folder with MNIST's four files")
+    parser.add_argument("--images", type=int, default=12_000, help="images to train on, and to choose by")
+    parser.add_argument("--trials", type=int, default=12, help="trials of all ranks, those of earlier starts included")
+    parser.add_argument("--out", type=Path, default=Path("study.log"), help="journal of the study, to go on from")
+    return parser.parse_args()
 
 
-storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(args.out)))  # for all ranks
-study = optuna.create_study(storage=storage, study_name="mnist", direction="maximize", load_if_exists=True)
-for cut_off in study.get_trials(states=[State.RUNNING]) if comm.rank == 0 else []:  # by a crash: try them again
-    study.tell(cut_off.number, state=State.FAIL)
-    study.enqueue_trial(cut_off.params)
-left = comm.bcast(args.trials - len(study.get_trials(states=[State.COMPLETE, State.PRUNED])))  # also a barrier
-study.optimize(objective, n_trials=max(0, (left + comm.rank) // comm.size))
-comm.barrier()
-if comm.rank == 0:
-    print(f"{len(study.trials)} trials, {len(study.get_trials(states=[State.PRUNED]))} pruned; {study.best_params}")
-    print(f"held-out accuracy {study.best_value:.2%}, test accuracy {study.best_trial.user_attrs['test']:.2%}")
+@torch.no_grad()
+def accuracy(model, loader):
+    right = sum((model(images).argmax(1) == labels).sum().item() for images, labels in loader)
+    return right / len(loader.dataset)
+
+
+def make_objective(train, held_out, test):
+    """Return a function that trains with the settings of a trial, and returns the accuracy on held-out images."""
+    held_out_loader = DataLoader(held_out, batch_size=500)
+    test_loader = DataLoader(test, batch_size=500)
+
+    def objective(trial):
+        lr = trial.suggest_float("lr", 1e-3, 1, log=True)
+        momentum = trial.suggest_categorical("momentum", [0.0, 0.5, 0.9])
+        torch.manual_seed(1)
+        model = cnn()
+        optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+        loader = DataLoader(train, batch_size=64, shuffle=True)
+        for epoch in range(1, EPOCHS + 1):
+            for images, labels in loader:
+                optimizer.zero_grad()
+                cross_entropy(model(images), labels).backward()
+                optimizer.step()
+            found = accuracy(model, held_out_loader)
+            trial.report(found, epoch)
+            trial.set_user_attr("test", accuracy(model, test_loader))  # kept, but it chooses nothing
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return found
+
+    return objective
+
+
+def try_again(study):
+    """Give the trials that a crash has cut off to the next ranks that ask."""
+    for cut_off in study.get_trials(states=[TrialState.RUNNING]):
+        study.tell(cut_off.number, state=TrialState.FAIL)
+        study.enqueue_trial(cut_off.params)
+
+
+def main():
+    args = parse_arguments()
+    comm = MPI.COMM_WORLD
+    torch.set_num_threads(1)  # one core per process, however many processes there are
+    if args.images < 4:
+        raise SystemExit(f"--images {args.images} is too few to train on and to choose by: give 4 or more.")
+    images = MNIST(args.data, "train", args.images)
+    train = args.images * 3 // 4  # no trial trains on the other quarter, which chooses among trials
+    objective = make_objective(
+        Subset(images, range(train)), Subset(images, range(train, args.images)), MNIST(args.data, "test")
+    )
+
+    storage = JournalStorage(JournalFileBackend(str(args.out)))  # one file, which all ranks append to
+    study = optuna.create_study(storage=storage, study_name="mnist", direction="maximize", load_if_exists=True)
+    if comm.rank == 0:
+        try_again(study)
+    done = len(study.get_trials(states=[TrialState.COMPLETE, TrialState.PRUNED]))
+    left = comm.bcast(args.trials - done)  # rank 0's count. It also makes the others wait for what rank 0 does above.
+    study.optimize(objective, n_trials=max(0, (left + comm.rank) // comm.size))
+    comm.barrier()
+    if comm.rank == 0:
+        pruned = len(study.get_trials(states=[TrialState.PRUNED]))
+        print(f"{len(study.trials)} trials, {pruned} pruned; {study.best_params}")
+        test_accuracy = study.best_trial.user_attrs["test"]
+        print(f"held-out accuracy {study.best_value:.2%}, test accuracy {test_accuracy:.2%}")
+
+
+if __name__ == "__main__":
+    main()

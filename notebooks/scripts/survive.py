@@ -1,7 +1,10 @@
 """Start ranks here, and all of them again when one is lost. Start it with: python survive.py 2 elastic.py --steps 200
 
-It runs the script once, without what follows `if __name__ == "__main__"`. From there it forks the ranks, so they have
-every import and all the data in memory already, and each calls the script's train().
+It imports the script and calls its prepare(), once. From there it forks the ranks, so they have every import and all
+the data in memory already, and each calls the script's train() with what prepare() has returned.
+
+A fork copies memory, but neither threads nor a GPU's state. So prepare() may import and read, but it must not use a GPU
+or compute with several threads: the ranks could fail or hang. On macOS, the system's libraries may not survive a fork.
 """
 
 import os
@@ -40,7 +43,7 @@ def start(rank, attempt):
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(ranks)
     status = 1
     try:
-        script["train"]()
+        script["train"](*prepared)
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -50,6 +53,9 @@ def start(rank, attempt):
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core per rank, however many ranks there are
-    ranks, sys.argv = int(sys.argv[1]), sys.argv[2:]
+    ranks = int(sys.argv[1])
+    sys.argv = sys.argv[2:]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))  # where the script looks for its imports
     script = runpy.run_path(sys.argv[0], run_name="script")
+    prepared = script["prepare"]()
     supervise(start, ranks, restarts=100)

@@ -326,33 +326,37 @@ check.broadcast_weights(broadcast_weights)
 #
 # That's all there is to *synchronous SGD*: the same start, different shards, and averaged gradients in every step. It's
 # called synchronous because no rank updates its weights before all of them have computed their gradients. Now train for real.
+# `WatchedLoop` passes your loop its batches one by one. So it can draw how the loss falls, and end the loop when you press
+# *Stop*. The strip under the curves shows how each rank spent its most recent steps.
 
 # %%
 team.push(broadcast_weights=broadcast_weights, epochs=sizes.epochs, samples=sizes.train_samples or 60_000)
 
 # %%
+guess = predict("What share of the time will the ranks spend in Allreduce, waiting included?", 0, 100, unit="%")
+guess
+
+# %%
 # %%ranks --timeout 600
+from workshop_lib.lessons.synchronous_sgd.own_loop import WatchedLoop
+
 model = torch_cnn.build(seed=1 + comm.rank)  # every rank begins somewhere else
 with suppress(NotImplementedError):
     broadcast_weights(model, comm)
     optimizer, schedule = recipe(model, samples, epochs)
-    for epoch in range(1, epochs + 1):
-        train_epoch(model, optimizer, schedule, batches(samples, epoch), average_gradients, comm)
+    watched = WatchedLoop(model, optimizer, comm, epochs, shard.steps_per_epoch(samples, 64, comm.size))
+    average = watched.average(average_gradients)
+    for epoch in watched.epochs():
+        train_epoch(model, optimizer, schedule, watched.batches(batches(samples, epoch)), average, comm)
         with torch.no_grad():
             answers = model(torch_cnn.normalize(torch.tensor(test.images))).argmax(dim=1).numpy()
         right = comm.allreduce(int((answers == test.labels).sum()))
-        if comm.rank == 0:
-            print(f"epoch {epoch}: {right / test.total:.2%} of the test images are right")
+        watched.tested(right / test.total)
 mine = digest(model)
 
 # %% [markdown]
 # Now the library does the same. Whatever averages the gradients is called a *backend* there; `mpi` is what you've just
-# written. Watch it run. The strip under the curves shows how each rank spent its most recent steps, and the button stops the
-# run cleanly.
-
-# %%
-guess = predict("What share of the time will the ranks spend in Allreduce, waiting included?", 0, 100, unit="%")
-guess
+# written.
 
 # %%
 options = TrainOptions(backend="mpi", epochs=sizes.epochs, train_samples=sizes.train_samples)

@@ -49,9 +49,9 @@ take_home.marked("horovod_tf.py", r"hvd|\brank\b|\bsize\b")
 # | `hvd.init()` | the ranks find each other, through MPI here. From then on a Horovod thread runs in each process and finds out which gradients are ready on all ranks |
 # | `set_visible_devices` | each rank of a host takes its own GPU, by its *local* rank. Without it, all of them compute on GPU 0 |
 # | `broadcast_variables` | every rank starts with rank 0's weights and optimizer state |
-# | `steps` | 64 images per rank and step, so the *global batch* is `64 * size`, and an epoch has fewer steps. All ranks must take the same number of steps, or one waits forever |
+# | `steps` | 64 images per rank and step, so the *global batch* is `size * BATCH`, and an epoch has fewer steps. All ranks must take the same number of steps, or one waits forever |
 # | `DistributedGradientTape` | its `gradient` returns the mean over the ranks |
-# | `reshape(steps, size, 64)[:, rank]` | each rank takes its own part of every global batch, by its *global* rank. The shuffle has the same seed everywhere, so the parts don't overlap |
+# | `permutation(…)[rank::size]` | each rank takes its own part of every global batch, by its *global* rank. The shuffle has the same seed everywhere, so the parts don't overlap |
 # | `allreduce(…, op=hvd.Sum)` | each rank tests its own share. Add up the counts first, and divide last. You need `op`, because Horovod's default is the mean |
 # | `if rank == 0` | one rank prints and writes the file |
 #

@@ -201,7 +201,7 @@ guess.compare(known[-1, 1] / known[:, 1].min())
 figures.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; exponential average over steps")
 
 # %% [markdown]
-# The dotted lines are the published simple noise scale of MNIST: 50 at the start, and 900 on average over a whole run.
+# The gray lines are the published simple noise scale of MNIST: 50 at the start, and 900 on average over a whole run.
 # Expect the same order of magnitude, not the same number: the noise scale depends on the network, on how far it's trained
 # and on what you average over. The band is wide because with two ranks, the two batch sizes differ only by a factor of two.
 # With more ranks the

@@ -132,21 +132,24 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # #SBATCH --cpus-per-task=32
 # #SBATCH --requeue
 # #SBATCH --open-mode=append
+# # Put your own paths here. All nodes must be able to read them.
+# script=scripts/ddp_resume.py
 # checkpoint=../build/10_compute_nodes/mnist.pt
 # first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 #
 # srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
 #     torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=2 \
 #     --rdzv-backend=c10d --rdzv-endpoint="$first:29500" --rdzv-id="$SLURM_JOB_ID" \
-#     scripts/ddp_resume.py --out "$checkpoint" "$@"
+#     "$script" --out "$checkpoint" "$@"
 # <stub>
 # # #!/bin/bash
 # # #SBATCH --job-name=mnist
 # # #SBATCH --time=00:10:00
 # # # more directives: your code here
+# # script=scripts/ddp_resume.py
 # # checkpoint=../build/10_compute_nodes/mnist.pt
 # #
-# # # start scripts/ddp_resume.py on both nodes, with --out "$checkpoint" "$@"
+# # # start "$script" on both nodes, with --out "$checkpoint" "$@"
 # </stub>
 # </solution>
 

@@ -45,7 +45,7 @@ team = ranks.start(sizes.ranks)
 # the lines that know about other ranks:
 
 # %%
-take_home.marked("mesh.py", r"mesh|distributed|plan|shard|policy")
+take_home.marked("mesh.py", r"mesh|dist|plan|shard|policy|rank")
 
 # %% [markdown]
 # `init_device_mesh` makes the grid, with a name for each dimension. `parallelize_module` cuts the attention by heads, and the

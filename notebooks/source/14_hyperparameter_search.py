@@ -555,13 +555,13 @@ print("at the edge of the rates tried:", [batch for batch, rate in of_batches.it
 #
 # ## Deeper: take it home
 #
-# [scripts/search.py](scripts/search.py) needs nothing from this repository. Each rank runs Optuna's own loop, and the journal is all
+# [scripts/search.py](scripts/search.py) is a plain script. Each rank runs Optuna's own loop, and the journal is all
 # that they share. So you can start it with `mpiexec` or `srun`, and start it again after a crash. (But only one job at a
 # time: a second one would think that the trials of the first were cut off, and mark them as failed.) The marked lines are all
 # it takes to turn a training into a search:
 
 # %%
-take_home.marked("search.py", r"optuna|trial\.|study|cut_off|State")
+take_home.marked("search.py", r"optuna|trial\.|study|cut_off|State|Journal")
 
 # %% [markdown]
 # ## Remember

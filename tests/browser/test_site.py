@@ -90,13 +90,15 @@ print("the total is", total([20, 22]))
 @pytest.mark.timeout(120)
 def test_a_book_of_one_tiny_notebook(browser, tmp_path, monkeypatch):
     folder = tmp_path / "notebooks"
-    (folder / "solutions").mkdir(parents=True)
-    for name, text in zip(("", "solutions"), generate.split(TINY, "tiny"), strict=True):
-        (folder / name / "99_tiny.ipynb").write_text(generate.notebook_json(text))
-    ran = nbformat.read(folder / "solutions" / "99_tiny.ipynb", as_version=4)
+    (folder / "source").mkdir(parents=True)
+    source = folder / "source" / "99_tiny.py"
+    source.write_text(TINY)
+    _, solved = generate.of_source(source)
+    ran = nbformat.reads(solved, as_version=4)
     ran.cells[2].outputs = [nbformat.v4.new_output("stream", name="stdout", text="the total is 42\n")]
     monkeypatch.setattr(book.generate, "NOTEBOOKS", folder)
-    monkeypatch.setattr(book, "executed", lambda solution, run: ran)
+    monkeypatch.setattr(book.generate, "sources", lambda: [source])
+    monkeypatch.setattr(book, "executed", lambda name, solution, env: ran)
     book.build(["99_tiny"], tmp_path / "book")
     visit, site = Visit(browser), tmp_path / "book" / "html"
     assert visit.open(site / "notebooks" / "99_tiny.html") == []

@@ -21,6 +21,7 @@ import pytest
 from our_ranks import TEST_RUN
 from training.ladder import write_packed_mnist
 
+from workshop_lib.exercises import solutions_of
 from workshop_lib.maintain import generate
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import processes
@@ -80,7 +81,7 @@ def start(words: list, log: Path, mnist: Path) -> Learner:
 
 def work(folder: Path, name: str, mnist: Path) -> Learner:
     """A learner who runs the notebook."""
-    path = generate.NOTEBOOKS / "solutions" / f"{STEM}.ipynb"
+    path = solutions_of(generate.NOTEBOOKS / f"{STEM}.ipynb")
     return start(["-c", RUN, path, folder / f"{name}.ipynb"], folder / f"{name}.log", mnist)
 
 

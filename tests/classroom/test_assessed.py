@@ -7,6 +7,7 @@ import shutil
 import command_line
 import pytest
 
+from workshop_lib import exercises
 from workshop_lib.classroom import assessment
 from workshop_lib.maintain import generate
 
@@ -23,7 +24,8 @@ def workshop(*arguments):
 def assessed(folder, solved) -> str:
     """The notebooks of a learner who solved all of `solved`, and what `workshop assess` says of them."""
     for stem in dict.fromkeys(task.notebook for task in assessment.TASKS):
-        shutil.copy(generate.NOTEBOOKS / ("solutions" if stem in solved else "") / f"{stem}.ipynb", folder)
+        asked = generate.NOTEBOOKS / f"{stem}.ipynb"
+        shutil.copy(exercises.solutions_of(asked) if stem in solved else asked, folder / asked.name)
     code, said = workshop("assess", "--notebooks", folder, "--out", folder / "record.jsonl", "--learner", "Ada")
     assert code == 0, said
     return said

@@ -6,6 +6,7 @@ import nbformat
 import pytest
 from command_line import workshop
 
+from workshop_lib import exercises
 from workshop_lib.classroom import routes
 from workshop_lib.errors import InputError
 from workshop_lib.maintain import execute, generate
@@ -129,8 +130,8 @@ def test_the_route_runs_in_the_time_that_it_promises(name):
 def test_a_learners_own_notebooks_and_answers_stay_out_of_a_rehearsal(tmp_path, monkeypatch):
     step = next(step for step in STEPS if step.title == "Equal, to the last bit")
     before = routes.effort(step), routes.Code.of(step.notebook).sources
-    for folder in ("", "solutions"):
-        scratched = tmp_path / folder / f"{step.notebook}.ipynb"
+    asked = tmp_path / f"{step.notebook}.ipynb"
+    for scratched in (asked, exercises.solutions_of(asked)):
         scratched.parent.mkdir(exist_ok=True)
         scratched.write_text("{}")
     (tmp_path / "source").symlink_to(generate.NOTEBOOKS / "source")

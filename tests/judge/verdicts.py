@@ -179,7 +179,7 @@ class Verdicts:
         answer = make()
         verdict = soon(getattr(self.check, answer.__name__))(answer)
         assert verdict.passed is False, verdict
-        assert words in f"{verdict.failed}\n{verdict.hint}", verdict
+        assert words in f"{verdict.failed}\n{verdict.details}\n{verdict.hint}", verdict
         assert team.healthy, "fresh ranks are there for the next cell"
 
     def test_an_answer_that_never_ends_is_stopped_and_the_hint_says_why(self, endless, team):
@@ -188,8 +188,8 @@ class Verdicts:
         exercise = getattr(self.check, answer.__name__)
         verdict = soon(exercise)(answer)
         assert verdict.passed is False, verdict
-        assert "was at" in verdict.failed, "it says on which line the ranks wait"
-        assert all(verdict.failed.count(line) == team.n for line in lines), verdict.failed
+        assert "was at" in verdict.details, "it says on which line the ranks wait"
+        assert all(verdict.details.count(line) == team.n for line in lines), verdict.details
         assert hint in verdict.hint, verdict
         assert team.healthy, "fresh ranks are there for the next cell"
 

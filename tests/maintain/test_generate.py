@@ -66,7 +66,7 @@ def cells(path):
 
 def test_learner_gets_stubs_and_solution_gets_code(folder):
     written = generate.write(folder)
-    assert written == [folder / "03_average.ipynb", folder / "solutions" / "03_average.ipynb"]
+    assert written == [folder / "03_average.ipynb", folder / "solutions" / "03_average_solutions.ipynb"]
     learner, solution = map(cells, written)
     assert learner[1] == (
         "def average(total, world_size):\n    mean = ...  # divide by what?\n        # deeper\n"
@@ -188,7 +188,7 @@ def test_minutes_are_computed_for_the_core_and_what_is_deeper(folder):
     assert generate.Effort(260, 24, predictions=3, exercise_minutes=25, run_s=60).minutes == 2 + 2 + 3 + 25 + 1
     generate.write(folder)
     assert "[scripts](scripts)" in cells(folder / "04_timed.ipynb")[-1]
-    assert "[scripts](../scripts)" in cells(folder / "solutions" / "04_timed.ipynb")[-1]
+    assert "[scripts](../scripts)" in cells(folder / "solutions" / "04_timed_solutions.ipynb")[-1]
     said = "**Time** 12 minutes for the core, 1 more for the sections marked *Deeper*, plus what the runs take."
     assert said in cells(folder / "04_timed.ipynb")[0]
     (folder / "source" / generate.RUN_SECONDS).write_text(json.dumps({"04_timed": {"core": 60, "deeper": 60}}))
@@ -201,7 +201,7 @@ def test_a_hint_shows_the_solution_of_the_function_it_names(folder):
     source = folder / "source" / "04_timed.py"
     source.write_text(TIMED)
     generate.write(folder)
-    for path in (folder / "04_timed.ipynb", folder / "solutions" / "04_timed.ipynb"):
+    for path in (folder / "04_timed.ipynb", folder / "solutions" / "04_timed_solutions.ipynb"):
         assert "```python\ndef add(a, b):\n    # the comment stays\n    return a + b\n```" in cells(path)[0]
     source.write_text(TIMED.replace("of add", "of subtract"))
     with pytest.raises(
@@ -259,9 +259,9 @@ def test_the_command_writes_and_says_what_drifted(folder, capsys):
     assert generate.main([], folder) == 0
     assert "03_average.ipynb" in capsys.readouterr().out
     assert generate.main(["--check"], folder) == 0
-    (folder / "solutions" / "03_average.ipynb").unlink()
+    (folder / "solutions" / "03_average_solutions.ipynb").unlink()
     assert generate.main(["--check"], folder) == 1
-    assert "solutions/03_average.ipynb differs from its source" in capsys.readouterr().err
+    assert "solutions/03_average_solutions.ipynb differs from its source" in capsys.readouterr().err
     (folder / "source" / "03_average.py").write_text("# <solution>\n")
     assert generate.main([], folder) == 1
     assert "03_average.py:1: '# <solution>': this marker" in capsys.readouterr().err

@@ -2,13 +2,14 @@
 
 import re
 import xml.etree.ElementTree as ET
+from types import SimpleNamespace
 
 import pytest
 from drawn import Shown
 
 from workshop_lib.notebook import charts, live
 from workshop_lib.notebook.widgets import answers_while_busy
-from workshop_lib.ranks import engine, progress
+from workshop_lib.ranks import engine, progress, watch
 from workshop_lib.ranks.messages import Point
 from workshop_lib.ranks.output import Row
 from workshop_lib.ranks.progress import Progress, TextView
@@ -348,3 +349,26 @@ def test_the_lines_that_ranks_are_writing_are_in_the_live_view_and_gone_when_the
     view.unfinished([])
     view.update([{}, {}], 60.1, [])
     assert view.lines.value == ""
+
+
+def test_a_training_says_what_it_does_before_its_first_step_and_what_is_left_after_it(monkeypatch):
+    view = view_of([{}, {}], monkeypatch, trains=True)
+    assert view.status.value == "1 s · starting · 2 of 2 ranks running"
+    view.update([{"phase": "importing PyTorch"}] * 2, 3.0, [0, 1])
+    assert view.status.value == "3 s · importing PyTorch · 2 of 2 ranks running"
+    button = [type(each) for each in view.box.children[0].children]
+    view.update(training(points=5), 10.0, [0, 1])  # 50 of 200 steps
+    assert "left" not in view.status.value and "importing" not in view.status.value
+    view.update(training(points=10), 20.0, [0, 1])  # 50 steps in 10 s, so 100 steps take 20 s
+    assert "about 20 s left" in view.status.value
+    assert [type(each) for each in view.box.children[0].children] == button, "Stop stays in its place"
+    view.update(training(points=10, epochs=[ROW]), 21.0, [])
+    assert "left" not in view.status.value
+
+
+def test_a_closed_pipe_is_no_failed_display(recwarn):
+    def closed():
+        raise BrokenPipeError
+
+    watch._Screen(None, SimpleNamespace(results={}))._draw(closed)
+    assert not recwarn.list

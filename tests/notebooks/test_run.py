@@ -2,11 +2,13 @@
 
 import time
 import uuid
+from pathlib import Path
 
 import psutil
 import pytest
 from training.ladder import write_packed_mnist
 
+from workshop_lib import exercises
 from workshop_lib.maintain import execute, generate
 from workshop_lib.ranks import processes
 
@@ -17,9 +19,7 @@ STEMS = [source.stem for source in generate.sources()]
 ORDER = sorted(STEMS, key=lambda stem: -(generate.NOTEBOOKS / "source" / f"{stem}.py").stat().st_size)
 RUNS = [("quick", "", stem) for stem in ORDER]
 RUNS += [
-    pytest.param("laptop", folder, stem, marks=pytest.mark.exhaustive)
-    for folder in ("", "solutions/")
-    for stem in ORDER
+    pytest.param("laptop", folder, stem, marks=pytest.mark.exhaustive) for folder in ("", "solutions") for stem in ORDER
 ]
 MARK = "WORKSHOP_TEST_NOTEBOOK"
 CELL_LIMIT_S = {"quick": 180, "laptop": 600}  # beside the other lane
@@ -53,7 +53,9 @@ def test_runs_from_a_fresh_kernel_and_leaves_nothing(profile, version, stem, par
         pytest.importorskip("horovod", reason="Horovod is not installed")
     env = {"WORKSHOP_PROFILE": profile} | ({"WORKSHOP_MNIST": str(part_of_mnist)} if profile == "quick" else {})
     mark = uuid.uuid4().hex
-    name = f"{version}{stem}.ipynb"
+    name = Path(f"{stem}.ipynb")
+    if version == "solutions":
+        name = exercises.solutions_of(name)
     path, output = generate.NOTEBOOKS / name, execute.EXECUTED / name
     outcome = execute.run_notebook(path, output, CELL_LIMIT_S[profile], env | {MARK: mark})
     left = left_after(mark, 10)

@@ -7,8 +7,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.distributed as dist
 from our_ranks import our_ranks
 
 from workshop_lib.notebook import take_home
@@ -137,11 +140,49 @@ def test_a_script_finds_mnist_from_its_own_folder_and_elsewhere_says_where_it_lo
     assert (tmp_path / "cnn.pt").exists()
 
 
+def functions_of(monkeypatch, name):
+    """The functions of a script, which isn't started."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+    return runpy.run_path(str(SCRIPTS / name), run_name="functions")
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """PyTorch as on a machine with two GPUs. Returns the list of calls that would use them."""
+    calls = []
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", calls.append)
+    monkeypatch.setattr(dist, "init_process_group", lambda **options: calls.append(options["device_id"].index))
+    return calls
+
+
+JOINING = [path.name for path in sorted(SCRIPTS.glob("*.py")) if "def join(" in path.read_text()]
+
+
+@pytest.mark.parametrize("script", JOINING)
+def test_a_rank_takes_a_gpu_that_it_can_see_before_it_joins(script, two_gpus, monkeypatch):
+    """By LOCAL_RANK from torchrun, and by RANK where mpiexec or srun has set no LOCAL_RANK."""
+    join = functions_of(monkeypatch, script)["join"]
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert join() == torch.device("cuda", 1) and two_gpus == [1, 1], "the device comes first"
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    assert join() == torch.device("cuda", 0)
+
+
+def test_a_rank_of_mpi_takes_a_gpu_that_it_can_see(two_gpus, monkeypatch):
+    node = SimpleNamespace(rank=3)
+    comm = SimpleNamespace(Split_type=lambda kind: node)
+    assert functions_of(monkeypatch, "mpi_by_hand.py")["own_device"](comm) == torch.device("cuda", 1)
+    assert two_gpus == [1]
+
+
 def test_the_loader_works_where_temporary_files_have_a_long_path_and_gives_up_on_a_silent_worker(tmp_path):
     long = tmp_path / ("long" * 25)
     long.mkdir()
     program = (
-        "import runpy, sys\n"
+        "import os, runpy, sys\n"
         "from torch.utils.data import DataLoader\n"
         "make = DataLoader.__init__\n"
         "def noted(self, *words, **options):\n"
@@ -149,6 +190,7 @@ def test_the_loader_works_where_temporary_files_have_a_long_path_and_gives_up_on
         "    print(self.num_workers, self.timeout)\n"
         "DataLoader.__init__ = noted\n"
         "del sys.argv[0]\n"
+        "sys.path.insert(0, os.path.dirname(sys.argv[0]))\n"
         "runpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
     words = [sys.executable, "-c", program, str(SCRIPTS / "loader.py"), str(tmp_path / "times.json"), "2", "1"]

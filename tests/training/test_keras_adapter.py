@@ -1,68 +1,187 @@
-"""Horovod with Keras 3: what the stock optimizer does not do, and what the adapter does."""
+"""Horovod with Keras 3, on two ranks: what the stock optimizer does not do, and what the adapter does."""
 
-import json
+import contextlib
+import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
-from training.launching import run_script
+from mpi4py import MPI
+from our_ranks import on_every_rank
 
 pytestmark = pytest.mark.full
 
 pytest.importorskip("horovod", reason="Horovod is not installed")
 
-SCRIPT = Path(__file__).with_name("keras_adapter.py")
+
+@contextlib.contextmanager
+def horovod():
+    """On a rank: Horovod is initialized for these lines, which get the rank and the adapter."""
+    import horovod.tensorflow as hvd
+
+    from workshop_lib.training.backends import keras3
+
+    hvd.init()
+    try:
+        yield hvd.rank(), keras3
+    finally:
+        hvd.shutdown()
 
 
-@pytest.fixture(scope="module")
-def on_two_ranks(tmp_path_factory):
-    """By case, what each rank found."""
-    folder = tmp_path_factory.mktemp("keras")
-    run_script(2, SCRIPT, folder, timeout_s=200)
-    return json.loads((folder / "found.json").read_text())
+def network():
+    """One weight, which starts at 1 on rank 0 and at 3 on rank 1."""
+    import keras
+
+    start = keras.initializers.Constant(1.0 + 2 * MPI.COMM_WORLD.rank)
+    return keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer=start)])
 
 
-def test_the_stock_optimizer_averages_nothing_and_says_nothing(on_two_ranks):
-    """The trap: each rank takes its own gradient, 2 or 8. Should this fail, Horovod has been mended."""
-    assert on_two_ranks["stock"] == pytest.approx([1 - 0.1 * 2, 1 - 0.1 * 8])
+def sgd(learning_rate=0.1, **options):
+    import keras
+
+    return keras.optimizers.SGD(learning_rate, **options)
 
 
-def test_ours_averages(on_two_ranks):
-    assert on_two_ranks["ours"] == pytest.approx([1 - 0.1 * 5] * 2)
+def weight(model):
+    return float(model.get_weights()[0][0, 0])
 
 
-def test_a_rank_may_have_built_more_layers_than_the_others(on_two_ranks):
+def fit(model, optimizer, *callbacks, steps=1, epochs=1):
+    """x is 1 on rank 0 and 2 on rank 1, y is 0: the gradients of the mean square are 2 w and 8 w."""
+    model.compile(optimizer, "mse", jit_compile=False)
+    x = np.full((steps, 1), 1.0 + MPI.COMM_WORLD.rank, "float32")
+    return model.fit(x, 0 * x, batch_size=1, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks))
+
+
+@on_every_rank
+def test_the_stock_optimizer_averages_nothing_and_says_nothing():
+    """The trap: each rank takes its own gradient, 2 or 8. Should this fail, Horovod has been fixed."""
+    with horovod() as (rank, _):
+        import horovod.tensorflow.keras as stock
+
+        model = network()
+        model.set_weights([np.ones((1, 1))])
+        fit(model, stock.DistributedOptimizer(sgd()))
+        assert weight(model) == pytest.approx(1 - 0.1 * (2, 8)[rank])
+
+
+def step_of_ours(keras3):
+    model = network()
+    fit(model, keras3.DistributedOptimizer(sgd()), keras3.BroadcastVariables())
+    assert weight(model) == pytest.approx(1 - 0.1 * 5), "from rank 0's weight, by the mean gradient"
+
+
+@on_every_rank
+def test_ours_averages():
+    with horovod() as (_, keras3):
+        step_of_ours(keras3)
+
+
+@on_every_rank
+def test_a_rank_may_have_built_more_layers_than_the_others():
     """Horovod's own names for the gradients would differ, and both ranks wait until the test's limit."""
-    first, second = on_two_ranks["with_a_layer_more"]
-    assert first == second
-    assert first[0] == pytest.approx(1 - 0.1 * 5)
+    with horovod() as (rank, keras3):
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        from workshop_lib.models import keras_cnn
+
+        if rank == 0:
+            network()
+            keras_cnn.build(seed=1)
+        step_of_ours(keras3)
+        model = keras_cnn.build(seed=1)
+        variables = [v.value for v in model.trainable_variables]
+        images = np.full((1, 28, 28), rank, "uint8")
+
+        @tf.function(autograph=False)
+        def gradients():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(images))
+            return hvd.DistributedGradientTape(tape).gradient(loss, variables)
+
+        mine = [gradient.numpy().tobytes() for gradient in gradients()]
+        assert MPI.COMM_WORLD.allgather(mine) == [mine, mine]
 
 
-def test_weights_and_optimizer_state_are_broadcast(on_two_ranks):
-    first, second = on_two_ranks["broadcast"]
-    assert first["alone"] != second["alone"]
-    assert first["after"] == second["after"] == first["alone"]
+@on_every_rank
+def test_weights_and_optimizer_state_are_broadcast():
+    with horovod() as (_, keras3):
+        model, optimizer = network(), sgd(momentum=0.9)
+        fit(model, optimizer)
+
+        def states():
+            return MPI.COMM_WORLD.allgather([float(np.sum(v)) for v in (*model.variables, *optimizer.variables)])
+
+        first, second = states()
+        assert first != second
+        callback = keras3.BroadcastVariables()
+        callback.set_model(model)
+        callback.on_train_begin()
+        assert states() == [first, first]
 
 
-def test_warm_up_and_schedules(on_two_ranks):
-    assert on_two_ranks["warm_up"] == [[0.1, 0.2, 0.3, 0.4, 0.4, 0.4]] * 2
-    assert on_two_ranks["schedule"] == [0.05] * 2
+@on_every_rank
+def test_warm_up_and_keras_s_own_scheduler_set_the_rate():
+    with horovod() as (_, keras3):
+        import keras
+
+        rates = []
+
+        class Note(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                rates.append(float(self.model.optimizer.learning_rate))
+
+        fit(network(), sgd(0.0), keras3.WarmUp(0.4, 4), Note(), steps=6)
+        assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
+        optimizer = keras3.DistributedOptimizer(sgd())
+        scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1))
+        fit(network(), optimizer, keras3.BroadcastVariables(), scheduler, epochs=2)
+        assert float(optimizer.learning_rate) == pytest.approx(0.05)
 
 
-def test_metrics_are_averaged(on_two_ranks):
-    found = on_two_ranks["metrics"]
-    mean = sum(rank["alone"] for rank in found) / 2
-    assert found[0]["alone"] != found[1]["alone"]
-    assert [rank["averaged"] for rank in found] == pytest.approx([mean] * 2)
+@on_every_rank
+def test_metrics_are_averaged():
+    with horovod() as (_, keras3):
+        alone = MPI.COMM_WORLD.allgather(fit(network(), sgd(0.0)).history["loss"][0])
+        averaged = fit(network(), sgd(0.0), keras3.AverageMetrics()).history["loss"][0]
+        assert alone[0] != alone[1] and averaged == pytest.approx(sum(alone) / 2)
 
 
-def test_a_loaded_model_is_wrapped_again_and_goes_on_with_its_momentum(on_two_ranks):
-    found = on_two_ranks["save_and_load"]
-    assert found[0]["loaded"] == found[1]["loaded"] == pytest.approx(found[0]["whole"])
+@on_every_rank
+def test_a_loaded_model_is_wrapped_again_and_goes_on_with_its_momentum():
+    with horovod() as (rank, keras3), tempfile.TemporaryDirectory() as own:
+        whole = network()
+        fit(whole, keras3.DistributedOptimizer(sgd(0.01, momentum=0.9)), keras3.BroadcastVariables())
+        path = MPI.COMM_WORLD.bcast(Path(own) / "model.keras")
+        if rank == 0:
+            whole.save(path)
+        MPI.COMM_WORLD.Barrier()
+        loaded = keras3.load_model(path)
+        x = np.full((1, 1), 1.0 + rank, "float32")
+        for model in (whole, loaded):
+            model.fit(x, 0 * x, verbose=0)
+        assert MPI.COMM_WORLD.allgather(weight(loaded)) == pytest.approx([weight(whole)] * 2)
 
 
-def test_wrapping_twice_is_refused(on_two_ranks):
-    assert all("already" in text for text in on_two_ranks["wrapped_twice"])
+@on_every_rank
+def test_wrapping_twice_is_refused():
+    with horovod() as (_, keras3), pytest.raises(TypeError, match="already"):
+        keras3.DistributedOptimizer(keras3.DistributedOptimizer(sgd()))
 
 
-def test_the_network_of_more_classes_has_the_torch_network_s_weights(on_two_ranks):
-    assert on_two_ranks["with_47_classes_of_another_shape"] == [True, True]
+@on_every_rank
+def test_the_network_of_more_classes_and_another_shape_has_the_torch_network_s_weights():
+    """There and back, and it gives the same."""
+    import torch
+
+    from workshop_lib.models import keras_cnn, torch_cnn
+
+    shape = (32, 20)
+    images = np.random.default_rng(1).integers(0, 256, (5, *shape), np.uint8)
+    for name in keras_cnn.NETWORKS:
+        ours, theirs = keras_cnn.build(3, 47, name, shape=shape), torch_cnn.build(3, name, 47, shape).eval()
+        back = keras_cnn.to_torch(ours.get_weights(), shape)
+        assert all(map(np.array_equal, back, [p.detach().numpy() for p in theirs.parameters()]))
+        right = theirs(torch_cnn.normalize(torch.tensor(images))).detach().numpy()
+        assert np.allclose(ours(images, training=False), right, atol=1e-5)

@@ -246,9 +246,14 @@ def rerun(rows: list[dict]) -> Iterator[tuple[Task, str]]:
 
 def _difference(row: dict, each: Verdict) -> str:
     if not each.passed:
-        return f"its source doesn't pass: {each.failed or 'it is still a stub'}"
+        return f"its source doesn't pass: {_reason(each)}"
     recorded = set(map(str, row["properties"]))
     if unheld := recorded - set(each.held):
         return f"the record says {min(unheld)!r}, which the check doesn't."
     missing = set(each.held) - recorded
     return f"the record leaves out {min(missing)!r}." if missing else ""
+
+
+def _reason(verdict: Verdict) -> str:
+    """Why an answer didn't pass, in one or two lines."""
+    return "\n".join(filter(None, [verdict.failed, *verdict.details.splitlines()[:1]])) or "it is still a stub"

@@ -49,7 +49,7 @@ def assess(ranks: int, learner: str, notebooks: Path, out: Path) -> None:
     rows = []
     try:
         for task, verdict, row in assessment.assess(notebooks, ranks):
-            failed = " ".join(verdict.failed.splitlines()[:2]) if verdict else ""
+            failed = " ".join([verdict.failed, *verdict.details.splitlines()[:1]]) if verdict else ""
             said = f"solved, {assessment.in_words(row)}" if row else "not solved yet"
             _show(task, f"not yet: {failed}" if failed else said)
             rows += [row] if row else []

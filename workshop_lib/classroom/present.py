@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
 from IPython.core.getipython import get_ipython
@@ -92,44 +93,62 @@ def slides(name: str, sections: tuple[str, ...] = (routes.CORE,), following: str
     return nbformat.v4.new_notebook(cells=shown, metadata=METADATA)
 
 
-def load_ipython_extension(shell) -> None:
-    """Have this kernel prepare sections of slides by itself. The kernel in stage/kernels/python3 loads this module."""
-    shell.events.register("pre_run_cell", Prepares().before)
-
-
 class Prepares:
-    """Prepares a section before its first cell runs, and before any of its cells if the talk jumped there."""
+    """Prepares a section before its first cell runs, and before any of its cells if the talk jumped there.
+
+    stage_kernel.py makes a kernel do this by itself.
+    """
 
     def __init__(self):
         self.last: list[str] = []  # the section that a cell ran in last
 
     def before(self, cell) -> None:
         """Called before each cell runs. Whatever it cannot prepare, it says."""
-        section, is_first = section_of(cell.cell_id)
-        if not section or (section == self.last and not is_first):
+        place = place_of(cell.cell_id)
+        if not place.section:
             return
-        self.last = section
+        is_new = place.section != self.last or place.is_first
+        self.last = place.section
         try:
-            ready(*section)
+            if is_new:
+                ready(*place.section)
         except WorkshopError as error:
             print(error)
+        for answer in place.answers:
+            defined = {variable for where, variable in needs.names(answer).defines if where == needs.NOTEBOOK}
+            if not defined & set(get_ipython().user_ns):  # nobody has written it on stage
+                get_ipython().run_cell(answer, silent=True)
 
 
-def section_of(cell_id: str | None) -> tuple[list[str], bool]:
-    """The notebook and headings of this cell of the slides, and whether it is the first cell of code under them.
+class CellPlace(NamedTuple):
+    """Where a cell stands in slides.
 
-    The headings are empty for a cell that isn't in the file, such as one that the presenter added.
+    section: its notebook and headings; empty for a cell that isn't in the file, such as one that the presenter added.
+    is_first: whether it is the first cell of code under these headings.
+    answers: the folded answers above it in its section. JupyterLab's Arrow Down skips a folded cell.
     """
+
+    section: list[str]
+    is_first: bool = False
+    answers: tuple[str, ...] = ()
+
+
+def place_of(cell_id: str | None) -> CellPlace:
     file = learner.notebook()
     if cell_id is None or file is None or not file.is_file():
-        return [], False
+        return CellPlace([])
     seen: list[str] = []
+    answers: list[str] = []
     for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
         section = cell["metadata"].get(SECTION, seen)
+        if section != seen:
+            answers = []
         if cell.get("id") == cell_id:
-            return section, section != seen
+            return CellPlace(section, section != seen, tuple(answers))
+        if cell["cell_type"] == "code" and cell["metadata"].get("jupyter") == FOLDED["jupyter"]:
+            answers.append("".join(cell["source"]))
         seen = section
-    return [], False
+    return CellPlace([])
 
 
 def ready(name: str, *section: str) -> None:
@@ -144,7 +163,7 @@ def ready(name: str, *section: str) -> None:
     began = time.perf_counter()
     for source in needed:
         with capture_output():
-            result = get_ipython().run_cell(source)
+            result = get_ipython().run_cell(source, silent=True)
         if error := result.error_before_exec or result.error_in_exec:
             line = source.splitlines()[0]
             raise WorkshopError(f"{section[-1]!r} isn't ready: the cell that begins {line!r} failed: {error}")

@@ -25,7 +25,7 @@ from workshop_lib.errors import WorkshopError
 from workshop_lib.judge.solutions import Solution
 
 ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
-STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines above say where."
+STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines below say where."
 TRUNCATED_HINT = "a message was larger than the array that receives it: give that array the size of what arrives."
 UNKNOWN_HINT = "none of the known mistakes does this: work out by hand what it should be, for the smallest case."
 READY_LIMIT_S = 60.0  # limit for work that is slow only on fresh ranks, such as importing PyTorch
@@ -81,6 +81,7 @@ class Verdict:
     hint: str = ""
     to_do: str = "Replace its NotImplementedError"
     score: float | None = None  # set for exercises in which there is something to beat
+    details: str = ""  # what the ranks did, shown below the hint
     standing: str = ""  # how much the learner has solved by now, once the check passed
 
     def recorded(self) -> "Verdict":
@@ -89,7 +90,8 @@ class Verdict:
         Every check ends with this. Outside a learner's notebook, it changes nothing.
         """
         if self.passed is not None:
-            learner.keep(learner.Check(self.name, self.passed, self.failed, self.score))
+            failed = f"{self.failed}\n{self.details}".strip()
+            learner.keep(learner.Check(self.name, self.passed, failed, self.score))
         if self.passed:
             self.standing = exercises.standing(learner.own_notebook())
         return self
@@ -112,6 +114,8 @@ class Verdict:
             lines.append(f"  ✗ {self.failed}")
         if self.hint:
             lines.append(f"  Hint: {self.hint}")
+        if self.details:
+            lines.append(self.details)
         if self.standing:
             lines.append(self.standing)
         return "\n".join(lines)
@@ -125,11 +129,14 @@ class Verdict:
         return f'<pre class="workshop-check" style="{style}">{body}</pre>'
 
     def _way_to_the_solution(self) -> list[str]:
-        """A line with a link to the solutions, if the check failed and the notebook has solutions."""
+        """A line with a link to this exercise in the solutions, if the check failed and the notebook has solutions."""
         file = learner.notebook()
-        if self.passed is not False or file is None or not (file.parent / "solutions" / file.name).exists():
+        if self.passed is not False or file is None or not exercises.solutions_of(file).exists():
             return []
-        return [f'  Stuck? <a href="solutions/{html.escape(file.name)}">Open the solutions of this notebook</a>']
+        there = exercises.by_notebook().get(file.stem, {}).get(self.name)
+        heading = there.heading.replace(" ", "-") if there else ""  # as JupyterLab names headings in links
+        link = html.escape(f"solutions/{exercises.solutions_of(file).name}#{heading}".removesuffix("#"))
+        return [f'  Stuck? <a href="{link}">Open the solution of {html.escape(self.name)}</a>']
 
 
 @dataclass(frozen=True)
@@ -241,7 +248,7 @@ class Exercise:
 
     def _did_not_end(self, error: ranks.RankError) -> Verdict:
         """The verdict on a function that raised or never ended. If ranks were lost, this starts fresh ones."""
-        verdict = Verdict(self.name, False, failed=f"it did not run to its end on every rank.\n{error}")
+        verdict = Verdict(self.name, False, failed="it did not run to its end on every rank", details=str(error))
         if str(error).startswith(f"not finished after {self.timeout_s:g} s"):
             verdict.hint = self.stuck or (STUCK_HINT if self.communicates else ENDLESS_HINT)
         elif "truncate" in str(error).lower():  # both Open MPI and MPICH use this word
@@ -250,7 +257,8 @@ class Exercise:
             team = ranks.current()
             if not team.healthy:
                 team.restart()
-                verdict.failed += "\nFresh ranks were started: run the cells again that define something on the ranks."
+                fresh = "Fresh ranks were started: run the cells again that define something on the ranks."
+                verdict.details = f"{error.what or error}\n{fresh}"
         except ranks.RankError:
             pass  # the verdict already says that there are no ranks
         return verdict
@@ -295,6 +303,8 @@ def observe_one(comm, observe: Callable, function: Callable | Solution):
 
 
 def _unless_stub(observe: Callable, comm, function: Callable | Solution):
+    if isinstance(function, Solution):
+        function = function.load()
     try:
         return observe(comm, function)
     except NotImplementedError:

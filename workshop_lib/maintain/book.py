@@ -26,7 +26,7 @@ import nbformat
 from nbformat import NotebookNode
 from PIL import Image
 
-from workshop_lib import paths
+from workshop_lib import exercises, paths
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting import catalogue, forecast
 from workshop_lib.lessons.zero_and_fsdp import calculator as calculators
@@ -78,7 +78,7 @@ def executed(name: str, solution: NotebookNode, env: dict[str, str] | None) -> N
         return None
     if not kept.exists():
         output = BOOK / "executed" / f"{name}.ipynb"
-        outcome = execute.run_notebook(UNSOLVED / "solutions" / output.name, output, CELL_TIMEOUT_S, env)
+        outcome = execute.run_notebook(exercises.solutions_of(UNSOLVED / output.name), output, CELL_TIMEOUT_S, env)
         print(outcome, flush=True)
         if outcome.error:
             return None

@@ -21,6 +21,7 @@ from nbclient.exceptions import CellControlSignal
 
 from workshop_lib import paths
 from workshop_lib.errors import InputError
+from workshop_lib.exercises import solutions_of
 from workshop_lib.maintain.generate import NOTEBOOKS, RUN_SECONDS, by_part, chosen, write_pristine
 
 EXECUTED = paths.BUILD / "notebooks"
@@ -127,7 +128,7 @@ def run_all(names: list[str], solutions_alone: bool = False) -> int:
     """
     outcomes = []
     for name in chosen(names):
-        for path in (Path(f"{name}.ipynb"), Path("solutions", f"{name}.ipynb"))[solutions_alone:]:
+        for path in (Path(f"{name}.ipynb"), solutions_of(Path(f"{name}.ipynb")))[solutions_alone:]:
             outcomes.append(run_notebook(NOTEBOOKS / path, EXECUTED / path))
             print(outcomes[-1], flush=True)
             if solutions_alone and not outcomes[-1].error:

@@ -51,6 +51,10 @@ SHELL_FILE = re.compile(r"%%writefile \S+\.sh\n")
 EXERCISE_MINUTES = {"warm-up": 5, "normal": 12, "hard": 25}
 EXERCISE = re.compile(rf"Exercise \w+ \(({'|'.join(EXERCISE_MINUTES)})\): ")
 PREDICTION = re.compile(r"(?<![\w.])predict\(")
+NOTE_ON_SOLUTIONS = (
+    "**These are the solutions.** Your own notebook is [{0}](../{0}.ipynb). Write your answers there, because what you "
+    "run here doesn't count."
+)
 RUN_SECONDS = "run_seconds.json"  # execute.py writes {"core": s, "deeper": s} per solution to this file
 # The metadata that JupyterLab writes, so that a notebook which was only opened doesn't count as changed. The version of
 # Python, which differs from machine to machine, is left out by kernel.json in workshop_lib/notebook/jupyter.
@@ -222,20 +226,24 @@ def render(folder: Path = NOTEBOOKS) -> dict[Path, str]:
     """The path and content of every notebook that the sources under `folder` should generate."""
     files = {}
     for source in sources(folder):
-        asked, solved = of_source(source)
-        files[folder / f"{source.stem}.ipynb"] = asked
-        files[folder / "solutions" / f"{source.stem}.ipynb"] = solved
+        path = folder / f"{source.stem}.ipynb"
+        files[path], files[exercises.solutions_of(path)] = of_source(source, NOTE_ON_SOLUTIONS.format(source.stem))
     return files
 
 
-def of_source(source: Path) -> tuple[str, str]:
-    """The learner's notebook and the one with solutions, as files without outputs."""
+def of_source(source: Path, note: str = "") -> tuple[str, str]:
+    """The learner's notebook and the one with solutions, as files without outputs.
+
+    note: text below the title of the one with solutions.
+    """
     text = source.read_text(encoding="utf-8")
     check_labels(text, str(source))
     learner, solution = split(with_hints(text, str(source)), str(source))
     measured = source.with_name(RUN_SECONDS)
     run_s = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
     time = in_words(efforts(jupytext.reads(learner, fmt="py:percent").cells, run_s.get(source.stem)))
+    if note:
+        solution = re.sub(r"^# # .*$", rf"\g<0>\n#\n# {note}", solution, count=1, flags=re.MULTILINE)
     return notebook_json(learner, time), notebook_json(solution.replace("](scripts", "](../scripts"), time)
 
 
@@ -253,8 +261,9 @@ def pristine(name: str) -> tuple[nbformat.NotebookNode, nbformat.NotebookNode]:
 def write_pristine(folder: Path) -> None:
     """Write all notebooks into a folder as the sources give them, for runs that must not see a learner's answers."""
     for source in sources():
-        for part, text in zip(("", "solutions"), _pristine(source), strict=True):
-            with paths.replacing(folder / part / f"{source.stem}.ipynb") as temporary:
+        path = folder / f"{source.stem}.ipynb"
+        for each, text in zip((path, exercises.solutions_of(path)), _pristine(source), strict=True):
+            with paths.replacing(each) as temporary:
                 temporary.write_text(text, encoding="utf-8")
 
 

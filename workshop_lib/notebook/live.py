@@ -18,6 +18,7 @@ from workshop_lib.ranks.messages import Displayed, Published
 from workshop_lib.ranks.output import Row
 from workshop_lib.ranks.progress import SHARES_OF_LAST_S, TextView, epoch_line
 from workshop_lib.ranks.timeline import timeline
+from workshop_lib.words import duration
 
 SHOW_AFTER_S = 0.7
 REDRAW_EVERY_S = 0.35
@@ -64,6 +65,7 @@ class LiveView(NotebookView):
         self.next_redraw_s = 0.0
         self.being_written = ""
         self.elapsed_s = 0.0
+        self.first_seen: tuple[float, int] | None = None  # the time and the number of steps when the first were done
         self.running = list(range(n))
 
     def unfinished(self, lines: list[str]) -> None:
@@ -73,6 +75,8 @@ class LiveView(NotebookView):
         self.news |= self.progress.take(data)
         self.elapsed_s = elapsed_s
         self.running = running
+        if self.first_seen is None and self.progress.done:
+            self.first_seen = elapsed_s, self.progress.done
         if self.box is None:
             if not running or (self.progress.info is None and elapsed_s < SHOW_AFTER_S):
                 return
@@ -131,6 +135,10 @@ class LiveView(NotebookView):
     def _status(self, state: str) -> str:
         step = self.progress.step
         parts = [f"{self.elapsed_s:.0f} s"]
+        if self.running and not step and (self.trains or self.progress.phase):
+            parts.append(self.progress.phase or "starting")
+        if self.running and (left_s := self._time_left_s()) is not None:
+            parts.append(f"about {duration(left_s)} left")
         if step:
             epochs = self.progress.info["epochs"]
             parts.append(f"epoch {step['epoch']} of {epochs}, step {step['step']} of {step['steps_per_epoch']}")
@@ -138,6 +146,16 @@ class LiveView(NotebookView):
         if self.progress.epochs:
             parts.append(f"test accuracy {self.progress.epochs[-1]['test_accuracy']:.2%}")
         return " · ".join([*parts, state])
+
+    def _time_left_s(self) -> float | None:
+        """The time that the rest of the run takes at the pace so far; None until there has been a pace for a second."""
+        if self.first_seen is None:
+            return None
+        since_s = self.elapsed_s - self.first_seen[0]
+        steps = self.progress.done - self.first_seen[1]
+        if since_s < 1 or steps <= 0:
+            return None
+        return since_s * (self.progress.total - self.progress.done) / steps
 
     def _end(self) -> str:
         """How the training ended, in a few words. Ranks that have not finished by now are no longer waited for."""

@@ -74,7 +74,8 @@ class Question:
     @figures.styled
     def _draw(self, rows: list[tuple], longest: float) -> figures.RecordFigure:
         caption = "no guess was made" if self.value is None else ""
-        figure, axes = figures.new_figure(self.question, caption, size_inches=(9, 1.3 + 0.5 * len(rows)))
+        height = 1.3 + 0.5 * len(rows) + 0.3 * (len(self.question) // 60)
+        figure, axes = figures.new_figure(self.question, caption, size_inches=(9, height))
         for at, (_, value, look, (low, high), text) in enumerate(rows):
             figures.draw_bar(axes, at, 0, value, look, 0.62)
             if high > low:

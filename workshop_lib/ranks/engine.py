@@ -229,6 +229,9 @@ class Publisher:
         self.epochs: list[dict] = []
         self.points: deque[PublishedPoint] = deque(maxlen=POINTS_SENT)
 
+    def on_phase(self, text):
+        self.publish({"phase": text})
+
     def on_start(self, info):
         self.publish({"info": info})
         self._start_counting()
@@ -265,6 +268,8 @@ class Publisher:
 
 def train_here(options) -> "RunRecord":
     """Train on this rank and publish its progress; return the run record."""
+    publisher = Publisher()
+    publisher.on_phase("importing PyTorch")
     from workshop_lib.training.trainer import train
 
-    return train(options, callbacks=[Publisher()])
+    return train(options, callbacks=[publisher])

@@ -26,8 +26,11 @@ _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
 class RankError(WorkshopError, RuntimeError):
     """Something went wrong on the ranks; the text says what, where, and what to do next.
 
+    what: the text without what to do next, for a caller that does it; empty if nothing can be left out.
     reports: the errors that ranks raised, if they ended a call. The text's last line is then about the ranks' state.
     """
+
+    what: str = ""
 
     reports: tuple[ErrorReport, ...] | None = None
 

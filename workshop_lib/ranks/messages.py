@@ -129,6 +129,7 @@ class PublishedPoint(TypedDict):
 class Published(TypedDict, total=False):
     """The state that one rank published last, in training or at a breakpoint. datapub merges its parts."""
 
+    phase: str  # what the rank does before the first step of a training
     info: dict[str, Any]
     points: list[PublishedPoint]
     trace: list[Any]  # StepTrace of the last steps

@@ -24,6 +24,7 @@ class Progress:
 
     def __init__(self):
         self.info: Any = None  # a RunInfo
+        self.phase = ""  # what rank 0 does before the first step
         self.step: Any = None  # the last PublishedPoint of rank 0, or its StepEvent
         self.epochs: list[dict] = []
         self.trace: list[list] = []  # [rank] StepTrace of the last steps
@@ -35,6 +36,7 @@ class Progress:
         """Add what each rank published last; return whether there was anything new about the training."""
         lead = data[0]
         self.info = lead.get("info")
+        self.phase = lead.get("phase", "")
         known = [{point["done"]: point for point in of_rank.get("points", ())} for of_rank in data]
         after = self._last[0]["done"] if self._last else 0
         new = sorted(done for done in set.intersection(*map(set, known)) if done > after)

@@ -130,7 +130,9 @@ def _give_up(call: CallUnderWay, trouble: str, text: str, advice: str = "") -> N
     """Stop ranks that can no longer be used, and raise RankError with this text, followed by what to do."""
     remedy = call.team.remedy
     call.team._give_up(trouble)
-    raise RankError(f"{text}{USELESS} {remedy}{advice}")
+    error = RankError(f"{text}{USELESS} {remedy}{advice}")
+    error.what = text.strip()
+    raise error
 
 
 def raise_lost(call: CallUnderWay) -> NoReturn:
@@ -139,7 +141,10 @@ def raise_lost(call: CallUnderWay) -> NoReturn:
     loss = call.loss()
     what = _what_ended(loss)
     call.team._give_up(what)
-    raise RankError(f"{what}.{_last_words(loss)}\nMPI ends all ranks when one is lost. {remedy}") from None
+    where = f"{what}.{_last_words(loss)}"
+    error = RankError(f"{where}\nMPI ends all ranks when one is lost. {remedy}")
+    error.what = where
+    raise error from None
 
 
 def _what_ended(loss: Loss) -> str:

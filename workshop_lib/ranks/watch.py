@@ -56,6 +56,8 @@ class _Screen:
     def _draw(self, function, *args) -> None:
         try:
             function(*args)
+        except BrokenPipeError:  # the reader of the output, such as `head`, has seen enough
+            self.failed = True
         except Exception as error:
             if not self.failed:
                 message = f"The display of progress failed ({type(error).__name__}: {error}); the run goes on."

@@ -8,7 +8,7 @@ from workshop_lib.errors import InputError
 from workshop_lib.results import records
 from workshop_lib.training import equivalence
 from workshop_lib.training.load import Meter
-from workshop_lib.words import plural
+from workshop_lib.words import duration, plural
 
 
 def sweep(
@@ -67,8 +67,7 @@ def _time_left(options: list, seconds: dict) -> str:
     """The estimated time for runs with these options, based on earlier runs, as text for the end of a line."""
     mean = sum(seconds.values()) / len(seconds)
     left_s = sum(seconds.get(option, mean) for option in options)
-    left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
-    return f", about {left} left" if options else ""
+    return f", about {duration(left_s)} left" if options else ""
 
 
 def result_line(record: Mapping) -> str:

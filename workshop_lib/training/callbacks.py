@@ -1,5 +1,6 @@
 """Callbacks: plain objects with any of these methods, on any rank, and the types that the methods receive.
 
+on_phase(text)   called before each phase of starting that takes a while, such as "reading MNIST"
 on_start(info)   called before the first step with a RunInfo
 on_step(event)   called after each step with a StepEvent, so it must be cheap
 on_epoch(row)    called after each epoch with its row of the run record (record.EpochRow)
@@ -14,7 +15,7 @@ from typing import NamedTuple, TypedDict
 
 from workshop_lib.training.backends.base import Communicator
 
-METHODS = ("on_start", "on_step", "on_epoch", "should_stop")
+METHODS = ("on_phase", "on_start", "on_step", "on_epoch", "should_stop")
 KEPT = 64  # number of steps that a trace keeps
 
 

@@ -37,12 +37,15 @@ def train(
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     memory.keep_freed_memory()
+    hooks = methods_of(callbacks)
     if backend is not None:
-        return Trainer(options, backend, methods_of(callbacks)).run()
+        return Trainer(options, backend, hooks).run()
+    for hook in hooks["on_phase"]:
+        hook(f"starting the backend {options.backend}")
     world = world or worlds.detect()
     backend = backends.create(options.backend, world, worlds.choose_device(options.device, world), options.comm)
     try:
-        return Trainer(options, backend, methods_of(callbacks)).run()
+        return Trainer(options, backend, hooks).run()
     finally:
         backend.close()
 
@@ -58,6 +61,7 @@ class Trainer:
         self.device = backend.device
         self.record = record.start(options, backend)
         memory.reset_peak(self.device)
+        self.call_hooks("on_phase", "reading MNIST")
         self.data_dir: str | Path | None = options.data_dir
         if os.environ.get(stage.VARIABLE):  # set on all ranks or on none: they must all call all_succeed
             self.all_succeed(self.stage_data)
@@ -157,6 +161,7 @@ class Trainer:
         return min(whole, self.options.max_steps or whole) - self.steps_done
 
     def run(self) -> RunRecord:
+        self.call_hooks("on_phase", "taking the first step")
         self.tracer = Tracer(self.backend)
         self.call_hooks("on_start", self.info())
         stopped = False

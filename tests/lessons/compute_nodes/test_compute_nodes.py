@@ -1,7 +1,6 @@
 """The exercises of 10: the finished job script passes, as does what starts the same, and each planted mistake gets its
 hint; so do answers for the GPU of each rank."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -81,9 +80,8 @@ def test_a_script_that_never_ends_is_ended_and_one_with_an_error_shows_it(writte
 
 
 def test_the_cell_writes_the_finished_script_and_its_stub_is_unsolved(tmp_path):
-    for folder, passed in (("", None), ("solutions", True)):
-        notebook = (generate.NOTEBOOKS / folder / "10_compute_nodes.ipynb").read_text(encoding="utf-8")
-        cells = ["".join(cell["source"]) for cell in json.loads(notebook)["cells"]]
+    for notebook, passed in zip(generate.pristine("10_compute_nodes"), (None, True), strict=True):
+        cells = [cell.source for cell in notebook.cells]
         [written] = [cell.partition("\n")[2] for cell in cells if cell.startswith("%%writefile")]
         (tmp_path / "job.sh").write_text(written + "\n")
         assert check.job(tmp_path / "job.sh").passed is passed

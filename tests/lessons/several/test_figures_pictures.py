@@ -128,7 +128,7 @@ def test_what_cannot_be_read_is_refused(draw, arguments, complaint):
 def test_in_the_dragonfly_the_longest_way_takes_three_links_between_switches():
     figure = machines.dragonfly()
     [axes] = figure.axes
-    way = [line for line in axes.lines if line.get_label() == "a shortest path"]
+    way = [line for line in axes.lines if line.get_label() == "one of the longest paths"]
     ends = [(line.get_xydata()[0].tolist(), line.get_xydata()[-1].tolist()) for line in way]
     assert len(ends) == 3 and all(one[1] == other[0] for one, other in zip(ends, ends[1:], strict=False))
     check_layout(figure)

@@ -84,6 +84,7 @@ def test_forecasts_of_published_runs_are_as_far_off_as_the_notebook_says():
     rows = published_meshes.beside_forecast()
     assert len(rows) >= 20 and rows["table"].nunique() >= 5
     assert rows["error"].abs().median() < 0.1
+    check_layout(draw.beside_published(rows))
     zero = rows[rows["table"] == "Narayanan et al., ZeRO-3"]
     assert zero["error"].max() > 0.3, "the bad one"
     for name, table in published_meshes.TABLES.items():

@@ -68,7 +68,7 @@ def _label(about: Mapping[str, Any]) -> str:
 def dragonfly() -> figures.RecordFigure:
     """Draw a small dragonfly: nodes hang on switches, the switches of a group are all linked, and so are all groups.
 
-    A shortest path between nodes of two groups crosses at most three links between switches; one such path is orange.
+    A shortest path between nodes of two groups crosses at most three links between switches; one of these is orange.
     """
     figure, axes = figures.canvas((9, 6.5))
     axes.set_aspect("equal")
@@ -76,7 +76,7 @@ def dragonfly() -> figures.RecordFigure:
     switch = center[:, None] + _around(SWITCHES, np.pi / 4)
     link = {"color": palette.GRAY, "linewidth": 1, "zorder": 1, "marker": "", "linestyle": "-", "label": "link"}
     between = link | {"linestyle": "--", "label": "link between groups"}
-    path = link | {"color": palette.VERMILION, "linewidth": 3.5, "zorder": 2, "label": "a shortest path"}
+    path = link | {"color": palette.VERMILION, "linewidth": 3.5, "zorder": 2, "label": "one of the longest paths"}
     node = {"marker": "s", "color": palette.BLUE, "linestyle": "", "zorder": 3, "label": "node"}
     crossing = {"marker": "o", "color": palette.INK, "linestyle": "", "zorder": 3, "label": "switch"}
     gateway = {}

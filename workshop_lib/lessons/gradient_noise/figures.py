@@ -47,7 +47,9 @@ def noise(steps, scales, errors, caption: str) -> figures.RecordFigure:
     low = np.maximum(scales - 2 * errors, scales / 10)
     axes.fill_between(steps, low, scales + 2 * errors, alpha=0.2, label="two standard errors")
     for (name, level), dash in zip(PUBLISHED.items(), (":", "--"), strict=True):
-        axes.axhline(level, **figures.LEVEL | {"linestyle": dash}, label=f"published, {name}: {level}")
+        axes.axhline(
+            level, **figures.LEVEL | {"linestyle": dash, "linewidth": 1.8}, label=f"published, {name}: {level}"
+        )
     axes.set(xlabel="step", ylabel="noise scale (samples)", yscale="log")
     return figure
 

@@ -175,6 +175,7 @@ def run(script: str, options: list[str], meter: StepMeter, pretended: tuple[int,
         pretend.join_fake_group(rank, size)
         patches += [mock.patch.object(dist, name) for name in ("init_process_group", "destroy_process_group")]
         patches.append(mock.patch.object(torch.cuda, "is_available", return_value=False))
+        patches.append(mock.patch.object(torch.accelerator, "current_accelerator", return_value=None))
     with contextlib.ExitStack() as stack, contextlib.suppress(EnoughSteps):
         for patch in patches:
             stack.enter_context(patch)

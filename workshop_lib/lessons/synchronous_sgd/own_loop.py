@@ -1,0 +1,122 @@
+"""Shows the training loop that a learner wrote in the dashboard of `team.train`, and lets its Stop button end it.
+
+Notebook 02 trains to 99 % this way. Everything here runs on every rank, and changes nothing in what the loop computes.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from workshop_lib.ranks.engine import Publisher, stop_asked
+from workshop_lib.training.callbacks import StepEvent, StepValues, Tracer
+from workshop_lib.training.cores import usable_cores
+
+STEPS_BETWEEN_STOP_CHECKS = 8
+Batch = tuple[torch.Tensor, torch.Tensor]  # images and labels
+
+
+class WatchedLoop:
+    """One run of a handwritten loop. All ranks create it and go through its epochs and batches together.
+
+    watched = WatchedLoop(model, optimizer, comm, epochs, steps_per_epoch)
+    for epoch in watched.epochs():
+        train_epoch(model, optimizer, schedule, watched.batches(mine), watched.average(average), comm)
+        watched.tested(accuracy)
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, comm, epochs: int, steps: int):
+        """steps: of an epoch."""
+        self.optimizer = optimizer
+        self.comm = comm
+        self.info = {"world_size": comm.size, "rank": comm.rank, "epochs": epochs, "steps_per_epoch": steps}
+        self.publisher = Publisher()
+        self.tracer = Tracer(comm)
+        self.stopped = False
+        self.answers: torch.Tensor | None = None  # the network's output for the batch of this step
+        self.spans: list[tuple[float, float]] = []  # when averaging began and ended in this step
+        self.hook = model.register_forward_hook(self._keep_answers)
+
+    def _keep_answers(self, _model, _inputs, answers: torch.Tensor) -> None:
+        self.answers = answers.detach()
+
+    def epochs(self) -> Iterator[int]:
+        """The numbers of the epochs, from 1, until the last one or until somebody presses Stop."""
+        about = {"oversubscribed": self.comm.size > usable_cores(), "clock_origin_s": self.tracer.clock_origin_s}
+        self.publisher.on_start(self.info | about)
+        try:
+            for epoch in range(1, self.info["epochs"] + 1):
+                if self.stopped:
+                    return
+                self.epoch = epoch
+                yield epoch
+        finally:
+            self.hook.remove()
+
+    def batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The same batches. Each is counted when the loop asks for the next one, so when its step is done."""
+        self.step = 0
+        self.sums = [0.0, 0.0, 0.0]  # loss, correct answers, samples
+        self.epoch_start_s = start_s = time.perf_counter()
+        for images, labels in batches:
+            self.spans = []
+            self.lr = self.optimizer.param_groups[0]["lr"]  # after the step, it's that of the next one
+            yield images, labels
+            self.step += 1
+            self._count(labels)
+            self._report()
+            start_s = self.tracer.add(self._steps_done, start_s, self.spans)
+            is_due = self.step % STEPS_BETWEEN_STOP_CHECKS == 0
+            if is_due and self.comm.allreduce(stop_asked()):
+                self.stopped = True
+                return
+
+    @property
+    def _steps_done(self) -> int:
+        return (self.epoch - 1) * self.info["steps_per_epoch"] + self.step
+
+    def _count(self, labels: torch.Tensor) -> None:
+        if self.answers is None or len(self.answers) != len(labels):
+            return  # the loop didn't ask the network about this batch
+        loss = cross_entropy(self.answers, labels, reduction="sum").item()
+        right = (self.answers.argmax(dim=1) == labels).sum().item()
+        self.sums = [total + new for total, new in zip(self.sums, (loss, right, len(labels)), strict=True)]
+
+    def _report(self) -> None:
+        values: StepValues = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "steps_per_epoch": self.info["steps_per_epoch"],
+            "lr": self.lr,
+            "samples_per_s": self.comm.size * self.sums[2] / (time.perf_counter() - self.epoch_start_s),
+        }
+        later = {"sums": lambda: list(self.sums), "trace": lambda: list(self.tracer.last)}
+        self.publisher.on_step(StepEvent(values, later))
+
+    def average(self, average: Callable) -> Callable:
+        """The same function, whose time counts as communication."""
+
+        def timed(*arguments):
+            began_s = time.perf_counter()
+            result = average(*arguments)
+            self.spans.append((began_s, time.perf_counter()))
+            return result
+
+        return timed
+
+    def tested(self, accuracy: float) -> None:
+        """End an epoch with the test accuracy of the network, from 0 to 1. All ranks call it."""
+        seconds = time.perf_counter() - self.epoch_start_s
+        totals = self.comm.allgather(self.sums)
+        loss, right, samples = (sum(column) for column in zip(*totals, strict=True))
+        self.publisher.on_epoch(
+            {
+                "epoch": self.epoch,
+                "train_loss": loss / samples if samples else None,
+                "train_accuracy": right / samples if samples else None,
+                "test_accuracy": accuracy,
+                "seconds": seconds,
+                "samples_per_s": samples / seconds,
+            }
+        )
