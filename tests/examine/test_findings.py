@@ -8,7 +8,7 @@ import recorded
 from workshop_lib.examine import checks, report
 from workshop_lib.examine.checks import machine
 from workshop_lib.examine.findings import LEVELS, SECTIONS, ScriptFinding, worst
-from workshop_lib.examine.observations import Run, read_rank
+from workshop_lib.examine.observations import RankLog, Run, read_rank
 from workshop_lib.maintain import generate
 
 CASES: list[tuple[str, Callable[[Run], object], str, str, str]] = []
@@ -302,6 +302,12 @@ def no_group(run):
         rank.records = [record for record in rank.records if record["kind"] != "group"]
 
 
+@case("look", "joined", "the script imports mpi4py and never called init_process_group")
+def joined_by_mpi(run):
+    no_group(run)
+    for_both(run, "model", joined_by=["mpi4py"])
+
+
 @case("wrong", "ended", "rank 1 failed in step 8 at train.py, line 7: ValueError: bad\nrank 0 had ended")
 def failed(run):
     run.how = "failed"
@@ -332,6 +338,22 @@ def test_a_change_is_found(name, change, level, check, says):
     assert [each for each in findings if each.check == check and each.level == level and says in each.seen], [
         (each.level, each.check, each.seen) for each in findings
     ]
+
+
+def test_a_rank_that_gloo_aborts_after_its_work_is_no_fault():
+    run = recorded.run()
+    run.how = "failed"
+    run.last_lines = ["traceback : Signal 6 (SIGABRT) received by PID 28411"]
+    assert worst(checks.examine(run)) == "ok"
+    for rank in run.ranks:
+        rank.records = [record for record in rank.records if record["kind"] != "end"]
+    assert worst(checks.examine(run)) == "wrong"
+
+
+def test_a_script_that_only_ends_badly_is_worth_a_look():
+    run = Run([RankLog([{"kind": kind, "step": 0} for kind in ("start", "end")]) for _ in range(2)], "failed")
+    [finding] = checks.examine(run)
+    assert finding.level == "look" and "no step of an optimizer was seen" in finding.seen
 
 
 def test_pipelines_are_not_compared():

@@ -45,6 +45,7 @@ class RankRecorder:
         self.is_worker = False
         self.file = open(folder / f"rank.{rank}.jsonl", "w", buffering=1)  # noqa: SIM115 - open until the rank ends
         self.stacks = open(folder / f"stack.{rank}.txt", "w")  # noqa: SIM115 - faulthandler writes to it at any time
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # from when Python shuts down, and faulthandler with it
         faulthandler.register(signal.SIGUSR1, self.stacks)
         os.register_at_fork(after_in_child=self._leave)
         self.models: dict[int, TrackedModel] = {}  # by the id of a module, or of its first parameter
@@ -335,7 +336,7 @@ class RankRecorder:
             norms=sorted(kind for kind in kinds if "BatchNorm" in kind),
             dropout=any(each.p > 0 for each in dropouts),
             device=str(device),
-            group=torch.distributed.get_world_size() if torch.distributed.is_initialized() else 0,
+            joined_by=[name for name in ("mpi4py", "horovod") if name in sys.modules],
             accelerators=torch.accelerator.device_count() if torch.accelerator.is_available() else 0,
         )
 
