@@ -46,22 +46,22 @@ def test_each_cell_to_be_written_has_its_exercise_and_an_assessment_names_the_sa
 
 def test_where_one_stands_names_the_next_notebook_once_the_core_here_is_solved(kernel_of):
     kernel_of("00_start_here")
-    assert exercises.standing("00_start_here") == "0 of 2 here, 0 of 24 on the core path"
+    assert exercises.standing("00_start_here") == "0 of 2 here, 0 of 28 on the core path"
     solve(kernel_of, "00_start_here")
     solve(kernel_of, "01_mpi_basics", only_core=True)
-    assert exercises.standing("00_start_here") == "2 of 2 here, 5 of 24 on the core path, next: 02"
-    assert exercises.standing("01_mpi_basics") == "3 of 5 here, 5 of 24 on the core path, next: 02"
-    assert exercises.standing("02_synchronous_sgd") == "0 of 5 here, 5 of 24 on the core path"
+    assert exercises.standing("00_start_here") == "2 of 2 here, 5 of 28 on the core path, next: 02"
+    assert exercises.standing("01_mpi_basics") == "3 of 5 here, 5 of 28 on the core path, next: 02"
+    assert exercises.standing("02_synchronous_sgd") == "0 of 5 here, 5 of 28 on the core path"
     for name in filter(exercises.is_on_core_path, exercises.by_notebook()):
         solve(kernel_of, name)
-    assert exercises.standing("08_scaling_curves") == "2 of 2 here, 24 of 24 on the core path"
+    assert exercises.standing("08_scaling_curves") == "2 of 2 here, 28 of 28 on the core path"
     assert exercises.standing("my_copy") == ""
 
 
 def test_every_kind_of_check_is_kept_and_says_where_one_stands(kernel_of, tmp_path):
     kernel_of("05_ddp")
     assert clinic.diagnoses(clinic.RUNS | {"A": "one rank is slow"}).standing == ""
-    assert repr(clinic.diagnoses(clinic.RUNS)).endswith("\n1 of 6 here, 1 of 24 on the core path")
+    assert repr(clinic.diagnoses(clinic.RUNS)).endswith("\n1 of 6 here, 1 of 28 on the core path")
     kernel_of("07_large_batch")
     assert "1 of 4 here" in repr(recipe_clinic.diagnoses(recipe_clinic.RUNS))
     kernel_of("10_compute_nodes")
@@ -91,6 +91,6 @@ def test_what_was_kept_among_the_notebooks_still_counts(tmp_path, monkeypatch):
     lines = [json.dumps(event) + "\n" for event in (old, script)]
     (tmp_path / "notebooks" / "progress.jsonl").write_text("".join(lines))
     learner.keep(Check("my_part", True))
-    assert exercises.standing("00_start_here").startswith("2 of 2 here, 3 of 24")
+    assert exercises.standing("00_start_here").startswith("2 of 2 here, 3 of 28")
     assert [path.name for path in (tmp_path / "notebooks").iterdir()] == ["progress.jsonl"]
     assert (tmp_path / "progress" / "progress.jsonl").is_file()
