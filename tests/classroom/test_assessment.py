@@ -31,7 +31,7 @@ ROWS = [
 ]
 
 
-WRITTEN = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|def (\w+)|(\w+) = \{)", re.MULTILINE)
+WRITTEN = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|(?:def|class) (\w+)|(\w+) = \{)", re.MULTILINE)
 
 
 def to_write(source) -> dict[str, str]:
