@@ -6,7 +6,7 @@ import pytest
 from judge.answers import code_cells
 
 from workshop_lib.lessons.your_own_script import judge as check
-from workshop_lib.lessons.your_own_script.report import Report, examine
+from workshop_lib.lessons.your_own_script.report import Examined, examine
 from workshop_lib.paths import SCRIPTS
 from workshop_lib.ranks import processes
 
@@ -75,7 +75,7 @@ def test_the_notebook_has_the_scripts():
 def test_an_unchanged_script_is_not_solved(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("# your code here\n" + check.ONE_PROCESS.read_text())
-    assert check.train(script, Report(script, None, []), tmp_path / "none.pt", 1).passed is None
+    assert check.train(script, Examined(script, None, []), tmp_path / "none.pt", 1).passed is None
     assert check.finished_or(script) == check.FINISHED
     script.write_text(FINISHED)
     assert check.finished_or(script) == script

@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 
 from workshop_lib.judge import Verdict
-from workshop_lib.lessons.your_own_script.report import Report
+from workshop_lib.lessons.your_own_script.report import Examined
 from workshop_lib.paths import SCRIPTS
 from workshop_lib.words import plural
 
 ONE_PROCESS = SCRIPTS / "own_script.py"
 FINISHED = SCRIPTS / "own_script_ddp.py"
 BATCH = 64  # of one process
-PRINTED = re.compile(r"^epoch (\d+): loss [\d.]+, accuracy [\d.]+%$")
+PRINTED = re.compile(r"^epoch \d+: loss [\d.]+, accuracy [\d.]+%$")
 
 ENDED_HINT = "it has to run to its end on all ranks: the report says where it stopped."
 TWICE_HINT = "every rank prints: `if rank == 0:`."
@@ -41,7 +41,7 @@ def data_beside(folder: Path) -> None:
     shutil.copy(SCRIPTS / "mnist_data.py", folder)
 
 
-def train(script: str | Path, report: Report, checkpoint: Path, epochs: int) -> Verdict:
+def train(script: str | Path, report: Examined, checkpoint: Path, epochs: int) -> Verdict:
     """Judge the converted script by what `examine` reported about it, and by what it printed and saved."""
     text = Path(script).read_text(encoding="utf-8")
     if text.strip().endswith(ONE_PROCESS.read_text(encoding="utf-8").strip()):
@@ -57,7 +57,7 @@ def train(script: str | Path, report: Report, checkpoint: Path, epochs: int) -> 
     return verdict.recorded()
 
 
-def _rules(report: Report, checkpoint: Path, epochs: int) -> Iterator[tuple[str, str]]:
+def _rules(report: Examined, checkpoint: Path, epochs: int) -> Iterator[tuple[str, str]]:
     """What must hold, and a hint where it doesn't; in the order in which it's best repaired."""
     run = report.run
     yield "it runs to its end", "" if run.how == "ended" else ENDED_HINT
@@ -65,9 +65,9 @@ def _rules(report: Report, checkpoint: Path, epochs: int) -> Iterator[tuple[str,
         found = [each for each in report.findings if each.level == level]
         hint = f"{found[0].check}: {found[0].seen}. {found[0].change}" if found else ""
         yield f"the report has nothing that is “{level}”", hint
-    printed = [found[1] for line in run.last_lines if (found := PRINTED.match(line))]
-    hint = TWICE_HINT if len(printed) > epochs else NONE_HINT
-    yield "each epoch is printed once", "" if len(printed) == epochs else hint
+    printed = sum(bool(PRINTED.match(line)) for line in run.last_lines)
+    hint = TWICE_HINT if printed > epochs else NONE_HINT
+    yield "each epoch is printed once", "" if printed == epochs else hint
     first = run.common_steps[0]
     batch = sum(forward["size"] for log in run.ranks for forward in log.forwards(first))
     yield f"a step takes {BATCH} images, as in one process", "" if batch == BATCH else BATCH_HINT.format(batch)

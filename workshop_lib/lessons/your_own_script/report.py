@@ -17,7 +17,7 @@ ACCURACY = re.compile(r"accuracy ([\d.]+)%")
 
 
 @dataclass
-class Report:
+class Examined:
     """What `workshop examine` found in a script. A notebook shows it as the command prints it."""
 
     path: Path
@@ -28,10 +28,10 @@ class Report:
         return report.as_text(self.findings)
 
 
-def examine(script: str | Path, *options: object, ranks: int = 2, timeout_s: float = 120.0) -> Report:
+def examine(script: str | Path, *options: object, ranks: int = 2, timeout_s: float = 120.0) -> Examined:
     """Run a script with these options on several ranks, and return what is wrong with it. No process is left."""
     run = observe(ranks, [str(script), *map(str, options)], seconds=timeout_s, show=False)
-    return Report(Path(script), run, check(run))
+    return Examined(Path(script), run, check(run))
 
 
 def accuracies(*command: object, seeds: int, timeout_s: float = 120.0) -> list[float]:
