@@ -20,6 +20,7 @@ distributed.recv(torch.zeros(1), src=1 - distributed.get_rank())
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ([], "which script?"),
         (["--ranks", 0, "--", "train.py"], "--ranks 0: give a whole number"),
         (["--seconds", 0, "--", "train.py"], "--seconds must be above 0"),
         (["--", "no_such_file.py"], "no_such_file.py"),

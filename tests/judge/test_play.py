@@ -252,6 +252,7 @@ def test_a_result_has_the_form_of_the_right_one(got, right, same):
         (None, "nothing"),
         (3.5, "a number"),
         ("ten", "'ten'"),
+        (np.random.default_rng(), "a Generator"),
         (np.ones(3), "an array of 3"),
         (np.ones((2, 3)), "an array of shape (2, 3)"),
         ((1, np.ones(2)), "a tuple of 2 (a number, an array of 2)"),

@@ -178,8 +178,8 @@ def test_deepspeeds_script_under_its_own_launcher_and_under_mpi(launcher, traine
     own = ["--no_local_rank", "--num_gpus", "2", "--master_addr", "127.0.0.1"]
     deepspeed = [Path(sys.executable).parent / "deepspeed", *own]
     words = {"deepspeed": deepspeed, "mpiexec": [*mpi.mpiexec(), "-n", "2", *PYTHON, "-m", "mpi4py"]}[launcher]
-    out = short(trained.folder, "zero_deepspeed")
-    status, output = run(*words, SCRIPTS / "zero_deepspeed.py", *out, LOCAL_SIZE="2")  # ranks that a CPU has room for
+    program = scripts_in_turn.__file__, trained.folder, "zero_deepspeed"
+    status, output = run(*words, *program, LOCAL_SIZE="2")  # ranks that a CPU has room for
     assert status == 0, output
     check("zero_deepspeed", output, trained)
 

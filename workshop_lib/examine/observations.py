@@ -34,8 +34,9 @@ class RankLog:
 
     @property
     def model(self) -> Record:
-        """The model that is trained; the first one, if there are several."""
-        return self.first("model")
+        """The model that is trained; of several, the first one that is wrapped, or else the first one."""
+        wrapped = [each for each in self.of_kind("model") if each["ddp"] or each["fsdp"]]
+        return wrapped[0] if wrapped else self.first("model")
 
     def forwards(self, step: int) -> list[Record]:
         """The trained model's forward passes in a step."""
@@ -103,9 +104,10 @@ class Run:
 
     @cached_property
     def common_steps(self) -> list[int]:
-        """The steps that all ranks took, up to the optimizer's part."""
-        taken = [{step for step, record in rank.steps.items() if _is_whole(record)} for rank in self.ranks]
-        return sorted(set.intersection(*taken))
+        """The steps that all ranks took with the trained model, up to the optimizer's part."""
+        taken = [{step for step, each in rank.steps.items() if _is_whole(each)} for rank in self.ranks if rank.model]
+        both = set.intersection(*taken) if len(taken) == self.size else set()
+        return sorted(step for step in both if all(rank.forwards(step) for rank in self.ranks))
 
     @property
     def trains(self) -> bool:

@@ -303,6 +303,8 @@ def observe_one(comm, observe: Callable, function: Callable | Solution):
 
 
 def _unless_stub(observe: Callable, comm, function: Callable | Solution):
+    if isinstance(function, Solution):
+        function = function.load()
     try:
         return observe(comm, function)
     except NotImplementedError:

@@ -57,7 +57,7 @@ def _shape(value: Any) -> tuple | None:
 
 
 def described(value: Any) -> str:
-    """The form of a value in words; a text or another object as it is."""
+    """The form of a value in words; a text as it is."""
     if value is None:
         return "nothing"
     if isinstance(value, np.ndarray) and value.ndim:
@@ -70,7 +70,7 @@ def described(value: Any) -> str:
         return f"a dictionary with the keys {', '.join(map(repr, value))}{_parts(value.values())}"
     if is_number(value):
         return "a number"
-    return shown(value)
+    return shown(value) if isinstance(value, str | bool) else f"a {type(value).__name__}"
 
 
 def _parts(values: Iterable) -> str:

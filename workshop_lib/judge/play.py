@@ -69,6 +69,11 @@ class Edit:
         self.replacements = replacements
 
 
+def edited(name: str, notebook: str, edits: Sequence[Edit]) -> list[Mistake]:
+    """The known mistakes of the exercise `name`, also for an exercise that is not judged by a play."""
+    return [Mistake(Solution(notebook, name, edit.replacements), edit.hint) for edit in edits]
+
+
 def played(
     name: str,
     notebook: str,
@@ -92,9 +97,10 @@ def played(
     solution = Solution(notebook, name)
     observe = Playing(play, solution, communicates, returns, in_place, rounding)
     must_hold = properties if communicates else properties_of_one
-    mistakes = [Mistake(Solution(notebook, name, edit.replacements), edit.hint) for edit in edits]
     ready = functools.partial(_get_ready, solution, ready)
-    return Exercise(name, observe, must_hold, mistakes, communicates=communicates, ready=ready, **options)
+    return Exercise(
+        name, observe, must_hold, edited(name, notebook, edits), communicates=communicates, ready=ready, **options
+    )
 
 
 def _get_ready(solution: Solution, ready: Callable[[], None] | None) -> None:
@@ -115,11 +121,9 @@ class Playing:
     in_place: bool
     rounding: float
 
-    def __call__(self, comm, function: Callable | Solution) -> Played:
+    def __call__(self, comm, function: Callable) -> Played:
         if not self.communicates:
             comm = None
-        if isinstance(function, Solution):
-            function = function.load()
         calls = Calls(comm, self.solution.load(), self.returns, self.in_place)
         right = [_step(each) for each in self.play(calls.of_solution, comm)]
         played = self._up_to_a_failure(self.play(calls.beside_solution(function), comm), right, calls)

@@ -50,22 +50,10 @@ def batches(run: Run) -> Iterator[ScriptFinding]:
             "look",
             "batches",
             f"{share:.0%} of the samples that rank {one} saw in one pass, rank {other} saw too",
-            "The ranks choose their samples independently, so an epoch repeats some samples and leaves others out.",
+            "The ranks don't share the samples out, so an epoch repeats some samples, and may leave others out.",
             "Shuffle with the same seed on all ranks, then give each rank its own part: DistributedSampler does that.",
             "sampler",
             (one, other),
-            steps[0],
-        )
-        return
-    if pair := _same_indices(run):
-        yield ScriptFinding(
-            "look",
-            "batches",
-            f"ranks {pair[0]} and {pair[1]} load the same indices in the same order, and change the samples randomly",
-            "If both have the same dataset, they train on the same samples, each with noise of its own.",
-            "Give the DataLoader sampler=DistributedSampler(dataset), unless each rank has a dataset of its own.",
-            "sampler",
-            pair,
             steps[0],
         )
         return
@@ -81,18 +69,6 @@ def _why_the_same(run: Run, one: int, other: int) -> str:
     return ""
 
 
-def _same_indices(run: Run) -> tuple[int, int] | None:
-    """Two ranks that load the same order of indices from whole datasets, with random changes that hide it."""
-    for one, other in itertools.combinations(range(run.size), 2):
-        logs = run.ranks[one], run.ranks[other]
-        first, second = map(_first_order, logs)
-        random = all(any(step["drew_data"] for step in log.steps.values()) for log in logs)
-        settings = [log.loaders[loader][0] for log in logs for loader in log.training_loaders]
-        if first and first == second and random and not any(each["dataset"] == "Subset" for each in settings):
-            return one, other
-    return None
-
-
 def _index_one_dataset(run: Run, one: int, other: int) -> bool:
     """Whether equal indices are the same sample on both ranks. They aren't if each rank has a dataset of its own."""
     logs = run.ranks[one], run.ranks[other]
@@ -105,7 +81,14 @@ def _index_one_dataset(run: Run, one: int, other: int) -> bool:
     if not set(orders[0]) & set(orders[1]):
         return True
     seen = [{digest for step in run.common_steps for digest in log.samples(step)} for log in logs]
-    return bool(seen[0] & seen[1])
+    return bool(seen[0] & seen[1]) or _noise_hides_samples(logs)
+
+
+def _noise_hides_samples(logs: tuple[RankLog, RankLog]) -> bool:
+    """Whether loading changes samples randomly, so that they differ even if the ranks load the same ones."""
+    settings = [log.loaders[loader][0] for log in logs for loader in log.training_loaders]
+    random = all(any(step["drew_data"] for step in log.steps.values()) for log in logs)
+    return random and not any(each["dataset"] == "Subset" for each in settings)
 
 
 def _first_order(log: RankLog) -> list[int]:

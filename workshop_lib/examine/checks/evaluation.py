@@ -68,7 +68,9 @@ def padding(run: Run) -> Iterator[ScriptFinding]:
             if loader in log.training_loaders or loader not in log.loaders:
                 continue
             settings = log.loaders[loader][0]
-            orders = [each.orders.get((loader, 1), []) for each in run.ranks]
+            # The longest order is that of a whole evaluation: some libraries begin with a few batches as a trial.
+            of_loader = [[order for key, order in each.orders.items() if key[0] == loader] for each in run.ranks]
+            orders = [max(each, key=len, default=[]) for each in of_loader]
             loaded = [index for order in orders for index in order]
             twice = len(loaded) - len(set(loaded))
             if settings.get("distributed") and 0 < twice < run.size:

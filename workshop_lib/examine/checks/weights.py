@@ -42,10 +42,13 @@ def equal(run: Run) -> Iterator[ScriptFinding]:
     weights = {step: [log.steps[step]["weights"] for log in run.ranks] for step in _compared(run)}
     different = {step: odd for step, each in weights.items() if (odd := differing(names, each))}
     ends = [log.first("end").get("weights") for log in run.ranks]
+    ends = ends if all(end is not None and len(end) == len(names) for end in ends) else [None] * run.size
     if not different:
         if all(end is not None for end in ends) and any(end != ends[0] for end in ends):
             seen = f"the final weights differ between the ranks, in {named_parameters(differing(names, ends))}"
             yield ScriptFinding("wrong", "weights", seen, "The ranks no longer have one model.", "", "equal")
+            return
+        if not weights:
             return
         seen = f"bit-identical on {run.size} ranks in {plural(len(_compared(run)), 'step')}"
         yield ScriptFinding("ok", "weights", f"the weights are {seen}")

@@ -144,7 +144,9 @@ def _loaders(recorder: RankRecorder) -> None:
             if number is None or not recorder.is_on():
                 return original(iterator)
             recorder.in_loader = True
-            before = recorder.random_states()
+            # The first batch of an epoch may draw the seed of its order, so it doesn't count as a random change.
+            looks = iterator.examined_before and recorder.looks_at_randomness()
+            before = recorder.random_states() if looks else {}
             begin_s = time.monotonic()
             try:
                 result = original(iterator)
@@ -152,8 +154,8 @@ def _loaders(recorder: RankRecorder) -> None:
                 record = recorder.current()
                 record["data_s"] += time.monotonic() - begin_s
                 recorder.in_loader = False
-            after = recorder.random_states()
-            if iterator.examined_before:  # the first batch may draw the seed of the order
+            if looks:
+                after = recorder.random_states()
                 record["drew_data"] = [name for name in after if after[name] != before[name]]
             iterator.examined_before = True
             recorder.loader = number

@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workshop_lib.examine.on_ranks import digests
 
-BUDGET = 0.05  # of the time: when looking at the weights takes more than that, they are looked at less often
+BUDGET = 0.03  # of the time: when looking at the weights takes more than that, they are looked at less often
+FIRST_STEPS = 30
 MOST_WHOLE = 500_000_000  # elements of a model; the last weights of a larger one are compared by their sampled values
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
@@ -41,13 +42,14 @@ class RankRecorder:
         self.most_steps = most_steps
         self.folder_of_script = folder_of_script
         self.folder = folder
-        self.pid = os.getpid()
+        self.is_worker = False
         self.file = open(folder / f"rank.{rank}.jsonl", "w", buffering=1)  # noqa: SIM115 - open until the rank ends
         self.stacks = open(folder / f"stack.{rank}.txt", "w")  # noqa: SIM115 - faulthandler writes to it at any time
         faulthandler.register(signal.SIGUSR1, self.stacks)
         os.register_at_fork(after_in_child=self._leave)
         self.models: dict[int, TrackedModel] = {}  # by the id of a module, or of its first parameter
         self.wrapped: dict[int, nn.Module] = {}  # the DDP wrapper of a module, by the module's id
+        self.active: TrackedModel | None = None  # the first model of this step
         self.step = 0
         self.now: dict[str, Any] | None = None  # the record of this step
         self.evaluation: dict[str, Any] | None = None
@@ -65,18 +67,25 @@ class RankRecorder:
         self.first_step_s = 0.0
         self.between: dict[str, Any] = self._empty()  # what happens before the next step begins counts as that step's
         self.write(
-            "start", pid=self.pid, main_thread=threading.main_thread().ident, time=time.monotonic(), argv=sys.argv[3:]
+            "start",
+            pid=os.getpid(),
+            main_thread=threading.main_thread().ident,
+            time=time.monotonic(),
+            argv=sys.argv[3:],
         )
 
     def write(self, kind: str, **values: Any) -> None:
         if self.is_on():
+            began_s = time.monotonic()
             self.file.write(json.dumps({"kind": kind, "step": self.step, **values}, default=_as_list) + "\n")
+            self.spent_s += time.monotonic() - began_s
 
     def is_on(self) -> bool:
         """Whether this process is the rank, and not a worker that loads data for it."""
-        return os.getpid() == self.pid
+        return not self.is_worker
 
     def _leave(self) -> None:
+        self.is_worker = True
         faulthandler.unregister(signal.SIGUSR1)
 
     @staticmethod
@@ -138,7 +147,9 @@ class RankRecorder:
         elif self.evaluation is None:
             self._flush_step()
             self.evaluation = {"forwards": [], "collectives": {}, "line": self.line(), "time": began_s}
-        forward: dict[str, Any] = {"model": model.number, "loader": self.loader, "random": self.random_states(module)}
+        forward: dict[str, Any] = {"model": model.number, "loader": self.loader}
+        if self.looks_at_randomness():
+            forward["random"] = self.random_states(module)
         if isinstance(module, DistributedDataParallel):
             forward["sync"] = module.require_backward_grad_sync
         else:
@@ -151,7 +162,8 @@ class RankRecorder:
     def forward_ends(self, module: nn.Module, forward: dict[str, Any], inputs: Any) -> None:
         end_s = time.monotonic()
         forward["seconds"] = end_s - forward["begin_s"]
-        forward["drew"] = self.random_states(module)["torch"] != forward["random"]["torch"]
+        if "random" in forward:
+            forward["drew"] = self._torch_state(module) != forward["random"]["torch"]
         tensors = [tensor for tensor in digests.tensors_in(inputs) if tensor.dim() and not tensor.is_meta]
         tensors = [tensor for tensor in tensors if not isinstance(tensor, DTensor)]
         count = tensors[0].shape[0] if tensors else 0
@@ -169,21 +181,28 @@ class RankRecorder:
             self.evaluation["forwards"].append(_settled(forward))
         self.spent_s += time.monotonic() - end_s
 
+    def looks_at_randomness(self) -> bool:
+        """Whether to look at the random number generators in this step: in the first ones, then now and then."""
+        return self.step <= FIRST_STEPS or self.step % FIRST_STEPS < 2
+
     def random_states(self, module: nn.Module | None = None) -> dict[str, Any]:
         """Digests of the states of the global random number generators."""
-        states: dict[str, Any] = {
-            "torch": digests.of_bytes(bytes(torch.get_rng_state().numpy())),
-            "python": hash(random.getstate()[1]),
-        }
+        states: dict[str, Any] = {"torch": self._torch_state(module), "python": hash(random.getstate()[1])}
         numpy = sys.modules.get("numpy")
         if numpy is not None:
             name, key, position, *_ = numpy.random.get_state()
             states["numpy"] = f"{digests.of_bytes(key.tobytes())}{position}"
+        return states
+
+    @staticmethod
+    def _torch_state(module: nn.Module | None) -> str:
+        """A digest of PyTorch's generator of the CPU, and of the module's device if that is another one."""
+        digest = digests.of_bytes(torch.get_rng_state().numpy().tobytes())
         parameter = next(module.parameters(), None) if module is not None else None
         if parameter is not None and parameter.device.type not in ("cpu", "meta"):
             state = torch.get_device_module(parameter.device).get_rng_state()
-            states["torch"] += digests.of_bytes(bytes(state.numpy()))
-        return states
+            digest += digests.of_bytes(state.numpy().tobytes())
+        return digest
 
     # ---- steps
 
@@ -206,6 +225,7 @@ class RankRecorder:
         assert now is not None
         if "weights" in now or now["forwards"]:
             return
+        self.active = model
         elapsed_s = time.monotonic() - self.first_step_s
         if self.step > 10 and self.spent_s > BUDGET * elapsed_s and (self.step - 1) % self.every == 0:
             self.every *= 2
@@ -240,7 +260,7 @@ class RankRecorder:
         now.setdefault("optimizers", []).append(
             {"name": type(optimizer).__name__, "lr": [_number(group["lr"]) for group in optimizer.param_groups]}
         )
-        model = next((each for each in self.models.values() if each.trained), None)
+        model = self.active
         if model is not None and ("weights" in now or self.step <= 2):
             named = list(model.module.named_parameters())
             own = {id(parameter) for parameter in parameters}
@@ -331,7 +351,7 @@ class RankRecorder:
         (self.folder / f"failed.{self.rank}").touch()
 
     def end(self) -> None:
-        last = next((model for model in self.models.values() if model.trained), None)
+        last = self.active
         weights = buffers = None
         if last is not None:
             parameters = _plain(last.module.parameters())

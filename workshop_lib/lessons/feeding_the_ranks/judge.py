@@ -3,17 +3,17 @@
 The third exercise, `generator`, is judged in judge_augmentation.py.
 """
 
-import operator
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop_lib.judge import Exercise, Mistake, Property, shown
-from workshop_lib.lessons.start_here import judge as start_here
+from workshop_lib.judge import Exercise, Property, shown
+from workshop_lib.judge.play import Edit, played
 
 
 class File(NamedTuple):
@@ -35,26 +35,13 @@ FAILS_AT = 2
 MOST_AHEAD = 2  # one batch that is ready, and one that is being read
 
 
-def observe_parts(comm, function: Callable) -> list[list]:
-    """What `function` returns for every rank, for each of FILES."""
-    return [
-        [_plain(function(file.rows, file.row_bytes, file.header_bytes, rank, file.size)) for rank in range(file.size)]
+def play_parts(my_bytes: Callable, comm) -> Iterator[tuple]:
+    by_file = [
+        [my_bytes(file.rows, file.row_bytes, file.header_bytes, rank, file.size) for rank in range(file.size)]
         for file in FILES
     ]
-
-
-def _plain(returned):
-    """Whole numbers of any type as a tuple of ints; anything else unchanged."""
-    try:
-        return tuple(operator.index(number) for number in returned)
-    except TypeError:
-        return returned
-
-
-def parts_properties(observations: list) -> Iterator[Property]:
-    by_file = observations[0]
-    other = [part for parts in by_file for part in parts if not _is_pair(part)]
-    yield Property("it returns two whole numbers", not other, _pair_hint(other[0]) if other else "")
+    first = next((_fraction(part) for parts in by_file for part in parts if _fraction(part)), "")
+    yield "it returns two whole numbers", first, first, "`//` divides whole numbers, but `/` makes a fraction."
     for text, problem_of in (
         ("the header belongs to nobody", _header),
         ("each part begins and ends between two rows", _torn),
@@ -63,19 +50,11 @@ def parts_properties(observations: list) -> Iterator[Property]:
     ):
         problems = [(file, problem_of(file, parts)) for file, parts in zip(FILES, by_file, strict=True)]
         first = next((f"{file}: {problem}:" for file, problem in problems if problem), "")
-        yield Property(text, not first, evidence=first, observed=first)
+        yield text, first, first
 
 
-def _is_pair(part) -> bool:
-    return isinstance(part, tuple) and len(part) == 2 and all(isinstance(number, int) for number in part)
-
-
-def _pair_hint(part) -> str:
-    if part is None:
-        return "it returned nothing: `return` the offset and the number of bytes."
-    if isinstance(part, tuple | list) and len(part) == 2:
-        return f"it returned {shown(part)}: `//` divides whole numbers, but `/` makes a fraction."
-    return f"it returned {shown(part)}: return a pair, (offset, bytes)."
+def _fraction(part: tuple) -> str:
+    return "" if all(isinstance(number, Integral) for number in part) else f"it returned {shown(part)}:"
 
 
 def _header(file: File, parts: list) -> str:
@@ -113,47 +92,48 @@ def _balance(file: File, parts: list) -> str:
     return f"the ranks read {counts} rows" if max(counts) - min(counts) > 1 else ""
 
 
-def _part(
-    hint: str,
-    share: Callable = start_here.fair_parts,
-    offset: Callable = lambda header, first, row: header + first * row,
-    nbytes: Callable = lambda header, first, end, row: (end - first) * row,
-) -> Mistake:
-    """A wrong `my_bytes`: `share` gives the range of a rank's rows; `offset` and `nbytes` turn the range into bytes."""
-
-    def my_bytes(rows: int, row_bytes: int, header_bytes: int, rank: int, size: int) -> tuple[int, int]:
-        first, end = share(rows, rank, size)
-        return offset(header_bytes, first, row_bytes), nbytes(header_bytes, first, end, row_bytes)
-
-    return Mistake(my_bytes, hint)
-
-
-def _bytes_shared_out(rows: int, row_bytes: int, header: int, rank: int, size: int) -> tuple[int, int]:
-    first, end = start_here.fair_parts(rows * row_bytes, rank, size)
-    return header + first, end - first
-
-
-_COUNTED = "the header is counted in the number of bytes, but it only moves the offset."
-_BALANCE = "all wait for the rank with the most rows. Spread the leftover rows, as `rows * rank // size` does."
-_WRONG_PARTS = [
-    _part("the header comes first: rank 0 would take it for pixels.", offset=lambda header, first, row: first * row),
-    _part("the header is counted twice in the offset.", offset=lambda header, first, row: 2 * header + first * row),
-    _part(_COUNTED, nbytes=lambda header, first, end, row: header + (end - first) * row),
-    _part("that counts its rows: multiply by `row_bytes`.", nbytes=lambda header, first, end, row: end - first),
-    _part("a row is torn in two: the offset counts rows, not bytes.", offset=lambda header, first, row: header + first),
-    Mistake(_bytes_shared_out, "a row is torn in two. Share out rows first, then turn them into bytes."),
-    _part("return a count of bytes, rather than where they end.", nbytes=lambda header, first, end, row: end * row),
-    _part("`rows // size` leaves some rows over. Who reads them?", start_here.floor_parts),
-    _part("the number of rows per rank is rounded up. Does the last rank take fewer?", start_here.ceiling_parts),
-    _part("every rank reads all rows: begin where the previous rank ends.", lambda rows, rank, size: (0, rows)),
-    _part(
-        "each rank also reads the first row of the next one: leave out the row at which that one begins.",
-        lambda rows, rank, size: (rows * rank // size, rows * (rank + 1) // size + (rank < size - 1)),
-    ),
-    _part(_BALANCE, start_here.floor_parts_rest_to_last),
-    _part(_BALANCE, start_here.ceiling_parts_within),
-]
-my_bytes = Exercise("my_bytes", observe_parts, parts_properties, _WRONG_PARTS, communicates=False)
+ROWS = "rows * rank // size, rows * (rank + 1) // size"
+EACH = "rows // size"
+ROUNDED_UP = "-(-rows // size)"
+OFFSET = "header_bytes + first * row_bytes"
+BYTES = "(end - first) * row_bytes"
+BALANCE = "all wait for the rank with the most rows. Spread the leftover rows, as `rows * rank // size` does."
+my_bytes = played(
+    "my_bytes",
+    "09_feeding_the_ranks",
+    play_parts,
+    [
+        Edit("the header comes first: rank 0 would take it for pixels.", (OFFSET, "first * row_bytes")),
+        Edit("the header is counted twice in the offset.", (OFFSET, f"header_bytes + {OFFSET}")),
+        Edit(
+            "the header is counted in the number of bytes, but it only moves the offset.",
+            (BYTES, f"header_bytes + {BYTES}"),
+        ),
+        Edit("that counts its rows: multiply by `row_bytes`.", (BYTES, "end - first")),
+        Edit("a row is torn in two: the offset counts rows, not bytes.", (OFFSET, "header_bytes + first")),
+        Edit(
+            "a row is torn in two. Share out rows first, then turn them into bytes.",
+            (ROWS, ROWS.replace("rows", "rows * row_bytes")),
+            (OFFSET, "header_bytes + first"),
+            (BYTES, "end - first"),
+        ),
+        Edit("return a count of bytes, rather than where they end.", (BYTES, "end * row_bytes")),
+        Edit("`rows // size` leaves some rows over. Who reads them?", (ROWS, f"{EACH} * rank, {EACH} * (rank + 1)")),
+        Edit(
+            "the number of rows per rank is rounded up. Does the last rank take fewer?",
+            (ROWS, f"{ROUNDED_UP} * rank, {ROUNDED_UP} * (rank + 1)"),
+        ),
+        Edit("every rank reads all rows: begin where the previous rank ends.", (ROWS, "0, rows")),
+        Edit(
+            "each rank also reads the first row of the next one: leave out the row at which that one begins.",
+            (ROWS, f"{ROWS} + (rank < size - 1)"),
+        ),
+        Edit(BALANCE, (ROWS, f"{EACH} * rank, {EACH} * (rank + 1) if rank < size - 1 else rows")),
+        Edit(BALANCE, (ROWS, f"min(rows, {ROUNDED_UP} * rank), min(rows, {ROUNDED_UP} * (rank + 1))")),
+    ],
+    returns="offset, bytes",
+    communicates=False,
+)
 
 
 class Reader:

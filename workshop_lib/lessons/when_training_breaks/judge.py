@@ -20,13 +20,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from workshop_lib.judge import Exercise, Mistake, Property, is_number, own_or_library, shown
+from workshop_lib.judge import Exercise, Property, own_or_library, shown
+from workshop_lib.judge.play import Edit, edited, played
 from workshop_lib.lessons.when_training_breaks import checkpoints
 from workshop_lib.lessons.when_training_breaks.judge_supervise import supervise
 from workshop_lib.paths import SCRIPTS, replacing
 
 __all__ = ["interval_s", "my_share", "save", "saved", "script", "supervise"]
 
+NOTEBOOK = "13_when_training_breaks"
 OLD = {"step": 1, "weights": torch.ones(3)}
 NEW = {"step": 2, "weights": torch.full((3,), 2.0)}
 WATCHED = ("open", "os.remove", "os.rename", "os.truncate", "shutil.copyfile")
@@ -201,61 +203,60 @@ def _weighted(n: int, shares: list) -> str:
     return f"some samples count {low:.2f} times, others {high:.2f} times as much as they should"
 
 
-def _whole(batch, rank, size):
-    return batch, 1 / size
-
-
-def _dropped(batch, rank, size):
-    each = len(batch) // size
-    return batch[rank * each : (rank + 1) * each], 1 / size
-
-
-def _plain_mean(batch, rank, size):
-    return batch[rank::size], 1 / size
-
-
-def _count(batch, rank, size):
-    return batch[rank::size], len(batch[rank::size])
-
-
-SHARE_MISTAKES = (
-    Mistake(_whole, "every rank takes the whole batch. `batch[rank::size]` is one way to deal it out."),
-    Mistake(_dropped, "`//` drops the remainder, so the global batch shrinks. `batch[rank::size]` leaves nothing out."),
-    Mistake(_plain_mean, "with `1 / size`, a sample of a small share counts more. Weight by the share's samples."),
-    Mistake(_count, "divide by the samples of the whole batch: then the weights add up to 1."),
-)
-my_share = Exercise("my_share", observe_shares, share_properties, SHARE_MISTAKES, communicates=False)
-
-
-def observe_interval(comm, function: Callable) -> list:
-    return [function(save_s, mtbf_s) for save_s, mtbf_s in COSTS]
-
-
-def interval_properties(observations: list) -> Iterator[Property]:
-    intervals = observations[0]
-    others = (f"it returned {shown(each)}." for each in intervals if not is_number(each) or not each > 0)
-    yield Property.unless("it returns seconds", others)
-    for (save_s, mtbf_s), each in zip(COSTS, intervals, strict=True):
-        best = checkpoints.useful_share(checkpoints.daly(save_s, mtbf_s), save_s, mtbf_s)
-        share = checkpoints.useful_share(float(each), save_s, mtbf_s) if each < 100 * mtbf_s else 0.0
-        text = f"{save_s:g} s per save, a failure every {mtbf_s:g} s: the useful share is within 0.4 points of the best"
-        observed = f"saving every {each:.4g} s leaves {share:.1%} useful, and {best:.1%} are possible:"
-        holds = share > best - NEAR * best
-        # The interval itself tells the known mistakes apart.
-        yield Property(text, holds, evidence=[float(each) for each in intervals], observed=observed)
-
-
-INTERVAL_MISTAKES = (
-    Mistake(lambda save_s, mtbf_s: math.sqrt(save_s * mtbf_s), "is the 2 under the root?"),
-    Mistake(lambda save_s, mtbf_s: math.sqrt(2 * save_s / mtbf_s), "that's a share, not seconds: multiply them."),
-    Mistake(
-        lambda save_s, mtbf_s: mtbf_s / 2,
-        "two saves per failure still lose a quarter of the time. What does a save cost?",
+MINE = "batch[rank::size]"
+WEIGHT = "len(mine) / len(batch)"
+EACH = "len(batch) // size"
+my_share = Exercise(
+    "my_share",
+    observe_shares,
+    share_properties,
+    edited(
+        "my_share",
+        NOTEBOOK,
+        [
+            Edit("every rank takes the whole batch. `batch[rank::size]` is one way to deal it out.", (MINE, "batch")),
+            Edit(
+                "`//` drops the remainder, so the global batch shrinks. `batch[rank::size]` leaves nothing out.",
+                (MINE, f"batch[rank * ({EACH}) : (rank + 1) * ({EACH})]"),
+            ),
+            Edit(
+                "with `1 / size`, a sample of a small share counts more. Weight by the share's samples.",
+                (WEIGHT, "1 / size"),
+            ),
+            Edit("divide by the samples of the whole batch: then the weights add up to 1.", (WEIGHT, "len(mine)")),
+        ],
     ),
-    Mistake(lambda save_s, mtbf_s: 2 * math.sqrt(save_s * mtbf_s), "the 2 belongs under the root."),
-    Mistake(lambda save_s, mtbf_s: 2 * save_s * mtbf_s, "take the square root."),
+    communicates=False,
 )
-interval_s = Exercise("interval_s", observe_interval, interval_properties, INTERVAL_MISTAKES, communicates=False)
+
+
+def play_intervals(interval_s: Callable, comm) -> Iterator[tuple]:
+    for save_s, mtbf_s in COSTS:
+        interval = float(interval_s(save_s, mtbf_s))
+        best = checkpoints.useful_share(checkpoints.daly(save_s, mtbf_s), save_s, mtbf_s)
+        share = checkpoints.useful_share(interval, save_s, mtbf_s) if interval < 100 * mtbf_s else 0.0
+        near = share > best - NEAR * best
+        text = f"{save_s:g} s per save, a failure every {mtbf_s:g} s: the useful share is within 0.4 points of the best"
+        observed = f"saving every {interval:.4g} s leaves {share:.1%} useful, and {best:.1%} are possible:"
+        yield text, "near" if near else interval, observed
+
+
+SQUARE = "2 * save_s * mtbf_s"
+ROOT = f"math.sqrt({SQUARE})"
+interval_s = played(
+    "interval_s",
+    NOTEBOOK,
+    play_intervals,
+    [
+        Edit("is the 2 under the root?", (SQUARE, "save_s * mtbf_s")),
+        Edit("that's a share, not seconds: multiply them.", (SQUARE, "2 * save_s / mtbf_s")),
+        Edit("two saves per failure still lose a quarter of the time. What does a save cost?", (ROOT, "mtbf_s / 2")),
+        Edit("the 2 belongs under the root.", (ROOT, "2 * math.sqrt(save_s * mtbf_s)")),
+        Edit("take the square root.", (ROOT, SQUARE)),
+    ],
+    returns="the seconds",
+    communicates=False,
+)
 
 
 def script(name: str, out: Path, *functions: Callable) -> Path:

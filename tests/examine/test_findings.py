@@ -138,7 +138,7 @@ def same_batches(run):
         step["forwards"][0]["samples"] = run.ranks[0].samples(number)
 
 
-@case("look", "batches", "ranks 0 and 1 load the same indices in the same order")
+@case("look", "batches", "100% of the samples that rank 0 saw in one pass, rank 1 saw too")
 def same_indices_with_noise(run):
     for record in records_of(run, "epoch"):
         del record["distributed"]
