@@ -299,8 +299,8 @@ check.train(folder / "train.py", report, checkpoint, epochs=3)
 # ## Is it as good?
 #
 # A clean report means that the ranks train one network, on all of the data, and count everything once. It doesn't mean that
-# the network is as good as before. Only the accuracy shows that, and only over several seeds. (Until you have converted the
-# script, this runs the finished one.)
+# the network is as good as before. Only the accuracy shows that, and only over several seeds. (Until your script passes
+# the check, this runs the finished one.)
 
 # %%
 guess = predict("How much does the mean accuracy change from one process to two?", low=-3, high=3, unit="points")
@@ -308,7 +308,7 @@ guess
 
 # %%
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", 2]
-mine = check.finished_or(folder / "train.py")
+mine = check.own_or_finished(folder / "train.py")
 together = accuracies(*launch, mine, *options, "--out", folder / "two.pt", seeds=seeds, timeout_s=sizes.timeout_s)
 for name, found in (("one process", alone), ("two ranks", together)):
     print(f"{name:<12}", *(f"{each:.2f} %" for each in found), f"  mean {sum(found) / seeds:.2f} %")
