@@ -60,6 +60,20 @@ def a_gradient_left_out(run):
         step["weights"] = [number, -1] if number > 1 else step["weights"]
 
 
+@case(
+    "wrong", "weights", "since one of the steps 1 to 3, the ranks' weights differ in last.weight: DDP doesn't average"
+)
+def a_gradient_left_out_between_looks(run):
+    for number in (2, 3):
+        for rank in run.ranks:
+            del rank.steps[number]["weights"], rank.steps[number]["gradients"]
+    records_of(run, "end", 1)[0]["weights"] = [-1, -1]
+    for number, step in run.ranks[1].steps.items():
+        if number > 3:
+            step["gradients"] = [step["gradients"][0], -1]
+            step["weights"] = [step["weights"][0], -1]
+
+
 @case("wrong", "weights", "last.weight got a gradient on some ranks only")
 def a_gradient_missing(run):
     records_of(run, "end", 1)[0]["weights"] = [-1, -1]

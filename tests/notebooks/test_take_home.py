@@ -133,7 +133,9 @@ def test_a_script_needs_nothing_from_here(path):
 
 def test_every_script_is_tested():
     # In test_scripts.py, test_resuming_scripts.py, test_survive.py, test_dry_run_real.py; notebook 09 runs the loaders.
+    # test_your_own_script.py runs those of notebook 15.
     elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf", "elastic", "survive", "mesh"}
+    elsewhere |= {"own_script", "own_script_ddp", "own_script_sick"}
     here = {"mnist_data", "one_process", "ddp_realistic", "diloco", "tensor_parallel", "pipeline", "search", *BACKEND}
     assert {path.stem for path in SCRIPTS.glob("*.py")} == here | elsewhere
 
