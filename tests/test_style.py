@@ -38,9 +38,10 @@ MAY_IMPORT = {
     "judge": TRAINING | {"ranks", "judge"},
     "notebook": TRAINING | {"ranks", "results", "judge", "notebook"},
     "cli": CORE,
-    "lessons": CORE | {"lessons"},
+    "lessons": CORE | {"lessons", "examine"},
+    "examine": CORE,
 }
-OUTSIDE = ("lessons", "classroom", "maintain")  # the core never imports these
+OUTSIDE = ("lessons", "classroom", "examine", "maintain")  # the core never imports these
 # The core names them here alone, as text; and one command that users know has kept its old name.
 NAMES_ROOMS = ("rooms.py", "training/benchmarks.py")
 LESSONS = [path.stem.partition("_")[2] for path in sorted((ROOT / "notebooks" / "source").glob("*.py"))]

@@ -1,4 +1,4 @@
-"""Parts of the lessons and of the classroom that the core offers by name, and imports only when somebody uses them.
+"""Parts of rooms that the core offers by name, and imports only when somebody uses them.
 
 The core itself imports none of these rooms. So you can read it without them, and no command has to wait for the imports
 of another command.
@@ -12,6 +12,7 @@ COMMANDS = {
     "predict": "workshop_lib.lessons.forecasting.commands:predict_arguments",
     "dryrun": "workshop_lib.lessons.thousand_ranks.commands:dryrun_arguments",
     "faults": "workshop_lib.lessons.when_training_breaks.commands:faults_arguments",
+    "examine": "workshop_lib.examine.commands:examine_arguments",
     "assess": "workshop_lib.classroom.commands:assess_arguments",
     "verify": "workshop_lib.classroom.commands:verify_arguments",
     "rehearse": "workshop_lib.classroom.commands:rehearse_arguments",

@@ -53,7 +53,6 @@ from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.data import mnist, shard
-from workshop_lib.lessons.synchronous_sgd.own_loop import WatchedLoop
 from workshop_lib.models import torch_cnn
 from workshop_lib.training import schedules
 
@@ -339,6 +338,8 @@ guess
 
 # %%
 # %%ranks --timeout 600
+from workshop_lib.lessons.synchronous_sgd.own_loop import WatchedLoop
+
 model = torch_cnn.build(seed=1 + comm.rank)  # every rank begins somewhere else
 with suppress(NotImplementedError):
     broadcast_weights(model, comm)

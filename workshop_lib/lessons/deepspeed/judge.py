@@ -3,9 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from workshop_lib.judge import Exercise, Mistake, Property, close, is_number, shown
-from workshop_lib.lessons.zero_and_fsdp.zero_memory import RECIPES, state_bytes
+from workshop_lib.judge import Exercise, Property, is_number, shown
+from workshop_lib.judge.play import Edit, played
 from workshop_lib.training import KINDS
+from workshop_lib.words import plural
+
+NOTEBOOK = "06b_deepspeed"
 
 
 class Wanted(NamedTuple):
@@ -87,56 +90,31 @@ configuration = Exercise("configuration", observe_configuration, configuration_p
 
 # (parameters, ranks) for which `bytes_per_rank` is called in every stage.
 MODELS = [(1_000, 2), (64, 8), (7_000, 1)]
-BYTES = dict(zip(KINDS, (4, 4, 8), strict=True))  # bytes per weight, in fp32 with Adam
-SHARED_FROM = dict(zip(KINDS, (3, 2, 1), strict=True))  # the first stage that shards each kind
 
 
-def observe_bytes(comm, function: Callable) -> list[list]:
-    """What `function` returns in each stage for each of MODELS."""
-    return [[function(parameters, ranks, stage) for parameters, ranks in MODELS] for stage in range(4)]
-
-
-def bytes_properties(observations: list) -> Iterator[Property]:
-    by_stage = observations[0]
-    other = [answer for answers in by_stage for answer in answers if not _is_bytes(answer)]
-    hint = f"it returned {shown(other[0])}." if other else ""
-    yield Property(f"it returns a dictionary with {', '.join(KINDS)}", not other, hint)
-    for stage, answers in enumerate(by_stage):
-        wrong = [
-            f"{parameters} parameters on {ranks} ranks, {kind}: {right} bytes, not {answer[kind]:g}:"
-            for (parameters, ranks), answer in zip(MODELS, answers, strict=True)
-            for kind, right in state_bytes(parameters, ranks, stage, **RECIPES["fp32, Adam"]).items()
-            if not close(answer[kind], right)
-        ]
-        yield Property(f"stage {stage}", not wrong, evidence=wrong[:1], observed="".join(wrong[:1]))
-
-
-def _is_bytes(value) -> bool:
-    return isinstance(value, dict) and set(value) == set(KINDS) and all(map(is_number, value.values()))
-
-
-def _bytes(hint: str, each: dict = BYTES, shared_from: dict = SHARED_FROM) -> Mistake:
-    """A wrong `bytes_per_rank`, made from its bytes per weight and the first stage that shards each kind."""
-
-    def bytes_per_rank(parameters: int, ranks: int, stage: int) -> dict[str, float]:
-        return {kind: each[kind] * parameters / (ranks if stage >= shared_from[kind] else 1) for kind in KINDS}
-
-    return Mistake(bytes_per_rank, hint)
+def play_bytes(bytes_per_rank: Callable, comm) -> Iterator[tuple]:
+    calls = [(stage, model, bytes_per_rank(*model, stage)) for stage in range(4) for model in MODELS]
+    for kind in KINDS:
+        for stage, (parameters, ranks), state in calls:
+            text = f"{kind}: stage 0" if stage == 0 else f"{kind}: stages 1 to 3"
+            yield text, state[kind], f"for {parameters} parameters on {plural(ranks, 'rank')} in stage {stage}"
 
 
 _NUMBERS = "that is the number of weights: each takes 4 bytes in fp32."
 _TWO = "Adam keeps two numbers per weight, of 4 bytes each."
 _WRONG_BYTES = [
-    _bytes(_NUMBERS, {**BYTES, "parameters": 1}),
-    _bytes(_NUMBERS, {**BYTES, "gradients": 1}),
-    _bytes(_TWO, {**BYTES, "optimizer": 2}),
-    _bytes(_TWO, {**BYTES, "optimizer": 4}),
-    _bytes("count only Adam's state: 8 bytes per weight, no copy of the weights.", {**BYTES, "optimizer": 12}),
+    Edit(_NUMBERS, ('"parameters": 4', '"parameters": 1')),
+    Edit(_NUMBERS, ('"gradients": 4', '"gradients": 1')),
+    Edit(_TWO, ('"optimizer": 8', '"optimizer": 2')),
+    Edit(_TWO, ('"optimizer": 8', '"optimizer": 4')),
+    Edit("count only Adam's state: 8 bytes per weight, no copy of the weights.", ('"optimizer": 8', '"optimizer": 12')),
 ]
-for _kind, _stage in SHARED_FROM.items():
+for _stage, _kind in enumerate(reversed(KINDS), start=1):  # the first stage that shards each kind
+    _shards = f"stage >= {_stage}"
     _hint = f"from stage {_stage} on, a rank holds only its share of `{_kind}`."
-    _WRONG_BYTES.append(_bytes(_hint, shared_from={**SHARED_FROM, _kind: 4}))
-    if _stage > 1:  # not for the optimizer: half of its 8 bytes per weight could also be one of Adam's two numbers
-        _hint = f"stage {_stage - 1} doesn't divide `{_kind}` yet, so every rank holds all of it."
-        _WRONG_BYTES.append(_bytes(_hint, shared_from={**SHARED_FROM, _kind: _stage - 1}))
-bytes_per_rank = Exercise("bytes_per_rank", observe_bytes, bytes_properties, _WRONG_BYTES, communicates=False)
+    _WRONG_BYTES.append(Edit(_hint, (_shards, "False")))
+    _hint = f"stage {_stage - 1} doesn't divide `{_kind}` yet, so every rank holds all of it."
+    _WRONG_BYTES.append(Edit(_hint, (_shards, f"stage >= {_stage - 1}")))
+bytes_per_rank = played(
+    "bytes_per_rank", NOTEBOOK, play_bytes, _WRONG_BYTES, returns="the bytes of each kind", communicates=False
+)

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from statistics import geometric_mean
 from typing import NamedTuple
 
-from workshop_lib.judge import Exercise, Mistake, Property, close, is_number, shown
+from workshop_lib.judge import Exercise, Mistake, Property
+from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.forecasting import catalogue
 from workshop_lib.lessons.thousand_ranks import meshes
 from workshop_lib.lessons.thousand_ranks.meshes import Gpt, Mesh, Plan
 
+NOTEBOOK = "12_thousand_ranks"
 # Each case is (data, tensor, layers, cut, whole, activations). Tensor parallelism cuts `cut` bytes of a layer's weights
 # and leaves `whole` bytes uncut; the layer passes on `activations` bytes. Every mesh divides these numbers evenly.
 STEPS = [
@@ -22,92 +24,60 @@ STEPS = [
 ]
 
 
-def bytes_sent(data, tensor, layers, cut, whole, activations) -> dict[str, float]:
-    """The right answer: bytes that each rank sends over each dimension.
-
-    In each layer, a rank takes part in two allgathers and a reduce-scatter of its tensor rank's weights, and in four
-    allreduces of its activations.
-    """
-    weights = cut / tensor + whole
-    return {
-        "data": layers * 3 * (data - 1) / data * weights,
-        "tensor": layers * 4 * 2 * (tensor - 1) / tensor * activations,
-    }
-
-
-def observe_bytes(comm, function: Callable) -> list:
-    """What `function` returns for each of STEPS."""
-    return [function(*numbers) for _, numbers in STEPS]
-
-
-def bytes_properties(observations: list) -> Iterator[Property]:
-    found = observations[0]
-    right = all(isinstance(each, dict) and set(each) == {"data", "tensor"} for each in found)
-    hint = f'it returned {shown(found[0])}: return {{"data": …, "tensor": …}}.'
-    yield Property("it returns the bytes over each dimension", right, hint)
-    yield Property("as numbers", all(is_number(value) for each in found for value in each.values()), hint)
+def play_bytes(mesh_bytes: Callable, comm) -> Iterator[tuple]:
+    sent = [(text, numbers, mesh_bytes(*numbers)) for text, numbers in STEPS]
     for dimension in ("data", "tensor"):
-        for (text, numbers), each in zip(STEPS, found, strict=True):
-            expected = bytes_sent(*numbers)[dimension]
-            mesh = f"on a mesh of {numbers[0]}x{numbers[1]}"
-            seen = f"{mesh} it's {expected:,.0f} bytes over {dimension}, not {each[dimension]:,.0f}:"
-            evidence = [one[dimension] for one in found]
-            yield Property(f"over {dimension}: {text}", close(each[dimension], expected), "", evidence, seen)
+        for text, (data, tensor, *_), of_rank in sent:
+            given = f"for the bytes over {dimension} on a mesh of {data}x{tensor}"
+            yield f"over {dimension}: {text}", of_rank[dimension], given
 
 
-def _bytes(hint: str, data: Callable | None = None, tensor: Callable | None = None) -> Mistake:
-    """A wrong `mesh_bytes` and its hint: `data` or `tensor` computes wrong bytes for that dimension."""
-
-    def mesh_bytes(d, t, layers, cut, whole, activations):
-        right = bytes_sent(d, t, layers, cut, whole, activations)
-        if data is not None:
-            right["data"] = data(d, t, layers, cut, whole)
-        if tensor is not None:
-            right["tensor"] = tensor(t, layers, activations)
-        return right
-
-    return Mistake(mesh_bytes, hint)
-
-
-_WRONG_BYTES = [
-    _bytes(
-        "FSDP gathers a layer twice, in forward and again in backward, and reduces its gradients once: three times.",
-        data=lambda d, t, n, cut, whole: n * 2 * (d - 1) / d * (cut / t + whole),
-    ),
-    _bytes(
-        "a data group only gathers what its tensor rank computes with: divide the weights that are cut by `tensor`.",
-        data=lambda d, t, n, cut, whole: n * 3 * (d - 1) / d * (cut + whole),
-    ),
-    _bytes(
-        "`whole` isn't cut by tensor parallelism: each tensor rank has all of it.",
-        data=lambda d, t, n, cut, whole: n * 3 * (d - 1) / d * (cut + whole) / t,
-    ),
-    _bytes(
-        "a rank already has its own share, and never sends more than (p - 1) / p of an array in a ring.",
-        data=lambda d, t, n, cut, whole: n * 3 * (cut / t + whole),
-    ),
-    _bytes(
-        "a rank passes on the parts of all the others, not just its own share: (p - 1) / p of the array.",
-        data=lambda d, t, n, cut, whole: n * 3 / d * (cut / t + whole),
-    ),
-    _bytes(
-        "those are the bytes of a single layer: multiply by `layers`.",
-        data=lambda d, t, n, cut, whole: 3 * (d - 1) / d * (cut / t + whole),
-    ),
-    _bytes(
-        "that's half. Backward has two allreduces per layer, too, and an allreduce sends 2 (p - 1) / p of the array.",
-        tensor=lambda t, n, a: n * 4 * (t - 1) / t * a,
-    ),
-    _bytes(
-        "activations aren't cut: every tensor rank has those of all its samples, and adds up whole arrays.",
-        tensor=lambda t, n, a: n * 8 * (t - 1) / t * a / t,
-    ),
-    _bytes(
-        "a rank sends 2 (p - 1) / p of the array in an allreduce, not twice the array.",
-        tensor=lambda t, n, a: n * 8 * a,
-    ),
-]
-mesh_bytes = Exercise("mesh_bytes", observe_bytes, bytes_properties, _WRONG_BYTES, communicates=False)
+WEIGHTS = "cut / tensor + whole"
+mesh_bytes = played(
+    "mesh_bytes",
+    NOTEBOOK,
+    play_bytes,
+    [
+        Edit(
+            "FSDP gathers a layer twice, in forward and again in backward, and reduces its gradients once: three "
+            "times.",
+            ("3 * (data", "2 * (data"),
+        ),
+        Edit(
+            "a data group only gathers what its tensor rank computes with: divide the weights that are cut by "
+            "`tensor`.",
+            (WEIGHTS, "cut + whole"),
+        ),
+        Edit(
+            "`whole` isn't cut by tensor parallelism: each tensor rank has all of it.",
+            (WEIGHTS, "(cut + whole) / tensor"),
+        ),
+        Edit(
+            "a rank already has its own share, and never sends more than (p - 1) / p of an array in a ring.",
+            ("(data - 1) / data * ", ""),
+        ),
+        Edit(
+            "a rank passes on the parts of all the others, not just its own share: (p - 1) / p of the array.",
+            ("(data - 1) / data", "1 / data"),
+        ),
+        Edit("those are the bytes of a single layer: multiply by `layers`.", ("layers * over_data", "over_data")),
+        Edit(
+            "that's half. Backward has two allreduces per layer, too, and an allreduce sends 2 (p - 1) / p of the "
+            "array.",
+            ("4 * 2 *", "4 *"),
+        ),
+        Edit(
+            "activations aren't cut: every tensor rank has those of all its samples, and adds up whole arrays.",
+            ("* activations", "* activations / tensor"),
+        ),
+        Edit(
+            "a rank sends 2 (p - 1) / p of the array in an allreduce, not twice the array.",
+            ("(tensor - 1) / tensor * ", ""),
+        ),
+    ],
+    returns="the bytes over each dimension",
+    communicates=False,
+)
 
 
 class Cluster(NamedTuple):

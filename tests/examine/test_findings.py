@@ -1,0 +1,423 @@
+"""Each check on recorded observations: silent on those of a correct run, and its finding after one change to them."""
+
+from collections.abc import Callable
+
+import pytest
+import recorded
+
+from workshop_lib.examine import checks, report
+from workshop_lib.examine.checks import machine
+from workshop_lib.examine.findings import LEVELS, SECTIONS, ScriptFinding, worst
+from workshop_lib.examine.observations import RankLog, Run, read_rank
+from workshop_lib.maintain import generate
+
+CASES: list[tuple[str, Callable[[Run], object], str, str, str]] = []
+
+
+def case(level: str, check: str, says: str):
+    """Add a case: the decorated function changes a correct run, and this finding must follow."""
+
+    def add(change: Callable[[Run], object]) -> Callable[[Run], object]:
+        CASES.append((change.__name__, change, level, check, says))
+        return change
+
+    return add
+
+
+def steps_of(run: Run, *ranks: int):
+    return [step for rank in ranks or range(run.size) for step in run.ranks[rank].steps.values()]
+
+
+def records_of(run: Run, kind: str, *ranks: int):
+    return [record for rank in ranks or range(run.size) for record in run.ranks[rank].of_kind(kind)]
+
+
+def for_both(run: Run, kind: str, **values):
+    for record in records_of(run, kind):
+        record.update(values)
+
+
+@case("wrong", "weights", "before the first step, the ranks' weights differ in last.weight: they were equal when DDP")
+def changed_after_wrapping(run):
+    records_of(run, "end", 1)[0]["weights"] = [-1, -1]
+    for step in steps_of(run, 1):
+        step["weights"] = [step["weights"][0], -1]
+
+
+@case("wrong", "weights", "after step 3, the ranks' weights differ in first.weight, last.weight: the learning rates")
+def other_rate(run):
+    records_of(run, "end", 1)[0]["weights"] = [-1, -1]
+    for number, step in run.ranks[1].steps.items():
+        step["optimizers"] = [{"lr": [0.2]}] if number == 3 else step["optimizers"]
+        step["weights"] = [-number, -number] if number > 3 else step["weights"]
+
+
+@case("wrong", "weights", "DDP doesn't average the gradients of last.weight")
+def a_gradient_left_out(run):
+    records_of(run, "end", 1)[0]["weights"] = [-1, -1]
+    for number, step in run.ranks[1].steps.items():
+        step["gradients"] = [number + 100, -1]
+        step["weights"] = [number, -1] if number > 1 else step["weights"]
+
+
+@case(
+    "wrong", "weights", "since one of the steps 1 to 3, the ranks' weights differ in last.weight: DDP doesn't average"
+)
+def a_gradient_left_out_between_looks(run):
+    for number in (2, 3):
+        for rank in run.ranks:
+            del rank.steps[number]["weights"], rank.steps[number]["gradients"]
+    records_of(run, "end", 1)[0]["weights"] = [-1, -1]
+    for number, step in run.ranks[1].steps.items():
+        if number > 3:
+            step["gradients"] = [step["gradients"][0], -1]
+            step["weights"] = [step["weights"][0], -1]
+
+
+@case("wrong", "weights", "last.weight got a gradient on some ranks only")
+def a_gradient_missing(run):
+    records_of(run, "end", 1)[0]["weights"] = [-1, -1]
+    run.ranks[1].steps[1]["gradients_of"] = ["first.weight"]
+    for number, step in run.ranks[1].steps.items():
+        step["weights"] = [number, -1] if number > 1 else step["weights"]
+
+
+@case("wrong", "weights", "rank 1 skipped the step because its own gradients overflowed")
+def skipped(run):
+    records_of(run, "end", 1)[0]["weights"] = [-1, -1]
+    run.ranks[1].steps[2]["skipped"] = True
+    for number, step in run.ranks[1].steps.items():
+        step["weights"] = [-1, -1] if number > 2 else step["weights"]
+
+
+@case("look", "weights", "after step 2, ")
+def equal_again(run):
+    for number in (3, 4):
+        run.ranks[1].steps[number]["weights"] = [-1, -1]
+    run.ranks[1].steps[2]["gradients"] = [-1, -1]
+
+
+@case("wrong", "weights", "the final weights differ between the ranks, in last.weight")
+def only_the_end_differs(run):
+    records_of(run, "end", 1)[0]["weights"] = [9, -1]
+
+
+@case("look", "weights", "the ranks' models have different parameters: extra")
+def another_model(run):
+    run.ranks[1].model["parameters"] = [*run.ranks[1].model["parameters"], ["extra", [1], True, False]]
+
+
+@case("wrong", "frozen", "first.weight is trained on some ranks and frozen on others")
+def frozen(run):
+    run.ranks[1].model["parameters"][0][2] = False
+
+
+@case("look", "optimizer", "no optimizer updates last.weight")
+def left_out(run):
+    for step in steps_of(run):
+        step["stepped_names"] = ["first.weight"]
+
+
+@case("wrong", "optimizer", "the optimizer holds none of the model's parameters")
+def all_left_out(run):
+    for step in steps_of(run):
+        step["stepped_names"] = []
+        step["weights"] = [7, 8]
+
+
+@case("look", "weights", "after step 1, ")
+def equal_at_the_end(run):
+    for step in steps_of(run, 1):
+        if step["step"] > 1:
+            step["weights"] = [-1, -1]
+
+
+@case("wrong", "batches", "ranks 0 and 1 trained on the same 2 samples in 8 of 8 steps, from step 1 on")
+def same_batches(run):
+    for number, step in run.ranks[1].steps.items():
+        step["forwards"][0]["samples"] = run.ranks[0].samples(number)
+
+
+@case("look", "batches", "100% of the samples that rank 0 saw in one pass, rank 1 saw too")
+def same_indices_with_noise(run):
+    for record in records_of(run, "epoch"):
+        del record["distributed"]
+    for first, second in zip(records_of(run, "indices", 0), records_of(run, "indices", 1), strict=True):
+        second["values"] = first["values"]
+    for step in steps_of(run):
+        step["drew_data"] = ["torch"]
+
+
+@case("look", "batches", "ranks 0 and 1 trained on the same 2 samples")
+def one_batch_made_up(run):
+    for step in steps_of(run):
+        step["forwards"][0]["samples"] = [1, 2]
+
+
+@case("wrong", "sampler", "on rank 1 of 2, the DistributedSampler is rank 0 of 2")
+def rank_of_sampler(run):
+    for record in records_of(run, "epoch", 1):
+        record["distributed"]["rank"] = 0
+
+
+@case("wrong", "sampler", "another seed on each rank: [0, 1]")
+def seed_of_sampler(run):
+    for record in records_of(run, "epoch", 1):
+        record["distributed"]["seed"] = 1
+
+
+@case("look", "coverage", "left out 8 of 24 samples")
+def samples_left_out(run):
+    for_both(run, "epoch", samples=24)
+
+
+@case("wrong", "order", "on rank 0, epoch 2 loads the samples in the order of epoch 1")
+def same_order(run):
+    for rank in run.ranks:
+        first, second = rank.of_kind("indices")
+        second["values"] = first["values"]
+
+
+@case("look", "parts", "in step 4, the ranks had 2, 1 samples")
+def unequal_batches(run):
+    run.ranks[1].steps[4]["forwards"][0]["size"] = 1
+
+
+@case("look", "tokens", "in step 3, the ranks' losses are means over 7, 5 tokens")
+def unequal_tokens(run):
+    for step in steps_of(run):
+        step["forwards"][0]["tokens"] = 7
+    run.ranks[1].steps[3]["forwards"][0]["tokens"] = 5
+
+
+@case("wrong", "clipping", "in step 5, train.py:9 clips gradients of norm 1.5, 2.5")
+def clipped_before(run):
+    run.ranks[1].steps[5]["clips"] = [[2.5, "train.py:9"]]
+
+
+@case("look", "accumulation", "a step has 2 micro-batches, and the gradients were sent after 2 of them")
+def sent_twice(run):
+    for step in steps_of(run):
+        step["forwards"] *= 2
+        step["backwards"] *= 2
+
+
+@case("look", "unused", "last.weight never got a gradient")
+def never_a_gradient(run):
+    for step in steps_of(run):
+        step["without_gradient"] = ["last.weight"]
+
+
+@case("look", "unused", "find_unused_parameters=True, but every parameter")
+def searches(run):
+    for_both(run, "ddp", find_unused=True)
+
+
+@case("look", "metric", "after step 8, each rank evaluated other samples (train.py:20)")
+def not_combined(run):
+    for_both(run, "evaluation", collectives={"barrier between": [1, 0, 0.1]})
+
+
+@case("look", "buffers", "ranks evaluate with different buffers: var")
+def other_buffers(run):
+    records_of(run, "evaluation", 1)[0]["buffers"] = [5, 7]
+
+
+@case("look", "padding", "loads 1 of 5 samples twice")
+def padded(run):
+    for number, rank in enumerate(run.ranks):
+        rank.records.append({**recorded.epoch(number, 1), "loader": 1, "samples": 5})
+        values = [[0, 2, 4], [1, 3, 0]][number]
+        rank.records.append({"kind": "indices", "step": 8, "loader": 1, "epoch": 1, "values": values})
+
+
+@case("look", "dropout", "in 8 steps, all ranks drew the same random numbers")
+def same_dropout(run):
+    for step in steps_of(run):
+        step["forwards"][0]["random"]["torch"] = step["step"]
+
+
+@case("look", "augmentation", "all ranks drew the same numbers (python) while loading")
+def same_augmentation(run):
+    for step in steps_of(run):
+        step["drew_data"] = ["python"]
+        step["forwards"][0]["random"]["python"] = step["step"]
+
+
+@case("look", "augmentation", "all ranks seeded their loading workers equally")
+def same_workers(run):
+    for_both(run, "epoch", workers=2, random_transform=True, random="1")
+
+
+@case("look", "drift", "(numpy) agree before step 6 and differ from there on")
+def drifting(run):
+    for number, rank in enumerate(run.ranks):
+        for step in rank.steps.values():
+            step["forwards"][0]["random"]["numpy"] = number if step["step"] > 5 else 7
+
+
+@case("wrong", "files", "ranks 0, 1 write /tmp/model.pt")
+def both_save(run):
+    run.ranks[1].records.append(records_of(run, "save", 0)[0])
+
+
+@case("wrong", "checkpoint", "rank 0 alone saves /tmp/model.pt (train.py:30), with 2 tensors")
+def a_share(run):
+    for_both(run, "save", shares=2)
+
+
+@case("wrong", "resume", "rank 0 loaded the optimizer's state at train.py:5, and rank 1 didn't")
+def one_resumes(run):
+    run.ranks[0].records.append({"kind": "load", "what": "optimizer", "step": 0, "line": "train.py:5"})
+
+
+@case(
+    "look", "straggler", "in 5 of 5 steps, the ranks waited for rank 1, usually 60 ms, 55 ms of them for loading data"
+)
+def slow_loading(run):
+    for step in steps_of(run, 1):
+        step["data_s"] += 0.055
+        step["backwards"][0][0] += 0.06
+
+
+@case("wrong", "devices", "ranks 0, 1 compute on cuda:0")
+def one_device(run):
+    for_both(run, "model", device="cuda:0", accelerators=2)
+
+
+@case("look", "devices", "the model is on the CPU, and there are 2 accelerators")
+def idle_devices(run):
+    for_both(run, "model", accelerators=2)
+
+
+@case("look", "devices", "rank 1 chose its device after init_process_group")
+def device_late(run):
+    run.ranks[1].records.append({"kind": "device", "device": "1", "after_group": True, "step": 0, "line": ""})
+
+
+@case("look", "reads", "a step reads 1 values from tensors")
+def reads_on_a_device(run):
+    for rank in run.ranks:
+        rank.model["device"] = f"cuda:{run.ranks.index(rank)}"
+    for step in steps_of(run):
+        step["items"] = 1
+
+
+@case("wrong", "steps", "the ranks took different numbers of steps: 8, 7")
+def a_step_less(run):
+    run.ranks[1].records = [each for each in run.ranks[1].records if each["kind"] != "step" or each["step"] < 8]
+    del run.ranks[1].steps
+    records_of(run, "end", 1)[0]["weights"] = [1, 1]
+
+
+@case("wrong", "joined", "never called init_process_group")
+def no_group(run):
+    for rank in run.ranks:
+        rank.records = [record for record in rank.records if record["kind"] != "group"]
+
+
+@case("look", "joined", "the script imports mpi4py and never called init_process_group")
+def joined_by_mpi(run):
+    no_group(run)
+    for_both(run, "model", joined_by=["mpi4py"])
+
+
+@case("wrong", "ended", "rank 1 failed in step 8 at train.py, line 7: ValueError: bad\nrank 0 had ended")
+def failed(run):
+    run.how = "failed"
+    error = {"kind": "error", "step": 8, "text": "ValueError: bad", "frames": [["train.py", 7, "main"]], "time": 1.0}
+    run.ranks[1].records = [*run.ranks[1].records[:-1], error]
+
+
+@case("wrong", "ended", "rank 0 waited for ranks that didn't come:\nrank 0 was at train.py, line 5, in main:")
+def stuck(run):
+    run.how = "stuck"
+    run.stacks = {0: [{"file": "train.py", "line": 5, "name": "main"}]}
+
+
+def test_a_correct_run_has_nothing_to_change():
+    findings = checks.examine(recorded.run())
+    assert [finding for finding in findings if finding.level != "ok"] == []
+    assert {"weights", "batches", "coverage", "order", "clipping", "metric", "files"} <= {
+        each.check for each in findings
+    }
+
+
+@pytest.mark.parametrize(("name", "change", "level", "check", "says"), CASES, ids=[case[0] for case in CASES])
+def test_a_change_is_found(name, change, level, check, says):
+    run = recorded.run()
+    _ = [rank.steps for rank in run.ranks]
+    change(run)
+    findings = checks.examine(run)
+    assert [each for each in findings if each.check == check and each.level == level and says in each.seen], [
+        (each.level, each.check, each.seen) for each in findings
+    ]
+
+
+def test_a_rank_that_gloo_aborts_after_its_work_is_no_fault():
+    run = recorded.run()
+    run.how = "failed"
+    run.last_lines = ["traceback : Signal 6 (SIGABRT) received by PID 28411"]
+    assert worst(checks.examine(run)) == "ok"
+    for rank in run.ranks:
+        rank.records = [record for record in rank.records if record["kind"] != "end"]
+    assert worst(checks.examine(run)) == "wrong"
+
+
+def test_a_script_that_only_ends_badly_is_worth_a_look():
+    run = Run([RankLog([{"kind": kind, "step": 0} for kind in ("start", "end")]) for _ in range(2)], "failed")
+    [finding] = checks.examine(run)
+    assert finding.level == "look" and "no step of an optimizer was seen" in finding.seen
+
+
+def test_pipelines_are_not_compared():
+    run = recorded.run()
+    same_batches(run)
+    for rank in run.ranks:
+        rank.model["ddp"] = False
+        rank.records.remove(rank.first("ddp"))
+        rank.steps[1]["collectives"] = {"send between": [1, 8, 0.1]}
+    assert worst(checks.examine(run)) == "ok"
+
+
+def test_meshes_are_not_compared():
+    run = recorded.run()
+    same_batches(run)
+    for rank in run.ranks:
+        rank.model["ddp"] = False
+        rank.records.remove(rank.first("ddp"))
+        rank.model["meshes"] = [[1, 2]]
+    assert worst(checks.examine(run)) == "ok"
+
+
+def test_threads_are_counted_against_cores():
+    run = recorded.run()
+    for step in steps_of(run):
+        step["threads"] = 4
+    [finding] = machine.threads(run, cores=4)
+    assert finding.level == "look" and "2 ranks with 4 threads each share 4 cores" in finding.seen
+    [finding] = machine.threads(run, cores=8)
+    assert finding.level == "ok"
+
+
+def test_an_unfinished_line_is_left_out(tmp_path):
+    path = tmp_path / "rank.0.jsonl"
+    path.write_text('{"kind": "start", "step": 0}\n{"kind": "st')
+    assert len(read_rank(path).records) == 1
+
+
+def test_sections_are_in_the_notebooks():
+    sources = {source.stem: source.read_text() for source in generate.sources()}
+    for notebook, heading in SECTIONS.values():
+        headings = [line for line in sources[notebook].splitlines() if line.startswith("# #")]
+        assert any(line.endswith(heading) for line in headings), f"{notebook} has no section {heading!r}"
+
+
+def test_a_report_has_why_what_to_change_and_where_to_read():
+    finding = ScriptFinding("wrong", "batches", "seen", "because", "change this", "sampler", (0, 1), 3)
+    text = report.as_text([finding, ScriptFinding("ok", "weights", "equal")])
+    assert text.index("wrong  batches: seen") < text.index("why: because") < text.index("change: change this")
+    assert "more: 05_ddp, “Deeper: who sees which sample”" in text and text.endswith("1 wrong, 0 to look at, 1 ok")
+    as_json = report.as_json([finding], 2)
+    assert as_json["worst"] == "wrong" and as_json["findings"][0]["section"]["notebook"] == "05_ddp"
+    assert worst([]) == LEVELS[0]

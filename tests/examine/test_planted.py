@@ -1,0 +1,34 @@
+"""Planted faults are found on real ranks, with their rank, step and cause; correct scripts have nothing wrong."""
+
+import correct
+import planted
+import pytest
+
+from workshop_lib.examine import checks
+from workshop_lib.examine.findings import worst
+
+# One fault of each kind, 5 to 10 s each; the others are exhaustive. Every check has a quick test in test_checks.py.
+IN_FULL = {"no sampler", "never wrapped", "barrier on rank 0", "optimizer before sharding", "checkpoint of a share"}
+CORRECT_IN_FULL = {"as it is", "FSDP2 as it is"}
+
+
+def _tier(name: str, in_full: set[str]):
+    return pytest.mark.full if name in in_full else pytest.mark.exhaustive
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(each, id=str(each), marks=_tier(each.name, IN_FULL)) for each in (*planted.DDP, *planted.FSDP)],
+)
+def test_a_planted_fault_is_found(fault):
+    run = planted.run(fault.script, *fault.edits)
+    assert not planted.missing(fault, checks.examine(run)), "\n".join(run.last_lines)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_tier(name, CORRECT_IN_FULL)) for name in correct.CORRECT])
+def test_a_correct_script_has_nothing_wrong(name):
+    script, edits = correct.CORRECT[name]
+    run = planted.run(script, *edits)
+    findings = checks.examine(run)
+    assert worst(findings) != "wrong", [(each.check, each.seen) for each in findings if each.level == "wrong"]
+    assert run.how == "ended" and len(run.common_steps) > 5, "\n".join(run.last_lines)

@@ -1,0 +1,52 @@
+"""The table of checks. Each takes the observations of one run, and yields findings.
+
+A check with nothing to look at yields nothing. One that looked and found no fault yields an "ok" that says what it saw.
+"""
+
+from collections.abc import Callable, Iterator
+
+from workshop_lib.examine.checks import data, ending, evaluation, files, gradients, machine, randomness, speed, weights
+from workshop_lib.examine.findings import LEVELS, ScriptFinding
+from workshop_lib.examine.observations import Run
+
+CHECKS: tuple[Callable[[Run], Iterator[ScriptFinding]], ...] = (
+    ending.ended,
+    ending.joined,
+    weights.equal,
+    weights.shards_from_one_model,
+    weights.trainable,
+    weights.in_the_optimizer,
+    data.batches,
+    data.sampler,
+    data.coverage,
+    data.order,
+    data.unequal_parts,
+    gradients.clipping,
+    gradients.accumulation,
+    gradients.unused,
+    evaluation.combined,
+    evaluation.padding,
+    evaluation.buffers,
+    randomness.in_forward,
+    randomness.in_loading,
+    randomness.drift,
+    files.written,
+    files.shares,
+    files.resumed,
+    machine.threads,
+    machine.devices,
+    speed.stragglers,
+    speed.reads,
+    speed.facts,
+)
+BEFORE_TRAINING = (ending.ended, ending.joined, files.written, machine.devices)
+WITHOUT_GROUP = (ending.ended, ending.joined)  # everything else follows from the group that's missing
+
+
+def examine(run: Run) -> list[ScriptFinding]:
+    """All findings, the worst first."""
+    checks: tuple[Callable[[Run], Iterator[ScriptFinding]], ...] = BEFORE_TRAINING
+    if run.trains:
+        checks = CHECKS if run.joined else WITHOUT_GROUP
+    findings = [finding for check in checks for finding in check(run)]
+    return sorted(findings, key=lambda finding: -LEVELS.index(finding.level))

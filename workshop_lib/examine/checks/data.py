@@ -1,0 +1,302 @@
+"""Does every sample train once per epoch, on one rank, in an order that changes?"""
+
+import itertools
+from collections.abc import Iterator
+
+from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.examine.observations import RankLog, Run
+from workshop_lib.ranks.errors import named
+from workshop_lib.words import plural
+
+SAME_SHARE = 0.9  # of the steps in which two ranks have the same batch; the rest may be chance
+OVERLAP_SHARE = 0.05  # of the samples; below it, samples may be equal by chance, and padding repeats a few
+FEWEST_STEPS = 2
+FIRST = 3  # batches of an epoch that are compared with those of the epoch before, at least
+
+
+def batches(run: Run) -> Iterator[ScriptFinding]:
+    """Do ranks train on the same samples?"""
+    steps = [step for step in run.common_steps if all(log.samples(step) for log in run.ranks)]
+    if run.size == 1 or not run.is_data_parallel or len(steps) < FEWEST_STEPS:
+        return
+    for one, other in itertools.combinations(range(run.size), 2):
+        same = [step for step in steps if run.ranks[one].samples(step) == run.ranks[other].samples(step)]
+        if len(same) < SAME_SHARE * len(steps):
+            continue
+        distinct = {tuple(run.ranks[one].samples(step)) for step in steps}
+        seen = f"ranks {one} and {other} trained on the same {len(run.ranks[one].samples(same[0]))} samples in "
+        seen += f"{len(same)} of {len(steps)} steps, from step {same[0]} on"
+        if len(distinct) == 1:
+            why = "But every step has this one batch, so the data may be made up for a test."
+            change = "With real data, share it out."
+            yield ScriptFinding("look", "batches", seen, why, change, "sampler", (one, other), same[0])
+        else:
+            yield ScriptFinding(
+                "wrong",
+                "batches",
+                f"{seen}{_why_the_same(run, one, other)}",
+                "The second rank's work changes nothing: you pay for several ranks and learn from one rank's batch.",
+                "Give the DataLoader sampler=DistributedSampler(dataset), or take every size-th sample from rank on.",
+                "sampler",
+                (one, other),
+                same[0],
+            )
+        return
+    share, one, other = max(
+        (_overlap(run, one, other, steps), one, other) for one, other in itertools.combinations(range(run.size), 2)
+    )
+    if share > OVERLAP_SHARE:
+        yield ScriptFinding(
+            "look",
+            "batches",
+            f"{share:.0%} of the samples that rank {one} saw in one pass, rank {other} saw too",
+            "The ranks don't share the samples out, so an epoch repeats some samples, and may leave others out.",
+            "Shuffle with the same seed on all ranks, then give each rank its own part: DistributedSampler does that.",
+            "sampler",
+            (one, other),
+            steps[0],
+        )
+        return
+    yield ScriptFinding("ok", "batches", f"the ranks trained on different samples in all {plural(len(steps), 'step')}")
+
+
+def _why_the_same(run: Run, one: int, other: int) -> str:
+    for log in (run.ranks[one], run.ranks[other]):
+        for loader in log.training_loaders:
+            settings = log.loaders[loader][0]
+            if "distributed" not in settings:
+                return f": the DataLoader has a {settings['sampler']}, which knows nothing of ranks"
+    return ""
+
+
+def _index_one_dataset(run: Run, one: int, other: int) -> bool:
+    """Whether equal indices are the same sample on both ranks. They aren't if each rank has a dataset of its own."""
+    logs = run.ranks[one], run.ranks[other]
+    settings = [log.loaders[loader][0] for log in logs for loader in log.training_loaders]
+    if settings and all("distributed" in each for each in settings):
+        return True
+    orders = [_first_order(log) for log in logs]
+    if not all(orders):
+        return False
+    if not set(orders[0]) & set(orders[1]):
+        return True
+    seen = [{digest for step in run.common_steps for digest in log.samples(step)} for log in logs]
+    return bool(seen[0] & seen[1]) or _noise_hides_samples(logs)
+
+
+def _noise_hides_samples(logs: tuple[RankLog, RankLog]) -> bool:
+    """Whether loading changes samples randomly, so that they differ even if the ranks load the same ones."""
+    settings = [log.loaders[loader][0] for log in logs for loader in log.training_loaders]
+    random = all(any(step["drew_data"] for step in log.steps.values()) for log in logs)
+    return random and not any(each["dataset"] == "Subset" for each in settings)
+
+
+def _first_order(log: RankLog) -> list[int]:
+    for loader in sorted(log.training_loaders):
+        for epoch in (*log.passes(loader), *log.loaders[loader]):
+            if order := log.orders.get((loader, epoch["epoch"])):
+                return order
+    return []
+
+
+def _overlap(run: Run, one: int, other: int, steps: list[int]) -> float:
+    """The share of the samples of a first pass over the data that two ranks have in common."""
+    logs = run.ranks[one], run.ranks[other]
+    if _index_one_dataset(run, one, other):
+        seen = [set(_first_order(log)) for log in logs]
+    else:
+        seen = [set(), set()]
+        for step in steps:
+            batch = [set(log.samples(step)) for log in logs]
+            if any(len(old & new) > OVERLAP_SHARE * len(new) for old, new in zip(seen, batch, strict=True)):
+                break  # a second pass has begun
+            seen = [old | new for old, new in zip(seen, batch, strict=True)]
+    smaller = min(map(len, seen))
+    return len(seen[0] & seen[1]) / smaller if smaller else 0.0
+
+
+def _trained_with(log: RankLog) -> Iterator[tuple[int, list[dict]]]:
+    for loader in sorted(log.training_loaders):
+        yield loader, log.loaders[loader]
+
+
+def sampler(run: Run) -> Iterator[ScriptFinding]:
+    """Are the settings of every DistributedSampler those of this process group?"""
+    if not run.is_data_parallel or run.size == 1:
+        return
+    seeds: dict[int, set[int]] = {}
+    for rank, log in enumerate(run.ranks):
+        for loader, epochs in _trained_with(log):
+            settings = epochs[0].get("distributed")
+            if settings is None:
+                continue
+            seeds.setdefault(loader, set()).add(settings["seed"])
+            if settings["num_replicas"] != run.size or settings["rank"] != rank:
+                yield ScriptFinding(
+                    "wrong",
+                    "sampler",
+                    f"on rank {rank} of {run.size}, the DistributedSampler is rank {settings['rank']} of "
+                    f"{settings['num_replicas']}",
+                    "Some samples are never trained on, and ranks may share others.",
+                    "Leave num_replicas and rank out: DistributedSampler(dataset) takes them from the process group.",
+                    "sampler",
+                    (rank,),
+                    1,
+                )
+    if any(len(each) > 1 for each in seeds.values()):
+        yield ScriptFinding(
+            "wrong",
+            "sampler",
+            f"the DistributedSampler has another seed on each rank: {max(map(sorted, seeds.values()), key=len)}",
+            "Each rank shuffles differently and takes its part of another order, so parts overlap and leave gaps.",
+            "Give all ranks the same seed.",
+            "sampler",
+            step=1,
+        )
+
+
+def coverage(run: Run) -> Iterator[ScriptFinding]:
+    """Does an epoch hold every sample once?"""
+    if not run.is_data_parallel:
+        return
+    for loader, epochs in _trained_with(run.ranks[0]):
+        whole = [each["epoch"] for each in run.ranks[0].passes(loader, whole=True)]
+        orders = [log.orders.get((loader, whole[0]), []) for log in run.ranks] if whole else []
+        total = epochs[0]["samples"]
+        if not total or not orders or not all(orders):
+            continue
+        if not all(_index_one_dataset(run, 0, other) for other in range(1, run.size)):
+            continue
+        loaded = [index for order in orders for index in order]
+        lost = total - len(set(loaded))
+        twice = len(loaded) - len(set(loaded))
+        global_batch = (epochs[0]["batch"] or 1) * run.size
+        if lost >= max(global_batch, 1) or twice > max(run.size, global_batch):
+            yield ScriptFinding(
+                "look",
+                "coverage",
+                f"the first epoch left out {lost:,} of {total:,} samples, and loaded {twice:,} again",
+                "The network learns from other data than you think.",
+                "Choose each rank's samples from one order that all ranks share.",
+                "sampler",
+            )
+        else:
+            seen = f"an epoch loaded {len(set(loaded)):,} of {total:,} samples, {twice:,} of them twice"
+            yield ScriptFinding("ok", "coverage", seen)
+
+
+def order(run: Run) -> Iterator[ScriptFinding]:
+    """Does the order change from epoch to epoch?"""
+    for rank, log in enumerate(run.ranks):
+        compared = False
+        for loader in sorted(log.training_loaders):
+            for number, (before, after) in enumerate(itertools.pairwise(log.passes(loader)), 2):
+                old = log.orders.get((loader, before["epoch"]), [])
+                new = log.orders.get((loader, after["epoch"]), [])
+                short = min(len(old), len(new))
+                if short < 2 * FIRST:
+                    continue
+                compared = True
+                if old[:short] != new[:short]:
+                    continue
+                shuffles = after.get("distributed", {}).get("shuffle", False)
+                seen = f"on {named((rank,))}, epoch {number} loads the samples in the order of epoch {number - 1}"
+                why = "A DistributedSampler shuffles anew only when it's told the epoch." if shuffles else ""
+                yield ScriptFinding(
+                    "wrong" if shuffles else "look",
+                    "order",
+                    seen,
+                    why or "Nothing shuffles the samples, so every epoch has the same batches.",
+                    "Call sampler.set_epoch(epoch) before each epoch." if shuffles else "Shuffle, if you meant to.",
+                    "sampler",
+                    (rank,),
+                    after["step"] + 1,
+                )
+                return
+        if compared and rank == run.size - 1:
+            yield ScriptFinding("ok", "order", "each epoch has an order of its own")
+    if not any(log.training_loaders for log in run.ranks):
+        yield from _order_of_batches(run)
+
+
+def _order_of_batches(run: Run) -> Iterator[ScriptFinding]:
+    """The same for scripts without a DataLoader, judged by the batches themselves."""
+    log = run.ranks[0]
+    rows = [tuple(log.samples(step)) for step in sorted(log.steps)]
+    if not rows or not rows[0] or rows[0] not in rows[1:]:
+        return
+    period = rows.index(rows[0], 1)
+    repeats = [a == b for a, b in zip(rows, rows[period:], strict=False)]
+    if period >= FIRST and len(repeats) >= FIRST and all(repeats):
+        seen = f"from step {period + 1} on, rank 0's batches repeat those from step 1 on"
+        why = "Every epoch has the same batches in the same order."
+        yield ScriptFinding(
+            "look", "order", seen, why, "Shuffle anew in each epoch, equally on all ranks.", "sampler", (0,)
+        )
+
+
+def unequal_parts(run: Run) -> Iterator[ScriptFinding]:
+    """Does an average of averages weigh samples differently?"""
+    if not run.is_data_parallel:
+        return
+    sizes = {
+        step: [[forward["size"] for forward in log.forwards(step)] for log in run.ranks] for step in run.common_steps
+    }
+    for step, each in sizes.items():
+        sums = [sum(parts) for parts in each]
+        if len(set(sums)) > 1:
+            yield ScriptFinding(
+                "look",
+                "parts",
+                f"in step {step}, the ranks had {_numbers(sums)} samples",
+                "The mean of the ranks' means weighs each sample of the smaller part more.",
+                "Use drop_last=True, or weigh each rank's gradient by its number of samples.",
+                "unequal",
+                step=step,
+            )
+            break
+    else:
+        yield from _unequal_micro_batches(sizes)
+    yield from _unequal_tokens(run)
+
+
+def _unequal_micro_batches(sizes: dict[int, list[list[int]]]) -> Iterator[ScriptFinding]:
+    parts = {step: each[0] for step, each in sizes.items()}
+    if not any(len(each) > 1 for each in parts.values()):
+        return
+    usual = max(len(each) for each in parts.values())
+    for step, each in parts.items():
+        if len(set(each)) > 1 or len(each) < usual:
+            yield ScriptFinding(
+                "look",
+                "parts",
+                f"in step {step}, the micro-batches have {_numbers(each)} samples, and other steps accumulate {usual}",
+                "Dividing each loss by the usual number of micro-batches weighs these samples differently.",
+                "Divide the sum of losses by the number of samples in the step, on all ranks together.",
+                "accumulate",
+                step=step,
+            )
+            return
+
+
+def _unequal_tokens(run: Run) -> Iterator[ScriptFinding]:
+    for step in run.common_steps:
+        counts = [[forward.get("tokens") for forward in log.forwards(step)] for log in run.ranks]
+        if any(count is None for each in counts for count in each):
+            return
+        sums = [sum(count or 0 for count in each) for each in counts]
+        if len(set(sums)) > 1:
+            yield ScriptFinding(
+                "look",
+                "tokens",
+                f"in step {step}, the ranks' losses are means over {_numbers(sums)} tokens",
+                "If every rank divides by its own count, tokens of short texts weigh more.",
+                "Divide the sum of losses by the number of tokens on all ranks, times the number of ranks.",
+                "unequal",
+                step=step,
+            )
+            return
+
+
+def _numbers(values: list[int]) -> str:
+    return ", ".join(f"{value:,}" for value in values)

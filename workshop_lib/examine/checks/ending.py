@@ -1,0 +1,137 @@
+"""How the run ended: did a rank fail, or wait for another one, and did the ranks join at all?"""
+
+from collections.abc import Iterator
+
+from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.examine.observations import Run
+from workshop_lib.ranks.errors import named, where
+from workshop_lib.words import plural
+
+TEXT_SHOWN = 200
+
+
+def ended(run: Run) -> Iterator[ScriptFinding]:
+    failed = {rank: record for rank, log in enumerate(run.ranks) if (record := log.first("error"))}
+    positions = [_position(run, rank) for rank in range(run.size)]
+    done = [rank for rank, log in enumerate(run.ranks) if log.first("end")]
+    # gloo aborts a rank now and then while Python shuts down. That isn't the script's fault.
+    how = "ended" if run.how == "failed" and len(done) == run.size else run.how
+    if failed:
+        rank = min(failed, key=lambda each: failed[each]["time"])
+        error = failed[rank]
+        place = next(
+            (frame for frame in reversed(error["frames"]) if "site-packages" not in frame[0] and frame[0][0] != "<"),
+            None,
+        )
+        at = f" at {place[0]}, line {place[1]}" if place and "examine/on_ranks" not in place[0] else ""
+        others = [_position(run, other) for other in range(run.size) if other != rank]
+        taken = max((record["step"] for record in run.ranks[rank].records), default=0)
+        yield ScriptFinding(
+            "wrong",
+            "ended",
+            "\n".join([f"rank {rank} failed in step {taken}{at}: {shortened(error['text'])}", *others]),
+            "One rank that fails ends all of them.",
+            _advice(run, error["text"]),
+            "branches" if "reduction" in error["text"] or done else "stuck",
+            (rank,),
+            taken,
+        )
+    elif how == "failed":
+        tail = "\n".join(run.last_lines[-8:])
+        yield ScriptFinding("wrong", "ended", f"the script ended with an error:\n{tail}", section="stuck")
+    elif how == "stuck":
+        steps = [max(log.steps, default=0) for log in run.ranks]
+        waiting = tuple(run.stacks)
+        yield ScriptFinding(
+            "wrong",
+            "ended",
+            "\n".join([f"{named(waiting)} waited for ranks that didn't come:", *positions]),
+            f"A collective returns only when every rank has called it. The ranks finished {_list(steps)} steps.",
+            "Make every rank call the same collectives in the same order, and take the same number of steps.",
+            "branches",
+            waiting,
+            min(steps),
+        )
+    elif not run.trains:
+        seen = "no step of an optimizer was seen on every rank"
+        seen += " before the time was up" if how == "time" else ""
+        change = "Give --seconds more, or start the script so that it trains in the process that torchrun starts."
+        yield ScriptFinding("look", "ended", "\n".join([seen, *positions]), "", change)
+    else:
+        took = plural(len(run.common_steps), "step")
+        stopped = " until the time was up" if how == "time" else ""
+        yield ScriptFinding("ok", "ended", f"{run.size} ranks took {took}{stopped}, and no rank failed")
+    steps = [len(log.steps) for log in run.ranks]
+    if how == "ended" and run.trains and len(set(steps)) > 1:
+        ends = [log.first("end").get("weights") for log in run.ranks]
+        agree = all(ends) and all(end == ends[0] for end in ends)  # as after DDP's Join
+        yield ScriptFinding(
+            "wrong" if run.is_data_parallel and not agree else "look",
+            "steps",
+            f"the ranks took different numbers of steps: {_list(steps)} on ranks 0 to {run.size - 1}",
+            "From the first missing step on, the ranks no longer train the same model.",
+            "Give every rank the same number of batches: a DistributedSampler does, with or without drop_last.",
+            "branches",
+            step=min(steps) + 1,
+        )
+
+
+def _position(run: Run, rank: int) -> str:
+    """Where a rank was in the end, in words."""
+    log = run.ranks[rank]
+    if run.stacks.get(rank):
+        return f"rank {rank} was {where(run.stacks[rank])}"
+    if log.first("end"):
+        return f"rank {rank} had ended"
+    if error := log.first("error"):
+        return f"rank {rank} failed too: {shortened(error['text'])}"
+    if calls := log.of_kind("collective"):
+        return f"rank {rank} had called {calls[-1]['name']} at {calls[-1]['line']}, and ended in it or after it"
+    return f"rank {rank} ended without a word"
+
+
+def shortened(text: str) -> str:
+    first, *_ = text.splitlines() or [""]
+    return first if len(first) <= TEXT_SHOWN else f"{first[:TEXT_SHOWN]}..."
+
+
+def _advice(run: Run, text: str) -> str:
+    if "Expected to have finished reduction" in text:
+        return "Use every parameter in every step, or remove those that no step uses."
+    if any(log.first("end") for log in run.ranks):
+        return "A rank had ended before: give every rank the same number of batches."
+    return "Read the error above; it's the first one in time."
+
+
+def _list(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def joined(run: Run) -> Iterator[ScriptFinding]:
+    if run.size == 1 or not any(log.steps for log in run.ranks):
+        return
+    has_group = any(log.first("group") for log in run.ranks)
+    libraries = sorted({name for log in run.ranks for name in log.model.get("joined_by", [])})
+    if not has_group and libraries:
+        yield ScriptFinding(
+            "look",
+            "joined",
+            f"the script imports {' and '.join(libraries)} and never called init_process_group",
+            f"torchrun started it as {run.size} trainings that know nothing of each other. mpiexec would join them.",
+            "Nothing, but examine can't watch this script: it follows ranks that torch.distributed joins.",
+        )
+    elif not has_group:
+        yield ScriptFinding(
+            "wrong",
+            "joined",
+            f"the script never called init_process_group: it's {run.size} trainings that know nothing of each other",
+            "Every rank trains a model of its own, and all but one are thrown away.",
+            "Call torch.distributed.init_process_group(), wrap the model, and share out the data.",
+            "convert",
+        )
+    elif not run.joined:
+        sizes = [log.first("group").get("size", 1) for log in run.ranks]
+        seen = f"the ranks' process groups have {_list(sizes)} ranks, not {run.size}"
+        yield ScriptFinding(
+            "wrong", "joined", seen, "", "Call init_process_group() without rank and world_size.", "processes"
+        )

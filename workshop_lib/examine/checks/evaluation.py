@@ -1,0 +1,120 @@
+"""Does an evaluation count every sample once, with one model, on all ranks together?"""
+
+from collections.abc import Iterator
+
+from workshop_lib.examine.checks.weights import differing
+from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.examine.observations import Record, Run
+
+JOIN = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "all_gather_object", "gather_object")
+
+
+def _together(run: Run) -> Iterator[list[Record]]:
+    """Evaluations that every rank took part in, each with the records of all ranks."""
+    if run.size > 1 and run.is_data_parallel:
+        yield from map(list, zip(*(log.evaluations for log in run.ranks), strict=False))
+
+
+def _samples(evaluation: Record) -> set[int]:
+    return {digest for forward in evaluation["forwards"] for digest in forward.get("samples", [])}
+
+
+def _is_shared_out(evaluations: list[Record]) -> bool:
+    """Whether the ranks evaluated different samples."""
+    samples = [_samples(each) for each in evaluations]
+    return all(samples) and any(len(each - samples[0]) > len(each) / 2 for each in samples[1:])
+
+
+def combined(run: Run) -> Iterator[ScriptFinding]:
+    """Do ranks that evaluate a part each put their results together?"""
+    seen_parts = False
+    for evaluations in _together(run):
+        if not _is_shared_out(evaluations):
+            continue
+        seen_parts = True
+        calls = [
+            sum(count for name, (count, *_) in each["collectives"].items() if _joins(name)) for each in evaluations
+        ]
+        if not any(calls):
+            yield ScriptFinding(
+                "look",
+                "metric",
+                f"after step {evaluations[0]['step']}, each rank evaluated other samples "
+                f"({evaluations[0]['line']}), and no collective put the results together",
+                "A number that one rank prints is then about its part of the samples only.",
+                "Add up the correct answers and the samples on all ranks (all_reduce), then divide.",
+                "metric",
+                step=evaluations[0]["step"],
+            )
+            return
+    if seen_parts:
+        yield ScriptFinding("ok", "metric", "each rank evaluated a part, and a collective put the results together")
+    elif any(True for _ in _together(run)):
+        yield ScriptFinding("ok", "metric", "every rank evaluated the same samples, so one rank's number is everyone's")
+
+
+def _joins(name: str) -> bool:
+    kind, phase = name.split()
+    return kind in JOIN and phase == "between"
+
+
+def padding(run: Run) -> Iterator[ScriptFinding]:
+    """Does a sampler repeat samples to give all ranks equally many?"""
+    if run.size == 1:
+        return
+    log = run.ranks[0]
+    for evaluation in log.evaluations:
+        for loader in {forward["loader"] for forward in evaluation["forwards"]} - {None}:
+            if loader in log.training_loaders or loader not in log.loaders:
+                continue
+            settings = log.loaders[loader][0]
+            # The longest order is that of a whole evaluation: some libraries begin with a few batches as a trial.
+            of_loader = [[order for key, order in each.orders.items() if key[0] == loader] for each in run.ranks]
+            orders = [max(each, key=len, default=[]) for each in of_loader]
+            loaded = [index for order in orders for index in order]
+            twice = len(loaded) - len(set(loaded))
+            if settings.get("distributed") and 0 < twice < run.size:
+                yield ScriptFinding(
+                    "look",
+                    "padding",
+                    f"the evaluation's sampler loads {twice} of {settings['samples']:,} samples twice, "
+                    "so that all ranks have equally many",
+                    "The repeated samples count twice, unless the script leaves them out of its sums.",
+                    "Share out the indices without padding (range(rank, len(dataset), size)), and add up counts.",
+                    "sampler",
+                    step=evaluation["step"],
+                )
+                return
+
+
+def buffers(run: Run) -> Iterator[ScriptFinding]:
+    """Do all ranks evaluate with the same buffers, such as the statistics of batch normalization?"""
+    names = run.ranks[0].model["buffers"]
+    for evaluations in _together(run):
+        digests = [each.get("buffers") for each in evaluations]
+        if not all(digests):
+            continue
+        odd = differing(names, digests)
+        if odd:
+            yield ScriptFinding("look", "buffers", f"ranks evaluate with different buffers: {_some(odd)}", *_ADVICE)
+            return
+        yield ScriptFinding("ok", "buffers", "all ranks evaluated with the same buffers")
+        return
+    ends = [log.first("end").get("buffers") for log in run.ranks]
+    if run.is_data_parallel and all(ends) and run.ranks[0].first("ddp").get("broadcast_buffers") is False:
+        odd = differing(names, ends)
+        if odd:
+            yield ScriptFinding(
+                "look", "buffers", f"at the end, buffers differ between the ranks: {_some(odd)}", *_ADVICE
+            )
+
+
+_ADVICE = (
+    "Each rank's statistics come from its own samples, so the result depends on which rank evaluates or saves.",
+    "Use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), or average the buffers before you evaluate.",
+    "norms",
+)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(name.removeprefix("module.") for name in names[:2])

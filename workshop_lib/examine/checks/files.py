@@ -1,0 +1,80 @@
+"""Which ranks write and read which files?"""
+
+from collections.abc import Iterator
+
+from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.examine.observations import Run
+from workshop_lib.ranks.errors import named
+
+
+def written(run: Run) -> Iterator[ScriptFinding]:
+    """Do several ranks write files of the same name?"""
+    writers: dict[str, dict[int, dict]] = {}
+    for rank, log in enumerate(run.ranks):
+        for record in log.of_kind("save", "write"):
+            if record["path"] and record.get("mode") != "replace":
+                writers.setdefault(record["path"], {}).setdefault(rank, record)
+    found = False
+    for path, records in writers.items():
+        ranks = tuple(sorted(records))
+        if len(ranks) < 2:
+            continue
+        first = records[ranks[0]]
+        is_checkpoint = any(log for log in run.ranks for each in log.of_kind("save") if each["path"] == path)
+        found = True
+        yield ScriptFinding(
+            "wrong" if is_checkpoint else "look",
+            "files",
+            f"{named(ranks)} write {path} ({first['line'] or 'in a library'})",
+            "They write at the same time, so the file may be broken, and a crash leaves half of it.",
+            "Write on rank 0 only, to another name first, and rename that; or put the rank into the name.",
+            "save",
+            ranks,
+            first["step"],
+        )
+    if writers and not found:
+        yield ScriptFinding("ok", "files", "no two ranks wrote a file of the same name")
+
+
+def shares(run: Run) -> Iterator[ScriptFinding]:
+    """Is a checkpoint of sharded parameters whole?"""
+    saves = [(rank, each) for rank, log in enumerate(run.ranks) for each in log.of_kind("save") if each["shares"]]
+    ranks = tuple(sorted({rank for rank, _ in saves}))
+    if saves and len(ranks) < run.size:
+        record = saves[0][1]
+        yield ScriptFinding(
+            "wrong",
+            "checkpoint",
+            f"{named(ranks)} alone saves {record['path']} ({record['line']}), with {record['shares']} tensors of "
+            "which it holds one part",
+            "The other ranks' parts are in no file, so nothing can resume from it.",
+            "Save with torch.distributed.checkpoint on all ranks, or get_model_state_dict(full_state_dict=True) first.",
+            "sharded file",
+            ranks,
+            record["step"],
+        )
+
+
+def resumed(run: Run) -> Iterator[ScriptFinding]:
+    """Does every rank resume?"""
+    if run.size == 1 or not run.is_data_parallel:
+        return
+    # What the model loads need not be loaded everywhere: DDP sends rank 0's weights, and weights.equal compares them.
+    loaded = [[each for each in log.of_kind("load") if each["step"] == 0] for log in run.ranks]
+    ranks = [rank for rank, each in enumerate(loaded) if any(record["what"] == "optimizer" for record in each)]
+    if ranks and len(ranks) < run.size:
+        missed = tuple(rank for rank in range(run.size) if rank not in ranks)
+        line = next(record["line"] for record in loaded[ranks[0]] if record["what"] == "optimizer")
+        yield ScriptFinding(
+            "wrong",
+            "resume",
+            f"{named(ranks)} loaded the optimizer's state at {line}, and {named(missed)} didn't",
+            "The ranks go on from different states, so their weights drift apart.",
+            "Let rank 0 decide whether to resume and broadcast that, then load on every rank.",
+            "resume",
+            missed,
+            0,
+        )
+        return
+    if any(loaded) and all(loaded):
+        yield ScriptFinding("ok", "resume", "every rank loaded the same kinds of state")

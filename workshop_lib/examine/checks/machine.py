@@ -1,0 +1,73 @@
+"""Does each rank have its own part of the machine?"""
+
+import os
+from collections.abc import Iterator
+
+from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.examine.observations import Run
+from workshop_lib.ranks.errors import named
+from workshop_lib.words import plural
+
+
+def threads(run: Run, cores: int | None = None) -> Iterator[ScriptFinding]:
+    """Are there as many threads as cores, at most?"""
+    cores = cores or _cores()
+    counts = [log.steps[max(log.steps)]["threads"] for log in run.ranks]
+    on_cpu = all(log.model["device"] == "cpu" for log in run.ranks)
+    if on_cpu and run.size > 1 and sum(counts) > cores and max(counts) > 1:
+        yield ScriptFinding(
+            "look",
+            "threads",
+            f"{plural(run.size, 'rank')} with {max(counts)} threads each share {plural(cores, 'core')}",
+            "The threads take turns on the cores, and every rank waits for the slowest thread.",
+            f"Give each rank {max(1, cores // run.size)}: OMP_NUM_THREADS or torch.set_num_threads.",
+            "threads",
+        )
+    else:
+        yield ScriptFinding("ok", "threads", f"{plural(run.size, 'rank')} with {plural(max(counts), 'thread')} each")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def devices(run: Run) -> Iterator[ScriptFinding]:
+    """Does each rank compute on a device of its own, chosen before the process group?"""
+    late = [rank for rank, log in enumerate(run.ranks) if any(_chosen_late(each) for each in log.of_kind("device"))]
+    if late:
+        yield ScriptFinding(
+            "look",
+            "devices",
+            f"{named(late)} chose its device after init_process_group",
+            "NCCL guesses a device for the first collective, and each guess may be device 0.",
+            "Call set_device first, or give init_process_group(device_id=...).",
+            "devices",
+            tuple(late),
+        )
+    models = [log.model for log in run.ranks]
+    if not all(models):
+        return
+    used = [model["device"] for model in models]
+    accelerators = max(model["accelerators"] for model in models)
+    twice = sorted({device for device in used if device != "cpu" and used.count(device) > 1})
+    if twice:
+        ranks = tuple(rank for rank, device in enumerate(used) if device == twice[0])
+        yield ScriptFinding(
+            "wrong",
+            "devices",
+            f"{named(ranks)} compute on {twice[0]}",
+            "They share its memory and take turns, and NCCL refuses to connect them.",
+            "Choose the device by LOCAL_RANK.",
+            "devices",
+            ranks,
+        )
+    elif accelerators and all(device == "cpu" for device in used):
+        seen = f"the model is on the CPU, and there are {plural(accelerators, 'accelerator')}"
+        change = "Move the model and each batch to torch.accelerator.current_accelerator()."
+        yield ScriptFinding("look", "devices", seen, "They are idle.", change, "devices")
+    elif accelerators:
+        yield ScriptFinding("ok", "devices", f"the ranks compute on {', '.join(used)}")
+
+
+def _chosen_late(record: dict) -> bool:
+    return record["after_group"] and record["device"] not in ("-1", "cpu")

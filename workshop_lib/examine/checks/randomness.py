@@ -1,0 +1,108 @@
+"""Do ranks draw the random numbers they should: others where noise should differ, the same where it must agree?"""
+
+from collections.abc import Iterator
+
+from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.examine.observations import Run
+from workshop_lib.words import plural
+
+SAME_SHARE = 0.9
+FEWEST_STEPS = 2
+
+
+def _states(run: Run, name: str) -> dict[int, list]:
+    """The state of a generator when each step's first forward pass begins, on all ranks, by step."""
+    states = {}
+    for step in run.common_steps:
+        forwards = [log.forwards(step) for log in run.ranks]
+        if all(each and "random" in each[0] for each in forwards):
+            states[step] = [each[0]["random"].get(name) for each in forwards]
+    return states
+
+
+def _same(states: dict[int, list]) -> list[int]:
+    return [step for step, each in states.items() if len(set(each)) == 1]
+
+
+def in_forward(run: Run) -> Iterator[ScriptFinding]:
+    """Does dropout differ between ranks?"""
+    if run.size == 1 or not run.is_data_parallel:
+        return
+    draws = [
+        step for step in run.common_steps if all(any(f.get("drew") for f in log.forwards(step)) for log in run.ranks)
+    ]
+    if len(draws) < FEWEST_STEPS:
+        return
+    states = {step: each for step, each in _states(run, "torch").items() if step in draws}
+    same = _same(states)
+    if len(same) >= SAME_SHARE * len(states):
+        yield ScriptFinding(
+            "look",
+            "dropout",
+            f"in {plural(len(same), 'step')}, all ranks drew the same random numbers in the forward pass",
+            "Dropout then removes the same units on every rank, so there is less noise than the batch size suggests.",
+            "After you've built the model, seed each rank differently: torch.manual_seed(seed + rank).",
+            "random",
+            step=same[0],
+        )
+    else:
+        yield ScriptFinding("ok", "dropout", "each rank draws random numbers of its own in the forward pass")
+
+
+def in_loading(run: Run) -> Iterator[ScriptFinding]:
+    """Does augmentation differ between ranks?"""
+    if run.size == 1 or not run.is_data_parallel:
+        return
+    for name in ("torch", "python", "numpy"):
+        draws = [step for step in run.common_steps if all(name in log.steps[step]["drew_data"] for log in run.ranks)]
+        states = {step: each for step, each in _states(run, name).items() if step in draws}
+        same = _same(states)
+        if len(states) >= FEWEST_STEPS and len(same) >= SAME_SHARE * len(states):
+            yield _same_augmentation(
+                f"in {plural(len(same), 'step')}, all ranks drew the same numbers ({name})", same[0]
+            )
+            return
+    for loader in run.ranks[0].training_loaders:
+        epochs = [log.loaders.get(loader, [{}])[0] for log in run.ranks]
+        works = all(each.get("workers") and each.get("random_transform") for each in epochs)
+        if works and all(each["random"] == epochs[0]["random"] for each in epochs):
+            yield _same_augmentation("all ranks seeded their loading workers equally, and the transforms are random", 1)
+            return
+
+
+def _same_augmentation(seen: str, step: int) -> ScriptFinding:
+    return ScriptFinding(
+        "look",
+        "augmentation",
+        f"{seen} while loading",
+        "The n-th sample of every rank is augmented in the same way, so a batch varies less than it should.",
+        "After you've built the model, seed each rank differently, Python's and NumPy's generators too.",
+        "random",
+        step=step,
+    )
+
+
+def drift(run: Run) -> Iterator[ScriptFinding]:
+    """Do generators that agreed on all ranks stop agreeing?"""
+    if run.size == 1 or not run.is_data_parallel:
+        return
+    for name in ("torch", "python", "numpy"):
+        states = _states(run, name)
+        same = _same(states)
+        apart = [step for step in states if step not in same]
+        if len(same) >= FEWEST_STEPS and apart and min(apart) > max(same):
+            step = min(apart)
+            values = states[step]
+            usual = max(values, key=values.count)
+            odd = tuple(rank for rank, value in enumerate(values) if value != usual)
+            yield ScriptFinding(
+                "look",
+                "drift",
+                f"the ranks' random numbers ({name}) agree before step {step} and differ from there on",
+                "A rank drew more numbers than the others. A shuffle that must agree on all ranks no longer does.",
+                "Draw what must agree from a generator of its own, and look for code that only some ranks run.",
+                "random",
+                odd if values.count(usual) > 1 else (),
+                step,
+            )
+            return

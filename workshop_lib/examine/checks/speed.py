@@ -1,0 +1,147 @@
+"""Where the time goes, and which rank the others wait for."""
+
+from collections.abc import Iterator
+from statistics import median
+
+from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.examine.observations import RankLog, Run
+from workshop_lib.words import plural
+
+WARM_UP = 2  # first steps, which allocate and compile
+FEWEST_STEPS = 4
+LATE_SHARE = 0.25  # of a step's time that other ranks wait, from which on it's worth a look
+LATE_S = 0.003
+USUALLY = 0.9
+
+
+def measured(run: Run) -> list[int]:
+    """The steps whose times count: all but the first ones and those that something else follows."""
+    steps = [step for step in run.common_steps if step > WARM_UP and step + 1 in run.ranks[0].steps]
+    return [step for step in steps if all(log.steps[step]["backwards"] for log in run.ranks)]
+
+
+def meets(run: Run, steps: list[int]) -> bool:
+    """Whether the ranks wait for each other in each of these steps."""
+    for log in run.ranks:
+        wrapped = log.model["ddp"] or log.model["fsdp"]
+        if not wrapped and not all(log.steps[step]["collectives"] for step in steps):
+            return False
+    return run.size > 1
+
+
+def step_s(log: RankLog, step: int) -> float:
+    """Seconds from the start of a step's loading to the end of its optimizer."""
+    record = log.steps[step]
+    return record.get("end_s", record["time"]) - record["time"] + record["data_s"]
+
+
+def waits_s(run: Run, step: int) -> list[float]:
+    """How long each rank waits in a step: until the last rank begins the backward pass that sends the gradients."""
+    begins_s = [log.steps[step]["backwards"][-1][0] for log in run.ranks]
+    return [max(begins_s) - each for each in begins_s]
+
+
+def stragglers(run: Run) -> Iterator[ScriptFinding]:
+    steps = measured(run)
+    if len(steps) < FEWEST_STEPS or not meets(run, steps):
+        return
+    waits = {step: waits_s(run, step) for step in steps}
+    typical_s = median(step_s(log, step) for log in run.ranks for step in steps)
+    last = [each.index(min(each)) for each in waits.values()]
+    late = max(set(last), key=last.count)
+    lost_s = median(max(each) for each in waits.values())
+    if last.count(late) < USUALLY * len(last) or lost_s < max(LATE_SHARE * typical_s, LATE_S):
+        seen = f"the ranks wait {lost_s / typical_s:.0%} of a step for each other"
+        yield ScriptFinding("ok", "straggler", seen)
+        return
+    parts = {
+        "loading data": [_median(log, steps, "data_s") for log in run.ranks],
+        "the forward pass": [
+            median(sum(f["seconds"] for f in log.forwards(step)) for step in steps) for log in run.ranks
+        ],
+        "reading values from the device (.item() and the like)": [_median(log, steps, "items_s") for log in run.ranks],
+    }
+    more_s = {what: values[late] - median(values[:late] + values[late + 1 :]) for what, values in parts.items()}
+    reason = max(more_s, key=lambda what: more_s[what])
+    known = more_s[reason] > lost_s / 3
+    because = f", {more_s[reason] * 1e3:.0f} ms of them for {reason}" if known else ", in code around the model"
+    yield ScriptFinding(
+        "look",
+        "straggler",
+        f"in {last.count(late)} of {len(steps)} steps, the ranks waited for rank {late}, usually {lost_s * 1e3:.0f} ms"
+        f"{because}; a step takes {typical_s * 1e3:.0f} ms",
+        "An allreduce ends when the last rank has come, so all ranks are as slow as this one.",
+        "Give every rank the same work; move what only this rank does out of the step.",
+        "straggler",
+        (late,),
+        steps[0],
+    )
+
+
+def _median(log: RankLog, steps: list[int], name: str) -> float:
+    return median(log.steps[step][name] for step in steps)
+
+
+def reads(run: Run) -> Iterator[ScriptFinding]:
+    """Does the script read values from the device in every step?"""
+    steps = measured(run)
+    if not steps:
+        return
+    counts = [median(log.steps[step]["items"] for step in steps) for log in run.ranks]
+    if min(counts) >= 1:
+        on_cpu = run.ranks[0].model["device"] == "cpu"
+        yield ScriptFinding(
+            "ok" if on_cpu else "look",
+            "reads",
+            f"a step reads {max(counts):g} values from tensors (.item() and the like)"
+            + (", which costs nothing on CPUs, but stops a GPU each time" if on_cpu else ""),
+            "" if on_cpu else "Each one waits until the device has done all of its work.",
+            "" if on_cpu else "Add up on the device, and read once per epoch or every hundred steps.",
+            "" if on_cpu else "inside",
+        )
+
+
+def facts(run: Run) -> Iterator[ScriptFinding]:
+    """The batch, the learning rate, and the speed."""
+    log = run.ranks[0]
+    steps = measured(run) or run.common_steps
+    batch = [sum(forward["size"] for each in run.ranks for forward in each.forwards(step)) for step in steps]
+    per_rank = median(forward["size"] for step in steps for forward in log.forwards(step))
+    micro = max(len(log.forwards(step)) for step in steps)
+    rates = [each["lr"][0] for step in run.common_steps for each in log.steps[step].get("optimizers", [])[:1]]
+    if batch and rates:
+        accumulated = f" x {micro} micro-batches" if micro > 1 else ""
+        seen = f"{per_rank:g} samples per rank{accumulated} x {plural(run.size, 'rank')}"
+        rate = f"{min(rates):.3g}" if min(rates) == max(rates) else f"{min(rates):.3g} to {max(rates):.3g}"
+        yield ScriptFinding(
+            "ok", "batch", f"{seen}: a global batch of {median(batch):g}, learning rate {rate}", section="rate"
+        )
+    if len(steps) >= FEWEST_STEPS and run.is_data_parallel:
+        took_s = median(step_s(each, step) for each in run.ranks for step in steps)
+        speed = median(batch) / took_s
+        called_s = median(_called_s(each, step) for each in run.ranks for step in steps)
+        shares = {
+            "loading": median(_median(each, steps, "data_s") for each in run.ranks),
+            "in collectives that the script calls": called_s,
+        }
+        if meets(run, steps):
+            shares["waiting for the last rank"] = median(median(waits_s(run, step)) for step in steps)
+        listed = ", ".join(f"{seconds / took_s:.0%} {what}" for what, seconds in shares.items())
+        alone = run.alone
+        if alone is not None and len(measured(alone)) >= FEWEST_STEPS:
+            one = facts_speed(alone)
+            efficiency = speed / run.size / one
+            listed += f"; one rank alone does {one:,.0f} samples/s, so the efficiency is {efficiency:.0%}"
+        yield ScriptFinding("ok", "speed", f"{speed:,.0f} samples/s; of a step: {listed}", section="inside")
+
+
+def facts_speed(run: Run) -> float:
+    """Samples per second of a run on one rank."""
+    log = run.ranks[0]
+    steps = measured(run)
+    sizes = median(sum(forward["size"] for forward in log.forwards(step)) for step in steps)
+    return sizes / median(step_s(log, step) for step in steps)
+
+
+def _called_s(log: RankLog, step: int) -> float:
+    return sum(seconds for _, _, seconds in log.steps[step]["collectives"].values())

@@ -1,0 +1,53 @@
+"""What a check reports, and where the workshop explains it."""
+
+from dataclasses import asdict, dataclass
+
+LEVELS = ("ok", "look", "wrong")  # from best to worst
+# Notebook and heading of the sections that findings refer to; an exercise's number and label aren't part of it.
+SECTIONS = {
+    "averaging": ("02_synchronous_sgd", "average the gradients"),
+    "same start": ("02_synchronous_sgd", "The same start"),
+    "equal": ("02_synchronous_sgd", "Equal, to the last bit"),
+    "unequal": ("02_synchronous_sgd", "Deeper: unequal shards"),
+    "norms": ("02_synchronous_sgd", "Deeper: what batch normalization changes"),
+    "resume": ("03_horovod_pytorch", "continue from a checkpoint, on all ranks"),
+    "metric": ("03_horovod_pytorch", "the end of an epoch"),
+    "processes": ("05_ddp", "How do processes find each other?"),
+    "convert": ("05_ddp", "the script for many processes"),
+    "ddp": ("05_ddp", "What DDP doesn't do"),
+    "accumulate": ("05_ddp", "Deeper: accumulating gradients"),
+    "sampler": ("05_ddp", "Deeper: who sees which sample"),
+    "branches": ("05_ddp", "Deeper: when ranks take different branches"),
+    "fsdp": ("06_zero_and_fsdp", "FSDP: stage 3 in PyTorch"),
+    "sharded file": ("06_zero_and_fsdp", "Deeper: checkpoints in shards"),
+    "rate": ("07_large_batch", "How long should a step be?"),
+    "straggler": ("08b_where_the_time_goes", "A straggler"),
+    "inside": ("08b_where_the_time_goes", "Deeper: inside a step"),
+    "random": ("09_feeding_the_ranks", "Deeper: different random numbers on every rank"),
+    "threads": ("10_compute_nodes", "Threads"),
+    "devices": ("10_compute_nodes", "A GPU for each rank"),
+    "stuck": ("13_when_training_breaks", "A catalogue of faults"),
+    "save": ("13_when_training_breaks", "A checkpoint for any moment"),
+}
+
+
+@dataclass(frozen=True)
+class ScriptFinding:
+    """One result of a check. why, change and section are empty where there is nothing to change."""
+
+    level: str  # one of LEVELS
+    check: str
+    seen: str
+    why: str = ""
+    change: str = ""
+    section: str = ""  # a key of SECTIONS
+    ranks: tuple[int, ...] = ()
+    step: int | None = None
+
+    def as_json(self) -> dict:
+        notebook, heading = SECTIONS[self.section] if self.section else ("", "")
+        return {**asdict(self), "section": {"notebook": notebook, "heading": heading} if notebook else None}
+
+
+def worst(findings: list[ScriptFinding]) -> str:
+    return max((finding.level for finding in findings), key=LEVELS.index, default="ok")

@@ -1,0 +1,1 @@
+"""What runs inside each rank of an examined script. It needs PyTorch only, so it works in anybody's environment."""

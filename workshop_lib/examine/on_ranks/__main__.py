@@ -1,0 +1,38 @@
+"""Run a script as torchrun would, with hooks: `python -m workshop_lib.examine.on_ranks FOLDER STEPS SCRIPT ...`."""
+
+import os
+import runpy
+import sys
+import time
+from pathlib import Path
+
+from workshop_lib.examine.on_ranks import hooks
+from workshop_lib.examine.on_ranks.recorder import RankRecorder
+
+OTHERS_S = 0.5  # after an error, how long this rank stays, so that the others can be asked where they are
+
+
+def main() -> None:
+    folder, steps, script, *arguments = sys.argv[1:]
+    recorder = RankRecorder(Path(folder), int(os.environ["RANK"]), int(steps), os.path.dirname(os.path.abspath(script)))
+    hooks.install(recorder)
+    try:
+        if script == "-m":
+            sys.argv = arguments
+            runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = [script, *arguments]
+            sys.path[0] = recorder.folder_of_script
+            runpy.run_path(script, run_name="__main__")
+    except BaseException as error:
+        if not isinstance(error, SystemExit) or error.code not in (None, 0):
+            recorder.failed(error)
+            time.sleep(OTHERS_S)
+        else:
+            recorder.end()
+        raise
+    recorder.end()
+
+
+if __name__ == "__main__":
+    main()

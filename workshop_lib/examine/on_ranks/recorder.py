@@ -1,0 +1,410 @@
+"""Writes down what one rank does, one JSON object per line, each with a "kind", for `examine/observations.py`."""
+
+import faulthandler
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from workshop_lib.examine.on_ranks import digests
+
+BUDGET = 0.03  # of the time: when looking at the weights takes more than that, they are looked at less often
+FIRST_STEPS = 30
+MOST_WHOLE = 500_000_000  # elements of a model; the last weights of a larger one are compared by their sampled values
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+
+class TrackedModel:
+    """A module that the script calls from outside of any other module, under the number by which records name it."""
+
+    def __init__(self, number: int, module: nn.Module):
+        self.number = number
+        self.module = module
+        self.trained = False
+
+
+class RankRecorder:
+    """The state of one rank's observation. All times are seconds of a clock that the ranks of one host share."""
+
+    def __init__(self, folder: Path, rank: int, most_steps: int, folder_of_script: str):
+        self.rank = rank
+        self.most_steps = most_steps
+        self.folder_of_script = folder_of_script
+        self.folder = folder
+        self.is_worker = False
+        self.file = open(folder / f"rank.{rank}.jsonl", "w", buffering=1)  # noqa: SIM115 - open until the rank ends
+        self.stacks = open(folder / f"stack.{rank}.txt", "w")  # noqa: SIM115 - faulthandler writes to it at any time
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # from when Python shuts down, and faulthandler with it
+        faulthandler.register(signal.SIGUSR1, self.stacks)
+        os.register_at_fork(after_in_child=self._leave)
+        self.models: dict[int, TrackedModel] = {}  # by the id of a module, or of its first parameter
+        self.wrapped: dict[int, nn.Module] = {}  # the DDP wrapper of a module, by the module's id
+        self.active: TrackedModel | None = None  # the first model of this step
+        self.step = 0
+        self.now: dict[str, Any] | None = None  # the record of this step
+        self.evaluation: dict[str, Any] | None = None
+        self.stepped = False
+        self.in_backward = False
+        self.in_forward = False
+        self.in_loader = False
+        self.in_collective = False
+        self.fsdp_sync = True
+        self.loaders_kept: list[Any] = []
+        self.loader: int | None = None  # the loader that gave a batch last
+        self.indices: dict[tuple[int, int], list[int]] = {}  # not written yet, by loader and epoch
+        self.every = 1
+        self.spent_s = 0.0
+        self.first_step_s = 0.0
+        self.between: dict[str, Any] = self._empty()  # what happens before the next step begins counts as that step's
+        self.write(
+            "start",
+            pid=os.getpid(),
+            main_thread=threading.main_thread().ident,
+            time=time.monotonic(),
+            argv=sys.argv[3:],
+        )
+
+    def write(self, kind: str, **values: Any) -> None:
+        if self.is_on():
+            began_s = time.monotonic()
+            self.file.write(json.dumps({"kind": kind, "step": self.step, **values}, default=_as_list) + "\n")
+            self.spent_s += time.monotonic() - began_s
+
+    def is_on(self) -> bool:
+        """Whether this process is the rank, and not a worker that loads data for it."""
+        return not self.is_worker
+
+    def _leave(self) -> None:
+        self.is_worker = True
+        faulthandler.unregister(signal.SIGUSR1)
+
+    @staticmethod
+    def _empty() -> dict[str, Any]:
+        return {"data_s": 0.0, "items": 0, "items_s": 0.0, "collectives": {}, "clips": [], "drew_data": []}
+
+    # ---- the script's place
+
+    def line(self) -> str:
+        """The innermost line of the script, or of a file beside it, that is running; empty if there is none."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file.startswith(self.folder_of_script) and "site-packages" not in file:
+                return f"{os.path.relpath(file, self.folder_of_script)}:{frame.f_lineno}"
+            frame = frame.f_back  # type: ignore[assignment]
+        return ""
+
+    def is_called_by_script(self) -> bool:
+        """Whether the function that asks was called from a line of the script itself."""
+        file = sys._getframe(2).f_code.co_filename
+        return file.startswith(self.folder_of_script) and "site-packages" not in file
+
+    # ---- forward passes
+
+    def model_of(self, module: nn.Module) -> TrackedModel | None:
+        """The model that this module is; None for modules without parameters, such as losses and transforms."""
+        if id(module) in self.models:
+            return self.models[id(module)]
+        first = next(module.parameters(), None)
+        if first is None:
+            return None
+        inner = module.module if isinstance(module, DistributedDataParallel) else module
+        same = self.models.get(id(inner)) or self.models.get(id(first))
+        model = same or TrackedModel(len({each.number for each in self.models.values()}), module)
+        for key in (id(module), id(inner), id(first)):
+            self.models.setdefault(key, model)
+        return model
+
+    def forward_begins(self, module: nn.Module) -> dict[str, Any] | None:
+        """Note the start of an outermost forward pass; returns its record."""
+        model = self.model_of(module)
+        if model is None:
+            return None
+        began_s = time.monotonic()
+        # Some libraries set the mode of the wrapped module alone.
+        in_training = module.training or (isinstance(module, DistributedDataParallel) and module.module.training)
+        trains = torch.is_grad_enabled() and in_training
+        trains = trains and any(parameter.requires_grad for parameter in module.parameters())
+        if trains:
+            self._close_evaluation()
+            if self.stepped or self.now is None:
+                self._next_step(began_s)
+            if not model.trained:
+                model.trained = True
+                model.module = module
+                self._describe(model, module)
+            self._look_at_weights(model)
+        elif self.evaluation is None:
+            self._flush_step()
+            self.evaluation = {"forwards": [], "collectives": {}, "line": self.line(), "time": began_s}
+        forward: dict[str, Any] = {"model": model.number, "loader": self.loader}
+        if self.looks_at_randomness():
+            forward["random"] = self.random_states(module)
+        if isinstance(module, DistributedDataParallel):
+            forward["sync"] = module.require_backward_grad_sync
+        else:
+            forward["sync"] = self.fsdp_sync
+            forward["around_ddp"] = id(module) in self.wrapped
+        forward["begin_s"] = time.monotonic()
+        self.spent_s += forward["begin_s"] - began_s
+        return forward
+
+    def forward_ends(self, module: nn.Module, forward: dict[str, Any], inputs: Any) -> None:
+        end_s = time.monotonic()
+        forward["seconds"] = end_s - forward["begin_s"]
+        if "random" in forward:
+            forward["drew"] = self._torch_state(module) != forward["random"]["torch"]
+        tensors = [tensor for tensor in digests.tensors_in(inputs) if tensor.dim() and not tensor.is_meta]
+        tensors = [tensor for tensor in tensors if not isinstance(tensor, DTensor)]
+        count = tensors[0].shape[0] if tensors else 0
+        tensors = [tensor for tensor in tensors if tensor.shape[0] == count]
+        forward["size"] = count
+        if count:
+            forward["samples"] = digests.samples(tensors, count)
+        forward["tokens"] = _tokens(inputs)
+        trains = self.evaluation is None
+        if trains and self.now is not None:
+            self.now["forwards"].append(forward)
+        elif self.evaluation is not None:
+            if "buffers" not in self.evaluation and self.models[id(module)].trained:
+                self.evaluation["buffers"] = digests.of_each(_plain(module.buffers()))
+            self.evaluation["forwards"].append(_settled(forward))
+        self.spent_s += time.monotonic() - end_s
+
+    def looks_at_randomness(self) -> bool:
+        """Whether to look at the random number generators in this step: in the first ones, then now and then."""
+        return self.step <= FIRST_STEPS or self.step % FIRST_STEPS < 2
+
+    def random_states(self, module: nn.Module | None = None) -> dict[str, Any]:
+        """Digests of the states of the global random number generators."""
+        states: dict[str, Any] = {"torch": self._torch_state(module), "python": hash(random.getstate()[1])}
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            name, key, position, *_ = numpy.random.get_state()
+            states["numpy"] = f"{digests.of_bytes(key.tobytes())}{position}"
+        return states
+
+    @staticmethod
+    def _torch_state(module: nn.Module | None) -> str:
+        """A digest of PyTorch's generator of the CPU, and of the module's device if that is another one."""
+        digest = digests.of_bytes(torch.get_rng_state().numpy().tobytes())
+        parameter = next(module.parameters(), None) if module is not None else None
+        if parameter is not None and parameter.device.type not in ("cpu", "meta"):
+            state = torch.get_device_module(parameter.device).get_rng_state()
+            digest += digests.of_bytes(state.numpy().tobytes())
+        return digest
+
+    # ---- steps
+
+    def _next_step(self, time_s: float) -> None:
+        self._flush_step()
+        self.stepped = False
+        self.step += 1
+        if self.step == 1:
+            self.first_step_s = time_s
+        if self.most_steps and self.step > self.most_steps:
+            self.write("stop")
+            self.end()
+            sys.stdout.flush()
+            os._exit(0)
+        self.now = {"time": time_s, "forwards": [], "backwards": [], **self.between}
+        self.between = self._empty()
+
+    def _look_at_weights(self, model: TrackedModel) -> None:
+        now = self.now
+        assert now is not None
+        if "weights" in now or now["forwards"]:
+            return
+        self.active = model
+        elapsed_s = time.monotonic() - self.first_step_s
+        if self.step > 10 and self.spent_s > BUDGET * elapsed_s and (self.step - 1) % self.every == 0:
+            self.every *= 2
+        if (self.step - 1) % self.every == 0:  # ranks that average every 2^n steps are equal again before these steps
+            parameters = list(model.module.parameters())
+            now["weights"] = digests.of_each(_plain(parameters))
+            now["weights_model"] = model.number
+            if any(_is_shared_out(each) for each in parameters):
+                own = [each.to_local() if isinstance(each, DTensor) else each for each in parameters]
+                now["own"] = digests.of_each(own) if any(each.numel() for each in own) else None
+
+    def current(self) -> dict[str, Any]:
+        """The record that counts, items and the like belong to at this moment."""
+        if self.evaluation is not None:
+            return self.between
+        return self.between if self.now is None or self.stepped else self.now
+
+    def backward(self, begin_s: float, seconds: float) -> None:
+        if self.now is not None:
+            self.now["backwards"].append([begin_s, seconds])
+
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer, skipped: bool = False) -> None:
+        if self.now is None:
+            return
+        began_s = time.monotonic()
+        now = self.now
+        self.stepped = True
+        if skipped:
+            now["skipped"] = True
+            return
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        now.setdefault("optimizers", []).append(
+            {"name": type(optimizer).__name__, "lr": [_number(group["lr"]) for group in optimizer.param_groups]}
+        )
+        model = self.active
+        if model is not None and ("weights" in now or self.step <= 2):
+            named = list(model.module.named_parameters())
+            own = {id(parameter) for parameter in parameters}
+            if any(id(parameter) in own for _, parameter in named):
+                without = [name for name, each in named if each.requires_grad and each.grad is None]
+                before = now.get("without_gradient", without)  # of an optimizer that stepped earlier in this step
+                now["without_gradient"] = [name for name in without if name in before]
+                now["gradients"] = digests.of_each(_plain(each.grad for _, each in named if each.grad is not None))
+                now["gradients_of"] = [name for name, each in named if each.grad is not None]
+            now["strange"] = now.get("strange", 0) + len(own - {id(each) for _, each in named})
+            known = set(now.get("stepped_names", []))
+            now["stepped_names"] = [name for name, each in named if name in known or id(each) in own]
+        self.spent_s += time.monotonic() - began_s
+        now["end_s"] = time.monotonic()
+
+    def _flush_step(self) -> None:
+        if self.now is not None:
+            self.now["threads"] = torch.get_num_threads()
+            self.now["spent_s"] = self.spent_s
+            self.write("step", **self.now)
+            self.now = None
+            self.stepped = False
+        self.flush_indices()
+
+    def _close_evaluation(self) -> None:
+        if self.evaluation is not None:
+            self.write("evaluation", **self.evaluation)
+            self.evaluation = None
+
+    def flush_indices(self) -> None:
+        for (loader, epoch), values in self.indices.items():
+            if values:
+                self.write("indices", loader=loader, epoch=epoch, values=values)
+                self.indices[loader, epoch] = []
+
+    # ---- collectives that the script itself calls
+
+    def last_collective(self, name: str, size: int) -> None:
+        """Write down a collective before it begins, so that one that never ends is known."""
+        if self.in_forward or self.in_backward:
+            return
+        self.write("collective", name=name, size=size, line=self.line())
+
+    def collective(self, name: str, size: int, seconds: float) -> None:
+        phase = "forward" if self.in_forward else "backward" if self.in_backward else "between"
+        record = self.evaluation if self.evaluation is not None else self.current()
+        entry = record["collectives"].setdefault(f"{name} {phase}", [0, 0, 0.0])
+        entry[0] += 1
+        entry[1] += size
+        entry[2] += seconds
+
+    # ---- what the script is made of
+
+    def _describe(self, model: TrackedModel, module: nn.Module) -> None:
+        named = list(module.named_parameters())
+        ddp = isinstance(module, DistributedDataParallel)
+        sharded = [each for _, each in named if isinstance(each, DTensor)]
+        kinds = {type(each).__name__ for each in module.modules()}
+        dropouts = [each for each in module.modules() if isinstance(each, DROPOUTS)]
+        device = named[0][1].device
+        meshes = {tuple(each.device_mesh.shape) for each in sharded}
+        self.write(
+            "model",
+            model=model.number,
+            name=type(module.module if ddp else module).__name__,
+            ddp=ddp,
+            fsdp=any(kind.startswith("FSDP") or kind == "FullyShardedDataParallel" for kind in kinds),
+            around_ddp=id(module) in self.wrapped,
+            parameters=[[name, list(each.shape), each.requires_grad, _is_shared_out(each)] for name, each in named],
+            buffers=[name for name, each in module.named_buffers()],
+            meshes=[list(mesh) for mesh in meshes],
+            norms=sorted(kind for kind in kinds if "BatchNorm" in kind),
+            dropout=any(each.p > 0 for each in dropouts),
+            device=str(device),
+            joined_by=[name for name in ("mpi4py", "horovod") if name in sys.modules],
+            accelerators=torch.accelerator.device_count() if torch.accelerator.is_available() else 0,
+        )
+
+    # ---- the end
+
+    def failed(self, error: BaseException) -> None:
+        frames = [[frame.filename, frame.lineno, frame.name] for frame in traceback.extract_tb(error.__traceback__)]
+        text = f"exit code {error.code}" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
+        if isinstance(error, SystemExit) and isinstance(error.code, str):
+            text = error.code
+        self._finish()
+        self.write("error", text=text[:2000], frames=frames, time=time.monotonic())
+        (self.folder / f"failed.{self.rank}").touch()
+
+    def end(self) -> None:
+        last = self.active
+        weights = buffers = None
+        if last is not None:
+            parameters = _plain(last.module.parameters())
+            whole = sum(each.numel() for each in parameters) <= MOST_WHOLE
+            weights = digests.of_each(parameters, whole)
+            buffers = digests.of_each(_plain(last.module.buffers()), whole)
+        self._finish()
+        self.write("end", weights=weights, buffers=buffers, time=time.monotonic())
+
+    def _finish(self) -> None:
+        self._flush_step()
+        self._close_evaluation()
+        self.write("rest", **self.between)
+
+
+def _is_shared_out(parameter: Tensor) -> bool:
+    """Whether each rank holds another part of this parameter, so that ranks rightly differ."""
+    if isinstance(parameter, DTensor):
+        return any(placement.is_shard() for placement in parameter.placements)
+    return hasattr(parameter, "ds_id") or type(parameter).__name__ == "FlatParameter"
+
+
+def _local(tensor: Tensor | None) -> Tensor | None:
+    """The tensor if all ranks should hold the same values in it, else None."""
+    if tensor is None or tensor.is_meta or tensor.is_sparse or _is_shared_out(tensor):
+        return None
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _plain(tensors: Any) -> list[Tensor]:
+    """Tensors to compare between ranks; an empty one stands for each that is shared out."""
+    return [found if (found := _local(tensor)) is not None else torch.empty(0) for tensor in tensors]
+
+
+def _tokens(inputs: Any) -> Tensor | None:
+    """How many tokens count in the loss, where the inputs say so the way Hugging Face's models do."""
+    for part in inputs:
+        if not isinstance(part, dict) or part.get("num_items_in_batch") is not None:
+            continue
+        if isinstance(part.get("labels"), Tensor) and part["labels"].dim() == 2:
+            return (part["labels"] != -100).sum()
+    return None
+
+
+def _number(value: Any) -> float:
+    return float(value)
+
+
+def _settled(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in record.items()}
+
+
+def _as_list(value: Any) -> Any:
+    """How JSON holds what it doesn't know: tensors as lists, everything else as its text."""
+    return value.detach().tolist() if isinstance(value, Tensor) else str(value)
