@@ -39,7 +39,7 @@ def combined(run: Run) -> Iterator[ScriptFinding]:
             yield ScriptFinding(
                 "look",
                 "metric",
-                f"after step {evaluations[0]['step']}, each rank evaluated other samples "
+                f"after step {evaluations[0]['step']}, each rank evaluated different samples "
                 f"({evaluations[0]['line']}), and no collective put the results together",
                 "A number that one rank prints is then about its part of the samples only.",
                 "Add up the correct answers and the samples on all ranks (all_reduce), then divide.",
