@@ -160,7 +160,7 @@ def rank_of_sampler(run):
         record["distributed"]["rank"] = 0
 
 
-@case("wrong", "sampler", "another seed on each rank: [0, 1]")
+@case("wrong", "sampler", "a different seed on each rank: [0, 1]")
 def seed_of_sampler(run):
     for record in records_of(run, "epoch", 1):
         record["distributed"]["seed"] = 1
@@ -213,7 +213,7 @@ def searches(run):
     for_both(run, "ddp", find_unused=True)
 
 
-@case("look", "metric", "after step 8, each rank evaluated other samples (train.py:20)")
+@case("look", "metric", "after step 8, each rank evaluated different samples (train.py:20)")
 def not_combined(run):
     for_both(run, "evaluation", collectives={"barrier between": [1, 0, 0.1]})
 
@@ -290,7 +290,7 @@ def idle_devices(run):
     for_both(run, "model", accelerators=2)
 
 
-@case("look", "devices", "rank 1 chose its device after init_process_group")
+@case("look", "devices", "rank 1 chose a device after init_process_group")
 def device_late(run):
     run.ranks[1].records.append({"kind": "device", "device": "1", "after_group": True, "step": 0, "line": ""})
 

@@ -30,7 +30,7 @@ def ended(run: Run) -> Iterator[ScriptFinding]:
             "wrong",
             "ended",
             "\n".join([f"rank {rank} failed in step {taken}{at}: {shortened(error['text'])}", *others]),
-            "One rank that fails ends all of them.",
+            "When one rank fails, torchrun ends all of them.",
             _advice(run, error["text"]),
             "branches" if "reduction" in error["text"] or done else "stuck",
             (rank,),
@@ -87,7 +87,7 @@ def _position(run: Run, rank: int) -> str:
         return f"rank {rank} failed too: {shortened(error['text'])}"
     if calls := log.of_kind("collective"):
         return f"rank {rank} had called {calls[-1]['name']} at {calls[-1]['line']}, and ended in it or after it"
-    return f"rank {rank} ended without a word"
+    return f"rank {rank} ended and left no message"
 
 
 def shortened(text: str) -> str:

@@ -185,7 +185,7 @@ def shards_from_one_model(run: Run) -> Iterator[ScriptFinding]:
                 "look",
                 "shards",
                 f"the ranks' weights differed when fully_shard shared them out, in {named_parameters(odd)}",
-                "Each rank keeps its part of its own weights, so the model you train is none that any rank built.",
+                "Each rank keeps its part of its own weights, so you train a model that no rank built.",
                 "Seed every rank equally before you build the model, or broadcast rank 0's weights.",
                 "fsdp",
             )

@@ -22,7 +22,6 @@ from workshop_lib.examine.on_ranks import digests
 BUDGET = 0.03  # of the time: when looking at the weights takes more than that, they are looked at less often
 FIRST_STEPS = 30
 MOST_WHOLE = 500_000_000  # elements of a model; the last weights of a larger one are compared by their sampled values
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
 class TrackedModel:
@@ -67,13 +66,7 @@ class RankRecorder:
         self.spent_s = 0.0
         self.first_step_s = 0.0
         self.between: dict[str, Any] = self._empty()  # what happens before the next step begins counts as that step's
-        self.write(
-            "start",
-            pid=os.getpid(),
-            main_thread=threading.main_thread().ident,
-            time=time.monotonic(),
-            argv=sys.argv[3:],
-        )
+        self.write("start", pid=os.getpid(), main_thread=threading.main_thread().ident)
 
     def write(self, kind: str, **values: Any) -> None:
         if self.is_on():
@@ -147,7 +140,7 @@ class RankRecorder:
             self._look_at_weights(model)
         elif self.evaluation is None:
             self._flush_step()
-            self.evaluation = {"forwards": [], "collectives": {}, "line": self.line(), "time": began_s}
+            self.evaluation = {"forwards": [], "collectives": {}, "line": self.line()}
         forward: dict[str, Any] = {"model": model.number, "loader": self.loader}
         if self.looks_at_randomness():
             forward["random"] = self.random_states(module)
@@ -214,7 +207,6 @@ class RankRecorder:
         if self.step == 1:
             self.first_step_s = time_s
         if self.most_steps and self.step > self.most_steps:
-            self.write("stop")
             self.end()
             sys.stdout.flush()
             os._exit(0)
@@ -259,7 +251,7 @@ class RankRecorder:
             return
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         now.setdefault("optimizers", []).append(
-            {"name": type(optimizer).__name__, "lr": [_number(group["lr"]) for group in optimizer.param_groups]}
+            {"name": type(optimizer).__name__, "lr": [float(group["lr"]) for group in optimizer.param_groups]}
         )
         model = self.active
         if model is not None and ("weights" in now or self.step <= 2):
@@ -271,7 +263,6 @@ class RankRecorder:
                 now["without_gradient"] = [name for name in without if name in before]
                 now["gradients"] = digests.of_each(_plain(each.grad for _, each in named if each.grad is not None))
                 now["gradients_of"] = [name for name, each in named if each.grad is not None]
-            now["strange"] = now.get("strange", 0) + len(own - {id(each) for _, each in named})
             known = set(now.get("stepped_names", []))
             now["stepped_names"] = [name for name, each in named if name in known or id(each) in own]
         self.spent_s += time.monotonic() - began_s
@@ -280,7 +271,6 @@ class RankRecorder:
     def _flush_step(self) -> None:
         if self.now is not None:
             self.now["threads"] = torch.get_num_threads()
-            self.now["spent_s"] = self.spent_s
             self.write("step", **self.now)
             self.now = None
             self.stepped = False
@@ -299,11 +289,11 @@ class RankRecorder:
 
     # ---- collectives that the script itself calls
 
-    def last_collective(self, name: str, size: int) -> None:
+    def last_collective(self, name: str) -> None:
         """Write down a collective before it begins, so that one that never ends is known."""
         if self.in_forward or self.in_backward:
             return
-        self.write("collective", name=name, size=size, line=self.line())
+        self.write("collective", name=name, line=self.line())
 
     def collective(self, name: str, size: int, seconds: float) -> None:
         phase = "forward" if self.in_forward else "backward" if self.in_backward else "between"
@@ -320,21 +310,17 @@ class RankRecorder:
         ddp = isinstance(module, DistributedDataParallel)
         sharded = [each for _, each in named if isinstance(each, DTensor)]
         kinds = {type(each).__name__ for each in module.modules()}
-        dropouts = [each for each in module.modules() if isinstance(each, DROPOUTS)]
         device = named[0][1].device
         meshes = {tuple(each.device_mesh.shape) for each in sharded}
         self.write(
             "model",
             model=model.number,
-            name=type(module.module if ddp else module).__name__,
             ddp=ddp,
             fsdp=any(kind.startswith("FSDP") or kind == "FullyShardedDataParallel" for kind in kinds),
             around_ddp=id(module) in self.wrapped,
             parameters=[[name, list(each.shape), each.requires_grad, _is_shared_out(each)] for name, each in named],
             buffers=[name for name, each in module.named_buffers()],
             meshes=[list(mesh) for mesh in meshes],
-            norms=sorted(kind for kind in kinds if "BatchNorm" in kind),
-            dropout=any(each.p > 0 for each in dropouts),
             device=str(device),
             joined_by=[name for name in ("mpi4py", "horovod") if name in sys.modules],
             accelerators=torch.accelerator.device_count() if torch.accelerator.is_available() else 0,
@@ -360,12 +346,11 @@ class RankRecorder:
             weights = digests.of_each(parameters, whole)
             buffers = digests.of_each(_plain(last.module.buffers()), whole)
         self._finish()
-        self.write("end", weights=weights, buffers=buffers, time=time.monotonic())
+        self.write("end", weights=weights, buffers=buffers)
 
     def _finish(self) -> None:
         self._flush_step()
         self._close_evaluation()
-        self.write("rest", **self.between)
 
 
 def _is_shared_out(parameter: Tensor) -> bool:
@@ -395,10 +380,6 @@ def _tokens(inputs: Any) -> Tensor | None:
         if isinstance(part.get("labels"), Tensor) and part["labels"].dim() == 2:
             return (part["labels"] != -100).sum()
     return None
-
-
-def _number(value: Any) -> float:
-    return float(value)
 
 
 def _settled(record: dict[str, Any]) -> dict[str, Any]:
