@@ -133,6 +133,23 @@ def test_the_ranks_of_a_cell_are_chosen_by_number():
         magics.PARSER.parse_args(["--on", "a"])
 
 
+@pytest.mark.parametrize("text", ["NotImplementedError: your code here", "NotImplementedError: no such device"])
+def test_a_cell_that_calls_a_stub_names_it_and_goes_on(monkeypatch, capsys, text):
+    failure = RankError("rank 0 raised NotImplementedError")
+    frames = [{"file": "In[2]", "line": line, "name": name} for line, name in ((1, "<module>"), (3, "average"))]
+    failure.reports = ({"what": "raised NotImplementedError", "text": text, "frames": frames},)
+    team = types.SimpleNamespace(run_cell=lambda *args: (_ for _ in ()).throw(failure))
+    monkeypatch.setattr(magics, "current", lambda: team)
+    shell = types.SimpleNamespace(displayhook=types.SimpleNamespace(prompt_count=2))
+    run_on_ranks = magics.RanksMagics.run_on_ranks
+    if "your code" in text:
+        run_on_ranks(types.SimpleNamespace(shell=shell), "", "average()")
+        assert capsys.readouterr().out == "average isn't written yet. Write it above, then run this cell again.\n"
+    else:
+        with pytest.raises(RankError):
+            run_on_ranks(types.SimpleNamespace(shell=shell), "", "average()")
+
+
 class Team:
     def __init__(self, reply=None):
         self.reply = reply

@@ -12,6 +12,7 @@ from IPython.core.magic import Magics, cell_magic, magics_class
 from workshop_lib.ranks import RankError, cells, current
 
 ANSWER_LIMIT_S = 1.0  # longest wait for a completion or an inspection
+STUB = "NotImplementedError: your code here"  # the error of an exercise that is still open
 FIRST_LINE = re.compile(r"\A\s*%%ranks\b.*\n")
 
 
@@ -97,6 +98,14 @@ def _ask(function, *args):
     return None
 
 
+def _stub(error: RankError) -> str:
+    """The function or class that is still a stub, if every failed rank called it; empty otherwise."""
+    reports = error.reports or ()
+    if not reports or not all(report["text"].startswith(STUB) for report in reports):
+        return ""
+    return reports[0]["frames"][-1]["name"]
+
+
 @magics_class
 class RanksMagics(Magics):
     @cell_magic("ranks")
@@ -112,6 +121,7 @@ class RanksMagics(Magics):
         --on: the ranks that run the cell, such as 1 or 0,2. A collective needs every rank.
         --timeout: seconds after which a cell that hangs is diagnosed and ended (60).
         --catch: print a failure instead of ending "Run all", for cells that fail on purpose.
+        A cell that calls an exercise's stub says so, and doesn't end "Run all" either.
         """
         options = PARSER.parse_args(shlex.split(line))
         # prompt_count is the number beside this cell. execution_count already belongs to the next cell.
@@ -120,6 +130,9 @@ class RanksMagics(Magics):
             # The extra newline stands for the magic's line, so that messages give the line numbers the learner sees.
             _team().run_cell("\n" + cell, name, options.timeout, options.on)
         except RankError as error:
-            if not options.catch:
+            if name := _stub(error):
+                print(f"{name} isn't written yet. Write it above, then run this cell again.")
+            elif options.catch:
+                print(error)
+            else:
                 raise
-            print(error)

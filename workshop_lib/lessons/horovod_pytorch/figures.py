@@ -8,6 +8,7 @@ when a rank announced the tensor ("X", named by the rank), and when a cycle of t
 
 import json
 import os
+import statistics
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -121,8 +122,12 @@ class Measured:
     step_ms: list[float]
     timeline: HorovodTimeline
 
+    @property
+    def median_ms(self) -> float:
+        return statistics.median(self.step_ms)
 
-def measure(name: str, *settings: str, late_ms: float = 0.0, steps: int | None = None) -> Measured:
+
+def measure(name: str, *settings: str, late_ms: float = 0.0) -> Measured:
     """Time, then record steps of a network with 16 small tensors, in new processes.
 
     `settings` are environment variables of these processes, each as "HOROVOD_NAME=value". In the recorded steps, the
@@ -137,7 +142,7 @@ def measure(name: str, *settings: str, late_ms: float = 0.0, steps: int | None =
         "-m",
         "workshop_lib.lessons.horovod_pytorch.horovod_steps",
         out,
-        steps or 3 * sizes.steps,
+        3 * sizes.steps,
         late_ms,
     ]
     scripts.run(*launch, *program, timeout_s=sizes.timeout_s)
@@ -154,20 +159,6 @@ def compare(measured: Mapping[str, Measured]) -> pd.DataFrame:
         rows[name] = [f"{middle:.2f}", f"{low:.2f} to {high:.2f}", f"{allreduces:.1f}"]
     columns = ["median step in ms", "80 % of the steps", "allreduces per step"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
-
-
-def tried(path: str | os.PathLike) -> pd.DataFrame:
-    """A table of the settings in a HOROVOD_AUTOTUNE_LOG, with the best last. Raises InputError when it holds none."""
-    names = {
-        "cycle_time_ms": "cycle in ms",
-        "tensor_fusion_threshold": "fuse up to MiB",
-        "cache_enabled": "cache",
-        "score": "bytes per µs",
-    }
-    log = pd.read_csv(path, skipinitialspace=True).rename(columns=names)
-    if log.empty:
-        raise InputError(f"{path} holds no setting: were there too few steps, or the settings given too late?")
-    return log[list(names.values())].sort_values("bytes per µs")
 
 
 def read(path: str | os.PathLike) -> HorovodTimeline:
