@@ -127,27 +127,3 @@ my_part = played(
     unknown="Each rank should start where the one before it stops, the last should stop at n, and sizes may differ by "
     "at most one.",
 )
-
-
-def floor_parts(n: int, rank: int, size: int) -> tuple[int, int]:
-    each = n // size
-    return rank * each, (rank + 1) * each
-
-
-def ceiling_parts(n: int, rank: int, size: int) -> tuple[int, int]:
-    return floor_parts(n + size - 1, rank, size)
-
-
-def ceiling_parts_within(n: int, rank: int, size: int) -> tuple[int, int]:
-    start, stop = ceiling_parts(n, rank, size)
-    return min(n, start), min(n, stop)
-
-
-def floor_parts_rest_to_last(n: int, rank: int, size: int) -> tuple[int, int]:
-    start, stop = floor_parts(n, rank, size)
-    return start, n if rank == size - 1 else stop
-
-
-def fair_parts(n: int, rank: int, size: int) -> tuple[int, int]:
-    """Divide the items fairly."""
-    return n * rank // size, n * (rank + 1) // size
