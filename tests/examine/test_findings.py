@@ -370,6 +370,14 @@ def test_a_script_that_only_ends_badly_is_worth_a_look():
     assert finding.level == "look" and "no step of an optimizer was seen" in finding.seen
 
 
+def test_less_than_a_batch_may_be_padded_where_a_library_chooses_the_batches():
+    run = recorded.run()
+    for_both(run, "epoch", batch=None)
+    for record in records_of(run, "indices", 1):
+        record["values"][:3] = [0, 2, 4]  # rank 0 loads them too
+    assert "ok" in [each.level for each in checks.examine(run) if each.check == "coverage"]
+
+
 def test_pipelines_are_not_compared():
     run = recorded.run()
     same_batches(run)

@@ -7,8 +7,8 @@ import pytest
 from workshop_lib.examine import checks
 from workshop_lib.examine.findings import worst
 
-# One fault of each kind, 5 to 10 s each; the others are exhaustive. Every check has a quick test in test_checks.py.
-IN_FULL = {"no sampler", "never wrapped", "barrier on rank 0", "optimizer before sharding", "checkpoint of a share"}
+# Some faults, 5 to 10 s each; the others are exhaustive. Every check has a quick test in test_findings.py.
+IN_FULL = {"no sampler", "never wrapped", "optimizer before sharding", "checkpoint of a share"}
 CORRECT_IN_FULL = {"as it is", "FSDP2 as it is"}
 
 

@@ -1,6 +1,7 @@
 """Does every sample train once per epoch, on one rank, in an order that changes?"""
 
 import itertools
+import math
 from collections.abc import Iterator
 
 from workshop_lib.examine.findings import ScriptFinding
@@ -170,8 +171,8 @@ def coverage(run: Run) -> Iterator[ScriptFinding]:
         loaded = [index for order in orders for index in order]
         lost = total - len(set(loaded))
         twice = len(loaded) - len(set(loaded))
-        global_batch = (epochs[0]["batch"] or 1) * run.size
-        if lost >= max(global_batch, 1) or twice > max(run.size, global_batch):
+        global_batch = math.ceil(len(orders[0]) / epochs[0]["batches"]) * run.size
+        if lost >= global_batch or twice > global_batch:
             yield ScriptFinding(
                 "look",
                 "coverage",
