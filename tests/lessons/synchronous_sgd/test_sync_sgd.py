@@ -20,7 +20,7 @@ REDUCE = "comm.Allreduce(mine, total)"
 WRITE = "p.grad.copy_(torch.from_numpy(total / comm.size))"
 SEND = "comm.Bcast(array, root=0)"
 STORE = "p.copy_(torch.from_numpy(array))"
-SUM = "total = comm.allreduce(gradient * n_samples)"
+WEIGH = "weighted = gradient * n_samples"
 DIVIDE = "return total / comm.allreduce(n_samples)"
 AVERAGE, STEP, SCHEDULE = "average(model, comm)", "optimizer.step()", "schedule.step()"
 FLAT = "comm.Allreduce(flat.numpy(), total.numpy())"
@@ -50,10 +50,7 @@ WRONG = {
         "scaled afterwards": ([(STORE, f"{STORE}; p.mul_(1.5)")], "and change nothing else"),
     },
     "weighted_mean": {
-        "in place": (
-            [(SUM, "gradient *= n_samples; total = comm.allreduce(gradient)")],
-            "`gradient * …`, not `gradient *= …`",
-        ),
+        "in place": ([(WEIGH, "gradient *= n_samples; weighted = gradient")], "`gradient * …`, not `gradient *= …`"),
         "nothing returned": ([(DIVIDE, "total / comm.allreduce(n_samples)")], "`return` the mean"),
         "one number": ([(DIVIDE, "return comm.allreduce(n_samples)")], "an array like `gradient`"),
         "half of it": ([(DIVIDE, f"{DIVIDE} / 2 / comm.size")], "Weigh each gradient"),
@@ -83,7 +80,7 @@ NEVER_ENDS = {
     "average_gradients": {"on rank 0 only": ([(REDUCE, f"if comm.rank == 0: {REDUCE}")], "inside an `if`")},
     "broadcast_weights": {"on rank 0 only": ([(SEND, f"if comm.rank == 0: {SEND}")], "inside an `if`")},
     "weighted_mean": {
-        "no samples, no call": ([(SUM, f"if n_samples == 0: return gradient\n    {SUM}")], "inside an `if`")
+        "no samples, no call": ([(WEIGH, f"if n_samples == 0: return gradient\n    {WEIGH}")], "inside an `if`")
     },
     "train_epoch": {"averaged on rank 0 only": ([(AVERAGE, f"if comm.rank == 0: {AVERAGE}")], "inside an `if`")},
     "average_in_one_message": {"sent by rank 0 only": ([(FLAT, f"if comm.rank == 0: {FLAT}")], "inside an `if`")},
