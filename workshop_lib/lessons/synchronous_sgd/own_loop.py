@@ -23,7 +23,8 @@ Batch = tuple[torch.Tensor, torch.Tensor]  # images and labels
 
 def written(function: Callable) -> Callable:
     """The learner's function. While it is still a stub, say so and return the notebook's solution."""
-    return own_or_library(function, Solution("02_synchronous_sgd", function.__name__).load())
+    solution = Solution("02_synchronous_sgd", function.__name__).load()
+    return own_or_library(function, solution) or solution
 
 
 def show_threes(**gradients: np.ndarray) -> None:
