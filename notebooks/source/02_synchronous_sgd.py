@@ -2,11 +2,11 @@
 # # Synchronous SGD
 #
 # Two ranks hold the same network, and each has half of the data. They train for an hour, and at the end their weights are
-# identical, down to the last bit. And in every step, apart from rounding, they did what one process with all the data would
-# have done. What did the ranks tell each other?
+# identical, down to the last bit. Apart from rounding, every step was the one that a single process with all the data would have
+# taken. What did the ranks tell each other?
 #
-# **You will** write the three functions that make this work, train a network on MNIST to 99 % with them, and check them
-# against the library bit by bit. Then you'll see where the time in a step goes, and how a mean can be silently wrong.
+# **You will** write the functions that make this work, train a network on MNIST to 99 % with them, and check them against the
+# library bit by bit.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. If `%%ranks` is new to you,
 # begin with [00_start_here](00_start_here.ipynb); [01_mpi_basics](01_mpi_basics.ipynb) explains `Allreduce` and `Bcast`.
@@ -16,12 +16,10 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from workshop_lib import ranks
-from workshop_lib.lessons.synchronous_sgd import figures as step_figures
+from workshop_lib import TrainOptions, predict, profile, ranks
+from workshop_lib.lessons.synchronous_sgd import figures
 from workshop_lib.lessons.synchronous_sgd import judge as check
-from workshop_lib.notebook import profile
-from workshop_lib.notebook.prediction import predict
-from workshop_lib.training.options import TrainOptions
+from workshop_lib.lessons.synchronous_sgd.own_loop import written
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -31,21 +29,12 @@ team
 # ## One batch, in parts
 #
 # *Stochastic gradient descent*, SGD, takes a *batch* of samples, computes the gradient of their mean loss, multiplies it by a
-# *learning rate*, and subtracts the result from the weights. Suppose each of $N$ ranks holds $B$ samples. The mean over all
-# $N B$ samples is the mean of the ranks' own means, and the gradient of a mean is the mean of the gradients:
-#
-# $$\underbrace{\nabla \frac{1}{NB} \sum_{i=1}^{NB} \ell_i}_{\text{gradient of the global batch}} \;=\;
-# \underbrace{\frac{1}{N} \sum_{r=0}^{N-1}}_{\text{mean over ranks}} \;
-# \underbrace{\nabla \frac{1}{B} \sum_{i \,\in\, \text{rank } r} \ell_i}_{\text{what rank } r \text{ computes}}$$
-#
-# Here $\ell_i$ is the loss of sample $i$. So each rank computes the gradient of its own part, its *shard*, and the mean of
-# these is the gradient of the *global batch*. Is it really, in floating point? Try it with 128 images.
+# *learning rate*, and subtracts the result from the weights. What if each rank has a batch of its own? Here each rank looks at
+# 16 images, with a network of a single layer. The pictures show how the weights for the digit 3 should change.
 
 # %%
 # %%ranks
 import hashlib
-from contextlib import suppress
-from functools import partial
 
 import numpy as np
 import torch
@@ -53,6 +42,7 @@ from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.data import mnist, shard
+from workshop_lib.lessons.synchronous_sgd.own_loop import WatchedLoop, accuracy, show_threes
 from workshop_lib.models import torch_cnn
 from workshop_lib.training import schedules
 
@@ -61,14 +51,39 @@ comm = MPI.COMM_WORLD
 train, test = mnist.load("train"), mnist.load("test", None, comm.rank, comm.size)
 
 
+def mean_over_ranks(array):
+    total = np.empty_like(array)
+    comm.Allreduce(array, total)
+    return total / comm.size
+
+
+# %%
+# %%ranks
+own = np.arange(16) + 16 * comm.rank  # this rank's images
+pixels = torch.tensor(train.images[own]).float().flatten(1) / 255
+layer = torch.zeros(784, 10, requires_grad=True)
+cross_entropy(pixels @ layer, torch.tensor(train.labels[own]).long()).backward()
+show_threes(my_gradient=layer.grad.numpy(), our_mean=mean_over_ranks(layer.grad.numpy()))
+
+# %% [markdown]
+# Each rank saw other images, so each has another gradient. Their mean is the same on all ranks, and it's sharper, because it
+# knows more 3s. If each of $N$ ranks holds $B$ samples, it's exactly the gradient of all $N B$ samples, the *global batch*:
+#
+# $$\underbrace{\nabla \frac{1}{NB} \sum_{i=1}^{NB} \ell_i}_{\text{gradient of the global batch}} \;=\;
+# \underbrace{\frac{1}{N} \sum_{r=0}^{N-1}}_{\text{mean over ranks}} \;
+# \underbrace{\nabla \frac{1}{B} \sum_{i \,\in\, \text{rank } r} \ell_i}_{\text{what rank } r \text{ computes}}$$
+#
+# Here $\ell_i$ is the loss of sample $i$, and a rank's part of the batch is its *shard*. Does the equation hold in floating point?
+
+
+# %%
+# %%ranks
 def batch(indices):
     """These training images, ready for the network, and their labels."""
     images = torch_cnn.normalize(torch.tensor(train.images[indices]))
     return images, torch.tensor(train.labels[indices]).long()
 
 
-# %%
-# %%ranks
 def gradient(model, images, labels):
     """The gradient of the mean loss, all parameters in one flat array."""
     model.zero_grad()
@@ -77,30 +92,28 @@ def gradient(model, images, labels):
 
 
 model = torch_cnn.build(seed=1)
-start, stop = shard.shard_bounds(128, comm.rank, comm.size)
-mine = gradient(model, *batch(np.arange(start, stop)))
-mean = comm.allreduce(mine) / comm.size
+own = np.array_split(np.arange(128), comm.size)[comm.rank]
+mean = mean_over_ranks(gradient(model, *batch(own)))
 whole = gradient(model, *batch(np.arange(128)))
-print(f"samples {start} to {stop - 1}: the norm of my gradient is {np.linalg.norm(mine):.4f}")
-print(f"mean over ranks {np.linalg.norm(mean):.4f}, global batch {np.linalg.norm(whole):.4f}")
-print(f"largest relative difference between the two: {np.abs(mean - whole).max() / np.abs(whole).max():.1e}")
+print(f"largest relative difference: {np.abs(mean - whole).max() / np.abs(whole).max():.1e}")
 
 # %% [markdown]
-# The shards' gradients differ, but their mean is the gradient of the global batch. What's left is rounding: float32 has about
-# seven digits, and the two sums were taken in a different order.
+# What's left is rounding, because float32 has about seven digits, and the two sums were taken in a different order.
 #
-# Some older slides say that the ranks "average loss and gradients each epoch". Taken literally, that lets the ranks go their
-# own ways for a whole epoch, and that's a different algorithm. (The one that averages the *weights* now and then is called
-# *local SGD*.) In this workshop, and in DDP and Horovod, the ranks average **gradients, in every step**. They average losses
-# only to print them.
+# In this workshop, as in DDP and Horovod, the ranks average **gradients, in every step**. They average losses only to print
+# them. (An algorithm that averages the *weights* now and then is called *local SGD*.)
 #
-# *Try it:* let all ranks hold the same samples, with `start, stop = 0, 64`. It's still a mean, but of which batch?
-#
+# *Try it:* let all ranks hold the same 64 samples. Of which batch do you get the gradient then?
+
+# %%
+# %%ranks
+# Your code here runs on every rank.
+
+# %% [markdown]
 # ## Exercise 1 (normal): average the gradients
 #
-# With this function, many ranks train as one. Every rank calls it with its own model, right after its own `backward()`.
-# Afterwards each parameter's `p.grad` must be the mean over all ranks. mpi4py wants NumPy arrays, and you get one from a CPU
-# tensor with `tensor.numpy()`.
+# With this function, many ranks train as one. Every rank calls it right after its own `backward()`. Afterwards each parameter's
+# `p.grad` must be the mean over all ranks. mpi4py wants NumPy arrays, and you get one from a CPU tensor with `tensor.numpy()`.
 #
 # <details><summary>Hint 1: which call?</summary>
 #
@@ -142,8 +155,7 @@ check.average_gradients(average_gradients)
 #
 # ## Exercise 2 (warm-up): the training loop
 #
-# Now write the loop that uses it: one pass over the batches of this rank. It's the loop of any PyTorch script, with one extra
-# line. `batches` yields `(images, labels)`; the loss is `cross_entropy(model(images), labels)`; `average(model, comm)` will be
+# Now write the loop that uses it. It's the loop of any PyTorch script, with one extra line. `batches` yields `(images, labels)`; the loss is `cross_entropy(model(images), labels)`; `average(model, comm)` will be
 # your function. `schedule.step()` sets the learning rate of the next step, so it comes last.
 #
 # <details><summary>Hint 1: the order</summary>
@@ -184,16 +196,14 @@ def train_epoch(model, optimizer, schedule, batches, average, comm):
 check.train_epoch(train_epoch)
 
 # %% [markdown]
-# *Break it:* average after the step instead of before it. Would you notice from the loss?
-#
 # ## Equal, to the last bit
 #
 # Let the ranks train for a few steps. Each takes its own shard of every global batch, so nothing but your averaging keeps
 # their weights equal. To compare weights we use a *digest*, a checksum of all their bytes. Flip a single bit and it almost
-# certainly changes. (While an exercise is open, the ranks skip the training.)
+# certainly changes. (As long as you haven't written a function, `written` uses the solution in its place.)
 
 # %%
-team.push(average_gradients=average_gradients, train_epoch=train_epoch, steps=sizes.steps)
+team.push(average_gradients=written(average_gradients), train_epoch=written(train_epoch), steps=sizes.steps)
 
 
 # %%
@@ -204,15 +214,6 @@ def batches(samples, epoch):
         yield batch(indices)
 
 
-def recipe(model, samples, epochs, peak_lr=0.1):
-    """SGD with momentum, and a learning rate that rises for half an epoch and then falls."""
-    per_epoch = shard.steps_per_epoch(samples, 64, comm.size)
-    plan = {"total_steps": epochs * per_epoch, "warmup_steps": round(per_epoch / 2), "decay": "linear"}
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=True, fused=True)
-    rate = partial(schedules.lr_at, peak_lr=peak_lr, **plan)
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-
-
 def weights(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
 
@@ -221,13 +222,11 @@ def digest(model):
     return hashlib.sha256(weights(model).tobytes()).hexdigest()
 
 
-# %%
-# %%ranks
 def short_run(model, average):
-    """A few steps with your loop, from wherever `model` is."""
-    samples = 64 * comm.size * steps
-    with suppress(NotImplementedError):  # while an exercise is open
-        train_epoch(model, *recipe(model, samples, 1, peak_lr=0.03), batches(samples, 1), average, comm)
+    """A few steps with your loop and a constant learning rate, from wherever `model` is."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1)
+    train_epoch(model, optimizer, schedule, batches(64 * comm.size * steps, epoch=1), average, comm)
     images, labels = batch(np.arange(1000))
     print(f"loss {cross_entropy(model(images), labels):.3f}, digest of the weights {digest(model)[:12]}")
 
@@ -235,7 +234,7 @@ def short_run(model, average):
 short_run(torch_cnn.build(seed=1), average_gradients)
 
 # %% [markdown]
-# Same start, same steps: same digest. Now once more, but nobody averages anything.
+# The ranks had the same start and took the same steps, so they have the same digest. Now once more, but nobody averages anything.
 
 # %%
 # %%ranks
@@ -244,7 +243,7 @@ short_run(torch_cnn.build(seed=1), average=lambda model, comm: None)
 # %% [markdown]
 # The losses still look fine. Each rank is training its own network on its own part of the data, and the loss gives no hint
 # that anything is wrong. Only the digests give it away. This happens to real scripts, when a framework silently leaves the
-# averaging out. So compare the weights at least once. The library does so at the end of every run.
+# averaging out, so compare the weights at least once.
 #
 # ## The same start
 #
@@ -271,17 +270,15 @@ short_run(model, average_gradients)
 after = apart(model)
 
 # %%
-shares = 100 * np.array(team.pull("after")[1:]) / np.array(team.pull("before")[1:])
-guess.compare(np.median(shares), spread=(shares.min(), shares.max()))
+guess.compare(100 * np.array(team.pull("after")[1:]) / np.array(team.pull("before")[1:]))
 
 # %% [markdown]
-# With averaged gradients every rank takes the *same* step, so the distance between the ranks stays the same. The loss may even
-# fall. But each step is the mean of gradients taken at different weights, and that isn't the gradient of any of these
-# networks.
+# With averaged gradients every rank takes the *same* step, so the distance between the ranks stays the same. But the mean of
+# gradients taken at different weights isn't the gradient of any of these networks.
 #
 # ## Exercise 3 (warm-up): the same start
 #
-# So training begins with a *broadcast*: rank 0 sends its weights to everyone. Afterwards all ranks must hold exactly these
+# Training has to begin with a *broadcast*: rank 0 sends its weights to everyone. Afterwards all ranks must hold exactly these
 # weights, to the last bit. You only have to send the parameters, since this network has nothing else.
 #
 # <details><summary>Hint 1: which call?</summary>
@@ -319,71 +316,13 @@ def broadcast_weights(model, comm):
 check.broadcast_weights(broadcast_weights)
 
 # %% [markdown]
-# *Break it:* "rank 0 already has its weights, so it can skip the call." Put `if comm.rank != 0:` in front of your `Bcast`
-# and read what the check says.
+# *Break it:* rank 0 already has its weights. Put `if comm.rank != 0:` in front of your `Bcast` and read what the check says.
 #
-# ## MNIST to 99 %, with what you wrote
+# ## Exercise 4 (normal): one message instead of six
 #
-# That's all there is to *synchronous SGD*: the same start, different shards, and averaged gradients in every step. It's
-# called synchronous because no rank updates its weights before all of them have computed their gradients. Now train for real.
-# `WatchedLoop` passes your loop its batches one by one. So it can draw how the loss falls, and end the loop when you press
-# *Stop*. The strip under the curves shows how each rank spent its most recent steps.
-
-# %%
-team.push(broadcast_weights=broadcast_weights, epochs=sizes.epochs, samples=sizes.train_samples or 60_000)
-
-# %%
-guess = predict("What share of the time will the ranks spend in Allreduce, waiting included?", 0, 100, unit="%")
-guess
-
-# %%
-# %%ranks --timeout 600
-from workshop_lib.lessons.synchronous_sgd.own_loop import WatchedLoop
-
-model = torch_cnn.build(seed=1 + comm.rank)  # every rank begins somewhere else
-with suppress(NotImplementedError):
-    broadcast_weights(model, comm)
-    optimizer, schedule = recipe(model, samples, epochs)
-    watched = WatchedLoop(model, optimizer, comm, epochs, shard.steps_per_epoch(samples, 64, comm.size))
-    average = watched.average(average_gradients)
-    for epoch in watched.epochs():
-        train_epoch(model, optimizer, schedule, watched.batches(batches(samples, epoch)), average, comm)
-        with torch.no_grad():
-            answers = model(torch_cnn.normalize(torch.tensor(test.images))).argmax(dim=1).numpy()
-        right = comm.allreduce(int((answers == test.labels).sum()))
-        watched.tested(right / test.total)
-mine = digest(model)
-
-# %% [markdown]
-# Now the library does the same. Whatever averages the gradients is called a *backend* there; `mpi` is what you've just
-# written.
-
-# %%
-options = TrainOptions(backend="mpi", epochs=sizes.epochs, train_samples=sizes.train_samples)
-record = team.train(options, timeout=5 * sizes.timeout_s)
-
-# %%
-shares = [100 * epoch["communication_s"] / epoch["seconds"] for epoch in record["epochs"]]
-guess.compare(shares)  # the median and the spread of the epochs
-
-# %%
-print("test accuracy:", [f"{epoch['test_accuracy']:.2%}" for epoch in record["epochs"]])
-print("the library's weights:", [digest[:12] for digest in record["weights_sha256"]])
-print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
-
-# %% [markdown]
-# With your three functions in place, all of these digests are equal: you've done, bit for bit, what the library does. (With
-# more than two ranks the last bits may differ, because MPI may add up six small messages in a different order than one large
-# one. With the function from the next exercise they're equal again.)
-#
-# ## Deeper: one message instead of six
-#
-# Your function sends one message per parameter, and each of them pays the latency. The library copies all gradients into one
-# *flat buffer* and sends that. DDP and Horovod do the same, in pieces of tens of megabytes.
-#
-# ### Exercise 4 (normal): the flat buffer
-#
-# `average_in_one_message` does what `average_gradients` does. The check counts the messages: there may only be one.
+# Your function sends one message per parameter, and each message pays the latency. DDP and Horovod copy gradients into a *flat
+# buffer* of tens of megabytes and send that. `average_in_one_message` does what `average_gradients` does, but the check allows it
+# only one message.
 #
 # <details><summary>Hint 1: getting there</summary>
 #
@@ -422,13 +361,63 @@ def average_in_one_message(model, comm):
 check.average_in_one_message(average_in_one_message)
 
 # %% [markdown]
-# *Beat it:* use this function in the training to 99 %. Does the digest stay the same, and is an epoch faster? Then send half
-# the bytes, as `float16`, and see what that costs in accuracy.
+# ## MNIST to 99 %, with what you wrote
+#
+# That's all there is to *synchronous SGD*: the same start, different shards, and averaged gradients in every step. It's
+# called synchronous because no rank updates its weights before all of them have computed their gradients. Now train for real,
+# with a learning rate that rises for half an epoch and then falls. `WatchedLoop` draws what your loop does, and ends it when you
+# press *Stop*.
+
+# %%
+team.push(broadcast_weights=written(broadcast_weights), average_in_one_message=written(average_in_one_message))
+team.push(epochs=sizes.epochs, samples=sizes.train_samples or 60_000)
+
+# %%
+guess = predict("What share of the time will the ranks spend in Allreduce, waiting included?", 0, 100, unit="%")
+guess
+
+# %%
+# %%ranks --timeout 600
+model = torch_cnn.build(seed=1 + comm.rank)  # every rank begins somewhere else
+broadcast_weights(model, comm)
+
+per_epoch = shard.steps_per_epoch(samples, 64, comm.size)
+plan = {"total_steps": epochs * per_epoch, "warmup_steps": round(per_epoch / 2), "decay": "linear"}
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=True, fused=True)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedules.lr_at(step, peak_lr=0.1, **plan))
+
+watched = WatchedLoop(model, optimizer, comm, epochs, per_epoch)
+average = watched.average(average_in_one_message)
+for epoch in watched.epochs():
+    train_epoch(model, optimizer, schedule, watched.batches(batches(samples, epoch)), average, comm)
+    watched.tested(accuracy(model, test, comm))
+mine = digest(model)
+
+# %% [markdown]
+# Now the library does the same. Its `mpi` *backend* is what you've just written.
+
+# %%
+options = TrainOptions(backend="mpi", epochs=sizes.epochs, train_samples=sizes.train_samples)
+record = team.train(options, timeout=5 * sizes.timeout_s)
+
+# %%
+guess.compare(100 * epoch["communication_s"] / epoch["seconds"] for epoch in record["epochs"])
+
+# %%
+print("test accuracy:", [f"{epoch['test_accuracy']:.2%}" for epoch in record["epochs"]])
+print("the library's weights:", [digest[:12] for digest in record["weights_sha256"]])
+print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
+
+# %% [markdown]
+# All of these digests are equal: you've done, bit for bit, what the library does. (With `average_gradients` and more than two
+# ranks, the last bits could differ, because MPI may add up six small messages in a different order than one large one.)
+#
+# *Beat it:* send half of the bytes, as `float16`, and see what that costs in accuracy.
 #
 # ## Deeper: where the time goes
 #
 # A rank that reaches the `Allreduce` early has to wait for the others. To separate waiting from sending, the next cell puts a
-# `Barrier` in front of it. The `Barrier` returns once the last rank has arrived. `rows` says how many samples each rank has.
+# `Barrier` in front of it. `rows` says how many samples each rank has.
 
 # %%
 # %%ranks
@@ -451,23 +440,14 @@ def timed_steps(rows, steps):
     return 1000 * np.array(spent[1:])  # without the first, which warms up
 
 
-rows = [64] * comm.size
-even_ms = timed_steps(rows, steps)
-
+even_ms = timed_steps([64] * comm.size, steps)
 
 # %%
-def of_ranks(spent_ms):
-    """What each rank spends a step on: the median over the steps."""
-    kinds = ("computing", "waiting", "Allreduce")
-    return [dict(zip(kinds, np.median(rank_ms, axis=0), strict=True)) for rank_ms in spent_ms]
-
-
-even = of_ranks(team.pull("even_ms"))
-step_figures.step_times({"64 samples on every rank": even})
+even_ms = team.pull("even_ms")
+figures.step_times({"64 samples on every rank": figures.medians(even_ms)})
 
 # %% [markdown]
-# *Computing* is what a single process would have to do as well; the rest is the price of working together. Even with the same
-# number of samples, no two ranks are equally fast in every step, so somebody always waits a little.
+# Even with the same number of samples, no two ranks are equally fast in every step, so somebody always waits a little.
 #
 # Now give the last rank three times as many samples.
 
@@ -477,41 +457,36 @@ guess
 
 # %%
 # %%ranks
-rows = [64] * (comm.size - 1) + [3 * 64]
-uneven_ms = timed_steps(rows, steps)
+uneven_ms = timed_steps([64] * (comm.size - 1) + [192], steps)
 
 # %%
 uneven_ms = team.pull("uneven_ms")
-step_figures.step_times({"64 samples on every rank": even, "192 samples on the last rank": of_ranks(uneven_ms)})
+figures.step_times({"64 samples on every rank": figures.medians(even_ms), "192 on the last": figures.medians(uneven_ms)})
 
 # %%
-shares = 100 * uneven_ms[0][:, 1] / uneven_ms[0].sum(axis=1)
-guess.compare(np.median(shares), spread=tuple(np.percentile(shares, [10, 90])))
+guess.compare(100 * uneven_ms[0][:, 1] / uneven_ms[0].sum(axis=1))
 
 # %% [markdown]
-# If computing time were strictly proportional to the number of samples, rank 0 would wait for nearly two thirds of a step. The
-# slowest rank sets the pace. In practice a rank may be slow because of another job on its cores, a slow disk, or a hot GPU.
-# And without the `Barrier` the waiting would hide inside `Allreduce`, where it looks like a slow network.
-#
-# *Try it:* make the rows equal, but let one rank `time.sleep(0.01)` before it computes.
+# The slowest rank sets the pace. In practice a rank may be slow because of another job on its cores, a slow disk, or a hot GPU.
+# Without the `Barrier`, the waiting would hide inside `Allreduce`, where it looks like a slow network.
 #
 # ## Deeper: unequal shards
 #
-# An imbalance has a second effect, and this one is silent. With 64 samples on one rank and 192 on another, the mean over
-# *ranks* isn't the mean over *samples*: a sample in the small shard counts three times as much as one in the large shard.
+# With 64 samples on rank 0 and 192 on every other rank, the mean over *ranks* isn't the mean over *samples*: a sample in the small
+# shard counts three times as much as one in a large shard.
 
 # %%
 # %%ranks
 model = torch_cnn.build(seed=1)
-first = sum(rows[: comm.rank])
-own = gradient(model, *batch(np.arange(first, first + rows[comm.rank])))
-whole = gradient(model, *batch(np.arange(sum(rows))))
-plain = comm.allreduce(own) / comm.size
-if comm.rank == 0:
-    print(f"the plain mean over ranks is off by {np.linalg.norm(plain - whole) / np.linalg.norm(whole):.1%}")
+own = np.arange(64) if comm.rank == 0 else np.arange(192 * comm.rank - 128, 192 * comm.rank + 64)
+plain = mean_over_ranks(gradient(model, *batch(own)))
+whole = gradient(model, *batch(np.arange(64 + 192 * (comm.size - 1))))
+print(f"the plain mean over ranks is off by {np.linalg.norm(plain - whole) / np.linalg.norm(whole):.1%}")
 
 # %% [markdown]
-# This happens in practice in the last step of an epoch, when the samples that are left don't divide evenly.
+# This happens in the last step of an epoch, when the samples that are left don't divide evenly. It also happens with language
+# models, where batches hold different numbers of *tokens*. Until October 2024, a widely used trainer that added up the gradients of
+# several small batches averaged their mean losses, and so gave the tokens of short batches too much weight.
 #
 # ### Exercise 5 (warm-up): the mean over samples
 #
@@ -525,7 +500,7 @@ if comm.rank == 0:
 #
 # </details><details><summary>Hint 2</summary>
 #
-# `comm.allreduce(x)`, in lower case, returns the sum over all ranks of a number or of an array. You need it twice.
+# `comm.Allreduce(array, total)` adds up arrays. For a single number, `comm.allreduce(x)`, in lower case, returns the sum.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -538,7 +513,9 @@ if comm.rank == 0:
 def weighted_mean(gradient, n_samples, comm):
     """A new array, on every rank: the mean of the ranks' gradients, each weighted by its number of samples."""
     # <solution>
-    total = comm.allreduce(gradient * n_samples)
+    weighted = gradient * n_samples
+    total = np.empty_like(weighted)
+    comm.Allreduce(weighted, total)
     return total / comm.allreduce(n_samples)
     # <stub>
     # raise NotImplementedError("your code here")
@@ -550,14 +527,13 @@ def weighted_mean(gradient, n_samples, comm):
 check.weighted_mean(weighted_mean)
 
 # %% [markdown]
-# *Beat it:* do without the second allreduce. The size of the global batch is known before the step, so let each rank divide
-# the *sum* of its losses by that size. Then the gradients only have to be added up. That's how the library does it.
+# *Beat it:* do without the second allreduce. If the size of the global batch is known before the step, each rank can divide the
+# *sum* of its losses by that size, and the gradients only have to be added up.
 #
 # ## Deeper: what batch normalization changes
 #
-# The formula at the top needs a loss $\ell_i$ that depends on sample $i$ alone. *Batch normalization* breaks that: it
-# subtracts the mean of the batch and divides by its standard deviation, so every sample depends on all the others in its
-# batch. Each rank then normalizes with the statistics of its own samples, not those of the global batch:
+# The formula at the top needs a loss $\ell_i$ that depends on sample $i$ alone. *Batch normalization* breaks that, because it
+# subtracts the mean of the batch and divides by its standard deviation. Each rank does so with the statistics of its own samples:
 
 
 # %%
@@ -568,54 +544,33 @@ def normalized_gradient(images, labels):
     return gradient(torch.nn.Sequential(*layers), images, labels)
 
 
-mean = comm.allreduce(normalized_gradient(*batch(np.arange(start, stop)))) / comm.size
+own = np.array_split(np.arange(128), comm.size)[comm.rank]
+mean = mean_over_ranks(normalized_gradient(*batch(own)))
 whole = normalized_gradient(*batch(np.arange(128)))
-if comm.rank == 0:
-    print(f"the mean over ranks is off by {np.linalg.norm(mean - whole) / np.linalg.norm(whole):.1%}")
+print(f"the mean over ranks is off by {np.linalg.norm(mean - whole) / np.linalg.norm(whole):.1%}")
 
 # %% [markdown]
-# So N ranks with 64 samples each don't train like one process with 64 N. That's often fine, and sometimes better: many recipes
-# are tuned for statistics of 32 or 64 samples. But with only a few samples per rank, the statistics get noisy. Then use
-# `SyncBatchNorm`, which shares them at the price of extra messages for each such layer, or a layer that looks at only one
-# sample at a time, such as `GroupNorm` or `LayerNorm`. The running means that batch normalization keeps for testing aren't
-# parameters. Your `average_gradients` leaves them alone, so they end up different on every rank. DDP broadcasts rank 0's
-# running means before each forward pass.
-#
-# ## Deeper: larger batches need fewer messages
-#
-# A step's messages add up to the size of the network, no matter how large the batch is. So for the same number of samples, a
-# larger batch per rank means fewer steps and fewer messages.
-
-# %%
-samples = sizes.sweep_samples or 60_000
-for batch_size in (64, 256):
-    options = TrainOptions(backend="mpi", epochs=2, batch_size=batch_size, train_samples=samples)
-    last = team.train(options, timeout=sizes.timeout_s, show=False)["epochs"][-1]
-    print(f"batch {batch_size} per rank: {last['samples_per_s']:,.0f} samples/s, {last['test_accuracy']:.2%} right")
-
-# %% [markdown]
-# Look at both numbers. (Each comes from a single run, so a small difference in speed may be chance.) Larger batches aren't
-# free: an epoch has fewer steps, so here the network learns less in the same number of epochs.
-# [07_large_batch](07_large_batch.ipynb) shows what you can do about that. *Try it:* add `lr_scaling="linear"` to the options.
+# That's often fine, but with only a few samples per rank the statistics get noisy. Then use `SyncBatchNorm`, which shares them at
+# the price of extra messages, or a layer that looks at only one sample at a time, such as `GroupNorm` or `LayerNorm`. The running
+# means that batch normalization keeps for testing aren't parameters, so your functions leave them different on every rank. DDP
+# broadcasts rank 0's running means before each forward pass.
 #
 # ## Take it home
 #
-# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script. With
-# [mnist_data.py](scripts/mnist_data.py) beside it, it needs nothing from this repository. It sends the gradients in one message, and rank 0 saves a checkpoint. Start it in a terminal with as
-# many processes as you like: `mpiexec -n 2 python -m mpi4py mpi_by_hand.py`.
+# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script. Start it in a terminal, with
+# [mnist_data.py](scripts/mnist_data.py) beside it: `mpiexec -n 2 python -m mpi4py mpi_by_hand.py`.
 #
 # ## Remember
 #
 # - The mean of the ranks' gradients is the gradient of the global batch. With unequal shards, weight by samples.
 # - Synchronous SGD means the same start, different shards, and averaged gradients in every step. That keeps
 #   the ranks identical.
-# - Check that they are. Training without averaging looks almost normal.
+# - Check that they are, because training without averaging looks almost normal.
 # - The slowest rank sets the pace; the others wait, and the waiting hides in `Allreduce`.
-# - A step sends the same messages, no matter how large its batch is. One large message is cheaper than six small ones.
+# - One large message is cheaper than six small ones.
 #
-# **Sources.** J. Chen et al., *Revisiting Distributed Synchronous SGD* (arXiv:1604.00981), for synchronous training and its
-# slowest workers. P. Goyal et al., *Accurate, Large Minibatch SGD* (arXiv:1706.02677), sections 2 and 3, for what to average
-# over, batch normalization and other pitfalls. S. Li et al., *PyTorch Distributed* (arXiv:2006.15704), for DDP.
+# **Sources.** Synchronous training: J. Chen et al. (arXiv:1604.00981). What to average over, and batch normalization: P. Goyal et
+# al. (arXiv:1706.02677). DDP: S. Li et al. (arXiv:2006.15704).
 
 # %%
 ranks.stop()

@@ -73,8 +73,8 @@ TASKS = [
     *_functions(
         "02_synchronous_sgd",
         "synchronous_sgd.judge",
-        "average_gradients train_epoch broadcast_weights",
-        "average_in_one_message weighted_mean",
+        "average_gradients train_epoch broadcast_weights average_in_one_message",
+        "weighted_mean",
     ),
     Task(DDP, "changes.py", "ddp.judge", "script"),
     *_functions(DDP, "ddp.judge", "my_ddp", "my_buckets accumulate shard_of"),

@@ -2,8 +2,10 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from matplotlib import pyplot
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.lessons.synchronous_sgd import own_loop
@@ -88,3 +90,33 @@ def test_stop_ends_the_epoch_and_the_run(asked):
         loop(model, optimizer, watched.batches(batches()), watched.average(lambda *_: None))
         watched.tested(0.5)
     assert epochs == [1] and watched.publisher.points[-1]["step"] == own_loop.STEPS_BETWEEN_STOP_CHECKS
+
+
+def test_a_stub_is_replaced_by_the_solution_and_an_answer_is_kept(capsys):
+    def average_gradients(model, comm):
+        raise NotImplementedError("your code here")
+
+    solution = own_loop.written(average_gradients)
+    assert capsys.readouterr().out.startswith("average_gradients isn't solved yet")
+    model, _ = network()
+    model(torch.ones(1, 5)).sum().backward()
+    alone = SimpleNamespace(size=2, Allreduce=lambda mine, total: np.copyto(total, 3 * mine))
+    solution(model, alone)
+    assert model.bias.grad.tolist() == [1.5] * 3
+
+
+def test_the_accuracy_counts_the_answers_of_all_ranks():
+    images = np.zeros((4, 28, 28), dtype=np.uint8)
+    always_0 = lambda images: torch.eye(1, 10).repeat(len(images), 1)  # noqa: E731
+    test = SimpleNamespace(images=images, labels=np.array([0, 0, 0, 7]), total=8)
+    two_ranks = SimpleNamespace(allreduce=lambda right: 2 * right)
+    assert own_loop.accuracy(always_0, test, two_ranks) == 0.75
+
+
+def test_the_picture_has_a_panel_for_each_gradient_with_its_column_of_the_3():
+    gradient = np.tile(np.arange(10.0), (784, 1))
+    own_loop.show_threes(my_gradient=gradient, our_mean=2 * gradient)
+    mine, ours = pyplot.gcf().axes
+    pyplot.close()
+    assert [mine.get_title(), ours.get_title()] == ["my gradient", "our mean"]
+    assert (mine.images[0].get_array() == 3).all() and (ours.images[0].get_array() == 6).all()

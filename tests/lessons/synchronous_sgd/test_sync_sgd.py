@@ -13,7 +13,7 @@ RANKS = 3  # with two, a swap with one partner is as good as an allreduce
 LOOP = "for p in model.parameters():"
 REDUCE = "comm.Allreduce(mine, total)"
 WRITE = "p.grad.copy_(torch.from_numpy(total / comm.size))"
-SUM = "total = comm.allreduce(gradient * n_samples)"
+WEIGH = "weighted = gradient * n_samples"
 AVERAGE, STEP, SCHEDULE = "average(model, comm)", "optimizer.step()", "schedule.step()"
 FLAT = "comm.Allreduce(flat.numpy(), total.numpy())"
 PUT_BACK = "p.grad.copy_(piece.view(p.shape))"
@@ -98,7 +98,7 @@ WRONG = {
     },
     "weighted_mean": {
         "in place": (
-            [(SUM, "gradient *= n_samples; total = comm.allreduce(gradient)")],
+            [(WEIGH, "gradient *= n_samples; weighted = gradient")],
             "`a + b` is a new array, and `a += b` changes `a`",
         ),
         "nothing returned": ([("return ", "")], "rank 0 returned nothing. It should `return` an array of 6: the mean"),
@@ -125,7 +125,7 @@ NEVER_ENDS = {
     "average_gradients": {"on rank 0 only": ([(REDUCE, f"if comm.rank == 0: {REDUCE}")], "inside an `if`")},
     "broadcast_weights": {"on rank 0 only": ([(check.SEND, f"if comm.rank == 0: {check.SEND}")], "inside an `if`")},
     "weighted_mean": {
-        "no samples, no call": ([(SUM, f"if n_samples == 0: return gradient\n    {SUM}")], "inside an `if`")
+        "no samples, no call": ([(WEIGH, f"if n_samples == 0: return gradient\n    {WEIGH}")], "inside an `if`")
     },
     "train_epoch": {"averaged on rank 0 only": ([(AVERAGE, f"if comm.rank == 0: {AVERAGE}")], "inside an `if`")},
     "average_in_one_message": {"sent by rank 0 only": ([(FLAT, f"if comm.rank == 0: {FLAT}")], "inside an `if`")},

@@ -181,6 +181,7 @@ def play_weighted(weighted_mean: Callable, comm) -> Iterator[tuple]:
 
 
 WEIGHED = "gradient * n_samples"
+ADD_UP = "comm.Allreduce(weighted, total)"
 DIVIDE = "total / comm.allreduce(n_samples)"
 _WEIGH = "Weigh each gradient by its number of samples."
 weighted_mean = played(
@@ -193,7 +194,7 @@ weighted_mean = played(
         Edit("That is the sum over all samples: divide by their number.", (DIVIDE, "total")),
         Edit("Divide by the number of all samples, not of ranks.", (DIVIDE, "total / comm.size")),
         Edit("You divided by this rank's count: add up counts.", (DIVIDE, "total / max(1, n_samples)")),
-        Edit("That is this rank's part of the mean: add up all parts.", (f"comm.allreduce({WEIGHED})", WEIGHED)),
+        Edit("That is this rank's part of the mean: add up all parts.", (ADD_UP, "total = weighted")),
         Edit("Each rank returned its own gradient: add up those of all ranks.", (DIVIDE, "gradient.copy()")),
         Edit("You divided the mean over samples once more, by the number of ranks.", (DIVIDE, f"{DIVIDE} / comm.size")),
     ],
