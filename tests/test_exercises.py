@@ -33,6 +33,18 @@ def solve(kernel_of, notebook, only_core=False):
             learner.keep(Check(name, True))
 
 
+def core_of(notebook):
+    return sum(place.is_core for place in exercises.by_notebook()[notebook].values())
+
+
+ON_PATH = sum(len(names) for notebook, names in exercises.by_notebook().items() if exercises.is_on_core_path(notebook))
+
+
+def here(notebook, solved):
+    """How `standing` counts the exercises of a notebook."""
+    return f"{solved} of {len(exercises.by_notebook()[notebook])} here"
+
+
 def test_each_cell_to_be_written_has_its_exercise_and_an_assessment_names_the_same():
     found = exercises.by_notebook()
     assert list(found) == [source.stem for source in generate.sources()]
@@ -46,26 +58,30 @@ def test_each_cell_to_be_written_has_its_exercise_and_an_assessment_names_the_sa
 
 def test_where_one_stands_names_the_next_notebook_once_the_core_here_is_solved(kernel_of):
     kernel_of("00_start_here")
-    assert exercises.standing("00_start_here") == "0 of 2 here, 0 of 24 on the core path"
+    first, second = core_of("00_start_here"), core_of("01_mpi_basics")
+    assert exercises.standing("00_start_here") == f"{here('00_start_here', 0)}, 0 of {ON_PATH} on the core path"
     solve(kernel_of, "00_start_here")
     solve(kernel_of, "01_mpi_basics", only_core=True)
-    assert exercises.standing("00_start_here") == "2 of 2 here, 5 of 24 on the core path, next: 02"
-    assert exercises.standing("01_mpi_basics") == "3 of 5 here, 5 of 24 on the core path, next: 02"
-    assert exercises.standing("02_synchronous_sgd") == "0 of 5 here, 5 of 24 on the core path"
+    so_far = f"{first + second} of {ON_PATH} on the core path"
+    assert exercises.standing("00_start_here") == f"{here('00_start_here', first)}, {so_far}, next: 02"
+    assert exercises.standing("01_mpi_basics") == f"{here('01_mpi_basics', second)}, {so_far}, next: 02"
+    assert exercises.standing("02_synchronous_sgd") == f"{here('02_synchronous_sgd', 0)}, {so_far}"
     for name in filter(exercises.is_on_core_path, exercises.by_notebook()):
         solve(kernel_of, name)
-    assert exercises.standing("08_scaling_curves") == "2 of 2 here, 24 of 24 on the core path"
+    last = len(exercises.by_notebook()["08_scaling_curves"])
+    everything = f"{ON_PATH} of {ON_PATH} on the core path"
+    assert exercises.standing("08_scaling_curves") == f"{here('08_scaling_curves', last)}, {everything}"
     assert exercises.standing("my_copy") == ""
 
 
 def test_every_kind_of_check_is_kept_and_says_where_one_stands(kernel_of, tmp_path):
     kernel_of("05_ddp")
     assert clinic.diagnoses(clinic.RUNS | {"A": "one rank is slow"}).standing == ""
-    assert repr(clinic.diagnoses(clinic.RUNS)).endswith("\n1 of 6 here, 1 of 24 on the core path")
+    assert repr(clinic.diagnoses(clinic.RUNS)).endswith(f"\n{here('05_ddp', 1)}, 1 of {ON_PATH} on the core path")
     kernel_of("07_large_batch")
-    assert "1 of 4 here" in repr(recipe_clinic.diagnoses(recipe_clinic.RUNS))
+    assert here("07_large_batch", 1) in repr(recipe_clinic.diagnoses(recipe_clinic.RUNS))
     kernel_of("10_compute_nodes")
-    assert "1 of 2 here" in repr(judge_job_script.job(SCRIPTS / "job.sh"))
+    assert here("10_compute_nodes", 1) in repr(judge_job_script.job(SCRIPTS / "job.sh"))
     kept = [(event["notebook"], event["exercise"], event["passed"]) for event in learner.kept()]
     assert kept == [
         ("05_ddp", "diagnoses", False),
@@ -91,6 +107,6 @@ def test_what_was_kept_among_the_notebooks_still_counts(tmp_path, monkeypatch):
     lines = [json.dumps(event) + "\n" for event in (old, script)]
     (tmp_path / "notebooks" / "progress.jsonl").write_text("".join(lines))
     learner.keep(Check("my_part", True))
-    assert exercises.standing("00_start_here").startswith("2 of 2 here, 3 of 24")
+    assert exercises.standing("00_start_here").startswith(f"{here('00_start_here', 2)}, 3 of {ON_PATH}")
     assert [path.name for path in (tmp_path / "notebooks").iterdir()] == ["progress.jsonl"]
     assert (tmp_path / "progress" / "progress.jsonl").is_file()

@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "judge": TRAINING | {"ranks", "judge"},
     "notebook": TRAINING | {"ranks", "results", "judge", "notebook"},
     "cli": CORE,
-    "lessons": CORE | {"lessons"},
+    "lessons": CORE | {"lessons", "examine"},
     "examine": CORE,
 }
 OUTSIDE = ("lessons", "classroom", "examine", "maintain")  # the core never imports these

@@ -8,6 +8,8 @@ is for maintainers.
 
 import atexit
 import gc
+import importlib
+from typing import TYPE_CHECKING
 
 from workshop_lib import shadowing
 
@@ -20,3 +22,19 @@ gc.set_threshold(50_000, 10, 10)
 atexit.register(gc.freeze)
 
 __version__ = "0.1.0"
+
+# What notebooks import from here, besides `ranks`. It is loaded on first use, because most processes need none of it.
+if TYPE_CHECKING:
+    from workshop_lib.notebook import profile as profile
+    from workshop_lib.notebook.prediction import predict as predict
+    from workshop_lib.training.options import TrainOptions as TrainOptions
+else:
+
+    def __getattr__(name: str):
+        if name == "profile":
+            return importlib.import_module("workshop_lib.notebook.profile")
+        if name == "predict":
+            return importlib.import_module("workshop_lib.notebook.prediction").predict
+        if name == "TrainOptions":
+            return importlib.import_module("workshop_lib.training.options").TrainOptions
+        raise AttributeError(f"module 'workshop_lib' has no attribute {name!r}")

@@ -12,7 +12,7 @@ from workshop_lib import learner, paths
 
 SOURCES = paths.ROOT / "notebooks" / "source"
 NOTEBOOK = re.compile(r"\d\d[a-z]?_\w+")  # the name of a notebook of the workshop
-CORE_PATH = ("00", "01", "02", "05", "07", "08")
+CORE_PATH = ("00", "01", "02", "05", "06", "07", "08")
 CELL = re.compile(r"^# %%(?= |$)", re.MULTILINE)
 HEADING = re.compile(r"^# (#+) (.*)$", re.MULTILINE)
 # What an answer defines: a file, a function or class, or a dictionary.

@@ -1,4 +1,4 @@
-"""Parts of lessons, of `examine` and of the classroom that the core offers by name, and imports only when used.
+"""Parts of rooms that the core offers by name, and imports only when somebody uses them.
 
 The core itself imports none of these rooms. So you can read it without them, and no command has to wait for the imports
 of another command.

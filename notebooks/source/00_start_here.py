@@ -4,106 +4,25 @@
 # Your model trains in four days on one device. You have eight devices. Will it take half a day? And if a colleague's model
 # doesn't even fit on one device, do eight help at all?
 #
-# **You will** see how a training run can be split across devices, and which way to try first. Then you'll check your machine,
-# start several processes from this notebook, watch one of them fail, and train your first network on all of them.
+# **You will** start several processes from this notebook, watch one of them fail, and train your first network on all of them.
+# Then you'll see how a training run can be split, and which way to try first.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network.
 #
-# A notebook is made of *cells*. Click on one and press **Shift+Enter** to run it and move on to the next. Run them from top to
-# bottom, because later cells use what earlier ones define. The ■ button interrupts a cell that takes too long. Change things
-# as you go, especially where it says *Try it*. If something breaks, run the notebook again from the top.
-
-# %%
-import os
-
-from IPython.display import Markdown
-
-from workshop_lib import ranks
-from workshop_lib.cli import doctor
-from workshop_lib.lessons.start_here import figures
-from workshop_lib.lessons.start_here import judge as check
-from workshop_lib.maintain import generate
-from workshop_lib.notebook import profile
-from workshop_lib.notebook.prediction import predict
-from workshop_lib.training.options import TrainOptions
-
-# %% [markdown]
-# ## Why split a training run?
+# Press **Shift+Enter** to run a cell and move on to the next. Later cells use what earlier ones define.
 #
-# In *distributed* training, several processes train one network together. People do it for three reasons: the data has grown
-# so large that a pass over it takes days; the model has grown too large for one device; or they want an answer today, because
-# the next idea depends on it. What you split depends on the reason:
-
-# %%
-figures.splits()
-
-# %% [markdown]
-# A rank is one of the processes (more on ranks below). Colored boxes show what it holds, dotted ones what it lacks. *State*
-# is what the optimizer remembers; for Adam, that's twice the size of the weights. Below each picture are the messages that
-# this way of splitting needs, and they decide how far it scales. Notebooks 02 to 05 split the data, 06 splits the
-# optimizer's state, the gradients and the weights, and 11 and 11b split the layers themselves.
-#
-# ### Which one first?
-#
-# | your situation | start with | because |
-# |---|---|---|
-# | one device gives you a good result overnight | PyTorch alone | every other row costs you time and gives you new ways to fail |
-# | too slow, but model, gradients and optimizer state fit on one device | DDP (02, 05) | it takes only a few lines, and most of its messages hide behind the computation |
-# | the optimizer's state or the weights no longer fit | FSDP, or DeepSpeed's ZeRO (06) | each rank keeps only a share; splitting the weights too takes one and a half times the bytes of DDP |
-# | a single layer doesn't fit, or you have hundreds of GPUs | tensor parallelism inside a node (11), a pipeline between nodes (11b), and FSDP around both (12 helps you choose) | they send more often or leave ranks idle, so use them only where the rows above can't help |
-# | many settings to try | one run per device (14) | runs that never talk to each other scale perfectly |
-#
-# **And if you don't need it, don't.** First get a good model on *one* device, from a random subset of the data. A bug costs
-# seconds there, and if the model can't learn from a tenth of the data, eight devices will only make it fail faster. Distribute
-# when the model is right and the waiting hurts.
-#
-# ### What about the other names?
-#
-# | name | where it stands today |
-# |---|---|
-# | Horovod | The documents behind this workshop, from 2018 and 2019, say "use Horovod over MPI". That was right then, but it's out of date: Horovod's last release was in June 2023. Still, it's worth an hour (03, 04), because its ideas are in everything since: allreduce instead of parameter servers, small tensors fused into large messages, and one line to change. |
-# | DeepSpeed | Alive. It invented ZeRO; PyTorch's FSDP is the same idea without another library. Choose DeepSpeed if you want to offload to main memory or disk. |
-# | Keras 3 | Runs on TensorFlow, JAX or PyTorch. Its own `keras.distribution` was built for JAX; on PyTorch, wrap the model in DDP. |
-# | TensorFlow's `tf.distribute` | Good on one host. Between hosts it coordinates through *gRPC*, which runs over plain TCP, and you have to list every address in `TF_CONFIG`. On HPC systems gRPC leaves the fast network idle, so people there send gradients through MPI or NCCL instead. |
-# | `torch.nn.DataParallel` | Don't. One process drives all GPUs, with one thread for each. It copies the model to them in every step, and its threads fight over Python's lock. PyTorch itself recommends DDP, even on one machine. |
-#
-# A laptop shows you most of what matters: messages, waiting, wrong averages, large batches that stop learning. It can't show
-# you a network between machines, GPUs that are faster than their links, or a file system with a thousand readers. For these,
-# the notebooks show published measurements, and you can run the same notebooks on a cluster.
-#
-# ## Is this machine ready?
-#
-# The next cell runs the *doctor*, which checks everything the workshop needs. Each line begins with *ok*, *warn* (it works,
-# but you should know something) or *fail*. Under a warning or a failure, an arrow says what to do.
-
-# %%
-healthy = doctor.main() == 0
-print("Ready." if healthy else "Something is missing: see the lines that begin with 'fail'.")
-
-# %% [markdown]
-# The *profile* decides how long the runs in all notebooks take. It's `laptop` unless you start JupyterLab with a different
-# one, as in `WORKSHOP_PROFILE=quick make lab`. `quick` has the smallest sizes that still run, and `cluster` is for many cores
-# or GPUs.
-
-# %%
-sizes = profile.current()
-images = sizes.train_samples or 60_000
-print(f"profile {sizes.name}: {sizes.ranks} ranks, training with {images:,} images")
-
-# %% [markdown]
 # ## Ranks
 #
-# A *process* is a running program with memory of its own. This notebook's process is called its *kernel*. The next cell starts
-# several more processes, which will work together. They're numbered from 0. Each of them is called a *rank*, and so is its
-# number. They talk to each other through *MPI*, the Message Passing Interface.
+# A *process* is a running program with memory of its own. The next cell starts two of them.
 
 # %%
-team = ranks.start(sizes.ranks)
+from workshop_lib import ranks
+
+team = ranks.start(2)
 team
 
 # %% [markdown]
-# A cell that begins with `%%ranks` runs on every rank at once, instead of in the notebook. Whatever a rank prints appears
-# with its number in front.
+# A cell that begins with `%%ranks` runs on both of them at once, instead of in the notebook.
 
 # %%
 # %%ranks
@@ -113,22 +32,31 @@ comm = MPI.COMM_WORLD
 print(f"I am rank {comm.rank} of {comm.size}")
 
 # %% [markdown]
-# All ranks ran the same code. `comm` is a *communicator*, a group of ranks that can talk to each other; `MPI.COMM_WORLD` holds
-# all of them. `comm.rank` is the number of the rank that asks, and `comm.size` says how many there are. Programs use
-# `comm.rank` to give each rank its own part of the work. Anything else that differs between ranks, such as a clock, a random
-# seed or a local file, can make them do different things by accident.
+# Both processes ran the same code. Each process is called a *rank*, and the same word is used for its number. The ranks talk to
+# each other through *MPI*, the Message Passing Interface. `comm` is a *communicator*, a group of ranks that can talk to each
+# other, and `MPI.COMM_WORLD` holds all of them. `comm.rank` is the number of the rank that asks, and `comm.size` is the number
+# of ranks. Programs use `comm.rank` to give each rank its own part of the work.
 #
-# ## Each rank has its own memory
+# Below each *Try it* there's an empty cell for your experiments. If you want another one, press **Esc**, then **B**. The ■
+# button interrupts a cell that takes too long. If something breaks, run the notebook again from the top.
 #
-# Suppose `x` is 0 on every rank, and then every rank adds 1 to `x` a thousand times.
+# *Try it:* let only the last rank print something. Your code should work for any number of ranks.
 
 # %%
-guess = predict("What is x on rank 0 in the end?", low=0, high=10_000)
-guess
+# %%ranks
+# Your code here runs on every rank.
 
 # %% [markdown]
-# Questions like this one come before results that surprise many people. Move the slider and commit to a guess before you go
-# on. You'll remember a wrong guess longer than an explanation you only read.
+# ## Each rank has its own memory
+#
+# Suppose `x` is 0 on every rank, and then every rank adds 1 to `x` a thousand times. Commit to a guess before you go on. You'll
+# remember a wrong guess longer than an explanation you only read.
+
+# %%
+from workshop_lib import predict
+
+guess = predict("What is x on rank 0 in the end?", low=0, high=10_000)
+guess
 
 # %%
 # %%ranks
@@ -145,41 +73,25 @@ print(xs)
 guess.compare(xs[0])
 
 # %% [markdown]
-# Every rank has its own `x`, and no other rank can change it. *Threads* would be different: the threads of a process share all
-# of its memory, and four of them adding to one `x` get in each other's way. Processes share nothing, so if a rank needs to
-# know something, another one has to send it. The notebook is yet another process:
-
-# %%
-print(f"Does the notebook have an x? {'x' in globals()}")
-
-# %% [markdown]
-# The notebook can reach the ranks in three ways. You've seen `pull`. `push` sets a variable on every rank, and `run` calls one
-# of the notebook's functions on every rank and returns a list of the results.
-
-# %%
-team.push(greeting="hello")
-team.pull("greeting")
-
-
-# %%
-def answer(question):
-    return f"{question} I am process {os.getpid()}."
-
-
-print("the notebook:", answer("Who are you?"))
-print("the ranks:   ", team.run(answer, "Who are you?"))
-
-# %% [markdown]
-# *Try it:* in a `%%ranks` cell, let rank 0 make an empty list, rank 1 a list with one element, rank 2 one with two, and so on.
-# Then pull them.
+# Every rank has its own `x`, and no other rank can change it. The *threads* of one process would share a single `x`. Processes
+# share nothing, so if a rank needs to know something, another rank has to send it.
 #
+# The notebook runs in yet another process, its *kernel*. Besides `pull`, there's `push`, which sets a variable on every rank, and
+# `run`, which calls a function on every rank and returns a list of the results.
+
+# %%
+import os
+
+team.push(greeting="hello")
+print("on the ranks:", team.pull("greeting"))
+print(f"The notebook is process {os.getpid()}. The ranks are {team.run(os.getpid)}.")
+
+# %% [markdown]
 # ## When a rank fails
 #
-# Programs on many ranks fail in an unpleasant way, because ranks wait for each other. If a rank is killed, MPI's launcher
-# usually notices and ends the whole job. But if its Python code just raises an error, the other ranks may wait indefinitely.
-# [01_mpi_basics](01_mpi_basics.ipynb) shows why, and what to do about it. Here the last rank raises an error while the others
-# are in `Barrier`, a call that returns once every rank has called it. (`--catch` prints the error, so that "Run all" keeps
-# going.)
+# Ranks wait for each other, and that makes their failures unpleasant. If one rank raises an error, the others may wait for it
+# indefinitely. ([01_mpi_basics](01_mpi_basics.ipynb) shows why.) Here the last rank raises an error while the others are in
+# `Barrier`, a call that returns once every rank has called it. With `--catch`, the cell prints the error, and "Run all" goes on.
 
 # %%
 # %%ranks --catch
@@ -188,42 +100,67 @@ if comm.rank == comm.size - 1:
 comm.Barrier()
 
 # %% [markdown]
-# Within seconds the message tells you which rank failed, why, and on which line each of the other ranks was waiting. Read such
-# a message from the top: first comes the error, then the ranks that were waiting.
-#
-# The workshop ended the waiting ranks as well, since nothing would ever have released them. `team.restart()` starts fresh
-# ones, with empty memory.
+# Within seconds the message tells you which rank failed, why, and on which line each of the other ranks was waiting. Nothing would
+# ever have released them, so the workshop ended them, too. `team.restart()` starts new ranks, with empty memory.
 
 # %%
 team.restart()
 
 # %% [markdown]
-# *Try it:* let a rank call `os._exit(1)`, which ends it on the spot, as if its machine had lost power. Or let it run
-# `while True: pass`, and give the cell a limit with `%%ranks --timeout 5`. (The ranks are new, so begin the cell with
-# `import os` and the two lines that define `comm`.)
-#
-# ## The first training
-#
-# Now train a network on all ranks. It's a small convolutional network that learns to read handwritten digits from the MNIST
-# collection. Each rank works on its own part of the images, and after every step the ranks average their gradients. (You'll
-# write that yourself in notebook 02.) One pass over all training images is an *epoch*. The *test accuracy* is the share of
-# correct answers on images the network never trained on. Guessing at random gives 10 %.
+# *Try it:* let one rank call `os._exit(1)`, which ends it on the spot, as if its machine had lost power. Or let it run
+# `while True: pass`. Restart the ranks afterwards.
 
 # %%
-guess = predict(f"Test accuracy after one epoch with {images:,} images?", low=10, high=100, unit="%")
+# %%ranks --catch --timeout 5
+import os
+
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+
+# %% [markdown]
+# ## Is this machine ready?
+#
+# Ranks run here, so most things work. The *doctor* checks everything else that the workshop needs.
+
+# %%
+from workshop_lib.lessons.start_here import machine
+
+machine.examined()
+
+# %% [markdown]
+# The *profile* decides how long the runs in all notebooks take. It's `laptop` unless you start JupyterLab with another one:
+# `WORKSHOP_PROFILE=quick make lab` chooses the smallest sizes that still run, and `cluster` is for many cores or GPUs.
+
+# %%
+from workshop_lib import profile
+
+sizes = profile.current()
+print(f"profile {sizes.name}: training with {sizes.train_samples or 60_000:,} images")
+
+# %% [markdown]
+# ## The first training
+#
+# Now train a small convolutional network on all ranks. It learns to read handwritten digits, the MNIST collection. Each rank
+# works on its own part of the images, and after every step the ranks average their gradients. (You'll write that yourself in
+# notebook 02.) One pass over all training images is an *epoch*. The *test accuracy* is the share of correct answers on images
+# the network never trained on, and random guessing gets 10 % of them right.
+
+# %%
+guess = predict("Test accuracy after one epoch?", low=10, high=100, unit="%")
 guess
 
 # %% [markdown]
-# While it trains, you'll see the accuracy rise and the *loss* fall. (The loss measures how wrong the network's answers are.) A
-# strip under the curves shows how each rank spends its time. The *Stop* button ends the run cleanly, on all ranks at once.
+# The *loss* measures how wrong the network's answers are. The strip under the curves shows how each rank spends its time. The
+# *Stop* button ends the run on all ranks at once.
 
 # %%
-options = TrainOptions(backend="mpi", epochs=1, train_samples=sizes.train_samples)
-record = team.train(options, timeout=sizes.timeout_s)
+from workshop_lib import TrainOptions
+
+record = team.train(TrainOptions(epochs=1, train_samples=sizes.train_samples), timeout=sizes.timeout_s)
 
 # %% [markdown]
-# `train` returns a *run record*: what ran, where, and what came out. Everything the workshop draws or compares comes from
-# such records.
+# `train` returns a *run record*, which says what ran, where, and what came out.
 
 # %%
 for epoch in record["epochs"]:
@@ -231,22 +168,29 @@ for epoch in record["epochs"]:
 print("the ranks hold the same network in the end:", record["ranks_identical"])
 
 # %%
-guess.compare(max([100 * epoch["test_accuracy"] for epoch in record["epochs"]], default=None))
+guess.compare(100 * epoch["test_accuracy"] for epoch in record["epochs"])
 
 # %% [markdown]
-# *Try it:* train again with `epochs=3`, or on one rank (`ranks.start(1).train(...)`), or press *Stop* in the middle.
-#
+# *Try it:* train for three epochs, or on one rank, with `ranks.start(1).train(...)`.
+
+# %%
+# Your code here runs in the notebook.
+
+# %% [markdown]
 # ## Exercises and checks
 #
-# Each notebook has a few exercises. Replace the line that raises `NotImplementedError`, run the cell, then run the cell after
-# it. The check sends **your** function to the ranks, calls it there, and tells you what's right about the result. It stops at
-# the first thing that's wrong and gives you a hint. It looks at what your function does, not at how you wrote it. If you're
-# stuck, open the hints one after the other; the last one is a solution.
-#
+# Each notebook has a few exercises. Replace the line that raises `NotImplementedError`, and run the cell and the one after it.
+# The check calls **your** function on the ranks. It stops at the first thing that's wrong and gives you a hint. If you're stuck,
+# open the hints below the text; the last one is a solution.
+
+# %%
+from workshop_lib.lessons.start_here import judge as check
+
+# %% [markdown]
 # ### Exercise 1 (warm-up): who am I?
 #
-# Almost every MPI program begins with this question. Every rank calls `whoami` with a communicator. Return two numbers: the
-# rank's own number in that communicator, and how many ranks there are in it.
+# This exercise is only there to show you how the checks work. Every rank calls `whoami` with a communicator. Return two numbers:
+# the rank's number in that communicator, and how many ranks there are in it.
 #
 # <details><summary>Hint</summary>
 #
@@ -280,8 +224,8 @@ check.whoami(whoami)
 #
 # With this function you can share out anything among ranks: images, files, settings to try. Items are numbered from 0 to
 # `n - 1`. Rank `rank` of `size` takes those from `start` up to, but not including, `stop`, as in `range(start, stop)`. Each
-# item belongs to exactly one rank, and the ranks' shares differ by at most one item, because ranks with less work have to wait
-# for the others. `n` isn't always a multiple of `size`: for 7 items on 3 ranks, `0, 2` and `2, 4` and `4, 7` would be fine.
+# item belongs to exactly one rank. The ranks' shares differ by at most one item, because ranks with less work have to wait for
+# the others. `n` isn't always a multiple of `size`: for 7 items on 3 ranks, `0, 2` and `2, 4` and `4, 7` would be fine.
 #
 # <details><summary>Hint 1: the operators</summary>
 #
@@ -314,42 +258,70 @@ def my_part(n, rank, size):
 check.my_part(my_part)
 
 # %% [markdown]
-# Every distributed training loop has a function like this at its heart: it decides which rank learns from which data.
-# *Beat it:* can you do it in one line, without an `if`? Then try the obvious shortcut: every rank takes `n // size` items, and
-# the last one also takes everything that's left over. How much longer does a step with 103 samples take on 8 ranks now?
+# Every distributed training loop has a function like this. It decides which rank learns from which data.
+#
+# ## Why split a training run?
+#
+# There are three reasons: a pass over the data takes days, the model is too large for one device, or the next idea depends on an
+# answer today. What you split depends on the reason:
+
+# %%
+from workshop_lib.lessons.start_here import figures
+
+figures.splits()
+
+# %% [markdown]
+# Colored boxes show what a rank holds, dotted ones what it lacks. *State* is what the optimizer remembers; for Adam, that's
+# twice the size of the weights. Below each picture are the messages that this way of splitting needs.
+#
+# ### Which one first?
+#
+# First get a good model on *one* device, from a random subset of the data. On eight devices, a bad one only fails faster. Then go down this table until a row fits:
+#
+# | your situation | start with | why |
+# |---|---|---|
+# | one device gives you a good result overnight | that device | everything below costs you time and gives you new ways to fail |
+# | you want it faster | make one device fast: profile a step, compute in bfloat16, try `torch.compile`, and check that the loader keeps up (09) | a device that wastes half of its time wastes it eight times on eight devices |
+# | it's still too slow, but weights, gradients and optimizer state fit on one device | DDP, *distributed data parallel* (02, 05) | you change only a few lines, and PyTorch sends most gradients while it still computes the others |
+# | weights, gradients and state don't fit on one device | FSDP, *fully sharded data parallel* (06), or DeepSpeed's ZeRO (06b) | each rank keeps only a share of them. Sharding the weights costs one and a half times the bytes of DDP |
+# | a single layer doesn't fit, or you have hundreds of GPUs | tensor parallelism inside a node (11), a pipeline between nodes (11b), and FSDP around both (12) | both ways have a price: the first sends messages in every layer, the second leaves ranks idle |
+# | you have many settings to try | one run per device (14) | runs that never talk to each other scale perfectly |
+#
+# ### What about the other names?
+#
+# | name | where it stands today |
+# |---|---|
+# | Accelerate, Lightning Fabric | They start the ranks and call DDP, FSDP or DeepSpeed for you. Most scientists first meet distributed training here, and this workshop shows what happens underneath. |
+# | DeepSpeed | It invented ZeRO. PyTorch's FSDP2 does the same without another library, and both can offload to main memory. Choose DeepSpeed if you want to offload to disk, or to switch between the stages of ZeRO in a configuration file. |
+# | Horovod | Its last release was in June 2023, so don't start a new project with it. You may inherit a script that uses it, and its ideas live on in DDP. (03, 04) |
+# | Keras 3 | It runs on TensorFlow, JAX or PyTorch. Its own `keras.distribution` was built for JAX, and support for PyTorch is arriving. Until you have it, wrap the model in DDP. |
+# | TensorFlow's `tf.distribute` | It's good on one host. Between hosts it coordinates through *gRPC*, which uses plain TCP and leaves a cluster's fast network idle. |
+# | `torch.nn.DataParallel` | Don't use it. One process drives all GPUs with threads that fight over Python's lock. PyTorch recommends DDP instead, even on one machine. |
 #
 # ## What comes next
 #
-# If you have half a day, follow the core path: 00, 01, 02, 05, 07, 08. Every notebook starts its own ranks, so you can also
-# start with whichever interests you. The minutes in the table below are an estimate: 130 words or 12 lines of code per
-# minute, a minute per prediction, and for each exercise 5, 12 or 25 minutes, because its heading says whether it's a warm-up,
-# normal or hard. The runs are included, as we timed them on a laptop.
-# Later notebooks build on the *core* of a notebook, but never on
-# its *Deeper* sections. The last column counts the exercises you've solved so far; run the cell again to bring it up to date.
-# In a class, `workshop share FOLDER` shows the room your guesses and what you solved, under a pseudonym. `--stop` takes them
-# back.
+# The core path is 00, 01, 02, 05, 06, 07, 08. It takes a day. If you only have half a day, do 00, 02, 05, 08. Every notebook
+# starts its own ranks, and none needs another one's *Deeper* sections. Run the next cell again to see how far you are.
 
 # %%
+from IPython.display import Markdown
+
+from workshop_lib.maintain import generate
+
 Markdown(generate.overview("00_start_here"))
 
 # %% [markdown]
-# Every technique also comes as a plain script that you can take home, in the folder [scripts](scripts). Each has fewer than 60
-# lines and needs nothing from this repository.
+# Every technique also comes as a plain script that you can take home, in the folder [scripts](scripts).
 #
 # ## Remember
 #
-# - Get a good model on one device first. Then DDP if it's slow, FSDP if it doesn't fit.
-# - A rank is a process with a number. All ranks run the same code; `comm.rank` gives each its part.
-# - Ranks share no memory. The notebook reaches them with `pull`, `push` and `run`.
-# - When a rank fails, one message tells you which one and where; `team.restart()` starts fresh ranks.
-# - Predict first, then measure.
+# - A rank is a process with a number and memory of its own. All ranks run the same code; `comm.rank` gives each its part.
+# - Get a good model on one device first, and make that device fast. Then use DDP if it's slow, FSDP if it doesn't fit.
 #
-# **Sources.** P. Goyal et al., *Accurate, Large Minibatch SGD* (arXiv:1706.02677), for data parallelism; S. Rajbhandari et al.,
-# *ZeRO* (arXiv:1910.02054), for the optimizer's state; Y. Huang et al., *GPipe* (arXiv:1811.06965), for layers; M. Shoeybi et
-# al., *Megatron-LM* (arXiv:1909.08053), for tensors; A. Sergeev and M. Del Balso, *Horovod* (arXiv:1802.05799). MPI is defined
-# by the Message Passing Interface Forum (mpi-forum.org); `mpi4py` is by L. Dalcin and others
-# (doi:10.1016/j.jpdc.2005.03.010). The engines behind `%%ranks` come from ipyparallel. MNIST: Y. LeCun et al.,
-# *Gradient-Based Learning Applied to Document Recognition* (Proceedings of the IEEE 86, 1998).
+# **Sources.** Data parallelism: P. Goyal et al. (arXiv:1706.02677). ZeRO: S. Rajbhandari et al. (arXiv:1910.02054). Pipelines:
+# Y. Huang et al. (arXiv:1811.06965). Tensor parallelism: M. Shoeybi et al. (arXiv:1909.08053). Horovod: A. Sergeev and M. Del
+# Balso (arXiv:1802.05799). `mpi4py`: L. Dalcin et al. (doi:10.1016/j.jpdc.2005.03.010). MNIST: Y. LeCun et al. (Proceedings of
+# the IEEE 86, 1998). The engines behind `%%ranks` come from ipyparallel.
 
 # %%
 ranks.stop()

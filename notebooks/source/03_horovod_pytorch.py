@@ -42,7 +42,6 @@ import hashlib
 
 import horovod.torch as hvd
 import torch
-from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 

@@ -3,7 +3,8 @@
 # name of its machine; ../README.md lists the settings.
 #
 # submissions/MACHINE/machine.sh says what differs there, in these variables and a function:
-#   NODES, JOB       how many nodes this job has, and its number
+#   LOGIN            USER@HOST of the login node, for the tunnel to JupyterLab
+#   NODES, JOB       how many nodes this job has, and its number; common/slurm.sh sets both
 #   RANKS_PER_NODE   one a GPU where there are GPUs
 #   THREADS          of each rank
 #   DEVICE           what ranks train on: cuda, cpu or auto

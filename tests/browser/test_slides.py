@@ -12,7 +12,7 @@ from workshop_lib.paths import BUILD
 
 SIZE = (1280, 720)
 SECTIONS = ("Ranks", "Each rank has its own memory", "When a rank fails")
-JUMP = "When a rank fails"  # needs the top of the notebook, the profile, ranks, and their `comm`
+JUMP = "When a rank fails"  # needs ranks and their `comm`
 
 
 class Stage(Lab):

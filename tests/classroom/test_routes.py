@@ -24,7 +24,7 @@ def headings(stem: str) -> set[str]:
 
 @pytest.mark.parametrize("name", ROUTES)
 def test_a_route_takes_the_minutes_of_its_name(name):
-    promised = {"45-minutes": 45, "90-minutes": 90, "half-day": 210, "one-day": 480, "two-days": 960}
+    promised = {"45-minutes": 45, "90-minutes": 90, "half-day": 240, "one-day": 540, "two-days": 960}
     assert sum(step.minutes for step in ROUTES[name].steps) == ROUTES[name].minutes == promised[name]
 
 

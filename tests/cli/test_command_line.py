@@ -12,6 +12,7 @@ import pytest
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi
 from workshop_lib.results import records
+from workshop_lib.training.backends import REGISTRY
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("only_small_mnist")]
 SMALL = ("--epochs", "1")
@@ -32,7 +33,7 @@ def workshop(*arguments, launcher=(), limit_s=120, **environment):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train", "--backend", "nccl"], ["nccl", "mpi, ddp, fsdp"]),
+        (["train", "--backend", "nccl"], ["nccl", *REGISTRY]),
         (["train", "--epochs", "0"], ["epochs 0"]),
         (["train", "--data-dir", "/nonexistent"], ["/nonexistent"]),
         (["train", "--resume"], ["checkpoint"]),

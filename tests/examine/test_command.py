@@ -1,12 +1,15 @@
 """The command: what it prints and returns, and that it leaves nothing running."""
 
+import faulthandler
 import json
+import signal
 import sys
 
 import planted
 import pytest
 from command_line import workshop
 
+from workshop_lib.examine.on_ranks import recorder
 from workshop_lib.ranks import processes
 
 EACH_WAITS_FOR_THE_OTHER = """
@@ -20,6 +23,7 @@ distributed.recv(torch.zeros(1), src=1 - distributed.get_rank())
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ([], "which script?"),
         (["--ranks", 0, "--", "train.py"], "--ranks 0: give a whole number"),
         (["--seconds", 0, "--", "train.py"], "--seconds must be above 0"),
         (["--", "no_such_file.py"], "no_such_file.py"),
@@ -29,6 +33,14 @@ distributed.recv(torch.zeros(1), src=1 - distributed.get_rank())
 def test_a_mistake_is_answered_before_any_rank_starts(options, says):
     ran = workshop("examine", *options)
     assert ran.exit_code == 1 and says in ran.output
+
+
+def test_a_rank_that_is_asked_where_it_is_while_it_shuts_down_ends_as_usual(tmp_path):
+    before = signal.getsignal(signal.SIGUSR1)
+    recorder.RankRecorder(tmp_path, 0, 0, "")
+    faulthandler.unregister(signal.SIGUSR1)  # as Python does when it shuts down
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
+    signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.full
@@ -53,5 +65,5 @@ def test_ranks_that_wait_for_each_other_are_ended(tmp_path):
     path.write_text(EACH_WAITS_FOR_THE_OTHER)
     ran = workshop("examine", "--", path)
     assert ran.exit_code == 3 and "ranks 0, 1 waited for ranks that didn't come" in ran.output
-    assert ran.output.count("line 5, in <module>") == 2
+    assert ran.output.count("line 5, in <module>") >= 2
     assert not processes.strays()

@@ -8,7 +8,7 @@ import recorded
 from workshop_lib.examine import checks, report
 from workshop_lib.examine.checks import machine
 from workshop_lib.examine.findings import LEVELS, SECTIONS, ScriptFinding, worst
-from workshop_lib.examine.observations import Run, read_rank
+from workshop_lib.examine.observations import RankLog, Run, read_rank
 from workshop_lib.maintain import generate
 
 CASES: list[tuple[str, Callable[[Run], object], str, str, str]] = []
@@ -58,6 +58,20 @@ def a_gradient_left_out(run):
     for number, step in run.ranks[1].steps.items():
         step["gradients"] = [number + 100, -1]
         step["weights"] = [number, -1] if number > 1 else step["weights"]
+
+
+@case(
+    "wrong", "weights", "since one of the steps 1 to 3, the ranks' weights differ in last.weight: DDP doesn't average"
+)
+def a_gradient_left_out_between_looks(run):
+    for number in (2, 3):
+        for rank in run.ranks:
+            del rank.steps[number]["weights"], rank.steps[number]["gradients"]
+    records_of(run, "end", 1)[0]["weights"] = [-1, -1]
+    for number, step in run.ranks[1].steps.items():
+        if number > 3:
+            step["gradients"] = [step["gradients"][0], -1]
+            step["weights"] = [step["weights"][0], -1]
 
 
 @case("wrong", "weights", "last.weight got a gradient on some ranks only")
@@ -146,7 +160,7 @@ def rank_of_sampler(run):
         record["distributed"]["rank"] = 0
 
 
-@case("wrong", "sampler", "another seed on each rank: [0, 1]")
+@case("wrong", "sampler", "a different seed on each rank: [0, 1]")
 def seed_of_sampler(run):
     for record in records_of(run, "epoch", 1):
         record["distributed"]["seed"] = 1
@@ -199,7 +213,7 @@ def searches(run):
     for_both(run, "ddp", find_unused=True)
 
 
-@case("look", "metric", "after step 8, each rank evaluated other samples (train.py:20)")
+@case("look", "metric", "after step 8, each rank evaluated different samples (train.py:20)")
 def not_combined(run):
     for_both(run, "evaluation", collectives={"barrier between": [1, 0, 0.1]})
 
@@ -276,7 +290,7 @@ def idle_devices(run):
     for_both(run, "model", accelerators=2)
 
 
-@case("look", "devices", "rank 1 chose its device after init_process_group")
+@case("look", "devices", "rank 1 chose a device after init_process_group")
 def device_late(run):
     run.ranks[1].records.append({"kind": "device", "device": "1", "after_group": True, "step": 0, "line": ""})
 
@@ -300,6 +314,12 @@ def a_step_less(run):
 def no_group(run):
     for rank in run.ranks:
         rank.records = [record for record in rank.records if record["kind"] != "group"]
+
+
+@case("look", "joined", "the script imports mpi4py and never called init_process_group")
+def joined_by_mpi(run):
+    no_group(run)
+    for_both(run, "model", joined_by=["mpi4py"])
 
 
 @case("wrong", "ended", "rank 1 failed in step 8 at train.py, line 7: ValueError: bad\nrank 0 had ended")
@@ -332,6 +352,22 @@ def test_a_change_is_found(name, change, level, check, says):
     assert [each for each in findings if each.check == check and each.level == level and says in each.seen], [
         (each.level, each.check, each.seen) for each in findings
     ]
+
+
+def test_a_rank_that_gloo_aborts_after_its_work_is_no_fault():
+    run = recorded.run()
+    run.how = "failed"
+    run.last_lines = ["traceback : Signal 6 (SIGABRT) received by PID 28411"]
+    assert worst(checks.examine(run)) == "ok"
+    for rank in run.ranks:
+        rank.records = [record for record in rank.records if record["kind"] != "end"]
+    assert worst(checks.examine(run)) == "wrong"
+
+
+def test_a_script_that_only_ends_badly_is_worth_a_look():
+    run = Run([RankLog([{"kind": kind, "step": 0} for kind in ("start", "end")]) for _ in range(2)], "failed")
+    [finding] = checks.examine(run)
+    assert finding.level == "look" and "no step of an optimizer was seen" in finding.seen
 
 
 def test_pipelines_are_not_compared():

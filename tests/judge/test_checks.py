@@ -13,7 +13,7 @@ from jupyter_client.manager import start_new_kernel
 
 from workshop_lib import ranks
 from workshop_lib.judge import Exercise, Mistake, Property, alike, close, shown
-from workshop_lib.judge.calls import JudgedCall
+from workshop_lib.judge.play import Played
 from workshop_lib.lessons.mpi_basics import judge as mpi_basics
 from workshop_lib.paths import ROOT
 
@@ -183,8 +183,8 @@ def test_close_means_the_same_shape_and_the_same_values_up_to_rounding(got, righ
         ([np.ones(3)], [np.ones(3), np.ones(3)], False),
         (True, 1, False),
         (None, 0, False),
-        (JudgedCall(np.ones(2), 2.0), JudgedCall(np.ones(2), 2.0), True),
-        (JudgedCall(np.ones(2), 2.0), JudgedCall(np.ones(2), 2.1), False),
+        (Played([], [np.ones(2), 2.0]), Played([], [np.ones(2), 2.0]), True),
+        (Played([], [np.ones(2), 2.0]), Played([], [np.ones(2), 2.1]), False),
     ],
 )
 def test_evidence_is_alike_when_all_of_its_parts_are(a, b, same):
@@ -230,7 +230,6 @@ IN_KERNEL = """
 from workshop_lib.lessons.start_here import judge as start_here
 from workshop_lib.lessons.synchronous_sgd import judge as sync_sgd
 from workshop_lib import notebook
-from workshop_lib.judge.calls import JudgedCall
 from workshop_lib.lessons.mpi_basics import judge as mpi_basics
 from mpi4py import MPI
 assert not MPI.Is_initialized()

@@ -9,7 +9,7 @@ from judge.answers import written
 
 from workshop_lib import judge
 from workshop_lib.judge.forms import described, fits, plain
-from workshop_lib.judge.play import Edit, played
+from workshop_lib.judge.play import Edit, _beside, played
 from workshop_lib.judge.solutions import Solution
 
 SOURCE = '''# %% [markdown]
@@ -264,3 +264,11 @@ def test_a_result_has_the_form_of_the_right_one(got, right, same):
 )
 def test_forms_are_described(value, words):
     assert described(value) == words
+
+
+def test_what_is_shown_of_two_arrays_tells_them_apart():
+    right = np.zeros((2, 3))
+    wrong = right.copy()
+    wrong[1, 2] = 7
+    assert _beside(wrong, right) == ("7 at [1, 2]", "0")
+    assert _beside(right[0], right) == ("an array of 3", "an array of shape (2, 3)")

@@ -130,7 +130,11 @@ class Verdicts:
                 setattr(cls, test, None)
 
     def pytest_generate_tests(self, metafunc):
-        known = [(name, at) for name in self.names for at in range(len(getattr(self.check, name).mistakes))]
+        known = [
+            pytest.param((name, at), id=f"{name}-{at}")
+            for name in self.names
+            for at in range(len(getattr(self.check, name).mistakes))
+        ]
         cases = {
             "name": list(self.names),
             "way": list(self.right),

@@ -26,7 +26,9 @@ EYES = {
 
 def test_names_differ_in_color_and_in_marker():
     looks = [figures.style_of(name) for name in ("unknown", *figures.NUMBER_OF_NAME)]
-    assert len({look["color"] for look in looks}) == len({look["marker"] for look in looks}) == len(looks)
+    for kind, place in (("color", "COLORS in notebook/palette.py"), ("marker", "MARKERS in notebook/figures")):
+        different = len({look[kind] for look in looks})
+        assert different == len(looks), f"{len(looks) - different} names share a {kind}: add one to {place}"
 
 
 def test_no_other_file_has_colors_of_its_own():

@@ -133,7 +133,9 @@ def test_a_script_needs_nothing_from_here(path):
 
 def test_every_script_is_tested():
     # In test_scripts.py, test_resuming_scripts.py, test_survive.py, test_dry_run_real.py; notebook 09 runs the loaders.
+    # test_your_own_script.py runs those of notebook 15.
     elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf", "elastic", "survive", "mesh"}
+    elsewhere |= {"own_script", "own_script_ddp", "own_script_sick"}
     here = {"mnist_data", "one_process", "ddp_realistic", "diloco", "tensor_parallel", "pipeline", "search", *BACKEND}
     assert {path.stem for path in SCRIPTS.glob("*.py")} == here | elsewhere
 
@@ -176,8 +178,8 @@ def test_deepspeeds_script_under_its_own_launcher_and_under_mpi(launcher, traine
     own = ["--no_local_rank", "--num_gpus", "2", "--master_addr", "127.0.0.1"]
     deepspeed = [Path(sys.executable).parent / "deepspeed", *own]
     words = {"deepspeed": deepspeed, "mpiexec": [*mpi.mpiexec(), "-n", "2", *PYTHON, "-m", "mpi4py"]}[launcher]
-    out = short(trained.folder, "zero_deepspeed")
-    status, output = run(*words, SCRIPTS / "zero_deepspeed.py", *out, LOCAL_SIZE="2")  # ranks that a CPU has room for
+    program = scripts_in_turn.__file__, trained.folder, "zero_deepspeed"
+    status, output = run(*words, *program, LOCAL_SIZE="2")  # ranks that a CPU has room for
     assert status == 0, output
     check("zero_deepspeed", output, trained)
 

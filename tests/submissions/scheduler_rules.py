@@ -19,7 +19,8 @@ class Rejected(Exception):
 class Machine:
     """scheduler: pbs, cobalt or slurm. queues: name -> (fewest nodes, most nodes, least and most minutes).
 
-    threads: hardware threads of a node; reserved: those that jobs may not use. gpus: of a node.
+    For Slurm, the queues are QOS, or the partitions of a machine whose jobs name no QOS. threads: hardware threads of a
+    node; reserved: those that jobs may not use. gpus: of a node.
     """
 
     scheduler: str
@@ -208,10 +209,14 @@ def _cobalt(machine: str, arguments: list[str]) -> Job:
     return Job(machine, int(nodes), _minutes(given["t"]), queue, given["A"], script)
 
 
+# Options of sbatch and salloc that the stand-in knows, each with the letter under which it keeps the value.
 LONG = {
     "--account": "A",
     "--constraint": "C",
+    "--partition": "p",
     "--qos": "q",
+    "--gres": "g",
+    "--mem": "m",
     "--nodes": "N",
     "--ntasks-per-node": "n",
     "--gpus-per-node": "G",
@@ -223,11 +228,11 @@ LONG = {
 
 
 def _slurm(machine: str, arguments: list[str]) -> Job:
-    options, words = _options(arguments, with_value="ACqNcto", flags="I", prefix="sbatch", long=LONG)
+    options, words = _options(arguments, with_value="ACpqNcto", flags="I", prefix="sbatch", long=LONG)
     script = Path(words[0]) if words else None
     if script is not None:
         directives = _lines(script, "#SBATCH")
-        in_script, _ = _options(directives, with_value="ACqNcto", flags="", prefix="sbatch", long=LONG)
+        in_script, _ = _options(directives, with_value="ACpqNcto", flags="", prefix="sbatch", long=LONG)
         options = in_script + options
     given = dict(options)
     if machine == "perlmutter":
@@ -236,7 +241,7 @@ def _slurm(machine: str, arguments: list[str]) -> Job:
     if tasks * int(given.get("c", 1)) > MACHINES[machine].threads:
         raise Rejected("sbatch: error: Requested node configuration is not available")
     minutes = _minutes(given.get("t", "1"))
-    return Job(machine, nodes, minutes, given.get("q", ""), given.get("A"), script, tasks)
+    return Job(machine, nodes, minutes, given.get("q") or given.get("p", ""), given.get("A"), script, tasks)
 
 
 def _check_perlmutter(given: dict[str, str], interactive: bool) -> None:
@@ -258,7 +263,8 @@ def _options(arguments, with_value: str, flags: str, prefix: str, long=None):
     try:
         found, words = getopt.gnu_getopt(arguments, short, [f"{name[2:]}=" for name in long])
     except getopt.GetoptError as error:
-        raise Rejected(f"{prefix}: {error}") from None
+        add = ": if Slurm has this option, add it to LONG in tests/submissions/scheduler_rules.py"
+        raise Rejected(f"{prefix}: {error}{add if prefix == 'sbatch' else ''}") from None
     return [(long.get(name, name[1:]), value) for name, value in found], words
 
 

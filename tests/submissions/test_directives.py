@@ -64,6 +64,8 @@ WRONG = [
     ("perlmutter", ["#SBATCH --qos=interactive"], "takes no batch jobs"),
     ("perlmutter", ["#SBATCH --gpus-per-node=8"], "8 GPUs"),
     ("slurm", ["#SBATCH --cpus-per-task=64"], "not available"),
+    ("slurm", ["#SBATCH --partition=gpu"], "Unknown queue 'gpu'"),
+    ("slurm", ["#SBATCH --nice=5"], "--nice not recognized: if Slurm has this option, add it to LONG"),
 ]
 
 
@@ -153,7 +155,8 @@ def test_each_page_says_where_it_was_looked_up(machine):
     assert "https://" in text and re.search(r"looked up 20\d\d-\d\d-\d\d", text)
     for script in job_scripts(machine):
         assert script.name in text, f"the page does not mention {script.name}"
-    for queue in re.findall(r"(?:-q |--qos=)([a-z-]+)", "".join(p.read_text() for p in job_scripts(machine))):
+    scripts = "".join(path.read_text() for path in job_scripts(machine))
+    for queue in re.findall(r"(?:-q |--qos=|--partition=)([\w-]+)", scripts):
         assert queue in text, f"the page does not mention queue {queue}"
 
 

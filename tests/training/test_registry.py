@@ -1,5 +1,5 @@
 """Whatever lists backends has all of them. A backend that is only a file and an entry in REGISTRY fails here, with what
-it lacks; its rungs of the ladder follow from the registry (see training/ladder.py).
+is missing; its rungs of the ladder follow from the registry (see training/ladder.py).
 """
 
 import re
@@ -24,7 +24,11 @@ IN_TABLE = re.findall(r"^\| `([\w-]+)` \|", TABLE, re.M)
     ("place", "listed", "wanted"),
     [
         ("book/command_line.md: a row in the table of --backend", IN_TABLE, backends.REGISTRY),
-        ("notebook/figures/__init__.py: a style in NUMBER_OF_NAME", figures.NUMBER_OF_NAME, all_names()),
+        (
+            "notebook/figures/__init__.py: a style in NUMBER_OF_NAME, and its color (palette.py), marker and dash",
+            figures.NUMBER_OF_NAME,
+            all_names(),
+        ),
         (
             "lessons/forecasting/forecast.py: how it sends in BACKENDS, or why nothing is forecast in WITHOUT_FORECAST",
             {*forecast.BACKENDS, *forecast.WITHOUT_FORECAST} - {"unfused"},
@@ -36,8 +40,8 @@ IN_TABLE = re.findall(r"^\| `([\w-]+)` \|", TABLE, re.M)
 )
 def test_every_backend_is_listed_and_no_other(place, listed, wanted):
     lacking, unknown = set(wanted) - set(listed), set(listed) - set(wanted)
-    assert not lacking, f"{', '.join(sorted(lacking))} lacks in {place}"
-    assert not unknown, f"{', '.join(sorted(unknown))} is in no registry, but in {place}"
+    assert not lacking, f"{', '.join(sorted(lacking))}: missing in {place}"
+    assert not unknown, f"{', '.join(sorted(unknown))}: not in REGISTRY, but in {place}"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +53,7 @@ def test_every_backend_is_listed_and_no_other(place, listed, wanted):
     ids=["doctor", "record"],
 )
 def test_every_package_of_a_backend_is_listed(place, listed):
-    assert not PACKAGES - set(listed), f"{', '.join(sorted(PACKAGES - set(listed)))} lacks in {place}"
+    assert not PACKAGES - set(listed), f"{', '.join(sorted(PACKAGES - set(listed)))}: missing in {place}"
 
 
 def test_every_extra_is_one_of_the_set_up():

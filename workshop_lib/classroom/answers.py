@@ -47,12 +47,13 @@ def _has_gaps(text: str) -> bool:
 
 
 def function(cells: list[str], name: str) -> str | None:
-    """The source of the function last defined under this name, preceded by everything that it uses from the notebook:
-    imports, other functions and plain values. None if there is no such function, or if it is still a stub."""
+    """The source of the function or class last defined under this name, preceded by everything that it uses from the
+    notebook: imports, other functions and plain values. None if there is none, or if it is still a stub."""
     defined: dict[str, str] = {}  # source by name, in the order of the last definitions
     for text, node in _statements(cells):
         for each, code in _names(text, node):
-            if each != name or isinstance(node, ast.FunctionDef):  # a plain value of that name is not the answer
+            # A plain value of that name is not the answer.
+            if each != name or isinstance(node, ast.FunctionDef | ast.ClassDef):
                 defined.pop(each, None)
                 defined[each] = code
     if name not in defined or OPEN.search(defined[name]):

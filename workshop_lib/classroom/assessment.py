@@ -79,6 +79,8 @@ TASKS = [
     Task(DDP, "changes.py", "ddp.judge", "script"),
     *_functions(DDP, "ddp.judge", "my_ddp", "my_buckets accumulate shard_of"),
     Task(DDP, "diagnoses", "ddp.judge", "diagnoses", 0, core=False),
+    *_functions("06_zero_and_fsdp", "zero_and_fsdp.judge", "Zero1 Zero2"),
+    *_functions("06_zero_and_fsdp", "zero_and_fsdp.judge_overlap", "", "OverlappedZero2 Lookahead"),
     *_functions(LARGE, "large_batch.judge", "learning_rate"),
     Task(LARGE, "diagnoses", "large_batch.judge", "diagnoses", 0),
     *_functions(LARGE, "large_batch.judge", "", "layer_rate"),

@@ -48,7 +48,7 @@ def write(folder: Path, page: Path, renew_s: int = 0) -> None:
 
 
 def keep_writing(folder: Path, page: Path) -> None:
-    """Rewrite the page until Ctrl-C. The last one no longer reloads itself."""
+    """Rewrite the page until Ctrl-C. The last version does not reload itself in the browser."""
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             time.sleep(REWRITE_S)

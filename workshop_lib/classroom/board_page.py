@@ -47,7 +47,7 @@ class Participant:
 
 
 class Problem(NamedTuple):
-    """A file that isn't a learner's, and why not."""
+    """A file that is left out because no learner's progress can be read from it, and why."""
 
     file: str
     reason: str

@@ -83,7 +83,7 @@ def slides(name: str, sections: tuple[str, ...] = (routes.CORE,), following: str
                 shown.append(nbformat.v4.new_markdown_cell(heading, metadata=folded))
             if text.strip():
                 shown.append(nbformat.v4.new_markdown_cell(short(text)))
-        elif len(under) > 1:  # cells at the top are run by the first section, as every section needs them
+        elif len(under) > 1:  # the first section runs the cells at the top, which every section needs
             cells[index].metadata[SECTION] = [name, *under[1:]]
             if YOURS in learners[index].source:  # an answer stays hidden until it is written on stage or opened
                 cells[index].metadata.update(FOLDED)

@@ -27,7 +27,7 @@ def plain(error: UnicodeError) -> tuple[str, int]:
 
 
 def prepare_output() -> None:
-    """Make printing never fail, even if the encoding lacks a character or an output stream was closed."""
+    """Keep printing from failing if the encoding lacks a character or an output stream was closed."""
     codecs.register_error("workshop", plain)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -150,8 +150,8 @@ def notes(info: dict) -> list[str]:
 def text_of(error: BaseException) -> str:
     """The text that a terminal shows for an error.
 
-    For a user's mistake that ranks reported, it is the mistake's sentence alone. It never includes the state of the
-    ranks, which only notebooks need.
+    If ranks reported a user's mistake, the text is only the sentence that names it. The state of the ranks is left
+    out, because only notebooks need it.
     """
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {cause(error)}"

@@ -15,46 +15,37 @@ from workshop_lib.examine.run import observe
 
 ALONE_STEPS = 20
 ALONE_S = 60.0
+EXIT_CODES = dict(zip(LEVELS, (0, 2, 3), strict=True))
 
 
 def examine_arguments(parser: Parser) -> None:
     parser.runs(examine)
-    parser.usage = "%(prog)s [options] -- SCRIPT [its options]"
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="How many processes to start.")
-    parser.add_argument(
-        "--steps", type=int, default=0, metavar="N", help="Stop after this many steps; 0: at the end of the script."
-    )
+    parser.add_argument("--steps", type=int, default=0, metavar="N", help="Stop after this many steps; 0: at the end.")
     parser.add_argument("--seconds", type=float, default=120.0, metavar="X", help="Stop after this time.")
     parser.add_argument("--alone", action="store_true", help="Run some steps on one rank first, to compare the speed.")
-    parser.add_argument(
-        "--python", default=sys.executable, metavar="PATH", help="The Python of the script's environment."
-    )
+    parser.add_argument("--python", default=sys.executable, help="The Python of the script's environment.")
     parser.add_argument("--json", action="store_true", help="Machine-readable output.")
     parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        metavar="SCRIPT",
-        help="Your training script, as torchrun would start it; its options follow.",
+        "script", nargs=argparse.REMAINDER, metavar="-- SCRIPT ...", help="Your script and its options."
     )
 
 
-def examine(ranks: int, steps: int, seconds: float, alone: bool, python: str, json: bool, command: list[str]) -> int:
+def examine(ranks: int, steps: int, seconds: float, alone: bool, python: str, json: bool, script: list[str]) -> int:
     """Run your own PyTorch script on several ranks, and report what is wrong with it.
 
-    Put `--` before the script. The script isn't changed, and what it prints goes to stderr. The exit code is 0 if all
-    is well, 2 if something is worth a look, and 3 if something is wrong.
+    The script isn't changed, and what it prints goes to stderr. The exit code is 0 if all is well, 2 if something is
+    worth a look, and 3 if something is wrong.
     """
-    if command[:1] == ["--"]:
-        command = command[1:]
+    command = script[1:] if script[:1] == ["--"] else script
     if not command:
-        raise InputError("which script? Put it at the end, after --.")
-    script = command[0]
+        raise InputError("which script? Give it after the options: workshop examine --ranks 2 -- train.py.")
     if ranks < 1:
         raise InputError(f"--ranks {ranks}: give a whole number of at least 1.")
     if seconds <= 0 or steps < 0:
         raise InputError("--seconds must be above 0, and --steps at least 0.")
-    if script != "-m" and not Path(script).is_file():
-        raise InputError(f"{script}: there is no such file. Give the script that torchrun would start.")
+    if command[0] != "-m" and not Path(command[0]).is_file():
+        raise InputError(f"{command[0]}: there is no such file. Give the script that torchrun would start.")
     if shutil.which(python) is None:
         raise InputError(f"--python {python}: there is no such program.")
     one = observe(1, command, ALONE_STEPS, min(seconds, ALONE_S), python, show=False) if alone and ranks > 1 else None
@@ -65,4 +56,4 @@ def examine(ranks: int, steps: int, seconds: float, alone: bool, python: str, js
         print(as_json.dumps(report.as_json(findings, ranks), indent=2))
     else:
         print(report.as_text(findings))
-    return (0, 2, 3)[LEVELS.index(worst(findings))]
+    return EXIT_CODES[worst(findings)]

@@ -272,7 +272,7 @@ def _one_after_another(sentence: str, hint: str) -> str:
 
 
 def _prepare(observe: Callable, function: Callable, ready: Callable[[], None] | None) -> None:
-    """Runs on every rank before the clock of a check starts."""
+    """Do the slow part of getting ready, on every rank, before the check's timer starts."""
     if ready is not None:
         ready()
 

@@ -57,7 +57,7 @@ def _shape(value: Any) -> tuple | None:
 
 
 def described(value: Any) -> str:
-    """The form of a value in words; a text as it is."""
+    """A value's form in words, such as "an array of 4". Text and other objects are shown as they are."""
     if value is None:
         return "nothing"
     if isinstance(value, np.ndarray) and value.ndim:

@@ -198,8 +198,8 @@ class Calls:
             return step.observed
         beginning = f"{step.observed}, " if step.observed else ""
         verb = "gives" if self._agreeing is None else "has"
-        got, right, where = _beside(step.value, right)
-        return f"{beginning}{self._who} {verb} {shown(got)}{where} where {shown(right)} is right."
+        got, right = _beside(step.value, right)
+        return f"{beginning}{self._who} {verb} {got} where {right} is right."
 
     def on_some_rank(self, wrong: bool) -> bool:
         """Whether something is wrong on some rank. All ranks call this, so that they go on or stop together."""
@@ -258,11 +258,13 @@ class Calls:
         return None
 
 
-def _beside(got: Any, right: Any) -> tuple[Any, Any, str]:
-    """What to show of two values, and where. Of arrays that begin alike, that's the first element that differs."""
-    if isinstance(got, np.ndarray) and isinstance(right, np.ndarray) and got.shape == right.shape and got.ndim == 1:
-        different = np.flatnonzero(~np.isclose(got, right, rtol=ROUNDING))
-        if len(different) and different[0] >= SHOWN:
-            first = different[0]
-            return got[first], right[first], f" at {first}"
-    return got, right, ""
+def _beside(got: Any, right: Any) -> tuple[str, str]:
+    """What to show of two values. Of arrays that begin alike, that's the first element that differs."""
+    if isinstance(got, np.ndarray) and isinstance(right, np.ndarray):
+        if got.shape != right.shape:
+            return described(got), described(right)
+        first = int(np.argmax(~np.isclose(got, right, rtol=ROUNDING)))
+        if first >= SHOWN:
+            at = first if got.ndim == 1 else [int(index) for index in np.unravel_index(first, got.shape)]
+            return f"{shown(got.flat[first])} at {at}", shown(right.flat[first])
+    return shown(got), shown(right)

@@ -41,7 +41,7 @@ class SolutionBlock:
 
 
 def blocks(text: str, name: str) -> Iterator[str | SolutionBlock]:
-    """The lines of a source, with each marked solution as a SolutionBlock. SourceError names `name` and the line."""
+    """The lines of a source, with each marked solution as a SolutionBlock. A SourceError names `name` and the line."""
     part = "text"
     block = SolutionBlock("")
     begun = ""  # the place of the block's first marker

@@ -183,7 +183,7 @@ def check_checkout():
 
 
 def can_write(folder):
-    """Whether files can be made in `folder`. Permissions alone do not reveal a read-only file system, so this tries."""
+    """Whether files can be created in `folder`. Tries it: permissions do not reveal a read-only file system."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             return True

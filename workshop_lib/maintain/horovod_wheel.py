@@ -123,7 +123,7 @@ def version_of(*packages: str) -> str:
 
 
 def cuda_of_pytorch() -> str:
-    """The CUDA that PyTorch was built for, such as "cuda-13.0", or "cpu". The version of PyPI's builds does not say."""
+    """The CUDA that PyTorch was built for, such as "cuda-13.0", or "cpu". A PyPI build's version does not show it."""
     spec = util.find_spec("torch")
     folders = spec.submodule_search_locations if spec else None
     if not folders:

@@ -60,7 +60,7 @@ class LiveView(NotebookView):
         super().__init__(n, trains)
         self.box: widgets.VBox | None = None
         self.shown: Any = None  # the DisplayHandle of the box
-        self.below: Any = None  # the DisplayHandle of what stays for the next day
+        self.below: Any = None  # the DisplayHandle of the output that stays in the saved notebook
         self.news = False
         self.next_redraw_s = 0.0
         self.being_written = ""

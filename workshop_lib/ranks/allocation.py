@@ -118,8 +118,8 @@ def _left_over(job: Allocation, environ: Mapping[str, str]) -> tuple[str, str]:
 def _why_ended(job: Allocation) -> str | None:
     """Why this job must have ended, as part of a sentence; None unless that is certain.
 
-    The scheduler knows. On a machine without the scheduler's programs, a job is out of reach if its hosts have no
-    address.
+    Asks the scheduler. Where the scheduler's programs are not installed, the job counts as ended if its hosts' names
+    cannot be resolved.
     """
     # Nothing is certain about the user's own host file, a Cray (only its launcher knows its host names), or a job of
     # another cluster.

@@ -46,7 +46,7 @@ class RankDebugger(pdb.Pdb):
         """Stop on the next line of the caller. This is what `breakpoint()` calls."""
         self.stdout = sys.stdout
         caller = sys._getframe(1)
-        # pdb leaves __return__ behind in the last cell that it has seen end, and would show it as a variable.
+        # pdb leaves __return__ behind in the last cell that it saw finish, and would show it as a variable.
         caller.f_locals.pop("__return__", None)
         self.set_trace(caller)
 

@@ -16,7 +16,7 @@ from .timeline import timeline
 MAX_POINTS = 100
 SHARES_OF_LAST_S = 1.0
 DIVERGED = "The training has diverged, so it no longer learns: try a smaller learning rate, or a longer warm-up."
-LINES_EVERY_S = 10.0  # if there is no terminal that can redraw a line
+LINES_EVERY_S = 10.0  # time between printed lines where no terminal can redraw one
 
 
 class Progress:

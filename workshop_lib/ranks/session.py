@@ -137,7 +137,7 @@ class AttachedRanks(Ranks):
         self.stop()
         folders.ask_for_restart(self.folder, n)
         self._connect(self._wait_for_fresh())
-        if n not in (None, self.n):  # the holder had begun to replace lost ranks before it was asked
+        if n not in (None, self.n):  # the holder was already replacing lost ranks when it was asked
             return self.restart(n)
         return self
 

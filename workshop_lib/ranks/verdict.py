@@ -176,7 +176,7 @@ def raise_stuck(call: CallUnderWay, stacks: dict[int, list[Frame]]) -> NoReturn:
 
 
 def raise_timeout(call: CallUnderWay, timeout_s: float) -> NoReturn:
-    if _errors_text(call):  # an error on a rank says more than that the time is up
+    if _errors_text(call):  # an error on a rank says more than the timeout does
         raise_stuck(call, call.stacks())
     done = [rank for rank in call.ranks if rank not in call.running]
     ended = f" (ended already: {', '.join(map(str, done))})" if done else ""

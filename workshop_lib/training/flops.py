@@ -62,7 +62,7 @@ def limits(repeats: int = 40) -> Limits:
 
 
 def per_sample(network: str) -> int:
-    """Return the operations that one MNIST image takes in the forward and the backward pass.
+    """Return the number of operations for one MNIST image, forward and backward pass together.
 
     A multiply-add counts as two operations.
     """

@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 
 
 def sample() -> Sample:
-    """Return a Sample of this moment. Taking it needs a few milliseconds."""
+    """Return a Sample taken now. This takes a few milliseconds."""
     of_cores = psutil.cpu_times(percpu=True)
     cores = [of_cores[core] for core in affinity() if core < len(of_cores)]
     used_s = sum(sum(times) - sum(getattr(times, name, 0.0) for name in IDLE) for times in cores)

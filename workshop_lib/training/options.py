@@ -26,7 +26,7 @@ WITHOUT_MOMENTUM = ("adam", "lamb")
 DEFAULT_MOMENTUM = 0.9
 
 
-# Bounds that a number can have: their wording in messages, and the comparison that holds for a value within them.
+# Bounds for numeric options: how a message words each one, and the comparison that a valid value passes.
 BOUNDS = {"at_least": ("of at least", operator.ge), "above": ("above", operator.gt), "below": ("below", operator.lt)}
 
 

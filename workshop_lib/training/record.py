@@ -216,7 +216,7 @@ def binding(ranks: list[RankDescription]) -> str:
 
 
 def oversubscribed(ranks: list[RankDescription]) -> bool:
-    """Return whether any host runs more of these ranks' threads than the ranks have cores there."""
+    """Return whether, on any host, these ranks run more threads than they have cores."""
     for host in {rank["host"] for rank in ranks}:
         here = [rank for rank in ranks if rank["host"] == host]
         if sum(rank["threads"] for rank in here) > cores_of(here):

@@ -1,10 +1,8 @@
 """The exercises of 05_ddp accept the solutions, and reject wrong answers with the hint that names the mistake."""
 
-from functools import partial
-
 import pytest
-from judge.answers import written
-from judge.verdicts import Verdicts, planted
+from judge.answers import own
+from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.ddp import judge as ddp
 from workshop_lib.lessons.ddp import judge_own_ddp as own_ddp
@@ -12,11 +10,10 @@ from workshop_lib.lessons.ddp import judge_own_ddp as own_ddp
 pytestmark = pytest.mark.usefixtures("healthy")
 
 NOTEBOOK = "05_ddp"
-ORDER = "order = np.random.default_rng(epoch).permutation(n)"
-
 SEND = "dist.all_reduce(p.grad, async_op=True)"
 HOOK = f"p.grad /= dist.get_world_size()\n        handles.append({SEND})"
 LOOP = "for handle in handles:"
+WAIT = f"{LOOP}\n            handle.wait()"
 KEEP = "p.grad /= dist.get_world_size(); kept.append(p)"
 REGISTER = "register_post_accumulate_grad_hook"
 
@@ -41,7 +38,7 @@ SEND_ALL = f"handles.extend({SEND} for p in kept)\n        kept.clear()"
 SEND_SORTED = SEND_ALL.replace("in kept", "in kept[:: 1 - 2 * dist.get_rank()]")
 TOGETHER = f"{KEEP}\n        if len(kept) < 6: return\n        {SEND_ALL}"
 
-KNOWN = {
+WRONG = {
     "accumulate": {
         "no backward": ([(BACKWARD, "pass")], "no backward has run"),
         "the first communicates": ([("== len(micro_batches)", "== 1")], ddp.ADDED_HINT),
@@ -60,6 +57,22 @@ KNOWN = {
         "all forwards communicate": (kept_apart("True", "last"), ddp.ROUNDS_HINTS[True, False]),
         "two communicate": ([("== len(micro_batches)", "% 2 == 0")], ddp.ROUNDS_HINTS[False, False]),
         "with one micro-batch": ([("== len(micro_batches)", "== 4"), ("/ len(micro_batches)", "/ 4")], "also the last"),
+        "one forward": (
+            """
+            def accumulate(model, micro_batches, loss_function):
+                inputs, targets = map(torch.cat, zip(*micro_batches))
+                loss_function(model(inputs), targets).backward()
+            """,
+            "don't fit into memory together",
+        ),
+        "one backward": (
+            """
+            def accumulate(model, micro_batches, loss_function):
+                losses = [loss_function(model(inputs), targets) for inputs, targets in micro_batches]
+                (sum(losses) / len(losses)).backward()
+            """,
+            "`backward()` before the next forward",
+        ),
     },
     "my_ddp": {
         "blocking": ([(", async_op=True", "")], own_ddp.BLOCKING_HINT),
@@ -119,113 +132,94 @@ KNOWN = {
             [("permutation(n)", "permutation(range(rank, n, size))"), (PART, "order")],
             "shuffle first",
         ),
+        "not returned": ([("return ", "")], "returned None"),
     },
 }
 
-imports = "import contextlib, random, torch, torch.distributed as dist, numpy as np"
-accumulate = partial(written, imports, "accumulate(model, micro_batches, loss_function)", "k = len(micro_batches)")
-my_ddp = partial(written, imports, "my_ddp(model)")
-my_buckets = partial(written, imports, "my_buckets(model, bucket_bytes)")
-shard_of = partial(written, imports, "shard_of(n, epoch, rank, size)")
-
-
-AROUND = ["for p in model.parameters():", "    dist.broadcast(p.data, 0)", f"    p.{REGISTER}(send)", "return finish"]
+RIGHT = {
+    "accumulate": {
+        "last one apart": """
+            def accumulate(model, micro_batches, loss_function):
+                k = len(micro_batches)
+                model.zero_grad()
+                with model.no_sync():
+                    for inputs, targets in micro_batches[:-1]:
+                        (loss_function(model(inputs), targets) / k).backward()
+                inputs, targets = micro_batches[-1]
+                (loss_function(model(inputs), targets) / k).backward()
+            """,
+        "divided at the end": """
+            def accumulate(model, micro_batches, loss_function):
+                k = len(micro_batches)
+                for i, (inputs, targets) in enumerate(micro_batches):
+                    with model.no_sync() if i < k - 1 else contextlib.nullcontext():
+                        loss_function(model(inputs), targets).backward()
+                for p in model.parameters():
+                    p.grad /= k
+            """,
+    },
+    "my_ddp": {
+        "divided after": [
+            (HOOK, f"handles.append((p, {SEND}))"),
+            (WAIT, "for p, handle in handles:\n            handle.wait(); p.grad /= dist.get_world_size()"),
+        ],
+        "with futures": [(SEND, f"{SEND}.get_future()"), (WAIT, "torch.futures.wait_all(handles)")],
+    },
+    "my_buckets": {
+        "divided after, with new gradients": [
+            ("for p in bucket]) / dist.get_world_size()", "for p in bucket])"),
+            ("sum(each.grad.nbytes for each in bucket)", "8 * sum(each.numel() for each in bucket)"),
+            ("p.grad.copy_(part.view_as(p))", "p.grad = (part / dist.get_world_size()).view_as(p)"),
+        ]
+    },
+    "shard_of": {
+        "in blocks": [(PART, "[int(i) for i in np.array_split(order, size)[rank]]")],
+        "an array": [(PART, "order[rank::size]")],
+        "with Python's random": """
+            def shard_of(n, epoch, rank, size):
+                import random
+                order = list(range(n))
+                random.Random(epoch).shuffle(order)
+                return order[rank::size]
+            """,
+    },
+}
+NEVER_ENDS = {
+    "accumulate": {
+        "rank 0 alone communicates": (
+            """
+            def accumulate(model, micro_batches, loss_function):
+                k = len(micro_batches)
+                for i, (inputs, targets) in enumerate(micro_batches):
+                    last = i == k - 1 and dist.get_rank() == 0
+                    with contextlib.nullcontext() if last else model.no_sync():
+                        (loss_function(model(inputs), targets) / k).backward()
+            """,
+            "All ranks must enter `no_sync`",
+        )
+    },
+    "my_ddp": {
+        "a barrier on rank 0 alone": (
+            """
+            def my_ddp(model):
+                if dist.get_rank() == 0: dist.barrier()
+            """,
+            "inside an `if`",
+        )
+    },
+}
 
 
 class TestDDP(Verdicts):
     check, notebook, names = ddp, NOTEBOOK, ["my_ddp", "my_buckets", "accumulate", "shard_of"]
-    right = {
-        "accumulate, last one apart": lambda: accumulate(
-            "model.zero_grad()",
-            "with model.no_sync():",
-            "    for inputs, targets in micro_batches[:-1]:",
-            "        (loss_function(model(inputs), targets) / k).backward()",
-            "inputs, targets = micro_batches[-1]",
-            "(loss_function(model(inputs), targets) / k).backward()",
-        ),
-        "accumulate, divided at the end": lambda: accumulate(
-            "for i, (inputs, targets) in enumerate(micro_batches):",
-            "    with model.no_sync() if i < k - 1 else contextlib.nullcontext():",
-            "        loss_function(model(inputs), targets).backward()",
-            "for p in model.parameters():",
-            "    p.grad /= k",
-        ),
-        "my_ddp, divided after": lambda: my_ddp(
-            "sent = []",
-            "def send(p):",
-            "    sent.append((p, dist.all_reduce(p.grad, async_op=True)))",
-            "def finish():",
-            "    while sent:",
-            "        p, handle = sent.pop()",
-            "        handle.wait()",
-            "        p.grad /= dist.get_world_size()",
-            *AROUND,
-        ),
-        "my_ddp, with futures": lambda: my_ddp(
-            "sent = []",
-            "def send(p):",
-            "    p.grad /= dist.get_world_size()",
-            "    sent.append(dist.all_reduce(p.grad, async_op=True).get_future())",
-            "def finish():",
-            "    torch.futures.wait_all(sent)",
-            "    sent.clear()",
-            *AROUND,
-        ),
-        "my_buckets, a bucket is full before it is too large": lambda: my_buckets(
-            "bucket, sent = [], []",
-            "def leave():",
-            "    flat = torch.cat([p.grad.flatten() for p in bucket])",
-            "    sent.append((dist.all_reduce(flat, async_op=True), flat, tuple(bucket)))",
-            "    bucket.clear()",
-            "def send(p):",
-            "    bucket.append(p)",
-            "    if 8 * sum(p.numel() for p in bucket) >= bucket_bytes: leave()",
-            "def finish():",
-            "    if bucket: leave()",
-            "    for handle, flat, parameters in sent:",
-            "        handle.wait(); at = 0",
-            "        for p in parameters:",
-            "            p.grad = (flat[at:at + p.numel()] / dist.get_world_size()).view_as(p); at += p.numel()",
-            "    sent.clear()",
-            *AROUND,
-        ),
-        "shard_of, in blocks": lambda: shard_of(ORDER, "return [int(i) for i in np.array_split(order, size)[rank]]"),
-        "shard_of, an array": lambda: shard_of(ORDER, "return order[rank::size]"),
-        "shard_of, with Python's random": lambda: shard_of(
-            "order = list(range(n))", "random.Random(epoch).shuffle(order)", "return order[rank::size]"
-        ),
-    }
-    wrong = planted(NOTEBOOK, KNOWN) | {
-        "one forward": (
-            lambda: accumulate(
-                "inputs, targets = map(torch.cat, zip(*micro_batches))",
-                "loss_function(model(inputs), targets).backward()",
-            ),
-            "don't fit into memory together",
-        ),
-        "one backward": (
-            lambda: accumulate("(sum(loss_function(model(x), y) for x, y in micro_batches) / k).backward()"),
-            "`backward()` before the next forward",
-        ),
-        "not returned": (lambda: shard_of(ORDER, "order[rank::size]"), "returned None"),
-    }
-    never_ends = {
-        "rank 0 alone communicates": (
-            lambda: accumulate(
-                "for i, (inputs, targets) in enumerate(micro_batches):",
-                "    last = i == k - 1 and dist.get_rank() == 0",
-                "    with contextlib.nullcontext() if last else model.no_sync():",
-                "        (loss_function(model(inputs), targets) / k).backward()",
-            ),
-            "All ranks must enter `no_sync`",
-        ),
-        "a barrier on rank 0 alone": (lambda: my_ddp("if dist.get_rank() == 0: dist.barrier()"), "inside an `if`"),
-    }
+    right, wrong, never_ends = RIGHT, WRONG, NEVER_ENDS
+
+
+GROUP = "import __ranks__; __ranks__.group = id(dist.group.WORLD)"
 
 
 def test_the_ranks_keep_their_process_group(team):
-    group = "import __ranks__; __ranks__.group = id(dist.group.WORLD)"
-    ddp.shard_of(shard_of(group, "return []"))
+    ddp.shard_of(own(NOTEBOOK, "shard_of", f"def shard_of(n, epoch, rank, size): {GROUP}; return []"))
     first = team.pull("group")
-    ddp.my_ddp(my_ddp(group))
+    ddp.my_ddp(own(NOTEBOOK, "my_ddp", f"def my_ddp(model): {GROUP}"))
     assert team.pull("group") == first

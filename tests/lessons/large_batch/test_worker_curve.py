@@ -60,7 +60,7 @@ def test_runs_that_differ_in_more_than_the_recipe_are_refused():
 
 
 def test_means_spread_and_the_published_points():
-    figure = worker_curve(FOUND)
+    figure = worker_curve([{"kind": "bench"}, *FOUND])
     train, test = figure.axes
     assert list(curve(test)[1]) == pytest.approx([97.5, 11, 11])
     assert bars(test).ravel() == pytest.approx([97, 98, 11, 11, 10, 12])

@@ -7,26 +7,21 @@ from functools import partial
 import cloudpickle
 import numpy as np
 import pytest
-from judge.answers import solution, variant
-from judge.verdicts import Verdicts, planted
+from judge.answers import solution
+from judge.verdicts import Verdicts
 
 from workshop_lib import ranks
 from workshop_lib.lessons.pipelines import judge as check
 from workshop_lib.lessons.pipelines import judge_cuts as pipeline_cuts
-from workshop_lib.lessons.pipelines import orders
-
-pytestmark = pytest.mark.usefixtures("healthy")
+from workshop_lib.lessons.pipelines import judge_stage, orders
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
-NOTEBOOK = "11b_pipelines"
-AHEAD = "ahead = min(m, ranks - 1 - rank)"
-FURTHER = "ahead = min(total, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks)"
-SEND_BACK = "self.send_gradient(i, x.grad)"
+NOTEBOOK = check.NOTEBOOK
+FURTHER = f"ahead = min(total, {check.FURTHER})"
 TAKE_OUT = "x, y = self.kept.pop(i)"
 LOOK = "x, y = self.kept[i]"
 SLOWEST = "slowest = max(sum(seconds[start:end])"
 LENGTHS = "[end - start for start, end in edges]"
-ONE_CHUNK_AFTER_THE_OTHER = [("divmod(n, ranks * chunks)", "(0, n)"), ("divmod(within, ranks)", "divmod(within, m)")]
 GPIPE = 'return [("F", i) for i in range(m)] + [("B", i) for i in range(m)]'
 BACK = '[("B", i) for i in range(m)]'
 BACK_REVERSED = '[("B", m - 1 - i) for i in range(m)]'
@@ -36,82 +31,72 @@ class TestPipelines(Verdicts):
     check, notebook = check, NOTEBOOK
     names = ("MyStage", "gpipe", "one_f_one_b", "balanced", "interleaved")
     right = {
-        title: partial(variant, NOTEBOOK, name, *replacements)
-        for name, title, *replacements in (
-            ("MyStage", "divided in backward", ("/ self.m", ""), ("y.backward()", "(y / self.m).backward()")),
-            (
-                "MyStage",
-                "kept by name",
-                ("= x, y", "= {'x': x, 'y': y}"),
-                (TAKE_OUT, "x, y = self.kept.pop(i).values()"),
-            ),
-            ("gpipe", "last in, first out", ('("B", i) for i in range(m)', '("B", m - 1 - i) for i in range(m)')),
-            ("gpipe", "as lists", ('("F", i)', '["F", i]')),
-            (
-                "one_f_one_b",
-                "backward first in each turn",
-                (AHEAD, "ahead = min(m, ranks - rank)"),
-                ('("F", ahead + i), ("B", i)', '("B", i), ("F", ahead + i)'),
-            ),
-            # What is twice as far in Megatron-LM leaves time for messages, which take none here.
-            ("interleaved", "ahead by one for each rank", (FURTHER, FURTHER.replace("2 * ", ""))),
-        )
-    }
-    wrong = planted(
-        NOTEBOOK,
-        {
-            "MyStage": {
-                "the gradient that came isn't used": (
-                    [("y.backward(self.receive_gradient(i))", "y.sum().backward()")],
-                    "takes the gradient",
-                ),
-                "never taken out": ([(TAKE_OUT, LOOK)], "self.kept.pop(i)"),
-                "taken out too late": (
-                    [(TAKE_OUT, LOOK), (SEND_BACK, f"{SEND_BACK}\n        self.kept.pop(i - 1, None)")],
-                    "self.kept.pop(i)",
-                ),
-                "kept elsewhere": (
-                    [("self.kept[i] = x, y", "self.__dict__[i] = x, y"), (TAKE_OUT, "x, y = self.__dict__.pop(i)")],
-                    "in `self.kept[i]`",
-                ),
-            },
-            "gpipe": {
-                "no backward": ([('+ [("B", i) for i in range(m)]', "")], "lacks ('B', 0)"),
-                "one micro-batch too many": ([("range(m)", "range(m + 1)")], "too often"),
-                "numbers": ([('("F", i)', "i")], "Return a list"),
-                "one after the other": (
-                    [(GPIPE, 'return [(kind, i) for i in range(m) for kind in "FB"]')],
-                    check.MIXED_HINT,
-                ),
-                "backward first": (
-                    [(GPIPE, 'return [(kind, i) for kind in "BF" for i in range(m)]')],
-                    check.NO_FORWARD_HINT,
-                ),
-                "odd ranks in reverse": ([(BACK, f"({BACK_REVERSED} if rank % 2 else {BACK})")], check.ORDER_HINT),
-            },
-            "one_f_one_b": {
-                "fewer micro-batches than ranks": ([(AHEAD, "ahead = ranks - 1 - rank")], "of rank 0"),
-                "one more ahead": ([(AHEAD, "ahead = min(m, ranks - rank)")], "ranks *behind* you"),
-            },
-            "balanced": {
-                "as many layers each": ([(SLOWEST, "slowest = max(end - start")], "seconds"),
-                "the shortest sum": ([("max(sum", "min(sum")], "sets the pace"),
-                "edges": ([(LENGTHS, "[end for start, end in edges]")], "each at least 1"),
-                "an empty stage": (
-                    [("    return best[1]", "    return [0, *[len(seconds) // stages] * (stages - 1)]")],
-                    pipeline_cuts.COUNTS_HINT,
-                ),
-            },
-            "interleaved": {
-                "everything ahead": ([(FURTHER, "ahead = total")], "Take turns between chunks"),
-                "one chunk after the other": (
-                    ONE_CHUNK_AFTER_THE_OTHER,
-                    check.ONE_CHUNK_HINT,
-                ),
-                "no chunks": ([('chunk if kind == "F" else chunks - 1 - chunk', "0")], "lacks"),
-            },
+        "MyStage": {
+            "divided in backward": [("/ self.m", ""), ("y.backward()", "(y / self.m).backward()")],
+            "kept by name": [("= x, y", "= {'x': x, 'y': y}"), (TAKE_OUT, f"{TAKE_OUT}.values()")],
         },
-    )  # fmt: skip
+        "gpipe": {"last in, first out": [(BACK, BACK_REVERSED)], "as lists": [('("F", i)', '["F", i]')]},
+        "one_f_one_b": {
+            "backward first in each turn": [
+                (check.AHEAD, "ahead = min(m, ranks - rank)"),
+                ('("F", ahead + i), ("B", i)', '("B", i), ("F", ahead + i)'),
+            ]
+        },
+        # What is twice as far in Megatron-LM leaves time for messages, which take none here.
+        "interleaved": {"ahead by one for each rank": [("2 * (ranks", "(ranks")]},
+    }
+    wrong = {
+        "MyStage": {
+            "the gradient that came isn't used": ([(judge_stage.GO_BACK, "y.sum().backward()")], "takes the gradient"),
+            "never taken out": ([(TAKE_OUT, LOOK)], "self.kept.pop(i)"),
+            "taken out too late": (
+                [
+                    (TAKE_OUT, LOOK),
+                    (judge_stage.SEND_BACK, f"{judge_stage.SEND_BACK}\n        self.kept.pop(i - 1, None)"),
+                ],
+                "self.kept.pop(i)",
+            ),
+            "kept elsewhere": (
+                [("self.kept[i] = x, y", "self.__dict__[i] = x, y"), (TAKE_OUT, "x, y = self.__dict__.pop(i)")],
+                "in `self.kept[i]`",
+            ),
+        },
+        "gpipe": {
+            "no backward": ([(f" + {BACK}", "")], "lacks ('B', 0)"),
+            "one micro-batch too many": ([("range(m)", "range(m + 1)")], "too often"),
+            "numbers": ([('("F", i)', "i")], "Return a list"),
+            "one after the other": (
+                [(GPIPE, 'return [(kind, i) for i in range(m) for kind in "FB"]')],
+                check.MIXED_HINT,
+            ),
+            "backward first": (
+                [(GPIPE, 'return [(kind, i) for kind in "BF" for i in range(m)]')],
+                check.NO_FORWARD_HINT,
+            ),
+            "odd ranks in reverse": ([(BACK, f"({BACK_REVERSED} if rank % 2 else {BACK})")], check.ORDER_HINT),
+        },
+        "one_f_one_b": {
+            "fewer micro-batches than ranks": ([(check.AHEAD, "ahead = ranks - 1 - rank")], "of rank 0"),
+            "one more ahead": ([(check.AHEAD, "ahead = min(m, ranks - rank)")], "ranks *behind* you"),
+        },
+        "balanced": {
+            "as many layers each": ([(SLOWEST, "slowest = max(end - start")], "seconds"),
+            "the shortest sum": ([("max(sum", "min(sum")], "sets the pace"),
+            "edges": ([(LENGTHS, "[end for start, end in edges]")], "each at least 1"),
+            "an empty stage": (
+                [("    return best[1]", "    return [0, *[len(seconds) // stages] * (stages - 1)]")],
+                pipeline_cuts.COUNTS_HINT,
+            ),
+        },
+        "interleaved": {
+            "everything ahead": ([(FURTHER, "ahead = total")], "Take turns between chunks"),
+            "one chunk after the other": (
+                [("divmod(n, ranks * chunks)", "(0, n)"), ("divmod(within, ranks)", "divmod(within, m)")],
+                check.ONE_CHUNK_HINT,
+            ),
+            "no chunks": ([('chunk if kind == "F" else chunks - 1 - chunk', "0")], "lacks"),
+        },
+    }
 
 
 def on_ranks(make, size: int) -> dict:

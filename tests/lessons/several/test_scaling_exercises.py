@@ -1,11 +1,9 @@
 """The exercises about scaling, of 08, 08b, 08c and 12: right answers pass, and wrong ones get the hint that names the
 mistake."""
 
-from functools import partial
-
 import pytest
-from judge.answers import solution, written
-from judge.verdicts import Verdicts, planted
+from judge.answers import solution
+from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.forecasting import judge as forecasting
 from workshop_lib.lessons.scaling_curves import judge as scaling
@@ -13,8 +11,6 @@ from workshop_lib.lessons.thousand_ranks import judge as thousand_ranks
 from workshop_lib.lessons.where_the_time_goes import judge as time_goes
 
 pytestmark = pytest.mark.usefixtures("healthy")
-
-answer = partial(written, "import math\nimport numpy as np\nfrom statistics import mean, median")
 
 
 class TestScalingCurves(Verdicts):
@@ -102,41 +98,40 @@ class TestTimeGoes(Verdicts):
     }
 
 
-COMMUNICATION = "latency_s + s_per_byte * message_bytes"
-BATCH = "smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte)"
-
-
 class TestForecasting(Verdicts):
-    check, notebook, names = forecasting, "08c_forecasting", ["smallest_batch", "overlapped_step"]
+    check, notebook, names = forecasting, forecasting.NOTEBOOK, ["smallest_batch", "overlapped_step"]
     right = {
-        "by trying": lambda: answer(
-            BATCH,
-            f"batch, communication_s = 1, {COMMUNICATION}",
-            "while communication_s > share * (communication_s + t0_s + t1_s * batch):",
-            "    batch += 1",
-            "return batch",
-        ),
-        "as a float": lambda: answer(
-            BATCH, f"return max(1.0, np.ceil((({COMMUNICATION}) * (1 / share - 1) - t0_s) / t1_s))"
-        ),
-        "message after message": lambda: answer(
-            "overlapped_step(forward_s, backward_s, message_s, messages)",
-            "end = forward_s",
-            "for j in range(1, messages + 1):",
-            "    end = max(end, forward_s + backward_s * j / messages) + message_s",
-            "return end",
-        ),
-    }
-    wrong = planted(
-        notebook,
-        {
-            "smallest_batch": {"nothing returned": ([("return ", "")], "the number of samples")},
-            "overlapped_step": {
-                "the sum of both": ([("max(keeps_up, busy)", "keeps_up + busy")], "none of the known mistakes"),
-                "nothing returned": ([("return ", "")], "the seconds"),
-            },
+        "smallest_batch": {
+            "by trying": """
+                def smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte):
+                    batch, communication_s = 1, latency_s + s_per_byte * message_bytes
+                    while communication_s > share * (communication_s + t0_s + t1_s * batch):
+                        batch += 1
+                    return batch
+                """,
+            "as a float": """
+                def smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte):
+                    communication_s = latency_s + s_per_byte * message_bytes
+                    return max(1.0, np.ceil((communication_s * (1 / share - 1) - t0_s) / t1_s))
+                """,
         },
-    )
+        "overlapped_step": {
+            "message after message": """
+                def overlapped_step(forward_s, backward_s, message_s, messages):
+                    end = forward_s
+                    for j in range(1, messages + 1):
+                        end = max(end, forward_s + backward_s * j / messages) + message_s
+                    return end
+                """
+        },
+    }
+    wrong = {
+        "smallest_batch": {"nothing returned": ([("return ", "")], "the number of samples")},
+        "overlapped_step": {
+            "the sum of both": ([(forecasting.LATER, "keeps_up + busy")], "none of the known mistakes"),
+            "nothing returned": ([("return ", "")], "the seconds"),
+        },
+    }
 
 
 class TestThousandRanks(Verdicts):

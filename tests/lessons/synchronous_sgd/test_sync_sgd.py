@@ -1,36 +1,84 @@
 """The exercises of 02 accept the solutions, and reject wrong answers with the hint that names the mistake."""
 
-from functools import partial
-
 import pytest
-from judge.answers import written
-from judge.verdicts import Verdicts, planted
+from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.synchronous_sgd import judge as check
 
 pytestmark = pytest.mark.usefixtures("healthy")
 
-NOTEBOOK = "02_synchronous_sgd"
 NAMES = ["average_gradients", "broadcast_weights", "weighted_mean", "train_epoch", "average_in_one_message"]
 RANKS = 3  # with two, a swap with one partner is as good as an allreduce
-average = partial(written, "import numpy as np\nimport torch", "average_gradients(model, comm)")
 
 LOOP = "for p in model.parameters():"
 REDUCE = "comm.Allreduce(mine, total)"
 WRITE = "p.grad.copy_(torch.from_numpy(total / comm.size))"
-SEND = "comm.Bcast(array, root=0)"
-STORE = "p.copy_(torch.from_numpy(array))"
 SUM = "total = comm.allreduce(gradient * n_samples)"
-DIVIDE = "return total / comm.allreduce(n_samples)"
 AVERAGE, STEP, SCHEDULE = "average(model, comm)", "optimizer.step()", "schedule.step()"
 FLAT = "comm.Allreduce(flat.numpy(), total.numpy())"
 PUT_BACK = "p.grad.copy_(piece.view(p.shape))"
 
+RIGHT = {
+    "average_gradients": {
+        "one message for all parameters": """
+            def average_gradients(model, comm):
+                flat = torch.cat([p.grad.flatten() for p in model.parameters()]).numpy()
+                mean = np.empty_like(flat)
+                comm.Allreduce(flat, mean)
+                mean, at = torch.from_numpy(mean / comm.size), 0
+                for p in model.parameters():
+                    p.grad.copy_(mean[at:at + p.numel()].view(p.shape))
+                    at += p.numel()
+            """,
+        "objects": """
+            def average_gradients(model, comm):
+                for p in model.parameters():
+                    p.grad = comm.allreduce(p.grad) / comm.size
+            """,
+        "divided first": """
+            def average_gradients(model, comm):
+                for p in model.parameters():
+                    mine, total = p.grad.numpy().copy() / comm.size, np.empty(p.shape, dtype=np.float32)
+                    comm.Allreduce(mine, total)
+                    p.grad.copy_(torch.from_numpy(total))
+            """,
+    },
+    "weighted_mean": {
+        "by NumPy": """
+            def weighted_mean(gradient, n_samples, comm):
+                return np.average(comm.allgather(gradient), axis=0, weights=comm.allgather(n_samples))
+            """
+    },
+    "train_epoch": {
+        "cleared after the step": """
+            def train_epoch(model, optimizer, schedule, batches, average, comm):
+                for images, labels in batches:
+                    cross_entropy(model(images), labels).backward()
+                    average(model, comm)
+                    optimizer.step(); schedule.step(); model.zero_grad()
+            """
+    },
+    "average_in_one_message": {
+        "calls that send nothing": """
+            def average_in_one_message(model, comm):
+                flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+                flat = torch.from_numpy(comm.allreduce(flat.numpy()) / comm.Get_size())
+                for p, piece in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()])):
+                    p.grad.copy_(piece.view(p.shape))
+            """,
+        "in place": """
+            def average_in_one_message(model, comm):
+                flat = torch.nn.utils.parameters_to_vector(p.grad for p in model.parameters())
+                comm.Allreduce(MPI.IN_PLACE, flat.numpy())
+                at = 0
+                for p in model.parameters():
+                    p.grad = (flat[at:at + p.numel()] / comm.size).view_as(p); at += p.numel()
+            """,
+    },
+}
 WRONG = {
     "average_gradients": {
-        "not divided": ([(" / comm.size", "")], "divide by comm.size"),
         "divided by the batch": ([("/ comm.size", "/ comm.size / 64")], "is 0.01562 times the mean"),
-        "a local name": ([(WRITE, "grad = torch.from_numpy(total / comm.size)")], "still has its own"),
         "no gradient left": ([(WRITE, "p.grad = None")], "write into `p.grad`"),
         "written on rank 0 only": ([(WRITE, f"if comm.rank == 0: {WRITE}")], "all need the mean"),
         "only matrices": ([(LOOP, f"{LOOP}\n        if p.ndim == 1: continue")], "all of model.parameters()"),
@@ -45,25 +93,19 @@ WRONG = {
         "only roughly the same": ([(WRITE, f"{WRITE}; p.grad *= 1 + 1e-6 * comm.rank")], "they agree only roughly"),
     },
     "broadcast_weights": {
-        "a local name": ([(STORE, "p = torch.from_numpy(array)")], "copy what arrives into the parameter"),
         "every other one": ([(LOOP, "for p in list(model.parameters())[::2]:")], "all of model.parameters()"),
-        "scaled afterwards": ([(STORE, f"{STORE}; p.mul_(1.5)")], "and change nothing else"),
+        "scaled afterwards": ([(check.COPY, f"{check.COPY}; p.mul_(1.5)")], "and change nothing else"),
     },
     "weighted_mean": {
         "in place": (
             [(SUM, "gradient *= n_samples; total = comm.allreduce(gradient)")],
-            "`gradient * …`, not `gradient *= …`",
+            "`a + b` is a new array, and `a += b` changes `a`",
         ),
-        "nothing returned": ([(DIVIDE, "total / comm.allreduce(n_samples)")], "`return` the mean"),
-        "one number": ([(DIVIDE, "return comm.allreduce(n_samples)")], "an array like `gradient`"),
-        "half of it": ([(DIVIDE, f"{DIVIDE} / 2 / comm.size")], "Weigh each gradient"),
+        "nothing returned": ([("return ", "")], "rank 0 returned nothing. It should `return` an array of 6: the mean"),
+        "one number": ([(check.DIVIDE, "comm.allreduce(n_samples)")], "It should `return` an array of 6"),
+        "half of it": ([(check.DIVIDE, f"{check.DIVIDE} / 2 / comm.size")], "Weigh each gradient"),
     },
     "train_epoch": {
-        "nothing averaged": ([(f"        {AVERAGE}\n", "")], "call `average` before the optimizer steps"),
-        "averaged too late": (
-            [(f"{AVERAGE}\n        {STEP}", f"{STEP}\n        {AVERAGE}")],
-            "by then, the optimizer has used `p.grad`",
-        ),
         "the schedule once": ([(f"        {SCHEDULE}", f"    {SCHEDULE}")], "The learning rate never changed"),
         "the first batch only": ([(SCHEDULE, f"{SCHEDULE}; return")], "took 1 of 2 batches"),
         "two steps a batch": ([(STEP, f"{STEP}; {STEP}")], "For each batch: clear the gradients"),
@@ -81,7 +123,7 @@ WRONG = {
 }
 NEVER_ENDS = {
     "average_gradients": {"on rank 0 only": ([(REDUCE, f"if comm.rank == 0: {REDUCE}")], "inside an `if`")},
-    "broadcast_weights": {"on rank 0 only": ([(SEND, f"if comm.rank == 0: {SEND}")], "inside an `if`")},
+    "broadcast_weights": {"on rank 0 only": ([(check.SEND, f"if comm.rank == 0: {check.SEND}")], "inside an `if`")},
     "weighted_mean": {
         "no samples, no call": ([(SUM, f"if n_samples == 0: return gradient\n    {SUM}")], "inside an `if`")
     },
@@ -91,48 +133,5 @@ NEVER_ENDS = {
 
 
 class TestSyncSgd(Verdicts):
-    check, notebook, names = check, NOTEBOOK, NAMES
-    right = {
-        "one message, and calls that send nothing": lambda: written(
-            "import torch",
-            "average_in_one_message(model, comm)",
-            "flat = torch.cat([p.grad.flatten() for p in model.parameters()])",
-            "flat = torch.from_numpy(comm.allreduce(flat.numpy()) / comm.Get_size())",
-            "for p, piece in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()])):",
-            "    p.grad.copy_(piece.view(p.shape))",
-        ),
-        "one message for all parameters": lambda: average(
-            "flat = torch.cat([p.grad.flatten() for p in model.parameters()]).numpy()",
-            "mean = np.empty_like(flat)",
-            "comm.Allreduce(flat, mean)",
-            "mean, at = torch.from_numpy(mean / comm.size), 0",
-            "for p in model.parameters():",
-            "    p.grad.copy_(mean[at:at + p.numel()].view(p.shape))",
-            "    at += p.numel()",
-        ),
-        "objects": lambda: average("for p in model.parameters():", "    p.grad = comm.allreduce(p.grad) / comm.size"),
-        "one message in place": lambda: written(
-            "import torch\nfrom mpi4py import MPI\nfrom torch.nn import utils",
-            "average_in_one_message(model, comm)",
-            "flat = utils.parameters_to_vector(p.grad for p in model.parameters())",
-            "comm.Allreduce(MPI.IN_PLACE, flat.numpy())",
-            "at = 0",
-            "for p in model.parameters():",
-            "    p.grad = (flat[at:at + p.numel()] / comm.size).view_as(p); at += p.numel()",
-        ),
-        "cleared after the step": lambda: written(
-            "from torch.nn.functional import cross_entropy",
-            "train_epoch(model, optimizer, schedule, batches, average, comm)",
-            "for images, labels in batches:",
-            "    cross_entropy(model(images), labels).backward()",
-            "    average(model, comm)",
-            "    optimizer.step(); schedule.step(); model.zero_grad()",
-        ),
-        "divided first": lambda: average(
-            "for p in model.parameters():",
-            "    mine, total = p.grad.numpy().copy() / comm.size, np.empty(p.shape, dtype=np.float32)",
-            "    comm.Allreduce(mine, total)",
-            "    p.grad.copy_(torch.from_numpy(total))",
-        ),
-    }
-    wrong, never_ends = planted(NOTEBOOK, WRONG), planted(NOTEBOOK, NEVER_ENDS)
+    check, notebook, names = check, check.NOTEBOOK, NAMES
+    right, wrong, never_ends = RIGHT, WRONG, NEVER_ENDS

@@ -15,9 +15,9 @@ from workshop_lib.paths import SCRIPTS
 
 pytestmark = pytest.mark.usefixtures("healthy")
 
-NOTEBOOK = "13_when_training_breaks"
+NOTEBOOK = check.NOTEBOOK
 REPLACE = 'os.replace(f"{path}.part", path)'
-IMPORTS = "import math, os, pathlib, shutil, signal, tempfile\nimport numpy as np\nimport torch"
+IMPORTS = "import os, pathlib, shutil, signal, tempfile\nimport torch"
 
 
 def answer(head, *lines):
@@ -28,7 +28,7 @@ def supervisor(*changes):
     return lambda: variant(NOTEBOOK, "supervise", *changes)
 
 
-SAVE, SHARE, INTERVAL = "save(state, path)", "my_share(batch, rank, size)", "interval_s(save_s, mtbf_s)"
+SAVE = "save(state, path)"
 SUPERVISE = "supervise(start, ranks, restarts)"
 RIGHT = {
     "a temporary file": answer(
@@ -39,20 +39,31 @@ RIGHT = {
     ),
     "pathlib": answer(SAVE, "part = path.with_suffix('.new')", "torch.save(state, part)", "part.replace(path)"),
     "moved": answer(SAVE, "torch.save(state, f'{path}.new')", "shutil.move(f'{path}.new', path)"),
-    "split": answer(SHARE, "mine = np.array_split(batch, size)[rank]", "return mine, len(mine) / len(batch)"),
-    "bounds": answer(
-        SHARE,
-        "first, last = len(batch) * rank // size, len(batch) * (rank + 1) // size",
-        "return list(batch[first:last]), torch.tensor((last - first) / len(batch))",
-    ),
-    "Daly": answer(
-        INTERVAL, "x = save_s / (2 * mtbf_s)", "return np.sqrt(2 * save_s * mtbf_s) * (1 + x**0.5 / 3 + x / 9) - save_s"
-    ),
-    "tried out": answer(
-        INTERVAL,
-        "tried = np.geomspace(1e-3 * mtbf_s, mtbf_s, 1000)",
-        "return tried[np.argmin(save_s / tried + tried / (2 * mtbf_s))]",
-    ),
+    "my_share": {
+        "split": """
+            def my_share(batch, rank, size):
+                mine = np.array_split(batch, size)[rank]
+                return mine, len(mine) / len(batch)
+            """,
+        "bounds": """
+            def my_share(batch, rank, size):
+                first = len(batch) * rank // size
+                last = len(batch) * (rank + 1) // size
+                return list(batch[first:last]), torch.tensor((last - first) / len(batch))
+            """,
+    },
+    "interval_s": {
+        "Daly": """
+            def interval_s(save_s, mtbf_s):
+                x = save_s / (2 * mtbf_s)
+                return np.sqrt(2 * save_s * mtbf_s) * (1 + x**0.5 / 3 + x / 9) - save_s
+            """,
+        "tried out": """
+            def interval_s(save_s, mtbf_s):
+                tried = np.geomspace(1e-3 * mtbf_s, mtbf_s, 1000)
+                return tried[np.argmin(save_s / tried + tried / (2 * mtbf_s))]
+            """,
+    },
     "kills all, then waits": supervisor(
         (
             "for pid in running:\n            os.kill(pid, signal.SIGKILL)\n            os.waitpid(pid, 0)",

@@ -2,14 +2,13 @@
 and the flat arrays that they are about."""
 
 import sys
-from functools import partial
 
 import cloudpickle
 import numpy as np
 import pytest
 import torch
 from fake_mpi_ranks import run_on_threads
-from judge.answers import solution, variant
+from judge.answers import solution
 from judge.verdicts import Verdicts
 from mpi4py import MPI
 
@@ -23,138 +22,128 @@ from workshop_lib.training import memory
 pytestmark = pytest.mark.usefixtures("healthy")
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
-NOTEBOOK = "06_zero_and_fsdp"
-REDUCE = "total = ring.reduce_scatter(self.comm, gradient.numpy())"
 GRADIENT_1 = "self.share.grad = torch.from_numpy(total / self.comm.size)"
 GATHER = "ring.allgather(self.comm, self.weights.numpy())"
 STEP = "self.optimizer.step()"
 GRADIENT_2 = "self.shares[p].grad = torch.from_numpy(total / self.comm.size)"
 DROP = "p.grad = None"
-ALL_1 = "flat = gradient.numpy()"
-SUM_1 = "flat[mine] = ring.reduce_scatter(self.comm, flat); ring.allgather(self.comm, flat)"
-MINE_1 = "mine = ring.part(len(flat), self.comm.rank, self.comm.size)"
-SUM_2 = "whole = gradient.numpy(); mine = ring.part(len(whole), self.comm.rank, self.comm.size)"
 
 
-def changed(name: str, *replacements):
-    """Makes the solved class with lines in it replaced, each by one line or several."""
-    indented = [(old, new.replace("\n", "\n        ")) for old, new in replacements]
-    return partial(variant, NOTEBOOK, name, *indented)
+def lines(*of_method: str) -> str:
+    """Lines of a method, after the indentation of the first one."""
+    return "\n        ".join(of_method)
 
-
-zero1, zero2 = partial(changed, "Zero1"), partial(changed, "Zero2")
 
 RIGHT = {
-    "Zero1, divided before": zero1(
-        (REDUCE, "total = ring.reduce_scatter(self.comm, gradient.numpy() / self.comm.size)"),
-        (GRADIENT_1, "self.share.grad = torch.from_numpy(total)"),
-    ),
-    "Zero2, adds up until the step": zero2(
-        (
-            GRADIENT_2,
-            "mean, old = torch.from_numpy(total / self.comm.size), self.shares[p].grad\n"
-            "self.shares[p].grad = mean if old is None else old + mean",
-        ),
-        (STEP, "self.optimizer.step(); self.optimizer.zero_grad()"),
-    ),
-}
-WRONG = {
-    "1: no allgather": (zero1((GATHER, "pass")), "with an allgather of the weights"),
-    "1: allgather before the step": (
-        zero1((STEP, "pass"), (GATHER, f"{GATHER}; {STEP}")),
-        "with an allgather of the weights",
-    ),
-    "1: no step": (zero1((STEP, "pass")), "the step moves nothing"),
-    "1: every rank alone": (
-        zero1((REDUCE, f"{ALL_1}\ntotal = flat[ring.part(len(flat), self.comm.rank, 2)]"), (GATHER, "pass")),
-        "no rank sent anything",
-    ),
-    "1: allreduce first": (
-        zero1((REDUCE, f"{ALL_1}; {MINE_1}\n{SUM_1}\ntotal = flat[mine]")),
-        "an allreduce of the gradients",
-    ),
-    "1: state for everything": (
-        zero1(
-            ("self.share = torch.nn.Parameter(self.weights[mine])", "self.share = self.weights[mine]"),
-            ("make_optimizer([self.share])", "make_optimizer(self.parameters)"),
-            (GRADIENT_1, f"{ALL_1}; {MINE_1}; flat[mine] = total / 2; ring.allgather(self.comm, flat); at = 0"),
-            (
-                STEP,
-                "for p in self.parameters:\n"
-                "    p.grad = torch.from_numpy(flat[at : at + p.numel()]).view_as(p); at += p.numel()\n"
-                "self.optimizer.step()",
-            ),
-        ),
-        "Make the optimizer for the shares",
-    ),
-    "1: state lost": (
-        zero1((STEP, "self.optimizer.step(); self.optimizer.state.clear()")),
-        "the optimizer's state lost",
-    ),
-    "2: p.grad kept": (zero2((DROP, "pass")), "The whole gradient is still there"),
-    "2: no gradient for the share": (zero2((GRADIENT_2, "pass")), "the step moves nothing"),
-    "2: reduced in step": (
-        zero2(
-            (f"{REDUCE}\n        {GRADIENT_2}\n        {DROP}", "pass"),
-            (
-                STEP,
-                "for p, share in self.shares.items():\n"
-                "    flat = shares.flat_gradient([p], self.comm.size)\n"
-                "    share.grad = torch.from_numpy(ring.reduce_scatter(self.comm, flat.numpy()) / 2)\n"
-                "self.optimizer.step()",
-            ),
-        ),
-        "belongs in `reduce`, not in `step`",
-    ),
-    "2: all dropped with the last one": (
-        zero2(
-            (
-                DROP,
-                "self.seen = [*getattr(self, 'seen', []), p]\n"
-                "if len(self.seen) % 4 == 0:\n"
-                "    for seen in self.seen: seen.grad = None",
-            )
-        ),
-        "Drop each gradient as soon as it is reduced",
-    ),
-    "2: a third is kept": (zero2((DROP, "p.grad = None if p.numel() > 3 else p.grad")), "Keep only the share"),
-    "2: allreduce": (
-        zero2(
-            (
-                REDUCE,
-                f"{SUM_2}\nwhole[mine] = ring.reduce_scatter(self.comm, whole)\n"
-                "ring.allgather(self.comm, whole); total = whole[mine]",
-            )
-        ),
-        "an allreduce of the gradients",
-    ),
-    "2: adds to the step before": (
-        zero2(
+    "Zero1": {
+        "divided before": [
+            (check.REDUCE, "total = ring.reduce_scatter(self.comm, gradient.numpy() / self.comm.size)"),
+            (GRADIENT_1, "self.share.grad = torch.from_numpy(total)"),
+        ]
+    },
+    "Zero2": {
+        "adds up until the step": [
             (
                 GRADIENT_2,
-                "self.sums = getattr(self, 'sums', {})\n"
-                "self.sums[p] = self.sums.get(p, 0) + torch.from_numpy(total / self.comm.size)\n"
-                "self.shares[p].grad = self.sums[p]",
-            )
+                lines(
+                    "mean, old = torch.from_numpy(total / self.comm.size), self.shares[p].grad",
+                    "self.shares[p].grad = mean if old is None else old + mean",
+                ),
+            ),
+            (STEP, "self.optimizer.step(); self.optimizer.zero_grad()"),
+        ]
+    },
+}
+WRONG = {
+    "Zero1": {
+        "no allgather": ([(GATHER, "pass")], "with an allgather of the weights"),
+        "allgather before the step": (
+            [(STEP, "pass"), (GATHER, f"{GATHER}; {STEP}")],
+            "with an allgather of the weights",
         ),
-        "the gradient of the step before",
-    ),
+        "no step": ([(STEP, "pass")], "the step moves nothing"),
+        "every rank alone": ([(check.REDUCE, check.OWN_PART), (GATHER, "pass")], "no rank sent anything"),
+        "state for everything": (
+            [
+                ("self.share = torch.nn.Parameter(self.weights[mine])", "self.share = self.weights[mine]"),
+                ("make_optimizer([self.share])", "make_optimizer(self.parameters)"),
+                (check.REDUCE, check.ALLREDUCE),
+                (GRADIENT_1, "flat = gradient / self.comm.size; at = 0"),
+                (
+                    STEP,
+                    lines(
+                        "for p in self.parameters:",
+                        "    p.grad = flat[at : at + p.numel()].view_as(p); at += p.numel()",
+                        "self.optimizer.step()",
+                    ),
+                ),
+            ],
+            "Make the optimizer for the shares",
+        ),
+        "state lost": ([(STEP, "self.optimizer.step(); self.optimizer.state.clear()")], "the optimizer's state lost"),
+    },
+    "Zero2": {
+        "p.grad kept": ([(DROP, "pass")], "The whole gradient is still there"),
+        "no gradient for the share": ([(GRADIENT_2, "pass")], "the step moves nothing"),
+        "reduced in step": (
+            [
+                (lines(check.REDUCE, GRADIENT_2, DROP), "pass"),
+                (
+                    STEP,
+                    lines(
+                        "for p, share in self.shares.items():",
+                        "    flat = shares.flat_gradient([p], self.comm.size)",
+                        "    share.grad = torch.from_numpy(ring.reduce_scatter(self.comm, flat.numpy()) / 2)",
+                        "self.optimizer.step()",
+                    ),
+                ),
+            ],
+            "belongs in `reduce`, not in `step`",
+        ),
+        "all dropped with the last one": (
+            [
+                (
+                    DROP,
+                    lines(
+                        "self.seen = [*getattr(self, 'seen', []), p]",
+                        "if len(self.seen) % 4 == 0:",
+                        "    for seen in self.seen: seen.grad = None",
+                    ),
+                )
+            ],
+            "Drop each gradient as soon as it is reduced",
+        ),
+        "a third is kept": ([(DROP, "p.grad = None if p.numel() > 3 else p.grad")], "Keep only the share"),
+        "adds to the step before": (
+            [
+                (
+                    GRADIENT_2,
+                    lines(
+                        "self.sums = getattr(self, 'sums', {})",
+                        "self.sums[p] = self.sums.get(p, 0) + torch.from_numpy(total / self.comm.size)",
+                        "self.shares[p].grad = self.sums[p]",
+                    ),
+                )
+            ],
+            "the gradient of the step before",
+        ),
+    },
 }
 NEVER_ENDS = {
-    "1: allgather on rank 0 alone": (
-        zero1((GATHER, f"if self.comm.rank == 0: {GATHER}")),
-        "same calls in the same order",
-    ),
-    "2: rank 0 waits for a message that nobody sends": (
-        zero2((REDUCE, f"if self.comm.rank == 0: self.comm.recv(source=1, tag=99)\n{REDUCE}")),
-        "once for every parameter",
-    ),
+    "Zero1": {
+        "allgather on rank 0 alone": ([(GATHER, f"if self.comm.rank == 0: {GATHER}")], "same calls in the same order")
+    },
+    "Zero2": {
+        "rank 0 waits for a message that nobody sends": (
+            [(check.REDUCE, lines("if self.comm.rank == 0: self.comm.recv(source=1, tag=99)", check.REDUCE))],
+            "once for every parameter",
+        )
+    },
 }
 
 
 class TestZero(Verdicts):
-    check, notebook = check, NOTEBOOK
-    names = ("Zero1", "Zero2")
+    check, notebook, names = check, check.NOTEBOOK, ["Zero1", "Zero2"]
     right, wrong, never_ends = RIGHT, WRONG, NEVER_ENDS
 
 
@@ -182,7 +171,7 @@ def frozen(make) -> dict:
 
 @pytest.mark.parametrize("name", ["Zero1", "Zero2"])
 def test_a_frozen_layer_stays_as_it_is_and_the_others_train(team, name):
-    assert max(seen["apart"] for seen in team.run(frozen, solution(NOTEBOOK, name))) < 1e-12
+    assert max(seen["apart"] for seen in team.run(frozen, solution(check.NOTEBOOK, name))) < 1e-12
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

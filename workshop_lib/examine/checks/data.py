@@ -147,8 +147,8 @@ def sampler(run: Run) -> Iterator[ScriptFinding]:
         yield ScriptFinding(
             "wrong",
             "sampler",
-            f"the DistributedSampler has another seed on each rank: {max(map(sorted, seeds.values()), key=len)}",
-            "Each rank shuffles differently and takes its part of another order, so parts overlap and leave gaps.",
+            f"the DistributedSampler has a different seed on each rank: {max(map(sorted, seeds.values()), key=len)}",
+            "Each rank shuffles differently and takes part of a different order: some samples come twice, some never.",
             "Give all ranks the same seed.",
             "sampler",
             step=1,
@@ -176,7 +176,7 @@ def coverage(run: Run) -> Iterator[ScriptFinding]:
                 "look",
                 "coverage",
                 f"the first epoch left out {lost:,} of {total:,} samples, and loaded {twice:,} again",
-                "The network learns from other data than you think.",
+                "The network learns from different data than you think.",
                 "Choose each rank's samples from one order that all ranks share.",
                 "sampler",
             )
@@ -201,7 +201,7 @@ def order(run: Run) -> Iterator[ScriptFinding]:
                     continue
                 shuffles = after.get("distributed", {}).get("shuffle", False)
                 seen = f"on {named((rank,))}, epoch {number} loads the samples in the order of epoch {number - 1}"
-                why = "A DistributedSampler shuffles anew only when it's told the epoch." if shuffles else ""
+                why = "A DistributedSampler reshuffles only if you tell it the epoch." if shuffles else ""
                 yield ScriptFinding(
                     "wrong" if shuffles else "look",
                     "order",
@@ -231,7 +231,7 @@ def _order_of_batches(run: Run) -> Iterator[ScriptFinding]:
         seen = f"from step {period + 1} on, rank 0's batches repeat those from step 1 on"
         why = "Every epoch has the same batches in the same order."
         yield ScriptFinding(
-            "look", "order", seen, why, "Shuffle anew in each epoch, equally on all ranks.", "sampler", (0,)
+            "look", "order", seen, why, "Reshuffle in each epoch, the same way on all ranks.", "sampler", (0,)
         )
 
 
@@ -249,7 +249,7 @@ def unequal_parts(run: Run) -> Iterator[ScriptFinding]:
                 "look",
                 "parts",
                 f"in step {step}, the ranks had {_numbers(sums)} samples",
-                "The mean of the ranks' means weighs each sample of the smaller part more.",
+                "The mean of the ranks' means gives the samples of the smaller part more weight.",
                 "Use drop_last=True, or weigh each rank's gradient by its number of samples.",
                 "unequal",
                 step=step,

@@ -14,6 +14,8 @@ def ended(run: Run) -> Iterator[ScriptFinding]:
     failed = {rank: record for rank, log in enumerate(run.ranks) if (record := log.first("error"))}
     positions = [_position(run, rank) for rank in range(run.size)]
     done = [rank for rank, log in enumerate(run.ranks) if log.first("end")]
+    # gloo aborts a rank now and then while Python shuts down. That isn't the script's fault.
+    how = "ended" if run.how == "failed" and len(done) == run.size else run.how
     if failed:
         rank = min(failed, key=lambda each: failed[each]["time"])
         error = failed[rank]
@@ -28,20 +30,16 @@ def ended(run: Run) -> Iterator[ScriptFinding]:
             "wrong",
             "ended",
             "\n".join([f"rank {rank} failed in step {taken}{at}: {shortened(error['text'])}", *others]),
-            "One rank that fails ends all of them.",
+            "When one rank fails, torchrun ends all of them.",
             _advice(run, error["text"]),
             "branches" if "reduction" in error["text"] or done else "stuck",
             (rank,),
             taken,
         )
-    elif run.how == "failed" and len(done) == run.size and run.trains:
-        yield ScriptFinding(
-            "ok", "ended", f"all ranks took {plural(len(run.common_steps), 'step')}; one aborted while it ended"
-        )
-    elif run.how == "failed":
+    elif how == "failed":
         tail = "\n".join(run.last_lines[-8:])
         yield ScriptFinding("wrong", "ended", f"the script ended with an error:\n{tail}", section="stuck")
-    elif run.how == "stuck":
+    elif how == "stuck":
         steps = [max(log.steps, default=0) for log in run.ranks]
         waiting = tuple(run.stacks)
         yield ScriptFinding(
@@ -56,15 +54,15 @@ def ended(run: Run) -> Iterator[ScriptFinding]:
         )
     elif not run.trains:
         seen = "no step of an optimizer was seen on every rank"
-        seen += " before the time was up" if run.how == "time" else ""
+        seen += " before the time was up" if how == "time" else ""
         change = "Give --seconds more, or start the script so that it trains in the process that torchrun starts."
         yield ScriptFinding("look", "ended", "\n".join([seen, *positions]), "", change)
     else:
         took = plural(len(run.common_steps), "step")
-        stopped = " until the time was up" if run.how == "time" else ""
+        stopped = " until the time was up" if how == "time" else ""
         yield ScriptFinding("ok", "ended", f"{run.size} ranks took {took}{stopped}, and no rank failed")
     steps = [len(log.steps) for log in run.ranks]
-    if run.how == "ended" and run.trains and len(set(steps)) > 1:
+    if how == "ended" and run.trains and len(set(steps)) > 1:
         ends = [log.first("end").get("weights") for log in run.ranks]
         agree = all(ends) and all(end == ends[0] for end in ends)  # as after DDP's Join
         yield ScriptFinding(
@@ -89,7 +87,7 @@ def _position(run: Run, rank: int) -> str:
         return f"rank {rank} failed too: {shortened(error['text'])}"
     if calls := log.of_kind("collective"):
         return f"rank {rank} had called {calls[-1]['name']} at {calls[-1]['line']}, and ended in it or after it"
-    return f"rank {rank} ended without a word"
+    return f"rank {rank} ended and left no message"
 
 
 def shortened(text: str) -> str:
@@ -112,7 +110,17 @@ def _list(numbers: list[int]) -> str:
 def joined(run: Run) -> Iterator[ScriptFinding]:
     if run.size == 1 or not any(log.steps for log in run.ranks):
         return
-    if not any(log.first("group") for log in run.ranks):
+    has_group = any(log.first("group") for log in run.ranks)
+    libraries = sorted({name for log in run.ranks for name in log.model.get("joined_by", [])})
+    if not has_group and libraries:
+        yield ScriptFinding(
+            "look",
+            "joined",
+            f"the script imports {' and '.join(libraries)} and never called init_process_group",
+            f"torchrun started it as {run.size} trainings that know nothing of each other. mpiexec would join them.",
+            "Nothing, but examine can't watch this script: it follows ranks that torch.distributed joins.",
+        )
+    elif not has_group:
         yield ScriptFinding(
             "wrong",
             "joined",

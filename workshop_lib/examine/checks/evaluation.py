@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from workshop_lib.examine.checks.weights import differing
+from workshop_lib.examine.checks.weights import differing, named_parameters
 from workshop_lib.examine.findings import ScriptFinding
 from workshop_lib.examine.observations import Record, Run
 
@@ -39,7 +39,7 @@ def combined(run: Run) -> Iterator[ScriptFinding]:
             yield ScriptFinding(
                 "look",
                 "metric",
-                f"after step {evaluations[0]['step']}, each rank evaluated other samples "
+                f"after step {evaluations[0]['step']}, each rank evaluated different samples "
                 f"({evaluations[0]['line']}), and no collective put the results together",
                 "A number that one rank prints is then about its part of the samples only.",
                 "Add up the correct answers and the samples on all ranks (all_reduce), then divide.",
@@ -96,7 +96,9 @@ def buffers(run: Run) -> Iterator[ScriptFinding]:
             continue
         odd = differing(names, digests)
         if odd:
-            yield ScriptFinding("look", "buffers", f"ranks evaluate with different buffers: {_some(odd)}", *_ADVICE)
+            yield ScriptFinding(
+                "look", "buffers", f"ranks evaluate with different buffers: {named_parameters(odd)}", *_ADVICE
+            )
             return
         yield ScriptFinding("ok", "buffers", "all ranks evaluated with the same buffers")
         return
@@ -105,7 +107,7 @@ def buffers(run: Run) -> Iterator[ScriptFinding]:
         odd = differing(names, ends)
         if odd:
             yield ScriptFinding(
-                "look", "buffers", f"at the end, buffers differ between the ranks: {_some(odd)}", *_ADVICE
+                "look", "buffers", f"at the end, buffers differ between the ranks: {named_parameters(odd)}", *_ADVICE
             )
 
 
@@ -114,7 +116,3 @@ _ADVICE = (
     "Use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), or average the buffers before you evaluate.",
     "norms",
 )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(name.removeprefix("module.") for name in names[:2])

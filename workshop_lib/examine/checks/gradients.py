@@ -25,7 +25,7 @@ def clipping(run: Run) -> Iterator[ScriptFinding]:
                 "clipping",
                 f"in step {step}, {lines[0]} clips gradients of norm {', '.join(f'{norm:.3g}' for norm in norms)}, "
                 "and they are averaged afterwards",
-                "Each rank scales its gradient by another factor, so the average has another direction.",
+                "Each rank scales its gradient by a different factor, so the average points in a different direction.",
                 "Average first, then clip: all ranks then see one norm.",
                 "averaging",
                 step=step,

@@ -38,7 +38,7 @@ def devices(run: Run) -> Iterator[ScriptFinding]:
         yield ScriptFinding(
             "look",
             "devices",
-            f"{named(late)} chose its device after init_process_group",
+            f"{named(late)} chose a device after init_process_group",
             "NCCL guesses a device for the first collective, and each guess may be device 0.",
             "Call set_device first, or give init_process_group(device_id=...).",
             "devices",
@@ -64,7 +64,7 @@ def devices(run: Run) -> Iterator[ScriptFinding]:
     elif accelerators and all(device == "cpu" for device in used):
         seen = f"the model is on the CPU, and there are {plural(accelerators, 'accelerator')}"
         change = "Move the model and each batch to torch.accelerator.current_accelerator()."
-        yield ScriptFinding("look", "devices", seen, "They are idle.", change, "devices")
+        yield ScriptFinding("look", "devices", seen, "The accelerators sit idle.", change, "devices")
     elif accelerators:
         yield ScriptFinding("ok", "devices", f"the ranks compute on {', '.join(used)}")
 

@@ -15,7 +15,7 @@ def _states(run: Run, name: str) -> dict[int, list]:
     states = {}
     for step in run.common_steps:
         forwards = [log.forwards(step) for log in run.ranks]
-        if all(forwards):
+        if all(each and "random" in each[0] for each in forwards):
             states[step] = [each[0]["random"].get(name) for each in forwards]
     return states
 
@@ -28,7 +28,9 @@ def in_forward(run: Run) -> Iterator[ScriptFinding]:
     """Does dropout differ between ranks?"""
     if run.size == 1 or not run.is_data_parallel:
         return
-    draws = [step for step in run.common_steps if all(any(f["drew"] for f in log.forwards(step)) for log in run.ranks)]
+    draws = [
+        step for step in run.common_steps if all(any(f.get("drew") for f in log.forwards(step)) for log in run.ranks)
+    ]
     if len(draws) < FEWEST_STEPS:
         return
     states = {step: each for step, each in _states(run, "torch").items() if step in draws}

@@ -57,7 +57,10 @@ def equal(run: Run) -> Iterator[ScriptFinding]:
     again = [f"before step {step}" for step in _compared(run) if step > first and step not in different]
     again += ["at the end"] if all(ends) and all(end == ends[0] for end in ends) else []
     cause, change, section = _cause(run, first, names)
+    equal_before = max((step for step in weights if step < first), default=first - 1)
     when = "before the first step" if first == 1 else f"after step {first - 1}"
+    if equal_before < first - 1:  # the weights of long trainings aren't compared in each step
+        when = f"since one of the steps {equal_before} to {first - 1}"
     seen = f"{when}, the ranks' weights differ in {named_parameters(different[first])}: {cause}"
     if again or _averages_now_and_then(run):
         equal_again = f"They're equal again {again[0]}" if again else "Some steps send as much as the whole model"
@@ -125,6 +128,10 @@ def _cause(run: Run, first: int, names: list[str]) -> tuple[str, str, str]:
     if len(set(rates)) > 1:
         cause = f"the learning rates differ: {', '.join(rate.strip('[]') for rate in rates)}"
         return cause, "Compute the learning rate from values that all ranks have.", "rate"
+    if not all("gradients" in record for record in records):
+        # Not every step's gradients are written down. Later ones do as well: averaged ones are equal in each step.
+        step = first
+        records = [log.steps[step] for log in logs]
     missing = [record.get("gradients_of", []) for record in records]
     if any(each != missing[0] for each in missing):
         odd = sorted(set.union(*map(set, missing)) - set.intersection(*map(set, missing)))
@@ -178,7 +185,7 @@ def shards_from_one_model(run: Run) -> Iterator[ScriptFinding]:
                 "look",
                 "shards",
                 f"the ranks' weights differed when fully_shard shared them out, in {named_parameters(odd)}",
-                "Each rank keeps its part of its own weights, so the model you train is none that any rank built.",
+                "Each rank keeps its part of its own weights, so you train a model that no rank built.",
                 "Seed every rank equally before you build the model, or broadcast rank 0's weights.",
                 "fsdp",
             )

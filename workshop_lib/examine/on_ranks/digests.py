@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MOST_VALUES = 1024  # of one sample or parameter, evenly spaced; a digest of every step reads no more than these
+MOST_VALUES = 1024  # of one parameter, evenly spaced; a digest of every step reads no more than these
+MOST_OF_SAMPLE = 256  # the same for one sample
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int32, 16: torch.int32}
 
 
@@ -31,11 +32,12 @@ def tensors_in(value: Any, depth: int = 4) -> Iterator[Tensor]:
 
 def samples(tensors: Iterable[Tensor], count: int) -> Tensor:
     """One digest per sample of a batch: an int64 tensor of `count` values. The tensors' first dimension is `count`."""
-    total: Any = 0
+    total: Any = None
     for tensor in tensors:
         rows = tensor.detach().reshape(count, -1)
-        every = max(1, math.ceil(rows.shape[1] / MOST_VALUES))
-        total = total * 31 + _sums(rows[:, ::every])
+        every = max(1, math.ceil(rows.shape[1] / MOST_OF_SAMPLE))
+        sums = _sums(rows[:, ::every])
+        total = sums if total is None else total * 31 + sums
     return total
 
 

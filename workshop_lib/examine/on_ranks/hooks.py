@@ -19,13 +19,12 @@ from torch.utils.data import DataLoader, DistributedSampler
 from workshop_lib.examine.on_ranks import digests
 from workshop_lib.examine.on_ranks.recorder import RankRecorder, _is_shared_out, _plain
 
-JOIN = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "all_gather_object", "gather_object")
-OTHER = (
+COLLECTIVES = (
+    "all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "all_gather_object", "gather_object",
     "broadcast", "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier",
     "monitored_barrier", "broadcast_object_list", "scatter_object_list", "send", "recv", "isend", "irecv",
     "batch_isend_irecv",
 )  # fmt: skip
-FIRST_STEPS = 50  # in these, look whether loading draws random numbers
 READ_BY_CPU = ("item", "tolist", "__float__", "cpu")
 # Files of no interest: Python's own, caches, and those that only look like files.
 NOT_FILES = ("/dev/", "/proc/", "/sys/", "/.cache/", "__pycache__", "site-packages", "torchinductor", ".lock")
@@ -146,7 +145,7 @@ def _loaders(recorder: RankRecorder) -> None:
                 return original(iterator)
             recorder.in_loader = True
             # The first batch of an epoch may draw the seed of its order, so it doesn't count as a random change.
-            looks = iterator.examined_before and recorder.step < FIRST_STEPS
+            looks = iterator.examined_before and recorder.looks_at_randomness()
             before = recorder.random_states() if looks else {}
             begin_s = time.monotonic()
             try:
@@ -213,7 +212,6 @@ def _description(loader: DataLoader) -> dict[str, Any]:
         "samples": len(dataset) if hasattr(dataset, "__len__") else None,
         "batch": loader.batch_size,
         "batches": len(loader) if hasattr(dataset, "__len__") else None,
-        "drop_last": bool(loader.drop_last),
         "workers": loader.num_workers,
         "sampler": type(sampler).__name__,
         "random_transform": "Random" in transform,
@@ -234,7 +232,7 @@ def _collectives(recorder: RankRecorder) -> None:
             recorder.in_collective = True
             begin_s = time.monotonic()
             size = sum(each.numel() * each.element_size() for each in digests.tensors_in(args[:1]))
-            recorder.last_collective(name, size)
+            recorder.last_collective(name)
             try:
                 return original(*args, **kwargs)
             finally:
@@ -243,7 +241,7 @@ def _collectives(recorder: RankRecorder) -> None:
 
         return collective
 
-    for name in (*JOIN, *OTHER):
+    for name in COLLECTIVES:
         _replace(distributed_c10d, name, make)
         # The same function under both names, because PyTorch compares isend and irecv with its own.
         if hasattr(distributed_c10d, name):
@@ -253,7 +251,6 @@ def _collectives(recorder: RankRecorder) -> None:
 def _wrappers(recorder: RankRecorder) -> None:
     def make_init(original):
         def init(self, module, *args, **kwargs):
-            names = [name for name, _ in module.named_parameters()]
             before = digests.of_each(_plain(module.parameters()))
             original(self, module, *args, **kwargs)
             recorder.wrapped[id(module)] = self
@@ -261,11 +258,9 @@ def _wrappers(recorder: RankRecorder) -> None:
                 "ddp",
                 before=before,
                 after=digests.of_each(_plain(module.parameters())),
-                names=names,
                 find_unused=self.find_unused_parameters,
                 broadcast_buffers=self.broadcast_buffers,
                 group=distributed.get_world_size(self.process_group),
-                line=recorder.line(),
             )
 
         return init
@@ -345,11 +340,8 @@ def _files(recorder: RankRecorder) -> None:
 
 
 def _devices(recorder: RankRecorder) -> None:
-    chosen: list[int] = []
-
     def choose(device, *args, **kwargs):
-        chosen.append(0)
-        recorder.write("device", device=str(device), after_group=distributed.is_initialized(), line=recorder.line())
+        recorder.write("device", device=str(device), after_group=distributed.is_initialized())
 
     _replace(torch.cuda, "set_device", _noting(recorder, choose))
     _replace(torch.accelerator, "set_device_index", _noting(recorder, choose))
@@ -357,13 +349,7 @@ def _devices(recorder: RankRecorder) -> None:
     def make(original):
         def init(*args, **kwargs):
             result = original(*args, **kwargs)
-            recorder.write(
-                "group",
-                size=distributed.get_world_size(),
-                rank=distributed.get_rank(),
-                backend=distributed.get_backend(),
-                device_chosen=bool(chosen) or kwargs.get("device_id") is not None,
-            )
+            recorder.write("group", size=distributed.get_world_size())
             return result
 
         return init

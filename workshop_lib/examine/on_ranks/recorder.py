@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workshop_lib.examine.on_ranks import digests
 
-BUDGET = 0.05  # of the time: when looking at the weights takes more than that, they are looked at less often
+BUDGET = 0.03  # of the time: when looking at the weights takes more than that, they are looked at less often
+FIRST_STEPS = 30
 MOST_WHOLE = 500_000_000  # elements of a model; the last weights of a larger one are compared by their sampled values
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
 class TrackedModel:
@@ -44,6 +44,7 @@ class RankRecorder:
         self.is_worker = False
         self.file = open(folder / f"rank.{rank}.jsonl", "w", buffering=1)  # noqa: SIM115 - open until the rank ends
         self.stacks = open(folder / f"stack.{rank}.txt", "w")  # noqa: SIM115 - faulthandler writes to it at any time
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # from when Python shuts down, and faulthandler with it
         faulthandler.register(signal.SIGUSR1, self.stacks)
         os.register_at_fork(after_in_child=self._leave)
         self.models: dict[int, TrackedModel] = {}  # by the id of a module, or of its first parameter
@@ -65,13 +66,7 @@ class RankRecorder:
         self.spent_s = 0.0
         self.first_step_s = 0.0
         self.between: dict[str, Any] = self._empty()  # what happens before the next step begins counts as that step's
-        self.write(
-            "start",
-            pid=os.getpid(),
-            main_thread=threading.main_thread().ident,
-            time=time.monotonic(),
-            argv=sys.argv[3:],
-        )
+        self.write("start", pid=os.getpid(), main_thread=threading.main_thread().ident)
 
     def write(self, kind: str, **values: Any) -> None:
         if self.is_on():
@@ -145,8 +140,10 @@ class RankRecorder:
             self._look_at_weights(model)
         elif self.evaluation is None:
             self._flush_step()
-            self.evaluation = {"forwards": [], "collectives": {}, "line": self.line(), "time": began_s}
-        forward: dict[str, Any] = {"model": model.number, "loader": self.loader, "random": self.random_states(module)}
+            self.evaluation = {"forwards": [], "collectives": {}, "line": self.line()}
+        forward: dict[str, Any] = {"model": model.number, "loader": self.loader}
+        if self.looks_at_randomness():
+            forward["random"] = self.random_states(module)
         if isinstance(module, DistributedDataParallel):
             forward["sync"] = module.require_backward_grad_sync
         else:
@@ -159,7 +156,8 @@ class RankRecorder:
     def forward_ends(self, module: nn.Module, forward: dict[str, Any], inputs: Any) -> None:
         end_s = time.monotonic()
         forward["seconds"] = end_s - forward["begin_s"]
-        forward["drew"] = self._torch_state(module) != forward["random"]["torch"]
+        if "random" in forward:
+            forward["drew"] = self._torch_state(module) != forward["random"]["torch"]
         tensors = [tensor for tensor in digests.tensors_in(inputs) if tensor.dim() and not tensor.is_meta]
         tensors = [tensor for tensor in tensors if not isinstance(tensor, DTensor)]
         count = tensors[0].shape[0] if tensors else 0
@@ -176,6 +174,10 @@ class RankRecorder:
                 self.evaluation["buffers"] = digests.of_each(_plain(module.buffers()))
             self.evaluation["forwards"].append(_settled(forward))
         self.spent_s += time.monotonic() - end_s
+
+    def looks_at_randomness(self) -> bool:
+        """Whether to look at the random number generators in this step: in the first ones, then now and then."""
+        return self.step <= FIRST_STEPS or self.step % FIRST_STEPS < 2
 
     def random_states(self, module: nn.Module | None = None) -> dict[str, Any]:
         """Digests of the states of the global random number generators."""
@@ -205,7 +207,6 @@ class RankRecorder:
         if self.step == 1:
             self.first_step_s = time_s
         if self.most_steps and self.step > self.most_steps:
-            self.write("stop")
             self.end()
             sys.stdout.flush()
             os._exit(0)
@@ -250,7 +251,7 @@ class RankRecorder:
             return
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         now.setdefault("optimizers", []).append(
-            {"name": type(optimizer).__name__, "lr": [_number(group["lr"]) for group in optimizer.param_groups]}
+            {"name": type(optimizer).__name__, "lr": [float(group["lr"]) for group in optimizer.param_groups]}
         )
         model = self.active
         if model is not None and ("weights" in now or self.step <= 2):
@@ -262,7 +263,6 @@ class RankRecorder:
                 now["without_gradient"] = [name for name in without if name in before]
                 now["gradients"] = digests.of_each(_plain(each.grad for _, each in named if each.grad is not None))
                 now["gradients_of"] = [name for name, each in named if each.grad is not None]
-            now["strange"] = now.get("strange", 0) + len(own - {id(each) for _, each in named})
             known = set(now.get("stepped_names", []))
             now["stepped_names"] = [name for name, each in named if name in known or id(each) in own]
         self.spent_s += time.monotonic() - began_s
@@ -271,7 +271,6 @@ class RankRecorder:
     def _flush_step(self) -> None:
         if self.now is not None:
             self.now["threads"] = torch.get_num_threads()
-            self.now["spent_s"] = self.spent_s
             self.write("step", **self.now)
             self.now = None
             self.stepped = False
@@ -290,11 +289,11 @@ class RankRecorder:
 
     # ---- collectives that the script itself calls
 
-    def last_collective(self, name: str, size: int) -> None:
+    def last_collective(self, name: str) -> None:
         """Write down a collective before it begins, so that one that never ends is known."""
         if self.in_forward or self.in_backward:
             return
-        self.write("collective", name=name, size=size, line=self.line())
+        self.write("collective", name=name, line=self.line())
 
     def collective(self, name: str, size: int, seconds: float) -> None:
         phase = "forward" if self.in_forward else "backward" if self.in_backward else "between"
@@ -311,23 +310,19 @@ class RankRecorder:
         ddp = isinstance(module, DistributedDataParallel)
         sharded = [each for _, each in named if isinstance(each, DTensor)]
         kinds = {type(each).__name__ for each in module.modules()}
-        dropouts = [each for each in module.modules() if isinstance(each, DROPOUTS)]
         device = named[0][1].device
         meshes = {tuple(each.device_mesh.shape) for each in sharded}
         self.write(
             "model",
             model=model.number,
-            name=type(module.module if ddp else module).__name__,
             ddp=ddp,
             fsdp=any(kind.startswith("FSDP") or kind == "FullyShardedDataParallel" for kind in kinds),
             around_ddp=id(module) in self.wrapped,
             parameters=[[name, list(each.shape), each.requires_grad, _is_shared_out(each)] for name, each in named],
             buffers=[name for name, each in module.named_buffers()],
             meshes=[list(mesh) for mesh in meshes],
-            norms=sorted(kind for kind in kinds if "BatchNorm" in kind),
-            dropout=any(each.p > 0 for each in dropouts),
             device=str(device),
-            group=torch.distributed.get_world_size() if torch.distributed.is_initialized() else 0,
+            joined_by=[name for name in ("mpi4py", "horovod") if name in sys.modules],
             accelerators=torch.accelerator.device_count() if torch.accelerator.is_available() else 0,
         )
 
@@ -351,12 +346,11 @@ class RankRecorder:
             weights = digests.of_each(parameters, whole)
             buffers = digests.of_each(_plain(last.module.buffers()), whole)
         self._finish()
-        self.write("end", weights=weights, buffers=buffers, time=time.monotonic())
+        self.write("end", weights=weights, buffers=buffers)
 
     def _finish(self) -> None:
         self._flush_step()
         self._close_evaluation()
-        self.write("rest", **self.between)
 
 
 def _is_shared_out(parameter: Tensor) -> bool:
@@ -386,10 +380,6 @@ def _tokens(inputs: Any) -> Tensor | None:
         if isinstance(part.get("labels"), Tensor) and part["labels"].dim() == 2:
             return (part["labels"] != -100).sum()
     return None
-
-
-def _number(value: Any) -> float:
-    return float(value)
 
 
 def _settled(record: dict[str, Any]) -> dict[str, Any]:

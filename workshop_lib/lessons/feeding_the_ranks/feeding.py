@@ -139,7 +139,7 @@ def collective_read(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
     mine = np.empty(nbytes, np.uint8)
     file = MPI.File.Open(comm, os.fspath(path), MPI.MODE_RDONLY)
     try:
-        # The status of the read does not help: when one rank reads for others, Open MPI's reports success even if
+        # The status of the read does not help: if one rank reads for others, Open MPI reports success even when
         # bytes are missing.
         for of_rank in parts:
             _check_length(path, *of_rank, min(of_rank[1], max(0, file.Get_size() - of_rank[0])))

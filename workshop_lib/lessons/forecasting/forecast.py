@@ -73,7 +73,7 @@ class Settings:
 
     batch_size: samples per device (weak scaling of a step). global_batch: samples shared out among the devices (strong
     scaling). Exactly one of the two is None. compression: what the bytes of the gradients are divided by, 2 for fp16.
-    network: how many times as fast as the machine's the network between nodes is, in bytes/s; latencies do not change.
+    network: factor on the machine's bandwidth between nodes; latencies do not change.
     Raises InputError for settings that are wrong or contradict each other.
     """
 

@@ -24,7 +24,7 @@ from workshop_lib.training import SCHEMA
 # BUDGET: images over all trials of a search.
 RANKS = 2
 BUDGET = 200_000
-GUESS = {"lr": 0.01, "momentum": 0.9, "batch": 64}  # a common first guess for one rank; grows with the ranks
+GUESS = {"lr": 0.01, "momentum": 0.9, "batch": 64}  # a common first guess; n ranks use n times lr and batch
 LIMIT_S = 600.0  # time limit per job, long enough for a busy machine
 SEEDS_OF = (  # good settings, which repeated seeds should tell apart
     {"lr": 0.01, "momentum": 0.9, "batch": 32},

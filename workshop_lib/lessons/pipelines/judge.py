@@ -9,13 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from workshop_lib.judge import Exercise, Mistake, Property, shown
+from workshop_lib.judge import Exercise, Property, shown
+from workshop_lib.judge.play import Edit, edited
 from workshop_lib.lessons.pipelines import orders
 from workshop_lib.lessons.pipelines.judge_cuts import balanced
 from workshop_lib.lessons.pipelines.judge_stage import MyStage
 
 __all__ = ["MyStage", "balanced", "gpipe", "interleaved", "one_f_one_b"]
 
+NOTEBOOK = "11b_pipelines"
 CASES = [(2, 4), (4, 8), (3, 5), (4, 4), (1, 3), (4, 2)]  # (ranks, micro-batches)
 CHUNKED = [(2, 4, 2), (4, 8, 2), (2, 2, 3), (3, 6, 2), (1, 2, 2)]  # (ranks, micro-batches, chunks)
 
@@ -130,7 +132,6 @@ TOO_MANY_HINT = (
     "Start with as many forwards as there are ranks *behind* you, then one forward and one backward in turn."
 )
 TOO_FEW_HINT = "Go forward `ranks - 1 - rank` times before you begin to take turns, so that no rank runs out of work."
-UPSIDE_DOWN_HINT = "The first rank has to go ahead the furthest, and the last one not at all."
 
 
 def one_f_one_b_properties(observations: list[list[Seen]]) -> Iterator[Property]:
@@ -141,25 +142,23 @@ def one_f_one_b_properties(observations: list[list[Seen]]) -> Iterator[Property]
     yield _idle(cases, "the ranks are idle no longer than with GPipe")
 
 
-def _ahead(forwards: Callable[[int, int, int], int]) -> Callable:
-    """Return a 1F1B schedule that begins with `forwards(rank, ranks, micro_batches)` forwards."""
-
-    def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[tuple]:
-        all_forwards, backwards = ([(kind, i) for i in range(micro_batches)] for kind in "FB")
-        return orders.in_turn(all_forwards, backwards, forwards(rank, ranks, micro_batches))
-
-    return one_f_one_b
-
-
+AHEAD = "ahead = min(m, ranks - 1 - rank)"
 one_f_one_b = Exercise(
     "one_f_one_b",
     observe_schedule,
     one_f_one_b_properties,
-    [
-        Mistake(_ahead(lambda rank, p, m: p - 2 - rank), TOO_FEW_HINT),
-        Mistake(_ahead(lambda rank, p, m: 0), TOO_FEW_HINT),
-        Mistake(_ahead(lambda rank, p, m: rank), UPSIDE_DOWN_HINT),
-    ],
+    edited(
+        "one_f_one_b",
+        NOTEBOOK,
+        [
+            Edit(TOO_FEW_HINT, (AHEAD, "ahead = max(0, min(m, ranks - 2 - rank))")),
+            Edit(TOO_FEW_HINT, (AHEAD, "ahead = 0")),
+            Edit(
+                "The first rank has to go ahead the furthest, and the last one not at all.",
+                (AHEAD, "ahead = min(m, rank)"),
+            ),
+        ],
+    ),
     communicates=False,
     unknown="The first backward can't start before the last rank has had a micro-batch; until then, go forward.",
 )
@@ -170,8 +169,6 @@ BREADTH_HINT = (
 ONE_CHUNK_HINT = (
     "the chunks take turns: `ranks` micro-batches in chunk 0, the same in chunk 1, and so on, then the next."
 )
-BACKWARD_CHUNK_HINT = "Backward begins with the last chunk, where the loss is: its turn is `chunks - 1 - turn`."
-SHORT_HINT = "Go ahead `2 * (ranks - 1 - rank) + (chunks - 1) * ranks` times, each time with one chunk."
 
 
 def interleaved_properties(observations: list[list[Seen]]) -> Iterator[Property]:
@@ -191,22 +188,22 @@ def pieces_kept(cases: list[Seen]) -> int:
     return sum(orders.most_alive(order) for seen in cases for order in seen.orders)
 
 
-def _from_chunk_0(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[tuple]:
-    operations = orders.interleaved(rank, ranks, micro_batches, chunks)
-    return [(kind, i, chunk if kind == "F" else chunks - 1 - chunk) for kind, i, chunk in operations]
-
-
-def _not_far_enough(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[tuple]:
-    operations = orders.interleaved(rank, ranks, micro_batches, chunks)
-    forwards, backwards = ([each for each in operations if each[0] == kind] for kind in "FB")
-    return orders.in_turn(forwards, backwards, 2 * (ranks - 1 - rank))
-
-
+FURTHER = "2 * (ranks - 1 - rank) + (chunks - 1) * ranks"
 interleaved = Exercise(
     "interleaved",
     observe_chunked,
     interleaved_properties,
-    [Mistake(_from_chunk_0, BACKWARD_CHUNK_HINT), Mistake(_not_far_enough, SHORT_HINT)],
+    edited(
+        "interleaved",
+        NOTEBOOK,
+        [
+            Edit(
+                "Backward begins with the last chunk, where the loss is: its turn is `chunks - 1 - turn`.",
+                ("chunks - 1 - chunk", "chunk"),
+            ),
+            Edit(f"Go ahead `{FURTHER}` times, each time with one chunk.", (FURTHER, "2 * (ranks - 1 - rank)")),
+        ],
+    ),
     communicates=False,
     unknown=ONE_CHUNK_HINT,
     score=lambda observations, passed: pieces_kept(observations[0]) if passed else None,

@@ -5,17 +5,17 @@ nobody sent raises an error at once, so nothing can hang.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
-from workshop_lib.judge import Exercise, Mistake, Property, close
+from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.pipelines import orders as pipeline_orders
 from workshop_lib.lessons.pipelines import pipeline
+from workshop_lib.words import plural
 
 # Micro-batches, samples per micro-batch, numbers per sample.
 M = 4
@@ -49,7 +49,6 @@ class TrainedStages:
 
     error: str
     gradients: list[np.ndarray]  # one vector per stage
-    right: list[np.ndarray] = field(compare=False)  # the gradients that one process computes, one vector per stage
     unread: int  # messages that nobody received
     most_kept: list[int]  # the most micro-batches that each stage kept at once
     kept_at_the_end: int
@@ -75,18 +74,6 @@ def _gradients(parts: list[nn.Sequential]) -> list[np.ndarray]:
     ]
 
 
-def _one_process(stages: int) -> list[np.ndarray]:
-    parts = _parts(stages)
-    inputs, labels = _batch()
-    cross_entropy(nn.Sequential(*parts)(inputs), labels).backward()
-    return _gradients(parts)
-
-
-def observe_stage(comm, make: Callable) -> list[TrainedStages]:
-    """Take one step with the learner's class in each of CASES."""
-    return [_trained(make, size, schedule) for size, schedule in CASES]
-
-
 def _trained(make: Callable, size: int, schedule: Callable) -> TrainedStages:
     parts = _parts(size)
     error = ""
@@ -109,93 +96,76 @@ def _trained(make: Callable, size: int, schedule: Callable) -> TrainedStages:
         error = f"in {kind}({span.micro_batch}) of stage {rank} of {size}: {raised}".splitlines()[0][:200]
     unread = sum(len(letters) for letters in sent.values())
     kept = sum(len(stage.kept) for stage in stages)
-    return TrainedStages(error, _gradients(parts), _one_process(size), unread, most_kept, kept)
+    return TrainedStages(error, _gradients(parts), unread, most_kept, kept)
 
 
-NO_INPUT_GRADIENT_HINT = (
-    "autograd only computes a gradient by the input if you ask for it: `x.requires_grad_()`, before the layers compute."
-)
-UNDIVIDED_HINT = f"they are {M} times too large: each micro-batch adds its own mean. Divide its loss by `self.m`."
-DIVIDED_AGAIN_HINT = "only the last stage's are right: the loss is divided by `self.m` once, and nothing else is."
-OWN_GRADIENT_HINT = (
+OWN_GRADIENT = (
     "this stage went back from ones, or from a sum. `y.backward(gradient)` takes the gradient that the next stage sent."
 )
-OUTPUT_GRADIENT_HINT = "the stage before needs the gradient by *its* output. That's your input's: send `x.grad`."
-NOBODY_SENDS_HINT = "every stage but the first sends `x.grad` back, the last stage, too."
-NO_RECEIVER_HINT = "the last stage has nobody to send activations to, and the first nobody to send a gradient to."
-ONE_KEPT_HINT = (
-    "several micro-batches are under way at once. Keep what each backward needs under its number, in `kept[i]`."
-)
-KEPT_HINT = "take it out when its backward begins: `self.kept.pop(i)`. Otherwise a step keeps everything to its end."
-NOT_KEPT_HINT = "keep what backward needs in `self.kept[i]`, so that everyone can see what's still alive."
+NO_RECEIVER = "the last stage has nobody to send activations to, and the first nobody to send a gradient to."
+TAKE_OUT = "take it out when its backward begins: `self.kept.pop(i)`. Otherwise a step keeps everything to its end."
 
 
-def stage_properties(observations: list[list[TrainedStages]]) -> Iterator[Property]:
-    two, three, alone = cases = observations[0]
-    errors = [seen.error for seen in cases if seen.error]
-    observed = f"{errors[0]}." if errors else ""
-    yield Property("every operation runs to its end", not errors, evidence=errors[:1], observed=observed)
+def play_stage(my_stage: Callable, comm) -> Iterator[tuple]:
+    """Take one step with the class in each of CASES."""
+    two, three, alone = cases = [_trained(my_stage, size, schedule) for size, schedule in CASES]
+    error = next((seen.error for seen in cases if seen.error), "")
+    yield "every operation runs to its end", error, f"{error.removesuffix('.')}."
     unread = two.unread + three.unread + alone.unread
-    yield Property("every message is received", not unread, OWN_GRADIENT_HINT, evidence=unread)
+    yield "every message is received", unread, f"nobody received {plural(unread, 'message')}.", OWN_GRADIENT
     for seen, text in (
         (two, "two stages have the gradients of one process"),
         (three, "so have three, with 1F1B"),
         (alone, "so has a single stage"),
     ):
-        right = all(close(got, wanted) for got, wanted in zip(seen.gradients, seen.right, strict=True))
-        yield Property(text, right, evidence=seen.gradients)
+        for stage, gradients in enumerate(seen.gradients):
+            yield text, gradients, f"for the layers of stage {stage}"
     keeps = [*two.most_kept, *three.most_kept]
-    yield Property("`kept` holds what backward will need", min(keeps) > 0, NOT_KEPT_HINT)
-    yield Property("a backward takes it out", not any(seen.kept_at_the_end for seen in cases), KEPT_HINT)
-    yield Property("so 1F1B keeps no more than it has to", three.most_kept == [3, 2, 1], KEPT_HINT)
+    advice = "keep what backward needs in `self.kept[i]`, so that everyone can see what's still alive."
+    yield "`kept` holds what backward will need", min(keeps) > 0, "on some stage `kept` is always empty:", advice
+    left = sum(seen.kept_at_the_end for seen in cases)
+    yield "a backward takes it out", left, "after a step, `kept` isn't empty:", TAKE_OUT
+    yield "so 1F1B keeps no more than it has to", three.most_kept, "with three stages", TAKE_OUT
 
 
-def _wrong(**changes) -> Callable:
-    """Return the exercise's class with one mistake in it, such as `no_grad=True`."""
-
-    def right(name: str) -> bool:
-        return not changes.get(name)
-
-    class MyStage(pipeline.Stage):
-        def forward(self, i: int) -> None:
-            x = self.images[i] if self.first else self.receive_activations(i)
-            y = self.layers(x.requires_grad_(right("no_grad") and not self.first))
-            if self.last and right("send_on"):
-                y = self.loss(y, i) / (self.m if right("undivided") else 1)
-            else:
-                self.send_activations(i, y)
-            self.kept[i if right("one_kept") else 0] = x, y
-
-        def backward(self, i: int) -> None:
-            at = i if right("one_kept") else 0
-            x, y = self.kept.pop(at)
-            gradient = None if self.last else self.receive_gradient(i)
-            if gradient is not None and changes.get("ones"):
-                gradient = torch.ones_like(y)
-            if gradient is not None and changes.get("again"):
-                gradient = gradient / self.m
-            y.backward(gradient)
-            if (self.first and right("send_back")) or (self.last and changes.get("silent")):
-                return
-            self.send_gradient(i, x.grad if right("output") or gradient is None else gradient)
-
-    return MyStage
-
-
-MyStage = Exercise(
+GO_BACK = "y.backward(self.receive_gradient(i))"
+SEND_BACK = "self.send_gradient(i, x.grad)"
+MyStage = played(
     "MyStage",
-    observe_stage,
-    stage_properties,
+    "11b_pipelines",
+    play_stage,
     [
-        Mistake(_wrong(no_grad=True), NO_INPUT_GRADIENT_HINT),
-        Mistake(_wrong(undivided=True), UNDIVIDED_HINT),
-        Mistake(_wrong(again=True), DIVIDED_AGAIN_HINT),
-        Mistake(_wrong(ones=True), OWN_GRADIENT_HINT),
-        Mistake(_wrong(output=True), OUTPUT_GRADIENT_HINT),
-        Mistake(_wrong(silent=True), NOBODY_SENDS_HINT),
-        Mistake(_wrong(send_on=True), NO_RECEIVER_HINT),
-        Mistake(_wrong(send_back=True), NO_RECEIVER_HINT),
-        Mistake(_wrong(one_kept=True), ONE_KEPT_HINT),
+        Edit(
+            "autograd only computes a gradient by the input if you ask for it: `x.requires_grad_()`, before the layers "
+            "compute.",
+            (".requires_grad_()", ""),
+        ),
+        Edit(
+            f"they are {M} times too large: each micro-batch adds its own mean. Divide its loss by `self.m`.",
+            (" / self.m", ""),
+        ),
+        Edit(
+            "only the last stage's are right: the loss is divided by `self.m` once, and nothing else is.",
+            (GO_BACK, "y.backward(self.receive_gradient(i) / self.m)"),
+        ),
+        Edit(OWN_GRADIENT, (GO_BACK, "y.backward(torch.ones_like(self.receive_gradient(i)))")),
+        Edit(
+            "the stage before needs the gradient by *its* output. That's your input's: send `x.grad`.",
+            (GO_BACK, "gradient = self.receive_gradient(i)\n            y.backward(gradient)"),
+            (SEND_BACK, "self.send_gradient(i, x.grad if self.last else gradient)"),
+        ),
+        Edit(
+            "every stage but the first sends `x.grad` back, the last stage, too.",
+            ("if not self.first:", "if not self.first and not self.last:"),
+        ),
+        Edit(NO_RECEIVER, ("else:\n            self.send_activations", "self.send_activations")),
+        Edit(NO_RECEIVER, ("if not self.first:", "if True:")),
+        Edit(
+            "several micro-batches are under way at once. Keep what each backward needs under its number, in "
+            "`kept[i]`.",
+            ("self.kept[i]", "self.kept[0]"),
+            ("self.kept.pop(i)", "self.kept.pop(0)"),
+        ),
     ],
     communicates=False,
     unknown="In forward: get the input, compute, send or take the loss, keep. In backward: take out, go back, send.",

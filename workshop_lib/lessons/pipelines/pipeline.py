@@ -25,7 +25,7 @@ class PipelineStep(NamedTuple):
     spans: list[Span]  # in seconds since all ranks began the step
     loss: float  # mean over the batch, on the rank with the last stage; 0 elsewhere
     most_kept: int  # the most micro-batches (times chunks) kept at once
-    saved_bytes: int  # the most that autograd kept for backward, without parameters; 0 unless count_bytes was set
+    saved_bytes: int  # peak bytes kept for the backward pass, without parameters; 0 unless count_bytes is set
 
 
 class Stage:

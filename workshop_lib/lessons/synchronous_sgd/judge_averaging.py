@@ -1,40 +1,32 @@
 """How 02_synchronous_sgd checks two exercises: the mean of all ranks' gradients, and the same mean in one message."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.judge import Exercise, Mistake, Property, close
+from workshop_lib.judge import close
+from workshop_lib.judge.play import Edit, played
 from workshop_lib.models import torch_cnn
 
+NOTEBOOK = "02_synchronous_sgd"
 SAMPLES = 16  # per rank
 STUCK = "every rank must make the same collective calls in the same order: is one inside an `if`, or after `return`?"
 ALL_PARAMETERS = "go through all of model.parameters()."
-Arrays = dict[str, np.ndarray]  # a model's gradients or weights, by the parameter's name
-same_but_rounding = partial(close, rounding=1e-4)  # float32 sums depend on the order of addition
+ROUNDING = 1e-4  # float32 sums depend on the order of addition
+same_but_rounding = partial(close, rounding=ROUNDING)
 
 
-@dataclass
-class Parameters:
-    """Gradients or weights by parameter name: those after the call (None for a missing one), and the right ones.
-
-    weights_kept: whether a function that should average gradients left the weights alone.
-    """
-
-    got: dict[str, Any]
-    right: Arrays
-    weights_kept: bool = True
+def play_average(average: Callable, comm) -> Iterator[tuple]:
+    yield from _averaging(average, comm, comm)
 
 
-def observe_average(comm, function: Callable) -> Parameters:
-    """Call the function on ranks with the same weights, as in training, and then on ranks whose weights differ.
+def _averaging(average: Callable, comm, given) -> Iterator[tuple]:
+    """Call it on ranks with the same weights, as in training, and then on ranks whose weights differ.
 
-    The second call shows whether the function changes the weights themselves.
+    The second call shows whether the function changes the weights themselves. `given` is the communicator it gets.
     """
     images, labels = image_batch(SAMPLES * comm.size, seed=7)
     mine = slice(SAMPLES * comm.rank, SAMPLES * (comm.rank + 1))
@@ -43,85 +35,68 @@ def observe_average(comm, function: Callable) -> Parameters:
     whole = _gradients_of(model)
     model.zero_grad()
     cross_entropy(model(images[mine]), labels[mine]).backward()
-    function(model, comm)
+    average(model, given)
+    got = _gradients_of(model)
 
     other = torch_cnn.build(seed=comm.rank)
     before = weights_by_name(other)
     cross_entropy(other(images[mine]), labels[mine]).backward()
-    function(other, comm)
+    average(other, given)
     after = weights_by_name(other)
     kept = all(np.array_equal(before[name], after[name]) for name in before)
-    return Parameters(_gradients_of(model), whole, kept)
+    yield "the weights are left alone", kept, "the weights themselves changed:", "average `p.grad`, not `p`."
+    gone = [name for name in got if got[name] is None]
+    observed = f"{gone[0]} has none:" if gone else ""
+    yield "every parameter has its gradient", not gone, observed, "write into `p.grad`, as with `p.grad.copy_(…)`."
+
+    wrong = [name for name in whole if not same_but_rounding(got[name], whole[name])]
+    observed, advice = _not_averaged(comm, wrong, got, whole)
+    yield "every rank has the gradient of the global batch", {name: got[name] for name in wrong}, observed, advice
+    of_rank_0 = comm.bcast(got)
+    same = all(np.array_equal(got[name], of_rank_0[name]) for name in got)
+    advice = "every rank must get the same sum, as from one Allreduce."
+    yield "the ranks' gradients are equal to the last bit", same, "they agree only roughly:", advice
 
 
-def average_properties(observations: list[Parameters]) -> Iterator[Property]:
-    kept = all(seen.weights_kept for seen in observations)
-    yield Property("the weights are left alone", kept, "the weights themselves changed: average `p.grad`, not `p`.")
-    gone = [name for seen in observations for name, got in seen.got.items() if got is None]
-    hint = f"{gone[0]} has none: write into `p.grad`, as with `p.grad.copy_(…)`." if gone else ""
-    yield Property("every parameter has its gradient", not gone, hint)
-    yield _averages(observations)
-    first = observations[0].got
-    same = all(np.array_equal(seen.got[name], first[name]) for seen in observations for name in first)
-    hint = "they agree only roughly: every rank must get the same sum, as from one Allreduce."
-    yield Property("the ranks' gradients are equal to the last bit", same, hint)
-
-
-def compared(observations: list[Parameters], same: Callable) -> tuple[list[dict[str, bool]], list[tuple[int, str]]]:
-    """Whether each parameter is right, by rank and name, and a list with the (rank, name) of every wrong one."""
-    right = [{name: same(seen.got[name], seen.right[name]) for name in seen.right} for seen in observations]
-    return right, [(rank, name) for rank, names in enumerate(right) for name, is_right in names.items() if not is_right]
-
-
-def _averages(observations: list[Parameters]) -> Property:
-    text = "every rank has the gradient of the global batch"
-    right, wrong = compared(observations, same_but_rounding)
+def _not_averaged(comm, wrong: list[str], got: dict, whole: dict) -> tuple[str, str]:
+    """What is wrong with this rank's gradients, as a sentence, and advice. Every rank calls this."""
+    wrong_on = comm.allgather(wrong)
     if not wrong:
-        return Property(text, True)
-    rank, name = wrong[0]
-    right_on = [at for at, of_rank in enumerate(right) if of_rank[name]]
+        return "", ""
+    name = wrong[0]
+    right_on = [rank for rank, names in enumerate(wrong_on) if name not in names]
     if right_on:
-        return Property(
-            text, False, f"{name} is right on rank {right_on[0]}, but not on rank {rank}: all need the mean."
-        )
-    if any(right[rank].values()):
-        return Property(text, False, f"{name} is not averaged on rank {rank}, others are: {ALL_PARAMETERS}")
-    got = observations[rank].got[name]
-    whole = observations[rank].right[name]
-    factor = float((got * whole).sum() / (whole * whole).sum())
-    observed = f"on rank {rank}, {name} is not the mean of the ranks' gradients."
-    if factor and same_but_rounding(got, factor * whole):
-        observed = f"on rank {rank}, {name} is {factor:.4g} times the mean of the ranks' gradients."
-    return Property(text, False, evidence=[seen.got for seen in observations], observed=observed)
+        return f"{name} is right on rank {right_on[0]}, but not on rank {comm.rank}:", "all need the mean."
+    if len(wrong) < len(whole):
+        return f"{name} is not averaged on rank {comm.rank}, others are:", ALL_PARAMETERS
+    factor = float((got[name] * whole[name]).sum() / (whole[name] ** 2).sum())
+    times = "not"
+    if factor and same_but_rounding(got[name], factor * whole[name]):
+        times = f"{factor:.4g} times"
+    return f"on rank {comm.rank}, {name} is {times} the mean of the ranks' gradients.", ""
 
 
-def _gradients(combined: Callable, hint: str) -> Mistake:
-    """A wrong `average_gradients`, which replaces each gradient with `combined(mine, comm)`, and the hint for it."""
-
-    def average_gradients(model, comm):
-        for p in model.parameters():
-            p.grad.copy_(torch.from_numpy(combined(p.grad.numpy().copy(), comm)))
-
-    return Mistake(average_gradients, hint)
+MEAN = "total / comm.size"
 
 
-average_gradients = Exercise(
+def _edits(mine: str) -> list[Edit]:
+    """The known mistakes of a solution in which `mine` is this rank's own gradient."""
+    return [
+        Edit("That is the sum over ranks: divide by comm.size.", (MEAN, "total")),
+        Edit("That is the mean, divided by comm.size once more.", (MEAN, "total / comm.size**2")),
+        Edit("Each rank still has its own gradient: write the mean into `p.grad`.", (MEAN, mine)),
+        Edit("Each rank divided its own gradient: use Allreduce to add up.", (MEAN, f"{mine} / comm.size")),
+        Edit("It is zero on every rank: write the mean into `p.grad`.", (MEAN, f"0 * {mine}")),
+        Edit("All ranks have the gradient of rank 0, not the mean.", (MEAN, f"comm.bcast({mine})")),
+        Edit("All ranks have the last rank's gradient, not the mean.", (MEAN, f"comm.bcast({mine}, comm.size - 1)")),
+    ]
+
+
+average_gradients = played(
     "average_gradients",
-    observe_average,
-    average_properties,
-    [
-        _gradients(lambda mine, comm: comm.allreduce(mine), "That is the sum over ranks: divide by comm.size."),
-        _gradients(
-            lambda mine, comm: comm.allreduce(mine) / comm.size**2, "That is the mean, divided by comm.size once more."
-        ),
-        _gradients(lambda mine, comm: mine, "Each rank still has its own gradient: write the mean into `p.grad`."),
-        _gradients(lambda mine, comm: mine / comm.size, "Each rank divided its own gradient: use Allreduce to add up."),
-        _gradients(lambda mine, comm: 0 * mine, "It is zero on every rank: write the mean into `p.grad`."),
-        _gradients(lambda mine, comm: comm.bcast(mine), "All ranks have the gradient of rank 0, not the mean."),
-        _gradients(
-            lambda mine, comm: comm.bcast(mine, comm.size - 1), "All ranks have the last rank's gradient, not the mean."
-        ),
-    ],
+    NOTEBOOK,
+    play_average,
+    _edits("mine"),
     stuck=STUCK,
     unknown="Allreduce gives every rank the sum over all ranks: divide that by comm.size, and by nothing else.",
 )
@@ -150,32 +125,24 @@ class CallCounter:
         return counted
 
 
-@dataclass
-class CountedMessages:
-    """The gradients after the function's two calls, and the messages that one call took on average."""
-
-    gradients: Parameters
-    messages_per_step: float
-
-
-def observe_one_message(comm, function: Callable) -> CountedMessages:
+def play_one_message(average: Callable, comm) -> Iterator[tuple]:
     counting = CallCounter(comm)
-    gradients = observe_average(counting, function)
-    return CountedMessages(gradients, counting.calls / 2)
+    yield from _averaging(average, comm, counting)
+    messages = counting.calls / 2
+    observed = f"they went in {messages:g} messages:"
+    yield (
+        "all gradients go in one message",
+        messages,
+        observed,
+        "put all gradients into one array first, as with `torch.cat`.",
+    )
 
 
-def one_message_properties(observations: list[CountedMessages]) -> Iterator[Property]:
-    yield from average_properties([seen.gradients for seen in observations])
-    most = max(seen.messages_per_step for seen in observations)
-    hint = f"they went in {most:g} messages: put all gradients into one array first, as with `torch.cat`."
-    yield Property("all gradients go in one message", most == 1, hint)
-
-
-average_in_one_message = Exercise(
+average_in_one_message = played(
     "average_in_one_message",
-    observe_one_message,
-    one_message_properties,
-    average_gradients.mistakes,
+    NOTEBOOK,
+    play_one_message,
+    _edits("flat"),
     stuck=STUCK,
     truncated="the ranks sent arrays of different lengths: put the same parameters into it on every rank.",
     unknown="Copy the parts back in the order in which you put them in, each as long as its parameter.",
@@ -189,7 +156,7 @@ def image_batch(samples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return images, torch.randint(10, (samples,), generator=generator)
 
 
-def weights_by_name(model) -> Arrays:
+def weights_by_name(model) -> dict[str, np.ndarray]:
     return {name: p.detach().clone().numpy() for name, p in model.named_parameters()}
 
 

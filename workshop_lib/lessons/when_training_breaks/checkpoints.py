@@ -32,7 +32,7 @@ def useful_share(interval_s: float, save_s: float, mtbf_s: float, restart_s: flo
 def simulated_share(
     work_s: float, interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0, seed: int = 1
 ) -> float:
-    """The share of the time that is useful in one random job with `work_s` of computing."""
+    """The useful share of the time in one simulated job that needs `work_s` seconds of computing."""
     random = Random(seed)
     now_s = done_s = 0.0
     failure_s = random.expovariate(1 / mtbf_s)

@@ -15,10 +15,23 @@ from workshop_lib.judge import Exercise, Property, close
 from workshop_lib.judge.network import backward, batch, network, weights_of
 from workshop_lib.lessons.ddp.judge_own_ddp import LATE_S, join
 from workshop_lib.lessons.mpi_basics.counting import CountingComm
-from workshop_lib.lessons.zero_and_fsdp.judge import STEPS, alone, load_optimizers, make_sgd
+from workshop_lib.lessons.zero_and_fsdp.judge import STEPS, load_optimizers, make_sgd
 
 PARAMETERS = len(list(network().parameters()))
 SCATTERS = ("reduce_scatter_single", "reduce_scatter_tensor", "all_reduce")
+
+
+@functools.cache
+def alone(size: int) -> list[np.ndarray]:
+    """The weights of one process that trains with the global batch of all ranks, at the start and after each step."""
+    model = network()
+    optimizer = make_sgd(model.parameters())
+    weights = [weights_of(model)]
+    for step in range(STEPS):
+        backward(model, [batch(rank, step) for rank in range(size)])
+        optimizer.step()
+        weights.append(weights_of(model))
+    return weights
 
 
 @dataclass

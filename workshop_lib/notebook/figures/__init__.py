@@ -220,7 +220,7 @@ def style_of(name: str) -> dict[str, Any]:
 def draw_points(axes: Axes, at, values, hollow: Any = False, across: bool = False, **look: Any) -> None:
     """Draw points with error bars, joined by a line unless `look` has linestyle="".
 
-    values: the middle, the lowest and the highest of each point, in a row each; where the lowest is NaN, there is no
+    values: three rows, with the middle, the lowest and the highest of each point. A point whose lowest is NaN has no
     bar. at: where the points stand on the other axis, which is the y axis if `across`. hollow: which of the points had
     more ranks than cores. look: color, marker, dash and label.
     """

@@ -103,7 +103,7 @@ def worker_curve(records: Iterable[dict]) -> figures.RecordFigure:
     """
     records = list(records)
     rows = accuracies(records)
-    what = records[0]["what"]
+    what = next(record["what"] for record in records if record["kind"] == "train")
     counts = rows.groupby(["recipe", "workers"])["seed"].nunique()
     seeds = f"{counts.min()} to {counts.max()}" if counts.min() < counts.max() else counts.max()
     text = (

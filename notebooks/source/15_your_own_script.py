@@ -1,0 +1,425 @@
+# %% [markdown]
+# # Your own script
+#
+# You have a training script that works, and tomorrow you get a node with eight GPUs. You add the lines for DDP, it runs, the
+# loss falls. How do you know that it's right? Most mistakes in such a script raise no error. You only get a slightly worse
+# model, and nobody ever finds out why.
+#
+# **You will** turn a script of the kind that people really have into one for many processes, guided by a report on what it
+# does wrong, until it's as good as in one process. Then you'll find six silent faults in somebody else's script, and take the
+# report home to your own.
+#
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
+# [05](05_ddp.ipynb) first, where you convert a simpler script with hints.
+
+# %%
+from IPython.display import Code
+
+from workshop_lib.lessons.your_own_script import judge as check
+from workshop_lib.lessons.your_own_script.report import accuracies, examine
+from workshop_lib.notebook import profile, take_home
+from workshop_lib.notebook.prediction import predict
+from workshop_lib.paths import BUILD, MNIST, SCRIPTS
+
+sizes = profile.current()
+quick = sizes.name == "quick"
+seeds = 2 if quick else 3
+options = ["--data", MNIST, "--images", 1_500 if quick else 4_000, "--epochs", 3]
+folder = BUILD / "15_your_own_script"
+check.data_beside(folder)
+
+# %% [markdown]
+# ## What one process reaches
+#
+# [own_script.py](scripts/own_script.py) trains a small network on MNIST. It shifts the images at random, and it has batch
+# normalization, dropout, a learning rate that rises and falls, a progress bar, and a checkpoint. You'll see all of it in a
+# moment. How accurate is it? That depends on the seed, so one run isn't an answer:
+
+# %%
+here = [*options, "--out", folder / "one.pt"]
+alone = accuracies("python", SCRIPTS / "own_script.py", *here, seeds=seeds, timeout_s=sizes.timeout_s)
+print(*(f"{each:.2f} %" for each in alone))
+
+# %% [markdown]
+# This is what you have to reach with two processes. If you start the script on two ranks without changing anything, it even
+# runs. What's wrong with it then? `examine` finds out. It starts a script with `torchrun`, watches what every rank does, and
+# reports. It doesn't change the script, it ends when the script does or when time is up, and it leaves no process behind.
+
+# %% [markdown]
+# ### Exercise 1 (hard): convert it
+#
+# Now it's your turn, without hints on single lines. Change the script until each rank trains on its part of every batch, the
+# report has nothing *wrong* and nothing to *look* at, and one process could load the checkpoint.
+#
+# Take one step at a time. Run the cell with the script, then the one with the report, repair what it says first, and go
+# around again. The report gets longer before it gets shorter, because some mistakes show only after others are gone.
+#
+# Two things are for you to decide. A step of `own_script.py` has 64 images; how many should each rank take, so that the
+# learning rate still fits? And which numbers belong to all ranks, and which only to one?
+#
+# <details><summary>Hint 1: the order</summary>
+#
+# Join the group and find out who you are. Wrap the network. Give each rank its own images, in a new order in each epoch. Test
+# each image once, and add up. Print and save on one rank. Then see what the report says about random numbers and about batch
+# normalization.
+#
+# </details><details><summary>Hint 2: what 05 didn't have</summary>
+#
+# Noise: seed each rank differently, but only after the network is built. Batch normalization: each rank keeps statistics of
+# its own images, in the network's `buffers()`. Take their mean over the ranks before you test. (On GPUs,
+# `SyncBatchNorm.convert_sync_batchnorm` computes them together in every step.) Loss: add it up over the ranks before one of
+# them prints it.
+#
+# </details><details><summary>Solution</summary>
+#
+# [own_script_ddp.py](scripts/own_script_ddp.py). Below the check, a cell shows everything that changes.
+#
+# </details>
+
+# %%
+# %%writefile {folder}/train.py
+# <solution>
+"""own_script.py for many processes. Start it with: torchrun --standalone --nproc-per-node 2 own_script_ddp.py"""
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from mnist_data import MNIST, MNIST_FOLDER, mnist_folder
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, Subset
+from tqdm import tqdm
+
+BATCH = 64  # images per step, on all ranks together
+LR = 0.1
+
+
+class Shifted(MNIST):
+    """MNIST, with each image moved by up to two pixels."""
+
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        shift = torch.randint(-2, 3, (2,)).tolist()
+        return image.roll(shift, (1, 2)), label
+
+
+def network():
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 5, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 5, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Dropout(0.25), nn.Linear(256, 10),
+    )  # fmt: skip
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=mnist_folder, default=MNIST_FOLDER, help="folder with MNIST's four files")
+    parser.add_argument("--images", type=int, default=6_000, help="training images")
+    parser.add_argument("--tested", type=int, default=1_999, help="test images")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("own.pt"), help="file for the checkpoint")
+    return parser.parse_args()
+
+
+def join():
+    """Join the other ranks, and return this rank's own device: a GPU of its node, or the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or accelerator.type == "mps":  # Apple's GPUs have no collectives
+        dist.init_process_group("gloo")
+        return torch.device("cpu")
+    local_rank = dist.get_node_local_rank(fallback_rank=int(os.environ["RANK"]))
+    device = torch.device(accelerator.type, local_rank % torch.accelerator.device_count())
+    torch.accelerator.set_device_index(device.index)
+    dist.init_process_group(device_id=device)
+    return device
+
+
+def main():
+    args = parse_arguments()
+    device = join()
+    rank = dist.get_rank()
+    size = dist.get_world_size()
+    torch.set_num_threads(1)
+
+    torch.manual_seed(args.seed)
+    model = network().to(device)
+    ddp = DistributedDataParallel(model)
+    torch.manual_seed(1000 * args.seed + rank)  # from here on, each rank draws noise of its own
+    loss_function = nn.CrossEntropyLoss()
+
+    train = Shifted(args.data, "train", args.images)
+    test = MNIST(args.data, "test", args.tested)
+    sampler = DistributedSampler(train, seed=args.seed)
+    loader = DataLoader(train, BATCH // size, sampler=sampler, drop_last=True)
+    test_loader = DataLoader(Subset(test, range(rank, len(test), size)), 500)
+
+    optimizer = torch.optim.SGD(model.parameters(), LR, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LR, epochs=args.epochs, steps_per_epoch=len(loader))
+
+    for epoch in range(1, args.epochs + 1):
+        sampler.set_epoch(epoch)
+        model.train()
+        loss_sum = torch.zeros((), device=device)
+        for images, labels in tqdm(loader, desc=f"epoch {epoch}", disable=None if rank == 0 else True):
+            loss = loss_function(ddp(images.to(device)), labels.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            loss_sum += loss.detach()
+        dist.all_reduce(loss_sum)
+        mean_loss = loss_sum.item() / (size * len(loader))
+
+        for buffer in model.buffers():  # the statistics of batch normalization: their mean over the ranks
+            if buffer.is_floating_point():
+                dist.all_reduce(buffer)
+                buffer /= size
+        model.eval()
+        right = torch.zeros((), device=device)
+        with torch.no_grad():
+            for images, labels in test_loader:
+                guesses = model(images.to(device)).argmax(1)
+                right += (guesses == labels.to(device)).sum()
+        dist.all_reduce(right)
+        accuracy = right.item() / len(test)
+
+        if rank == 0:
+            print(f"epoch {epoch}: loss {mean_loss:.3f}, accuracy {accuracy:.2%}")
+            torch.save({"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+# <stub>
+# # your code here: this is own_script.py so far
+# """MNIST in one process, as people write such scripts. Start it with: python own_script.py"""
+#
+# import argparse
+# from pathlib import Path
+#
+# import torch
+# from mnist_data import MNIST, MNIST_FOLDER, mnist_folder
+# from torch import nn
+# from torch.utils.data import DataLoader
+# from tqdm import tqdm
+#
+# BATCH = 64
+# LR = 0.1
+#
+#
+# class Shifted(MNIST):
+#     """MNIST, with each image moved by up to two pixels."""
+#
+#     def __getitem__(self, index):
+#         image, label = super().__getitem__(index)
+#         shift = torch.randint(-2, 3, (2,)).tolist()
+#         return image.roll(shift, (1, 2)), label
+#
+#
+# def network():
+#     return nn.Sequential(
+#         nn.Conv2d(1, 8, 5, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+#         nn.Conv2d(8, 16, 5, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+#         nn.Flatten(), nn.Dropout(0.25), nn.Linear(256, 10),
+#     )  # fmt: skip
+#
+#
+# def parse_arguments():
+#     parser = argparse.ArgumentParser(description=__doc__)
+#     parser.add_argument("--data", type=mnist_folder, default=MNIST_FOLDER, help="folder with MNIST's four files")
+#     parser.add_argument("--images", type=int, default=6_000, help="training images")
+#     parser.add_argument("--tested", type=int, default=1_999, help="test images")
+#     parser.add_argument("--epochs", type=int, default=3)
+#     parser.add_argument("--seed", type=int, default=1)
+#     parser.add_argument("--out", type=Path, default=Path("own.pt"), help="file for the checkpoint")
+#     return parser.parse_args()
+#
+#
+# def main():
+#     args = parse_arguments()
+#     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+#     torch.set_num_threads(1)
+#
+#     torch.manual_seed(args.seed)
+#     model = network().to(device)
+#     loss_function = nn.CrossEntropyLoss()
+#
+#     train = Shifted(args.data, "train", args.images)
+#     test = MNIST(args.data, "test", args.tested)
+#     loader = DataLoader(train, BATCH, shuffle=True, drop_last=True)
+#     test_loader = DataLoader(test, 500)
+#
+#     optimizer = torch.optim.SGD(model.parameters(), LR, momentum=0.9)
+#     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LR, epochs=args.epochs, steps_per_epoch=len(loader))
+#
+#     for epoch in range(1, args.epochs + 1):
+#         model.train()
+#         loss_sum = torch.zeros((), device=device)
+#         for images, labels in tqdm(loader, desc=f"epoch {epoch}", disable=None):
+#             loss = loss_function(model(images.to(device)), labels.to(device))
+#             optimizer.zero_grad()
+#             loss.backward()
+#             optimizer.step()
+#             schedule.step()
+#             loss_sum += loss.detach()
+#         mean_loss = loss_sum.item() / len(loader)
+#
+#         model.eval()
+#         right = torch.zeros((), device=device)
+#         with torch.no_grad():
+#             for images, labels in test_loader:
+#                 guesses = model(images.to(device)).argmax(1)
+#                 right += (guesses == labels.to(device)).sum()
+#         accuracy = right.item() / len(test)
+#
+#         print(f"epoch {epoch}: loss {mean_loss:.3f}, accuracy {accuracy:.2%}")
+#         torch.save({"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
+#
+#
+# if __name__ == "__main__":
+#     main()
+# </stub>
+# </solution>
+
+# %%
+checkpoint = folder / "train.pt"
+checkpoint.unlink(missing_ok=True)
+report = examine(folder / "train.py", *options, "--out", checkpoint, timeout_s=sizes.timeout_s)
+report
+
+# %%
+check.train(folder / "train.py", report, checkpoint, epochs=3)
+
+# %% [markdown]
+# ## Is it as good?
+#
+# A clean report means that the ranks train one network, on all of the data, and count everything once. It doesn't mean that
+# the network is as good as before. Only the accuracy shows that, and only over several seeds. (Until your script passes
+# the check, this runs the finished one.)
+
+# %%
+guess = predict("How much does the mean accuracy change from one process to two?", low=-3, high=3, unit="points")
+guess
+
+# %%
+launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", 2]
+mine = check.own_or_finished(folder / "train.py")
+together = accuracies(*launch, mine, *options, "--out", folder / "two.pt", seeds=seeds, timeout_s=sizes.timeout_s)
+for name, found in (("one process", alone), ("two ranks", together)):
+    print(f"{name:<12}", *(f"{each:.2f} %" for each in found), f"  mean {sum(found) / seeds:.2f} %")
+guess.compare(sum(together) / seeds - sum(alone) / seeds)
+
+# %% [markdown]
+# Compare the difference of the two means with the spread *within* a line. If it's smaller, these seeds can't tell the two
+# scripts apart. They don't prove that there's no difference: notebook [14](14_hyperparameter_search.ipynb) works out how many
+# seeds it takes to see one. Two ranks aren't one process to the last bit either. Each normalizes over its own 32 images, and
+# draws noise of its own.
+#
+# *Break it:* take 64 images per rank, and leave the learning rate. The report stays clean and only states the numbers, since
+# this is what many people want. What does it cost here, and what does [07](07_large_batch.ipynb) say to do about it?
+
+# %%
+take_home.diff("own_script.py", "own_script_ddp.py")
+
+# %% [markdown]
+# ## Somebody else's script
+#
+# This one runs, its loss falls, and it even saves time. It's the same training, converted by somebody in a hurry.
+
+# %%
+Code(filename=str(SCRIPTS / "own_script_sick.py"))
+
+# %%
+examine(SCRIPTS / "own_script_sick.py", *options, "--out", folder / "sick.pt", timeout_s=sizes.timeout_s)
+
+# %% [markdown]
+# ### Exercise 2 (normal): six silent faults
+#
+# The script has six of these twelve. Keep those six in the set, and take out the rest. The report names five of them in its
+# own words. For the sixth you have to read.
+#
+# <details><summary>Hint</summary>
+#
+# For each of the twelve, find the line that would have to be there. Does the report say *ok* about it?
+#
+# </details><details><summary>Solution</summary>
+#
+# Each of the six, and where you see it. *Some gradients aren't averaged*: the first layer is frozen when DDP wraps the
+# network, so DDP doesn't know it, and when the layer thaws in epoch 2, each rank trains its own. *Every epoch has the same
+# order*: nobody calls `set_epoch`. *All ranks draw the same noise*: they use one seed throughout. *A test image counts
+# twice*: 1,999 images don't divide by 2, and the sampler repeats one. *Every rank writes the checkpoint*: `torch.save` isn't
+# below the `if`. *The printed loss is rank 0's*: nobody adds up `loss_sum`. No tool can know which number you meant.
+#
+# </details>
+
+# %%
+faults = {
+    # <solution>
+    "some gradients aren't averaged",
+    "every epoch has the same order",
+    "all ranks draw the same noise",
+    "a test image counts twice",
+    "every rank writes the checkpoint",
+    "the printed loss is rank 0's",
+    # <stub>
+    # ...,  # your code here: take this line out, and the six that the script doesn't have
+    # "some gradients aren't averaged",
+    # "every epoch has the same order",
+    # "the ranks train on the same images",
+    # "the ranks start with different weights",
+    # "all ranks draw the same noise",
+    # "a test image counts twice",
+    # "the accuracy is rank 0's",
+    # "the printed loss is rank 0's",
+    # "the learning rate differs between ranks",
+    # "every rank writes the checkpoint",
+    # "the ranks test with different statistics",
+    # "a rank takes more steps than the other",
+    # </stub>
+    # </solution>
+}
+check.faults(faults)
+
+# %% [markdown]
+# ## Bring your own
+#
+# In a terminal, the same report is one line. Everything after `--` is what you'd give to `torchrun`:
+#
+# ```
+# workshop examine --ranks 2 -- train.py --my options
+# workshop examine --ranks 8 --steps 50 --alone -- train.py
+# workshop examine --ranks 2 --json -- train.py > report.json
+# ```
+#
+# `--steps` and `--seconds` end a long training early, but the order of epochs shows only in a second epoch, and an evaluation
+# only if one comes. `--alone` runs some steps on one rank first, and says how efficient the others are. `--python` names the
+# Python of your own environment. The exit code is 0 if all is well, 2 if there's something to look at, and 3 if something is
+# wrong, so a test of your repository can run it on two CPU processes before anyone pays for GPUs.
+#
+# It works for DDP, FSDP, Accelerate, Lightning and Hugging Face's Trainer, because all of them end in PyTorch. What can't it
+# see?
+#
+# - Which number you *meant* to print, and whether your data, loss and labels are right.
+# - What happens after the last step that it watched, on more ranks than you gave it, or only with other sizes.
+# - Whether a larger batch and its learning rate train as well. It tells you both numbers; the seeds above are the test.
+#
+# ## Remember
+#
+# - Most mistakes in a distributed script are silent. Check them from outside at least once, on two ranks.
+# - Weights start equal, noise doesn't: build the network with one seed, then seed each rank differently.
+# - Freeze and unfreeze *before* DDP wraps the network, or it won't average what thaws later.
+# - Statistics of batch normalization are each rank's own. Average them, or synchronize them, before you test.
+# - Keep the global batch, or change the learning rate with it. Then compare means over seeds with the spread of one process.
+#
+# **Take it home:** [scripts/own_script_ddp.py](scripts/own_script_ddp.py), and `workshop examine`.
+#
+# **Sources.** PyTorch's documentation of
+# [DDP](https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html), of
+# [`DistributedSampler`](https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler), of
+# [SyncBatchNorm](https://pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html) and of
+# [torchrun](https://pytorch.org/docs/stable/elastic/run.html).

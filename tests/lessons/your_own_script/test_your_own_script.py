@@ -1,0 +1,117 @@
+"""The exercises of 15: a converted script passes if the report is clean, and each fault of the other one has a hint."""
+
+import difflib
+
+import pytest
+from judge.answers import code_cells
+
+from workshop_lib.lessons.your_own_script import judge as check
+from workshop_lib.lessons.your_own_script.report import Examined, examine
+from workshop_lib.paths import SCRIPTS
+from workshop_lib.ranks import processes
+
+NOTEBOOK = "15_your_own_script"
+FINISHED = check.FINISHED.read_text(encoding="utf-8")
+OPTIONS = ["--images", 1_200, "--tested", 301, "--epochs", 2]
+SAVES = '            torch.save({"epoch"'
+PRINTS = "        if rank == 0:\n            print"
+OWN_TESTS = "Subset(test, range(rank, len(test), size)), 500"
+WRONG = {
+    "not wrapped": ([("loss_function(ddp(", "loss_function(model(")], "weights: after step"),
+    "no sampler": ([("sampler=sampler, ", "")], "batches: "),
+    "one order": ([("        sampler.set_epoch(epoch)\n", "")], "order: "),
+    "the same noise": ([("1000 * args.seed + rank", "args.seed")], "dropout: "),
+    "statistics of each rank": ([("if buffer.is_floating_point():", "if False:")], "buffers: "),
+    "padded": ([(OWN_TESTS, "test, 500, sampler=DistributedSampler(test)")], "padding: "),
+    "counts not added up": ([("        dist.all_reduce(right)\n", "")], "metric: "),
+    "all save": ([(SAVES, SAVES[4:])], "files: "),
+    "all print": ([(PRINTS, "        print"), (SAVES, f"        if rank == 0:\n{SAVES}")], check.TWICE_HINT),
+    "64 images per rank": ([("BATCH // size", "BATCH")], check.BATCH_HINT.format(128)),
+    "saved with the wrapper": ([('"model": model.state', '"model": ddp.state')], check.WRAPPED_HINT),
+}  # fmt: skip
+QUICK = ("saved with the wrapper", "64 images per rank", "all print")
+
+
+def verdict(folder, *edits):
+    text = FINISHED
+    for old, new in edits:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    check.data_beside(folder)
+    script = folder / "train.py"
+    script.write_text(text, encoding="utf-8")
+    data = SCRIPTS.parent.parent / "assets" / "mnist"
+    report = examine(script, "--data", data, *OPTIONS, "--out", folder / "train.pt", timeout_s=60.0)
+    return check.train(script, report, folder / "train.pt", epochs=2)
+
+
+@pytest.mark.full
+def test_the_finished_script_passes(tmp_path):
+    """8 s."""
+    passed = verdict(tmp_path)
+    assert passed.passed, passed
+    assert check.own_or_finished(tmp_path / "train.py").read_text() == FINISHED
+    assert not processes.strays()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.exhaustive) for name in WRONG]
+)
+def test_a_wrong_script_is_rejected_with_its_hint(name, tmp_path):
+    """8 s each."""
+    edits, says = WRONG[name]
+    rejected = verdict(tmp_path, *edits)
+    assert rejected.passed is False and says in rejected.hint, rejected
+
+
+def test_the_notebook_has_the_scripts():
+    asked, solved = ([cell for cell in cells if cell.startswith("%%writefile")] for cells in code_cells(NOTEBOOK))
+    stub = asked[0].partition("\n")[2]
+    assert stub.partition("\n")[0].startswith("# your code here")
+    assert stub.partition("\n")[2].strip() == check.ONE_PROCESS.read_text().strip()
+    assert solved[0].partition("\n")[2].strip() == FINISHED.strip()
+
+
+def test_an_unchanged_script_is_not_solved(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("# your code here\n" + check.ONE_PROCESS.read_text())
+    assert check.train(script, Examined(script, None, []), tmp_path / "none.pt", 1).passed is None
+    assert check.own_or_finished(script) == check.FINISHED
+
+
+@pytest.mark.full
+def test_the_report_names_five_of_the_six_faults(tmp_path):
+    """8 s."""
+    report = examine(SCRIPTS / "own_script_sick.py", *OPTIONS, "--out", tmp_path / "sick.pt", timeout_s=60.0)
+    found = {each.check for each in report.findings if each.level != "ok"}
+    assert found == {"weights", "order", "dropout", "augmentation", "padding", "files"}
+    changed = [
+        line for line in difflib.ndiff(FINISHED.splitlines(), report.path.read_text().splitlines()) if line[:2] == "- "
+    ]
+    assert any("all_reduce(loss_sum)" in line for line in changed), "the sixth is for reading"
+
+
+def test_the_six_faults_pass():
+    assert check.faults(set(check.GUILTY)).passed is True
+
+
+@pytest.mark.parametrize("name", check.GUILTY)
+def test_a_missed_fault_gets_a_hint(name):
+    verdict = check.faults(set(check.GUILTY) - {name})
+    assert verdict.passed is False and verdict.hint == check.GUILTY[name]
+
+
+@pytest.mark.parametrize("name", check.INNOCENT)
+def test_an_innocent_line_gets_a_hint(name):
+    verdict = check.faults(set(check.GUILTY) | {name})
+    assert verdict.passed is False and verdict.hint == check.INNOCENT[name]
+
+
+def test_the_stub_counts_as_unsolved_and_has_all_twelve():
+    [cell] = [cell for cell in code_cells(NOTEBOOK)[0] if "check.faults" in cell]
+    namespace = {}
+    exec(cell.replace("check.faults(faults)", ""), namespace)
+    assert namespace["faults"] - {...} == set(check.GUILTY) | set(check.INNOCENT)
+    assert check.faults(namespace["faults"]).passed is None
+    assert "isn't in the list" in check.faults({"something else"}).failed

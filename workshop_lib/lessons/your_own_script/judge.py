@@ -1,0 +1,124 @@
+"""Judges the exercises of 15_your_own_script: a converted script by its report, and the faults found in another one."""
+
+import re
+import shutil
+from collections.abc import Iterator, Set
+from pathlib import Path
+
+import torch
+
+from workshop_lib.judge import Verdict
+from workshop_lib.lessons.your_own_script.report import Examined
+from workshop_lib.paths import SCRIPTS
+from workshop_lib.words import plural
+
+ONE_PROCESS = SCRIPTS / "own_script.py"
+FINISHED = SCRIPTS / "own_script_ddp.py"
+PASSED = "passed.py"  # the copy of a script that passed
+BATCH = 64  # of one process
+OF_THE_MACHINE = ("threads", "devices", "straggler")  # checks whose findings may be no fault of the script
+PRINTED = re.compile(r"^epoch \d+: loss [\d.]+, accuracy [\d.]+%$")
+
+ENDED_HINT = "it has to run to its end on all ranks: the report says where it stopped."
+TWICE_HINT = "every rank prints: `if rank == 0:`."
+NONE_HINT = "keep the line with `print`, on rank 0."
+BATCH_HINT = (
+    "all ranks together take {0} images per step, and one process takes 64. The same rate with other batches is "
+    "another training: let each rank take `BATCH // size`."
+)
+SAVED_HINT = "rank 0 wrote no checkpoint: keep the line with `torch.save`, inside `if rank == 0:`."
+WRAPPED_HINT = (
+    "the names begin with `module.`, so `own_script.py` couldn't load them: save the state of the network inside."
+)
+
+
+def own_or_finished(script: str | Path) -> Path:
+    """The path of the learner's script once it is right, and of the finished script until then."""
+    passed = Path(script).with_name(PASSED)
+    return passed if passed.exists() else FINISHED
+
+
+def data_beside(folder: Path) -> None:
+    """Put mnist_data.py, which the scripts import, into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(SCRIPTS / "mnist_data.py", folder)
+
+
+def train(script: str | Path, report: Examined, checkpoint: Path, epochs: int) -> Verdict:
+    """Judge the converted script by what `examine` reported about it, and by what it printed and saved."""
+    text = Path(script).read_text(encoding="utf-8")
+    if text.strip().endswith(ONE_PROCESS.read_text(encoding="utf-8").strip()):
+        return Verdict("train.py", to_do="Convert the script")
+    verdict = Verdict("train.py", True)
+    for holds, hint in _rules(report, checkpoint, epochs):
+        if hint:
+            verdict.passed = False
+            verdict.failed = holds
+            verdict.hint = hint
+            break
+        verdict.held.append(holds)
+    passed = Path(script).with_name(PASSED)
+    passed.unlink(missing_ok=True)
+    if verdict.passed:
+        shutil.copy(script, passed)
+    return verdict.recorded()
+
+
+def _rules(report: Examined, checkpoint: Path, epochs: int) -> Iterator[tuple[str, str]]:
+    """What must hold, and a hint where it doesn't; in the order in which it's best repaired."""
+    run = report.run
+    yield "it runs to its end", "" if run.how == "ended" else ENDED_HINT
+    for level in ("wrong", "look"):
+        found = [each for each in report.findings if each.level == level and each.check not in OF_THE_MACHINE]
+        hint = f"{found[0].check}: {found[0].seen}. {found[0].change}" if found else ""
+        yield f"the report has nothing that is “{level}”", hint
+    printed = sum(bool(PRINTED.match(line)) for line in run.last_lines)
+    hint = TWICE_HINT if printed > epochs else NONE_HINT
+    yield "each epoch is printed once", "" if printed == epochs else hint
+    first = run.common_steps[0]
+    batch = sum(forward["size"] for log in run.ranks for forward in log.forwards(first))
+    yield f"a step takes {BATCH} images, as in one process", "" if batch == BATCH else BATCH_HINT.format(batch)
+    yield "rank 0 saves", "" if checkpoint.exists() else SAVED_HINT
+    names = torch.load(checkpoint, map_location="cpu", weights_only=True)["model"]
+    yield "one process can load it", WRAPPED_HINT if any(name.startswith("module.") for name in names) else ""
+
+
+# What may be wrong with own_script_sick.py: the faults that it has, with how you see each, and some that it hasn't.
+GUILTY = {
+    "some gradients aren't averaged": "the report says which layer's weights differ. When is that layer unfrozen?",
+    "every epoch has the same order": "the report says so.",
+    "all ranks draw the same noise": "the report says so, of dropout and of the shifts.",
+    "a test image counts twice": "the report says so: look for “padding”.",
+    "every rank writes the checkpoint": "the report says so.",
+    "the printed loss is rank 0's": "the report can't see it. Which ranks' losses are in `loss_sum` when it's printed?",
+}
+INNOCENT = {
+    "the ranks start with different weights": "DDP sends rank 0's weights when it wraps the network.",
+    "the ranks train on the same images": "the report says that they trained on different samples in all steps.",
+    "the accuracy is rank 0's": "`all_reduce` adds up the right answers of all ranks before anyone divides.",
+    "the ranks test with different statistics": "the script averages them before it tests, and the report agrees.",
+    "the learning rate differs between ranks": "all ranks compute it from the same numbers.",
+    "a rank takes more steps than the other": "the sampler gives both equally many images, or the run would hang.",
+}
+
+
+def faults(found: Set[object]) -> Verdict:
+    """Judge the set of faults that the learner found in own_script_sick.py."""
+    verdict = Verdict("faults", to_do="Replace the dots by what is wrong")
+    if ... in found or not found:
+        return verdict
+    verdict.held = [name for name in GUILTY if name in found]
+    unknown = [name for name in found if name not in GUILTY and name not in INNOCENT]
+    wrong = [name for name in INNOCENT if name in found]
+    missed = [name for name in GUILTY if name not in found]
+    verdict.passed = not (unknown or wrong or missed)
+    if unknown:
+        verdict.failed = f"{unknown[0]!r} isn't in the list"
+        verdict.hint = "copy the words of the list."
+    elif wrong:
+        verdict.failed = f"“{wrong[0]}” is no fault of this script"
+        verdict.hint = INNOCENT[wrong[0]]
+    elif missed:
+        verdict.failed = f"{plural(len(missed), 'fault')} still to find"
+        verdict.hint = GUILTY[missed[0]]
+    return verdict.recorded()
