@@ -2,23 +2,11 @@
 
 import numpy as np
 
-# SAMPLES per rank, all in one batch.
-SAMPLES = 4
+# As in the function to be changed. SAMPLES is per rank, all in one batch.
+SAMPLES = 64
 EPOCHS = 2
-LR = 0.1
+LR = 0.02
 MOMENTUM = 0.9
-
-
-def task(size: int) -> tuple[np.ndarray, ...]:
-    """Training images and labels, and test images and labels, for `size` ranks.
-
-    Images are float32 [n, 3], and their first column is the sample's number divided by n. Labels are 0 or 1. A
-    correctly trained network gets all test labels right except for the first.
-    """
-    test_images, _ = samples(2 * size + 1, seed=2)
-    test_labels = answers(descend(size, LR * size), test_images)
-    test_labels[0] = 1 - test_labels[0]
-    return *samples(SAMPLES * size, seed=1), test_images, test_labels
 
 
 def samples(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -26,10 +14,6 @@ def samples(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     images = random.normal(size=(n, 3)).astype("float32")
     images[:, 0] = np.arange(n) / n
     return images, random.integers(2, size=n)
-
-
-def answers(weights: np.ndarray, images: np.ndarray) -> np.ndarray:
-    return np.argmax(images @ weights[:6].reshape(3, 2) + weights[6:], axis=1)
 
 
 def start(rank: int) -> list[np.ndarray]:
