@@ -87,7 +87,6 @@ import horovod.tensorflow.keras as hvd_keras
 import keras
 import numpy as np
 import tensorflow as tf
-from mpi4py import MPI  # before hvd.init(), so that MPI outlives hvd.shutdown()
 
 from workshop_lib.data import mnist
 from workshop_lib.models import keras_cnn
