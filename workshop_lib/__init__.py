@@ -9,7 +9,6 @@ is for maintainers.
 import atexit
 import gc
 import importlib
-from typing import TYPE_CHECKING
 
 from workshop_lib import shadowing
 
@@ -24,6 +23,8 @@ atexit.register(gc.freeze)
 __version__ = "0.1.0"
 
 # What notebooks import from here, besides `ranks`. It is loaded on first use, because most processes need none of it.
+# Type checkers take this constant for true, wherever it comes from. Importing `typing` is for later, as said above.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from workshop_lib.notebook import profile as profile
     from workshop_lib.notebook.prediction import predict as predict

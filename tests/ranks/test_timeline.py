@@ -109,7 +109,8 @@ def test_the_curve_adds_up_to_the_record(n):
 
 
 def test_ddp_does_not_pretend_to_know_its_communication():
-    _, view = train(2, backend="ddp")
+    record, view = train(2, backend="ddp")
+    assert record["epochs"][0]["communication_s"] is None, "averaging is no step of its own"
     assert view.progress.curve
     assert not timeline(view.progress.trace).collectives_known
     assert view.progress.shares() == []
