@@ -24,7 +24,8 @@ from workshop_lib.paths import BUILD, MNIST, SCRIPTS
 sizes = profile.current()
 quick = sizes.name == "quick"
 seeds = 2 if quick else 3
-options = ["--data", MNIST, "--images", 1_500 if quick else 4_000, "--epochs", 3]
+images, tested = (1_500, 999) if quick else (4_000, 1_999)
+options = ["--data", MNIST, "--images", images, "--tested", tested, "--epochs", 3]
 folder = BUILD / "15_your_own_script"
 check.data_beside(folder)
 
@@ -196,7 +197,7 @@ def main():
 if __name__ == "__main__":
     main()
 # <stub>
-# # your code here: this is own_script.py so far
+# # This is own_script.py so far: your code here
 # """MNIST in one process, as people write such scripts. Start it with: python own_script.py"""
 #
 # import argparse
@@ -352,7 +353,7 @@ examine(SCRIPTS / "own_script_sick.py", *options, "--out", folder / "sick.pt", t
 # Each of the six, and where you see it. *Some gradients aren't averaged*: the first layer is frozen when DDP wraps the
 # network, so DDP doesn't know it, and when the layer thaws in epoch 2, each rank trains its own. *Every epoch has the same
 # order*: nobody calls `set_epoch`. *All ranks draw the same noise*: they use one seed throughout. *A test image counts
-# twice*: 1,999 images don't divide by 2, and the sampler repeats one. *Every rank writes the checkpoint*: `torch.save` isn't
+# twice*: two ranks can't share an odd number of images, so the sampler repeats one. *Every rank writes the checkpoint*: `torch.save` isn't
 # below the `if`. *The printed loss is rank 0's*: nobody adds up `loss_sum`. No tool can know which number you meant.
 #
 # </details>

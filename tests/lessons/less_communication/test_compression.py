@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from training.ladder import write_small_mnist
 
-from workshop_lib.lessons.less_communication import compression, trainings
+from workshop_lib.lessons.less_communication import compression
+from workshop_lib.lessons.less_communication import trainings as lesson
 from workshop_lib.training import rendezvous, world
 
 pytestmark = pytest.mark.full
@@ -154,9 +155,9 @@ def data_dir(tmp_path_factory):
 
 @on_every_rank
 def test_rounds_of_local_steps_train_and_count(data_dir):
-    ways = {"every step": trainings.ways()["fp32"], "1": trainings.Rounds(1), "3": trainings.Rounds(3)}
-    ways["top 1 %"] = trainings.ways()["top 1 %"]
-    runs = {name: trainings.train(name, way, steps=4, batch=16, data_dir=data_dir) for name, way in ways.items()}
+    ways = {"every step": lesson.ways()["fp32"], "1": lesson.Rounds(1), "3": lesson.Rounds(3)}
+    ways["top 1 %"] = lesson.ways()["top 1 %"]
+    runs = {name: lesson.train(name, way, steps=4, batch=16, data_dir=data_dir) for name, way in ways.items()}
     whole = 4 * 20_434 / 16
     assert all(run["ranks_identical"] for run in runs.values())
     assert {name: run["bytes_per_sample"] for name, run in runs.items()} == {
