@@ -68,7 +68,7 @@ def test_a_wrong_script_is_rejected_with_its_hint(name, tmp_path):
 def test_the_notebook_has_the_scripts():
     asked, solved = ([cell for cell in cells if cell.startswith("%%writefile")] for cells in code_cells(NOTEBOOK))
     stub = asked[0].partition("\n")[2]
-    assert stub.partition("\n")[0].startswith("# your code here")
+    assert stub.partition("\n")[0].startswith("# This is own_script.py so far: your code here")
     assert stub.partition("\n")[2].strip() == check.ONE_PROCESS.read_text().strip()
     assert solved[0].partition("\n")[2].strip() == FINISHED.strip()
 
