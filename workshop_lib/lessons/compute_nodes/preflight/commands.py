@@ -4,17 +4,12 @@ import dataclasses
 import json as as_json
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from workshop_lib import ranks as teams
 from workshop_lib.cli.arguments import BIND, Parser
 from workshop_lib.errors import InputError
 from workshop_lib.paths import BUILD
 
-COLORS = {"ok": "green", "look": "yellow", "wrong": "red"}
 EXIT_CODES = {"ok": 0, "look": 2, "wrong": 3}
-TIMEOUT_S = 300.0
 
 
 def preflight_arguments(parser: Parser) -> None:
@@ -45,7 +40,7 @@ def preflight(
 
     The exit code is 0 if all is well, 2 if something is worth a look, and 3 if something is wrong.
     """
-    from workshop_lib.lessons.compute_nodes.preflight import checks
+    from workshop_lib.lessons.compute_nodes.preflight import checks, run
     from workshop_lib.lessons.forecasting import catalogue
 
     compared_with = catalogue.machine(machine) if machine else None
@@ -58,7 +53,7 @@ def preflight(
         raise InputError(f"--out {out}: there is no such folder.")
     try:
         team = teams.start(ranks, threads_per_rank=threads, bind=bind)
-        report = team.run(_measure, str(place.absolute()), device, timeout=TIMEOUT_S, show=False)[0]
+        report = run.report_of(team, place, device)
     finally:
         teams.stop()
     if out:
@@ -67,14 +62,8 @@ def preflight(
     if json:
         print(as_json.dumps({"lines": [dataclasses.asdict(line) for line in lines], "report": report}, indent=1))
     else:
-        _show(lines)
+        run.show(lines)
     return EXIT_CODES[checks.worst(lines)]
-
-
-def _measure(folder: str, device: str):
-    from workshop_lib.lessons.compute_nodes.preflight.measure import measure  # imports PyTorch, on the ranks only
-
-    return measure(folder, device)
 
 
 def _earlier(path: str):
@@ -87,11 +76,3 @@ def _earlier(path: str):
     if not isinstance(report, dict) or report.get("kind") != KIND:
         raise InputError(f"--before {path}: this isn't a record of `workshop preflight --out`.")
     return report
-
-
-def _show(lines: list) -> None:
-    table = Table("", "", "seen", box=None)
-    for line in lines:
-        text = line.seen + (f"\n→ {line.remedy}" if line.remedy else "")
-        table.add_row(f"[{COLORS[line.level]}]{line.level}[/]", line.check, text)
-    Console(soft_wrap=True).print(table)
