@@ -202,7 +202,7 @@ def test_a_laptop_as_measured():
 
 
 def test_an_nvlink_domain_may_be_larger_than_eight_devices():
-    """Up to 72 GPUs, an allreduce in a rack of GB200 takes what it takes inside a node of B200, and less than across."""
+    """Up to 72 GPUs, an allreduce in a rack of GB200 takes as long as in a node of B200, and less than across."""
     rack = catalogue.machine("gb200-nvl72")
     nodes = catalogue.machine("b200")
     gradients = 4e9
