@@ -121,9 +121,8 @@ guess.compare(message_s[2048] / message_s[8])
 # 256 times the data, yet hardly any more time. Here are all sizes, on logarithmic axes.
 
 # %%
-largest = max(message_s)
 alpha_s = min(message_s.values())
-beta_s_per_byte = (message_s[largest] - alpha_s) / largest
+beta_s_per_byte = (max(message_s.values()) - alpha_s) / max(message_s)
 print(f"latency α {1e6 * alpha_s:.2f} µs, bandwidth 1/β {1e-9 / beta_s_per_byte:.2f} GB/s")
 print(f"both cost the same at {alpha_s / beta_s_per_byte:,.0f} bytes")
 figures.message_times(message_s, alpha_s, beta_s_per_byte)
@@ -143,6 +142,10 @@ figures.message_times(message_s, alpha_s, beta_s_per_byte)
 
 # %%
 # %%ranks --catch --timeout 5
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
 partner = comm.rank ^ 1  # the number with its last bit flipped: 0 and 1 are partners, and so are 2 and 3
 mine = np.full(10, comm.rank)
 theirs = np.empty_like(mine)
@@ -152,25 +155,15 @@ comm.Recv(theirs, source=partner)
 # %% [markdown]
 # Each rank waits for the other to receive, so neither ever reaches its own `Recv`. That's a *deadlock*. Nothing fails, and plain
 # MPI would wait indefinitely. Here the message tells you on which line each rank was stuck, and the workshop has ended the
-# ranks. The next two cells start four new ones. (With fewer cores, ranks take turns, which is fine unless you measure speed.)
+# ranks. Start four new ones. (With fewer cores, ranks take turns, which is fine unless you measure speed.)
 
 # %%
 team.restart(4)
 
-# %%
-# %%ranks
-import time
-
-import numpy as np
-from mpi4py import MPI
-
-comm = MPI.COMM_WORLD
-rank = comm.rank
-
 # %% [markdown]
 # An ordinary `Send` may copy a small message into a *buffer* and return at once, but it waits like `Ssend` when the message is
 # large. A program with this mistake passes its tests on small data and hangs on the real data. *Try it:* go back to the deadlock,
-# replace `Ssend` with `Send`, then send a million numbers instead of ten. Whenever the ranks are gone, run the two cells above.
+# replace `Ssend` with `Send`, then send a million numbers instead of ten. Whenever the ranks are gone, run the cell above.
 #
 # ## Exercise 1 (warm-up): swap without deadlock
 #
@@ -224,6 +217,11 @@ check.exchange(exchange)
 
 # %%
 # %%ranks
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+rank = comm.rank
 before = 10 if rank == 1 else None
 after = comm.bcast(before, root=1)
 
@@ -264,13 +262,14 @@ figures.before_and_after("allgather")
 
 # %% [markdown]
 # A **reduce** combines the ranks' values, element by element, and gives the result to the root. It adds them unless you name
-# another operation, such as `op=MPI.MAX`. An **allreduce** gives the result to all ranks. Training adds up all gradients with an
+# another operation, such as `MPI.MAX`. An **allreduce** gives the result to all ranks. Training adds up all gradients with an
 # allreduce in every single step, so its speed depends on this collective more than on any other. Stripes mark a sum.
 
 # %%
 # %%ranks
 before = np.array([10 * rank, 10 * rank + 1])
-after = comm.allreduce(before)
+after = np.empty_like(before)
+comm.Allreduce(before, after, op=MPI.SUM)
 
 # %%
 figures.before_and_after("allreduce")
@@ -301,7 +300,7 @@ after = comm.alltoall(before)
 figures.before_and_after("all-to-all")
 
 # %% [markdown]
-# *Try it:* another root, `op=MPI.MAX`, or lists of strings. Run the picture's cell again, too.
+# *Try it:* another root, `MPI.MAX` instead of `MPI.SUM`, or lists of strings. Run the picture's cell again, too.
 #
 # ### The danger
 #
@@ -534,61 +533,41 @@ programs.hello(folder / "hello.py")
 # %% [markdown]
 # *Beat it:* print the lines in rank order, whatever order the processes run in.
 #
-# ## Deeper: objects and arrays
-#
-# What does it cost to send an array with a lower-case call? The sender turns it into bytes with *pickle*, and the receiver
-# builds a new object from them.
-
-# %%
-guess = predict("How many times faster is Sendrecv than sendrecv, for a million numbers?", low=0.5, high=20, unit="times")
-guess
-
-# %%
-# %%ranks
-array = np.random.default_rng(rank).random(1_000_000)
-theirs = np.empty_like(array)
-lower_s = []
-upper_s = []
-for _ in range(20):
-    start = time.perf_counter()
-    comm.sendrecv(array, dest=rank ^ 1, source=rank ^ 1)
-    middle = time.perf_counter()
-    comm.Sendrecv(array, dest=rank ^ 1, recvbuf=theirs, source=rank ^ 1)
-    lower_s.append(middle - start)
-    upper_s.append(time.perf_counter() - middle)
-
-# %%
-guess.compare(np.median(team.pull("lower_s")[0]) / np.median(team.pull("upper_s")[0]))
-
-# %% [markdown]
-# Pickling copies the data once more on each side and allocates memory for it. Use upper-case calls for arrays, and lower-case
-# calls for settings, names and results. With upper-case calls, the receiver's array must have the right type and enough room,
-# because MPI copies bytes and checks hardly anything.
-#
 # ## Deeper: your ring against MPI's
 #
-# How does your ring compare with MPI's own allreduce, on a million numbers? The race isn't fair, because MPI's allreduce is
-# compiled.
+# How does your ring compare with MPI's own allreduce, on a million numbers? And what does it cost to use lower-case `allreduce`
+# for an array, so that every sender turns it into bytes with *pickle* and every receiver builds a new array?
 
 # %%
 team.push(ring_allreduce=ring_allreduce)
 
 # %%
 # %%ranks
-values = np.random.default_rng(rank).random(1_000_000)
-theirs = np.empty_like(values)
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+values = np.random.default_rng(comm.rank).random(1_000_000)
+total = np.empty_like(values)
 for _ in range(5):
-    start = time.perf_counter()
-    ours = ring_allreduce(comm, values)
-    middle = time.perf_counter()
-    comm.Allreduce(values, theirs)
-    end = time.perf_counter()
-if rank == 0:
-    print(f"your ring {1e3 * (middle - start):.1f} ms, Allreduce {1e3 * (end - middle):.1f} ms")
-    print(f"largest difference {np.abs(ours - theirs).max():.0e}")
+    times = [time.perf_counter()]
+    ring_total = ring_allreduce(comm, values)
+    times.append(time.perf_counter())
+    comm.Allreduce(values, total)
+    times.append(time.perf_counter())
+    comm.allreduce(values)
+    times.append(time.perf_counter())
+if comm.rank == 0:
+    ring_ms, upper_ms, lower_ms = 1000 * np.diff(times)
+    print(f"your ring {ring_ms:.0f} ms, Allreduce {upper_ms:.0f} ms, allreduce {lower_ms:.0f} ms")
+    print(f"largest difference between your ring and Allreduce: {np.abs(ring_total - total).max():.0e}")
 
 # %% [markdown]
-# Both are right, though they may differ in the last digits because they add in a different order.
+# The two sums may differ in the last digits, because they're added up in a different order. Pickling copies the data once more on
+# each side. Keep lower-case calls for settings, names and results. With upper-case calls, give the receiver's array the right
+# type and enough room, because MPI copies bytes and checks hardly anything.
 #
 # ## Deeper: it ran on your laptop. Would it always?
 #
