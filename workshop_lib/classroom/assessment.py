@@ -67,9 +67,17 @@ def _functions(notebook: str, module: str, core: str, deeper: str = "", **ranks:
 DDP, LARGE = "05_ddp", "07_large_batch"
 TASKS = [
     *_functions("00_start_here", "start_here.judge", "whoami my_part"),
-    *_functions("01_mpi_basics", "mpi_basics.judge", "exchange ring_allreduce", exchange=4, ring_allreduce=4),
-    Task("01_mpi_basics", "hello.py", "mpi_basics.programs", "hello", 0),  # this check starts processes of its own
-    *_functions("01_mpi_basics", "mpi_basics.judge", "", "collect global_mean", global_mean=4),
+    *_functions(
+        "01_mpi_basics",
+        "mpi_basics.judge",
+        "exchange global_mean ring_allreduce",
+        "collect",
+        exchange=4,
+        global_mean=4,
+        ring_allreduce=4,
+    ),
+    # This check starts processes of its own.
+    Task("01_mpi_basics", "hello.py", "mpi_basics.programs", "hello", 0, core=False),
     *_functions(
         "02_synchronous_sgd",
         "synchronous_sgd.judge",
