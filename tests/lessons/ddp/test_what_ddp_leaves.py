@@ -4,12 +4,14 @@ import re
 import socket
 import sys
 
+import cloudpickle
 import pytest
 from training.launching import rank_environment, run_bounded
 
 from workshop_lib.maintain import generate
 from workshop_lib.ranks import mpi
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 pytestmark = [pytest.mark.lesson("05"), pytest.mark.usefixtures("healthy")]
 
 
