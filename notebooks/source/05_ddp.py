@@ -2,8 +2,8 @@
 # # DDP: averaging while the backward pass runs
 #
 # In notebook 02 each step ran the backward pass, and *then* averaged the gradients. But the gradient of the last layer is ready
-# long before that of the first. Why should it wait? PyTorch's `DistributedDataParallel`, DDP for short, sends each gradient as soon
-# as it's ready, while the backward pass is still computing the others. You can write that yourself in a dozen lines.
+# long before that of the first layer. Why should it wait? PyTorch's `DistributedDataParallel`, DDP for short, sends gradients as soon
+# as they're ready, while the backward pass is still computing others. You can write that yourself in a dozen lines.
 #
 # **You will** turn a script for one process into one for many and start it with `torchrun`, write DDP yourself, and watch its
 # messages travel. Then you'll know what DDP does for you, and what it leaves to you.
@@ -36,8 +36,7 @@ team = ranks.start(sizes.ranks)
 #
 # MPI's ranks know each other from the start, because `mpiexec` starts them together. PyTorch's processes don't. Each process has to
 # learn its rank, the number of ranks, and an address where all of them meet. In a script that you start with `torchrun`, a
-# single call does all of this: `dist.init_process_group("gloo")`. In this notebook `join()` makes that call, and the ranks get the
-# address over MPI.
+# single call does all of this: `dist.init_process_group("gloo")`. In this notebook, `join()` makes that call for you.
 
 # %%
 # %%ranks
@@ -53,7 +52,8 @@ print(f"rank {rank} of {size}")
 
 # %% [markdown]
 # The ranks now form a *process group*, PyTorch's word for a communicator. *gloo* carries its messages between CPUs, and *NCCL*
-# carries them between NVIDIA GPUs. (The last section shows how processes meet that `mpiexec` or `srun` starts.)
+# carries them between NVIDIA GPUs. (The last section shows what to do if `mpiexec` or `srun` starts your
+# processes.)
 #
 # ## Who sees which sample?
 #
@@ -74,18 +74,17 @@ for epoch in (1, 2):
     print(f"batches of epoch {epoch}:", [batch.tolist() for batch in batches])
 
 # %% [markdown]
-# All ranks shuffle with the same seed, so they agree on the order without a message. The order depends on the seed and on the
-# number of the epoch, which you pass to `set_epoch`. If you never call it, every epoch has the order of the first.
+# All ranks shuffle with the same seed, so they agree on the order without exchanging a message. The order depends on the seed and on
+# the number of the epoch, which you pass to `set_epoch`. If you never call it, every epoch has the same order.
 #
-# Two ranks can't share 11 numbers evenly. But each needs the same number of batches, or the rank with more of them would wait in
-# its last allreduce for ranks that have finished. So the sampler takes the first number twice. In training, a few samples that
-# count twice do little harm. In a test they distort the result, so each rank should take a part that repeats nothing.
+# Two ranks can't share 11 numbers evenly. But both need the same number of batches. Otherwise, the rank with more batches would wait
+# in its last allreduce for a rank that has already finished. That's why the sampler uses one number twice. In training, a few
+# samples that count twice do little harm. In a test they distort the result, so there each rank should take a part without repeats.
 #
 # ## From one process to many
 #
 # Here is a plain script for one process. The data and the network come from a second file,
-# [mnist_data.py](scripts/mnist_data.py), where you'd put your own. You can take both home: they need nothing else from this
-# repository.
+# [mnist_data.py](scripts/mnist_data.py), where you'd put your own.
 
 # %%
 Code(filename=str(SCRIPTS / "one_process.py"))
@@ -99,9 +98,10 @@ scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.time
 # ### Exercise 1 (normal): the script for many processes
 #
 # With these changes, your own training scripts can run on many processes. Every process runs the whole script, and only six
-# places in `main()` have to change. Parts 1 and 5 are done, and the others are still as above. Make the processes train one network
-# together: each takes 64 images *of its own* in every step and tests its own share of the test images, and only rank 0 prints
-# and saves. (The check adds the imports, and the function `join()`, which also returns this rank's device.)
+# places in `main()` have to change. Parts 1 and 5 are done, and the other four are still as in the script above. Make the
+# processes train one network together: each takes 64 images *of its own* in every step and tests its own share of the test images,
+# and only rank 0 prints and saves. (The check adds the imports and the function `join()`, which joins the process group and returns
+# this rank's device.)
 #
 # <details><summary>Hint 1: who needs what?</summary>
 #
@@ -176,7 +176,7 @@ if rank == 0:
 check.script(folder / "changes.py")
 
 # %% [markdown]
-# Now start it. (Until your script passes the check, this starts the finished one.) In a terminal, you'd type the line that begins
+# Now start your script. (Until it passes the check, this starts the finished one.) In a terminal, you'd type the line that begins
 # with `$`.
 
 # %%
@@ -191,7 +191,6 @@ take_home.diff("one_process.py", "ddp.py")
 # |---|---|
 # | `set_device_index(…)` | each rank of a host takes its own GPU. Without this line, all of them would compute on GPU 0 |
 # | `@record` | if a rank fails, `torchrun` prints its traceback |
-# | `size * BATCH` | 64 images per rank, so the global batch grows with the ranks |
 # | `model`, not `ddp` | the network inside the wrapper tests without sending messages, and saves its weights under their own names |
 #
 # *Break it:* take the same images on every rank, with `DistributedSampler(train, size, 0, seed=1)`. Training still runs, the
@@ -220,8 +219,8 @@ for name, p in network.named_parameters():
 network(torch.ones(1, 784)).sum().backward()
 
 # %% [markdown]
-# The last layer comes first, because the backward pass goes from the output to the input. While it computes the gradient of layer
-# 1, the gradient of layer 7 could already be traveling. Communication would *overlap* with computing.
+# The last layer comes first, because the backward pass goes from the output to the input. While PyTorch computes the gradient of
+# layer 1, the gradient of layer 7 could already be traveling. Communication would *overlap* with computing.
 #
 # ### Exercise 2 (hard): your own DDP
 #
@@ -254,7 +253,7 @@ network(torch.ones(1, 784)).sum().backward()
 
 # %%
 def my_ddp(model):
-    """Average the model's gradients during backward. Must be called on every rank. Returns `finish`, which waits."""
+    """Average gradients during the backward pass. Must be called on every rank. Returns `finish`, which waits."""
     # <solution>
     handles = []
 
@@ -286,10 +285,10 @@ check.my_ddp(my_ddp)
 # ## Does it overlap?
 #
 # Let's watch three ways to average: in one message after the backward pass, as in notebook 02; yours; and PyTorch's DDP. (Until
-# you've written yours, `written` uses the solution.)
+# you've written `my_ddp`, `written` puts the solution in its place.)
 
 # %%
-guess = predict("How much of the time for backward pass and averaging does PyTorch's DDP save?", low=-50, high=75, unit="%")
+guess = predict("How much time does DDP save, compared with averaging after the backward pass?", low=-50, high=75, unit="%")
 guess
 
 # %%
@@ -324,7 +323,7 @@ guess.compare(100 * (1 - taken_ms["PyTorch's DDP"] / taken_ms["after the backwar
 
 # %% [markdown]
 # Each picture shows a typical step on the first two ranks. An orange bar begins when *this* rank sends, so it includes the time
-# that the rank waits for the others. In the top picture, the message leaves after the last gradient. In the other two, messages
+# that the rank waits for the others. In the top picture, the message leaves when the last gradient is ready. In the other two, messages
 # travel while the backward pass is still busy. Only the gradient of the *first* layer has nothing left to hide behind, because the
 # backward pass ends with it.
 #
@@ -333,7 +332,7 @@ guess.compare(100 * (1 - taken_ms["PyTorch's DDP"] / taken_ms["after the backwar
 #
 # ## Train with it
 #
-# Does your DDP train like PyTorch's? Compare a digest of the weights, as in notebook 02.
+# Does your DDP train like PyTorch's? Compare the digests of their weights, as in notebook 02.
 
 
 # %%
@@ -361,8 +360,7 @@ print("yours:  ", train(network, my_ddp(network)))
 print("PyTorch:", train(DistributedDataParallel(perceptron(width=64)), finish=lambda: None))
 
 # %% [markdown]
-# The digests agree: on two ranks, your dozen lines and DDP take the same steps, to the last bit. (With more ranks, the last bits
-# may differ, because sums may be taken in a different order.)
+# The digests agree. On two ranks, your dozen lines and DDP take the same steps, to the last bit.
 #
 # ## What DDP doesn't do
 #
@@ -373,15 +371,15 @@ print("PyTorch:", train(DistributedDataParallel(perceptron(width=64)), finish=la
 #   each forward pass ([02](02_synchronous_sgd.ipynb)).
 # - It doesn't clip gradients. Clip them *after* the averaging, between `backward()` and the optimizer's step. All ranks hold the
 #   same gradients then, so `torch.nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)` does the same on all of them.
-# - It doesn't notice weights that have drifted apart, or ranks that take different numbers of steps. Those with more steps would
-#   wait for the others. If you can't avoid that, train inside `with ddp.join():`, where a rank that has run out of batches adds
-#   zeros to the gradients of the others.
+# - It doesn't notice weights that have drifted apart, or ranks that take different numbers of steps. Ranks with more steps would
+#   wait for those that have finished. If you can't avoid that, train inside `with ddp.join():`. A rank without further batches then
+#   adds zeros to the gradients of the others.
 # - It doesn't save memory. With Adam in fp32, each rank holds 20 bytes per parameter: 4 for the weight, 4 for its gradient, 4
 #   for the gradient's copy in a bucket, and 8 for Adam's state. With `gradient_as_bucket_view=True` the gradients *live* in the
-#   buckets, and 16 bytes remain. [06](06_zero_and_fsdp.ipynb) shows how ranks share these out.
+#   buckets, which leaves 16 bytes. [06](06_zero_and_fsdp.ipynb) shows how the ranks can split these.
 #
 # And don't confuse DDP with `nn.DataParallel`, where a single process has one thread per GPU. The threads share their memory, but
-# also Python's lock. That's slower even on one machine, and can't use a second one.
+# also Python's lock. That's slower than DDP even on one machine, and it doesn't work across machines.
 #
 # ## Deeper: buckets
 #
@@ -600,7 +598,7 @@ print(f"rank {rank} is done")
 # %% [markdown]
 # If the other ranks had gone on to their next step, they would have raised "Expected to have finished reduction in the prior
 # iteration". The remedy is `find_unused_parameters=True`: after each forward pass, DDP looks for parameters that the outputs don't
-# depend on, and doesn't wait for their gradients. That takes time in each step, so it's off by default. To try it we need new
+# depend on, and doesn't wait for their gradients. The search takes time, so it's off by default. To try it we need new
 # ranks, and the clinic below needs four.
 
 # %%
@@ -624,7 +622,7 @@ if rank == 0:
 
 # %% [markdown]
 # On rank 0 alone these numbers would be 2, because each of the two samples adds 1. Here they are the mean over four ranks, and the
-# ranks that didn't use the parameter count as zeros.
+# ranks that didn't use the parameter count as zeros. (The warning is for rank 0, which used all parameters.)
 #
 # ## Deeper: a clinic for sick runs
 #
@@ -689,7 +687,7 @@ check.diagnoses(diagnoses)
 #
 # ## Deeper: several hosts
 #
-# On several hosts, run `torchrun` once on each of them, with the address of the same host, here `node0`:
+# On several hosts, run `torchrun` once on each host, always with the address of the same one, here `node0`:
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint node0:29500 ddp.py
@@ -724,11 +722,11 @@ check.diagnoses(diagnoses)
 # os.environ["LOCAL_RANK"] = str(same_host.rank)
 # ```
 #
-# `LOCAL_RANK` numbers the ranks of a host. Scripts choose their GPU by it, and many stop if it's missing.
+# `LOCAL_RANK` numbers the ranks of a host. Scripts choose their GPU with it, and many of them crash if it isn't set.
 # [10_compute_nodes](10_compute_nodes.ipynb) has a whole job script.
 #
-# A collective waits 30 minutes for a missing rank with gloo, and 10 with NCCL (60 seconds in this notebook). If ranks wait longer on
-# purpose, for example while rank 0 prepares the data, pass a longer `timeout` to `init_process_group`.
+# With gloo, a collective waits 30 minutes for a missing rank, and with NCCL 10 minutes. (In this notebook it's 60 seconds.) If your
+# ranks wait longer on purpose, for example while rank 0 prepares the data, pass a longer `timeout` to `init_process_group`.
 #
 # `torchrun` can also be *elastic*, and start all processes again when one of them fails
 # ([13](13_when_training_breaks.ipynb)).
