@@ -52,8 +52,8 @@ print(f"rank {rank} of {size}")
 
 # %% [markdown]
 # The ranks now form a *process group*, PyTorch's word for a communicator. *gloo* carries its messages between CPUs, and *NCCL*
-# carries them between NVIDIA GPUs. (The last section shows what to do if `mpiexec` or `srun` starts your
-# processes.)
+# carries them between NVIDIA GPUs. (*Deeper: several hosts* shows what to do if `mpiexec` or `srun` starts
+# your processes.)
 #
 # ## Who sees which sample?
 #

@@ -114,9 +114,10 @@ def test_join_lets_ranks_take_different_numbers_of_steps(team):
 
 
 SCRIPT = """
+import sys
 import torch.distributed as dist
 dist.init_process_group("gloo")
-print("rank", dist.get_rank(), "of", dist.get_world_size(), "local", dist.get_node_local_rank())
+sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()} local {dist.get_node_local_rank()}\\n")  # at once
 dist.destroy_process_group()
 """
 
