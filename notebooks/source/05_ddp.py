@@ -6,7 +6,7 @@
 # as they're ready, while the backward pass is still computing others. You can write that yourself in a dozen lines.
 #
 # **You will** turn a script for one process into one for many and start it with `torchrun`, write DDP yourself, and watch its
-# messages travel. Then you'll know what DDP does for you, and what it leaves to you.
+# messages travel. Then you'll know what DDP does, and what it leaves to you.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first, where you average gradients by hand.
@@ -79,12 +79,12 @@ for epoch in (1, 2):
 #
 # Two ranks can't share 11 numbers evenly. But both need the same number of batches. Otherwise, the rank with more batches would wait
 # in its last allreduce for a rank that has already finished. That's why the sampler uses one number twice. In training, a few
-# samples that count twice do little harm. In a test they distort the result, so there each rank should take a part without repeats.
+# samples that count twice do little harm. In a test they distort the result, so the ranks should share the test images without repeats.
 #
 # ## From one process to many
 #
 # Here is a plain script for one process. The data and the network come from a second file,
-# [mnist_data.py](scripts/mnist_data.py), where you'd put your own.
+# [mnist_data.py](scripts/mnist_data.py), where you'd put your own data and network.
 
 # %%
 Code(filename=str(SCRIPTS / "one_process.py"))
@@ -176,7 +176,7 @@ if rank == 0:
 check.script(folder / "changes.py")
 
 # %% [markdown]
-# Now start your script. (Until it passes the check, this starts the finished one.) In a terminal, you'd type the line that begins
+# Now start your script. (Until it passes the check, this cell starts the finished script.) In a terminal, you'd type the line that begins
 # with `$`.
 
 # %%
@@ -225,7 +225,7 @@ network(torch.ones(1, 784)).sum().backward()
 # ### Exercise 2 (hard): your own DDP
 #
 # Write `my_ddp`. It prepares a model once, and from then on `backward()` does the sending. It returns a function `finish()`,
-# which the training loop calls between `backward()` and `optimizer.step()`. Three things to get right:
+# which the training loop calls between `backward()` and `optimizer.step()`. You have to get three things right:
 #
 # - All ranks start with the weights of rank 0.
 # - Each gradient leaves as soon as it's ready, in a message of its own, and no hook waits for another rank.
@@ -328,7 +328,7 @@ guess.compare(100 * (1 - taken_ms["PyTorch's DDP"] / taken_ms["after the backwar
 # backward pass ends with it.
 #
 # On CPUs, overlap has a price: gloo's threads use the cores that the backward pass needs. A GPU can move data while it computes,
-# so it gains more. And why does DDP send fewer messages than you do? *Deeper: buckets* has the answer.
+# so overlap saves more there. And why does DDP send fewer messages than you do? *Deeper: buckets* has the answer.
 #
 # ## Train with it
 #
@@ -372,14 +372,14 @@ print("PyTorch:", train(DistributedDataParallel(perceptron(width=64)), finish=la
 # - It doesn't clip gradients. Clip them *after* the averaging, between `backward()` and the optimizer's step. All ranks hold the
 #   same gradients then, so `torch.nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)` does the same on all of them.
 # - It doesn't notice weights that have drifted apart, or ranks that take different numbers of steps. Ranks with more steps would
-#   wait for those that have finished. If you can't avoid that, train inside `with ddp.join():`. A rank without further batches then
-#   adds zeros to the gradients of the others.
+#   wait for those that have finished. If you can't avoid that, train inside `with ddp.join():`. A rank that has no batches left
+#   then adds zeros to the other ranks' gradients.
 # - It doesn't save memory. With Adam in fp32, each rank holds 20 bytes per parameter: 4 for the weight, 4 for its gradient, 4
 #   for the gradient's copy in a bucket, and 8 for Adam's state. With `gradient_as_bucket_view=True` the gradients *live* in the
 #   buckets, which leaves 16 bytes. [06](06_zero_and_fsdp.ipynb) shows how the ranks can split these.
 #
 # And don't confuse DDP with `nn.DataParallel`, where a single process has one thread per GPU. The threads share their memory, but
-# also Python's lock. That's slower than DDP even on one machine, and it doesn't work across machines.
+# also Python's lock. That's slower even on one machine, and it doesn't work across machines.
 #
 # ## Deeper: buckets
 #
@@ -532,7 +532,8 @@ figures.typical_overlap(team.pull("bucket_times"), ranks=1)
 #
 # <details><summary>Hint 1</summary>
 #
-# Which of the micro-batches has to communicate? And since `backward()` adds up, how do you turn the sum into a mean?
+# Which of the micro-batches has to communicate? And since `backward()` adds to the gradients that are already there,
+# how do you turn the sum into a mean?
 #
 # </details><details><summary>Hint 2</summary>
 #
@@ -598,7 +599,7 @@ print(f"rank {rank} is done")
 # %% [markdown]
 # If the other ranks had gone on to their next step, they would have raised "Expected to have finished reduction in the prior
 # iteration". The remedy is `find_unused_parameters=True`: after each forward pass, DDP looks for parameters that the outputs don't
-# depend on, and doesn't wait for their gradients. The search takes time, so it's off by default. To try it we need new
+# depend on, and doesn't wait for their gradients. This search takes time, so it's off by default. To try it we need new
 # ranks, and the clinic below needs four.
 
 # %%
@@ -725,7 +726,7 @@ check.diagnoses(diagnoses)
 # `LOCAL_RANK` numbers the ranks of a host. Scripts choose their GPU with it, and many of them crash if it isn't set.
 # [10_compute_nodes](10_compute_nodes.ipynb) has a whole job script.
 #
-# With gloo, a collective waits 30 minutes for a missing rank, and with NCCL 10 minutes. (In this notebook it's 60 seconds.) If your
+# With gloo, a collective waits 30 minutes for a missing rank; with NCCL, 10 minutes; in this notebook, 60 seconds. If your
 # ranks wait longer on purpose, for example while rank 0 prepares the data, pass a longer `timeout` to `init_process_group`.
 #
 # `torchrun` can also be *elastic*, and start all processes again when one of them fails
@@ -735,8 +736,8 @@ check.diagnoses(diagnoses)
 #
 # - From one process to many: join the group, take your own GPU, wrap the model, and take your own samples, in a new order in each
 #   epoch. One rank prints and saves.
-# - Clip gradients after they have been averaged. When you accumulate, only the last micro-batch communicates.
-# - Every rank must take the same steps and use the same parameters, or you must tell DDP.
+# - Clip gradients after they have been averaged. When you accumulate gradients, average them only once.
+# - Every rank must take the same steps and use the same parameters, or you must tell DDP about it.
 # - Runs can be sick without an error. Compare losses and digests between ranks, at least once.
 #
 # **Take it home:** [scripts/ddp.py](scripts/ddp.py), and [scripts/ddp_realistic.py](scripts/ddp_realistic.py), which also accumulates,
