@@ -200,7 +200,7 @@ take_home.diff("one_process.py", "ddp.py")
 #
 # *Autograd* is PyTorch's machinery for derivatives. It can call a function of yours, a *hook*, each time it has finished the
 # gradient of a parameter. Which gradient comes first? Here is a network of four linear layers. It's larger than MNIST needs,
-# so that there is something to send.
+# so there is something to send.
 
 
 # %%
