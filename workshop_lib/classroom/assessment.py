@@ -85,7 +85,7 @@ TASKS = [
         "weighted_mean",
     ),
     Task(DDP, "changes.py", "ddp.judge", "script"),
-    *_functions(DDP, "ddp.judge", "my_ddp", "my_buckets accumulate shard_of"),
+    *_functions(DDP, "ddp.judge", "my_ddp", "my_buckets accumulate"),
     Task(DDP, "diagnoses", "ddp.judge", "diagnoses", 0, core=False),
     *_functions("06_zero_and_fsdp", "zero_and_fsdp.judge", "Zero1 Zero2"),
     *_functions("06_zero_and_fsdp", "zero_and_fsdp.judge_overlap", "", "OverlappedZero2 Lookahead"),

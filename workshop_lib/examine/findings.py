@@ -16,7 +16,7 @@ SECTIONS = {
     "convert": ("05_ddp", "the script for many processes"),
     "ddp": ("05_ddp", "What DDP doesn't do"),
     "accumulate": ("05_ddp", "Deeper: accumulating gradients"),
-    "sampler": ("05_ddp", "Deeper: who sees which sample"),
+    "sampler": ("05_ddp", "Who sees which sample?"),
     "branches": ("05_ddp", "Deeper: when ranks take different branches"),
     "fsdp": ("06_zero_and_fsdp", "FSDP: stage 3 in PyTorch"),
     "sharded file": ("06_zero_and_fsdp", "Deeper: checkpoints in shards"),
