@@ -35,6 +35,7 @@ html_show_search_summary = False  # it fetches pages, which a browser refuses fo
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
 
 ENTRY = re.compile(r"^- (\*\*.+?\*\*): (.+?\.)(?: (\[\w+\]\(\S+\)))?$", re.MULTILINE)
+COLUMNS = re.compile(r"\S {2,}\S")
 SHOWN_LINES = 12  # of a long output
 LONG_LINES = 24
 
@@ -117,12 +118,14 @@ def sphinx_glossary(app, docname, source):
         source[0] = source[0][:begin] + listed + source[0][end:]
 
 
-def fold_long_outputs(app, doctree, docname):
-    """Show the first lines of a long output, and the rest after a click."""
+def arrange_outputs(app, doctree, docname):
+    """Mark outputs with columns, which must not be wrapped. Of a long output, show the rest after a click."""
     outputs = [each for each in doctree.findall(nodes.container) if "cell_output" in each["classes"]]
     for output in outputs:
         for block in list(output.findall(nodes.literal_block)):
             lines = block.astext().rstrip("\n").split("\n")
+            if sum(bool(COLUMNS.search(line)) for line in lines) > len(lines) / 3:
+                block["classes"].append("workshop-columns")
             if len(lines) <= LONG_LINES:
                 continue
             parts = []
@@ -145,9 +148,13 @@ def write_sections(app, exception):
         sections = pages[docname] = []
         for section in app.env.get_doctree(docname).findall(nodes.section):
             inside = [child for child in section if not isinstance(child, nodes.section | nodes.title)]
-            texts = [text for child in inside for text in child.findall(nodes.Text)]
-            words = " ".join(str(text) for text in texts if not isinstance(text.parent, nodes.raw))
-            sections.append([section["ids"][0], section[0].astext(), " ".join(words.split())])
+            blocks = [block for child in inside for block in child.findall(nodes.TextElement)]
+            texts = [
+                block.astext()
+                for block in blocks
+                if not isinstance(block, nodes.raw) and not isinstance(block.parent, nodes.TextElement)
+            ]
+            sections.append([section["ids"][0], section[0].astext(), " ".join(" ".join(texts).split())])
     content = f"window.workshopSections = {json.dumps(pages, ensure_ascii=False)};\n"
     (Path(app.outdir) / "_static" / "sections.js").write_text(content, encoding="utf-8")
 
@@ -179,6 +186,6 @@ def setup(app):
     app.connect("source-read", sphinx_glossary)
     app.add_html_math_renderer("mathml", (formula(False), None), (formula(True), None))
     app.connect("doctree-resolved", link_terms)
-    app.connect("doctree-resolved", fold_long_outputs)
+    app.connect("doctree-resolved", arrange_outputs)
     app.connect("html-page-context", scripts_of_page)
     app.connect("build-finished", write_sections)

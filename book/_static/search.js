@@ -4,6 +4,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const SECTIONS_SHOWN = 3, BEFORE = 60, LONGEST = 220;
   const asked = (new URLSearchParams(window.location.search).get("q") ?? "").toLowerCase().split(/[^\p{L}\p{N}_-]+/u);
   const stemmer = new Stemmer();  // as the search itself compares words
+  const pages = new Set();
   const words = asked.filter((word) => word).map((word) => stemmer.stemWord(word));
 
   // How often the words are in a section: the rarer of them count, and a heading counts more.
@@ -15,9 +16,10 @@ document.addEventListener("DOMContentLoaded", () => {
   // The text around the first of the words, with each of them marked.
   function excerpt(text) {
     const lower = text.toLowerCase(), places = words.map((word) => lower.indexOf(word)).filter((at) => at >= 0);
-    const begin = Math.max(0, Math.min(...places, text.length) - BEFORE);
+    const begin = places.length ? Math.max(0, Math.min(...places) - BEFORE) : 0;
     const from = begin && begin + text.slice(begin).search(/\s/) + 1;
-    const shown = text.slice(from, from + LONGEST), paragraph = document.createElement("p");
+    const cut = from + LONGEST < text.length, end = cut ? text.lastIndexOf(" ", from + LONGEST) : text.length;
+    const shown = text.slice(from, end), paragraph = document.createElement("p");
     const letters = words.map((word) => word.replace(/[^\p{L}\p{N}]/gu, "\\$&"));
     const parts = shown.split(new RegExp(`((?:${letters.join("|")})[\\p{L}\\p{N}]*)`, "iu"));
     paragraph.append(from ? "… " : "", ...parts.map((part, index) => {
@@ -25,7 +27,7 @@ document.addEventListener("DOMContentLoaded", () => {
       const mark = document.createElement("mark");
       mark.textContent = part;
       return mark;
-    }), from + LONGEST < text.length ? " …" : "");
+    }), cut ? " …" : "");
     return paragraph;
   }
 
@@ -34,6 +36,8 @@ document.addEventListener("DOMContentLoaded", () => {
     if (!link || item.dataset.described) return;
     item.dataset.described = "yes";
     const page = link.getAttribute("href").replace(/(\.html)?([?#].*)?$/, "");
+    item.hidden = pages.has(page);  // the search lists a page, its sections and its terms one by one
+    pages.add(page);
     const found = (window.workshopSections[page] ?? []).map((section) => [score(section), section]).filter(([points]) => points > 0);
     found.sort(([a], [b]) => b - a);
     for (const [, [id, title, text]] of found.slice(0, SECTIONS_SHOWN)) {

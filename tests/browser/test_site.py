@@ -185,7 +185,7 @@ def test_the_search_shows_sections_and_excerpts(browser, tiny):
     found.wait_for(timeout=10_000)
     assert found.locator("a").get_attribute("href") == "notebooks/99_tiny.html#a-question"
     assert found.locator("a").inner_text() == "A question"
-    assert found.locator("p").inner_text().startswith("Everybody knows the quokka.")
+    assert found.locator("p").inner_text().startswith("Everybody knows the quokka. def total(numbers):")
     assert found.locator("mark").inner_text() == "quokka"
     assert visit.errors == []
 

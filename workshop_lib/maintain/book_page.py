@@ -63,12 +63,15 @@ def page(name: str, asked: NotebookNode, solved: NotebookNode, ran: NotebookNode
                 notebook.cells.append(nbformat.v4.new_markdown_cell(text, id=f"{cell.id}-{target}"))
     first = notebook.cells[0]
     first.source = first.source.replace("# ", f"# {name.partition('_')[0]} · ", 1)
+    first.source, section, rest = first.source.partition("\n## ")
     links = [f"[{what}](../{target}.md)" for target, (what, about, _) in PAGES.items() if name in about]
     try_it = f" And without any set-up: {links[0]}" if links else ""
     notes = [DO_IT.format(name=name, cores=os.cpu_count(), try_it=try_it)]
     if ran is None:
         notes.append(NOT_RUN)
     notebook.cells.insert(1, nbformat.v4.new_markdown_cell("\n\n".join(notes), id="do-it-yourself"))
+    if section:
+        notebook.cells.insert(2, nbformat.v4.new_markdown_cell(section.lstrip() + rest, id="first-section"))
     return notebook
 
 
