@@ -197,6 +197,9 @@ def place_link(place: str) -> str:
         if heading:
             return f"[{number}: {heading}](notebooks/{stem}.ipynb#{anchor})"
         return f"[{number}](notebooks/{stem}.ipynb)"
+    if place.startswith("book/"):
+        title = (paths.ROOT / place).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        return f"[{title}]({place})"
     return f"[{place}]({place})"
 
 
