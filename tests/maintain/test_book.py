@@ -143,7 +143,7 @@ BUILDER = """\
 # %%
 from workshop_lib import exercises, learner, paths
 
-print(len(exercises.solved()), "solved, log in", paths.LEARNER)
+print(len(exercises.solved()), "solved, log in", paths.LEARNER, paths.ROOT / "book", paths.Path.home() / "file")
 learner.keep(learner.Prediction("How many?", "", 3.0))
 """
 
@@ -167,7 +167,7 @@ def test_a_page_has_no_trace_of_its_builder(tmp_path, monkeypatch):
     assert book.add_outputs(["99_who"], pages)
     page = nbformat.read(pages / "notebooks" / "99_who.ipynb", as_version=4)
     printed = page.cells[2].outputs[0].text
-    assert printed.startswith("0 solved") and str(log) not in printed
+    assert printed.startswith("0 solved") and str(log) not in printed and printed.endswith(" book ~/file\n")
     assert log.read_text() == json.dumps(solved) + "\n"
 
 

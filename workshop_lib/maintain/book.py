@@ -69,8 +69,9 @@ def executed(name: str, solution: NotebookNode, env: dict[str, str] | None) -> N
         for old in kept.parent.glob(f"{name}-*.ipynb"):
             old.unlink()
         output.replace(kept)
-    # Readers of the book need not know where the checkout is on this machine.
+    # Readers of the book need not know where the checkout and its owner's files are on this machine.
     text = kept.read_text(encoding="utf-8").replace(f"{paths.ROOT}/", "").replace(str(paths.ROOT), ".")
+    text = text.replace(f"{Path.home()}/", "~/")
     return nbformat.reads(text, as_version=4)
 
 
