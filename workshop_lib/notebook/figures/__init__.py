@@ -100,8 +100,8 @@ class RecordFigure(Figure):
         with mpl.rc_context(STYLE):  # matplotlib makes ticks as late as here
             super().draw(renderer)
 
-    def _repr_mimebundle_(self, **kwargs) -> Mapping[str, Any]:
-        return self.numbers  # IPython adds the picture
+    def _repr_mimebundle_(self, **kwargs) -> dict[str, Any]:
+        return dict(self.numbers)  # a copy, because IPython adds the picture to it
 
     def _repr_png_(self) -> bytes:
         image = io.BytesIO()
