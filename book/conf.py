@@ -149,11 +149,7 @@ def write_sections(app, exception):
         for section in app.env.get_doctree(docname).findall(nodes.section):
             inside = [child for child in section if not isinstance(child, nodes.section | nodes.title)]
             blocks = [block for child in inside for block in child.findall(nodes.TextElement)]
-            texts = [
-                block.astext()
-                for block in blocks
-                if not isinstance(block, nodes.raw) and not isinstance(block.parent, nodes.TextElement)
-            ]
+            texts = [block.astext() for block in blocks if not isinstance(block, nodes.Inline)]
             sections.append([section["ids"][0], section[0].astext(), " ".join(" ".join(texts).split())])
     content = f"window.workshopSections = {json.dumps(pages, ensure_ascii=False)};\n"
     (Path(app.outdir) / "_static" / "sections.js").write_text(content, encoding="utf-8")
