@@ -91,6 +91,7 @@ class RecordFigure(Figure):
     """A figure that a notebook shows as the value of a cell, without pyplot's global state."""
 
     in_words = ""  # what the figure shows, if its labels don't say so
+    numbers: Mapping[str, Any] = {}  # what it shows, by MIME type, for programs that read the saved notebook
 
     def __repr__(self) -> str:
         return self.in_words or super().__repr__()
@@ -98,6 +99,9 @@ class RecordFigure(Figure):
     def draw(self, renderer) -> None:
         with mpl.rc_context(STYLE):  # matplotlib makes ticks as late as here
             super().draw(renderer)
+
+    def _repr_mimebundle_(self, **kwargs) -> dict[str, Any]:
+        return dict(self.numbers)  # a copy, because IPython adds the picture to it
 
     def _repr_png_(self) -> bytes:
         image = io.BytesIO()
