@@ -149,7 +149,7 @@ def test_shown_in_a_notebook_and_saved_whole_or_not_at_all(tmp_path, monkeypatch
     figure = scaling_curve(sweep(("mpi",), (1, 2)))
     path = figures.save(figure, tmp_path / "made" / "curve.png")
     written = path.read_bytes()
-    assert written[:8] == figure._repr_png_()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert written[:8] == figure.png()[:8] == b"\x89PNG\r\n\x1a\n"
     monkeypatch.setattr(figure, "savefig", lambda temporary, **_: temporary.write_bytes(b"half a figure") / 0)
     with pytest.raises(ZeroDivisionError):
         figures.save(figure, path)
