@@ -286,11 +286,11 @@ def speeds(runs: list[SpeedRun], rank_counts: list[int], colors: dict[str, str])
 
 def _speeds_key(names: list[str], colors: dict[str, str], perfect: bool, runs: list[SpeedRun]) -> str:
     left = 620
-    y = 44
-    parts = []
+    y = 66
+    parts = [_text(left, 44, "a mark per run, a line through the medians")] if names else []
     for number, name in enumerate(names):
         parts.append(_mark(number, left + 13, y - 4, colors[name], False))
-        parts.append(_text(left + 36, y, f"{name}: a mark per run, a line through the medians"))
+        parts.append(_text(left + 36, y, name))
         y += 22
     if perfect:
         line = f'<path d="M{left} {y - 4}h26" stroke="currentColor" stroke-width="1.5" stroke-dasharray="2 3"/>'
