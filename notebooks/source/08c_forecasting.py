@@ -433,8 +433,8 @@ forecaster(laptop)
 # (If *samples/s each* is empty, the gray number is what the machine's file gives for one device. Type your own instead if you've
 # measured it.)
 #
-# *Try it:* ResNet-50 with DDP on `horovod-p100` and on `h100`. Where does communication take over, where does learning end, and which
-# comes first? Then set the batch to 8 and compare ResNet-50 with GPT-2 on `h100`. Why does a network with five times the
+# *Try it:* ResNet-50 with DDP on *Horovod's P100 servers* and on *DGX H100*. Where does communication take over, where does learning end, and which
+# comes first? Then set the batch to 8 and compare ResNet-50 with GPT-2 on *DGX H100*. Why does a network with five times the
 # parameters scale *better*?
 #
 # In a terminal, `workshop predict vgg-16 horovod-p100 --backend horovod --batch-size 64` prints all of this.

@@ -80,7 +80,7 @@ def test_a_figure_tells_its_words_to_those_who_cannot_see_it():
     figure, axes = new_figure("Two ranks are faster.", "measured here")
     axes.set(xlabel="ranks", ylabel="samples/s")
     axes.set_title("mpi", loc="left")
-    image = base64.b64encode(figure._repr_png_()).decode()
+    image = base64.b64encode(figure.png()).decode()
     output = nbformat.v4.new_output("display_data", {"image/png": image})
     shown = book_page.image_options([output])
     assert shown["classes"] == "workshop-figure workshop-wide"

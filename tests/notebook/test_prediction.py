@@ -38,9 +38,10 @@ def test_a_run_that_measured_nothing_is_not_drawn_as_zero():
     guess = predict("Test accuracy?", 0, 100, "%")
     guess.commit(97)
     figure = guess.compare(None)
-    assert "nothing: stopped before the first test" in texts(figure) and "0 %" not in texts(figure)
+    assert "nothing: stopped before it was measured" in texts(figure) and "0 %" not in texts(figure)
     assert "97 %" in texts(figure) and bars(figure) == [0, 97]
-    assert "nothing: stopped before the first test" in texts(guess.compare([]))
+    for nothing in ([], float("nan")):
+        assert "nothing: stopped before it was measured" in texts(guess.compare(nothing))
     assert bars(guess.compare([1, 2, 30])) == [2, 97]
 
 

@@ -17,7 +17,7 @@ from workshop_lib.notebook.widgets import answers_while_busy, has_widgets, leave
 
 MEASURED = figures.Look(palette.BLUE, "")
 GUESS = figures.Look(palette.YELLOW, "//")
-STOPPED = "nothing: stopped before the first test"
+STOPPED = "nothing: stopped before it was measured"
 NUMBERS = "application/vnd.workshop.prediction+json"  # what the book makes controls of
 
 
@@ -56,13 +56,15 @@ class Question:
     ) -> figures.RecordFigure:
         """A figure of the guess and the measurement. `spread` is the lowest and the highest measurement.
 
-        Of several measurements, it shows the median and the spread. `measured` is None, or has no numbers, if the run
-        was stopped before there was anything to measure; the figure then says so.
+        Of several measurements, it shows the median and the spread. `measured` is None or nan, or has no numbers, if
+        the run was stopped before there was anything to measure; the figure then says so.
         """
         if isinstance(measured, Iterable):
             values = [float(value) for value in measured]
             measured = statistics.median(values) if values else None
             spread = (min(values), max(values)) if values else None
+        elif measured is not None and math.isnan(measured):
+            measured = None
         self._keep(measured)
         if measured is None:
             rows = [("measured", 0.0, MEASURED, (0.0, 0.0), STOPPED)]

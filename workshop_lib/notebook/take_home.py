@@ -1,22 +1,41 @@
 """Shows the take-home scripts (notebooks/scripts) in a notebook, as the changes from one script to the next."""
 
 import difflib
+import html
 import re
-
-from IPython.display import Markdown
 
 from workshop_lib.paths import SCRIPTS
 
+CONTEXT = 2  # unchanged lines around each change
+BACKGROUNDS = {"+": "rgba(0, 158, 115, 0.25)", "-": "rgba(213, 94, 0, 0.25)"}  # green and red on light and on dark
 
-def diff(before: str, after: str) -> Markdown:
-    """The lines that differ between two scripts, given by file name, without the unchanged lines around them."""
+
+class MarkedLines:
+    """Lines that begin with "+", "-" or a space, shown with a green, a red or no background."""
+
+    def __init__(self, lines: list[str]):
+        self.lines = lines
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines)
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="line-height: 1.35">{"".join(map(_row, self.lines))}</pre>'
+
+
+def _row(line: str) -> str:
+    background = BACKGROUNDS.get(line[:1], "transparent")
+    return f'<span style="display: block; background: {background}">{html.escape(line) or " "}</span>'
+
+
+def diff(before: str, after: str) -> MarkedLines:
+    """The lines that differ between two scripts, given by file name, with a few unchanged lines around them."""
     old, new = ((SCRIPTS / name).read_text(encoding="utf-8").splitlines() for name in (before, after))
-    lines = difflib.unified_diff(old, new, before, after, lineterm="", n=0)
-    return Markdown("\n".join(["```diff", *(line for line in lines if not line.startswith("@@")), "```"]))
+    lines = difflib.unified_diff(old, new, before, after, lineterm="", n=CONTEXT)
+    return MarkedLines(["⋯" if line.startswith("@@") else line for line in lines])
 
 
-def marked(script: str, pattern: str) -> Markdown:
+def marked(script: str, pattern: str) -> MarkedLines:
     """The script with this file name; lines in which the regular expression `pattern` is found are marked as added."""
     lines = (SCRIPTS / script).read_text(encoding="utf-8").splitlines()
-    shown = [f"{'+' if re.search(pattern, line) else ' '} {line}" for line in lines]
-    return Markdown("\n".join(["```diff", *shown, "```"]))
+    return MarkedLines([f"{'+' if re.search(pattern, line) else ' '} {line}" for line in lines])

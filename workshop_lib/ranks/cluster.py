@@ -19,6 +19,7 @@ import psutil
 
 from workshop_lib import learner
 from workshop_lib.errors import InputError
+from workshop_lib.training.record import Epochs
 from workshop_lib.words import plural
 
 from . import allocation, cells, engine, folders, launchers, mpi, processes, scratch
@@ -66,6 +67,7 @@ class Current:
 
     def __init__(self):
         self.team: Ranks | None = None
+        self.busy_cores_noted = False  # whether the notebook has said that other programs use the cores
 
     def replace(self, team: "Ranks | None") -> None:
         """Make `team` the notebook's current ranks (None: no ranks), and stop any different ones."""
@@ -169,7 +171,7 @@ class Ranks:
         self._cells.pop(source, None)
         self._cells[source] = name
 
-    def _run(self, call: tuple, timeout: float, show: bool, on: list[int] | None = None) -> list:
+    def _run(self, call: tuple, timeout: float, show: bool | TextView, on: list[int] | None = None) -> list:
         if not self.healthy:
             raise RankError(f"These ranks cannot run anything: {self.trouble}. {self.remedy}")
         if not timeout > 0:
@@ -178,7 +180,11 @@ class Ranks:
             payload = cloudpickle.dumps(call)
         except Exception as error:
             raise RankError(f"This cannot be sent to the ranks: {error}") from None
-        view = self.view(self.n if on is None else len(on), trains=call[0] is engine.train_here) if show else None
+        view: TextView | None = None
+        if isinstance(show, TextView):
+            view = show
+        elif show:
+            view = self.view(self.n if on is None else len(on), trains=call[0] is engine.train_here)
         self.busy = True
         try:
             return OfRanks(watch(self, payload, timeout, view, on))
@@ -198,9 +204,13 @@ class Ranks:
         except Exception:  # an error here must not disturb a user who is typing
             return None
 
-    def train(self, options, timeout: float = 600.0, show: bool = True) -> dict:
-        """Train on these ranks with these TrainOptions; returns the run record."""
-        record = self.run(engine.train_here, options, timeout=timeout, show=show)[0]
+    def train(self, options, timeout: float = 600.0, show: bool | TextView = True) -> dict:
+        """Train on these ranks with these TrainOptions; returns the run record.
+
+        show: whether to show the progress, or the view that shows it.
+        """
+        record = self._run((engine.train_here, (options,), {}), timeout, show)[0]
+        record["epochs"] = Epochs(record["epochs"])
         learner.keep(learner.Training.of(record))
         return record
 

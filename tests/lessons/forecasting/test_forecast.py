@@ -90,7 +90,16 @@ def test_the_workshops_network_is_counted_as_it_is():
 def machine_of(devices_a_node=1):
     link = Link(10e-6, 1e-9)
     return Machine(
-        "m", "m", "d", devices_a_node, "cheapest", link, link, "given", {RESNET.name: ComputeTime(0, 1e-3, "given")}
+        "m",
+        "M",
+        "m",
+        "d",
+        devices_a_node,
+        "cheapest",
+        link,
+        link,
+        "given",
+        {RESNET.name: ComputeTime(0, 1e-3, "given")},
     )
 
 
@@ -180,7 +189,7 @@ def test_what_would_help():
         (lambda: Settings(message_bytes=float("nan")), "message_bytes is nan"),
         (lambda: forecast(RESNET, HOROVOD, Settings(), [0]), "devices is 0"),
         (lambda: forecast(RESNET, HOROVOD, Settings(batch_size=None, global_batch=8), [16]), "among 16 devices"),
-        (lambda: HOROVOD.compute_of(catalogue.model("gpt2")), "no speed of gpt2 on horovod-p100 is known"),
+        (lambda: HOROVOD.compute_of(catalogue.model("gpt2")), "no speed of gpt2 on Horovod's P100 servers is known"),
         (lambda: HOROVOD.with_speed(RESNET, 0), "samples_per_s is 0"),
         (lambda: catalogue.laptop(1e-6, 0, {}), "s_per_byte is 0"),
     ],
