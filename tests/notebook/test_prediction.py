@@ -58,7 +58,7 @@ def test_an_executed_notebook_has_the_numbers_of_a_question_and_of_its_answer(mo
     asked = {"question": "How many times faster?", "low": 0.5, "high": 4, "unit": "times"}
     assert shown[0]["text/plain"].startswith("Prediction: ") and shown[0][prediction.NUMBERS] == asked
     answer = {"measured": 2.0, "spread": [1.0, 3.0], "text": "2 times"}
-    assert guess.compare(np.array([1, 2, 3]))._repr_mimebundle_()[prediction.NUMBERS] == asked | answer
+    assert guess.compare(np.array([1, 2, 3]))._repr_mimebundle_()[0][prediction.NUMBERS] == asked | answer
     json.dumps(dict(guess.compare(np.int64(2)).numbers))
     first, second = (DisplayFormatter().format(guess.compare(measured))[0] for measured in (1, 4))
     assert first["image/png"] != second["image/png"], "IPython keeps nothing of an earlier figure"
