@@ -34,7 +34,7 @@ print(f"rank {comm.rank} of {comm.size}")
 
 # %% [markdown]
 # Outside a notebook, a launcher such as `mpiexec -n 4` starts a program as four processes that know about each other. Each
-# process must call `MPI_Init` before it uses MPI, and `MPI_Finalize` at its end. In Python, `from mpi4py import MPI` calls
+# process must call `MPI_Init` before it uses MPI, and `MPI_Finalize` before it ends. In Python, `from mpi4py import MPI` calls
 # `MPI_Init`, and mpi4py calls `MPI_Finalize` when Python exits.
 #
 # <details><summary>The same program in C</summary>
@@ -76,7 +76,7 @@ if comm.rank == 1:
 # receiver can tell messages apart.
 #
 # mpi4py has two versions of every call. Lower-case `send` takes any Python object and turns it into bytes. Upper-case `Send`
-# takes an array and sends its memory as it is, into an array that the receiver has allocated. Use the upper-case calls for
+# takes an array and sends its bytes as they are, into an array that the receiver has allocated. Use the upper-case calls for
 # arrays.
 #
 # ## What does a message cost?
@@ -123,7 +123,7 @@ guess.compare(message_s[2048] / message_s[8])
 alpha_s = min(message_s.values())
 beta_s_per_byte = (max(message_s.values()) - alpha_s) / max(message_s)
 print(f"latency α {1e6 * alpha_s:.2f} µs, bandwidth 1/β {1e-9 / beta_s_per_byte:.2f} GB/s")
-print(f"both cost the same at {alpha_s / beta_s_per_byte:,.0f} bytes")
+print(f"at {alpha_s / beta_s_per_byte:,.0f} bytes, latency is half of the time")
 figures.message_times(message_s, alpha_s, beta_s_per_byte)
 
 # %% [markdown]
@@ -131,7 +131,7 @@ figures.message_times(message_s, alpha_s, beta_s_per_byte)
 # $\alpha$. On the right, every additional byte adds $\beta$ seconds, and $1/\beta$ is the *bandwidth*. Every cost estimate in
 # this workshop starts from this little model: a message takes $\alpha + \beta \cdot \text{bytes}$.
 #
-# If your messages are smaller than the size at which both parts cost the same, combine them into fewer, larger ones. If they're
+# If your messages are smaller than the size at which latency is half of the time, combine them into fewer, larger ones. If they're
 # larger, only sending fewer bytes helps. (Over a network the numbers change, but the curve keeps its shape.)
 #
 # ## Deadlock
@@ -483,7 +483,7 @@ programs.mpiexec(2, "python", "-m", "mpi4py", folder / "fails.py")
 # %% [markdown]
 # ## Deeper: a program of your own
 #
-# Run this program first on every new cluster, because it shows where your processes really run.
+# Run this program first on every new cluster, because it shows on which hosts your processes are.
 #
 # ### Exercise 4 (warm-up): hello.py
 #
