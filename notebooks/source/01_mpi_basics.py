@@ -131,8 +131,8 @@ figures.message_times(message_s, alpha_s, beta_s_per_byte)
 # $\alpha$. On the right, every additional byte adds $\beta$ seconds, and $1/\beta$ is the *bandwidth*. Every cost estimate in
 # this workshop starts from this little model: a message takes $\alpha + \beta \cdot \text{bytes}$.
 #
-# If your messages are smaller than the size at which latency is half of the time, combine them into fewer, larger ones. If they're
-# larger, only sending fewer bytes helps. (Over a network the numbers change, but the curve keeps its shape.)
+# If your messages are smaller than the size at which latency is half of the time, combine them into fewer, larger ones. If
+# they're larger, only sending fewer bytes helps. (Over a network the numbers change, but the curve keeps its shape.)
 #
 # ## Deadlock
 #
@@ -262,7 +262,8 @@ figures.before_and_after("allgather")
 # %% [markdown]
 # A **reduce** combines the ranks' values, element by element, and gives the result to the root. It adds them unless you name
 # another operation, such as `MPI.MAX`. An **allreduce** gives the result to all ranks. Training adds up all gradients with an
-# allreduce in every single step, so its speed depends on this collective more than on any other. In the picture, stripes mark a sum.
+# allreduce in every single step, so its speed depends on this collective more than on any other. In the picture, stripes mark a
+# sum.
 
 # %%
 # %%ranks
@@ -299,7 +300,7 @@ after = comm.alltoall(before)
 figures.before_and_after("all-to-all")
 
 # %% [markdown]
-# *Try it:* another root, `MPI.MAX` instead of `MPI.SUM`, or lists of strings. Run the picture's cell again, too.
+# *Try it:* another root, `MPI.MAX` instead of `MPI.SUM`, or lists of strings. Run the picture's cell again.
 #
 # ### The danger
 #
@@ -367,9 +368,9 @@ check.global_mean(global_mean)
 # arrays and sends the sum back. With $p$ ranks, rank 0 then receives $p - 1$ arrays and sends $p - 1$. The more ranks there are,
 # the longer they all wait for rank 0.
 #
-# A *ring* spreads this work evenly over the ranks. Each rank cuts its array into $p$ *chunks* and sends only to its neighbor on the right
-# (for the last rank, that's rank 0). In the picture, each cell lists the ranks whose values have been added up in it, and a
-# thick frame marks a chunk that has just arrived from the left.
+# A *ring* spreads this work evenly over the ranks. Each rank cuts its array into $p$ *chunks* and sends only to its neighbor on
+# the right (for the last rank, that's rank 0). In the picture, each cell lists the ranks whose values have been added up in it,
+# and a thick frame marks a chunk that has just arrived from the left.
 
 # %%
 figures.ring(4)
@@ -387,8 +388,8 @@ figures.ring(4)
 #
 # The price of the ring is $2(p-1)$ latencies. *Rabenseifner's algorithm* sends as few bytes, but pays only $2 \log_2 p$ latencies
 # if $p$ is a power of two, because each rank talks to partners that are 1, 2, 4, … ranks away. MPI picks an algorithm by the size
-# of the array. NCCL, which adds up gradients on NVIDIA's GPUs, has a ring, a tree and, on machines with NVSwitch, *NVLS*, in which
-# the switch itself does the adding.
+# of the array. NCCL, which adds up gradients on NVIDIA's GPUs, has a ring, a tree and, on machines with NVSwitch, *NVLS*, in
+# which the switch itself does the adding.
 #
 # ## Exercise 3 (hard): the ring allreduce
 #
@@ -535,8 +536,8 @@ programs.hello(folder / "hello.py")
 #
 # ## Deeper: your ring against MPI's
 #
-# How does your ring compare with MPI's own allreduce, on a million numbers? And how slow is lower-case `allreduce`, in which every
-# sender turns its array into bytes with *pickle* and every receiver builds a new array?
+# How does your ring compare with MPI's own allreduce, on a million numbers? And how slow is lower-case `allreduce`, in which
+# every sender turns its array into bytes with *pickle* and every receiver builds a new array?
 
 # %%
 team.push(ring_allreduce=ring_allreduce)
@@ -594,8 +595,8 @@ explore(swap, ranks=2)
 # %% [markdown]
 # With ten numbers, this program runs on any machine you're likely to try, although the MPI standard doesn't promise that.
 #
-# The order in which messages arrive isn't fixed, either. With `source=MPI.ANY_SOURCE`, rank 0 takes the first result that arrives,
-# from whichever rank. Then it takes rank 2's result.
+# The order in which messages arrive isn't fixed, either. With `source=MPI.ANY_SOURCE`, rank 0 takes the first result that
+# arrives, from whichever rank. Then it takes rank 2's result.
 
 
 # %%
@@ -611,8 +612,8 @@ explore(two_results, ranks=3)
 
 # %% [markdown]
 # As long as rank 1 is quicker, all is well. One day rank 2 is quicker. Then rank 0 takes rank 2's message first, and waits for a
-# second message from rank 2, which never arrives. Such a *message race* may show up once in a hundred runs. *Try it:* replace the `2` in the last
-# line with another `MPI.ANY_SOURCE`, and return a list instead of the sum.
+# second message from rank 2, which never arrives. Such a *message race* may show up once in a hundred runs. *Try it:* replace the
+# `2` in the last line with another `MPI.ANY_SOURCE`, and return a list instead of the sum.
 #
 # ### Exercise 5 (normal): first come, first served
 #
@@ -676,9 +677,9 @@ explore(lambda comm: collect(comm, comm.rank**2), ranks=4)
 #
 # **Sources.** MPI: the standard (mpi-forum.org); Argonne's tutorials (mcs.anl.gov/research/projects/mpi). mpi4py: L. Dalcin and
 # Y. Fang (doi:10.1109/MCSE.2021.3083216). Latency and bandwidth: R. Hockney (Parallel Computing 20, 1994). The ring: P. Patarasuk
-# and X. Yuan (JPDC 69, 2009); A. Gibiansky (2017) for deep learning. Rabenseifner's algorithm: R. Thakur et al. (IJHPCA 19, 2005).
-# NCCL: Z. Hu et al. (arXiv:2507.04786). Mixtures of experts: N. Shazeer et al. (arXiv:1701.06538). Trying all orders: A. Vo et al.
-# (PPoPP 2009).
+# and X. Yuan (JPDC 69, 2009); A. Gibiansky (2017) for deep learning. Rabenseifner's algorithm: R. Thakur et al. (IJHPCA 19,
+# 2005). NCCL: Z. Hu et al. (arXiv:2507.04786). Mixtures of experts: N. Shazeer et al. (arXiv:1701.06538). Trying all orders: A.
+# Vo et al. (PPoPP 2009).
 
 # %%
 ranks.stop()
