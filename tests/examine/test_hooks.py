@@ -1,4 +1,7 @@
-"""What the hooks tell the recorder, in this process."""
+"""What the hooks tell the recorder, and what it looks at, in this process."""
+
+import faulthandler
+import signal
 
 import pytest
 import torch
@@ -6,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from workshop_lib.examine.on_ranks import hooks
+from workshop_lib.examine.on_ranks.recorder import FIRST_STEPS, RankRecorder
 
 
 class Passes:
@@ -62,3 +66,22 @@ def test_activations_recomputed_in_the_backward_pass_hide_no_later_forward_pass(
 def test_a_yes_or_no_is_told_from_a_count(value, decides):
     assert hooks._is_decision([value]) is decides
     assert not hooks._is_decision([value.float()]), "a loss may be 1.0"
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    before = signal.getsignal(signal.SIGUSR1)
+    yield RankRecorder(tmp_path, 0, 0, "")
+    faulthandler.unregister(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_samples_whose_indices_are_known_are_looked_at_in_few_steps(recorder):
+    recorder.step = FIRST_STEPS + 1
+    recorder.now = {}
+    recorder.loader = 0
+    assert recorder._looks_at_samples()
+    recorder.indexed.add(0)
+    assert not recorder._looks_at_samples()
+    recorder.now["weights"] = None
+    assert recorder._looks_at_samples()

@@ -140,6 +140,7 @@ def _loaders(recorder: RankRecorder) -> None:
         return iterate
 
     def keep(iterator, key):
+        recorder.indexed.add(key[0])
         for batch in iterator:
             recorder.indices.setdefault(key, []).extend([int(each) for each in batch])
             yield batch
