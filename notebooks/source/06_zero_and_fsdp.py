@@ -363,7 +363,7 @@ take_home.diff("ddp.py", "fsdp2.py")
 take_home.train("fsdp2.py")
 
 # %% [markdown]
-# Does FSDP hold the same as our stage 3? Measure it with the large network.
+# Does FSDP hold the same as our stage 3?
 
 # %%
 # %%ranks
@@ -595,15 +595,14 @@ print(by_hand.early_layers(Lookahead))
 # ## Remember
 #
 # - Training with Adam takes about 16 bytes per parameter. Activations come on top.
-# - ZeRO is data parallelism without copies. Stage 1 shards the optimizer's state, stage 2 also the gradients, stage 3 also the
-#   weights. The result stays that of one process.
-# - An allreduce is a reduce-scatter and an allgather. Stage 3 adds a second allgather, and repeats everything in every micro-batch.
+# - ZeRO is data parallelism without copies: stage 1 shards the optimizer's state, stage 2 also the gradients, stage 3 also the weights.
+# - An allreduce is a reduce-scatter and an allgather. Stage 3 adds a second allgather, in every micro-batch.
 # - Under FSDP, every rank takes part in each forward pass, in clipping and in checkpoints.
 #
 # **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py).
 #
 # **Sources.** S. Rajbhandari et al., [*ZeRO*](https://arxiv.org/abs/1910.02054), for bytes per parameter and messages. Y. Zhao et al.,
-# [*PyTorch FSDP*](https://arxiv.org/abs/2304.11277). P. Patarasuk and X. Yuan, *Bandwidth optimal all-reduce algorithms* (2009).
+# [*PyTorch FSDP*](https://arxiv.org/abs/2304.11277).
 # PyTorch's documentation of [`fully_shard`](https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html) and
 # [DDP](https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html), and its `clip_grad_norm_`, version
 # 2.13.

@@ -298,8 +298,8 @@ engines.draw(team.pull("in_bf16"), parameters)
 #
 # ## Remember
 #
-# - The configuration decides. Read the stage and the numbers that make up the batch, and always write `gradient_clipping`.
-# - From stage 1 on DeepSpeed keeps fp32 masters: the optimizer takes 12 bytes per parameter of the shard.
+# - The configuration decides. Look for the stage and the size of the batch, and always write `gradient_clipping`.
+# - From stage 1 on, the optimizer takes 12 bytes per parameter of the shard, even in fp32.
 # - The norm of a sharded gradient takes an allreduce of the squares.
 #
 # **Take it home:** [scripts/zero_deepspeed.py](scripts/zero_deepspeed.py).

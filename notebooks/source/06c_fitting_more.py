@@ -114,8 +114,8 @@ recompute.compare(blocks, tokens, ways)
 #
 # In practice, people recompute *each block* of a transformer, as here, and call `fully_shard` afterwards. If that saves more than
 # you need, recompute only every second block. Or use *selective* recomputation
-# (`torch.utils.checkpoint.create_selective_checkpoint_contexts`): a block then keeps the outputs of its matrix products, which are
-# expensive, and recomputes the rest. In theory, a chain of $L$ equal layers needs the least memory in segments of $\sqrt{L}$ layers.
+# (`torch.utils.checkpoint.create_selective_checkpoint_contexts`): a block then keeps the outputs of its matrix products, and
+# recomputes the cheap rest. In theory, a chain of $L$ equal layers needs the least memory in segments of $\sqrt{L}$ layers.
 #
 # *Try it:* wrap all eight blocks in a single `checkpoint`. What is kept now, and why doesn't that help?
 #
