@@ -2,11 +2,11 @@
 # # ZeRO and FSDP: when the model no longer fits
 #
 # You have a network of 7 billion parameters and GPUs with 80 GB. In 16 bits its weights take 14 GB, yet training runs out of
-# memory before the first step is over. Eight such GPUs with DDP don't help at all. Where does the memory go, and why does
-# every GPU have to hold all of it?
+# memory before the first step is over. Eight such GPUs with DDP don't help at all. Where does the memory go, and why does every
+# GPU have to hold all of it?
 #
-# **You will** count what a parameter costs in training, write the first two stages of ZeRO, read the third, meet it again as FSDP,
-# and work out whether a model fits your GPUs.
+# **You will** count what a parameter costs in training, write the first two stages of ZeRO, read the third, meet it again as
+# FSDP, and work out whether a model fits your GPUs.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
 # [02](02_synchronous_sgd.ipynb) and [05](05_ddp.ipynb) first.
@@ -56,17 +56,18 @@ for kind, size in one_process.items():
 guess.compare(sum(one_process.values()) / parameters)
 
 # %% [markdown]
-# For each weight, Adam keeps a running mean of its gradients and another of their squares. This is the *optimizer's state*, and it
-# takes half of all the memory. Training in 16 bits is faster, but arrives at 16 bytes per parameter again, because it needs a copy
-# of the weights in fp32 ([06c](06c_fitting_more.ipynb)). How large a model does that let you fit on one GPU?
+# For each weight, Adam keeps a running mean of its gradients and another of their squares. This is the *optimizer's state*, and
+# it takes half of all the memory. Training in 16 bits is faster, but arrives at 16 bytes per parameter again, because it needs
+# a copy of the weights in fp32 ([06c](06c_fitting_more.ipynb)). How large a model does that let you fit on one GPU?
 
 # %%
 for gib in (16, 40, 80):
     print(f"{gib} GB: {gib * 2**30 / 16 / 1e9:.1f} billion parameters")
 
 # %% [markdown]
-# With DDP, more GPUs don't help, because each holds all 16 bytes of every parameter. (By default it even holds 20: DDP's buckets
-# are copies of the gradients, unless you pass `gradient_as_bucket_view=True`.) But why should every rank keep the same numbers?
+# With DDP, more GPUs don't help, because each holds all 16 bytes of every parameter. (By default it even holds 20: DDP's
+# buckets are copies of the gradients, unless you pass `gradient_as_bucket_view=True`.) But why should every rank keep the same
+# numbers?
 #
 # *ZeRO*, the zero redundancy optimizer, is still data parallel: each rank trains on its own samples. But each rank keeps only a
 # *shard* of what all ranks have in common, and they send each other the rest when it's needed. Here is what each of four ranks
@@ -81,8 +82,8 @@ figures.stages(ranks=4)
 # ## Two halves of an allreduce
 #
 # Suppose each rank updates only its own shard of the weights. Before the step, it needs the mean gradient of *that shard*. In a
-# *reduce-scatter*, the ranks add up their arrays, and each rank receives one part of the sum. After the step, every rank needs all
-# the weights. In an *allgather*, every rank receives the parts of all ranks.
+# *reduce-scatter*, the ranks add up their arrays, and each rank receives one part of the sum. After the step, every rank needs
+# all the weights. In an *allgather*, every rank receives the parts of all ranks.
 #
 # A ring allreduce is exactly these two operations, one after the other ([01](01_mpi_basics.ipynb)). If the whole array has $n$
 # bytes, how many does each half send?
@@ -111,14 +112,14 @@ ring.allgather(counting, array)
 print(f"and allgather: all {len(array):,} sums, {counting.bytes_sent / array.nbytes:.2f} n bytes sent in total")
 
 # %% [markdown]
-# On $p$ ranks, each half sends $(p-1)/p \cdot n$ bytes per rank. Stage 1 only puts the optimizer's step between the two halves, so
-# it sends no more than DDP's allreduce.
+# On $p$ ranks, each half sends $(p-1)/p \cdot n$ bytes per rank. Stage 1 only puts the optimizer's step between the two halves,
+# so it sends no more than DDP's allreduce.
 #
 # ## Exercise 1 (normal): stage 1
 #
-# With `Zero1`, your ranks train one model, but each keeps Adam's state only for its own shard. `__init__` copies all weights into one
-# flat array, `self.weights`, padded so that the ranks can divide it evenly. The model's parameters become *views* of this array.
-# `self.shard` is a view, too, and the only part that this rank's optimizer knows.
+# With `Zero1`, your ranks train one model, but each keeps Adam's state only for its own shard. `__init__` copies all weights
+# into one flat array, `self.weights`, padded so that the ranks can divide it evenly. The model's parameters become *views* of
+# this array. `self.shard` is a view, too, and the only part that this rank's optimizer knows.
 #
 # Write `step`, which the training loop calls after the backward pass. Afterwards every rank must hold the weights that one
 # process would have after a step with the global batch. Send no more bytes than an allreduce would.
@@ -171,8 +172,8 @@ class Zero1:
 check.Zero1(Zero1)
 
 # %% [markdown]
-# Now train the large network for three steps, and compare its weights with those of one process. (As long as you haven't written a
-# class, `written` uses the solution in its place.)
+# Now train the large network for three steps, and compare its weights with those of one process. (As long as you haven't
+# written a class, `written` uses the solution in its place.)
 
 # %%
 team.push(Zero1=by_hand.written(Zero1))
@@ -183,20 +184,22 @@ by_hand.train(Zero1)
 
 # %% [markdown]
 # Each rank holds only its shard of the optimizer's state, and the weights are those of one process except for rounding. (Adam
-# divides each gradient by its own size, so where a gradient is almost 0, rounding shows.) PyTorch calls stage 1 `ZeroRedundancyOptimizer`; you use it together with DDP.
+# divides each gradient by its own size, so where a gradient is almost 0, rounding shows.) PyTorch calls stage 1
+# `ZeroRedundancyOptimizer`; you use it together with DDP.
 #
 # ## Exercise 2 (normal): stage 2
 #
-# In stage 1, every rank holds all gradients when the backward pass ends. With `Zero2`, you reduce each gradient *as soon as it's
-# finished*, keep your shard of it, and drop the rest. Here each parameter has its own flat array, `self.weights[p]`, and this rank's
-# shard of it is `self.shards[p]`.
+# In stage 1, every rank holds all gradients when the backward pass ends. With `Zero2`, you reduce each gradient *as soon as
+# it's finished*, keep your shard of it, and drop the rest. Here each parameter has its own flat array, `self.weights[p]`, and
+# this rank's shard of it is `self.shards[p]`.
 #
-# Write `reduce`, a hook that autograd calls with each parameter once `p.grad` is complete. Afterwards the shard's `.grad` must be
-# the mean over the ranks, and the memory of `p.grad` must be free.
+# Write `reduce`, a hook that autograd calls with each parameter once `p.grad` is complete. Afterwards the shard's `.grad` must
+# be the mean over the ranks, and the memory of `p.grad` must be free.
 #
 # <details><summary>Hint 1</summary>
 #
-# It's the first half of your `Zero1.step`, for a single parameter. Who still needs `p.grad` once your shard's gradient is there?
+# It's the first half of your `Zero1.step`, for a single parameter. Who still needs `p.grad` once your shard's gradient is
+# there?
 #
 # </details><details><summary>Hint 2</summary>
 #
@@ -253,17 +256,18 @@ team.push(Zero2=by_hand.written(Zero2))
 by_hand.train(Zero2)
 
 # %% [markdown]
-# Stage 2 needs less memory and sends no more bytes than stage 1. But all ranks must finish the same gradients in the same order. If
-# one rank skips a parameter, the others wait for it forever, as in DDP.
+# Stage 2 needs less memory and sends no more bytes than stage 1. But all ranks must finish the same gradients in the same
+# order. If one rank skips a parameter, the others wait for it forever, as in DDP.
 #
 # *Break it:* call `backward()` twice before `step`. Your `Zero2` then keeps only the second gradient. Which line has to change?
 #
 # ## Stage 3
 #
-# In stage 3, a rank keeps only its shards of the weights as well. The ranks *gather* a layer's weights whenever that layer computes:
-# once in the forward pass and, because they drop the weights in between, once more in the backward pass.
+# In stage 3, a rank keeps only its shards of the weights as well. The ranks *gather* a layer's weights whenever that layer
+# computes: once in the forward pass and, because they drop the weights in between, once more in the backward pass.
 #
-# How can a rank drop weights that autograd still refers to? It keeps the tensor and frees only the memory behind it, as FSDP does:
+# How can a rank drop weights that autograd still refers to? It keeps the tensor and frees only the memory behind it, as FSDP
+# does:
 
 # %%
 flat = torch.arange(6.0)
@@ -278,7 +282,8 @@ guess = predict("How many times as many bytes as stage 2 does stage 3 send per s
 guess
 
 # %% [markdown]
-# `GatheredByLayer` calls `gather` before a layer computes, `drop` after its forward pass, and `reduce` when a gradient is complete.
+# `GatheredByLayer` calls `gather` before a layer computes, `drop` after its forward pass, and `reduce` when a gradient is
+# complete.
 
 # %%
 # %%ranks
@@ -337,14 +342,14 @@ guess.compare(table["Zero3"].iloc[-1] / table["Zero1"].iloc[-1])
 table
 
 # %% [markdown]
-# Stage 1 adds up whole gradients, and reduces them once. Stage 2 has nowhere to keep whole gradients, so it reduces them after every
-# micro-batch. Stage 3 also gathers all weights twice per micro-batch, and sends $3m/2$ times the bytes of stage 1. With many
-# micro-batches, prefer stage 1 if the model fits.
+# Stage 1 adds up whole gradients, and reduces them once. Stage 2 has nowhere to keep whole gradients, so it reduces them after
+# every micro-batch. Stage 3 also gathers all weights twice per micro-batch, and sends $3m/2$ times the bytes of stage 1. With
+# many micro-batches, prefer stage 1 if the model fits.
 #
 # ## FSDP: stage 3 in PyTorch
 #
-# PyTorch's own stage 3 is *fully sharded data parallel*, FSDP. Its second version, FSDP2, is a single function, `fully_shard`. Here
-# is everything that changes in notebook 05's DDP script:
+# PyTorch's own stage 3 is *fully sharded data parallel*, FSDP. Its second version, FSDP2, is a single function, `fully_shard`.
+# Here is everything that changes in notebook 05's DDP script:
 
 # %%
 take_home.diff("ddp.py", "fsdp2.py")
@@ -388,14 +393,14 @@ figures.measured(one_process, team.pull("costs"))
 # %% [markdown]
 # FSDP and stage 3 hold a shard of everything. On top of that comes the layer that is gathered while it computes.
 #
-# *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. How many allgathers
-# does `by_hand.train_fsdp(with_fsdp(by_hand.perceptron(), reshard_after_forward=False))` report?
+# *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. How many
+# allgathers does `by_hand.train_fsdp(with_fsdp(by_hand.perceptron(), reshard_after_forward=False))` report?
 #
 # ### Clip what is sharded
 #
-# Most recipes for language models limit the norm of the gradient. Under DDP you clip after `backward()`, when every rank holds the
-# mean gradient. Under FSDP each rank holds only a shard of it. PyTorch's `clip_grad_norm_` recognizes DTensors, and adds up the
-# squares over all ranks:
+# Most recipes for language models limit the norm of the gradient. Under DDP you clip after `backward()`, when every rank holds
+# the mean gradient. Under FSDP each rank holds only a shard of it. PyTorch's `clip_grad_norm_` recognizes DTensors, and adds up
+# the squares over all ranks:
 
 # %%
 # %%ranks
@@ -412,7 +417,8 @@ print(f"norm of this rank's shards {of_my_shards:.4f}, of the whole gradient {no
 #
 # ### Exercise 3 (warm-up): the formula
 #
-# With `bytes_per_rank` you'll know what a model needs *before* you ask for an allocation. Write it for Adam in fp32 and stages 0 to
+# With `bytes_per_rank` you'll know what a model needs *before* you ask for an allocation. Write it for Adam in fp32 and stages
+# 0 to
 # 3. Return the bytes that each rank holds, as a dictionary with `"parameters"`, `"gradients"` and `"optimizer"`.
 #
 # <details><summary>Hint</summary>
@@ -471,15 +477,15 @@ calculator()
 #
 # ## Deeper: send while you compute
 #
-# Your stage 2 waits in every hook. DDP and FSDP don't, and you don't have to, either:
-# `dist.reduce_scatter_single(part, whole, async_op=True)` starts a reduce-scatter of the flat tensor `whole` into `part`, and returns
-# a handle at once. (Before PyTorch 2.13 it was called `reduce_scatter_tensor`. Here both names work.)
+# Your stage 2 waits in every hook. DDP and FSDP don't, and you don't have to, either: `dist.reduce_scatter_single(part, whole,
+# async_op=True)` starts a reduce-scatter of the flat tensor `whole` into `part`, and returns a handle at once. (Before PyTorch
+# 2.13 it was called `reduce_scatter_tensor`. Here both names work.)
 #
 # ### Exercise 4 (hard): stage 2 that overlaps
 #
-# With this class, your gradients travel while the backward pass continues. `__init__` and `step` are those of `Zero2`. Write `reduce`,
-# which starts a reduce-scatter, never waits for another rank, and drops `p.grad`. And write `finish`, which is called before the
-# step, waits for all reduce-scatters, and leaves the mean gradient in each shard's `.grad`.
+# With this class, your gradients travel while the backward pass continues. `__init__` and `step` are those of `Zero2`. Write
+# `reduce`, which starts a reduce-scatter, never waits for another rank, and drops `p.grad`. And write `finish`, which is called
+# before the step, waits for all reduce-scatters, and leaves the mean gradient in each shard's `.grad`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -541,9 +547,10 @@ print(f"weights differ by {by_hand.train(OverlappedZero2).distance:.3%} from tho
 # %% [markdown]
 # ### Exercise 5 (warm-up): stage 3 that looks ahead
 #
-# In stage 3 a layer can't compute until its weights have arrived. With `Lookahead`, your ranks gather the *next* layer while this one
-# computes. Write `enter`, which is called right before a layer computes, in both passes. `self.start(layer)` starts to gather a layer,
-# unless it's already on its way. `self.wait(layer)` returns when the weights are there. Never gather more than two layers at once.
+# In stage 3 a layer can't compute until its weights have arrived. With `Lookahead`, your ranks gather the *next* layer while
+# this one computes. Write `enter`, which is called right before a layer computes, in both passes. `self.start(layer)` starts to
+# gather a layer, unless it's already on its way. `self.wait(layer)` returns when the weights are there. Never gather more than
+# two layers at once.
 #
 # <details><summary>Hint</summary>
 #
@@ -595,17 +602,18 @@ print(by_hand.early_layers(Lookahead))
 # ## Remember
 #
 # - Training with Adam takes about 16 bytes per parameter. Activations come on top.
-# - ZeRO is data parallelism without copies: stage 1 shards the optimizer's state, stage 2 also the gradients, stage 3 also the weights.
+# - ZeRO is data parallelism without copies: stage 1 shards the optimizer's state, stage 2 also the gradients, stage 3 also the
+#   weights.
 # - An allreduce is a reduce-scatter and an allgather. Stage 3 adds a second allgather, in every micro-batch.
 # - Under FSDP, every rank takes part in each forward pass, in clipping and in checkpoints.
 #
 # **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py).
 #
-# **Sources.** S. Rajbhandari et al., [*ZeRO*](https://arxiv.org/abs/1910.02054), for bytes per parameter and messages. Y. Zhao et al.,
-# [*PyTorch FSDP*](https://arxiv.org/abs/2304.11277).
-# PyTorch's documentation of [`fully_shard`](https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html) and
-# [DDP](https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html), and its `clip_grad_norm_`, version
-# 2.13.
+# **Sources.** S. Rajbhandari et al., [*ZeRO*](https://arxiv.org/abs/1910.02054), for bytes per parameter and messages. Y. Zhao
+# et al., [*PyTorch FSDP*](https://arxiv.org/abs/2304.11277). PyTorch's documentation of
+# [`fully_shard`](https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html) and
+# [DDP](https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html), and its `clip_grad_norm_`,
+# version 2.13.
 
 # %%
 ranks.stop()

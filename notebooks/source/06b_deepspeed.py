@@ -5,11 +5,11 @@
 # model fits and what the ranks send each other. And if one line is missing from it, DeepSpeed clips your gradients, or doesn't,
 # depending on its version. Can you read such a file, and write one?
 #
-# **You will** write DeepSpeed's configuration, measure what each stage keeps, clip a gradient that is spread over the ranks, and
-# merge a sharded checkpoint into one file.
+# **You will** write DeepSpeed's configuration, measure what each stage keeps, clip a gradient that is spread over the ranks,
+# and merge a sharded checkpoint into one file.
 #
-# **Time** is computed when the notebooks are generated. **Needs** two cores and DeepSpeed, which `make setup` installs; no GPU, no
-# network. Do notebook [06](06_zero_and_fsdp.ipynb) first: it explains the stages.
+# **Time** is computed when the notebooks are generated. **Needs** two cores and DeepSpeed, which `make setup` installs; no GPU,
+# no network. Do notebook [06](06_zero_and_fsdp.ipynb) first: it explains the stages.
 
 # %%
 from workshop_lib import predict, profile, ranks
@@ -40,7 +40,8 @@ take_home.diff("ddp.py", "zero_deepspeed.py")
 # | `engine(…)`, `engine.backward`, `engine.step` | the engine decides when to send. `step` also clears the gradients and steps the schedule |
 # | `engine.save_checkpoint` on *every* rank | each rank writes its shards. If you called it on rank 0 alone, that rank would wait forever |
 #
-# Start it with `torchrun`, or with DeepSpeed's launcher: `deepspeed --no_local_rank zero_deepspeed.py`. You can ignore the warnings.
+# Start it with `torchrun`, or with DeepSpeed's launcher: `deepspeed --no_local_rank zero_deepspeed.py`. You can ignore the
+# warnings.
 
 # %%
 take_home.train("zero_deepspeed.py")
@@ -60,25 +61,25 @@ take_home.train("zero_deepspeed.py")
 # | `bf16: enabled`, `fp16: enabled` | mixed precision, with master weights in fp32 |
 # | `gradient_clipping` | largest norm of the whole gradient; 0 means no clipping |
 #
-# Always write `gradient_clipping`. If it's missing, DeepSpeed 0.19.3 and later versions (since mid-2026) clip at a norm of 1, and
-# earlier ones don't clip at all, although the documentation always said 1. No message tells you which.
+# Always write `gradient_clipping`. If it's missing, DeepSpeed 0.19.3 and later versions (since mid-2026) clip at a norm of 1,
+# and earlier ones don't clip at all, although the documentation always said 1. No message tells you which.
 #
 # ### Exercise 1 (normal): write one
 #
 # With `configuration` you can train with any global batch, however little memory a rank has. Each step should see
-# `global_batch` samples, which the ranks divide evenly, without a remainder. But a rank can hold the activations of at most `most`
-# samples at a time. Make the micro-batch as large as memory allows. The optimizer is PyTorch's SGD, and gradients aren't clipped.
-# Return the dictionary.
+# `global_batch` samples, which the ranks divide evenly, without a remainder. But a rank can hold the activations of at most
+# `most` samples at a time. Make the micro-batch as large as memory allows. The optimizer is PyTorch's SGD, and gradients aren't
+# clipped. Return the dictionary.
 #
 # <details><summary>Hint 1: the numbers</summary>
 #
-# Each rank takes `global_batch // ranks` samples per step. The micro-batch has to divide that number, without a remainder. What's
-# the largest number up to `most` that does?
+# Each rank takes `global_batch // ranks` samples per step. The micro-batch has to divide that number, without a remainder.
+# What's the largest number up to `most` that does?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `max(m for m in range(1, most + 1) if mine % m == 0)` finds it. You need five keys from the table: two numbers, the stage, one that
-# allows SGD, and one that stops the clipping.
+# `max(m for m in range(1, most + 1) if mine % m == 0)` finds it. You need five keys from the table: two numbers, the stage, one
+# that allows SGD, and one that stops the clipping.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -112,7 +113,8 @@ check.configuration(configuration)
 # %% [markdown]
 # ## Stages 0 to 3, measured
 #
-# Now train the perceptron of notebook 06 with your configuration. (As long as you haven't written it, `written` uses the solution.)
+# Now train the perceptron of notebook 06 with your configuration. (As long as you haven't written it, `written` uses the
+# solution.)
 
 # %%
 team.push(configuration=engines.written(configuration), folder=folder)
@@ -165,23 +167,24 @@ engines.draw(by_rank, parameters)
 
 # %% [markdown]
 # The losses are the same, because the stages differ only in who holds and sends what. From stage 1 on, DeepSpeed keeps *master
-# weights* even in fp32, a second copy of this rank's shard. So the optimizer takes 12 bytes per parameter of the shard, not 8. And
-# without accumulation, DeepSpeed drops the gradients of other ranks' shards even in stage 1.
+# weights* even in fp32, a second copy of this rank's shard. So the optimizer takes 12 bytes per parameter of the shard, not 8.
+# And without accumulation, DeepSpeed drops the gradients of other ranks' shards even in stage 1.
 #
 # ### Exercise 2 (normal): clip what is sharded
 #
-# In stages 2 and 3, no rank has the whole gradient. With `clip`, your ranks limit its norm anyway, as `gradient_clipping` does. The
-# arrays in `shards` make up the gradient together with those of the other ranks. If its norm is larger than `max_norm`, scale every
-# shard in place, so that the norm becomes `max_norm`. Return the norm from before.
+# In stages 2 and 3, no rank has the whole gradient. With `clip`, your ranks limit its norm anyway, as `gradient_clipping` does.
+# The arrays in `shards` make up the gradient together with those of the other ranks. If its norm is larger than `max_norm`,
+# scale every shard in place, so that the norm becomes `max_norm`. Return the norm from before.
 #
 # <details><summary>Hint 1</summary>
 #
-# The norm is the root of the sum of all squares. What can each rank add up alone, and what do the ranks have to add up together?
+# The norm is the root of the sum of all squares. What can each rank add up alone, and what do the ranks have to add up
+# together?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `(shard**2).sum()` adds up the squares in a shard, `comm.allreduce(number)` adds up a number over the ranks, and
-# `shard *= factor` scales an array in place.
+# `(shard**2).sum()` adds up the squares in a shard, `comm.allreduce(number)` adds up a number over the ranks, and `shard *=
+# factor` scales an array in place.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -227,7 +230,8 @@ engine.step()
 print(f"your norm {norm:.4f}, DeepSpeed's {engine.get_global_grad_norm():.4f}")
 
 # %% [markdown]
-# *Break it:* delete `gradient_clipping` from a configuration, and train with a large learning rate. Would you notice the clipping?
+# *Break it:* delete `gradient_clipping` from a configuration, and train with a large learning rate. Would you notice the
+# clipping?
 #
 # ## Checkpoints
 #
@@ -243,8 +247,8 @@ for file in sorted((folder / "checkpoint").rglob("*")):
         print(f"{file.stat().st_size / 2**20:7.3f} MiB  {file.relative_to(folder)}")
 
 # %% [markdown]
-# There are two files per rank, and a script: `python zero_to_fp32.py . model` merges them into one set of fp32 weights. You can also
-# call it as a function:
+# There are two files per rank, and a script: `python zero_to_fp32.py . model` merges them into one set of fp32 weights. You can
+# also call it as a function:
 
 # %%
 # %%ranks --timeout 120
@@ -260,8 +264,8 @@ if comm.rank == 0:
     print(f"loss of the engine {ours:.6f}, of the merged file {cross_entropy(network(images), labels):.6f}")
 
 # %% [markdown]
-# To resume, call `engine.load_checkpoint(folder)` on all ranks, after `initialize`. If the number of ranks has changed, convert to
-# DeepSpeed's *universal checkpoint* first.
+# To resume, call `engine.load_checkpoint(folder)` on all ranks, after `initialize`. If the number of ranks has changed, convert
+# to DeepSpeed's *universal checkpoint* first.
 #
 # ## DeepSpeed or FSDP?
 #
@@ -275,8 +279,8 @@ if comm.rank == 0:
 # | tensor and pipeline parallelism | `autotp_size`, and its own pipeline | PyTorch's, over one mesh |
 # | checkpoint to one file | `zero_to_fp32.py` | `dcp_to_torch_save` |
 #
-# If you start from plain PyTorch, use FSDP. If your code uses DeepSpeed already, or you want to switch to stage 1 or to
-# offload to disk by changing a line in a file, use DeepSpeed.
+# If you start from plain PyTorch, use FSDP. If your code uses DeepSpeed already, or you want to switch to stage 1 or to offload
+# to disk by changing a line in a file, use DeepSpeed.
 #
 # ## Deeper: sixteen bits
 #
@@ -305,9 +309,8 @@ engines.draw(team.pull("in_bf16"), parameters)
 # **Take it home:** [scripts/zero_deepspeed.py](scripts/zero_deepspeed.py).
 #
 # **Sources.** S. Rajbhandari et al., [*ZeRO*](https://arxiv.org/abs/1910.02054) and
-# [*ZeRO-Infinity*](https://arxiv.org/abs/2104.07857). DeepSpeed's
-# [configuration](https://www.deepspeed.ai/docs/config-json/), its source (0.19.2, 0.19.3, 0.19.8), and the [new default for
-# clipping](https://github.com/deepspeedai/DeepSpeed/pull/8068).
+# [*ZeRO-Infinity*](https://arxiv.org/abs/2104.07857). DeepSpeed's [configuration](https://www.deepspeed.ai/docs/config-json/),
+# its source (0.19.2, 0.19.3, 0.19.8), and the [new default for clipping](https://github.com/deepspeedai/DeepSpeed/pull/8068).
 
 # %%
 ranks.stop()
