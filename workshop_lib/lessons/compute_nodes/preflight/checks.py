@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from workshop_lib.lessons.compute_nodes.preflight.reports import RankReport, PreflightReport
+from workshop_lib.lessons.compute_nodes.preflight.reports import PreflightReport, RankReport
 from workshop_lib.lessons.forecasting.catalogue import Machine
 from workshop_lib.ranks.errors import grouped, named
 

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from workshop_lib.data import mnist, shard
-from workshop_lib.lessons.compute_nodes.preflight.reports import KIND, Checkpoint, PairRow, RankReport, PreflightReport
+from workshop_lib.lessons.compute_nodes.preflight.reports import KIND, Checkpoint, PairRow, PreflightReport, RankReport
 from workshop_lib.lessons.forecasting import benchmark
 from workshop_lib.training import rendezvous, world
 from workshop_lib.training.cores import affinity
