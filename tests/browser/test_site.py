@@ -1,6 +1,7 @@
 """The book in a browser, opened from files: no broken link, nothing from outside, and everybody can read it."""
 
 import importlib.util
+import shutil
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -9,6 +10,7 @@ import pytest
 
 from workshop_lib.maintain import book, generate
 from workshop_lib.notebook import prediction
+from workshop_lib.paths import ROOT
 
 if not importlib.util.find_spec("myst_nb"):
     pytest.skip("what makes the book is not installed: `make book` does that", allow_module_level=True)
@@ -131,6 +133,18 @@ def tiny(tmp_path_factory):
 
 def whatever_the_links(sphinx):
     return lambda builder, *places: 0 if builder == "dummy" else sphinx(builder, *places)
+
+
+def test_a_broken_link_is_found_without_running_anything(tmp_path):
+    pages = tmp_path / "pages"
+    shutil.copytree(ROOT / "book" / "_static", pages / "_static")
+    shutil.copy(ROOT / "book" / "conf.py", pages)
+    (pages / "glossary.md").write_text("# Glossary\n\n- **rank**: A process.\n")
+    text = "# Book\n\n[words](glossary.md#glossary)\n\n```{toctree}\nglossary\n```\n"
+    (pages / "index.md").write_text(text)
+    assert book.sphinx("dummy", tmp_path, "nothing") == 0
+    (pages / "index.md").write_text(text.replace("#glossary", "#gone"))
+    assert book.sphinx("dummy", tmp_path, "nothing") != 0
 
 
 def test_a_page_has_outputs_solutions_formulas_and_terms(browser, tiny):

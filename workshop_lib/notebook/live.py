@@ -71,7 +71,7 @@ class Dashboard(NotebookView):
         self.box: widgets.VBox | None = None
         self.shown: Any = None  # the DisplayHandle of the box
         self.below: Any = None  # the DisplayHandle of the output that stays in the saved notebook
-        self.ended = False
+        self.ended = False  # from then on, the button asks for nothing
 
     def show_with(self, *drawings: widgets.Widget) -> None:
         """Display the button, the bar and the line of status, with these drawings below them."""
@@ -129,6 +129,7 @@ class LiveView(Dashboard):
         self.news |= self.progress.take(data)
         self.elapsed_s = elapsed_s
         self.running = running
+        self.ended = not running
         if self.first_seen is None and self.progress.done:
             self.first_seen = elapsed_s, self.progress.done
         if self.box is None:

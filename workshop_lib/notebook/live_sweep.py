@@ -8,6 +8,7 @@ import ipywidgets as widgets
 from workshop_lib.notebook import charts
 from workshop_lib.notebook.figures import style_of
 from workshop_lib.notebook.live import REDRAW_EVERY_S, Dashboard
+from workshop_lib.notebook.palette import BLACK
 from workshop_lib.notebook.widgets import has_widgets
 from workshop_lib.ranks import RankError
 from workshop_lib.ranks.messages import Published
@@ -100,7 +101,7 @@ class SweepDashboard(Dashboard):
         self._draw()
 
     def _draw(self) -> None:
-        colors = {run.name: style_of(run.name)["color"] for run in self.runs}
+        colors = {run.name: _color(run.name) for run in self.runs}
         self.curve.value = charts.speeds(self.runs, self.rank_counts, colors)
 
     def end(self) -> None:
@@ -117,3 +118,9 @@ class SweepDashboard(Dashboard):
         if not disturbed:
             return []
         return [f"Other programs used the cores during {disturbed} of {plural(len(self.runs), 'run')}."]
+
+
+def _color(name: str) -> str:
+    """The color of a run's name in all figures. Black is that of the page's text, as it would vanish on a dark page."""
+    color = style_of(name)["color"]
+    return "currentColor" if color == BLACK else color

@@ -141,7 +141,7 @@ def _ring_panel(axes: Axes, title: str, held: list[list[set]], moves: list[tuple
 @figures.styled
 def message_times(seconds: Mapping[int, float], alpha_s: float, beta_s_per_byte: float) -> RecordFigure:
     """Draw the time of one message against its size, beside the line α + β · bytes. seconds: the time by bytes."""
-    figure, axes = figures.new_figure("One message between two ranks", "points are medians of 50 messages")
+    figure, axes = figures.new_figure("One message between two ranks", "points are the fastest of 50 messages")
     nbytes = np.array(list(seconds))
     axes.plot(nbytes, [1e6 * each for each in seconds.values()], linestyle="", label="measured")
     axes.plot(nbytes, 1e6 * (alpha_s + beta_s_per_byte * nbytes), marker="", label="α + β · bytes")

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from workshop_lib.data import mnist, shard
-from workshop_lib.lessons.compute_nodes.preflight.reports import KIND, Checkpoint, PairRow, RankReport, Report
+from workshop_lib.lessons.compute_nodes.preflight.reports import KIND, Checkpoint, PairRow, PreflightReport, RankReport
 from workshop_lib.lessons.forecasting import benchmark
 from workshop_lib.training import rendezvous, world
 from workshop_lib.training.cores import affinity
@@ -39,7 +39,7 @@ BATCH = 64
 SMI_LIMIT_S = 20.0
 
 
-def measure(folder: str, device_name: str = "auto") -> Report:
+def measure(folder: str, device_name: str = "auto") -> PreflightReport:
     """Measure everything; returns the whole report on every rank. The checkpoint goes to `folder`.
 
     device_name: as `device` in TrainOptions.
@@ -71,7 +71,7 @@ def measure(folder: str, device_name: str = "auto") -> Report:
         loader_samples_per_s=_loader_samples_per_s(here),
     )
     of_rank_0 = checkpoint(folder) if here.rank == 0 else None
-    return Report(
+    return PreflightReport(
         kind=KIND,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         ranks=comm.allgather(about),

@@ -51,7 +51,7 @@ class Checkpoint(TypedDict):
     error: str
 
 
-class Report(TypedDict):
+class PreflightReport(TypedDict):
     """One pre-flight check of all ranks."""
 
     kind: str
