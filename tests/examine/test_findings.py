@@ -215,7 +215,7 @@ def searches(run):
 
 @case("look", "metric", "after step 8, each rank evaluated different samples (train.py:20)")
 def not_combined(run):
-    for_both(run, "evaluation", collectives={"barrier between": [1, 0, 0.1]})
+    for_both(run, "evaluation", collectives={"barrier between": [1, 0, 0.1], "decision between": [1, 8, 0.1]})
 
 
 @case("look", "buffers", "ranks evaluate with different buffers: var")

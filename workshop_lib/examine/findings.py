@@ -19,7 +19,7 @@ SECTIONS = {
     "sampler": ("05_ddp", "Who sees which sample?"),
     "branches": ("05_ddp", "Deeper: when ranks take different branches"),
     "fsdp": ("06_zero_and_fsdp", "FSDP: stage 3 in PyTorch"),
-    "sharded file": ("06_zero_and_fsdp", "Deeper: checkpoints in shards"),
+    "sharded file": ("06c_fitting_more", "Checkpoints in shards"),
     "rate": ("07_large_batch", "How long should a step be?"),
     "straggler": ("08b_where_the_time_goes", "A straggler"),
     "inside": ("08b_where_the_time_goes", "Deeper: inside a step"),

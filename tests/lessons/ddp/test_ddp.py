@@ -152,6 +152,17 @@ RIGHT = {
         ]
     },
 }
+RAISES = {
+    "my_ddp": {
+        "divided in finish, where there may be no gradient": (
+            [
+                (HOOK, f"handles.append({SEND})"),
+                (WAIT, f"{WAIT}\n        for p in model.parameters(): p.grad /= dist.get_world_size()"),
+            ],
+            own_ddp.UNUSED_HINT,
+        )
+    }
+}
 NEVER_ENDS = {
     "accumulate": {
         "rank 0 alone communicates": (
@@ -180,7 +191,7 @@ NEVER_ENDS = {
 
 class TestDDP(Verdicts):
     check, notebook, names = ddp, NOTEBOOK, ["my_ddp", "my_buckets", "accumulate"]
-    right, wrong, never_ends = RIGHT, WRONG, NEVER_ENDS
+    right, wrong, raises, never_ends = RIGHT, WRONG, RAISES, NEVER_ENDS
 
 
 GROUP = "import __ranks__; __ranks__.group = id(dist.group.WORLD)"

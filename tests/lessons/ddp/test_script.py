@@ -1,5 +1,6 @@
 """The script of 05: the learner's parts make the finished one, and wrong ones are rejected with their hint."""
 
+import itertools
 from functools import partial
 
 import pytest
@@ -126,7 +127,13 @@ def test_a_right_script_is_kept(tmp_path, team):
     assert (tmp_path / "mnist_data.py").exists(), "so that it starts from there"
 
 
-def test_the_difference_of_two_scripts_is_shown_without_what_they_share():
-    text = diff("one_process.py", "ddp.py").data
-    assert "\n+    ddp = DistributedDataParallel(model)\n" in text
-    assert "optimizer.step()" not in text
+def test_the_difference_of_two_scripts_is_shown_in_colors_with_a_little_of_what_they_share():
+    shown = diff("one_process.py", "ddp.py")
+    assert "\n     model = cnn().to(device)\n+    ddp = DistributedDataParallel(model)\n" in repr(shown)
+    assert "optimizer.step()" not in repr(shown)
+    assert all(line.strip() for gap, line in itertools.pairwise(shown.lines) if gap == "⋯")
+    green, red, plain = "rgba(0, 158, 115, 0.25)", "rgba(213, 94, 0, 0.25)", "transparent"
+    rows = dict.fromkeys((green, red, plain), 0)
+    for line in shown.lines:
+        rows[{"+": green, "-": red}.get(line[0], plain)] += 1
+    assert {color: shown._repr_html_().count(color) for color in rows} == rows

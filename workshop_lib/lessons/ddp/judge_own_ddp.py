@@ -230,12 +230,17 @@ def my_ddp_properties(observations: list[Observed]) -> Iterator[Property]:
     yield from _end(observations)
 
 
+UNUSED_HINT = (
+    "a parameter that the network doesn't use has no gradient: its `p.grad` is None, and nothing has to be done about "
+    "it. Divide in the hook, which runs only for gradients that exist."
+)
+RAISED = {"NoneType": UNUSED_HINT}
 UNKNOWN = "the hook divides the gradient and starts its allreduce; `finish` waits for every handle, and nothing else."
 STUCK = (
     "a rank waits for a message that another one never sends: is a collective inside an `if`, or `finish` not called?"
 )
 
-my_ddp = Exercise("my_ddp", observe_my_ddp, my_ddp_properties, ready=join, stuck=STUCK, unknown=UNKNOWN)
+my_ddp = Exercise("my_ddp", observe_my_ddp, my_ddp_properties, ready=join, stuck=STUCK, raised=RAISED, unknown=UNKNOWN)
 
 
 def observe_buckets(comm, function: Callable) -> Observed:
@@ -261,6 +266,7 @@ my_buckets = Exercise(
     bucket_properties,
     ready=join,
     stuck=STUCK,
+    raised=RAISED,
     unknown="collect gradients in the hook, send a full bucket there, and let `finish` send, wait and copy back.",
     score=lambda observations, passed: len(observations[0].plan) if passed else None,
 )
