@@ -425,7 +425,7 @@ def test_a_report_has_why_what_to_change_and_where_to_read():
     finding = ScriptFinding("wrong", "batches", "seen", "because", "change this", "sampler", (0, 1), 3)
     text = report.as_text([finding, ScriptFinding("ok", "weights", "equal")])
     assert text.index("wrong  batches: seen") < text.index("why: because") < text.index("change: change this")
-    assert "more: 05_ddp, “Deeper: who sees which sample”" in text and text.endswith("1 wrong, 0 to look at, 1 ok")
+    assert "more: 05_ddp, “Who sees which sample?”" in text and text.endswith("1 wrong, 0 to look at, 1 ok")
     as_json = report.as_json([finding], 2)
     assert as_json["worst"] == "wrong" and as_json["findings"][0]["section"]["notebook"] == "05_ddp"
     assert worst([]) == LEVELS[0]
