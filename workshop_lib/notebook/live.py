@@ -6,6 +6,7 @@ Output of several ranks stands side by side, as HTML that stays in the saved not
 import base64
 import html
 import time
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from workshop_lib.notebook import charts
 from workshop_lib.notebook.widgets import answers_while_busy, close, leave, size
 from workshop_lib.ranks.messages import Displayed, Published
 from workshop_lib.ranks.output import Row
-from workshop_lib.ranks.progress import SHARES_OF_LAST_S, TextView, epoch_line
+from workshop_lib.ranks.progress import SHARES_OF_LAST_S, Progress, TextView, epoch_line
 from workshop_lib.ranks.timeline import timeline
 from workshop_lib.words import duration
 
@@ -32,7 +33,10 @@ OVERSUBSCRIBED = "There are more ranks than cores here, so computing includes wa
 
 
 class NotebookView(TextView):
-    """Shows progress as text, and the ranks' displays side by side, as output that stays in the saved notebook."""
+    """Shows progress as text, and the ranks' displays side by side, as output that stays in the saved notebook.
+
+    At the end of a training it leaves the dashboard's charts.
+    """
 
     def __init__(self, n: int, trains: bool = False):
         super().__init__(n, trains)
@@ -51,6 +55,12 @@ class NotebookView(TextView):
             self.handles[row].update(bundle(row), raw=True)
         else:
             self.handles[row] = display(bundle(row), raw=True, display_id=True)
+
+    def close(self) -> None:
+        super().close()
+        if self.progress.curve:
+            drawn = "".join(_charts(self.progress, f"workshop-{uuid.uuid4().hex}"))
+            display({"text/html": drawn, "text/plain": ", ".join(self.progress.figures())}, raw=True)
 
 
 class Dashboard(NotebookView):
@@ -152,12 +162,8 @@ class LiveView(Dashboard):
         if not (progress.curve and self.news):
             return
         self.news = False
-        self.curves.value = charts.curves(progress.curve, progress.epochs, progress.step["steps_per_epoch"])
-        shown = timeline(progress.trace, last_steps=STEPS_SHOWN)
-        if shown.steps:
-            note = OVERSUBSCRIBED if progress.info["oversubscribed"] else ""
-            recent = timeline(progress.trace, SHARES_OF_LAST_S)
-            self.strips.value = charts.strips(shown, recent, f"workshop-{self.strips.model_id}", note)
+        self.curves.value, strips = _charts(progress, f"workshop-{self.strips.model_id}")
+        self.strips.value = strips or self.strips.value
 
     def _status(self, state: str) -> str:
         step = self.progress.step
@@ -208,6 +214,19 @@ class LiveView(Dashboard):
             close(self.box)
             return
         self.leave(end, self._status(end), self.curves.value, self.strips.value)
+
+
+def _charts(progress: Progress, name: str) -> tuple[str, str]:
+    """The curves of a training, and what its ranks did in the last steps ("" before there are any), as SVGs.
+
+    `name` must be unique in the page.
+    """
+    curves = charts.curves(progress.curve, progress.epochs, progress.step["steps_per_epoch"])
+    shown = timeline(progress.trace, last_steps=STEPS_SHOWN)
+    if not shown.steps:
+        return curves, ""
+    note = OVERSUBSCRIBED if progress.info["oversubscribed"] else ""
+    return curves, charts.strips(shown, timeline(progress.trace, SHARES_OF_LAST_S), name, note)
 
 
 def bundle(row: Row) -> dict[str, str]:

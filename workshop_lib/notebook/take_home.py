@@ -1,10 +1,13 @@
-"""Shows the take-home scripts (notebooks/scripts) in a notebook, as the changes from one script to the next."""
+"""Shows the take-home scripts (notebooks/scripts) in a notebook, as the changes from one script to the next, and starts
+them."""
 
 import difflib
 import html
 import re
 
-from workshop_lib.paths import SCRIPTS
+from workshop_lib.notebook import profile
+from workshop_lib.paths import BUILD, MNIST, SCRIPTS
+from workshop_lib.ranks import scripts
 
 CONTEXT = 2  # unchanged lines around each change
 BACKGROUNDS = {"+": "rgba(0, 158, 115, 0.25)", "-": "rgba(213, 94, 0, 0.25)"}  # green and red on light and on dark
@@ -53,3 +56,13 @@ def marked(script: str, pattern: str) -> MarkedLines:
     """The script with this file name; lines in which the regular expression `pattern` is found are marked as added."""
     lines = (SCRIPTS / script).read_text(encoding="utf-8").splitlines()
     return MarkedLines([f"{'+' if re.search(pattern, line) else ' '} {line}" for line in lines])
+
+
+def train(script: str) -> None:
+    """Train one epoch with a script that `torchrun` starts, on as many processes as the notebook has ranks."""
+    sizes = profile.current()
+    out = BUILD / "scripts" / script.removesuffix(".py")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks]
+    options = ["--data", MNIST, "--images", sizes.sweep_samples or 60_000, "--epochs", 1, "--out", out]
+    scripts.run(*launch, SCRIPTS / script, *options, timeout_s=sizes.timeout_s)

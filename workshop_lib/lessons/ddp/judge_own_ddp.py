@@ -5,39 +5,25 @@ they sent: ranks that would send different messages are caught before one waits 
 the function trains.
 """
 
-import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.judge import Exercise, Property, close
 from workshop_lib.judge.network import Batch, backward, batch, gradient_of, weights_of
 from workshop_lib.lessons.ddp.backward import Message, Recorder
-from workshop_lib.training import rendezvous, world
+from workshop_lib.lessons.ddp.process_group import alone, join
 
 STEPS = 3
 LR = 0.1
 LATE_S = 0.04  # rank 1 starts each backward pass this late, so a hook that waits for its messages shows
 BUCKET_BYTES = 270
 ROUNDING = 1e-12  # tolerance in float64, the same as in the equivalence tests
-
-
-def join() -> None:
-    """Join the process group, and create a group of this rank alone. All ranks call it, and it blocks."""
-    rendezvous.join_process_group(world.detect(), torch.device("cpu"))
-    alone()
-
-
-@functools.cache
-def alone() -> dist.ProcessGroup:
-    """The process group of this rank alone. The first call creates it, and all ranks must make that call."""
-    return [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
 
 
 class _Network(nn.Module):

@@ -84,6 +84,7 @@ class Machine:
     compute: Mapping[str, ComputeTime] = field(default_factory=dict)  # measured times, by model
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # peak by precision
     utilization: Mapping[str, float] = field(default_factory=dict)  # achieved share of the peak, by kind of model
+    network: str = ""  # what NCCL calls the network between nodes, if it isn't TCP or InfiniBand
 
     def compute_of(self, model: Model) -> ComputeTime:
         """The measured time if there is one, or else operations / (peak · utilization) where that is realistic.

@@ -94,6 +94,7 @@ class RecordFigure(Figure):
     """A figure that a notebook shows as the value of a cell, without pyplot's global state."""
 
     in_words = ""  # what the figure shows, if its labels don't say so
+    numbers: Mapping[str, Any] = {}  # what it shows, by MIME type, for programs that read the saved notebook
 
     def __repr__(self) -> str:
         return self.in_words or super().__repr__()
@@ -107,8 +108,8 @@ class RecordFigure(Figure):
         self.savefig(image, format="png", dpi=100, metadata={"Description": self.description()})
         return image.getvalue()
 
-    def _repr_mimebundle_(self, **kwargs) -> tuple[dict[str, str], dict[str, str]]:
-        return {"image/png": base64.b64encode(self.png()).decode()}, FOLLOWS_THEME
+    def _repr_mimebundle_(self, **kwargs) -> tuple[dict[str, Any], dict[str, str]]:
+        return {"image/png": base64.b64encode(self.png()).decode(), **self.numbers}, FOLLOWS_THEME
 
     def description(self) -> str:
         """The figure in words, for people who cannot see it: titles, caption, and axes or else all texts in them."""
