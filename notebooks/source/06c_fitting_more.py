@@ -158,9 +158,9 @@ in_bf16 = by_hand.with_fsdp(by_hand.perceptron(), mp_policy=policy)
 by_hand.train_fsdp(in_bf16)
 
 # %% [markdown]
-# Two allgathers of bf16 weights take $n$ bytes together instead of $2n$, where $n$ is the size of the weights in fp32.
-# Gradients are still added up in fp32, because every sum in bf16 would be rounded. In [fsdp2.py](scripts/fsdp2.py), the policy
-# stands in a comment.
+# The weights differ more than before, because everything was computed in bf16. Two allgathers of bf16 weights take $n$ bytes
+# together instead of $2n$, where $n$ is the size of the weights in fp32. Gradients are still added up in fp32, because every sum
+# in bf16 would be rounded. In [fsdp2.py](scripts/fsdp2.py), the policy stands in a comment.
 #
 # **And 8 bits?** On an H100 or newer, matrix products in *FP8* run at up to twice the rate of bf16. Libraries such as torchao
 # scale tensors into FP8's small range right before each product. The weights and the optimizer stay as they are, so this saves
