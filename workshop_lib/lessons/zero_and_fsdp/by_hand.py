@@ -20,7 +20,7 @@ from workshop_lib.data import mnist
 from workshop_lib.judge import own_or_library
 from workshop_lib.judge.solutions import Solution
 from workshop_lib.lessons.mpi_basics.counting import CountingComm
-from workshop_lib.lessons.zero_and_fsdp.cost import Cost
+from workshop_lib.lessons.zero_and_fsdp.cost import TrainingCost
 from workshop_lib.lessons.zero_and_fsdp.flat_arrays import (
     GatheredByLayer,
     ReducedInBackward,
@@ -108,7 +108,7 @@ def adam(parameters: Iterable) -> torch.optim.Optimizer:
     return torch.optim.Adam(list(parameters), lr=1e-3)
 
 
-def train(make: Callable, micro_batches: int = 1, steps: int = STEPS) -> Cost:
+def train(make: Callable, micro_batches: int = 1, steps: int = STEPS) -> TrainingCost:
     """Train the perceptron with what `make(model, comm, make_optimizer)` returns."""
     counting = CountingComm(MPI.COMM_WORLD)
     model = perceptron()
@@ -127,7 +127,7 @@ def train(make: Callable, micro_batches: int = 1, steps: int = STEPS) -> Cost:
         for layer in zero.layers:
             zero.gather(layer)
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])
-    return Cost(len(weights), held, _distance(weights, steps), sent_bytes)
+    return TrainingCost(len(weights), held, _distance(weights, steps), sent_bytes)
 
 
 def with_fsdp(model: nn.Sequential, **options) -> nn.Sequential:
@@ -139,7 +139,7 @@ def with_fsdp(model: nn.Sequential, **options) -> nn.Sequential:
     return model
 
 
-def train_fsdp(model: nn.Module, steps: int = STEPS) -> Cost:
+def train_fsdp(model: nn.Module, steps: int = STEPS) -> TrainingCost:
     """Train a perceptron to which `fully_shard` has been applied."""
     comm = MPI.COMM_WORLD
     optimizer = adam(model.parameters())
@@ -154,7 +154,7 @@ def train_fsdp(model: nn.Module, steps: int = STEPS) -> Cost:
         optimizer.step()
     weights = torch.cat([cast(DTensor, p).full_tensor().detach().flatten() for p in model.parameters()])
     distance = _distance(weights, steps)
-    return Cost(len(weights), held, distance, None, dict(traffic.calls), dict(traffic.handed_bytes))
+    return TrainingCost(len(weights), held, distance, None, dict(traffic.calls), dict(traffic.handed_bytes))
 
 
 def _distance(weights: torch.Tensor, steps: int) -> float:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Cost:
+class TrainingCost:
     """What training cost one rank, per step, and how far its weights are from those of one process."""
 
     parameters: int

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.zero_and_fsdp.cost import Cost
+from workshop_lib.lessons.zero_and_fsdp.cost import TrainingCost
 from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, RECIPES, MemoryPlan, StageMemory, state_bytes
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import RecordFigure
@@ -99,7 +99,7 @@ def stages(ranks: int) -> RecordFigure:
     return zero(held, parameters)
 
 
-def measured(one_process: Mapping[str, float], costs: Sequence[Mapping[str, Cost]]) -> RecordFigure:
+def measured(one_process: Mapping[str, float], costs: Sequence[Mapping[str, TrainingCost]]) -> RecordFigure:
     """Draw what one process holds, and what each rank holds. costs[rank][title]: what `by_hand.train` returned."""
     held: dict[str, list] = {"one process": [one_process]}
     for title in costs[0]:
