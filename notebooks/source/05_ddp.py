@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="core path"
 # # DDP: gradients averaged during backward
 #
 # In notebook 02 each step ran backward, and *then* averaged the gradients. But the gradient of the last layer is ready long

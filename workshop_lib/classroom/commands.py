@@ -145,7 +145,8 @@ def rehearse(route: str, plan: bool) -> int:
         if done.error:
             print(done.error)
             return 1
-    print(f"{begins // 60:>3}:{begins % 60:02} {chosen.minutes:>5} min {run_s / 60:>5.1f} min")
+    print(f"{begins // 60:>3}:{begins % 60:02} {begins:>5} min {run_s / 60:>5.1f} min")
+    print(f"{chosen.slack_minutes} of {chosen.minutes} minutes are slack: for what takes longer in the room.")
     if late:
         print(f"Too little time for: {', '.join(late)}.")
         return 1

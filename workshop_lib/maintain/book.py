@@ -132,7 +132,8 @@ def write_pages(names: list[str], pages: Path) -> bool:
     linked_to = ("assets", "submissions", "tests", "workshop_lib", ".binder", ".devcontainer", ".github")
     for name in (*linked_to, "notebooks/scripts"):
         shutil.copytree(paths.ROOT / name, pages / name, ignore=shutil.ignore_patterns("*.gz", "__pycache__"))
-    for name in ("README.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "pyproject.toml"):
+    of_root = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "AGENTS.md", "CITATION.cff", "LICENSE")
+    for name in (*of_root, "Makefile", "pyproject.toml"):
         shutil.copy(paths.ROOT / name, pages)
     for name in ("book", "notebooks/source", "notebooks/solutions"):  # these are linked to, but have no page
         (pages / name).mkdir()
