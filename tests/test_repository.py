@@ -67,6 +67,13 @@ def test_the_citation_agrees_with_the_package():
     assert required <= set(cited) and cited["cff-version"] == "1.2.0"
 
 
+def test_agents_are_told_of_files_that_exist_and_never_to_fill_in_an_exercise():
+    text = (ROOT / "AGENTS.md").read_text()
+    assert "Never fill in an exercise" in text
+    for path in re.findall(r"`((?:workshop_lib|tests|notebooks|assets)/?[\w./]*)`", text):
+        assert (ROOT / path.replace("NAME", "mpi_basics")).exists(), f"AGENTS.md names {path}, which isn't there"
+
+
 def test_the_changelog_has_the_version_of_the_package():
     text = (ROOT / "CHANGELOG.md").read_text()
     assert "\n## [Unreleased]\n" in text and workshop_lib.__version__ in text
