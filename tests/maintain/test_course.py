@@ -48,6 +48,7 @@ def test_all_notebooks_are_on_the_map_that_is_kept():
     drawn = (paths.ROOT / generate.MAP).read_text(encoding="utf-8")
     numbers = re.findall(r'class="number"[^>]*>(\w+)<', drawn)
     assert sorted(numbers) == [source.stem.partition("_")[0] for source in generate.sources()]
+    assert course.picture(generate.stops()) == drawn
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import argparse
 import base64
 import io
 import os
+import posixpath
 import re
 import sys
 from pathlib import Path
@@ -55,7 +56,7 @@ def compact(data: dict) -> dict:
 
 def links_from_gallery(text: str) -> str:
     """The text of a learner's notebook, with links that lead to the same files from the gallery's folder."""
-    return LINK.sub(lambda link: f"](../../notebooks/{link[1]})", text)
+    return LINK.sub(lambda link: f"]({posixpath.normpath(f'../../notebooks/{link[1]}')})", text)
 
 
 def page(name: str, ran: NotebookNode) -> NotebookNode:

@@ -46,6 +46,7 @@ from workshop_lib.maintain import course
 
 NOTEBOOKS = paths.ROOT / "notebooks"
 MAP = "assets/map.svg"
+TIME = course.TIME
 SOLUTION_OF = re.compile(r"# (\{solution of ([\w.]+)\})")
 HEADING = re.compile(r"(#+) (.+)")
 NOT_READ = re.compile(r"<details>.*?</details>|```.*?```|\]\(.*?\)|\$\$.*?\$\$", re.DOTALL)
@@ -208,7 +209,7 @@ def notebook_json(text: str, time: str = "") -> str:
 def finished(notebook: nbformat.NotebookNode, time: str = "") -> str:
     """The file of a notebook whose cells come from a source, with metadata, ids, and shell scripts as they are run."""
     if time:
-        notebook.cells[0].source = course.TIME.sub(time, notebook.cells[0].source)
+        notebook.cells[0].source = TIME.sub(time, notebook.cells[0].source)
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat = 4
     notebook.nbformat_minor = 5
@@ -284,6 +285,12 @@ def pristine(name: str) -> tuple[nbformat.NotebookNode, nbformat.NotebookNode]:
     """The learner's notebook and the one with solutions as the source gives them, whatever became of their files."""
     asked, solved = _pristine(NOTEBOOKS / "source" / f"{name}.py")
     return nbformat.reads(asked, as_version=4), nbformat.reads(solved, as_version=4)
+
+
+def stops() -> list[course.Stop]:
+    """All notebooks on the map, as the sources give them: `course.table(stops(), folder="notebooks/")` is the table."""
+    tracks = exercises.tracks()
+    return [course.stop(name, pristine(name)[0].cells[0].source, track) for name, track in tracks.items()]
 
 
 def write_pristine(folder: Path) -> None:
