@@ -300,7 +300,7 @@ figures.splits()
 #
 # ## What comes next
 #
-# ![A map of the notebooks: the core path from 00 to 08, and the tracks that leave it](../assets/map.svg)
+# ![A map of the notebooks: the core path from 00 to 08, and the tracks that leave it](map.svg)
 #
 # The core path takes a day. If you only have half a day, do 00, 02, 05, 08. A track begins where it leaves the core path, so you
 # can start it once you've come that far. Every notebook starts its own ranks, and none needs another one's *Deeper* sections. Run

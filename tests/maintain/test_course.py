@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from workshop_lib import exercises, paths
+from workshop_lib import exercises
 from workshop_lib.judge.sources import SourceError
 from workshop_lib.maintain import course, generate
 
@@ -45,7 +45,7 @@ def test_the_picture_has_a_circle_for_each_notebook_on_its_own_place():
 
 
 def test_all_notebooks_are_on_the_map_that_is_kept():
-    drawn = (paths.ROOT / generate.MAP).read_text(encoding="utf-8")
+    drawn = (generate.NOTEBOOKS / generate.MAP).read_text(encoding="utf-8")
     numbers = re.findall(r'class="number"[^>]*>(\w+)<', drawn)
     assert sorted(numbers) == [source.stem.partition("_")[0] for source in generate.sources()]
     assert course.picture(generate.stops()) == drawn
@@ -66,7 +66,7 @@ def checkout(tmp_path):
 def test_a_new_notebook_is_on_the_map_without_a_change_to_the_code(checkout):
     written = generate.write(checkout)
     readme = checkout.parent / "README.md"
-    assert {checkout.parent / generate.MAP, readme} <= set(written)
+    assert {checkout / generate.MAP, readme} <= set(written)
     assert "[06c Title](notebooks/06c_new.ipynb) (0)" in readme.read_text()
     assert readme.read_text().startswith("# R\n") and readme.read_text().endswith("<!-- end of the map -->\nrest\n")
     assert generate.drifted(checkout) == []

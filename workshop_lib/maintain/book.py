@@ -137,6 +137,7 @@ def write_pages(names: list[str], pages: Path) -> bool:
         shutil.copy(paths.ROOT / name, pages)
     for name in ("book", "notebooks/source", "notebooks/solutions"):  # these are linked to, but have no page
         (pages / name).mkdir()
+    shutil.copy(generate.NOTEBOOKS / generate.MAP, pages / "notebooks")
     for folder in (pages / "notebooks" / "scripts", *(pages / "submissions").iterdir()):
         if folder.is_dir():
             add_files(folder)

@@ -2,7 +2,7 @@
 
 Each notebook's source names its track on its first line, `# %% [markdown] track="measuring"`, and states its title and
 its minutes in that cell. The picture and the table follow from these, so a new notebook is on the map by itself.
-`generate` writes the picture to assets/map.svg and the table into the README. Notebook 00 and the book show both.
+`generate` writes the picture to notebooks/map.svg and the table into the README. Notebook 00 and the book show both.
 """
 
 import html

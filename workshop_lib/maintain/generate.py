@@ -45,7 +45,7 @@ from workshop_lib.judge.sources import SourceError, split
 from workshop_lib.maintain import course
 
 NOTEBOOKS = paths.ROOT / "notebooks"
-MAP = "assets/map.svg"
+MAP = "map.svg"  # in the folder of the notebooks, because JupyterLab only shows what is in there
 TIME = course.TIME
 SOLUTION_OF = re.compile(r"# (\{solution of ([\w.]+)\})")
 HEADING = re.compile(r"(#+) (.+)")
@@ -249,7 +249,7 @@ def map_of(files: dict[Path, str], folder: Path) -> dict[Path, str]:
             first_line = '# %% [markdown] track="…"'
             raise SourceError(f"{each.name}.py: begin it with `{first_line}`, naming one of the tracks: {known}.")
     page = readme.read_text(encoding="utf-8")
-    return {folder.parent / MAP: course.picture(stops), readme: course.with_table(page, stops)}
+    return {folder / MAP: course.picture(stops), readme: course.with_table(page, stops)}
 
 
 def stops_of(files: dict[Path, str], folder: Path) -> Iterator[course.Stop]:
@@ -272,7 +272,9 @@ def of_source(source: Path, note: str = "") -> tuple[str, str]:
     time = in_words(efforts(jupytext.reads(learner, fmt="py:percent").cells, run_s.get(source.stem)))
     if note:
         solution = re.sub(r"^# # .*$", rf"\g<0>\n#\n# {note}", solution, count=1, flags=re.MULTILINE)
-    one_folder_down = solution.replace("](../", "](../../").replace("](scripts", "](../scripts")
+    one_folder_down = solution.replace("](../", "](../../")
+    for linked in ("scripts", MAP):
+        one_folder_down = one_folder_down.replace(f"]({linked}", f"](../{linked}")
     return notebook_json(learner, time), notebook_json(one_folder_down, time)
 
 
