@@ -110,7 +110,7 @@ gallery: setup ## execute the core path's solutions and keep their outputs in as
 	@$(BIN)/python -m workshop_lib.maintain.gallery $(NAME)
 
 # Sphinx and its parts are for this alone, so they come with the first book and not with `make setup`.
-book: setup ## write the workshop as a site that needs no server, with all outputs: build/book/html (minutes the first time)
+book: setup ## write the workshop as a site that needs no server, with all outputs: build/book/html (40 minutes the first time)
 	@$(BIN)/python -c "import axe_playwright_python, furo, myst_nb" 2>/dev/null || \
 		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[book]"
 	@$(BIN)/python -m workshop_lib.maintain.book

@@ -81,6 +81,8 @@ def main():
     model = cnn().to(device)
     mesh = init_device_mesh(device.type, (size,))
     # Each layer is gathered as a unit. One seed gave all ranks the same weights, of which each keeps its share.
+    # To compute in bfloat16, pass each call mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16,
+    # reduce_dtype=torch.float32), from torch.distributed.fsdp. The shards stay in float32, and so does the optimizer.
     for layer in (model[0], model[3], model[7], model):
         fully_shard(layer, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)

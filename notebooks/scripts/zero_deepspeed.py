@@ -67,7 +67,7 @@ def main():
     config = {
         "train_micro_batch_size_per_gpu": BATCH,
         "gradient_accumulation_steps": 1,
-        "gradient_clipping": 0.0,  # none; without this line, DeepSpeed clips at a norm of 1
+        "gradient_clipping": 0.0,  # none; without this line, DeepSpeed clips at a norm of 1, from version 0.19.3 on
         "zero_optimization": {"stage": 2},
         "zero_allow_untested_optimizer": True,
     }

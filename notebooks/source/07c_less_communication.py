@@ -385,7 +385,7 @@ pd.DataFrame(rows).style.format({"samples/s": "{:,.0f}", "test accuracy": "{:.2%
 # Whether that's faster depends on the processor, which needs instructions for bf16. It doesn't save memory for the weights.
 # With Adam, a parameter still takes 4 bytes for the weight, 4 for its gradient and 8 for Adam's state. The bf16 copy takes 2
 # more, from the forward pass until the backward pass has used it. The famous 16 bytes of mixed precision come from a different
-# recipe that also adds up to 16; [06](06_zero_and_fsdp.ipynb) has the table, and says in which order to average,
+# recipe that also adds up to 16; [06c](06c_fitting_more.ipynb) has the table, and says in which order to average,
 # unscale and compute LARS's norms in 16 bits. What
 # autocast does save is activations. And its gradients are fp32, so to send fewer bytes you still need a hook.
 #

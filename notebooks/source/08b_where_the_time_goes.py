@@ -413,7 +413,7 @@ machines.roofline(*team.pull("roof")[0])
 # %%
 record = team.train(TrainOptions(backend="ddp", epochs=1, train_samples=3000))
 used = record.get("compute")
-print(f"utilization {used['utilization']:.1%}" if used else "Unknown, because there are more threads than cores.")
+print(f"utilization {used['utilization']:.1%}" if used else "Unknown: the run was stopped, or there are more threads than cores.")
 
 # %% [markdown]
 # Only what the model needs counts, so nobody can improve this number with operations that help nothing. Meta reports 38 to 43 %

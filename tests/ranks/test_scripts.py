@@ -96,7 +96,7 @@ def test_the_scaling_table_says_what_failed():
 
 
 def test_in_a_script_to_take_home_the_lines_that_know_other_ranks_are_marked():
-    shown = take_home.marked("horovod_tf.py", r"hvd|\brank\b|\bsize\b").data.splitlines()
+    shown = take_home.marked("horovod_tf.py", r"hvd|\brank\b|\bsize\b").lines
     assert {"+     hvd.init()", "+         if rank == 0:", "  import numpy as np"} <= set(shown)
     assert not any(line.startswith("  ") and "hvd." in line for line in shown)
 

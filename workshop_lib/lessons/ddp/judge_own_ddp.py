@@ -5,39 +5,25 @@ they sent: ranks that would send different messages are caught before one waits 
 the function trains.
 """
 
-import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.judge import Exercise, Property, close
 from workshop_lib.judge.network import Batch, backward, batch, gradient_of, weights_of
 from workshop_lib.lessons.ddp.backward import Message, Recorder
-from workshop_lib.training import rendezvous, world
+from workshop_lib.lessons.ddp.process_group import alone, join
 
 STEPS = 3
 LR = 0.1
 LATE_S = 0.04  # rank 1 starts each backward pass this late, so a hook that waits for its messages shows
 BUCKET_BYTES = 270
 ROUNDING = 1e-12  # tolerance in float64, the same as in the equivalence tests
-
-
-def join() -> None:
-    """Join the process group, and create a group of this rank alone. All ranks call it, and it blocks."""
-    rendezvous.join_process_group(world.detect(), torch.device("cpu"))
-    alone()
-
-
-@functools.cache
-def alone() -> dist.ProcessGroup:
-    """The process group of this rank alone. The first call creates it, and all ranks must make that call."""
-    return [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
 
 
 class _Network(nn.Module):
@@ -241,12 +227,17 @@ def my_ddp_properties(observations: list[Observed]) -> Iterator[Property]:
     yield from _end(observations)
 
 
+UNUSED_HINT = (
+    "a parameter that the network doesn't use has no gradient: its `p.grad` is None, and nothing has to be done about "
+    "it. Divide in the hook, which runs only for gradients that exist."
+)
+RAISED = {"NoneType": UNUSED_HINT}
 UNKNOWN = "the hook divides the gradient and starts its allreduce; `finish` waits for every handle, and nothing else."
 STUCK = (
     "a rank waits for a message that another one never sends: is a collective inside an `if`, or `finish` not called?"
 )
 
-my_ddp = Exercise("my_ddp", observe_my_ddp, my_ddp_properties, ready=join, stuck=STUCK, unknown=UNKNOWN)
+my_ddp = Exercise("my_ddp", observe_my_ddp, my_ddp_properties, ready=join, stuck=STUCK, raised=RAISED, unknown=UNKNOWN)
 
 
 def observe_buckets(comm, function: Callable) -> Observed:
@@ -272,6 +263,7 @@ my_buckets = Exercise(
     bucket_properties,
     ready=join,
     stuck=STUCK,
+    raised=RAISED,
     unknown="collect gradients in the hook, send a full bucket there, and let `finish` send, wait and copy back.",
     score=lambda observations, passed: len(observations[0].plan) if passed else None,
 )

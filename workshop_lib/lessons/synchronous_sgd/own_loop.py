@@ -32,9 +32,10 @@ def show_threes(**gradients: np.ndarray) -> None:
     from matplotlib import pyplot  # ranks that only train don't need it
 
     figure, places = pyplot.subplots(1, len(gradients), figsize=(5, 2.1), layout="constrained")
+    figure.set_facecolor("none")  # the page's own background, light or dark
     for place, (name, gradient) in zip(places, gradients.items(), strict=True):
         place.imshow(gradient[:, 3].reshape(28, 28), cmap="RdBu", vmin=-0.1, vmax=0.1)
-        place.set_title(name.replace("_", " "), fontsize=17)
+        place.set_title(name.replace("_", " "), fontsize=17, color="gray")
         place.axis("off")
 
 

@@ -94,7 +94,7 @@ GUILTY = {
 }
 INNOCENT = {
     "the ranks start with different weights": "DDP sends rank 0's weights when it wraps the network.",
-    "the ranks train on the same images": "the report says that they trained on different samples in all steps.",
+    "the ranks train on the same images": "the report says that they trained on different samples.",
     "the accuracy is rank 0's": "`all_reduce` adds up the right answers of all ranks before anyone divides.",
     "the ranks test with different statistics": "the script averages them before it tests, and the report agrees.",
     "the learning rate differs between ranks": "all ranks compute it from the same numbers.",
