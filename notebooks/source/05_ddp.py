@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="core path"
 # # DDP: averaging while the backward pass runs
 #
 # In notebook 02 each step ran the backward pass, and *then* averaged the gradients. But the gradient of the last layer is ready

@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="large models"
 # # Model parallelism: one layer on several ranks
 #
 # FSDP shares out the memory of a model, but each rank still computes every layer as a whole. So what do you do when a single

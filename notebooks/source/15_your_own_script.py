@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="your own script"
 # # Your own script
 #
 # You have a training script that works, and tomorrow you get a node with eight GPUs. You add the lines for DDP, the script
