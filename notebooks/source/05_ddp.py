@@ -288,7 +288,7 @@ check.my_ddp(my_ddp)
 # you've written `my_ddp`, `written` puts the solution in its place.)
 
 # %%
-guess = predict("How much time does DDP save, compared with averaging after the backward pass?", low=-50, high=75, unit="%")
+guess = predict("How much time does DDP save, compared with averaging at the end?", low=-50, high=75, unit="%")
 guess
 
 # %%
