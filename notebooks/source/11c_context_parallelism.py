@@ -1,28 +1,24 @@
 # %% [markdown]
 # # Context parallelism: one sequence on several ranks
 #
-# You'd like to train on whole books, with 131,072 tokens in one sequence. Flash attention never stores the scores, so memory no
-# longer grows with the square of the length. And yet a GPU runs out of memory, and so do eight GPUs with tensor parallelism. What
-# fills them? And how do you split *one* sequence?
+# You'd like to train on whole books, with 131,072 tokens in one sequence. Flash attention never stores the scores, so memory
+# no longer grows with the square of the length. Yet one GPU runs out of memory, and so do eight GPUs with tensor parallelism.
+# What fills them? And how do you split *one* sequence?
 #
-# **You will** write ring attention on real ranks and prove that it equals full attention, forward and backward. You'll count its
-# bytes, find out why a causal mask leaves ranks idle, and repair that. Then you'll know when to pass keys around, gather them, or
-# trade tokens for heads.
+# **You will** write ring attention on real ranks, prove that it equals full attention, forward and backward, and count its
+# bytes. You'll see why a causal mask leaves ranks idle, and fix that.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [11](11_model_parallelism.ipynb) first.
 
 # %%
-import inspect
-
 import pandas as pd
 import torch
 
 from workshop_lib import predict, ranks
-from workshop_lib.lessons.context_parallelism import figures, other_ways, ring
+from workshop_lib.lessons.context_parallelism import figures
 from workshop_lib.lessons.context_parallelism import judge as check
 from workshop_lib.lessons.context_parallelism.blocks import contiguous
-from workshop_lib.lessons.context_parallelism.judge import written
 
 team = ranks.start(4)
 team
@@ -33,42 +29,42 @@ team
 # Take Llama 3 8B and one sequence of 131,072 tokens, in bfloat16:
 
 # %%
-tokens, layers, width, kv_width, mlp_width, vocabulary = 131_072, 32, 4096, 1024, 14_336, 128_256
+tokens, layers, vocabulary = 131_072, 32, 128_256
 heads, kv_heads = 32, 8
+width, kv_width, mlp_width = 4096, 1024, 14_336
 # Inputs and outputs of two norms, queries, attention's output; keys and values; four tensors inside the MLP.
 kept_per_token = 6 * width + 2 * kv_width + 4 * mlp_width
 gigabytes = {
     "the scores of one layer, if they were stored": 2 * heads * tokens**2 / 1e9,
-    "what all layers keep for backward": 2 * layers * tokens * kept_per_token / 1e9,
+    "what all layers keep for the backward pass": 2 * layers * tokens * kept_per_token / 1e9,
     "the same on each of 8 GPUs, if they share it": 2 * layers * tokens * kept_per_token / 8 / 1e9,
     "the logits, in float32": 4 * tokens * vocabulary / 1e9,
 }
 pd.Series(gigabytes, name="GB").to_frame().style.format("{:,.0f}")
 
 # %% [markdown]
-# A GPU has 80 GB, and weights, gradients and Adam's state need their share of it. So the *activations* don't fit, although nobody
-# stores any scores: they grow with the number of tokens, in every layer. (Recomputing layers in the backward pass postpones that,
-# at a price.)
+# A GPU has 80 GB, and the weights, gradients and Adam's state need some of it. The *activations* don't fit, although nobody
+# stores any scores, because every layer keeps some numbers for each token.
 #
-# Can tensor parallelism spread them over more GPUs? It cuts attention by heads. Llama 3 8B has 32 heads of queries, but only 8 heads
-# of keys and values, which the queries share. With more than 8 ranks, some would compute the same keys and values again. They'd
-# also leave the node and its fast links.
+# Could tensor parallelism spread the activations over more GPUs? It cuts attention by heads. Llama 3 8B has 32 heads of
+# queries, which share only 8 heads of keys and values. With more than 8 ranks, several would have to compute the same keys and
+# values.
 #
 # ## What to shard
 #
-# Norms, linear layers and the loss treat each token alone. So give each rank a part of the *tokens*, in all layers. That's *context
-# parallelism*. Only attention has to communicate, because a query needs the keys and values of all tokens.
+# Norms, linear layers and the loss treat each token alone. So give each rank a part of the *tokens*, in all layers. That's
+# *context parallelism*. Only attention has to communicate, because a query needs the keys and values of other tokens.
 #
-# | | norms | linear layers | attention | weights |
-# |---|---|---|---|---|
-# | tensor parallelism (11) | all tokens | all tokens, some outputs | all tokens, some heads | a part |
-# | with sequence parallelism (11) | some tokens | all tokens, some outputs | all tokens, some heads | a part |
-# | context parallelism | some tokens | some tokens | some queries, **all keys and values** | all, or FSDP's shards |
+# | | norms | linear layers | attention |
+# |---|---|---|---|
+# | tensor parallelism | all tokens | all tokens, some outputs | all tokens, some heads |
+# | with [11](11_model_parallelism.ipynb)'s sequence parallelism | some tokens | all tokens, some outputs | all tokens, some heads |
+# | context parallelism | some tokens | some tokens | some queries, **all keys** |
 #
 # ## Attention to one part of the keys at a time
 #
-# Must a rank hold all keys and values at once? Softmax divides by a sum over *all* keys. But you can keep that sum and the weighted
-# sum of the values, and divide at the very end. Only `exp` needs care. It would overflow, so you subtract the largest score first:
+# Softmax divides by a sum over *all* keys. But you can keep that sum and the weighted sum of the values, and divide at the
+# very end. Only `exp` needs care. It could overflow, so you subtract the largest score first:
 
 
 # %%
@@ -79,21 +75,19 @@ def part_of_attention(query, key, value):
     return top, weights.sum(dim=1, keepdim=True), weights @ value
 
 
-torch.manual_seed(1)
+torch.manual_seed(4)
 query, key, value = torch.randn(3, 6, 8)  # 6 tokens of one head, with 8 numbers each
-top, total, out = part_of_attention(query, key, value)
 first = part_of_attention(query, key[:4], value[:4])
 second = part_of_attention(query, key[4:], value[4:])
-pd.DataFrame({"top of the first part": first[0][:, 0], "of the second": second[0][:, 0], "of all keys": top[:, 0]}).T.round(2)
+pd.DataFrame({"first top": first[0][:, 0], "second top": second[0][:, 0]}).T.round(2)
 
 # %% [markdown]
-# The two parts have subtracted different numbers, so you can't simply add them up.
+# For each query, the two parts have subtracted different numbers, so you can't simply add them up.
 #
 # ## Exercise 1 (warm-up): merge two parts
 #
-# With `merge` you get the partial result of two sets of keys from the partial results of each. A partial result is a tuple `(top, total,
-# out)`. `top` and `total` have one number per query, and `out` has a row per query. If one part has no keys at all, its `top` is
-# minus infinity and the rest is 0.
+# `merge` joins the partial results of two sets of keys. A partial result is a tuple `(top, total, out)`, as above. If a part
+# has no keys at all, its `top` is minus infinity, and the rest is 0.
 #
 # <details><summary>Hint 1: the new top</summary>
 #
@@ -132,35 +126,38 @@ def merge(a, b):
 check.merge(merge)
 
 # %%
-merge = written(merge)
-_, total_of_both, out_of_both = merge(first, second)
-print(f"largest difference to attention to all keys: {(out_of_both / total_of_both - out / total).abs().max():.0e}")
+merge = check.written(merge)
+top, total, out = merge(first, second)
+whole = torch.nn.functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
+print(f"largest difference to attention over all keys: {(out / total - whole).abs().max():.0e}")
 
 # %% [markdown]
-# This is called the *online softmax*. Flash attention uses it to load one block of keys after another into a GPU's fast memory.
-# You'll use it to look at one rank's keys after another's.
+# This is called the *online softmax*. Flash attention uses it to read one block of keys after another into a GPU's fast
+# memory. You'll use it to look at one rank's keys after another's.
 #
 # ## Pass the keys around
 #
-# Put the ranks in a ring. Each rank first computes with its own block of keys and values. Then it passes this block to the right
-# and goes on with the block that arrives from the left. When the blocks have been all the way around, each query has seen every key.
+# Put the ranks in a ring. Each rank first computes with its own block of keys and values. Then it passes this block to the
+# right and continues with the block that arrives from the left. Once the blocks have been all the way around, each query has
+# seen every key.
 
 # %%
-figures.ring_steps(team.n)
+figures.ring_steps(ranks=4)
 
 # %% [markdown]
 # ## Exercise 2 (hard): ring attention
 #
-# With `ring_attention`, a sequence of any length fits if you have enough ranks. Each rank calls it with the queries, keys and values of its own tokens,
-# `[sequences, heads, tokens, numbers]`.
+# With `ring_attention`, a sequence of any length fits if you have enough ranks. Each rank calls it with the queries, keys and
+# values of its own tokens, `[sequences, heads, tokens, numbers]`.
 #
-# - `attend(query, key, value, source)` returns the partial result of your queries over the keys and values of rank `source`. It
-#   applies the causal mask, which is why it needs to know whose they are.
 # - `merge` is your function.
-# - `comm.Isend(array, rank)` and `comm.Irecv(array, rank)` begin to send and to receive and return at once. You wait for
-#   what they return with its `Wait()`. Start both *before* you compute, and the next block can travel meanwhile.
+# - `attend(query, key, value, source)` returns the partial result of your queries over the keys and values of rank `source`.
+#   `attend` has to know that rank because it applies the causal mask.
+# - `comm.Isend(array, rank)` and `comm.Irecv(array, rank)` start a message and return at once. Each returns a request, and its
+#   `Wait()` returns when the message is done. Start both *before* you compute, so that the next block travels meanwhile.
 #
-# Return the attention of your queries, and the logarithm of each query's sum of exponentials, which backward needs.
+# Return the attention of your queries and their *logsumexp*, the logarithm of each query's sum of exponentials. The backward
+# pass needs it.
 #
 # <details><summary>Hint 1: whose block?</summary>
 #
@@ -169,15 +166,15 @@ figures.ring_steps(team.n)
 #
 # </details><details><summary>Hint 2: one message</summary>
 #
-# `block = torch.stack([key, value])` is one tensor with both. `arriving = torch.empty_like(block)` has room for the next
-# one: a message must not arrive in the tensor that you're sending. `block.numpy()` is an array that shares its memory.
+# `block = torch.stack([key, value])` is one tensor with both. `arriving = torch.empty_like(block)` has room for the next one:
+# a message must not arrive in the tensor that you're sending. `block.numpy()` is an array that shares its memory.
 #
 # </details><details><summary>Hint 3: a step</summary>
 #
 # Unless this is the last step, start sending `block` to the right and receiving `arriving` from the left. Compute
-# `attend(query, block[0], block[1], source)` and merge it with what you have. Then wait for both, and go on with
-# `block = arriving`. If that's too much at once, begin with a single `comm.Sendrecv(block.numpy(), right,
-# recvbuf=arriving.numpy(), source=left)` after you've computed.
+# `attend(query, block[0], block[1], source)` and merge it with what you have. Then wait for both, and go on with `block =
+# arriving`. If that's too much at once, begin with a single `comm.Sendrecv(block.numpy(), right, recvbuf=arriving.numpy(),
+# source=left)` after you've computed.
 #
 # </details><details><summary>Hint 4: the end</summary>
 #
@@ -226,12 +223,12 @@ check.ring_attention(ring_attention)
 # %% [markdown]
 # ## Is it the same, and what does it send?
 #
-# Autograd knows nothing about your messages. The library adds the backward pass, a second ring in which the blocks travel *with their
-# gradients*. (A *Deeper* section below shows it.) Now compare the result with PyTorch's own attention over the whole sequence, in
-# float32, on rings of 1, 2 and 4 ranks.
+# Autograd knows nothing about your messages. The library adds a backward pass, a ring in which the blocks travel *with their
+# gradients*. Compare the results with PyTorch's own attention over the whole sequence, in float32, on rings of 1, 2 and 4
+# ranks.
 
 # %%
-team.push(merge=merge, ring_attention=written(ring_attention))
+team.push(merge=merge, ring_attention=check.written(ring_attention))
 
 
 # %%
@@ -254,39 +251,35 @@ def in_a_ring(query, key, value, attend, comm):
 proof = {size: with_full_attention(in_a_ring, contiguous, comm.Split(comm.rank // size)) for size in (1, 2, 4)}
 
 # %%
-proof = team.pull("proof")[-1]
-table = pd.DataFrame(proof.values(), index=[f"{size} ranks" for size in proof])
+table = pd.DataFrame(team.pull("proof")[0].values(), index=["1 rank", "2 ranks", "4 ranks"])
 differences, blocks = ["out", "grad_query", "grad_key", "grad_value"], ["forward_blocks", "backward_blocks"]
 table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 
 # %% [markdown]
-# The differences, as shares of the largest number, are rounding. A *block* here is the keys and values of $t/p$ tokens, where $t$ is
-# the number of tokens and $p$ that of the ranks. Each rank sends $p - 1$ blocks forward. Backward sends twice as many, because of the
-# gradients. If all key heads together are $w_{kv}$ wide, a rank sends $2 \frac{p-1}{p} t\, w_{kv}$ numbers forward per layer, so
-# nearly the same however many ranks there are.
+# The differences are rounding. A *block* is the keys and values of one rank's tokens. Each of $p$ ranks sends $p - 1$ blocks
+# forward, and twice as many in the backward pass, because the gradients travel, too. Let $t$ be the number of tokens, and
+# $w_{kv}$ the width of all key heads together. Then a rank sends $2 \frac{p-1}{p} t\, w_{kv}$ numbers forward per layer,
+# nearly the same for any number of ranks.
 #
 # ## Does sending cost time?
 #
-# Not while a block arrives during the computation with the one before. A block of $c = t/p$ tokens means $4 c^2 w$ operations of attention, where
-# $w$ is the width of all query heads, but only $2 c\, w_{kv}$ numbers to send. Take GPUs that compute 400 TFLOP/s, and 50 GB/s between them:
+# With $c = t/p$ tokens per rank, attention to a block takes $4 c^2 w$ operations, where $w$ is the width of all query heads.
+# The block itself is only $2 c\, w_{kv}$ numbers. Take GPUs that compute 400 TFLOP/s, with 50 GB/s between them:
 
 # %%
 c = 4096
 compute_ms = 1e3 * 4 * c**2 * width / 400e12
 send_ms = 1e3 * 2 * c * kv_width * 2 / 50e9  # 2 bytes per number
-figures.overlap(compute_ms, send_ms, steps=team.n)
+figures.overlap(compute_ms, send_ms, steps=4)
 
 # %% [markdown]
-# With fewer than about 2,000 tokens per rank, the network is too slow to hide. With a causal mask there's half as much to compute, so
-# you need twice the tokens. (On our ranks hardly anything overlaps, because most MPI libraries only move a large message while you're
-# inside one of their calls. NCCL's messages travel by themselves.)
-#
-# *Try it:* set `c = 1024`.
+# With at least about 2,000 tokens per rank, computing hides sending. A causal mask halves the computation, so then it takes
+# 4,000. (NCCL sends in the background. Most MPI libraries move large messages only during their own calls.)
 #
 # ## A causal mask: who waits?
 #
-# Early tokens see few keys, and late tokens see nearly all of them. `attend` skips whatever no query may see, as flash kernels do. But
-# in every step of the ring, ranks that have nothing to compute wait for those that do.
+# Early tokens see few keys, and late tokens see nearly all. `attend` skips whatever no query may see, as flash kernels do. But
+# in every step, ranks without work wait for the others.
 
 # %%
 guess = predict("For what share of the time is a rank idle, on average, if each holds neighboring tokens?", 0, 100, unit="%")
@@ -302,17 +295,18 @@ print(f"By the scores that each rank computes, {list(in_order.scores)}, they're 
 guess.compare(100 * figures.idle(in_order.cpu_ms))
 
 # %% [markdown]
-# The busiest rank sets the pace. With $p$ ranks, the idle share is $\frac{p-1}{2p}$, so you can lose up to half.
+# The busiest rank sets the pace. The idle share is $\frac{p-1}{2p}$, so with many ranks you lose nearly half.
 #
 # ## Exercise 3 (normal): a fair order
 #
-# Nothing forces a rank to hold neighboring tokens. With `zigzag`, all ranks get the same number of tokens and the same amount of work, in *each*
-# step of the ring. Cut the sequence into `2 * size` chunks, and give each rank two of them. Which two? Return their positions in the sequence,
-# in ascending order.
+# A rank doesn't have to hold neighboring tokens. `zigzag` cuts the sequence into `2 * size` chunks and gives each rank two of
+# them, so that all ranks have the same work in *each* step of the ring. Which two? Return the positions of their tokens in the
+# sequence, in ascending order.
 #
 # <details><summary>Hint 1</summary>
 #
-# The later a chunk, the more keys its queries see. Which chunk would you pair with the very first, so that all pairs see the same?
+# The later a chunk, the more keys its queries see. Which chunk would you pair with the very first, so that all pairs see the
+# same?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -341,10 +335,9 @@ def zigzag(tokens, rank, size):
 check.zigzag(zigzag)
 
 # %%
-zigzag = written(zigzag)
+zigzag = check.written(zigzag)
 team.push(zigzag=zigzag)
-orders = {"in order": contiguous, "zigzag": zigzag}
-figures.who_computes({name: [order(64, rank, team.n) for rank in range(team.n)] for name, order in orders.items()})
+figures.who_computes({"in order": contiguous, "zigzag": zigzag}, ranks=4)
 
 # %%
 # %%ranks
@@ -356,42 +349,45 @@ print(f"Now the ranks compute {list(in_zigzag.scores)} scores. Results differ by
 figures.busy({"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms}, "CPU time in attention, milliseconds")
 
 # %% [markdown]
-# Your ring hasn't changed, and its results haven't either, because `attend` masks by *position*. PyTorch, Megatron-LM and Llama 3 use this
+# Your ring and its results haven't changed, because `attend` masks by *position*. PyTorch, Megatron-LM and Llama 3 use this
 # order.
 #
 # ## Ring, gather, or trade tokens for heads?
 #
-# There are two other ways. Each rank can *gather* all keys and values of a layer. Or the ranks trade tokens for heads with an
-# all-to-all, so that each has the whole sequence for a few heads, and trade back after attention. That's *Ulysses*. What does a rank
-# send in the forward pass of one layer of Llama 3 8B, and what does it hold of keys and values?
+# Instead of passing keys and values around, each rank can *gather* all those of a layer. Or the ranks trade tokens for heads
+# in an all-to-all, so that each has the whole sequence for a few heads, and trade back after attention. That's *Ulysses*. What
+# does a rank send in the forward pass of one layer of Llama 3 8B, and what does it hold of keys and values?
 
 # %%
 rows = []
+all_mb = 2 * tokens * 2 * kv_width / 1e6  # keys and values of all tokens
 for p in (2, 4, 8, 16, 32):
-    ring_mb = 2 * (p - 1) / p * tokens * 2 * kv_width / 1e6
+    ring_mb = (p - 1) / p * all_mb
     ulysses_mb = 2 * (p - 1) / p * tokens / p * (2 * width + 2 * kv_width) / 1e6 if p <= kv_heads else float("nan")
-    all_mb = 2 * tokens * 2 * kv_width / 1e6
     rows.append([p, ring_mb, ring_mb, ulysses_mb, 2 * all_mb / p, all_mb, all_mb / p])
 columns = ["ranks", *(f"{way} {does}, MB" for does in ("sends", "holds") for way in ("ring", "gather", "Ulysses"))]
 pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}", na_rep="too few KV heads")
 
 # %% [markdown]
-# - A **ring** hides what it sends if blocks are large. A rank holds two blocks, the one in use and the one that arrives.
-# - **Gathering** sends as much, at once. It's simple, and any mask works, such as one that keeps documents in a sequence apart. Llama 3 was
-#   trained this way: with few KV heads, keys and values are small.
+# - A **ring** hides what it sends if blocks are large. A rank holds two blocks, one in use and one that arrives.
+# - **Gathering** sends as much, all at once. It's simple and allows any mask, such as one that keeps documents apart. Llama 3
+#   was trained this way, since with few KV heads, keys and values are small.
 # - **Ulysses** sends less the more ranks there are, runs a plain kernel, and is balanced without zigzag. But the ranks have to
-#   divide the KV heads, and nothing hides what it sends. Some combine it with a ring: heads inside a node, tokens between nodes.
+#   divide the KV heads, and nothing hides its messages.
+#
+# All three need care in the rest of the model, as the next section shows.
 #
 # ## Deeper: train on one sequence
 #
-# Now train a tiny GPT on one sequence of 1,024 bytes. In the model, only the function that mixes tokens changes. But three things are
-# easy to get wrong, and no error tells you:
+# Train a tiny GPT on one sequence of 1,024 bytes. In the model, only the function that mixes tokens changes. But three things
+# are easy to get wrong, and no error tells you:
 #
-# - A token's *position* is its place in the whole sequence, with rotary embeddings, too.
-# - A token's *target* is the next one of the whole sequence. At the end of a chunk another rank has it, so shift the text *before* you
-#   cut it.
-# - The loss is a sum over all tokens that count, divided by their number *on all ranks*. Here the first quarter is a prompt, which
-#   doesn't count. So some ranks have fewer such tokens, and a mean of the ranks' means is wrong.
+# - A token's *position* is its place in the whole sequence. Rotary embeddings need this place, too.
+# - A token's *target* is the next token of the whole sequence. At the end of a chunk, that token may be on another rank, so
+#   shift the text *before* you cut it.
+# - The loss is a sum over all tokens that count, divided by their number *on all ranks*. Here the first quarter is a prompt,
+#   which doesn't count. The ranks therefore have different numbers of tokens that count, and the mean of the ranks' means is
+#   wrong.
 
 
 # %%
@@ -441,25 +437,30 @@ table["differs by"] = table.sub(table.loc["one process"]).abs().max(axis=1)
 table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
 
 # %% [markdown]
-# Done right, it's one process up to rounding. The three mistakes train as well, and their losses look harmless. So compare once
-# with one process, on a sequence that fits.
+# Done right, the losses are those of one process, up to rounding. The three mistakes train as well, and their losses look
+# harmless. So compare with one process once, on a sequence that fits.
 #
-# In a real run, context parallelism is one dimension of a mesh. Gradients are averaged over it as over data, and FSDP usually shards
-# weights over both.
+# In a real run, context parallelism is one dimension of a mesh. Gradients are averaged over it as over data, and FSDP usually
+# shards the weights over both.
 #
 # ## Deeper: the ring of the backward pass
 #
-# Backward computes a block's weights again from the scores and `logsumexp`, so nobody has to store them. A rank finds gradients for *its own*
-# queries, and for *another* rank's keys and values. The second kind travels with the block, collects what each rank adds, and comes
-# home after a full round:
+# The backward pass computes the weights of a block again, from the scores and `logsumexp`, so nobody has to store them. A rank
+# then has gradients for *its own* queries and for *another* rank's keys and values. The latter travel with their block. Each
+# rank adds its part to them, and after a full round they arrive at home:
 
 # %%
+import inspect
+
+from workshop_lib.lessons.context_parallelism import other_ways, ring
+
 print(inspect.getsource(ring.ring_backward))
 
 # %% [markdown]
 # ## Deeper: gather and Ulysses, for real
 #
-# The other two ways are short with the tools of [11](11_model_parallelism.ipynb), collectives whose backward is a collective, too.
+# The other two ways are short with the tools of [11](11_model_parallelism.ipynb), which are collectives whose backward pass is
+# a collective, too.
 
 # %%
 print(inspect.getsource(other_ways.gathered), inspect.getsource(other_ways.ulysses), sep="\n")
@@ -480,13 +481,14 @@ table = pd.DataFrame(ways.values(), index=list(ways))
 table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 
 # %% [markdown]
-# Here all heads have keys and values of their own, so $w = w_{kv}$, and Ulysses sends $2 \frac{p-1}{p}$ blocks each way. Gathering sends less
-# backward than the ring, because here each rank keeps all keys and values. Real systems gather them again instead.
+# Here each head has keys and values of its own, so Ulysses sends $2 \frac{p-1}{p}$ blocks in each direction. Gathering sends
+# less in the backward pass than the ring, because each rank has kept all keys and values. Real systems gather them again
+# instead.
 #
 # ## Deeper: PyTorch's own
 #
-# PyTorch has `context_parallel`, as an experiment. Inside it, your tensors are cut in place, in the zigzag order, and
-# `scaled_dot_product_attention` becomes a ring:
+# PyTorch has an experimental `context_parallel`. Within it, your tensors are cut in place, in the zigzag order, and
+# `scaled_dot_product_attention` communicates:
 
 # %%
 # %%ranks --timeout 120
@@ -504,22 +506,26 @@ whole = torch.randn(3, 1, 4, 1024, 32)
 expected = scaled_dot_product_attention(*whole, is_causal=True)
 qkv = [each.clone() for each in whole]
 at = zigzag(1024, comm.rank, comm.size)
+refused = ""
 try:
     with context_parallel(init_device_mesh("cpu", (comm.size,)), buffers=qkv, buffer_seq_dims=[2, 2, 2]):
-        print(f"the shape of q inside: {tuple(qkv[0].shape)}", "in zigzag order:", torch.equal(qkv[0], whole[0][:, :, at]))
-        by_name = scaled_dot_product_attention(*qkv, is_causal=True)  # imported by name, before
+        cut_in_zigzag = torch.equal(qkv[0], whole[0][:, :, at])
+        by_name = scaled_dot_product_attention(*qkv, is_causal=True)  # imported by name, above
         functional.scaled_dot_product_attention(*qkv, is_causal=True)
 except NotImplementedError as error:
-    print(error)
-print(f"imported by name, it differs by {(by_name - expected[:, :, at]).abs().max():.1f}")
+    refused = error
+if comm.rank == comm.size - 1:
+    print("cut in the zigzag order:", cut_in_zigzag)
+    print("on a CPU:", refused or "it works")
+    print(f"imported by name, it differs from full attention by {(by_name - expected[:, :, at]).abs().max():.1f}")
 
 # %% [markdown]
-# It needs a GPU's flash, memory-efficient or cuDNN kernel; the CPU's isn't registered. And look at the last line. PyTorch replaces the
-# function inside `torch.nn.functional`, so code that has imported it *by name* keeps the old one. Each rank then attends to its own
-# tokens only, and no error tells you.
+# It needs a GPU's flash, memory-efficient or cuDNN kernel, because the CPU's isn't registered. Look at the last line, too:
+# PyTorch replaces the function inside `torch.nn.functional`, so code that has imported it *by name* keeps the old one. Each
+# rank then attends to its own tokens only, and no error tells you.
 #
-# The ring inside takes any kernel that returns its output and logsumexp, also the CPU's. (Its name begins with an underscore, so it
-# may change.)
+# The ring inside takes any kernel that returns its output and logsumexp, and the CPU's does. (The underscore in the name says
+# that it may change.)
 
 # %%
 # %%ranks --timeout 120
@@ -533,28 +539,25 @@ def flash_on_cpu(query, key, value, is_causal):
 mine = [each[:, :, at].contiguous() for each in whole]
 out, _ = _templated_ring_attention(dist.group.WORLD, 2, flash_on_cpu, *mine, is_causal=True)
 right = expected[:, :, at]
-print(f"PyTorch's ring differs from full attention by {(out - right).abs().max() / right.abs().max():.0e}")
+apart = comm.allreduce(((out - right).abs().max() / right.abs().max()).item(), MPI.MAX)
+if comm.rank == 0:
+    print(f"PyTorch's ring differs from full attention by {apart:.0e}")
 
 # %% [markdown]
 # ## Remember
 #
-# - Flash attention never stores the scores, but activations still grow with the number of tokens, and tensor parallelism ends at
-#   the number of KV heads.
-# - Context parallelism shards the tokens in all layers. Only attention communicates.
-# - Partial results of a softmax can be merged: keep the largest score, the sum and the weighted sum, and divide at the end.
-# - A ring sends $p - 1$ blocks forward and twice as many backward, while it computes. A causal mask leaves ranks idle for up to half of
-#   the time, unless each has an early and a late chunk.
-# - Positions, targets and the loss belong to the whole sequence.
+# - Activations grow with the number of tokens even with flash attention, and tensor parallelism is limited by the KV heads.
+# - Context parallelism shards the tokens in all layers, and only attention communicates.
+# - A ring sends $p - 1$ blocks forward and twice as many backward, while it computes.
+# - Under a causal mask, each rank needs an early and a late chunk, or some ranks are idle.
 #
 # **Take it home:** [scripts/context_parallel.py](scripts/context_parallel.py).
 #
-# **Sources.** H. Liu, M. Zaharia and P. Abbeel, [*Ring Attention with Blockwise Transformers for Near-Infinite
-# Context*](https://arxiv.org/abs/2310.01889). W. Brandon et al., [*Striped Attention*](https://arxiv.org/abs/2311.09431), for the
-# imbalance; zigzag comes from Z. Zhu's [ring-flash-attention](https://github.com/zhuzilin/ring-flash-attention) and
-# Megatron-LM. S. A. Jacobs et al., [*DeepSpeed Ulysses*](https://arxiv.org/abs/2309.14509). *The Llama 3 Herd of
-# Models*, [section 3.3.2](https://arxiv.org/abs/2407.21783), for gathering keys and values. M. Milakov and N. Gimelshein, [*Online normalizer
-# calculation for softmax*](https://arxiv.org/abs/1805.02867). PyTorch's tutorial on [context
-# parallelism](https://docs.pytorch.org/tutorials/unstable/context_parallel.html).
+# **Sources.** M. Milakov et al., [online softmax](https://arxiv.org/abs/1805.02867). H. Liu et al., [*Ring
+# Attention*](https://arxiv.org/abs/2310.01889). W. Brandon et al., [*Striped Attention*](https://arxiv.org/abs/2311.09431), on
+# its imbalance. Z. Zhu, [ring-flash-attention](https://github.com/zhuzilin/ring-flash-attention), on zigzag. S. A. Jacobs et
+# al., [*DeepSpeed Ulysses*](https://arxiv.org/abs/2309.14509). [*Llama 3*](https://arxiv.org/abs/2407.21783), section 3.3.2.
+# PyTorch's [tutorial](https://docs.pytorch.org/tutorials/unstable/context_parallel.html).
 
 # %%
 ranks.stop()

@@ -22,7 +22,7 @@ class TestContextParallelism(Verdicts):
                     top = torch.maximum(a[0], b[0])
                     parts = [[each * (part[0] - top).exp() for each in part[1:]] for part in (a, b)]
                     return top, parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
-                """,
+                """
         },
         "ring_attention": {
             "Sendrecv after computing": """
@@ -73,7 +73,10 @@ class TestContextParallelism(Verdicts):
         "merge": {
             "the first top": ([("torch.maximum(top_a, top_b)", "top_a")], "the larger of the two"),
             "with exp of the tops": (
-                [("(top_a - top).exp()", "top_a.exp() / top.exp()"), ("(top_b - top).exp()", "top_b.exp() / top.exp()")],
+                [
+                    ("(top_a - top).exp()", "top_a.exp() / top.exp()"),
+                    ("(top_b - top).exp()", "top_b.exp() / top.exp()"),
+                ],
                 "0 or negative",
             ),
             "two results": ([("return top, total, out", "return total, out")], "It should `return` a tuple of 3"),
@@ -93,10 +96,7 @@ class TestContextParallelism(Verdicts):
         "zigzag": {
             "in order": ([(check.TWO, "torch.arange(tokens).chunk(size)[rank]")], "contiguous part"),
             "only one chunk": ([(check.TWO, "chunks[rank]")], "It should `return` an array"),
-            "the last chunk with itself": (
-                [(check.TWO, "torch.cat([chunks[rank], chunks[-1]])")],
-                "none of the known",
-            ),
+            "the last chunk with itself": ([(check.TWO, "torch.cat([chunks[rank], chunks[-1]])")], "none of the known"),
         },
     }
     never_ends = {
@@ -105,6 +105,6 @@ class TestContextParallelism(Verdicts):
                 [(BOTH_STARTED, "comm.Recv(arriving.numpy(), left)\n            comm.Send(block.numpy(), right)")],
                 "sends to its right",
                 "comm.Recv(arriving.numpy(), left)",
-            ),
+            )
         }
     }

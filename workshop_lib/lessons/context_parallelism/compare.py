@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from workshop_lib.lessons.context_parallelism.blocks import BlockAttention
@@ -16,7 +15,7 @@ HEAD_WIDTH = 32
 
 
 class Comparison(NamedTuple):
-    """What one rank saw. Differences are fractions of the largest number in PyTorch's own result."""
+    """What one rank saw, and the largest differences on any rank, as fractions of the largest number."""
 
     out: float
     grad_query: float
@@ -28,40 +27,46 @@ class Comparison(NamedTuple):
     cpu_ms: float  # the CPU time of that
 
 
-def with_full_attention(way: Callable, order: Callable, comm, repeats: int = 1) -> Comparison:
-    """Run causal attention over a sequence of 1,024 tokens, forward and backward, in float32. All ranks call it.
+def with_full_attention(way: Callable, order: Callable, comm, repeats: int = 1, causal: bool = True) -> Comparison:
+    """Run attention over a sequence of 1,024 tokens, forward and backward, in float32. All ranks call it.
 
     way(query, key, value, attend, comm) returns the attention of this rank's queries. `attend` is a BlockAttention,
     and comm counts bytes. order(tokens, rank, size) returns the positions of a rank's tokens. Of several repeats, the
     CPU time is the shortest one.
     """
-    runs = [_once(way, order, comm) for _ in range(repeats)]
+    runs = [_once(way, order, comm, causal) for _ in range(repeats)]
     return runs[0]._replace(cpu_ms=min(run.cpu_ms for run in runs))
 
 
-def _once(way: Callable, order: Callable, comm) -> Comparison:
+def _once(way: Callable, order: Callable, comm, causal: bool) -> Comparison:
     generator = torch.Generator().manual_seed(1)
     shape = 1, HEADS, TOKENS, HEAD_WIDTH
     whole = [torch.randn(shape, generator=generator).requires_grad_() for _ in range(3)]
-    full = scaled_dot_product_attention(*whole, is_causal=True)
+    full = scaled_dot_product_attention(*whole, is_causal=causal)
     full.square().sum().backward()
 
     counting = CountingComm(comm)
     positions = [order(TOKENS, rank, comm.size) for rank in range(comm.size)]
     here = positions[comm.rank]
     mine = [each.detach()[:, :, here].requires_grad_() for each in whole]
-    attend = BlockAttention(positions, comm.rank)
+    attend = BlockAttention(positions, comm.rank, causal)
     out = way(*mine, attend, counting)
     forward_bytes = counting.bytes_sent
     out.square().sum().backward()
 
     ours = [out, *(each.grad for each in mine)]
     right = [full, *(each.grad for each in whole)]
-    apart = [_apart(a, b[:, :, here], b) for a, b in zip(ours, right, strict=True)]
+    differences = [((a - b[:, :, here]).abs().max() / b.abs().max()).item() for a, b in zip(ours, right, strict=True)]
+    largest = [max(of_ranks) for of_ranks in zip(*comm.allgather(differences), strict=True)]
+    out_apart, query_apart, key_apart, value_apart = largest
     block = 2 * mine[1].nbytes
-    backward_bytes = counting.bytes_sent - forward_bytes
-    return Comparison(*apart, forward_bytes / block, backward_bytes / block, attend.scores, 1e3 * attend.seconds)
-
-
-def _apart(ours: Tensor, right: Tensor, whole: Tensor) -> float:
-    return ((ours - right).abs().max() / whole.abs().max()).item()
+    return Comparison(
+        out=out_apart,
+        grad_query=query_apart,
+        grad_key=key_apart,
+        grad_value=value_apart,
+        forward_blocks=forward_bytes / block,
+        backward_blocks=(counting.bytes_sent - forward_bytes) / block,
+        scores=attend.scores,
+        cpu_ms=1e3 * attend.seconds,
+    )

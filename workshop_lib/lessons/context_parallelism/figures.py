@@ -1,6 +1,6 @@
 """Figures of 11c_context_parallelism: the steps of a ring, overlap, and who computes which scores of a causal mask."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -68,15 +68,15 @@ def overlap(compute_ms: float, send_ms: float, steps: int) -> RecordFigure:
 
 
 @figures.styled
-def who_computes(orders: Mapping[str, Sequence[Tensor]]) -> RecordFigure:
+def who_computes(orders: Mapping[str, Callable[[int, int, int], Tensor]], ranks: int) -> RecordFigure:
     """Draw which rank computes which scores under a causal mask, in one panel per order of the tokens.
 
-    orders[title][r]: the positions of rank r's tokens. The scores below the diagonal are needed.
+    orders[title](tokens, rank, ranks): the positions of a rank's tokens. The scores below the diagonal are needed.
     """
     figure, grid = figures.canvas((5.2 * len(orders), 5.2), columns=len(orders))
-    for axes, (title, positions) in zip(np.atleast_1d(grid), orders.items(), strict=True):
-        tokens = sum(len(each) for each in positions)
-        _triangle(axes, positions, tokens)
+    tokens = 16 * ranks
+    for axes, (title, order) in zip(np.atleast_1d(grid), orders.items(), strict=True):
+        _triangle(axes, [order(tokens, rank, ranks) for rank in range(ranks)], tokens)
         axes.set_title(title)
     return figure
 

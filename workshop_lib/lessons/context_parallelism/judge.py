@@ -172,26 +172,14 @@ ring_attention = played(
             "In each step, send on the block that has just arrived. You keep sending your own.",
             ("Isend(block.numpy()", "Isend(torch.stack([key, value]).numpy()"),
         ),
-        Edit(
-            "Keys and values belong together: pass both on.",
-            ("block[0], block[1]", "block[0], value"),
-        ),
-        Edit(
-            "After the last block nobody needs another one, so don't send it on.",
-            (LAST, "False"),
-        ),
-        Edit(
-            "`out` is still a sum. Divide it by `total` at the very end.",
-            (RESULT, "return out, top + total.log()"),
-        ),
+        Edit("Keys and values belong together: pass both on.", ("block[0], block[1]", "block[0], value")),
+        Edit("After the last block nobody needs another one, so don't send it on.", (LAST, "False")),
+        Edit("`out` is still a sum. Divide it by `total` at the very end.", (RESULT, "return out, top + total.log()")),
         Edit(
             "`total` is relative to `top`. The logarithm of the whole sum is `top + total.log()`.",
             (RESULT, "return out / total, total.log()"),
         ),
-        Edit(
-            "Keep what you have so far, and merge each new part into it.",
-            ("merge(merged, part)", "part"),
-        ),
+        Edit("Keep what you have so far, and merge each new part into it.", ("merge(merged, part)", "part")),
     ],
     returns="the attention of this rank's queries, and their logsumexp",
     on=4,  # on 2 ranks, left and right are the same
