@@ -363,8 +363,9 @@ rows = []
 all_mb = 2 * tokens * 2 * kv_width / 1e6  # keys and values of all tokens
 for p in (2, 4, 8, 16, 32):
     ring_mb = (p - 1) / p * all_mb
-    ulysses_mb = 2 * (p - 1) / p * tokens / p * (2 * width + 2 * kv_width) / 1e6 if p <= kv_heads else float("nan")
-    rows.append([p, ring_mb, ring_mb, ulysses_mb, 2 * all_mb / p, all_mb, all_mb / p])
+    part = 1 / p if p <= kv_heads else float("nan")  # of the heads, with Ulysses
+    ulysses_mb = 2 * (p - 1) / p * tokens * (2 * width + 2 * kv_width) * part / 1e6
+    rows.append([p, ring_mb, ring_mb, ulysses_mb, 2 * all_mb / p, all_mb, all_mb * part])
 columns = ["ranks", *(f"{way} {does}, MB" for does in ("sends", "holds") for way in ("ring", "gather", "Ulysses"))]
 pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}", na_rep="too few KV heads")
 
