@@ -166,8 +166,8 @@ figures.ring_steps(ranks=4)
 #
 # </details><details><summary>Hint 2: one message</summary>
 #
-# `block = torch.stack([key, value])` is one tensor with both. `arriving = torch.empty_like(block)` has room for the next one:
-# a message must not arrive in the tensor that you're sending. `block.numpy()` is an array that shares its memory.
+# `block = torch.stack([key, value])` puts both into one tensor. `arriving = torch.empty_like(block)` has room for the next
+# one: a message must not arrive in the tensor that you're sending. `block.numpy()` is an array that shares its memory.
 #
 # </details><details><summary>Hint 3: a step</summary>
 #
@@ -264,7 +264,7 @@ table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 # ## Does sending cost time?
 #
 # With $c = t/p$ tokens per rank, attention to a block takes $4 c^2 w$ operations, where $w$ is the width of all query heads.
-# The block itself is only $2 c\, w_{kv}$ numbers. Take GPUs that compute 400 TFLOP/s, with 50 GB/s between them:
+# The message with that block has only $2 c\, w_{kv}$ numbers. Take GPUs that compute 400 TFLOP/s, with 50 GB/s between them:
 
 # %%
 c = 4096
@@ -279,7 +279,7 @@ figures.overlap(compute_ms, send_ms, steps=4)
 # ## A causal mask: who waits?
 #
 # Early tokens see few keys, and late tokens see nearly all. `attend` skips whatever no query may see, as flash kernels do. But
-# in every step, ranks without work wait for the others.
+# in every step, the ranks without work wait for the others.
 
 # %%
 guess = predict("For what share of the time is a rank idle, on average, if each holds neighboring tokens?", 0, 100, unit="%")
@@ -446,9 +446,9 @@ table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
 #
 # ## Deeper: the ring of the backward pass
 #
-# The backward pass computes the weights of a block again, from the scores and `logsumexp`, so nobody has to store them. A rank
-# then has gradients for *its own* queries and for *another* rank's keys and values. The latter travel with their block. Each
-# rank adds its part to them, and after a full round they arrive at home:
+# The backward pass computes the weights of a block again, from the scores and `logsumexp`, so nobody has to store them. In
+# each step, a rank finds gradients for *its own* queries and for *another* rank's keys and values. The latter gradients travel
+# with their block. Each rank adds its part to them, and after a full round they arrive at home:
 
 # %%
 import inspect
