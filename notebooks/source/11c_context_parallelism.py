@@ -395,7 +395,7 @@ pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}", n
 # %%ranks
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.lessons.context_parallelism.gpt import Gpt, text
+from workshop_lib.lessons.context_parallelism.gpt import TinyGpt, text
 
 tokens = text(1024)  # one more than 1,024: the last is only a target
 targets = tokens[1:].clone()
@@ -405,7 +405,7 @@ targets[:256] = -100  # cross_entropy leaves these out
 def losses(comm, seen, numbers, wanted, counted):
     """Five steps with this rank's tokens: what it sees, their positions, their targets, and by what it divides."""
     attend = BlockAttention([zigzag(1024, rank, comm.size) for rank in range(comm.size)], comm.rank)
-    model = Gpt(1024, lambda query, key, value: in_a_ring(query, key, value, attend, comm))
+    model = TinyGpt(1024, lambda query, key, value: in_a_ring(query, key, value, attend, comm))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     curve = []
     for _ in range(5):

@@ -20,7 +20,7 @@ def text(tokens: int) -> Tensor:
     return torch.tensor(list(Path(vit.__file__).read_bytes()[: tokens + 1]))
 
 
-class Attention(vit.Attention):
+class MixingAttention(vit.Attention):
     """A block's attention, in which mix(query, key, value) takes the place of everything between tokens."""
 
     def __init__(self, mix: Mix):
@@ -32,7 +32,7 @@ class Attention(vit.Attention):
         return self.out(self.mix(query, key, value).transpose(1, 2).flatten(2))  # [n, t, w]
 
 
-class Gpt(nn.Module):
+class TinyGpt(nn.Module):
     """Tokens and their positions become logits for the token that follows each.
 
     mix(query, key, value) is the attention between tokens. It's the only part that looks at more than one token.
@@ -45,7 +45,7 @@ class Gpt(nn.Module):
         self.position = nn.Embedding(longest, WIDTH)
         self.blocks = nn.Sequential(*(vit.Block(WIDTH, HEADS) for _ in range(DEPTH)))
         for block in self.blocks:
-            block.attention = Attention(mix)
+            block.attention = MixingAttention(mix)
         self.norm = nn.LayerNorm(WIDTH)
         self.logits = nn.Linear(WIDTH, VOCABULARY)
 

@@ -45,7 +45,7 @@ def ring_backward(
 class _RingAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, query, key, value, forward, attend, comm):
-        query, key, value = (each.contiguous() for each in (query, key, value))
+        query, key, value = (each.detach().contiguous() for each in (query, key, value))
         out, logsumexp = forward(query, key, value)
         ctx.save_for_backward(query, key, value, out, logsumexp)
         ctx.attend = attend
