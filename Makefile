@@ -16,7 +16,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-recipes figures picture notebooks run-notebooks gallery book book-check bench soak clean distclean
+.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures picture notebooks run-notebooks gallery book book-check bench soak clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,12 @@ search-lamb: RATES = 0.01 0.02 0.04 0.08
 search-rmsprop-sgd: RATES = 0.1 0.2 0.4 0.8
 
 large-batch-search: search-sgd search-lars search-lamb search-rmsprop-sgd ## peak rates for 128 workers, four optimizers (with -j2: 25 minutes)
+
+large-batch-solution: setup ## the recipe with which 128 workers train in notebook 07, three seeds (8 minutes of one core)
+	@rm -f $(BUILD)/large_batch_solution.jsonl
+	@for seed in $(SEEDS); do \
+		$(BIN)/python -m workshop_lib train --ranks 1 --network classic --epochs 32 --emulate-workers 128 --warmup-epochs 5 \
+			--decay polynomial --lr 0.2 --seed $$seed --out $(BUILD)/large_batch_solution.jsonl || exit 1; done
 
 large-batch-recipes: setup ## optimizers, decay, momentum, Muon and a growing batch, side by side (5 minutes of one core)
 	@rm -f $(BUILD)/large_batch_recipes.jsonl

@@ -46,6 +46,7 @@ def join():
 @torch.no_grad()
 def count_right(model, loader, device, count):
     """Return how many of the loader's first `count` images the model recognizes."""
+    model.eval()
     hits = [model(images.to(device)).argmax(1) == labels.to(device) for images, labels in loader]
     return torch.cat(hits)[:count].sum()
 
@@ -94,6 +95,7 @@ def main():
     )
 
     for epoch in range(1, args.epochs + 1):
+        model.train()
         sampler.set_epoch(epoch)  # without it, each epoch has the order of the first
         start = time.perf_counter()
         for images, labels in loader:

@@ -171,7 +171,8 @@ print("the ranks hold the same network in the end:", record["ranks_identical"])
 guess.compare(100 * epoch["test_accuracy"] for epoch in record["epochs"])
 
 # %% [markdown]
-# *Try it:* train for three epochs, or on one rank, with `ranks.start(1).train(...)`.
+# *Try it:* train for three epochs, or on one rank, with `ranks.start(1).train(...)`. Afterwards, `team.restart()` brings back two
+# ranks.
 
 # %%
 # Your code here runs in the notebook.

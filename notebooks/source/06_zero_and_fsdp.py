@@ -471,7 +471,7 @@ calculator()
 # | Does one layer fit, with a shard of everything? | ZeRO-3 or FSDP | 1.5 times the bytes in every micro-batch, so a fast network |
 # | Does it fit with the host's memory? | offload ([06b](06b_deepspeed.ipynb), [06c](06c_fitting_more.ipynb)) | time for the link to the host |
 # | Is one layer too large for a GPU? | *tensor parallelism*: ranks divide each layer ([11](11_model_parallelism.ipynb)) | messages in nearly every layer, so stay inside a node |
-# | Still no? | *pipeline parallelism*: each rank holds a few layers ([11b](11b_pipelines.ipynb)) | ranks that wait at both ends of a step |
+# | Still no? | *pipeline parallelism*: each rank holds a few layers ([11b](11b_pipelines.ipynb)) | ranks wait at the beginning and end of each step |
 #
 # The last two are *model parallelism*. They divide the computing, so you have to change the model's code.
 #
@@ -597,7 +597,7 @@ team.push(Lookahead=by_hand.written(Lookahead))
 print(by_hand.early_layers(Lookahead))
 
 # %% [markdown]
-# FSDP looks ahead by itself.
+# FSDP does this by itself.
 #
 # ## Remember
 #

@@ -167,8 +167,8 @@ engines.draw(by_rank, parameters)
 
 # %% [markdown]
 # The losses are the same, because the stages differ only in who holds and sends what. From stage 1 on, DeepSpeed keeps *master
-# weights* even in fp32, a second copy of this rank's shard. So the optimizer takes 12 bytes per parameter of the shard, not 8.
-# And without accumulation, DeepSpeed drops the gradients of other ranks' shards even in stage 1.
+# weights* even in fp32, a second copy of this rank's shard. The optimizer therefore takes 12 bytes per parameter of the shard,
+# not 8. And without accumulation, DeepSpeed drops the gradients of other ranks' shards even in stage 1.
 #
 # ### Exercise 2 (normal): clip what is sharded
 #

@@ -115,7 +115,8 @@ recompute.compare(blocks, tokens, ways)
 # In practice, people recompute *each block* of a transformer, as here, and call `fully_shard` afterwards. If that saves more
 # than you need, recompute only every second block. Or use *selective* recomputation
 # (`torch.utils.checkpoint.create_selective_checkpoint_contexts`): a block then keeps the outputs of its matrix products, and
-# recomputes the cheap rest. In theory, a chain of $L$ equal layers needs the least memory in segments of $\sqrt{L}$ layers.
+# recomputes the rest, which is cheap. In theory, a chain of $L$ equal layers needs the least memory in segments of $\sqrt{L}$
+# layers.
 #
 # *Try it:* wrap all eight blocks in a single `checkpoint`. What is kept now, and why doesn't that help?
 #
@@ -142,8 +143,8 @@ for dtype in (torch.float32, torch.bfloat16):
 # | the same, with gradients added up in fp32: Megatron-LM | 2 | 4 | the same | 18 |
 # | bf16 and nothing else | 2 | 2 | 4 | 8, and small steps get lost |
 #
-# So 16 bits hardly shrink the model states. But they halve the activations and the bytes of each allgather, and GPUs compute
-# several times as fast. Under FSDP, you ask for it with a policy:
+# In total, 16 bits hardly shrink the model states. But they halve the activations and the bytes of each allgather, and GPUs
+# compute several times as fast. Under FSDP, you ask for it with a policy:
 
 # %%
 # %%ranks
@@ -158,9 +159,9 @@ in_bf16 = by_hand.with_fsdp(by_hand.perceptron(), mp_policy=policy)
 by_hand.train_fsdp(in_bf16)
 
 # %% [markdown]
-# Two allgathers of bf16 weights take $n$ bytes together instead of $2n$, where $n$ is the size of the weights in fp32.
-# Gradients are still added up in fp32, because every sum in bf16 would be rounded. In [fsdp2.py](scripts/fsdp2.py), the policy
-# stands in a comment.
+# The weights differ more than before, because everything was computed in bf16. Two allgathers of bf16 weights take $n$ bytes
+# together instead of $2n$, where $n$ is the size of the weights in fp32. Gradients are still added up in fp32, because every
+# sum in bf16 would be rounded. In [fsdp2.py](scripts/fsdp2.py), the policy stands in a comment.
 #
 # **And 8 bits?** On an H100 or newer, matrix products in *FP8* run at up to twice the rate of bf16. Libraries such as torchao
 # scale tensors into FP8's small range right before each product. The weights and the optimizer stay as they are, so this saves
@@ -218,9 +219,9 @@ for file in sorted((folder / "sharded").iterdir()):
     print(f"{file.stat().st_size / 2**20:6.2f} MiB  {file.name}")
 
 # %% [markdown]
-# `.metadata` says which piece of which tensor is in which file. So a different number of ranks can load the checkpoint, too. To
-# resume training, save the optimizer as well: `get_state_dict(model, optimizer)` returns both states, and `set_state_dict` puts
-# them back. A single process can turn the shards into one file:
+# `.metadata` says which piece of which tensor is in which file. A different number of ranks can therefore load the checkpoint,
+# too. To resume training, save the optimizer as well: `get_state_dict(model, optimizer)` returns both states, and
+# `set_state_dict` puts them back. A single process can turn the shards into one file:
 
 # %%
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -232,8 +233,8 @@ print(f"{(folder / 'whole.pt').stat().st_size / 2**20:.2f} MiB in one file, in {
 # %% [markdown]
 # ## Deeper: fp16, and the scale of the loss
 #
-# *fp16* has a much smaller range than bf16. Gradients are small, so does it matter? Check which of the perceptron's gradients
-# each format can hold.
+# *fp16* has a much smaller range than bf16. Gradients are small, so does the range matter? Check which of the perceptron's
+# gradients each format can hold.
 
 # %%
 gradient = recompute.gradient_of_a_trained_perceptron()
@@ -255,7 +256,8 @@ for name, (dtype, scale) in formats.items():
 #    one would skip the step and the others wouldn't. Under FSDP a rank sees only shards, so the ranks share the result of the
 #    check, as `torch.amp.GradScaler` does for DTensors.
 # 3. Divide the gradients by the scale, in fp32.
-# 4. Do what depends on their size: clip them, or compute LARS's ratios ([07](07_large_batch.ipynb)), from the master weights.
+# 4. Do whatever depends on the gradients' size: clip them, or compute LARS's ratios ([07](07_large_batch.ipynb)), from the
+#    master weights.
 # 5. Take the optimizer's step on the master weights.
 #
 # If you swap 3 and 4, you clip scaled gradients, and nothing raises an error. bf16 needs no scale, so prefer it.

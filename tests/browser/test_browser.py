@@ -203,6 +203,29 @@ def test_a_sweep_fills_its_curve_in_until_it_is_stopped_and_figures_are_dark_in_
     lab.choose("Settings", "Theme", "JupyterLab Light")
 
 
+CALCULATORS = """\
+# %%
+from workshop_lib.lessons.forecasting.calculator import forecaster
+from workshop_lib.lessons.zero_and_fsdp.calculator import calculator
+calculator()
+
+# %%
+forecaster()
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(120)
+def test_the_calculators_show_their_labels_whole(open_in):
+    lab = open_in("calculators.ipynb", generate.notebook_json(CALCULATORS))
+    lab.run_all(60)
+    labels = lab.page.locator(".jp-OutputArea-output .widget-label, .jp-OutputArea-output .widget-label-basic")
+    cut = "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"
+    assert labels.count() >= 15 and labels.evaluate_all(cut) == []
+    assert lab.page.locator("option", has_text="DGX H100").count() == 1, "machines have names"
+    lab.screenshot(SCREENSHOTS / "calculators-laptop.png", *SIZES["laptop"])
+
+
 EXERCISE = """\
 # %%
 from workshop_lib import notebook, ranks

@@ -5,6 +5,7 @@ import runpy
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -106,6 +107,23 @@ def test_a_training_that_is_done_and_a_file_without_an_epoch_are_sentences(folde
     )
     for rank in (0, 1):
         assert "other.pt says no epoch to continue from: delete it" in printed(folder, rank)["other"]
+
+
+@pytest.mark.parametrize("name", ["ddp_realistic", "diloco"])
+def test_the_file_of_another_script_is_a_sentence(name, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPTS)
+    load = runpy.run_path(str(SCRIPTS / f"{name}.py"))["load"]
+    load.__globals__["dist"] = SimpleNamespace(get_rank=lambda: 0, broadcast_object_list=lambda found: None)
+    torch.save({"model": {}}, tmp_path / "other.pt")
+    assert load(tmp_path / "none.pt") is None
+    with pytest.raises(SystemExit, match=r"other\.pt .*: delete it, or give another file with --out\."):
+        load(tmp_path / "other.pt")
+
+
+def test_a_mesh_that_cannot_be_read_is_a_sentence():
+    mesh_shape = runpy.run_path(str(SCRIPTS / "mesh.py"))["mesh_shape"]
+    with pytest.raises(SystemExit, match=r"--mesh 2\*2: give two whole numbers"):
+        mesh_shape(SimpleNamespace(mesh="2*2"), 4)
 
 
 def test_a_mesh_takes_all_ranks_or_says_why_not(folder):

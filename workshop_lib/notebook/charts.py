@@ -143,7 +143,7 @@ def _tested(axes: Axes, points: list[tuple]) -> str:
         return ""
     marks = "".join(_square(*axes.at(*point)) for point in points)
     x, y = axes.at(*points[-1])
-    value = _text(x - 7, y + 14, f"{points[-1][1]:.2f}", "end", weight="bold")
+    value = f"<g {_HALO}>{_text(x - 7, y + 14, f'{points[-1][1]:.2f}', 'end', weight='bold')}</g>"
     return axes.line(points, VERMILION, 1.5, 'stroke-dasharray="2 3"') + marks + value
 
 
@@ -310,6 +310,8 @@ def _mark(number: int, x: float, y: float, color: str, hollow: bool) -> str:
     return f'<path d="M{x - 4:.1f} {y:.1f}{shape}" fill="{fill}" stroke="{color}" stroke-width="1.5"/>'
 
 
+# Keeps text readable on top of lines, in the color of JupyterLab's page.
+_HALO = 'stroke="var(--jp-layout-color0, transparent)" stroke-width="4" paint-order="stroke"'
 _FAINT = 'fill="none" stroke="currentColor" stroke-opacity="0.3"'
 
 

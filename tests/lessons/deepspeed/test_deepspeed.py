@@ -3,11 +3,16 @@
 What the notebook says about DeepSpeed's defaults is true of the version that is installed.
 """
 
+import sys
+
+import cloudpickle
 import pytest
 import torch
 from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.deepspeed import judge as check
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 
 MICRO = '"train_micro_batch_size_per_gpu": micro_batch,'
 STEPS = '"gradient_accumulation_steps": mine // micro_batch,'
@@ -72,3 +77,35 @@ def test_what_the_notebook_says_about_deepspeed_is_true_of_the_installed_version
     assert "bf16_master_weights_and_grads" in precision_config.DeepSpeedBF16Config.model_fields
     assert "autotp_size" in TPTrainingConfig.model_fields and TPConfig
     assert callable(deepspeed.DeepSpeedEngine.scale)
+
+
+def trained_by(name: str) -> tuple[float, list[float]]:
+    """On a rank: the norm at which an engine clips by default, and some weights after two steps in stage 1.
+
+    name: whose `backward` is called, "engine" or "loss".
+    """
+    from workshop_lib.lessons.deepspeed import engines
+
+    engines.join()
+    import deepspeed
+
+    model = engines.by_hand.perceptron(width=16)
+    config = engines.for_a_small_network({"train_micro_batch_size_per_gpu": 64, "zero_optimization": {"stage": 1}})
+    optimizer = torch.optim.AdamW(model.parameters())
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    for images, labels in engines.micro_batches(engine):
+        loss = torch.nn.functional.cross_entropy(engine(images), labels)
+        if name == "engine":
+            engine.backward(loss)
+        else:
+            loss.backward()
+        engine.step()
+    return engine.gradient_clipping(), model[1].bias.tolist()
+
+
+@pytest.mark.timeout(120)
+def test_a_plain_backward_trains_as_the_engines_does_and_clipping_is_the_default(team):
+    pytest.importorskip("deepspeed")
+    by_engine, by_loss = (team.run(trained_by, name, timeout=60) for name in ("engine", "loss"))
+    assert by_engine == by_loss
+    assert by_engine[0][0] == 1.0

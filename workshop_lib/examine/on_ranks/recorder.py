@@ -129,7 +129,7 @@ class RankRecorder:
         # Some libraries set the mode of the wrapped module alone.
         in_training = module.training or (isinstance(module, DistributedDataParallel) and module.module.training)
         trains = torch.is_grad_enabled() and in_training
-        trains = trains and any(parameter.requires_grad for parameter in module.parameters())
+        trains = trains and (model.trained or any(parameter.requires_grad for parameter in module.parameters()))
         if trains:
             self._close_evaluation()
             if self.stepped or self.now is None:

@@ -139,17 +139,18 @@ ORDER_HINT = (
 )
 SOME_HINT = "some ranks send, and others don't: every rank has to call every `dist.all_reduce`, not inside an `if`."
 NOTHING_HINT = (
-    "nothing was sent. `p.register_post_accumulate_grad_hook(f)` makes backward call `f(p)`: call "
+    "nothing was sent. After `p.register_post_accumulate_grad_hook(f)`, `backward()` calls `f(p)`: call "
     "`dist.all_reduce` there."
 )
 AFTER_HINT = (
-    "everything was sent after backward, so nothing can overlap: call `dist.all_reduce` in the hook, not in `finish`."
+    "everything was sent after the backward pass, so nothing can overlap: call `dist.all_reduce` in the hook, "
+    "not in `finish`."
 )
 TOGETHER_HINT = "the hook holds messages back: send each gradient as soon as its own hook runs."
 MORE_HINT = "there are more messages than gradients: register one hook per parameter, and send each gradient once."
 BLOCKING_HINT = "`dist.all_reduce` waits for all ranks, inside the hook: pass `async_op=True`, and wait in `finish`."
 WAITING_HINT = (
-    "backward stood still until the other ranks had sent: keep the handle, and call its `wait()` in `finish`."
+    "the backward pass stood still until the other ranks had sent: keep the handle, and call its `wait()` in `finish`."
 )
 BROADCAST_HINT = (
     "the ranks start with different weights. Send those of rank 0 first: `dist.broadcast(p.detach(), src=0)`."
@@ -159,7 +160,9 @@ FORGOT_HINT = (
 )
 SUM_HINT = "they are the sum over the ranks: divide by `dist.get_world_size()`."
 TWICE_HINT = "they were divided by the number of ranks twice."
-AGAIN_HINT = "the first step is right, the next one isn't: empty your lists in `finish`, ready for the next backward."
+AGAIN_HINT = (
+    "the first step is right, the next one isn't: empty your lists in `finish`, ready for the next backward pass."
+)
 PIECES_HINT = (
     "every number is there, but in the wrong place: cut the message in the order in which you joined the gradients."
 )
