@@ -16,7 +16,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures picture notebooks run-notebooks book book-check bench soak clean distclean
+.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures picture notebooks run-notebooks gallery book book-check bench soak clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ notebooks: setup ## write the notebooks from notebooks/source
 
 run-notebooks: setup ## execute all notebooks, learner's and solutions, to build/notebooks
 	@$(BIN)/python -m workshop_lib.maintain.execute
+
+gallery: setup ## execute the core path's solutions and keep their outputs in assets/gallery (NAME=00_start_here: of one)
+	@$(BIN)/python -m workshop_lib.maintain.gallery $(NAME)
 
 # Sphinx and its parts are for this alone, so they come with the first book and not with `make setup`.
 book: setup ## write the workshop as a site that needs no server, with all outputs: build/book/html (40 minutes the first time)

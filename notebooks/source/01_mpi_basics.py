@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="core path"
 # # MPI basics
 #
 # Every training step on many devices ends with the same question: what's the sum of all our gradients? On a thousand GPUs

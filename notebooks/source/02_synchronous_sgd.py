@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="core path"
 # # Synchronous SGD
 #
 # Two ranks hold the same network, and each has half of the data. They train for an hour, and at the end their weights are

@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="frameworks"
 # # Horovod: PyTorch
 #
 # In notebook 02 you averaged gradients yourself, between `backward()` and the optimizer's step. In 2017 Horovod put that behind

@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="core path"
 # # DDP: averaging while the backward pass runs
 #
 # In notebook 02 each step ran the backward pass, and *then* averaged the gradients. But the gradient of the last layer is ready
@@ -288,7 +288,7 @@ check.my_ddp(my_ddp)
 # you've written `my_ddp`, `written` puts the solution in its place.)
 
 # %%
-guess = predict("How much time does DDP save, compared with averaging after the backward pass?", low=-50, high=75, unit="%")
+guess = predict("How much time does DDP save, compared with averaging at the end?", low=-50, high=75, unit="%")
 guess
 
 # %%

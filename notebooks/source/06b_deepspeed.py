@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="frameworks"
 # # DeepSpeed: ZeRO from a configuration
 #
 # A colleague gives you a training script and a JSON file. The script is almost the one you know. The file decides whether the

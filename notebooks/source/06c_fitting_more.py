@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="large models"
 # # Fitting more into the same GPUs
 #
 # With FSDP, your model of 7 billion parameters takes 14 GB on each of eight 80 GB GPUs. Still, training runs out of memory: the

@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="core path"
 # # Large batches: what breaks, and what repairs it
 #
 # A training run goes well on 16 workers. So somebody starts it on 128, and scales the learning rate the way everybody

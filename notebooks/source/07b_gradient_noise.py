@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="large batches"
 # # Gradient noise: how large a batch is worth it?
 #
 # You have a hundred workers, and each can take 64 images per step. So you train with batches of 6,400, in a hundredth of the

@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="large batches"
 # # Less communication
 #
 # In every step so far, every rank has sent its whole gradient, 4 bytes per parameter. For a network of 7 billion parameters

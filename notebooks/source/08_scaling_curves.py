@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="core path"
 # # Scaling curves
 #
 # You get four times the GPUs, and your training runs 2.9 times as fast. Is that good? The person who paid for the GPUs says

@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="measuring"
 # # Where the time goes
 #
 # "Our ranks spend 60 % of every step in `Allreduce`. We need a faster network." That conclusion can cost a lot of money.

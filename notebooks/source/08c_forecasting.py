@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="measuring"
 # # Forecasting
 #
 # You've asked for 512 GPUs. Before you get them, someone will ask what your training will do with them, and "we'll see" isn't an

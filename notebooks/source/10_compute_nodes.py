@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="clusters and data"
 # # From your machine to a cluster
 #
 # Your script trains on the two GPUs of one machine. Next week you get a cluster for an hour: more GPUs than you've ever had,

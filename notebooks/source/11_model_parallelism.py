@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="large models"
 # # Model parallelism: one layer on several ranks
 #
 # FSDP shares out the memory of a model, but each rank still computes every layer as a whole. So what do you do when a single
@@ -734,8 +734,8 @@ table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"]).format("{:
 # backward, while it computes. In PyTorch's plan, the norms get `SequenceParallel()`, `out` and `down` get
 # `RowwiseParallel(output_layouts=Shard(1))`, and `PrepareModuleInput` gathers the tokens for attention and the MLP.
 #
-# (*Context parallelism* is something else. There, attention itself is shared out by tokens, for sequences so long that not even
-# one head fits.)
+# (*Context parallelism* is something else. There, attention is shared out by tokens, too, for sequences whose activations don't fit
+# although the ranks share out all heads. Notebook [11c](11c_context_parallelism.ipynb) is about it.)
 #
 # ## Deeper: experts
 #

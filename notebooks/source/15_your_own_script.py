@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="your own script"
 # # Your own script
 #
 # You have a training script that works, and tomorrow you get a node with eight GPUs. You add the lines for DDP, the script
@@ -337,7 +337,7 @@ Code(filename=str(SCRIPTS / "own_script_sick.py"))
 examine(SCRIPTS / "own_script_sick.py", *options, "--out", folder / "sick.pt", timeout_s=sizes.timeout_s)
 
 # %% [markdown]
-# ### Exercise 2 (warm-up): six silent faults
+# ### Exercise 2 (normal): six silent faults
 #
 # The script has six of these twelve faults. Keep those six in the set, and delete the rest. The report names five of them, in
 # its own words. You find the sixth only by reading the script.

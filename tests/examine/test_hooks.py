@@ -85,3 +85,14 @@ def test_samples_whose_indices_are_known_are_looked_at_in_few_steps(recorder):
     assert not recorder._looks_at_samples()
     recorder.now["weights"] = None
     assert recorder._looks_at_samples()
+
+
+def test_what_a_dataset_reads_while_it_loads_is_not_counted(recorder, monkeypatch):
+    monkeypatch.setattr(nn.utils, "clip_grad_norm_", nn.utils.clip_grad_norm_)  # put back at the end, as the others
+    for name in hooks.READ_BY_CPU:
+        monkeypatch.setattr(torch.Tensor, name, getattr(torch.Tensor, name))
+    hooks._gradients(recorder)
+    torch.ones(1).item()
+    recorder.in_loader = True
+    torch.ones(1).item()
+    assert recorder.current()["items"] == 1

@@ -34,6 +34,11 @@ def test_the_first_guess_counts_and_is_drawn_beside_the_result_which_else_stands
     check_layout(alone)
 
 
+def test_the_number_of_a_bar_to_the_left_stands_beside_it():
+    [axes] = predict("How many more?", -3, 3).compare(-0.1).axes
+    assert [text.xy[0] for text in axes.texts] == [0]
+
+
 def test_a_run_that_measured_nothing_is_not_drawn_as_zero():
     guess = predict("Test accuracy?", 0, 100, "%")
     guess.commit(97)

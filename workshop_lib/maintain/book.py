@@ -83,10 +83,12 @@ def write_pages(pages: Path) -> None:
     linked_to = ("assets", "submissions", "tests", "workshop_lib", ".binder", ".devcontainer", ".github")
     for name in (*linked_to, "notebooks/scripts"):
         shutil.copytree(paths.ROOT / name, pages / name, ignore=shutil.ignore_patterns("*.gz", "__pycache__"))
-    for name in ("README.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "pyproject.toml"):
+    of_root = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "AGENTS.md", "CITATION.cff", "LICENSE")
+    for name in (*of_root, "Makefile", "pyproject.toml"):
         shutil.copy(paths.ROOT / name, pages)
     for name in ("book", "notebooks/source", "notebooks/solutions"):  # these are linked to, but have no page
         (pages / name).mkdir()
+    shutil.copy(generate.NOTEBOOKS / generate.MAP, pages / "notebooks")
     for folder in (pages / "notebooks" / "scripts", *(pages / "submissions").iterdir()):
         if folder.is_dir():
             add_files(folder)

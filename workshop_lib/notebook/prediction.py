@@ -97,7 +97,7 @@ class Question:
             if high > low:
                 bars = [[max(value - low, 0)], [max(high - value, 0)]]
                 axes.errorbar(value, at, xerr=bars, fmt="none", ecolor=palette.INK)
-            figures.write_beside(axes, max(value, high), at, text)
+            figures.write_beside(axes, max(value, high, 0), at, text)  # beside a bar to the left, too
         axes.set_xlim(min(0, self.low), longest)  # the longest bar ends the axis; its number stands to the right
         figures.name_rows(axes, (row[0] for row in rows))
         axes.set_xlabel(self.unit)

@@ -311,7 +311,8 @@ def _gradients(recorder: RankRecorder) -> None:
 
     def make_read(original):
         def read(tensor, *args, **kwargs):
-            if torch.compiler.is_compiling() or not recorder.is_called_by_script():
+            # What a dataset reads while it loads is on the CPU.
+            if torch.compiler.is_compiling() or recorder.in_loader or not recorder.is_called_by_script():
                 return original(tensor, *args, **kwargs)
             begin_s = time.monotonic()
             result = original(tensor, *args, **kwargs)

@@ -104,7 +104,7 @@ INNOCENT = {
 
 def faults(found: Set[object]) -> Verdict:
     """Judge the set of faults that the learner found in own_script_sick.py."""
-    verdict = Verdict("faults", to_do="Replace the dots by what is wrong")
+    verdict = Verdict("faults", to_do="Take out the dots, and what the script doesn't have")
     if ... in found or not found:
         return verdict
     verdict.held = [name for name in GUILTY if name in found]

@@ -1,0 +1,564 @@
+# %% [markdown] track="large models"
+# # Context parallelism: one sequence on several ranks
+#
+# You'd like to train on whole books, with 131,072 tokens in one sequence. Flash attention never stores the scores, so memory
+# no longer grows with the square of the length. Yet one GPU runs out of memory, and so do eight GPUs with tensor parallelism.
+# What fills them? And how do you split *one* sequence?
+#
+# **You will** write ring attention on real ranks, prove that it equals full attention, forward and backward, and count its
+# bytes. You'll see why a causal mask leaves ranks idle, and fix that.
+#
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
+# [11](11_model_parallelism.ipynb) first.
+
+# %%
+import pandas as pd
+import torch
+
+from workshop_lib import predict, ranks
+from workshop_lib.lessons.context_parallelism import figures
+from workshop_lib.lessons.context_parallelism import judge as check
+from workshop_lib.lessons.context_parallelism.blocks import contiguous
+
+team = ranks.start(4)
+team
+
+# %% [markdown]
+# ## What fills the memory?
+#
+# Take Llama 3 8B and one sequence of 131,072 tokens, in bfloat16:
+
+# %%
+tokens, layers, vocabulary = 131_072, 32, 128_256
+heads, kv_heads = 32, 8
+width, kv_width, mlp_width = 4096, 1024, 14_336
+# Inputs and outputs of two norms, queries, attention's output; keys and values; four tensors inside the MLP.
+kept_per_token = 6 * width + 2 * kv_width + 4 * mlp_width
+gigabytes = {
+    "the scores of one layer, if they were stored": 2 * heads * tokens**2 / 1e9,
+    "what all layers keep for the backward pass": 2 * layers * tokens * kept_per_token / 1e9,
+    "the same on each of 8 GPUs, if they share it": 2 * layers * tokens * kept_per_token / 8 / 1e9,
+    "the logits, in float32": 4 * tokens * vocabulary / 1e9,
+}
+pd.Series(gigabytes, name="GB").to_frame().style.format("{:,.0f}")
+
+# %% [markdown]
+# A GPU has 80 GB, and the weights, gradients and Adam's state need some of it. The *activations* don't fit, although nobody
+# stores any scores, because every layer keeps some numbers for each token.
+#
+# Could tensor parallelism spread the activations over more GPUs? It cuts attention by heads. Llama 3 8B has 32 heads of
+# queries, which share only 8 heads of keys and values. With more than 8 ranks, several would have to compute the same keys and
+# values.
+#
+# ## What to shard
+#
+# Norms, linear layers and the loss treat each token alone. So give each rank a part of the *tokens*, in all layers. That's
+# *context parallelism*. Only attention has to communicate, because a query needs the keys and values of other tokens.
+#
+# | | norms | linear layers | attention |
+# |---|---|---|---|
+# | tensor parallelism | all tokens | all tokens, some outputs | all tokens, some heads |
+# | with [11](11_model_parallelism.ipynb)'s sequence parallelism | some tokens | all tokens, some outputs | all tokens, some heads |
+# | context parallelism | some tokens | some tokens | some queries, **all keys** |
+#
+# ## Attention to one part of the keys at a time
+#
+# Softmax divides by a sum over *all* keys. But you can keep that sum and the weighted sum of the values, and divide at the
+# very end. Only `exp` needs care. It could overflow, so you subtract the largest score first:
+
+
+# %%
+def part_of_attention(query, key, value):
+    scores = query @ key.T / query.shape[1] ** 0.5
+    top = scores.amax(dim=1, keepdim=True)  # the largest score of each query
+    weights = (scores - top).exp()
+    return top, weights.sum(dim=1, keepdim=True), weights @ value
+
+
+torch.manual_seed(4)
+query, key, value = torch.randn(3, 6, 8)  # 6 tokens of one head, with 8 numbers each
+first = part_of_attention(query, key[:4], value[:4])
+second = part_of_attention(query, key[4:], value[4:])
+pd.DataFrame({"first top": first[0][:, 0], "second top": second[0][:, 0]}).T.round(2)
+
+# %% [markdown]
+# For each query, the two parts have subtracted different numbers, so you can't simply add them up.
+#
+# ## Exercise 1 (warm-up): merge two parts
+#
+# `merge` joins the partial results of two sets of keys. A partial result is a tuple `(top, total, out)`, as above. If a part
+# has no keys at all, its `top` is minus infinity, and the rest is 0.
+#
+# <details><summary>Hint 1: the new top</summary>
+#
+# It's the larger one for each query: `torch.maximum(top_a, top_b)`.
+#
+# </details><details><summary>Hint 2: from the old top to the new one</summary>
+#
+# The first part has summed up exp(score − top_a), and you want exp(score − top). Which factor turns one into the other?
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of merge}
+#
+# </details>
+
+
+# %%
+def merge(a, b):
+    """The partial result (top, total, out) over the keys of both parts."""
+    # <solution>
+    top_a, total_a, out_a = a
+    top_b, total_b, out_b = b
+    top = torch.maximum(top_a, top_b)
+    scale_a = (top_a - top).exp()
+    scale_b = (top_b - top).exp()
+    total = total_a * scale_a + total_b * scale_b
+    out = out_a * scale_a + out_b * scale_b
+    return top, total, out
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.merge(merge)
+
+# %%
+merge = check.written(merge)
+top, total, out = merge(first, second)
+whole = torch.nn.functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
+print(f"largest difference to attention over all keys: {(out / total - whole).abs().max():.0e}")
+
+# %% [markdown]
+# This is called the *online softmax*. Flash attention uses it to read one block of keys after another into a GPU's fast
+# memory. You'll use it to look at one rank's keys after another's.
+#
+# ## Pass the keys around
+#
+# Put the ranks in a ring. Each rank first computes with its own block of keys and values. Then it passes this block to the
+# right and continues with the block that arrives from the left. Once the blocks have been all the way around, each query has
+# seen every key.
+
+# %%
+figures.ring_steps(ranks=4)
+
+# %% [markdown]
+# ## Exercise 2 (hard): ring attention
+#
+# With `ring_attention`, a sequence of any length fits if you have enough ranks. Each rank calls it with the queries, keys and
+# values of its own tokens, `[sequences, heads, tokens, numbers]`.
+#
+# - `merge` is your function.
+# - `attend(query, key, value, source)` returns the partial result of your queries over the keys and values of rank `source`.
+#   `attend` has to know that rank because it applies the causal mask.
+# - `comm.Isend(array, rank)` and `comm.Irecv(array, rank)` start a message and return at once. Each returns a request, and its
+#   `Wait()` returns when the message is done. Start both *before* you compute, so that the next block travels meanwhile.
+#
+# Return the attention of your queries and their *logsumexp*, the logarithm of each query's sum of exponentials. The backward
+# pass needs it.
+#
+# <details><summary>Hint 1: whose block?</summary>
+#
+# In step 0 you hold your own. In step 1 you hold that of your left neighbor, `comm.rank - 1`, and so on around the ring:
+# `source = (comm.rank - step) % comm.size`.
+#
+# </details><details><summary>Hint 2: one message</summary>
+#
+# `block = torch.stack([key, value])` puts both into one tensor. `arriving = torch.empty_like(block)` has room for the next
+# one: a message must not arrive in the tensor that you're sending. `block.numpy()` is an array that shares its memory.
+#
+# </details><details><summary>Hint 3: a step</summary>
+#
+# Unless this is the last step, start sending `block` to the right and receiving `arriving` from the left. Compute
+# `attend(query, block[0], block[1], source)` and merge it with what you have. Then wait for both, and go on with `block =
+# arriving`. If that's too much at once, begin with a single `comm.Sendrecv(block.numpy(), right, recvbuf=arriving.numpy(),
+# source=left)` after you've computed.
+#
+# </details><details><summary>Hint 4: the end</summary>
+#
+# With the last `(top, total, out)`, the attention is `out / total`. The sum of exponentials is `total * exp(top)`, so its
+# logarithm is `top + total.log()`.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of ring_attention}
+#
+# </details>
+
+
+# %%
+def ring_attention(query, key, value, attend, merge, comm):
+    """The attention of this rank's queries over the keys of all ranks, and their logsumexp. Called on every rank."""
+    # <solution>
+    right = (comm.rank + 1) % comm.size
+    left = (comm.rank - 1) % comm.size
+    block = torch.stack([key, value])
+    merged = None
+    for step in range(comm.size):
+        is_last = step == comm.size - 1
+        if not is_last:
+            arriving = torch.empty_like(block)
+            sending = comm.Isend(block.numpy(), right)
+            receiving = comm.Irecv(arriving.numpy(), left)
+        source = (comm.rank - step) % comm.size
+        part = attend(query, block[0], block[1], source)
+        merged = part if merged is None else merge(merged, part)
+        if not is_last:
+            sending.Wait()
+            receiving.Wait()
+            block = arriving
+    top, total, out = merged
+    return out / total, top + total.log()
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.ring_attention(ring_attention)
+
+# %% [markdown]
+# ## Is it the same, and what does it send?
+#
+# Autograd knows nothing about your messages. The library adds a backward pass, a ring in which the blocks travel *with their
+# gradients*. Compare the results with PyTorch's own attention over the whole sequence, in float32, on rings of 1, 2 and 4
+# ranks.
+
+# %%
+team.push(merge=merge, ring_attention=check.written(ring_attention))
+
+
+# %%
+# %%ranks
+import torch
+from mpi4py import MPI
+
+from workshop_lib.lessons.context_parallelism import ring
+from workshop_lib.lessons.context_parallelism.blocks import BlockAttention, contiguous
+from workshop_lib.lessons.context_parallelism.compare import with_full_attention
+
+torch.set_num_threads(1)
+comm = MPI.COMM_WORLD
+
+
+def in_a_ring(query, key, value, attend, comm):
+    return ring.with_backward(ring_attention, query, key, value, attend, merge, comm)
+
+
+proof = {size: with_full_attention(in_a_ring, contiguous, comm.Split(comm.rank // size)) for size in (1, 2, 4)}
+
+# %%
+table = pd.DataFrame(team.pull("proof")[0].values(), index=["1 rank", "2 ranks", "4 ranks"])
+differences, blocks = ["out", "grad_query", "grad_key", "grad_value"], ["forward_blocks", "backward_blocks"]
+table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
+
+# %% [markdown]
+# The differences are rounding. A *block* is the keys and values of one rank's tokens. Each of $p$ ranks sends $p - 1$ blocks
+# forward, and twice as many in the backward pass, because the gradients travel, too. Let $t$ be the number of tokens, and
+# $w_{kv}$ the width of all key heads together. Then a rank sends $2 \frac{p-1}{p} t\, w_{kv}$ numbers forward per layer,
+# nearly the same for any number of ranks.
+#
+# ## Does sending cost time?
+#
+# With $c = t/p$ tokens per rank, attention to a block takes $4 c^2 w$ operations, where $w$ is the width of all query heads.
+# The message with that block has only $2 c\, w_{kv}$ numbers. Take GPUs that compute 400 TFLOP/s, with 50 GB/s between them:
+
+# %%
+c = 4096
+compute_ms = 1e3 * 4 * c**2 * width / 400e12
+send_ms = 1e3 * 2 * c * kv_width * 2 / 50e9  # 2 bytes per number
+figures.overlap(compute_ms, send_ms, steps=4)
+
+# %% [markdown]
+# With at least about 2,000 tokens per rank, computing hides sending. A causal mask halves the computation, so then it takes
+# 4,000. (NCCL sends in the background. Most MPI libraries move large messages only during their own calls.)
+#
+# ## A causal mask: who waits?
+#
+# Early tokens see few keys, and late tokens see nearly all. `attend` skips whatever no query may see, as flash kernels do. But
+# in every step, the ranks without work wait for the others.
+
+# %%
+guess = predict("For what share of the time is a rank idle, on average, if each holds neighboring tokens?", 0, 100, unit="%")
+guess
+
+# %%
+# %%ranks
+in_order = with_full_attention(in_a_ring, contiguous, comm, repeats=5)
+
+# %%
+in_order = pd.DataFrame(team.pull("in_order"))
+print(f"By the scores that each rank computes, {list(in_order.scores)}, they're idle for {figures.idle(in_order.scores):.1%}.")
+guess.compare(100 * figures.idle(in_order.cpu_ms))
+
+# %% [markdown]
+# The busiest rank sets the pace. The idle share is $\frac{p-1}{2p}$, so with many ranks you lose nearly half.
+#
+# ## Exercise 3 (normal): a fair order
+#
+# A rank doesn't have to hold neighboring tokens. `zigzag` cuts the sequence into `2 * size` chunks and gives each rank two of
+# them, so that all ranks have the same work in *each* step of the ring. Which two? Return the positions of their tokens in the
+# sequence, in ascending order.
+#
+# <details><summary>Hint 1</summary>
+#
+# The later a chunk, the more keys its queries see. Which chunk would you pair with the very first, so that all pairs see the
+# same?
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# `torch.arange(tokens).chunk(2 * size)` is a list of the chunks' positions, and `torch.cat([…])` joins two of them.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of zigzag}
+#
+# </details>
+
+
+# %%
+def zigzag(tokens, rank, size):
+    """The positions of this rank's tokens, ascending. Every rank has two of 2 * size chunks: [tokens / size]."""
+    # <solution>
+    chunks = torch.arange(tokens).chunk(2 * size)
+    return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.zigzag(zigzag)
+
+# %%
+zigzag = check.written(zigzag)
+team.push(zigzag=zigzag)
+figures.who_computes({"in order": contiguous, "zigzag": zigzag}, ranks=4)
+
+# %%
+# %%ranks
+in_zigzag = with_full_attention(in_a_ring, zigzag, comm, repeats=5)
+
+# %%
+in_zigzag = pd.DataFrame(team.pull("in_zigzag"))
+print(f"Now the ranks compute {list(in_zigzag.scores)} scores. Results differ by {in_zigzag[differences].max().max():.0e} at most.")
+figures.busy({"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms}, "CPU time in attention, milliseconds")
+
+# %% [markdown]
+# Your ring and its results haven't changed, because `attend` masks by *position*. PyTorch, Megatron-LM and Llama 3 use this
+# order.
+#
+# ## Ring, gather, or trade tokens for heads?
+#
+# Instead of passing keys and values around, each rank can *gather* all those of a layer. Or the ranks trade tokens for heads
+# in an all-to-all, so that each has the whole sequence for a few heads, and trade back after attention. That's *Ulysses*. What
+# does a rank send in the forward pass of one layer of Llama 3 8B, and what does it hold of keys and values?
+
+# %%
+rows = []
+all_mb = 2 * tokens * 2 * kv_width / 1e6  # keys and values of all tokens
+for p in (2, 4, 8, 16, 32):
+    ring_mb = (p - 1) / p * all_mb
+    part = 1 / p if p <= kv_heads else float("nan")  # of the heads, with Ulysses
+    ulysses_mb = 2 * (p - 1) / p * tokens * (2 * width + 2 * kv_width) * part / 1e6
+    rows.append([p, ring_mb, ring_mb, ulysses_mb, 2 * all_mb / p, all_mb, all_mb * part])
+columns = ["ranks", *(f"{way} {does}, MB" for does in ("sends", "holds") for way in ("ring", "gather", "Ulysses"))]
+pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}", na_rep="too few KV heads")
+
+# %% [markdown]
+# - A **ring** hides what it sends if blocks are large. A rank holds two blocks, one in use and one that arrives.
+# - **Gathering** sends as much, all at once. It's simple and allows any mask, such as one that keeps documents apart. Llama 3
+#   was trained this way, since with few KV heads, keys and values are small.
+# - **Ulysses** sends less the more ranks there are, runs a plain kernel, and is balanced without zigzag. But the ranks have to
+#   divide the KV heads, and nothing hides its messages.
+#
+# All three need care in the rest of the model, as the next section shows.
+#
+# ## Deeper: train on one sequence
+#
+# Train a tiny GPT on one sequence of 1,024 bytes. In the model, only the function that mixes tokens changes. But three things
+# are easy to get wrong, and no error tells you:
+#
+# - A token's *position* is its place in the whole sequence. Rotary embeddings need this place, too.
+# - A token's *target* is the next token of the whole sequence. At the end of a chunk, that token may be on another rank, so
+#   shift the text *before* you cut it.
+# - The loss is a sum over all tokens that count, divided by their number *on all ranks*. Here the first quarter is a prompt,
+#   which doesn't count. The ranks therefore have different numbers of tokens that count, and the mean of the ranks' means is
+#   wrong.
+
+
+# %%
+# %%ranks
+from torch.nn.functional import cross_entropy
+
+from workshop_lib.lessons.context_parallelism.gpt import TinyGpt, text
+
+tokens = text(1024)  # one more than 1,024: the last is only a target
+targets = tokens[1:].clone()
+targets[:256] = -100  # cross_entropy leaves these out
+
+
+def losses(comm, seen, numbers, wanted, counted):
+    """Five steps with this rank's tokens: what it sees, their positions, their targets, and by what it divides."""
+    attend = BlockAttention([zigzag(1024, rank, comm.size) for rank in range(comm.size)], comm.rank)
+    model = TinyGpt(1024, lambda query, key, value: in_a_ring(query, key, value, attend, comm))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    curve = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = cross_entropy(model(seen[None], numbers)[0], wanted, reduction="sum") / counted
+        loss.backward()
+        for p in model.parameters():
+            comm.Allreduce(MPI.IN_PLACE, p.grad.numpy())
+        optimizer.step()
+        curve.append(comm.allreduce(loss.item()))
+    return curve
+
+
+# %%
+# %%ranks --timeout 120
+at = zigzag(1024, comm.rank, comm.size)
+right = {"seen": tokens[at], "numbers": at, "wanted": targets[at], "counted": 768}
+mistakes = {
+    "context parallel": {},
+    "positions from 0": {"numbers": torch.arange(len(at))},
+    "shifted after cutting": {"wanted": torch.where(targets[at] < 0, -100, tokens[at].roll(-1))},
+    "mean of means": {"counted": comm.size * (targets[at] >= 0).sum()},
+}
+curves = {"one process": losses(MPI.COMM_SELF, tokens[:-1], torch.arange(1024), targets, 768)}
+curves |= {name: losses(comm, **right | mistake) for name, mistake in mistakes.items()}
+
+# %%
+table = pd.DataFrame(team.pull("curves")[0], index=[f"step {step}" for step in range(1, 6)]).T
+table["differs by"] = table.sub(table.loc["one process"]).abs().max(axis=1)
+table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
+
+# %% [markdown]
+# Done right, the losses are those of one process, up to rounding. The three mistakes train as well, and their losses look
+# harmless. So compare with one process once, on a sequence that fits.
+#
+# In a real run, context parallelism is one dimension of a mesh. Gradients are averaged over it as over data, and FSDP usually
+# shards the weights over both.
+#
+# ## Deeper: the ring of the backward pass
+#
+# The backward pass computes the weights of a block again, from the scores and `logsumexp`, so nobody has to store them. In
+# each step, a rank finds gradients for *its own* queries and for *another* rank's keys and values. The latter gradients travel
+# with their block. Each rank adds its part to them, and after a full round they arrive at home:
+
+# %%
+import inspect
+
+from workshop_lib.lessons.context_parallelism import other_ways, ring
+
+print(inspect.getsource(ring.ring_backward))
+
+# %% [markdown]
+# ## Deeper: gather and Ulysses, for real
+#
+# The other two ways are short with the tools of [11](11_model_parallelism.ipynb), which are collectives whose backward pass is
+# a collective, too.
+
+# %%
+print(inspect.getsource(other_ways.gathered), inspect.getsource(other_ways.ulysses), sep="\n")
+
+# %%
+# %%ranks
+from workshop_lib.lessons.context_parallelism import other_ways
+
+ways = {
+    "ring, zigzag": with_full_attention(in_a_ring, zigzag, comm),
+    "gather, zigzag": with_full_attention(other_ways.gathered, zigzag, comm),
+    "Ulysses, in order": with_full_attention(other_ways.ulysses, contiguous, comm),
+}
+
+# %%
+ways = team.pull("ways")[0]
+table = pd.DataFrame(ways.values(), index=list(ways))
+table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
+
+# %% [markdown]
+# Here each head has keys and values of its own, so Ulysses sends $2 \frac{p-1}{p}$ blocks in each direction. Gathering sends
+# less in the backward pass than the ring, because each rank has kept all keys and values. Real systems gather them again
+# instead.
+#
+# ## Deeper: PyTorch's own
+#
+# PyTorch has an experimental `context_parallel`. Within it, your tensors are cut in place, in the zigzag order, and
+# `scaled_dot_product_attention` communicates:
+
+# %%
+# %%ranks --timeout 120
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
+from torch.nn import functional
+from torch.nn.functional import scaled_dot_product_attention
+
+from workshop_lib.training import rendezvous, world
+
+rendezvous.join_process_group(world.detect(), torch.device("cpu"))
+torch.manual_seed(1)
+whole = torch.randn(3, 1, 4, 1024, 32)
+expected = scaled_dot_product_attention(*whole, is_causal=True)
+qkv = [each.clone() for each in whole]
+at = zigzag(1024, comm.rank, comm.size)
+refused = ""
+try:
+    with context_parallel(init_device_mesh("cpu", (comm.size,)), buffers=qkv, buffer_seq_dims=[2, 2, 2]):
+        cut_in_zigzag = torch.equal(qkv[0], whole[0][:, :, at])
+        by_name = scaled_dot_product_attention(*qkv, is_causal=True)  # imported by name, above
+        functional.scaled_dot_product_attention(*qkv, is_causal=True)
+except NotImplementedError as error:
+    refused = error
+if comm.rank == comm.size - 1:
+    print("cut in the zigzag order:", cut_in_zigzag)
+    print("on a CPU:", refused or "it works")
+    print(f"imported by name, it differs from full attention by {(by_name - expected[:, :, at]).abs().max():.1f}")
+
+# %% [markdown]
+# It needs a GPU's flash, memory-efficient or cuDNN kernel, because the CPU's isn't registered. Look at the last line, too:
+# PyTorch replaces the function inside `torch.nn.functional`, so code that has imported it *by name* keeps the old one. Each
+# rank then attends to its own tokens only, and no error tells you.
+#
+# The ring inside takes any kernel that returns its output and logsumexp, and the CPU's does. (The underscore in the name says
+# that it may change.)
+
+# %%
+# %%ranks --timeout 120
+from torch.distributed.tensor.experimental._context_parallel._attention import _templated_ring_attention
+
+
+def flash_on_cpu(query, key, value, is_causal):
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal)
+
+
+mine = [each[:, :, at].contiguous() for each in whole]
+out, _ = _templated_ring_attention(dist.group.WORLD, 2, flash_on_cpu, *mine, is_causal=True)
+right = expected[:, :, at]
+apart = comm.allreduce(((out - right).abs().max() / right.abs().max()).item(), MPI.MAX)
+if comm.rank == 0:
+    print(f"PyTorch's ring differs from full attention by {apart:.0e}")
+
+# %% [markdown]
+# ## Remember
+#
+# - Activations grow with the number of tokens even with flash attention, and tensor parallelism is limited by the KV heads.
+# - Context parallelism shards the tokens in all layers, and only attention communicates.
+# - A ring sends $p - 1$ blocks forward and twice as many backward, while it computes.
+# - Under a causal mask, each rank needs an early and a late chunk, or some ranks are idle.
+#
+# **Take it home:** [scripts/context_parallel.py](scripts/context_parallel.py).
+#
+# **Sources.** M. Milakov et al., [online softmax](https://arxiv.org/abs/1805.02867). H. Liu et al., [*Ring
+# Attention*](https://arxiv.org/abs/2310.01889). W. Brandon et al., [*Striped Attention*](https://arxiv.org/abs/2311.09431), on
+# its imbalance. Z. Zhu, [ring-flash-attention](https://github.com/zhuzilin/ring-flash-attention), on zigzag. S. A. Jacobs et
+# al., [*DeepSpeed Ulysses*](https://arxiv.org/abs/2309.14509). [*Llama 3*](https://arxiv.org/abs/2407.21783), section 3.3.2.
+# PyTorch's [tutorial](https://docs.pytorch.org/tutorials/unstable/context_parallel.html).
+
+# %%
+ranks.stop()

@@ -1,0 +1,163 @@
+"""Attention that ranks share is full attention, on 2 and on 4 ranks, and sends what the formulas say.
+
+float32 has 24 bits, and sums are taken in another order, so numbers differ in the last of them.
+"""
+
+import re
+import subprocess
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from judge.answers import solution
+from our_ranks import on_every_rank
+from torch.nn.functional import cross_entropy
+
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.context_parallelism import other_ways, ring
+from workshop_lib.lessons.context_parallelism.blocks import BlockAttention, contiguous
+from workshop_lib.lessons.context_parallelism.compare import with_full_attention
+from workshop_lib.lessons.context_parallelism.figures import idle
+from workshop_lib.lessons.context_parallelism.gpt import TinyGpt, text
+from workshop_lib.lessons.context_parallelism.judge import NOTEBOOK, scores_in_step
+from workshop_lib.paths import SCRIPTS
+from workshop_lib.training.equivalence import largest_relative_difference
+
+RANKS = 4
+ROUNDING = 3e-6  # of the largest number
+
+
+def on_rings(seen: list, merge, ring_attention, zigzag) -> None:
+    """On a rank: what each way sends, and how far it is from full attention, by ranks, order and mask."""
+    from mpi4py import MPI
+
+    torch.set_num_threads(1)
+    world = MPI.COMM_WORLD
+
+    def forward(query, key, value, *others):
+        key.numpy()  # as learners do who send it as it is
+        return ring_attention(query, key, value, *others)
+
+    def in_a_ring(query, key, value, attend, comm):
+        return ring.with_backward(forward, query, key, value, attend, merge, comm)
+
+    ways = [(in_a_ring, contiguous), (in_a_ring, zigzag), (other_ways.gathered, zigzag)]
+    ways += [(in_a_ring, contiguous, False), (other_ways.ulysses, contiguous)]
+    for size in (1, 2, 4):
+        comm = world.Split(world.rank // size)
+        for way, order, *mask in ways:
+            compared = with_full_attention(way, order, comm, causal=not mask)
+            seen.append((size, way.__name__, order.__name__, not mask, compared))
+        comm.Free()
+
+
+def measured(*answers) -> list:
+    seen: list = []
+    on_rings(seen, *answers)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def rings(team):
+    """By rank: the rows of on_rings."""
+    import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
+    answers = [solution(NOTEBOOK, name) for name in ("merge", "ring_attention", "zigzag")]
+    return team.run(measured, *answers, timeout=60, show=False)
+
+
+def test_shared_attention_and_its_gradients_are_those_of_one_process(rings):
+    for size, way, order, causal, compared in rings[0]:
+        print(size, way, order, causal, compared)
+        assert max(compared[:4]) < ROUNDING
+
+
+def test_each_rank_sends_what_the_formulas_say(rings):
+    blocks = {"in_a_ring": (1, 2), "gathered": (1, 1)}
+    for rows in rings:
+        for size, way, _, _, compared in rows:
+            sent = compared.forward_blocks, compared.backward_blocks
+            if way == "ulysses":  # each head has keys of its own
+                assert sent == pytest.approx((2 * (size - 1) / size,) * 2)
+            else:
+                assert sent == tuple(times * (size - 1) for times in blocks[way])
+
+
+def test_zigzag_leaves_no_rank_idle(rings):
+    for size in (2, 4):
+        idle_in = {}
+        for order in ("contiguous", "zigzag"):
+            of_ranks = [
+                compared.scores
+                for rows in rings
+                for ranks, way, name, causal, compared in rows
+                if (ranks, way, name, causal) == (size, "in_a_ring", order, True)
+            ]
+            idle_in[order] = idle(of_ranks)
+        assert idle_in == {"contiguous": pytest.approx((size - 1) / (2 * size)), "zigzag": 0}
+
+
+def test_in_zigzag_each_step_takes_half_a_block_after_the_first():
+    zigzag = solution(NOTEBOOK, "zigzag")
+    positions = [zigzag(64, rank, 4) for rank in range(4)]
+    assert [scores_in_step(positions, step) for step in range(4)] == [[256] * 4, *[[128] * 4] * 3]
+
+
+@on_every_rank
+def test_heads_that_do_not_divide_are_refused():
+    from mpi4py import MPI
+
+    parts = torch.zeros(3, 1, 6, 8, 4)
+    attend = BlockAttention([contiguous(32, rank, 4) for rank in range(4)], MPI.COMM_WORLD.rank)
+    with pytest.raises(InputError, match="6 heads don't divide by 4 ranks: use fewer ranks, or a ring"):
+        other_ways.ulysses(*parts, attend, MPI.COMM_WORLD)
+
+
+def gradients(merge, ring_attention, zigzag) -> tuple[list, list]:
+    """On a rank: the gradients of a tiny GPT on a shared sequence, and those of one process."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    found = []
+    tokens = text(256)
+    for group in (comm, MPI.COMM_SELF):
+        positions = [zigzag(256, rank, group.size) for rank in range(group.size)]
+        attend = BlockAttention(positions, group.rank)
+        at = positions[group.rank]
+        model = TinyGpt(256, partial(mix, ring_attention, attend, merge, group))
+        cross_entropy(model(tokens[at][None], at)[0], tokens[at + 1], reduction="sum").div(256).backward()
+        summed = [np.empty_like(p.grad.numpy()) for p in model.parameters()]
+        for p, total in zip(model.parameters(), summed, strict=True):
+            group.Allreduce(p.grad.numpy(), total)
+        found.append(summed)
+    return found[0], found[1]
+
+
+def mix(forward, attend, merge, comm, query, key, value):
+    return ring.with_backward(forward, query, key, value, attend, merge, comm)
+
+
+def test_a_gpt_on_a_shared_sequence_has_the_gradients_of_one_process(team, rings):
+    answers = [solution(NOTEBOOK, name) for name in ("merge", "ring_attention", "zigzag")]
+    for shared, alone in team.run(gradients, *answers, timeout=60, show=False):
+        for ours, right in zip(shared, alone, strict=True):
+            assert np.abs(ours - right).max() < 1e-5 * max(np.abs(each).max() for each in alone)
+
+
+def test_the_script_to_take_home_takes_the_steps_of_one_process(tmp_path):
+    """About 20 s for two starts."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    losses = {}
+    weights = {}
+    for size in (1, 2):
+        out = tmp_path / f"{size}.pt"
+        words = ["--nproc-per-node", size, SCRIPTS / "context_parallel.py", "--tokens", 256, "--steps", 3, "--out", out]
+        ended = subprocess.run([*torchrun, *map(str, words)], capture_output=True, text=True, timeout=120)
+        assert ended.returncode == 0, ended.stderr
+        losses[size] = re.findall(r"loss ([\d.]+)", ended.stdout)
+        weights[size] = torch.load(out, weights_only=True)["model"]
+    assert len(losses[1]) == 3 and losses[1] == losses[2]
+    assert largest_relative_difference(weights[2], weights[1]) < 1e-3
