@@ -330,6 +330,12 @@ def own_or_library(function: Callable, finished: Callable | None) -> Callable | 
     return finished
 
 
+def own_or_solution(made: Callable, notebook: str) -> Callable:
+    """The learner's function or class. While it is still a stub, say so and return the notebook's solution."""
+    solution = Solution(notebook, made.__name__).load()
+    return own_or_library(made, solution) or solution
+
+
 def alike(a, b, rounding: float = ROUNDING) -> bool:
     """Whether two observations, or parts of them, are the same up to rounding. Fields of dataclasses with
     compare=False, such as times, do not count."""

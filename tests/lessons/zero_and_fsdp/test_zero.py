@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from fake_mpi_ranks import run_on_threads
-from judge.answers import solution
+from judge.answers import solution, stub
 from judge.verdicts import Verdicts
 from mpi4py import MPI
 
@@ -311,3 +311,11 @@ def test_the_trainings_of_the_notebook_count_what_they_cost(team):
         assert fsdp.calls["allgather"] == 8 and fsdp.handed_bytes["allgather"] == 2 * 4 * fsdp.parameters
         assert max(cost.distance for cost in (first, second, fsdp)) < 1e-3
         assert "bytes per parameter" in repr(first) and "8 allgathers per step, of 2.00 n bytes together" in repr(fsdp)
+
+
+def test_a_stub_is_replaced_by_the_solution_and_says_so(capsys):
+    own = solution(check.NOTEBOOK, "Zero1")
+    assert by_hand.written(own) is own
+    library = by_hand.written(stub(check.NOTEBOOK, "Zero1"))
+    assert "NotImplementedError" not in library.step.__code__.co_names
+    assert "Zero1 isn't solved yet" in capsys.readouterr().out
