@@ -121,10 +121,12 @@ def tiny(tmp_path_factory):
     source = folder / "notebooks" / "source" / "99_tiny.py"
     source.parent.mkdir(parents=True)
     source.write_text(TINY)
+    shutil.copy(generate.NOTEBOOKS / generate.MAP, folder / "notebooks")
     ran = ran_as(generate.of_source(source)[1])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(book.generate, "NOTEBOOKS", folder / "notebooks")
         patch.setattr(book.generate, "sources", lambda: [source])
+        patch.setattr(book.generate, "stops", lambda: [])
         patch.setattr(book, "executed", lambda name, solution, env: ran)
         patch.setattr(book, "sphinx", whatever_the_links(book.sphinx))  # many lead to the other notebooks
         book.build(["99_tiny"], folder / "book")

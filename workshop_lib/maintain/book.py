@@ -29,14 +29,14 @@ from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting import catalogue, forecast
 from workshop_lib.lessons.zero_and_fsdp import calculator as calculators
 from workshop_lib.lessons.zero_and_fsdp import zero_memory
-from workshop_lib.maintain import book_page, execute, generate
+from workshop_lib.maintain import book_page, course, execute, generate
 
 BOOK = paths.BUILD / "book"
 UNSOLVED = BOOK / "notebooks"  # as the sources give them, whatever a learner did to those of the checkout
 CELL_TIMEOUT_S = 180.0
 TO_BOOK = re.compile(r"\]\(((?:\.\./)*)book/(?=\w)")  # the start of a link to a page of book/
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
-MAP = "{map of the notebooks}"
+MAP = "{table of the tracks}"
 TOPICS = """\
 # Where each topic is taught
 
@@ -95,7 +95,8 @@ def write_pages(pages: Path) -> None:
     for name in generate.chosen(()):
         write_notebook(name, None, pages)
     index = pages / "index.md"
-    index.write_text(index.read_text(encoding="utf-8").replace(MAP, "\n".join(notebook_map())), encoding="utf-8")
+    table = course.table(generate.stops(), folder="notebooks/")
+    index.write_text(index.read_text(encoding="utf-8").replace(MAP, table), encoding="utf-8")
     (pages / "coverage.md").write_text("\n".join(topics()), encoding="utf-8")
     (pages / "_static" / "data.js").write_text(f"window.workshopData = {json.dumps(data())};\n", encoding="utf-8")
     for path in pages.rglob("*.md"):
@@ -124,21 +125,6 @@ def add_outputs(names: list[str], pages: Path) -> bool:
         elif name in names:
             whole = False
     return whole
-
-
-def notebook_map() -> Iterator[str]:
-    """The lines of a map of all notebooks: the core path first, then the others, each with its minutes."""
-    rows: dict[bool, list[str]] = {True: [], False: []}
-    for name in generate.chosen(()):
-        first = generate.pristine(name)[0].cells[0].source
-        title = first.partition("\n")[0].removeprefix("# ")
-        time = generate.TIME.search(first)
-        minutes = re.findall(r"\d+", time[0] if time else "") or ["?"]
-        deeper = f" + {minutes[1]}" if len(minutes) > 1 else ""
-        row = f"| {name.partition('_')[0]} | [{title}](notebooks/{name}.ipynb) | {minutes[0]}{deeper} |"
-        rows[exercises.is_on_core_path(name)].append(row)
-    for heading, is_core in (("The core path", True), ("Further notebooks, in any order", False)):
-        yield from (f"\n### {heading}\n", "| | notebook | minutes |", "|---|---|---|", *rows[is_core])
 
 
 def links_in_site(text: str, from_book: bool) -> str:
