@@ -8,4 +8,5 @@ def plural(number: int, noun: str) -> str:
 
 def duration(seconds: float) -> str:
     """A time in whole minutes or seconds, such as "about 12 s left" needs it: "3 min", "12 s"."""
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+    whole_s = round(seconds)  # first, so that 89.6 s and 90 s are shown alike
+    return f"{whole_s / 60:.0f} min" if whole_s >= 90 else f"{whole_s} s"

@@ -106,7 +106,7 @@ def table(
             is_done = counts[-1][0] == counts[-1][1] > 0
             entries.append(f"{link} ({rounded(each.minutes)}){' ✓' if is_done else ''}")
         name = f"**{track}**" if track == CORE_PATH else track
-        row = [name, " · ".join(entries), in_hours(sum(each.minutes for each in of_track))]
+        row = [name, " · ".join(entries), in_hours(sum(rounded(each.minutes) for each in of_track))]
         if solved:
             done, asked = map(sum, zip(*counts, strict=True))
             row.append(f"{done} of {asked}")
@@ -154,7 +154,7 @@ def picture(stops: Iterable[Stop]) -> str:
                 lines.append(_branch(track, y, len(of_track[track.name])))
                 for at, stop_of_track in enumerate(of_track[track.name]):
                     circles += _circle(STOPS_X + at * BETWEEN_STOPS, y, track.color, stop_of_track)
-                minutes = sum(each.minutes for each in of_track[track.name])
+                minutes = sum(rounded(each.minutes) for each in of_track[track.name])
                 circles.append(_label(y - 8, track.name, in_hours(minutes)))
         y += CORE_ROW
     height = y
