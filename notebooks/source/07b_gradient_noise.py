@@ -386,9 +386,8 @@ beside.style.format("{:.1f}").format("{:.0f}", subset="batch (samples)")
 # (Published: McCandlish et al. 2018, table 1; the rule of thumb: Shao et al.) The last two columns say what training takes
 # with such a batch, according to the law fitted to the long run. Three things stand out:
 #
-# - **The slides' condition isn't enough.** They promise that the time to a given accuracy scales, as long as there are far
-#   fewer workers than training examples and the learning rate is right. 128 workers *are* far fewer than 60,000 images, and
-#   our rate was tuned. Yet their batch is a hundred times the critical one. It only halves the steps of the critical batch,
+# - **"Far fewer workers than samples" isn't enough.** People say that the time to a given accuracy then scales, if the learning
+#   rate is right. 128 workers *are* far fewer than 60,000 images, and our rate was tuned. Yet their batch is a hundred times the critical one. It only halves the steps of the critical batch,
 #   and costs a hundred times the minimum number of samples. Compare your batch to the noise, not to the data set.
 # - **Nor is the rule of thumb**, which knows nothing about the task. Here the square root of the number of images asks for
 #   three times the critical batch: about a third more steps than the minimum, and four times the minimum number of samples.
@@ -404,8 +403,7 @@ beside.style.format("{:.1f}").format("{:.0f}", subset="batch (samples)")
 #
 # ## Deeper: are harder tasks noisier?
 #
-# The guidelines on distributed training (see the sources) say that they are, and that they can therefore use larger batches.
-# Let's turn the same images into an easier task, which only asks whether a digit is a one, and into a harder one, where a
+# It's said that they are, and that they can therefore use larger batches. Let's turn the same images into an easier task, which only asks whether a digit is a one, and into a harder one, where a
 # fifth of the labels are replaced by random ones.
 
 # %%

@@ -496,11 +496,9 @@ figures.staleness(dict(fixed["staleness"]), "MNIST, two workers, one of them alw
 #   the staleness is about one. With a hundred it's about a hundred, and the learning rate has to go down.
 # - Run it again. Synchronous, lag-sync and local SGD repeat their accuracy to the last digit. Asynchronous SGD doesn't.
 #
-# The guidelines that this workshop grew out of recommend synchronous SGD first, since it's reproducible and converges easily.
-# They recommend asynchronous SGD for algorithms that are well understood, and suggest that you consider lag-sync. They also
-# mention a *hybrid*, in which ranks are synchronous within a group, but the groups are asynchronous with each other.
-# Kurth et al. (2017) reached 15 petaflop/s with it on Cori.
-# Our measurement agrees, with one addition: know your straggler. The cure for a *fixed* one is to repair the node, or to
+# So begin with synchronous SGD, since it's reproducible and converges easily, and know your straggler before you give that up.
+# (There's also a *hybrid*, in which ranks are synchronous within a group, but the groups are asynchronous with each other. Kurth
+# et al. (2017) reached 15 petaflop/s with it on Cori.) The cure for a *fixed* one is to repair the node, or to
 # drop it.
 #
 # *Try it:* `LATE_S = 0.0`. Which mode costs the most when nobody is late?

@@ -550,9 +550,6 @@ pd.DataFrame.from_dict(rows, orient="index")
 # the data to every node, hidden the gradients of one step behind the next, and rebuilt Horovod's coordinator.
 # So the constant is typical of ordinary runs, not a law.
 #
-# The same slides show what else such machines are for: turbulence models learned from simulations, images of brains, interactions of
-# many bodies. Much of that is *inference*, which has no gradients to send: [08](08_scaling_curves.ipynb) has a small example.
-#
 # ## Deeper: what would help?
 #
 # Change one thing at a time, for VGG-16 on those 512 GPUs:

@@ -77,8 +77,8 @@ print(f"{images_per_s:,.0f} images/s x 784 bytes = {784 * images_per_s / 1e6:.1f
 
 # %% [markdown]
 # For a disk, a few megabytes per second are nothing. On a laptop, training on MNIST never waits for its input. But on a cluster
-# everybody *shares* the storage. The documents behind this workshop describe two machines. Here's what one node gets on each
-# of them when all nodes read at once:
+# everybody *shares* the storage. Here's what one node got on two large machines when all
+# nodes read at once:
 
 # %%
 machines = [("Theta", 210e9, 4_392), ("Summit", 2.5e12, 4_608)]
