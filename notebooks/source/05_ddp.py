@@ -35,8 +35,9 @@ team = ranks.start(sizes.ranks)
 # ## How do processes find each other?
 #
 # MPI's ranks know each other from the start, because `mpiexec` starts them together. PyTorch's processes don't. Each process has to
-# learn its rank, the number of ranks, and an address where all of them meet. In a script that you start with `torchrun`, a
-# single call does all of this: `dist.init_process_group("gloo")`. In this notebook, `join()` makes that call for you.
+# learn its rank, the number of ranks, and an address where all of them meet. `torchrun` puts these into environment variables of
+# each process that it starts, and a single call reads them: `dist.init_process_group("gloo")`. In this notebook, `join()` makes
+# that call for you.
 
 # %%
 # %%ranks
@@ -52,13 +53,14 @@ print(f"rank {rank} of {size}")
 
 # %% [markdown]
 # The ranks now form a *process group*, PyTorch's word for a communicator. *gloo* carries its messages between CPUs, and *NCCL*
-# carries them between NVIDIA GPUs. (*Deeper: several hosts* shows what to do if `mpiexec` or `srun` starts
+# carries them between NVIDIA GPUs. MPI's `Allreduce` is `dist.all_reduce(tensor)` here, which replaces `tensor` by the sum, and
+# `Bcast` is `dist.broadcast(tensor, src=0)`. (*Deeper: several hosts* shows what to do if `mpiexec` or `srun` starts
 # your processes.)
 #
 # ## Who sees which sample?
 #
 # PyTorch scripts get their batches from a `DataLoader`, and a *sampler* tells it which samples to take. `DistributedSampler` deals
-# the samples out to the ranks like cards. Let's deal out the numbers from 0 to 10:
+# the samples out to the ranks like cards. It knows the rank and the number of ranks from the process group. Let's deal out the numbers from 0 to 10:
 
 # %%
 # %%ranks
@@ -100,8 +102,9 @@ scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.time
 # With these changes, your own training scripts can run on many processes. Every process runs the whole script, and only six
 # places in `main()` have to change. Parts 1 and 5 are done, and the other four are still as in the script above. Make the
 # processes train one network together: each takes 64 images *of its own* in every step and tests its own share of the test images,
-# and only rank 0 prints and saves. (The check adds the imports and the function `join()`, which joins the process group and returns
-# this rank's device.)
+# and only rank 0 prints and saves. (The check adds imports: `dist`, `DataLoader`, `DistributedSampler`, `Subset` and
+# `DistributedDataParallel`, and a function `join()`, which joins the process group and returns this rank's device. Leave the
+# numbered comments where they are.)
 #
 # <details><summary>Hint 1: who needs what?</summary>
 #
@@ -117,7 +120,7 @@ scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.time
 #
 # </details><details><summary>Solution</summary>
 #
-# After the check and the run, a cell shows everything that changes.
+# Two cells further down, after the run, is the whole difference between the two scripts.
 #
 # </details>
 
@@ -133,7 +136,7 @@ sampler = DistributedSampler(train, seed=1)
 loader = DataLoader(train, BATCH, sampler=sampler, drop_last=True)
 test_loader = DataLoader(Subset(test, range(rank, len(test), size)), batch_size=500)
 # <stub>
-# loader = DataLoader(train, BATCH, shuffle=True, drop_last=True)
+# loader = DataLoader(train, BATCH, shuffle=True, drop_last=True)  # your code here
 # test_loader = DataLoader(test, batch_size=500)
 # </stub>
 # </solution>
@@ -152,7 +155,7 @@ start = time.perf_counter()
 for images, labels in loader:
     loss = cross_entropy(ddp(images.to(device)), labels.to(device))
 # <stub>
-# start = time.perf_counter()
+# start = time.perf_counter()  # your code here
 # for images, labels in loader:
 #     loss = cross_entropy(model(images.to(device)), labels.to(device))
 # </stub>
@@ -167,7 +170,7 @@ if rank == 0:
     print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")
     save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
 # <stub>
-# print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")
+# print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")  # your code here
 # save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
 # </stub>
 # </solution>
@@ -189,7 +192,7 @@ take_home.diff("one_process.py", "ddp.py")
 # %% [markdown]
 # | change | why |
 # |---|---|
-# | `set_device_index(…)` | each rank of a host takes its own GPU. Without this line, all of them would compute on GPU 0 |
+# | `set_device_index(…)` | each rank of a host takes its own GPU. With a plain `"cuda"`, all of them would share GPU 0 |
 # | `@record` | if a rank fails, `torchrun` prints its traceback |
 # | `model`, not `ddp` | the network inside the wrapper tests without sending messages, and saves its weights under their own names |
 #
@@ -231,7 +234,8 @@ network(torch.ones(1, 784)).sum().backward()
 # - Each gradient leaves as soon as it's ready, in a message of its own, and no hook waits for another rank.
 # - When `finish()` returns, every `p.grad` is the mean over the ranks, in every step.
 #
-# A parameter may get no gradient on any rank. Then its hook never runs, and you don't have to do anything about it.
+# Every parameter is trained, but some may get no gradient in a step, on any rank. Then their hooks don't run, and you don't have to
+# do anything about it.
 #
 # <details><summary>Hint 1: an allreduce that doesn't wait</summary>
 #
@@ -284,11 +288,11 @@ check.my_ddp(my_ddp)
 #
 # ## Does it overlap?
 #
-# Let's watch three ways to average: in one message after the backward pass, as in notebook 02; yours; and PyTorch's DDP. (Until
-# you've written `my_ddp`, `written` puts the solution in its place.)
+# Let's watch three ways to average: in one message after the backward pass, as in notebook 02; yours; and PyTorch's DDP, with a hook
+# that notes when its messages leave. (Until you've written `my_ddp`, `written` puts the solution in its place.)
 
 # %%
-guess = predict("How much time does DDP save, compared with averaging at the end?", low=-50, high=75, unit="%")
+guess = predict("What share of the time for backward and averaging does DDP save?", low=-50, high=75, unit="%")
 guess
 
 # %%
@@ -328,7 +332,8 @@ guess.compare(100 * (1 - taken_ms["PyTorch's DDP"] / taken_ms["after the backwar
 # backward pass ends with it.
 #
 # On CPUs, overlap has a price: gloo's threads use the cores that the backward pass needs. A GPU can move data while it computes,
-# so overlap saves more there. And why does DDP send fewer messages than you do? *Deeper: buckets* has the answer.
+# so overlap saves more there. And why does DDP send fewer messages than you do? It collects gradients in *buckets*, here of 4 MiB,
+# and sends each bucket as one message. *Deeper: buckets* has more.
 #
 # ## Train with it
 #
@@ -360,7 +365,8 @@ print("yours:  ", train(network, my_ddp(network)))
 print("PyTorch:", train(DistributedDataParallel(perceptron(width=64)), finish=lambda: None))
 
 # %% [markdown]
-# The digests agree. On two ranks, your dozen lines and DDP take the same steps, to the last bit.
+# The digests agree. On two ranks, your dozen lines and DDP take the same steps, to the last bit. (With more ranks, the last bits
+# may differ, because the sums are taken in another order.)
 #
 # ## What DDP doesn't do
 #

@@ -174,7 +174,7 @@ SAME_HINT = (
 )
 ORDER_HINT = "the second epoch has the order of the first: call `sampler.set_epoch(epoch)` before each epoch."
 APART_HINT = (
-    "each rank trained a network of its own: wrap it, `ddp = nn.parallel.DistributedDataParallel(model)`, and "
+    "each rank trained a network of its own: wrap it, `ddp = DistributedDataParallel(model)`, and "
     "call `ddp`."
 )
 TESTED_HINT = (
@@ -185,7 +185,7 @@ SHARE_HINT = (
 )
 ALL_PRINT_HINT = "every rank prints: `if rank == 0:`."
 ALL_SAVE_HINT = "every rank writes the same file, and they may overwrite each other: `if rank == 0:`."
-NOT_SAVED_HINT = "rank 0 wrote no file: keep the lines with `torch.save` and `replace`."
+NOT_SAVED_HINT = "rank 0 wrote no file: keep the line with `save(…)`."
 WRAPPED_HINT = (
     "the names begin with `module.`, so only a wrapped network could load them: save those of the network inside."
 )
