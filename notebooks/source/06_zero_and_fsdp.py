@@ -42,7 +42,7 @@ guess = predict("Adam, all numbers in fp32: how many bytes does a parameter cost
 guess
 
 # %% [markdown]
-# Take one step, and add up the bytes of every tensor that lives from one step to the next.
+# Take one step, and add up the bytes of the weights, the gradients and whatever the optimizer keeps.
 
 # %%
 images, labels = by_hand.batch()
@@ -59,10 +59,11 @@ guess.compare(sum(one_process.values()) / parameters)
 # For each weight, Adam keeps a running mean of its gradients and another of their squares. This is the *optimizer's state*, and
 # it takes half of all the memory. Training in 16 bits is faster, but arrives at 16 bytes per parameter again, because it needs
 # a copy of the weights in fp32 ([06c](06c_fitting_more.ipynb)). How large a model does that let you fit on one GPU?
+# (A GPU "of 80 GB" has about 80 GiB.)
 
 # %%
 for gib in (16, 40, 80):
-    print(f"{gib} GB: {gib * 2**30 / 16 / 1e9:.1f} billion parameters")
+    print(f"{gib} GiB: {gib * 2**30 / 16 / 1e9:.1f} billion parameters")
 
 # %% [markdown]
 # With DDP, more GPUs don't help, because each holds all 16 bytes of every parameter. (By default it even holds 20: DDP's
@@ -124,6 +125,9 @@ print(f"and allgather: all {len(array):,} sums, {counting.bytes_sent / array.nby
 # Write `step`, which the training loop calls after the backward pass. Afterwards every rank must hold the weights that one
 # process would have after a step with the global batch. Send no more bytes than an allreduce would.
 #
+# You have the two halves: `ring.reduce_scatter(comm, array)` returns this rank's part of the sum, and `ring.allgather(comm, array)`
+# fills in the other ranks' parts of `array`, in place. Both take NumPy arrays.
+#
 # <details><summary>Hint 1: what, and in which order?</summary>
 #
 # You need the mean gradient of your shard before the step, and everybody's weights after it. `gradient` has the same layout as
@@ -131,9 +135,8 @@ print(f"and allgather: all {len(array):,} sums, {counting.bytes_sent / array.nby
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `ring.reduce_scatter(comm, array)` returns this rank's part of the sum. `ring.allgather(comm, array)` fills `array` in place.
-# Both take NumPy arrays: `tensor.numpy()` gives you an array on the tensor's memory, and `torch.from_numpy(array)` a tensor on
-# the array's. The optimizer reads `self.shard.grad`.
+# `tensor.numpy()` gives you an array on the tensor's memory, and `torch.from_numpy(array)` a tensor on the array's. The optimizer
+# reads `self.shard.grad`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -184,10 +187,11 @@ by_hand.train(Zero1)
 
 # %% [markdown]
 # Each rank holds only its shard of the optimizer's state, and the weights are those of one process except for rounding. (Adam
-# divides each gradient by its own size, so where a gradient is almost 0, rounding shows.) PyTorch calls stage 1
-# `ZeroRedundancyOptimizer`; you use it together with DDP.
+# scales tiny gradients up to full-size steps, so their rounding errors become visible.) PyTorch calls stage 1
+# `ZeroRedundancyOptimizer`, and you use it together with DDP. It sends more than yours: DDP's whole allreduce, and then the weights
+# of each shard.
 #
-# ## Exercise 2 (normal): stage 2
+# ## Exercise 2 (warm-up): stage 2
 #
 # In stage 1, every rank holds all gradients when the backward pass ends. With `Zero2`, you reduce each gradient *as soon as
 # it's finished*, keep your shard of it, and drop the rest. Here each parameter has its own flat array, `self.weights[p]`, and
@@ -234,7 +238,7 @@ class Zero2:
         self.shards[p].grad = torch.from_numpy(total / self.comm.size)
         p.grad = None
         # <stub>
-        # # 1. the mean gradient of my shard, into self.shards[p].grad   2. what is p.grad still needed for?
+        # # 1. the mean gradient of my shard, into self.shards[p].grad   2. drop p.grad
         # raise NotImplementedError("your code here")
         # </stub>
         # </solution>
@@ -283,7 +287,7 @@ guess
 
 # %% [markdown]
 # `GatheredByLayer` calls `gather` before a layer computes, `drop` after its forward pass, and `reduce` when a gradient is
-# complete.
+# complete, after which nobody needs that parameter's weights any more.
 
 # %%
 # %%ranks
@@ -343,7 +347,7 @@ table
 
 # %% [markdown]
 # Stage 1 adds up whole gradients, and reduces them once. Stage 2 has nowhere to keep whole gradients, so it reduces them after
-# every micro-batch. Stage 3 also gathers all weights twice per micro-batch, and sends $3m/2$ times the bytes of stage 1. With
+# every micro-batch. (Only the bytes count here: your `Zero2` keeps the gradient of the last micro-batch alone.) Stage 3 also gathers all weights twice per micro-batch, and sends $3m/2$ times the bytes of stage 1. With
 # many micro-batches, prefer stage 1 if the model fits.
 #
 # ## FSDP: stage 3 in PyTorch
@@ -357,9 +361,10 @@ take_home.diff("ddp.py", "fsdp2.py")
 # %% [markdown]
 # | change | why |
 # |---|---|
-# | `fully_shard(layer)`, then `fully_shard(model)` | each call makes a unit, whose weights are gathered together. The last one takes what's left |
+# | `fully_shard(layer)`, then `fully_shard(model)` | each call makes a unit, whose weights are gathered together. The last one takes what's left. (`mesh=` says which ranks; the default is all) |
+# | one seed on all ranks | DDP copies rank 0's weights to all ranks at the start, and `fully_shard` doesn't. With different seeds each rank would keep shards of a *different* network, and nothing would say so |
 # | the optimizer comes afterwards | only then are the parameters shards: *DTensors*, which know their layout |
-# | `DistributedSampler(test, …)` | each forward pass gathers weights, so all ranks must run as many of them, in tests too |
+# | `DistributedSampler(test, …)` | each forward pass gathers weights, so all ranks must run the same number of them, in tests too |
 # | `get_state_dict(…)` on *every* rank | it gathers the shards. If you called it on rank 0 alone, that rank would wait forever |
 #
 # The loop stays as it is. In a transformer, use one unit per block.
@@ -391,7 +396,8 @@ costs["FSDP"]
 figures.measured(one_process, team.pull("costs"))
 
 # %% [markdown]
-# FSDP and stage 3 hold a shard of everything. On top of that comes the layer that is gathered while it computes.
+# FSDP and stage 3 hold a shard of everything. On top of that, while they compute, come the layer that computes, usually the next
+# one, which is on its way, and the whole gradient of one layer.
 #
 # *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. How many
 # allgathers does `by_hand.train_fsdp(with_fsdp(by_hand.perceptron(), reshard_after_forward=False))` report?
@@ -405,6 +411,7 @@ figures.measured(one_process, team.pull("costs"))
 # %%
 # %%ranks
 images, labels = by_hand.batch(0, comm.rank, comm.size)
+model.zero_grad()
 cross_entropy(model(images), labels).backward()
 of_my_shards = torch.nn.utils.get_total_norm([p.grad.to_local() for p in model.parameters()])
 norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
@@ -418,8 +425,8 @@ print(f"norm of this rank's shards {of_my_shards:.4f}, of the whole gradient {no
 # ### Exercise 3 (warm-up): the formula
 #
 # With `bytes_per_rank` you'll know what a model needs *before* you ask for an allocation. Write it for Adam in fp32 and stages
-# 0 to
-# 3. Return the bytes that each rank holds, as a dictionary with `"parameters"`, `"gradients"` and `"optimizer"`.
+# 0 to 3. Return the bytes that each rank holds, as a dictionary with `"parameters"`, `"gradients"` and `"optimizer"`. Fractions of
+# a byte are fine. Leave out padding and DDP's buckets.
 #
 # <details><summary>Hint</summary>
 #
@@ -452,7 +459,7 @@ def bytes_per_rank(parameters, ranks, stage):
 check.bytes_per_rank(bytes_per_rank)
 
 # %% [markdown]
-# The calculator also counts the activations. Can you make Llama 7B fit on GPUs of 40 GB?
+# The calculator also counts the activations. On how few GPUs of 40 GB does Llama 7B fit?
 
 # %%
 calculator()
@@ -469,11 +476,14 @@ calculator()
 # | Do weights and gradients fit, with a shard of the optimizer's state? | ZeRO-1 | no extra bytes |
 # | Do the weights fit, with a shard of the rest? | ZeRO-2, or FSDP with `reshard_after_forward=False` | messages in every micro-batch |
 # | Does one layer fit, with a shard of everything? | ZeRO-3 or FSDP | 1.5 times the bytes in every micro-batch, so a fast network |
+# | Is one layer, or what it computes, too large for a GPU? | *tensor parallelism*: ranks divide each layer ([11](11_model_parallelism.ipynb)) | messages in nearly every layer, so only over NVLink |
 # | Does it fit with the host's memory? | offload ([06b](06b_deepspeed.ipynb), [06c](06c_fitting_more.ipynb)) | time for the link to the host |
-# | Is one layer too large for a GPU? | *tensor parallelism*: ranks divide each layer ([11](11_model_parallelism.ipynb)) | messages in nearly every layer, so stay inside a node |
-# | Still no? | *pipeline parallelism*: each rank holds a few layers ([11b](11b_pipelines.ipynb)) | ranks wait at the beginning and end of each step |
+# | Still no? | more GPUs | |
 #
-# The last two are *model parallelism*. They divide the computing, so you have to change the model's code.
+# Tensor parallelism is *model parallelism*: it divides the computing, so you have to change the model's code. So is *pipeline
+# parallelism*, in which each rank holds a few layers ([11b](11b_pipelines.ipynb)). It holds no less than ZeRO-3 does on as many ranks,
+# but it sends far fewer bytes. People turn to it when ZeRO-3's messages are too much for the network between nodes, or when the
+# global batch can't grow with the ranks any more.
 #
 # ## Deeper: send while you compute
 #

@@ -532,6 +532,7 @@ class MyLars(torch.optim.Optimizer):
 
 # %%
 # %%ranks --timeout 600
+from workshop_lib.training import schedules
 from workshop_lib.training.record import weights_sha256
 
 
