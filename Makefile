@@ -16,7 +16,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-recipes figures picture notebooks run-notebooks book book-check bench soak clean distclean
+.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures picture notebooks run-notebooks gallery book book-check bench soak clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,12 @@ search-rmsprop-sgd: RATES = 0.1 0.2 0.4 0.8
 
 large-batch-search: search-sgd search-lars search-lamb search-rmsprop-sgd ## peak rates for 128 workers, four optimizers (with -j2: 25 minutes)
 
+large-batch-solution: setup ## the recipe with which 128 workers train in notebook 07, three seeds (8 minutes of one core)
+	@rm -f $(BUILD)/large_batch_solution.jsonl
+	@for seed in $(SEEDS); do \
+		$(BIN)/python -m workshop_lib train --ranks 1 --network classic --epochs 32 --emulate-workers 128 --warmup-epochs 5 \
+			--decay polynomial --lr 0.2 --seed $$seed --out $(BUILD)/large_batch_solution.jsonl || exit 1; done
+
 large-batch-recipes: setup ## optimizers, decay, momentum, Muon and a growing batch, side by side (5 minutes of one core)
 	@rm -f $(BUILD)/large_batch_recipes.jsonl
 	@$(BIN)/python -m workshop_lib.lessons.large_batch.recipes --seeds $(SEEDS) --out $(BUILD)/large_batch_recipes.jsonl
@@ -106,8 +112,11 @@ notebooks: setup ## write the notebooks from notebooks/source
 run-notebooks: setup ## execute all notebooks, learner's and solutions, to build/notebooks
 	@$(BIN)/python -m workshop_lib.maintain.execute
 
+gallery: setup ## execute the core path's solutions and keep their outputs in assets/gallery (NAME=00_start_here: of one)
+	@$(BIN)/python -m workshop_lib.maintain.gallery $(NAME)
+
 # Sphinx and its parts are for this alone, so they come with the first book and not with `make setup`.
-book: setup ## write the workshop as a site that needs no server, with all outputs: build/book/html (minutes the first time)
+book: setup ## write the workshop as a site that needs no server, with all outputs: build/book/html (40 minutes the first time)
 	@$(BIN)/python -c "import axe_playwright_python, furo, myst_nb" 2>/dev/null || \
 		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[book]"
 	@$(BIN)/python -m workshop_lib.maintain.book

@@ -1,6 +1,8 @@
-"""Settings of the book, and the two things that Sphinx doesn't do by itself: formulas without a script or a network,
-and links from the text to the glossary. workshop_lib/maintain/book.py writes the pages beside this file."""
+"""Settings of the book, and what Sphinx doesn't do by itself: formulas without a script or a network, links from the
+text to the glossary, long outputs folded, and the texts that the search shows. workshop_lib/maintain/book.py writes the
+pages beside this file."""
 
+import json
 import re
 from pathlib import Path
 
@@ -29,10 +31,13 @@ html_static_path = ["_static"]
 html_css_files = ["book.css"]
 html_math_renderer = "mathml"
 html_copy_source = html_show_sourcelink = html_show_sphinx = html_show_copyright = smartquotes = False
-html_show_search_summary = False  # it fetches pages, which a browser refuses for files
+html_show_search_summary = False  # it fetches pages, which a browser refuses for files; search.js does it instead
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
 
-ENTRY = re.compile(r"^- (\*\*.+?\*\*): (.+)$", re.MULTILINE)
+ENTRY = re.compile(r"^- (\*\*.+?\*\*): (.+?\.)(?: (\[\w+\]\(\S+\)))?$", re.MULTILINE)
+COLUMNS = re.compile(r"\S {2,}\S")
+SHOWN_LINES = 12  # of a long output
+LONG_LINES = 24
 
 
 def words_of(entry):
@@ -40,9 +45,16 @@ def words_of(entry):
     return re.findall(r"\*\*(.+?)\*\*", entry[1])
 
 
+def meaning_of(entry):
+    """The meaning of an entry, and the number of the notebook that teaches it, if one does."""
+    return f"{entry[2]} (Taught in {entry[3][1:].partition(']')[0]}.)" if entry[3] else entry[2]
+
+
 ENTRIES = list(ENTRY.finditer(Path(__file__).with_name("glossary.md").read_text(encoding="utf-8")))
 TERMS = {
-    word: ("term-" + re.sub(r"\W+", "-", words_of(each)[0]), each[2]) for each in ENTRIES for word in words_of(each)
+    word: ("term-" + re.sub(r"\W+", "-", words_of(each)[0]), meaning_of(each))
+    for each in ENTRIES
+    for word in words_of(each)
 }
 ANY_TERM = re.compile(rf"(?<![\w-])(?:{'|'.join(sorted(map(re.escape, TERMS), key=len, reverse=True))})(?![\w-])", re.I)
 # Where a term is not text: in code, in what is a link already, in headings.
@@ -98,9 +110,58 @@ def sphinx_glossary(app, docname, source):
     """The list of glossary.md, which any viewer can show, as Sphinx's own glossary, whose entries have addresses."""
     if docname == "glossary":
         begin, end = ENTRY.search(source[0]).start(), [*ENTRY.finditer(source[0])][-1].end()
-        entries = ("\n".join([*words_of(each)[:1], f"  {each[2]}", ""]) for each in ENTRIES)
+        entries = []
+        for each in ENTRIES:
+            taught = f" Taught in {each[3]}." if each[3] else ""
+            entries.append(f"{words_of(each)[0]}\n  {each[2]}{taught}\n")
         listed = "\n".join(["```{glossary}", ":sorted:", "", *entries, "```"])
         source[0] = source[0][:begin] + listed + source[0][end:]
+
+
+def arrange_outputs(app, doctree, docname):
+    """Mark outputs with columns, which must not be wrapped. Of a long output, show the rest after a click."""
+    outputs = [each for each in doctree.findall(nodes.container) if "cell_output" in each["classes"]]
+    for output in outputs:
+        for block in list(output.findall(nodes.literal_block)):
+            lines = block.astext().rstrip("\n").split("\n")
+            if sum(bool(COLUMNS.search(line)) for line in lines) > len(lines) / 3:
+                block["classes"].append("workshop-columns")
+            if len(lines) <= LONG_LINES:
+                continue
+            parts = []
+            for shown in (lines[:SHOWN_LINES], lines[SHOWN_LINES:]):
+                part = block.copy()
+                part += nodes.Text("\n".join(shown))
+                part.rawsource = part.astext()
+                parts.append(part)
+            opened = f'<details class="workshop-more"><summary>{len(lines) - SHOWN_LINES} more lines</summary>'
+            parts.insert(1, nodes.raw("", opened, format="html"))
+            block.parent.replace(block, [*parts, nodes.raw("", "</details>", format="html")])
+
+
+def write_sections(app, exception):
+    """Write the texts of all sections to sections.js, which the search shows excerpts of."""
+    if exception or app.builder.name != "html":
+        return
+    pages = {}
+    for docname in sorted(app.env.found_docs):
+        sections = pages[docname] = []
+        for section in app.env.get_doctree(docname).findall(nodes.section):
+            inside = [child for child in section if not isinstance(child, nodes.section | nodes.title)]
+            blocks = [block for child in inside for block in child.findall(nodes.TextElement)]
+            texts = [block.astext() for block in blocks if not isinstance(block, nodes.Inline)]
+            sections.append([section["ids"][0], section[0].astext(), " ".join(" ".join(texts).split())])
+    content = f"window.workshopSections = {json.dumps(pages, ensure_ascii=False)};\n"
+    (Path(app.outdir) / "_static" / "sections.js").write_text(content, encoding="utf-8")
+
+
+def scripts_of_page(app, pagename, templatename, context, doctree):
+    """Add the scripts that only some pages need."""
+    if pagename == "search":
+        app.add_js_file("sections.js")
+        app.add_js_file("search.js")
+    elif pagename.startswith("notebooks/"):
+        app.add_js_file("guess.js")
 
 
 def headings_with_a_level(app, pagename, templatename, context, doctree):
@@ -121,3 +182,6 @@ def setup(app):
     app.connect("source-read", sphinx_glossary)
     app.add_html_math_renderer("mathml", (formula(False), None), (formula(True), None))
     app.connect("doctree-resolved", link_terms)
+    app.connect("doctree-resolved", arrange_outputs)
+    app.connect("html-page-context", scripts_of_page)
+    app.connect("build-finished", write_sections)

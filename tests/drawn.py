@@ -12,7 +12,7 @@ from rich.console import Console
 class Shown(list):
     """In place of a cell's output: what was shown in it, one after another."""
 
-    def display(self, widget, display_id=False):
+    def display(self, widget, display_id=False, raw=False):
         self.append(widget)
         return self
 

@@ -4,13 +4,15 @@ import gzip
 import hashlib
 import re
 import subprocess
+import tomllib
 
 import pytest
+import yaml
 from command_line import workshop
 from matplotlib import image
 
-from workshop_lib import exercises
-from workshop_lib.maintain import generate, pytorch_build
+import workshop_lib
+from workshop_lib.maintain import pytorch_build
 from workshop_lib.paths import ROOT, SCRIPTS
 from workshop_lib.results import records
 
@@ -54,11 +56,35 @@ def test_the_figures_are_what_the_records_draw(tmp_path):
         assert abs(kept - drawn).mean() < 0.002, f"run `make figures`: {name} shows something else"
 
 
-def test_the_readme_lists_every_notebook_and_marks_the_core_path():
-    text = (ROOT / "README.md").read_text()
-    listed = re.findall(r"^\| (\**)\[(\w+)\]\(notebooks/(\w+)\.ipynb\)", text, re.MULTILINE)
-    assert [name for _, name, _ in listed] == [stem for _, _, stem in listed] == [s.stem for s in generate.sources()]
-    assert tuple(name[:2] for bold, name, _ in listed if bold) == exercises.CORE_PATH
+def test_the_citation_agrees_with_the_package():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert cited["version"] == workshop_lib.__version__
+    assert (cited["abstract"], cited["license"]) == (package["description"], package["license"])
+    assert (ROOT / "README.md").read_text().startswith(f"# {cited['title']}\n")
+    assert [each["name"] for each in cited["authors"]] == re.findall(r"20\d\d (.+)", (ROOT / "LICENSE").read_text())
+    required = {"cff-version", "message", "title", "authors"}  # of the schema
+    assert required <= set(cited) and cited["cff-version"] == "1.2.0"
+
+
+def test_agents_are_told_of_files_that_exist_and_never_to_fill_in_an_exercise():
+    text = (ROOT / "AGENTS.md").read_text()
+    assert "Never fill in an exercise" in text
+    for path in re.findall(r"`((?:workshop_lib|tests|notebooks|assets)/?[\w./]*)`", text):
+        assert (ROOT / path.replace("NAME", "mpi_basics")).exists(), f"AGENTS.md names {path}, which isn't there"
+
+
+def test_the_changelog_has_the_version_of_the_package():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert "\n## [Unreleased]\n" in text and workshop_lib.__version__ in text
+
+
+def test_an_issue_asks_for_what_the_doctor_prints():
+    forms = [yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("[pt]*.yml")]
+    assert len(forms) == 2
+    for form in forms:
+        asked = [field["attributes"]["label"] for field in form["body"]]
+        assert any(".venv/bin/workshop doctor --json" in label for label in asked)
 
 
 def test_the_readme_can_be_read_in_one_go():

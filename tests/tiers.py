@@ -19,7 +19,7 @@ from workshop_lib.paths import ROOT
 
 TIERS = ("core", "full", "exhaustive")
 FULL_FOLDERS = ("browser", "slurm", "submissions")
-CORE_LESSONS = exercises.CORE_PATH
+CORE_LESSONS = tuple(name.partition("_")[0] for name in exercises.tracks() if exercises.is_on_core_path(name))
 STEMS = {source.stem for source in generate.sources()}
 LESSONS = [source.stem.partition("_")[0] for source in generate.sources()]
 CORE_FOLDERS = ("data", "models", "training", "ranks", "results", "notebook", "judge", "cli")

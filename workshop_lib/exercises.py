@@ -12,7 +12,8 @@ from workshop_lib import learner, paths
 
 SOURCES = paths.ROOT / "notebooks" / "source"
 NOTEBOOK = re.compile(r"\d\d[a-z]?_\w+")  # the name of a notebook of the workshop
-CORE_PATH = ("00", "01", "02", "05", "06", "07", "08")
+CORE_PATH = "core path"  # the track of the notebooks that everybody should do
+TRACK = re.compile(r'# %% \[markdown\] track="([^"]+)"\n')  # the first line of a source
 CELL = re.compile(r"^# %%(?= |$)", re.MULTILINE)
 HEADING = re.compile(r"^# (#+) (.*)$", re.MULTILINE)
 # What an answer defines: a file, a function or class, or a dictionary.
@@ -73,8 +74,21 @@ def solutions_of(notebook: Path) -> Path:
     return notebook.parent / "solutions" / f"{notebook.stem}_solutions.ipynb"
 
 
+@functools.cache
+def tracks(sources: Path = SOURCES) -> dict[str, str]:
+    """The track of each notebook, by the notebook's name in the order of their numbers.
+
+    A source names its track on its first line. A notebook without one belongs to no track: "".
+    """
+    found = {}
+    for name in by_notebook(sources):
+        first_line = TRACK.match((sources / f"{name}.py").read_text(encoding="utf-8"))
+        found[name] = first_line[1] if first_line else ""
+    return found
+
+
 def is_on_core_path(notebook: str) -> bool:
-    return notebook.partition("_")[0] in CORE_PATH
+    return tracks().get(notebook) == CORE_PATH
 
 
 def solved() -> set[tuple[str, str]]:

@@ -12,6 +12,7 @@ COMMANDS = {
     "predict": "workshop_lib.lessons.forecasting.commands:predict_arguments",
     "dryrun": "workshop_lib.lessons.thousand_ranks.commands:dryrun_arguments",
     "faults": "workshop_lib.lessons.when_training_breaks.commands:faults_arguments",
+    "preflight": "workshop_lib.lessons.compute_nodes.preflight.commands:preflight_arguments",
     "examine": "workshop_lib.examine.commands:examine_arguments",
     "assess": "workshop_lib.classroom.commands:assess_arguments",
     "verify": "workshop_lib.classroom.commands:verify_arguments",

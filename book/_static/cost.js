@@ -44,7 +44,7 @@ window.workshop = {};
 
   function duration(seconds) {
     if (seconds === 0) return "0 s";
-    if (seconds < 1) return seconds >= 1e-3 ? `${three(seconds * 1e3)} ms` : `${three(seconds * 1e6)} us`;
+    if (seconds < 1) return seconds >= 1e-3 ? `${three(seconds * 1e3)} ms` : `${three(seconds * 1e6)} µs`;
     const [unit, length] = [["days", 86400], ["h", 3600], ["min", 60], ["s", 1]].find(([, each]) => seconds >= each);
     return `${digits(seconds / length)} ${unit}`;
   }

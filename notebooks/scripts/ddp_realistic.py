@@ -56,6 +56,8 @@ def load(path):
     if dist.get_rank() == 0 and path.exists():
         found = [torch.load(path, map_location="cpu", weights_only=True)]
     dist.broadcast_object_list(found)
+    if found[0] and "epoch" not in found[0]:
+        raise SystemExit(f"{path} says no epoch to continue from: delete it, or give another file with --out.")
     return found[0]
 
 
@@ -68,6 +70,7 @@ def save(state, path):
 
 def train_epoch(ddp, loader, optimizer, schedule, profiler, device, args):
     """Train on this rank's images once. Return the sum of their losses."""
+    ddp.train()
     loss_sum = torch.zeros((), device=device)
     samples = torch.zeros((), device=device)
     for number, (images, labels) in enumerate(loader, 1):
@@ -99,6 +102,7 @@ def train_epoch(ddp, loader, optimizer, schedule, profiler, device, args):
 @torch.no_grad()
 def count_right(model, loader, device):
     """Return how many images the model recognizes."""
+    model.eval()
     right = torch.zeros((), dtype=torch.int64, device=device)
     for images, labels in loader:
         guesses = model(images.to(device)).argmax(1)

@@ -56,6 +56,7 @@ def set_momenta(model, optimizer, momenta):
 @torch.no_grad()
 def count_right(model, loader, device):
     """Return how many images the model recognizes."""
+    model.eval()
     right = torch.zeros((), dtype=torch.int64, device=device)
     for images, labels in loader:
         guesses = model(images.to(device)).argmax(1)
@@ -69,6 +70,8 @@ def load(path):
     if dist.get_rank() == 0 and path.exists():
         found = [torch.load(path, map_location="cpu", weights_only=True)]
     dist.broadcast_object_list(found)
+    if found[0] and "outer" not in found[0]:
+        raise SystemExit(f"{path} is no checkpoint of this script: delete it, or give another file with --out.")
     return found[0]
 
 
@@ -115,6 +118,7 @@ def main():
         print(f"{args.out} has trained {done} epochs already: give more with --epochs to go on.")
 
     for epoch in range(done + 1, args.epochs + 1):
+        model.train()
         sampler.set_epoch(epoch)  # without it, each epoch has the order of the first
         start = time.perf_counter()
         for step, (images, labels) in enumerate(loader, 1):
@@ -125,7 +129,7 @@ def main():
             if step % args.alone == 0 or step == steps:
                 mean = parameters_to_vector(model.parameters()).detach() / size
                 dist.all_reduce(mean)
-                common.grad = common.detach() - mean  # the way of this round, backwards
+                common.grad = common.detach() - mean  # as if it were a gradient: this round's way, backwards
                 outer.step()
                 vector_to_parameters(common.detach().clone(), model.parameters())
         loss.item()  # waits until a GPU has finished its work

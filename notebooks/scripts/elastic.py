@@ -54,6 +54,7 @@ def load(path):
 
 
 def save(state, path):
+    """Write a checkpoint, and wait until it is on the disk."""
     with open(f"{path}.part", "wb") as file:
         torch.save(state, file)
         file.flush()

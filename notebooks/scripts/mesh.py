@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from pathlib import Path
 
 import torch
@@ -32,6 +33,8 @@ def parse_arguments():
 def mesh_shape(args, size):
     """Return the two sizes of the mesh, or end with a sentence if the model can't be cut this way."""
     mesh = args.mesh or f"{size}x1"
+    if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", mesh):
+        raise SystemExit(f"--mesh {mesh}: give two whole numbers with an x between them, such as 2x2.")
     rows, columns = map(int, mesh.split("x"))
     if rows * columns != size:
         raise SystemExit(f"--mesh {mesh}: {rows} times {columns} isn't the number of ranks, which is {size}.")

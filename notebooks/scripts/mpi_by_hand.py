@@ -47,6 +47,7 @@ def average_gradients(model, comm):
 @torch.no_grad()
 def count_right(model, loader, device):
     """Return how many images the model recognizes."""
+    model.eval()
     right = torch.zeros((), dtype=torch.int64, device=device)
     for images, labels in loader:
         guesses = model(images.to(device)).argmax(1)
@@ -92,6 +93,7 @@ def main():
     )
 
     for epoch in range(1, args.epochs + 1):
+        model.train()
         sampler.set_epoch(epoch)  # without it, each epoch has the order of the first
         start = time.perf_counter()
         for images, labels in loader:

@@ -25,13 +25,26 @@ def parse_arguments():
     return parser.parse_args()
 
 
+def own_device(comm):
+    """Return this rank's device: a GPU of its node, or the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return torch.device("cpu")
+    local_rank = comm.Split_type(MPI.COMM_TYPE_SHARED).rank
+    # Some launchers show each rank one GPU only, which is number 0 on all ranks.
+    return torch.device(accelerator.type, local_rank % torch.accelerator.device_count())
+
+
 @torch.no_grad()
-def accuracy(model, loader):
-    right = sum((model(images).argmax(1) == labels).sum().item() for images, labels in loader)
-    return right / len(loader.dataset)
+def accuracy(model, loader, device):
+    model.eval()
+    right = torch.zeros((), dtype=torch.int64, device=device)
+    for images, labels in loader:
+        right += (model(images.to(device)).argmax(1) == labels.to(device)).sum()
+    return right.item() / len(loader.dataset)
 
 
-def make_objective(train, held_out, test):
+def make_objective(train, held_out, test, device):
     """Return a function that trains with the settings of a trial, and returns the accuracy on held-out images."""
     held_out_loader = DataLoader(held_out, batch_size=500)
     test_loader = DataLoader(test, batch_size=500)
@@ -40,17 +53,18 @@ def make_objective(train, held_out, test):
         lr = trial.suggest_float("lr", 1e-3, 1, log=True)
         momentum = trial.suggest_categorical("momentum", [0.0, 0.5, 0.9])
         torch.manual_seed(1)
-        model = cnn()
+        model = cnn().to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
         loader = DataLoader(train, batch_size=64, shuffle=True)
         for epoch in range(1, EPOCHS + 1):
+            model.train()
             for images, labels in loader:
                 optimizer.zero_grad()
-                cross_entropy(model(images), labels).backward()
+                cross_entropy(model(images.to(device)), labels.to(device)).backward()
                 optimizer.step()
-            found = accuracy(model, held_out_loader)
+            found = accuracy(model, held_out_loader, device)
             trial.report(found, epoch)
-            trial.set_user_attr("test", accuracy(model, test_loader))  # kept, but it chooses nothing
+            trial.set_user_attr("test", accuracy(model, test_loader, device))  # kept, but it chooses nothing
             if trial.should_prune():
                 raise optuna.TrialPruned
         return found
@@ -73,9 +87,8 @@ def main():
         raise SystemExit(f"--images {args.images} is too few to train on and to choose by: give 4 or more.")
     images = MNIST(args.data, "train", args.images)
     train = args.images * 3 // 4  # no trial trains on the other quarter, which chooses among trials
-    objective = make_objective(
-        Subset(images, range(train)), Subset(images, range(train, args.images)), MNIST(args.data, "test")
-    )
+    held_out = Subset(images, range(train, args.images))
+    objective = make_objective(Subset(images, range(train)), held_out, MNIST(args.data, "test"), own_device(comm))
 
     storage = JournalStorage(JournalFileBackend(str(args.out)))  # one file, which all ranks append to
     study = optuna.create_study(storage=storage, study_name="mnist", direction="maximize", load_if_exists=True)

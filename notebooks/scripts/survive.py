@@ -18,7 +18,8 @@ import traceback
 def supervise(start, ranks, restarts):
     """Start all ranks. Once one is lost, end the others and start all again, until all end well."""
     for attempt in range(restarts + 1):
-        running, lost = {start(rank, attempt) for rank in range(ranks)}, False
+        running = {start(rank, attempt) for rank in range(ranks)}
+        lost = False
         while running and not lost:
             pid, status = os.waitpid(-1, os.WUNTRACED)  # the next one to end, or to be stopped
             lost = status != 0
@@ -32,18 +33,24 @@ def supervise(start, ranks, restarts):
     raise SystemExit(f"given up after {restarts} restarts")
 
 
-def start(rank, attempt):
-    """Fork a rank, and return its process number."""
-    if rank == 0:
-        with socket.create_server(("127.0.0.1", 0)) as free:  # where the ranks of this attempt meet
-            os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = map(str, free.getsockname())
+def choose_meeting_point():
+    """Put a free port of this machine where init_process_group looks for the place at which the ranks meet."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        host, port = free.getsockname()
+    os.environ["MASTER_ADDR"] = host
+    os.environ["MASTER_PORT"] = str(port)
+
+
+def fork(train, rank, size):
+    """Fork a rank that calls train(), and return its process number."""
     if pid := os.fork():
         print(f"rank {rank} is process {pid}", flush=True)
         return pid
-    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(ranks)
+    os.environ["RANK"] = str(rank)
+    os.environ["WORLD_SIZE"] = str(size)
     status = 1
     try:
-        script["train"](*prepared)
+        train()
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -51,11 +58,23 @@ def start(rank, attempt):
         os._exit(status)  # even if a second error comes meanwhile: a rank must never go on as a second supervisor
 
 
-if __name__ == "__main__":
+def main():
+    if len(sys.argv) < 3:
+        raise SystemExit("Give the number of ranks and a script, such as: python survive.py 2 elastic.py")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core per rank, however many ranks there are
-    ranks = int(sys.argv[1])
+    size = int(sys.argv[1])
     sys.argv = sys.argv[2:]
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))  # where the script looks for its imports
     script = runpy.run_path(sys.argv[0], run_name="script")
     prepared = script["prepare"]()
-    supervise(start, ranks, restarts=100)
+
+    def start(rank, attempt):
+        if rank == 0:
+            choose_meeting_point()
+        return fork(lambda: script["train"](*prepared), rank, size)
+
+    supervise(start, size, restarts=100)
+
+
+if __name__ == "__main__":
+    main()

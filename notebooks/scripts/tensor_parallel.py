@@ -47,6 +47,7 @@ def join():
 @torch.no_grad()
 def count_right(model, loader, device):
     """Return how many images the model recognizes."""
+    model.eval()
     right = torch.zeros((), dtype=torch.int64, device=device)
     for images, labels in loader:
         guesses = model(images.to(device)).argmax(1)
@@ -91,6 +92,7 @@ def main():
     )
 
     for epoch in range(1, args.epochs + 1):
+        model.train()
         start = time.perf_counter()
         for images, labels in loader:
             loss = cross_entropy(model(images.to(device)), labels.to(device))

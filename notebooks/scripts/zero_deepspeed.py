@@ -27,6 +27,7 @@ def parse_arguments():
 @torch.no_grad()
 def count_right(model, loader, device):
     """Return how many images the model recognizes."""
+    model.eval()
     right = torch.zeros((), dtype=torch.int64, device=device)
     for images, labels in loader:
         guesses = model(images.to(device)).argmax(1)
@@ -67,7 +68,7 @@ def main():
     config = {
         "train_micro_batch_size_per_gpu": BATCH,
         "gradient_accumulation_steps": 1,
-        "gradient_clipping": 0.0,  # none; without this line, DeepSpeed clips at a norm of 1
+        "gradient_clipping": 0.0,  # none; without this line, DeepSpeed clips at a norm of 1, from version 0.19.3 on
         "zero_optimization": {"stage": 2},
         "zero_allow_untested_optimizer": True,
     }
@@ -76,6 +77,7 @@ def main():
     device = engine.device
 
     for epoch in range(1, args.epochs + 1):
+        model.train()
         sampler.set_epoch(epoch)  # without it, each epoch has the order of the first
         start = time.perf_counter()
         for images, labels in loader:

@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="core path"
 # # Start here
 #
 # Your model trains in four days on one device. You have eight devices. Will it take half a day? And if a colleague's model
@@ -171,7 +171,8 @@ print("the ranks hold the same network in the end:", record["ranks_identical"])
 guess.compare(100 * epoch["test_accuracy"] for epoch in record["epochs"])
 
 # %% [markdown]
-# *Try it:* train for three epochs, or on one rank, with `ranks.start(1).train(...)`.
+# *Try it:* train for three epochs, or on one rank, with `ranks.start(1).train(...)`. Afterwards, `team.restart()` brings back two
+# ranks.
 
 # %%
 # Your code here runs in the notebook.
@@ -300,8 +301,11 @@ figures.splits()
 #
 # ## What comes next
 #
-# The core path is 00, 01, 02, 05, 06, 07, 08. It takes a day. If you only have half a day, do 00, 02, 05, 08. Every notebook
-# starts its own ranks, and none needs another one's *Deeper* sections. Run the next cell again to see how far you are.
+# ![A map of the notebooks: the core path from 00 to 08, and the tracks that leave it](map.svg)
+#
+# The core path takes a day. If you only have half a day, do 00, 02, 05, 08. A track begins where it leaves the core path, so you
+# can start it once you've come that far. Every notebook starts its own ranks, and none needs another one's *Deeper* sections. Run
+# the next cell again to see how far you are.
 
 # %%
 from IPython.display import Markdown

@@ -1,41 +1,29 @@
-# %% [markdown]
+# %% [markdown] track="core path"
 # # MPI basics
 #
 # Every training step on many devices ends with the same question: what's the sum of all our gradients? On a thousand GPUs
-# it's answered in milliseconds, and nobody in the middle adds anything up. How?
+# it's answered in milliseconds, and no single device adds everything up. How?
 #
-# **You will** send messages between processes and measure what they cost, cause a deadlock and cure it, see the collectives
-# that distributed training is made of, and write the most important one yourself. At the end you'll have a program that runs
-# without this notebook.
+# **You will** measure what a message costs, cause a deadlock and cure it, write the operation that adds up gradients, and start
+# a program without a notebook.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. If `%%ranks` is new to you,
 # begin with [00_start_here](00_start_here.ipynb).
 
 # %%
-import sys
-
 import numpy as np
 
-from workshop_lib import ranks
+from workshop_lib import predict, ranks
 from workshop_lib.lessons.mpi_basics import figures, programs
 from workshop_lib.lessons.mpi_basics import judge as check
-from workshop_lib.lessons.mpi_basics import schedule_figures as schedules
-from workshop_lib.notebook.prediction import predict
-from workshop_lib.paths import BUILD
-from workshop_lib.ranks import mpi, scripts
-from workshop_lib.training.cores import usable_cores
 
-folder = BUILD / "01_mpi_basics"
-folder.mkdir(parents=True, exist_ok=True)
 team = ranks.start(2)
 team
 
 # %% [markdown]
 # ## Rank and size
 #
-# *MPI*, the Message Passing Interface, is a standard for programs made of many processes. Each process is a *rank*, numbered
-# from 0. A *communicator* is a group of ranks that can talk to each other, and `COMM_WORLD` holds them all. Whatever you ask of
-# MPI, you ask a communicator.
+# Whatever you ask of MPI, you ask a *communicator*, a group of ranks that can talk to each other. `COMM_WORLD` holds all ranks.
 
 # %%
 # %%ranks
@@ -45,10 +33,9 @@ comm = MPI.COMM_WORLD
 print(f"rank {comm.rank} of {comm.size}")
 
 # %% [markdown]
-# Every MPI program needs three things: a call to `MPI_Init` before anything else, a call to `MPI_Finalize` at its end, and a
-# launcher such as `mpiexec -n 4`, which starts it as several processes that know about each other. In Python,
-# `from mpi4py import MPI` does the first, and the second happens when Python exits. Remember that: it will matter when a rank
-# fails.
+# Outside a notebook, a launcher such as `mpiexec -n 4` starts a program as four processes that know about each other. Each
+# process must call `MPI_Init` before it uses MPI, and `MPI_Finalize` before it ends. In Python, `from mpi4py import MPI` calls
+# `MPI_Init`, and mpi4py calls `MPI_Finalize` when Python exits.
 #
 # <details><summary>The same program in C</summary>
 #
@@ -67,35 +54,34 @@ print(f"rank {comm.rank} of {comm.size}")
 # ```
 #
 # Compile it with `mpicc hello.c -o hello`, which knows where `mpi.h` and the library are, and start it with
-# `mpiexec -n 4 ./hello`.
+# `mpiexec -n 4 ./hello`. In C, you also tell `MPI_Send` how many elements there are and of which type. mpi4py reads both from
+# the array.
 #
 # </details>
 #
 # ## Send and receive
 #
-# Ranks share no memory. If rank 1 needs to know what rank 0 holds, rank 0 has to *send* it and rank 1 has to *receive* it: two
-# matching calls, on two ranks. Both ranks run the cell below, and the `if` gives each its part.
+# Ranks share no memory. If rank 1 needs a value that rank 0 holds, rank 0 has to *send* it and rank 1 has to *receive* it.
+# Both ranks run the cell below, and the `if` gives each rank its part.
 
 # %%
 # %%ranks
 if comm.rank == 0:
     comm.send({"epoch": 3, "loss": 0.25}, dest=1)
 if comm.rank == 1:
-    message = comm.recv(source=0)
-    print("received", message)
+    print("received", comm.recv(source=0))
 
 # %% [markdown]
 # `recv` is *blocking*: it returns only when the message has arrived. A message can carry a number, its `tag`, so that the
 # receiver can tell messages apart.
 #
 # mpi4py has two versions of every call. Lower-case `send` takes any Python object and turns it into bytes. Upper-case `Send`
-# takes an array and sends its memory as it is, into an array that the receiver has allocated. Use upper case for anything
-# large. (In C you'd also say how many elements there are and of which type. mpi4py reads both from the array.)
+# takes an array and sends its bytes as they are, into an array that the receiver has allocated. Use the upper-case calls for
+# arrays.
 #
 # ## What does a message cost?
 #
-# In a *ping-pong* two ranks send the same message back and forth. Half of a round trip is the time one message takes. We'll
-# measure it for messages from 8 bytes to 8 megabytes.
+# In a *ping-pong*, two ranks send the same message back and forth. Half of a round trip is the time that one message takes.
 
 # %%
 guess = predict("How many times longer do 2,048 bytes take than 8?", low=1, high=256, unit="times")
@@ -108,85 +94,80 @@ import time
 import numpy as np
 
 
-def ping_pong(nbytes, times=50):
-    """Seconds for one message: the median of `times`, and the 10th and 90th percentile."""
-    ball = np.zeros(nbytes, dtype=np.uint8)
-    seconds = []
-    for _ in range(times):
-        start = time.perf_counter()
-        if comm.rank == 0:
-            comm.Send(ball, dest=1)
-            comm.Recv(ball, source=1)
-        else:
-            comm.Recv(ball, source=0)
-            comm.Send(ball, dest=0)
-        seconds.append((time.perf_counter() - start) / 2)
-    return np.percentile(seconds, [50, 10, 90])
+def ping_pong(nbytes):
+    """Seconds that one message takes."""
+    ball = np.ones(nbytes, dtype=np.uint8)
+    start = time.perf_counter()
+    if comm.rank == 0:
+        comm.Send(ball, dest=1)
+        comm.Recv(ball, source=1)
+    else:
+        comm.Recv(ball, source=0)
+        comm.Send(ball, dest=0)
+    return (time.perf_counter() - start) / 2
 
 
-ping_pong(8)  # the first messages open the connection: not measured
-timings = [(nbytes, *ping_pong(nbytes)) for nbytes in 8 * 4 ** np.arange(11)]
+sizes = [8 * 4**k for k in range(11)]
+seconds = [[ping_pong(nbytes) for nbytes in sizes] for _ in range(50)]
+fastest_s = np.min(seconds, axis=0)  # slower messages had to wait for other programs on this machine
+message_s = dict(zip(sizes, fastest_s, strict=True))
 
 # %%
-nbytes, median_s, low_s, high_s = np.array(team.pull("timings")[0]).T
-of_8, of_2048 = np.searchsorted(nbytes, [8, 2048])
-spread = (low_s[of_2048] / high_s[of_8], high_s[of_2048] / low_s[of_8])
-guess.compare(median_s[of_2048] / median_s[of_8], spread=spread)
+message_s = team.pull("message_s")[0]
+guess.compare(message_s[2048] / message_s[8])
 
 # %% [markdown]
-# 256 times the data, yet hardly any more time. Here are all sizes; both axes are logarithmic.
+# 256 times the data, yet hardly any more time. Here are all sizes.
 
 # %%
-alpha_s = median_s.min()
-beta_s_per_byte = (median_s[-1] - alpha_s) / nbytes[-1]
+alpha_s = min(message_s.values())
+beta_s_per_byte = (max(message_s.values()) - alpha_s) / max(message_s)
 print(f"latency α {1e6 * alpha_s:.2f} µs, bandwidth 1/β {1e-9 / beta_s_per_byte:.2f} GB/s")
-print(f"both cost the same at {alpha_s / beta_s_per_byte:,.0f} bytes")
-figures.message_times(nbytes, [median_s, low_s, high_s], alpha_s, beta_s_per_byte)
+print(f"at {alpha_s / beta_s_per_byte:,.0f} bytes, latency is half of the time")
+figures.message_times(message_s, alpha_s, beta_s_per_byte)
 
 # %% [markdown]
-# On the left the curve is flat: a small message costs the same, however small it is. That's the *latency*, $\alpha$. On the
-# right the time grows with the bytes: each one adds $\beta$ seconds, and $1/\beta$ is the *bandwidth*. Every cost estimate in
-# this workshop starts from this little model, $\alpha + \beta \cdot \text{bytes}$.
+# On the left the curve is flat: a small message takes the same time, however small it is. This time is the *latency*,
+# $\alpha$. On the right, every additional byte adds $\beta$ seconds, and $1/\beta$ is the *bandwidth*. Every cost estimate in
+# this workshop starts from this little model: a message takes $\alpha + \beta \cdot \text{bytes}$.
 #
-# Remember the size at which the two cost the same. Below it, combine small messages into fewer, larger ones. Above it, only
-# sending fewer bytes helps. (Over a network the numbers change, but the curve keeps its shape. Where it jumps off the line,
-# MPI switches to a different method.)
+# If your messages are smaller than the size at which latency is half of the time, combine them into fewer, larger ones. If
+# they're larger, only sending fewer bytes helps. (Over a network the numbers change, but the curve keeps its shape.)
 #
 # ## Deadlock
 #
-# Two ranks want to swap their arrays. Each sends its own first and then receives the other's. `Ssend` is a *synchronous* send:
-# it returns only when the receiver has begun to receive. We give the cell five seconds.
+# Two ranks want to swap their arrays. Each rank sends its own array first and then receives the other's. `Ssend` is a
+# *synchronous* send, which returns only when the receiver has begun to receive. We give the cell five seconds.
 
 # %%
 # %%ranks --catch --timeout 5
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+partner = comm.rank ^ 1  # the number with its last bit flipped: 0 and 1 are partners, and so are 2 and 3
 mine = np.full(10, comm.rank)
 theirs = np.empty_like(mine)
-comm.Ssend(mine, dest=1 - comm.rank)
-comm.Recv(theirs, source=1 - comm.rank)
+comm.Ssend(mine, dest=partner)
+comm.Recv(theirs, source=partner)
 
 # %% [markdown]
-# Each rank waits for the other to receive, so neither ever reaches its own `Recv`. That's a *deadlock*. Nothing fails and
-# nothing is computed. Plain MPI would wait indefinitely; here the message tells you on which line each rank is stuck.
-#
-# An ordinary `Send` may copy a small message into a *buffer* and return at once, but it waits like `Ssend` when the message is
-# large. So a program with this mistake passes its tests on small data, then hangs on the real data. *Try it:* replace `Ssend`
-# with `Send`, then send a million numbers instead of ten. (Run the notebook from the top again first, because these ranks are
-# gone.)
-#
-# From here on we use four ranks, as many as in the pictures that follow.
+# Each rank waits for the other to receive, so neither ever reaches its own `Recv`. That's a *deadlock*. Nothing fails, and plain
+# MPI would wait indefinitely. Here the message tells you on which line each rank was stuck, and the workshop has ended the
+# ranks. Start four new ones. (On fewer than four cores, ranks take turns, which is fine unless you measure speed.)
 
 # %%
 team.restart(4)
-print(f"{team.n} ranks on {usable_cores()} cores")
 
 # %% [markdown]
-# With more ranks than cores the machine is *oversubscribed*, and ranks take turns on a core. That's fine for seeing who gets
-# what, but not for measuring speed.
+# An ordinary `Send` may copy a small message into a *buffer* and return at once, but it waits like `Ssend` when the message is
+# large. A program with this mistake passes its tests on small data and hangs on the real data. *Try it:* go back to the deadlock,
+# replace `Ssend` with `Send`, then send a million numbers instead of ten. Whenever the ranks are gone, run the cell above.
 #
-# ## Exercise 1 (normal): swap without deadlock
+# ## Exercise 1 (warm-up): swap without deadlock
 #
-# Neighbors swap data all the time, in simulations as well as in the ring below. Your `exchange` lets ranks swap their arrays
-# in pairs, 0 with 1 and 2 with 3, without getting stuck. In the check, every send waits for its receiver, as `Ssend` does.
+# Neighbors swap data all the time, in simulations and in the ring below. With your `exchange`, ranks swap their arrays
+# in pairs and never get stuck. In the check, every send waits for its receiver, as `Ssend` does.
 #
 # <details><summary>Hint 1: the order</summary>
 #
@@ -207,7 +188,7 @@ print(f"{team.n} ranks on {usable_cores()} cores")
 # %%
 def exchange(comm, mine):
     """The partner's array, which has the length and type of `mine`. Leaves `mine` unchanged. Called on every rank."""
-    partner = comm.rank ^ 1  # the number with its last bit flipped
+    partner = comm.rank ^ 1
     # <solution>
     theirs = np.empty_like(mine)
     comm.Sendrecv(mine, dest=partner, recvbuf=theirs, source=partner)
@@ -224,114 +205,13 @@ check.exchange(exchange)
 # %% [markdown]
 # *Break it:* let both partners receive first. Does a short message help this time?
 #
-# ## Deeper: it ran on your laptop. Would it always?
-#
-# A program that passes its tests has shown you one order of events. On the cluster, with larger messages and other delays,
-# there will be others. For a small program you can try them all. `explore` plays every rank in this notebook, without real
-# ranks, and decides for itself which message comes first and whether a send waits for its receiver (*rendezvous*) or returns
-# because MPI has copied the message into a buffer (*eager*). It runs the program again for each order that could end
-# differently.
-
-# %%
-from mpi4py import MPI
-
-
-def swap(comm):
-    mine = np.full(10, comm.rank)
-    theirs = np.empty_like(mine)
-    comm.Send(mine, dest=1 - comm.rank)
-    comm.Recv(theirs, source=1 - comm.rank)
-    return theirs
-
-
-schedules.explore(swap, ranks=2)
-
-# %% [markdown]
-# With ten numbers, this program runs on any machine you're likely to try. Nothing in the standard promises that it will.
-#
-# Sends aren't the only thing MPI leaves open. `source=MPI.ANY_SOURCE` takes a message from whoever comes first, so that rank 0
-# doesn't have to wait for a slow rank while others are ready. Here rank 0 takes whichever result comes first, and then rank
-# 2's.
-
-
-# %%
-def two_results(comm):
-    if comm.rank > 0:
-        comm.send(comm.rank**2, dest=0)
-        return None
-    first = comm.recv(source=MPI.ANY_SOURCE)
-    return first + comm.recv(source=2)
-
-
-schedules.explore(two_results, ranks=3)
-
-# %% [markdown]
-# As long as rank 1 is quicker, all is well. One day rank 2 is, rank 0 takes its message first, and then waits for another one
-# that nobody sends. This is a *message race*, and it's why such bugs show up once in a hundred jobs. *Try it:* replace the `2`
-# in the last line with another `MPI.ANY_SOURCE`, and return `[first, second]` instead of the sum.
-#
-# ### Exercise 1b (normal): first come, first served
-#
-# Now take results as they come, and still return the same list each time. Your `collect` returns all ranks' results on rank 0,
-# in the order of the ranks. The check tries every order in which they can arrive.
-#
-# <details><summary>Hint 1: who sent it?</summary>
-#
-# `status = MPI.Status()` makes a note that a receive fills in: after
-# `value = comm.recv(source=MPI.ANY_SOURCE, status=status)`, `status.source` is the rank that sent the message, and
-# `status.tag` its tag.
-#
-# </details><details><summary>Hint 2: a place for each rank</summary>
-#
-# Begin with `results = [None] * comm.size`. Rank 0's own result needs no message.
-#
-# </details><details><summary>Solution</summary>
-#
-# {solution of collect}
-#
-# </details>
-
-
-# %%
-def collect(comm, result):
-    """On rank 0, a list of all ranks' results in the order of the ranks; None elsewhere. Called on every rank."""
-    from mpi4py import MPI
-
-    # <solution>
-    if comm.rank > 0:
-        comm.send(result, dest=0)
-        return None
-    results, status = [result] + [None] * (comm.size - 1), MPI.Status()
-    for _ in range(comm.size - 1):
-        value = comm.recv(source=MPI.ANY_SOURCE, status=status)
-        results[status.source] = value
-    return results
-    # <stub>
-    # raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
-
-
-# %%
-check.collect(collect)
-
-# %%
-schedules.explore(lambda comm: collect(comm, comm.rank**2), ranks=4)
-
-# %% [markdown]
-# *Break it:* send each result in two messages, first its length and then its values. What has to change on rank 0?
-#
-# The explorer works on small programs only: up to four ranks, and the calls of this notebook. It gives up after a thousand
-# runs or six seconds, and says so. It tells you about mismatched collectives, wrong types and lengths, and arrays that are used
-# before a `Wait`, too. Tools for real programs, such as ISP and MUST, look for the same faults.
-#
 # ## The collectives
 #
 # A *collective* is a call that all ranks of a communicator make together. With a handful of them you can write nearly every
-# parallel program without a single `send`. The pictures show what each rank holds before and after, and they're drawn from the
-# ranks' actual variables. In the value `10 * rank + i`, the tens digit tells you which rank it came from.
+# parallel program without a single `send`. The pictures show what each rank holds in its variables `before` and `after`. The tens
+# digit of a value tells you which rank it came from.
 #
-# In a **broadcast**, one rank, the *root*, gives the same thing to everyone. That's how all ranks begin training with the same
+# In a **broadcast**, one rank, the *root*, sends the same value to all ranks. That's how all ranks begin training with the same
 # weights.
 
 # %%
@@ -341,21 +221,15 @@ from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
 rank = comm.rank
-before = [10, 11] if rank == 1 else None
+before = 10 if rank == 1 else None
 after = comm.bcast(before, root=1)
 
-
 # %%
-def picture(name):
-    """What the ranks hold in `before` and `after`."""
-    return figures.collective(name, team.pull("before"), team.pull("after"))
-
-
-picture("bcast, root 1")
+figures.before_and_after("broadcast")
 
 # %% [markdown]
-# In a **scatter**, the root deals out a list, one element per rank. In training, these could be parts of the data. A
-# **gather** is the reverse: the root gets a list with one element from each rank, such as their measurements.
+# In a **scatter**, the root deals out a list, one element per rank. A **gather** is the reverse: the root gets a list with one
+# element from each rank, such as their measurements.
 
 # %%
 # %%ranks
@@ -363,7 +237,7 @@ before = [10, 11, 12, 13] if rank == 1 else None
 after = comm.scatter(before, root=1)
 
 # %%
-picture("scatter, root 1")
+figures.before_and_after("scatter")
 
 # %%
 # %%ranks
@@ -371,10 +245,10 @@ before = 10 * rank
 after = comm.gather(before, root=0)
 
 # %%
-picture("gather, root 0")
+figures.before_and_after("gather")
 
 # %% [markdown]
-# An **allgather** gives that list to everyone. When each rank keeps only a share of the weights, an allgather brings them
+# An **allgather** gives that list to all ranks. When each rank keeps only a share of the weights, an allgather puts the shares
 # together just before they're needed.
 
 # %%
@@ -383,25 +257,26 @@ before = 10 * rank
 after = comm.allgather(before)
 
 # %%
-picture("allgather")
+figures.before_and_after("allgather")
 
 # %% [markdown]
-# A **reduce** combines the ranks' values and gives the result to the root. It adds them unless you say otherwise (`op=MPI.MAX`
-# takes the largest), and it combines arrays element by element. An **allreduce** gives the result to everyone. Training uses
-# it in every single step, to add up all gradients, so its speed depends on this collective more than on any other. Stripes
-# mark a sum.
+# A **reduce** combines the ranks' values, element by element, and gives the result to the root. It adds them unless you name
+# another operation, such as `MPI.MAX`. An **allreduce** gives the result to all ranks. Training adds up all gradients with an
+# allreduce in every single step, so its speed depends on this collective more than on any other. In the picture, stripes mark a
+# sum.
 
 # %%
 # %%ranks
 before = np.array([10 * rank, 10 * rank + 1])
-after = comm.allreduce(before, op=MPI.SUM)
+after = np.empty_like(before)
+comm.Allreduce(before, after, op=MPI.SUM)
 
 # %%
-picture("allreduce")
+figures.before_and_after("allreduce")
 
 # %% [markdown]
-# A **reduce-scatter** adds up in the same way, but each rank gets only its own part of the sum. It's the collective behind
-# ZeRO and FSDP, where a rank needs gradients only for the share of the weights that it updates.
+# A **reduce-scatter** adds up in the same way, but each rank gets only its own part of the sum. ZeRO and FSDP use it, because
+# there a rank needs only the gradients for the share of the weights that it updates.
 
 # %%
 # %%ranks
@@ -410,13 +285,11 @@ after = np.empty(1, dtype=before.dtype)
 comm.Reduce_scatter_block(before, after)
 
 # %%
-picture("reduce-scatter")
+figures.before_and_after("reduce-scatter")
 
 # %% [markdown]
-# In an **all-to-all**, each rank has something for every rank: element `i` of rank `j`'s list becomes element `j` of rank
-# `i`'s. Three kinds of training need it. In a *mixture of experts*, every token travels to the rank that holds its expert.
-# *Sharded embeddings* send each index to the rank that holds its row. *Sequence parallelism* swaps a split by position for a
-# split by attention head.
+# In an **all-to-all**, each rank has one element for every rank: element `i` of rank `j`'s list becomes element `j` of rank
+# `i`'s. A *mixture of experts* uses it to send every token to the rank that holds its expert.
 
 # %%
 # %%ranks
@@ -424,69 +297,116 @@ before = [10 * rank + i for i in range(4)]
 after = comm.alltoall(before)
 
 # %%
-picture("alltoall")
+figures.before_and_after("all-to-all")
 
 # %% [markdown]
-# *Try it:* another root, `op=MPI.MAX`, or lists of strings. `picture` only looks at `before` and `after`.
+# *Try it:* another root, `MPI.MAX` instead of `MPI.SUM`, or lists of strings. Run the picture's cell again.
 #
-# **The danger.** Collectives carry no labels. MPI matches the first collective of each rank with the first of the others, the
-# second with the second, and so on. If one rank calls `bcast` while another calls `reduce`, or skips one because of an `if`,
-# MPI promises nothing: the program may hang, crash, or go on with wrong numbers. Two rules help. Call the same collectives in
-# the same order on every rank, and never put one inside an `if comm.rank == 0:`. *Try it:* in the scatter cell, put
-# `if rank > 0:` in front of the last line. You probably won't get an error, but look at rank 0 in the picture: what it shows
-# is left over from an earlier cell. Then add `--catch --timeout 5` to the cell and let the root skip the call, with
-# `if rank != 1:`. (These ranks are gone afterwards: call `team.restart()` and run the broadcast cell again.)
+# ### The danger
+#
+# Collectives carry no labels. MPI matches the first collective of each rank with the first one of every other rank, the second
+# with the second, and so on. Here an `if` lets only rank 0 take part in the first broadcast:
+
+# %%
+# %%ranks
+before = "weights" if rank == 0 else None
+if rank == 0:
+    comm.bcast("settings")
+after = comm.bcast(before)
+if rank > 0:
+    comm.bcast(None)  # receives what was left over, so the collectives of later cells match again
+
+# %%
+figures.before_and_after("broadcast")
+
+# %% [markdown]
+# Nothing failed, but three ranks now hold the settings where they should hold the weights. Other programs with this mistake hang
+# or crash. Call the same collectives in the same order on every rank, and never put a collective inside `if comm.rank == 0:`.
+#
+# ## Exercise 2 (warm-up): the mean of all values
+#
+# You'll need this function whenever you train. A loss or an accuracy over all ranks is a mean over *samples*, and the last batch
+# rarely has the same size on every rank. Here the ranks have *different numbers* of values, and some may have none.
+#
+# <details><summary>Hint 1</summary>
+#
+# Say rank 0 has the value [1], and rank 1 has [3, 5]. The mean is 3, but the mean of the means is 2.5. Which sums do you need?
+#
+# </details><details><summary>Hint 2</summary>
+#
+# Lower-case `comm.allreduce(number)` returns the sum of all ranks' numbers, on every rank.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of global_mean}
+#
+# </details>
+
+
+# %%
+def global_mean(comm, values):
+    """The mean of all ranks' values together, on every rank. `values` is an array, and may be empty."""
+    # <solution>
+    total = comm.allreduce(values.sum())
+    count = comm.allreduce(len(values))
+    return total / count
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.global_mean(global_mean)
+
+# %% [markdown]
+# *Beat it:* do it with a single allreduce instead of two.
 #
 # ## Inside an allreduce
 #
-# How would you build an allreduce from sends? The obvious way is for every rank to send its array to rank 0, which adds them
-# up and sends the sum back. With $p$ ranks, rank 0 then receives $p - 1$ arrays and sends $p - 1$. The more ranks there are,
+# How would you build an allreduce from sends? The obvious way is for every rank to send its array to rank 0, which adds up the
+# arrays and sends the sum back. With $p$ ranks, rank 0 then receives $p - 1$ arrays and sends $p - 1$. The more ranks there are,
 # the longer they all wait for rank 0.
 #
-# The *ring* spreads that work evenly. Each rank cuts its array into $p$ *chunks* and sends only to its neighbor on the right
-# (for the last rank, that's rank 0). In the picture, each cell lists the ranks whose values have been added up in it, and a
-# thick frame marks a chunk that has just come in from the left.
+# A *ring* spreads this work evenly over the ranks. Each rank cuts its array into $p$ *chunks* and sends only to its neighbor on
+# the right (for the last rank, that's rank 0). In the picture, each cell lists the ranks whose values have been added up in it,
+# and a thick frame marks a chunk that has just arrived from the left.
 
 # %%
 figures.ring(4)
 
 # %% [markdown]
-# In the first $p - 1$ steps each rank adds the chunk that arrives to its own, and sends this sum on in the next step.
-# Afterwards each rank holds one chunk of the complete sum: that's a reduce-scatter. In another $p - 1$ steps the finished
-# chunks go round until every rank has all of them: that's an allgather. So
+# In the first $p - 1$ steps, each rank adds the chunk that arrives to its own, and sends the sum on in the next step.
+# Afterwards each rank holds one chunk of the complete sum, as after a reduce-scatter. In another $p - 1$ steps, the finished
+# chunks travel on until every rank has all of them, as after an allgather:
 #
 # $$\text{allreduce} = \text{reduce-scatter} + \text{allgather}.$$
 #
 # In each of the $2(p-1)$ steps, a rank sends one chunk, which is $1/p$ of the array. Altogether it sends $\frac{2(p-1)}{p}$
 # times the size of the array: less than twice, no matter how many ranks there are. As long as ranks only send messages to each
-# other, no allreduce can do it with fewer bytes (Patarasuk and Yuan, 2009).
-
-# %%
-print("   ranks   ring: each rank sends   plain: rank 0 sends   ring: steps")
-for p in (2, 4, 16, 256, 4096):
-    print(f"{p:>8,}   {2 * (p - 1) / p:>14.3f} arrays   {p - 1:>12,} arrays   {2 * (p - 1):>11,}")
-
-# %% [markdown]
-# The last column is the price: the ring pays the latency $2(p-1)$ times. For small arrays, other algorithms are faster. In
-# *recursive doubling*, for example, rank `r` swaps everything it has with rank `r ^ 2**k` in step `k`, counted from 0, and is
-# done after $\log_2 p$ steps. MPI picks an algorithm by the size of the array.
+# other, no allreduce can do it with fewer bytes.
 #
-# ## Exercise 2 (hard): the ring allreduce
+# The price of the ring is $2(p-1)$ latencies. *Rabenseifner's algorithm* sends as few bytes, but pays only $2 \log_2 p$ latencies
+# if $p$ is a power of two, because each rank talks to partners that are 1, 2, 4, … ranks away. MPI picks an algorithm by the size
+# of the array. NCCL, which adds up gradients on NVIDIA's GPUs, has a ring, a tree and, on machines with NVSwitch, *NVLS*, in
+# which the switch itself does the adding.
 #
-# Horovod and NCCL add up large gradients this way, and you can write it in about ten lines. The check gives you a communicator
-# that has only `rank`, `size`, sends and receives, and it counts what you send. Each rank must send $2(p-1)/p$ of the array,
-# in $2(p-1)$ messages. In each round a rank can send one message and receive one, and you have $2(p-1)$ rounds.
+# ## Exercise 3 (hard): the ring allreduce
 #
-# <details><summary>Hint 1: follow a chunk</summary>
+# You can write a ring in about ten lines. The check gives you a communicator that has only `rank`, `size`, sends and receives,
+# and it counts what you send. Each rank must send $2(p-1)/p$ of the array, in $2(p-1)$ messages. In each round a rank can send
+# one message and receive one, and you have $2(p-1)$ rounds.
 #
-# Follow one chunk through the picture. Then write down which chunk rank $r$ sends in each of the first few
-# steps, and which one it receives.
-# `(rank - 1) % p` wraps around the ring: for rank 0 it's $p - 1$.
+# <details><summary>Hint 1: two steps of rank 0</summary>
+#
+# Look at rank 0 in the picture. Which chunk does it send in step 1, and which one does it receive? What are the answers for
+# step 2?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
 # `chunks = np.array_split(total, p)` cuts an array of any length into $p$ *views*: if you change one, you change `total`. In
 # step $s$, counted from 0, rank $r$ sends `chunks[(r - s) % p]`, and what it receives belongs to `chunks[(r - s - 1) % p]`.
+# (`% p` wraps around the ring: `(0 - 1) % p` is $p - 1$.)
 #
 # </details><details><summary>Hint 3: the two phases</summary>
 #
@@ -529,23 +449,51 @@ def ring_allreduce(comm, values):
 check.ring_allreduce(ring_allreduce)
 
 # %% [markdown]
-# *Beat it:* for eight numbers on four ranks, write a version with fewer rounds than six. (The check will complain about the
-# bytes, and it's right to.)
+# *Beat it:* for eight numbers on four ranks, write a version with fewer rounds than six. (The check will rightly
+# complain about the bytes.)
 #
 # ## Out of the notebook
 #
-# So far the notebook has started the ranks. On your own, you'll write a file and start it with `mpiexec`, in a terminal or in
-# a job script.
+# On your own, you'll start programs with `mpiexec`, in a terminal or in a job script. In this one, rank 1 fails while rank 0
+# waits for it. `%%writefile` writes the cell into a file, and `programs.mpiexec` ends the program after six seconds.
+
+# %%
+folder = programs.folder()
+
+# %%
+# %%writefile {folder}/fails.py
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+if comm.rank == 1:
+    raise ValueError("my data is broken")
+comm.Barrier()
+
+# %%
+programs.mpiexec(2, "python", folder / "fails.py")
+
+# %% [markdown]
+# Rank 1 prints its error, and then nothing happens until the six seconds are over. Before Python exits, mpi4py calls
+# `MPI_Finalize`. `MPI_Finalize` waits for rank 0, and rank 0 waits in `Barrier` for rank 1. Rank 1's process never exits, so
+# `mpiexec` sees nothing wrong, and on a cluster the job would burn through its hours. The cure is two words: with
+# `-m mpi4py`, an uncaught error calls `MPI_Abort`, which ends all ranks.
+
+# %%
+programs.mpiexec(2, "python", "-m", "mpi4py", folder / "fails.py")
+
+# %% [markdown]
+# ## Deeper: a program of your own
 #
-# ### Exercise 3 (normal): hello.py
+# Run this program first on every new cluster, because it shows on which hosts your processes are.
 #
-# Run this program first on every new cluster, because it shows where your processes really are. Each process prints a line
-# such as `rank 0 of 3 on node17`. Then rank 0 alone prints `3 ranks on 2 hosts`. `%%writefile` writes the cell into a file,
-# and the check runs that file as three processes.
+# ### Exercise 4 (warm-up): hello.py
+#
+# Each process already prints a line such as `rank 0 of 3 on node17`. Now let rank 0 alone print `3 ranks on 2 hosts`. The check
+# runs the file as three processes.
 #
 # <details><summary>Hint 1</summary>
 #
-# `socket.gethostname()` returns the name of the host. Which collective brings all names to rank 0?
+# Which collective brings all names to rank 0?
 #
 # </details><details><summary>Hint 2</summary>
 #
@@ -555,13 +503,6 @@ check.ring_allreduce(ring_allreduce)
 # </details><details><summary>Solution</summary>
 #
 # ```python
-# import socket
-#
-# from mpi4py import MPI
-#
-# comm = MPI.COMM_WORLD
-# host = socket.gethostname()
-# print(f"rank {comm.rank} of {comm.size} on {host}", flush=True)
 # hosts = comm.gather(host)
 # if comm.rank == 0:
 #     print(f"{comm.size} ranks on {len(set(hosts))} hosts")
@@ -571,7 +512,6 @@ check.ring_allreduce(ring_allreduce)
 
 # %%
 # %%writefile {folder}/hello.py
-# <solution>
 import socket
 
 from mpi4py import MPI
@@ -579,6 +519,7 @@ from mpi4py import MPI
 comm = MPI.COMM_WORLD
 host = socket.gethostname()
 print(f"rank {comm.rank} of {comm.size} on {host}", flush=True)
+# <solution>
 hosts = comm.gather(host)
 if comm.rank == 0:
     print(f"{comm.size} ranks on {len(set(hosts))} hosts")
@@ -593,202 +534,122 @@ programs.hello(folder / "hello.py")
 # %% [markdown]
 # *Beat it:* print the lines in rank order, whatever order the processes run in.
 #
-# ### When a program fails
+# ## Deeper: your ring against MPI's
 #
-# Here's a program whose rank 1 fails while rank 0 waits for it. `start` runs it like a terminal would, but for six seconds at
-# most.
+# How does your ring compare with MPI's own allreduce, on a million numbers? And how slow is lower-case `allreduce`, in which
+# every sender turns its array into bytes with *pickle* and every receiver builds a new array?
 
 # %%
-# %%writefile {folder}/fails.py
-import os
-import sys
-
-from mpi4py import MPI
-
-comm = MPI.COMM_WORLD
-if comm.rank == 1:
-    if sys.argv[1] == "exit":
-        os._exit(3)
-    raise ValueError("my data is broken")
-comm.Barrier()
-
-
-# %%
-def start(*words):
-    try:
-        scripts.run(*mpi.mpiexec(), "-n", 2, sys.executable, *words, timeout_s=6)
-    except ranks.RankError as error:
-        print(error)
-
-
-start(folder / "fails.py", "exit")
-
-# %% [markdown]
-# `mpiexec` notices when a process exits like this, or is killed, and ends the whole job. Now the same with a plain Python error,
-# which you'd expect to do less harm:
-
-# %%
-start(folder / "fails.py", "raise")
-
-# %% [markdown]
-# Rank 1 prints its error, and then nothing happens until the six seconds are over. When Python exits, mpi4py calls
-# `MPI_Finalize` first. That waits for rank 0, which is waiting for rank 1. So the process never exits, `mpiexec` sees nothing
-# wrong, and on a cluster the job would burn through its hours. The cure is two words: with `-m mpi4py`, an uncaught error
-# calls `MPI_Abort`, which ends all ranks.
-
-# %%
-start("-m", "mpi4py", folder / "fails.py", "raise")
-
-# %% [markdown]
-# Start every Python program that uses MPI with `mpiexec -n N python -m mpi4py program.py`.
-#
-# ## Deeper: objects and arrays
-#
-# What does it cost to send an array with lower-case `send`? `send` turns any object into bytes with *pickle*, and the receiver
-# builds a new object from them.
-
-# %%
-guess = predict("How many times faster is Send than send, for a million numbers?", low=0.5, high=20, unit="times")
-guess
+team.push(ring_allreduce=ring_allreduce)
 
 # %%
 # %%ranks
 import time
 
-array = np.random.default_rng(comm.rank).random(1_000_000)
+import numpy as np
+from mpi4py import MPI
 
-
-def lower_case(array):
-    if comm.rank == 0:
-        comm.send(array, dest=1)
-    elif comm.rank == 1:
-        comm.recv(source=0)
-
-
-def upper_case(array):
-    if comm.rank == 0:
-        comm.Send(array, dest=1)
-    elif comm.rank == 1:
-        comm.Recv(array, source=0)
-
-
-# %%
-# %%ranks
-spent = {lower_case: [], upper_case: []}
-for call in [lower_case, upper_case] * 20 if comm.rank < 2 else []:
-    start = time.perf_counter()
-    call(array)
-    comm.sendrecv(None, dest=1 - comm.rank, source=1 - comm.rank)  # rank 1 has it
-    spent[call].append(time.perf_counter() - start)
-lower_s, upper_s = spent[lower_case][1:], spent[upper_case][1:]  # without the first
-
-# %%
-lower, upper = (np.percentile(team.pull(name)[0], [25, 50, 75]) for name in ("lower_s", "upper_s"))
-print(f"send {1e3 * lower[1]:.2f} ms, Send {1e3 * upper[1]:.2f} ms")
-guess.compare(lower[1] / upper[1], spread=(lower[0] / upper[2], lower[2] / upper[0]))
+comm = MPI.COMM_WORLD
+values = np.random.default_rng(comm.rank).random(1_000_000)
+total = np.empty_like(values)
+for _ in range(5):
+    times = [time.perf_counter()]
+    ring_total = ring_allreduce(comm, values)
+    times.append(time.perf_counter())
+    comm.Allreduce(values, total)
+    times.append(time.perf_counter())
+    comm.allreduce(values)
+    times.append(time.perf_counter())
+if comm.rank == 0:
+    ring_ms, upper_ms, lower_ms = 1000 * np.diff(times)
+    print(f"your ring {ring_ms:.0f} ms, Allreduce {upper_ms:.0f} ms, allreduce {lower_ms:.0f} ms")
+    print(f"largest difference between your ring and Allreduce: {np.abs(ring_total - total).max():.0e}")
 
 # %% [markdown]
-# Pickling copies the data once more on each side and allocates memory for it. So use upper-case calls for arrays, and
-# lower-case ones for settings, names and results. With upper case, the receiver's array must have the right type and enough
-# room: MPI copies bytes and checks hardly anything.
+# The two sums may differ in the last digits, because they're added up in a different order. Pickling copies the data once more on
+# each side. Keep lower-case calls for settings, names and results. With upper-case calls, give the receiver's array the right
+# type and enough room, because MPI copies bytes and checks hardly anything.
 #
-# ## Deeper: computing in parallel
+# ## Deeper: it ran on your laptop. Would it always?
 #
-# Do more ranks really make a computation faster? Let's try it with $\pi = \int_0^1 \frac{4}{1+x^2}\,dx$. The *midpoint rule*
-# cuts the range into $n$ intervals, adds up the function's values at their midpoints, and divides by $n$. Each rank takes its
-# part of the intervals, and an allreduce adds up the parts.
+# A program that passes its tests has shown you one order of events. On the cluster, with larger messages and other delays,
+# events will happen in other orders. `explore` tries all of them. It plays the ranks of a small program in this notebook, and
+# decides which message arrives first and whether a send waits for its receiver or uses a buffer.
 
 # %%
-team.push(repeats=3, fine=50_000_000)
+from mpi4py import MPI
+
+from workshop_lib.lessons.mpi_basics.schedule_figures import explore
 
 
-# %%
-# %%ranks
-def part_of_pi(n, rank, size):
-    """What the intervals of `rank` contribute, when n intervals are shared out among `size` ranks."""
-    start, stop = n * rank // size, n * (rank + 1) // size
-    total = 0.0
-    for first in range(start, stop, 50_000):  # in pieces that fit into a core's cache
-        x = (np.arange(first, min(first + 50_000, stop)) + 0.5) / n
-        total += (4 / (1 + x * x)).sum()
-    return total / n
+def swap(comm):
+    mine = np.full(10, comm.rank)
+    theirs = np.empty_like(mine)
+    comm.Send(mine, dest=1 - comm.rank)
+    comm.Recv(theirs, source=1 - comm.rank)
+    return theirs
 
 
-for n in (10, 100, 1000, 10_000):
-    pi = comm.allreduce(part_of_pi(n, comm.rank, comm.size))
-    if comm.rank == 0:
-        print(f"{n:>6,} intervals: {pi:.12f}, wrong by {abs(pi - np.pi):.1e}")
+explore(swap, ranks=2)
 
 # %% [markdown]
-# With ten times the intervals, the error is a hundred times smaller. The number of ranks changes only the rounding, because it
-# changes the order of the additions. Now let's see how long it takes, with many more intervals. Rank 0 goes first, alone,
-# while the others sleep.
+# With ten numbers, this program runs on any machine you're likely to try, although the MPI standard doesn't promise that.
+#
+# The order in which messages arrive isn't fixed, either. With `source=MPI.ANY_SOURCE`, rank 0 takes the first result that
+# arrives, from whichever rank. Then it takes rank 2's result.
+
 
 # %%
-guess = predict("How many times faster are four ranks than one, on this machine?", low=0.5, high=5, unit="times")
-guess
+def two_results(comm):
+    if comm.rank > 0:
+        comm.send(comm.rank**2, dest=0)
+        return None
+    first = comm.recv(source=MPI.ANY_SOURCE)
+    return first + comm.recv(source=2)
 
-# %%
-# %%ranks
-alone_s = []
-for _ in range(repeats if comm.rank == 0 else 0):
-    start = time.perf_counter()
-    part_of_pi(fine, 0, 1)
-    alone_s.append(time.perf_counter() - start)
+
+explore(two_results, ranks=3)
 
 # %% [markdown]
-# Now all of them together. A parallel computation takes as long as its slowest rank.
-
-# %%
-# %%ranks
-together_s = []
-for _ in range(repeats):
-    comm.Barrier()
-    start = time.perf_counter()
-    pi = comm.allreduce(part_of_pi(fine, comm.rank, comm.size))
-    together_s.append(comm.allreduce(time.perf_counter() - start, op=MPI.MAX))
-
-# %%
-alone_s, together_s = team.pull("alone_s")[0], team.pull("together_s")[0]
-print(f"one rank {np.median(alone_s):.3f} s, four ranks {np.median(together_s):.3f} s, cores: {usable_cores()}")
-spread = (min(alone_s) / max(together_s), max(alone_s) / min(together_s))
-guess.compare(np.median(alone_s) / np.median(together_s), spread=spread)
-
-# %% [markdown]
-# The ranks talk only once, with eight bytes, so nothing but the number of cores limits them. Four ranks can be four times
-# faster if there are four cores; two cores make them at most twice as fast. If you see less than that, something else is using
-# the cores. It may be the waiting ranks themselves: in a `Barrier` they keep checking for messages, which takes time away from
-# the ranks that work.
+# As long as rank 1 is quicker, all is well. One day rank 2 is quicker. Then rank 0 takes rank 2's message first, and waits for a
+# second message from rank 2, which never arrives. Such a *message race* may show up once in a hundred runs. *Try it:* replace the
+# `2` in the last line with another `MPI.ANY_SOURCE`, and return a list instead of the sum.
 #
-# *Try it:* use fewer intervals, with `team.push(fine=100_000)`. How many do you need before sharing the work pays off?
+# ### Exercise 5 (normal): first come, first served
 #
-# ### Exercise 4 (warm-up): the mean of all values
+# Now take results as they arrive, and still return the same list each time. Your `collect` returns all ranks' results on rank
+# 0, in the order of the ranks. The check tries every order in which they can arrive.
 #
-# You'll need this one whenever you train: a loss or an accuracy over all ranks is a mean over *samples*, and the last batch is
-# rarely the same size everywhere. So the ranks have *different numbers* of values, and some may have none.
+# <details><summary>Hint 1: who sent it?</summary>
 #
-# <details><summary>Hint 1</summary>
+# `status = MPI.Status()` is an empty record that `recv` fills in: after
+# `value = comm.recv(source=MPI.ANY_SOURCE, status=status)`, `status.source` is the rank that sent the message, and
+# `status.tag` its tag.
 #
-# Say rank 0 has the value [1], and rank 1 has [3, 5]. The mean is 3, but the mean of the means is 2.5. Which sums do you need?
+# </details><details><summary>Hint 2: a place for each rank</summary>
 #
-# </details><details><summary>Hint 2</summary>
-#
-# Lower-case `comm.allreduce(number)` returns the sum of all ranks' numbers, on every rank.
+# Begin with `results = [None] * comm.size`. Rank 0's own result needs no message.
 #
 # </details><details><summary>Solution</summary>
 #
-# {solution of global_mean}
+# {solution of collect}
 #
 # </details>
 
 
 # %%
-def global_mean(comm, values):
-    """The mean of all ranks' values together, on every rank. `values` is an array, and may be empty."""
+def collect(comm, result):
+    """On rank 0, a list of all ranks' results in the order of the ranks; None elsewhere. Called on every rank."""
     # <solution>
-    total = comm.allreduce(values.sum())
-    count = comm.allreduce(len(values))
-    return total / count
+    if comm.rank > 0:
+        comm.send(result, dest=0)
+        return None
+    results = [result] + [None] * (comm.size - 1)
+    status = MPI.Status()
+    for _ in range(comm.size - 1):
+        value = comm.recv(source=MPI.ANY_SOURCE, status=status)
+        results[status.source] = value
+    return results
     # <stub>
     # raise NotImplementedError("your code here")
     # </stub>
@@ -796,67 +657,29 @@ def global_mean(comm, values):
 
 
 # %%
-check.global_mean(global_mean)
-
-# %% [markdown]
-# *Beat it:* do it with a single allreduce instead of two.
-#
-# ## Deeper: your ring against MPI's
-#
-# How does your ring compare with MPI's own allreduce, on a million numbers? It isn't a fair race: MPI's is compiled, and here
-# the ranks may have to share cores.
-
+check.collect(collect)
 
 # %%
-def race(ring, times=5):
-    """Seconds of `ring` and of MPI's allreduce, and how far their results differ."""
-    import time
-
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD
-    values = np.random.default_rng(comm.rank).random(1_000_000)
-    theirs, seconds = np.empty_like(values), []
-    for _ in range(times):
-        start = time.perf_counter()
-        ours = ring(comm, values)
-        middle = time.perf_counter()
-        comm.Allreduce(values, theirs)
-        seconds.append((middle - start, time.perf_counter() - middle))
-    return *np.median(seconds, axis=0), np.abs(ours - theirs).max()
-
-
-# %%
-try:
-    ring_s, mpi_s, apart = np.max(team.run(race, ring_allreduce), axis=0)
-    print(f"your ring {1e3 * ring_s:.1f} ms, comm.Allreduce {1e3 * mpi_s:.1f} ms, largest difference {apart:.0e}")
-except ranks.RankError as error:
-    print(error)  # while exercise 2 is open
+explore(lambda comm: collect(comm, comm.rank**2), ranks=4)
 
 # %% [markdown]
-# Both are right, though they may differ in the last digits because they add in a different order. You've just written what the
-# training libraries do with gradients.
+# `explore` knows the calls of this notebook, on up to four ranks. Tools for real programs, such as ISP and MUST, look for the
+# same faults.
 #
 # ## Remember
 #
 # - A message costs $\alpha + \beta \cdot \text{bytes}$: a few large ones are cheaper than many small ones.
-# - Sends may wait for their receiver. Use `Sendrecv` or collectives, and never rely on buffers.
-# - A test shows you one order of messages. `ANY_SOURCE` and buffers allow others.
-# - Upper-case calls for arrays, lower-case calls for objects.
+# - A send may wait for its receiver. Use `Sendrecv` or collectives, and never rely on buffers.
 # - Every rank calls the same collectives in the same order.
-# - A ring allreduce sends less than two arrays per rank, however many ranks there are, and pays the latency $2(p-1)$ times.
-# - Start programs with `mpiexec -n N python -m mpi4py program.py`, or an error on one rank can hang them all.
+# - To average over ranks, add up sums and counts, and divide last.
+# - A ring allreduce sends less than two arrays per rank, and pays $2(p-1)$ latencies.
+# - Start programs with `mpiexec -n N python -m mpi4py program.py`, or an error on one rank may leave the other ranks waiting.
 #
-# **Sources.** Message Passing Interface Forum, *MPI: A Message-Passing Interface Standard* (mpi-forum.org); tutorials by Argonne
-# National Laboratory at mcs.anl.gov/research/projects/mpi. R. Hockney, *The communication challenge for MPP* (Parallel Computing
-# 20, 1994) for latency and bandwidth. P. Patarasuk and X. Yuan, *Bandwidth optimal all-reduce algorithms for clusters of
-# workstations* (Journal of Parallel and Distributed Computing 69, 2009) for the ring; A. Gibiansky, *Bringing HPC Techniques to
-# Deep Learning* (2017) brought it to deep learning. R. Thakur, R. Rabenseifner and W. Gropp, *Optimization of collective
-# communication operations in MPICH* (IJHPCA 19, 2005) for recursive doubling. A. Vo et al.,
-# *Formal Verification of Practical MPI Programs* (PPoPP 2009) for trying all orders; M. Laurent, E. Saillard and M. Quinson, *The MPI Bugs Initiative* (SC21
-# Correctness workshop) for the kinds of faults. N. Shazeer et al., *Outrageously Large Neural
-# Networks* (arXiv:1701.06538) for mixtures of experts. L. Dalcin and Y. Fang, *mpi4py: Status Update After 12 Years of
-# Development* (Computing in Science & Engineering 23, 2021).
+# **Sources.** MPI: the standard (mpi-forum.org); Argonne's tutorials (mcs.anl.gov/research/projects/mpi). mpi4py: L. Dalcin and
+# Y. Fang (doi:10.1109/MCSE.2021.3083216). Latency and bandwidth: R. Hockney (Parallel Computing 20, 1994). The ring: P. Patarasuk
+# and X. Yuan (JPDC 69, 2009); A. Gibiansky (2017) for deep learning. Rabenseifner's algorithm: R. Thakur et al. (IJHPCA 19,
+# 2005). NCCL: Z. Hu et al. (arXiv:2507.04786). Mixtures of experts: N. Shazeer et al. (arXiv:1701.06538). Trying all orders: A.
+# Vo et al. (PPoPP 2009).
 
 # %%
 ranks.stop()

@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="frameworks"
 # # Horovod: PyTorch
 #
 # In notebook 02 you averaged gradients yourself, between `backward()` and the optimizer's step. In 2017 Horovod put that behind
@@ -277,8 +277,8 @@ table
 # therefore needs less scaling of the learning rate. It combines pairs, then pairs of pairs, so the number of ranks must be a
 # power of two.
 #
-# The wrapper can also send 16-bit gradients (`compression=hvd.Compression.fp16`) and accumulate them
-# (`backward_passes_per_step=4`). Notebook [05](05_ddp.ipynb) shows what both do to a gradient.
+# The wrapper can also send 16-bit gradients (`compression=hvd.Compression.fp16`; see [07c](07c_less_communication.ipynb)) and
+# accumulate them over several backward passes (`backward_passes_per_step=4`; see [05](05_ddp.ipynb)).
 #
 # ## Deeper: continue from a checkpoint
 #

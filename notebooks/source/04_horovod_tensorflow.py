@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="frameworks"
 # # Horovod with TensorFlow and Keras
 #
 # Someone adds Horovod to a Keras script, as its documentation says, and starts it on two ranks. No error, no warning. The

@@ -1,15 +1,13 @@
-# %% [markdown]
+# %% [markdown] track="core path"
 # # Large batches: what breaks, and what repairs it
 #
 # A training run goes well on 16 workers. So somebody starts it on 128, and scales the learning rate the way everybody
-# recommends. It's as fast as
-# promised, but after 32 epochs the network still gets nine images out of ten wrong.
-# Nobody changed a line of the network. What happened?
+# recommends. It's as fast as promised, but it doesn't learn, or learns for a while and then forgets everything. Nobody changed a
+# line of the network. What happened?
 #
-# **You will** see this collapse on two cores, write the learning-rate schedule that's meant to prevent it, and train with it.
-# Then you'll diagnose five failing runs from their curves and cure them, which is what tuning a large run comes down to in
-# practice. The *Deeper*
-# sections explain the collapse, let you write LARS, and compare recipes from recorded runs.
+# **You will** see this collapse on two cores, find out why long steps break, write the learning-rate schedule that's meant to
+# prevent it, and find a recipe with which 128 workers do learn. Then you'll diagnose five failing runs from their curves, which
+# is what tuning a large run comes down to in practice.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first. [07b_gradient_noise](07b_gradient_noise.ipynb) shows where larger batches stop helping
@@ -21,18 +19,15 @@ import pandas as pd
 import torch
 from torch.nn.functional import cross_entropy
 
-from workshop_lib import ranks
+from workshop_lib import TrainOptions, predict, profile, ranks
 from workshop_lib.data import mnist
-from workshop_lib.lessons.large_batch import figures, recipes
+from workshop_lib.lessons.large_batch import curvature, emulation, figures, recipes
 from workshop_lib.lessons.large_batch import judge as check
 from workshop_lib.models import torch_cnn
-from workshop_lib.notebook import profile
 from workshop_lib.notebook.figures import accuracy
-from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import ROOT
 from workshop_lib.results import curves, records
 from workshop_lib.training import optimizers, schedules
-from workshop_lib.training.options import TrainOptions
 
 torch.set_num_threads(1)
 sizes = profile.current()
@@ -61,48 +56,17 @@ pd.DataFrame({"global batch": 64 * workers, "steps in an epoch": np.ceil(60_000 
 # the same global batch, the same learning rate, the same number of steps, and the random numbers that each worker would draw for
 # its dropout. What they can't emulate is the time it takes.
 #
-# This isn't true of every network. With *batch normalization* each worker normalizes with the mean of its own 64 images, so it
-# does matter which worker gets which images ([02](02_synchronous_sgd.ipynb)
-# measures it). `classic`, the network from the MNIST examples of 2017,
-# doesn't use it.
+# This isn't true of every network: with *batch normalization* it does matter which worker gets which images
+# ([02](02_synchronous_sgd.ipynb) measures it). `classic`, the network from the MNIST examples of 2017, doesn't use it.
 #
-# Check the claim by training as 4 workers twice, first on all of your ranks, and then in a single process.
+# Check the claim: train as 4 workers twice, first on all of your ranks, and then in a single process.
 
 # %%
-# %%ranks
-import numpy as np
-import torch
-from mpi4py import MPI
-
-from workshop_lib.training.backends.mpi import Mpi
-from workshop_lib.training.backends.pytorch import TorchBackend
-from workshop_lib.training.callbacks import methods_of
-from workshop_lib.training.options import TrainOptions
-from workshop_lib.training.trainer import Trainer
-from workshop_lib.training.world import World, detect
-
-comm, cpu = MPI.COMM_WORLD, torch.device("cpu")
-network = {"network": "classic", "momentum": 0.5, "nesterov": False}
-
-
-def weights_after_10_steps(backend):
-    options = TrainOptions(emulate_workers=4, epochs=1, train_samples=10 * 4 * 64, **network)
-    trainer = Trainer(options, backend, methods_of([]))
-    trainer.run()
-    return np.concatenate([w.ravel() for w in trainer.learner.weights()])
-
-
-# %%
-# %%ranks
-together = weights_after_10_steps(Mpi(detect(), cpu))
-if comm.rank == 0:
-    alone = weights_after_10_steps(TorchBackend(World(0, 1, 0, "single"), cpu))
-    print(f"the weights differ by at most {np.abs(together - alone).max() / np.abs(alone).max():.1e} of the largest")
+difference = team.run(emulation.difference_from_one_process, show=False)[0]
+print(f"after {emulation.STEPS} steps, the weights differ by at most {difference:.1e} of the largest")
 
 # %% [markdown]
-# That difference is rounding error. Max-pooling amplifies it, because it passes on only the larger of two nearly equal values,
-# and rounding may decide which one that is.
-# (In double precision, the difference is below $10^{-11}$. A test makes sure of that for 2, 4 and 8 workers.)
+# That's rounding.
 #
 # ## How long should a step be?
 #
@@ -115,12 +79,6 @@ if comm.rank == 0:
 #   larger rate each step is as noisy as before (Krizhevsky 2014). For Adam, which divides by the size of recent
 #   gradients, theory leads to the same rule (Malladi et al. 2022).
 #
-# Which $\eta$ to start with depends on the optimizer. These are common values:
-
-# %%
-pd.Series(schedules.STARTING_LR, name="learning rate of one worker").to_frame()
-
-# %% [markdown]
 # The rate doesn't have to stay the same. At the start it can grow (*warm-up*), and later it should fall (*decay*), because small
 # steps settle where large ones would jump about.
 
@@ -167,9 +125,8 @@ def learning_rate(step, base_lr, workers, warmup_steps):
 check.learning_rate(learning_rate)
 
 # %% [markdown]
-# There's one difference you should know about. Your warm-up starts near zero. Goyal et al., and the guidelines that this
-# section follows (L. Shao et al.), start at the rate of *one worker* and climb from there. With 128 workers that rate is 1/128
-# of the peak, so the difference hardly matters. With 4 workers it's a quarter of the peak, and the difference would matter.
+# (Your warm-up starts near zero. Goyal et al. start at the rate of *one worker*. With 128 workers that's 1/128 of the peak, so it
+# hardly matters; with 4 workers it's a quarter.)
 #
 # ## The collapse
 #
@@ -208,17 +165,52 @@ guess.compare(tested[-1] if tested else None)  # none if you pressed Stop before
 # to learn. It has *collapsed*, because its steps were too long. (The training accuracy is measured while dropout is at work,
 # so it can be lower than the test accuracy.)
 #
-# Now try it with your warm-up. This loop does what the library does, except that it asks your function for the rate.
+# ## Why long steps break
+#
+# *Gradient descent* takes a step against the slope, and hopes that the slope doesn't change much on the way. How fast the slope
+# changes is the *curvature*, $\lambda$. In a bowl, whose curvature is the same everywhere, all that counts is the product
+# $\eta\lambda$:
 
 # %%
-team.push(learning_rate=learning_rate, epochs=epochs, samples=samples)
+figures.bowl()
+
+# %% [markdown]
+# At a rate below $2/\lambda$ the steps lead down into the bowl. Above it, each step lands higher up on the opposite side. With
+# momentum $m$ the limit is $2 (1 + m)/\lambda$. A network's loss isn't a bowl, but at every point there's a direction in which
+# it curves most, and that curvature can be measured. The next cell does so during four short runs: at the rates that linear
+# scaling gives 64 and 128 workers, 0.64 and 1.28, from the start or after a warm-up of 40 steps. (It takes half a minute or so.
+# The ranks share the runs, and the batches are 1,024 images to save time.)
+
+# %%
+of_ranks = team.run(curvature.follow, 15 if sizes.name == "quick" else 60, timeout=300)
+figures.limits({name: run for runs in of_ranks for name, run in runs.items()}, momentum=curvature.MOMENTUM)
+
+# %% [markdown]
+# The right panel shows the two runs with warm-up. The thick lines are the limits, and the thin ones are the rates. At first the
+# limit is near 1. When the network begins to learn, its curvature grows, and the limit falls far below both peak rates. Without
+# warm-up, the steps are too long at just that moment, and a good start is lost. With 1.28 from the start, the first jump ends at
+# the loss of guessing, where hardly any gradient is left. That's the collapse.
+#
+# With warm-up, the rate passes the limit later and by less. The loss jumps, but the long steps themselves push the weights to a
+# place where the curvature is small enough for them, and from then on the limit stays near the rate or above it (Cohen et al.
+# 2021; Gilmer et al. 2021 describe this for warm-up). So warm-up should help. Train as 128 workers with the schedule that you
+# wrote. This loop does what the library does, except that it asks your function for the rate.
+
+# %%
+team.push(learning_rate=learning_rate, network=network, epochs=epochs, samples=samples)
 
 # %%
 # %%ranks
-from contextlib import suppress
+import numpy as np
+import torch
+from mpi4py import MPI
 
 from workshop_lib.data import mnist, shard
+from workshop_lib.training.backends.mpi import Mpi
+from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.world import detect
 
+comm, cpu = MPI.COMM_WORLD, torch.device("cpu")
 train, test = mnist.load("train"), mnist.load("test", None, comm.rank, comm.size)
 
 
@@ -241,12 +233,59 @@ def train_with(rate, workers=128, make_optimizer=None):
 # %%
 # %%ranks --timeout 600
 warmup_steps = (epochs - 1) * shard.steps_per_epoch(samples, 64 * 128, 1)
-with suppress(NotImplementedError):  # while the exercise is open
-    train_with(lambda step: learning_rate(step, 0.01, 128, warmup_steps))
+train_with(lambda step: learning_rate(step, 0.01, 128, warmup_steps))
 
 # %% [markdown]
-# *Beat it:* change the last line so that 128 workers get as far as possible in these few epochs. Would half the peak rate
-# help? The square-root rule? A decay after the warm-up?
+# It learns at first, while the rate is low. But a warm-up to a rate that's too high only puts off the trouble, as the runs of 32
+# epochs below show. What else can you change? The *peak*: at 128 workers, 1.28 is far above the limit. *Momentum*: 0.9 in place
+# of 0.5 makes an average of some ten gradients out of each step, in place of two. And the *decay*: once the network has learned
+# something, shorter steps keep it.
+#
+# ### Exercise 2 (normal): a recipe for 128 workers
+#
+# Find a recipe with which 128 workers get 80 % of the test images right in four epochs. That's 32 steps. You may set the peak
+# rate `lr` (now without any scaling rule), `momentum`, `nesterov`, `decay` (`"none"`, `"linear"`, `"cosine"`, `"polynomial"` …),
+# `warmup_epochs`, `optimizer` and `weight_decay`. Each try takes ten to thirty seconds. Expect to need several, and keep a
+# note of what each change did.
+#
+# <details><summary>Hint 1: one thing at a time</summary>
+#
+# Begin with `{"lr": 0.64, "momentum": 0.9}`, see how the accuracy moves from epoch to epoch, and halve or double the rate.
+#
+# </details><details><summary>Hint 2: which of the others?</summary>
+#
+# One epoch of warm-up gets the network past the moment at which its curvature grows. A decay to zero over the whole run lets you
+# choose a higher peak.
+#
+# </details><details><summary>Solution</summary>
+#
+# `{"lr": 0.2, "momentum": 0.9, "nesterov": True, "warmup_epochs": 1, "decay": "polynomial"}`. Rates from 0.1 to 0.2 work, and
+# others may.
+#
+# </details>
+
+# %%
+recipe = {
+    # <solution>
+    "lr": 0.2,
+    "momentum": 0.9,
+    "nesterov": True,
+    "warmup_epochs": 1,
+    "decay": "polynomial",
+    # <stub>
+    # "lr": ...,  # your code here
+    # "momentum": 0.5,
+    # "nesterov": False,
+    # "warmup_epochs": 0,
+    # "decay": "none",
+    # </stub>
+    # </solution>
+}
+run_recipe = check.train_recipe(team, recipe, sizes)
+check.recipe(recipe, run_recipe, sizes)
+
+# %% [markdown]
+# *Beat it:* how far do you get with `"optimizer": "lars"`, or `"lamb"`? They have rates of their own. (*Deeper* below says why.)
 #
 # ## What 32 epochs show
 #
@@ -264,36 +303,30 @@ accuracy.worker_curve(full)
 # workers. But its runs also have more momentum, a decay, and a tuned rate, so the figure doesn't tell you what LARS itself
 # contributes. The *Deeper* section about LARS does, because it gives SGD the same advantages.
 #
-# At 128 workers the bars are long, because the seeds end far apart. Here are those runs one by one, first after 32 epochs, and
-# then epoch by epoch:
-
-# %%
-at_128 = ends[ends["workers"] == 128]
-at_128.pivot(index="recipe", columns="seed", values=["train_accuracy", "test_accuracy"]).round(1)
+# At 128 workers the bars are long, because the seeds end far apart. Here are those runs epoch by epoch, above three runs of the
+# recipe from the solution of exercise 2, with five epochs of warm-up to the same peak:
 
 # %%
 figures.by_epoch(full, workers=128)
 
+# %%
+solution = records.read(ROOT / "assets" / "results" / "large_batch_solution.jsonl")
+figures.by_epoch(solution, workers=128)
+
 # %% [markdown]
-# The page that the crosses come from makes three claims, and none of them quite matches what we measured:
-#
-# - *At 128 processes the accuracy is about 10 %.* Without warm-up, the cross lies below all three of our runs. Two of ours
-#   guess for a dozen epochs or more, and then begin to learn, with many setbacks.
-#   What you'd report depends on the seed and on when you
-#   stop.
-# - *The remedy is to warm up the learning rate.* At 128 workers, five epochs of warm-up did **no better**. All three runs
-#   learn at first, but fall back to guessing in epoch 4 or 5, as the rate nears its peak, and only one of them recovers. At 64
-#   workers warm-up does help. So it moves the edge a little, but doesn't remove it.
-# - *The communication overhead is not significant.* Emulated workers can't test that. But in a trace of 32 ranks on the same
-#   type of processor, Allreduce took 250 of 318 seconds ([03](03_horovod_pytorch.ipynb)). In
-#   [08b](08b_where_the_time_goes.ipynb) you measure it on your machine.
+# People say that at 128 workers this network is lost, and that the remedy is to warm up the learning rate. Neither is quite what
+# we measured. Without warm-up, two runs guess for a dozen epochs or more, and then begin to learn, with many setbacks. What you'd
+# report depends on the seed and on when you stop. And five epochs of warm-up did *no better*: all three runs learn at first, but
+# fall back to guessing as the rate nears its peak, and only one of them recovers. At 64 workers warm-up does help. So it moves
+# the edge a little, but doesn't remove it. What removes it is a peak rate that this batch can take, with more momentum and a
+# decay: all three seeds end within a few tenths of a percent of each other. The price is the search for that rate, and you pay
+# it again whenever the batch changes.
 #
 # Near the edge, one run proves little. `make -j2 large-batch` trains all of these again, which takes hours.
 #
 # ## A clinic for recipes
 #
-# A 2018 recipe for large runs ends like this: train, observe the loss, adjust, repeat. That last step takes most of the time,
-# but you can practice it. Five people come to you with a run that doesn't learn well. Each of them did one thing wrong. You
+# Train, look at the loss, adjust, repeat: you've just done it with one run, and it can be practiced. Five people come to you with a run that doesn't learn well. Each of them did one thing wrong. You
 # see the recorded losses of these runs, which had 5,000 images or fewer, next to those of a healthy run with 8 workers.
 
 # %%
@@ -301,7 +334,7 @@ patients = check.patients()
 figures.clinic(patients)
 
 # %% [markdown]
-# ### Exercise 2 (normal): the diagnosis
+# ### Exercise 3 (normal): the diagnosis
 #
 # Each run has one of these problems, and no two runs have the same: `"rate too high"`, `"rate too low"`, `"too few steps"`,
 # `"too little data"`, `"too much weight decay"` (every step pulls the weights towards zero). Replace the dots with your
@@ -344,7 +377,12 @@ diagnoses = {
 check.diagnoses(diagnoses)
 
 # %% [markdown]
-# ### Exercise 3 (normal): change one thing
+# *Break it:* make the healthy run ill yourself, with `team.train(TrainOptions(**recipes.PATIENTS["healthy"] | {…}))`, and
+# ask your neighbor for a diagnosis.
+#
+# ## Deeper: cure them
+#
+# ### Exercise 4 (normal): change one thing
 #
 # Now you may look at the options of each run. Change **one** option per run, so that the network gets at least 90 % of the
 # test images right. Any option of `TrainOptions` will do. The five runs then train for real, for a few seconds each.
@@ -393,106 +431,6 @@ check.changes(changes, treated)
 figures.clinic(patients, treated)
 
 # %% [markdown]
-# *Break it:* make the healthy run ill yourself, with `team.train(TrainOptions(**recipes.PATIENTS["healthy"] | {…}))`, and
-# ask your neighbor for a diagnosis.
-#
-# ## Deeper: where long steps break
-#
-# *Gradient descent* takes a step against the slope, and hopes that the slope doesn't change much on the way. How fast the slope
-# changes is the *curvature*, $\lambda$. In a bowl, whose curvature is the same everywhere, all that counts is the product
-# $\eta\lambda$:
-
-# %%
-figures.bowl()
-
-# %% [markdown]
-# At a rate below $2/\lambda$ the steps lead down into the bowl. Above it, each step lands higher up on the opposite side.
-# With momentum $m$ the limit is
-# $2 (1 + m)/\lambda$. A network's loss isn't a bowl, but at every point there's a direction in which it curves most. To
-# measure that largest curvature, you multiply a random vector again and again by the matrix of second derivatives (*power
-# iteration*). PyTorch does that without ever building the matrix.
-
-# %%
-# %%ranks
-from torch.nn.functional import cross_entropy
-
-from workshop_lib.models import torch_cnn
-from workshop_lib.models.dropout import WorkerDraws
-from workshop_lib.training import schedules
-
-
-def batch(rows):
-    return torch_cnn.normalize(torch.tensor(train.images[rows])), torch.tensor(train.labels[rows]).long()
-
-
-def loss_and_curvature(model, rounds=10):
-    """The mean loss over 256 images, without dropout, and its largest curvature."""
-    images, labels = batch(slice(256))
-    parameters = list(model.eval().parameters())
-    loss = cross_entropy(model(images), labels)
-    slopes = torch.autograd.grad(loss, parameters, create_graph=True)
-    vector = [torch.randn(p.shape, generator=torch.Generator().manual_seed(1)) for p in parameters]
-    for _ in range(rounds):
-        length = torch.sqrt(sum((v**2).sum() for v in vector))
-        vector = [v / length for v in vector]
-        along = sum((s * v).sum() for s, v in zip(slopes, vector, strict=True))
-        times = torch.autograd.grad(along, parameters, retain_graph=True)
-        curvature = sum((t * v).sum() for t, v in zip(times, vector, strict=True))
-        vector = times
-    return loss.item(), curvature.item()
-
-
-# %% [markdown]
-# Linear scaling gives 64 workers a rate of 0.64 and 128 workers a rate of 1.28. The next cell follows four short runs. Each
-# uses one of these rates from the start, or climbs to it in a warm-up of 40 steps, as many as 128 workers take in five epochs.
-# (To save time the batches are 1,024 images, and the ranks share the four runs. The cell takes half a minute or so.)
-
-# %%
-team.push(steps=15 if sizes.name == "quick" else 60)
-
-
-# %%
-# %%ranks --timeout 300
-def followed(peak, warmup_steps, size=1024):
-    """(step, rate, loss, curvature) after every fifth step."""
-    model = torch_cnn.build(1, "classic")
-    draws = WorkerDraws(model, 1, 1, 0, 1, cpu)
-    optimizer = torch.optim.SGD(model.parameters(), lr=peak, momentum=0.5)
-    order = np.random.default_rng(1).permutation(len(train.labels))
-    seen = []
-    for step in range(steps + 1):
-        rate = optimizer.param_groups[0]["lr"] = schedules.lr_at(step, steps, peak, warmup_steps)
-        if step % 5 == 0:
-            seen.append((step, rate, *loss_and_curvature(model)))
-        images, labels = batch(np.take(order, range(size * step, size * (step + 1)), mode="wrap"))
-        model.train()
-        draws.prepare(size)
-        optimizer.zero_grad()
-        cross_entropy(model(images), labels).backward()
-        optimizer.step()
-    return seen
-
-
-rates = {"0.64 at once": (0.64, 0), "1.28 at once": (1.28, 0), "0.64 after warm-up": (0.64, 40)}
-rates |= {"1.28 after warm-up": (1.28, 40)}
-seen = {name: followed(*rates[name]) for name in list(rates)[comm.rank :: comm.size]}
-
-# %%
-seen = {name: run for of_rank in team.pull("seen") for name, run in of_rank.items()}
-figures.limits(seen, momentum=0.5)
-
-# %% [markdown]
-# The right panel shows the two runs with warm-up. The thick lines are the limits, and the thin ones are the rates.
-# At first the limit is near 1. When the network
-# begins to learn, its curvature grows, and the limit falls far below both peak rates. Without warm-up, the steps are too long
-# at just that moment, and a good start is lost. With warm-up, the rate passes the limit later and by less. The loss jumps, but
-# the long steps themselves push the weights to a place where the curvature is small enough for them. From then on the limit
-# stays near the rate or above it (Cohen et al. 2021; Gilmer et al. 2021 describe this for warm-up).
-# With 1.28 from the start, the first jump ends at the loss
-# of guessing, where hardly any gradient is left. That's the collapse.
-#
-# (The limit holds for a fixed bowl, and we measured it without dropout. It's a guide, not a law.)
-#
 # ## Deeper: one rate for all layers?
 #
 # Before LARS was invented, its authors looked at a table like this one: the norm of each layer's weights, the norm of their
@@ -523,7 +461,7 @@ norms.round(3)
 # Algorithm 1, $\tau$ is listed among the parameters, but is missing from the line that computes $\lambda$. (We keep the
 # paper's letter here. This $\lambda$ has nothing to do with the curvature above.)
 #
-# ### Exercise 4 (normal): the rate of a layer
+# ### Exercise 5 (normal): the rate of a layer
 #
 # Your function is the heart of LARS, and you'll use it to train as 128 workers. It gets the weights and the gradient of one
 # layer, and returns the layer's $\lambda$. It's never called for biases, which take plain SGD's step.
@@ -604,11 +542,10 @@ def polynomial(workers, peak):
 
 
 layer_rates, digest = {}, "open"
-with suppress(NotImplementedError):
-    for workers, peak in ((16, 7.0), (128, 20.0)):
-        learner = train_with(polynomial(workers, peak), workers, MyLars)
-        layer_rates[f"{workers} workers"] = learner.optimizer.rates
-    digest = weights_sha256(learner.weights())
+for workers, peak in ((16, 7.0), (128, 20.0)):
+    learner = train_with(polynomial(workers, peak), workers, MyLars)
+    layer_rates[f"{workers} workers"] = learner.optimizer.rates
+digest = weights_sha256(learner.weights())
 
 # %% [markdown]
 # The library's LARS should give the same result. Compare the final accuracy and the digest of the weights. The digests are
@@ -628,17 +565,9 @@ found = team.pull("layer_rates")[0]
 figures.layer_rates(found, ["convolution 1", "convolution 2", "linear 1", "linear 2"]) if found else None
 
 # %% [markdown]
-# In *LARC* a layer's rate is $\min(\lambda, \eta)$ instead of $\eta\lambda$, so no layer takes a longer step than it would
-# with plain SGD.
-# *LAMB* (You et al. 2020) does to Adam's step what LARS does to SGD's. And the recipe that trained ImageNet in 15 minutes begins
-# with RMSProp, which survives the start, and blends into SGD, which ends up better (Akiba et al. 2017). You can choose each of
-# them with an option, such as `--optimizer lamb`. Their code is in `workshop_lib.training.optimizers`, about twenty lines
-# each. This is how the share of SGD in that blend grows over the warm-up:
-
-# %%
-print(" ".join(f"{optimizers.sgd_share(step, 100):.2f}" for step in range(0, 101, 10)))
-
-# %% [markdown]
+# *LAMB* (You et al. 2020) does to Adam's step what LARS does to SGD's. (The options also have LARC, which caps LARS's rate, and
+# the blend of RMSProp and SGD with which Akiba et al. (2017) trained ImageNet in 15 minutes.)
+#
 # How far do SGD, LARS, LAMB and that blend get with 128 workers in 32 epochs? We tried four peak rates for each, with five
 # epochs of warm-up, polynomial decay, and momentum 0.9 (`make -j2 large-batch-search`).
 
@@ -654,6 +583,9 @@ table.set_index(["optimizer", "peak rate"]).round(2)
 # get further, and for both of them the two highest rates are almost equally good. So you can train with a large batch. But
 # whenever you change the batch size you need a new learning rate, and the search for it is part of the price. (Each row is a
 # single seed, and picking the best row by its test accuracy flatters it a little.)
+#
+# Does it take LARS, then? Nado et al. (2021) tuned SGD with Nesterov momentum for ResNet-50, and Adam for BERT, as carefully as
+# LARS and LAMB had been tuned, and got the same results at batches of 32,768 and more. So first tune what you have.
 #
 # For AlexNet with batch normalization, the LARS paper reports 60.2 % at a batch of 512, 60.1 % at 8K, 59.3 % at 16K and 57.8 %
 # at 32K.
@@ -701,12 +633,17 @@ pd.DataFrame(lengths, columns=["outside", "inside", "inside, corrected"])[28:].r
 #
 # ## Deeper: which optimizer, as the batch grows?
 #
-# The guidelines that this workshop grew out of advise you to keep the optimizer that you'd use on one node, as long as the
-# batch is moderate. Give Adam a try, because it works without much tuning. SGD with momentum may get the best result in the
-# end, but it's harder to tune. At extreme batches, combine either of them with LARS or LARC. And Shallue et al. (2019) found
-# that momentum doesn't help at small batches, but extends perfect scaling to larger ones.
+# Common advice: as long as the batch is moderate, keep the optimizer that you'd use on one node. Adam works without much tuning;
+# SGD with momentum may get the best result in the end, but it's harder to tune. And Shallue et al. (2019) found that momentum
+# doesn't help at small batches, but extends perfect scaling to larger ones.
 #
-# This table shows the test accuracy after four epochs on a fifth of MNIST, with 4 and 32 workers. Each entry is the mean of
+# Which rate to start with depends on the optimizer, too. These are common values for one worker:
+
+# %%
+pd.Series(schedules.STARTING_LR, name="learning rate of one worker").to_frame()
+
+# %% [markdown]
+# The next table shows the test accuracy after four epochs on a fifth of MNIST, with 4 and 32 workers. Each entry is the mean of
 # three seeds, followed by the worst and the best. All runs have an epoch of warm-up and a linear decay, unless the name says
 # otherwise. With 32 workers, we tried two rates each for SGD and Adam, and didn't search for better ones. (You can make the
 # records again with `make large-batch-recipes`, in about five minutes on one core.)
@@ -725,9 +662,15 @@ recipes.table(recipes.of(kept, *names, "Adam", "Adam, square-root rule", "Adam, 
 #   seed and does badly with the other two. So "Adam first" is good advice when you can't afford a search. To get the best out
 #   of SGD, you need one.
 # - *The square root* isn't the better rule for Adam here; the linear rule is slightly ahead. The theory is about runs with
-#   many steps, whose noise should stay the same. These runs have only 24 steps, and whichever rule goes further wins.
-# - *Decay* is very important once you've scaled up the rate, says the recipe from 2018. Here it costs accuracy, for the same
-#   reason. When there are this few steps, decay only makes them shorter.
+#   many steps, whose noise should stay the same. These runs have only 24 steps, and whichever rule goes further wins. (We scaled
+#   the rate alone. The rule of Malladi et al. (2022) also moves $\beta_1$ and $\beta_2$ away from 1 and scales $\epsilon$.)
+# - *Decay* costs accuracy here, for the same reason. When there are this few steps, decay only makes them shorter.
+#
+# Three more things to know before you change the batch of a large model. AdamW's decay multiplies the weights by $1 - \eta\beta$,
+# so with a rate that grows like $\sqrt N$ and $N$ times fewer steps, all steps together decay the weights less. Language models
+# often begin with a small batch and let it grow (*batch warm-up*), because early gradients agree with each other. And *μP* (Yang
+# et al. 2021) scales rates by the *width* of the network, so that a rate found on a small network holds for a large one; it says
+# nothing about the batch.
 #
 # ## Deeper: let the rate fall, or the batch grow?
 #
@@ -798,33 +741,15 @@ lars_ends.groupby("workers")[[*columns.values()]].mean().round(2)
 # for the missing steps. With the same number of *steps*, and a rate chosen for each batch, much of it goes away (Hoffer
 # et al. 2017; Shallue et al. 2019).
 #
-# One of the documents behind this workshop says that a larger batch "smooths the loss landscape". The landscape doesn't depend on
-# the batch. A larger batch shows it to you with less noise, and Keskar et al. found that training then ends in *sharper*
-# minima.
+# (A larger batch is sometimes said to smooth the loss landscape. The landscape doesn't depend on the batch. A larger batch shows it
+# to you with less noise, and Keskar et al. found that training then ends in *sharper* minima.)
 #
 # ## Deeper: how much data?
 #
-# More workers only pay off if there's enough data to learn from. How much is enough? The guidelines list projects that
-# converged, and we added the network of this notebook:
-
-# %%
-ours = sum(p.numel() for p in torch_cnn.build(1, "classic").parameters())
-projects = [("Etalumis, 3D CNN and LSTM", 171e6, 15e6), ("Etalumis, smaller", 157e6, 3e6)]
-projects += [
-    ("CosmoFlow, 3D CNN", 7e6, 99_456),
-    ("ImageNet, ResNet-50", 25e6, 1.28e6),
-    ("MNIST, classic", ours, 60_000),
-]
-data = pd.DataFrame(projects, columns=["project", "parameters", "training samples"]).set_index("project")
-data["parameters per sample"] = data["parameters"] / data["training samples"]
-data.style.format("{:,.0f}").format("{:.2g}", subset="parameters per sample")
-
-# %% [markdown]
-# The values in the last column differ by up to a factor of two hundred, so you can't get a rule of thumb from them. What works
-# is a *learning curve*: train for the same number of steps on larger and larger parts of your data, and see whether the
-# accuracy still climbs. The cheapest advice in those guidelines is similar. Find your model on one node, on a random part of
-# the data, and scale out once the model no longer changes. (The next cell trains four times, in half a minute or so
-# altogether.)
+# More workers only pay off if there's enough data to learn from. How much is enough? No rule of thumb tells you, but a *learning
+# curve* does: train for the same number of steps on larger and larger parts of your data, and see whether the accuracy still
+# climbs. Do it on one node, and scale out once the model no longer changes. (The next cell trains four times, in half a minute or
+# so altogether.)
 
 # %%
 steps = 20 if sizes.name == "quick" else 200
@@ -840,14 +765,12 @@ for count in (1000, 4000, 16_000, 60_000) if samples == 60_000 else (500, 2000):
 # More data would close the gap between the two accuracies. If you can't get more, make some. Run more simulations, or
 # *augment* your data, with changes that leave the answer as it is (flips, crops, rotations, noise).
 #
-# (The guidelines also say that harder tasks have noisier gradients, so they can use larger batches.
-# [07b](07b_gradient_noise.ipynb) puts that to the test.)
-#
 # ## Remember
 #
 # - More workers mean fewer steps in an epoch. Longer steps make up for that, up to a limit that the curvature sets.
 # - Warm-up helps early on, when the curvature jumps up as the network begins to learn. It doesn't remove the limit, and at 128
 #   workers the runs here did no better with it.
+# - What works is a peak rate that was searched for at *this* batch, with momentum 0.9, a warm-up and a decay.
 # - Read the curves: stuck at guessing, too slow, too short, or a gap between training and test. Change one thing at a time.
 # - Look at the accuracy, not only at samples per second. The collapsed runs were as fast as the healthy ones.
 #
@@ -858,10 +781,9 @@ for count in (1000, 4000, 16_000, 60_000) if samples == 60_000 else (500, 2000):
 # J. Gilmer et al. 2021, arXiv:2110.04369 (curvature and the longest stable step). S. Smith et al. 2018, arXiv:1711.00489 (growing
 # the batch). C. Shallue et al. 2019, arXiv:1811.03600 (momentum, and generalization). K. Jordan et al. 2024,
 # kellerjordan.github.io/posts/muon, and I. Shah et al. 2025, arXiv:2505.02222 (Muon). N. Keskar et al. 2017, arXiv:1609.04836, and
-# E. Hoffer et al. 2017, arXiv:1705.08741 (generalization). H. Robbins and S. Monro 1951 and I. Loshchilov and F. Hutter 2016,
-# arXiv:1608.03983 (decays). L. Shao et al., *Distributed Training* (guidelines of NERSC and Intel: optimizers, data sets).
-# The published figure: Theta hands-on of Argonne's distributed deep
-# learning tutorial.
+# E. Hoffer et al. 2017, arXiv:1705.08741 (generalization). Z. Nado et al. 2021, arXiv:2102.06356 (tuned SGD and Adam against LARS and
+# LAMB). G. Yang et al. 2021, arXiv:2203.03466 (μP). H. Robbins and S. Monro 1951 and I. Loshchilov and F. Hutter 2016,
+# arXiv:1608.03983 (decays). The published figure: Theta hands-on of Argonne's distributed deep learning tutorial.
 
 # %%
 ranks.stop()

@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="large batches"
 # # Gradient noise: how large a batch is worth it?
 #
 # You have a hundred workers, and each can take 64 images per step. So you train with batches of 6,400, in a hundredth of the
@@ -81,8 +81,8 @@ figures.arrows(
 #
 # $$B_\text{simple} = \frac{\mathrm{tr}\,\Sigma}{|G|^2},$$
 #
-# the *simple noise scale* (McCandlish et al. 2018). Far below it, a batch is almost all noise, and doubling it makes the step
-# almost twice as good. Far above it, you know the direction already, and more samples tell you little.
+# the *simple noise scale* (McCandlish et al. 2018). Far below it, a batch is almost all noise, and doubling it makes a step
+# lower the loss almost twice as far. Far above it, you know the direction already, and more samples tell you little.
 #
 # You know neither $G$ nor $\Sigma$. But training on several ranks gives you gradients of *two* batch sizes in every step: each
 # rank's own, of $b$ samples, and their average, of $B$ samples. That gives you the equation above twice, with two unknowns.
@@ -514,6 +514,9 @@ print(f"29 h to 0.183 min: {first_min / mlperf_min:,.0f} times as fast")
 #   both twice their minimum.
 # - Noise scale and critical batch grow during training, and differ between tasks by orders of magnitude. Neither "far fewer
 #   workers than samples" nor the square root of the data set can replace measuring them.
+# - The noise scale is a hint, because it assumes a curvature that's the same in all directions. Before an expensive run, measure
+#   the critical batch itself: train branches of the run with larger and larger batches for a while, and see from which on the
+#   loss suffers (Merrill et al. 2025).
 # - When you compare batch sizes, tune the learning rate at each, and don't fix the number of epochs.
 #
 # When the batch can't grow any more, you can still make each step cheaper to communicate:
@@ -522,7 +525,8 @@ print(f"29 h to 0.183 min: {first_min / mlperf_min:,.0f} times as fast")
 # **Sources.** S. McCandlish, J. Kaplan, D. Amodei et al., *An Empirical Model of Large-Batch Training* (arXiv:1812.06162): the noise
 # scale, its estimators in appendix A.1, values in table 1. C. Shallue et al., *Measuring the Effects of Data Parallelism on
 # Neural Network Training* (arXiv:1811.03600). N. Keskar et al., *On Large-Batch Training for Deep Learning* (arXiv:1609.04836).
-# E. Hoffer, I. Hubara and D. Soudry, *Train longer, generalize better* (arXiv:1705.08741). L. Shao, V. Lee, T. Kurth, M. Mustafa
+# E. Hoffer, I. Hubara and D. Soudry, *Train longer, generalize better* (arXiv:1705.08741). W. Merrill et al., *Critical Batch
+# Size Revisited* (arXiv:2505.23971). L. Shao, V. Lee, T. Kurth, M. Mustafa
 # and Prabhat, guidelines on distributed training: $\sqrt{N}$. The slides of V. Vishwanath (ALCF, 2018): the condition for strong
 # scaling, and the first rows of the table.
 

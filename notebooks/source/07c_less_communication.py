@@ -1,9 +1,9 @@
-# %% [markdown]
+# %% [markdown] track="large batches"
 # # Less communication
 #
 # In every step so far, every rank has sent its whole gradient, 4 bytes per parameter. For a network of 7 billion parameters
-# that's 28 GB, and over a link of 10 Gbit/s it takes 22 seconds. Does all of it have to travel? Does it have to travel in every
-# step?
+# that's 28 GB. An allreduce among many ranks has each of them send almost twice as much ([01](01_mpi_basics.ipynb)), so over a
+# link of 10 Gbit/s a step waits about 45 seconds. Does all of it have to travel? Does it have to travel in every step?
 #
 # **You will** implement two answers yourself: send only the largest entries of a gradient, and let the ranks train alone for a
 # while before they agree again. You'll train with both, and see how much accuracy is left for the bytes that you still send.
@@ -151,7 +151,9 @@ shown = {"bytes per sample": "{:,.1f}", "share of bytes": "{:.1%}", "test accura
 compressed.style.format(shown)
 
 # %% [markdown]
-# Values and indices add up to 2 %, a fiftieth. Compare the last two rows: they send the same number of bytes, but without
+# Values and indices add up to 2 %, a fiftieth of what each rank *hands over*. On the wire it's less of a gain. An allgather
+# brings every rank the entries of all others, so with four ranks each receives $3 \cdot 2\,\%$ of $n$, where a ring allreduce
+# of the whole gradient sends $2 \cdot 3/4$ of $n$: 25 times as much. Compare the last two rows: they send the same number of bytes, but without
 # feedback
 # a small gradient is never heard, however long it keeps pointing the same way.
 #
@@ -160,8 +162,8 @@ compressed.style.format(shown)
 # Top-k has a weakness at scale. Every rank gathers the values of *all* ranks, so the more ranks there are, the more bytes
 # arrive at each.
 # PowerSGD keeps the allreduce. It treats a gradient as a matrix
-# $M$ ($n \times m$) and looks for thin $P$ ($n \times r$) and $Q$
-# ($m \times r$) with $M \approx P Q^T$, by one round of the *power method*, starting from the last step's $Q$:
+# $M$ ($n \times m$) and looks for thin $P$ ($n \times r$) and $Q$ ($m \times r$) with $M \approx P Q^T$. The number $r$ is the
+# *matrix rank* of that product, which has nothing to do with the ranks of MPI. It finds them by one round of the *power method*, starting from the last step's $Q$:
 #
 # $$P \leftarrow \text{allreduce}(M Q), \quad \text{orthogonalize } P, \quad Q \leftarrow \text{allreduce}(M^T P).$$
 #
@@ -173,9 +175,9 @@ from math import prod
 
 from workshop_lib.models import torch_cnn
 
-rank = 2
+matrix_rank = 2
 shapes = [tuple(p.shape) for p in torch_cnn.build(seed=1).parameters()]
-sent = [min(rank * (shape[0] + prod(shape[1:])), prod(shape)) if len(shape) > 1 else prod(shape) for shape in shapes]
+sent = [min(matrix_rank * (shape[0] + prod(shape[1:])), prod(shape)) if len(shape) > 1 else prod(shape) for shape in shapes]
 for shape, values in zip(shapes, sent, strict=True):
     print(f"{shape!s:>16}: {values:6,} of {prod(shape):6,} values")
 guess = predict("PowerSGD with rank 2 sends what share of fp32's bytes?", low=0, high=100, unit="%")
@@ -229,7 +231,7 @@ pd.concat([compressed, with_torch]).style.format(shown)
 # <details><summary>Hint 1: what do the ranks have to tell each other?</summary>
 #
 # Only where each of them ended up.
-# `comm.allreduce(array)` is the sum over the ranks. Everything else is the same on all of them.
+# `comm.Allreduce(array, total)` puts the sum over the ranks into `total`. Everything else is the same on all of them.
 #
 # </details><details><summary>Hint 2: the order</summary>
 #
@@ -247,7 +249,9 @@ pd.concat([compressed, with_torch]).style.format(shown)
 def outer_step(comm, start, mine, velocity, lr=0.7, momentum=0.9):
     """(weights [n], velocity [n]) after a round from `start` to `mine`, same on all ranks. Called on every rank."""
     # <solution>
-    gradient = start - comm.allreduce(mine) / comm.size
+    total = np.empty_like(mine)
+    comm.Allreduce(mine, total)
+    gradient = start - total / comm.size
     velocity = momentum * velocity + gradient
     weights = start - lr * (gradient + momentum * velocity)
     return weights, velocity
@@ -365,7 +369,8 @@ take_home.diff("ddp.py", "diloco.py")
 # %% [markdown]
 # Each rank steps alone with its own optimizer, and `vector_to_parameters` writes the common weights back. PyTorch has ready-made
 # parts for local SGD, too: `post_localSGD_hook` and `torch.distributed.optim.PostLocalSGDOptimizer`, which together average
-# the gradients in every step at first, and later only the weights, every few steps.
+# the gradients in every step at first, and later only the weights, every few steps. `torchft` ships DiLoCo itself, and a version
+# that sends the weights in pieces while training goes on (Streaming DiLoCo, Douillard et al. 2025).
 #
 # ## Deeper: computing in 16 bits
 #
@@ -385,7 +390,7 @@ pd.DataFrame(rows).style.format({"samples/s": "{:,.0f}", "test accuracy": "{:.2%
 # Whether that's faster depends on the processor, which needs instructions for bf16. It doesn't save memory for the weights.
 # With Adam, a parameter still takes 4 bytes for the weight, 4 for its gradient and 8 for Adam's state. The bf16 copy takes 2
 # more, from the forward pass until the backward pass has used it. The famous 16 bytes of mixed precision come from a different
-# recipe that also adds up to 16; [06](06_zero_and_fsdp.ipynb) has the table, and says in which order to average,
+# recipe that also adds up to 16; [06c](06c_fitting_more.ipynb) has the table, and says in which order to average,
 # unscale and compute LARS's norms in 16 bits. What
 # autocast does save is activations. And its gradients are fp32, so to send fewer bytes you still need a hook.
 #

@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="core path"
 # # Scaling curves
 #
 # You get four times the GPUs, and your training runs 2.9 times as fast. Is that good? The person who paid for the GPUs says
@@ -23,12 +23,11 @@ from workshop_lib.lessons.scaling_curves import judge as check
 from workshop_lib.notebook import profile
 from workshop_lib.notebook.figures.accuracy import accuracy_curve
 from workshop_lib.notebook.figures.scaling import scaling_curve, serial_part, weak_scaling_curve
+from workshop_lib.notebook.live_sweep import sweep
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import scripts
 from workshop_lib.results import curves, records
-from workshop_lib.results.sweep import sweep
-from workshop_lib.training import load
 from workshop_lib.training.cores import usable_cores
 from workshop_lib.training.options import TrainOptions
 
@@ -100,8 +99,7 @@ def options(n):
 
 # %% [markdown]
 # How long will that take? Time one run and multiply by the number of runs. The cell times the second run, because the first
-# one on fresh ranks also imports PyTorch. (While
-# the sweep runs, each line tells you what's left.)
+# one on fresh ranks also imports PyTorch.
 
 # %%
 team = ranks.start(1)
@@ -112,17 +110,18 @@ run_s = time.monotonic() - began
 count = sizes.repeats * sum(len(options(n)) for n in sizes.sweep_ranks)
 print(f"{count} runs of about {run_s:.1f} s: {count * run_s / 60:.1f} minutes, plus a fresh start for each number of ranks")
 
+# %% [markdown]
+# Now watch the curve fill in. If you press *Stop*, the rest of this notebook works with the runs that are done by then.
+
 # %%
 file = BUILD / "08_scaling_curves.jsonl"
 file.unlink(missing_ok=True)
-other_programs = load.Meter()
-for record in sweep(ranks.start, sizes.sweep_ranks, options, sizes.repeats, sizes.timeout_s, show=False):
+for record in sweep(ranks.start, sizes.sweep_ranks, options, sizes.repeats, sizes.timeout_s):
     records.write(file, record)
-other_programs.report(sizes.ranks)
 
 # %% [markdown]
-# Each run left a *record* in a file: what ran, where, and what came out. Everything from here on reads these records. If the last
-# line says that other programs were using your cores, believe it, because they have slowed your runs down. Close those
+# Each run left a *record* in a file: what ran, where, and what came out. Everything from here on reads these records. Hollow
+# marks are runs during which other programs used your cores, so don't trust them. Close those
 # programs and run the cell again, or read on and look at the spread rather than the medians.
 
 # %%
@@ -232,7 +231,7 @@ points = curves.strong_scaling(curves.to_frame(strong)).set_index(["backend", "w
 
 
 def show_result(guess, n):
-    point = points.loc["mpi", n]
+    point = points.reindex([("mpi", n)]).iloc[0]  # empty if you stopped the sweep before these runs
     return guess.compare(point["speedup"], spread=(point["speedup_min"], point["speedup_max"]))
 
 
@@ -270,10 +269,11 @@ for (backend, n), point in points[points.index.get_level_values("world_size") > 
     )
     print(f"{backend} on {n} ranks: {low:.2f} to {high:.2f} times as fast.{remark}")
 for n in sizes.sweep_ranks[1:]:
+    if ("ddp", n) not in points.index:
+        continue
     (low, high), (low_ddp, high_ddp) = (points.loc[name, n][["speedup_min", "speedup_max"]] for name in ("mpi", "ddp"))
     differ = low > high_ddp or low_ddp > high
     print(f"On {n} ranks, mpi and ddp {'differ by more' if differ else 'do not differ by more'} than their spread.")
-other_programs.report(sizes.ranks)
 
 # %% [markdown]
 # *More than perfect*, a speed-up above $N$, usually means that something slowed down the run on one rank. Its process may have
@@ -378,8 +378,8 @@ for title, times in published_s.items():
 # *step* has become: if it takes $1 + x$ times as long as on one rank, then $f = x / (N - 1)$.
 
 # %%
-for backend in ("mpi", "ddp"):
-    chosen = points.loc[backend]
+for backend, chosen in points.groupby(level="backend", sort=False):
+    chosen = chosen.droplevel("backend")
     show_fractions(f"{backend}, measured here", dict(chosen.loc[chosen.index > 1, "speedup"]))
     above = [str(n) for n, over in chosen["oversubscribed"].items() if over]
     if above:
@@ -404,10 +404,9 @@ for n, part in share["mpi"].items():
 
 # %%
 weak_points = curves.weak_scaling(curves.to_frame(weak)).set_index("world_size")
-single_s, point = weak_points.loc[1, "epoch_s"], weak_points.loc[most]
-guess_weak.compare(
-    point["epoch_s"] / single_s, spread=(point["epoch_s_min"] / single_s, point["epoch_s_max"] / single_s)
-)
+times_as_long = weak_points[["epoch_s", "epoch_s_min", "epoch_s_max"]] / weak_points.loc[1, "epoch_s"]
+middle, low, high = times_as_long.reindex([most]).iloc[0]
+guess_weak.compare(middle, spread=(low, high))
 
 # %%
 weak_scaling_curve(weak)
@@ -426,7 +425,7 @@ weak_scaling_curve(weak)
 # def fixed_global_batch(n):
 #     return [TrainOptions(batch_size=64 // n, epochs=sizes.sweep_epochs, train_samples=samples)]
 #
-# fixed = list(sweep(ranks.start, sizes.sweep_ranks, fixed_global_batch, show=False))
+# fixed = list(sweep(ranks.start, sizes.sweep_ranks, fixed_global_batch))
 # scaling_curve(fixed, same="global_batch")
 # ```
 #
@@ -476,7 +475,7 @@ pd.DataFrame.from_dict(rows, orient="index").rename_axis("ranks")
 # The ranks don't communicate while they train, and the vote is a single allreduce.
 
 # %%
-team = ranks.current()
+team = ranks.start(most)
 team.push(steps=4 * sizes.steps)
 
 # %%

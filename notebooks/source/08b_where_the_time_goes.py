@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="measuring"
 # # Where the time goes
 #
 # "Our ranks spend 60 % of every step in `Allreduce`. We need a faster network." That conclusion can cost a lot of money.
@@ -413,7 +413,7 @@ machines.roofline(*team.pull("roof")[0])
 # %%
 record = team.train(TrainOptions(backend="ddp", epochs=1, train_samples=3000))
 used = record.get("compute")
-print(f"utilization {used['utilization']:.1%}" if used else "Unknown, because there are more threads than cores.")
+print(f"utilization {used['utilization']:.1%}" if used else "Unknown: the run was stopped, or there are more threads than cores.")
 
 # %% [markdown]
 # Only what the model needs counts, so nobody can improve this number with operations that help nothing. Meta reports 38 to 43 %

@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="measuring"
 # # Forecasting
 #
 # You've asked for 512 GPUs. Before you get them, someone will ask what your training will do with them, and "we'll see" isn't an
@@ -96,9 +96,10 @@ figures.allreduce_times(messages)
 #
 # - On the left, each curve starts flat, where only the latency counts, and then rises with the bytes. So yes, an allreduce
 #   behaves like a message.
-# - On the right is the *bus bandwidth*: bytes per second times $2(p-1)/p$ for $p$ ranks. Whatever the algorithm, the busiest
-#   rank has to send at least $2(p-1)/p$ times the array, so you can compare this number between different $p$, and with the
-#   speed of the link. NCCL's own tests report it.
+# - On the right is the *bus bandwidth*: bytes per second times $2(p-1)/p$ for $p$ ranks. As long as only ranks add, the busiest
+#   one has to send at least $2(p-1)/p$ times the array, so you can compare this number between different $p$, and with the speed
+#   of the link. NCCL's own tests report it. (Where a switch adds, as with NVLink SHARP, it can be higher than the link's speed:
+#   480 GB/s on links of 450.)
 # - If a curve bends at the right end, the arrays no longer fit into the caches.
 #
 # Now fit the line. That needs care: the times span four orders of magnitude. A plain least-squares fit would be dominated by the
@@ -432,8 +433,8 @@ forecaster(laptop)
 # (If *samples/s each* is empty, the gray number is what the machine's file gives for one device. Type your own instead if you've
 # measured it.)
 #
-# *Try it:* ResNet-50 with DDP on `horovod-p100` and on `h100`. Where does communication take over, where does learning end, and which
-# comes first? Then set the batch to 8 and compare ResNet-50 with GPT-2 on `h100`. Why does a network with five times the
+# *Try it:* ResNet-50 with DDP on *Horovod's P100 servers* and on *DGX H100*. Where does communication take over, where does learning end, and which
+# comes first? Then set the batch to 8 and compare ResNet-50 with GPT-2 on *DGX H100*. Why does a network with five times the
 # parameters scale *better*?
 #
 # In a terminal, `workshop predict vgg-16 horovod-p100 --backend horovod --batch-size 64` prints all of this.

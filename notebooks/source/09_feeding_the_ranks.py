@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="clusters and data"
 # # Feeding the ranks
 #
 # You double the GPUs, and the training gets no faster. Communication is fine, yet every rank is busy only half of the time.

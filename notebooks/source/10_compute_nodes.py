@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="clusters and data"
 # # From your machine to a cluster
 #
 # Your script trains on the two GPUs of one machine. Next week you get a cluster for an hour: more GPUs than you've ever had,
@@ -6,9 +6,8 @@
 # minutes?
 #
 # **You will** write a job script for several nodes, run it, kill one of its ranks and see which report blames whom, and have
-# the job continue where it stopped.
-# Then you'll look at which cores the ranks may use, give each rank its GPU, and learn how to open these notebooks on a
-# cluster.
+# the job continue where it stopped. Then you'll look at which cores the ranks may use, give each rank its GPU, and check an
+# allocation before a long job.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no cluster, no GPU. If the notebook runs
 # inside a job, or is attached to one, the same cells show that job's nodes.
@@ -18,12 +17,12 @@ import time
 
 import torch
 
-from workshop_lib import ranks
+from workshop_lib import predict, profile, ranks
 from workshop_lib.lessons.compute_nodes import figures
 from workshop_lib.lessons.compute_nodes import judge as check
 from workshop_lib.lessons.compute_nodes import judge_job_script as job_script
-from workshop_lib.notebook import profile, take_home
-from workshop_lib.notebook.prediction import predict
+from workshop_lib.lessons.compute_nodes.preflight import run as preflight
+from workshop_lib.notebook import take_home
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import allocation, launchers, scripts
 from workshop_lib.training.cores import usable_cores
@@ -50,29 +49,33 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_co
 # | cancel one | `scancel JOB` | `qdel JOB` |
 # | start processes inside | `srun` | `mpiexec` |
 #
-# **Whose hours are these?** Somebody has to grant you computing time. Centers call that an allocation, too, and charge each
-# job to it, in node-hours. For a class, the center usually provides one for the day.
-# On your own, apply for a small one to try things out: the US Department
-# of Energy's two Leadership Computing Facilities call it *Director's Discretionary*, next to their large yearly programs,
-# INCITE and ALCC [1]. Include a scaling curve, as in [08](08_scaling_curves.ipynb), because that's how you justify the number
-# of nodes.
-#
 # **Why am I still waiting?** `squeue` gives the reason. `Resources` means you're next, as soon as nodes are free. `Priority`
 # means other jobs come first. A reason that begins with `QOS` or `Assoc` means you've reached one of your limits.
-# A shorter or smaller job
-# often starts sooner, in a gap that a larger one leaves. For a short wait, NERSC's and Intel's guidelines recommend at most 64
-# nodes [2].
-# That number was for their machine at the time, so look at your own queue.
+# A shorter or smaller job often starts sooner, in a gap that a larger one leaves.
 #
 # ## Write the job script
 #
-# A job script is a shell script with the scheduler's options in comments at its top. Slurm reads these when you submit it.
-# Later it runs the script *once*, on the first node of the job. That surprises many people: without a launcher, all other
-# nodes sit idle, and you pay for them.
+# A job script is a shell script with the scheduler's options in comments at its top, its *directives*. This one trains on one
+# node with two GPUs:
 #
-# On several nodes, `torchrun` has to run once on each. It then starts one process per GPU, as in [05](05_ddp.ipynb). The
-# torchruns find each other at an address that all of them know, the *rendezvous*. It's a host of the job and a port.
-# With `--rdzv-backend=c10d`, the torchrun on that host opens the port, and that's where all of them get their ranks.
+# ```bash
+# #!/bin/bash
+# #SBATCH --job-name=mnist
+# #SBATCH --time=00:10:00          # the job is ended after ten minutes
+# #SBATCH --nodes=1
+# #SBATCH --gpus-per-node=2
+# #SBATCH --cpus-per-task=32       # cores for the script and everything that it starts
+#
+# torchrun --standalone --nproc-per-node=2 scripts/ddp.py --epochs 3
+# ```
+#
+# `sbatch job.sh` hands it in. Slurm reads the directives then, and runs the script later, on the job's node.
+#
+# On several nodes Slurm still runs the script *once*, on the first node. That surprises many people: without a launcher, all
+# other nodes sit idle, and you pay for them. So the script uses `srun` to start one torchrun on each node, and each torchrun
+# starts one process per GPU, as in [05](05_ddp.ipynb). The torchruns find each other at an address that all of them know, the
+# *rendezvous*. It's a host of the job and a port. With `--rdzv-backend=c10d`, the torchrun on that host opens the port, and
+# that's where all of them get their ranks.
 #
 # What should the script start? `ddp.py` from notebook 05 begins at epoch 1 every time. A job needs a script that continues
 # where it stopped, and these few lines are all it takes. Only rank 0 looks for the checkpoint, and it sends what it finds to all
@@ -84,13 +87,12 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_co
 take_home.diff("ddp.py", "ddp_resume.py")
 
 # %% [markdown]
-# ### Exercise 1 (hard): a job for two nodes
+# ### Exercise 1 (normal): a job for two nodes
 #
-# With this script you can train on two nodes at once, on any cluster with Slurm. Say that the nodes have 2 GPUs and 32 cores
-# each. Write a script that trains with `ddp_resume.py` on two of them, with one rank per GPU:
+# Now two of these nodes at once, and `ddp_resume.py` in place of `ddp.py`. Write the script:
 #
-# - The job gets 2 nodes, with all their GPUs and cores.
-# - Each node runs one torchrun, which may use all of them. The four ranks find each other.
+# - The job gets 2 nodes, with all their GPUs and cores (2 and 32 per node).
+# - Each node runs one torchrun, which may use all of them, with one rank per GPU. The four ranks find each other.
 # - When a node fails, Slurm puts the job back into the queue. When it starts again, it appends to the old output and continues
 #   from `$checkpoint`.
 #
@@ -158,10 +160,8 @@ job_script.job(folder / "job.sh")
 
 # %% [markdown]
 # The check ran your script as Slurm would, but with stand-ins for `srun` and `torchrun` that only record how they were called.
-# Now run it for real.
-# There's no Slurm here, so this machine plays both nodes. Each runs the command it would get from your script, except that
-# they meet at this machine's own address.
-# (Until your script passes the check, the cell takes the commands of the finished one.)
+# Next, the two torchruns train for real. There's no Slurm here, so this machine plays both nodes, and they meet at this
+# machine's own address. These are the two commands. (Until your script passes the check, they're those of the finished one.)
 
 # %%
 checkpoint = folder / "mnist.pt"
@@ -192,12 +192,13 @@ if after_s is not None:
 
 # %% [markdown]
 # Each torchrun reports the first failure *it* saw, and calls that the root cause. Only one of the two really is.
-# Rank 3 has exit code −9:
-# the kernel ended it, as it does when a node runs out of memory. The other ranks failed *because* of that. They were waiting
-# for rank 3's gradients, gloo told them that the connection was gone, and torchrun stopped the ranks that were left.
-# The torchrun on the other node may even report nothing but a lost rendezvous.
-# So in a real job's output, look for the exit code that *isn't* 1, −6 or
-# −15 (an error, an abort, and torchrun's own signal), and for the earliest time.
+# Rank 3 has exit code −9: the kernel ended it, as it does when a node runs out of memory. The other ranks failed *because* of
+# that. They were waiting for rank 3's gradients, gloo told them that the connection was gone, and torchrun stopped the ranks
+# that were left. The torchrun on the other node may even report nothing but a lost rendezvous.
+#
+# In a real job's output, look for the failure with the *earliest* time, and for the one that says something else than all the
+# others. Most often it's an ordinary Python exception. torchrun's report shows its traceback only if `main` has the decorator
+# `@record`, so all our scripts have it.
 #
 # The other ranks noticed this fast because the kernel closes a dead process's connections.
 # If a node loses power, or a cable fails, nothing gets closed.
@@ -253,17 +254,16 @@ team = ranks.start(team.n, bind="core") if can_bind else team
 figures.binding(team.about(), "Bound to cores" if can_bind else "These ranks cannot be bound from here")
 
 # %% [markdown]
-# If binding worked, no core is filled in more than one row now.
-# Such a map shows two classic mistakes at a glance, which you'd otherwise notice only as slow training: two jobs on one node
-# whose ranks are both bound from core 0 on, and a rank with 16 threads that's bound to one core.
-# (Binding a single rank differently from many also makes scaling curves look better than perfect: see
-# [08b](08b_where_the_time_goes.ipynb).)
+# If binding worked, no core is filled in more than one row now. Such a map shows two classic mistakes at a glance, which you'd
+# otherwise notice only as slow training: two jobs on one node whose ranks are both bound from core 0 on, and a rank with 16
+# threads that's bound to one core.
 #
 # ## Threads
 #
 # Inside a rank, PyTorch and TensorFlow compute with *threads*. `OMP_NUM_THREADS` says how many, and it should be the number of
-# cores a rank has. If nobody sets it, each rank may start one thread for *every* core of the node. (torchrun sets it to 1 when
-# it starts several ranks, which is safe, but too few for data loading on most nodes.)
+# cores a rank has. If nobody sets it, each rank may start one thread for *every* core of the node. torchrun sets it to 1 when
+# it starts several ranks, which is safe. A `DataLoader`'s worker processes use one thread each in any case: what loading needs
+# is cores, one per worker.
 #
 # What do too many threads cost? Let all ranks multiply matrices at the same time: first with one thread for each core of their
 # share, then each with one thread for every core of the machine.
@@ -310,11 +310,8 @@ guess_threads.compare(all_s / shared_s)
 # core busy that another rank could use. Two settings make it sleep:
 #
 # - `OMP_WAIT_POLICY=PASSIVE` works in every OpenMP implementation. This library sets it for all ranks.
-# - `KMP_BLOCKTIME=0`, from the first command of the workshop this one grew out of, is for Intel's and LLVM's OpenMP. It sets
-#   how many milliseconds a thread spins before it goes to sleep. The default is 200.
-#
-# `KMP_AFFINITY` is about place, not waiting: it binds the threads *inside* a rank. Let either the launcher or `KMP_AFFINITY`
-# do the binding, but not both.
+# - `KMP_BLOCKTIME=0` is for Intel's and LLVM's OpenMP. It sets how many milliseconds a thread spins before it goes to sleep. The
+#   default is 200.
 #
 # ## A GPU for each rank
 #
@@ -379,12 +376,9 @@ from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
 hosts = comm.allgather(socket.gethostname())
-try:
-    mine = device_of(comm.rank, hosts)
-    device = torch.device("cuda", mine) if mine < torch.cuda.device_count() else torch.device("cpu")
-    print(f"{hosts[comm.rank]}: GPU {mine} is mine, so I compute on {torch.ones(2, device=device).device}")
-except NotImplementedError:
-    print("device_of is not written yet")
+mine = device_of(comm.rank, hosts)
+device = torch.device("cuda", mine) if mine < torch.cuda.device_count() else torch.device("cpu")
+print(f"{hosts[comm.rank]}: GPU {mine} is mine, so I compute on {torch.ones(2, device=device).device}")
 
 # %% [markdown]
 # Launchers also tell each rank its local rank, but each launcher uses its own variable:
@@ -396,28 +390,36 @@ except NotImplementedError:
 # (And ranks
 # that can't see each other's GPUs may have to send through main memory, so prefer `--gpus-per-node`.)
 #
+# ## Before a long job
+#
+# One slow cable, one node with another environment, or NCCL without its plug-in, and a job of a thousand GPU hours runs at half
+# its speed without a word. A minute's look at the whole allocation finds that. In a job, `workshop preflight` starts one rank
+# per GPU and looks at every rank, device, link and disk. Here it looks at this notebook's ranks:
+
+# %%
+preflight.look_at(team, folder)
+
+# %% [markdown]
+# Each line says *ok*, *look* or *wrong*, and what to do. The command can compare, too: with `--machine polaris` it says how much
+# of that machine's bandwidth an allreduce gets ([08c](08c_forecasting.ipynb) knows some machines). `--out monday.json` keeps the
+# record, and `--before monday.json` compares with it another day.
+#
 # ## Deeper: what you tell a launcher
 #
-# The launcher can also start all ranks itself, without torchrun. That's how every MPI program starts. The workshop that
-# this one grew out of ran its first example on Theta, whose nodes had 64 cores with up to four *hardware threads* each:
+# The launcher can also start all ranks itself, without torchrun. That's how every MPI program starts. Every launcher has options
+# for the same things:
 #
-# ```bash
-# aprun -n 16 -N 4 -d 32 -j 2 -cc depth -e OMP_NUM_THREADS=32 -e KMP_BLOCKTIME=0 python pytorch_mnist.py --device cpu
-# ```
+# | | `srun` | PALS `mpiexec` (Polaris, Aurora) |
+# |---|---|---|
+# | ranks of the whole job | `-n 16` | `-n 16` |
+# | ranks on each node | `--ntasks-per-node=4` | `--ppn 4` |
+# | CPUs of each rank | `--cpus-per-task=32` | `--depth 32` |
+# | hardware threads to use on each core | `--threads-per-core=2` | |
+# | bind each rank to its own CPUs | `--cpu-bind=cores` | `--cpu-bind depth` |
+# | an environment variable for all ranks | `--export=ALL,NAME=VALUE` | `--env NAME=VALUE` |
 #
-# Theta was switched off at the end of 2023, but every launcher has options for the same things:
-#
-# | | `aprun` (Theta) | `srun` | PALS `mpiexec` (Polaris, Aurora) |
-# |---|---|---|---|
-# | ranks of the whole job | `-n 16` | `-n 16` | `-n 16` |
-# | ranks on each node | `-N 4` | `--ntasks-per-node=4` | `--ppn 4` |
-# | CPUs of each rank | `-d 32` | `--cpus-per-task=32` | `--depth 32` |
-# | hardware threads to use on each core | `-j 2` | `--threads-per-core=2` | |
-# | bind each rank to its own CPUs | `-cc depth` | `--cpu-bind=cores` | `--cpu-bind depth` |
-# | an environment variable for all ranks | `-e NAME=VALUE` | `--export=ALL,NAME=VALUE` | `--env NAME=VALUE` |
-#
-# Ranks per node times CPUs per rank must fit into the node's CPUs: $4 \cdot 32 = 64 \cdot 2$ on Theta, where each core counted
-# as two CPUs. Open MPI's `mpiexec` takes the ranks per node from its list of hosts, or from `--map-by ppr:4:node`.
+# Ranks per node times CPUs per rank must fit into the node's CPUs, and a core with two hardware threads may count as two. Open
+# MPI's `mpiexec` takes the ranks per node from its list of hosts, or from `--map-by ppr:4:node`.
 # Here's what this library would type for four nodes with four ranks each:
 
 # %%
@@ -468,30 +470,28 @@ figures.dragonfly()
 # So the path between any two nodes takes at most three links from switch to switch, one of them between groups. One of these
 # longest paths is drawn in orange.
 #
-# | level | Theta (2017) [3] | Perlmutter's GPU nodes [4] |
-# |---|---|---|
-# | node | 64 cores, 16 GB of fast memory (MCDRAM) and 192 GB of DDR4 | 64 cores, 4 A100, 4 network cards |
-# | on one card, the *blade* | 4 nodes and a switch | 2 nodes |
-# | chassis | 16 blades | 8 blades and 4 switches |
-# | cabinet | 3 chassis: 192 nodes | 8 chassis: 128 nodes, one group |
-# | group | 2 cabinets | 1 cabinet |
-# | machine | 12 groups, 4,392 nodes | 1,792 such nodes |
-#
-# (On Theta you could use the fast memory alongside the slow memory or,
-# with `mcdram=cache` in the job script, as a cache for it.)
+# | level | Perlmutter's GPU nodes [1] |
+# |---|---|
+# | node | 64 cores, 4 A100, 4 network cards |
+# | on one card, the *blade* | 2 nodes |
+# | chassis | 8 blades and 4 switches |
+# | cabinet | 8 chassis: 128 nodes, one group |
+# | machine | 1,792 such nodes |
 #
 # When does it matter where your nodes are?
 #
 # - *Inside a node or not* matters most. GPUs in one node are connected by links that are several times as fast as the network
 #   (the forecasts of [08c](08c_forecasting.ipynb) have the numbers of some machines). Whatever sends the most belongs there,
-#   so use tensor parallelism inside a node, and data parallelism between nodes.
+#   so use tensor parallelism inside an *NVLink domain*, and data parallelism between domains. A domain was the 8 GPUs of a node
+#   for years. In a GB200 NVL72 it's a rack of 72 GPUs.
 # - *The same group or not* matters less on a dragonfly, which was built for that: the path is only one or two links longer.
 #   It does matter when other jobs load the links between groups. Then your times vary more from run to run.
 # - On other networks it can matter a lot. Fram, a Norwegian cluster, has four islands with a slower network between them.
-#   There a job waits up to seven days to get all its nodes in one island [5].
+#   There a job waits up to seven days to get all its nodes in one island [2].
 #
-# Slurm lets you choose: `--switches=1@60` waits up to 60 minutes for nodes on one switch, and then takes what there is. Is it
-# worth the wait? Measure it: run the same job with this option and without it.
+# Slurm lets you choose: `--switches=1@60` waits up to 60 minutes for nodes on one switch, and then takes what there is. The site
+# may allow less: `scontrol show config | grep max_switch_wait` shows the limit in seconds. Is it worth the wait? Measure it: run
+# the same job with this option and without it.
 #
 # ## Deeper: what NCCL says
 #
@@ -508,10 +508,10 @@ figures.dragonfly()
 # | `GLOO_SOCKET_IFNAME=eth0` | the same for gloo |
 # | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | ends a rank whose collective failed or timed out. That's the default, so don't switch it off |
 # | `TORCH_DISTRIBUTED_DEBUG=INFO` | DDP logs how it divides the gradients into buckets. (`DETAIL` also checks that all ranks call the same collective, but it crashes DDP on CPUs) |
-# | `TORCH_NCCL_TRACE_BUFFER_SIZE=2000`, `TORCH_NCCL_DUMP_ON_TIMEOUT=1` | PyTorch remembers the last 2,000 collectives, and writes them to a file when one times out |
+# | `TORCH_FR_DUMP_TEMP_FILE=/scratch/trace_` | where PyTorch's *flight recorder* writes when a collective times out. It remembers the last 2,000 collectives (`TORCH_FR_BUFFER_SIZE`) without being asked. [13](13_when_training_breaks.ipynb) reads such a file |
 # | `OMP_NUM_THREADS` | as above: torchrun sets it to 1, unless you do |
 #
-# NVIDIA's own advice is not to leave debugging settings in scripts: what fixes one machine slows down the next [6].
+# NVIDIA's own advice is not to leave debugging settings in scripts: what fixes one machine slows down the next [3].
 #
 # ## Deeper: notebooks on a cluster
 #
@@ -538,19 +538,17 @@ figures.dragonfly()
 # - Start one torchrun per node, let them meet at a host of the job, and set `--nproc-per-node` to the GPUs of *one* node.
 # - Ask `srun` for the cores again. Don't trust options: ask the ranks where they may run, and write it down with every
 #   measurement.
-# - Every node's report names a root cause, but only one of them is right.
+# - Every node's report names a root cause, but only one of them is right: the earliest, or the one that says something else.
 # - A job you can kill and start again is a job you can leave alone: save often, load at the start, and use `--requeue`.
 # - Choose the device by the local rank, never by the global one. Give each rank one thread per core, and let threads sleep
 #   while they wait.
 #
-# **Sources.** [1] ASCR, *ALCC FAQ* (science.osti.gov) and ALCF, *Starting your Director's Discretionary project* (alcf.anl.gov).
-# [2] NERSC and Intel, *Distributed training guidelines*. [3] V. Vishwanath, *Deep Learning at Scale* (ALCF, 2018); the command
-# for Theta is from ALCF's *Hands on for Data Parallel Deep Learning on Theta (CPU)*. [4] *Perlmutter Architecture*
-# (docs.nersc.gov). A dragonfly's three links: D. De Sensi et al., *An In-Depth Analysis of the Slingshot Interconnect* (SC 2020,
-# arXiv:2008.08886). [5] *Job Placement on Fram* (documentation.sigma2.no). [6] NVIDIA, *NCCL User Guide, Environment Variables*.
-# Cores and `srun`: the manual of sbatch (slurm.schedmd.com), since 22.05. How often to save: J. W. Young, *A first order
-# approximation to the optimum checkpoint interval* (CACM 1974). Spinning: LLVM's openmp/runtime/src/kmp.h, and *OpenMP
-# Application Programming Interface*, environment variables. All looked up by 2026-11-23.
+# **Sources.** [1] *Perlmutter Architecture* (docs.nersc.gov). A dragonfly's three links: D. De Sensi et al., *An In-Depth Analysis
+# of the Slingshot Interconnect* (SC 2020, arXiv:2008.08886). [2] *Job Placement on Fram* (documentation.sigma2.no). [3] NVIDIA,
+# *NCCL User Guide, Environment Variables*. Flight recorder: PyTorch 2.13, c10d/FlightRecorder.hpp. Cores and `srun`: the manual of
+# sbatch (slurm.schedmd.com), since 22.05; `max_switch_wait`: the manual of slurm.conf. How often to save: J. W. Young, *A first
+# order approximation to the optimum checkpoint interval* (CACM 1974). Spinning: LLVM's openmp/runtime/src/kmp.h, and *OpenMP
+# Application Programming Interface*, environment variables. All looked up by 2026-11-26.
 
 # %%
 ranks.stop()

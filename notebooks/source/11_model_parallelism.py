@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="large models"
 # # Model parallelism: one layer on several ranks
 #
 # FSDP shares out the memory of a model, but each rank still computes every layer as a whole. So what do you do when a single
@@ -236,7 +236,6 @@ from workshop_lib.lessons.model_parallelism import cut
 from workshop_lib.lessons.model_parallelism.tensors import allreduce, alltoall, both_ways, counts_from_all, same
 from workshop_lib.lessons.mpi_basics import ring
 from workshop_lib.lessons.mpi_basics.counting import CountingComm
-from workshop_lib.lessons.zero_and_fsdp import shares
 from workshop_lib.models import torch_cnn, vit
 from workshop_lib.training import memory, rendezvous, world
 
@@ -428,7 +427,7 @@ def on_mesh(data, tensor, steps=3):
 
     optimizer = train(model, steps, rows=slice(column.rank, None, data), after_backward=average)
     sent = {"tensor": row.bytes_sent / steps, "data": column.bytes_sent / steps}
-    return sent, sum(shares.live_bytes(model, optimizer).values()), model
+    return sent, sum(memory.live_bytes(model, optimizer).values()), model
 
 
 # %%

@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="large models"
 # # Pipelines: a rank for each part of the network
 #
 # Your network doesn't fit on one device, so you put the first half of its layers on rank 0 and the second half on rank 1. Now it

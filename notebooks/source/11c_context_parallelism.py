@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="large models"
 # # Context parallelism: one sequence on several ranks
 #
 # You'd like to train on whole books, with 131,072 tokens in one sequence. Flash attention never stores the scores, so memory

@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="large models"
 # # A thousand ranks on a laptop
 #
 # Your script trains on four ranks. Next week you get 1,024 GPUs for an afternoon, and you'd like to know three things before

@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="when things break"
 # # When training breaks
 #
 # Meta trained the largest Llama 3 on 16,384 GPUs. In 54 days, that job was interrupted 466 times, once every three hours. Yet

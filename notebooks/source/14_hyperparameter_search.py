@@ -1,4 +1,4 @@
-# %% [markdown]
+# %% [markdown] track="your own script"
 # # Hyperparameter search
 #
 # You have two ranks, or two thousand, and a training that works. But is its learning rate any good? You could use all ranks for

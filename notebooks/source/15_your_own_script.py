@@ -1,13 +1,12 @@
-# %% [markdown]
+# %% [markdown] track="your own script"
 # # Your own script
 #
-# You have a training script that works, and tomorrow you get a node with eight GPUs. You add the lines for DDP, it runs, the
-# loss falls. How do you know that it's right? Most mistakes in such a script raise no error. You only get a slightly worse
-# model, and nobody ever finds out why.
+# You have a training script that works, and tomorrow you get a node with eight GPUs. You add the lines for DDP, the script
+# runs, and the loss falls. How do you know that it's right? Most mistakes in such a script raise no error. You just get a
+# slightly worse model, and nobody finds out why.
 #
-# **You will** turn a script of the kind that people really have into one for many processes, guided by a report on what it
-# does wrong, until it's as good as in one process. Then you'll find six silent faults in somebody else's script, and take the
-# report home to your own.
+# **You will** convert a realistic script for many processes, guided by a report on what's still wrong with it. Then you'll
+# find six silent faults in somebody else's script, and learn to examine your own.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [05](05_ddp.ipynb) first, where you convert a simpler script with hints.
@@ -32,9 +31,9 @@ check.data_beside(folder)
 # %% [markdown]
 # ## What one process reaches
 #
-# [own_script.py](scripts/own_script.py) trains a small network on MNIST. It shifts the images at random, and it has batch
-# normalization, dropout, a learning rate that rises and falls, a progress bar, and a checkpoint. You'll see all of it in a
-# moment. How accurate is it? That depends on the seed, so one run isn't an answer:
+# [own_script.py](scripts/own_script.py) trains a small network on MNIST, with randomly shifted images, batch normalization,
+# dropout, a learning-rate schedule, a progress bar and a checkpoint. How accurate does it get? That depends on the seed, so
+# you need more than one run:
 
 # %%
 here = [*options, "--out", folder / "one.pt"]
@@ -42,38 +41,37 @@ alone = accuracies("python", SCRIPTS / "own_script.py", *here, seeds=seeds, time
 print(*(f"{each:.2f} %" for each in alone))
 
 # %% [markdown]
-# This is what you have to reach with two processes. If you start the script on two ranks without changing anything, it even
-# runs. What's wrong with it then? `examine` finds out. It starts a script with `torchrun`, watches what every rank does, and
-# reports. It doesn't change the script, it ends when the script does or when time is up, and it leaves no process behind.
+# Two processes should get there, too. As it is, the script even runs on two ranks. So how would you notice that something is
+# wrong? `examine` starts a script with `torchrun`, watches what every rank does, and reports what it has seen.
 
 # %% [markdown]
 # ### Exercise 1 (hard): convert it
 #
-# Now it's your turn, without hints on single lines. Change the script until each rank trains on its part of every batch, the
-# report has nothing *wrong* and nothing to *look* at, and one process could load the checkpoint.
+# Change the script until each rank trains on its part of every batch, the report calls nothing *wrong* or worth a *look*,
+# and one process could load the checkpoint.
 #
-# Take one step at a time. Run the cell with the script, then the one with the report, repair what it says first, and go
-# around again. The report gets longer before it gets shorter, because some mistakes show only after others are gone.
+# Run the script's cell and the report's, fix what the report names first, and repeat. The report gets longer before it gets
+# shorter, because some mistakes only show once others are gone.
 #
-# Two things are for you to decide. A step of `own_script.py` has 64 images; how many should each rank take, so that the
-# learning rate still fits? And which numbers belong to all ranks, and which only to one?
+# The report leaves two decisions to you. One process takes 64 images per step. How many should each rank take, so that the
+# learning rate still fits? And which of the printed numbers should count the images of all ranks?
 #
 # <details><summary>Hint 1: the order</summary>
 #
-# Join the group and find out who you are. Wrap the network. Give each rank its own images, in a new order in each epoch. Test
-# each image once, and add up. Print and save on one rank. Then see what the report says about random numbers and about batch
-# normalization.
+# Join the process group, and ask for your rank. Wrap the network. Give each rank its own images, in a new order in each epoch.
+# Test each image once, and add up what the ranks counted. Print and save on one rank. Then see what the report says about
+# random numbers and batch normalization.
 #
 # </details><details><summary>Hint 2: what 05 didn't have</summary>
 #
-# Noise: seed each rank differently, but only after the network is built. Batch normalization: each rank keeps statistics of
-# its own images, in the network's `buffers()`. Take their mean over the ranks before you test. (On GPUs,
+# Random numbers: seed each rank differently, but only after you've built the network. Batch normalization: each rank keeps
+# statistics of its own images, in the network's `buffers()`. Average them over the ranks before you test. (On GPUs,
 # `SyncBatchNorm.convert_sync_batchnorm` computes them together in every step.) Loss: add it up over the ranks before one of
 # them prints it.
 #
 # </details><details><summary>Solution</summary>
 #
-# [own_script_ddp.py](scripts/own_script_ddp.py). Below the check, a cell shows everything that changes.
+# It's [own_script_ddp.py](scripts/own_script_ddp.py). Further down, a cell shows everything that changes.
 #
 # </details>
 
@@ -299,9 +297,9 @@ check.train(folder / "train.py", report, checkpoint, epochs=3)
 # %% [markdown]
 # ## Is it as good?
 #
-# A clean report means that the ranks train one network, on all of the data, and count everything once. It doesn't mean that
-# the network is as good as before. Only the accuracy shows that, and only over several seeds. (Until your script passes
-# the check, this runs the finished one.)
+# A clean report means that the ranks train one network, on all of the data, and count everything once. To find out whether
+# that network is as good as before, compare accuracies over several seeds. (Until your script passes, the finished one runs
+# here.)
 
 # %%
 guess = predict("How much does the mean accuracy change from one process to two?", low=-3, high=3, unit="points")
@@ -316,13 +314,13 @@ for name, found in (("one process", alone), ("two ranks", together)):
 guess.compare(sum(together) / seeds - sum(alone) / seeds)
 
 # %% [markdown]
-# Compare the difference of the two means with the spread *within* a line. If it's smaller, these seeds can't tell the two
-# scripts apart. They don't prove that there's no difference: notebook [14](14_hyperparameter_search.ipynb) works out how many
-# seeds it takes to see one. Two ranks aren't one process to the last bit either. Each normalizes over its own 32 images, and
-# draws noise of its own.
+# Compare the difference between the means with the spread *within* a line. If the difference is smaller, these seeds can't
+# tell the two scripts apart. That doesn't prove them equal: notebook [14](14_hyperparameter_search.ipynb) works out how many
+# seeds you'd need. They can't be equal to the last bit, because each rank normalizes over its own 32 images and draws its own
+# random numbers.
 #
-# *Break it:* take 64 images per rank, and leave the learning rate. The report stays clean and only states the numbers, since
-# this is what many people want. What does it cost here, and what does [07](07_large_batch.ipynb) say to do about it?
+# *Break it:* take 64 images per rank, and keep the learning rate. The report stays clean, because many people want exactly
+# that. How much accuracy does it cost you, and what does [07](07_large_batch.ipynb) recommend?
 
 # %%
 take_home.diff("own_script.py", "own_script_ddp.py")
@@ -330,7 +328,7 @@ take_home.diff("own_script.py", "own_script_ddp.py")
 # %% [markdown]
 # ## Somebody else's script
 #
-# This one runs, its loss falls, and it even saves time. It's the same training, converted by somebody in a hurry.
+# Somebody in a hurry has converted the same training. It runs, and its loss falls.
 
 # %%
 Code(filename=str(SCRIPTS / "own_script_sick.py"))
@@ -341,20 +339,20 @@ examine(SCRIPTS / "own_script_sick.py", *options, "--out", folder / "sick.pt", t
 # %% [markdown]
 # ### Exercise 2 (normal): six silent faults
 #
-# The script has six of these twelve. Keep those six in the set, and take out the rest. The report names five of them in its
-# own words. For the sixth you have to read.
+# The script has six of these twelve faults. Keep those six in the set, and delete the rest. The report names five of them, in
+# its own words. You find the sixth only by reading the script.
 #
 # <details><summary>Hint</summary>
 #
-# For each of the twelve, find the line that would have to be there. Does the report say *ok* about it?
+# For each of the twelve, look for the line that would prevent it. Does the report say *ok* about it?
 #
 # </details><details><summary>Solution</summary>
 #
-# Each of the six, and where you see it. *Some gradients aren't averaged*: the first layer is frozen when DDP wraps the
-# network, so DDP doesn't know it, and when the layer thaws in epoch 2, each rank trains its own. *Every epoch has the same
-# order*: nobody calls `set_epoch`. *All ranks draw the same noise*: they use one seed throughout. *A test image counts
-# twice*: two ranks can't share an odd number of images, so the sampler repeats one. *Every rank writes the checkpoint*: `torch.save` isn't
-# below the `if`. *The printed loss is rank 0's*: nobody adds up `loss_sum`. No tool can know which number you meant.
+# *Some gradients aren't averaged*: the first layer is frozen when DDP wraps the network, so DDP leaves it out. It thaws in
+# epoch 2, and from then on each rank trains its own copy. *Every epoch has the same order*: nobody calls `set_epoch`. *All
+# ranks draw the same noise*: they keep one seed throughout. *A test image counts twice*: two ranks can't share out an odd
+# number of images evenly, so the sampler repeats one. *Every rank writes the checkpoint*: `torch.save` isn't inside the `if`.
+# *The printed loss is rank 0's*: nobody adds up `loss_sum`, and no tool can know which number you meant.
 #
 # </details>
 
@@ -389,7 +387,7 @@ check.faults(faults)
 # %% [markdown]
 # ## Bring your own
 #
-# In a terminal, the same report is one line. Everything after `--` is what you'd give to `torchrun`:
+# In a terminal, one line gives you the same report. After `--` comes what you'd give to `torchrun`:
 #
 # ```
 # workshop examine --ranks 2 -- train.py --my options
@@ -397,27 +395,26 @@ check.faults(faults)
 # workshop examine --ranks 2 --json -- train.py > report.json
 # ```
 #
-# `--steps` and `--seconds` end a long training early, but the order of epochs shows only in a second epoch, and an evaluation
-# only if one comes. `--alone` runs some steps on one rank first, and says how efficient the others are. `--python` names the
-# Python of your own environment. The exit code is 0 if all is well, 2 if there's something to look at, and 3 if something is
-# wrong, so a test of your repository can run it on two CPU processes before anyone pays for GPUs.
+# `--steps` and `--seconds` end a long training early. Let it reach a second epoch and an evaluation, though, because some
+# mistakes only show up there. `--alone` also runs a few steps on one rank, to tell you the efficiency, and `--python` names the
+# Python of your own environment. The exit code is 0 if all is well, 2 if something is worth a look, and 3 if something is
+# wrong. So a test in your repository can run it on two CPU processes before anyone pays for GPUs.
 #
-# It works for DDP, FSDP, Accelerate, Lightning and Hugging Face's Trainer, because all of them end in PyTorch. What can't it
-# see?
+# It works for DDP, FSDP, Accelerate, Lightning and Hugging Face's Trainer, because they all end up in PyTorch. It can't see
 #
-# - Which number you *meant* to print, and whether your data, loss and labels are right.
-# - What happens after the last step that it watched, on more ranks than you gave it, or only with other sizes.
-# - Whether a larger batch and its learning rate train as well. It tells you both numbers; the seeds above are the test.
+# - which number you *meant* to print, or whether your data, loss and labels are right;
+# - what only happens later, on more ranks, or with other sizes;
+# - whether a larger batch trains as well with its learning rate. It prints both numbers, but only several seeds can tell.
 #
 # ## Remember
 #
-# - Most mistakes in a distributed script are silent. Check them from outside at least once, on two ranks.
-# - Weights start equal, noise doesn't: build the network with one seed, then seed each rank differently.
+# - Most mistakes in a distributed script are silent. Let `examine` watch yours at least once, on two ranks.
+# - Weights have to start equal, but random numbers don't: build the network with one seed, then seed each rank differently.
 # - Freeze and unfreeze *before* DDP wraps the network, or it won't average what thaws later.
-# - Statistics of batch normalization are each rank's own. Average them, or synchronize them, before you test.
+# - Each rank has its own statistics of batch normalization. Average or synchronize them before you test.
 # - Keep the global batch, or change the learning rate with it. Then compare means over seeds with the spread of one process.
 #
-# **Take it home:** [scripts/own_script_ddp.py](scripts/own_script_ddp.py), and `workshop examine`.
+# **Take it home:** [scripts/own_script_ddp.py](scripts/own_script_ddp.py) and `workshop examine`.
 #
 # **Sources.** PyTorch's documentation of
 # [DDP](https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html), of

@@ -77,6 +77,7 @@ hold_engines() {
 # JupyterLab on this node, for a browser at the other end of a tunnel through the login node.
 open_lab() {
     local port=${WORKSHOP_JOB_PORT:-8888} root=()
+    umask 077 # the files that hold its token are for nobody else
     [ "$(id -u)" != 0 ] || root=(--allow-root)
     export IPYTHONDIR=$PWD/build/ipython JUPYTER_CONFIG_DIR=$PWD/build/jupyter/config
     export JUPYTER_DATA_DIR=$PWD/build/jupyter/data JUPYTER_RUNTIME_DIR=$PWD/build/jupyter/runtime

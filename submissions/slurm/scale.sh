@@ -19,7 +19,8 @@ export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:
 
 for n in ${WORKSHOP_JOB_RANKS:-2 4 8}; do
     # shellcheck disable=SC2086 # the options are several words
-    srun -n "$n" --ntasks-per-node="${SLURM_NTASKS_PER_NODE:-1}" --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" \
+    srun --kill-on-bad-exit=1 -n "$n" --ntasks-per-node="${SLURM_NTASKS_PER_NODE:-1}" \
+        --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" \
         "$python" -m workshop_lib train --backend "$backend" --network classic --epochs 32 --device auto \
         --optimizer sgd --momentum 0.5 --no-nesterov --lr 0.01 --lr-scaling linear --warmup-epochs 0 --decay none \
         --out "$out/scale.jsonl" ${WORKSHOP_JOB_OPTIONS:-}

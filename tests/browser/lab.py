@@ -184,10 +184,15 @@ class Lab:
                 raise TimeoutError(f"no {what.removeprefix('a ')} within {timeout_s:.0f} s.")
             self.page.wait_for_timeout(300)
 
+    def choose(self, *path: str) -> None:
+        """Choose an entry of the menus, such as "Settings", "Theme", "JupyterLab Dark"."""
+        self.page.locator(".lm-MenuBar-item", has_text=re.compile(f"^{path[0]}$")).click()
+        for entry in path[1:]:
+            self.page.locator(".lm-Menu-item", has_text=re.compile(f"^{entry}$")).click()
+
     def begin_all(self) -> None:
-        """Choose Run > Run All Cells in the menu, and return at once."""
-        self.page.locator(".lm-MenuBar-item", has_text=re.compile("^Run$")).click()
-        self.page.locator(".lm-Menu-item", has_text=re.compile("^Run All Cells$")).click()
+        """Run all cells, and return at once."""
+        self.choose("Run", "Run All Cells")
 
     def run_all(self, timeout_s: float = 300) -> None:
         """Run all cells, and wait until each has its execution count and the kernel is idle."""

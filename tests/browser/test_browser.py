@@ -157,6 +157,75 @@ def test_the_dashboard_shows_every_rank_and_its_button_stops_them_cleanly(open_i
     assert not lab.is_changed()
 
 
+SWEEP = """\
+# %%
+from workshop_lib import ranks
+from workshop_lib.notebook.figures.scaling import serial_part
+from workshop_lib.notebook.live_sweep import sweep
+from workshop_lib.training.options import TrainOptions
+options = [TrainOptions(backend=name, epochs=2, train_samples=2000) for name in ("mpi", "ddp")]
+measured = []
+
+# %%
+for record in sweep(ranks.start, [1, 2], options, repeats=20):
+    measured.append(record)
+
+# %%
+ranks.stop()
+print(len(measured), "runs, cut off:", sum(record["stopped"] for record in measured))
+serial_part(0.05)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_sweep_fills_its_curve_in_until_it_is_stopped_and_figures_are_dark_in_a_dark_theme(open_in):
+    lab = open_in("sweep.ipynb", generate.notebook_json(SWEEP))
+    lab.begin_all()
+    runs = lab.page.locator(f"{DASHBOARD} g[data-runs] path")
+    lab._wait_for("three runs in the curve", lambda: runs.count() >= 3, 120)
+    words = lab.page.locator(DASHBOARD).inner_text()
+    assert re.search(r"run \d+ of 80, on 1 rank.* · about \d+ (s|min) left", words), words
+    lab.screenshot(SCREENSHOTS / "sweep-laptop.png", *SIZES["laptop"], DASHBOARD)
+    lab.press("Stop")
+    lab.wait_done(60)
+    assert lab.errors() == []
+    assert lab.page.evaluate("document.activeElement.textContent") == "Stopped ✓"
+    text = "\n".join(output.text for output in lab.outputs())
+    assert f"{runs.count()} of 80 runs · stopped" in text and f"{runs.count()} runs, cut off: 0" in text
+    assert lab.too_wide() == []
+    lab.choose("Settings", "Theme", "JupyterLab Dark")
+    darkened = "image => getComputedStyle(image).filter"
+    lab._wait_for("a dark figure", lambda: "invert" in lab.page.eval_on_selector(PLOT, darkened), 20)
+    lab.screenshot(SCREENSHOTS / "dark-laptop.png", *SIZES["laptop"], PLOT)
+    lab.page.emulate_media(media="print")
+    assert lab.page.eval_on_selector(PLOT, darkened) == "none", "paper is white"
+    lab.page.emulate_media(media="screen")
+    lab.choose("Settings", "Theme", "JupyterLab Light")
+
+
+CALCULATORS = """\
+# %%
+from workshop_lib.lessons.forecasting.calculator import forecaster
+from workshop_lib.lessons.zero_and_fsdp.calculator import calculator
+calculator()
+
+# %%
+forecaster()
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(120)
+def test_the_calculators_show_their_labels_whole(open_in):
+    lab = open_in("calculators.ipynb", generate.notebook_json(CALCULATORS))
+    lab.run_all(60)
+    labels = lab.page.locator(".jp-OutputArea-output .widget-label, .jp-OutputArea-output .widget-label-basic")
+    cut = "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"
+    assert labels.count() >= 15 and labels.evaluate_all(cut) == []
+    assert lab.page.locator("option", has_text="DGX H100").count() == 1, "machines have names"
+    lab.screenshot(SCREENSHOTS / "calculators-laptop.png", *SIZES["laptop"])
+
+
 EXERCISE = """\
 # %%
 from workshop_lib import notebook, ranks

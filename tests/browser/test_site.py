@@ -1,6 +1,7 @@
 """The book in a browser, opened from files: no broken link, nothing from outside, and everybody can read it."""
 
 import importlib.util
+import shutil
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -8,6 +9,8 @@ import nbformat
 import pytest
 
 from workshop_lib.maintain import book, generate
+from workshop_lib.notebook import prediction
+from workshop_lib.paths import ROOT
 
 if not importlib.util.find_spec("myst_nb"):
     pytest.skip("what makes the book is not installed: `make book` does that", allow_module_level=True)
@@ -74,7 +77,11 @@ TINY = """\
 # %% [markdown]
 # # A tiny notebook
 #
-# An *allreduce* takes $\\frac{2(p-1)}{p}$ of the bytes.
+# An *allreduce* takes $\\frac{2(p-1)}{p}$ of the bytes. **Time** 5 minutes.
+#
+# ## A question
+#
+# Everybody knows the quokka.
 
 # %%
 def total(numbers):
@@ -84,33 +91,116 @@ def total(numbers):
 
 # %%
 print("the total is", total([20, 22]))
+
+# %%
+guess = predict("How many?", 0, 50, "legs")
+
+# %%
+guess.compare(42)
 """
 
 
-@pytest.mark.timeout(120)
-def test_a_book_of_one_tiny_notebook(browser, tmp_path, monkeypatch):
-    folder = tmp_path / "notebooks"
-    (folder / "source").mkdir(parents=True)
-    source = folder / "source" / "99_tiny.py"
-    source.write_text(TINY)
-    _, solved = generate.of_source(source)
+def ran_as(solved: str) -> nbformat.NotebookNode:
+    """The tiny notebook, as if its cells had run."""
     ran = nbformat.reads(solved, as_version=4)
-    ran.cells[2].outputs = [nbformat.v4.new_output("stream", name="stdout", text="the total is 42\n")]
-    monkeypatch.setattr(book.generate, "NOTEBOOKS", folder)
-    monkeypatch.setattr(book.generate, "sources", lambda: [source])
-    monkeypatch.setattr(book, "executed", lambda name, solution, env: ran)
-    book.build(["99_tiny"], tmp_path / "book")
-    visit, site = Visit(browser), tmp_path / "book" / "html"
-    assert visit.open(site / "notebooks" / "99_tiny.html") == []
+    lines = "\n".join(f"line {n}" for n in range(100))
+    printed, asked, compared = [cell for cell in ran.cells if cell.cell_type == "code"][1:]
+    printed.outputs = [nbformat.v4.new_output("stream", name="stdout", text=f"the total is 42\n{lines}\n")]
+    guess = prediction.predict("How many?", 0, 50, "legs")
+    question = {"text/plain": "?", prediction.NUMBERS: guess._numbers()}
+    answer = {"text/plain": "?", **guess.compare(42).numbers}
+    asked.outputs = [nbformat.v4.new_output("display_data", question)]
+    compared.outputs = [nbformat.v4.new_output("display_data", nbformat.from_dict(answer))]
+    return ran
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """The site with one tiny notebook instead of those of the workshop."""
+    folder = tmp_path_factory.mktemp("tiny")
+    source = folder / "notebooks" / "source" / "99_tiny.py"
+    source.parent.mkdir(parents=True)
+    source.write_text(TINY)
+    ran = ran_as(generate.of_source(source)[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(book.generate, "NOTEBOOKS", folder / "notebooks")
+        patch.setattr(book.generate, "sources", lambda: [source])
+        patch.setattr(book, "executed", lambda name, solution, env: ran)
+        patch.setattr(book, "sphinx", whatever_the_links(book.sphinx))  # many lead to the other notebooks
+        book.build(["99_tiny"], folder / "book")
+    return folder / "book" / "html"
+
+
+def whatever_the_links(sphinx):
+    return lambda builder, *places: 0 if builder == "dummy" else sphinx(builder, *places)
+
+
+def test_a_broken_link_is_found_without_running_anything(tmp_path):
+    pages = tmp_path / "pages"
+    shutil.copytree(ROOT / "book" / "_static", pages / "_static")
+    shutil.copy(ROOT / "book" / "conf.py", pages)
+    (pages / "glossary.md").write_text("# Glossary\n\n- **rank**: A process.\n")
+    text = "# Book\n\n[words](glossary.md#glossary)\n\n```{toctree}\nglossary\n```\n"
+    (pages / "index.md").write_text(text)
+    assert book.sphinx("dummy", tmp_path, "nothing") == 0
+    (pages / "index.md").write_text(text.replace("#glossary", "#gone"))
+    assert book.sphinx("dummy", tmp_path, "nothing") != 0
+
+
+def test_a_page_has_outputs_solutions_formulas_and_terms(browser, tiny):
+    visit = Visit(browser)
+    assert visit.open(tiny / "notebooks" / "99_tiny.html") == []
     article = visit.page.locator("article")
     assert "the total is 42" in article.inner_text() and "return sum" not in article.inner_text()
     article.locator("details", has_text="Solution").locator("summary").click()
     assert "return sum" in article.inner_text()
     assert article.locator("math mfrac").count() == 1
-    assert "sum" in article.locator("a.term").first.get_attribute("title")
-    visit.open(site / "search.html")
-    visit.page.goto((site / "search.html").as_uri() + "?q=tiny")
+    meaning = article.locator("a.term").first.get_attribute("title")
+    assert "sum" in meaning and meaning.endswith("(Taught in 01.)")
+    assert "line 9" in article.inner_text() and "line 99" not in article.inner_text()
+    article.locator("summary", has_text="89 more lines").click()
+    assert "line 99" in article.inner_text()
+
+
+def test_a_guess_is_made_with_the_keyboard_and_stands_beside_the_measured_value(browser, tiny):
+    visit = Visit(browser)
+    assert visit.open(tiny / "notebooks" / "99_tiny.html") == []
+    page = visit.page
+    button = page.get_by_role("button", name="Commit")
+    assert button.is_disabled() and not page.get_by_text("42 legs").is_visible()
+    page.get_by_role("slider", name="How many?").focus()
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.textContent") == "Committed ✓"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    answer = page.locator(".workshop-measured")
+    rows = [" ".join(row.split()) for row in answer.locator("tr").all_inner_texts()]
+    assert rows == ["measured 42 legs", "your guess 49 legs"]
+    assert page.get_by_text("42 legs").is_visible()
+    assert visit.errors == []
+
+
+def test_without_scripts_a_question_is_text_and_its_answer_can_be_opened(browser, tiny):
+    page = browser.new_context(java_script_enabled=False).new_page()
+    page.goto((tiny / "notebooks" / "99_tiny.html").as_uri())
+    assert page.get_by_text("How many? (0 to 50 legs)").is_visible()
+    page.locator("summary", has_text="Reveal what we measured").click()
+    assert page.get_by_text("42 legs").is_visible()
+
+
+def test_the_search_shows_sections_and_excerpts(browser, tiny):
+    visit = Visit(browser)
+    visit.page.goto((tiny / "search.html").as_uri() + "?q=quokkas")
     visit.page.locator(".search a", has_text="99 · A tiny notebook").first.wait_for(timeout=10_000)
+    found = visit.page.locator(".workshop-found").first
+    found.wait_for(timeout=10_000)
+    assert found.locator("a").get_attribute("href") == "notebooks/99_tiny.html#a-question"
+    assert found.locator("a").inner_text() == "A question"
+    assert found.locator("p").inner_text().startswith("Everybody knows the quokka. def total(numbers):")
+    assert found.locator("mark").inner_text() == "quokka"
     assert visit.errors == []
 
 

@@ -24,8 +24,14 @@ def headings(stem: str) -> set[str]:
 
 @pytest.mark.parametrize("name", ROUTES)
 def test_a_route_takes_the_minutes_of_its_name(name):
-    promised = {"45-minutes": 45, "90-minutes": 90, "half-day": 240, "one-day": 540, "two-days": 960}
-    assert sum(step.minutes for step in ROUTES[name].steps) == ROUTES[name].minutes == promised[name]
+    promised = {"45-minutes": 45, "90-minutes": 90, "two-hours": 120, "half-day": 240, "one-day": 540, "two-days": 960}
+    assert ROUTES[name].minutes == promised.get(name, ROUTES[name].minutes)
+    assert ROUTES[name].slack_minutes >= 0
+
+
+@pytest.mark.parametrize("name", ["45-minutes", "90-minutes", "two-hours", "large-models", "failures"])
+def test_a_route_leaves_slack(name):
+    assert ROUTES[name].slack_minutes >= ROUTES[name].minutes / 20
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step.title}, {step.minutes} min")
@@ -67,7 +73,7 @@ def test_headings_in_hints_and_code_are_none():
 
 
 def test_an_unknown_route_is_answered_with_all_of_them():
-    with pytest.raises(InputError, match="45-minutes, 90-minutes, half-day"):
+    with pytest.raises(InputError, match="45-minutes, 90-minutes, two-hours, half-day"):
         routes.route("5-minutes")
     ended = workshop("rehearse")
     assert ended.exit_code == 0 and ended.output.count("minutes,") == len(ROUTES)
@@ -75,7 +81,8 @@ def test_an_unknown_route_is_answered_with_all_of_them():
 
 def test_a_plan_has_a_clock_and_names_the_sections():
     ended = workshop("rehearse", "90-minutes", "--plan")
-    assert ended.exit_code == 0 and "1:30" in ended.output
+    assert ended.exit_code == 0 and "\n  1:24    84 min" in ended.output
+    assert "6 of 90 minutes are slack" in ended.output
     assert "02_synchronous_sgd: Exercise 1 (normal): average the gradients" in ended.output
 
 

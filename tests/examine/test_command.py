@@ -4,6 +4,7 @@ import faulthandler
 import json
 import signal
 import sys
+from pathlib import Path
 
 import planted
 import pytest
@@ -47,14 +48,17 @@ def test_a_rank_that_is_asked_where_it_is_while_it_shuts_down_ends_as_usual(tmp_
 def test_the_report_as_json(tmp_path, monkeypatch):
     """7 s."""
     monkeypatch.setenv("OUT", str(tmp_path))
-    path = tmp_path / "train.py"
-    path.write_text(planted.edited("ddp", (planted.EPOCH, "")))
-    ran = workshop("examine", "--json", "--steps", 12, "--python", sys.executable, "--", path)
+    monkeypatch.chdir(tmp_path)
+    not_added_up = ("    distributed.all_reduce(right)\n", "")
+    Path("train.py").write_text(planted.edited("ddp", (planted.EPOCH, ""), not_added_up))
+    ran = workshop("examine", "--json", "--steps", 12, "--python", sys.executable, "--", "train.py")
     report = json.loads(ran.output[ran.output.index("{\n") :])
     assert ran.exit_code == 3 and report["worst"] == "wrong" and report["ranks"] == 2
     [order] = [each for each in report["findings"] if each["check"] == "order"]
     assert order["level"] == "wrong" and order["section"]["notebook"] == "05_ddp" and order["ranks"] == [0]
     assert any("2 ranks took 12 steps" in each["seen"] for each in report["findings"])
+    [metric] = [each for each in report["findings"] if each["check"] == "metric"]
+    assert "(train.py:" in metric["seen"], "the line of a script that is given by its name alone"
     assert not processes.strays()
 
 

@@ -215,7 +215,7 @@ def searches(run):
 
 @case("look", "metric", "after step 8, each rank evaluated different samples (train.py:20)")
 def not_combined(run):
-    for_both(run, "evaluation", collectives={"barrier between": [1, 0, 0.1]})
+    for_both(run, "evaluation", collectives={"barrier between": [1, 0, 0.1], "decision between": [1, 8, 0.1]})
 
 
 @case("look", "buffers", "ranks evaluate with different buffers: var")
@@ -425,7 +425,7 @@ def test_a_report_has_why_what_to_change_and_where_to_read():
     finding = ScriptFinding("wrong", "batches", "seen", "because", "change this", "sampler", (0, 1), 3)
     text = report.as_text([finding, ScriptFinding("ok", "weights", "equal")])
     assert text.index("wrong  batches: seen") < text.index("why: because") < text.index("change: change this")
-    assert "more: 05_ddp, “Deeper: who sees which sample”" in text and text.endswith("1 wrong, 0 to look at, 1 ok")
+    assert "more: 05_ddp, “Who sees which sample?”" in text and text.endswith("1 wrong, 0 to look at, 1 ok")
     as_json = report.as_json([finding], 2)
     assert as_json["worst"] == "wrong" and as_json["findings"][0]["section"]["notebook"] == "05_ddp"
     assert worst([]) == LEVELS[0]

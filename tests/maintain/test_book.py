@@ -2,12 +2,15 @@
 
 import base64
 import csv
+import json
 import re
 
 import nbformat
+import pytest
 
-from workshop_lib.maintain import book, generate
+from workshop_lib.maintain import book, book_page, generate
 from workshop_lib.notebook.figures import new_figure
+from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import ROOT
 
 TOPICS = list(csv.DictReader((ROOT / "assets" / "coverage.csv").open(encoding="utf-8", newline="")))
@@ -50,7 +53,7 @@ def test_a_page_has_the_stub_and_below_it_the_solution_folded():
     asked, solved = notebooks()
     ran = nbformat.from_dict(solved)
     ran.cells[2].outputs = [nbformat.v4.new_output("execute_result", {"text/plain": "3"})]
-    page = book.page("03b_sums", asked, solved, ran)
+    page = book_page.page("03b_sums", asked, solved, ran)
     nbformat.validate(page)
     title, note, stub, solution, call = page.cells
     assert title.source.startswith("# 03b · Sums")
@@ -62,7 +65,7 @@ def test_a_page_has_the_stub_and_below_it_the_solution_folded():
 
 
 def test_a_page_without_outputs_says_so():
-    page = book.page("03b_sums", *notebooks(), None)
+    page = book_page.page("03b_sums", *notebooks(), None)
     assert "didn't run" in page.cells[1].source
 
 
@@ -77,9 +80,103 @@ def test_a_figure_tells_its_words_to_those_who_cannot_see_it():
     figure, axes = new_figure("Two ranks are faster.", "measured here")
     axes.set(xlabel="ranks", ylabel="samples/s")
     axes.set_title("mpi", loc="left")
-    image = base64.b64encode(figure._repr_png_()).decode()
+    image = base64.b64encode(figure.png()).decode()
     output = nbformat.v4.new_output("display_data", {"image/png": image})
-    assert book.alternative_text([output]) == "Two ranks are faster. measured here. mpi. samples/s against ranks."
+    shown = book_page.image_options([output])
+    assert shown["classes"] == "workshop-figure workshop-wide"
+    assert shown["alt"] == "Two ranks are faster. measured here. mpi. samples/s against ranks."
+
+
+def with_prediction() -> list[nbformat.NotebookNode]:
+    """An executed notebook's cells that ask for a number and compare it with three measurements."""
+    asked = predict("How <fast>?", 0, 4, "times")
+    question = nbformat.v4.new_output("display_data", {"text/plain": "?", **{book_page.NUMBERS: asked._numbers()}})
+    image = {"image/png": "picture", **asked.compare([1.5, 2, 3]).numbers}
+    answer = nbformat.v4.new_output("display_data", nbformat.from_dict(image))
+    return [nbformat.v4.new_code_cell(outputs=[each]) for each in (question, answer)]
+
+
+def test_a_prediction_is_a_slider_and_its_answer_is_revealed():
+    cells = with_prediction()
+    ran = nbformat.v4.new_notebook(cells=cells)
+    predictions = book_page.Predictions(ran)
+    for cell in cells:
+        predictions.replace(cell.outputs[0])
+    question, answer = (cell.outputs[0].data["text/html"] for cell in cells)
+    assert "How &lt;fast&gt;?" in question and "0 to 4 times" in question, "also without a script"
+    assert 'data-low="0" data-high="4" data-unit="times" data-answer="measured-1"' in question
+    assert '<details class="workshop-measured" id="measured-1" data-from="0" data-to="4">' in answer
+    assert 'style="width: 50%"' in answer and "<td>2 times (1.5 to 3)</td>" in answer
+    assert "no guess was made" not in answer and "image/png" not in cells[1].outputs[0].data
+    alone = nbformat.v4.new_notebook(cells=with_prediction()[:1])
+    book_page.Predictions(alone).replace(alone.cells[0].outputs[0])
+    assert "text/plain" in alone.cells[0].outputs[0].data, "nothing was measured, so nothing could be revealed"
+
+
+def test_a_page_links_to_the_calculator_where_its_cell_is():
+    text = SOURCE.replace("total([1, 2])", "calculator()")
+    asked, solved = (nbformat.reads(generate.notebook_json(each), 4) for each in generate.split(text, "sums"))
+    page = book_page.page("06_zero_and_fsdp", asked, solved, None)
+    assert "](../memory.md)" in page.cells[-1].source and "](../memory.md)" in page.cells[1].source
+    asked, solved = notebooks()
+    assert "](../" not in "".join(cell.source for cell in book_page.page("03b_sums", asked, solved, None).cells)
+
+
+def test_nothing_runs_when_a_link_is_broken(monkeypatch, tmp_path, capsys):
+    built = []
+    monkeypatch.setattr(book, "write_pages", lambda pages: None)
+    monkeypatch.setattr(book, "add_outputs", lambda names, pages: built.append("ran") or True)
+    monkeypatch.setattr(book, "sphinx", lambda builder, folder, target: built.append(builder) or builder == "dummy")
+    assert book.build([], tmp_path) == 1
+    assert built == ["dummy"] and "No notebook was run" in capsys.readouterr().err
+    monkeypatch.setattr(book, "sphinx", lambda builder, folder, target: built.append(builder) or 0)
+    assert book.build([], tmp_path) == 0
+    assert built == ["dummy", "dummy", "ran", "html"]
+
+
+BUILDER = """\
+# %% [markdown]
+# # Who built this?
+#
+# **Time** is short.
+
+# %%
+from workshop_lib import exercises, learner, paths
+
+print(len(exercises.solved()), "solved, log in", paths.LEARNER, paths.ROOT / "book", paths.Path.home() / "file")
+learner.keep(learner.Prediction("How many?", "", 3.0))
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_page_has_no_trace_of_its_builder(tmp_path, monkeypatch):
+    """Executes a notebook while the log of whoever builds the book has a solved exercise."""
+    solved = {"what": "check", "notebook": "02_synchronous_sgd", "exercise": "average_gradients", "passed": True}
+    log = tmp_path / "progress.jsonl"
+    log.write_text(json.dumps(solved) + "\n")
+    monkeypatch.setenv("WORKSHOP_LEARNER_FILE", str(log))
+    source = tmp_path / "source" / "99_who.py"
+    source.parent.mkdir()
+    source.write_text(BUILDER)
+    monkeypatch.setattr(book.generate, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(book.generate, "sources", lambda: [source])
+    monkeypatch.setattr(book, "BOOK", tmp_path / "book")
+    monkeypatch.setattr(book, "UNSOLVED", tmp_path / "book" / "unsolved")
+    pages = tmp_path / "pages"
+    (pages / "notebooks").mkdir(parents=True)
+    assert book.add_outputs(["99_who"], pages)
+    page = nbformat.read(pages / "notebooks" / "99_who.ipynb", as_version=4)
+    printed = page.cells[2].outputs[0].text
+    assert printed.startswith("0 solved") and str(log) not in printed and printed.endswith(" book ~/file\n")
+    assert log.read_text() == json.dumps(solved) + "\n"
+
+
+def test_the_map_has_every_notebook_once_with_its_minutes():
+    lines = list(book.notebook_map())
+    rows = [line for line in lines if "](notebooks/" in line]
+    assert sorted(re.findall(r"notebooks/(\w+)\.ipynb", "\n".join(rows))) == generate.chosen(())
+    assert all(re.search(r"\| \d+( \+ \d+)? \|$", row) for row in rows)
+    assert book.MAP in (ROOT / "book" / "index.md").read_text(encoding="utf-8").splitlines()
 
 
 def test_links_to_folders_lead_to_their_page(tmp_path):
@@ -98,6 +195,7 @@ def test_links_to_and_from_the_pages_of_book_are_as_in_the_site():
 
 
 def test_places_of_topics_are_links():
+    assert book.place_link("book/measured.md") == "[Measured](book/measured.md)"
     assert book.place_link("README.md") == "[README.md](README.md)"
     place = "10_compute_nodes#Deeper: what you tell a launcher"
     anchor = "notebooks/10_compute_nodes.ipynb#deeper-what-you-tell-a-launcher"
@@ -105,10 +203,29 @@ def test_places_of_topics_are_links():
 
 
 def test_each_entry_of_the_glossary_is_short_and_stands_once():
-    entries = re.findall(r"^- (\*\*.+?): (.+)$", (ROOT / "book" / "glossary.md").read_text(), re.MULTILINE)
-    words = [word for terms, _ in entries for word in re.findall(r"\*\*(.+?)\*\*", terms + "")]
-    assert 40 <= len(entries) <= 70 and len(words) == len(set(words))
-    assert [meaning for _, meaning in entries if len(meaning.split()) > 30 or not meaning.endswith(".")] == []
+    entries = glossary()
+    words = [word for words, _, _ in entries for word in words]
+    assert 40 <= len(entries) <= 75 and len(words) == len(set(words))
+    assert [meaning for _, meaning, _ in entries if len(meaning.split()) > 30 or not meaning.endswith(".")] == []
+
+
+def test_the_notebook_that_teaches_a_term_speaks_of_it():
+    silent = []
+    for terms, _, taught in glossary():
+        if taught:
+            text = (generate.NOTEBOOKS / "source" / f"{taught}.py").read_text(encoding="utf-8").lower()
+            beginnings = [[word[:7] for word in re.split(r"[\s-]", term.lower())] for term in terms]
+            if not any(all(beginning in text for beginning in each) for each in beginnings):
+                silent.append(f"{terms[0]} in {taught}")
+    assert not silent, silent
+
+
+def glossary() -> list[tuple[list[str], str, str]]:
+    """The entries of the glossary: their words, their meaning, and the notebook that teaches them ("" if none does)."""
+    text = (ROOT / "book" / "glossary.md").read_text(encoding="utf-8")
+    found = re.findall(r"^- (\*\*.+?): (.+?)(?: \[\w+\]\(\.\./notebooks/(\w+)\.ipynb\))?$", text, re.MULTILINE)
+    assert len(found) == text.count("\n- ")
+    return [(re.findall(r"\*\*(.+?)\*\*", terms), meaning, taught) for terms, meaning, taught in found]
 
 
 def places(row: dict[str, str]) -> list[str]:

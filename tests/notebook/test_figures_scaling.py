@@ -1,11 +1,13 @@
 """Figures of run records draw what the records hold; their style tells curves apart for everyone."""
 
+import base64
 import itertools
 import re
 
 import numpy as np
 import pytest
 from drawn import bars, check_layout, curve, panel, texts, words
+from IPython.core.formatters import DisplayFormatter
 from matplotlib.colors import to_rgb
 from record_fixtures import CPU, run, sweep
 
@@ -149,7 +151,9 @@ def test_shown_in_a_notebook_and_saved_whole_or_not_at_all(tmp_path, monkeypatch
     figure = scaling_curve(sweep(("mpi",), (1, 2)))
     path = figures.save(figure, tmp_path / "made" / "curve.png")
     written = path.read_bytes()
-    assert written[:8] == figure._repr_png_()[:8] == b"\x89PNG\r\n\x1a\n"
+    shown = DisplayFormatter().format(figure)
+    assert written[:8] == base64.b64decode(shown[0]["image/png"])[:8] == b"\x89PNG\r\n\x1a\n"
+    assert shown[1]["needs_background"] == "light", "JupyterLab's class for it, which custom.css needs"
     monkeypatch.setattr(figure, "savefig", lambda temporary, **_: temporary.write_bytes(b"half a figure") / 0)
     with pytest.raises(ZeroDivisionError):
         figures.save(figure, path)

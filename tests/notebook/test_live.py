@@ -56,6 +56,18 @@ def test_the_loss_over_all_ranks_weighs_each_sample_the_same():
     assert seen.figures() == ["loss 1.000", "learning rate 0.05", "12,346 samples/s"]
 
 
+def test_without_widgets_a_training_leaves_its_charts(monkeypatch):
+    shown = Shown()
+    monkeypatch.setattr(live, "display", shown.display)
+    view = live.NotebookView(2, trains=True)
+    view.update(training(epochs=[ROW]), 1.0, [0, 1])
+    view.close()
+    drawn = shown[0]["text/html"]
+    assert drawn.count("<svg") == 2 and "Training loss" in drawn and 'data-strip="1"' in drawn
+    live.NotebookView(2).close()
+    assert len(shown) == 1, "nothing was trained"
+
+
 def test_points_are_of_the_same_steps_on_all_ranks_and_count_from_the_point_before():
     seen = Progress()
     both = [point(4, [4.0, 1, 8]), point(8, [6.0, 5, 16])]

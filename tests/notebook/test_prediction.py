@@ -1,12 +1,16 @@
 """A guess is taken once, drawn beside the result, and never waited for."""
 
+import json
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from drawn import Shown, check_layout, texts, words
+from IPython.core.formatters import DisplayFormatter
 
 from workshop_lib.notebook import prediction
+from workshop_lib.notebook.figures import new_figure
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.notebook.widgets import has_widgets
 
@@ -30,13 +34,19 @@ def test_the_first_guess_counts_and_is_drawn_beside_the_result_which_else_stands
     check_layout(alone)
 
 
+def test_the_number_of_a_bar_to_the_left_stands_beside_it():
+    [axes] = predict("How many more?", -3, 3).compare(-0.1).axes
+    assert [text.xy[0] for text in axes.texts] == [0]
+
+
 def test_a_run_that_measured_nothing_is_not_drawn_as_zero():
     guess = predict("Test accuracy?", 0, 100, "%")
     guess.commit(97)
     figure = guess.compare(None)
-    assert "nothing: stopped before the first test" in texts(figure) and "0 %" not in texts(figure)
+    assert "nothing: stopped before it was measured" in texts(figure) and "0 %" not in texts(figure)
     assert "97 %" in texts(figure) and bars(figure) == [0, 97]
-    assert "nothing: stopped before the first test" in texts(guess.compare([]))
+    for nothing in ([], float("nan")):
+        assert "nothing: stopped before it was measured" in texts(guess.compare(nothing))
     assert bars(guess.compare([1, 2, 30])) == [2, 97]
 
 
@@ -44,6 +54,22 @@ def test_without_widgets_the_question_is_printed(capsys):
     assert not has_widgets()
     predict("How many times faster?", 0.5, 4, "times")._ipython_display_()
     assert capsys.readouterr().out == "Prediction: How many times faster? (0.5 to 4 times)\n"
+
+
+def test_an_executed_notebook_has_the_numbers_of_a_question_and_of_its_answer(monkeypatch, shown):
+    monkeypatch.setattr(prediction, "get_ipython", lambda: SimpleNamespace(user_ns={}))
+    guess = predict("How many times faster?", 0.5, 4, "times")
+    guess._ipython_display_()
+    asked = {"question": "How many times faster?", "low": 0.5, "high": 4, "unit": "times"}
+    assert shown[0]["text/plain"].startswith("Prediction: ") and shown[0][prediction.NUMBERS] == asked
+    answer = {"measured": 2.0, "spread": [1.0, 3.0], "text": "2 times"}
+    assert guess.compare(np.array([1, 2, 3]))._repr_mimebundle_()[0][prediction.NUMBERS] == asked | answer
+    json.dumps(dict(guess.compare(np.int64(2)).numbers))
+    first, second = (DisplayFormatter().format(guess.compare(measured))[0] for measured in (1, 4))
+    assert first["image/png"] != second["image/png"], "IPython keeps nothing of an earlier figure"
+    plain = [DisplayFormatter().format(new_figure(title)[0])[0] for title in ("one", "two")]
+    assert plain[0].keys() == {"image/png", "text/plain"} and plain[0]["image/png"] != plain[1]["image/png"]
+    assert guess.compare(None).numbers[prediction.NUMBERS]["measured"] is None
 
 
 def test_an_empty_range_is_refused():

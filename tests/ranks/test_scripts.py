@@ -95,8 +95,15 @@ def test_the_scaling_table_says_what_failed():
     assert "needs a 1" in table_of("--ranks", "2", "--", "true").stderr
 
 
+def test_survive_says_what_it_needs():
+    ended = subprocess.run([sys.executable, str(SCRIPTS / "survive.py")], capture_output=True, text=True, check=False)
+    assert ended.returncode and ended.stderr == (
+        "Give the number of ranks and a script, such as: python survive.py 2 elastic.py\n"
+    )
+
+
 def test_in_a_script_to_take_home_the_lines_that_know_other_ranks_are_marked():
-    shown = take_home.marked("horovod_tf.py", r"hvd|\brank\b|\bsize\b").data.splitlines()
+    shown = take_home.marked("horovod_tf.py", r"hvd|\brank\b|\bsize\b").lines
     assert {"+     hvd.init()", "+         if rank == 0:", "  import numpy as np"} <= set(shown)
     assert not any(line.startswith("  ") and "hvd." in line for line in shown)
 

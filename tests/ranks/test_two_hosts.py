@@ -20,18 +20,23 @@ SLOW_BITS_PER_S = 20_000_000
 NAMES = ("wshost1", "wshost2")
 
 
+def job(hosts, folder, mnist) -> dict[str, str]:
+    """The environment of a job on both hosts, with a program in the place of ssh."""
+    (folder / "nodes").write_text("".join(f"{name}\n" for name in hosts.names))
+    return {
+        "PBS_JOBID": "1.server",
+        "PBS_NODEFILE": str(folder / "nodes"),
+        "PRTE_MCA_plm_ssh_agent": hosts.ssh(folder),
+        "PYTHONPATH": str(ROOT),
+        "WORKSHOP_MNIST": mnist,  # on both: Open MPI has to be told to take it along
+    }
+
+
 class Program:
-    """What runs on the first host, with a program in the place of ssh."""
+    """What runs on the first host."""
 
     def __init__(self, hosts, folder, mnist):
-        (folder / "nodes").write_text("".join(f"{name}\n" for name in hosts.names))
-        settings = {
-            "PBS_JOBID": "1.server",
-            "PBS_NODEFILE": str(folder / "nodes"),
-            "PRTE_MCA_plm_ssh_agent": hosts.ssh(folder),
-            "PYTHONPATH": str(ROOT),
-            "WORKSHOP_MNIST": mnist,  # on both: Open MPI has to be told to take it along
-        }
+        settings = job(hosts, folder, mnist)
         self.process = subprocess.Popen(
             [*hosts.command("wshost1"), sys.executable, PROGRAM],
             env=os.environ | settings,
@@ -95,3 +100,24 @@ def test_a_rank_lost_on_the_other_host_is_named_and_nothing_is_left_on_either(pr
     program.process.stdin.close()
     assert program.answer()["gone"], "after fresh ranks were stopped"
     assert program.process.wait(30) == 0
+
+
+@pytest.mark.alone
+def test_a_pre_flight_check_sees_a_slow_network_between_the_hosts(hosts, tmp_path, small_mnist):
+    if launchers.flavor(tuple(mpi.mpiexec())) != "openmpi":
+        pytest.skip("only Open MPI's mpiexec lets a program stand in for ssh")
+    settings = job(hosts, tmp_path, small_mnist)
+    record = tmp_path / "preflight.json"
+    command = [*hosts.command("wshost1"), sys.executable, "-m", "workshop_lib", "preflight", "--ranks", "2"]
+
+    def checked(*options) -> subprocess.CompletedProcess:
+        words = [*command, "--folder", str(tmp_path), *options]
+        return subprocess.run(words, env=os.environ | settings, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+    fast = checked("--out", str(record))
+    report = json.loads(record.read_text())
+    assert [rank["host"] for rank in report["ranks"]] == list(hosts.names), fast.stderr
+    hosts.slow(10 * SLOW_BITS_PER_S)
+    slow = checked("--before", str(record))
+    hosts.fast()
+    assert slow.returncode == 2 and "Slower than before: allreduce, slowest pair" in slow.stdout, slow

@@ -154,7 +154,15 @@ def aprun(machine: str, arguments: list[str]) -> tuple[int, list[str]]:
 
 def srun(machine: str, arguments: list[str]) -> tuple[int, list[str]]:
     """Slurm's srun."""
-    names = ("--overlap", "--ntasks-per-node", "--cpus-per-task", "--cpu-bind", "--gpus-per-node", "--mpi")
+    names = (
+        "--overlap",
+        "--ntasks-per-node",
+        "--cpus-per-task",
+        "--cpu-bind",
+        "--gpus-per-node",
+        "--mpi",
+        "--kill-on-bad-exit",
+    )
     given, program = _words(arguments, {"-n": 1} | dict.fromkeys(names, 0))
     per_node = int(given.get("--ntasks-per-node", 1))
     if per_node * int(given.get("--cpus-per-task", 1)) > MACHINES[machine].threads:

@@ -62,7 +62,12 @@ MACHINES = {
     ),
     "aurora": Machine(
         "pbs",
-        {"debug": (1, 2, 5, HOUR), "debug-scaling": (2, 31, 5, HOUR), "prod": (1, 7300, 5, 24 * HOUR)},
+        {
+            "debug": (1, 2, 5, HOUR),
+            "debug-scaling": (2, 256, 5, HOUR),
+            "capacity": (1, 16, 5, 168 * HOUR),
+            "prod": (256, 7300, 5, 24 * HOUR),
+        },
         threads=208,
         gpus=12,
         reserved=frozenset({0, 52, 104, 156}),
@@ -70,7 +75,7 @@ MACHINES = {
     ),
     "sophia": Machine(
         "pbs",
-        {"by-node": (1, 8, 5, 12 * HOUR), "by-gpu": (1, 8, 5, 12 * HOUR), "bigmem": (1, 1, 5, 12 * HOUR)},
+        {"by-node": (1, 8, 5, 24 * HOUR), "by-gpu": (1, 8, 5, 24 * HOUR)},
         threads=256,
         gpus=8,
         filesystems=frozenset({"home", "eagle"}),

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 
@@ -11,6 +12,7 @@ from submissions.jobs import SCRIPTS, FakeMachine, job_scripts, submission
 from submissions.scheduler_rules import MACHINES, Rejected, accept
 
 from workshop_lib.paths import ROOT
+from workshop_lib.ranks import launchers
 
 JOBS = [(machine, script.name) for machine in MACHINES for script in job_scripts(machine)]
 
@@ -186,3 +188,32 @@ def test_horovod_with_nccl_is_set_up_in_one_command(tmp_path, there, status, wor
     assert (ran.returncode, words in ran.stdout + ran.stderr) == (status, True), ran
     if "nvcc" in there:
         assert (tmp_path / "setup").read_text() == "setup MPI=system HOROVOD= HOROVOD_GPU_OPERATIONS=NCCL MPICC=cc\n"
+
+
+def exported(path) -> set[str]:
+    """What a script exports for its machine's modules, as NAME=VALUE."""
+    words = shlex.split(path.read_text(), comments=True)
+    return {word for word in words if re.match(r"(NCCL|FI|MPICH)_\w+=", word)}
+
+
+@pytest.mark.parametrize("machine", ["polaris", "perlmutter"])
+def test_both_kinds_of_job_have_nccl_stop_without_the_network_s_plug_in(machine):
+    folder = ROOT / "submissions" / machine
+    job = exported(folder / "machine.sh")
+    assert {"NCCL_NET=AWS Libfabric", "MPICH_GPU_SUPPORT_ENABLED=0"} <= job
+    assert exported(folder / "scale.sh") == job, "the script that stands alone measures the same network"
+    assert "TCP" in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_slurm_ends_all_ranks_when_one_fails(path):
+    for line in re.findall(r"^.*\bsrun .*$", path.read_text(), re.MULTILINE):
+        assert line.lstrip().startswith("#") or "--kill-on-bad-exit=1" in line, line
+
+
+def test_open_mpi_hands_on_what_the_library_hands_on():
+    command = "RANKS_PER_NODE=8 THREADS=16; source submissions/common/open_mpi.sh /nodes; echo $LAUNCH"
+    printed = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
+    handed_on = re.findall(r"-x (\S+)", printed.stdout)
+    assert {*launchers.OWN_VARIABLES, *launchers.PASSED_ON} <= set(handed_on)
+    assert {"WORKSHOP_MNIST", "WORKSHOP_STAGE_DIR", "TMPDIR"} <= set(launchers.PASSED_ON)

@@ -67,9 +67,17 @@ def _functions(notebook: str, module: str, core: str, deeper: str = "", **ranks:
 DDP, LARGE = "05_ddp", "07_large_batch"
 TASKS = [
     *_functions("00_start_here", "start_here.judge", "whoami my_part"),
-    *_functions("01_mpi_basics", "mpi_basics.judge", "exchange ring_allreduce", exchange=4, ring_allreduce=4),
-    Task("01_mpi_basics", "hello.py", "mpi_basics.programs", "hello", 0),  # this check starts processes of its own
-    *_functions("01_mpi_basics", "mpi_basics.judge", "", "collect global_mean", global_mean=4),
+    *_functions(
+        "01_mpi_basics",
+        "mpi_basics.judge",
+        "exchange global_mean ring_allreduce",
+        "collect",
+        exchange=4,
+        global_mean=4,
+        ring_allreduce=4,
+    ),
+    # This check starts processes of its own.
+    Task("01_mpi_basics", "hello.py", "mpi_basics.programs", "hello", 0, core=False),
     *_functions(
         "02_synchronous_sgd",
         "synchronous_sgd.judge",
@@ -77,10 +85,9 @@ TASKS = [
         "weighted_mean",
     ),
     Task(DDP, "changes.py", "ddp.judge", "script"),
-    *_functions(DDP, "ddp.judge", "my_ddp", "my_buckets accumulate shard_of"),
+    *_functions(DDP, "ddp.judge", "my_ddp", "my_buckets accumulate"),
     Task(DDP, "diagnoses", "ddp.judge", "diagnoses", 0, core=False),
-    *_functions("06_zero_and_fsdp", "zero_and_fsdp.judge", "Zero1 Zero2"),
-    *_functions("06_zero_and_fsdp", "zero_and_fsdp.judge_overlap", "", "OverlappedZero2 Lookahead"),
+    *_functions("06_zero_and_fsdp", "zero_and_fsdp.judge", "Zero1 Zero2 bytes_per_rank", "OverlappedZero2 Lookahead"),
     *_functions(LARGE, "large_batch.judge", "learning_rate"),
     Task(LARGE, "diagnoses", "large_batch.judge", "diagnoses", 0),
     *_functions(LARGE, "large_batch.judge", "", "layer_rate"),

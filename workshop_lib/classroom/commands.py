@@ -26,7 +26,7 @@ ROOM_FOR = 2
 def assess_arguments(parser: Parser) -> None:
     parser.runs(assess)
     parser.add_argument(
-        "--ranks", type=int, default=2, metavar="N", help="How many, for exercises that take any number."
+        "--ranks", type=int, default=2, metavar="N", help="Number of ranks, for exercises that run on any number."
     )
     parser.add_argument("--learner", default="", metavar="NAME", help="A name or nickname to write into the record.")
     notebooks = Path(os.environ.get("WORKSHOP_NOTEBOOKS", NOTEBOOKS))
@@ -34,12 +34,12 @@ def assess_arguments(parser: Parser) -> None:
         "--notebooks", type=Path, default=notebooks, metavar="FOLDER", help="The folder with your notebooks."
     )
     parser.add_argument(
-        "--out", type=Path, default=RECORD, metavar="FILE", help="The record, in place of an older one."
+        "--out", type=Path, default=RECORD, metavar="FILE", help="Where to write the record. It replaces an older one."
     )
 
 
 def assess(ranks: int, learner: str, notebooks: Path, out: Path) -> None:
-    """Check once more what you solved of the core path, and write a record that anyone can verify."""
+    """Check again what you solved on the core path, and write a record that anyone can verify."""
     from workshop_lib.classroom import assessment
 
     if ranks not in range(2, assessment.MOST_RANKS + 1):
@@ -107,9 +107,9 @@ def verify(record: Path, run: bool) -> int:
 def rehearse_arguments(parser: Parser) -> None:
     parser.runs(rehearse)
     parser.add_argument(
-        "route", nargs="?", default="", metavar="ROUTE", help="Its name; without one, all of them are listed."
+        "route", nargs="?", default="", metavar="ROUTE", help="The route's name. Without one, all routes are listed."
     )
-    parser.add_argument("--plan", action="store_true", help="Say what to run, without running it.")
+    parser.add_argument("--plan", action="store_true", help="Print what to run, without running it.")
 
 
 def rehearse(route: str, plan: bool) -> int:
@@ -145,7 +145,8 @@ def rehearse(route: str, plan: bool) -> int:
         if done.error:
             print(done.error)
             return 1
-    print(f"{begins // 60:>3}:{begins % 60:02} {chosen.minutes:>5} min {run_s / 60:>5.1f} min")
+    print(f"{begins // 60:>3}:{begins % 60:02} {begins:>5} min {run_s / 60:>5.1f} min")
+    print(f"{chosen.slack_minutes} of {chosen.minutes} minutes are slack: for what takes longer in the room.")
     if late:
         print(f"Too little time for: {', '.join(late)}.")
         return 1
@@ -154,13 +155,15 @@ def rehearse(route: str, plan: bool) -> int:
 
 def export_nbgrader_arguments(parser: Parser) -> None:
     parser.runs(export_nbgrader)
-    parser.add_argument("notebooks", nargs="*", metavar="NOTEBOOK", help="Names such as 02_synchronous_sgd; none: all.")
+    parser.add_argument(
+        "notebooks", nargs="*", metavar="NOTEBOOK", help="Names such as 02_synchronous_sgd. Without any, all notebooks."
+    )
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("course"),
         metavar="FOLDER",
-        help="The folder of a course, which may be there already.",
+        help="The folder of the course. It may exist already.",
     )
 
 
@@ -181,11 +184,19 @@ def present_arguments(parser: Parser) -> None:
         "what", metavar="WHAT", help="A route, such as 45-minutes, or a notebook, such as 02_synchronous_sgd."
     )
     parser.add_argument(
-        "--section", action="append", default=[], metavar="NAME", help="This section of the notebook alone. Repeatable."
+        "--section",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="Only this section of the notebook. Repeat the option for more.",
     )
     parser.add_argument("--record", action="store_true", help="Run the slides here and keep what they show.")
     parser.add_argument(
-        "--open", action=argparse.BooleanOptionalAction, default=True, dest="open_lab", help="Open JupyterLab on them."
+        "--open",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        dest="open_lab",
+        help="Open JupyterLab on the slides.",
     )
 
 

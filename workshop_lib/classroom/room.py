@@ -70,7 +70,7 @@ def share(folder: Path | None, name: str, yes: bool, stop: bool) -> None:
 
 def board_arguments(parser: Parser) -> None:
     parser.runs(board)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="The folder that learners share in.")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="The shared folder, with a file from each learner.")
     parser.add_argument("--out", type=Path, metavar="FILE", help="Write the page to this file instead, once.")
 
 

@@ -45,6 +45,11 @@ class Route:
     minutes: int
     steps: tuple[RouteStep, ...]
 
+    @property
+    def slack_minutes(self) -> int:
+        """The minutes that no step has claimed."""
+        return self.minutes - sum(step.minutes for step in self.steps)
+
 
 def load() -> dict[str, Route]:
     """Every route by its name."""

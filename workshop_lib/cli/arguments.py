@@ -93,7 +93,7 @@ def add_rank_options(parser: Parser) -> None:
     options: list[tuple] = [
         ("threads", int, THREADS, "Threads per rank."),
         ("bind", str, BIND, "Bind ranks to cores: none or core."),
-        ("timeout", float, TIMEOUT_S, "Seconds after which ranks that hang are ended."),
+        ("timeout", float, TIMEOUT_S, "End ranks that hang after this many seconds."),
     ]
     for name, kind, default, text in options:
         text = f"{text} (default: {default})"

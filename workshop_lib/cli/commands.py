@@ -96,7 +96,9 @@ def doctor(json: bool) -> int:
 
 def train_arguments(parser: Parser) -> None:
     parser.runs(train)
-    parser.add_argument("--ranks", type=int, metavar="N", help="Start this many ranks; without it, be one.")
+    parser.add_argument(
+        "--ranks", type=int, metavar="N", help="Start this many ranks. Without it, this process is one rank."
+    )
     add_rank_options(parser)
     parser.add_argument("--out", metavar="FILE", help="Append the run record to this .jsonl file.")
     add_train_options(parser)
@@ -201,17 +203,17 @@ def sweep_arguments(parser: Parser) -> None:
     parser.runs(sweep)
     parser.add_argument("--ranks", default="1,2", metavar="LIST", help="Numbers of ranks, e.g. 1,2,4.")
     parser.add_argument("--backends", default="all", metavar="LIST", help="all, or names separated by commas.")
-    parser.add_argument("--zero-stages", default="0,1,2,3", metavar="LIST", help="Of deepspeed, separated by commas.")
+    parser.add_argument(
+        "--zero-stages", default="0,1,2,3", metavar="LIST", help="ZeRO stages for deepspeed, separated by commas."
+    )
     parser.add_argument(
         "--comm",
         default="auto",
         metavar="LIST",
-        help=f"Of {' and '.join(registry.CHOOSE_TRANSPORT)}: auto, mpi, or both, separated by a comma.",
+        help=f"What carries the messages of {' and '.join(registry.CHOOSE_TRANSPORT)}: auto, mpi, or both as auto,mpi.",
     )
-    parser.add_argument(
-        "--emulate-workers", metavar="LIST", help="Numbers of workers to do the arithmetic of, e.g. 1,8,64."
-    )
-    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="Runs of each point.")
+    parser.add_argument("--emulate-workers", metavar="LIST", help="Numbers of workers to emulate, e.g. 1,8,64.")
+    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="Number of runs per point.")
     parser.add_argument("--brief", action="store_true", help="One line per run, without its epochs.")
     add_rank_options(parser)
     parser.add_argument(

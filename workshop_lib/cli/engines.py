@@ -23,9 +23,15 @@ REPLACED_WITHIN_S = 0.5
 
 def start_arguments(parser: Parser) -> None:
     parser.runs(start)
-    parser.add_argument("--ranks", type=int, metavar="N", help="How many; the whole allocation, if not given.")
-    parser.add_argument("--ranks-per-node", type=int, metavar="N", help="On each node; one a GPU or task.")
-    parser.add_argument("--threads", type=int, metavar="N", help="Of each rank; those of the job's tasks, or 1.")
+    parser.add_argument(
+        "--ranks", type=int, metavar="N", help="How many ranks; by default, as many as fill the allocation."
+    )
+    parser.add_argument(
+        "--ranks-per-node", type=int, metavar="N", help="Ranks on each node; by default, one per GPU or task."
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="Threads per rank; by default, as many as the job's tasks have, or 1."
+    )
     parser.add_argument("--bind", default=BIND, metavar="NAME", help="Bind ranks to cores: none or core.")
 
 
@@ -78,7 +84,13 @@ def _show(team) -> None:
 
 def stop_arguments(parser: Parser) -> None:
     parser.runs(stop)
-    parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="Of the ranks; those started last.")
+    parser.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        metavar="FOLDER",
+        help="The folder of the ranks; by default, that of the ranks started last.",
+    )
 
 
 def stop(folder: Path | None) -> None:

@@ -21,8 +21,10 @@ EXIT_CODES = dict(zip(LEVELS, (0, 2, 3), strict=True))
 def examine_arguments(parser: Parser) -> None:
     parser.runs(examine)
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="How many processes to start.")
-    parser.add_argument("--steps", type=int, default=0, metavar="N", help="Stop after this many steps; 0: at the end.")
-    parser.add_argument("--seconds", type=float, default=120.0, metavar="X", help="Stop after this time.")
+    parser.add_argument(
+        "--steps", type=int, default=0, metavar="N", help="Stop after this many steps; 0 runs the script to its end."
+    )
+    parser.add_argument("--seconds", type=float, default=120.0, metavar="X", help="Stop after this many seconds.")
     parser.add_argument("--alone", action="store_true", help="Run some steps on one rank first, to compare the speed.")
     parser.add_argument("--python", default=sys.executable, help="The Python of the script's environment.")
     parser.add_argument("--json", action="store_true", help="Machine-readable output.")

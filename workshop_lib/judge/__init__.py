@@ -14,7 +14,7 @@ provides the hint. Nothing that the learner wrote makes a check raise.
 
 import html
 import numbers
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,6 +27,11 @@ from workshop_lib.judge.solutions import Solution
 ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
 STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines below say where."
 TRUNCATED_HINT = "a message was larger than the array that receives it: give that array the size of what arrives."
+SAME_BUFFER_HINT = (
+    "MPI can't read from and write to the same array: `comm.Allreduce(MPI.IN_PLACE, g)` adds up in place, and "
+    "`comm.Allreduce(g, total)` needs a `total` of its own."
+)
+SAME_BUFFER = "invalid buffer pointer"  # both Open MPI and MPICH use these words
 UNKNOWN_HINT = "none of the known mistakes does this: work out by hand what it should be, for the smallest case."
 READY_LIMIT_S = 60.0  # limit for work that is slow only on fresh ranks, such as importing PyTorch
 ROUNDING = 1e-5  # how much values may differ, as a fraction of the largest
@@ -149,6 +154,7 @@ class Exercise:
     on: the number of ranks that the exercise needs; None for any number.
     stuck: the hint for a function that never ends. The default depends on whether it communicates.
     truncated: the hint for a message that is larger than the array that receives it.
+    raised: the hint for an error that ranks raised, by words in the error's text.
     unknown: the hint for a failure that no known mistake explains.
     score: returns a function's score, given the observations and whether they passed; None if it does not count.
     """
@@ -163,6 +169,7 @@ class Exercise:
     timeout_s: float = 5.0
     stuck: str = ""
     truncated: str = TRUNCATED_HINT
+    raised: Mapping[str, str] = field(default_factory=dict)
     unknown: str = UNKNOWN_HINT
     score: Callable[[list, bool], float | None] | None = None
     _known: dict[int, list[Property | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -251,8 +258,10 @@ class Exercise:
         verdict = Verdict(self.name, False, failed="it did not run to its end on every rank", details=str(error))
         if str(error).startswith(f"not finished after {self.timeout_s:g} s"):
             verdict.hint = self.stuck or (STUCK_HINT if self.communicates else ENDLESS_HINT)
-        elif "truncate" in str(error).lower():  # both Open MPI and MPICH use this word
-            verdict.hint = self.truncated
+        else:
+            hints = {"truncate": self.truncated, SAME_BUFFER: SAME_BUFFER_HINT, **self.raised}
+            text = str(error).lower()
+            verdict.hint = next((hint for words, hint in hints.items() if words.lower() in text), "")
         try:
             team = ranks.current()
             if not team.healthy:
@@ -319,6 +328,12 @@ def own_or_library(function: Callable, finished: Callable | None) -> Callable | 
         return function
     print(f"{function.__name__} isn't solved yet, so the library's own takes its place here.")
     return finished
+
+
+def own_or_solution(made: Callable, notebook: str) -> Callable:
+    """The learner's function or class. While it is still a stub, say so and return the notebook's solution."""
+    solution = Solution(notebook, made.__name__).load()
+    return own_or_library(made, solution) or solution
 
 
 def alike(a, b, rounding: float = ROUNDING) -> bool:

@@ -70,6 +70,8 @@ def described(value: Any) -> str:
         return f"a dictionary with the keys {', '.join(map(repr, value))}{_parts(value.values())}"
     if is_number(value):
         return "a number"
+    if callable(value) and getattr(value, "__self__", None) is not None:
+        return f"`{value.__name__}` without `()`"
     return shown(value) if isinstance(value, str | bool) else f"a {type(value).__name__}"
 
 

@@ -3,15 +3,14 @@
     python -m workshop_lib.maintain.book [NAME …]     to build/book/html/index.html
 
 Sphinx builds the site from pages that this module writes to build/book/pages: the folder book/, and around it the
-notebooks, the README and the clusters' pages, so that the links between them work. A notebook is executed in the quick
-profile, and again only when its code or the library has changed. If notebooks are named, only these are executed.
+notebooks, the README and the clusters' pages, so that the links between them work. All links are checked before any
+notebook runs. A notebook is executed in the quick profile, and again only when its code or the library has changed. If
+notebooks are named, only these are executed.
 """
 
 import argparse
-import base64
 import csv
 import hashlib
-import io
 import json
 import os
 import re
@@ -24,35 +23,20 @@ from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
-from PIL import Image
 
 from workshop_lib import exercises, paths
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting import catalogue, forecast
 from workshop_lib.lessons.zero_and_fsdp import calculator as calculators
 from workshop_lib.lessons.zero_and_fsdp import zero_memory
-from workshop_lib.maintain import execute, generate
+from workshop_lib.maintain import book_page, execute, generate
 
 BOOK = paths.BUILD / "book"
 UNSOLVED = BOOK / "notebooks"  # as the sources give them, whatever a learner did to those of the checkout
 CELL_TIMEOUT_S = 180.0
 TO_BOOK = re.compile(r"\]\(((?:\.\./)*)book/(?=\w)")  # the start of a link to a page of book/
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
-SOLUTION = re.compile(r"<details><summary>Solution</summary>\s*(```python\n.*?```\s*)+</details>", re.DOTALL)
-DO_IT = """\
-:::{{admonition}} Do it yourself
-:class: tip
-This page is for reading. To run its cells, change them and have your answers checked, open it in JupyterLab:
-
-    make lab NOTEBOOK=notebooks/{name}.ipynb
-
-What you see under the cells came out with the smallest sizes (`WORKSHOP_PROFILE=quick`), on a machine with {cores}
-cores. Your numbers will differ. Each exercise shows the cell as you get it; click on *Solution* for ours.
-:::"""
-NOT_RUN = """\
-:::{warning}
-The cells of this page didn't run where this site was built, or not to their end. So it has no outputs.
-:::"""
+MAP = "{map of the notebooks}"
 TOPICS = """\
 # Where each topic is taught
 
@@ -63,7 +47,7 @@ This workshop grew out of five documents. Here is every topic in them, and where
 def digest(notebook: NotebookNode) -> str:
     """A digest of all code that determines a notebook's outputs: its own, the library's and the scripts'."""
     files = [path for path in (paths.ROOT / "workshop_lib").rglob("*") if path.suffix in (".py", ".toml")]
-    files.remove(Path(__file__))
+    files = [path for path in files if path not in (Path(__file__), Path(book_page.__file__))]
     content = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     files += [path for path in paths.SCRIPTS.iterdir() if path.suffix in (".py", ".sh")]
     content += [path.read_text(encoding="utf-8") for path in sorted(files)]
@@ -85,77 +69,76 @@ def executed(name: str, solution: NotebookNode, env: dict[str, str] | None) -> N
         for old in kept.parent.glob(f"{name}-*.ipynb"):
             old.unlink()
         output.replace(kept)
-    # Readers of the book need not know where the checkout is on this machine.
+    # Readers of the book need not know where the checkout and its owner's files are on this machine.
     text = kept.read_text(encoding="utf-8").replace(f"{paths.ROOT}/", "").replace(str(paths.ROOT), ".")
+    text = text.replace(f"{Path.home()}/", "~/")
     return nbformat.reads(text, as_version=4)
 
 
-def page(name: str, asked: NotebookNode, solved: NotebookNode, ran: NotebookNode | None) -> NotebookNode:
-    """A notebook as a page: the learner's cells, and under each stub its solution, folded, with its outputs."""
-    notebook = nbformat.v4.new_notebook(metadata=solved.metadata)
-    outputs = iter([cell.outputs for cell in ran.cells if cell.cell_type == "code"] if ran else [])
-    for given, cell in zip(asked.cells, solved.cells, strict=True):
-        if cell.cell_type == "markdown":
-            cell = given  # links in a solution notebook start from another folder
-            cell.source = SOLUTION.sub("", cell.source)  # the next cell shows the solution with its outputs
-        else:
-            cell.outputs = next(outputs, [])
-            cell.metadata["mystnb"] = {"image": {"alt": alternative_text(cell.outputs)}}
-            if given.source != cell.source:
-                notebook.cells.append(given)
-                cell.metadata["tags"] = ["hide-input"]
-                cell.metadata["mystnb"] |= dict.fromkeys(("code_prompt_show", "code_prompt_hide"), "Solution")
-                cell.id += "-solved"
-        notebook.cells.append(cell)
-    first = notebook.cells[0]
-    first.source = first.source.replace("# ", f"# {name.partition('_')[0]} · ", 1)
-    notes = [DO_IT.format(name=name, cores=os.cpu_count())]
-    if ran is None:
-        notes.append(NOT_RUN)
-    notebook.cells.insert(1, nbformat.v4.new_markdown_cell("\n\n".join(notes), id="do-it-yourself"))
-    return notebook
-
-
-def alternative_text(outputs: list[NotebookNode]) -> str:
-    """A cell's figures in words, for people who cannot see them. The image files contain these words."""
-    images = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
-    infos = [Image.open(io.BytesIO(base64.b64decode(image))).info for image in images]
-    return " ".join(info["Description"] for info in infos if "Description" in info) or "What the cell above draws"
-
-
-def write_pages(names: list[str], pages: Path) -> bool:
-    """Write everything that Sphinx reads to `pages`; return whether all of the named notebooks ran."""
+def write_pages(pages: Path) -> None:
+    """Write everything that Sphinx reads to `pages`; the notebooks as long as they have no outputs."""
     shutil.rmtree(pages, ignore_errors=True)
-    env = execute.without_learner(UNSOLVED) | {"WORKSHOP_PROFILE": "quick"}
     shutil.copytree(paths.ROOT / "book", pages)
     of_book = {path.name for path in pages.glob("*.md")}
     linked_to = ("assets", "submissions", "tests", "workshop_lib", ".binder", ".devcontainer", ".github")
     for name in (*linked_to, "notebooks/scripts"):
         shutil.copytree(paths.ROOT / name, pages / name, ignore=shutil.ignore_patterns("*.gz", "__pycache__"))
-    for name in ("README.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "pyproject.toml"):
+    of_root = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "AGENTS.md", "CITATION.cff", "LICENSE")
+    for name in (*of_root, "Makefile", "pyproject.toml"):
         shutil.copy(paths.ROOT / name, pages)
     for name in ("book", "notebooks/source", "notebooks/solutions"):  # these are linked to, but have no page
         (pages / name).mkdir()
+    shutil.copy(generate.NOTEBOOKS / generate.MAP, pages / "notebooks")
     for folder in (pages / "notebooks" / "scripts", *(pages / "submissions").iterdir()):
         if folder.is_dir():
             add_files(folder)
-    whole = True
     for name in generate.chosen(()):
-        asked, solution = generate.pristine(name)
-        ran = executed(name, solution, env if name in names else None)
-        whole = whole and not (ran is None and name in names)
-        made = page(name, asked, solution, ran)
-        for cell in made.cells:
-            if cell.cell_type == "markdown":
-                cell.source = links_to_pages(cell.source, pages / "notebooks")
-        nbformat.write(made, pages / "notebooks" / f"{name}.ipynb")
+        write_notebook(name, None, pages)
+    index = pages / "index.md"
+    index.write_text(index.read_text(encoding="utf-8").replace(MAP, "\n".join(notebook_map())), encoding="utf-8")
     (pages / "coverage.md").write_text("\n".join(topics()), encoding="utf-8")
     (pages / "_static" / "data.js").write_text(f"window.workshopData = {json.dumps(data())};\n", encoding="utf-8")
     for path in pages.rglob("*.md"):
         text = path.read_text(encoding="utf-8").replace("- [ ] ", "- ☐ ")
         text = links_in_site(text, from_book=path.name in of_book and path.parent == pages)
         path.write_text(links_to_pages(text, path.parent), encoding="utf-8")
+
+
+def write_notebook(name: str, ran: NotebookNode | None, pages: Path) -> None:
+    """Write a notebook's page, with the outputs of its executed solution `ran` if there is one."""
+    made = book_page.page(name, *generate.pristine(name), ran)
+    for cell in made.cells:
+        if cell.cell_type == "markdown":
+            cell.source = links_to_pages(cell.source, pages / "notebooks")
+    nbformat.write(made, pages / "notebooks" / f"{name}.ipynb")
+
+
+def add_outputs(names: list[str], pages: Path) -> bool:
+    """Give the notebooks' pages their outputs, and run the named ones if need be; return whether all of these ran."""
+    env = execute.without_learner(UNSOLVED) | {"WORKSHOP_PROFILE": "quick"}
+    whole = True
+    for name in generate.chosen(()):
+        ran = executed(name, generate.pristine(name)[1], env if name in names else None)
+        if ran is not None:
+            write_notebook(name, ran, pages)
+        elif name in names:
+            whole = False
     return whole
+
+
+def notebook_map() -> Iterator[str]:
+    """The lines of a map of all notebooks: the core path first, then the others, each with its minutes."""
+    rows: dict[bool, list[str]] = {True: [], False: []}
+    for name in generate.chosen(()):
+        first = generate.pristine(name)[0].cells[0].source
+        title = first.partition("\n")[0].removeprefix("# ")
+        time = generate.TIME.search(first)
+        minutes = re.findall(r"\d+", time[0] if time else "") or ["?"]
+        deeper = f" + {minutes[1]}" if len(minutes) > 1 else ""
+        row = f"| {name.partition('_')[0]} | [{title}](notebooks/{name}.ipynb) | {minutes[0]}{deeper} |"
+        rows[exercises.is_on_core_path(name)].append(row)
+    for heading, is_core in (("The core path", True), ("Further notebooks, in any order", False)):
+        yield from (f"\n### {heading}\n", "| | notebook | minutes |", "|---|---|---|", *rows[is_core])
 
 
 def links_in_site(text: str, from_book: bool) -> str:
@@ -217,6 +200,9 @@ def place_link(place: str) -> str:
         if heading:
             return f"[{number}: {heading}](notebooks/{stem}.ipynb#{anchor})"
         return f"[{number}](notebooks/{stem}.ipynb)"
+    if place.startswith("book/"):
+        title = (paths.ROOT / place).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        return f"[{title}]({place})"
     return f"[{place}]({place})"
 
 
@@ -238,18 +224,27 @@ def data() -> dict:
     }
 
 
+def sphinx(builder: str, folder: Path, target: str) -> int:
+    """Let Sphinx read the pages and write them to `target`; return its exit code, which isn't 0 after a warning."""
+    options = ["-q", "-W", "--keep-going", "-b", builder, "-d", folder / "doctrees", folder / "pages", folder / target]
+    return subprocess.run([sys.executable, "-m", "sphinx", *map(str, options)], check=False).returncode
+
+
 def build(names: list[str], folder: Path = BOOK) -> int:
     """Write the pages and build the site; return 0 if all of the named notebooks ran and no link is broken."""
-    whole = write_pages(names, folder / "pages")
-    command = ["-m", "sphinx", "-q", "-W", "--keep-going", "-d", folder / "doctrees", folder / "pages", folder / "html"]
-    made = subprocess.run([sys.executable, *map(str, command)], check=False).returncode
+    write_pages(folder / "pages")
+    if sphinx("dummy", folder, "nothing"):  # the same checks as at the end
+        print("No notebook was run: fix what Sphinx says above first.", file=sys.stderr)
+        return 1
+    whole = add_outputs(names, folder / "pages")
+    made = sphinx("html", folder, "html")
     print(f"The book is in {os.path.relpath(folder / 'html' / 'index.html')}.")
     return made or 1 - whole
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m workshop_lib.maintain.book")
-    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="execute only these notebooks (all if none is named)")
     try:
         sys.exit(build(generate.chosen(parser.parse_args().names)))
     except InputError as error:

@@ -1,6 +1,6 @@
 """Write the notebooks from their sources.
 
-    python -m workshop_lib.maintain.generate            write notebooks/ and notebooks/solutions/
+    python -m workshop_lib.maintain.generate            write notebooks/, notebooks/solutions/, and the map of them
     python -m workshop_lib.maintain.generate --check    fail if they differ from notebooks/source/
 
 A source (jupytext py:percent) holds the solutions between markers, each alone on its line:
@@ -18,7 +18,8 @@ comments, too.
 
 In a text cell, a line `{solution of NAME}` is replaced by the solution of the function NAME, or of the method
 CLASS.NAME, as the last of its hints. An exercise's heading says how hard it is, as in "Exercise 2 (hard): the ring".
-The first cell's "**Time** …." is replaced by the time that the notebook takes: see `Effort`.
+The first cell's "**Time** …." is replaced by the time that the notebook takes: see `Effort`. A source's first line
+names the notebook's track on the map: see course.py.
 """
 
 import argparse
@@ -41,10 +42,12 @@ import nbformat
 from workshop_lib import exercises, paths
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.judge.sources import SourceError, split
+from workshop_lib.maintain import course
 
 NOTEBOOKS = paths.ROOT / "notebooks"
+MAP = "map.svg"  # in the folder of the notebooks, because JupyterLab only shows what is in there
+TIME = course.TIME
 SOLUTION_OF = re.compile(r"# (\{solution of ([\w.]+)\})")
-TIME = re.compile(r"\*\*Time\*\* [^.]*\.")
 HEADING = re.compile(r"(#+) (.+)")
 NOT_READ = re.compile(r"<details>.*?</details>|```.*?```|\]\(.*?\)|\$\$.*?\$\$", re.DOTALL)
 SHELL_FILE = re.compile(r"%%writefile \S+\.sh\n")
@@ -228,7 +231,32 @@ def render(folder: Path = NOTEBOOKS) -> dict[Path, str]:
     for source in sources(folder):
         path = folder / f"{source.stem}.ipynb"
         files[path], files[exercises.solutions_of(path)] = of_source(source, NOTE_ON_SOLUTIONS.format(source.stem))
-    return files
+    return files | map_of(files, folder)
+
+
+def map_of(files: dict[Path, str], folder: Path) -> dict[Path, str]:
+    """The path and content of what shows the map of these notebooks: the picture, and the README with its table.
+
+    Raises SourceError for a notebook whose track isn't one of the map's. Empty for a `folder` outside a checkout.
+    """
+    readme = folder.parent / "README.md"
+    if not readme.exists():
+        return {}
+    stops = list(stops_of(files, folder))
+    for each in stops:
+        if each.track not in course.KNOWN:
+            known = ", ".join(course.KNOWN)
+            first_line = '# %% [markdown] track="…"'
+            raise SourceError(f"{each.name}.py: begin it with `{first_line}`, naming one of the tracks: {known}.")
+    page = readme.read_text(encoding="utf-8")
+    return {folder / MAP: course.picture(stops), readme: course.with_table(page, stops)}
+
+
+def stops_of(files: dict[Path, str], folder: Path) -> Iterator[course.Stop]:
+    """The place on the map of each learner's notebook in `folder`, given the content of the notebooks' files."""
+    for name, track in exercises.tracks(folder / "source").items():
+        if text := files.get(folder / f"{name}.ipynb"):
+            yield course.stop(name, "".join(json.loads(text)["cells"][0]["source"]), track)
 
 
 def of_source(source: Path, note: str = "") -> tuple[str, str]:
@@ -244,7 +272,10 @@ def of_source(source: Path, note: str = "") -> tuple[str, str]:
     time = in_words(efforts(jupytext.reads(learner, fmt="py:percent").cells, run_s.get(source.stem)))
     if note:
         solution = re.sub(r"^# # .*$", rf"\g<0>\n#\n# {note}", solution, count=1, flags=re.MULTILINE)
-    return notebook_json(learner, time), notebook_json(solution.replace("](scripts", "](../scripts"), time)
+    one_folder_down = solution.replace("](../", "](../../")
+    for linked in ("scripts", MAP):
+        one_folder_down = one_folder_down.replace(f"]({linked}", f"](../{linked}")
+    return notebook_json(learner, time), notebook_json(one_folder_down, time)
 
 
 @functools.cache
@@ -258,6 +289,12 @@ def pristine(name: str) -> tuple[nbformat.NotebookNode, nbformat.NotebookNode]:
     return nbformat.reads(asked, as_version=4), nbformat.reads(solved, as_version=4)
 
 
+def stops() -> list[course.Stop]:
+    """All notebooks on the map, as the sources give them: `course.table(stops(), folder="notebooks/")` is the table."""
+    tracks = exercises.tracks()
+    return [course.stop(name, pristine(name)[0].cells[0].source, track) for name, track in tracks.items()]
+
+
 def write_pristine(folder: Path) -> None:
     """Write all notebooks into a folder as the sources give them, for runs that must not see a learner's answers."""
     for source in sources():
@@ -268,28 +305,19 @@ def write_pristine(folder: Path) -> None:
 
 
 def overview(here: str, folder: Path = NOTEBOOKS) -> str:
-    """A Markdown table of all notebooks: what each is about, the minutes it says it takes, whether it is on the core
-    path, and how many of its exercises this learner has solved. `here` is the notebook that shows the table.
+    """The tracks as a Markdown table: the minutes of each notebook, and how many exercises this learner has solved.
 
-    The exercises are those of the sources, because a learner's notebook has a stub less with each answer.
+    here: the notebook that shows the table. The exercises are those of the sources, because a learner's notebook has a
+    stub less with each answer.
     """
     solved = exercises.solved()
-    rows = ["| notebook | about | minutes | of which core | | exercises solved |", "|---|---|---|---|---|---|"]
-    for name, asked in exercises.by_notebook(folder / "source").items():
-        file = folder / f"{name}.ipynb"
-        if not file.exists():
-            continue
-        first = "".join(json.loads(file.read_text(encoding="utf-8"))["cells"][0]["source"])
-        title = re.search(r"^# (.+)", first)
-        time = TIME.search(first)
-        minutes = [int(number) for number in re.findall(r"\d+", time[0] if time else "")]
-        of_core = str(minutes[0]) if len(minutes) > 1 else ""
-        place = "**core path**" if exercises.is_on_core_path(name) else "optional"
-        done = f"{sum((name, exercise) in solved for exercise in asked)} of {len(asked)}"
-        link = name if name == here else f"[{name}]({name}.ipynb)"
-        row = [link, title[1] if title else "", str(sum(minutes)), of_core, place, done]
-        rows.append(f"| {' | '.join(row)} |")
-    return "\n".join(rows)
+    asked = exercises.by_notebook(folder / "source")
+    files = {path: path.read_text(encoding="utf-8") for path in folder.glob("*.ipynb")}
+
+    def counts(name: str) -> tuple[int, int]:
+        return sum((name, exercise) in solved for exercise in asked[name]), len(asked[name])
+
+    return course.table(stops_of(files, folder), here, solved=counts)
 
 
 def write(folder: Path = NOTEBOOKS) -> list[Path]:

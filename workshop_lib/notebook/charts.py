@@ -4,7 +4,9 @@ Whatever color distinguishes, line widths, markers or stripes distinguish as wel
 """
 
 import math
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from workshop_lib.notebook.palette import BLUE, GREEN, LIGHT_BLUE, PURPLE, VERMILION, YELLOW
 from workshop_lib.ranks.messages import Point
@@ -15,6 +17,8 @@ LARGEST_WIDTH_PX = 1300  # on a projector, the drawing and its text grow up to t
 PLOT_HEIGHT = 118
 ROW_HEIGHT = 17
 CURVES_HEIGHT = PLOT_HEIGHT + 84
+SPEEDS_PLOT_HEIGHT = 190
+SPEEDS_HEIGHT = SPEEDS_PLOT_HEIGHT + 64
 STRIPS_TOP = 44
 MAX_RANKS = 16  # ranks drawn one by one; the thick lines cover all ranks
 STRIP_LEFT = 54
@@ -68,9 +72,19 @@ class Axes:
 
     top = 24
 
-    def __init__(self, left: float, width: float, title: str, x_end: int, y_range: tuple, log: bool = False):
+    def __init__(
+        self,
+        left: float,
+        width: float,
+        title: str,
+        x_end: float,
+        y_range: tuple,
+        log: bool = False,
+        height: float = PLOT_HEIGHT,
+    ):
         self.left = left
         self.width = width
+        self.bottom = self.top + height
         self.title = title
         self.x_end = x_end
         low, high = y_range
@@ -78,23 +92,27 @@ class Axes:
         self.y_ticks = log_ticks(low, high) if log else ticks(low, high)
         low = min(low, self.y_ticks[0])
         high = max(high, self.y_ticks[-1])
-        self.x_unit, self.y_unit = width / x_end, PLOT_HEIGHT / (self.scale(high) - self.scale(low))
-        self.y_zero = self.top + PLOT_HEIGHT + self.scale(low) * self.y_unit
+        self.x_unit = width / x_end
+        self.y_unit = height / (self.scale(high) - self.scale(low))
+        self.y_zero = self.bottom + self.scale(low) * self.y_unit
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """The position of the point (x, y) in the drawing, where x is in steps."""
         return self.left + x * self.x_unit, self.y_zero - self.scale(y) * self.y_unit
 
-    def frame(self, epoch_ends: range, x_label: str = "step") -> str:
-        """The chart's title, its ticks with their numbers, and a dashed line at each of `epoch_ends`."""
-        bottom = self.top + PLOT_HEIGHT
+    def frame(self, epoch_ends: range, x_label: str = "step", x_ticks: Sequence[float] = ()) -> str:
+        """The chart's title, its ticks with their numbers, and a dashed line at each of `epoch_ends`.
+
+        x_ticks: where the ticks on the x axis are; at round numbers if not given.
+        """
+        bottom = self.bottom
         right = self.left + self.width
         parts = [_text(self.left, 13, self.title, weight="bold")]
         for y in self.y_ticks:
             level = self.at(0, y)[1]
-            parts.append(_text(self.left - 6, level + 4, f"{y:g}", "end"))
+            parts.append(_text(self.left - 6, level + 4, f"{y:g}" if y < 10_000 else f"{y:,.0f}", "end"))
             parts.append(f'<path d="M{self.left} {level:.1f}H{right}" {_FAINT}/>')
-        for x in ticks(0, self.x_end, 4):
+        for x in x_ticks or ticks(0, self.x_end, 4):
             if x <= self.x_end:
                 parts.append(_text(self.at(x, 1)[0], bottom + 16, f"{x:g}", "middle"))
         for x in epoch_ends:
@@ -125,7 +143,7 @@ def _tested(axes: Axes, points: list[tuple]) -> str:
         return ""
     marks = "".join(_square(*axes.at(*point)) for point in points)
     x, y = axes.at(*points[-1])
-    value = _text(x - 7, y + 14, f"{points[-1][1]:.2f}", "end", weight="bold")
+    value = f"<g {_HALO}>{_text(x - 7, y + 14, f'{points[-1][1]:.2f}', 'end', weight='bold')}</g>"
     return axes.line(points, VERMILION, 1.5, 'stroke-dasharray="2 3"') + marks + value
 
 
@@ -232,6 +250,68 @@ def _patterns(name: str) -> str:
     return f"<defs>{waiting}{communicating}</defs>"
 
 
+class SpeedRun(NamedTuple):
+    """A run of a sweep: whose it is, on how many ranks, and how fast; and whether other programs used its cores."""
+
+    name: str
+    ranks: int
+    samples_per_s: float
+    disturbed: bool = False
+
+
+def speeds(runs: list[SpeedRun], rank_counts: list[int], colors: dict[str, str]) -> str:
+    """An SVG of samples/s against ranks: a mark for each run, a line through each backend's medians.
+
+    The dotted line is perfect scaling of the first backend's runs on one rank, and it sets the scale, so that the
+    drawing keeps its scale while it fills in. colors: of each name.
+    """
+    names = list(dict.fromkeys(run.name for run in runs))
+    single = [run.samples_per_s for run in runs if run.name == names[0] and run.ranks == 1] if runs else []
+    perfect = statistics.median(single) if single else 0.0
+    most = max(rank_counts)
+    highest = max([perfect * most, *(run.samples_per_s for run in runs)]) or 1.0
+    axes = Axes(72, 500, "Samples per second", 1.06 * most, (0.0, highest), height=SPEEDS_PLOT_HEIGHT)
+    parts = [axes.frame(range(0), "ranks", rank_counts)]
+    if perfect:
+        parts.append(axes.line([(0, 0), (most, perfect * most)], "currentColor", 1.5, 'stroke-dasharray="2 3"'))
+    for number, name in enumerate(names):
+        own = [run for run in runs if run.name == name]
+        counts = sorted({run.ranks for run in own})
+        medians = [statistics.median(run.samples_per_s for run in own if run.ranks == n) for n in counts]
+        parts.append(axes.line(list(zip(counts, medians, strict=True)), colors[name], 2.5, f'data-name="{name}"'))
+        marks = [_mark(number, *axes.at(run.ranks, run.samples_per_s), colors[name], run.disturbed) for run in own]
+        parts.append(f'<g data-runs="{name}">{"".join(marks)}</g>')
+    return drawing(SPEEDS_HEIGHT, "".join(parts) + _speeds_key(names, colors, bool(perfect), runs))
+
+
+def _speeds_key(names: list[str], colors: dict[str, str], perfect: bool, runs: list[SpeedRun]) -> str:
+    left = 620
+    y = 66
+    parts = [_text(left, 44, "a mark per run, a line through the medians")] if names else []
+    for number, name in enumerate(names):
+        parts.append(_mark(number, left + 13, y - 4, colors[name], False))
+        parts.append(_text(left + 36, y, name))
+        y += 22
+    if perfect:
+        line = f'<path d="M{left} {y - 4}h26" stroke="currentColor" stroke-width="1.5" stroke-dasharray="2 3"/>'
+        parts.append(line + _text(left + 36, y, f"perfect scaling of {names[0]}"))
+        y += 22
+    if any(run.disturbed for run in runs):
+        parts.append(_mark(0, left + 13, y - 4, "currentColor", True))
+        parts.append(_text(left + 36, y, "hollow: other programs used the cores"))
+    return "".join(parts)
+
+
+def _mark(number: int, x: float, y: float, color: str, hollow: bool) -> str:
+    """The sign of a run: a circle for the first backend, a square for the second, then a triangle and a diamond."""
+    shapes = ("a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z", "v-4h8v8h-8z", "l4 -5l4 9h-8z", "l4 -5l4 5l-4 5z")
+    fill = "none" if hollow else color
+    shape = shapes[number % len(shapes)]
+    return f'<path d="M{x - 4:.1f} {y:.1f}{shape}" fill="{fill}" stroke="{color}" stroke-width="1.5"/>'
+
+
+# Keeps text readable on top of lines, in the color of JupyterLab's page.
+_HALO = 'stroke="var(--jp-layout-color0, transparent)" stroke-width="4" paint-order="stroke"'
 _FAINT = 'fill="none" stroke="currentColor" stroke-opacity="0.3"'
 
 

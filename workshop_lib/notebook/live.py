@@ -6,6 +6,7 @@ Output of several ranks stands side by side, as HTML that stays in the saved not
 import base64
 import html
 import time
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from workshop_lib.notebook import charts
 from workshop_lib.notebook.widgets import answers_while_busy, close, leave, size
 from workshop_lib.ranks.messages import Displayed, Published
 from workshop_lib.ranks.output import Row
-from workshop_lib.ranks.progress import SHARES_OF_LAST_S, TextView, epoch_line
+from workshop_lib.ranks.progress import SHARES_OF_LAST_S, Progress, TextView, epoch_line
 from workshop_lib.ranks.timeline import timeline
 from workshop_lib.words import duration
 
@@ -32,7 +33,10 @@ OVERSUBSCRIBED = "There are more ranks than cores here, so computing includes wa
 
 
 class NotebookView(TextView):
-    """Shows progress as text, and the ranks' displays side by side, as output that stays in the saved notebook."""
+    """Shows progress as text, and the ranks' displays side by side, as output that stays in the saved notebook.
+
+    At the end of a training it leaves the dashboard's charts.
+    """
 
     def __init__(self, n: int, trains: bool = False):
         super().__init__(n, trains)
@@ -52,15 +56,65 @@ class NotebookView(TextView):
         else:
             self.handles[row] = display(bundle(row), raw=True, display_id=True)
 
+    def close(self) -> None:
+        super().close()
+        if self.progress.curve:
+            drawn = "".join(_charts(self.progress, f"workshop-{uuid.uuid4().hex}"))
+            display({"text/html": drawn, "text/plain": ", ".join(self.progress.figures())}, raw=True)
 
-class LiveView(NotebookView):
-    """A view that appears when a run trains or takes longer than a moment; its button asks the ranks to stop."""
+
+class Dashboard(NotebookView):
+    """A view with a button that asks the ranks to stop, a bar, a line of status, and drawings below them."""
 
     def __init__(self, n: int, trains: bool = False):
         super().__init__(n, trains)
         self.box: widgets.VBox | None = None
         self.shown: Any = None  # the DisplayHandle of the box
         self.below: Any = None  # the DisplayHandle of the output that stays in the saved notebook
+        self.ended = False  # from then on, the button asks for nothing
+
+    def show_with(self, *drawings: widgets.Widget) -> None:
+        """Display the button, the bar and the line of status, with these drawings below them."""
+        self.meter = widgets.IntProgress(layout=widgets.Layout(width=size(22), display="none"))
+        self.button = widgets.Button(description="Stop", icon="stop", button_style="warning")
+        self.button.add_class("workshop-stop")
+        self.button.on_click(self._stop)
+        answers_while_busy(self.button)
+        self.status = widgets.HTML()
+        # The button comes first, because the bar beside it appears only once the number of steps is known.
+        self.box = widgets.VBox([widgets.HBox([self.button, self.meter]), self.status, *drawings])
+        self.box.add_class("workshop-dashboard")
+        self.shown = display(self.box, display_id=True)
+        self.below = display(HTML(""), display_id=True)
+
+    def _stop(self, button) -> None:
+        if not self.ended:
+            self.stop_requested = True
+            button.description = "Stopping"  # not disabled, because a disabled button loses the keyboard's focus
+
+    def show_bar(self, done: int, total: int) -> None:
+        self.meter.layout.display = None
+        self.meter.max = total
+        self.meter.value = done
+
+    def leave(self, end: str, status: str, *drawn: str) -> None:
+        """End with a word such as "done", and leave this status and these drawings in the saved notebook.
+
+        The button stays, because it may have the focus.
+        """
+        self.ended = True
+        self.button.description = f"{end.capitalize()} ✓" if end in ("stopped", "done") else "Ended"
+        self.button.icon = ""
+        self.button.button_style = ""
+        self.status.value = status
+        leave(self.below, "".join(f"<div>{each}</div>" for each in (status, *drawn)))
+
+
+class LiveView(Dashboard):
+    """The view of a call. It appears when the call trains or takes longer than a moment."""
+
+    def __init__(self, n: int, trains: bool = False):
+        super().__init__(n, trains)
         self.news = False
         self.next_redraw_s = 0.0
         self.being_written = ""
@@ -75,6 +129,7 @@ class LiveView(NotebookView):
         self.news |= self.progress.take(data)
         self.elapsed_s = elapsed_s
         self.running = running
+        self.ended = not running
         if self.first_seen is None and self.progress.done:
             self.first_seen = elapsed_s, self.progress.done
         if self.box is None:
@@ -89,28 +144,12 @@ class LiveView(NotebookView):
         self.next_redraw_s = elapsed_s + max(REDRAW_EVERY_S, spent_s / WORK_SHARE)
 
     def _build(self) -> None:
-        self.meter = widgets.IntProgress(layout=widgets.Layout(width=size(22), display="none"))
-        self.button = widgets.Button(description="Stop", icon="stop", button_style="warning")
-        self.button.add_class("workshop-stop")
-        self.button.on_click(self._stop)
-        answers_while_busy(self.button)
-        self.status = widgets.HTML()
         self.lines = widgets.HTML()
         self.curves = widgets.HTML()
         self.strips = widgets.HTML()
         if self.trains:  # reserve room: otherwise the page would jump at the first step
             self.curves.value = charts.room(self.n)
-        # The button comes first, because the bar beside it appears only once the number of steps is known.
-        rows = [widgets.HBox([self.button, self.meter]), self.status, self.lines, self.curves, self.strips]
-        self.box = widgets.VBox(rows)
-        self.box.add_class("workshop-dashboard")
-        self.shown = display(self.box, display_id=True)
-        self.below = display(HTML(""), display_id=True)
-
-    def _stop(self, button) -> None:
-        if self.running:
-            self.stop_requested = True
-            button.description = "Stopping"  # not disabled, because a disabled button loses the keyboard's focus
+        self.show_with(self.lines, self.curves, self.strips)
 
     def _redraw(self) -> None:
         progress = self.progress
@@ -119,18 +158,12 @@ class LiveView(NotebookView):
         text = self.being_written
         self.lines.value = f'<pre style="line-height: 1.3">{text}</pre>' if text else ""
         if progress.info:
-            self.meter.layout.display = None
-            self.meter.max = progress.total
-            self.meter.value = progress.done
+            self.show_bar(progress.done, progress.total)
         if not (progress.curve and self.news):
             return
         self.news = False
-        self.curves.value = charts.curves(progress.curve, progress.epochs, progress.step["steps_per_epoch"])
-        shown = timeline(progress.trace, last_steps=STEPS_SHOWN)
-        if shown.steps:
-            note = OVERSUBSCRIBED if progress.info["oversubscribed"] else ""
-            recent = timeline(progress.trace, SHARES_OF_LAST_S)
-            self.strips.value = charts.strips(shown, recent, f"workshop-{self.strips.model_id}", note)
+        self.curves.value, strips = _charts(progress, f"workshop-{self.strips.model_id}")
+        self.strips.value = strips or self.strips.value
 
     def _status(self, state: str) -> str:
         step = self.progress.step
@@ -180,12 +213,20 @@ class LiveView(NotebookView):
             self.shown.update(HTML(""))
             close(self.box)
             return
-        self.button.description = f"{end.capitalize()} ✓" if end in ("stopped", "done") else "Ended"
-        self.button.icon = ""
-        self.button.button_style = ""
-        self.status.value = self._status(end)
-        drawn = [self.status.value, self.curves.value, self.strips.value]
-        leave(self.below, "".join(f"<div>{each}</div>" for each in drawn))
+        self.leave(end, self._status(end), self.curves.value, self.strips.value)
+
+
+def _charts(progress: Progress, name: str) -> tuple[str, str]:
+    """The curves of a training, and what its ranks did in the last steps ("" before there are any), as SVGs.
+
+    `name` must be unique in the page.
+    """
+    curves = charts.curves(progress.curve, progress.epochs, progress.step["steps_per_epoch"])
+    shown = timeline(progress.trace, last_steps=STEPS_SHOWN)
+    if not shown.steps:
+        return curves, ""
+    note = OVERSUBSCRIBED if progress.info["oversubscribed"] else ""
+    return curves, charts.strips(shown, timeline(progress.trace, SHARES_OF_LAST_S), name, note)
 
 
 def bundle(row: Row) -> dict[str, str]:

@@ -4,6 +4,7 @@ import html
 import math
 import statistics
 from collections.abc import Iterable
+from typing import Any
 
 import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
@@ -16,7 +17,8 @@ from workshop_lib.notebook.widgets import answers_while_busy, has_widgets, leave
 
 MEASURED = figures.Look(palette.BLUE, "")
 GUESS = figures.Look(palette.YELLOW, "//")
-STOPPED = "nothing: stopped before the first test"
+STOPPED = "nothing: stopped before it was measured"
+NUMBERS = "application/vnd.workshop.prediction+json"  # what the book makes controls of
 
 
 class Question:
@@ -54,13 +56,15 @@ class Question:
     ) -> figures.RecordFigure:
         """A figure of the guess and the measurement. `spread` is the lowest and the highest measurement.
 
-        Of several measurements, it shows the median and the spread. `measured` is None, or has no numbers, if the run
-        was stopped before there was anything to measure; the figure then says so.
+        Of several measurements, it shows the median and the spread. `measured` is None or nan, or has no numbers, if
+        the run was stopped before there was anything to measure; the figure then says so.
         """
         if isinstance(measured, Iterable):
             values = [float(value) for value in measured]
             measured = statistics.median(values) if values else None
             spread = (min(values), max(values)) if values else None
+        elif measured is not None and math.isnan(measured):
+            measured = None
         self._keep(measured)
         if measured is None:
             rows = [("measured", 0.0, MEASURED, (0.0, 0.0), STOPPED)]
@@ -69,7 +73,19 @@ class Question:
         if self.value is not None:
             rows.append(("your guess", self.value, GUESS, (self.value, self.value), self._with_unit(self.value)))
         longest = max(self.high, *(max(value, high) for _, value, _, (_, high), _ in rows))
-        return self._draw(rows, longest)
+        figure = self._draw(rows, longest)
+        figure.numbers = {
+            NUMBERS: {
+                **self._numbers(),
+                "measured": None if measured is None else float(measured),
+                "spread": spread and [float(end) for end in spread],
+                "text": rows[0][-1],
+            }
+        }
+        return figure
+
+    def _numbers(self) -> dict[str, Any]:
+        return {"question": self.question, "low": self.low, "high": self.high, "unit": self.unit}
 
     @figures.styled
     def _draw(self, rows: list[tuple], longest: float) -> figures.RecordFigure:
@@ -81,20 +97,24 @@ class Question:
             if high > low:
                 bars = [[max(value - low, 0)], [max(high - value, 0)]]
                 axes.errorbar(value, at, xerr=bars, fmt="none", ecolor=palette.INK)
-            figures.write_beside(axes, max(value, high), at, text)
+            figures.write_beside(axes, max(value, high, 0), at, text)  # beside a bar to the left, too
         axes.set_xlim(min(0, self.low), longest)  # the longest bar ends the axis; its number stands to the right
         figures.name_rows(axes, (row[0] for row in rows))
         axes.set_xlabel(self.unit)
         return figure
 
     def _with_unit(self, value: float) -> str:
-        return f"{_number(value)} {self.unit}".strip()
+        return f"{formatted(value)} {self.unit}".strip()
 
     def _ipython_display_(self) -> None:
         if has_widgets():
             return self._show_widget()
-        span = f"{_number(self.low)} to {_number(self.high)} {self.unit}".strip()
-        print(f"Prediction: {self.question} ({span})")
+        span = f"{formatted(self.low)} to {formatted(self.high)} {self.unit}".strip()
+        text = f"Prediction: {self.question} ({span})"
+        if get_ipython():
+            display({"text/plain": text, NUMBERS: self._numbers()}, raw=True)
+        else:
+            print(text)
 
     def _show_widget(self) -> None:
         """Show a slider at its lowest end, which the learner must move before committing: it suggests no guess.
@@ -171,5 +191,6 @@ def predict(question: str, low: float, high: float, unit: str = "") -> Question:
     return asked
 
 
-def _number(value: float) -> str:
+def formatted(value: float) -> str:
+    """A number with three significant digits, or as a whole number from 1,000 on."""
     return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -1,22 +1,68 @@
-"""Shows the take-home scripts (notebooks/scripts) in a notebook, as the changes from one script to the next."""
+"""Shows the take-home scripts (notebooks/scripts) in a notebook, as the changes from one script to the next, and starts
+them."""
 
 import difflib
+import html
 import re
 
-from IPython.display import Markdown
+from workshop_lib.notebook import profile
+from workshop_lib.paths import BUILD, MNIST, SCRIPTS
+from workshop_lib.ranks import scripts
 
-from workshop_lib.paths import SCRIPTS
+CONTEXT = 2  # unchanged lines around each change
+BACKGROUNDS = {"+": "rgba(0, 158, 115, 0.25)", "-": "rgba(213, 94, 0, 0.25)"}  # green and red on light and on dark
 
 
-def diff(before: str, after: str) -> Markdown:
-    """The lines that differ between two scripts, given by file name, without the unchanged lines around them."""
+class MarkedLines:
+    """Lines that begin with "+", "-" or a space, shown with a green, a red or no background."""
+
+    def __init__(self, lines: list[str]):
+        self.lines = lines
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines)
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="line-height: 1.35">{"".join(map(_row, self.lines))}</pre>'
+
+
+def _row(line: str) -> str:
+    background = BACKGROUNDS.get(line[:1], "transparent")
+    return f'<span style="display: block; background: {background}">{html.escape(line) or " "}</span>'
+
+
+def diff(before: str, after: str) -> MarkedLines:
+    """The lines that differ between two scripts, given by file name, with a few unchanged lines around them."""
     old, new = ((SCRIPTS / name).read_text(encoding="utf-8").splitlines() for name in (before, after))
-    lines = difflib.unified_diff(old, new, before, after, lineterm="", n=0)
-    return Markdown("\n".join(["```diff", *(line for line in lines if not line.startswith("@@")), "```"]))
+    parts: list[list[str]] = [[]]
+    for line in difflib.unified_diff(old, new, before, after, lineterm="", n=CONTEXT):
+        if line.startswith("@@"):
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    lines = parts[0]
+    for part in parts[1:]:
+        lines += ["⋯", *_without_empty_ends(part)]
+    return MarkedLines(lines)
 
 
-def marked(script: str, pattern: str) -> Markdown:
+def _without_empty_ends(lines: list[str]) -> list[str]:
+    """The lines without unchanged empty ones at both ends."""
+    kept = [at for at, line in enumerate(lines) if line.strip()]
+    return lines[kept[0] : kept[-1] + 1]
+
+
+def marked(script: str, pattern: str) -> MarkedLines:
     """The script with this file name; lines in which the regular expression `pattern` is found are marked as added."""
     lines = (SCRIPTS / script).read_text(encoding="utf-8").splitlines()
-    shown = [f"{'+' if re.search(pattern, line) else ' '} {line}" for line in lines]
-    return Markdown("\n".join(["```diff", *shown, "```"]))
+    return MarkedLines([f"{'+' if re.search(pattern, line) else ' '} {line}" for line in lines])
+
+
+def train(script: str) -> None:
+    """Train one epoch with a script that `torchrun` starts, on as many processes as the notebook has ranks."""
+    sizes = profile.current()
+    out = BUILD / "scripts" / script.removesuffix(".py")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks]
+    options = ["--data", MNIST, "--images", sizes.sweep_samples or 60_000, "--epochs", 1, "--out", out]
+    scripts.run(*launch, SCRIPTS / script, *options, timeout_s=sizes.timeout_s)

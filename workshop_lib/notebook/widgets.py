@@ -61,6 +61,7 @@ class Answers(ipywidgets.VBox):
     def __init__(self, columns: list[list[ipywidgets.Widget]], css_class: str):
         self.shown_sentence = ipywidgets.HTML()
         self.image = ipywidgets.Image(layout=ipywidgets.Layout(max_width="100%"))
+        self.image.add_class("workshop-figure")
         self.sentence = ""
         for part in sum(columns, []):
             for control in getattr(part, "children", [part]):  # a box has no value, but its children do
@@ -81,7 +82,7 @@ class Answers(ipywidgets.VBox):
             return
         try:
             self.sentence, figure = self.answer()
-            image = figure._repr_png_()
+            image = figure.png()
         except ValueError as error:
             self.sentence = f"Nothing to show: {str(error).removesuffix('.')}."
             image = b""

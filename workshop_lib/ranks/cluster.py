@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ import psutil
 
 from workshop_lib import learner
 from workshop_lib.errors import InputError
+from workshop_lib.training.record import Epochs
 from workshop_lib.words import plural
 
 from . import allocation, cells, engine, folders, launchers, mpi, processes, scratch
 from .allocation import is_here
 from .errors import RankError, how_it_ended, remember_source
+from .output import EACH_UP_TO, OfRanks
 from .progress import TextView
 from .watch import watch
 
@@ -32,6 +34,8 @@ ABOUT_LIMIT_S = 30.0
 # Many nodes read Python from one shared disk.
 START_LIMIT_S = 60.0
 START_ELSEWHERE_LIMIT_S = 180.0
+START_LIMIT_PER_RANK_S = 1.0  # two cores start a rank in half a second
+SHOW_START_AFTER_S = 4.0
 # The controller and the engines keep the current folder out of their search path while they load (-P), and import
 # workshop_lib first: see shadowing.py.
 CONTROLLER_MAIN = "import workshop_lib; from ipyparallel.controller.app import main; main()"
@@ -63,6 +67,7 @@ class Current:
 
     def __init__(self):
         self.team: Ranks | None = None
+        self.busy_cores_noted = False  # whether the notebook has said that other programs use the cores
 
     def replace(self, team: "Ranks | None") -> None:
         """Make `team` the notebook's current ranks (None: no ranks), and stop any different ones."""
@@ -104,6 +109,7 @@ class Ranks:
     attached_only = False  # whether another process holds these ranks
     busy = False  # whether a call is under way
     asked: Any = None  # the AsyncResult of the last question to rank 0
+    positions: Mapping[int, str] = {}  # where each rank was when a call last failed, in words
 
     def __init__(self, n: int, threads_per_rank: int = 1, bind: str = "none"):
         self.shape: tuple[int, int | None, str | None] = (n, threads_per_rank, bind)
@@ -165,7 +171,7 @@ class Ranks:
         self._cells.pop(source, None)
         self._cells[source] = name
 
-    def _run(self, call: tuple, timeout: float, show: bool, on: list[int] | None = None) -> list:
+    def _run(self, call: tuple, timeout: float, show: bool | TextView, on: list[int] | None = None) -> list:
         if not self.healthy:
             raise RankError(f"These ranks cannot run anything: {self.trouble}. {self.remedy}")
         if not timeout > 0:
@@ -174,10 +180,14 @@ class Ranks:
             payload = cloudpickle.dumps(call)
         except Exception as error:
             raise RankError(f"This cannot be sent to the ranks: {error}") from None
-        view = self.view(self.n if on is None else len(on), trains=call[0] is engine.train_here) if show else None
+        view: TextView | None = None
+        if isinstance(show, TextView):
+            view = show
+        elif show:
+            view = self.view(self.n if on is None else len(on), trains=call[0] is engine.train_here)
         self.busy = True
         try:
-            return watch(self, payload, timeout, view, on)
+            return OfRanks(watch(self, payload, timeout, view, on))
         finally:
             self.busy = False
 
@@ -194,9 +204,13 @@ class Ranks:
         except Exception:  # an error here must not disturb a user who is typing
             return None
 
-    def train(self, options, timeout: float = 600.0, show: bool = True) -> dict:
-        """Train on these ranks with these TrainOptions; returns the run record."""
-        record = self.run(engine.train_here, options, timeout=timeout, show=show)[0]
+    def train(self, options, timeout: float = 600.0, show: bool | TextView = True) -> dict:
+        """Train on these ranks with these TrainOptions; returns the run record.
+
+        show: whether to show the progress, or the view that shows it.
+        """
+        record = self._run((engine.train_here, (options,), {}), timeout, show)[0]
+        record["epochs"] = Epochs(record["epochs"])
         learner.keep(learner.Training.of(record))
         return record
 
@@ -290,7 +304,7 @@ class Ranks:
         options = [*plan.engine_options, *([] if plan.elsewhere else WITHOUT_NANNY)]
         ranks = [*record, *ENGINE, *places, *connection, *options, f"--IPEngine.startup_command={prepare}"]
         controller = [*CONTROLLER, *places, *HEARTBEAT, *(REACHABLE if plan.elsewhere else [])]
-        limit_s = START_ELSEWHERE_LIMIT_S if plan.elsewhere else START_LIMIT_S
+        limit_s = (START_ELSEWHERE_LIMIT_S if plan.elsewhere else START_LIMIT_S) + START_LIMIT_PER_RANK_S * n
         deadline = time.monotonic() + limit_s
         try:
             self._spawn(controller, CONTROLLER_LOG, environment)
@@ -326,17 +340,27 @@ class Ranks:
 
         Raises RankError if that takes longer than the deadline, or a rank, mpiexec or the controller ends.
         """
-        while not all((self.folder / f"rank.{rank}.json").exists() for rank in range(self.n)) or (
-            len(self.client.ids) < self.n
-        ):
+        shown = 0
+        show_after = time.monotonic() + SHOW_START_AFTER_S
+        while (ready := self._ranks_ready()) < self.n:
+            if self.n > EACH_UP_TO and ready > shown and time.monotonic() > show_after:
+                shown = ready
+                print(f"\r{ready} of {self.n} ranks are up", end="", flush=True)
             if records := folders.exit_records(self.folder):
                 raise RankError(f"rank {records[0]['rank']} {how_it_ended(records[0])}.")
             for name, process in zip(("the controller", "mpiexec"), self._supervised, strict=True):
                 if process.poll() is not None:
                     raise RankError(f"{name} ended with exit code {process.returncode}.")
             if time.monotonic() > deadline:
-                raise RankError(f"{len(self.client.ids)} of {self.n} came up in {limit_s:.0f} s.")
+                raise RankError(f"{ready} of {self.n} came up in {limit_s:.0f} s.")
             time.sleep(0.02)
+        if shown:
+            print(f"\r{self.n} of {self.n} ranks are up")
+
+    def _ranks_ready(self) -> int:
+        """How many ranks have registered and have run `engine.prepare`."""
+        prepared = sum((self.folder / f"rank.{rank}.json").exists() for rank in range(self.n))
+        return min(prepared, len(self.client.ids))
 
     def _check_order(self) -> None:
         asked = self.client[:].apply_async(engine.about)

@@ -20,6 +20,9 @@ _MPI_CALL = re.compile(
 )
 COMMUNICATION = ("torch/distributed/", "/horovod/", "deepspeed/comm/")
 FRAMEWORKS = ("torch", "tensorflow", "keras", "deepspeed", "horovod")
+PLACES_SHOWN = 6  # a message about a hundred ranks has to fit a screen
+FRAMES_SHOWN = 5
+PARTS_LISTED = 12
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
 
 
@@ -79,10 +82,37 @@ def _code(frame: Frame) -> str:
     return (frame.get("code") or linecache.getline(frame["file"], frame["line"])).strip()
 
 
+def listed(ranks: Sequence[int]) -> str:
+    """These ranks as a list in which three or more in a row are a range, such as "0–126, 128"."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = []
+    for run in runs:
+        if len(run) > 2:
+            parts.append(f"{run[0]}–{run[-1]}")
+        else:
+            parts += map(str, run)
+    if len(parts) > PARTS_LISTED:
+        parts = [*parts[: PARTS_LISTED - 1], f"… ({len(ranks)} in all)"]
+    return ", ".join(parts)
+
+
 def named(ranks: Sequence[int]) -> str:
-    """These ranks in words, such as "rank 1" or "ranks 0, 2"."""
-    listed = ", ".join(map(str, ranks))
-    return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}"
+    """These ranks in words, such as "rank 1" or "ranks 0–126, 128"."""
+    return f"rank {listed(ranks)}" if len(ranks) == 1 else f"ranks {listed(ranks)}"
+
+
+def grouped(words: Mapping[int, str]) -> list[tuple[list[int], str]]:
+    """The ranks of which the same words hold, with these words; the smallest groups, the odd ones out, come first."""
+    ranks_by_words: dict[str, list[int]] = {}
+    for rank in sorted(words):
+        ranks_by_words.setdefault(words[rank], []).append(rank)
+    groups = [(ranks, text) for text, ranks in ranks_by_words.items()]
+    return sorted(groups, key=lambda group: len(group[0]))
 
 
 def where(frames: list[Frame]) -> str:
@@ -100,12 +130,20 @@ def where(frames: list[Frame]) -> str:
 
 def traceback_text(error: ErrorReport) -> str:
     """A rank's error as text: the learner's frames, the innermost frame, and the message."""
+    return f"{calls_text(error)}    {error['text']}"
+
+
+def calls_text(error: ErrorReport) -> str:
+    """The calls that led to a rank's error, two lines each: the learner's frames and the innermost one."""
     frames = [f for f in error["frames"] if not _is_library(f["file"])]
     innermost = next((f for f in reversed(error["frames"]) if not f["file"].endswith(".pyx")), None)
     if innermost is not None and innermost not in frames:
         frames.append(innermost)
     rows = [f"    {_place(frame)}\n        {_code(frame)}" for frame in frames]
-    return "\n".join([*rows, f"    {error['text']}"])
+    if len(rows) > FRAMES_SHOWN:  # a function that calls itself has a thousand
+        last = rows[-FRAMES_SHOWN + 1 :]
+        rows = [rows[0], f"    … {len(rows) - FRAMES_SHOWN} more calls …", *last]
+    return "".join(f"{row}\n" for row in rows)
 
 
 def is_communicating(frames: list[Frame]) -> bool:
@@ -126,10 +164,11 @@ def is_in_framework(frames: list[Frame]) -> bool:
 def how_it_ended(record: ExitRecord) -> str:
     """How the rank of this exit record ended, in words."""
     code = record["returncode"]
-    return f"ended with exit code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+    return f"ended with exit code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """A signal's name, such as "SIGKILL"."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -138,13 +177,24 @@ def _signal_name(number: int) -> str:
 
 def stopped_text(note: StopNote) -> str:
     """Which signal has stopped a rank, and the rank's process, in words."""
-    return f"stopped by {_signal_name(note['signal'])} (process {note['pid']} on {note['host']})"
+    return f"stopped by {signal_name(note['signal'])} (process {note['pid']} on {note['host']})"
 
 
-def positions_text(stacks: dict[int, list[Frame]], stopped: Mapping[int, StopNote], still: str = "") -> str:
-    """Where each of these ranks was, one line per rank."""
-    rows = []
+def positions(stacks: Mapping[int, list[Frame]], stopped: Mapping[int, StopNote]) -> dict[int, str]:
+    """Where each of these ranks was, in words."""
+    places = {}
     for rank, frames in sorted(stacks.items()):
-        position = stopped_text(stopped[rank]) if rank in stopped and not frames else where(frames)
-        rows.append(f"  rank {rank} was {still}{position}")
+        places[rank] = stopped_text(stopped[rank]) if rank in stopped and not frames else where(frames)
+    return places
+
+
+def positions_text(places: Mapping[int, str], still: str = "") -> str:
+    """Where these ranks were, as lines: one line for all ranks that were at the same place."""
+    groups = grouped(places)
+    rows = []
+    for ranks, place in groups[:PLACES_SHOWN]:
+        were = "was" if len(ranks) == 1 else "were"
+        rows.append(f"  {named(ranks)} {were} {still}{place}")
+    if rest := [rank for ranks, _ in groups[PLACES_SHOWN:] for rank in ranks]:
+        rows.append(f"  {named(rest)} were elsewhere: `team.positions` has the place of each rank")
     return "\n".join(rows)

@@ -37,7 +37,8 @@ TABLE = {
 
 # Open MPI passes only variables in its options on to other nodes: those that are set for ranks, and some of the user's.
 OWN_VARIABLES = ("PYTHONPATH", "IPYTHONDIR", "WORKSHOP_RANKS", "WORKSHOP_LAUNCHER", "WORKSHOP_CWD")
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "WORKSHOP_MNIST", "WORKSHOP_STAGE_DIR", "WORKSHOP_GLOO_TIMEOUT_S", "TMPDIR")
+# submissions/common/open_mpi.sh reads the same list.
+PASSED_ON = tuple(Path(__file__).with_name("passed_on.txt").read_text().split())
 
 # Without this limit, ssh waits two minutes for a host that doesn't answer.
 SSH = {"PRTE_MCA_plm_ssh_agent": "ssh -oConnectTimeout=10"}

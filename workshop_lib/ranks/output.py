@@ -3,9 +3,29 @@
 import time
 from dataclasses import dataclass, field
 
+from .errors import grouped, listed
 from .messages import Displayed, displayed_key
 
+EACH_UP_TO = 8  # with more ranks than that, ranks that print the same share a line
 OTHERS_LIMIT_S = 0.5  # how long a display waits for other ranks' displays, to be shown beside them
+
+
+def labeled(texts: dict[int, str], n: int) -> list[str]:
+    """The lines of each rank's text with the rank in front. Among many ranks, equal texts are shown once, for all."""
+    if n <= EACH_UP_TO:
+        return [f"[{rank}] {line}" for rank, text in texts.items() for line in text.splitlines()]
+    return [f"[{listed(ranks)}] {line}" for ranks, text in grouped(texts) for line in text.splitlines()]
+
+
+class OfRanks(list):
+    """A value of each rank, in rank order: a list that a notebook shows in short form if there are many ranks."""
+
+    def _repr_pretty_(self, printer, cycle: bool) -> None:
+        if len(self) <= EACH_UP_TO or cycle:
+            printer.text(repr(self))
+            return
+        rows = [f"[{listed(ranks)}] {value}" for ranks, value in grouped(dict(enumerate(map(repr, self))))]
+        printer.text("\n".join(rows))
 
 
 @dataclass(eq=False)
@@ -21,7 +41,7 @@ class Row:
         changed = sorted(self.changed)
         self.changed = set()
         texts = {rank: self.parts[rank]["data"].get("text/plain", "") for rank in changed if rank in self.parts}
-        return [f"[{rank}] {line}" for rank, text in texts.items() for line in text.splitlines()]
+        return labeled(texts, len(self.ranks))
 
     @property
     def is_the_same(self) -> bool:
@@ -59,6 +79,12 @@ class RankOutput:
             lines += new if new[-1] else new[:-1]
         return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
 
+    @property
+    def has_lines(self) -> bool:
+        """Whether the rank has finished a line that was not taken yet."""
+        streams = (self.result.stdout, self.result.stderr)
+        return any(text.rfind("\n") >= taken for text, taken in zip(streams, self._taken, strict=True))
+
     def next_display(self) -> Displayed | None:
         return (self.result.data or {}).get(displayed_key(self.displays_taken))
 
@@ -75,6 +101,7 @@ class Output:
         self.ranks = {rank: RankOutput(result) for rank, result in results.items()}
         self.rows: list[Row] = []
         self._waits_since_s: float | None = None
+        self._lines_wait_since_s: float | None = None
 
     def news(self, whole: bool = False) -> list[str | Row]:
         """New lines, each with its rank in front, and rows that are new or have changed; rank 0 first.
@@ -83,8 +110,11 @@ class Output:
         """
         items: list[str | Row] = []
         while True:
-            for rank, output in self.ranks.items():
-                items += [f"[{rank}] {line}" for line in output.take_lines(whole)]
+            if not whole and self._waits_for_lines():
+                return items
+            lines = {rank: output.take_lines(whole) for rank, output in self.ranks.items()}
+            texts = {rank: "".join(f"{line}\n" for line in new) for rank, new in lines.items() if new}
+            items += labeled(texts, len(self.ranks))
             if not whole and self._waits_for_others():
                 return items
             changed = [row for rank in self.ranks for row in self._take_display(rank)]
@@ -95,7 +125,17 @@ class Output:
     def unfinished(self) -> list[str]:
         """The lines that ranks are writing, each with its rank in front."""
         lines = {rank: output.unfinished() for rank, output in self.ranks.items()}
-        return [f"[{rank}] {line}" for rank, line in lines.items() if line]
+        return labeled({rank: line for rank, line in lines.items() if line}, len(self.ranks))
+
+    def _waits_for_lines(self) -> bool:
+        """Whether to wait a moment before showing what many ranks print, because other ranks may print the same."""
+        running = [output for output in self.ranks.values() if not output.result.ready()]
+        silent = [output for output in running if not output.has_lines]
+        if len(self.ranks) <= EACH_UP_TO or not silent or len(silent) == len(self.ranks):
+            self._lines_wait_since_s = None
+            return False
+        self._lines_wait_since_s = self._lines_wait_since_s or time.monotonic()
+        return time.monotonic() - self._lines_wait_since_s < OTHERS_LIMIT_S
 
     def _waits_for_others(self) -> bool:
         """Whether to wait a moment before showing a rank's next display, because other ranks may display the same."""

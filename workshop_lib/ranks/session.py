@@ -28,13 +28,13 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
     default, as many as the cores that the job gives each task, or 1. bind: "none" or "core" (see mpi.environment).
 
     Healthy ranks of the same shape are kept, so that a cell with `start` can be run again; other ranks are replaced.
-    Processes that killed notebooks left behind on this machine are ended first. Prints a warning if other programs
+    Processes that killed notebooks left behind on this machine are ended first. Prints a line, once, if other programs
     leave the ranks too few cores.
     With WORKSHOP_ATTACH=1, the ranks are those that `workshop engines start` holds, for instance in a job. They are
     restarted if their number is not `n`. In this way, a notebook runs unchanged on a login node. Their threads and
     binding stay as they are, and a sentence says so if the call asks for others.
-    Raises InputError for a bad argument, and RankError if the ranks do not come up within a minute (three minutes if
-    there are other nodes).
+    Raises InputError for a bad argument, and RankError if the ranks do not come up in time: a minute (three if there
+    are other nodes) and a second per rank.
     """
     if n is not None:
         check_number(n)
@@ -59,8 +59,10 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
         print(f"{shadow}. Until then the workshop looks there last.", file=sys.stderr)
     others = Meter()
     CURRENT.replace(team := Ranks(n, threads_per_rank, bind))
-    if warning := others.warning(n * threads_per_rank, "so don't trust times measured now"):
-        print(warning, file=sys.stderr)
+    warning = others.warning(n * threads_per_rank, "so don't trust times measured now")
+    if warning and not CURRENT.busy_cores_noted:
+        print(warning)  # not to stderr, which a notebook shows in red: nothing has failed
+        CURRENT.busy_cores_noted = True
     return team
 
 

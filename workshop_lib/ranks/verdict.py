@@ -8,15 +8,19 @@ from typing import NoReturn
 from . import engine
 from .errors import (
     RankError,
+    calls_text,
+    grouped,
     how_it_ended,
     is_communicating,
     is_in_framework,
+    listed,
     named,
+    positions,
     positions_text,
     traceback_text,
     where,
 )
-from .messages import CallUnderWay, Frame, Loss
+from .messages import CallUnderWay, ErrorReport, Frame, Loss
 
 GRACE_S = 0.7  # from the failure of one rank to the first look at where the others are
 LOOK_AGAIN_S = 0.7
@@ -33,6 +37,7 @@ CHECK_LOOKS = 3
 USELESS = "These ranks cannot be used any more."
 READY = "The ranks are still in step and ready for the next cell."
 OUT_OF_STEP = "some ranks had sent messages that others never received"
+ERRORS_SHOWN = 3  # a message about a hundred ranks has to fit a screen
 NO_ANSWER = f"the ranks were still busy {CHECK_LIMIT_S:.0f} s later, so whether they match is unknown"
 
 
@@ -105,7 +110,7 @@ class Alone(Others):
         wait = stacks and all(rank in still and is_communicating(frames) for rank, frames in stacks.items())
         self.looks_left = self.looks_left - 1 if wait else self.looks
         if not self.looks_left:
-            _raise_alone(self.call, f"cannot go on: the others do not run this cell.\n{positions_text(stacks, {})}")
+            _raise_alone(self.call, f"cannot go on: the others do not run this cell.\n{_where(self.call, stacks)}")
         self.stacks = stacks
         self.next_look = time.monotonic() + LOOK_AGAIN_S
 
@@ -141,9 +146,9 @@ def raise_lost(call: CallUnderWay) -> NoReturn:
     loss = call.loss()
     what = _what_ended(loss)
     call.team._give_up(what)
-    where = f"{what}.{_last_words(loss)}"
-    error = RankError(f"{where}\nMPI ends all ranks when one is lost. {remedy}")
-    error.what = where
+    text = f"{what}.{_last_words(call, loss)}"
+    error = RankError(f"{text}\nMPI ends all ranks when one is lost. {remedy}")
+    error.what = text
     raise error from None
 
 
@@ -156,22 +161,28 @@ def _what_ended(loss: Loss) -> str:
     return "the ranks are gone: their mpiexec or controller ended"
 
 
-def _last_words(loss: Loss) -> str:
+def _where(call: CallUnderWay, stacks: dict[int, list[Frame]], still: str = "") -> str:
+    """Where these ranks are, as lines for a message; the place of each one stays in `team.positions`."""
+    call.team.positions = positions(stacks, call.stopped())
+    return positions_text(call.team.positions, still)
+
+
+def _last_words(call: CallUnderWay, loss: Loss) -> str:
     """Where the lost rank was, which errors the others had raised by then, and where the rest were."""
     if not loss.records:
         return ""
     lost = loss.records[0]["rank"]
     text = f"\n  It was {where(loss.stacks[lost])}" if lost in loss.stacks else ""
-    rows = [f"  rank {rank} {error['what']} {where(error['frames'][::-1])}" for rank, error in loss.errors.items()]
+    raised = {rank: f"{error['what']} {where(error['frames'][::-1])}" for rank, error in loss.errors.items()}
+    rows = [f"  {named(ranks)} {words}" for ranks, words in grouped(raised)[:ERRORS_SHOWN]]
     rest = {rank: frames for rank, frames in loss.stacks.items() if rank != lost and rank not in loss.errors}
     if rest:
-        rows.append(positions_text(rest, {}))
+        rows.append(_where(call, rest))
     return "\n".join([text, "Meanwhile:", *rows]) if rows else text
 
 
 def raise_stuck(call: CallUnderWay, stacks: dict[int, list[Frame]]) -> NoReturn:
-    positions = positions_text(stacks, call.stopped(), still="still ")
-    text = f"{_errors_text(call)}\nMeanwhile:\n{positions}\n"
+    text = f"{_errors_text(call)}\nMeanwhile:\n{_where(call, stacks, still='still ')}\n"
     _give_up(call, "a rank failed while others waited for it", text)
 
 
@@ -179,13 +190,13 @@ def raise_timeout(call: CallUnderWay, timeout_s: float) -> NoReturn:
     if _errors_text(call):  # an error on a rank says more than the timeout does
         raise_stuck(call, call.stacks())
     done = [rank for rank in call.ranks if rank not in call.running]
-    ended = f" (ended already: {', '.join(map(str, done))})" if done else ""
+    ended = f" (ended already: {listed(done)})" if done else ""
     stopped = call.stopped()
     longer = " If the work only needs longer, give `timeout=` more seconds."
     if stopped:
         pids = " ".join(str(note["pid"]) for note in stopped.values())
         longer = f" Before the time-out, `kill -CONT {pids}` lets a stopped rank go on."
-    text = f"not finished after {timeout_s:g} s{ended}:\n{positions_text(call.stacks(), stopped)}\n"
+    text = f"not finished after {timeout_s:g} s{ended}:\n{_where(call, call.stacks())}\n"
     _give_up(call, f"a call did not end within {timeout_s:g} s", text, longer)
 
 
@@ -243,7 +254,7 @@ def raise_interrupted(call: CallUnderWay) -> NoReturn:
         raise RankError("interrupted. The ranks stopped what they did and are ready for the next cell.")
     why = f"interrupted. But {NO_ANSWER if in_step is None else OUT_OF_STEP}."
     if not ended:
-        why = f"interrupted, but not every rank could be:\n{positions_text(call.stacks(), call.stopped())}"
+        why = f"interrupted, but not every rank could be:\n{_where(call, call.stacks())}"
     team = call.team
     if team.attached_only:
         _give_up(call, "they could not be interrupted", f"{why}\n")
@@ -257,9 +268,25 @@ def _waits_for_others(call: CallUnderWay) -> bool:
 
 
 def _errors_text(call: CallUnderWay) -> str:
-    """The errors in the order in which they arrived, each one once, with all ranks that raised it."""
-    ranks_by_error: dict[str, list[int]] = {}
-    for rank, outcome in call.outcomes.items():
-        if error := outcome.get("error"):
-            ranks_by_error.setdefault(f"{error['what']}:\n{traceback_text(error)}", []).append(rank)
-    return "\n".join(f"{named(sorted(ranks))} {text}" for text, ranks in ranks_by_error.items())
+    """The errors in the order in which they arrived, each one once, with all ranks that raised it.
+
+    If there are many, those raised by the same calls count as one, even if their texts differ.
+    """
+    errors = {rank: outcome["error"] for rank, outcome in call.outcomes.items() if outcome.get("error")}
+    texts = _by_text(errors, lambda error: f"{error['what']}:\n{traceback_text(error)}")
+    if len(texts) > ERRORS_SHOWN:
+        texts = _by_text(errors, lambda error: f"{error['what']}:\n{calls_text(error)}")
+        texts = {f"{text}    {errors[ranks[0]]['text']} (on rank {ranks[0]})": ranks for text, ranks in texts.items()}
+    blocks = [f"{named(sorted(ranks))} {text}" for text, ranks in texts.items()]
+    if len(blocks) > ERRORS_SHOWN:
+        rest = [rank for ranks in list(texts.values())[ERRORS_SHOWN:] for rank in ranks]
+        blocks = [*blocks[:ERRORS_SHOWN], f"{named(sorted(rest))} raised other errors"]
+    return "\n".join(blocks)
+
+
+def _by_text(errors: dict[int, ErrorReport], text: Callable[[ErrorReport], str]) -> dict[str, list[int]]:
+    """The ranks of each text, in the order in which the errors arrived."""
+    ranks: dict[str, list[int]] = {}
+    for rank, error in errors.items():
+        ranks.setdefault(text(error), []).append(rank)
+    return ranks

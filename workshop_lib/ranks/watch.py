@@ -6,7 +6,8 @@ import warnings
 
 from . import debugger, verdict
 from .call import POLL_S, Call
-from .errors import RankError, stopped_text
+from .errors import RankError, named, signal_name, stopped_text
+from .messages import StopNote
 from .output import Output
 
 VIEW_EVERY_S = 0.1
@@ -35,12 +36,25 @@ class _Screen:
             self._draw(self.view.update, self.call.published(), self.call.elapsed_s, self.call.running)
 
     def _newly_stopped(self) -> list[str]:
-        """What to do about ranks that SIGSTOP or a debugger has stopped since the last report; one line per rank."""
+        """What to do about ranks that SIGSTOP or a debugger has stopped since the last report; one line per host."""
         stopped = self.call.stopped()
-        new = [note for rank, note in sorted(stopped.items()) if rank not in self.stopped]
+        by_place: dict[tuple[int, str], list[StopNote]] = {}
+        for rank, note in sorted(stopped.items()):
+            if rank not in self.stopped:
+                by_place.setdefault((note["signal"], note["host"]), []).append(note)
         self.stopped = set(stopped)
-        remedy = "`kill -CONT {pid}` there lets it go on; or stop this call, and `team.restart()` brings fresh ranks."
-        return [f"rank {note['rank']} is {stopped_text(note)}: {remedy.format(**note)}" for note in new]
+        return [self._stopped_line(notes) for notes in by_place.values()]
+
+    @staticmethod
+    def _stopped_line(notes: list[StopNote]) -> str:
+        pids = " ".join(str(note["pid"]) for note in notes)
+        stop = "or stop this call, and `team.restart()` brings fresh ranks."
+        if len(notes) == 1:
+            what = f"rank {notes[0]['rank']} is {stopped_text(notes[0])}"
+            return f"{what}: `kill -CONT {pids}` there lets it go on; {stop}"
+        who = named([note["rank"] for note in notes])
+        what = f"{who} are stopped by {signal_name(notes[0]['signal'])} on {notes[0]['host']}"
+        return f"{what}: `kill -CONT {pids}` there lets them go on; {stop}"
 
     def close(self) -> None:
         if self.view is None:

@@ -95,6 +95,11 @@ def _steady(epochs: list[dict]) -> dict:
     return {"steady_s": seconds, "samples_per_s": samples / seconds, "communication_share": share}
 
 
+def samples_per_s(record: dict) -> float | None:
+    """A run's speed after its first epoch, as in the table of `to_frame`; None without a full epoch."""
+    return _steady(record["epochs"][1:] or record["epochs"])["samples_per_s"]
+
+
 def throughput(frame: pd.DataFrame, same: str = "batch_size", work: str = "train_samples") -> pd.DataFrame:
     """Median, lowest and highest samples/s over the repeats, per backend, `same` and world_size.
 

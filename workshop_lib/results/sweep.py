@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from workshop_lib import training
 from workshop_lib.errors import InputError
@@ -9,6 +10,54 @@ from workshop_lib.results import records
 from workshop_lib.training import equivalence
 from workshop_lib.training.load import Meter
 from workshop_lib.words import duration, plural
+
+
+class MeasuredRun(NamedTuple):
+    """A run of a sweep that has ended. `warning` says so if other programs used its cores."""
+
+    record: dict
+    number: int  # from 1
+    total: int
+    left_s: float  # the estimated time for the other runs
+    warning: str
+
+
+class SweepView(Protocol):
+    """What shows a sweep while it runs. The sweep ends after a run during which `stop_requested` became true."""
+
+    stop_requested: bool
+
+    def begin(self, number: int, total: int, n: int) -> Any:
+        """A run on n ranks begins, the first having the number 1; returns the `show` of Ranks.train."""
+
+    def measured(self, run: MeasuredRun) -> None:
+        """A run has ended."""
+
+    def end(self) -> None:
+        """The sweep has ended, in whatever way."""
+
+
+class SweepText:
+    """Shows a sweep as text: a line for each run, with its result and the time left.
+
+    runs_show: whether a run shows its own progress.
+    """
+
+    def __init__(self, runs_show: bool = True):
+        self.runs_show = runs_show
+        self.stop_requested = False
+
+    def begin(self, number: int, total: int, n: int) -> bool:
+        return self.runs_show
+
+    def measured(self, run: MeasuredRun) -> None:
+        left = f", about {duration(run.left_s)} left" if run.number < run.total else ""
+        print(f"{result_line(run.record)}; run {run.number} of {run.total}{left}", flush=True)
+        if run.warning:
+            print(f"  {run.warning}", flush=True)
+
+    def end(self) -> None:
+        """Show nothing more: the last line says that it was the last run."""
 
 
 def sweep(
@@ -20,6 +69,7 @@ def sweep(
     show: bool = True,
     compare: bool = False,
     restart: bool = False,
+    view: SweepView | None = None,
 ) -> Iterator[dict]:
     """Yield a run record for each number of ranks, repeat and TrainOptions, as each run ends.
 
@@ -30,9 +80,11 @@ def sweep(
     hour from distorting the efficiency. Runs never overlap, because they would share the cores they are measured on.
 
     Each run prints a line with the estimated time for the rest, and a warning if other programs used the cores
-    meanwhile. `show` adds the run's own progress. `compare` adds to the records how far each of the options is from
-    one process (training/equivalence.py). Raises InputError if `repeats` is less than 1.
+    meanwhile. `show` adds the run's own progress. A `view` shows the sweep instead; the run during which it asks to
+    stop is the last, and isn't yielded. `compare` adds to the records how far each of the options is from one process
+    (training/equivalence.py). Raises InputError if `repeats` is less than 1.
     """
+    view = view or SweepText(show)
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; it must be at least 1.")
     rounds = [(n, repeat) for n in rank_counts for repeat in range(repeats)]
@@ -43,31 +95,34 @@ def sweep(
     total = len(pending)
     comparisons: dict[tuple, dict] = {}
     seconds: dict = {}  # by option: how long its last run took
-    for n, _ in rounds:
-        began = time.monotonic()
-        team = start(n)
-        for option in plan[n]:
-            others = Meter()
-            record = team.train(option, timeout=timeout_s, show=show)
-            warning = others.warning(n)
-            if compare:
-                if (n, option) not in comparisons:
-                    comparisons[n, option] = team.run(equivalence.compare, option, timeout=timeout_s, show=False)[0]
-                record = {"ladder": comparisons[n, option]} | record
-            pending.pop(0)
-            seconds[option], began = time.monotonic() - began, time.monotonic()
-            number = total - len(pending)
-            print(f"{result_line(record)}; run {number} of {total}{_time_left(pending, seconds)}", flush=True)
-            if warning and not team.attached_only:  # attached ranks count as other programs
-                print(f"  {warning}", flush=True)
-            yield record
+    try:
+        for n, _ in rounds:
+            began = time.monotonic()
+            team = start(n)
+            for option in plan[n]:
+                number = total - len(pending) + 1
+                others = Meter()
+                record = team.train(option, timeout=timeout_s, show=view.begin(number, total, n))
+                if view.stop_requested:
+                    return
+                warning = "" if team.attached_only else others.warning(n)  # attached ranks count as other programs
+                if compare:
+                    if (n, option) not in comparisons:
+                        comparisons[n, option] = team.run(equivalence.compare, option, timeout=timeout_s, show=False)[0]
+                    record = {"ladder": comparisons[n, option]} | record
+                pending.pop(0)
+                seconds[option] = time.monotonic() - began
+                began = time.monotonic()
+                view.measured(MeasuredRun(record, number, total, _left_s(pending, seconds), warning))
+                yield record
+    finally:
+        view.end()
 
 
-def _time_left(options: list, seconds: dict) -> str:
-    """The estimated time for runs with these options, based on earlier runs, as text for the end of a line."""
+def _left_s(options: list, seconds: dict) -> float:
+    """The estimated time for runs with these options, based on earlier runs."""
     mean = sum(seconds.values()) / len(seconds)
-    left_s = sum(seconds.get(option, mean) for option in options)
-    return f", about {duration(left_s)} left" if options else ""
+    return sum(seconds.get(option, mean) for option in options)
 
 
 def result_line(record: Mapping) -> str:

@@ -82,7 +82,7 @@ class TrainOptions:
     zero_stage: int | None = option(None, f"DeepSpeed's ZeRO stage ({DEFAULT_ZERO_STAGE} if not given)", ZERO_STAGES)
     comm: str = option(
         "auto",
-        f"What carries the messages of {' and '.join(CHOOSE_TRANSPORT)}: gloo or NCCL as fits, or mpi",
+        f"What carries the messages of {' and '.join(CHOOSE_TRANSPORT)}; auto takes NCCL on GPUs and gloo on CPUs",
         ("auto", "mpi"),
     )
     network: str = option(
@@ -115,14 +115,14 @@ class TrainOptions:
     optimizer: str = option("sgd", "The update rule", OPTIMIZERS, same_for=(RESUME, SPEED, RESULT, RECIPE))
     momentum: float | None = option(
         None,
-        f"For all optimizers but adam and lamb ({DEFAULT_MOMENTUM} if not given)",
+        f"Momentum of all optimizers except adam and lamb ({DEFAULT_MOMENTUM} if not given)",
         same_for=(RESUME, RECIPE),
         at_least=0,
         below=1,
     )
     weight_decay: float = option(
         0.0,
-        "Share of each weight that a step takes away, times the learning rate",
+        "Each step shrinks the weights by this share, times the learning rate",
         same_for=(RESUME, RESULT, RECIPE),
         at_least=0,
     )
@@ -133,20 +133,20 @@ class TrainOptions:
         at_least=0,
         below=1,
     )
-    nesterov: bool = option(True, "Nesterov's momentum instead of the plain one, in sgd", same_for=(RESUME, RECIPE))
+    nesterov: bool = option(True, "Nesterov momentum instead of plain momentum, for sgd", same_for=(RESUME, RECIPE))
     device: str = option("auto", "Where to compute; cuda takes one GPU per rank", ("auto", "cpu", "cuda"))
     seed: int = option(1, "One seed for weights, data order and ranks", same_for=(RESUME,), at_least=0)
     data_dir: str | None = option(
-        None, "A folder in IDX format instead of MNIST", same_for=(RESUME, SPEED, RESULT, WORKERS)
+        None, "A folder with another data set in MNIST's format, IDX", same_for=(RESUME, SPEED, RESULT, WORKERS)
     )
     checkpoint: str | None = option(None, "File that rank 0 writes after each epoch and when the run is stopped")
     resume: bool = option(False, "Continue from the checkpoint")
     max_steps: int | None = option(None, "End after this many optimizer steps", same_for=(RESULT, WORKERS), at_least=1)
     train_samples: int | None = option(
-        None, "Use only this many training samples, the first ones", same_for=(RESUME, RESULT, WORKERS), at_least=1
+        None, "Use only this many training samples, from the beginning", same_for=(RESUME, RESULT, WORKERS), at_least=1
     )
     emulate_workers: int | None = option(
-        None, "Do the arithmetic of this many ranks on those there are", same_for=(SPEED, RESULT), at_least=1
+        None, "Emulate this many workers on the ranks that there are", same_for=(SPEED, RESULT), at_least=1
     )
 
     def __post_init__(self) -> None:

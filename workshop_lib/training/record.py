@@ -78,6 +78,22 @@ class Compute(TypedDict):
     utilization: float  # fraction of the peak reached in the last epoch, [0, 1]
 
 
+class NothingTestedError(WorkshopError, IndexError):
+    """There is no epoch to look at, because the training was stopped in its first one."""
+
+
+class Epochs(list):
+    """The epochs of a training. Asking for one of none says why there is none."""
+
+    def __getitem__(self, index):
+        if not self and not isinstance(index, slice):
+            raise NothingTestedError(
+                "The training was stopped before the first test, so it has no result. Run its cell again, and let it "
+                "train for at least one epoch."
+            )
+        return super().__getitem__(index)
+
+
 class RunRecord(TypedDict):
     """One line of a record file."""
 

@@ -21,10 +21,6 @@ WITH = "with contextlib.nullcontext() if last else model.no_sync():"
 LOSS = "loss = loss_function(model(inputs), targets)"
 BACKWARD = "(loss / len(micro_batches)).backward()"
 EMPTY = f"model.zero_grad(); {LOSS}"
-PERMUTATION = "np.random.default_rng(epoch).permutation(n)"
-PART = "order[rank::size].tolist()"
-FILLED = "np.resize(order, -(-n // size) * size)[rank::size]"
-UNEVEN = "order[rank * (n // size) : (rank + 1) * (n // size) if rank < size - 1 else None]"
 
 
 def kept_apart(forward: str, backward: str) -> list[tuple[str, str]]:
@@ -117,23 +113,6 @@ WRONG = {
             own_ddp.MIXED_HINT,
         ),
     },
-    "shard_of": {
-        "unseeded": ([("default_rng(epoch)", "default_rng()")], "must draw the same order"),
-        "numbered from 1": ([(PERMUTATION, f"{PERMUTATION} + 1")], "from 0 to n - 1"),
-        "drawn with replacement": ([("permutation(n)", "integers(n, size=n)")], "has each number once"),
-        "seeded by rank": ([("rng(epoch)", "rng([epoch, rank])")], "share out one permutation"),
-        "everything": ([(PART, "order.tolist()")], "give each only its part"),
-        "filled up": ([(PART, FILLED)], "DistributedSampler fills up"),
-        "cut off": ([(PART, "order[: n // size * size][rank::size]")], "some ranks take one more"),
-        "the rest to the last": ([(PART, UNEVEN)], "spread what is left over"),
-        "in the files' order": ([(PERMUTATION, "np.arange(n)")], "sees neighbors"),
-        "the same in all epochs": ([("rng(epoch)", "rng(1)")], "forget `set_epoch`"),
-        "shared out first": (
-            [("permutation(n)", "permutation(range(rank, n, size))"), (PART, "order")],
-            "shuffle first",
-        ),
-        "not returned": ([("return ", "")], "returned None"),
-    },
 }
 
 RIGHT = {
@@ -172,17 +151,17 @@ RIGHT = {
             ("p.grad.copy_(part.view_as(p))", "p.grad = (part / dist.get_world_size()).view_as(p)"),
         ]
     },
-    "shard_of": {
-        "in blocks": [(PART, "[int(i) for i in np.array_split(order, size)[rank]]")],
-        "an array": [(PART, "order[rank::size]")],
-        "with Python's random": """
-            def shard_of(n, epoch, rank, size):
-                import random
-                order = list(range(n))
-                random.Random(epoch).shuffle(order)
-                return order[rank::size]
-            """,
-    },
+}
+RAISES = {
+    "my_ddp": {
+        "divided in finish, where there may be no gradient": (
+            [
+                (HOOK, f"handles.append({SEND})"),
+                (WAIT, f"{WAIT}\n        for p in model.parameters(): p.grad /= dist.get_world_size()"),
+            ],
+            own_ddp.UNUSED_HINT,
+        )
+    }
 }
 NEVER_ENDS = {
     "accumulate": {
@@ -211,15 +190,15 @@ NEVER_ENDS = {
 
 
 class TestDDP(Verdicts):
-    check, notebook, names = ddp, NOTEBOOK, ["my_ddp", "my_buckets", "accumulate", "shard_of"]
-    right, wrong, never_ends = RIGHT, WRONG, NEVER_ENDS
+    check, notebook, names = ddp, NOTEBOOK, ["my_ddp", "my_buckets", "accumulate"]
+    right, wrong, raises, never_ends = RIGHT, WRONG, RAISES, NEVER_ENDS
 
 
 GROUP = "import __ranks__; __ranks__.group = id(dist.group.WORLD)"
 
 
 def test_the_ranks_keep_their_process_group(team):
-    ddp.shard_of(own(NOTEBOOK, "shard_of", f"def shard_of(n, epoch, rank, size): {GROUP}; return []"))
+    ddp.my_buckets(own(NOTEBOOK, "my_buckets", f"def my_buckets(model, bucket_bytes): {GROUP}"))
     first = team.pull("group")
     ddp.my_ddp(own(NOTEBOOK, "my_ddp", f"def my_ddp(model): {GROUP}"))
     assert team.pull("group") == first

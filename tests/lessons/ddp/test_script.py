@@ -1,5 +1,6 @@
 """The script of 05: the learner's parts make the finished one, and wrong ones are rejected with their hint."""
 
+import itertools
 from functools import partial
 
 import pytest
@@ -96,8 +97,10 @@ def test_the_stub_is_the_script_for_one_process_and_not_solved_yet(tmp_path):
 
     known = main((SCRIPTS / "one_process.py").read_text(encoding="utf-8"))
     lines = main(script.filled(parts(solved=False)))
-    given = ["    ...", "    device = join()", script.LAST.rstrip()]
-    assert [line for line in lines if line not in given] == [line for line in known if "device = " not in line]
+    join = ["    device = join()", "    rank = dist.get_rank()", "    size = dist.get_world_size()"]
+    given = [*join, "    ...", script.LAST.rstrip()]
+    lines = [line.replace("steps * size * BATCH", "steps * BATCH") for line in lines if line not in given]
+    assert lines == [line for line in known if "device = " not in line]
     (tmp_path / "changes.py").write_text(parts(solved=False))
     assert script.script(tmp_path / "changes.py").passed is None
     assert script.own_or_finished(tmp_path / "changes.py") == SCRIPTS / "ddp.py"
@@ -124,7 +127,13 @@ def test_a_right_script_is_kept(tmp_path, team):
     assert (tmp_path / "mnist_data.py").exists(), "so that it starts from there"
 
 
-def test_the_difference_of_two_scripts_is_shown_without_what_they_share():
-    text = diff("one_process.py", "ddp.py").data
-    assert "\n+    ddp = DistributedDataParallel(model)\n" in text
-    assert "optimizer.step()" not in text
+def test_the_difference_of_two_scripts_is_shown_in_colors_with_a_little_of_what_they_share():
+    shown = diff("one_process.py", "ddp.py")
+    assert "\n     model = cnn().to(device)\n+    ddp = DistributedDataParallel(model)\n" in repr(shown)
+    assert "optimizer.step()" not in repr(shown)
+    assert all(line.strip() for gap, line in itertools.pairwise(shown.lines) if gap == "⋯")
+    green, red, plain = "rgba(0, 158, 115, 0.25)", "rgba(213, 94, 0, 0.25)", "transparent"
+    rows = dict.fromkeys((green, red, plain), 0)
+    for line in shown.lines:
+        rows[{"+": green, "-": red}.get(line[0], plain)] += 1
+    assert {color: shown._repr_html_().count(color) for color in rows} == rows

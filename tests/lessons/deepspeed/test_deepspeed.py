@@ -1,8 +1,18 @@
-"""The exercises of 06b: right answers pass, and wrong ones get the hint that names the mistake."""
+"""The exercises of 06b: right answers pass, and wrong ones get the hint that names the mistake.
 
+What the notebook says about DeepSpeed's defaults is true of the version that is installed.
+"""
+
+import sys
+
+import cloudpickle
+import pytest
+import torch
 from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.deepspeed import judge as check
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 
 MICRO = '"train_micro_batch_size_per_gpu": micro_batch,'
 STEPS = '"gradient_accumulation_steps": mine // micro_batch,'
@@ -12,26 +22,19 @@ LARGEST = "micro_batch = max(m for m in range(1, most + 1) if mine % m == 0)"
 
 
 class TestDeepspeed(Verdicts):
-    check, notebook, names = check, check.NOTEBOOK, ["configuration", "bytes_per_rank"]
+    check, notebook, names = check, check.NOTEBOOK, ["configuration", "clip"]
     right = {
         "configuration": {
             "global batch and micro-batch": [(STEPS, '"train_batch_size": global_batch,')],
             "global batch and steps": [(MICRO, '"train_batch_size": global_batch,')],
             "all three": [(STEPS, f'{STEPS} "train_batch_size": global_batch,')],
         },
-        "bytes_per_rank": {
-            "rounded up": """
-                def bytes_per_rank(parameters, ranks, stage):
-                    share = -(-parameters // ranks)
-                    state = {"parameters": 4 * parameters, "gradients": 4 * parameters, "optimizer": 8 * parameters}
-                    if stage > 0:
-                        state["optimizer"] = 8 * share
-                    if stage > 1:
-                        state["gradients"] = 4 * share
-                    if stage > 2:
-                        state["parameters"] = 4 * share
-                    return state
-                """
+        "clip": {
+            "value by value": [("float((shard**2).sum())", "sum(float(value) ** 2 for value in shard)")],
+            "one factor": [
+                ("if norm > max_norm:", "if True:"),
+                ("shard *= max_norm / norm", "shard *= min(1, max_norm / norm)"),
+            ],
         },
     }
     wrong = {
@@ -51,15 +54,58 @@ class TestDeepspeed(Verdicts):
             "not allowed": ([(ALLOWED, "")], check.UNTESTED_HINT),
             "clipped": ([(UNCLIPPED, "")], check.CLIPPING_HINT),
         },
-        "bytes_per_rank": {
-            "numbers": ([("4 *", "1 *"), ("8 *", "2 *")], "each takes 4 bytes"),
-            "of another optimizer": ([("8 *", "6 *")], "none of the known mistakes"),
-            "a number": (
-                """
-                def bytes_per_rank(parameters, ranks, stage):
-                    return 16 * parameters
-                """,
-                "it returned 16000. It should `return` a dictionary with the keys 'parameters', 'gradients'",
+        "clip": {
+            "returns the norm from after": (
+                [("return norm", "return min(norm, max_norm)")],
+                "None of the known mistakes",
             ),
+            "never scales": ([("norm > max_norm", "False")], "change the arrays themselves"),
         },
     }
+
+
+def test_what_the_notebook_says_about_deepspeed_is_true_of_the_installed_version():
+    pytest.importorskip("workshop_lib.training.backends.deepspeed")
+    import deepspeed
+    from deepspeed.runtime import constants, precision_config
+    from deepspeed.runtime.tensor_parallel.config import TPConfig, TPTrainingConfig
+    from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
+
+    assert constants.GRADIENT_CLIPPING_DEFAULT == 1.0, "the default since 0.19.3"
+    assert {torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad} <= set(ZERO_SUPPORTED_OPTIMIZERS)
+    assert torch.optim.SGD not in ZERO_SUPPORTED_OPTIMIZERS
+    assert "bf16_master_weights_and_grads" in precision_config.DeepSpeedBF16Config.model_fields
+    assert "autotp_size" in TPTrainingConfig.model_fields and TPConfig
+    assert callable(deepspeed.DeepSpeedEngine.scale)
+
+
+def trained_by(name: str) -> tuple[float, list[float]]:
+    """On a rank: the norm at which an engine clips by default, and some weights after two steps in stage 1.
+
+    name: whose `backward` is called, "engine" or "loss".
+    """
+    from workshop_lib.lessons.deepspeed import engines
+
+    engines.join()
+    import deepspeed
+
+    model = engines.by_hand.perceptron(width=16)
+    config = engines.for_a_small_network({"train_micro_batch_size_per_gpu": 64, "zero_optimization": {"stage": 1}})
+    optimizer = torch.optim.AdamW(model.parameters())
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    for images, labels in engines.micro_batches(engine):
+        loss = torch.nn.functional.cross_entropy(engine(images), labels)
+        if name == "engine":
+            engine.backward(loss)
+        else:
+            loss.backward()
+        engine.step()
+    return engine.gradient_clipping(), model[1].bias.tolist()
+
+
+@pytest.mark.timeout(120)
+def test_a_plain_backward_trains_as_the_engines_does_and_clipping_is_the_default(team):
+    pytest.importorskip("deepspeed")
+    by_engine, by_loss = (team.run(trained_by, name, timeout=60) for name in ("engine", "loss"))
+    assert by_engine == by_loss
+    assert by_engine[0][0] == 1.0

@@ -73,7 +73,7 @@ def test_the_tables_fit_into_80_columns(model):
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [(0, "0 s"), (3.2e-5, "32 us"), (0.0125, "12.5 ms"), (59.94, "59.9 s"), (90, "1.5 min"), (5400, "1.5 h")]
+    [(0, "0 s"), (3.2e-5, "32 µs"), (0.0125, "12.5 ms"), (59.94, "59.9 s"), (90, "1.5 min"), (5400, "1.5 h")]
     + [(86_400 * 2000, "2,000 days")],
 )
 def test_durations(seconds, shown):

@@ -16,8 +16,8 @@ class Alone:
 
     size = 1
 
-    def allreduce(self, array):
-        return array
+    def Allreduce(self, array, total):
+        total[:] = array
 
 
 def test_the_outer_step_is_sgd_with_nesterovs_momentum():

@@ -236,3 +236,15 @@ def test_the_solutions_are_right(team):
 
     made = [solution(check.NOTEBOOK, name) for name in ("ring_allreduce", "global_mean")]
     assert team.run(on_rank, *made) == [(True, True)] * team.n
+
+
+def test_after_a_broadcast_of_one_rank_alone_the_others_are_one_behind(team):
+    def on_rank():
+        comm = MPI.COMM_WORLD.Dup()
+        if comm.rank == 0:
+            comm.bcast("settings")
+        after = comm.bcast("weights" if comm.rank == 0 else None)
+        left_over = comm.bcast(None) if comm.rank > 0 else None
+        return after, left_over
+
+    assert team.run(on_rank) == [("weights", None)] + [("settings", "weights")] * (team.n - 1)

@@ -71,7 +71,24 @@ def test_a_program_that_fails_is_not_waited_for(tmp_path, capsys):
     assert "ValueError: broken" in capsys.readouterr().out
 
 
-def test_the_solution_among_the_hints_is_the_program_itself(tmp_path):
-    lines = program(True, tmp_path).read_text().splitlines()
+def test_the_solution_among_the_hints_is_the_end_of_the_program(tmp_path):
+    given = program(False, tmp_path).read_text().partition("raise NotImplementedError")[0]
+    rest = program(True, tmp_path).read_text().removeprefix(given).splitlines()
+    assert len(rest) == 3
     text = (generate.NOTEBOOKS / "source" / "01_mpi_basics.py").read_text(encoding="utf-8")
-    assert "\n".join(f"# {line}".rstrip() for line in lines) in text
+    hint = ["```python", *rest, "```"]
+    assert "\n".join(f"# {line}" for line in hint) in text
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [("print('done')", ""), ("import time; print('waits', flush=True); time.sleep(60)", "had not finished after")],
+)
+def test_a_program_is_started_as_in_a_terminal_and_its_failure_is_printed(script, error, tmp_path, capsys):
+    path = tmp_path / "program.py"
+    path.write_text(script)
+    programs.mpiexec(2, "python", path, timeout_s=2)
+    output = capsys.readouterr().out
+    assert "mpiexec -n 2 python" in output
+    assert ("done" in output) == (not error)
+    assert error in output

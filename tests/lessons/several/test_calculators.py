@@ -26,7 +26,7 @@ def picture(figure) -> bytes:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(RecordFigure, "_repr_png_", picture)
+    monkeypatch.setattr(RecordFigure, "png", picture)
 
 
 def change(shown, **controls):
@@ -63,9 +63,11 @@ def test_the_forecast_answers_each_change():
     assert shown.overlap.label and not shown.speed.value
     assert shown.machine.value == "laptop" and shown.model.value == "workshop-cnn", "what was measured"
     assert shown.speed.placeholder == "7,619", "32 samples of 0.1 ms each and 1 ms per step"
+    assert ("DGX H100", "h100") in shown.machine.options and shown.machine.label == "this machine"
     change(shown, batch=128, backend="mpi")
     shown.machine.value = "thetagpu"
-    assert "no speed of workshop-cnn on thetagpu" in shown.shown_sentence.value and not shown.image.value
+    assert "no speed of workshop-cnn on ThetaGPU" in shown.shown_sentence.value and not shown.image.value
+    assert shown.speed.placeholder == "none published", "not that of the machine before"
     change(shown, speed="20,000", overlap="yes", compression=2, network=4, model="resnet-50")
     settings = Settings("mpi", 128, compression=2, network=4, overlap=True)
     machine = catalogue.machine("thetagpu").with_speed(resnet, 20_000)

@@ -25,11 +25,10 @@ def test_bandwidths_are_bytes_over_the_median():
     assert found["bus_bytes_per_s"] == pytest.approx(1.5e12), "2 (4 - 1)/4 times the algorithm bandwidth"
 
 
-def test_a_message_is_drawn_with_its_spread_beside_the_model():
-    seconds = np.array([[2e-6, 3e-6, 1e-3], [1e-6] * 3, [4e-6] * 2 + [2e-3]])
-    figure = mpi_basics_figures.message_times([8, 1000, 1_000_000], seconds, 2e-6, 1e-9)
+def test_a_message_is_drawn_beside_the_model():
+    figure = mpi_basics_figures.message_times({8: 2e-6, 1000: 3e-6, 1_000_000: 1e-3}, 2e-6, 1e-9)
     [axes] = figure.axes
-    assert list(curve(axes)[1]) == pytest.approx([2, 3, 1000]) and bars(axes)[0] == pytest.approx([1, 4])
+    assert lines(axes)["measured"][:, 1] == pytest.approx([2, 3, 1000])
     assert lines(axes)["α + β · bytes"][:, 1] == pytest.approx([2.008, 3, 1002])
     check_layout(figure)
 

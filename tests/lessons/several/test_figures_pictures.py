@@ -1,6 +1,8 @@
 """The pictures show what the ranks hold and whose it was, every step of a ring, the parts of a model, and the cores
 of each rank."""
 
+from types import SimpleNamespace
+
 import matplotlib.colors
 import numpy as np
 import pytest
@@ -29,6 +31,12 @@ def test_every_value_is_written_once_where_it_is_held():
     assert "gather" in shown
     assert fills(figure) == TINTS[:3] * 2
     check_layout(figure)
+
+
+def test_the_variables_before_and_after_of_the_current_ranks_are_drawn(monkeypatch):
+    held = {"before": [7, None], "after": [7, 8]}
+    monkeypatch.setattr(pictures.ranks, "current", lambda: SimpleNamespace(pull=held.get))
+    assert [text for text in texts(pictures.before_and_after("broadcast")) if text.isdigit()] == ["7", "7", "8"]
 
 
 def test_a_moved_value_keeps_the_color_of_its_rank_and_only_the_root_gives_in_a_broadcast():

@@ -11,12 +11,13 @@ from workshop_lib.lessons.synchronous_sgd import figures as synchronous_sgd_figu
 from workshop_lib.notebook.figures import STEP_LOOKS
 from workshop_lib.ranks.timeline import timeline
 
-EVEN = [{"computing": 6.0, "waiting": 1.0, "Allreduce": 0.5}, {"computing": 6.5, "waiting": 0.5, "Allreduce": 0.5}]
-UNEVEN = [{"computing": 6.0, "waiting": 9.0, "Allreduce": 0.5}, {"computing": 15.0, "waiting": 0.0, "Allreduce": 0.5}]
+EVEN = [[6.0, 1.0, 0.5], [6.5, 0.5, 0.5]]  # computing, waiting and Allreduce in one step of each rank
+UNEVEN = [[6.0, 9.0, 0.5], [15.0, 0.0, 0.5]]
 
 
-def test_bars_are_as_long_as_the_times_and_panels_share_one_axis():
-    figure = synchronous_sgd_figures.step_times({"even": EVEN, "uneven": UNEVEN})
+def test_bars_show_the_step_of_median_length_and_panels_share_one_axis():
+    even = [[[2 * each for each in of_rank], of_rank, [0.1, 0.0, 0.1]] for of_rank in EVEN]
+    figure = synchronous_sgd_figures.step_times({"even": even, "uneven": [[of_rank] for of_rank in UNEVEN]})
     check_layout(figure)
     upper, lower = figure.axes
     for axes, of_ranks in ((upper, EVEN), (lower, UNEVEN)):
@@ -24,9 +25,9 @@ def test_bars_are_as_long_as_the_times_and_panels_share_one_axis():
         wanted = []
         for times in of_ranks:
             left = 0.0
-            for kind, (color, _) in STEP_LOOKS.items():
-                wanted.append((left, times[kind], color))
-                left += times[kind]
+            for milliseconds, (color, _) in zip(times, STEP_LOOKS.values(), strict=True):
+                wanted.append((left, milliseconds, color))
+                left += milliseconds
         assert drawn == wanted
     assert upper.get_xlim() == lower.get_xlim(), "lengths can be compared"
     assert texts(lower) == ["6.0", "9.0", "15.0"], "no number where there is no room"

@@ -28,6 +28,10 @@ class TestStartHere(Verdicts):
         "whoami": {
             "text": ([(check.RANK_AND_SIZE, "f'rank {comm.rank} of {comm.size}'")], "a tuple of 2 (each a number)"),
             "numbers as text": ([(check.RANK_AND_SIZE, "str(comm.rank), str(comm.size)")], "a tuple of 2 ('0', '2')"),
+            "methods that nobody calls": (
+                [(check.RANK_AND_SIZE, "comm.Get_rank, comm.Get_size")],
+                "rank 0 returned a tuple of 2 (`Get_rank` without `()`, `Get_size` without `()`)",
+            ),
             "always the world": (
                 [(check.RANK_AND_SIZE, "MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size")],
                 "not from COMM_WORLD",

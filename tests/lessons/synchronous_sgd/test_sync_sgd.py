@@ -108,6 +108,14 @@ WRONG = {
     "train_epoch": {
         "the schedule once": ([(f"        {SCHEDULE}", f"    {SCHEDULE}")], "The learning rate never changed"),
         "the first batch only": ([(SCHEDULE, f"{SCHEDULE}; return")], "took 1 of 2 batches"),
+        "averaged before backward": (
+            [(f"loss.backward()\n        {AVERAGE}", f"{AVERAGE}\n        loss.backward()")],
+            "`average` was called while `p.grad` was still None: call it after `backward`",
+        ),
+        "stepped before backward": (
+            [("loss.backward()", f"{STEP}; loss.backward()"), (f"{AVERAGE}\n        {STEP}", AVERAGE)],
+            "`optimizer.step` was called while `p.grad` was still None",
+        ),
         "two steps a batch": ([(STEP, f"{STEP}; {STEP}")], "For each batch: clear the gradients"),
     },
     "average_in_one_message": {
@@ -120,6 +128,11 @@ WRONG = {
             "in the order in which you put them in",
         ),
     },
+}
+RAISES = {
+    "average_gradients": {
+        "in place": ([(REDUCE, "comm.Allreduce(mine, mine)"), ("total /", "mine /")], "Allreduce(MPI.IN_PLACE, g)")
+    }
 }
 NEVER_ENDS = {
     "average_gradients": {"on rank 0 only": ([(REDUCE, f"if comm.rank == 0: {REDUCE}")], "inside an `if`")},
@@ -134,4 +147,4 @@ NEVER_ENDS = {
 
 class TestSyncSgd(Verdicts):
     check, notebook, names = check, check.NOTEBOOK, NAMES
-    right, wrong, never_ends = RIGHT, WRONG, NEVER_ENDS
+    right, wrong, raises, never_ends = RIGHT, WRONG, RAISES, NEVER_ENDS

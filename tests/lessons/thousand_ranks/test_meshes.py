@@ -17,7 +17,7 @@ from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report
 
 GPT = Gpt(layers=4, width=8, parameters=4000, tokens=10)
 MACHINE = Machine(
-    "m", "", "", 8, "cheapest", Link(0.0, 1e-9), Link(0.0, 1e-8), "", {}, {"bf16": 1e9}, {"transformer": 0.5}
+    "m", "M", "", "", 8, "cheapest", Link(0.0, 1e-9), Link(0.0, 1e-8), "", {}, {"bf16": 1e9}, {"transformer": 0.5}
 )
 
 

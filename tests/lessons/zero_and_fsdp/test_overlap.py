@@ -12,9 +12,9 @@ WAIT = "handle.wait()"
 LOOP = "for p, part, _, handle in self.pending:"
 SEND = "dist.reduce_scatter_single(part, gradient, async_op=True)"
 CLEAR = "self.pending.clear()"
-IF_MORE, REMEMBER = "if following is not None:", "self.started.add(following)"
-START_MORE = f"{IF_MORE}\n            self.start(following)\n"
-ENTER = "if layer not in self.started:"
+IF_MORE = "if following is not None:"
+START, WAIT_FOR = "self.start(layer)", "self.wait(layer)"
+START_MORE = "self.start(following)"
 
 
 class TestOverlap(Verdicts):
@@ -28,7 +28,19 @@ class TestOverlap(Verdicts):
             ],
             "PyTorch's older name": [("reduce_scatter_single", "reduce_scatter_tensor")],
         },
-        "Lookahead": {"the next one first": [(START_MORE, f"{IF_MORE}\n"), (ENTER, f"{START_MORE}        {ENTER}")]},
+        "Lookahead": {
+            "waits, then starts the next": [
+                (
+                    f"{IF_MORE}\n            {START_MORE}\n        {WAIT_FOR}",
+                    f"{WAIT_FOR}\n        {IF_MORE}\n            {START_MORE}",
+                )
+            ],
+            "remembers what is on its way": [
+                ("self.wait = wait", "self.wait = wait\n        self.started = set()"),
+                (START, f"if layer not in self.started: {START}\n        self.started.discard(layer)"),
+                (START_MORE, f"{START_MORE}\n            self.started.add(following)"),
+            ],
+        },
     }
     wrong = {
         "OverlappedZero2": {
@@ -52,19 +64,18 @@ class TestOverlap(Verdicts):
                 [(LOOP, LOOP.replace("self.pending", "reversed(self.pending)")), (CLEAR, "pass")],
                 check.AGAIN_HINT,
             ),
-            "part isn't kept": ([("self.shares[p].grad = part / self.comm.size", "pass")], check.SHARE_HINT),
+            "part isn't kept": ([("self.shards[p].grad = part / self.comm.size", "pass")], check.SHARE_HINT),
         },
         "Lookahead": {
             "never starts ahead": ([(IF_MORE, "if False:")], check.NOT_AHEAD_HINT),
-            "doesn't remember": ([(REMEMBER, "pass")], check.AGAIN_STARTED_HINT),
-            "doesn't forget": ([("self.started.discard(layer)", "pass")], check.UNSTARTED_HINT),
             "starts nothing at the end": ([(IF_MORE, "if True:")], check.LAST_HINT),
-            "doesn't wait": ([("self.wait(layer)", "pass")], check.UNWAITED_HINT),
+            "never starts the first": ([(START, "pass")], check.UNSTARTED_HINT),
+            "doesn't wait": ([(WAIT_FOR, "pass")], check.UNWAITED_HINT),
             "waits for the next": (
-                [(REMEMBER, f"{REMEMBER}\n            self.wait(following)")],
+                [(START_MORE, f"{START_MORE}\n            self.wait(following)")],
                 check.EARLY_WAIT_HINT,
             ),
-            "starts everything twice": ([(f"{ENTER}\n            self.start(layer)", "self.start(layer)")], "twice"),
+            "waits twice": ([(WAIT_FOR, f"{WAIT_FOR}; {WAIT_FOR}")], check.AGAIN_STARTED_HINT),
         },
     }
 

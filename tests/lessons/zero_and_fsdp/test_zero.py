@@ -7,25 +7,27 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from fake_mpi_ranks import run_on_threads
-from judge.answers import solution
+from judge.answers import solution, stub
 from judge.verdicts import Verdicts
 from mpi4py import MPI
 
 from workshop_lib.judge.network import backward, batch, network, weights_of
 from workshop_lib.lessons.mpi_basics import ring
 from workshop_lib.lessons.mpi_basics.counting import CountingComm, rounds
-from workshop_lib.lessons.zero_and_fsdp import judge as check
-from workshop_lib.lessons.zero_and_fsdp import shares
+from workshop_lib.lessons.zero_and_fsdp import by_hand, judge, newer_names
+from workshop_lib.lessons.zero_and_fsdp import judge_stages as check
+from workshop_lib.lessons.zero_and_fsdp.flat_arrays import fill, flat_gradient, flat_weights, free
 from workshop_lib.training import memory
 
 pytestmark = pytest.mark.usefixtures("healthy")
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
-GRADIENT_1 = "self.share.grad = torch.from_numpy(total / self.comm.size)"
+GRADIENT_1 = "self.shard.grad = torch.from_numpy(total / self.comm.size)"
 GATHER = "ring.allgather(self.comm, self.weights.numpy())"
 STEP = "self.optimizer.step()"
-GRADIENT_2 = "self.shares[p].grad = torch.from_numpy(total / self.comm.size)"
+GRADIENT_2 = "self.shards[p].grad = torch.from_numpy(total / self.comm.size)"
 DROP = "p.grad = None"
 
 
@@ -38,7 +40,7 @@ RIGHT = {
     "Zero1": {
         "divided before": [
             (check.REDUCE, "total = ring.reduce_scatter(self.comm, gradient.numpy() / self.comm.size)"),
-            (GRADIENT_1, "self.share.grad = torch.from_numpy(total)"),
+            (GRADIENT_1, "self.shard.grad = torch.from_numpy(total)"),
         ]
     },
     "Zero2": {
@@ -46,8 +48,8 @@ RIGHT = {
             (
                 GRADIENT_2,
                 lines(
-                    "mean, old = torch.from_numpy(total / self.comm.size), self.shares[p].grad",
-                    "self.shares[p].grad = mean if old is None else old + mean",
+                    "mean, old = torch.from_numpy(total / self.comm.size), self.shards[p].grad",
+                    "self.shards[p].grad = mean if old is None else old + mean",
                 ),
             ),
             (STEP, "self.optimizer.step(); self.optimizer.zero_grad()"),
@@ -65,8 +67,8 @@ WRONG = {
         "every rank alone": ([(check.REDUCE, check.OWN_PART), (GATHER, "pass")], "no rank sent anything"),
         "state for everything": (
             [
-                ("self.share = torch.nn.Parameter(self.weights[mine])", "self.share = self.weights[mine]"),
-                ("make_optimizer([self.share])", "make_optimizer(self.parameters)"),
+                ("self.shard = torch.nn.Parameter(self.weights[mine])", "self.shard = self.weights[mine]"),
+                ("make_optimizer([self.shard])", "make_optimizer(self.parameters)"),
                 (check.REDUCE, check.ALLREDUCE),
                 (GRADIENT_1, "flat = gradient / self.comm.size; at = 0"),
                 (
@@ -78,7 +80,7 @@ WRONG = {
                     ),
                 ),
             ],
-            "Make the optimizer for the shares",
+            "Make the optimizer for the shards",
         ),
         "state lost": ([(STEP, "self.optimizer.step(); self.optimizer.state.clear()")], "the optimizer's state lost"),
     },
@@ -91,9 +93,9 @@ WRONG = {
                 (
                     STEP,
                     lines(
-                        "for p, share in self.shares.items():",
-                        "    flat = shares.flat_gradient([p], self.comm.size)",
-                        "    share.grad = torch.from_numpy(ring.reduce_scatter(self.comm, flat.numpy()) / 2)",
+                        "for p, shard in self.shards.items():",
+                        "    flat = by_hand.flat_gradient([p], self.comm.size)",
+                        "    shard.grad = torch.from_numpy(ring.reduce_scatter(self.comm, flat.numpy()) / 2)",
                         "self.optimizer.step()",
                     ),
                 ),
@@ -113,7 +115,7 @@ WRONG = {
             ],
             "Drop each gradient as soon as it is reduced",
         ),
-        "a third is kept": ([(DROP, "p.grad = None if p.numel() > 3 else p.grad")], "Keep only the share"),
+        "a third is kept": ([(DROP, "p.grad = None if p.numel() > 3 else p.grad")], "Keep only the shard"),
         "adds to the step before": (
             [
                 (
@@ -121,7 +123,7 @@ WRONG = {
                     lines(
                         "self.sums = getattr(self, 'sums', {})",
                         "self.sums[p] = self.sums.get(p, 0) + torch.from_numpy(total / self.comm.size)",
-                        "self.shares[p].grad = self.sums[p]",
+                        "self.shards[p].grad = self.sums[p]",
                     ),
                 )
             ],
@@ -205,14 +207,115 @@ def test_the_halves_of_a_ring(size):
 def test_released_arrays_take_no_memory_and_come_back_for_the_views_that_autograd_keeps():
     layer = torch.nn.Linear(3, 2)
     before, inputs = layer.weight.detach().clone(), torch.ones(1, 3, requires_grad=True)
-    flat = shares.flat_weights([layer.weight, layer.bias], 5)
+    flat = flat_weights([layer.weight, layer.bias], 5)
     assert len(flat) == 10 and flat[8:].tolist() == [0, 0] and torch.equal(layer.weight, before)
     values, output = flat.clone(), layer(inputs).sum()
-    shares.release(flat)
+    free(flat)
     assert memory.storage_bytes([layer.weight.data]) == 0
-    shares.fill(flat, values)
+    fill(flat, values)
     output.backward()
     assert torch.equal(inputs.grad[0], before.sum(0))
     layer.bias.grad = None
-    gradient = shares.flat_gradient([layer.weight, layer.bias], 5)
+    gradient = flat_gradient([layer.weight, layer.bias], 5)
     assert torch.equal(gradient, torch.tensor([1.0] * 6 + [0.0] * 4)), "zeros where backward left none"
+
+
+class TestBytes(Verdicts):
+    check, notebook, names = judge, check.NOTEBOOK, ["bytes_per_rank"]
+    right = {
+        "bytes_per_rank": {
+            "rounded up": """
+                def bytes_per_rank(parameters, ranks, stage):
+                    share = -(-parameters // ranks)
+                    state = {"parameters": 4 * parameters, "gradients": 4 * parameters, "optimizer": 8 * parameters}
+                    if stage > 0:
+                        state["optimizer"] = 8 * share
+                    if stage > 1:
+                        state["gradients"] = 4 * share
+                    if stage > 2:
+                        state["parameters"] = 4 * share
+                    return state
+                """
+        }
+    }
+    wrong = {
+        "bytes_per_rank": {
+            "numbers": ([("4 *", "1 *"), ("8 *", "2 *")], "each takes 4 bytes"),
+            "of another optimizer": ([("8 *", "6 *")], "none of the known mistakes"),
+            "a number": (
+                """
+                def bytes_per_rank(parameters, ranks, stage):
+                    return 16 * parameters
+                """,
+                "it returned 16000. It should `return` a dictionary with the keys 'parameters', 'gradients'",
+            ),
+        }
+    }
+
+
+def test_an_older_pytorch_gets_the_newer_names(monkeypatch):
+    monkeypatch.delattr(dist, "reduce_scatter_single")
+    newer_names.give_newer_names()
+    assert dist.reduce_scatter_single is dist.reduce_scatter_tensor
+    assert dist.all_gather_single is not dist.all_gather_into_tensor, "a name that PyTorch has stays as it is"
+
+
+def storages_under_ddp() -> dict:
+    """On a rank: how many storages the gradients of 8 parameters are in, by whether they are views of DDP's buckets."""
+    by_hand.join()
+    found = {}
+    for view in (False, True):
+        model = by_hand.perceptron(width=64)
+        ddp = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=view)
+        images, labels = by_hand.batch()
+        torch.nn.functional.cross_entropy(ddp(images), labels).backward()
+        found[view] = len({p.grad.untyped_storage().data_ptr() for p in model.parameters()})
+    return found
+
+
+def test_ddp_keeps_gradients_beside_its_buckets_unless_they_are_views(team):
+    """So a parameter takes 4 bytes more by default: 20 instead of 16 with Adam."""
+    assert team.run(storages_under_ddp) == [{False: 8, True: 1}] * 2
+
+
+def norms_under_fsdp() -> list[float]:
+    """On a rank: the norm of the whole gradient, from PyTorch's clipping under FSDP and from one process."""
+    comm = by_hand.join()
+    norms = []
+    for model in (by_hand.with_fsdp(by_hand.perceptron(width=64)), by_hand.perceptron(width=64)):
+        sharded = not norms
+        images, labels = by_hand.batch(0, comm.rank, comm.size) if sharded else by_hand.global_batch(0, comm.size)
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+        norms.append((norm.full_tensor() if sharded else norm).item())
+    return norms
+
+
+def test_clipping_under_fsdp_uses_the_norm_over_all_ranks(team):
+    for sharded, whole in team.run(norms_under_fsdp):
+        assert sharded == pytest.approx(whole, rel=1e-5)
+
+
+def trainings_by_hand(classes: list) -> list:
+    return [by_hand.train(make, steps=1) for make in classes] + [
+        by_hand.train_fsdp(by_hand.with_fsdp(by_hand.perceptron()), steps=1)
+    ]
+
+
+def test_the_trainings_of_the_notebook_count_what_they_cost(team):
+    classes = [solution(check.NOTEBOOK, name) for name in ("Zero1", "Zero2")]
+    for first, second, fsdp in team.run(trainings_by_hand, classes):
+        held = [round(sum(cost.held_bytes.values()) / cost.parameters) for cost in (first, second, fsdp)]
+        assert held == [8, 6, 4], "the first step creates the optimizer's state only after this"
+        assert first.sent == pytest.approx(1) and second.sent == pytest.approx(1)
+        assert fsdp.calls["allgather"] == 8 and fsdp.handed_bytes["allgather"] == 2 * 4 * fsdp.parameters
+        assert max(cost.distance for cost in (first, second, fsdp)) < 1e-3
+        assert "bytes per parameter" in repr(first) and "8 allgathers per step, of 2.00 n bytes together" in repr(fsdp)
+
+
+def test_a_stub_is_replaced_by_the_solution_and_says_so(capsys):
+    own = solution(check.NOTEBOOK, "Zero1")
+    assert by_hand.written(own) is own
+    library = by_hand.written(stub(check.NOTEBOOK, "Zero1"))
+    assert "NotImplementedError" not in library.step.__code__.co_names
+    assert "Zero1 isn't solved yet" in capsys.readouterr().out

@@ -58,7 +58,8 @@ def batches(run: Run) -> Iterator[ScriptFinding]:
             steps[0],
         )
         return
-    yield ScriptFinding("ok", "batches", f"the ranks trained on different samples in all {plural(len(steps), 'step')}")
+    seen = f"the ranks trained on different samples in each of the {plural(len(steps), 'step')} compared"
+    yield ScriptFinding("ok", "batches", seen)
 
 
 def _why_the_same(run: Run, one: int, other: int) -> str:

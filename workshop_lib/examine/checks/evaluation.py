@@ -6,6 +6,7 @@ from workshop_lib.examine.checks.weights import differing, named_parameters
 from workshop_lib.examine.findings import ScriptFinding
 from workshop_lib.examine.observations import Record, Run
 
+# Collectives that may put results together. A "decision" doesn't: it's a yes or no, such as whether to stop.
 JOIN = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "all_gather_object", "gather_object")
 
 

@@ -23,7 +23,7 @@ def main() -> None:
         else:
             sys.argv = [script, *arguments]
             sys.path[0] = recorder.folder_of_script
-            runpy.run_path(script, run_name="__main__")
+            runpy.run_path(os.path.abspath(script), run_name="__main__")  # as Python names the main file
     except BaseException as error:
         if not isinstance(error, SystemExit) or error.code not in (None, 0):
             recorder.failed(error)

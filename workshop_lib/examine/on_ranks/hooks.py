@@ -15,6 +15,7 @@ from torch.nn.modules import module as modules
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.hooks import RemovableHandle
 
 from workshop_lib.examine.on_ranks import digests
 from workshop_lib.examine.on_ranks.recorder import RankRecorder, _is_shared_out, _plain
@@ -64,7 +65,7 @@ def _noting(recorder: RankRecorder, note: Callable[..., None]) -> Callable[[Call
     return make
 
 
-def _forward(recorder: RankRecorder) -> None:
+def _forward(recorder: RankRecorder) -> tuple[RemovableHandle, ...]:
     stack: list[dict[str, Any] | None] = []  # the record of each module that is running; only the outermost has one
 
     def before(module, args):
@@ -74,16 +75,21 @@ def _forward(recorder: RankRecorder) -> None:
         stack.append(recorder.forward_begins(module) if outermost else None)
         recorder.in_forward = True
 
-    def after(module, args, kwargs, output):
+    def after(module, args, *more):
+        # more: keyword arguments and output. After an error PyTorch leaves the former out, and recomputing activations
+        # in the backward pass ends with an error that PyTorch raises and catches itself.
         if torch.compiler.is_compiling() or not recorder.is_on() or not stack:
             return
+        kwargs = more[0] if len(more) == 2 else {}
         forward = stack.pop()
         recorder.in_forward = bool(stack)
         if forward is not None:
             recorder.forward_ends(module, forward, (*args, kwargs))
 
-    modules.register_module_forward_pre_hook(before)
-    modules.register_module_forward_hook(after, with_kwargs=True, always_call=True)
+    return (
+        modules.register_module_forward_pre_hook(before),
+        modules.register_module_forward_hook(after, with_kwargs=True, always_call=True),
+    )
 
 
 def _backward(recorder: RankRecorder) -> None:
@@ -134,6 +140,7 @@ def _loaders(recorder: RankRecorder) -> None:
         return iterate
 
     def keep(iterator, key):
+        recorder.indexed.add(key[0])
         for batch in iterator:
             recorder.indices.setdefault(key, []).extend([int(each) for each in batch])
             yield batch
@@ -231,13 +238,15 @@ def _collectives(recorder: RankRecorder) -> None:
                 return original(*args, **kwargs)
             recorder.in_collective = True
             begin_s = time.monotonic()
-            size = sum(each.numel() * each.element_size() for each in digests.tensors_in(args[:1]))
+            tensors = list(digests.tensors_in(args[:1]))
+            size = sum(each.numel() * each.element_size() for each in tensors)
+            decides = recorder.evaluation is not None and _is_decision(tensors)
             recorder.last_collective(name)
             try:
                 return original(*args, **kwargs)
             finally:
                 recorder.in_collective = False
-                recorder.collective(name, size, time.monotonic() - begin_s)
+                recorder.collective("decision" if decides else name, size, time.monotonic() - begin_s)
 
         return collective
 
@@ -246,6 +255,13 @@ def _collectives(recorder: RankRecorder) -> None:
         # The same function under both names, because PyTorch compares isend and irecv with its own.
         if hasattr(distributed_c10d, name):
             setattr(distributed, name, getattr(distributed_c10d, name))
+
+
+def _is_decision(tensors: list[Tensor]) -> bool:
+    """Whether a collective is about a yes or no, such as whether to stop, and not about a result."""
+    if len(tensors) != 1 or tensors[0].numel() != 1 or tensors[0].is_floating_point() or tensors[0].is_complex():
+        return False
+    return tensors[0].item() in (0, 1)
 
 
 def _wrappers(recorder: RankRecorder) -> None:
@@ -295,7 +311,8 @@ def _gradients(recorder: RankRecorder) -> None:
 
     def make_read(original):
         def read(tensor, *args, **kwargs):
-            if torch.compiler.is_compiling() or not recorder.is_called_by_script():
+            # What a dataset reads while it loads is on the CPU.
+            if torch.compiler.is_compiling() or recorder.in_loader or not recorder.is_called_by_script():
                 return original(tensor, *args, **kwargs)
             begin_s = time.monotonic()
             result = original(tensor, *args, **kwargs)

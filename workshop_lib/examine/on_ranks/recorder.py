@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from workshop_lib.examine.on_ranks import digests
 
 BUDGET = 0.03  # of the time: when looking at the weights takes more than that, they are looked at less often
-FIRST_STEPS = 30
+FIRST_STEPS = 30  # that are looked at closely, however long that takes
 MOST_WHOLE = 500_000_000  # elements of a model; the last weights of a larger one are compared by their sampled values
 
 
@@ -62,6 +62,7 @@ class RankRecorder:
         self.loaders_kept: list[Any] = []
         self.loader: int | None = None  # the loader that gave a batch last
         self.indices: dict[tuple[int, int], list[int]] = {}  # not written yet, by loader and epoch
+        self.indexed: set[int] = set()  # the loaders whose indices are written down
         self.every = 1
         self.spent_s = 0.0
         self.first_step_s = 0.0
@@ -94,7 +95,7 @@ class RankRecorder:
         while frame is not None:
             file = frame.f_code.co_filename
             if file.startswith(self.folder_of_script) and "site-packages" not in file:
-                return f"{os.path.relpath(file, self.folder_of_script)}:{frame.f_lineno}"
+                return f"{file[len(self.folder_of_script) :].lstrip(os.sep)}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment]
         return ""
 
@@ -128,7 +129,7 @@ class RankRecorder:
         # Some libraries set the mode of the wrapped module alone.
         in_training = module.training or (isinstance(module, DistributedDataParallel) and module.module.training)
         trains = torch.is_grad_enabled() and in_training
-        trains = trains and any(parameter.requires_grad for parameter in module.parameters())
+        trains = trains and (model.trained or any(parameter.requires_grad for parameter in module.parameters()))
         if trains:
             self._close_evaluation()
             if self.stepped or self.now is None:
@@ -163,7 +164,7 @@ class RankRecorder:
         count = tensors[0].shape[0] if tensors else 0
         tensors = [tensor for tensor in tensors if tensor.shape[0] == count]
         forward["size"] = count
-        if count:
+        if count and self._looks_at_samples():
             forward["samples"] = digests.samples(tensors, count)
         forward["tokens"] = _tokens(inputs)
         trains = self.evaluation is None
@@ -174,6 +175,14 @@ class RankRecorder:
                 self.evaluation["buffers"] = digests.of_each(_plain(module.buffers()))
             self.evaluation["forwards"].append(_settled(forward))
         self.spent_s += time.monotonic() - end_s
+
+    def _looks_at_samples(self) -> bool:
+        """Whether to look at the samples of this forward pass: always, unless their indices say which ones they are."""
+        if self.evaluation is not None:
+            return len(self.evaluation["forwards"]) < FIRST_STEPS
+        if self.loader not in self.indexed or self.step <= FIRST_STEPS:
+            return True
+        return self.now is not None and "weights" in self.now
 
     def looks_at_randomness(self) -> bool:
         """Whether to look at the random number generators in this step: in the first ones, then now and then."""

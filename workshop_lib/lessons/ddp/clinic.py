@@ -17,7 +17,8 @@ from workshop_lib import ranks
 from workshop_lib.data import mnist
 from workshop_lib.judge import Verdict
 from workshop_lib.lessons.ddp.backward import averaged_after
-from workshop_lib.lessons.ddp.judge_own_ddp import descend, join
+from workshop_lib.lessons.ddp.judge_own_ddp import descend
+from workshop_lib.lessons.ddp.process_group import join
 from workshop_lib.models import torch_cnn
 from workshop_lib.ranks.timeline import Timeline, timeline
 from workshop_lib.training.callbacks import StepTrace, Tracer

@@ -33,7 +33,7 @@ def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> figures.RecordFigu
     right = 1.16 * max((times["end"] for ranks in panels.values() for times in ranks), default=0.0)
     rows = {title: 1 + max((len(times["messages"]) for times in ranks), default=0) for title, ranks in panels.items()}
     heights = {title: len(ranks) * (rows[title] + 1.1) for title, ranks in panels.items()}
-    figure, every = figures.stacked(heights, "milliseconds since the start of backward", row_inches=0.3)
+    figure, every = figures.stacked(heights, "milliseconds since the backward pass began", row_inches=0.3)
     for axes, (title, ranks) in zip(every, panels.items(), strict=True):
         _backwards(axes, ranks, rows[title])
         axes.set_xlim(-0.01 * right, right)
@@ -55,7 +55,7 @@ def typical_overlap(by_rank: Sequence[Sequence[Mapping[str, BackwardTimes]]], ra
 def _backwards(axes: Axes, ranks: Sequence[BackwardTimes], rows: int) -> None:
     labels = []
     places = []
-    computing = "backward; a white line where a gradient is ready"
+    computing = "backward pass; a white line where a gradient is ready"
     for rank, times in enumerate(ranks):
         top = rank * (rows + 1.1)
         end = times["end"]
@@ -68,7 +68,7 @@ def _backwards(axes: Axes, ranks: Sequence[BackwardTimes], rows: int) -> None:
         axes.vlines(end, top - 0.5, top + rows - 0.5, linewidth=2, **BORDER, label="all gradients averaged")
         figures.write_beside(axes, end, top - 0.1, f"{end:.0f} ms", weight="bold")
         buckets = [f"message {number}" for number in range(1, 1 + len(messages))]
-        labels += [f"rank {rank}: backward", *(buckets if len(messages) != 1 else ["all gradients"])]
+        labels += [f"rank {rank}: backward pass", *(buckets if len(messages) != 1 else ["all gradients"])]
         places += [top + row for row in range(1 + len(messages))]
     figures.name_rows(axes, labels, places)
 

@@ -1,4 +1,4 @@
-"""Judges the exercises of 05_ddp. `accumulate`, gradient accumulation, and `shard_of`, a sampler, are in this file.
+"""Judges the exercises of 05_ddp. `accumulate`, gradient accumulation, is in this file.
 
 Handwritten DDP is judged in judge_own_ddp.py, the converted script in judge_script.py, and the diagnoses in clinic.py.
 The ranks keep one gloo process group until they end. Known mistakes are recognized from what the ranks did and from
@@ -6,7 +6,6 @@ the resulting gradients, so a check does not have to run the mistakes.
 """
 
 import functools
-import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -17,17 +16,21 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from workshop_lib.judge import ENDLESS_HINT, Exercise, Property, close, shown
+from workshop_lib.judge import Exercise, Property, close, own_or_solution
 from workshop_lib.judge.network import Batch, backward, batch, gradient_of, network
 from workshop_lib.lessons.ddp.clinic import admit, diagnoses
-from workshop_lib.lessons.ddp.judge_own_ddp import join, my_buckets, my_ddp
+from workshop_lib.lessons.ddp.judge_own_ddp import my_buckets, my_ddp
 from workshop_lib.lessons.ddp.judge_script import own_or_finished, script
+from workshop_lib.lessons.ddp.process_group import join
 
-__all__ = ["accumulate", "admit", "diagnoses", "join", "own_or_finished", "my_buckets", "my_ddp", "script", "shard_of"]
+__all__ = ["accumulate", "admit", "diagnoses", "my_buckets", "my_ddp", "own_or_finished", "script", "written"]
 
 K = 4  # micro-batches per step
-SHARED = [(n, size) for n in (10, 103, 8, 1) for size in (1, 2, 3, 4)]  # (samples, ranks) of each case
-EPOCHS = (1, 2, 3)
+
+
+def written(function: Callable) -> Callable:
+    """The learner's, or the notebook's solution while the learner's is still a stub."""
+    return own_or_solution(function, "05_ddp")
 
 
 def _hint_for(gradient: np.ndarray, known: Iterable[tuple[np.ndarray, str]]) -> str:
@@ -126,66 +129,3 @@ def _wrap_once() -> None:
 
 
 accumulate = Exercise("accumulate", observe_accumulate, accumulate_properties, ready=_wrap_once, stuck=UNEQUAL_HINT)
-
-
-def observe_shard_of(comm, function: Callable) -> list[list]:
-    """What `shard_of` returns for each case of SHARED, by epoch and rank; every call is made twice."""
-    return [
-        [[[_plain(function(n, epoch, rank, size)) for rank in range(size)] for epoch in EPOCHS] for n, size in SHARED]
-        for _ in range(2)
-    ]
-
-
-def _plain(returned) -> list[int] | str:
-    """The whole numbers of a list, array or tensor, as a list of ints; anything else as text."""
-    try:
-        return [operator.index(i) for i in returned]
-    except TypeError:
-        return shown(returned)
-
-
-def shard_properties(observations: list[list[list]]) -> Iterator[Property]:
-    answers = [answer for seen in observations for answer in seen]
-    epochs_of = dict(zip(SHARED, answers[0], strict=True))
-    shared_out = [(n, parts) for (n, _), epochs in epochs_of.items() for parts in epochs]
-    other = [part for _, parts in shared_out for part in parts if isinstance(part, str)]
-    hint = f"in one case it returned {other[0]}." if other else ""
-    yield Property("it returns a list of whole numbers", not other, hint)
-    agree = all(answer == answers[0] for answer in answers)
-    hint = "all ranks must draw the same order, with a generator of their own: `np.random.default_rng(seed)`."
-    yield Property("the same question has the same answer, on all ranks", agree, hint)
-    hints = [hint for n, parts in shared_out if (hint := _flaw_hint(n, parts))]
-    yield Property("each sample is taken once in each epoch", not hints, "".join(hints[:1]))
-    even = all(max(map(len, parts)) - min(map(len, parts)) <= 1 for _, parts in shared_out)
-    hint = "one rank gets several samples more than another, and all wait for it: spread what is left over."
-    yield Property("no rank gets two samples more than another", even, hint)
-    orders = [parts[0] for parts in epochs_of[103, 1]]
-    hint = "they come in the files' order, 0, 1, 2, …: shuffle it, or each batch sees neighbors."
-    yield Property("the samples are shuffled", orders[0] != list(range(103)), hint)
-    hint = "all epochs have the same order, as if you forget `set_epoch`: the seed must depend on the epoch."
-    yield Property("each epoch has a different order", len(set(map(tuple, orders))) == len(EPOCHS), hint)
-    changes = len({frozenset(parts[0]) for parts in epochs_of[103, 2]}) == len(EPOCHS)
-    hint = "a rank sees the same samples in all epochs: shuffle first, then share out."
-    yield Property("a rank gets different samples in the next epoch", changes, hint)
-
-
-def _flaw_hint(n: int, parts: list[list[int]]) -> str:
-    """A hint if the ranks do not take each sample exactly once; "" if they do."""
-    everything = set(range(n))
-    taken = [i for part in parts for i in part]
-    if not everything.issuperset(taken):
-        return "it gave a sample that does not exist: they are numbered from 0 to n - 1."
-    if any(len(set(part)) < len(part) for part in parts):
-        return "a rank takes the same sample twice: a permutation has each number once."
-    if len(taken) == n * len(parts) > n:
-        return "every rank takes all samples: give each only its part."
-    if everything.difference(taken):
-        if len(taken) > len(set(taken)):
-            return "some are taken twice and others by nobody: all ranks must share out one permutation, with one seed."
-        return "some are taken by nobody. When they don't divide evenly, some ranks take one more."
-    if len(taken) > n:
-        return "some are taken twice. DistributedSampler fills up like this, but here some ranks may have one fewer."
-    return ""
-
-
-shard_of = Exercise("shard_of", observe_shard_of, shard_properties, communicates=False, ready=join, stuck=ENDLESS_HINT)

@@ -5,39 +5,25 @@ they sent: ranks that would send different messages are caught before one waits 
 the function trains.
 """
 
-import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.judge import Exercise, Property, close
 from workshop_lib.judge.network import Batch, backward, batch, gradient_of, weights_of
 from workshop_lib.lessons.ddp.backward import Message, Recorder
-from workshop_lib.training import rendezvous, world
+from workshop_lib.lessons.ddp.process_group import alone, join
 
 STEPS = 3
 LR = 0.1
 LATE_S = 0.04  # rank 1 starts each backward pass this late, so a hook that waits for its messages shows
 BUCKET_BYTES = 270
 ROUNDING = 1e-12  # tolerance in float64, the same as in the equivalence tests
-
-
-def join() -> None:
-    """Join the process group, and create a group of this rank alone. All ranks call it, and it blocks."""
-    rendezvous.join_process_group(world.detect(), torch.device("cpu"))
-    alone()
-
-
-@functools.cache
-def alone() -> dist.ProcessGroup:
-    """The process group of this rank alone. The first call creates it, and all ranks must make that call."""
-    return [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
 
 
 class _Network(nn.Module):
@@ -153,17 +139,18 @@ ORDER_HINT = (
 )
 SOME_HINT = "some ranks send, and others don't: every rank has to call every `dist.all_reduce`, not inside an `if`."
 NOTHING_HINT = (
-    "nothing was sent. `p.register_post_accumulate_grad_hook(f)` makes backward call `f(p)`: call "
+    "nothing was sent. After `p.register_post_accumulate_grad_hook(f)`, `backward()` calls `f(p)`: call "
     "`dist.all_reduce` there."
 )
 AFTER_HINT = (
-    "everything was sent after backward, so nothing can overlap: call `dist.all_reduce` in the hook, not in `finish`."
+    "everything was sent after the backward pass, so nothing can overlap: call `dist.all_reduce` in the hook, "
+    "not in `finish`."
 )
 TOGETHER_HINT = "the hook holds messages back: send each gradient as soon as its own hook runs."
 MORE_HINT = "there are more messages than gradients: register one hook per parameter, and send each gradient once."
 BLOCKING_HINT = "`dist.all_reduce` waits for all ranks, inside the hook: pass `async_op=True`, and wait in `finish`."
 WAITING_HINT = (
-    "backward stood still until the other ranks had sent: keep the handle, and call its `wait()` in `finish`."
+    "the backward pass stood still until the other ranks had sent: keep the handle, and call its `wait()` in `finish`."
 )
 BROADCAST_HINT = (
     "the ranks start with different weights. Send those of rank 0 first: `dist.broadcast(p.detach(), src=0)`."
@@ -173,7 +160,9 @@ FORGOT_HINT = (
 )
 SUM_HINT = "they are the sum over the ranks: divide by `dist.get_world_size()`."
 TWICE_HINT = "they were divided by the number of ranks twice."
-AGAIN_HINT = "the first step is right, the next one isn't: empty your lists in `finish`, ready for the next backward."
+AGAIN_HINT = (
+    "the first step is right, the next one isn't: empty your lists in `finish`, ready for the next backward pass."
+)
 PIECES_HINT = (
     "every number is there, but in the wrong place: cut the message in the order in which you joined the gradients."
 )
@@ -241,12 +230,17 @@ def my_ddp_properties(observations: list[Observed]) -> Iterator[Property]:
     yield from _end(observations)
 
 
+UNUSED_HINT = (
+    "a parameter that the network doesn't use has no gradient: its `p.grad` is None, and nothing has to be done about "
+    "it. Divide in the hook, which runs only for gradients that exist."
+)
+RAISED = {"NoneType": UNUSED_HINT}
 UNKNOWN = "the hook divides the gradient and starts its allreduce; `finish` waits for every handle, and nothing else."
 STUCK = (
     "a rank waits for a message that another one never sends: is a collective inside an `if`, or `finish` not called?"
 )
 
-my_ddp = Exercise("my_ddp", observe_my_ddp, my_ddp_properties, ready=join, stuck=STUCK, unknown=UNKNOWN)
+my_ddp = Exercise("my_ddp", observe_my_ddp, my_ddp_properties, ready=join, stuck=STUCK, raised=RAISED, unknown=UNKNOWN)
 
 
 def observe_buckets(comm, function: Callable) -> Observed:
@@ -272,6 +266,7 @@ my_buckets = Exercise(
     bucket_properties,
     ready=join,
     stuck=STUCK,
+    raised=RAISED,
     unknown="collect gradients in the hook, send a full bucket there, and let `finish` send, wait and copy back.",
     score=lambda observations, passed: len(observations[0].plan) if passed else None,
 )

@@ -31,7 +31,7 @@ from workshop_lib.data import mnist
 from workshop_lib.errors import InputError
 from workshop_lib.judge import Exercise, Property, Verdict
 from workshop_lib.judge.network import weights_of
-from workshop_lib.lessons.ddp.judge_own_ddp import join
+from workshop_lib.lessons.ddp.process_group import join
 from workshop_lib.paths import SCRIPTS, replacing
 
 # For each part: how the first line that it replaces in one_process.py's main() begins, and how many lines it replaces.

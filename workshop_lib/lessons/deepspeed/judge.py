@@ -1,12 +1,12 @@
-"""Judges the exercises of 06b_deepspeed: a configuration, and the bytes per rank that each ZeRO stage leaves."""
+"""Judges the exercises of 06b_deepspeed: a configuration, and clipping a gradient that the ranks have in shards."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from workshop_lib.judge import Exercise, Property, is_number, shown
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.training import KINDS
-from workshop_lib.words import plural
 
 NOTEBOOK = "06b_deepspeed"
 
@@ -56,7 +56,7 @@ FEWER_HINT = "smaller micro-batches than needed: each costs messages in stages 2
 WHOLE_HINT = "the micro-batch and the number of them must be whole numbers: `//` divides without a remainder."
 SAME_HINT = "the three keys contradict each other, and DeepSpeed refuses that. Leave `train_batch_size` out."
 CLIPPING_HINT = f"without `{CLIPPING}` DeepSpeed clips gradients to a norm of 1, silently. Set it to 0."
-UNTESTED_HINT = f"DeepSpeed refuses PyTorch's optimizers unless you set `{UNTESTED}` to True."
+UNTESTED_HINT = f"DeepSpeed refuses PyTorch's SGD unless you set `{UNTESTED}` to True."
 
 
 def configuration_properties(observations: list) -> Iterator[Property]:
@@ -79,42 +79,56 @@ def configuration_properties(observations: list) -> Iterator[Property]:
     most = [max(m for m in range(1, w.most + 1) if w.global_batch // w.ranks % m == 0) for w in WANTED]
     largest = [micro for _, micro, _ in divided] == most
     yield Property("and is as large as can be", largest, FEWER_HINT)
-    yield Property(
-        "PyTorch's optimizer is allowed", all(config.get(UNTESTED) is True for config in configs), UNTESTED_HINT
-    )
+    yield Property("PyTorch's SGD is allowed", all(config.get(UNTESTED) is True for config in configs), UNTESTED_HINT)
     unclipped = all(config.get(CLIPPING) == 0 and is_number(config.get(CLIPPING)) for config in configs)
     yield Property("gradients aren't clipped", unclipped, CLIPPING_HINT)
 
 
 configuration = Exercise("configuration", observe_configuration, configuration_properties, communicates=False)
 
-# (parameters, ranks) for which `bytes_per_rank` is called in every stage.
-MODELS = [(1_000, 2), (64, 8), (7_000, 1)]
+
+MAX_NORM = 2.0
 
 
-def play_bytes(bytes_per_rank: Callable, comm) -> Iterator[tuple]:
-    calls = [(stage, model, bytes_per_rank(*model, stage)) for stage in range(4) for model in MODELS]
-    for kind in KINDS:
-        for stage, (parameters, ranks), state in calls:
-            text = f"{kind}: stage 0" if stage == 0 else f"{kind}: stages 1 to 3"
-            yield text, state[kind], f"for {parameters} parameters on {plural(ranks, 'rank')} in stage {stage}"
+def play_clip(clip: Callable, comm) -> Iterator[tuple]:
+    """Clip a gradient that is too long, a short one, and one of which the last rank has no shard."""
+    random = np.random.default_rng(comm.rank)
+    cases = {
+        "too long": [random.normal(size=n) + 2 for n in (5, 3)],
+        "short enough": [random.normal(size=3) / 100],
+        "in no shard on the last rank": [random.normal(size=4) + 3] * (comm.rank < comm.size - 1),
+    }
+    norms = {title: clip(shards, MAX_NORM, comm) for title, shards in cases.items()}
+    for title, norm in norms.items():
+        yield "it returns the norm of the whole gradient", norm, f"for a gradient that is {title}"
+    for title, shards in cases.items():
+        yield (
+            "the shards are scaled in place, by the same factor on all ranks",
+            shards,
+            f"of a gradient that is {title}",
+        )
 
 
-_NUMBERS = "that is the number of weights: each takes 4 bytes in fp32."
-_TWO = "Adam keeps two numbers per weight, of 4 bytes each."
-_WRONG_BYTES = [
-    Edit(_NUMBERS, ('"parameters": 4', '"parameters": 1')),
-    Edit(_NUMBERS, ('"gradients": 4', '"gradients": 1')),
-    Edit(_TWO, ('"optimizer": 8', '"optimizer": 2')),
-    Edit(_TWO, ('"optimizer": 8', '"optimizer": 4')),
-    Edit("count only Adam's state: 8 bytes per weight, no copy of the weights.", ('"optimizer": 8', '"optimizer": 12')),
-]
-for _stage, _kind in enumerate(reversed(KINDS), start=1):  # the first stage that shards each kind
-    _shards = f"stage >= {_stage}"
-    _hint = f"from stage {_stage} on, a rank holds only its share of `{_kind}`."
-    _WRONG_BYTES.append(Edit(_hint, (_shards, "False")))
-    _hint = f"stage {_stage - 1} doesn't divide `{_kind}` yet, so every rank holds all of it."
-    _WRONG_BYTES.append(Edit(_hint, (_shards, f"stage >= {_stage - 1}")))
-bytes_per_rank = played(
-    "bytes_per_rank", NOTEBOOK, play_bytes, _WRONG_BYTES, returns="the bytes of each kind", communicates=False
+_ALL = "comm.allreduce(squares) ** 0.5"
+clip = played(
+    "clip",
+    NOTEBOOK,
+    play_clip,
+    [
+        Edit("that's the norm of this rank's shards alone: add up the squares of all ranks.", (_ALL, "squares**0.5")),
+        Edit("norms don't add up, but their squares do: take the root last.", (_ALL, "comm.allreduce(squares**0.5)")),
+        Edit("that's the square of the norm: take the root.", (_ALL, "comm.allreduce(squares)")),
+        Edit(
+            "the gradient is the ranks' shards together, not their mean.",
+            (_ALL, "(comm.allreduce(squares) / comm.size) ** 0.5"),
+        ),
+        Edit("a gradient that is short enough stays as it is.", ("norm > max_norm", "norm > 0")),
+        Edit("multiply by `max_norm / norm`, so that the norm becomes `max_norm`.", ("max_norm / norm", "1 / norm")),
+        Edit(
+            "change the arrays themselves: `shard *= …` writes into an array.",
+            ("shard *= max_norm / norm", "shard = shard * max_norm / norm"),
+        ),
+    ],
+    returns="the norm before clipping",
+    stuck="every rank must call `comm.allreduce` equally often, even if it has no shards.",
 )

@@ -23,7 +23,7 @@ class Forecaster(Answers):
         first = next(iter(machines))
         known = next((name for name in self.models if name in machines[first].compute), "resnet-50")
         self.model = _choice("model", self.models, known)
-        self.machine = _choice("machine", machines, first)
+        self.machine = _choice("machine", [(machine.title, name) for name, machine in machines.items()], first)
         self.backend = _choice("backend", BACKENDS, "ddp")
         self.batch = widgets.IntText(value=32, description="batch per device", **TYPED)
         self.speed = widgets.Text(description="samples/s each", **TYPED)  # if empty, the machine's file gives the speed
@@ -40,6 +40,7 @@ class Forecaster(Answers):
     def answer(self) -> tuple[str, RecordFigure]:
         model = self.models[self.model.value]
         machine = self.machines[self.machine.value]
+        self.speed.placeholder = "none published"  # unless there is a forecast below
         if self.speed.value.strip():
             machine = machine.with_speed(model, _parsed("samples/s each", self.speed.value))
         changes = {name: getattr(self, name).value for name in ("compression", "network")}

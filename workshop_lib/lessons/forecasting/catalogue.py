@@ -67,12 +67,13 @@ class ComputeTime:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine of nodes, each with one or more devices.
+    """A machine of nodes, each with one or more devices. Commands know it by its name, people by its title.
 
     `inside` links one device to the others of its node; `between` links a whole node to the other nodes.
     """
 
     name: str
+    title: str
     what: str
     device: str
     devices_a_node: int
@@ -83,6 +84,7 @@ class Machine:
     compute: Mapping[str, ComputeTime] = field(default_factory=dict)  # measured times, by model
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # peak by precision
     utilization: Mapping[str, float] = field(default_factory=dict)  # achieved share of the peak, by kind of model
+    network: str = ""  # what NCCL calls the network between nodes, if it isn't TCP or InfiniBand
 
     def compute_of(self, model: Model) -> ComputeTime:
         """The measured time if there is one, or else operations / (peak · utilization) where that is realistic.
@@ -96,7 +98,7 @@ class Machine:
         share = self.utilization.get(model.kind)
         if share is None:
             raise InputError(
-                f"no speed of {model.name} on {self.name} is known, and its peak does not tell: "
+                f"no speed of {model.name} on {self.title} is known, and its peak does not tell: "
                 "measure it on one device and give samples_per_s"
             )
         peak = max(self.peak_flops_per_s.values())
@@ -141,7 +143,7 @@ def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, ComputeTim
     positive(s_per_byte=s_per_byte)
     link = Link(latency_s, s_per_byte)
     what = "a machine as measured, one rank each"
-    return Machine(LAPTOP, what, "its processor", 1, "cheapest", link, link, "measured", dict(compute))
+    return Machine(LAPTOP, "this machine", what, "its processor", 1, "cheapest", link, link, "measured", dict(compute))
 
 
 def model(name: str) -> Model:

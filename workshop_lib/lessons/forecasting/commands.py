@@ -12,24 +12,45 @@ from workshop_lib.lessons.forecasting import catalogue, forecast, report
 
 def predict_arguments(parser: Parser) -> None:
     parser.runs(predict)
-    parser.add_argument("model", metavar="MODEL", help="A network; an unknown name is answered with all of them.")
-    parser.add_argument("machine", metavar="MACHINE", help="A machine, or laptop with what was measured on it.")
+    parser.add_argument("model", metavar="MODEL", help="The network's name. An unknown name lists all of them.")
+    parser.add_argument(
+        "machine", metavar="MACHINE", help="The machine's name, or laptop if you give your own measurements."
+    )
     parser.add_argument("--backend", default="ddp", metavar="NAME", help=f"One of {', '.join(forecast.BACKENDS)}.")
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="Samples a device in each step.")
-    parser.add_argument("--global-batch", type=int, metavar="N", help="Of all devices, shared out among them.")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="Samples per device in each step.")
+    parser.add_argument(
+        "--global-batch",
+        type=int,
+        metavar="N",
+        help="Samples per step on all devices together, instead of --batch-size.",
+    )
     parser.add_argument(
         "--devices", default="", metavar="LIST", help="Numbers of devices, e.g. 1,8,64; 1 to 4096 if not given."
     )
     parser.add_argument(
-        "--overlap", action=argparse.BooleanOptionalAction, default=None, help="Instead of what the backend does."
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="Send gradients during the backward pass, or after it. By default, as the backend does.",
     )
-    parser.add_argument("--fusion-mb", type=float, metavar="X", help="Fused messages; 0: each tensor its own.")
     parser.add_argument(
-        "--compression", type=float, default=1.0, metavar="X", help="Divides the gradients' bytes; 2 for 16 bits."
+        "--fusion-mb", type=float, metavar="X", help="Largest fused message in MB; 0 sends each tensor by itself."
     )
-    parser.add_argument("--network", type=float, default=1.0, metavar="X", help="Times as fast between nodes.")
     parser.add_argument(
-        "--samples-per-s", type=float, metavar="X", help="Measured on one device, instead of the machine's number."
+        "--compression",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="Factor by which gradients shrink before they're sent; 2 for 16 bits.",
+    )
+    parser.add_argument(
+        "--network", type=float, default=1.0, metavar="X", help="How many times as fast the network between nodes is."
+    )
+    parser.add_argument(
+        "--samples-per-s",
+        type=float,
+        metavar="X",
+        help="Speed that you measured on one device, instead of the machine's.",
     )
     parser.add_argument("--latency-us", type=float, metavar="X", help="Of a message; laptop only.")
     parser.add_argument("--gb-per-s", type=float, metavar="X", help="Of a message; laptop only.")

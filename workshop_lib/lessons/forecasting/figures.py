@@ -72,6 +72,7 @@ def _draw_outcome(axes: Axes, table: pd.DataFrame) -> None:
     perfect = figures.PERFECT | {"linewidth": 2}
     axes.plot(table.index, values.iloc[0] * growth, **perfect, label="perfect scaling of the first point")
     axes.set_yscale("log")
+    figures.log_ticks(axes.yaxis, "{x:,.10g}", subs=(1,))
 
 
 @figures.styled

@@ -85,11 +85,11 @@ def _learning_cells(point: ForecastPoint) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """A duration as text: three digits, in the largest unit that makes it at least 1, or in ms or us below a second."""
+    """A duration as text: three digits, in the largest unit that makes it at least 1, or in ms or µs below a second."""
     if seconds == 0:
         return "0 s"
     if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+        return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
     unit = [unit for unit in UNITS_S if seconds >= UNITS_S[unit]][-1]
     return f"{digits(seconds / UNITS_S[unit])} {unit}"
 

@@ -1,5 +1,5 @@
-"""The exercises of 07_large_batch: the learning rate for many workers, recipes to diagnose and cure (recipe_clinic.py),
-and LARS's rate for each layer.
+"""The exercises of 07_large_batch: the learning rate for many workers, a recipe of the learner's own (own_recipe.py),
+recipes to diagnose and cure (recipe_clinic.py), and LARS's rate for each layer.
 """
 
 from collections.abc import Callable, Iterator
@@ -8,10 +8,22 @@ from typing import NamedTuple
 import torch
 
 from workshop_lib.judge.play import Edit, played
+from workshop_lib.lessons.large_batch.own_recipe import judge as recipe
+from workshop_lib.lessons.large_batch.own_recipe import train as train_recipe
 from workshop_lib.lessons.large_batch.recipe_clinic import changes, diagnoses, options, patients, treat
 from workshop_lib.words import plural
 
-__all__ = ["changes", "diagnoses", "layer_rate", "learning_rate", "options", "patients", "treat"]
+__all__ = [
+    "changes",
+    "diagnoses",
+    "layer_rate",
+    "learning_rate",
+    "options",
+    "patients",
+    "recipe",
+    "train_recipe",
+    "treat",
+]
 
 NOTEBOOK = "07_large_batch"
 STEPS = 60
@@ -38,16 +50,16 @@ def play_learning_rate(learning_rate: Callable, comm) -> Iterator[tuple]:
     yield from _rates(learning_rate, text, RECIPE, range(warmup, STEPS))
     text = "during the warm-up, it climbs to that in equal steps"
     yield from _rates(learning_rate, text, RECIPE, range(warmup))
-    for recipe in OTHER_RECIPES:
-        yield from _rates(learning_rate, "also with a short warm-up, and with none", recipe, range(STEPS))
+    for other in OTHER_RECIPES:
+        yield from _rates(learning_rate, "also with a short warm-up, and with none", other, range(STEPS))
 
 
-def _rates(learning_rate: Callable, text: str, recipe: RateCase, steps: range) -> Iterator[tuple]:
+def _rates(learning_rate: Callable, text: str, told: RateCase, steps: range) -> Iterator[tuple]:
     for step in steps:
-        workers = plural(recipe.workers, "worker")
-        warmup = plural(recipe.warmup_steps, "warm-up step")
-        case = f"with base rate {recipe.base_lr:g}, {workers} and {warmup}, in step {step}"
-        yield text, learning_rate(step, *recipe), case
+        workers = plural(told.workers, "worker")
+        warmup = plural(told.warmup_steps, "warm-up step")
+        case = f"with base rate {told.base_lr:g}, {workers} and {warmup}, in step {step}"
+        yield text, learning_rate(step, *told), case
 
 
 SHARE = "min(1, (step + 1) / warmup_steps) if warmup_steps else 1"

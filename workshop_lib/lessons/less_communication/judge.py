@@ -86,7 +86,7 @@ def play_outer_step(outer_step: Callable, comm) -> Iterator[tuple]:
     yield "a round sends the weights once", sent <= 8 * N, observed, "send them once, and nothing else."
 
 
-GRADIENT = "start - comm.allreduce(mine) / comm.size"
+GRADIENT = "start - total / comm.size"
 STEP = "(gradient + momentum * velocity)"
 outer_step = played(
     "outer_step",
@@ -96,7 +96,7 @@ outer_step = played(
         Edit("every rank continues with its own weights: average `mine` over the ranks.", (GRADIENT, "start - mine")),
         Edit("that is the sum over the ranks: divide by `comm.size`.", (" / comm.size", "")),
         Edit("the sign is wrong: SGD subtracts the gradient, so it is start - mean.", (GRADIENT, f"-({GRADIENT})")),
-        Edit("the gradient is how far the mean is from `start`: start - mean.", ("start - comm", "comm")),
+        Edit("the gradient is how far the mean is from `start`: start - mean.", ("start - total", "total")),
         Edit("it averages and ignores `lr`: go from `start`, by `lr` times the step.", ("start - lr *", "start -")),
         Edit("momentum is missing.", (STEP, "gradient")),
         Edit(

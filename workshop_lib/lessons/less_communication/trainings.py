@@ -56,7 +56,9 @@ def outer_step(
     place of the gradient in SGD with Nesterov momentum. With lr 1 and no momentum, this averages the weights, which is
     local SGD. All ranks call this function, and it blocks. It does one allreduce of n numbers.
     """
-    gradient = start - comm.allreduce(mine) / comm.size
+    total = np.empty_like(mine)
+    comm.Allreduce(mine, total)
+    gradient = start - total / comm.size
     velocity = momentum * velocity + gradient
     return start - lr * (gradient + momentum * velocity), velocity
 

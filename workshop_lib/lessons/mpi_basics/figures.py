@@ -1,18 +1,25 @@
 """Figures of 01_mpi_basics: a collective before and after, the steps of a ring allreduce, and what a message costs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
+from workshop_lib import ranks
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import CENTERED, SMALL, RecordFigure
 
 GAP = 0.35
 PHASES = "reduce-scatter:\nadd what arrives", "allgather:\nkeep what arrives"
+
+
+def before_and_after(name: str) -> RecordFigure:
+    """Draw what the notebook's ranks hold in their variables `before` and `after`; `name` is that of a collective."""
+    team = ranks.current()
+    return collective(name, team.pull("before"), team.pull("after"))
 
 
 @figures.styled
@@ -132,15 +139,11 @@ def _ring_panel(axes: Axes, title: str, held: list[list[set]], moves: list[tuple
 
 
 @figures.styled
-def message_times(nbytes: Sequence[int], seconds: np.ndarray, alpha_s: float, beta_s_per_byte: float) -> RecordFigure:
-    """Draw the time of one message against its size, beside the line α + β · bytes.
-
-    seconds: [3, sizes], the median and the 10th and 90th percentile for each size.
-    """
-    caption = "points are medians, bars go from the 10th to the 90th percentile"
-    figure, axes = figures.new_figure("One message between two ranks", caption)
-    figures.draw_points(axes, nbytes, 1e6 * np.asarray(seconds), linestyle="", label="measured")
-    line_us = 1e6 * (alpha_s + beta_s_per_byte * np.asarray(nbytes))
-    axes.plot(nbytes, line_us, marker="", label="α + β · bytes")
+def message_times(seconds: Mapping[int, float], alpha_s: float, beta_s_per_byte: float) -> RecordFigure:
+    """Draw the time of one message against its size, beside the line α + β · bytes. seconds: the time by bytes."""
+    figure, axes = figures.new_figure("One message between two ranks", "points are the fastest of 50 messages")
+    nbytes = np.array(list(seconds))
+    axes.plot(nbytes, [1e6 * each for each in seconds.values()], linestyle="", label="measured")
+    axes.plot(nbytes, 1e6 * (alpha_s + beta_s_per_byte * nbytes), marker="", label="α + β · bytes")
     axes.set(xlabel="message (bytes)", ylabel="time (µs)", xscale="log", yscale="log")
     return figure

@@ -1,4 +1,4 @@
-"""The exercise of 01_mpi_basics whose answer is a program: hello.py, started with mpiexec and judged by what it prints.
+"""Programs that 01_mpi_basics starts with mpiexec. One of them, hello.py, is an exercise, judged by what it prints.
 
 This file starts processes, so only the notebook imports it, never a rank.
 """
@@ -12,10 +12,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from workshop_lib.judge import Property, Verdict
+from workshop_lib.paths import BUILD
 from workshop_lib.ranks import mpi, scripts
 from workshop_lib.ranks.errors import RankError
 
 PROCESSES = 3
+
+
+def folder() -> Path:
+    """The folder for the programs that the notebook writes. It is created if it does not exist."""
+    path = BUILD / "01_mpi_basics"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def mpiexec(processes: int, *command: str | Path, timeout_s: float = 6.0) -> None:
+    """Run `mpiexec -n PROCESSES COMMAND`, and print what it prints and, if it fails or takes too long, that."""
+    try:
+        scripts.run(*mpi.mpiexec(), "-n", processes, *command, timeout_s=timeout_s)
+    except RankError as error:
+        print(error)
 
 
 def hello(script: Path) -> Verdict:

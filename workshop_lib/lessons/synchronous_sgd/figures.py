@@ -8,25 +8,33 @@ from matplotlib.axes import Axes
 from workshop_lib.notebook import figures
 
 
-def medians(spent_ms: Sequence[np.ndarray]) -> list[dict[str, float]]:
-    """What each rank spends a step on, from the milliseconds of its steps [steps, 3]: the median of each part."""
-    kinds = ("computing", "waiting", "Allreduce")
-    return [dict(zip(kinds, np.median(of_rank, axis=0), strict=True)) for of_rank in spent_ms]
-
-
 @figures.styled
-def step_times(panels: Mapping[str, Sequence[Mapping[str, float]]]) -> figures.RecordFigure:
-    """Draw one step per panel on a common time axis: a bar per rank, with the parts of the step one after the other.
+def step_times(panels: Mapping[str, Sequence[np.ndarray]]) -> figures.RecordFigure:
+    """Draw the step of median length per panel: a bar per rank, with the parts of the step one after the other.
 
-    panels[title][rank]: the milliseconds of each part in figures.STEP_LOOKS. Raises InputError if there is nothing to
-    draw.
+    panels[title][rank]: the milliseconds of each part in figures.STEP_LOOKS, for each step: [steps, 3]. All panels have
+    the same time axis. Raises InputError if there is nothing to draw.
     """
-    longest = max((sum(parts.values()) for ranks in panels.values() for parts in ranks), default=0.0)
-    rows = {title: len(ranks) for title, ranks in panels.items()}
-    figure, every = figures.stacked(rows, "milliseconds per step")
-    for axes, ranks in zip(every, panels.values(), strict=True):
+    drawn = {title: _typical(of_ranks) for title, of_ranks in panels.items()}
+    longest = max((sum(parts.values()) for ranks in drawn.values() for parts in ranks), default=0.0)
+    rows = {title: len(ranks) for title, ranks in drawn.items()}
+    figure, every = figures.stacked(rows, "milliseconds")
+    for axes, ranks in zip(every, drawn.values(), strict=True):
         _parts(axes, ranks, longest)
     return figure
+
+
+def _typical(of_ranks: Sequence[np.ndarray]) -> list[dict[str, float]]:
+    """The parts of the step of median length, by rank.
+
+    It is one real step, because medians of the parts would end at different times on ranks that are in step.
+    """
+    if not len(of_ranks):
+        return []
+    every = np.array(of_ranks)
+    lengths_ms = every.sum(axis=2).max(axis=0)
+    step = np.argsort(lengths_ms)[len(lengths_ms) // 2]
+    return [dict(zip(figures.STEP_LOOKS, parts, strict=True)) for parts in every[:, step]]
 
 
 def _parts(axes: Axes, ranks: Sequence[Mapping[str, float]], longest: float) -> None:

@@ -51,6 +51,9 @@ def play_loop(train_epoch: Callable, comm) -> Iterator[tuple]:
 
     def average(model, comm):
         count["averages"] += 1
+        if any(p.grad is None for p in model.parameters()):
+            count["averages of nothing"] += 1
+            return
         for p in model.parameters():
             p.grad.copy_(torch.from_numpy(comm.allreduce(p.grad.numpy()) / comm.size))
 
@@ -60,6 +63,11 @@ def play_loop(train_epoch: Callable, comm) -> Iterator[tuple]:
     observed = f"rank {comm.rank} took {count['batches']} of {STEPS} batches:"
     advice = "is there a `return` or a `break` inside the loop?"
     yield "it goes through all batches", count["batches"], observed, advice
+    text = "there are gradients when it averages and when it steps"
+    observed = "`average` was called while `p.grad` was still None:"
+    yield text, count["averages of nothing"], observed, "call it after `backward`, which computes the gradients."
+    observed = "`optimizer.step` was called while `p.grad` was still None:"
+    yield text, sgd.steps_without_gradients, observed, "call it after `backward`, which computes the gradients."
     weights = weights_of(model)
     every_step = count["averages"] == STEPS
     observed = f"rank {comm.rank} averaged {count['averages']} times in {STEPS} steps."
@@ -79,12 +87,16 @@ class _Sgd:
         self.parameters = list(model.parameters())
         self.lr = 0.1
         self.schedule = SimpleNamespace(step=self.halve)
+        self.steps_without_gradients = 0
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for p in self.parameters:
             p.grad = None
 
     def step(self) -> None:
+        if any(p.grad is None for p in self.parameters):
+            self.steps_without_gradients += 1
+            return
         for p in self.parameters:
             p.data -= self.lr * p.grad
 
@@ -95,6 +107,10 @@ class _Sgd:
 AVERAGE = "        average(model, comm)\n"
 STEP = "        optimizer.step()\n"
 SCHEDULE = "        schedule.step()"
+AVERAGE_BY_NAME = """
+        for p in model.parameters():
+            p.grad.copy_(torch.from_numpy(comm.allreduce(p.grad.numpy()) / comm.size))
+"""
 AVERAGE_WEIGHTS = """
     for p in model.parameters():
         p.data.copy_(torch.from_numpy(comm.allreduce(p.detach().numpy()) / comm.size))"""
@@ -104,6 +120,11 @@ train_epoch = played(
     play_loop,
     [
         Edit("Each rank trains alone: call `average` before the optimizer steps.", (AVERAGE, "")),
+        Edit(
+            "The gradients are averaged, but not by `average`: call the argument of this name instead of your own "
+            "`average_gradients`, so that the loop works with any way to average.",
+            (AVERAGE, AVERAGE_BY_NAME),
+        ),
         Edit("You average after the step: by then, the optimizer has used `p.grad`.", (AVERAGE + STEP, STEP + AVERAGE)),
         Edit("`backward` adds to the gradients of the last step: clear them first.", ("optimizer.zero_grad()", "pass")),
         Edit("The learning rate never changed: call `schedule.step()` in each step.", (SCHEDULE, "")),

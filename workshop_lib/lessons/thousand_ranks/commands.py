@@ -14,11 +14,13 @@ def dryrun_arguments(parser: Parser) -> None:
     parser.runs(dryrun)
     parser.set_defaults(rest=[])  # options that this command doesn't have are passed on to the script
     parser.add_argument("script", metavar="SCRIPT", help="A plain training script that torchrun could start.")
-    parser.add_argument("--world-size", type=int, metavar="N", help="Ranks in all; those of the mesh if not given.")
-    parser.add_argument("--mesh", default="", help="Such as 64x16; handed on to the script as --mesh.")
-    parser.add_argument("--rank", type=int, default=0, metavar="N", help="Which rank to be.")
     parser.add_argument(
-        "--timeout", type=float, default=300.0, metavar="X", help="Seconds after which the script is ended."
+        "--world-size", type=int, metavar="N", help="Total number of ranks; by default, as many as the mesh has."
+    )
+    parser.add_argument("--mesh", default="", help="Shape of the mesh, such as 64x16. The script gets it as --mesh.")
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="The rank to pretend to be.")
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, metavar="X", help="End the script after this many seconds."
     )
 
 

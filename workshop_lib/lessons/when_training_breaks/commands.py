@@ -10,16 +10,22 @@ def faults_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--every", type=int, default=20, metavar="N", help="Steps from one fault to the next, on average."
     )
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="Of the steps, ranks and kinds of the faults.")
     parser.add_argument(
-        "--kinds", default="kill,crash,raise,stop", metavar="LIST", help="Which faults, separated by commas."
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Seed that decides when, on which rank, and which faults happen.",
+    )
+    parser.add_argument(
+        "--kinds", default="kill,crash,raise,stop", metavar="LIST", help="Kinds of faults, separated by commas."
     )
     parser.add_argument(
         "--timeout",
         type=float,
         default=300.0,
         metavar="X",
-        help="Seconds after which each of the two trainings is ended.",
+        help="End each of the two trainings after this many seconds.",
     )
     parser.add_argument("command", metavar="COMMAND", help="A script, or any command.")
     # Everything that follows the command's first word belongs to the command, options included.

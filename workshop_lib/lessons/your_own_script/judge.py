@@ -94,7 +94,7 @@ GUILTY = {
 }
 INNOCENT = {
     "the ranks start with different weights": "DDP sends rank 0's weights when it wraps the network.",
-    "the ranks train on the same images": "the report says that they trained on different samples in all steps.",
+    "the ranks train on the same images": "the report says that they trained on different samples.",
     "the accuracy is rank 0's": "`all_reduce` adds up the right answers of all ranks before anyone divides.",
     "the ranks test with different statistics": "the script averages them before it tests, and the report agrees.",
     "the learning rate differs between ranks": "all ranks compute it from the same numbers.",
@@ -104,7 +104,7 @@ INNOCENT = {
 
 def faults(found: Set[object]) -> Verdict:
     """Judge the set of faults that the learner found in own_script_sick.py."""
-    verdict = Verdict("faults", to_do="Replace the dots by what is wrong")
+    verdict = Verdict("faults", to_do="Take out the dots, and what the script doesn't have")
     if ... in found or not found:
         return verdict
     verdict.held = [name for name in GUILTY if name in found]

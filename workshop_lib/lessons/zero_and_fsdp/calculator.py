@@ -12,6 +12,10 @@ from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.notebook.widgets import Answers, size
 
 WIDE = {"style": {"description_width": size(9)}, "layout": {"width": size(21.4)}}  # three controls fit side by side
+LABELED = {
+    "indent": False,
+    "layout": {"width": size(19), "margin": f"2px 2px 2px {size(2.4)}"},
+}  # as wide as the others
 TYPED = {**WIDE, "continuous_update": False}
 OTHER = "other"
 UNITS = {"T": 1e12, "B": 1e9, "M": 1e6, "K": 1e3}
@@ -43,8 +47,8 @@ class Calculator(Answers):
         self.gpu = _choice("kind of GPU", GPUS, "A100, 80 GB")
         self.sequence = widgets.IntText(value=2048, description="sequence length", **TYPED)
         self.batch = widgets.IntText(value=1, description="batch per GPU", **TYPED)
-        self.checkpointing = widgets.Checkbox(description="activation checkpointing", **WIDE)
-        self.offload = widgets.Checkbox(description="offload to host memory", **WIDE)
+        self.checkpointing = widgets.Checkbox(description="activation checkpointing", **LABELED)
+        self.offload = widgets.Checkbox(description="offload to host memory", **LABELED)
         columns = [
             [self.model, self.parameters, self.recipe],
             [self.gpu, self.ranks, self.offload],

@@ -6,7 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, MemoryPlan, StageMemory
+from workshop_lib.lessons.zero_and_fsdp.cost import TrainingCost
+from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, RECIPES, MemoryPlan, StageMemory, state_bytes
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.training import KINDS
@@ -88,6 +89,23 @@ def _number(number_of_bytes: float) -> str:
     if gib >= 1e9:
         return f"{gib:.1e}"
     return f"{gib:,.0f}" if gib >= 100 or gib == round(gib) else f"{gib:.3g}"
+
+
+def stages(ranks: int) -> RecordFigure:
+    """Draw what each of these ranks holds in stages 0 to 3, with Adam in fp32."""
+    parameters = 10**9  # large enough that rounding up doesn't show
+    recipe = RECIPES["fp32, Adam"]
+    held = {f"stage {stage}": [state_bytes(parameters, ranks, stage, **recipe)] * ranks for stage in range(4)}
+    return zero(held, parameters)
+
+
+def measured(one_process: Mapping[str, float], costs: Sequence[Mapping[str, TrainingCost]]) -> RecordFigure:
+    """Draw what one process holds, and what each rank holds. costs[rank][title]: what `by_hand.train` returned."""
+    held: dict[str, list] = {"one process": [one_process]}
+    for title in costs[0]:
+        held[title] = [of_rank[title].held_bytes for of_rank in costs]
+    parameters = next(iter(costs[0].values())).parameters
+    return zero(held, parameters)
 
 
 @figures.styled

@@ -1,142 +1,45 @@
-"""How 06_zero_and_fsdp checks two exercises: sharding the optimizer's state (Zero1), then the gradients too (Zero2)."""
+"""Judges the exercises of 06_zero_and_fsdp: here the bytes per rank that each ZeRO stage leaves.
 
-import functools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+Stages 1 and 2 are judged in judge_stages.py, and what overlaps in judge_overlap.py.
+"""
 
-import numpy as np
-import torch
+from collections.abc import Callable, Iterator
 
-from workshop_lib.judge.network import backward, batch, network, weights_of
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.mpi_basics.counting import CountingComm
+from workshop_lib.lessons.zero_and_fsdp.judge_overlap import Lookahead, OverlappedZero2
+from workshop_lib.lessons.zero_and_fsdp.judge_stages import NOTEBOOK, Zero1, Zero2
+from workshop_lib.training import KINDS
+from workshop_lib.words import plural
 
-NOTEBOOK = "06_zero_and_fsdp"
-STEPS = 3
-LR = 0.1
+__all__ = ["Lookahead", "OverlappedZero2", "Zero1", "Zero2", "bytes_per_rank"]
 
-
-def make_sgd(parameters: Iterable) -> torch.optim.Optimizer:
-    return torch.optim.SGD(list(parameters), lr=LR, momentum=0.9)
-
-
-def load_optimizers() -> None:
-    """Create an optimizer, because a process's first one loads much of PyTorch. A check then doesn't wait for that."""
-    make_sgd(network().parameters())
+# (parameters, ranks) for which `bytes_per_rank` is called in every stage.
+MODELS = [(1_000, 2), (64, 8), (7_000, 1)]
 
 
-def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
-    """Train a few steps with the class, on the rank's own samples.
-
-    gradients_too: whether the class shards the gradients, too.
-    """
-    model = network()
-    start = weights_of(model)
-    counting = CountingComm(comm)
-    zero: Any = None
-    weights: list[np.ndarray] = []  # after each step
-    held_bytes: list[int] = []  # after each gradient that backward finishes, and after backward
-    in_backward_bytes = 0
-
-    def count_held(*_) -> None:
-        shares = [] if zero is None else [p for group in zero.optimizer.param_groups for p in group["params"]]
-        everything = {id(p): p for p in [*model.parameters(), *shares]}
-        held_bytes.append(sum(p.grad.nbytes for p in everything.values() if p.grad is not None))
-
-    for parameter in model.parameters():  # these hooks come before the class's own, so they run first
-        parameter.register_post_accumulate_grad_hook(count_held)
-    zero = make(model, counting, make_sgd)
-    before = counting.bytes_sent
-    for step in range(STEPS):
-        zero.optimizer.zero_grad()  # gradients left over from the last step don't count
-        sent = counting.bytes_sent
-        backward(model, [batch(comm.rank, step)])
-        count_held()
-        in_backward_bytes += counting.bytes_sent - sent
-        zero.step()
-        weights.append(weights_of(model))
-    sent_bytes = (counting.bytes_sent - before) / STEPS
-
-    moved = weights[0] != start
-    advice = "Does the share have a `.grad` before `self.optimizer.step()`?"
-    yield "the step changes the weights", bool(moved.any()), "the step moves nothing.", advice
-    same = all(map(np.array_equal, weights, comm.bcast(weights)))
-    observed, advice = _different_weights(comm.allgather(sent_bytes), comm.allgather(moved))
-    yield "after each step the ranks hold the same weights, to the last bit", same, observed, advice
-    yield "the first step is that of one process with the global batch", weights[0], "after one step"
-    advice = "is the gradient of the step before still in a share's `.grad`, or is the optimizer's state lost?"
-    yield f"so are {STEPS} steps with momentum", weights[-1], f"after {STEPS} steps", advice
-    counts = [p.numel() for p in model.parameters()]
-    buffers = counts if gradients_too else [sum(counts)]
-    share = 8 * sum(-(-n // comm.size) for n in buffers)  # each buffer is padded
-    if gradients_too:
-        held = held_bytes[-1]
-        observed = f"at the end of backward a rank holds {held} bytes of gradients, but its share is {share}."
-        advice = "Keep only the share of each gradient."
-        if not in_backward_bytes:
-            advice = "Nothing was sent during backward: the reduce-scatter belongs in `reduce`, not in `step`."
-        elif held >= start.nbytes:
-            advice = "The whole gradient is still there. Drop it, `p.grad = None`, as soon as you have its share."
-        yield f"after backward a rank holds 1/{comm.size} of the gradients", held, observed, advice
-        allowed = share + 8 * max(counts)
-        most = max(held_bytes)
-        observed = f"it held {most} bytes, but may never hold more than {allowed}."
-        advice = "Drop each gradient as soon as it is reduced."
-        yield "and never more than its share and one gradient", most <= allowed, observed, advice
-    states = [value for state in zero.optimizer.state.values() for value in state.values()]
-    state_bytes = sum(value.nbytes for value in states if isinstance(value, torch.Tensor))
-    observed = f"rank {comm.rank} holds {state_bytes} bytes of state, but its share is {share}."
-    advice = "Make the optimizer for the shares, not for the model's parameters."
-    yield f"a rank holds 1/{comm.size} of the optimizer's state", state_bytes, observed, advice
-    due_bytes = 2 * (comm.size - 1) * share  # what an allreduce sends (Patarasuk and Yuan 2009)
-    observed = f"a rank sends {sent_bytes:.0f} bytes per step, and an allreduce {due_bytes}."
-    advice = "One reduce-scatter of the gradients and one allgather of the weights are enough."
-    yield "a step sends as many bytes as one ring allreduce", sent_bytes, observed, advice
+def play_bytes(bytes_per_rank: Callable, comm) -> Iterator[tuple]:
+    calls = [(stage, model, bytes_per_rank(*model, stage)) for stage in range(4) for model in MODELS]
+    for kind in KINDS:
+        for stage, (parameters, ranks), state in calls:
+            text = f"{kind}: stage 0" if stage == 0 else f"{kind}: stages 1 to 3"
+            yield text, state[kind], f"for {parameters} parameters on {plural(ranks, 'rank')} in stage {stage}"
 
 
-def _different_weights(sent_bytes: list[float], moved: list[np.ndarray]) -> tuple[str, str]:
-    """What all ranks show if their weights differ after a step, and advice."""
-    if not any(sent_bytes):
-        return "no rank sent anything, so each trained alone.", "Reduce-scatter the gradients first."
-    if not np.all(moved, axis=0).any():
-        return "each rank has new weights only in its own part.", "End the step with an allgather of the weights."
-    advice = "call `self.optimizer.step()` first, then `ring.allgather` on the weights that it has updated."
-    return "the ranks hold different weights.", advice
-
-
-REDUCE = "total = ring.reduce_scatter(self.comm, gradient.numpy())"
-MEAN = "total / self.comm.size"
-OWN_PART = "total = gradient.numpy()[ring.part(len(gradient), self.comm.rank, self.comm.size)]"
-ALLREDUCE = f"""{OWN_PART}
-        total[:] = ring.reduce_scatter(self.comm, gradient.numpy())
-        ring.allgather(self.comm, gradient.numpy())"""
-PART_OF_RANK_0 = f"{ALLREDUCE}\n        total = gradient.numpy()[: len(total)]"
-OWN_HINT = "a part is updated from its own rank's samples alone. `ring.reduce_scatter` adds up all ranks' gradients."
-EDITS = [
-    Edit(OWN_HINT, (REDUCE, OWN_PART), (MEAN, "total")),
-    Edit(OWN_HINT, (REDUCE, OWN_PART)),
-    Edit("the gradient is the sum over ranks, not the mean: divide by `self.comm.size`.", (MEAN, "total")),
-    Edit("the number of ranks is divided by twice.", (MEAN, f"{MEAN}**2")),
-    Edit(
-        "rank 0's part of the gradients updates every part. Each rank needs those of its own part.",
-        (REDUCE, PART_OF_RANK_0),
-    ),
-    Edit(
-        "That is an allreduce of the gradients, which gathers what nobody needs, and an allgather of the weights.",
-        (REDUCE, ALLREDUCE),
-    ),
+_NUMBERS = "that is the number of weights: each takes 4 bytes in fp32."
+_TWO = "Adam keeps two numbers per weight, of 4 bytes each."
+_WRONG_BYTES = [
+    Edit(_NUMBERS, ('"parameters": 4', '"parameters": 1')),
+    Edit(_NUMBERS, ('"gradients": 4', '"gradients": 1')),
+    Edit(_TWO, ('"optimizer": 8', '"optimizer": 2')),
+    Edit(_TWO, ('"optimizer": 8', '"optimizer": 4')),
+    Edit("count only Adam's state: 8 bytes per weight, no copy of the weights.", ('"optimizer": 8', '"optimizer": 12')),
 ]
-SAME_CALLS = "every rank must make the same calls in the same order, in backward once for every parameter."
-Zero1, Zero2 = (
-    played(
-        name,
-        NOTEBOOK,
-        functools.partial(play_steps, gradients_too=gradients_too),
-        EDITS,
-        rounding=1e-9,  # all numbers are float64
-        ready=load_optimizers,
-        stuck=SAME_CALLS,
-        truncated=SAME_CALLS,
-    )
-    for name, gradients_too in (("Zero1", False), ("Zero2", True))
+for _stage, _kind in enumerate(reversed(KINDS), start=1):  # the first stage that shards each kind
+    _shards = f"stage >= {_stage}"
+    _hint = f"from stage {_stage} on, a rank holds only its shard of `{_kind}`."
+    _WRONG_BYTES.append(Edit(_hint, (_shards, "False")))
+    _hint = f"stage {_stage - 1} doesn't divide `{_kind}` yet, so every rank holds all of it."
+    _WRONG_BYTES.append(Edit(_hint, (_shards, f"stage >= {_stage - 1}")))
+bytes_per_rank = played(
+    "bytes_per_rank", NOTEBOOK, play_bytes, _WRONG_BYTES, returns="the bytes of each kind", communicates=False
 )

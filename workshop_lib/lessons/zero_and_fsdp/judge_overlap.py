@@ -1,4 +1,4 @@
-"""How 06_zero_and_fsdp checks its last exercises: stage 2 that sends during backward, and stage 3 that looks ahead."""
+"""Judges two exercises of 06_zero_and_fsdp: stage 2 that sends during backward, and stage 3 that looks ahead."""
 
 import functools
 import time
@@ -15,7 +15,8 @@ from workshop_lib.judge import Exercise, Property, close
 from workshop_lib.judge.network import backward, batch, network, weights_of
 from workshop_lib.lessons.ddp.judge_own_ddp import LATE_S, join
 from workshop_lib.lessons.mpi_basics.counting import CountingComm
-from workshop_lib.lessons.zero_and_fsdp.judge import STEPS, load_optimizers, make_sgd
+from workshop_lib.lessons.zero_and_fsdp.judge_stages import STEPS, load_optimizers, make_sgd
+from workshop_lib.lessons.zero_and_fsdp.newer_names import give_newer_names
 
 PARAMETERS = len(list(network().parameters()))
 SCATTERS = ("reduce_scatter_single", "reduce_scatter_tensor", "all_reduce")
@@ -70,6 +71,7 @@ class _Sending:
 
 def ready() -> None:
     """Join the process group, and load the optimizers, which takes long."""
+    give_newer_names()
     join()
     load_optimizers()
 
@@ -108,14 +110,14 @@ def _one_step(comm, model: nn.Module, zero, sending: _Sending, step: int) -> Ove
 
 NOTHING_HINT = "nothing was sent. `dist.reduce_scatter_single(part, gradient, async_op=True)` belongs in `reduce`."
 LATER_HINT = "it was sent after backward, so nothing can overlap: start each reduce-scatter in `reduce`."
-WHOLE_HINT = "an allreduce sends every share to everyone, twice the bytes: `dist.reduce_scatter_single` is enough."
+WHOLE_HINT = "an allreduce sends every shard to everyone, twice the bytes: `dist.reduce_scatter_single` is enough."
 BLOCKING_HINT = "the collective waits for all ranks, inside the hook: pass `async_op=True`, and wait in `finish`."
 WAITING_HINT = "backward stood still until the other ranks had sent: call the handle's `wait()` in `finish`."
 KEPT_HINT = "the whole gradients are still there after backward. Drop each with `p.grad = None` in `reduce`."
 FORGOT_HINT = "messages were still on their way when `finish` returned: call `wait()` on every handle."
 SUM_HINT = "the gradient is the sum over the ranks, not the mean: divide by `self.comm.size`."
 AGAIN_HINT = "the first step is right, the next one isn't: empty `self.pending` at the end of `finish`."
-SHARE_HINT = "does `self.shares[p].grad` hold the part that arrived, divided by the number of ranks?"
+SHARE_HINT = "does `self.shards[p].grad` hold the part that arrived, divided by the number of ranks?"
 STUCK = "every rank must start the same reduce-scatters in the same order, one for every parameter."
 
 
@@ -155,7 +157,18 @@ def observe_lookahead(comm, make: Callable) -> list[list[list[Event]]]:
 
 def _passes(make: Callable, layers: int) -> list[list[Event]]:
     events: list[Event] = []
-    lookahead = make(lambda layer: events.append(("start", layer)), lambda layer: events.append(("wait", layer)))
+    under_way: set[int | None] = set()
+
+    def start(layer: int | None) -> None:
+        if layer not in under_way:
+            under_way.add(layer)
+            events.append(("start", layer))
+
+    def wait(layer: int | None) -> None:
+        under_way.discard(layer)
+        events.append(("wait", layer))
+
+    lookahead = make(start, wait)
     passes = []
     for number in range(PASSES):
         order = [*range(layers)][:: -1 if number % 2 else 1]
@@ -168,9 +181,11 @@ def _passes(make: Callable, layers: int) -> list[list[Event]]:
 
 
 LAST_HINT = "after the last layer there's nothing left to gather: `following` is None."
-UNSTARTED_HINT = "`enter` waited for a layer, or let it compute, that was not started. Is it still in `self.started`?"
+UNSTARTED_HINT = (
+    "`enter` waited for a layer, or let it compute, that was not started: nobody starts the first one of a pass."
+)
 UNWAITED_HINT = "a layer computed before its weights were there: call `self.wait(layer)` before `enter` returns."
-AGAIN_STARTED_HINT = "a layer was gathered twice. Remember in `self.started` what's already on its way."
+AGAIN_STARTED_HINT = "a layer was gathered twice: start it before you wait for it, and wait for it once."
 NOT_AHEAD_HINT = "every layer is started only when it's needed, so it waits: start `following` before `enter` returns."
 EARLY_WAIT_HINT = (
     "`enter` also waits for the following layer, so computing can't hide that wait: wait for it when its turn comes."

@@ -7,6 +7,7 @@ label; the layout and the legend follow from that.
 Every curve of a plot has its own color, marker and dash, so that a print in gray is readable.
 """
 
+import base64
 import functools
 import io
 import os
@@ -84,6 +85,8 @@ HOLLOW = "hollow, *: oversubscribed (more ranks than cores)"
 CENTERED = {"ha": "center", "va": "center"}
 ON_PAPER = {"fc": PAPER, "ec": "none", "pad": 1.5}  # the box behind a number on a colored bar
 ROOM = 0.08  # share of the axis: a bar segment narrower than this has no room for its number
+# Metadata of an output. JupyterLab gives its image a class, by which custom.css darkens it in a dark theme.
+FOLLOWS_THEME = {"needs_background": "light"}
 Arguments = ParamSpec("Arguments")
 
 
@@ -91,6 +94,7 @@ class RecordFigure(Figure):
     """A figure that a notebook shows as the value of a cell, without pyplot's global state."""
 
     in_words = ""  # what the figure shows, if its labels don't say so
+    numbers: Mapping[str, Any] = {}  # what it shows, by MIME type, for programs that read the saved notebook
 
     def __repr__(self) -> str:
         return self.in_words or super().__repr__()
@@ -99,10 +103,13 @@ class RecordFigure(Figure):
         with mpl.rc_context(STYLE):  # matplotlib makes ticks as late as here
             super().draw(renderer)
 
-    def _repr_png_(self) -> bytes:
+    def png(self) -> bytes:
         image = io.BytesIO()
         self.savefig(image, format="png", dpi=100, metadata={"Description": self.description()})
         return image.getvalue()
+
+    def _repr_mimebundle_(self, **kwargs) -> tuple[dict[str, Any], dict[str, str]]:
+        return {"image/png": base64.b64encode(self.png()).decode(), **self.numbers}, FOLLOWS_THEME
 
     def description(self) -> str:
         """The figure in words, for people who cannot see it: titles, caption, and axes or else all texts in them."""

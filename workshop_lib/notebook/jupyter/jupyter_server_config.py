@@ -21,4 +21,4 @@ c.LabApp.default_url = "/lab/tree/00_start_here.ipynb"
 c.LabApp.custom_css = True
 c.ServerApp.tornado_settings = {"static_custom_path": [str(HERE / "custom")]}
 # The solutions are hidden here, because a check that failed links to them.
-c.ContentsManager.hide_globs = ["source", "solutions", "__pycache__", "*.pyc", "*~", ".DS_Store"]
+c.ContentsManager.hide_globs = ["source", "solutions", "map.svg", "__pycache__", "*.pyc", "*~", ".DS_Store"]

@@ -1,7 +1,7 @@
-"""The bookkeeping for ZeRO by hand in 06_zero_and_fsdp: parameters as views of flat arrays that ranks divide evenly.
+"""ZeRO's bookkeeping in 06_zero_and_fsdp: parameters as views of flat arrays, which the ranks divide into equal shards.
 
-The notebook's first classes, for stages 1 and 2, call the functions here. Its later ones are subclasses of Stage2 or
-Sharded.
+The notebook's classes for stages 1 and 2 call the functions here. Its later ones are subclasses of ReducedInBackward
+or GatheredByLayer.
 """
 
 import functools
@@ -36,34 +36,35 @@ def flat_gradient(parameters: Sequence[nn.Parameter], ranks: int) -> torch.Tenso
     return pad(flat, (0, -len(flat) % ranks))
 
 
-def release(flat: torch.Tensor) -> None:
+def free(flat: torch.Tensor) -> None:
     """Free the memory of a flat array. `fill` brings it back, also for the views that autograd keeps for backward."""
     flat.untyped_storage().resize_(0)
 
 
 def fill(flat: torch.Tensor, values: torch.Tensor) -> None:
-    """Give a released array its memory back, with these values."""
+    """Give a freed array its memory back, with these values."""
     flat.untyped_storage().resize_(flat.nbytes)
     flat.copy_(values)
 
 
-class Stage2:
-    """A model whose gradients are divided among the ranks. A subclass defines two methods.
+class ReducedInBackward:
+    """A model whose gradients are divided among the ranks during the backward pass. A subclass defines two methods.
 
-    reduce(p) is called once backward has finished the gradient of parameter p. finish() is called before the step, and
-    leaves the mean gradient of each share in the share's `.grad`.
+    reduce(p) is called once the backward pass has finished the gradient of parameter p. finish() is called before the
+    step, and leaves the mean gradient of each shard in the shard's `.grad`.
     """
 
     def __init__(self, model: nn.Module, comm, make_optimizer: Callable):
         self.comm = comm
         self.weights: dict[nn.Parameter, torch.Tensor] = {}  # a flat array for each parameter, which is a view of it
-        self.shares: dict[nn.Parameter, nn.Parameter] = {}  # this rank's part of each flat array
+        self.shards: dict[nn.Parameter, nn.Parameter] = {}  # this rank's part of each flat array
         self.pending: list[tuple] = []  # what `reduce` has started, for `finish` to wait for
         for p in trained(model):
-            self.weights[p] = flat = flat_weights([p], comm.size)
-            self.shares[p] = nn.Parameter(flat[ring.part(len(flat), comm.rank, comm.size)])
+            flat = flat_weights([p], comm.size)
+            self.weights[p] = flat
+            self.shards[p] = nn.Parameter(flat[ring.part(len(flat), comm.rank, comm.size)])
             p.register_post_accumulate_grad_hook(self.reduce)
-        self.optimizer = make_optimizer(self.shares.values())
+        self.optimizer = make_optimizer(self.shards.values())
 
     def reduce(self, p: nn.Parameter) -> None:
         raise NotImplementedError("reduce(p): start to reduce the gradient of p")
@@ -78,33 +79,33 @@ class Stage2:
             ring.allgather(self.comm, flat.numpy())
 
 
-class Sharded:
+class GatheredByLayer:
     """A model whose weights are in memory only while their layer computes. A subclass defines three methods.
 
-    gather(layer) is called before the layer computes, in forward and again in backward, and drop(layer) after its
-    forward. reduce(p) is called once backward has finished the gradient of parameter p. A layer is any module that has
-    parameters of its own, and layers must compute in the order in which the model lists them. A subclass that gathers
-    layers ahead of time overrides `enter`.
+    gather(layer) is called before the layer computes, in the forward pass and again in the backward pass, and
+    drop(layer) after its forward pass. reduce(p) is called once the backward pass has finished the gradient of
+    parameter p. A layer is any module that has parameters of its own, and layers must compute in the order in which the
+    model lists them. A subclass that gathers layers ahead of time overrides `enter`.
     """
 
     def __init__(self, model: nn.Module, comm, make_optimizer: Callable):
         self.comm = comm
         self.weights: dict[nn.Parameter, torch.Tensor] = {}  # flat arrays, in memory while a layer computes
-        self.shares: dict[nn.Parameter, nn.Parameter] = {}  # this rank's part of each flat array
+        self.shards: dict[nn.Parameter, nn.Parameter] = {}  # this rank's part of each flat array
         for p in trained(model):
-            self.weights[p] = flat = flat_weights([p], comm.size)
-            self.shares[p] = nn.Parameter(flat[ring.part(len(flat), comm.rank, comm.size)].clone())
-            release(flat)
+            flat = flat_weights([p], comm.size)
+            self.weights[p] = flat
+            self.shards[p] = nn.Parameter(flat[ring.part(len(flat), comm.rank, comm.size)].clone())
+            free(flat)
             p.register_post_accumulate_grad_hook(self.reduce)
         self.parameters = {
-            layer: [p for p in layer.parameters(recurse=False) if p in self.shares] for layer in model.modules()
+            layer: [p for p in layer.parameters(recurse=False) if p in self.shards] for layer in model.modules()
         }
         self.layers = [layer for layer, parameters in self.parameters.items() if parameters]
-        for at, layer in enumerate(self.layers):
-            neighbors = [None, *self.layers, None][at : at + 3 : 2]
-            layer.register_forward_pre_hook(functools.partial(self._before, neighbors[1]))
-            layer.register_forward_hook(functools.partial(self._after, neighbors[0]))
-        self.optimizer = make_optimizer(self.shares.values())
+        for before, layer, after in zip([None, *self.layers[:-1]], self.layers, [*self.layers[1:], None], strict=True):
+            layer.register_forward_pre_hook(functools.partial(self._before, after))
+            layer.register_forward_hook(functools.partial(self._after, before))
+        self.optimizer = make_optimizer(self.shards.values())
 
     def _before(self, following: nn.Module | None, layer: nn.Module, inputs) -> None:
         self.enter(layer, following)
@@ -115,18 +116,18 @@ class Sharded:
             outputs.register_hook(lambda _: self.enter(layer, previous))  # runs when backward reaches this layer
 
     def enter(self, layer: nn.Module, following: nn.Module | None) -> None:
-        """Prepare a layer right before it computes. `following` computes next in this forward or backward, if any."""
+        """Prepare a layer right before it computes. `following` computes next in this pass, if there is a next one."""
         self.gather(layer)
 
     def gather(self, layer: nn.Module) -> None:
-        raise NotImplementedError("gather(layer): fill the layer's weights from the ranks' shares")
+        raise NotImplementedError("gather(layer): fill the layer's weights from the ranks' shards")
 
     def drop(self, layer: nn.Module) -> None:
         for p in self.parameters[layer]:
-            release(self.weights[p])
+            free(self.weights[p])
 
     def reduce(self, p: nn.Parameter) -> None:
-        raise NotImplementedError("reduce(p): the mean gradient of this rank's share of p")
+        raise NotImplementedError("reduce(p): the mean gradient of this rank's shard of p")
 
     def step(self) -> None:
         self.optimizer.step()
@@ -136,7 +137,7 @@ class Sharded:
 def live_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     """Bytes of a model's states on this rank, by KINDS.
 
-    If the optimizer steps on shares, the shares and their gradients count, too. Memory that a share and a parameter
+    If the optimizer steps on shards, the shards and their gradients count, too. Memory that a shard and a parameter
     have in common counts once.
     """
     everything = [*model.parameters(), *(p for group in optimizer.param_groups for p in group["params"])]

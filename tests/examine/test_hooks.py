@@ -1,0 +1,98 @@
+"""What the hooks tell the recorder, and what it looks at, in this process."""
+
+import faulthandler
+import signal
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from workshop_lib.examine.on_ranks import hooks
+from workshop_lib.examine.on_ranks.recorder import FIRST_STEPS, RankRecorder
+
+
+class Passes:
+    """A recorder that keeps the outermost modules of forward passes."""
+
+    in_backward = False
+    in_forward = False
+    in_loader = False
+
+    def __init__(self):
+        self.begun = []
+        self.ended = []
+
+    def is_on(self):
+        return True
+
+    def forward_begins(self, module):
+        self.begun.append(module)
+        return {}
+
+    def forward_ends(self, module, forward, inputs):
+        self.ended.append(module)
+
+
+class Recomputed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+
+def test_activations_recomputed_in_the_backward_pass_hide_no_later_forward_pass():
+    """PyTorch ends the repeated forward pass with an error as soon as it has what it needs, and catches it."""
+    recorder = Passes()
+    handles = hooks._forward(recorder)
+    model = nn.Sequential(nn.Linear(4, 4), Recomputed())
+    try:
+        for _ in range(3):
+            loss = model(torch.ones(2, 4)).sum()
+            recorder.in_backward = True
+            loss.backward()
+            recorder.in_backward = False
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert recorder.begun == recorder.ended == [model] * 3
+
+
+@pytest.mark.parametrize(
+    ("value", "decides"), [(torch.tensor(1), True), (torch.tensor(True), True), (torch.tensor(45), False)]
+)
+def test_a_yes_or_no_is_told_from_a_count(value, decides):
+    assert hooks._is_decision([value]) is decides
+    assert not hooks._is_decision([value.float()]), "a loss may be 1.0"
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    before = signal.getsignal(signal.SIGUSR1)
+    yield RankRecorder(tmp_path, 0, 0, "")
+    faulthandler.unregister(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_samples_whose_indices_are_known_are_looked_at_in_few_steps(recorder):
+    recorder.step = FIRST_STEPS + 1
+    recorder.now = {}
+    recorder.loader = 0
+    assert recorder._looks_at_samples()
+    recorder.indexed.add(0)
+    assert not recorder._looks_at_samples()
+    recorder.now["weights"] = None
+    assert recorder._looks_at_samples()
+
+
+def test_what_a_dataset_reads_while_it_loads_is_not_counted(recorder, monkeypatch):
+    monkeypatch.setattr(nn.utils, "clip_grad_norm_", nn.utils.clip_grad_norm_)  # put back at the end, as the others
+    for name in hooks.READ_BY_CPU:
+        monkeypatch.setattr(torch.Tensor, name, getattr(torch.Tensor, name))
+    hooks._gradients(recorder)
+    torch.ones(1).item()
+    recorder.in_loader = True
+    torch.ones(1).item()
+    assert recorder.current()["items"] == 1

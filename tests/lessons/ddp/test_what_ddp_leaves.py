@@ -1,0 +1,160 @@
+"""What 05 says that DDP leaves to its user: clipping, memory, unequal steps, and the variables of other launchers."""
+
+import re
+import socket
+import sys
+
+import cloudpickle
+import pytest
+from training.launching import rank_environment, run_bounded
+
+from workshop_lib.maintain import generate
+from workshop_lib.ranks import mpi
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
+pytestmark = [pytest.mark.lesson("05"), pytest.mark.usefixtures("healthy")]
+
+
+def bytes_per_parameter() -> list[float]:
+    """On a rank: what training with Adam and DDP keeps, without and with `gradient_as_bucket_view`."""
+    import torch
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    from torch.nn.parallel import DistributedDataParallel
+
+    from workshop_lib.lessons.ddp.process_group import join
+
+    join()
+    kept = []
+    for view in (False, True):
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+        ddp = DistributedDataParallel(model, gradient_as_bucket_view=view)
+        buckets = []
+
+        def hook(group, bucket, buckets=buckets):
+            buckets.append(bucket.buffer())
+            return default_hooks.allreduce_hook(group, bucket)
+
+        ddp.register_comm_hook(None, hook)
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(3):  # in its first step, DDP may still rearrange its buckets
+            buckets.clear()
+            optimizer.zero_grad(set_to_none=not view)
+            ddp(torch.ones(1, 64)).sum().backward()
+            optimizer.step()
+        parameters = list(model.parameters())
+        state = [each for of_one in optimizer.state.values() for each in of_one.values() if each.numel() > 1]
+        tensors = [*parameters, *(p.grad for p in parameters), *buckets, *state]
+        storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}
+        kept.append(sum(storages.values()) / sum(p.numel() for p in parameters))
+    return kept
+
+
+def test_ddp_keeps_twenty_bytes_per_parameter_or_sixteen(team):
+    for kept in team.run(bytes_per_parameter, show=False):
+        assert kept == [20, 16]
+
+
+def clipped() -> dict:
+    """On a rank: the gradient clipped to norm 1 after the averaging, before it, and in one process with all samples."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from workshop_lib.lessons.ddp.process_group import join
+
+    join()
+    size = dist.get_world_size()
+    samples = torch.arange(1.0, size + 1).diag() * 10  # each rank's gradient has a direction and a length of its own
+    mine = samples[[dist.get_rank()]]
+    after, before, alone = torch.nn.Linear(size, 1), torch.nn.Linear(size, 1), torch.nn.Linear(size, 1)
+    ddp = DistributedDataParallel(after)
+    ddp(mine).mean().backward()
+    before(mine).mean().backward()
+    alone(samples).mean().backward()
+    for model in (ddp, before, alone):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    dist.all_reduce(before.weight.grad)
+    return {
+        "after": after.weight.grad.tolist(),
+        "before": (before.weight.grad / size).tolist(),
+        "alone": alone.weight.grad.tolist(),
+    }
+
+
+def test_gradients_clipped_after_the_averaging_are_those_of_one_process(team):
+    seen = team.run(clipped, show=False)
+    assert all(each == seen[0] for each in seen)
+    assert seen[0]["after"][0] == pytest.approx(seen[0]["alone"][0])
+    assert seen[0]["before"][0] != pytest.approx(seen[0]["alone"][0], rel=0.05)
+
+
+def joined() -> tuple[list, list]:
+    """On a rank: its gradient in its last step, and its weights, after rank 0 has taken three steps and others one."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from workshop_lib.lessons.ddp.process_group import join
+
+    join()
+    ddp = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    with ddp.join():
+        for _ in range(3 if dist.get_rank() == 0 else 1):
+            optimizer.zero_grad()
+            ddp(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+    return ddp.module.weight.grad.tolist(), ddp.module.weight.tolist()
+
+
+def test_join_lets_ranks_take_different_numbers_of_steps(team):
+    (gradient, weights), *others = team.run(joined, timeout=20, show=False)
+    assert gradient == [[1 / team.n]], "the ranks that are done count as zeros"
+    assert all(each[1] == weights for each in others)
+
+
+SCRIPT = """
+import sys
+import torch.distributed as dist
+dist.init_process_group("gloo")
+sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()} local {dist.get_node_local_rank()}\\n")  # at once
+dist.destroy_process_group()
+"""
+
+
+def fenced(language: str) -> str:
+    """The code in this language that the notebook's section on several hosts shows."""
+    source = (generate.NOTEBOOKS / "source" / "05_ddp.py").read_text(encoding="utf-8")
+    section = re.sub("^# ?", "", source.partition("# ## Deeper: several hosts")[2], flags=re.MULTILINE)
+    return section.partition(f"```{language}\n")[2].partition("```")[0]
+
+
+def executable(path, text: str) -> None:
+    path.write_text("#!/bin/bash\n" + text)
+    path.chmod(0o755)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("launcher", ["mpiexec", "srun"])
+def test_ranks_of_other_launchers_meet_and_know_their_local_rank(launcher, tmp_path):
+    """srun is played by a script that sets Slurm's variables for two tasks on this host."""
+    script = tmp_path / "ddp.py"
+    if launcher == "mpiexec":
+        script.write_text(fenced("python") + SCRIPT)
+        command = [*mpi.mpiexec(), "-n", "2", sys.executable, str(script)]
+    else:
+        script.write_text(SCRIPT)
+        task = 'SLURM_PROCID=$task SLURM_LOCALID=$task SLURM_NTASKS=2 "$@" &'
+        executable(tmp_path / "srun", f"for task in 0 1; do {task} done; wait")
+        executable(tmp_path / "scontrol", 'test "$*" = "show hostnames node[0-1]" && echo 127.0.0.1 && echo other')
+        executable(tmp_path / "python", f'exec {sys.executable} "$@"')
+        with socket.create_server(("", 0)) as free:
+            port = str(free.getsockname()[1])
+        lines = fenced("bash").replace("29500", port).replace("ddp.py", str(script))
+        command = ["bash", "-c", f'PATH={tmp_path}:$PATH SLURM_JOB_NODELIST="node[0-1]"\n{lines}']
+    [(status, output)] = run_bounded([command], [rank_environment()], 60)
+    assert status == 0, output
+    assert sorted(line for line in output.splitlines() if line.startswith("rank")) == [
+        "rank 0 of 2 local 0",
+        "rank 1 of 2 local 1",
+    ]

@@ -1,0 +1,97 @@
+"""The exercise of 06c, and what the notebook says about activations and 16 bits."""
+
+import sys
+
+import cloudpickle
+import pytest
+import torch
+from judge.verdicts import Verdicts
+
+from workshop_lib.lessons.fitting_more import judge as check
+from workshop_lib.lessons.fitting_more import recompute
+from workshop_lib.lessons.zero_and_fsdp import by_hand
+from workshop_lib.lessons.zero_and_fsdp.calculator import MODELS
+from workshop_lib.lessons.zero_and_fsdp.zero_memory import activation_bytes
+from workshop_lib.training.memory import kept_for_backward
+
+ONCE_MORE = """with torch.enable_grad():
+        y = block(x)
+    y.backward(gradient)"""
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
+
+
+class TestRecompute(Verdicts):
+    check, notebook, names = check, check.NOTEBOOK, ["backward_again"]
+    right = {
+        "backward_again": {
+            "all gradients at once": [
+                (
+                    "y.backward(gradient)\n    return x.grad",
+                    "parameters = list(block.parameters())\n"
+                    "    own, *others = torch.autograd.grad(y, [x, *parameters], gradient)\n"
+                    "    for p, other in zip(parameters, others):\n"
+                    "        p.grad = other if p.grad is None else p.grad + other\n"
+                    "    return own",
+                )
+            ],
+            "as a sum of products": [
+                ("y.backward(gradient)", "with torch.enable_grad(): loss = (y * gradient).sum()\n    loss.backward()")
+            ],
+        }
+    }
+    wrong = {
+        "backward_again": {
+            "computes it twice": (
+                [(ONCE_MORE, f"with torch.enable_grad(): block(x)\n    {ONCE_MORE}")],
+                "One forward pass of the block is enough",
+            ),
+            "returns nothing": ([("return x.grad", "return None")], "it returned nothing"),
+        }
+    }
+
+
+def test_activations_of_the_notebooks_opening():
+    assert activation_bytes(MODELS["Llama 7B"][1], 4096, 4) / 1e9 == pytest.approx(75, abs=1)
+
+
+def test_autocast_keeps_16_bit_copies_of_the_weights_for_the_backward_pass():
+    model = by_hand.perceptron()
+    images, labels = by_hand.batch()
+    kept = {}
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            few = images[:4].clone().requires_grad_()  # so that the first layer's weights are needed, too
+            _, kept[enabled] = kept_for_backward(
+                lambda few=few: torch.nn.functional.cross_entropy(model(few), labels[:4]), model
+            )
+    parameters = sum(p.numel() for p in model.parameters())
+    assert kept[True] - kept[False] == pytest.approx(2 * parameters, rel=0.02)
+
+
+def infinity_on_one_rank() -> float:
+    """On a rank: how far a step of `GradScaler` moves the weights if a gradient on rank 0 alone is infinite."""
+    comm = by_hand.join()
+    model = by_hand.with_fsdp(by_hand.perceptron(width=16))
+    images, labels = by_hand.batch(0, comm.rank, comm.size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(torch.nn.functional.cross_entropy(model(images), labels)).backward()
+    if comm.rank == 0:
+        model[1].weight.grad.to_local()[0] = torch.inf
+    before = model[1].weight.to_local().clone()
+    scaler.step(optimizer)
+    return (model[1].weight.to_local() - before).abs().max().item()
+
+
+def test_under_fsdp_all_ranks_skip_a_step_if_one_has_an_infinite_gradient(team):
+    assert team.run(infinity_on_one_rank) == [0, 0]
+
+
+def test_ways_that_lead_to_different_gradients_are_refused():
+    blocks = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    x = torch.ones(2, 3, requires_grad=True)
+    ways = {"right": lambda block, x: block(x), "wrong": lambda block, x: 2 * block(x)}
+    assert list(recompute.compare(blocks, x, {"right": ways["right"]}).index) == ["right"]
+    with pytest.raises(AssertionError, match="not close"):
+        recompute.compare(blocks, x, ways)

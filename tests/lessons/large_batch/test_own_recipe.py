@@ -1,0 +1,75 @@
+"""The learner's recipe for 128 workers is judged by its run, and a recipe that cannot be tried says why."""
+
+from dataclasses import replace
+
+import pytest
+
+from workshop_lib.lessons.large_batch import own_recipe
+from workshop_lib.notebook.profile import PROFILES
+from workshop_lib.paths import ROOT
+from workshop_lib.results import records
+
+LAPTOP = PROFILES["laptop"]
+SOLUTION = {"lr": 0.2, "momentum": 0.9, "nesterov": True, "warmup_epochs": 1, "decay": "polynomial"}
+
+
+def ended(*accuracies):
+    return {"epochs": [{"test_accuracy": accuracy} for accuracy in accuracies]}
+
+
+def judged(recipe, *accuracies):
+    return own_recipe.judge(recipe, ended(*accuracies), LAPTOP)
+
+
+class Team:
+    def train(self, options, timeout):
+        self.options = options
+        return ended(0.9)
+
+
+def test_it_is_trained_as_128_workers_on_all_images():
+    team = Team()
+    assert own_recipe.train(team, SOLUTION, LAPTOP) == ended(0.9)
+    told = team.options
+    assert (told.emulate_workers, told.lr_scaling, told.epochs, told.train_samples) == (128, "none", 4, None)
+    assert (told.lr, told.momentum, told.warmup_epochs, told.decay) == (0.2, 0.9, 1, "polynomial")
+
+
+def test_the_result_decides():
+    assert judged(SOLUTION, 0.5, 0.8, 0.85, 0.81).passed is True
+    assert judged(SOLUTION, 0.5, 0.7, 0.75, 0.79).passed is False
+    quick = own_recipe.judge(SOLUTION, ended(0.2, 0.45), replace(LAPTOP, name="quick"))
+    assert quick.passed is True, "two epochs are half of the steps"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "accuracies", "hint"),
+    [
+        (SOLUTION | {"lr": 1.28}, (0.1, 0.1, 0.1, 0.1), "its steps are too long"),
+        (SOLUTION | {"lr": 0.8}, (0.3, 0.6, 0.2, 0.3), "its steps are too long"),
+        (SOLUTION | {"momentum": 0.5}, (0.2, 0.4, 0.5, 0.6), "momentum makes up for length"),
+        (SOLUTION | {"lr": 0.02}, (0.2, 0.4, 0.5, 0.6), "its steps are too short"),
+        (SOLUTION | {"epochs": 9}, (), "'epochs' isn't among the options of this exercise"),
+        (SOLUTION | {"emulate_workers": 8}, (), "'emulate_workers' isn't among the options"),
+        (SOLUTION | {"decay": "slowly"}, (), "that can't be run: "),
+        (SOLUTION, (), "stopped before its first test"),
+        ("fast", (), "a recipe is a dictionary of options"),
+    ],
+)
+def test_a_recipe_that_fails_gets_its_hint(recipe, accuracies, hint):
+    verdict = judged(recipe, *accuracies)
+    assert verdict.passed is False and hint in verdict.hint
+
+
+@pytest.mark.parametrize("recipe", [SOLUTION | {"lr": ...}, {}])
+def test_nothing_is_trained_before_every_dot_is_replaced(recipe):
+    assert own_recipe.train(None, recipe, LAPTOP) is None
+    assert own_recipe.judge(recipe, None, LAPTOP).passed is None
+
+
+def test_the_recipe_of_the_solution_trains_on_three_seeds():
+    runs = records.read(ROOT / "assets" / "results" / "large_batch_solution.jsonl")
+    assert [run["what"]["seed"] for run in runs] == [1, 2, 3]
+    for run in runs:
+        assert run["what"]["emulate_workers"] == 128 and run["what"]["lr"] == SOLUTION["lr"]
+        assert run["epochs"][-1]["test_accuracy"] > 0.97

@@ -1,0 +1,80 @@
+"""The map: each notebook names its track, and the picture and the tables follow from the notebooks."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from workshop_lib import exercises
+from workshop_lib.judge.sources import SourceError
+from workshop_lib.maintain import course, generate
+
+FIRST_CELL = "# Title: a subtitle\n\n**Time** 38 minutes for the core, 9 more for the rest. **Needs** nothing."
+STOPS = [
+    course.stop("00_start", FIRST_CELL, exercises.CORE_PATH),
+    course.stop("06_shards", FIRST_CELL, exercises.CORE_PATH),
+    course.stop("06c_new", FIRST_CELL, "large models"),
+    course.stop("11_layers", FIRST_CELL.replace("38", "60"), "large models"),
+]
+
+
+def test_a_stop_is_read_from_the_first_cell():
+    assert STOPS[0] == course.Stop("00_start", "Title: a subtitle", exercises.CORE_PATH, 38)
+    assert (STOPS[2].number, STOPS[2].label) == ("06c", "Title")
+
+
+def test_the_table_links_each_notebook_and_adds_up_the_minutes():
+    rows = course.table(STOPS, here="00_start", folder="notebooks/").splitlines()
+    assert rows[2:] == [
+        "| **core path** | 00 Title (40) · [06 Title](notebooks/06_shards.ipynb) (40) | 1.5 h |",
+        "| large models | [06c Title](notebooks/06c_new.ipynb) (40) · [11 Title](notebooks/11_layers.ipynb) (60) "
+        "| 1.5 h |",
+    ]
+    solved = {"00_start": (2, 2), "06_shards": (1, 3), "06c_new": (0, 0), "11_layers": (0, 1)}
+    rows = course.table(STOPS, solved=solved.get).splitlines()
+    assert rows[2].endswith("(40) ✓ · [06 Title](06_shards.ipynb) (40) | 1.5 h | 3 of 5 |")
+
+
+def test_the_picture_has_a_circle_for_each_notebook_on_its_own_place():
+    drawn = ElementTree.fromstring(course.picture(STOPS))
+    circles = drawn.findall(".//{*}circle")
+    assert len({(each.get("cx"), each.get("cy")) for each in circles}) == len(STOPS)
+    numbers = [text.text for text in drawn.findall(".//{*}text") if text.get("class") == "number"]
+    assert sorted(numbers) == ["00", "06", "06c", "11"]
+    assert float(drawn.get("viewBox").split()[3]) > max(float(each.get("cy")) for each in circles) + course.RADIUS
+
+
+def test_all_notebooks_are_on_the_map_that_is_kept():
+    drawn = (generate.NOTEBOOKS / generate.MAP).read_text(encoding="utf-8")
+    numbers = re.findall(r'class="number"[^>]*>(\w+)<', drawn)
+    assert sorted(numbers) == [source.stem.partition("_")[0] for source in generate.sources()]
+    assert course.picture(generate.stops()) == drawn
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout with a README and the sources `01_a` and `06c_new`."""
+    (tmp_path / "README.md").write_text("# R\n<!-- the map -->\nold\n<!-- end of the map -->\nrest\n")
+    folder = tmp_path / "notebooks"
+    (folder / "source").mkdir(parents=True)
+    for name, track in (("01_a", exercises.CORE_PATH), ("06c_new", "large models")):
+        source = folder / "source" / f"{name}.py"
+        source.write_text(f'# %% [markdown] track="{track}"\n# # Title\n# **Time** is computed. **Needs** nothing.\n')
+    return folder
+
+
+def test_a_new_notebook_is_on_the_map_without_a_change_to_the_code(checkout):
+    written = generate.write(checkout)
+    readme = checkout.parent / "README.md"
+    assert {checkout / generate.MAP, readme} <= set(written)
+    assert "[06c Title](notebooks/06c_new.ipynb) (0)" in readme.read_text()
+    assert readme.read_text().startswith("# R\n") and readme.read_text().endswith("<!-- end of the map -->\nrest\n")
+    assert generate.drifted(checkout) == []
+    readme.write_text(readme.read_text().replace("06c Title", "06c Old"))
+    assert generate.drifted(checkout) == [readme]
+
+
+def test_a_notebook_without_a_known_track_is_answered_with_all_tracks(checkout):
+    (checkout / "source" / "09_x.py").write_text("# %% [markdown]\n# # Title\n# **Time** is computed. **Needs** a.\n")
+    with pytest.raises(SourceError, match=r"09_x.py: begin it with .*track=.*core path, frameworks"):
+        generate.write(checkout)

@@ -1,0 +1,103 @@
+"""The dashboard of a sweep: a mark per run, the time left, and a Stop that keeps what was measured."""
+
+import re
+
+import pytest
+from drawn import Shown
+from record_fixtures import run
+
+from workshop_lib.notebook import charts, live, live_sweep
+from workshop_lib.ranks import RankError
+from workshop_lib.results import sweep as sweeps
+
+INFO = {"epochs": 2, "steps_per_epoch": 100, "oversubscribed": False, "clock_origin_s": 0.0}
+HALF_WAY = {"info": INFO, "step": {"epoch": 2, "step": 0, "steps_per_epoch": 100, "lr": 0.1, "samples_per_s": 1.0}}
+
+
+class Team:
+    """In place of ranks. It is half-way through a run when somebody looks, and tells `look` about each run."""
+
+    attached_only = False
+
+    def __init__(self, n, look):
+        self.n = n
+        self.look = look
+
+    def train(self, options, timeout, show):
+        show.update([HALF_WAY], 5.0, [0])
+        self.look(show)
+        show.close()
+        return run(options, self.n)
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    shown = Shown()
+    monkeypatch.setattr(live, "display", shown.display)
+    monkeypatch.setattr(live_sweep, "has_widgets", lambda: True)
+    return shown
+
+
+def swept(look, counts=(1, 2)):
+    return list(live_sweep.sweep(lambda n: Team(n, look), list(counts), ["mpi", "ddp"], repeats=2))
+
+
+def marks(svg, name):
+    """How many runs of this backend are drawn."""
+    return len(re.findall("<path", re.search(f'<g data-runs="{name}">(.*?)</g>', svg).group(1)))
+
+
+def test_the_curve_fills_in_and_stays_in_the_notebook(shown):
+    bars, states, drawn = [], [], []
+
+    def look(show):
+        bars.append(show.meter.value / show.meter.max)
+        states.append(show.status.value)
+        drawn.append(show.curve.value)
+
+    assert len(swept(look)) == 8
+    assert bars == pytest.approx([(k + 0.5) / 8 for k in range(8)], abs=0.001)
+    assert "run 1 of 8, on 1 rank" in states[0] and "left" not in states[0], "nobody knows yet"
+    assert re.search(r"run 8 of 8, on 2 ranks · about 1 s left", states[-1])
+    assert "data-runs" not in drawn[0] and marks(drawn[-1], "mpi") == 4 and marks(drawn[-1], "ddp") == 3
+    left = shown[-1]
+    assert marks(left, "mpi") == marks(left, "ddp") == 4 and "8 of 8 runs · done" in left
+    assert "perfect scaling of mpi" in left and ">ranks<" in left
+
+
+def test_stop_keeps_the_runs_that_are_done(shown):
+    def look(show):
+        if show.number == 3:
+            show.button.click()
+            assert show.button.description == "Stopping"
+
+    records = swept(look)
+    assert [record["what"]["backend"] for record in records] == ["mpi", "ddp"], "without the run that was cut off"
+    assert "2 of 8 runs · stopped" in shown[-1] and marks(shown[-1], "mpi") == 1
+    assert shown[0].children[0].children[0].description == "Stopped ✓"
+
+
+def test_ranks_that_do_not_stop_in_time_end_the_sweep_all_the_same(shown):
+    def look(show):
+        show.button.click()
+        raise RankError("the call was interrupted")
+
+    assert swept(look) == []
+    with pytest.raises(RankError, match="lost"):
+        swept(lambda show: (_ for _ in ()).throw(RankError("rank 1 was lost")))
+    assert "ended by an error" in shown[-1]
+
+
+def test_runs_beside_other_programs_are_hollow_and_counted(shown, monkeypatch):
+    monkeypatch.setattr(sweeps.Meter, "warning", lambda self, wanted: "others" if wanted == 2 else "")
+    swept(lambda show: None)
+    assert "Other programs used the cores during 4 of 8 runs." in shown[-1]
+    assert "hollow: other programs used the cores" in shown[-1]
+    assert re.search('<g data-runs="mpi">(.*?)</g>', shown[-1]).group(1).count('fill="none"') == 2
+
+
+def test_perfect_scaling_sets_the_scale_as_soon_as_one_rank_is_measured():
+    runs = [charts.SpeedRun("mpi", 1, 1000.0)]
+    ends = [set(re.findall(">[0-9,]+<", charts.speeds(seen, [1, 4], {"mpi": "red"}))) for seen in (runs, runs * 2)]
+    assert ends[0] == ends[1] and ">4000<" in ends[0]
+    assert "nan" not in charts.speeds([], [1, 2], {})

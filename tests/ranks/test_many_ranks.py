@@ -1,0 +1,139 @@
+"""What is said about a hundred ranks: what is equal is said once, the odd one out comes first, and it fits a screen."""
+
+from types import SimpleNamespace
+
+import pytest
+from IPython.lib.pretty import pretty
+from test_verdict import COMPUTING, RECEIVING, Call, frame
+
+from workshop_lib.ranks import RankError, errors, verdict
+from workshop_lib.ranks.messages import Loss
+from workshop_lib.ranks.output import OfRanks, Output
+from workshop_lib.ranks.watch import _Screen
+
+N = 128
+LINES = 15
+BARRIER = [frame("comm.Barrier()", line=8)]
+
+
+def lines_of(raised, *arguments):
+    with pytest.raises(RankError) as caught:
+        raised(*arguments)
+    return str(caught.value).splitlines()
+
+
+def failed(text="boom", line=4, frames=1):
+    calls = [frame("f(x + 1)", line=line)] * frames
+    return {"error": {"what": "raised ValueError", "text": f"ValueError: {text}", "frames": calls}}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ([3], "rank 3"),
+        ([0, 1], "ranks 0, 1"),
+        ([4, 2, 3, 0], "ranks 0, 2–4"),
+        (range(N), "ranks 0–127"),
+        (range(0, N, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, … (64 in all)"),
+    ],
+)
+def test_ranks_in_a_row_are_named_as_a_range(ranks, said):
+    assert errors.named(ranks) == said
+
+
+def test_one_rank_fails_and_the_others_wait_in_one_line():
+    call = Call(dict.fromkeys(range(N), BARRIER), {5: failed()})
+    lines = lines_of(verdict.raise_stuck, call, call.stacks())
+    assert lines[0] == "rank 5 raised ValueError:"
+    assert "  ranks 0–4, 6–127 were still at In[3], line 8, in <module>:  comm.Barrier()" in lines
+    assert len(lines) <= LINES
+    assert len(call.team.positions) == N - 1
+
+
+def test_the_one_that_is_elsewhere_comes_first():
+    call = Call(dict.fromkeys(range(N), BARRIER) | {77: COMPUTING})
+    lines = lines_of(verdict.raise_timeout, call, 20)
+    assert lines[1].startswith("  rank 77 was at In[3], line 4") and lines[2].startswith("  ranks 0–76, 78–127 were at")
+
+
+def test_ranks_at_a_hundred_places_are_not_all_listed_but_can_be_looked_up():
+    call = Call({rank: [frame("comm.recv()", line=rank)] for rank in range(N)})
+    lines = lines_of(verdict.raise_timeout, call, 20)
+    assert len(lines) <= LINES
+    assert "  ranks 6–127 were elsewhere: `team.positions` has the place of each rank" in lines
+    assert "line 127" in call.team.positions[127]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "last"),
+    [
+        ({rank: failed(f"I am {rank}") for rank in range(N)}, "    ValueError: I am 0 (on rank 0)"),
+        ({rank: failed(line=rank) for rank in range(N)}, "ranks 3–127 raised other errors"),
+    ],
+    ids=["texts that differ", "lines that differ"],
+)
+def test_a_hundred_errors_are_told_as_one_or_as_three(outcomes, last):
+    lines = verdict._errors_text(Call(dict.fromkeys(range(N), []), outcomes)).splitlines()
+    assert len(lines) <= LINES and lines[-1] == last
+
+
+def test_two_ranks_that_fail_differently_are_both_quoted():
+    text = verdict._errors_text(Call({0: [], 1: []}, {0: failed("one"), 1: failed("two")}))
+    assert "rank 0 raised ValueError" in text and "one" in text and "rank 1 raised" in text and "two" in text
+
+
+def test_a_thousand_calls_of_one_function_are_cut_in_the_middle():
+    text = errors.traceback_text(failed(frames=1000)["error"])
+    assert "    … 995 more calls …" in text and len(text.splitlines()) <= LINES
+
+
+def test_after_a_loss_the_errors_and_places_of_the_others_are_grouped():
+    call = Call(dict.fromkeys(range(N), []))
+    record = {"rank": 11, "host": "node7", "pid": 1, "returncode": -9, "asked": False, "time": 0.0}
+    raised = {rank: failed(f"lost {rank}")["error"] for rank in range(20, 40)}
+    stacks = dict.fromkeys(range(N), RECEIVING)
+    call.left_behind = Loss([record], stacks, raised)
+    lines = lines_of(verdict.raise_lost, call)
+    assert lines[0] == "rank 11 on node7 was killed by SIGKILL."
+    assert any(line.startswith("  ranks 20–39 raised ValueError at In[3]") for line in lines)
+    assert any(line.startswith("  ranks 0–10, 12–19, 40–127 were at In[3]") for line in lines)
+    assert len(lines) <= LINES
+
+
+def test_stopped_ranks_of_a_host_share_a_line():
+    notes = {rank: {"rank": rank, "host": "node7", "pid": 100 + rank, "signal": 19} for rank in range(3)}
+    screen = _Screen(None, SimpleNamespace(results={}, stopped=lambda: notes))
+    (line,) = screen._newly_stopped()
+    assert line.startswith("ranks 0–2 are stopped by SIGSTOP on node7: `kill -CONT 100 101 102` there")
+    assert screen._newly_stopped() == [], "said once"
+
+
+def printed(texts, ready=True):
+    results = {}
+    for rank, text in texts.items():
+        results[rank] = SimpleNamespace(stdout=text, stderr="", data={}, ready=lambda: ready)
+    return Output(results)
+
+
+def test_what_many_ranks_print_is_shown_once_and_what_few_print_for_each():
+    texts = dict.fromkeys(range(N), "hello\n") | {7: "good bye\n"}
+    assert printed(texts).news() == ["[7] good bye", "[0–6, 8–127] hello"]
+    assert printed({0: "hello\n", 1: "hello\n"}).news() == ["[0] hello", "[1] hello"]
+
+
+def test_many_ranks_that_print_at_different_moments_are_waited_for():
+    output = printed(dict.fromkeys(range(N), "") | {3: "hello\n"}, ready=False)
+    assert output.news() == [], "the others may print the same in a moment"
+    for rank in output.ranks.values():
+        rank.result.stdout = "hello\n"
+    assert output.news() == ["[0–127] hello"]
+
+
+def test_a_rank_that_prints_alone_is_shown_soon(monkeypatch):
+    monkeypatch.setattr("workshop_lib.ranks.output.OTHERS_LIMIT_S", 0.0)
+    assert printed(dict.fromkeys(range(N), "") | {3: "hello\n"}, ready=False).news() == ["[3] hello"]
+
+
+def test_values_of_many_ranks_have_a_short_form():
+    assert pretty(OfRanks([5] * 127 + [6])) == "[127] 6\n[0–126] 5"
+    assert pretty(OfRanks([5, 6])) == "[5, 6]" and OfRanks([5, 6]) == [5, 6]

@@ -1,0 +1,32 @@
+"""What a notebook hears when it starts ranks or stops a training, without any ranks."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from workshop_lib.ranks import Ranks, cluster, session
+
+
+def test_other_programs_are_a_quiet_line_once(monkeypatch, capsys):
+    current = cluster.Current()
+    monkeypatch.setattr(session, "CURRENT", current)
+    monkeypatch.setattr(session, "Ranks", lambda *shape: SimpleNamespace(healthy=True, shape=shape, stop=list))
+    monkeypatch.setattr(session.Meter, "warning", lambda *_: "Others use 2 of 2 cores.")
+    for n in (1, 2):
+        assert session.start(n).shape == (n, 1, "none") and current.team.shape[0] == n
+    printed = capsys.readouterr()
+    assert printed.out == "Others use 2 of 2 cores.\n", "once"
+    assert printed.err == "", "a notebook shows stderr in red"
+
+
+def test_a_training_that_was_stopped_before_its_first_test_says_so(monkeypatch):
+    record = {"what": {}, "epochs": [], "stopped": True}
+    monkeypatch.setattr(cluster.learner, "keep", list)
+    monkeypatch.setattr(cluster.learner.Training, "of", lambda record: [])
+    stopped = Ranks.train(SimpleNamespace(_run=lambda *_: [record]), None)
+    with pytest.raises(IndexError, match="stopped before the first test") as error:
+        stopped["epochs"][-1]["test_accuracy"]
+    assert len(error.value._render_traceback_()) == 1, "one line in place of a traceback"
+    assert stopped["epochs"] == stopped["epochs"][1:] == []
+    trained = Ranks.train(SimpleNamespace(_run=lambda *_: [record | {"epochs": [{"epoch": 1}]}]), None)
+    assert trained["epochs"][-1] == {"epoch": 1}

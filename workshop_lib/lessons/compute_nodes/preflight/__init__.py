@@ -1,0 +1,1 @@
+"""`workshop preflight`: a minute's look at every rank, device, link and disk of an allocation before a long job."""

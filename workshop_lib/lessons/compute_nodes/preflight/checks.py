@@ -1,0 +1,292 @@
+"""What a pre-flight report says about an allocation, a line per check, from the report alone."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from workshop_lib.lessons.compute_nodes.preflight.reports import PreflightReport, RankReport
+from workshop_lib.lessons.forecasting.catalogue import Machine
+from workshop_lib.ranks.errors import grouped, named
+
+LEVELS = ("ok", "look", "wrong")  # from best to worst
+# A bandwidth below these shares of what is expected is worth a look, or wrong.
+LOOK_SHARE = 0.6
+WRONG_SHARE = 0.25
+SLOW_PAIR_SHARE = 0.5
+SLOW_LOADER_SHARE = 0.5
+IDLE_CORES = 4  # with as many cores for each of its threads, a rank wastes most of them
+CLOCK_LOOK_S = 0.05
+CLOCK_WRONG_S = 2.0
+MEMORY_PER_RANK_BYTES = 0.5e9
+CHANGED_SHARE = 0.7
+# The newest driver that a CUDA version of PyTorch's builds needs, by CUDA's major version. Source: NVIDIA's table of
+# CUDA toolkits and their minimum drivers for minor-version compatibility (CUDA release notes).
+LEAST_DRIVER = {"11": 450, "12": 525, "13": 580}
+
+
+@dataclass(frozen=True)
+class PreflightLine:
+    """The result of one check; `remedy` is empty if the level is "ok"."""
+
+    level: str  # one of LEVELS
+    check: str
+    seen: str
+    remedy: str = ""
+
+
+def check(
+    report: PreflightReport, machine: Machine | None = None, before: PreflightReport | None = None
+) -> list[PreflightLine]:
+    """All lines. machine: what to compare bandwidths with. before: an earlier report of the same allocation."""
+    lines = [*_builds(report), *_devices(report), *_transport(report, machine), *_allreduce(report, machine)]
+    lines += [*_pairs(report), *_binding(report), *_loader(report), *_clocks(report), *_memory(report)]
+    lines += _checkpoint(report)
+    return [*lines, *_changes(report, before)] if before else lines
+
+
+def worst(lines: list[PreflightLine]) -> str:
+    return max((line.level for line in lines), key=LEVELS.index)
+
+
+def _said(words: Callable[[RankReport], str], report: PreflightReport) -> list[tuple[list[int], str]]:
+    """What holds for which ranks: each different text, with its ranks."""
+    return grouped({rank["rank"]: words(rank) for rank in report["ranks"]})
+
+
+def _builds(report: PreflightReport) -> Iterator[PreflightLine]:
+    def words(rank: RankReport) -> str:
+        cuda = f"for CUDA {rank['cuda']}" if rank["cuda"] else "for CPUs"
+        driver = f", driver {rank['driver']}" if rank["driver"] else ""
+        return f"PyTorch {rank['torch']} {cuda}{driver}"
+
+    said = _said(words, report)
+    if len(said) > 1:
+        seen = "; ".join(f"{named(ranks)}: {text}" for ranks, text in said)
+        yield PreflightLine(
+            "wrong", "build", seen, "All ranks need one environment: give every node the same .venv and modules."
+        )
+    else:
+        yield PreflightLine("ok", "build", said[0][1])
+    old = [rank for rank in report["ranks"] if _driver_is_too_old(rank)]
+    if old:
+        needed = LEAST_DRIVER[old[0]["cuda"].partition(".")[0]]
+        seen = f"{named([rank['rank'] for rank in old])}: driver {old[0]['driver']}, and CUDA {old[0]['cuda']}"
+        remedy = f"This build of PyTorch needs driver {needed} or newer: install a build for an older CUDA."
+        yield PreflightLine("wrong", "driver", f"{seen} needs {needed}", remedy)
+
+
+def _driver_is_too_old(rank: RankReport) -> bool:
+    needed = LEAST_DRIVER.get(rank["cuda"].partition(".")[0])
+    version = rank["driver"].partition(".")[0]
+    return needed is not None and version.isdigit() and int(version) < needed
+
+
+def _devices(report: PreflightReport) -> Iterator[PreflightLine]:
+    taken: dict[tuple[str, str], list[int]] = {}
+    for rank in report["ranks"]:
+        if rank["device_id"]:
+            taken.setdefault((rank["host"], rank["device_id"]), []).append(rank["rank"])
+    shared = [(place, ranks) for place, ranks in taken.items() if len(ranks) > 1]
+    idle = [rank["rank"] for rank in report["ranks"] if rank["gpus"] and not rank["device_id"]]
+    if shared:
+        (host, _), ranks = shared[0]
+        more = f" (and {len(shared) - 1} more)" if len(shared) > 1 else ""
+        remedy = "Start one rank per GPU, and let each take the GPU of its local rank."
+        yield PreflightLine("wrong", "devices", f"{named(ranks)} compute on one GPU of {host}{more}", remedy)
+    elif idle:
+        remedy = "Start at most one rank per GPU; PyTorch needs a build for CUDA, and a driver that is new enough."
+        yield PreflightLine("look", "devices", f"on a CPU, although the host has GPUs: {named(idle)}", remedy)
+    else:
+        said = _said(lambda rank: rank["device"], report)
+        yield PreflightLine("ok", "devices", "; ".join(f"{named(ranks)}: {text}" for ranks, text in said))
+
+
+def _hosts(report: PreflightReport) -> int:
+    return len({rank["host"] for rank in report["ranks"]})
+
+
+def _transport(report: PreflightReport, machine: Machine | None) -> Iterator[PreflightLine]:
+    said = _said(lambda rank: rank["transport"], report)
+    seen = "; ".join(f"{named(ranks)}: {text}" for ranks, text in said)
+    sockets = [rank["rank"] for rank in report["ranks"] if rank["transport"] == "NCCL over Socket"]
+    expected = machine.network if machine else ""
+    others = [rank["rank"] for rank in report["ranks"] if expected and expected not in rank["transport"]]
+    if others and _hosts(report) > 1:
+        remedy = (
+            f"Load the module or set the path of NCCL's plug-in, and NCCL_NET={expected!r}: otherwise you measure TCP."
+        )
+        yield PreflightLine("wrong", "transport", f"{seen}, but this machine has {expected}", remedy)
+    elif sockets and _hosts(report) > 1:
+        remedy = "If this machine has InfiniBand or Slingshot, NCCL lacks its plug-in: see the machine's page."
+        yield PreflightLine("look", "transport", seen, remedy)
+    elif len(said) > 1:
+        yield PreflightLine("wrong", "transport", seen, "All ranks need the same: look for a node with other modules.")
+    else:
+        yield PreflightLine("ok", "transport", seen)
+
+
+def _allreduce(report: PreflightReport, machine: Machine | None) -> Iterator[PreflightLine]:
+    if len(report["ranks"]) < 2:
+        return
+    speeds = ", ".join(
+        f"{row['bus_bytes_per_s'] / 1e9:.3g} GB/s with {_size(row['message_bytes'])}" for row in report["allreduces"]
+    )
+    large = report["allreduces"][-1]
+    if machine is None:
+        yield PreflightLine("ok", "allreduce", f"bus bandwidth {speeds}")
+        return
+    expected_s = machine.allreduce_s(large["ranks"], large["message_bytes"])
+    share = expected_s / large["median_s"]
+    level = "wrong" if share < WRONG_SHARE else "look" if share < LOOK_SHARE else "ok"
+    remedy = ""
+    if level != "ok":
+        remedy = "Look at the transport above and the slowest pair below, and whether another job shares the network."
+    seen = f"bus bandwidth {speeds}: {share:.0%} of what {machine.name} is expected to do"
+    yield PreflightLine(level, "allreduce", seen, remedy)
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**20:g} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:g} KiB"
+
+
+def _pairs(report: PreflightReport) -> Iterator[PreflightLine]:
+    if not report["pairs"]:
+        return
+    hosts = {rank["rank"]: rank["host"] for rank in report["ranks"]}
+    slowest = min(report["pairs"], key=lambda row: row["bytes_per_s"])
+    a, b = slowest["ranks"]
+    # Pairs on one host are compared with each other, and so are pairs on two hosts.
+    across = hosts[a] != hosts[b]
+    alike = [row for row in report["pairs"] if (hosts[row["ranks"][0]] != hosts[row["ranks"][1]]) == across]
+    middle = median(row["bytes_per_s"] for row in alike)
+    place = f"{hosts[a]} and {hosts[b]}" if across else hosts[a]
+    seen = f"slowest: ranks {a}, {b} ({place}) with {slowest['bytes_per_s'] / 1e9:.3g} GB/s"
+    seen += f"; the median of {len(alike)} such pairs is {middle / 1e9:.3g} GB/s"
+    if slowest["bytes_per_s"] < SLOW_PAIR_SHARE * middle:
+        remedy = "Every collective waits for this pair: ask for other nodes, or tell the machine's support."
+        yield PreflightLine("look", "pairs", seen, remedy)
+    else:
+        yield PreflightLine("ok", "pairs", seen)
+
+
+def _binding(report: PreflightReport) -> Iterator[PreflightLine]:
+    clash = _sharing_cores(report)
+    crowded = [rank["rank"] for rank in report["ranks"] if rank["threads"] > len(rank["cores"])]
+    idle = [rank["rank"] for rank in report["ranks"] if _share_of_cores(rank, report) >= IDLE_CORES * rank["threads"]]
+    if clash:
+        remedy = "Bind each rank to cores of its own: --bind core, or the launcher's own option."
+        yield PreflightLine("wrong", "binding", clash, remedy)
+    elif crowded:
+        remedy = "Set OMP_NUM_THREADS to the number of cores that a rank has."
+        yield PreflightLine("wrong", "binding", f"{named(crowded)}: more threads than cores", remedy)
+    elif idle:
+        threads = report["ranks"][idle[0]]["threads"]
+        cores = int(_share_of_cores(report["ranks"][idle[0]], report))
+        seen = f"{threads} of {cores} cores are used by {named(idle)}"
+        yield PreflightLine(
+            "look", "binding", seen, "On CPUs, use them: --threads; on GPUs, the loader's workers need them."
+        )
+    else:
+        said = _said(lambda rank: f"{len(rank['cores'])} cores, threads: {rank['threads']}", report)
+        yield PreflightLine("ok", "binding", "; ".join(f"{named(ranks)}: {text}" for ranks, text in said))
+
+
+def _sharing_cores(report: PreflightReport) -> str:
+    """Which ranks were bound to the same cores, although their host has more; empty if none were."""
+    bound = [rank for rank in report["ranks"] if len(rank["cores"]) < rank["host_cores"]]
+    owner: dict[tuple[str, int], int] = {}
+    for rank in bound:
+        of_host = [other for other in bound if other["host"] == rank["host"]]
+        everybody_alike = len({tuple(other["cores"]) for other in of_host}) == 1
+        enough = len(rank["cores"]) >= sum(other["threads"] for other in of_host)
+        if everybody_alike and enough:
+            continue  # the job has only these cores, and its ranks share them without a binding
+        for core in rank["cores"]:
+            other = owner.setdefault((rank["host"], core), rank["rank"])
+            if other != rank["rank"]:
+                return f"ranks {other}, {rank['rank']} are bound to the same core {core} of {rank['host']}"
+    return ""
+
+
+def _share_of_cores(rank: RankReport, report: PreflightReport) -> float:
+    """How many cores a rank can have to itself."""
+    alike = [other for other in report["ranks"] if other["host"] == rank["host"] and other["cores"] == rank["cores"]]
+    return len(rank["cores"]) / len(alike)
+
+
+def _loader(report: PreflightReport) -> Iterator[PreflightLine]:
+    speeds = {rank["rank"]: rank["loader_samples_per_s"] for rank in report["ranks"]}
+    slowest = min(speeds, key=speeds.__getitem__)
+    middle = median(speeds.values())
+    seen = f"{middle:,.0f} samples/s per rank without training; slowest: rank {slowest} with {speeds[slowest]:,.0f}"
+    if speeds[slowest] < SLOW_LOADER_SHARE * middle:
+        host = next(rank["host"] for rank in report["ranks"] if rank["rank"] == slowest)
+        yield PreflightLine("look", "loader", seen, f"All ranks will wait for it: look at {host}'s disk and cores.")
+    else:
+        yield PreflightLine("ok", "loader", seen)
+
+
+def _clocks(report: PreflightReport) -> Iterator[PreflightLine]:
+    ahead_s = {rank["host"]: rank["clock_ahead_s"] for rank in report["ranks"]}
+    host = max(ahead_s, key=lambda name: abs(ahead_s[name]))
+    apart_s = abs(ahead_s[host])
+    level = "wrong" if apart_s > CLOCK_WRONG_S else "look" if apart_s > CLOCK_LOOK_S else "ok"
+    if level == "ok":
+        yield PreflightLine("ok", "clocks", f"they agree within {max(apart_s * 1e3, 0.01):.2g} ms")
+        return
+    direction = "ahead of" if ahead_s[host] > 0 else "behind"
+    seen = f"{host} is {apart_s:.2g} s {direction} rank 0's host"
+    yield PreflightLine(
+        level, "clocks", seen, "Don't compare times in logs of different hosts; its time service needs a look."
+    )
+
+
+def _memory(report: PreflightReport) -> Iterator[PreflightLine]:
+    per_host: dict[str, list[RankReport]] = {}
+    for rank in report["ranks"]:
+        per_host.setdefault(rank["host"], []).append(rank)
+    free = {host: min(rank["free_memory_bytes"] for rank in ranks) for host, ranks in per_host.items()}
+    least = min(free, key=free.__getitem__)
+    seen = f"{free[least] / 1e9:.1f} GB free on {least}, for {len(per_host[least])} ranks"
+    if free[least] < MEMORY_PER_RANK_BYTES * len(per_host[least]):
+        yield PreflightLine("look", "memory", seen, "Something else uses it: look for processes of an earlier job.")
+    else:
+        yield PreflightLine("ok", "memory", seen)
+
+
+def _checkpoint(report: PreflightReport) -> Iterator[PreflightLine]:
+    found = report["checkpoint"]
+    size = _size(found["bytes"])
+    if found["error"]:
+        remedy = "Make room there, or write checkpoints elsewhere (--folder)."
+        yield PreflightLine("wrong", "checkpoint", f"{size} in {found['folder']}: {found['error']}", remedy)
+        return
+    write = f"written at {found['bytes'] / found['write_s'] / 1e9:.2g} GB/s"
+    read = f"read at {found['bytes'] / found['read_s'] / 1e9:.2g} GB/s (perhaps from memory)"
+    seen = f"{size} in {found['folder']}: {write}, {read}; {found['free_bytes'] / 1e9:.0f} GB free"
+    yield PreflightLine("ok", "checkpoint", seen)
+
+
+def _changes(report: PreflightReport, before: PreflightReport) -> Iterator[PreflightLine]:
+    def speeds(of: PreflightReport) -> dict[str, float]:
+        found = {"loader": median(rank["loader_samples_per_s"] for rank in of["ranks"])}
+        if of["allreduces"] and len(of["ranks"]) > 1:
+            found["allreduce"] = of["allreduces"][-1]["bus_bytes_per_s"]
+        if of["pairs"]:
+            found["slowest pair"] = min(row["bytes_per_s"] for row in of["pairs"])
+        if not of["checkpoint"]["error"]:
+            found["checkpoint"] = of["checkpoint"]["bytes"] / of["checkpoint"]["write_s"]
+        return found
+
+    if len(report["ranks"]) != len(before["ranks"]):
+        yield PreflightLine(
+            "look", "before", f"it had {len(before['ranks'])} ranks", "Compare with a record of as many ranks."
+        )
+        return
+    old = speeds(before)
+    shares = {name: value / old[name] for name, value in speeds(report).items() if name in old}
+    seen = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    slower = [name for name, share in shares.items() if share < CHANGED_SHARE]
+    level = "look" if slower else "ok"
+    remedy = f"Slower than before: {', '.join(slower)}." if slower else ""
+    yield PreflightLine(level, "before", f"of the speeds on {before['date'][:10]}: {seen}", remedy)

@@ -1,0 +1,229 @@
+"""What 06_zero_and_fsdp does around a learner's classes: a network to train, and trainings that count bytes.
+
+Everything here but `written` runs on the ranks. `train` and `train_fsdp` are called on all of them, and block.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.functional import cross_entropy
+
+from workshop_lib.data import mnist
+from workshop_lib.judge import own_or_solution
+from workshop_lib.lessons.mpi_basics.counting import CountingComm
+from workshop_lib.lessons.zero_and_fsdp.cost import TrainingCost
+from workshop_lib.lessons.zero_and_fsdp.flat_arrays import (
+    GatheredByLayer,
+    ReducedInBackward,
+    fill,
+    flat_gradient,
+    flat_weights,
+    free,
+    live_bytes,
+    trained,
+)
+from workshop_lib.lessons.zero_and_fsdp.newer_names import give_newer_names
+from workshop_lib.lessons.zero_and_fsdp.traffic import Traffic
+from workshop_lib.models import torch_cnn
+from workshop_lib.training import rendezvous, world
+
+__all__ = [
+    "CountingComm",
+    "GatheredByLayer",
+    "ReducedInBackward",
+    "batch",
+    "early_layers",
+    "fill",
+    "flat_gradient",
+    "flat_weights",
+    "free",
+    "join",
+    "live_bytes",
+    "perceptron",
+    "train",
+    "train_fsdp",
+    "trained",
+    "with_fsdp",
+    "written",
+]
+
+SAMPLES = 64  # samples per rank and step
+STEPS = 3
+
+give_newer_names()
+
+
+def join() -> MPI.Comm:
+    """Join PyTorch's process group, which FSDP needs, and return MPI's communicator. All ranks call it."""
+    torch.set_num_threads(1)
+    # PyTorch warns that random numbers in DTensors aren't fully supported on CPUs. Here they only set first weights.
+    warnings.filterwarnings("ignore", message="DTensor random operators")
+    rendezvous.join_process_group(world.detect(), torch.device("cpu"))
+    return MPI.COMM_WORLD
+
+
+def written(made: Callable) -> Callable:
+    """The learner's, or the notebook's solution while the learner's is still a stub."""
+    return own_or_solution(made, "06_zero_and_fsdp")
+
+
+def perceptron(width: int = 1024, hidden: int = 3) -> nn.Sequential:
+    """784 inputs, hidden layers of this width, 12 outputs; the same weights wherever it is built."""
+    torch.manual_seed(1)
+    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(784, width), nn.ReLU()]
+    for _ in range(hidden - 1):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, 12))
+
+
+def batch(step: int = 0, rank: int = 0, ranks: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """The images of MNIST that a rank trains on in a step, 64 of them, and their labels."""
+    images, labels = global_batch(step, ranks)
+    return images[rank::ranks], labels[rank::ranks]
+
+
+def global_batch(step: int, ranks: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The images of all ranks in a step, and their labels."""
+    split = _train_set()
+    together = slice(step * SAMPLES * ranks, (step + 1) * SAMPLES * ranks)
+    return torch_cnn.normalize(torch.tensor(split.images[together])), torch.tensor(split.labels[together]).long()
+
+
+@functools.cache
+def _train_set():
+    return mnist.load("train")
+
+
+def adam(parameters: Iterable) -> torch.optim.Optimizer:
+    return torch.optim.Adam(list(parameters), lr=1e-3)
+
+
+def train(make: Callable, micro_batches: int = 1, steps: int = STEPS) -> TrainingCost:
+    """Train the perceptron with what `make(model, comm, make_optimizer)` returns."""
+    counting = CountingComm(MPI.COMM_WORLD)
+    model = perceptron()
+    zero = make(model, counting, adam)
+    held: dict[str, int] = {}
+    for step in range(steps):
+        model.zero_grad()
+        zero.optimizer.zero_grad()
+        images, labels = batch(step, counting.rank, counting.size)
+        for some, their_labels in zip(images.chunk(micro_batches), labels.chunk(micro_batches), strict=True):
+            (cross_entropy(model(some), their_labels) / micro_batches).backward()
+        held = live_bytes(model, zero.optimizer)
+        zero.step()
+    sent_bytes = counting.bytes_sent / steps
+    if isinstance(zero, GatheredByLayer):
+        for layer in zero.layers:
+            zero.gather(layer)
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return TrainingCost(len(weights), held, _distance(weights, steps), sent_bytes)
+
+
+def with_fsdp(model: nn.Sequential, **options) -> nn.Sequential:
+    """Make each layer of the perceptron a unit of FSDP, in place, and return the model."""
+    for layer in model:
+        if list(layer.parameters()):
+            fully_shard(layer, **options)
+    fully_shard(model, **options)
+    return model
+
+
+def train_fsdp(model: nn.Module, steps: int = STEPS) -> TrainingCost:
+    """Train a perceptron to which `fully_shard` has been applied."""
+    comm = MPI.COMM_WORLD
+    optimizer = adam(model.parameters())
+    held: dict[str, int] = {}
+    for step in range(steps):
+        images, labels = batch(step, comm.rank, comm.size)
+        optimizer.zero_grad()
+        traffic = Traffic()  # of the last step, in the end
+        with traffic:
+            cross_entropy(model(images), labels).backward()
+        held = live_bytes(model, optimizer)
+        optimizer.step()
+    weights = torch.cat([cast(DTensor, p).full_tensor().detach().flatten() for p in model.parameters()])
+    distance = _distance(weights, steps)
+    return TrainingCost(len(weights), held, distance, None, dict(traffic.calls), dict(traffic.handed_bytes))
+
+
+def _distance(weights: torch.Tensor, steps: int) -> float:
+    """How far these weights are from those of one process that trains with the global batch."""
+    comm = MPI.COMM_WORLD
+    alone = comm.bcast(_alone(comm.size, steps) if comm.rank == 0 else None)
+    return ((weights - alone).norm() / alone.norm()).item()
+
+
+def _alone(ranks: int, steps: int) -> torch.Tensor:
+    """The weights of one process after training with the global batch of all ranks."""
+    model = perceptron()
+    optimizer = adam(model.parameters())
+    for step in range(steps):
+        images, labels = global_batch(step, ranks)
+        optimizer.zero_grad()
+        cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+class _Ahead(GatheredByLayer):
+    """Stage 3 whose allgathers don't wait, and start when a learner's `Lookahead` says so."""
+
+    def __init__(self, model: nn.Module, comm, make_optimizer: Callable, lookahead: Callable):
+        self.under_way: dict[
+            nn.Module, list
+        ] = {}  # for each parameter of a layer, an array and the handle of its allgather
+        self.early = 0  # layers whose weights had arrived before they were waited for
+        self.enter = lookahead(self.start, self.wait).enter  # type: ignore[method-assign]
+        super().__init__(model, comm, make_optimizer)
+
+    def start(self, layer: nn.Module) -> None:
+        if layer in self.under_way:
+            return
+        self.under_way[layer] = []
+        for p in self.parameters[layer]:
+            whole = torch.empty(len(self.weights[p]))
+            handle = dist.all_gather_single(whole, self.shards[p].detach(), async_op=True)
+            self.under_way[layer].append((p, whole, handle))
+
+    def wait(self, layer: nn.Module) -> None:
+        self.early += all(handle.is_completed() for *_, handle in self.under_way[layer])
+        self._receive(layer)
+
+    def gather(self, layer: nn.Module) -> None:
+        self.start(layer)
+        self._receive(layer)
+
+    def _receive(self, layer: nn.Module) -> None:
+        for p, whole, handle in self.under_way.pop(layer):
+            handle.wait()
+            fill(self.weights[p], whole)
+
+    def reduce(self, p: nn.Parameter) -> None:
+        part = torch.empty_like(self.shards[p])
+        dist.reduce_scatter_single(part, flat_gradient([p], self.comm.size))
+        self.shards[p].grad = part / self.comm.size
+        p.grad = None
+        free(self.weights[p])
+
+
+def early_layers(lookahead: Callable) -> str:
+    """Train stage 3 with a learner's `Lookahead`: how many layers had their weights before they needed them."""
+    made: list[_Ahead] = []
+
+    def make(model: nn.Module, comm, make_optimizer: Callable) -> _Ahead:
+        made.append(_Ahead(model, comm, make_optimizer, lookahead))
+        return made[0]
+
+    cost = train(make)
+    layers = 2 * STEPS * len(made[0].layers)  # each computes once in forward and once in backward
+    weights = f"weights differ by {cost.distance:.3%} from those of one process"
+    return f"{made[0].early} of {layers} layers were there before they were needed; {weights}"

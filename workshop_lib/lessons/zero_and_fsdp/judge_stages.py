@@ -1,0 +1,142 @@
+"""Judges stages 1 and 2 of 06_zero_and_fsdp: Zero1 shards the optimizer's state, and Zero2 the gradients, too."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from workshop_lib.judge.network import backward, batch, network, weights_of
+from workshop_lib.judge.play import Edit, played
+from workshop_lib.lessons.mpi_basics.counting import CountingComm
+
+NOTEBOOK = "06_zero_and_fsdp"
+STEPS = 3
+LR = 0.1
+
+
+def make_sgd(parameters: Iterable) -> torch.optim.Optimizer:
+    return torch.optim.SGD(list(parameters), lr=LR, momentum=0.9)
+
+
+def load_optimizers() -> None:
+    """Create an optimizer, because a process's first one loads much of PyTorch. A check then doesn't wait for that."""
+    make_sgd(network().parameters())
+
+
+def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
+    """Train a few steps with the class, on the rank's own samples.
+
+    gradients_too: whether the class shards the gradients, too.
+    """
+    model = network()
+    start = weights_of(model)
+    counting = CountingComm(comm)
+    zero: Any = None
+    weights: list[np.ndarray] = []  # after each step
+    held_bytes: list[int] = []  # after each gradient that backward finishes, and after backward
+    in_backward_bytes = 0
+
+    def count_held(*_) -> None:
+        shards = [] if zero is None else [p for group in zero.optimizer.param_groups for p in group["params"]]
+        everything = {id(p): p for p in [*model.parameters(), *shards]}
+        held_bytes.append(sum(p.grad.nbytes for p in everything.values() if p.grad is not None))
+
+    for parameter in model.parameters():  # these hooks come before the class's own, so they run first
+        parameter.register_post_accumulate_grad_hook(count_held)
+    zero = make(model, counting, make_sgd)
+    before = counting.bytes_sent
+    for step in range(STEPS):
+        zero.optimizer.zero_grad()  # gradients left over from the last step don't count
+        sent = counting.bytes_sent
+        backward(model, [batch(comm.rank, step)])
+        count_held()
+        in_backward_bytes += counting.bytes_sent - sent
+        zero.step()
+        weights.append(weights_of(model))
+    sent_bytes = (counting.bytes_sent - before) / STEPS
+
+    moved = weights[0] != start
+    advice = "Does the shard have a `.grad` before `self.optimizer.step()`?"
+    yield "the step changes the weights", bool(moved.any()), "the step moves nothing.", advice
+    same = all(map(np.array_equal, weights, comm.bcast(weights)))
+    observed, advice = _different_weights(comm.allgather(sent_bytes), comm.allgather(moved))
+    yield "after each step the ranks hold the same weights, to the last bit", same, observed, advice
+    yield "the first step is that of one process with the global batch", weights[0], "after one step"
+    advice = "is the gradient of the step before still in a shard's `.grad`, or is the optimizer's state lost?"
+    yield f"so are {STEPS} steps with momentum", weights[-1], f"after {STEPS} steps", advice
+    counts = [p.numel() for p in model.parameters()]
+    buffers = counts if gradients_too else [sum(counts)]
+    shard_bytes = 8 * sum(-(-n // comm.size) for n in buffers)  # each buffer is padded
+    if gradients_too:
+        held = held_bytes[-1]
+        observed = f"at the end of backward a rank holds {held} bytes of gradients, but its shard is {shard_bytes}."
+        advice = "Keep only the shard of each gradient."
+        if not in_backward_bytes:
+            advice = "Nothing was sent during backward: the reduce-scatter belongs in `reduce`, not in `step`."
+        elif held >= start.nbytes:
+            advice = "The whole gradient is still there. Drop it, `p.grad = None`, as soon as you have its shard."
+        yield f"after backward a rank holds 1/{comm.size} of the gradients", held, observed, advice
+        allowed = shard_bytes + 8 * max(counts)
+        most = max(held_bytes)
+        observed = f"it held {most} bytes, but may never hold more than {allowed}."
+        advice = "Drop each gradient as soon as it is reduced."
+        yield "and never more than its shard and one gradient", most <= allowed, observed, advice
+    states = [value for state in zero.optimizer.state.values() for value in state.values()]
+    state_bytes = sum(value.nbytes for value in states if isinstance(value, torch.Tensor))
+    observed = f"rank {comm.rank} holds {state_bytes} bytes of state, but its shard is {shard_bytes}."
+    advice = "Make the optimizer for the shards, not for the model's parameters."
+    yield f"a rank holds 1/{comm.size} of the optimizer's state", state_bytes, observed, advice
+    due_bytes = 2 * (comm.size - 1) * shard_bytes  # what an allreduce sends (Patarasuk and Yuan 2009)
+    observed = f"a rank sends {sent_bytes:.0f} bytes per step, and an allreduce {due_bytes}."
+    advice = "One reduce-scatter of the gradients and one allgather of the weights are enough."
+    yield "a step sends as many bytes as one ring allreduce", sent_bytes, observed, advice
+
+
+def _different_weights(sent_bytes: list[float], moved: list[np.ndarray]) -> tuple[str, str]:
+    """What all ranks show if their weights differ after a step, and advice."""
+    if not any(sent_bytes):
+        return "no rank sent anything, so each trained alone.", "Reduce-scatter the gradients first."
+    if not np.all(moved, axis=0).any():
+        return "each rank has new weights only in its own part.", "End the step with an allgather of the weights."
+    advice = "call `self.optimizer.step()` first, then `ring.allgather` on the weights that it has updated."
+    return "the ranks hold different weights.", advice
+
+
+REDUCE = "total = ring.reduce_scatter(self.comm, gradient.numpy())"
+MEAN = "total / self.comm.size"
+OWN_PART = "total = gradient.numpy()[ring.part(len(gradient), self.comm.rank, self.comm.size)]"
+ALLREDUCE = f"""{OWN_PART}
+        total[:] = ring.reduce_scatter(self.comm, gradient.numpy())
+        ring.allgather(self.comm, gradient.numpy())"""
+PART_OF_RANK_0 = f"{ALLREDUCE}\n        total = gradient.numpy()[: len(total)]"
+OWN_HINT = "a part is updated from its own rank's samples alone. `ring.reduce_scatter` adds up all ranks' gradients."
+EDITS = [
+    Edit(OWN_HINT, (REDUCE, OWN_PART), (MEAN, "total")),
+    Edit(OWN_HINT, (REDUCE, OWN_PART)),
+    Edit("the gradient is the sum over ranks, not the mean: divide by `self.comm.size`.", (MEAN, "total")),
+    Edit("the number of ranks is divided by twice.", (MEAN, f"{MEAN}**2")),
+    Edit(
+        "rank 0's part of the gradients updates every part. Each rank needs those of its own part.",
+        (REDUCE, PART_OF_RANK_0),
+    ),
+    Edit(
+        "That is an allreduce of the gradients, which gathers what nobody needs, and an allgather of the weights.",
+        (REDUCE, ALLREDUCE),
+    ),
+]
+SAME_CALLS = "every rank must make the same calls in the same order, in backward once for every parameter."
+Zero1, Zero2 = (
+    played(
+        name,
+        NOTEBOOK,
+        functools.partial(play_steps, gradients_too=gradients_too),
+        EDITS,
+        rounding=1e-9,  # all numbers are float64
+        ready=load_optimizers,
+        stuck=SAME_CALLS,
+        truncated=SAME_CALLS,
+    )
+    for name, gradients_too in (("Zero1", False), ("Zero2", True))
+)

@@ -1,0 +1,126 @@
+"""A sweep in a notebook: a curve that fills in as its runs end, with a bar, the time left, and a Stop button."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import ipywidgets as widgets
+
+from workshop_lib.notebook import charts
+from workshop_lib.notebook.figures import style_of
+from workshop_lib.notebook.live import REDRAW_EVERY_S, Dashboard
+from workshop_lib.notebook.palette import BLACK
+from workshop_lib.notebook.widgets import has_widgets
+from workshop_lib.ranks import RankError
+from workshop_lib.ranks.messages import Published
+from workshop_lib.ranks.progress import Progress
+from workshop_lib.results import curves, records
+from workshop_lib.results import sweep as sweeps
+from workshop_lib.words import duration, plural
+
+PARTS = 1000  # steps of the bar
+
+
+def sweep(
+    start: Callable,
+    rank_counts: list[int],
+    options: list | Callable[[int], list],
+    repeats: int = 1,
+    timeout_s: float = 3600.0,
+) -> Iterator[dict]:
+    """Yield the records of a sweep as its runs end; see results.sweep.sweep. Its Stop button ends it.
+
+    Without widgets, each run prints a line.
+    """
+    view = SweepDashboard(rank_counts) if has_widgets() else sweeps.SweepText(runs_show=False)
+    try:
+        yield from sweeps.sweep(start, rank_counts, options, repeats, timeout_s, view=view)
+    except RankError:
+        if not view.stop_requested:
+            raise
+        # The ranks did not react to Stop in time and were given up. What was measured before stays.
+
+
+class SweepDashboard(Dashboard):
+    """The dashboard of a sweep, which is also the view of each of its runs."""
+
+    def __init__(self, rank_counts: list[int]):
+        super().__init__(max(rank_counts))
+        self.rank_counts = rank_counts
+        self.runs: list[charts.SpeedRun] = []
+        self.number = 1
+        self.total = 0
+        self.ranks = 1
+        self.left_s: float | None = None  # the time for the other runs when the last run ended
+        self.measured_at_s = self.began_s = time.monotonic()
+        self.next_redraw_s = 0.0
+        self.curve = widgets.HTML()
+
+    def begin(self, number: int, total: int, n: int) -> "SweepDashboard":
+        self.progress = Progress()
+        self.number = number
+        self.total = total
+        self.ranks = n
+        self.next_redraw_s = 0.0
+        if self.box is None:
+            self.show_with(self.curve)
+            self._draw()
+        return self
+
+    def update(self, data: list[Published], elapsed_s: float, running: list[int]) -> None:
+        """Show how far the current run is."""
+        self.progress.take(data)
+        if elapsed_s < self.next_redraw_s:
+            return
+        self.next_redraw_s = elapsed_s + REDRAW_EVERY_S
+        done = (self.number - 1 + self.progress.done / self.progress.total) / self.total
+        self.show_bar(round(PARTS * done), PARTS)
+        self.status.value = self._status(f"run {self.number} of {self.total}, on {plural(self.ranks, 'rank')}")
+
+    def _status(self, state: str) -> str:
+        now_s = time.monotonic()
+        parts = [duration(now_s - self.began_s), state]
+        if not self.progress.done and self.progress.phase:
+            parts.append(self.progress.phase)
+        if self.left_s is not None and not self.ended:
+            left_s = max(1.0, self.left_s - (now_s - self.measured_at_s))
+            parts.append(f"about {duration(left_s)} left")
+        return " · ".join(parts)
+
+    def close(self) -> None:
+        """Do nothing: a run has ended, but not the sweep."""
+
+    def measured(self, run: sweeps.MeasuredRun) -> None:
+        what = run.record["what"]
+        speed = curves.samples_per_s(run.record)
+        if speed is not None:
+            name = records.name_of(what)
+            self.runs.append(charts.SpeedRun(name, what["world_size"], speed, disturbed=bool(run.warning)))
+        self.left_s = run.left_s
+        self.measured_at_s = time.monotonic()
+        self.show_bar(round(PARTS * run.number / run.total), PARTS)
+        self._draw()
+
+    def _draw(self) -> None:
+        colors = {run.name: _color(run.name) for run in self.runs}
+        self.curve.value = charts.speeds(self.runs, self.rank_counts, colors)
+
+    def end(self) -> None:
+        if self.box is None:
+            return
+        self.ended = True
+        word = "stopped" if self.stop_requested else "done" if len(self.runs) == self.total else "ended by an error"
+        status = self._status(f"{len(self.runs)} of {plural(self.total, 'run')} · {word}")
+        self.leave(word, status, self.curve.value, *self._note())
+
+    def _note(self) -> list[str]:
+        """A sentence on what other programs did to the sweep, if they did anything."""
+        disturbed = sum(run.disturbed for run in self.runs)
+        if not disturbed:
+            return []
+        return [f"Other programs used the cores during {disturbed} of {plural(len(self.runs), 'run')}."]
+
+
+def _color(name: str) -> str:
+    """The color of a run's name in all figures. Black is that of the page's text, as it would vanish on a dark page."""
+    color = style_of(name)["color"]
+    return "currentColor" if color == BLACK else color
