@@ -282,7 +282,7 @@ figures.overlap(compute_ms, send_ms, steps=4)
 # in every step, the ranks without work wait for the others.
 
 # %%
-guess = predict("For what share of the time is a rank idle, on average, if each holds neighboring tokens?", 0, 100, unit="%")
+guess = predict("If each rank holds neighboring tokens, for what share of the time is it idle, on average?", 0, 100, "%")
 guess
 
 # %%
@@ -291,7 +291,7 @@ in_order = with_full_attention(in_a_ring, contiguous, comm, repeats=5)
 
 # %%
 in_order = pd.DataFrame(team.pull("in_order"))
-print(f"By the scores that each rank computes, {list(in_order.scores)}, they're idle for {figures.idle(in_order.scores):.1%}.")
+print("scores that each rank computes:", list(in_order.scores), f"so {figures.idle(in_order.scores):.1%} idle")
 guess.compare(100 * figures.idle(in_order.cpu_ms))
 
 # %% [markdown]
@@ -345,7 +345,7 @@ in_zigzag = with_full_attention(in_a_ring, zigzag, comm, repeats=5)
 
 # %%
 in_zigzag = pd.DataFrame(team.pull("in_zigzag"))
-print(f"Now the ranks compute {list(in_zigzag.scores)} scores. Results differ by {in_zigzag[differences].max().max():.0e} at most.")
+print("scores:", list(in_zigzag.scores), f"and the largest difference: {in_zigzag[differences].max().max():.0e}")
 figures.busy({"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms}, "CPU time in attention, milliseconds")
 
 # %% [markdown]

@@ -1,15 +1,16 @@
 """The exercises of 11c: right answers pass, and wrong ones get the hint that names the mistake."""
 
 import pytest
-from judge.verdicts import Verdicts
+from judge.answers import variant
+from judge.verdicts import Verdicts, soon
 
 from workshop_lib.lessons.context_parallelism import judge as check
 
 RANKS = 4  # on 2, left and right are the same
 pytestmark = pytest.mark.usefixtures("healthy")
 
-LOSES_OWN = "merged = None\n    for step in range(comm.size):"
 BOTH_STARTED = "sending = comm.Isend(block.numpy(), right)\n            receiving = comm.Irecv(arriving.numpy(), left)"
+SENT_ALREADY = ("            sending.Wait()\n            receiving.Wait()\n", "")
 
 
 class TestContextParallelism(Verdicts):
@@ -17,7 +18,7 @@ class TestContextParallelism(Verdicts):
     names = ("merge", "ring_attention", "zigzag")
     right = {
         "merge": {
-            "with logaddexp": """
+            "both parts in a loop": """
                 def merge(a, b):
                     top = torch.maximum(a[0], b[0])
                     parts = [[each * (part[0] - top).exp() for each in part[1:]] for part in (a, b)]
@@ -82,8 +83,8 @@ class TestContextParallelism(Verdicts):
             "two results": ([("return top, total, out", "return total, out")], "It should `return` a tuple of 3"),
         },
         "ring_attention": {
-            "without its own block": (
-                [(LOSES_OWN, LOSES_OWN), (check.SOURCE, "source = (comm.rank - step - 1) % comm.size")],
+            "one step ahead": (
+                [(check.SOURCE, "source = (comm.rank - step - 1) % comm.size")],
                 "after `step` exchanges",
             ),
             "the same block every time": ([("block = arriving", "pass")], "after `step` exchanges"),
@@ -99,12 +100,13 @@ class TestContextParallelism(Verdicts):
             "the last chunk with itself": ([(check.TWO, "torch.cat([chunks[rank], chunks[-1]])")], "none of the known"),
         },
     }
-    never_ends = {
-        "ring_attention": {
-            "everyone only receives": (
-                [(BOTH_STARTED, "comm.Recv(arriving.numpy(), left)\n            comm.Send(block.numpy(), right)")],
-                "sends to its right",
-                "comm.Recv(arriving.numpy(), left)",
-            )
-        }
-    }
+
+
+def test_ranks_that_wait_for_each_other_are_told_what_a_ring_needs(team):
+    only_receive = "comm.Recv(arriving.numpy(), left)\n            comm.Send(block.numpy(), right)"
+    answer = variant(check.NOTEBOOK, "ring_attention", (BOTH_STARTED, only_receive), SENT_ALREADY)
+    verdict = soon(check.ring_attention)(answer)
+    assert verdict.passed is False
+    assert "sends to its right and receives from its left" in verdict.hint
+    assert "comm.Recv(arriving.numpy(), left)" in verdict.details, "it says on which line the ranks wait"
+    assert team.healthy, "fresh ranks are there for the next cell"

@@ -92,7 +92,7 @@ merge = played(
 )
 
 
-class Watched:
+class WatchedAttend:
     """Counts, for a play, whose keys `attend` was asked about, and whether those were the keys that it was given."""
 
     def __init__(self, attend: BlockAttention, keys: list[Tensor], values: list[Tensor]):
@@ -127,7 +127,7 @@ def play_ring(ring_attention: Callable, comm) -> Iterator[tuple]:
     positions = [contiguous(tokens, rank, size) for rank in range(size)]
     counting = CountingComm(comm)
     keys, values = ([whole[:, :, at].contiguous() for at in positions] for whole in (key, value))
-    watched = Watched(BlockAttention(positions, comm.rank), keys, values)
+    watched = WatchedAttend(BlockAttention(positions, comm.rank), keys, values)
     mine = query[:, :, positions[comm.rank]].contiguous()
     out, logsumexp = ring_attention(
         mine, keys[comm.rank].clone(), values[comm.rank].clone(), watched, merge_two, counting

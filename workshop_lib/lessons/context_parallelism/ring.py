@@ -28,7 +28,7 @@ def ring_backward(
     """The gradients of this rank's queries, keys and values."""
     grad_query, own_key, own_value = attend.backward(query, key, value, comm.rank, given)
     block = torch.stack([key, value])
-    grad_block = torch.zeros_like(block)  # what the ranks have found so far about the keys and values in `block`
+    grad_block = torch.zeros_like(block)  # the ranks add to it and pass it on
     for step in range(1, comm.size):
         block = pass_on(block, comm)
         if step > 1:
@@ -38,7 +38,7 @@ def ring_backward(
         grad_query += more_query
         grad_block += torch.stack([more_key, more_value])
     if comm.size > 1:
-        grad_block = pass_on(grad_block, comm)  # the last step home, to the rank whose keys and values these are
+        grad_block = pass_on(grad_block, comm)  # the last step home
     return grad_query, own_key + grad_block[0], own_value + grad_block[1]
 
 
