@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 WIDTH = 64
@@ -74,10 +75,16 @@ class Block(nn.Module):
         self.out = nn.Linear(WIDTH, WIDTH)
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
-    def forward(self, x, mask):  # [n, t / p, w], and which of all tokens each of these sees: [t / p, t]
+    def forward(self, x, in_order, ends):  # [n, t / p, w]
         parts = self.qkv(self.norm_1(x)).chunk(3, dim=2)
         query, key, value = (part.unflatten(2, (HEADS, -1)).transpose(1, 2) for part in parts)  # [n, h, t / p, d]
-        mixed = scaled_dot_product_attention(query, Gather.apply(key), Gather.apply(value), mask)
+        key = Gather.apply(key)[:, :, in_order]
+        value = Gather.apply(value)[:, :, in_order]
+        mixed = []
+        for chunk, end in zip(query.chunk(2, dim=2), ends, strict=True):  # the early chunk, then the late one
+            bias = causal_lower_right(chunk.shape[2], end)  # its last token sees all keys up to `end`
+            mixed.append(scaled_dot_product_attention(chunk, key[:, :, :end], value[:, :, :end], bias))
+        mixed = torch.cat(mixed, dim=2)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         return x + self.mlp(self.norm_2(x))
 
@@ -90,10 +97,10 @@ class Gpt(nn.Module):
         self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
         self.logits = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 256))
 
-    def forward(self, tokens, positions, mask):
+    def forward(self, tokens, positions, in_order, ends):
         x = self.embed(tokens) + self.position(positions)
         for block in self.blocks:
-            x = block(x, mask)
+            x = block(x, in_order, ends)
         return self.logits(x)
 
 
@@ -110,7 +117,8 @@ def main():
 
     positions = [zigzag(args.tokens, each, size).to(device) for each in range(size)]
     mine = positions[rank]
-    mask = torch.cat(positions) <= mine[:, None]  # a token sees itself and those before it, wherever they are
+    in_order = torch.cat(positions).argsort()  # of what is gathered, so that the keys are in the sequence's order
+    ends = [int(chunk[-1]) + 1 for chunk in mine.chunk(2)]  # each chunk sees the keys up to its own last token
     text = torch.tensor(list(text[: args.tokens + 1]), device=device)
     tokens = text[:-1][mine]
     targets = text[1:][mine]  # shifted before it's cut: the next token may be another rank's
@@ -120,7 +128,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     for step in range(1, args.steps + 1):
         start = time.perf_counter()
-        logits = model(tokens[None], mine, mask)[0]
+        logits = model(tokens[None], mine, in_order, ends)[0]
         loss = cross_entropy(logits, targets, reduction="sum") / args.tokens  # of all ranks, not of this one
         optimizer.zero_grad()
         loss.backward()

@@ -2,8 +2,8 @@
 # # Context parallelism: one sequence on several ranks
 #
 # You'd like to train on whole books, with 131,072 tokens in one sequence. Flash attention never stores the scores, so memory
-# no longer grows with the square of the length. Yet one GPU runs out of memory, and so do eight GPUs with tensor parallelism.
-# What fills them? And how do you split *one* sequence?
+# no longer grows with the square of the length. Yet with everything kept for the backward pass, one GPU runs out of memory, and
+# so do eight with tensor parallelism. What fills them? And how do you split *one* sequence?
 #
 # **You will** write ring attention on real ranks, prove that it equals full attention, forward and backward, and count its
 # bytes. You'll see why a causal mask leaves ranks idle, and fix that.
@@ -37,18 +37,21 @@ kept_per_token = 6 * width + 2 * kv_width + 4 * mlp_width
 gigabytes = {
     "the scores of one layer, if they were stored": 2 * heads * tokens**2 / 1e9,
     "what all layers keep for the backward pass": 2 * layers * tokens * kept_per_token / 1e9,
-    "the same on each of 8 GPUs, if they share it": 2 * layers * tokens * kept_per_token / 8 / 1e9,
+    "on each of 8 GPUs, with tensor and sequence parallelism": 2 * layers * tokens * kept_per_token / 8 / 1e9,
+    "the layers' inputs alone, if you recompute the rest": 2 * layers * tokens * width / 1e9,
     "the logits, in float32": 4 * tokens * vocabulary / 1e9,
 }
 pd.Series(gigabytes, name="GB").to_frame().style.format("{:,.0f}")
 
 # %% [markdown]
-# A GPU has 80 GB, and the weights, gradients and Adam's state need some of it. The *activations* don't fit, although nobody
-# stores any scores, because every layer keeps some numbers for each token.
+# A GPU has 80 GB, and weights, gradients and Adam's state need 128 GB, or 16 on each of 8 GPUs. Nobody stores scores. But every
+# layer keeps some 84,000 numbers for each token, and these *activations* don't fit.
 #
-# Could tensor parallelism spread the activations over more GPUs? It cuts attention by heads. Llama 3 8B has 32 heads of
-# queries, which share only 8 heads of keys and values. With more than 8 ranks, several would have to compute the same keys and
-# values.
+# *Checkpointing* ([06c](06c_fitting_more.ipynb)) keeps only the layers' inputs, for a third more work. But these grow with the
+# tokens, too, and the same few GPUs compute for as long as ever. More ranks have to share the sequence. Tensor
+# parallelism rarely leaves a node, and it cuts attention by heads. Llama 3 8B has
+# 32 heads of queries, which share only 8 heads of keys and values. With more than 8 ranks, several would have to compute the same
+# keys and values.
 #
 # ## What to shard
 #
@@ -259,7 +262,7 @@ table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 # The differences are rounding. A *block* is the keys and values of one rank's tokens. Each of $p$ ranks sends $p - 1$ blocks
 # forward, and twice as many in the backward pass, because the gradients travel, too. Let $t$ be the number of tokens, and
 # $w_{kv}$ the width of all key heads together. Then a rank sends $2 \frac{p-1}{p} t\, w_{kv}$ numbers forward per layer,
-# nearly the same for any number of ranks.
+# always less than $2\, t\, w_{kv}$.
 #
 # ## Does sending cost time?
 #
@@ -270,15 +273,15 @@ table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 c = 4096
 compute_ms = 1e3 * 4 * c**2 * width / 400e12
 send_ms = 1e3 * 2 * c * kv_width * 2 / 50e9  # 2 bytes per number
+print(f"computing takes as long as sending with {c * send_ms / compute_ms:,.0f} tokens per rank")
 figures.overlap(compute_ms, send_ms, steps=4)
 
 # %% [markdown]
-# With at least about 2,000 tokens per rank, computing hides sending. A causal mask halves the computation, so then it takes
-# 4,000. (NCCL sends in the background. Most MPI libraries move large messages only during their own calls.)
+# From that many tokens per rank on, computing hides sending. A causal mask halves the computation, so then it takes twice as many.
 #
 # ## A causal mask: who waits?
 #
-# Early tokens see few keys, and late tokens see nearly all. `attend` skips whatever no query may see, as flash kernels do. But
+# Early tokens see few keys, and late tokens see nearly all. `attend` skips keys that none of its queries may see. But
 # in every step, the ranks without work wait for the others.
 
 # %%
@@ -295,7 +298,8 @@ print("scores that each rank computes:", list(in_order.scores), f"so {figures.id
 guess.compare(100 * figures.idle(in_order.cpu_ms))
 
 # %% [markdown]
-# The busiest rank sets the pace. The idle share is $\frac{p-1}{2p}$, so with many ranks you lose nearly half.
+# The busiest rank sets the pace. The idle share is $\frac{p-1}{2p}$ here, and $\frac{p-1}{2p-1}$ with a flash kernel, which
+# also skips half of a rank's own block. With many ranks you lose nearly half.
 #
 # ## Exercise 3 (normal): a fair order
 #
@@ -363,20 +367,19 @@ rows = []
 all_mb = 2 * tokens * 2 * kv_width / 1e6  # keys and values of all tokens
 for p in (2, 4, 8, 16, 32):
     ring_mb = (p - 1) / p * all_mb
-    part = 1 / p if p <= kv_heads else float("nan")  # of the heads, with Ulysses
-    ulysses_mb = 2 * (p - 1) / p * tokens * (2 * width + 2 * kv_width) * part / 1e6
-    rows.append([p, ring_mb, ring_mb, ulysses_mb, 2 * all_mb / p, all_mb, all_mb * part])
+    copies = max(1, p / kv_heads)  # of each KV head, with Ulysses
+    ulysses_mb = 2 * (p - 1) / p * tokens / p * (2 * width + 2 * kv_width * copies) / 1e6
+    rows.append([p, ring_mb, ring_mb, ulysses_mb, 3 * all_mb / p, all_mb, all_mb * copies / p])
 columns = ["ranks", *(f"{way} {does}, MB" for does in ("sends", "holds") for way in ("ring", "gather", "Ulysses"))]
-pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}", na_rep="too few KV heads")
+pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}")
 
 # %% [markdown]
-# - A **ring** hides what it sends if blocks are large. A rank holds two blocks, one in use and one that arrives.
+# - A **ring** hides what it sends if blocks are large. A rank holds three blocks: its own, one in use and one that arrives.
 # - **Gathering** sends as much, all at once. It's simple and allows any mask, such as one that keeps documents apart. Llama 3
 #   was trained this way, since with few KV heads, keys and values are small.
-# - **Ulysses** sends less the more ranks there are, runs a plain kernel, and is balanced without zigzag. But the ranks have to
-#   divide the KV heads, and nothing hides its messages.
-#
-# All three need care in the rest of the model, as the next section shows.
+# - **Ulysses** sends more than a ring on 2 or 4 ranks, and less on 8 or more. It runs a plain kernel and is balanced without zigzag.
+#   But the number of ranks has to divide the 32 query heads, KV heads are sent more than once beyond 8 ranks, and nothing hides
+#   the messages. Many runs combine the two: Ulysses within a node, and a ring between nodes.
 #
 # ## Deeper: train on one sequence
 #
@@ -402,15 +405,15 @@ targets = tokens[1:].clone()
 targets[:256] = -100  # cross_entropy leaves these out
 
 
-def losses(comm, seen, numbers, wanted, counted):
-    """Five steps with this rank's tokens: what it sees, their positions, their targets, and by what it divides."""
+def losses(comm, seen, positions, targets, divisor):
+    """The losses of five steps with this rank's tokens. The sum over them is divided by `divisor`."""
     attend = BlockAttention([zigzag(1024, rank, comm.size) for rank in range(comm.size)], comm.rank)
     model = TinyGpt(1024, lambda query, key, value: in_a_ring(query, key, value, attend, comm))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     curve = []
     for _ in range(5):
         optimizer.zero_grad()
-        loss = cross_entropy(model(seen[None], numbers)[0], wanted, reduction="sum") / counted
+        loss = cross_entropy(model(seen[None], positions)[0], targets, reduction="sum") / divisor
         loss.backward()
         for p in model.parameters():
             comm.Allreduce(MPI.IN_PLACE, p.grad.numpy())
@@ -422,12 +425,12 @@ def losses(comm, seen, numbers, wanted, counted):
 # %%
 # %%ranks --timeout 120
 at = zigzag(1024, comm.rank, comm.size)
-right = {"seen": tokens[at], "numbers": at, "wanted": targets[at], "counted": 768}
+right = {"seen": tokens[at], "positions": at, "targets": targets[at], "divisor": 768}
 mistakes = {
     "context parallel": {},
-    "positions from 0": {"numbers": torch.arange(len(at))},
-    "shifted after cutting": {"wanted": torch.where(targets[at] < 0, -100, tokens[at].roll(-1))},
-    "mean of means": {"counted": comm.size * (targets[at] >= 0).sum()},
+    "positions from 0": {"positions": torch.arange(len(at))},
+    "shifted after cutting": {"targets": torch.where(targets[at] < 0, -100, tokens[at].roll(-1))},
+    "mean of means": {"divisor": comm.size * (targets[at] >= 0).sum()},
 }
 curves = {"one process": losses(MPI.COMM_SELF, tokens[:-1], torch.arange(1024), targets, 768)}
 curves |= {name: losses(comm, **right | mistake) for name, mistake in mistakes.items()}
@@ -441,14 +444,15 @@ table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
 # Done right, the losses are those of one process, up to rounding. The three mistakes train as well, and their losses look
 # harmless. So compare with one process once, on a sequence that fits.
 #
-# In a real run, context parallelism is one dimension of a mesh. Gradients are averaged over it as over data, and FSDP usually
-# shards the weights over both.
+# In a real run, context parallelism is one dimension of a mesh. Gradients are reduced over it as over data, and FSDP usually
+# shards the weights over both. But DDP and FSDP take the *mean*, so with this loss, multiply it by the number of ranks first.
 #
 # ## Deeper: the ring of the backward pass
 #
 # The backward pass computes the weights of a block again, from the scores and `logsumexp`, so nobody has to store them. In
 # each step, a rank finds gradients for *its own* queries and for *another* rank's keys and values. The latter gradients travel
-# with their block. Each rank adds its part to them, and after a full round they arrive at home:
+# with their block. Each rank adds its part to them, and after a full round they arrive at home.
+# (With NCCL they travel in the background. Most MPI libraries move large messages only during their own calls.)
 
 # %%
 import inspect
@@ -482,14 +486,15 @@ table = pd.DataFrame(ways.values(), index=list(ways))
 table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 
 # %% [markdown]
-# Here each head has keys and values of its own, so Ulysses sends $2 \frac{p-1}{p}$ blocks in each direction. Gathering sends
+# Here each head has keys and values of its own, so Ulysses sends $2 \frac{p-1}{p}$ blocks forward, and as many backward. Gathering sends
 # less in the backward pass than the ring, because each rank has kept all keys and values. Real systems gather them again
 # instead.
 #
 # ## Deeper: PyTorch's own
 #
 # PyTorch has an experimental `context_parallel`. Within it, your tensors are cut in place, in the zigzag order, and
-# `scaled_dot_product_attention` communicates:
+# `scaled_dot_product_attention` communicates. (In a training you'd list inputs, labels and positions as `buffers`. Here they're
+# queries, keys and values.)
 
 # %%
 # %%ranks --timeout 120
@@ -525,8 +530,9 @@ if comm.rank == comm.size - 1:
 # PyTorch replaces the function inside `torch.nn.functional`, so code that has imported it *by name* keeps the old one. Each
 # rank then attends to its own tokens only, and no error tells you.
 #
-# The ring inside takes any kernel that returns its output and logsumexp, and the CPU's does. (The underscore in the name says
-# that it may change.)
+# What's inside takes any kernel that returns its output and logsumexp, and the CPU's does. By default it isn't a ring: it gathers all
+# keys and values at once, like Llama 3. (`set_rotate_method("alltoall")` makes it a ring. The underscores in the names say that they
+# may change.)
 
 # %%
 # %%ranks --timeout 120
@@ -542,7 +548,7 @@ out, _ = _templated_ring_attention(dist.group.WORLD, 2, flash_on_cpu, *mine, is_
 right = expected[:, :, at]
 apart = comm.allreduce(((out - right).abs().max() / right.abs().max()).item(), MPI.MAX)
 if comm.rank == 0:
-    print(f"PyTorch's ring differs from full attention by {apart:.0e}")
+    print(f"PyTorch's context parallelism differs from full attention by {apart:.0e}")
 
 # %% [markdown]
 # ## Remember
@@ -554,7 +560,7 @@ if comm.rank == 0:
 #
 # **Take it home:** [scripts/context_parallel.py](scripts/context_parallel.py).
 #
-# **Sources.** M. Milakov et al., [online softmax](https://arxiv.org/abs/1805.02867). H. Liu et al., [*Ring
+# **Sources.** M. Milakov and N. Gimelshein, [online softmax](https://arxiv.org/abs/1805.02867). H. Liu et al., [*Ring
 # Attention*](https://arxiv.org/abs/2310.01889). W. Brandon et al., [*Striped Attention*](https://arxiv.org/abs/2311.09431), on
 # its imbalance. Z. Zhu, [ring-flash-attention](https://github.com/zhuzilin/ring-flash-attention), on zigzag. S. A. Jacobs et
 # al., [*DeepSpeed Ulysses*](https://arxiv.org/abs/2309.14509). [*Llama 3*](https://arxiv.org/abs/2407.21783), section 3.3.2.

@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from workshop_lib.errors import InputError
@@ -18,15 +19,23 @@ from workshop_lib.lessons.model_parallelism.tensors import allgather, alltoall, 
 def gathered(query: Tensor, key: Tensor, value: Tensor, attend: BlockAttention, comm) -> Tensor:
     """This rank's queries over all keys and values, which every rank gathers: [n, h, t / p, d].
 
-    Of `attend`, it only needs the positions. Each rank sends p - 1 blocks of keys and values forward, and as many
-    bytes of gradients backward.
+    Of `attend`, it only needs the positions. Each half of a rank's tokens must be neighbors, as they are in order and
+    with zigzag: then each half needs only the keys up to its own last token, and a plain causal kernel. Each rank sends
+    p - 1 blocks of keys and values forward, and as many bytes of gradients backward.
     """
-    mask = torch.cat(attend.positions) <= attend.positions[comm.rank][:, None]  # [t / p, t], in the ranks' order
     gather = partial(allgather, comm, dim=2)
     scatter_sums = partial(reduce_scatter, comm, dim=2)
     key = both_ways(key, forward=gather, backward=scatter_sums)
     value = both_ways(value, forward=gather, backward=scatter_sums)
-    return scaled_dot_product_attention(query, key, value, mask)
+    in_order = torch.cat(attend.positions).argsort()
+    key = key[:, :, in_order]
+    value = value[:, :, in_order]
+    halves = []
+    for half, at in zip(query.chunk(2, dim=2), attend.positions[comm.rank].chunk(2), strict=True):
+        end = int(at[-1]) + 1
+        bias = causal_lower_right(half.shape[2], end)
+        halves.append(scaled_dot_product_attention(half, key[:, :, :end], value[:, :, :end], bias))
+    return torch.cat(halves, dim=2)
 
 
 def ulysses(query: Tensor, key: Tensor, value: Tensor, attend: BlockAttention, comm) -> Tensor:

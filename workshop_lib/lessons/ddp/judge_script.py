@@ -173,10 +173,7 @@ SAME_HINT = (
     "ranks by itself, and its seed must be the same on all of them."
 )
 ORDER_HINT = "the second epoch has the order of the first: call `sampler.set_epoch(epoch)` before each epoch."
-APART_HINT = (
-    "each rank trained a network of its own: wrap it, `ddp = DistributedDataParallel(model)`, and "
-    "call `ddp`."
-)
+APART_HINT = "each rank trained a network of its own: wrap it, `ddp = DistributedDataParallel(model)`, and call `ddp`."
 TESTED_HINT = (
     "every test image should be tested once, on one rank: in part 2, begin at `rank`, and take every `size`-th of them."
 )
