@@ -3,6 +3,7 @@ text to the glossary, long outputs folded, and the texts that the search shows. 
 pages beside this file."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -28,6 +29,7 @@ myst_heading_anchors = 4
 
 html_theme = "furo"
 html_title = "Distributed deep learning"
+html_baseurl = os.environ.get("WORKSHOP_BOOK_URL", "")  # where the site is published; each page names its address there
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
 html_math_renderer = "mathml"

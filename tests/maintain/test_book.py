@@ -246,3 +246,9 @@ def test_each_place_exists_and_each_topic_that_is_not_absent_has_one():
     missing = {row["topic"]: [place for place in places(row) if not exists(place)] for row in TOPICS}
     assert {topic: where for topic, where in missing.items() if where} == {}
     assert [row["topic"] for row in TOPICS if bool(places(row)) == (row["status"] == "absent")] == []
+
+
+def test_the_published_address_is_a_setting_that_the_workflow_gives():
+    settings = (ROOT / "book" / "conf.py").read_text()
+    assert 'html_baseurl = os.environ.get("WORKSHOP_BOOK_URL", "")' in settings
+    assert "WORKSHOP_BOOK_URL: ${{" in (ROOT / ".github" / "workflows" / "book.yml").read_text()
