@@ -188,14 +188,14 @@ figures.limits({name: run for runs in of_ranks for name, run in runs.items()}, m
 
 # %% [markdown]
 # The right panel shows the two runs with warm-up. The thick lines are the limits, and the thin ones are the rates. At first the
-# limit is near 1. When the network begins to learn, its curvature grows, and the limit falls far below both peak rates. Without
-# warm-up, the steps are too long at just that moment, and a good start is lost. With 1.28 from the start, the first jump ends at
-# the loss of guessing, where hardly any gradient is left. That's the collapse.
+# limit is near 1. When the network begins to learn, its curvature grows, and the limit falls far below both peak rates. Steps that
+# are too long at that moment throw away what was learned. At 1.28 that can end at the loss of guessing. There the loss is flat, so
+# the limit is high, but hardly any gradient is left. That's the collapse.
 #
-# With warm-up, the rate passes the limit later and by less. The loss jumps, but the long steps themselves push the weights to a
-# place where the curvature is small enough for them, and from then on the limit stays near the rate or above it (Cohen et al.
-# 2021; Gilmer et al. 2021 describe this for warm-up). So warm-up should help. Train as 128 workers with the schedule that you
-# wrote. This loop does what the library does, except that it asks your function for the rate.
+# With warm-up, the rate passes the limit later and by less. At 0.64 the long steps then push the weights to a place where the
+# curvature is small enough for them, and from there on the limit stays near the rate (Cohen et al. 2021; Gilmer et al. 2021 describe
+# this for warm-up). Does that save 128 workers, too? Train as so many with the schedule that you wrote. This loop does what the
+# library does, except that it asks your function for the rate.
 
 # %%
 team.push(learning_rate=learning_rate, network=network, epochs=epochs, samples=samples)
@@ -234,7 +234,7 @@ def train_with(rate, workers=128, make_optimizer=None):
 # %%
 # %%ranks --timeout 600
 warmup_steps = (epochs - 1) * shard.steps_per_epoch(samples, 64 * 128, 1)
-train_with(lambda step: learning_rate(step, 0.01, 128, warmup_steps))
+learner = train_with(lambda step: learning_rate(step, 0.01, 128, warmup_steps))
 
 # %% [markdown]
 # It learns at first, while the rate is low. But a warm-up to a rate that's too high only puts off the trouble, as the runs of 32
