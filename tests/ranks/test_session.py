@@ -7,7 +7,9 @@ import pytest
 from workshop_lib.ranks import Ranks, cluster, session
 
 
-def test_other_programs_are_a_quiet_line_once(monkeypatch, capsys):
+@pytest.mark.parametrize("in_notebook", [True, False])
+def test_other_programs_are_a_quiet_line_once(monkeypatch, capsys, in_notebook):
+    monkeypatch.setattr(session, "in_notebook", lambda: in_notebook)
     current = cluster.Current()
     monkeypatch.setattr(session, "CURRENT", current)
     monkeypatch.setattr(session, "Ranks", lambda *shape: SimpleNamespace(healthy=True, shape=shape, stop=list))
@@ -15,8 +17,9 @@ def test_other_programs_are_a_quiet_line_once(monkeypatch, capsys):
     for n in (1, 2):
         assert session.start(n).shape == (n, 1, "none") and current.team.shape[0] == n
     printed = capsys.readouterr()
-    assert printed.out == "Others use 2 of 2 cores.\n", "once"
-    assert printed.err == "", "a notebook shows stderr in red"
+    line = "Others use 2 of 2 cores.\n"
+    assert printed.out == line * in_notebook, "once; stdout of a program is for its results"
+    assert printed.err == line * (not in_notebook), "a notebook shows stderr in red"
 
 
 def test_a_training_that_was_stopped_before_its_first_test_says_so(monkeypatch):

@@ -61,9 +61,17 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
     CURRENT.replace(team := Ranks(n, threads_per_rank, bind))
     warning = others.warning(n * threads_per_rank, "so don't trust times measured now")
     if warning and not CURRENT.busy_cores_noted:
-        print(warning)  # not to stderr, which a notebook shows in red: nothing has failed
+        # A notebook shows stderr in red, although nothing has failed. Elsewhere, stdout is for a program's results.
+        print(warning, file=sys.stdout if in_notebook() else sys.stderr)
         CURRENT.busy_cores_noted = True
     return team
+
+
+def in_notebook() -> bool:
+    """Whether this process is a notebook's kernel."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    return hasattr(shell, "kernel")
 
 
 def attach(folder: str | os.PathLike | None = None) -> Ranks:
