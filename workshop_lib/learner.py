@@ -61,10 +61,19 @@ class Training(NamedTuple):
         return cls(**{name: values[name] for name in cls._fields})
 
 
+def shell() -> Any:
+    """This process's IPython shell; None if it isn't in IPython. IPython isn't imported for it."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+
+def in_notebook() -> bool:
+    """Whether this process is a notebook's kernel."""
+    return getattr(shell(), "kernel", None) is not None
+
+
 def notebook() -> Path | None:
     """The notebook file whose kernel this process is; None outside a notebook, or if the front end does not name it."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    named = os.environ.get("JPY_SESSION_NAME") or getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__")
+    named = os.environ.get("JPY_SESSION_NAME") or getattr(shell(), "user_ns", {}).get("__vsc_ipynb_file__")
     return Path(named) if named else None
 
 

@@ -194,7 +194,7 @@ figures.limits({name: run for runs in of_ranks for name, run in runs.items()}, m
 #
 # With warm-up, the rate passes the limit later and by less. At 0.64 the long steps then push the weights to a place where the
 # curvature is small enough for them, and from there on the limit stays near the rate (Cohen et al. 2021; Gilmer et al. 2021 describe
-# this for warm-up). Does that save 128 workers, too? Train as so many with the schedule that you wrote. This loop does what the
+# this for warm-up). Does that save 128 workers, too? Train with the schedule that you wrote. This loop does what the
 # library does, except that it asks your function for the rate.
 
 # %%

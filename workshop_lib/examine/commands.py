@@ -10,12 +10,11 @@ from workshop_lib.cli.arguments import Parser
 from workshop_lib.errors import InputError
 from workshop_lib.examine import report
 from workshop_lib.examine.checks import examine as check
-from workshop_lib.examine.findings import LEVELS, worst
+from workshop_lib.examine.findings import EXIT_CODES, worst
 from workshop_lib.examine.run import observe
 
 ALONE_STEPS = 20
 ALONE_S = 60.0
-EXIT_CODES = dict(zip(LEVELS, (0, 2, 3), strict=True))
 
 
 def examine_arguments(parser: Parser) -> None:

@@ -1,8 +1,11 @@
 """What a check reports, and where the workshop explains it."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Protocol
 
 LEVELS = ("ok", "look", "wrong")  # from best to worst
+EXIT_CODES = {"ok": 0, "look": 2, "wrong": 3}  # of a command, by the worst level it reports
 # Notebook and heading of the sections that findings refer to; an exercise's number and label aren't part of it.
 SECTIONS = {
     "averaging": ("02_synchronous_sgd", "average the gradients"),
@@ -49,5 +52,12 @@ class ScriptFinding:
         return {**asdict(self), "section": {"notebook": notebook, "heading": heading} if notebook else None}
 
 
-def worst(findings: list[ScriptFinding]) -> str:
+class Leveled(Protocol):
+    """A result of a check, whatever it checks."""
+
+    @property
+    def level(self) -> str: ...
+
+
+def worst(findings: Sequence[Leveled]) -> str:
     return max((finding.level for finding in findings), key=LEVELS.index, default="ok")

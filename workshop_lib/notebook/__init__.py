@@ -4,12 +4,11 @@ Importing this package in a notebook's kernel registers the magic and, where wid
 WORKSHOP_WIDGETS=0 to see progress as plain text.
 """
 
-import sys
+from workshop_lib import learner
 
 
 def _setup() -> None:
-    ipython = sys.modules.get("IPython")
-    shell = ipython and ipython.get_ipython()
+    shell = learner.shell()
     if not shell:
         return
     # Only a notebook needs these modules. A command that draws a figure does without them.

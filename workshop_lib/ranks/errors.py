@@ -3,9 +3,9 @@
 import linecache
 import re
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 
+from workshop_lib import learner
 from workshop_lib.errors import WorkshopError
 
 from .messages import ErrorReport, ExitRecord, Frame, StopNote
@@ -68,8 +68,7 @@ def _place(frame: Frame) -> str:
 
 def _short(file: str) -> str:
     """A file's name as the learner knows it: the cell, or the path from its package on."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython and ipython.get_ipython()
+    shell = learner.shell()
     if shell and (cell := shell.compile.format_code_name(file)):
         return " ".join(cell).removeprefix("Cell ")
     if "site-packages/" in file:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from workshop_lib import environment
+from workshop_lib.learner import in_notebook
 from workshop_lib.shadowing import shadows
 from workshop_lib.training.load import Meter
 
@@ -65,13 +66,6 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
         print(warning, file=sys.stdout if in_notebook() else sys.stderr)
         CURRENT.busy_cores_noted = True
     return team
-
-
-def in_notebook() -> bool:
-    """Whether this process is a notebook's kernel."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython and ipython.get_ipython()
-    return hasattr(shell, "kernel")
 
 
 def attach(folder: str | os.PathLike | None = None) -> Ranks:

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from workshop_lib.examine.on_ranks import digests
 
 BUDGET = 0.03  # of the time: when looking at the weights takes more than that, they are looked at less often
-FIRST_STEPS = 30  # that are looked at closely, however long that takes
+FIRST_STEPS = 30  # these are looked at closely, however long that takes
 MOST_WHOLE = 500_000_000  # elements of a model; the last weights of a larger one are compared by their sampled values
 
 

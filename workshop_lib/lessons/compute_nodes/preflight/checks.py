@@ -8,7 +8,6 @@ from workshop_lib.lessons.compute_nodes.preflight.reports import PreflightReport
 from workshop_lib.lessons.forecasting.catalogue import Machine
 from workshop_lib.ranks.errors import grouped, named
 
-LEVELS = ("ok", "look", "wrong")  # from best to worst
 # A bandwidth below these shares of what is expected is worth a look, or wrong.
 LOOK_SHARE = 0.6
 WRONG_SHARE = 0.25
@@ -28,7 +27,7 @@ LEAST_DRIVER = {"11": 450, "12": 525, "13": 580}
 class PreflightLine:
     """The result of one check; `remedy` is empty if the level is "ok"."""
 
-    level: str  # one of LEVELS
+    level: str  # one of examine.findings.LEVELS
     check: str
     seen: str
     remedy: str = ""
@@ -44,13 +43,13 @@ def check(
     return [*lines, *_changes(report, before)] if before else lines
 
 
-def worst(lines: list[PreflightLine]) -> str:
-    return max((line.level for line in lines), key=LEVELS.index)
-
-
 def _said(words: Callable[[RankReport], str], report: PreflightReport) -> list[tuple[list[int], str]]:
     """What holds for which ranks: each different text, with its ranks."""
     return grouped({rank["rank"]: words(rank) for rank in report["ranks"]})
+
+
+def _in_words(said: list[tuple[list[int], str]]) -> str:
+    return "; ".join(f"{named(ranks)}: {text}" for ranks, text in said)
 
 
 def _builds(report: PreflightReport) -> Iterator[PreflightLine]:
@@ -61,7 +60,7 @@ def _builds(report: PreflightReport) -> Iterator[PreflightLine]:
 
     said = _said(words, report)
     if len(said) > 1:
-        seen = "; ".join(f"{named(ranks)}: {text}" for ranks, text in said)
+        seen = _in_words(said)
         yield PreflightLine(
             "wrong", "build", seen, "All ranks need one environment: give every node the same .venv and modules."
         )
@@ -98,7 +97,7 @@ def _devices(report: PreflightReport) -> Iterator[PreflightLine]:
         yield PreflightLine("look", "devices", f"on a CPU, although the host has GPUs: {named(idle)}", remedy)
     else:
         said = _said(lambda rank: rank["device"], report)
-        yield PreflightLine("ok", "devices", "; ".join(f"{named(ranks)}: {text}" for ranks, text in said))
+        yield PreflightLine("ok", "devices", _in_words(said))
 
 
 def _hosts(report: PreflightReport) -> int:
@@ -107,7 +106,7 @@ def _hosts(report: PreflightReport) -> int:
 
 def _transport(report: PreflightReport, machine: Machine | None) -> Iterator[PreflightLine]:
     said = _said(lambda rank: rank["transport"], report)
-    seen = "; ".join(f"{named(ranks)}: {text}" for ranks, text in said)
+    seen = _in_words(said)
     sockets = [rank["rank"] for rank in report["ranks"] if rank["transport"] == "NCCL over Socket"]
     expected = machine.network if machine else ""
     others = [rank["rank"] for rank in report["ranks"] if expected and expected not in rank["transport"]]
@@ -188,7 +187,7 @@ def _binding(report: PreflightReport) -> Iterator[PreflightLine]:
         )
     else:
         said = _said(lambda rank: f"{len(rank['cores'])} cores, threads: {rank['threads']}", report)
-        yield PreflightLine("ok", "binding", "; ".join(f"{named(ranks)}: {text}" for ranks, text in said))
+        yield PreflightLine("ok", "binding", _in_words(said))
 
 
 def _sharing_cores(report: PreflightReport) -> str:

@@ -7,9 +7,8 @@ from pathlib import Path
 from workshop_lib import ranks as teams
 from workshop_lib.cli.arguments import BIND, Parser
 from workshop_lib.errors import InputError
+from workshop_lib.examine.findings import EXIT_CODES, worst
 from workshop_lib.paths import BUILD
-
-EXIT_CODES = {"ok": 0, "look": 2, "wrong": 3}
 
 
 def preflight_arguments(parser: Parser) -> None:
@@ -63,7 +62,7 @@ def preflight(
         print(as_json.dumps({"lines": [dataclasses.asdict(line) for line in lines], "report": report}, indent=1))
     else:
         run.show(lines)
-    return EXIT_CODES[checks.worst(lines)]
+    return EXIT_CODES[worst(lines)]
 
 
 def _earlier(path: str):
