@@ -48,14 +48,16 @@ def test_an_interrupt_at_any_other_moment(team, monkeypatch):
 
 
 def test_an_interrupt_while_the_call_is_sent(team, monkeypatch):
-    send = team.client.direct_view
+    send = team.client.send_apply_request
+    sent = []
 
-    def pressed(rank):
-        if rank == 1:
+    def pressed(*args, **kwargs):
+        if sent:
             raise KeyboardInterrupt
-        return send(rank)
+        sent.append(send(*args, **kwargs))
+        return sent[0]
 
-    monkeypatch.setattr(team.client, "direct_view", pressed)
+    monkeypatch.setattr(team.client, "send_apply_request", pressed)
     with pytest.raises(KeyboardInterrupt):
         team.run(time.sleep, 60)
     is_given_up(team)

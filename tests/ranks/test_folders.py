@@ -100,9 +100,10 @@ def test_ranks_of_a_notebook_on_another_host_are_no_strays(dead_mark):
 def test_the_rank_that_took_the_others_along_comes_first(tmp_path):
     """Whatever was written first: the peers of a killed rank exit, and the launcher ends what is left."""
     ended = [(0, 14, False), (1, -9, False), (2, -9, True), (3, 0, True)]
+    (tmp_path / "exit").mkdir()
     for after_s, (rank, returncode, asked) in enumerate(ended):
         record = {"rank": rank, "host": "here", "pid": 1, "returncode": returncode, "asked": asked, "time": after_s}
-        (tmp_path / f"exit.{rank}.json").write_text(json.dumps(record))
+        (tmp_path / "exit" / f"{rank}.json").write_text(json.dumps(record))
     assert [record["rank"] for record in folders.exit_records(tmp_path)] == [1, 0, 2, 3]
 
 

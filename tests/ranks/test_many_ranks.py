@@ -102,17 +102,17 @@ def test_after_a_loss_the_errors_and_places_of_the_others_are_grouped():
 
 def test_stopped_ranks_of_a_host_share_a_line():
     notes = {rank: {"rank": rank, "host": "node7", "pid": 100 + rank, "signal": 19} for rank in range(3)}
-    screen = _Screen(None, SimpleNamespace(results={}, stopped=lambda: notes))
+    screen = _Screen(None, SimpleNamespace(answers={}, stopped=lambda: notes))
     (line,) = screen._newly_stopped()
     assert line.startswith("ranks 0–2 are stopped by SIGSTOP on node7: `kill -CONT 100 101 102` there")
     assert screen._newly_stopped() == [], "said once"
 
 
 def printed(texts, ready=True):
-    results = {}
+    answers = {}
     for rank, text in texts.items():
-        results[rank] = SimpleNamespace(stdout=text, stderr="", data={}, ready=lambda: ready)
-    return Output(results)
+        answers[rank] = SimpleNamespace(stdout=text, stderr="", data={}, ready=lambda: ready)
+    return Output(answers)
 
 
 def test_what_many_ranks_print_is_shown_once_and_what_few_print_for_each():
@@ -125,7 +125,7 @@ def test_many_ranks_that_print_at_different_moments_are_waited_for():
     output = printed(dict.fromkeys(range(N), "") | {3: "hello\n"}, ready=False)
     assert output.news() == [], "the others may print the same in a moment"
     for rank in output.ranks.values():
-        rank.result.stdout = "hello\n"
+        rank.answer.stdout = "hello\n"
     assert output.news() == ["[0–127] hello"]
 
 

@@ -17,7 +17,7 @@ PNG = b"\x89PNG"
 
 
 class Rank:
-    """The result of one rank, as it arrives."""
+    """The answer of one rank, as it arrives."""
 
     def __init__(self, stdout="", stderr="", displays=(), over=False):
         self.stdout, self.stderr, self.over = stdout, stderr, over

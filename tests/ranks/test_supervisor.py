@@ -23,6 +23,8 @@ print("ready", flush=True), time.sleep(60)
 @pytest.fixture
 def rank(tmp_path):
     """A supervisor and the process id of its rank, number 1."""
+    for kind in folders.NOTES:
+        (tmp_path / kind).mkdir()
     program = [sys.executable, "-S", "-c", RANK, str(tmp_path / "stack.1.txt")]
     process = subprocess.Popen(
         [*SUPERVISOR, "--record", str(tmp_path), "--", *program],
@@ -61,7 +63,7 @@ def test_a_stopped_rank_is_noted_until_it_goes_on(rank, tmp_path):
 def test_a_rank_taken_along_by_a_lost_one_says_where_it_was(rank, tmp_path, lost):
     process, pid = rank
     if lost:
-        (tmp_path / "exit.0.json").write_text(json.dumps({"rank": 0, "asked": False, "returncode": -9, "time": 0}))
+        (tmp_path / "exit" / "0.json").write_text(json.dumps({"rank": 0, "asked": False, "returncode": -9, "time": 0}))
     process.terminate()
     process.wait(10)
     record = folders.exit_records(tmp_path)[-1]

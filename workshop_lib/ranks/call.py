@@ -5,7 +5,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import cloudpickle
 import psutil
@@ -24,25 +24,62 @@ RECORD_LIMIT_S = 1.0
 OTHERS_LIMIT_S = 0.5
 
 
+class Answer:
+    """One rank's answer to a call, and what the rank has printed and published so far.
+
+    AsyncResult has the same attributes, but it parses the dates of its messages whenever one of them is read.
+    """
+
+    def __init__(self, result: AsyncResult):
+        self._result = result
+        self._metadata = result.metadata
+
+    @property
+    def stdout(self) -> str:
+        return self._metadata["stdout"]
+
+    @property
+    def stderr(self) -> str:
+        return self._metadata["stderr"]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The last value that the rank has published under each key."""
+        return self._metadata["data"]
+
+    def ready(self) -> bool:
+        return self._result.done()
+
+    def outcome(self) -> Outcome:
+        """The rank's outcome. Raises TimeoutError if there is none yet, and KernelError if the call itself failed."""
+        return cloudpickle.loads(self._result.result(0))
+
+    def wait_for_output(self, limit_s: float) -> None:
+        """Wait until everything that the rank printed has arrived, at most `limit_s` seconds."""
+        self._result.wait_for_output(limit_s)
+
+
 class Call:
     """One call under way on every rank of a team, or on some. A rank runs from when `send` gives it something to do."""
 
     def __init__(self, team, ranks: list[int] | None = None):
         self.team = team
         self.ranks = list(range(team.n)) if ranks is None else ranks
-        self.results: dict[int, AsyncResult] = {}
+        self.answers: dict[int, Answer] = {}
         self.outcomes: dict[int, Outcome] = {}
         self._started = time.monotonic()
 
     def send(self, payload: bytes, ranks: list[int] | None = None) -> None:
         """Start a pickled (function, arguments, keyword arguments) on these ranks, or on all ranks of the call."""
+        view = self.team.client[:]
         for rank in self.ranks if ranks is None else ranks:
-            self.results[rank] = self.team.client[rank].apply_async(engine.call, payload)
+            view.targets = rank
+            self.answers[rank] = Answer(view.apply_async(engine.call, payload))
             self.outcomes.pop(rank, None)
 
     def forget(self, rank: int) -> None:
         """Drop what a rank has answered, as if nothing had been sent to it."""
-        del self.results[rank]
+        del self.answers[rank]
         del self.outcomes[rank]
 
     def follow_up(self, function, *args) -> "Call":
@@ -53,7 +90,7 @@ class Call:
 
     @property
     def running(self) -> list[int]:
-        return [rank for rank in self.ranks if rank in self.results and rank not in self.outcomes]
+        return [rank for rank in self.ranks if rank in self.answers and rank not in self.outcomes]
 
     @property
     def failed(self) -> list[int]:
@@ -68,7 +105,7 @@ class Call:
         return [self.published_by(rank) for rank in self.ranks]
 
     def published_by(self, rank: int) -> Published:
-        return cast(Published, self.results[rank].data or {})
+        return cast(Published, self.answers[rank].data)
 
     @contextlib.contextmanager
     def clock_stopped(self) -> Iterator[None]:
@@ -82,10 +119,10 @@ class Call:
         if self.team._lost():
             verdict.raise_lost(self)
         for rank in self.running:
-            if not self.results[rank].ready():
+            if not self.answers[rank].ready():
                 continue
             try:
-                self.outcomes[rank] = cloudpickle.loads(self.results[rank].get(0))
+                self.outcomes[rank] = self.answers[rank].outcome()
             except KernelError as error:  # the call itself failed, not the learner's function in it
                 kind = getattr(error, "ename", type(error).__name__)
                 if kind == "EngineError":
@@ -133,7 +170,7 @@ class Call:
     def _written_stack(self, rank: int) -> list[Frame]:
         folder = self.team.folder
         try:
-            main_thread = json.loads((folder / f"rank.{rank}.json").read_text())["main_thread"]
+            main_thread = json.loads((folder / "rank" / f"{rank}.json").read_text())["main_thread"]
             return parse_stack((folder / f"stack.{rank}.txt").read_text("utf8", "replace"), main_thread)
         except OSError:
             return []
@@ -169,7 +206,7 @@ class Call:
         """The errors of ranks that ended by themselves before MPI killed them, as they do with gloo."""
         for rank in self.running:
             with contextlib.suppress(Exception):  # the lost rank has no result
-                self.outcomes[rank] = cloudpickle.loads(self.results[rank].get(0))
+                self.outcomes[rank] = self.answers[rank].outcome()
         return {rank: self.outcomes[rank]["error"] for rank in self.failed}
 
 

@@ -38,7 +38,10 @@ START_LIMIT_PER_RANK_S = 1.0  # two cores start a rank in half a second
 SHOW_START_AFTER_S = 4.0
 # The controller and the engines keep the current folder out of their search path while they load (-P), and import
 # workshop_lib first: see shadowing.py.
-CONTROLLER_MAIN = "import workshop_lib; from ipyparallel.controller.app import main; main()"
+# It makes a record of every message for its log, whatever the level of the log is, unless logging is off.
+CONTROLLER_MAIN = (
+    "import logging, workshop_lib; logging.disable(logging.INFO); from ipyparallel.controller.app import main; main()"
+)
 CONTROLLER = [sys.executable, "-P", "-c", CONTROLLER_MAIN]
 # Before anything else, a rank removes variables that harm it, which its host's own profile may have set.
 # It blocks debugpy, because importing it takes a fifth of an engine's start; engine.prepare unblocks it.
@@ -53,6 +56,8 @@ WITHOUT_NANNY = ["--IPEngine.enable_nanny=False"]
 # One heartbeat every 0.1 s instead of every 3 s lets ranks register sooner. A rank counts as lost after 30 s without a
 # heartbeat, far longer than any computation delays one.
 HEARTBEAT = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300"]
+# By default, the controller keeps a copy of every message and result in memory, for clients that ask again later.
+NO_COPIES = ["--nodb"]
 # Files in the ranks' folder.
 CONTROLLER_LOG = "controller.log"
 RANKS_LOG = "ranks.log"
@@ -303,7 +308,7 @@ class Ranks:
         connection = [f"--IPEngine.url_file={self.folder / folders.CONNECTION}", "--IPEngine.wait_for_url_file=180"]
         options = [*plan.engine_options, *([] if plan.elsewhere else WITHOUT_NANNY)]
         ranks = [*record, *ENGINE, *places, *connection, *options, f"--IPEngine.startup_command={prepare}"]
-        controller = [*CONTROLLER, *places, *HEARTBEAT, *(REACHABLE if plan.elsewhere else [])]
+        controller = [*CONTROLLER, *places, *HEARTBEAT, *NO_COPIES, *(REACHABLE if plan.elsewhere else [])]
         limit_s = (START_ELSEWHERE_LIMIT_S if plan.elsewhere else START_LIMIT_S) + START_LIMIT_PER_RANK_S * n
         deadline = time.monotonic() + limit_s
         try:
@@ -359,8 +364,7 @@ class Ranks:
 
     def _ranks_ready(self) -> int:
         """How many ranks have registered and have run `engine.prepare`."""
-        prepared = sum((self.folder / f"rank.{rank}.json").exists() for rank in range(self.n))
-        return min(prepared, len(self.client.ids))
+        return min(len(folders.rank_notes(self.folder)), len(self.client.ids))
 
     def _check_order(self) -> None:
         asked = self.client[:].apply_async(engine.about)

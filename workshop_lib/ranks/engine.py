@@ -75,7 +75,7 @@ def prepare(folder: str) -> None:
         del sys.modules["debugpy"]
     main_thread = threading.main_thread().ident
     note = RankNote(rank=rank, pid=os.getpid(), host=socket.gethostname(), main_thread=main_thread)
-    with replacing(os.path.join(folder, f"rank.{rank}.json")) as temporary:
+    with replacing(os.path.join(folder, "rank", f"{rank}.json")) as temporary:
         temporary.write_text(json.dumps(note))
     _keep_moving_messages()
 

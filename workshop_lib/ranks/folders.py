@@ -28,6 +28,7 @@ PROBE_LIMIT_S = 0.5
 HELD = "held"
 STOP = "stop"
 RESTART = "restart"
+NOTES = ("rank", "stopped", "exit")  # the kinds of notes about ranks: messages.RankNote, StopNote, ExitRecord
 NEEDED_BYTES = 2**16  # a set of ranks writes a few kilobytes, or more if its errors are long
 LINES_SHOWN = 12  # at most, from the end of a log
 # Finds the line that follows a traceback's frames.
@@ -66,6 +67,9 @@ def _make(folder: Path, set_id: str) -> Path:
             file.write(bytes(NEEDED_BYTES))
         if not keeps_secrets(folder):
             raise OSError("its file system keeps no permissions, so others could read the ranks' key")
+        # A call looks for notes every few milliseconds, so each kind has a folder of its own, which is mostly empty.
+        for kind in NOTES:
+            (folder / kind).mkdir()
         (folder / "owner").write_text(processes.mark(set_id))
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
@@ -179,7 +183,7 @@ def rank_notes(folder: Path) -> dict[int, RankNote]:
 
 def _notes(folder: Path, kind: str) -> list:
     notes = []
-    for path in folder.glob(f"{kind}.*.json"):
+    for path in (folder / kind).glob("*.json"):
         with contextlib.suppress(OSError, ValueError):
             notes.append(json.loads(path.read_text()))
     return notes

@@ -32,7 +32,7 @@ class Outcome(TypedDict, total=False):
 
 
 class ExitRecord(TypedDict):
-    """exit.N.json, which the supervisor of rank N writes. If a signal killed the rank, returncode is minus the signal.
+    """exit/N.json, which the supervisor of rank N writes. If a signal killed the rank, returncode is minus the signal.
 
     asked: whether the rank's launcher asked it to end, as a launcher asks all ranks when one is lost.
     """
@@ -58,7 +58,7 @@ class Loss(NamedTuple):
 
 
 class StopNote(TypedDict):
-    """stopped.N.json, which exists while rank N is stopped by this signal, such as SIGSTOP."""
+    """stopped/N.json, which exists while rank N is stopped by this signal, such as SIGSTOP."""
 
     rank: int
     host: str
@@ -74,7 +74,7 @@ class PdbCommand(TypedDict):
 
 
 class RankNote(TypedDict):
-    """rank.N.json, which rank N writes once it is ready; main_thread tells its stack from those of other threads."""
+    """rank/N.json, which rank N writes once it is ready; main_thread tells its stack from those of other threads."""
 
     rank: int
     pid: int

@@ -56,8 +56,8 @@ class Row:
 class RankOutput:
     """What one rank has printed and displayed so far, and how much of it has been taken."""
 
-    def __init__(self, result):
-        self.result = result  # an AsyncResult
+    def __init__(self, answer):
+        self.answer = answer  # a call.Answer
         self.displays_taken = 0
         self.rows = 0
         # For stdout and stderr: characters, lines.
@@ -68,7 +68,7 @@ class RankOutput:
         """Take the new lines up to the next display. whole: whether to take an unfinished last line, too."""
         upcoming = self.next_display()
         lines = []
-        for stream, text in enumerate((self.result.stdout, self.result.stderr)):
+        for stream, text in enumerate((self.answer.stdout, self.answer.stderr)):
             start = self._taken[stream]
             end = len(text) if whole and upcoming is None else text.rfind("\n") + 1
             new = text[start:end].split("\n")
@@ -82,23 +82,23 @@ class RankOutput:
     @property
     def has_lines(self) -> bool:
         """Whether the rank has finished a line that was not taken yet."""
-        streams = (self.result.stdout, self.result.stderr)
+        streams = (self.answer.stdout, self.answer.stderr)
         return any(text.rfind("\n") >= taken for text, taken in zip(streams, self._taken, strict=True))
 
     def next_display(self) -> Displayed | None:
-        return (self.result.data or {}).get(displayed_key(self.displays_taken))
+        return self.answer.data.get(displayed_key(self.displays_taken))
 
     def unfinished(self) -> str:
         """The line that the rank is writing, such as a progress bar; empty if there is none."""
-        texts = (text[text.rfind("\n") + 1 :].rstrip("\r ") for text in (self.result.stdout, self.result.stderr))
+        texts = (text[text.rfind("\n") + 1 :].rstrip("\r ") for text in (self.answer.stdout, self.answer.stderr))
         return next((text.rpartition("\r")[2] for text in texts if text), "")
 
 
 class Output:
     """The output of a call on some ranks, taken as it arrives."""
 
-    def __init__(self, results: dict):
-        self.ranks = {rank: RankOutput(result) for rank, result in results.items()}
+    def __init__(self, answers: dict):
+        self.ranks = {rank: RankOutput(answer) for rank, answer in answers.items()}
         self.rows: list[Row] = []
         self._waits_since_s: float | None = None
         self._lines_wait_since_s: float | None = None
@@ -129,7 +129,7 @@ class Output:
 
     def _waits_for_lines(self) -> bool:
         """Whether to wait a moment before showing what many ranks print, because other ranks may print the same."""
-        running = [output for output in self.ranks.values() if not output.result.ready()]
+        running = [output for output in self.ranks.values() if not output.answer.ready()]
         silent = [output for output in running if not output.has_lines]
         if len(self.ranks) <= EACH_UP_TO or not silent or len(silent) == len(self.ranks):
             self._lines_wait_since_s = None
@@ -139,7 +139,7 @@ class Output:
 
     def _waits_for_others(self) -> bool:
         """Whether to wait a moment before showing a rank's next display, because other ranks may display the same."""
-        running = [output for output in self.ranks.values() if not output.result.ready()]
+        running = [output for output in self.ranks.values() if not output.answer.ready()]
         new = [output for output in self.ranks.values() if output.next_display()]
         ahead = [output for output in new if any(other.displays_taken < output.displays_taken for other in running)]
         if not new or ahead or all(output in new for output in running):

@@ -56,8 +56,8 @@ def gone(folder):
     return False
 
 
-def write(folder, name, contents):
-    path = os.path.join(folder, f"{name}.{rank()}.json")
+def write(folder, kind, contents):
+    path = os.path.join(folder, kind, f"{rank()}.json")
     with open(path + ".tmp", "w") as file:
         json.dump({"rank": rank(), "host": socket.gethostname(), **contents}, file)
     os.replace(path + ".tmp", path)
@@ -72,13 +72,13 @@ def note_stops(folder, child):
     if change and change.si_code == os.CLD_STOPPED:
         write(folder, "stopped", {"pid": child.pid, "signal": change.si_status})
     elif change:
-        os.unlink(os.path.join(folder, f"stopped.{rank()}.json"))
+        os.unlink(os.path.join(folder, "stopped", f"{rank()}.json"))
 
 
 def last_words(folder, child):
     """If this rank must end because another one was lost, have it write down its line first (see engine.prepare)."""
     path = os.path.join(folder, f"stack.{rank()}.txt")
-    if not glob.glob(os.path.join(folder, "exit.*.json")) or not os.path.exists(path):
+    if not glob.glob(os.path.join(folder, "exit", "*.json")) or not os.path.exists(path):
         return
     before = size = os.path.getsize(path)
     child.send_signal(signal.SIGUSR1)

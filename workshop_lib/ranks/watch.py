@@ -21,7 +21,7 @@ class _Screen:
     def __init__(self, view, call: Call):
         self.view = view
         self.call = call
-        self.output = Output(call.results)
+        self.output = Output(call.answers)
         self.failed = False
         self.stopped: set[int] = set()  # the stopped ranks that were reported already
 
@@ -61,9 +61,9 @@ class _Screen:
             return
         # Output travels on a separate channel and may arrive after the result.
         deadline = time.monotonic() + OUTPUT_LIMIT_S
-        for result in self.call.results.values():
-            if result.ready() and self.call.team.client is not None:
-                result.wait_for_output(max(0.0, deadline - time.monotonic()))
+        for answer in self.call.answers.values():
+            if answer.ready() and self.call.team.client is not None:
+                answer.wait_for_output(max(0.0, deadline - time.monotonic()))
         self.show(whole=True)
         self._draw(self.view.close)
 

@@ -84,7 +84,7 @@ class Jobs(Call):
 
     def curve(self, rank: int, job: Job) -> list:
         """Return the part of this job's training curve that the rank has published so far."""
-        number, images, losses = json.loads((self.results[rank].data or {}).get("job", "[null, 0, []]"))
+        number, images, losses = json.loads(self.answers[rank].data.get("job", "[null, 0, []]"))
         return losses if (number, images) == (job.trial, job.images) else []
 
 
