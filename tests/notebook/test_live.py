@@ -259,10 +259,20 @@ def test_one_rank_alone_only_computes():
     assert {"100%", "The last step on each rank"} <= set(texts(charts.strips(row, row, "one")))
 
 
-def test_many_ranks_are_drawn_as_the_first_ones(monkeypatch):
-    view = view_of(training(40), monkeypatch, 40)
-    assert "ranks 0 to 15" in texts(view.curves.value)
-    assert len(marked(view.strips.value, "data-strip")) == charts.MAX_RANKS
+def test_among_many_ranks_the_two_extremes_and_the_median_are_drawn(monkeypatch):
+    """Rank 0 has the highest loss. Rank 7 computes longest, rank 30 shortest: it waits for rank 7."""
+    data = training(41)
+    for rank, message in enumerate(data):
+        came_s = 0.008 if rank == 7 else 0.002 if rank == 30 else 0.005
+        message["trace"] = [(k, 0.01 * k, 0.01 * k + 0.01, ((0.01 * k + came_s, 0.01 * k + 0.009),)) for k in range(4)]
+    view = view_of(data, monkeypatch, 41)
+    lowest, median, highest, everybody = (
+        float(line.get("points").split()[-1].split(",")[1]) for line in marked(view.curves.value, "data-rank")[:4]
+    )
+    assert highest < everybody < lowest and highest < median < lowest, "y grows downward"
+    first, middle, last = (int(strip.get("data-strip")) for strip in marked(view.strips.value, "data-strip"))
+    assert (first, last) == (7, 30) and middle not in (7, 30)
+    assert "The last 4 steps on the slowest, the median and the fastest of 41 ranks" in texts(view.strips.value)
 
 
 def test_ranks_without_samples_leave_gaps_and_no_error():
@@ -382,5 +392,5 @@ def test_a_closed_pipe_is_no_failed_display(recwarn):
     def closed():
         raise BrokenPipeError
 
-    watch._Screen(None, SimpleNamespace(results={}))._draw(closed)
+    watch._Screen(None, SimpleNamespace(answers={}))._draw(closed)
     assert not recwarn.list

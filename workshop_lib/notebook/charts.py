@@ -20,9 +20,9 @@ CURVES_HEIGHT = PLOT_HEIGHT + 84
 SPEEDS_PLOT_HEIGHT = 190
 SPEEDS_HEIGHT = SPEEDS_PLOT_HEIGHT + 64
 STRIPS_TOP = 44
-MAX_RANKS = 16  # ranks drawn one by one; the thick lines cover all ranks
-STRIP_LEFT = 54
-STRIP_WIDTH = 532
+MAX_RANKS = 16  # with more ranks, three lines or rows stand for all: the two extremes and the median
+STRIP_LEFT = 62
+STRIP_WIDTH = 524
 SHARES_LEFT = 606
 SHARE_WIDTH = 104
 MIXED = "computing and communicating (inside backward, not told apart)"
@@ -31,18 +31,23 @@ MIXED = "computing and communicating (inside backward, not told apart)"
 def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
     """An SVG of loss, accuracy and learning rate by step: thin lines for single ranks, thick ones for all together.
 
+    Among many ranks, the thin lines are the lowest, the median and the highest value of each step.
     The accuracy chart also marks the test accuracy after each epoch. Its axis fits the last three quarters of
     the curve: nobody could tell 98 % from 99 % on an axis that also shows the first steps' 10 %.
     """
     n = len(curve[0].sums)
     steps = curve[-1].done
     sums = [point.of_ranks() for point in curve]
-    rows = [*range(min(n, MAX_RANKS)), n]
 
     def lines(of: Callable[[list[float]], float]) -> list[list[tuple[int, float]]]:
-        seen = [[(p.done, of(row[i])) for p, row in zip(curve, sums, strict=True) if row[i][2]] for i in rows]
-        # If a training diverges, its loss becomes infinite, then NaN. The line ends before that.
-        return [[point for point in line if math.isfinite(point[1])] for line in seen]
+        drawn: list[list[tuple[int, float]]] = [[] for _ in range(_ranks_drawn(n) + 1)]
+        for point, row in zip(curve, sums, strict=True):
+            values = [of(of_rank) if of_rank[2] else math.nan for of_rank in row]
+            for line, value in zip(drawn, [*_lowest_to_highest(values[:-1]), values[-1]], strict=True):
+                # If a training diverges, its loss becomes infinite, then NaN. The line ends before that.
+                if math.isfinite(value):
+                    line.append((point.done, value))
+        return drawn
 
     loss = lines(lambda row: max(row[0] / row[2], 1e-6))
     accuracy = lines(lambda row: 100 * row[1] / row[2])
@@ -62,9 +67,21 @@ def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
     return drawing(CURVES_HEIGHT, "".join(parts) + _curves_key(CURVES_HEIGHT - 8, n))
 
 
+def _ranks_drawn(n: int) -> int:
+    return n if n <= MAX_RANKS else 3
+
+
+def _lowest_to_highest(values: list[float]) -> list[float]:
+    """The value of each rank; among many ranks, the lowest, the median and the highest."""
+    if len(values) <= MAX_RANKS:
+        return values
+    finite = sorted(value for value in values if math.isfinite(value)) or [math.nan]
+    return [finite[0], finite[len(finite) // 2], finite[-1]]
+
+
 def room(n: int) -> str:
     """Empty drawings that reserve the height of the charts of a training on n ranks."""
-    return drawing(CURVES_HEIGHT, "") + drawing(_strips_height(n, False), "")
+    return drawing(CURVES_HEIGHT, "") + drawing(_strips_height(_ranks_drawn(n), False), "")
 
 
 class Axes:
@@ -152,11 +169,11 @@ def _square(x: float, y: float) -> str:
 
 
 def _curves_key(y: float, n: int) -> str:
-    each = "each rank" if n <= MAX_RANKS else f"ranks 0 to {MAX_RANKS - 1}"
+    each = "each rank" if n <= MAX_RANKS else "lowest, median, highest"
     entries = (
         (48, f'<path d="M48 {y - 4}h26" stroke="{LIGHT_BLUE}"/>', each),
-        (190, f'<path d="M190 {y - 4}h26" stroke="{BLUE}" stroke-width="2.5"/>', "all ranks together"),
-        (372, _square(385, y - 4), "test, after an epoch"),
+        (236, f'<path d="M236 {y - 4}h26" stroke="{BLUE}" stroke-width="2.5"/>', "all ranks together"),
+        (388, _square(401, y - 4), "test, after an epoch"),
         (572, f'<path d="M572 {y - 4}h26" {_FAINT} stroke-dasharray="4 3"/>', "end of an epoch"),
     )
     return "".join(sign + _text(x + 32, y, text) for x, sign, text in entries)
@@ -165,19 +182,27 @@ def _curves_key(y: float, n: int) -> str:
 def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
     """An SVG of what each rank did in the few steps of `shown`, and how it divided its time in the steps of `recent`.
 
+    Among many ranks, it shows the rank that computed longest in `recent`, the median, and the one that waited for them.
     `name` must be unique in the page, because it identifies the stripes. `note` is a sentence under the chart.
     """
     mixed = not shown.collectives_known and len(shown.pieces) > 1
     fills = {COMPUTING: PURPLE if mixed else BLUE} | {kind: f"url(#{name}-{kind})" for kind in (WAITING, COMMUNICATING)}
-    ranks = min(len(shown.pieces), MAX_RANKS)
+    n = len(shown.pieces)
+    ranks = _ranks_drawn(n)
+    drawn = list(range(n))
+    where = "each rank"
+    if ranks < n:
+        drawn = _slowest_to_fastest(recent)
+        where = f"3 of {n} ranks" if mixed else f"the slowest, the median and the fastest of {n} ranks"
     top = STRIPS_TOP
     seconds = shown.seconds or 1.0
     bottom = top + ranks * ROW_HEIGHT
     zero = shown.steps[0][1]
     steps = f"The last {len(shown.steps)} steps" if len(shown.steps) > 1 else "The last step"
-    parts = [_patterns(name), _text(STRIP_LEFT, 13, f"{steps} on each rank", weight="bold")]
-    for rank, shares in enumerate(recent.shares()[:ranks]):
-        y = top + rank * ROW_HEIGHT
+    parts = [_patterns(name), _text(STRIP_LEFT, 13, f"{steps} on {where}", weight="bold")]
+    for row, rank in enumerate(drawn):
+        shares = recent.shares()[rank]
+        y = top + row * ROW_HEIGHT
         parts.append(f'<g data-strip="{rank}">' + _text(STRIP_LEFT - 6, y + 12, f"rank {rank}", "end"))
         for kind in KINDS:
             path = "".join(
@@ -202,8 +227,15 @@ def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
     return drawing(_strips_height(ranks, bool(note)), "".join(parts))
 
 
-def _strips_height(n: int, with_note: bool) -> float:
-    return STRIPS_TOP + min(n, MAX_RANKS) * ROW_HEIGHT + (58 if with_note else 38)
+def _slowest_to_fastest(recent: Timeline) -> list[int]:
+    """The rank that computes longest, the median, and the rank that computes shortest, and so waits for the others."""
+    computing = [shares[COMPUTING] for shares in recent.shares()]
+    order = sorted(range(len(computing)), key=lambda rank: computing[rank], reverse=True)
+    return [order[0], order[len(order) // 2], order[-1]]
+
+
+def _strips_height(ranks_drawn: int, with_note: bool) -> float:
+    return STRIPS_TOP + ranks_drawn * ROW_HEIGHT + (58 if with_note else 38)
 
 
 def _step_marks(shown: Timeline, top: float, bottom: float) -> str:
