@@ -16,7 +16,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures picture notebooks run-notebooks gallery book book-check bench soak clean distclean
+.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures picture notebooks run-notebooks gallery book book-check bench gpu-check soak clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -126,6 +126,9 @@ book-check: book ## look at every page of the book in a browser: links, texts fo
 
 bench: setup ## measure what book/measured.md says; records go to build/bench.jsonl (takes long)
 	@$(BIN)/python tests/benchmarks/run.py
+
+gpu-check: ## try every backend and script on this host's GPUs; needs PyTorch, no set-up (PYTHON=...; record in build/gpu-check.jsonl)
+	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) -m workshop_lib.maintain.gpu_check
 
 FAULTS ?= 100
 soak: setup ## lose ranks at random, over and over, and see what is said (FAULTS=1000: an hour; SEED=1)
