@@ -2,25 +2,21 @@
 # # Large batches: what breaks, and what repairs it
 #
 # A training run goes well on 16 workers. So somebody starts it on 128, and scales the learning rate the way everybody
-# recommends. It's as fast as promised, but it doesn't learn, or learns for a while and then forgets everything. Nobody changed a
-# line of the network. What happened?
+# recommends. The run is as fast as promised, but the network doesn't learn, or learns for a while and then forgets everything.
+# Nobody changed a line of it. What happened?
 #
 # **You will** see this collapse on two cores, find out why long steps break, write the learning-rate schedule that's meant to
-# prevent it, and find a recipe with which 128 workers do learn. Then you'll diagnose five failing runs from their curves, which
-# is what tuning a large run comes down to in practice.
+# prevent it, and find a recipe with which 128 workers do learn. Then you'll diagnose five failing runs from their curves.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first.
 
 # %%
-import torch
-
 from workshop_lib import TrainOptions, predict, profile, ranks
 from workshop_lib.lessons.large_batch import curvature, figures, recipes
 from workshop_lib.lessons.large_batch import judge as check
 from workshop_lib.notebook.figures.accuracy import worker_curve
 
-torch.set_num_threads(1)
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
 team
@@ -34,10 +30,10 @@ team
 # steps must be longer, and that's where the trouble begins.
 #
 # You don't need 128 GPUs to see it. The mean gradient of 128 shards of 64 images is the gradient of one batch of 8,192 images
-# ([02](02_synchronous_sgd.ipynb)), so a few ranks can *emulate* many workers. The weights come out the same, up to rounding, and
-# only the time isn't that of 128 workers. This works because our network, called `classic`, has no *batch normalization*. With it,
-# each worker normalizes with its own images. That's why Goyal et al. (2017) keep the number of images per worker fixed, and change
-# only the number of workers.
+# ([02](02_synchronous_sgd.ipynb)), so a few ranks can *emulate* many workers. The weights come out the same, up to rounding. Only
+# the time differs. This works because our network, called `classic`, has no *batch normalization*, with which each worker would
+# normalize with its own images. That's why Goyal et al. (2017) keep the number of images per worker fixed, and change only the
+# number of workers.
 #
 # ## How long should a step be?
 #
@@ -54,8 +50,8 @@ team
 #
 # ### Exercise 1 (warm-up): linear scaling with warm-up
 #
-# Your function will set the learning rate while you train as 128 workers. The training loop calls it before every step, and
-# counts the steps from 0. The rate should climb to its peak, `base_lr * workers`, in `warmup_steps` equal parts, and stay there.
+# Your function will set the learning rate while you train as 128 workers. The training loop calls your function before every step,
+# and counts the steps from 0. The rate should climb to its peak, `base_lr * workers`, in `warmup_steps` equal parts, and stay there.
 #
 # <details><summary>Hint 1: what happens when?</summary>
 #
@@ -96,7 +92,7 @@ check.learning_rate(learning_rate)
 # ## The collapse
 #
 # Now train `classic` for a few epochs, at a rate of 0.01 times the number of workers and without warm-up. Each run takes ten
-# to twenty seconds on two cores. You can watch its curve, and stop it with the button. Start with 16 workers:
+# to twenty seconds on two cores. Start with 16 workers:
 
 # %%
 epochs, samples = sizes.epochs, sizes.train_samples or 60_000
@@ -126,9 +122,8 @@ tested = [100 * epoch["test_accuracy"] for epoch in run_128["epochs"]]
 guess.compare(tested[-1] if tested else None)  # none if you pressed Stop before the first test
 
 # %% [markdown]
-# An accuracy of about 10 % is what you'd get by guessing among ten digits, and 11.35 % means that the network says "1" to every
-# image, because 1,135 of the 10,000 test images are ones. If that's where your run ended, it isn't just slow to learn. It has
-# *collapsed*, because its steps were too long.
+# An accuracy of about 10 % is what you'd get by guessing among ten digits. With 11.35 % the network says "1" to every image. If
+# that's where your run ended, it isn't just slow to learn. It has *collapsed*, because its steps were too long.
 #
 # ## Why long steps break
 #
@@ -144,9 +139,9 @@ figures.bowl()
 # momentum $m$ the limit is $2 (1 + m)/\lambda$. A network's loss isn't a bowl, but at every point there's a direction in which
 # it curves most, and that curvature can be measured.
 #
-# The next cell measures it in half a minute or so, during four short runs. Linear scaling gives 64 workers a rate of 0.64
-# and 128 workers a rate of 1.28. Each rate is tried from the start, and after a warm-up of 40 steps. The batches are those of 16
-# workers, to save time.
+# The next cell measures it during four short runs, which take half a minute or so. Linear scaling gives 64 workers a rate of 0.64
+# and 128 workers a rate of 1.28. We try each of these rates twice, from the first step on and after a warm-up of 40 steps. To save
+# time, the batches are those of 16 workers.
 
 # %%
 of_ranks = team.run(curvature.follow, 15 if sizes.name == "quick" else 60, timeout=300)
@@ -160,7 +155,7 @@ figures.limits({name: run for runs in of_ranks for name, run in runs.items()}, m
 #
 # With warm-up, the rate passes the limit later and by less. At 0.64 the long steps then push the weights to a place where the
 # curvature is small enough for them, and from there on the limit stays near the rate. Cohen et al. (2021) found this in many
-# networks, and Gilmer et al. (2021) explain warm-up with it. Does warm-up save 128 workers, too?
+# networks, and Gilmer et al. (2021) use it to explain why warm-up helps. Does warm-up save 128 workers, too?
 #
 # Train with the schedule that you wrote. `own_training.train` is the loop of notebook [02](02_synchronous_sgd.ipynb), except that
 # before each step it asks your function for the learning rate.
@@ -183,7 +178,7 @@ own_training.train(lambda step: learning_rate(step, 0.01, 128, warmup_steps), 12
 # - The *peak rate*. 1.28 is far above the limit.
 # - *Momentum*. It adds up past gradients, so a step is in effect $\eta/(1-m)$ long, which is twice $\eta$ with a momentum of 0.5
 #   and ten times $\eta$ with 0.9. So if you raise the momentum, lower the rate. It's worth it, because the limit on that length
-#   rises too, from $6/\lambda$ with 0.5 to $14/\lambda$ with Nesterov's variant at 0.9.
+#   rises too, from $6/\lambda$ with a momentum of 0.5 to $14/\lambda$ with a Nesterov momentum of 0.9.
 # - The *decay*. Once the network has learned something, shorter steps keep it. The figure shows the usual ways to let the rate
 #   fall after a warm-up.
 # - *Clipping* the norm of the gradient ([05](05_ddp.ipynb)) shortens the rare step that's far too long. It doesn't replace the
@@ -197,7 +192,7 @@ figures.decays()
 #
 # Find a recipe with which 128 workers get 80 % of the test images right in four epochs, which are 32 steps. You may set the peak
 # rate `lr`, now without a scaling rule, and `momentum`, `nesterov`, `decay` and `warmup_epochs`. Each try takes ten to thirty
-# seconds. Expect to need several, and keep a note of what each change did.
+# seconds. Expect to need several.
 #
 # <details><summary>Hint 1: one thing at a time</summary>
 #
@@ -255,18 +250,17 @@ worker_curve(full)
 # does well at every number of workers. But its runs also have more momentum, a decay and a tuned rate, so
 # [07d](07d_large_batch_optimizers.ipynb) compares it with SGD on equal terms.
 #
-# At 128 workers the bars are long, because the seeds end far apart. Here are those runs epoch by epoch, and with them three runs
-# of the recipe from the solution of exercise 2:
+# At 128 workers the bars are long, because the seeds end far apart. Here are those runs epoch by epoch. The light blue lines are
+# three runs with the recipe from the solution of exercise 2:
 
 # %%
 figures.by_epoch([*full, *recipes.recorded("large_batch_solution")], workers=128)
 
 # %% [markdown]
 # People say that at 128 workers this network is lost, and that the remedy is to warm up the learning rate. Neither is quite what
-# we measured. Without warm-up, two runs guess for a dozen epochs or more, and then begin to learn, with many setbacks. What you'd
-# report depends on the seed and on when you stop. And five epochs of warm-up did *no better*: all three runs learn at first, but
-# fall back to guessing as the rate nears its peak, and only one of them recovers. At 64 workers warm-up does help. So it moves
-# the edge a little, but doesn't remove it.
+# we measured. Without warm-up, two runs guess for a dozen epochs or more, and then begin to learn, with many setbacks. And five
+# epochs of warm-up did *no better*: all three runs learn at first, but fall back to guessing as the rate nears its peak, and only
+# one of them recovers. At 64 workers warm-up does help. So it moves the edge a little, but doesn't remove it.
 #
 # What removes it is a lower peak rate. With the square-root rule's 0.113 and nothing else changed, every seed ends above 97 %.
 # Momentum, warm-up and decay add another percent, and the three seeds of the solution's recipe end almost equal. The price is the
@@ -275,8 +269,7 @@ figures.by_epoch([*full, *recipes.recorded("large_batch_solution")], workers=128
 # ## A clinic for recipes
 #
 # You've just tuned one run by looking at how it went. Now five people come to you with a run that doesn't learn well, and each of
-# them did one thing wrong. You see the recorded losses of these runs, which had 5,000 images or fewer, next to those of a healthy
-# run with 8 workers.
+# them did one thing wrong. Here are the losses of their runs, next to those of a healthy run with 8 workers and 5,000 images.
 
 # %%
 patients = check.patients()
@@ -334,7 +327,7 @@ check.diagnoses(diagnoses)
 # ### Exercise 4 (normal): change one thing
 #
 # Now you may look at the options of each run. Change **one** option per run, so that the network gets at least 90 % of the
-# test images right. Any option of `TrainOptions` will do. The five runs then train for real, for a few seconds each.
+# test images right. Any option of `TrainOptions` will do. Each of the five runs then trains again, for a few seconds.
 
 # %%
 check.options()
@@ -404,7 +397,7 @@ for count in (1000, 4000, 16_000, 60_000) if samples == 60_000 else (500, 2000):
 # - Warm-up helps early on, when the curvature jumps up as the network begins to learn. It doesn't remove the limit.
 # - What works is a peak rate that was searched for at *this* batch. Momentum, warm-up and decay then add a little.
 # - Read the curves, and change one thing at a time.
-# - Look at the accuracy, not only at samples per second. The collapsed runs were as fast as the healthy ones.
+# - Look at the accuracy, not only at samples per second. A collapsed run is as fast as a healthy one.
 #
 # Does a large batch need an optimizer of its own? [07d](07d_large_batch_optimizers.ipynb) finds out.
 # [07b](07b_gradient_noise.ipynb) shows where larger batches stop helping at all.

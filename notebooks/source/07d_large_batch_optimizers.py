@@ -24,8 +24,8 @@ team
 # %% [markdown]
 # ## One learning rate for all layers?
 #
-# A step of plain SGD moves a layer's weights $w$ by $\eta \|\nabla w\|$. How far is that, compared with the size of the weights
-# themselves? It depends on the ratio of the two norms. Here they are for 07's network before its first step:
+# A step of plain SGD moves a layer's weights $w$ by $\eta \|\nabla w\|$. Whether that's a lot depends on how large the weights
+# themselves are. Here are both norms for 07's network before its first step:
 
 # %%
 figures.layer_norms()
@@ -146,7 +146,7 @@ figures.layer_rates(rates) if rates else None  # nothing to draw while exercise 
 # They depend on all three, as the paper found for AlexNet.
 #
 # With 128 workers LARS got about 91 % of the test images right in four epochs, and 07 was content with 80 %. Is LARS that good? Or
-# did it help that we had already searched for its rate? Search for another optimizer's rate before you decide.
+# did it help that we had already searched for its rate? Do the same for another optimizer before you decide.
 #
 # ## The same care for Adam
 #
@@ -194,9 +194,9 @@ check.adam(adam, run_adam, sizes)
 #
 # ## Four tries for each
 #
-# In these recorded runs, 128 workers trained for 32 epochs with four optimizers, and each of them got four peak rates. The fourth is
-# *LAMB* (You et al. 2020), which does to Adam's step what LARS does to SGD's. All runs had five epochs of warm-up and a polynomial
-# decay. How much better is LARS than SGD with Nesterov momentum, each at its best rate?
+# We trained 128 workers for 32 epochs with SGD, Adam, LARS and LAMB, and gave each optimizer four peak rates. *LAMB* (You et al. 2020)
+# does to Adam's step what LARS does to SGD's. SGD has Nesterov momentum, and all runs have five epochs of warm-up and a polynomial
+# decay. How much better is LARS than SGD, each at its best rate?
 
 # %%
 guess = predict("LARS's test accuracy minus SGD's, each at its best rate", low=-5, high=20, unit="points")
@@ -210,18 +210,17 @@ guess.compare(figures.best(search, "lars") - figures.best(search, "sgd"))
 figures.search(search)
 
 # %% [markdown]
-# LARS gets only four more images in a thousand right than SGD, and Adam comes even closer. What LARS and LAMB gave these runs is room
-# for error: at twice its best rate, SGD gets a fifth of the images wrong, while LARS and LAMB hardly notice.
+# LARS gets only four more images in a thousand right than SGD, and not even one more than Adam. What sets LARS and LAMB apart is that
+# they forgive a rate that's too high. At twice its best rate, SGD gets a fifth of the images wrong, while LARS and LAMB hardly notice.
 #
 # Nado et al. (2021) made this comparison at full size. They tuned SGD with Nesterov momentum for ResNet-50, and Adam for BERT, as
 # carefully as LARS and LAMB had been tuned, and got the same results at batches of 32,768 and more. So you don't *need* LARS. Tune
-# what you have, and do it again whenever the batch changes. That search is part of the price of a large batch.
+# what you have, and tune it again whenever the batch changes. That search is part of the price of a large batch.
 #
 # ## Deeper: momentum, decay, Adam and Muon at 32 workers
 #
-# Which of the usual advice holds as the batch grows? The table shows test accuracies in percent after four epochs on a fifth of
-# MNIST, with 4 and with 32 workers: the mean of three seeds, the worst and the best. All runs have an epoch of warm-up and a linear
-# decay, unless the name says otherwise.
+# The table shows test accuracies in percent after four epochs on a fifth of MNIST, with 4 and with 32 workers: the mean of three
+# seeds, the worst and the best. All runs have an epoch of warm-up and a linear decay, unless the name says otherwise.
 
 # %%
 kept = recipes.recorded("large_batch_recipes")
@@ -233,13 +232,13 @@ recipes.table(recipes.of(kept, *figures.COMPARED))
 # - *Decay* costs accuracy here, because with only 24 steps it mostly makes them shorter.
 # - *Adam* is a little behind SGD with 4 workers and ahead with 32. At twice its rate SGD collapses with one seed, so Adam is a
 #   good choice when you can't afford a search.
-# - *Adam's rate* should grow like $\sqrt N$, says theory (Malladi et al. 2022). Here the linear rule is slightly ahead, because with
-#   so few steps the longer ones win. But we scaled the rate alone. The full rule also moves $\beta_1$ and $\beta_2$ away from 1
-#   and scales $\epsilon$.
+# - *Adam's rate* should grow like $\sqrt N$ in theory (Malladi et al. 2022). Here the linear rule is slightly ahead, because with
+#   so few steps the longer ones win. But we scaled the rate alone. The full rule also moves Adam's $\beta_1$ and $\beta_2$ away
+#   from 1, and makes its $\epsilon$ smaller.
 # - *Muon* (Jordan et al. 2024) makes the momentum of each weight matrix orthogonal, so a step has the same length in all
-#   directions instead of following a few strong ones. At twice its rate it loses less than any other optimizer here. Shah et al.
-#   (2025) report that it keeps its advantage far beyond the *critical batch* ([07b](07b_gradient_noise.ipynb)). The price is a few
-#   more matrix products per step, and that it needs whole matrices, which sharded training doesn't have.
+#   directions instead of following a few strong ones. With 32 workers, its higher rate beats everything else here. Shah et al.
+#   (2025) report that it keeps its advantage far beyond the *critical batch* ([07b](07b_gradient_noise.ipynb)). But each step needs
+#   more matrix products, and whole matrices, which sharded training doesn't have.
 
 # %% [markdown]
 # ## Deeper: weight decay when the batch changes
@@ -249,18 +248,18 @@ recipes.table(recipes.of(kept, *figures.COMPARED))
 # the square-root rule, which is common for AdamW, they decay $\sqrt N$ times less per epoch. If you don't want to change the
 # regularization as well, multiply $\beta$ by $\sqrt N$, too (Wang and Aitchison 2024).
 #
-# There's one more rule for learning rates that you may hear of. *μP* (Yang et al. 2021) scales them with the *width* of the network,
-# so that you can search on a small one. It says nothing about the batch.
+# One more rule, *μP* (Yang et al. 2021), scales learning rates with the *width* of the network, so that you can search on a small
+# one. It says nothing about the batch.
 #
 # ## Deeper: let the rate fall, or the batch grow?
 #
 # Towards the end of training you lower the rate, so that the steps get less noisy. A larger batch makes them less noisy, too. So
-# wherever your schedule divides the rate, you can *multiply the batch* by that factor instead (Smith et al. 2018). You take far fewer
-# steps, and the larger batches keep more workers busy. Language models often begin with a small batch and let it grow, which is
-# called *batch warm-up*. Early in training a small batch is enough, because the gradients of different samples still agree.
+# wherever your schedule divides the rate, you can *multiply the batch* by that factor instead, and take far fewer steps (Smith et
+# al. 2018). Language models often begin with a small batch and let it grow, which is called *batch warm-up*. Early in training a
+# small batch is enough, because the gradients of different samples still agree.
 #
-# Here are three ways to spend four epochs. The first keeps the rate constant. The second divides the rate by 4 after two epochs,
-# and again after three. The third leaves the rate alone, and grows the batch at those points from 2 workers to 8 and then to 32.
+# Here are three ways to spend four epochs: with a constant rate, with a rate that's divided by 4 after two epochs and again after
+# three, and with a batch that grows at those points, from 2 workers to 8 and then to 32.
 
 # %%
 figures.phases(recipes.of(kept, recipes.CONSTANT, recipes.DECAYED, recipes.GROWN))
@@ -273,9 +272,9 @@ figures.phases(recipes.of(kept, recipes.CONSTANT, recipes.DECAYED, recipes.GROWN
 # ## Deeper: do large batches generalize worse?
 #
 # Keskar et al. (2017) found that networks trained with large batches often do as well as others on the training images, but worse on
-# new images. In 07's runs of 32 epochs with LARS it's the other way round: from 8 to 256 workers the training accuracy falls by 1.8
-# points and the test accuracy by only 0.5. The network has simply learned less, because it took fewer steps. With the same number of
-# *steps*, and a rate chosen for each batch, much of the gap that others found goes away (Hoffer et al. 2017; Shallue et al. 2019).
+# new images. In 07's runs with LARS it's the other way round: from 8 to 256 workers the training accuracy falls by 1.8 points and
+# the test accuracy by only 0.5. The network has simply learned less, because it took fewer steps. With the same number of *steps*,
+# much of the gap that others found goes away (Hoffer et al. 2017; Shallue et al. 2019).
 #
 # Some say that a large batch smooths the loss landscape. It can't, because the landscape doesn't depend on the batch. Keskar et al.
 # even found that training with large batches ends in *sharper* minima.
@@ -284,7 +283,7 @@ figures.phases(recipes.of(kept, recipes.CONSTANT, recipes.DECAYED, recipes.GROWN
 #
 # - LARS gives each layer a rate of its own, so that every layer moves by the same fraction of its norm.
 # - Compare optimizers only after each has had the same number of tries.
-# - A tuned SGD or Adam comes close to LARS and LAMB, which forgive a rate that's too high.
+# - A tuned SGD or Adam comes close to LARS and LAMB. What these two forgive is a rate that's too high.
 # - When the batch changes, search for the rate again, and check what that does to the weight decay.
 #
 # **Sources.** Y. You et al. 2017, arXiv:1708.03888 (LARS; code at github.com/borisgin/nvcaffe-0.16), and 2020, arXiv:1904.00962
