@@ -50,8 +50,9 @@ team
 #
 # ### Exercise 1 (warm-up): linear scaling with warm-up
 #
-# Your function will set the learning rate while you train as 128 workers. The training loop calls your function before every step,
-# and counts the steps from 0. The rate should climb to its peak, `base_lr * workers`, in `warmup_steps` equal parts, and stay there.
+# Your function will set the learning rate while you train as 128 workers. The training loop calls your function before every
+# step, and counts the steps from 0. The rate should climb to its peak, `base_lr * workers`, in `warmup_steps` equal parts, and
+# stay there.
 #
 # <details><summary>Hint 1: what happens when?</summary>
 #
@@ -139,9 +140,9 @@ figures.bowl()
 # momentum $m$ the limit is $2 (1 + m)/\lambda$. A network's loss isn't a bowl, but at every point there's a direction in which
 # it curves most, and that curvature can be measured.
 #
-# The next cell measures it during four short runs, which take half a minute or so. Linear scaling gives 64 workers a rate of 0.64
-# and 128 workers a rate of 1.28. We try each of these rates twice, from the first step on and after a warm-up of 40 steps. To save
-# time, the batches are those of 16 workers.
+# The next cell measures it during four short runs, which take half a minute or so. Linear scaling gives 64 workers a rate of
+# 0.64 and 128 workers a rate of 1.28. We try each of these rates twice, from the first step on and after a warm-up of 40 steps.
+# To save time, the batches are those of 16 workers.
 
 # %%
 of_ranks = team.run(curvature.follow, 15 if sizes.name == "quick" else 60, timeout=300)
@@ -149,9 +150,9 @@ figures.limits({name: run for runs in of_ranks for name, run in runs.items()}, m
 
 # %% [markdown]
 # The right panel shows the two runs with warm-up. The thick lines are the limits, and the thin ones are the rates. At first the
-# limit is near 1. When the network begins to learn, its curvature grows, and the limit falls far below both peak rates. Steps that
-# are too long at that moment throw away what was learned. At 1.28 the run can end at the loss of random guessing, about 2.3. The
-# loss is flat there, so the limit is high, but hardly any gradient is left to learn from. That's the collapse.
+# limit is near 1. When the network begins to learn, its curvature grows, and the limit falls far below both peak rates. Steps
+# that are too long at that moment throw away what was learned. At 1.28 the run can end at the loss of random guessing, about
+# 2.3. The loss is flat there, so the limit is high, but hardly any gradient is left to learn from. That's the collapse.
 #
 # With warm-up, the rate passes the limit later and by less. At 0.64 the long steps then push the weights to a place where the
 # curvature is small enough for them, and from there on the limit stays near the rate. Cohen et al. (2021) found this in many
@@ -232,8 +233,8 @@ run_recipe = check.train_recipe(team, recipe, sizes)
 check.recipe(recipe, run_recipe, sizes)
 
 # %% [markdown]
-# In a script of your own, PyTorch's `LambdaLR(optimizer, lambda step: learning_rate(step, 1, workers, warmup_steps))` applies your
-# function. Call `schedule.step()` after every optimizer step, not after every epoch.
+# In a script of your own, PyTorch's `LambdaLR(optimizer, lambda step: learning_rate(step, 1, workers, warmup_steps))` applies
+# your function. Call `schedule.step()` after every optimizer step, not after every epoch.
 #
 # ## What 32 epochs show
 #
@@ -246,8 +247,8 @@ worker_curve(full)
 
 # %% [markdown]
 # With linear scaling all is well up to 32 workers, but with 256 every run has collapsed. With the square-root rule no run
-# collapses, but the steps get too short, and the accuracy falls steadily as you add workers. LARS, an optimizer for large batches,
-# does well at every number of workers. But its runs also have more momentum, a decay and a tuned rate, so
+# collapses, but the steps get too short, and the accuracy falls steadily as you add workers. LARS, an optimizer for large
+# batches, does well at every number of workers. But its runs also have more momentum, a decay and a tuned rate, so
 # [07d](07d_large_batch_optimizers.ipynb) compares it with SGD on equal terms.
 #
 # At 128 workers the bars are long, because the seeds end far apart. Here are those runs epoch by epoch. The light blue lines are
@@ -289,8 +290,8 @@ figures.clinic(patients)
 #
 # </details><details><summary>Hint 2: the two that get stuck</summary>
 #
-# One run is stuck at the loss of random guessing, so one of its steps must have thrown everything away. A second run is stuck well
-# below that loss, where learning and something else balance each other.
+# One run is stuck at the loss of random guessing, so one of its steps must have thrown everything away. A second run is stuck
+# well below that loss, where learning and something else balance each other.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -375,9 +376,9 @@ figures.clinic(patients, treated)
 # %% [markdown]
 # ## Deeper: how much data?
 #
-# More workers only pay off if there's enough data to learn from. A *learning curve* tells you how much that is: train for the same
-# number of steps on larger and larger parts of your data, and see whether the accuracy still climbs. The next cell trains four
-# times, in half a minute or so altogether.
+# More workers only pay off if there's enough data to learn from. A *learning curve* tells you how much that is: train for the
+# same number of steps on larger and larger parts of your data, and see whether the accuracy still climbs. The next cell trains
+# four times, in half a minute or so altogether.
 
 # %%
 steps = 20 if sizes.name == "quick" else 200
@@ -403,8 +404,8 @@ for count in (1000, 4000, 16_000, 60_000) if samples == 60_000 else (500, 2000):
 # [07b](07b_gradient_noise.ipynb) shows where larger batches stop helping at all.
 #
 # **Sources.** P. Goyal et al. 2017, arXiv:1706.02677 (linear scaling, warm-up, batch normalization). A. Krizhevsky 2014,
-# arXiv:1404.5997 (square root). J. Cohen et al. 2021, arXiv:2103.00065, and J. Gilmer et al. 2021, arXiv:2110.04369 (curvature and
-# the longest stable step). The published figure: Theta hands-on of Argonne's distributed deep learning tutorial.
+# arXiv:1404.5997 (square root). J. Cohen et al. 2021, arXiv:2103.00065, and J. Gilmer et al. 2021, arXiv:2110.04369 (curvature
+# and the longest stable step). The published figure: Theta hands-on of Argonne's distributed deep learning tutorial.
 
 # %%
 ranks.stop()
