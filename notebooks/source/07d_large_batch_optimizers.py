@@ -1,9 +1,9 @@
 # %% [markdown] track="large batches"
 # # Optimizers for large batches: do you need LARS?
 #
-# *LARS* was invented to train ImageNet with batches of 32,768 images, and many large runs have used it since. But in notebook
-# [07](07_large_batch.ipynb) 128 workers learned with plain SGD, once the learning rate was right. So does a large batch need an
-# optimizer of its own, or is it enough to tune the one you have?
+# *LARS* was invented to train ImageNet with batches of up to 32,768 images, and many large runs have used it since. But in
+# notebook [07](07_large_batch.ipynb) 128 workers learned with plain SGD, once the learning rate was right. So does a large
+# batch need an optimizer of its own, or is it enough to tune the one you have?
 #
 # **You will** write the heart of LARS and train 128 workers with it. Then you'll tune Adam for the same job, and compare four
 # optimizers that all got the same number of tries.
@@ -244,7 +244,7 @@ recipes.table(recipes.of(kept, *figures.COMPARED))
 # %% [markdown]
 # ## Deeper: weight decay when the batch changes
 #
-# With weight decay $\beta$, SGD and AdamW multiply every weight by $1 - \eta\beta$ in each step. The linear rule takes $N$
+# With weight decay $\beta$, AdamW and plain SGD multiply every weight by $1 - \eta\beta$ in each step. The linear rule takes $N$
 # times fewer steps at $N$ times the rate, so over an epoch the weights decay as before, and you can keep $\beta$ (Goyal et al.
 # 2017). With the square-root rule, which is common for AdamW, they decay $\sqrt N$ times less per epoch. If you don't want to
 # change the regularization as well, multiply $\beta$ by $\sqrt N$, too (Wang and Aitchison 2024).

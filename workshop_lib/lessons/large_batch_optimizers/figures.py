@@ -77,7 +77,7 @@ def search(records: Iterable[dict]) -> figures.RecordFigure:
     """
     rows = tried(records)
     caption = "128 workers, 32 epochs; a bar where several seeds ran"
-    figure, axes = figures.new_figure("Four optimizers, four peak rates each", caption)
+    figure, axes = figures.new_figure("Four optimizers at several peak rates", caption)
     for number, (optimizer, name) in enumerate(NAMES.items()):
         of_optimizer = rows[rows["optimizer"] == optimizer]
         lowest = of_optimizer["peak rate"].min()
