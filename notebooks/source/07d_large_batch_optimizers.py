@@ -6,7 +6,7 @@
 # batch need an optimizer of its own, or is it enough to tune the one you have?
 #
 # **You will** write the heart of LARS and train 128 workers with it. Then you'll tune Adam for the same job, and compare four
-# optimizers that all got the same number of tries.
+# optimizers, each at its best rate.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [07](07_large_batch.ipynb) first.
@@ -192,11 +192,11 @@ check.adam(adam, run_adam, sizes)
 # %% [markdown]
 # So Adam beats LARS? That isn't a fair comparison either, because you tried several rates for Adam and only one for LARS.
 #
-# ## Four tries for each
+# ## Each at its best rate
 #
-# We trained 128 workers for 32 epochs with SGD, Adam, LARS and LAMB, and gave each optimizer four peak rates. *LAMB* (You et
+# We trained 128 workers for 32 epochs with SGD, LARS and LAMB at four peak rates each, and with Adam at three. *LAMB* (You et
 # al. 2020) does to Adam's step what LARS does to SGD's. SGD has Nesterov momentum, and all runs have five epochs of warm-up and
-# a polynomial decay. How much better is LARS than SGD, each at its best rate?
+# a polynomial decay. How much better is LARS than SGD?
 
 # %%
 guess = predict("LARS's test accuracy minus SGD's, each at its best rate", low=-5, high=20, unit="points")
@@ -283,7 +283,7 @@ figures.phases(recipes.of(kept, recipes.CONSTANT, recipes.DECAYED, recipes.GROWN
 # ## Remember
 #
 # - LARS gives each layer a rate of its own, so that every layer moves by the same fraction of its norm.
-# - Compare optimizers only after each has had the same number of tries.
+# - Compare optimizers only after you've searched for the rate of each.
 # - A tuned SGD or Adam comes close to LARS and LAMB. What these two forgive is a rate that's too high.
 # - When the batch changes, search for the rate again, and check what that does to the weight decay.
 #
