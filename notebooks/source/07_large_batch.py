@@ -170,7 +170,7 @@ team.push(learning_rate=learning_rate, epochs=epochs, samples=samples)
 from workshop_lib.lessons.large_batch import own_training
 
 warmup_steps = (epochs - 1) * own_training.steps_per_epoch(samples, workers=128)
-own_training.train(lambda step: learning_rate(step, 0.01, 128, warmup_steps), 128, epochs, samples)
+optimizer = own_training.train(lambda step: learning_rate(step, 0.01, 128, warmup_steps), 128, epochs, samples)
 
 # %% [markdown]
 # It learns at first, while the rate is low. But a warm-up to a rate that's too high only puts off the trouble, as the runs of 32
