@@ -110,3 +110,11 @@ def test_what_was_kept_among_the_notebooks_still_counts(tmp_path, monkeypatch):
     assert exercises.standing("00_start_here").startswith(f"{here('00_start_here', 2)}, 3 of {ON_PATH}")
     assert [path.name for path in (tmp_path / "notebooks").iterdir()] == ["progress.jsonl"]
     assert (tmp_path / "progress" / "progress.jsonl").is_file()
+
+
+def test_an_exercise_that_was_solved_in_another_notebook_counts_where_it_is_now(kernel_of):
+    kernel_of("07_large_batch")
+    learner.keep(Check("layer_rate", True))
+    later = "07d_large_batch_optimizers"
+    assert exercises.solved() == {(later, "layer_rate")}
+    assert exercises.standing(later).startswith(here(later, 1))

@@ -20,6 +20,8 @@ HEADING = re.compile(r"^# (#+) (.*)$", re.MULTILINE)
 NAME = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|(?:def|class) (\w+)|(\w+) = \{)", re.MULTILINE)
 CHECK = re.compile(r"^(?!team\.)\w+\.\w+\((.*)\)$")
 RENAMED = {"script": "changes.py"}  # names of exercises in old logs
+# (notebook in old logs, exercise): where the exercise is now
+MOVED = {("07_large_batch", "layer_rate"): "07d_large_batch_optimizers"}
 
 
 def defined_names(answer: str) -> list[str]:
@@ -93,8 +95,12 @@ def is_on_core_path(notebook: str) -> bool:
 
 def solved() -> set[tuple[str, str]]:
     """The notebook and name of each check that this learner has passed."""
-    passed = [event for event in learner.kept() if event.get("what") == "check" and event.get("passed") is True]
-    return {(event["notebook"], RENAMED.get(event["exercise"], event["exercise"])) for event in passed}
+    found = set()
+    for event in learner.kept():
+        if event.get("what") == "check" and event.get("passed") is True:
+            exercise = RENAMED.get(event["exercise"], event["exercise"])
+            found.add((MOVED.get((event["notebook"], exercise), event["notebook"]), exercise))
+    return found
 
 
 def standing(notebook: str) -> str:

@@ -256,8 +256,8 @@ for name, (dtype, scale) in formats.items():
 #    one would skip the step and the others wouldn't. Under FSDP a rank sees only shards, so the ranks share the result of the
 #    check, as `torch.amp.GradScaler` does for DTensors.
 # 3. Divide the gradients by the scale, in fp32.
-# 4. Do whatever depends on the gradients' size: clip them, or compute LARS's ratios ([07](07_large_batch.ipynb)), from the
-#    master weights.
+# 4. Do whatever depends on the gradients' size: clip them, or compute LARS's ratios ([07d](07d_large_batch_optimizers.ipynb)),
+#    from the master weights.
 # 5. Take the optimizer's step on the master weights.
 #
 # If you swap 3 and 4, you clip scaled gradients, and nothing raises an error. bf16 needs no scale, so prefer it.

@@ -104,6 +104,13 @@ def test_a_record_with_the_checksums_of_older_ones_is_read(record, passes):
     assert code == 0 and "3 exercises solved" in said, said
 
 
+def test_a_record_with_an_exercise_that_has_left_the_core_path_is_read(record, passes):
+    with record.open("a") as file:
+        file.write(json.dumps(row("07_large_batch", "layer_rate", 2, "e")) + "\n")
+    code, said = verify(record)
+    assert code == 0 and "4 exercises solved" in said, said
+
+
 DAMAGED = {
     "twice": (ROWS[0], "line 5: 00_start_here, whoami is there twice"),
     "an invented one": ({"exercise": "x"}, "line 5: the core path has no exercise"),

@@ -2,19 +2,12 @@
 
 import numpy as np
 import pytest
-from drawn import bars, check_layout, curve, lines
-from test_recipes import RUNS, told
+from drawn import check_layout, lines
+from test_recipes import told
 from test_worker_curve import emulated
 
 from workshop_lib.lessons.large_batch import figures
 from workshop_lib.training.schedules import DECAYS
-
-
-def test_phases_lie_at_their_epochs_and_at_their_steps():
-    figure = figures.phases(RUNS)
-    assert [list(curve(figure.axes[1], number)[0]) for number in range(2)] == [[10, 20, 22], [10, 20, 30]]
-    assert bars(figure.axes[0])[-1] == pytest.approx([70, 90])
-    check_layout(figure)
 
 
 def test_every_decay_is_drawn():
@@ -51,10 +44,4 @@ def test_the_limit_is_drawn_for_runs_with_warm_up_where_there_is_curvature():
     limit, rate = figure.axes[1].get_lines()
     assert limit.get_ydata() == pytest.approx([np.nan, 1.0], nan_ok=True)
     assert rate.get_ydata() == pytest.approx([0.1, 0.2])
-    check_layout(figure)
-
-
-def test_each_layer_is_a_line_in_each_panel():
-    figure = figures.layer_rates({"16": np.ones((3, 2)), "128": np.ones((2, 2))}, ["one", "two"])
-    assert [set(lines(axes)) for axes in figure.axes] == [{"one", "two"}] * 2
     check_layout(figure)

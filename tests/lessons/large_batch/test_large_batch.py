@@ -6,13 +6,13 @@ from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.large_batch import judge as check
 from workshop_lib.lessons.large_batch import recipe_clinic as clinic
-from workshop_lib.training import optimizers, schedules
+from workshop_lib.training import schedules
 
 pytestmark = pytest.mark.usefixtures("healthy")
 
 
 class TestLargeBatch(Verdicts):
-    check, notebook, names = check, check.NOTEBOOK, ["learning_rate", "layer_rate"]
+    check, notebook, names = check, check.NOTEBOOK, ["learning_rate"]
     right = {
         "learning_rate": {
             "with an if": """
@@ -21,42 +21,17 @@ class TestLargeBatch(Verdicts):
                         return base_lr * workers * (step + 1) / warmup_steps
                     return base_lr * workers
                 """
-        },
-        "layer_rate": {
-            "sums of squares": """
-                def layer_rate(weights, gradient, trust, weight_decay):
-                    w, g = [float((t * t).sum()) ** 0.5 for t in (weights, gradient)]
-                    return trust * w / (g + weight_decay * w) if w and g else 1.0
-                """,
-            "a tensor": """
-                def layer_rate(weights, gradient, trust, weight_decay):
-                    if not weights.any() or not gradient.any():
-                        return torch.tensor(1.0)
-                    w, g = torch.linalg.vector_norm(weights), torch.linalg.vector_norm(gradient)
-                    return trust / (g / w + weight_decay)
-                """,
-        },
+        }
     }
-    wrong = {
-        "learning_rate": {"text": ([(check.RATE, "'fast'")], "returned 'fast'")},
-        "layer_rate": {
-            "nothing": ([("return trust", "trust")], "it returned nothing"),
-            "zero forgotten": ([("if weights_norm == 0 or gradient_norm == 0:", "if gradient_norm == 0:")], "return 1"),
-            "in place": ([("gradient.norm()", "gradient.add_(1).norm()")], "it changes `gradient`"),
-        },
-    }
+    wrong = {"learning_rate": {"text": ([(check.RATE, "'fast'")], "returned 'fast'")}}
 
 
-def test_the_solutions_are_what_the_library_trains_with():
-    learning_rate, layer_rate = (solution(check.NOTEBOOK, name) for name in TestLargeBatch.names)
+def test_the_solution_is_what_the_library_trains_with():
+    learning_rate = solution(check.NOTEBOOK, "learning_rate")
     for base_lr, workers, warmup in (check.RECIPE, *check.OTHER_RECIPES):
         for step in range(check.STEPS):
             right = schedules.lr_at(step, check.STEPS, base_lr * workers, warmup)
             assert learning_rate(step, base_lr, workers, warmup) == pytest.approx(right)
-    group = {"trust": 0.002, "weight_decay": 0.3, "clip": False}
-    for _, weights, gradient in check._layers():
-        right = float(optimizers.layer_rate(weights, gradient, group))
-        assert float(layer_rate(weights, gradient, 0.002, 0.3)) == pytest.approx(right)
 
 
 def test_a_diagnosis_is_judged_by_what_the_curves_would_show():

@@ -1,4 +1,4 @@
-"""Figures of 07_large_batch: learning-rate schedules, runs epoch by epoch, overlong steps, and LARS's rates."""
+"""Figures of 07_large_batch: learning-rate schedules, runs epoch by epoch, overlong steps, and the clinic."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -114,40 +114,4 @@ def limits(followed: Mapping[str, Sequence[tuple]], momentum: float) -> figures.
     left.axhline(GUESS_LOSS, **figures.LEVEL, label="guessing")
     left.set(xlabel="step", ylabel="loss")
     right.set(xlabel="step", ylabel="learning rate", yscale="log")
-    return figure
-
-
-@figures.styled
-def layer_rates(runs: Mapping[str, np.ndarray], layers: Sequence[str]) -> figures.RecordFigure:
-    """Draw LARS's rate of each layer against steps, one panel per training. runs: {title: [steps, layers]}."""
-    title = "LARS gives each layer a rate of its own, and changes it in every step"
-    figure, panels = figures.panels(title, "", runs, "step", "rate of the layer, λ")
-    for axes, rates in zip(panels, runs.values(), strict=True):
-        for name, of_layer in zip(layers, np.asarray(rates).T, strict=True):
-            axes.plot(np.arange(1, len(of_layer) + 1), of_layer, marker="", label=name)
-        axes.set_yscale("log")
-    return figure
-
-
-@figures.styled
-def phases(records: Iterable[dict]) -> figures.RecordFigure:
-    """Draw the test accuracy in % after each epoch, against epochs (left) and steps (right), one curve per recipe.
-
-    A curve is the mean over the seeds, with bars from the worst seed to the best.
-    """
-    caption = "mean over the seeds, bars from the worst to the best"
-    title = "A falling rate, or a growing batch"
-    figure, (left, right) = figures.new_figure(title, caption, columns=2, sharey=True)
-    by_name: dict[str, list[dict]] = {}
-    for run in records:
-        by_name.setdefault(run["recipe"], []).append(run)
-    for number, (name, runs) in enumerate(by_name.items()):
-        accuracies = 100 * np.array([[epoch["test_accuracy"] for epoch in run["epochs"]] for run in runs])
-        epochs = np.arange(1, accuracies.shape[1] + 1)
-        shift = 0.04 * (number - (len(by_name) - 1) / 2)  # keeps the recipes' bars apart
-        values = accuracies.mean(axis=0), accuracies.min(axis=0), accuracies.max(axis=0)
-        figures.draw_points(left, epochs + shift, values, label=name)
-        figures.draw_points(right, recipes.steps(runs[0]), values)
-    left.set(xlabel="epoch", ylabel="test accuracy (%)", xticks=epochs)
-    right.set(xlabel="steps")
     return figure

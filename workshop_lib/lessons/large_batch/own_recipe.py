@@ -1,7 +1,10 @@
-"""The recipe that the learner finds for 128 workers in 07_large_batch: it is trained with, and judged by its result."""
+"""A recipe that the learner finds for 128 workers: it is trained with, and judged by its result.
+
+07_large_batch asks for any recipe, and 07d_large_batch_optimizers for one with Adam.
+"""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from workshop_lib.errors import InputError
 from workshop_lib.judge import Verdict
@@ -9,35 +12,51 @@ from workshop_lib.notebook.profile import Profile
 from workshop_lib.training.options import TrainOptions
 
 WORKERS = 128
-# What the exercise leaves as it is.
+# What the exercises leave as it is.
 FIXED: dict[str, Any] = {"network": "classic", "emulate_workers": WORKERS, "lr_scaling": "none"}
-MAY_CHANGE = ("lr", "momentum", "nesterov", "decay", "warmup_epochs", "optimizer", "weight_decay")
 EPOCHS = 4
-NEEDED = 0.8
-QUICK_EPOCHS = 2
-QUICK_NEEDED = 0.4  # two epochs are 16 steps
+QUICK_EPOCHS = 2  # 16 steps
 
 
-def train(team, recipe: Mapping[str, Any], sizes: Profile) -> dict | None:
+class RecipeTask(NamedTuple):
+    """An exercise: the name of the learner's dictionary, its options, and the test accuracy that is needed."""
+
+    name: str
+    fixed: dict[str, Any]
+    may_change: tuple[str, ...]
+    needed: float
+    quick_needed: float
+
+
+ANY = RecipeTask(
+    "recipe",
+    FIXED,
+    ("lr", "momentum", "nesterov", "decay", "warmup_epochs", "optimizer", "weight_decay"),
+    needed=0.8,
+    quick_needed=0.4,
+)
+
+
+def train(team, recipe: Mapping[str, Any], sizes: Profile, task: RecipeTask = ANY) -> dict | None:
     """Train as 128 workers on all images with these options; returns the record, None if nothing can be trained yet."""
-    if _open(recipe) or _refused(recipe, sizes):
+    if _open(recipe) or _refused(recipe, sizes, task):
         return None
-    return team.train(_options(recipe, sizes), timeout=10 * sizes.timeout_s)
+    return team.train(_options(recipe, sizes, task), timeout=10 * sizes.timeout_s)
 
 
-def judge(recipe: Mapping[str, Any], record: Mapping | None, sizes: Profile) -> Verdict:
+def judge(recipe: Mapping[str, Any], record: Mapping | None, sizes: Profile, task: RecipeTask = ANY) -> Verdict:
     """The verdict on a recipe, given the record of its run."""
-    return _judged(recipe, record, sizes).recorded()
+    return _judged(recipe, record, sizes, task).recorded()
 
 
-def _judged(recipe: Mapping[str, Any], record: Mapping | None, sizes: Profile) -> Verdict:
-    needed = QUICK_NEEDED if sizes.name == "quick" else NEEDED
-    verdict = Verdict("recipe", to_do="Replace the dots, and train again")
+def _judged(recipe: Mapping[str, Any], record: Mapping | None, sizes: Profile, task: RecipeTask) -> Verdict:
+    needed = task.quick_needed if sizes.name == "quick" else task.needed
+    verdict = Verdict(task.name, to_do="Replace the dots, and train again")
     if _open(recipe):
         return verdict
     verdict.passed = False
     verdict.failed = f"with {WORKERS} workers, {needed:.0%} of the test images are right after {_epochs(sizes)} epochs"
-    refused = _refused(recipe, sizes)
+    refused = _refused(recipe, sizes, task)
     if refused:
         verdict.hint = refused
         return verdict
@@ -47,7 +66,8 @@ def _judged(recipe: Mapping[str, Any], record: Mapping | None, sizes: Profile) -
         return verdict
     reached = epochs[-1]["test_accuracy"]
     if reached < needed:
-        verdict.hint = f"{reached:.1%} are right: {_advice(recipe, [epoch['test_accuracy'] for epoch in epochs])}"
+        accuracies = [epoch["test_accuracy"] for epoch in epochs]
+        verdict.hint = f"{reached:.1%} are right: {_advice(recipe, accuracies, task)}"
         return verdict
     verdict.failed = ""
     verdict.held.append(f"with {WORKERS} workers, {reached:.1%} of the test images are right")
@@ -59,33 +79,33 @@ def _epochs(sizes: Profile) -> int:
     return QUICK_EPOCHS if sizes.name == "quick" else EPOCHS
 
 
-def _options(recipe: Mapping[str, Any], sizes: Profile) -> TrainOptions:
-    return TrainOptions(**FIXED | {"epochs": _epochs(sizes)} | dict(recipe))
+def _options(recipe: Mapping[str, Any], sizes: Profile, task: RecipeTask) -> TrainOptions:
+    return TrainOptions(**task.fixed | {"epochs": _epochs(sizes)} | dict(recipe))
 
 
 def _open(recipe: Mapping[str, Any]) -> bool:
     return isinstance(recipe, Mapping) and (not recipe or ... in recipe.values())
 
 
-def _refused(recipe: Any, sizes: Profile) -> str:
+def _refused(recipe: Any, sizes: Profile, task: RecipeTask) -> str:
     """Why this recipe cannot be tried; an empty string if it can."""
     if not isinstance(recipe, Mapping):
-        return "a recipe is a dictionary of options, like {'lr': 0.2, 'momentum': 0.9}."
-    others = [name for name in recipe if name not in MAY_CHANGE]
+        return "a recipe is a dictionary of options, like {'lr': 0.2, 'warmup_epochs': 1}."
+    others = [name for name in recipe if name not in task.may_change]
     if others:
-        return f"{others[0]!r} isn't among the options of this exercise: {', '.join(MAY_CHANGE)}."
+        return f"{others[0]!r} isn't among the options of this exercise: {', '.join(task.may_change)}."
     try:
-        _options(recipe, sizes)
+        _options(recipe, sizes, task)
     except (InputError, TypeError) as error:
         return f"that can't be run: {error}"
     return ""
 
 
-def _advice(recipe: Mapping[str, Any], accuracies: list[float]) -> str:
+def _advice(recipe: Mapping[str, Any], accuracies: list[float], task: RecipeTask) -> str:
     """What to try next, judged by how the accuracy moved."""
     best = max(accuracies)
     if best < 0.2 or accuracies[-1] < 0.7 * best:
         return "its steps are too long. Lower the peak rate, or let it climb more slowly."
-    if recipe.get("momentum", 0.9) < 0.8:
+    if "momentum" in task.may_change and recipe.get("momentum", 0.9) < 0.8:
         return "with so few steps, momentum makes up for length: 0.9 adds up about ten gradients."
     return "its steps are too short for so few of them. Raise the peak rate a little."

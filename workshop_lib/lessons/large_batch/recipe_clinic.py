@@ -12,8 +12,6 @@ from workshop_lib.judge import Verdict
 from workshop_lib.lessons.ddp import clinic
 from workshop_lib.lessons.large_batch import recipes
 from workshop_lib.lessons.large_batch.recipes import PATIENTS
-from workshop_lib.paths import ROOT
-from workshop_lib.results import records
 from workshop_lib.training.options import TrainOptions
 
 CURED = 0.9  # the test accuracy from which a run counts as cured
@@ -70,7 +68,7 @@ WRONG_TURNS = [
 
 def patients() -> dict[str, dict]:
     """Return {name: record} of the runs, the healthy one first."""
-    runs = records.read(ROOT / "assets" / "results" / "large_batch_recipes.jsonl")
+    runs = recipes.recorded("large_batch_recipes")
     return {name: next(iter(recipes.of(runs, name))) for name in PATIENTS}
 
 

@@ -1,6 +1,6 @@
-"""The recipes that 07_large_batch compares: optimizers, with and without momentum or decay, and a growing batch.
+"""The recipes of 07d_large_batch_optimizers: optimizers, with and without momentum or decay, and a growing batch.
 
-Also the short, badly set-up runs of the notebook's clinic.
+Also the short, badly set-up runs of 07_large_batch's clinic.
 
     python -m workshop_lib.lessons.large_batch.recipes --out build/large_batch_recipes.jsonl
 
@@ -17,6 +17,7 @@ import torch
 
 from workshop_lib.data import shard
 from workshop_lib.errors import WorkshopError
+from workshop_lib.paths import ROOT
 from workshop_lib.results import records
 from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.callbacks import methods_of
@@ -106,6 +107,11 @@ def train(recipe: Recipe, seed: int, callbacks: Iterable = ()) -> dict:
         "epochs": [epoch | {"epoch": number} for number, epoch in enumerate(epochs, 1)],
         "weights_sha256": parts[-1]["weights_sha256"],
     }
+
+
+def recorded(name: str) -> list[dict]:
+    """Return the records in assets/results/NAME.jsonl."""
+    return records.read(ROOT / "assets" / "results" / f"{name}.jsonl")
 
 
 def of(runs: Iterable[dict], *names: str) -> list[dict]:

@@ -1,0 +1,300 @@
+# %% [markdown] track="large batches"
+# # Optimizers for large batches: do you need LARS?
+#
+# *LARS* was invented to train ImageNet with batches of up to 32,768 images, and many large runs have used it since. But in
+# notebook [07](07_large_batch.ipynb) 128 workers learned with plain SGD, once the learning rate was right. So does a large
+# batch need an optimizer of its own, or is it enough to tune the one you have?
+#
+# **You will** write the heart of LARS and train 128 workers with it. Then you'll tune Adam for the same job, and compare four
+# optimizers, each at its best rate.
+#
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
+# [07](07_large_batch.ipynb) first.
+
+# %%
+from workshop_lib import predict, profile, ranks
+from workshop_lib.lessons.large_batch import recipes
+from workshop_lib.lessons.large_batch_optimizers import figures
+from workshop_lib.lessons.large_batch_optimizers import judge as check
+
+sizes = profile.current()
+team = ranks.start(sizes.ranks)
+team
+
+# %% [markdown]
+# ## One learning rate for all layers?
+#
+# A step of plain SGD moves a layer's weights $w$ by $\eta \|\nabla w\|$. Whether that's a lot depends on how large the weights
+# themselves are. Here are both norms for 07's network before its first step:
+
+# %%
+figures.layer_norms()
+
+# %% [markdown]
+# Where the ratio is small, a step changes the layer a lot. This small network is a mild case. In AlexNet, where the authors of
+# LARS looked first, the ratios range from 5.8 to 1,345, so a learning rate that suits one layer is far too high for another.
+# LARS, *layer-wise adaptive rate scaling* (You et al. 2017), multiplies the learning rate $\eta$ by a rate $\lambda$ for each
+# layer, so that every layer moves by about the same fraction of its norm:
+#
+# $$\lambda = \tau \, \frac{\|w\|}{\|\nabla w\| + \beta \|w\|}, \qquad
+# v \leftarrow m v + \eta \, \lambda \, (\nabla w + \beta w), \qquad w \leftarrow w - v$$
+#
+# Here $\tau$ is a small *trust coefficient*, $\beta$ the weight decay, $m$ the momentum and $v$ the velocity. This $\lambda$
+# isn't the curvature of 07; the paper just uses the same letter.
+#
+# ### Exercise 1 (normal): the rate of a layer
+#
+# Your function is the heart of LARS, and you'll train 128 workers with it. It gets the weights and the gradient of one layer, and
+# returns the layer's $\lambda$. It's never called for biases, which take plain SGD's step.
+#
+# <details><summary>Hint 1: the norm</summary>
+#
+# $\|w\|$ is the square root of the sum of all squares, over the whole tensor, whatever its shape. PyTorch has a method for it.
+#
+# </details><details><summary>Hint 2: the special case</summary>
+#
+# Use `weights.norm()` and `gradient.norm()`. If one of them is zero there's no ratio. Then return 1, so that the layer moves
+# as in plain SGD.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of layer_rate}
+#
+# </details>
+
+
+# %%
+def layer_rate(weights, gradient, trust, weight_decay):
+    """The rate λ of one layer, a number; 1 where a norm is zero. Leaves both tensors as they are."""
+    # <solution>
+    weights_norm, gradient_norm = weights.norm(), gradient.norm()
+    if weights_norm == 0 or gradient_norm == 0:
+        return 1.0
+    return trust * weights_norm / (gradient_norm + weight_decay * weights_norm)
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.layer_rate(layer_rate)
+
+# %% [markdown]
+# The rest of LARS is a dozen lines. Together with your function they're a normal PyTorch optimizer.
+
+# %%
+epochs = 2 if sizes.name == "quick" else 4
+samples = sizes.train_samples or 60_000
+team.push(layer_rate=layer_rate, epochs=epochs, samples=samples)
+
+
+# %%
+# %%ranks
+import torch
+
+
+class MyLars(torch.optim.Optimizer):
+    """Algorithm 1 of the LARS paper, with your layer_rate. Biases take SGD's step."""
+
+    def __init__(self, parameters, momentum=0.9, trust=0.001, weight_decay=0.0005):
+        super().__init__(parameters, {"lr": 0.0, "momentum": momentum})
+        self.trust = trust
+        self.weight_decay = weight_decay
+        self.rates = []
+
+    @torch.no_grad()
+    def step(self):
+        group = self.param_groups[0]
+        rates = []
+        for w in group["params"]:
+            update = w.grad
+            if w.dim() > 1:
+                rate = float(layer_rate(w, w.grad, self.trust, self.weight_decay))
+                rates.append(rate)
+                update = rate * (w.grad + self.weight_decay * w)
+            v = self.state[w].setdefault("v", torch.zeros_like(w))
+            v.mul_(group["momentum"]).add_(update, alpha=group["lr"])
+            w -= v
+        self.rates.append(rates)
+
+
+# %% [markdown]
+# Train with it as 16 workers and then as 128. The learning rate climbs to its peak for one epoch, and then falls to zero.
+# `own_training.train` is the loop of 07, which now uses your optimizer, too. Both runs together take a minute or so.
+
+# %%
+# %%ranks --timeout 600
+from workshop_lib.lessons.large_batch import own_training
+from workshop_lib.training.schedules import lr_at
+
+rates = {}
+for workers, peak in ((16, 7.0), (128, 20.0)):
+    per_epoch = own_training.steps_per_epoch(samples, workers)
+    schedule = [lr_at(step, epochs * per_epoch, peak, per_epoch, "polynomial") for step in range(epochs * per_epoch)]
+    optimizer = own_training.train(lambda step: schedule[step], workers, epochs, samples, MyLars)
+    rates[f"{workers} workers"] = optimizer.rates
+
+# %% [markdown]
+# Your optimizer kept the rates that your function returned. Do they depend on the layer, on the batch, on the step?
+
+# %%
+rates = team.pull("rates")[0]
+figures.layer_rates(rates) if rates else None  # nothing to draw while exercise 1 is open
+
+# %% [markdown]
+# They depend on all three, as the paper found for AlexNet.
+#
+# With 128 workers LARS got about 91 % of the test images right in four epochs, and 07 was content with 80 %. Is LARS that good?
+# Or did it help that we had already searched for its rate? Do the same for another optimizer before you decide.
+#
+# ## The same care for Adam
+#
+# *Adam* (Kingma and Ba 2015) keeps running means of the gradient and of its square, and divides the first by the root of the
+# second. Each weight then moves by about $\eta$, however large its gradient is.
+#
+# ### Exercise 2 (normal): a rate for Adam
+#
+# Find a recipe with which Adam gets 128 workers to 94 % in four epochs. You may set the peak rate `lr`, `warmup_epochs` and
+# `decay`. Adam's usual rate for one worker is 0.001. How would you scale it?
+#
+# <details><summary>Hint 1: two rules</summary>
+#
+# Linear scaling gives 0.128, and the square-root rule gives 0.011. Keep the warm-up of one epoch, and try both.
+#
+# </details><details><summary>Hint 2: between the two</summary>
+#
+# The square-root rule's rate is stable, but its steps are still short. Double it. Or let the rate fall more slowly, with
+# `"decay": "linear"`.
+#
+# </details><details><summary>Solution</summary>
+#
+# `{"lr": 0.02, "warmup_epochs": 1, "decay": "polynomial"}`. Other recipes get there, too.
+#
+# </details>
+
+# %%
+adam = {
+    # <solution>
+    "lr": 0.02,
+    "warmup_epochs": 1,
+    "decay": "polynomial",
+    # <stub>
+    # "lr": ...,  # your code here
+    # "warmup_epochs": 1,
+    # "decay": "polynomial",
+    # </stub>
+    # </solution>
+}
+run_adam = check.train_adam(team, adam, sizes)
+check.adam(adam, run_adam, sizes)
+
+# %% [markdown]
+# So Adam beats LARS? That isn't a fair comparison either, because you tried several rates for Adam and only one for LARS.
+#
+# ## Each at its best rate
+#
+# We trained 128 workers for 32 epochs with SGD, LARS and LAMB at four peak rates each, and with Adam at three. *LAMB* (You et
+# al. 2020) does to Adam's step what LARS does to SGD's. SGD has Nesterov momentum, and all runs have five epochs of warm-up and
+# a polynomial decay. How much better is LARS than SGD?
+
+# %%
+guess = predict("LARS's test accuracy minus SGD's, each at its best rate", low=-5, high=20, unit="points")
+guess
+
+# %%
+search = recipes.recorded("large_batch_search")
+guess.compare(figures.best(search, "lars") - figures.best(search, "sgd"))
+
+# %%
+figures.search(search)
+
+# %% [markdown]
+# LARS gets only four more images in a thousand right than SGD, and not even one more than Adam. The larger difference is what
+# happens when the rate is too high. At twice its best rate, SGD gets a fifth of the images wrong, while LARS and LAMB hardly
+# notice.
+#
+# Nado et al. (2021) made this comparison at full size. They tuned SGD with Nesterov momentum for ResNet-50, and Adam for BERT,
+# as carefully as LARS and LAMB had been tuned, and got the same results at batches of 32,768 and more. So you don't *need*
+# LARS. Tune what you have, and tune it again whenever the batch changes. That search is part of the price of a large batch.
+#
+# ## Deeper: momentum, decay, Adam and Muon at 32 workers
+#
+# The table shows test accuracies in percent after four epochs on a fifth of MNIST, with 4 and with 32 workers: the mean of three
+# seeds, the worst and the best. All runs have an epoch of warm-up and a linear decay, unless the name says otherwise.
+
+# %%
+kept = recipes.recorded("large_batch_recipes")
+recipes.table(recipes.of(kept, *figures.COMPARED))
+
+# %% [markdown]
+# - *Momentum* makes hardly any difference with 4 workers, but with 32, SGD without it falls behind. Shallue et al. (2019) found
+#   the same in many networks.
+# - *Decay* costs accuracy here, because with only 24 steps it mostly makes them shorter.
+# - *Adam* is a little behind SGD with 4 workers and ahead with 32. At twice its rate SGD collapses with one seed, so Adam is a
+#   good choice when you can't afford a search.
+# - *Adam's rate* should grow like $\sqrt N$ in theory (Malladi et al. 2022). Here the linear rule is slightly ahead, because
+#   with so few steps the longer ones win. But we scaled the rate alone. The full rule also moves Adam's $\beta_1$ and $\beta_2$
+#   away from 1, and makes its $\epsilon$ smaller.
+# - *Muon* (Jordan et al. 2024) makes the momentum of each weight matrix orthogonal, so a step has the same length in all
+#   directions instead of following a few strong ones. With 32 workers, its higher rate beats everything else here. Shah et al.
+#   (2025) report that it keeps its advantage far beyond the *critical batch* ([07b](07b_gradient_noise.ipynb)). But each step
+#   needs more matrix products, and whole matrices, which sharded training doesn't have.
+
+# %% [markdown]
+# ## Deeper: weight decay when the batch changes
+#
+# With weight decay $\beta$, AdamW and plain SGD multiply every weight by $1 - \eta\beta$ in each step. The linear rule takes $N$
+# times fewer steps at $N$ times the rate, so over an epoch the weights decay as before, and you can keep $\beta$ (Goyal et al.
+# 2017). With the square-root rule, which is common for AdamW, they decay $\sqrt N$ times less per epoch. If you don't want to
+# change the regularization as well, multiply $\beta$ by $\sqrt N$, too (Wang and Aitchison 2024).
+#
+# One more rule, *μP* (Yang et al. 2021), scales learning rates with the *width* of the network, so that you can search on a small
+# one. It says nothing about the batch.
+#
+# ## Deeper: let the rate fall, or the batch grow?
+#
+# Towards the end of training you lower the rate, so that the steps get less noisy. A larger batch makes them less noisy, too. So
+# wherever your schedule divides the rate, you can *multiply the batch* by that factor instead, and take far fewer steps (Smith et
+# al. 2018). Language models often begin with a small batch and let it grow, which is called *batch warm-up*. Early in training a
+# small batch is enough, because the gradients of different samples still agree.
+#
+# Here are three ways to spend four epochs: with a constant rate, with a rate that's divided by 4 after two epochs and again after
+# three, and with a batch that grows at those points, from 2 workers to 8 and then to 32.
+
+# %%
+figures.phases(recipes.of(kept, recipes.CONSTANT, recipes.DECAYED, recipes.GROWN))
+
+# %% [markdown]
+# The growing batch ends almost where the falling rate does, after little more than half as many steps. So the claim holds here.
+# But the constant rate ends up there as well. Noise wasn't what limited these runs, so they're a weak test. *Try it:* train
+# with phases of your choice, with `recipes.train(recipes.Recipe("mine", [{…}, {…}]), seed=1)`.
+#
+# ## Deeper: do large batches generalize worse?
+#
+# Keskar et al. (2017) found that networks trained with large batches often do as well as others on the training images, but
+# worse on new images. In 07's runs with LARS it's the other way round: from 8 to 256 workers the training accuracy falls by 1.8
+# points and the test accuracy by only 0.5. The network has simply learned less, because it took fewer steps. With the same
+# number of *steps*, much of the gap that others found goes away (Hoffer et al. 2017; Shallue et al. 2019).
+#
+# Some say that a large batch smooths the loss landscape. It can't, because the landscape doesn't depend on the batch. Keskar et
+# al. even found that training with large batches ends in *sharper* minima.
+#
+# ## Remember
+#
+# - LARS gives each layer a rate of its own, so that every layer moves by the same fraction of its norm.
+# - Compare optimizers only after you've searched for the rate of each.
+# - A tuned SGD or Adam comes close to LARS and LAMB. But SGD forgives less when the rate is too high.
+# - When the batch changes, search for the rate again, and check what that does to the weight decay.
+#
+# **Sources.** Y. You et al. 2017, arXiv:1708.03888 (LARS; code at github.com/borisgin/nvcaffe-0.16), and 2020, arXiv:1904.00962
+# (LAMB). D. Kingma and J. Ba 2015, arXiv:1412.6980 (Adam). Z. Nado et al. 2021, arXiv:2102.06356 (SGD and Adam against LARS and
+# LAMB). S. Malladi et al. 2022, arXiv:2205.10287 (Adam's rate). X. Wang and L. Aitchison 2024, arXiv:2405.13698 (AdamW's
+# decay). C. Shallue et al. 2019, arXiv:1811.03600 (momentum). K. Jordan et al. 2024, kellerjordan.github.io/posts/muon, and I.
+# Shah et al. 2025, arXiv:2505.02222 (Muon). S. Smith et al. 2018, arXiv:1711.00489 (growing the batch). N. Keskar et al. 2017,
+# arXiv:1609.04836, and E. Hoffer et al. 2017, arXiv:1705.08741 (generalization). G. Yang et al. 2021, arXiv:2203.03466 (μP).
+# `TrainOptions` also has LARC, which caps LARS's rate, and the blend of RMSProp and SGD of T. Akiba et al. 2017,
+# arXiv:1711.04325.
+
+# %%
+ranks.stop()

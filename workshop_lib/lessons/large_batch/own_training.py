@@ -1,0 +1,50 @@
+"""Trains 07's network as many workers, with a learning rate and an optimizer of the learner's own.
+
+07_large_batch passes the learner's schedule, and 07d_large_batch_optimizers the learner's optimizer as well.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from workshop_lib.data import mnist, shard
+from workshop_lib.training.backends.mpi import Mpi
+from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.world import detect
+
+BATCH = 64  # images per worker and step
+MOMENTUM = 0.5
+
+
+def steps_per_epoch(samples: int, workers: int) -> int:
+    """Return the number of steps that so many workers take in one epoch of so many images."""
+    return shard.steps_per_epoch(samples, BATCH * workers, 1)
+
+
+def train(
+    rate: Callable[[int], float], workers: int, epochs: int, samples: int, make_optimizer: Callable | None = None
+) -> torch.optim.Optimizer:
+    """Train `classic` as this many workers, and return the optimizer. All ranks call it, and it blocks.
+
+    rate: returns the learning rate of a step; steps count from 0. make_optimizer: is called with the parameters; by
+    default SGD with MOMENTUM. Rank 0 prints the test accuracy after each epoch.
+    """
+    world = detect()
+    comm = world.mpi_comm()
+    images = mnist.load("train")
+    tested = mnist.load("test", None, comm.rank, comm.size)
+    options = TrainOptions(network="classic", momentum=MOMENTUM, nesterov=False, emulate_workers=workers)
+    learner = Mpi(world, torch.device("cpu")).learner(options, images, tested)
+    if make_optimizer:
+        learner.optimizer = make_optimizer(learner.model.parameters())
+    step = 0
+    for epoch in range(1, epochs + 1):
+        per_rank = BATCH * workers // comm.size
+        for rows, total in shard.epoch_batches(samples, per_rank, comm.rank, comm.size, seed=1, epoch=epoch):
+            learner.step(rows, total, rate(step))  # forward pass, backward pass, average, update
+            step += 1
+        right, count = comm.allreduce(learner.evaluate()[1:])
+        if comm.rank == 0:
+            last = rate(step - 1)
+            print(f"epoch {epoch}: rate {last:.3g}, {right / count:.1%} of the test images are right", flush=True)
+    return learner.optimizer

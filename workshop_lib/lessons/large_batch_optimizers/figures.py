@@ -1,0 +1,115 @@
+"""Tables and figures of 07d_large_batch_optimizers: LARS's rates, optimizers at several rates, and a growing batch."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch.nn.functional import cross_entropy
+
+from workshop_lib.data import mnist
+from workshop_lib.lessons.large_batch import recipes
+from workshop_lib.models import torch_cnn
+from workshop_lib.notebook import figures
+
+LAYERS = ("convolution 1", "convolution 2", "linear 1", "linear 2")
+NAMES = {"sgd": "SGD, Nesterov momentum", "adam": "Adam", "lars": "LARS", "lamb": "LAMB"}
+IMAGES = 256  # of the gradient whose norms are shown
+# Recipes of large_batch/recipes.py that the notebook compares.
+COMPARED = (
+    "SGD",
+    "SGD, twice that rate",
+    "SGD without momentum",
+    "SGD without decay",
+    "Adam",
+    "Adam, square-root rule",
+    "Adam, linear rule",
+    "Muon",
+    "Muon, twice that rate",
+)
+
+
+def layer_norms() -> pd.DataFrame:
+    """Return the norms of each layer's weights and gradient before training, and their ratio. Without biases."""
+    model = torch_cnn.build(1, "classic").eval()
+    train = mnist.load("train")
+    images = torch_cnn.normalize(torch.tensor(train.images[:IMAGES]))
+    cross_entropy(model(images), torch.tensor(train.labels[:IMAGES]).long()).backward()
+    layers = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    norms = pd.DataFrame(index=LAYERS)
+    norms["‖w‖"] = [layer.norm().item() for layer in layers]
+    norms["‖∇w‖"] = [layer.grad.norm().item() for layer in layers if layer.grad is not None]
+    norms["‖w‖ / ‖∇w‖"] = norms["‖w‖"] / norms["‖∇w‖"]
+    return norms.round(3)
+
+
+@figures.styled
+def layer_rates(runs: Mapping[str, Sequence[Sequence[float]]]) -> figures.RecordFigure:
+    """Draw LARS's rate of each layer against steps, one panel per training. runs: {title: [steps, layers]}."""
+    title = "LARS gives each layer a rate of its own, and changes it in every step"
+    figure, panels = figures.panels(title, "", runs, "step", "rate of the layer, λ")
+    for axes, rates in zip(panels, runs.values(), strict=True):
+        for name, of_layer in zip(LAYERS, np.asarray(rates).T, strict=True):
+            axes.plot(np.arange(1, len(of_layer) + 1), of_layer, marker="", label=name)
+        axes.set_yscale("log")
+    return figure
+
+
+def tried(records: Iterable[dict]) -> pd.DataFrame:
+    """Return a row per optimizer and peak rate, in % of the test images: the mean over the seeds, worst and best."""
+    rows = [(run["what"]["optimizer"], run["what"]["lr"], 100 * run["epochs"][-1]["test_accuracy"]) for run in records]
+    frame = pd.DataFrame(rows, columns=["optimizer", "peak rate", "accuracy"])
+    groups = frame.groupby(["optimizer", "peak rate"])["accuracy"]
+    return groups.agg(["mean", "min", "max", "count"]).reset_index()
+
+
+def best(records: Iterable[dict], optimizer: str) -> float:
+    """Return the test accuracy in %, averaged over the seeds, that this optimizer reached at its best peak rate."""
+    rows = tried(records)
+    return rows[rows["optimizer"] == optimizer]["mean"].max()
+
+
+@figures.styled
+def search(records: Iterable[dict]) -> figures.RecordFigure:
+    """Draw the test images that are wrong, in %, against the peak rate, one curve per optimizer.
+
+    Rates are multiples of the lowest one tried with this optimizer. Bars go from the best seed to the worst.
+    """
+    rows = tried(records)
+    caption = "128 workers, 32 epochs; a bar where several seeds ran"
+    figure, axes = figures.new_figure("Four optimizers at several peak rates", caption)
+    for number, (optimizer, name) in enumerate(NAMES.items()):
+        of_optimizer = rows[rows["optimizer"] == optimizer]
+        lowest = of_optimizer["peak rate"].min()
+        low = (100 - of_optimizer["max"]).where(of_optimizer["count"] > 1)
+        values = 100 - of_optimizer["mean"], low, 100 - of_optimizer["min"]
+        label = f"{name} (from {lowest:g})"
+        figures.draw_points(axes, of_optimizer["peak rate"] / lowest, values, **figures.style(number), label=label)
+    axes.set(xlabel="peak rate / lowest rate tried", ylabel="wrong test images (%)", xscale="log", yscale="log")
+    figures.ticks_at(axes.xaxis, [1, 2, 4, 8])
+    figures.log_ticks(axes.yaxis)
+    return figure
+
+
+@figures.styled
+def phases(records: Iterable[dict]) -> figures.RecordFigure:
+    """Draw the test accuracy in % after each epoch, against epochs (left) and steps (right), one curve per recipe.
+
+    A curve is the mean over the seeds, with bars from the worst seed to the best.
+    """
+    caption = "mean over the seeds, bars from the worst to the best"
+    title = "A falling rate, or a growing batch"
+    figure, (left, right) = figures.new_figure(title, caption, columns=2, sharey=True)
+    by_name: dict[str, list[dict]] = {}
+    for run in records:
+        by_name.setdefault(run["recipe"], []).append(run)
+    for number, (name, runs) in enumerate(by_name.items()):
+        accuracies = 100 * np.array([[epoch["test_accuracy"] for epoch in run["epochs"]] for run in runs])
+        epochs = np.arange(1, accuracies.shape[1] + 1)
+        shift = 0.04 * (number - (len(by_name) - 1) / 2)  # keeps the recipes' bars apart
+        values = accuracies.mean(axis=0), accuracies.min(axis=0), accuracies.max(axis=0)
+        figures.draw_points(left, epochs + shift, values, label=name)
+        figures.draw_points(right, recipes.steps(runs[0]), values)
+    left.set(xlabel="epoch", ylabel="test accuracy (%)", xticks=epochs)
+    right.set(xlabel="steps")
+    return figure

@@ -1,0 +1,122 @@
+"""The exercises of 07d_large_batch_optimizers: LARS's rate for each layer, and a recipe for Adam."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from workshop_lib.judge import Verdict
+from workshop_lib.judge.play import Edit, played
+from workshop_lib.lessons.large_batch import own_recipe
+from workshop_lib.notebook.profile import Profile
+
+NOTEBOOK = "07d_large_batch_optimizers"
+TRUST = 0.002
+WEIGHT_DECAY = 0.3
+
+
+class DrawnLayer(NamedTuple):
+    name: str
+    weights: torch.Tensor
+    gradient: torch.Tensor
+
+
+def _layers() -> list[DrawnLayer]:
+    """Return layers of several shapes: one has large gradients, and in two of them a norm is zero."""
+    random = torch.Generator().manual_seed(3)
+    shapes = [(5, 7), (5, 7), (4, 2, 3, 3), (4, 2, 3, 3), (3, 4)]
+    *drawn, small = [torch.randn(*shape, generator=random) for shape in shapes]
+    return [
+        DrawnLayer("a matrix", *drawn[:2]),
+        DrawnLayer("a kernel", drawn[2], 100 * drawn[3]),
+        DrawnLayer("gradients of zero", small, torch.zeros(3, 4)),
+        DrawnLayer("weights of zero", torch.zeros(3, 4), small),
+    ]
+
+
+def play_layer_rate(layer_rate: Callable, comm) -> Iterator[tuple]:
+    for name, weights, gradient in _layers():
+        rate = layer_rate(weights.clone(), gradient.clone(), TRUST, WEIGHT_DECAY)
+        case = f"with ‖w‖ = {weights.norm():.4g} and ‖∇w‖ = {gradient.norm():.4g}"
+        if weights.any() and gradient.any():
+            yield f"{name}: trust × ‖w‖ / (‖∇w‖ + β ‖w‖)", rate, case
+        else:
+            advice = "where one of the norms is zero, return 1, so that the layer moves as in plain SGD."
+            yield f"{name}: 1, as there is no ratio", rate, case, advice
+
+
+NORMS = "weights.norm(), gradient.norm()"
+BELOW = "(gradient_norm + weight_decay * weights_norm)"
+LAYER_RATE = f"trust * weights_norm / {BELOW}"
+NORM = "that isn't the norm. The norm is the square root of the sum of the squares, as `.norm()` computes it."
+layer_rate = played(
+    "layer_rate",
+    NOTEBOOK,
+    play_layer_rate,
+    [
+        Edit("‖w‖ / (‖∇w‖ + β ‖w‖) is right, but multiply it by the trust coefficient.", ("trust * ", "")),
+        Edit("you left out the weight decay: it pulls at the weights too, with β ‖w‖.", (BELOW, "gradient_norm")),
+        Edit(
+            "you left out β. The decay pulls with β ‖w‖, not with all of ‖w‖.",
+            (BELOW, "(gradient_norm + weights_norm)"),
+        ),
+        Edit("the decay is β times the norm of the weights, not β alone.", (BELOW, "(gradient_norm + weight_decay)")),
+        Edit(
+            "β belongs to the norm of the weights, not to that of the gradient.",
+            (BELOW, "(weights_norm + weight_decay * gradient_norm)"),
+        ),
+        Edit(
+            "a pair of parentheses is missing: divide by the whole sum, ‖∇w‖ + β ‖w‖.",
+            (LAYER_RATE, "trust * (weights_norm / gradient_norm + weight_decay * weights_norm)"),
+        ),
+        Edit(
+            "it's upside down. Large gradients should give a small rate.",
+            (LAYER_RATE, f"trust * {BELOW} / weights_norm"),
+        ),
+        Edit(
+            "these are the squares of the norms: take the root, as `.norm()` does.",
+            (NORMS, "weights.norm() ** 2, gradient.norm() ** 2"),
+        ),
+        Edit(
+            "that's trust / (‖∇w‖ + β ‖w‖). Now multiply by the norm of the weights.", (LAYER_RATE, f"trust / {BELOW}")
+        ),
+        Edit(
+            "that's trust × ‖w‖. Now divide by what pulls at the weights, ‖∇w‖ + β ‖w‖.",
+            (LAYER_RATE, "trust * weights_norm"),
+        ),
+        Edit(
+            "you added the two before taking the norm. In the formula, the norms are added.",
+            (BELOW, "(gradient + weight_decay * weights).norm()"),
+        ),
+        Edit(
+            "one of the norms is a mean over the weights. A norm is the root of a sum, not of a mean.",
+            (LAYER_RATE, f"{LAYER_RATE} / weights.numel() ** 0.5"),
+        ),
+        Edit(NORM, (NORMS, "weights.abs().max(), gradient.abs().max()")),
+        Edit(NORM, (NORMS, "weights.abs().sum(), gradient.abs().sum()")),
+        Edit(
+            "that's one value per weight. A layer has a single rate, computed from the two norms.",
+            (LAYER_RATE, f"trust * weights.abs() / {BELOW}"),
+        ),
+    ],
+    returns="the layer's rate",
+    communicates=False,
+)
+
+ADAM = own_recipe.RecipeTask(
+    "adam",
+    own_recipe.FIXED | {"optimizer": "adam"},
+    ("lr", "decay", "warmup_epochs", "weight_decay"),
+    needed=0.94,
+    quick_needed=0.8,
+)
+
+
+def train_adam(team, adam: Mapping[str, Any], sizes: Profile) -> dict | None:
+    """Train as 128 workers with the learner's recipe for Adam; returns the record, None if it can't be tried yet."""
+    return own_recipe.train(team, adam, sizes, ADAM)
+
+
+def adam(adam: Mapping[str, Any], record: Mapping | None, sizes: Profile) -> Verdict:
+    """The verdict on the learner's recipe for Adam, given the record of its run."""
+    return own_recipe.judge(adam, record, sizes, ADAM)
