@@ -1,9 +1,9 @@
 # %% [markdown] track="large batches"
 # # Gradient noise: how large a batch is worth it?
 #
-# You have a hundred workers, and each can take 64 images per step. So you train with batches of 6,400, in a hundredth of the
-# steps? It doesn't work that way: at some batch size, more workers stop helping you learn, however well the training scales.
-# Where is that point, and can you know it before you've paid for a hundred workers?
+# You have a hundred workers, and each can take 64 images per step. So you train with batches of 6,400, and need only a hundredth
+# of the steps? It doesn't work that way: at some batch size, more workers stop helping you learn, however well the training
+# scales. Where is that point, and can you know it before you've paid for a hundred workers?
 #
 # **You will** measure how noisy gradients are, from two numbers that data-parallel training produces anyway. Then you'll count
 # the steps that training needs at each batch size, fit the law behind them, and know what a batch of any size costs you.
@@ -79,7 +79,7 @@ figures.arrows(team.pull("true")[0], team.pull("by_batch")[0], "MNIST, 20 batche
 #
 # With this function you can measure the noise of any data-parallel training while it runs. `small_sq` is the squared norm of a
 # gradient of `small_batch` samples (the mean over the ranks), and `big_sq` is that of the averaged gradient of `big_batch`
-# samples. Treat both as exact averages, and return estimates of $|G|^2$ and $\mathrm{tr}\,\Sigma$.
+# samples. Treat both as if they were exact averages, and return estimates of $|G|^2$ and $\mathrm{tr}\,\Sigma$.
 #
 # <details><summary>Hint 1: what do you have?</summary>
 #
@@ -145,8 +145,8 @@ if comm.rank == 0:
 #
 # ## The noise scale while training
 #
-# Now follow it over a real run. At first the network learns what all images have in common, and the true gradient grows. Then
-# the loss falls and $G$ shrinks, while single images still pull in all directions.
+# Now follow the noise scale through a real run. At first the network learns what all images have in common, and the true gradient
+# grows. Then the loss falls and $G$ shrinks, while single images still pull in all directions.
 
 # %%
 steps = 150 if quick else min(900, 60_000 // (32 * team.n))
@@ -189,7 +189,7 @@ guess.compare(known[-1, 1] / known[:, 1].min())
 figures.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; exponential average over steps")
 
 # %% [markdown]
-# The gray lines are the published noise scale of MNIST: 50 at the start, and 900 on average over a whole run. Expect the same
+# The gray lines show what was published for MNIST: 50 at the start, and 900 on average over a whole run. Expect the same
 # order of magnitude, but not the same number, because the noise scale depends on the network and on how far it's trained.
 #
 # *Try it:* call `follow` with easier labels, `train.labels == 1`, which only ask whether a digit is a one. Is an easier task less
@@ -249,7 +249,7 @@ check.fit_law(fit_law)
 
 # %% [markdown]
 # Now measure the steps. At each batch size you have to tune the learning rate, or you'd only measure how well one rate happens to
-# suit it. Nothing is timed, so each rank can train alone.
+# suit it. You only count steps, so each rank can train alone.
 
 # %%
 target = 0.8 if quick else 0.9
@@ -285,8 +285,8 @@ best = steps_to_target.best_rates(runs)
 pd.DataFrame.from_dict(best, orient="index", columns=["lr", "steps", "at_edge"]).rename_axis("batch")
 
 # %% [markdown]
-# `at_edge` means that the best rate was the smallest or the largest we tried, so a better one may lie beyond it. Now comes your
-# fit, of these runs and of a long measurement to 97 %.
+# `at_edge` means that the best rate was the smallest or the largest we tried, so a better one may lie beyond it. Now fit
+# your law to these runs, and to a long measurement that went to 97 %.
 
 # %%
 here = f"here, to {target:.0%}"
@@ -349,9 +349,10 @@ figures.number_line(
 #
 # ## Remember
 #
-# - $B_\text{simple} = \mathrm{tr}\,\Sigma / |G|^2$ comes for free with data-parallel training. Average both parts, then divide.
-# - Steps fall as $1/B$ up to about the critical batch, and hardly fall beyond it. At the critical batch, time and compute are
-#   both twice their minimum.
+# - $B_\text{simple} = \mathrm{tr}\,\Sigma / |G|^2$ comes for free with data-parallel training. Average numerator and
+#   denominator over many steps before you divide.
+# - The number of steps falls as $1/B$ up to about the critical batch, and hardly falls beyond it. At the critical batch, time
+#   and compute are both twice their minimum.
 # - The noise scale and the critical batch grow during training, and differ between tasks by orders of magnitude. The noise scale
 #   is a hint. Before an expensive run, measure the critical batch itself.
 # - When you compare batch sizes, tune the learning rate at each of them.

@@ -6,7 +6,7 @@
 # link of 10 Gbit/s a step waits about 45 seconds. Does all of it have to travel? Does it have to travel in every step?
 #
 # **You will** implement two answers yourself: send only the largest entries of a gradient, and let the ranks train alone for a
-# while before they agree again. You'll train with both, and see how much accuracy is left for the bytes that you still send.
+# while before they agree again. You'll train with both, and see what they do to the accuracy.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
 # [02](02_synchronous_sgd.ipynb) and [05](05_ddp.ipynb) first.
@@ -29,7 +29,7 @@ team = ranks.start(sizes.ranks)
 # ## Fewer bytes in every step
 #
 # The price that we'll compare is *bytes per sample*: the bytes that a rank hands to collectives, divided by the number of samples
-# that it trains on. A larger batch is the oldest way to lower it, but the batch can't grow forever
+# that it trains on. A larger batch is the oldest way to lower this price, but the batch can't grow forever
 # ([07b](07b_gradient_noise.ipynb)). So keep it at 64 per rank. The workshop's network has 20,434 parameters, so the price is
 # $4 \cdot 20{,}434 / 64$, or 1,277 bytes per sample.
 #
@@ -126,17 +126,17 @@ trainings.formatted(compressed)
 
 # %% [markdown]
 # Values and indices add up to 2 %, a fiftieth of what each rank *hands over*. On the wire you gain less. In an allgather, every
-# rank receives the entries of all others. With four ranks, that's $3 \cdot 2\,\%$ of $n$ per rank, where a ring allreduce of the
-# whole gradient sends $2 \cdot 3/4$ of $n$, 25 times as much. The more ranks there are, the less you gain.
+# rank receives the entries of all others. With four ranks, each receives $3 \cdot 2\,\%$ of the gradient's bytes, where a ring
+# allreduce of the whole gradient sends $2 \cdot 3/4$ of them, 25 times as much. The more ranks there are, the less you gain.
 #
-# Now compare the last two rows. They send the same number of bytes. But without feedback a small gradient is never heard, however
-# long it keeps pointing the same way.
+# Now compare the last two rows. They send the same number of bytes. But without feedback a small entry is never sent, no matter
+# how long it keeps pointing the same way.
 #
 # ## PowerSGD, which an allreduce can add up
 #
 # PowerSGD keeps the allreduce. It treats a gradient as a matrix $M$ ($n \times m$) and looks for thin $P$ ($n \times r$) and $Q$
-# ($m \times r$) with $M \approx P Q^T$. The number $r$ is the *matrix rank* of that product, which has nothing to do with the ranks
-# of MPI. PowerSGD finds both by one round of the *power method*, starting from the last step's $Q$:
+# ($m \times r$) with $M \approx P Q^T$. The number $r$ is the *matrix rank* of that product, which has nothing to do with the
+# ranks of MPI. PowerSGD finds both by one round of the *power method*, starting from the last step's $Q$:
 #
 # $$P \leftarrow \text{allreduce}(M Q), \quad \text{orthogonalize } P, \quad Q \leftarrow \text{allreduce}(M^T P).$$
 #
@@ -173,9 +173,9 @@ trainings.formatted(with_torch)
 # The other way is to talk less often. In *local SGD*, each rank starts from common weights, takes $H$ steps alone with its own
 # samples, and then the ranks average their **weights**. That's one message every $H$ steps.
 #
-# *DiLoCo* (Douillard et al. 2023) looks at the whole round. How far did the ranks get, on average? Treat the way back, start minus
-# mean, as an *outer gradient*, and take an ordinary optimizer step with it. Plain SGD with a rate of 1 gives you local SGD again.
-# The paper uses SGD with *Nesterov momentum* instead, so if several rounds agree on a direction, the weights go further:
+# *DiLoCo* (Douillard et al. 2023) looks at the whole round. How far did the ranks get, on average? Treat the way back, start
+# minus mean, as an *outer gradient*, and take an ordinary optimizer step with it. Plain SGD with a rate of 1 gives you local SGD
+# again. The paper uses SGD with *Nesterov momentum* instead, so if several rounds agree on a direction, the weights go further:
 #
 # $$g = w_\text{start} - \frac{1}{N} \sum_r w_r, \qquad v \leftarrow \mu v + g, \qquad
 # w \leftarrow w_\text{start} - \eta\,(g + \mu v).$$
@@ -262,8 +262,8 @@ trainings.formatted(in_rounds)
 # %% [markdown]
 # ## What does a byte buy?
 #
-# A single run of a few seconds can mislead you by half a point. So here are recorded runs with four ranks and three seeds for each
-# method. The bars reach from the worst seed to the best.
+# A single run of a few seconds can mislead you by half a point. So here are recorded runs with four ranks and three seeds for
+# each method. The bars reach from the worst seed to the best.
 
 # %%
 figures.less_communication(records.read(ROOT / "assets" / "results" / "less_communication.jsonl"))
@@ -278,8 +278,8 @@ figures.less_communication(records.read(ROOT / "assets" / "results" / "less_comm
 # | averaging weights every $H$ steps is as good as synchronous SGD, for $H$ up to about $\sqrt{\text{steps}}$ (Stich 2019) | yes, and even beyond: $\sqrt{256} = 16$, and 64 steps alone still lose nothing |
 # | DiLoCo matches synchronous training with 500 times fewer bytes (Douillard et al. 2023; 8 workers, 500 steps of AdamW alone) | it's even ahead: a little with 64 steps of SGD alone, clearly with 8 |
 #
-# How can less communication be *better*? Look at the outer step again. Over many rounds that agree on a direction, it goes
-# $\eta / (1 - \mu) = 7$ times as far as the ranks did. So DiLoCo has momentum, and fp32 has none. For the figure's last point,
+# How can less communication be *better*? Look at the outer step again. If many rounds agree on a direction, it goes $\eta / (1 -
+# \mu) = 7$ times as far as the ranks went on their own. So DiLoCo has momentum, and fp32 has none. For the figure's last point,
 # fp32 got momentum too, with a rate that suits it, and it's level with the better DiLoCo. The advantage came from momentum, not
 # from sending less. So whenever you read such a comparison, ask whether every method got the recipe that suits it. What remains
 # is remarkable enough: local SGD, with a sixty-fourth of the messages, loses nothing against fp32 with the same recipe.
@@ -295,15 +295,15 @@ figures.less_communication(records.read(ROOT / "assets" / "results" / "less_comm
 take_home.diff("ddp.py", "diloco.py")
 
 # %% [markdown]
-# Each rank steps alone with its own optimizer, and `vector_to_parameters` writes the common weights back. `torchft` ships DiLoCo
-# itself, and Streaming DiLoCo (Douillard et al. 2025), which sends the weights in pieces while training goes on.
+# Each rank steps alone with its own optimizer, and `vector_to_parameters` writes the common weights back. `torchft` ships DiLoCo,
+# and also Streaming DiLoCo (Douillard et al. 2025), which sends the weights in pieces while training goes on.
 #
 # ## Remember
 #
 # - You can send fewer bytes in every step, or take more steps between messages.
 # - Error feedback makes sure that what compression leaves out is sent later.
-# - With top-k, every rank gathers what all ranks send, so the traffic grows with their number. An allreduce can add up what
-#   PowerSGD sends.
+# - With top-k, every rank gathers what all ranks send, so the traffic grows with the number of ranks. An allreduce can add up
+#   what PowerSGD sends.
 # - Local SGD averages weights once per round. DiLoCo treats the mean progress of a round as a gradient, and adds momentum.
 #
 # However little you send, every rank still waits for the slowest. [07e_waiting_less](07e_waiting_less.ipynb) is about that.

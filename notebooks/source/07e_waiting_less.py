@@ -2,7 +2,7 @@
 # # Waiting less
 #
 # Seven of eight workers finish their step in 100 ms, and the eighth needs 110. So every step takes 110 ms, and seven workers
-# wait. Does it help that a different worker is late each time? And do they have to wait at all?
+# wait. Does it matter whether it's the same worker each time? And do the others have to wait at all?
 #
 # **You will** write a training loop in which gradients arrive one step late, so that nobody waits for a worker that's late once.
 # Then you'll compare it with a run that never waits, and see what both cost you.
@@ -44,7 +44,7 @@ synchronous = team.pull("synchronous")[0]
 figures.timelines([synchronous], "bars: computing gradients, in alternating colors; gaps: waiting for the other worker")
 
 # %% [markdown]
-# Each worker is late in every *second* step only. Yet every step takes 10 ms longer, because whoever is on time has to wait.
+# Each worker is late only in every *second* step. Yet every step takes 10 ms longer, because whoever is on time has to wait.
 #
 # ## One step late
 #
@@ -59,7 +59,7 @@ figures.timelines([synchronous], "bars: computing gradients, in alternating colo
 #
 # With this function, two workers will train without waiting for a roaming straggler. `gradient(weights, step)` returns this
 # rank's gradient. `start_average(array)` begins to average an array over the ranks, and returns at once. What it returns has a
-# method `wait()`, which returns the average as soon as it's there. So the order of these calls is what you have to find.
+# method `wait()`, which returns the average as soon as it's there. Your task is to put these calls in the right order.
 #
 # <details><summary>Hint 1: what happens in one step?</summary>
 #
@@ -158,9 +158,9 @@ figures.timelines(others[:3], "bars: computing gradients, in alternating colors;
 # All runs use the same number of gradients. But in the asynchronous run, the quick worker computes more of them. So the *data* of
 # the slow worker count for less, and its gradients are the most stale. There's more to pay:
 #
-# - **Staleness can cost accuracy** while the network still learns fast. With two asynchronous workers, its mean is about 1. With
-#   a hundred workers it's about a hundred, and the learning rate has to go down. (It's halved here already, so don't compare that
-#   accuracy.)
+# - **Staleness can cost accuracy** while the network still learns fast. With two asynchronous workers, the mean staleness is
+#   about 1. With a hundred workers it's about a hundred, and the learning rate has to go down. (Here the asynchronous run uses
+#   half the rate, so you can't compare its accuracy with the others.)
 # - **You lose reproducibility.** The last two rows are the same run, twice. Compare their accuracies. The other modes repeat
 #   theirs to the last digit.
 #
