@@ -17,7 +17,7 @@ from workshop_lib.lessons.waiting_less import judge as check
 from workshop_lib.lessons.waiting_less.workers import table
 
 sizes = profile.current()
-steps = 60 if sizes.name == "quick" else 300
+steps = 60 if sizes.name == "quick" else 150
 team = ranks.start(3)
 team.push(steps=steps)
 
@@ -27,24 +27,24 @@ team.push(steps=steps)
 # The worker that all others wait for is the *straggler*. A *fixed* straggler is always the same worker, for example on a node
 # that runs too hot. A *roaming* one is a different worker each time.
 #
-# Here two workers train on MNIST, ranks 1 and 2. In every step one of them is 10 ms late, each in turn. Rank 0 sleeps until it
+# Here two workers train on MNIST, ranks 1 and 2. In every step one of them is 20 ms late, each in turn. Rank 0 sleeps until it
 # gets a job further down.
 
 # %%
-# %%ranks --timeout 120
+# %%ranks --timeout 300
 from mpi4py import MPI
 
 from workshop_lib.lessons.waiting_less.workers import Workers
 
-workers = Workers(MPI.COMM_WORLD, late_s=0.01)
+workers = Workers(MPI.COMM_WORLD, late_s=0.02)
 synchronous = workers.train("synchronous", "roaming", steps)
 
 # %%
 synchronous = team.pull("synchronous")[0]
-figures.timelines([synchronous], "bars: computing gradients, in alternating colors; gaps: waiting for the other worker")
+figures.timelines([synchronous])
 
 # %% [markdown]
-# Each worker is late only in every *second* step. Yet every step takes 10 ms longer, because whoever is on time has to wait.
+# Each worker is late only in every *second* step. Yet every step takes 20 ms longer, because whoever is on time has to wait.
 #
 # ## One step late
 #
@@ -109,7 +109,7 @@ guess
 team.push(train=judge.own_or_library(one_step_late, staleness.one_step_late))
 
 # %%
-# %%ranks --timeout 120
+# %%ranks --timeout 300
 late = workers.train("lag_sync", "roaming", steps, train=train)
 late_fixed = workers.train("lag_sync", "fixed", steps, train=train)
 
@@ -118,7 +118,7 @@ late, late_fixed = team.pull("late")[0], team.pull("late_fixed")[0]
 guess.compare(synchronous["ms per step"] / late["ms per step"])
 
 # %%
-figures.timelines([synchronous, late, late_fixed], "bars: computing gradients, in alternating colors; gaps: waiting")
+figures.timelines([synchronous, late, late_fixed])
 
 # %% [markdown]
 # With your function the delays of the two workers overlap instead of adding up, and the gaps are nearly gone. But look at the
@@ -140,7 +140,7 @@ guess = predict("With a fixed straggler, how many times as long do synchronous s
 guess
 
 # %%
-# %%ranks --timeout 120
+# %%ranks --timeout 300
 others = [workers.train(mode, "fixed", steps) for mode in ("synchronous", "local_sgd", "asynchronous")]
 others.append(workers.train("asynchronous", "fixed", steps))
 
@@ -152,7 +152,7 @@ guess.compare(others[0]["ms per step"] / others[2]["ms per step"])
 table([synchronous, late, late_fixed, *others])
 
 # %%
-figures.timelines(others[:3], "bars: computing gradients, in alternating colors; gaps: waiting")
+figures.timelines(others[:3])
 
 # %% [markdown]
 # All runs use the same number of gradients. But in the asynchronous run, the quick worker computes more of them. So the *data* of

@@ -16,13 +16,19 @@ LR = 0.1
 TEST_IMAGES = 2000
 
 
+def is_late(worker: int, step: int, workers: int, straggler: str) -> bool:
+    """Whether this worker (from 1) is late with its gradient number `step` (from 0)."""
+    late = workers if straggler == "fixed" else 1 + step % workers
+    return worker == late
+
+
 class Workers:
     """Ranks 1, 2, … train the workshop's network on MNIST, and in each step one of them sleeps for late_s seconds.
 
     Rank 0 is the server of an asynchronous run, and sleeps in the other modes.
     """
 
-    def __init__(self, comm, late_s: float = 0.01, seed: int = 1):
+    def __init__(self, comm, late_s: float = 0.02, seed: int = 1):
         if comm.size < 3:
             raise InputError(f"{comm.size} ranks: one worker waits for another, so start 3 ranks or more")
         self.comm = comm
@@ -45,8 +51,7 @@ class Workers:
         def gradient(weights: np.ndarray, step: int) -> np.ndarray:
             rows = np.random.default_rng([self.comm.rank, step]).integers(self.images.total, size=BATCH)
             computed = self.network.gradient(weights, self.images.images[rows], self.images.labels[rows])
-            late = workers if straggler == "fixed" else 1 + step % workers
-            if self.comm.rank == late:
+            if is_late(self.comm.rank, step, workers, straggler):
                 time.sleep(self.late_s)
             return computed
 
