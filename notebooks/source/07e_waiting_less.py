@@ -102,7 +102,7 @@ def one_step_late(start_average, gradient, weights, lr, steps):
 check.one_step_late(one_step_late)
 
 # %%
-guess = predict("With a roaming straggler, how many times as long do synchronous steps take?", low=1, high=3, unit="times")
+guess = predict("With a roaming straggler, a synchronous step takes how many times as long as yours?", 1, 3, unit="times")
 guess
 
 # %%
@@ -136,7 +136,8 @@ figures.timelines([synchronous, late, late_fixed])
 # weights ([07c](07c_less_communication.ipynb)).
 
 # %%
-guess = predict("With a fixed straggler, how many times as long do synchronous steps take?", low=0.5, high=4, unit="times")
+question = "With a fixed straggler, a synchronous step takes how many times as long as an asynchronous one?"
+guess = predict(question, 0.5, 4, unit="times")
 guess
 
 # %%

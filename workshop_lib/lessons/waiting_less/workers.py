@@ -14,6 +14,7 @@ STRAGGLERS = ("roaming", "fixed")
 BATCH = 32
 LR = 0.1
 TEST_IMAGES = 2000
+SHOWN = {"lag_sync": "one step late", "local_sgd": "local SGD"}  # the names of modes in tables and figures
 
 
 def is_late(worker: int, step: int, workers: int, straggler: str) -> bool:
@@ -61,7 +62,7 @@ class Workers:
         missing = [update - read for update, read in enumerate(run.read)]
         return {
             "straggler": straggler,
-            "mode": mode.replace("_", " "),
+            "mode": SHOWN.get(mode, mode),
             "ms per step": 1000 * run.seconds / steps,
             "gradients per worker": [len(times) for times in run.computing[1:]],
             "mean staleness": sum(missing) / len(missing),
