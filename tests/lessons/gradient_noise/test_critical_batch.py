@@ -66,3 +66,14 @@ def test_small_batches_alone_do_not_bound_it_above():
 def test_what_cannot_be_fitted_is_refused_with_the_remedy(batches, steps, complaint):
     with pytest.raises(ValueError, match=complaint):
         critical_batch.fit(batches, steps)
+
+
+def test_each_pair_is_fitted_and_told_with_the_learners_own_numbers(capsys):
+    steps = S_MIN + E_MIN / BATCHES
+    pairs = {"here": (BATCHES.tolist(), steps.tolist()), "stopped": ([], []), "rising": ([32, 64, 128], [40, 60, 100])}
+    fits = critical_batch.fit_each(pairs, lambda batches, steps: (2.0, 14.0))
+    assert list(fits) == ["here"] and fits["here"].b_crit == pytest.approx(B_CRIT)
+    here, stopped, rising = capsys.readouterr().out.splitlines()
+    assert here == "here: critical batch 7; 95 % interval 300 to 300"
+    assert stopped == "stopped: no batch size has reached the target."
+    assert rising.startswith("rising: no fit. steps 40, 60, 100 at batches 32, 64, 128: ")

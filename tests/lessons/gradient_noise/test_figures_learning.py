@@ -1,4 +1,4 @@
-"""The figures of 07b and 07c show what they were given."""
+"""The figures of 07b show what they were given."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ from drawn import check_layout, lines, words
 
 from workshop_lib.lessons.gradient_noise import critical_batch
 from workshop_lib.lessons.gradient_noise import figures as learning
-from workshop_lib.lessons.less_communication import figures as less_communication_figures
 from workshop_lib.results.records import RecordError
 
 
@@ -50,11 +49,13 @@ def test_measured_points_lie_on_their_fit_in_both_panels():
     check_layout(figure)
 
 
-def test_staleness_is_in_shares_on_one_axis():
-    figure = less_communication_figures.staleness({"one": {0: 4}, "other": {0: 1, 2: 3}}, "caption")
-    one, other = figure.axes
-    assert [bar.get_height() for bar in one.patches] == [1]
-    assert [(bar.get_x() + 0.4, bar.get_height()) for bar in other.patches] == [(0, 0.25), (2, 0.75)]
+def test_the_number_line_has_a_row_for_each_batch_size_with_its_numbers():
+    figure = learning.number_line({"critical batch, here": 52.4}, "caption")
+    [axes] = figure.axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["critical batch, here", *learning.PUBLISHED_BATCHES]
+    assert [line.get_xdata().tolist() for line in axes.lines[:2]] == [[52.4, 52.4], [50, 900]]
+    assert [text.get_text() for text in axes.texts][:2] == ["52", "50 to 900"]
     check_layout(figure)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fake_mpi_ranks import run_on_threads
 
-from workshop_lib.lessons.gradient_noise.noise_scale import Follower, Norms, averaged, estimates
+from workshop_lib.lessons.gradient_noise.noise_scale import Follower, Norms, averaged, beside_the_mean, estimates
 
 SMALL, RANKS, STEPS = 8, 4, 3000
 GRADIENT = np.array([0.5, -1.0, 0.25, 0.0, 0.125] * 4)
@@ -117,3 +117,13 @@ def test_the_mean_and_both_norms_take_one_allreduce_with_one_number_more(dtype, 
         assert mean.dtype == dtype and mean == pytest.approx(expected, abs=rounding)
         assert norms.small_sq == pytest.approx((of_ranks**2).sum(axis=1).mean(), abs=rounding)
         assert norms.big_sq == pytest.approx(expected @ expected, abs=rounding)
+
+
+def test_gradients_of_batches_are_told_by_their_length_and_their_part_along_the_mean():
+    single = np.array([[3.0, 1.0], [3.0, -1.0]])
+    length, by_batch = beside_the_mean(single, (1, 2), draws=50)
+    assert length == 3.0
+    assert [along for along, _ in by_batch[1]] == [3.0] * 50
+    assert [length for _, length in by_batch[1]] == pytest.approx([10**0.5] * 50)
+    lengths = {round(length, 6) for _, length in by_batch[2]}
+    assert lengths == {3.0, round(10**0.5, 6)}, "the same sample may be drawn twice"

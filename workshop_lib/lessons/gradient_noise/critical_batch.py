@@ -5,6 +5,7 @@ on E = S B samples (McCandlish et al. 2018, arXiv:1812.06162, section 2.3). Solv
 straight line in 1 / B.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,6 +71,28 @@ def fit(batches, steps, seed: int = 0) -> CriticalBatchFit:
     ends = {name: np.percentile(values, CONFIDENCE, method="nearest").tolist() for name, values in drawn.items()}
     intervals = {name: (low, high) for name, (low, high) in ends.items()}
     return CriticalBatchFit(float(s_min), float(e_min), float(e_min / s_min), intervals)
+
+
+def fit_each(pairs: Mapping[str, tuple[Sequence, Sequence]], own: Callable) -> dict[str, CriticalBatchFit]:
+    """Fit each of the named pairs (batches, steps), and print the critical batch with its interval.
+
+    own: a function of batches and steps that returns (s_min, e_min). The printed critical batch is its result; the
+    interval is the library's. Names without a fit are left out, and so are names without pairs.
+    """
+    fits = {}
+    for name, (batches, steps) in pairs.items():
+        if not batches:
+            print(f"{name}: no batch size has reached the target.")
+            continue
+        try:
+            fits[name] = fit(batches, steps)
+        except InputError as error:
+            print(f"{name}: no fit. {error}")
+            continue
+        s_min, e_min = own(np.array(batches, dtype=float), np.array(steps, dtype=float))
+        low, high = fits[name].intervals["b_crit"]
+        print(f"{name}: critical batch {e_min / s_min:.0f}; 95 % interval {low:.0f} to {high:.0f}")
+    return fits
 
 
 def least_squares(batches: np.ndarray, steps: np.ndarray, rounds: int = 8) -> np.ndarray:

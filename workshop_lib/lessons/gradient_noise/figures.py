@@ -13,6 +13,15 @@ from workshop_lib.results.records import RecordError
 
 # The published simple noise scale of MNIST, in samples (arXiv:1812.06162, table 1).
 PUBLISHED = {"at the start": 50, "mean over training": 900}
+# The ends of a range of batch sizes, in samples, and the text beside it. The ranges are those of the same paper.
+PUBLISHED_BATCHES: dict[str, tuple[float, float, str]] = {
+    "MNIST, noise scale, published": (50, 900, "50 to 900"),
+    "MNIST, critical batch, published": (20, 200, "20 to 200"),
+    "square root of MNIST's 60,000 images": (60_000**0.5, 60_000**0.5, "245"),
+    "128 workers with 64 images each": (8192, 8192, "8,192"),
+    "ImageNet, published": (1e4, 1e5, "tens of thousands"),
+    "agents that play Dota 2, published": (1e6, 1e7, "millions"),
+}
 
 
 @figures.styled
@@ -51,6 +60,27 @@ def noise(steps, scales, errors, caption: str) -> figures.RecordFigure:
             level, **figures.LEVEL | {"linestyle": dash, "linewidth": 1.8}, label=f"published, {name}: {level}"
         )
     axes.set(xlabel="step", ylabel="noise scale (samples)", yscale="log")
+    return figure
+
+
+@figures.styled
+def number_line(measured: Mapping[str, float], caption: str) -> figures.RecordFigure:
+    """Draw batch sizes (in samples) that were measured here, and published ones, on one logarithmic axis.
+
+    Each has a row of its own, with its name on the left. Ranges are bars between their ends.
+    """
+    here = {name: (value, value, f"{value:,.0f}") for name, value in measured.items()}
+    rows = here | PUBLISHED_BATCHES
+    figure, axes = figures.new_figure("How large a batch?", caption, size_inches=(12, 1.8 + 0.38 * len(rows)))
+    for row, (name, (low, high, text)) in enumerate(rows.items()):
+        color = palette.BLUE if name in here else palette.GRAY
+        axes.plot([low, high], [row, row], color=color, marker="o", linestyle="-", linewidth=5)
+        axes.annotate(text, (high, row), (10, 0), textcoords="offset points", va="center", color=color)
+    axes.set(xscale="log", xlabel="batch (samples)", xlim=(10, 9e7))
+    figures.log_ticks(axes.xaxis, "{x:,.0f}", subs=(1,))
+    figures.ticks_at(axes.yaxis, range(len(rows)), list(rows))
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
     return figure
 
 

@@ -7,7 +7,7 @@ equations for the two unknowns.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +34,24 @@ def averaged(gradient: np.ndarray, comm) -> tuple[np.ndarray, Norms]:
     total /= comm.size
     mean = total[:-1]
     return mean, Norms(float(total[-1]), float(mean @ mean))
+
+
+def beside_the_mean(
+    single: np.ndarray, batches: Sequence[int], draws: int = 20, seed: int = 1
+) -> tuple[float, dict[int, list[tuple[float, float]]]]:
+    """Draw random batches from the gradients of single samples [samples, n], and compare them with the mean of all.
+
+    Returns the length of that mean G and, for each batch size, the component along G and the length of the gradients of
+    `draws` batches. Samples are drawn with replacement.
+    """
+    random = np.random.default_rng(seed)
+    mean = single.mean(axis=0)
+    length = float(np.linalg.norm(mean))
+    by_batch = {}
+    for batch in batches:
+        drawn = [single[random.integers(len(single), size=batch)].mean(axis=0) for _ in range(draws)]
+        by_batch[batch] = [(float(gradient @ mean) / length, float(np.linalg.norm(gradient))) for gradient in drawn]
+    return length, by_batch
 
 
 def estimates(small_sq: float, big_sq: float, small_batch: int, big_batch: int) -> tuple[float, float]:

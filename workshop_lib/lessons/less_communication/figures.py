@@ -1,31 +1,13 @@
-"""Figures of 07c_less_communication: how stale updates are, and test accuracy against bytes per sample."""
+"""The figure of 07c_less_communication: test accuracy against bytes per sample."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import pandas as pd
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from workshop_lib.lessons.less_communication import trainings as less
-from workshop_lib.notebook import figures, palette
+from workshop_lib.notebook import figures
 from workshop_lib.results.curves import require_same
 from workshop_lib.results.records import RecordError
-
-
-@figures.styled
-def staleness(histograms: Mapping[str, Mapping[int, int]], caption: str) -> figures.RecordFigure:
-    """Draw the share of updates at each staleness, a panel per mode.
-
-    histograms: {mode: {staleness: number of updates}}.
-    """
-    text = f"{caption}; 0: computed with the newest weights"
-    figure, panels = figures.panels("How stale each update was", text, histograms, "staleness", "share of updates")
-    for axes, counts in zip(panels, histograms.values(), strict=True):
-        total = sum(counts.values())
-        axes.bar(list(counts), [n / total for n in counts.values()], 0.8, color=palette.BLUE)
-        axes.set_ylim(0, 1.02)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_formatter(PercentFormatter(1))
-    return figure
 
 
 @figures.styled

@@ -17,6 +17,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from mpi4py import MPI
 from torch import nn
@@ -33,6 +34,7 @@ from workshop_lib.results import records
 from workshop_lib.training import SCHEMA, rendezvous, world
 
 KIND = "less_communication"
+PARAMETERS = 20_434  # of the network that all methods train
 BATCH = 64
 LR = 0.1
 STEPS = 256
@@ -165,6 +167,22 @@ def _in_rounds(
 
 def _vector(network: nn.Module) -> np.ndarray:
     return parameters_to_vector(network.parameters()).detach().numpy().copy()
+
+
+def table(runs: list[dict]) -> pd.DataFrame:
+    """Return bytes per sample, test accuracy, and whether the ranks ended with the same weights, by method.
+
+    The share of bytes compares with gradients that are sent whole in every step.
+    """
+    frame = pd.DataFrame([run["what"] | run for run in runs]).set_index("way")
+    frame.columns = frame.columns.str.replace("_", " ")
+    frame["share of bytes"] = frame["bytes per sample"] / (4 * PARAMETERS / frame["batch size"])
+    return frame[["bytes per sample", "share of bytes", "test accuracy", "ranks identical"]]
+
+
+def formatted(frame: pd.DataFrame):
+    """Return `table`'s result with readable numbers."""
+    return frame.style.format({"bytes per sample": "{:,.1f}", "share of bytes": "{:.1%}", "test accuracy": "{:.2%}"})
 
 
 def main(arguments: list[str] | None = None) -> int:

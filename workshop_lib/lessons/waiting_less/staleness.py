@@ -1,6 +1,6 @@
 """Four ways for ranks to train one model by SGD, from always waiting for each other to never waiting.
 
-07c_less_communication compares them while one worker is late. No wait in this file is unlimited: `wait` and `Meanwhile`
+07e_waiting_less compares them while one worker is late. No wait in this file is unlimited: `wait` and `Meanwhile`
 raise WaitTimeout.
 
 All four take the same function `gradient(weights, step)`. It returns the gradient [n] of this rank's batch number
@@ -36,6 +36,7 @@ GRADIENT = 1
 WEIGHTS = 2
 LAST = 3
 LIMIT_S = 30.0
+PERIOD = 10  # steps of local SGD between two averages
 SERVER_NAP_S = 1e-4  # sleep between polls, so that the server does not take a core from a worker
 THREAD_NAP_S = 5e-4  # sleep between polls in the thread that keeps messages moving
 
@@ -99,19 +100,41 @@ class Meanwhile:
             raise WaitTimeout(what, limit_s)
 
 
+class Average:
+    """The average of an array over the ranks, while it is on its way and once it has arrived.
+
+    All ranks create it, which blocks no rank. It does one Iallreduce of the array's n numbers.
+    """
+
+    def __init__(self, comm, array: np.ndarray, limit_s: float = LIMIT_S):
+        self.total = array.copy()
+        self.size = comm.size
+        self.limit_s = limit_s
+        self.arrived = False
+        self.traveling = Meanwhile(comm.Iallreduce(MPI.IN_PLACE, self.total))
+
+    def wait(self) -> np.ndarray:
+        """Block until the average has arrived, and return it. Raises WaitTimeout after limit_s seconds."""
+        self.traveling.wait(OTHERS, self.limit_s)
+        self.arrived = True
+        return self.total / self.size
+
+
 @dataclass
 class StalenessRun:
     """The result of a training, on one rank.
 
     weights: the final weights, equal on all ranks. seconds: from the common start to the end on this rank. read: for
     each update, in order, how many updates the weights already contained when its gradient was computed. workers: on
-    the server of an asynchronous run, the rank that computed each update's gradient.
+    the server of an asynchronous run, the rank that computed each update's gradient. computing: for each rank, when it
+    began and ended each of its gradients, in seconds since a common start; only `by_name` measures this.
     """
 
     weights: np.ndarray
     seconds: float = 0.0
     read: list[int] = field(default_factory=list)
     workers: list[int] = field(default_factory=list)
+    computing: list[list[tuple[float, float]]] = field(default_factory=list)
 
     @property
     def staleness(self) -> dict[int, int]:
@@ -135,37 +158,61 @@ def synchronous(comm, weights, gradient: Gradient, lr: float, steps: int, limit_
     return run
 
 
-def lag_sync(comm, weights, gradient: Gradient, lr: float, steps: int, limit_s: float = LIMIT_S) -> StalenessRun:
+def one_step_late(
+    start_average: Callable[[np.ndarray], "Average"], gradient: Gradient, weights: np.ndarray, lr: float, steps: int
+) -> np.ndarray:
+    """Return the weights after `steps` steps of SGD, in which each average of gradients is applied one step late.
+
+    start_average starts to average an array over the ranks, and returns at once; `wait` of its result returns the
+    average. w[t+1] = w[t] - lr * mean over ranks of the gradient of batch t at w[t-1], and the first gradient is
+    computed at w[0].
+    """
+    traveling = None
+    for step in range(steps):
+        new = gradient(weights, step)
+        if traveling is not None:
+            weights = weights - lr * traveling.wait()
+        traveling = start_average(new)
+    if traveling is not None:
+        weights = weights - lr * traveling.wait()
+    return weights
+
+
+def lag_sync(
+    comm,
+    weights,
+    gradient: Gradient,
+    lr: float,
+    steps: int,
+    limit_s: float = LIMIT_S,
+    train: Callable[..., np.ndarray] = one_step_late,
+) -> StalenessRun:
     """Train by SGD with gradients that are applied one step late ("gradient lag", Kurth et al. 2018, arXiv:1810.01993).
 
-    w[t+1] = w[t] - lr * mean over ranks of the gradient of batch t at w[t-1]; the first gradient is computed at w[0].
-    Each step starts one Iallreduce of n numbers, which has until the next gradient is computed, so a rank that is late
-    once holds nobody up. A thread keeps the Iallreduce moving meanwhile, so MPI must allow threads
-    (MPI_THREAD_MULTIPLE, which mpi4py requests). All ranks call this function, and it blocks, for at most limit_s
-    seconds per step (WaitTimeout).
+    train: `one_step_late`, or a different function with its arguments and result. Each step starts one Iallreduce of n
+    numbers, which has until the next gradient is computed, so a rank that is late once holds nobody up. A thread keeps
+    the Iallreduce moving meanwhile, so MPI must allow threads (MPI_THREAD_MULTIPLE, which mpi4py requests). All ranks
+    call this function, and it blocks, for at most limit_s seconds per step (WaitTimeout).
     """
     run = StalenessRun(weights.copy())
+    averages: list[Average] = []
+
+    def start_average(array: np.ndarray) -> Average:
+        averages.append(Average(comm, array, limit_s))
+        return averages[-1]
+
+    def noted(weights: np.ndarray, step: int) -> np.ndarray:
+        run.read.append(sum(average.arrived for average in averages))
+        return gradient(weights, step)
+
     start = _start(comm, limit_s)
-    total = traveling = None
-
-    def arrive() -> None:
-        if traveling is not None:
-            traveling.wait(OTHERS, limit_s)
-            run.weights -= lr / comm.size * total
-
-    for step in range(steps):
-        run.read.append(max(step - 1, 0))
-        new = gradient(run.weights, step)
-        arrive()
-        total = new
-        traveling = Meanwhile(comm.Iallreduce(MPI.IN_PLACE, new))
-    arrive()
+    run.weights = train(start_average, noted, run.weights, lr, steps)
     run.seconds = time.perf_counter() - start
     return run
 
 
 def local_sgd(
-    comm, weights, gradient: Gradient, lr: float, steps: int, period: int, limit_s: float = LIMIT_S
+    comm, weights, gradient: Gradient, lr: float, steps: int, period: int = PERIOD, limit_s: float = LIMIT_S
 ) -> StalenessRun:
     """Train by local SGD: each rank steps with its own gradient, and weights are averaged after every `period` steps.
 
@@ -208,26 +255,36 @@ def asynchronous(comm, weights, gradient: Gradient, lr: float, updates: int, lim
     return run
 
 
-def by_name(mode: str, comm, weights, gradient: Gradient, lr: float, steps: int, period: int = 10) -> StalenessRun:
+def by_name(mode: str, comm, weights, gradient: Gradient, lr: float, steps: int, **options) -> StalenessRun:
     """Train for `steps` global steps with ranks 1, 2, … as workers. mode: the name of one of the four functions above.
 
     Rank 0 is the server of an asynchronous run, which uses a rate of lr / p and does one update per worker and step. In
-    the other modes rank 0 sleeps. `period` is for local_sgd alone. All ranks call this function, it blocks, and every
-    rank gets the same weights and staleness.
+    the other modes rank 0 sleeps. options: `period` of local_sgd, by default PERIOD, and `train` of lag_sync. All ranks
+    call this function, it blocks, and every rank gets the same weights, staleness and times of computing.
     """
+    computing: list[tuple[float, float]] = []
+
+    def timed(weights: np.ndarray, step: int) -> np.ndarray:
+        begin_s = time.perf_counter() - start
+        computed = gradient(weights, step)
+        computing.append((begin_s, time.perf_counter() - start))
+        return computed
+
     server = comm.rank == SERVER
     workers = comm.size - 1
     run = StalenessRun(weights)
+    start = _start(comm, LIMIT_S)
     if mode == "asynchronous":
-        run = asynchronous(comm, weights, gradient, lr / workers, steps * workers)
+        run = asynchronous(comm, weights, timed, lr / workers, steps * workers)
     else:
         of_workers = comm.Split(color=int(server), key=comm.rank)  # rank 0 gets a communicator of its own
         if not server:
-            more = {"period": period} if mode == "local_sgd" else {}
-            run = MODES[mode](of_workers, weights, gradient, lr, steps, **more)
+            run = MODES[mode](of_workers, weights, timed, lr, steps, **options)
         of_workers.Free()
     wait(comm.Ibarrier(), "the end of the run", 120, nap_s=0.005)  # a rank that has nothing to do sleeps
-    return comm.bcast(run, root=SERVER if mode == "asynchronous" else 1)
+    run = comm.bcast(run, root=SERVER if mode == "asynchronous" else 1)
+    run.computing = comm.allgather(computing)
+    return run
 
 
 MODES: dict[str, Callable[..., StalenessRun]] = {

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from our_ranks import on_the_first
 
-from workshop_lib.lessons.less_communication import staleness
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.waiting_less import staleness
+from workshop_lib.lessons.waiting_less.workers import Workers, table
 
 pytestmark = pytest.mark.full
 
@@ -47,6 +49,12 @@ def by_hand(ranks, lag):
     return weights[-1]
 
 
+def never_late(start_average, gradient, weights, lr, steps):
+    for step in range(steps):
+        weights = weights - lr * start_average(gradient(weights, step)).wait()
+    return weights
+
+
 @on_the_first(2, 3)
 def test_synchronous_and_lagging_ranks_follow_the_recurrence(comm):
     everyone = range(comm.size)
@@ -55,6 +63,8 @@ def test_synchronous_and_lagging_ranks_follow_the_recurrence(comm):
     run = staleness.lag_sync(comm, START, mine(comm), LR, STEPS)
     assert run.weights == near(by_hand(everyone, lag=1))
     assert run.staleness == {0: 1, 1: STEPS - 1}, "the first gradient has nothing to be late against"
+    averages = staleness.lag_sync(comm, START, mine(comm), LR, STEPS, train=never_late)
+    assert averages.weights == near(by_hand(everyone, lag=0)) and averages.staleness == {0: STEPS}
     assert np.abs(run.weights - by_hand(everyone, lag=0)).max() > 1e-3, "else the comparison could not fail"
 
 
@@ -104,6 +114,8 @@ def test_each_asynchronous_update_is_of_the_weights_that_the_server_had_sent(com
 def test_by_its_name_a_mode_runs_on_the_workers_and_all_ranks_get_the_result(comm):
     run = staleness.by_name("lag_sync", comm, START, mine(comm), LR, STEPS)
     assert run.weights == near(by_hand(range(1, comm.size), lag=1)) and run.staleness == {0: 1, 1: STEPS - 1}
+    assert [len(times) for times in run.computing] == [0] + [STEPS] * (comm.size - 1)
+    assert all(0 <= begin_s <= end_s for begin_s, end_s in run.computing[1])
     served = staleness.by_name("asynchronous", comm, START, mine(comm), LR, STEPS)
     assert len(served.read) == STEPS * (comm.size - 1)
     assert len(set(comm.allgather(served.weights.tobytes()))) == 1
@@ -194,3 +206,18 @@ def test_a_worker_that_never_answers_is_not_waited_for_forever(comm):
             time.sleep(2 * LIMIT_S)
             apart.Send(np.zeros(N), 0, staleness.GRADIENT)
     comm.Barrier()
+
+
+@on_the_first(3)
+def test_a_fixed_straggler_computes_less_only_if_nobody_waits_for_it(comm):
+    workers = Workers(comm, late_s=0.02)
+    steady = workers.train("synchronous", "fixed", 6)
+    never = workers.train("asynchronous", "fixed", 6)
+    if comm.rank == 0:
+        assert steady["gradients per worker"] == [6, 6] and steady["mean staleness"] == 0
+        assert steady["ms per step"] > 20
+        quick, late = never["gradients per worker"]
+        assert quick > late and quick + late == 2 * 6
+        assert list(table([steady, never]).index) == [("fixed", "synchronous"), ("fixed", "asynchronous")]
+    with pytest.raises(InputError, match="straggler 'rooming': use one of roaming, fixed"):
+        workers.train("synchronous", "rooming", 6)

@@ -1,0 +1,70 @@
+"""The exercise of 07e, and its figure of who computes and who waits."""
+
+from drawn import check_layout
+from judge.verdicts import Verdicts
+from matplotlib.colors import to_hex
+
+from workshop_lib.lessons.waiting_less import figures
+from workshop_lib.lessons.waiting_less import judge as check
+from workshop_lib.notebook import palette
+
+
+class TestWaitingLess(Verdicts):
+    check, notebook, names = check, check.NOTEBOOK, ["one_step_late"]
+    right = {
+        "one_step_late": {
+            "a pipeline that is filled before the loop": """
+                def one_step_late(start_average, gradient, weights, lr, steps):
+                    traveling = start_average(gradient(weights, 0))
+                    for step in range(1, steps):
+                        new = gradient(weights, step)
+                        weights -= lr * traveling.wait()
+                        traveling = start_average(new)
+                    return weights - lr * traveling.wait()
+                """,
+            "the next average starts before the wait": """
+                def one_step_late(start_average, gradient, weights, lr, steps):
+                    before = None
+                    for step in range(steps):
+                        now = start_average(gradient(weights, step))
+                        if before is not None:
+                            weights = weights - lr * before.wait()
+                        before = now
+                    return weights - lr * before.wait()
+                """,
+        }
+    }
+    wrong = {
+        "one_step_late": {
+            "waits before it computes": (
+                [
+                    ("        new = gradient(weights, step)\n", ""),
+                    ("        traveling = start", "        new = gradient(weights, step)\n        traveling = start"),
+                ],
+                "compute first, then wait",
+            ),
+            "averages twice": (
+                [("start_average(new)", "start_average(start_average(new).wait())")],
+                "none of the known mistakes",
+            ),
+            "the last gradient is applied twice": (
+                [("    return weights", "    weights = weights - lr * traveling.wait()\n    return weights")],
+                "none of the known mistakes",
+            ),
+        }
+    }
+
+
+def test_the_figure_has_a_bar_for_each_gradient_and_shows_the_late_ones():
+    computing = [[(0.05, 0.06), (0.08, 0.09)], [(0.06, 0.08)]]
+    run = {"mode": "lag sync", "straggler": "fixed", "computing": computing, "ms per step": 15.0}
+    figure = figures.timelines([run, run])
+    first, second = figure.axes
+    assert first.get_title(loc="left") == "lag sync, fixed straggler"
+    bars = [bar.get_paths()[0].get_extents() for bar in first.collections]
+    edges = [(round(bar.x0), round(bar.x1), round(bar.y0 + 0.35)) for bar in bars]
+    assert edges == [(-30, -20, 1), (0, 10, 1), (-20, 0, 2)]
+    colors = [to_hex(bar.get_facecolor()[0]) for bar in first.collections]
+    assert colors == [palette.BLUE.lower(), palette.BLUE.lower(), palette.YELLOW.lower()]
+    assert second.get_xlim() == (0, 120)
+    check_layout(figure)

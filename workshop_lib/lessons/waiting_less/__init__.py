@@ -1,0 +1,1 @@
+"""What 07e_waiting_less uses besides the core and earlier lessons."""

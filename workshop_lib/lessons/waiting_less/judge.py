@@ -1,0 +1,97 @@
+"""The exercise of 07e_waiting_less: gradients that are applied one step late."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from workshop_lib.judge.play import Edit, played
+
+NOTEBOOK = "07e_waiting_less"
+N = 2
+LR = 0.5
+STEPS = 4
+
+
+class Averages:
+    """Averages of this rank's gradients and those of one more rank, which is simulated. Counts what is on its way."""
+
+    def __init__(self):
+        self.started = 0
+        self.traveling = 0
+
+    def start(self, array: np.ndarray) -> "Arriving":
+        others = np.random.default_rng(self.started).normal(size=N)
+        self.started += 1
+        self.traveling += 1
+        return Arriving(self, (np.array(array) + others) / 2)
+
+
+class Arriving:
+    """An average that is on its way until `wait` is called."""
+
+    def __init__(self, averages: Averages, average: np.ndarray):
+        self.averages = averages
+        self.average = average
+        self.waited = False
+
+    def wait(self) -> np.ndarray:
+        if not self.waited:
+            self.averages.traveling -= 1
+        self.waited = True
+        return self.average
+
+
+def play_one_step_late(one_step_late: Callable, comm) -> Iterator[tuple]:
+    averages = Averages()
+    traveling = []
+    read = []
+
+    def gradient(weights: np.ndarray, step: int) -> np.ndarray:
+        traveling.append(averages.traveling)
+        read.append(np.array(weights))
+        return (step + 1) * np.array(weights) - 1
+
+    final = one_step_late(averages.start, gradient, np.arange(1.0, N + 1), LR, STEPS)
+    counts = f"while it computed its gradients, {traveling} averages were traveling, and it started {averages.started}."
+    yield "each gradient is computed at weights that lack only the newest average", read, "in steps 0 to 3"
+    text = "while a gradient is computed, the average of the step before is traveling"
+    yield text, traveling, counts
+    yield text, averages.started, counts
+    yield "the last average is applied, too", final
+    yield "in the end, nothing is traveling", averages.traveling
+
+
+INSIDE = "            weights = weights - lr * traveling.wait()\n"
+EARLY = "it waits for each average before it computes the next gradient, so nothing overlaps: compute first, then wait."
+one_step_late = played(
+    "one_step_late",
+    NOTEBOOK,
+    play_one_step_late,
+    [
+        Edit(
+            EARLY,
+            (f"        if traveling is not None:\n{INSIDE}        traveling =", "        weights = weights - lr *"),
+            (
+                "start_average(new)\n    return weights - lr * traveling.wait()",
+                "start_average(new).wait()\n    return weights",
+            ),
+        ),
+        Edit(
+            "it applies this rank's own gradient: apply the average, which `wait()` returns.",
+            (INSIDE, "            weights = weights - lr * new\n"),
+        ),
+        Edit(
+            "it never waits for the averages of earlier steps: wait for each once the next gradient is computed.",
+            (INSIDE, "            pass\n"),
+        ),
+        Edit("SGD goes against the gradient: subtract it.", (INSIDE, INSIDE.replace("-", "+"))),
+        Edit("multiply the average by `lr`.", (INSIDE, INSIDE.replace("lr * ", ""))),
+        Edit(
+            "the last average is still traveling when it returns: wait for it, and apply it.",
+            ("return weights - lr * traveling.wait()", "return weights"),
+        ),
+    ],
+    returns="the weights",
+    in_place=True,
+    communicates=False,
+)

@@ -1,0 +1,81 @@
+"""Workers of which one is late in each step: 07e_waiting_less trains with them, and compares four ways to wait."""
+
+import time
+
+import numpy as np
+import pandas as pd
+
+from workshop_lib.data import mnist
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.gradient_noise.flat import FlatNetwork
+from workshop_lib.lessons.waiting_less import staleness
+
+STRAGGLERS = ("roaming", "fixed")
+BATCH = 32
+LR = 0.1
+TEST_IMAGES = 2000
+SHOWN = {"lag_sync": "one step late", "local_sgd": "local SGD"}  # the names of modes in tables and figures
+
+
+def is_late(worker: int, step: int, workers: int, straggler: str) -> bool:
+    """Whether this worker (from 1) is late with its gradient number `step` (from 0)."""
+    late = workers if straggler == "fixed" else 1 + step % workers
+    return worker == late
+
+
+class Workers:
+    """Ranks 1, 2, … train the workshop's network on MNIST, and in each step one of them sleeps for late_s seconds.
+
+    Rank 0 is the server of an asynchronous run, and sleeps in the other modes.
+    """
+
+    def __init__(self, comm, late_s: float = 0.02, seed: int = 1):
+        if comm.size < 3:
+            raise InputError(f"{comm.size} ranks: one worker waits for another, so start 3 ranks or more")
+        self.comm = comm
+        self.late_s = late_s
+        self.images = mnist.load("train")
+        self.test = mnist.load("test")
+        self.network = FlatNetwork(seed)
+        self.start = self.network.weights()
+
+    def train(self, mode: str, straggler: str, steps: int, **options) -> dict:
+        """Train once, and return the measurements, the same on all ranks. All ranks call this method, and it blocks.
+
+        mode: synchronous, lag_sync, local_sgd or asynchronous. straggler: "fixed" makes the last rank late in every
+        step, "roaming" each worker in turn. options: those of `staleness.by_name`.
+        """
+        if straggler not in STRAGGLERS:
+            raise InputError(f"straggler {straggler!r}: use one of {', '.join(STRAGGLERS)}")
+        workers = self.comm.size - 1
+
+        def gradient(weights: np.ndarray, step: int) -> np.ndarray:
+            rows = np.random.default_rng([self.comm.rank, step]).integers(self.images.total, size=BATCH)
+            computed = self.network.gradient(weights, self.images.images[rows], self.images.labels[rows])
+            if is_late(self.comm.rank, step, workers, straggler):
+                time.sleep(self.late_s)
+            return computed
+
+        self.network.gradient(self.start, self.images.images[:BATCH], self.images.labels[:BATCH])  # warms up
+        run = staleness.by_name(mode, self.comm, self.start, gradient, LR, steps, **options)
+        self.network.set(run.weights)
+        missing = [update - read for update, read in enumerate(run.read)]
+        return {
+            "straggler": straggler,
+            "mode": SHOWN.get(mode, mode),
+            "ms per step": 1000 * run.seconds / steps,
+            "gradients per worker": [len(times) for times in run.computing[1:]],
+            "mean staleness": sum(missing) / len(missing),
+            "test accuracy": self.network.accuracy(self.test.images[:TEST_IMAGES], self.test.labels[:TEST_IMAGES]),
+            "computing": run.computing[1:],
+        }
+
+
+def table(runs: list[dict]) -> pd.DataFrame:
+    """Return the measurements of `Workers.train` as a table with a row per run."""
+    frame = pd.DataFrame(runs).drop(columns="computing").set_index(["straggler", "mode"])
+    frame["gradients per worker"] = [" and ".join(map(str, counts)) for counts in frame["gradients per worker"]]
+    formats = {"ms per step": "{:.1f}", "mean staleness": "{:.2f}", "test accuracy": "{:.1%}"}
+    for column, form in formats.items():
+        frame[column] = frame[column].map(form.format)
+    return frame
