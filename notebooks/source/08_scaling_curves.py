@@ -298,18 +298,18 @@ weak_scaling_curve(weak)
 accuracy_curve(strong)
 
 # %% [markdown]
-# How far can that go? These are measurements from the supercomputer Theta, of Horovod's MNIST example with 32 epochs and a
+# How bad can it get? These are measurements from the supercomputer Theta, of Horovod's MNIST example with 32 epochs and a
 # learning rate that grows with the ranks. One rank would have taken eight hours, so the speed-up is relative to 8 ranks.
 #
 # | ranks | 8 | 16 | 32 | 64 | 128 | 256 |
 # |---|---|---|---|---|---|---|
 # | seconds | 3550 | 1800 | 900 | 460 | 255 | 135 |
-# | speed-up, of | 1 of 1 | 2.0 of 2 | 3.9 of 4 | 7.7 of 8 | 13.9 of 16 | 26.3 of 32 |
+# | speed-up | 1 | 2.0 | 3.9 | 7.7 | 13.9 | 26.3 |
 # | training accuracy, % | 96 | 96 | 96 | 93 | 11 | 11 |
 #
-# The first two rows look like a success, but from 128 ranks on, the network is only guessing. Notebook
-# [07](07_large_batch.ipynb) explains why and what to do about it. In [07b](07b_gradient_noise.ipynb) you can measure the batch
-# size beyond which more workers save fewer and fewer steps. For this data it's below a hundred.
+# The speed-up is close to perfect, but from 128 ranks on, the network is only guessing. Notebook [07](07_large_batch.ipynb)
+# explains why and what to do about it. In [07b](07b_gradient_noise.ipynb) you can measure the batch size beyond which more
+# workers save fewer and fewer steps. For this data it's below a hundred.
 #
 # So a faster epoch is only a means to an end. What counts is the *time to a given accuracy*, and only a table with both columns
 # can show it.

@@ -180,9 +180,10 @@ guess.compare(by_job[2, False, 1] / by_job[1, True, 2])
 
 # %% [markdown]
 # Each square compares the same run on two ranks with a different baseline. If a factor is above 2, the baseline is the reason.
-# The published log jumps by a factor of 13 between 2 ranks and 4, exactly where Open MPI stops binding to single cores. That's
-# probably the reason, but we can't be sure, because the log records neither threads nor binding. (Is your square of two free
-# threads slow, too? Then another program took one of the two cores, and the spinning threads had to share the other.)
+# How large the factor gets depends on your machine. The published log jumps by a factor of 13 between 2 ranks and 4, exactly
+# where Open MPI stops binding to single cores. That's probably why, but we can't be sure, because the log records neither
+# threads nor binding. (Is your square of two free threads slow, too? Then another program took one of the two cores, and the
+# spinning threads had to share the other.)
 #
 # ### Exercise 2 (normal): a fair baseline
 #
@@ -276,10 +277,10 @@ for backend in ("ddp", "fsdp"):
 figures.beside_messages({name: traces / f"{name}_rank0.json" for name in ("ddp", "fsdp")})
 
 # %% [markdown]
-# Here all communication is exposed. DDP sends gradients in buckets, but the gradients of this small network fit into a single
-# bucket, so the allreduce can't begin before the backward pass has ended. FSDP gathers the weights of each layer before the
-# layer computes, and on a CPU it waits for each message at once. On a GPU, messages have streams of their own, so the weights
-# of the next layer travel while this one computes.
+# Here nearly all communication is exposed. DDP sends gradients in buckets, but the gradients of this small network fit into a
+# single bucket, so the allreduce can't begin before the backward pass has ended. FSDP gathers the weights of each layer before
+# the layer computes, and on a CPU it waits for each message at once. On a GPU, messages have streams of their own, so the
+# weights of the next layer travel while this one computes.
 #
 # To see every operation, open a file of `build/08b_traces` in [Perfetto](https://ui.perfetto.dev), which reads it in your
 # browser without sending it anywhere. On a GPU, add `ProfilerActivity.CUDA` to the activities, and each stream gets a row of
