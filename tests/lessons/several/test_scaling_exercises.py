@@ -19,6 +19,7 @@ class TestScalingCurves(Verdicts):
         "scaling_table": {
             "with numpy": """
                 def scaling_table(seconds):
+                    import numpy as np
                     time = {n: np.median(np.array(runs)[:, 1:].sum(axis=1)) for n, runs in seconds.items()}
                     return {n: [time[1] / time[n], time[1] / (n * time[n])] for n in sorted(time)}
                 """,
@@ -67,10 +68,12 @@ class TestTimeGoes(Verdicts):
     check, notebook, names = time_goes, time_goes.NOTEBOOK, ["straggler", "fair_speedups"]
     right = {
         "straggler": {
-            "by sorting": """
-                def straggler(shares):
-                    order = sorted(range(len(shares)), key=lambda rank: shares[rank]["waiting"])
-                    return order[0] if shares[order[-1]]["waiting"] > 0.1 else None
+            "with numpy": """
+                def straggler(arrived_s, seconds):
+                    import numpy as np
+                    arrived = np.array(arrived_s)
+                    waiting = (arrived.max(axis=1, keepdims=True) - arrived).sum(axis=0) / seconds
+                    return waiting.tolist(), waiting.argmin()
                 """
         },
         "fair_speedups": {
@@ -85,8 +88,8 @@ class TestTimeGoes(Verdicts):
     }
     wrong = {
         "straggler": {
-            "somebody always": ([("max(waiting) <= 0.1", "False")], "Return None there"),
-            "nobody ever": ([("max(waiting) <= 0.1", "True")], "a number: the rank that the others wait for"),
+            "the rank alone": ([("return waiting, waiting", "return waiting")], "the share of its time"),
+            "nothing returned": ([("return waiting, waiting", "waiting, waiting")], "it returned nothing"),
         },
         "fair_speedups": {
             "one thread alone": (

@@ -1,17 +1,17 @@
 """How 08b_where_the_time_goes checks its exercises: who makes the others wait, and speed-ups with a fair baseline."""
 
+import copy
 from collections.abc import Callable, Iterator
 
-from workshop_lib.judge import shown
+from workshop_lib import judge
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.words import plural
 
 NOTEBOOK = "08b_where_the_time_goes"
-KINDS = ("computing", "waiting", "communicating")
-# Made-up shares of each rank's time, one row per rank. The others wait for rank 2 in LATE and for rank 0 in LATE_0.
-LATE = [(0.30, 0.60, 0.10), (0.28, 0.58, 0.14), (0.91, 0.01, 0.08), (0.35, 0.57, 0.08)]
-LATE_0 = [(0.50, 0.02, 0.48), (0.55, 0.25, 0.20)]
-NOBODY_LATE = [(0.90, 0.04, 0.06), (0.85, 0.09, 0.06), (0.91, 0.03, 0.06)]
+# When each rank arrived, [step][rank], and the seconds of all steps. The others wait for rank 2 in LATE, and for rank 0
+# in LATE_ONCE, although rank 1 is the last one in most of its steps.
+LATE = ([[0.1, 0.2, 0.9, 0.3], [1.2, 1.1, 1.8, 1.4], [2.1, 2.3, 2.9, 2.0]], 3.2)
+LATE_ONCE = ([[0.48, 0.5, 0.44], [1.5, 1.0, 1.1], [2.45, 2.5, 2.46], [3.47, 3.5, 3.4]], 4.4)
 
 COLUMNS = ("ranks", "threads", "cores", "samples_per_s")
 RUNS = [
@@ -30,34 +30,65 @@ def _named(names: tuple, rows: list[tuple]) -> list[dict]:
 
 
 def play_straggler(straggler: Callable, comm) -> Iterator[tuple]:
-    for rows in (LATE, LATE_0):
-        yield "it is the rank that the others wait for", straggler(_named(KINDS, rows))
-    nobody = straggler(_named(KINDS, NOBODY_LATE))
-    observed = f"it says {shown(nobody)} where no rank waits for more than a tenth of its time."
-    yield "None where nobody is late", nobody, observed, "Return None there."
+    answers = [straggler(copy.deepcopy(arrived_s), seconds) for arrived_s, seconds in (LATE, LATE_ONCE)]
+    for waiting, _ in answers:
+        yield "each rank waits from its own arrival until the last rank's, and the shares say for how long", waiting
+    for _, rank in answers:
+        yield "it is the rank that the others wait for", rank
 
 
-LAST_LINE = "return waiting.index(min(waiting))"
-
-
-def _most(kind: str) -> tuple[str, str]:
-    """Another last line of `straggler`, which looks for the largest share of this kind."""
-    return LAST_LINE, f"return max(range(len(shares)), key=lambda rank: shares[rank]['{kind}'])"
-
+WAITING = "sum(max(step) - step[rank] for step in arrived_s)"
+SHARE = "waiting_s / seconds"
+LATEST = "waiting.index(min(waiting))"
+LAST_MOST_OFTEN = "max(range(len(waiting)), key=lambda rank: sum(step[rank] == max(step) for step in arrived_s))"
 
 straggler = played(
     "straggler",
     NOTEBOOK,
     play_straggler,
     [
-        Edit("that rank waits longest, so it waits *for* somebody. Who does not wait?", _most("waiting")),
-        Edit("that rank communicates longest, which says nothing: look at who waits.", _most("communicating")),
         Edit(
-            "the rank that computes longest is often the one, but in the second case it waits, too.", _most("computing")
+            "that's how long the rank is behind the first one. It waits until the last one arrives.",
+            (WAITING, "sum(step[rank] - min(step) for step in arrived_s)"),
         ),
-        Edit("it isn't always the last rank.", (LAST_LINE, "return len(shares) - 1")),
+        Edit(
+            "each `Allreduce` begins when the last rank arrives at this one: take the largest of each step.",
+            (WAITING, "sum(max(map(max, arrived_s)) - step[rank] for step in arrived_s)"),
+        ),
+        Edit(
+            "the `Allreduce` begins when the last rank arrives, not at the mean of all arrivals.",
+            (WAITING, "sum(sum(step) / len(step) - step[rank] for step in arrived_s)"),
+        ),
+        Edit(
+            "the `Allreduce` begins when the last rank arrives, and the last one isn't always the highest rank.",
+            (WAITING, "sum(step[-1] - step[rank] for step in arrived_s)"),
+        ),
+        Edit("the sign is the wrong way round.", (WAITING, "sum(step[rank] - max(step) for step in arrived_s)")),
+        Edit(
+            "it looks only at the longest wait: add up the waiting of all steps.",
+            (WAITING, WAITING.replace("sum(", "max(", 1)),
+        ),
+        Edit(
+            "it looks only at the first step: add up all of them.", (WAITING, "max(arrived_s[0]) - arrived_s[0][rank]")
+        ),
+        Edit(
+            "it looks only at the last step: add up all of them.", (WAITING, "max(arrived_s[-1]) - arrived_s[-1][rank]")
+        ),
+        Edit("those are seconds: divide them by `seconds`.", (SHARE, "waiting_s")),
+        Edit("that's the mean wait per step: divide the sum by `seconds`.", (SHARE, "waiting_s / len(arrived_s)")),
+        Edit("give fractions, not percentages.", (SHARE, f"100 * {SHARE}")),
+        Edit("that's the share of the time that the rank does *not* wait.", (SHARE, f"1 - {SHARE}")),
+        Edit(
+            "that rank waits longest, so it waits *for* somebody. Who does not wait?",
+            (LATEST, "waiting.index(max(waiting))"),
+        ),
+        Edit("it isn't always the last rank.", (LATEST, "len(waiting) - 1")),
+        Edit(
+            "that rank is the last one most often, but by so little that nobody waits long for it. Who waits least?",
+            (LATEST, LAST_MOST_OFTEN),
+        ),
     ],
-    returns="the rank that the others wait for",
+    returns="the share of its time that each rank waits, and the rank that the others wait for",
     communicates=False,
 )
 
@@ -87,3 +118,8 @@ fair_speedups = played(
     returns="speed-ups by (ranks, threads)",
     communicates=False,
 )
+
+
+def own_or_solution(function: Callable) -> Callable:
+    """The learner's function. While it is still a stub, say so and return the notebook's solution."""
+    return judge.own_or_solution(function, NOTEBOOK)

@@ -1,0 +1,90 @@
+"""What 08b shows of traces, of the profiler's files, and of jobs that are bound to cores."""
+
+import json
+
+import pandas as pd
+import pytest
+from drawn import check_layout, texts
+
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.where_the_time_goes import bound_jobs, figures, operations, tracing
+
+
+def trace(*steps: tuple) -> list[tuple]:
+    """A rank's trace: (step, start, end, [the span of its Allreduce])."""
+    return [(step, start_s, end_s, [(came_s, end_s)]) for step, start_s, came_s, end_s in steps]
+
+
+def test_arrivals_are_counted_from_the_first_step_and_only_of_steps_that_all_ranks_have():
+    traces = [
+        trace((3, 100, 101, 104), (4, 104, 105, 107)),
+        trace((2, 98, 99, 101), (3, 101, 103, 104), (4, 104, 106, 107)),
+    ]
+    arrived_s, seconds = tracing.arrivals(traces)
+    assert arrived_s == [[1, 3], [5, 6]]
+    assert seconds == 7
+
+
+def event(name: str, start_ms: float, ms: float, thread: int = 1) -> dict:
+    return {"ph": "X", "name": name, "ts": 5000 + 1000 * start_ms, "dur": 1000 * ms, "tid": thread}
+
+
+EVENTS = [
+    {"ph": "M", "name": "process_name"},
+    event("ProfilerStep#5", 0, 20),
+    event("aten::conv2d", 1, 4),
+    event("aten::add", 2, 1),
+    event("autograd::engine::evaluate_function: ConvolutionBackward0", 6, 8),
+    event("aten::convolution_backward", 6, 5),
+    event("c10d::allreduce_", 12, 2),
+    event("aten::wait_tensor", 12.5, 1),
+    event("gloo:all_reduce", 9, 4, thread=2),
+    event("aten::add_", 16, 1),
+]
+
+
+def test_messages_are_exposed_while_the_main_thread_computes_nothing(tmp_path):
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps({"traceEvents": EVENTS}))
+    step = operations.read(file)
+    assert step.forward_ms == [(1, 5), (16, 17)], "what is inside another operation counts once"
+    assert step.backward_ms == [(6, 11)], "waiting inside a collective isn't computing"
+    assert step.messages_ms == [(9, 13)]
+    assert (step.exposed_ms(), step.message_ms(), step.end_ms) == (2, 4, 20)
+    figure = figures.beside_messages({"ddp": file})
+    assert texts(figure) == ["2.0 of 4.0 ms exposed"]
+    check_layout(figure)
+
+
+def test_a_trace_without_a_step_is_refused(tmp_path):
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps({"traceEvents": EVENTS[2:]}))
+    with pytest.raises(InputError, match=r"trace.json has no step: record one with"):
+        operations.read(file)
+
+
+@pytest.mark.parametrize(
+    ("binding", "cores"), [("cores 0 | 1", 1), ("cores 0-1 | 2-3", 2), ("cores 0,4-6 | 1", 4), ("none", 3)]
+)
+def test_the_cores_of_a_rank_are_those_of_its_record(binding, cores, monkeypatch):
+    monkeypatch.setattr(bound_jobs, "usable_cores", lambda: 3)
+    assert bound_jobs.cores_per_rank(binding) == cores
+
+
+def test_only_a_bound_job_gives_up_the_workshops_mapping():
+    free, bound = (bound_jobs.PlacedJob(1, bound, 2).command(100) for bound in (False, True))
+    assert "OMP_NUM_THREADS=2" in free and "OMP_NUM_THREADS=2" in bound
+    assert "PRTE_MCA_hwloc_default_binding_policy=core" in bound
+    assert not [word for word in free if "PRTE" in word]
+
+
+def test_the_four_squares_show_what_was_measured_against_each():
+    columns = ["ranks", "bound", "threads", "cores", "samples_per_s", "slowest", "fastest"]
+    rows = [(1, True, 2, 1, 2000, 1900, 2100), (1, False, 1, 2, 7000, 6900, 7100), (1, False, 2, 2, 8000, 7900, 8100)]
+    rows.append((2, False, 1, 2, 12_000, 11_000, 13_000))
+    figure = figures.bound_or_free(pd.DataFrame(rows, columns=columns))
+    shown = [axes.texts[-1].get_text() for axes in figure.axes]
+    assert shown[0] == "not measured"
+    assert shown[1].endswith("2 ranks seem 6.0 times as fast")
+    check_layout(figure)
+    check_layout(figures.bound_or_free())
