@@ -73,8 +73,8 @@ figures.allreduce_times(messages)
 #
 # ### Exercise 1 (normal): fit a line and test it
 #
-# Before you trust a model, hide one measurement from it and see how well it predicts that one. You'll do this with a line
-# through the times of MPI's allreduce, and then predict training steps with your line.
+# Before you trust a model, hide one measurement from it and see how well it predicts that one. Do this with a line through the
+# times of MPI's allreduce. Later you'll predict training steps with your line.
 #
 # These times span four orders of magnitude. A plain least-squares fit would be dominated by the largest messages and could
 # return almost any latency. So take each error relative to the measured time $t_i$, and find the $\alpha$ and $\beta$ that
@@ -134,10 +134,10 @@ guess_line
 
 # %%
 everything = [row for row in messages if row["way"] == "MPI"]
-gradients = [row for row in everything if 2**16 <= row["message_bytes"] <= 2**22]
+gradient_sized = [row for row in everything if 2**16 <= row["message_bytes"] <= 2**22]
 tests = {
     "all sizes": beside_library(fit_and_test, everything, held_out_bytes=2**20),
-    "64 KiB to 4 MiB": beside_library(fit_and_test, gradients, held_out_bytes=2**20),
+    "64 KiB to 4 MiB": beside_library(fit_and_test, gradient_sized, held_out_bytes=2**20),
 }
 guess_line.compare(100 * abs(tests["all sizes"]["error"].iloc[0]))
 
@@ -145,11 +145,11 @@ guess_line.compare(100 * abs(tests["all sizes"]["error"].iloc[0]))
 pd.concat(tests).style.format({"alpha_s": "{:.2e}", "beta_s_per_byte": "{:.2e}", "error": "{:+.0%}"})
 
 # %% [markdown]
-# Your line and the library's should agree. The library does the same, but sets a constant to 0 if it would come out negative.
+# Your line and the library's should agree. (Only if a constant would come out negative, the library sets it to 0.)
 #
 # A large error means that a straight line doesn't describe these times. The MPI library may switch to a different method at some
-# size, or the arrays may outgrow a cache. The second test uses only sizes that the gradients of our networks have. Its
-# $\alpha$ is no longer the latency of a small message, but usually its prediction is better. A model is only good for the range
+# size, or the arrays may outgrow a cache. The second test uses only sizes that the gradients of our networks have. There
+# $\alpha$ is no longer the latency of a small message, but the prediction is usually better. A model is only good for the range
 # in which you fitted it.
 #
 # ## What computing costs
@@ -178,16 +178,17 @@ other_programs.report(sizes.ranks)
 guess_busy.compare(fit.slower_together(alone, steps))
 
 # %% [markdown]
-# The ranks sent no messages here, and still the factor may be above 1. Ranks on one machine share memory bandwidth and the
-# larger caches; many processors lower their clock when all cores work; and what a virtual machine calls two cores may be the two
-# threads of a single one. Also, a step that ends with an allreduce ends with the *slowest* rank, and the slowest of several
-# is slower than a typical one. So we fit the times that we measured with all ranks at work.
+# The ranks sent no messages here, and still the factor may be above 1. Ranks on one machine share memory bandwidth and caches,
+# many processors lower their clock when all cores work, and a virtual machine's two cores may be the two threads of a single one.
+# Also, a step that ends with an allreduce ends with the *slowest* rank, which is slower than a typical one. So we fit the times
+# that we measured with all ranks at work.
 #
 # ## Predicted and measured
 #
-# The library now fits the four constants in the same way as you fitted two. It uses only the computing times of the widths 64,
-# 256 and 1,024 with the batches 16, 64 and 256. Your line gives the time of the allreduce. The allreduce blocks here, so a step
-# should take the sum. How well does the sum predict whole steps, of widths and batches that are *held out* from the fit?
+# The library now fits the four constants just as you fitted $\alpha$ and $\beta$. It sees only the computing times of networks
+# with 64, 256 and 1,024 hidden units and batches of 16, 64 and 256. The time of the allreduce comes from your line. The allreduce
+# blocks here, so a step should take the sum of the two. How well does this sum predict whole steps, with widths and batches that
+# are *held out* from the fit?
 
 # %%
 used = [row for row in steps if (row["width"], row["batch"]) in fit.FITTED]
@@ -204,7 +205,7 @@ figures.predicted_beside_measured(fit.predicted(used, computing, line), tested)
 # On a machine that does nothing else, expect errors of about 10 % in the median and 20 % at worst.
 # If yours is worse, look at the line on other programs before you blame the model.
 #
-# Now you can say where a step's time goes. This is the share of the allreduce, by width and batch:
+# Now you can say where a step's time goes. This table shows the share that the allreduce takes, by width and batch:
 
 # %%
 shares = tested.assign(share=tested["allreduce_s"] / tested["predicted_s"])
@@ -220,8 +221,7 @@ shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%
 # ## Forecast a larger machine
 #
 # Now look at a machine that you don't have. You need a handful of numbers: how many parameters the network has, how fast *one*
-# device is, and the latency and bandwidth of the links.
-# For large machines they're published, and `workshop_lib/lessons/forecasting/presets` has some, each
+# device is, and the latency and bandwidth of the links. `workshop_lib/lessons/forecasting/presets` has published numbers, each
 # with its source.
 #
 # Libraries overlap the two parts: while the backward pass is still computing, the gradients it has finished are already on their
@@ -297,10 +297,10 @@ guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 # because everything that the model leaves out costs time.
 #
 # One addition helps: the **straggler** of notebook [08b](08b_where_the_time_goes.ipynb). If the time of a step varies from device
-# to device like a normal distribution with the standard deviation $\sigma$, the slowest of $n$ is about $\sigma \sqrt{2 \ln n}$
-# late. We fitted a single $\sigma$ for all machines to three of the tables: 3.6 % of the computing time. With it, the slowest of
-# 8 devices is 7 % late, and the slowest of 4,096 is 15 % late. The fit has never seen the other four tables. Does $\sigma$ help
-# there, too?
+# to device like a normal distribution with the standard deviation $\sigma$, the slowest of $n$ devices takes about
+# $\sigma \sqrt{2 \ln n}$ longer than the average. We fitted a single $\sigma$ for all machines to three of the tables: 3.6 % of
+# the computing time. So the slowest of 8 devices is 7 % late, and the slowest of 4,096 is 15 % late. The fit has never seen the
+# other four tables. Does $\sigma$ help there, too?
 
 # %%
 punctual = published.errors(published.beside_forecast(PUNCTUAL))
@@ -318,27 +318,26 @@ figures.beside_published(beside)
 # NVIDIA's MXNet loses next to nothing. With the same network and batch on the same eight A100, MXNet reaches 97 % and PyTorch
 # 84 %. No model of the hardware can predict both, because the difference is in the software.
 #
-# **Is this a fair test?** Not quite. The fit of $\sigma$ hasn't seen the held-out tables, but *we have*. We had tried four terms:
-# late devices, late input, cores that the collective takes from computing, and a fixed cost per step. We kept the one that came
-# out best on the held-out tables. So the form of the model was chosen on them, and its errors there are
-# probably too small. The next table you find will be a fairer judge.
+# **Is this a fair test?** Not quite. The fit of $\sigma$ hasn't seen the held-out tables, but *we have*. We tried four terms:
+# late devices, late input, cores that the collective takes from computing, and a fixed cost per step. We kept the term that did
+# best on the held-out tables. So the *form* of the model was chosen on these tables, and its errors there are probably too small.
+# The next table you find will be a fairer judge.
 #
-# In any case, don't print a number without its **range**. At the top of ours is perfect overlap with nobody late. At
-# the bottom nothing overlaps, messages take three times as long as the data sheets say, and the slowest device is so late that
-# nine out of ten *fitted* points fall inside the range.
-# How many of the held-out points do? Where computing dominates, the range is ten to thirty points wide. Where messages
-# dominate, it's half the scale or more, because well tuned and badly tuned runs are worlds apart. Then you should
-# measure before you ask for 512 GPUs.
+# In any case, don't print a number without its **range**. The top of our range assumes perfect overlap with nobody late. The
+# bottom assumes that nothing overlaps, that messages take three times as long as the data sheets say, and that the slowest device
+# is so late that nine out of ten *fitted* points fall inside the range. How many of the held-out points do? Where computing
+# dominates, the range is ten to thirty points wide. Where messages dominate, it's half the scale or more, because well tuned and
+# badly tuned runs are worlds apart. Then you should measure before you ask for 512 GPUs.
 #
 # ## Your machine, and larger ones
 #
-# Below, `laptop` is this machine, as if you had 4,096 of them. It sends messages as fast as you measured above, and computes
-# as fast as one rank of `mpi`, which the cell measures. For the other machines we use data sheets and published measurements.
+# Below, *this machine* stands for up to 4,096 copies of yours. They send messages as fast as you measured above, and the cell
+# measures how fast one of them trains. For the other machines we use data sheets and published measurements.
 #
 # - *Speed* is the efficiency, and the band is its range as above.
 # - *Learning* is what a larger batch costs, as in notebook [07b](07b_gradient_noise.ipynb): the share of the samples that a tiny
-#   batch would need, too. At the *critical batch* that's half of them. Only two networks have this line, because nobody has
-#   published enough batch sizes for the others.
+#   batch would need, too. At the *critical batch* that's half of them. Only two networks here were measured at enough
+#   batch sizes to have this line.
 # - *Both* together is what a device really contributes.
 
 # %%
@@ -354,8 +353,7 @@ forecaster(laptop)
 # learning end, and which comes first? Then set the batch to 8 and compare ResNet-50 with GPT-2 on *DGX H100*. Why does a
 # network with five times the parameters scale *better*?
 #
-# In a terminal, `workshop predict vgg-16 horovod-p100 --backend horovod --batch-size 64` prints all of this, and what a change
-# of the batch, the network or the messages would bring.
+# In a terminal, `workshop predict vgg-16 horovod-p100 --backend horovod --batch-size 64` prints such a forecast.
 #
 # ## Deeper: where the allreduce's time comes from
 #
@@ -369,10 +367,10 @@ forecaster(laptop)
 # | ring: parts of $n/p$ bytes go around, twice | $2(p-1)$ | $2\frac{p-1}{p}\,n$ |
 # | Rabenseifner: pairs swap halves, then quarters, … and back | $2\log_2 p$ | $2\frac{p-1}{p}\,n$ |
 #
-# For small arrays the methods with few rounds should win, and for large ones those that send few bytes. On two ranks some of the
-# four coincide, and the differences grow with $p$.
+# Methods with few rounds should win for small arrays, and methods that send few bytes should win for large ones. On two ranks
+# some of the four are the same; the differences grow with $p$.
 #
-# With one more constant, $\gamma$, the time to sum a byte, a single fit should explain all four at once:
+# If we add a constant $\gamma$, the time to sum a byte, a single fit should explain all four methods at once:
 
 # %%
 by_hand = fit.link(messages, ("naive", "recursive doubling", "ring", "rabenseifner"))
@@ -402,8 +400,8 @@ for entry in published.EVERYTHING:
 # %% [markdown]
 # This forecast never exceeds 100 %, because each device computes for at least as long as one alone. So where a measurement is
 # above 100 %, either the baseline was slowed down, or something that the model leaves out got better with more devices, such as
-# data that now fits into caches. And where it's far below although messages are short, look at what is *neither* computing nor
-# messages: start-up, tests, input.
+# data that now fits into caches. Where a measurement is far below the forecast although messages are short, look at what is
+# *neither* computing nor messages: start-up, tests, input.
 #
 # ## Deeper: twenty-seven thousand GPUs
 #
@@ -426,15 +424,15 @@ for name, (n, efficiency) in science.items():
 
 # %% [markdown]
 # Two of them lost more than that, to messages and input. But on Summit, 27,360 GPUs were *more* punctual than our constant
-# predicts. The authors had copied the data to every node, hidden the gradients of one step behind the next, and replaced
-# Horovod's single coordinator with a tree of coordinators. So the constant is typical of ordinary runs, not a law.
+# predicts. The authors had copied the data to every node, averaged the gradients of each step during the next one, and
+# replaced Horovod's single coordinator with a tree of coordinators. So the constant is typical of ordinary runs, not a law.
 #
 # ## Remember
 #
 # - A step takes at least the longer of computing and communication, and at most their sum.
 #   Measure both with all ranks at work, then fit a formula to each.
 # - A prediction only counts if the fit hasn't seen what it predicts, and neither has whoever chose the formula.
-# - How much a machine computes while it sends a byte decides how large a batch you need to hide communication.
+# - The more a step computes for each byte that it sends, the better it scales.
 # - Data sheets tell you which network will scale. They won't get the last ten percent right, so give a range.
 # - The slowest of $n$ devices gets later as $n$ grows, whatever the network.
 #
