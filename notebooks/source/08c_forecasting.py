@@ -42,8 +42,8 @@ team = ranks.start(sizes.ranks)
 #
 # $$\max(T_\text{compute}, T_\text{comm}) \;\le\; T_\text{step} \;\le\; T_\text{compute} + T_\text{comm}.$$
 #
-# That's the first model of every scaling curve. It assumes that neither part slows the other down and that no rank is late.
-# Both assumptions will come back to haunt us below.
+# This model assumes that neither part slows the other down and that no rank is late. Both assumptions will come back to haunt us
+# below.
 #
 # So measure each part alone, fit a formula to each, and test the sum on networks and batches that the fit has never seen.
 #
@@ -52,7 +52,7 @@ team = ranks.start(sizes.ranks)
 # As in notebook [01](01_mpi_basics.ipynb), a message of $n$ bytes takes about $\alpha + \beta n$ seconds: a latency, plus the
 # bytes divided by the bandwidth. Does an allreduce behave like that, too?
 # The next cell times MPI's allreduce, the one from *gloo* (PyTorch's library for messages between CPUs), and four that we wrote
-# by hand from sends and receives. The methods take turns, so a slow moment of the machine affects all of them.
+# by hand from sends and receives.
 
 # %%
 largest = 2**22 if sizes.name == "quick" else 2**26
@@ -215,7 +215,7 @@ shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%
 # With a larger batch there's more computing for the same bytes. This ratio, and not the number of ranks alone, decides how well
 # the training scales. A larger batch is the cheapest cure for slow communication, as long as the network still learns from it.
 #
-# *Break it:* predict something outside the range. Add `fit.measure_steps(team, [(4096, 8)])` to `held_out`. Where does the model
+# *Break it:* predict something outside the range. Run `held_out += fit.measure_steps(team, [(4096, 8)])` and predict again. Where does the model
 # fail first, and why?
 #
 # ## Forecast a larger machine
@@ -303,14 +303,11 @@ guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 # other four tables. Does $\sigma$ help there, too?
 
 # %%
-punctual = published.errors(published.beside_forecast(PUNCTUAL))
-beside = published.beside_forecast(published.fit_lateness(published.FITTED))
-columns = {"points": punctual["points"], "nobody is late": punctual["mean_error"]}
-columns["the slowest is late"] = published.errors(beside)["mean_error"]
-roles = {"fitted": published.FITTED, "held out": published.HELD_OUT}
-pd.concat({role: pd.DataFrame(columns).loc[[*tables]] for role, tables in roles.items()})
+lateness = published.fit_lateness(published.FITTED)
+published.mean_errors({"nobody is late": PUNCTUAL, "the slowest is late": lateness})
 
 # %%
+beside = published.beside_forecast(lateness)
 figures.beside_published(beside)
 
 # %% [markdown]
@@ -380,7 +377,7 @@ print(f"gamma {by_hand.text('gamma_s_per_byte', 1e9)} ns per byte summed")
 print(f"typical error of the fit: {np.median(np.abs(by_hand.relative_errors)):.0%}")
 
 # %% [markdown]
-# The number after ± is the standard error. It follows from how far the measurements scatter around the fit.
+# The number after ± is the standard error.
 #
 # ## Deeper: better than perfect, and far worse
 #
@@ -406,7 +403,7 @@ for entry in published.EVERYTHING:
 # ## Deeper: twenty-seven thousand GPUs
 #
 # How do the largest published synchronous runs compare with a forecast in which only the slowest device costs time?
-# All three come from science. CosmoFlow estimates the parameters of the universe from simulated dark matter. The other two find
+# CosmoFlow estimates the parameters of the universe from simulated dark matter. The other two find
 # storms in climate simulations, and the one on Summit passed 10^18 operations per second.
 
 # %%
@@ -434,12 +431,10 @@ for name, (n, efficiency) in science.items():
 # - A prediction only counts if the fit hasn't seen what it predicts, and neither has whoever chose the formula.
 # - The more a step computes for each byte that it sends, the better it scales.
 # - Data sheets tell you which network will scale. They won't get the last ten percent right, so give a range.
-# - The slowest of $n$ devices gets later as $n$ grows, whatever the network.
 #
 # **Sources.** R. Hockney, *The communication challenge for MPP* (Parallel Computing 20, 1994), for latency and bandwidth. R. Thakur,
 # R. Rabenseifner and W. Gropp, *Optimization of collective communication operations in MPICH* (International Journal of High
-# Performance Computing Applications 19, 2005), and P. Patarasuk and X. Yuan, *Bandwidth optimal all-reduce algorithms for clusters of
-# workstations* (Journal of Parallel and Distributed Computing 69, 2009), for the allreduces. Bus bandwidth:
+# Performance Computing Applications 19, 2005), for the allreduces. Bus bandwidth:
 # github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md, and issue 212 for NVLink SHARP. S. Li et al., *PyTorch Distributed*
 # (arXiv:2006.15704), for overlap. S. McCandlish et al., *An Empirical Model of Large-Batch Training* (arXiv:1812.06162), for the
 # critical batch. A. Mathuriya et al., *CosmoFlow* (arXiv:1808.04728), and T. Kurth et al., *Exascale Deep Learning for Climate

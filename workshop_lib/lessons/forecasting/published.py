@@ -4,7 +4,7 @@ presets/published.toml holds the published numbers.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -117,6 +117,17 @@ def errors(rows: pd.DataFrame) -> pd.DataFrame:
         inside=("inside", "sum"),
     )
     return found.round(1)
+
+
+def mean_errors(columns: Mapping[str, Lateness]) -> pd.DataFrame:
+    """A table of each table's mean error in percentage points, with one column per named lateness.
+
+    It has the tables FITTED and HELD_OUT, each with the number of its points.
+    """
+    summaries = {name: errors(beside_forecast(lateness)) for name, lateness in columns.items()}
+    found = pd.DataFrame({name: summary["mean_error"] for name, summary in summaries.items()})
+    found.insert(0, "points", next(iter(summaries.values()))["points"])
+    return pd.concat({"fitted": found.loc[list(FITTED)], "held out": found.loc[list(HELD_OUT)]})
 
 
 class _Step(NamedTuple):
