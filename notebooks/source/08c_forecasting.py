@@ -331,10 +331,10 @@ figures.beside_published(beside)
 # Below, *this machine* stands for up to 4,096 copies of yours. They send messages as fast as you measured above, and the cell
 # measures how fast one of them trains. For the other machines we use data sheets and published measurements.
 #
-# - *Speed* is the efficiency, and the band is its range as above.
-# - *Learning* is what a larger batch costs, as in notebook [07b](07b_gradient_noise.ipynb): the share of the samples that a tiny
-#   batch would need, too. At the *critical batch* that's half of them. Only two networks here were measured at enough
-#   batch sizes to have this line.
+# - *Speed* is the efficiency, and the band around it is its range.
+# - *Learning* shows what a larger batch costs, as in notebook [07b](07b_gradient_noise.ipynb): of the samples that it takes to
+#   reach an accuracy, the share that a tiny batch would need, too. At the *critical batch* that's half of them. Only two
+#   networks here were measured at enough batch sizes to have this line.
 # - *Both* together is what a device really contributes.
 
 # %%
@@ -395,7 +395,7 @@ for entry in published.EVERYTHING:
         print(f"{entry.what}: {entry.account}\n")
 
 # %% [markdown]
-# This forecast never exceeds 100 %, because each device computes for at least as long as one alone. So where a measurement is
+# This forecast never exceeds 100 %, because no device computes for less time than a single one would. So where a measurement is
 # above 100 %, either the baseline was slowed down, or something that the model leaves out got better with more devices, such as
 # data that now fits into caches. Where a measurement is far below the forecast although messages are short, look at what is
 # *neither* computing nor messages: start-up, tests, input.
