@@ -354,8 +354,8 @@ forecaster(laptop)
 #
 # ## Deeper: where the allreduce's time comes from
 #
-# In `workshop_lib.lessons.forecasting.allreduce` you'll find four ways to build an allreduce from sends and receives, in a few lines
-# each. With $p$ ranks and $n$ bytes:
+# `workshop_lib.lessons.forecasting.allreduce` has four allreduces, each in a few lines of sends and receives. With $p$ ranks and
+# $n$ bytes:
 #
 # | | rounds | bytes that the busiest rank sends |
 # |---|---|---|
