@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from judge.answers import solution, stub
 
-from workshop_lib.lessons.forecasting import fit
+from workshop_lib.lessons.forecasting import fit, own_fit
 from workshop_lib.lessons.forecasting.cost_model import ALGORITHMS, allreduce_s
 
-LATENCY_S, S_PER_BYTE, REDUCE_S_PER_BYTE = 2e-6, 1.5e-10, 4e-11
-COMPUTE = {"a_step_s": 3e-4, "a_parameter_s": 1e-9, "a_sample_s": 2e-6, "a_product_s": 5e-11}
+ALPHA_S, BETA_S_PER_BYTE, GAMMA_S_PER_BYTE = 2e-6, 1.5e-10, 4e-11
+COMPUTE = {"s_per_step": 3e-4, "s_per_parameter": 1e-9, "s_per_sample": 2e-6, "s_per_product": 5e-11}
 SIZES = [4**k for k in range(1, 14)]
 EXACT = 1e-9
 
@@ -17,7 +18,7 @@ def message_row(nbytes, seconds, way="ping-pong", ranks=2):
 
 
 def messages(noise=lambda: 1.0, way="ping-pong"):
-    return [message_row(n, (LATENCY_S + S_PER_BYTE * n) * noise(), way) for n in SIZES]
+    return [message_row(n, (ALPHA_S + BETA_S_PER_BYTE * n) * noise(), way) for n in SIZES]
 
 
 def computing_s(width, batch):
@@ -34,7 +35,7 @@ def step_row(width, batch, extra_s=0.0):
         "parameters": parameters,
         "message_bytes": 4 * parameters,
         "compute_s": [0.9 * compute_s, compute_s, 7 * compute_s],
-        "step_s": [compute_s, compute_s + LATENCY_S + S_PER_BYTE * 4 * parameters + extra_s, 1.0],
+        "step_s": [compute_s, compute_s + ALPHA_S + BETA_S_PER_BYTE * 4 * parameters + extra_s, 1.0],
     }
 
 
@@ -44,8 +45,8 @@ def steps():
 
 def test_latency_and_bandwidth_are_recovered():
     found = fit.message_time([*messages(), message_row(8, 1.0, "ring")])
-    assert found.constants == pytest.approx({"latency_s": LATENCY_S, "s_per_byte": S_PER_BYTE}, rel=EXACT)
-    assert found.standard_errors["latency_s"] < 1e-6 * LATENCY_S
+    assert found.constants == pytest.approx({"alpha_s": ALPHA_S, "beta_s_per_byte": BETA_S_PER_BYTE}, rel=EXACT)
+    assert found.standard_errors["alpha_s"] < 1e-6 * ALPHA_S
     assert abs(found.relative_errors).max() < EXACT
 
 
@@ -53,13 +54,13 @@ def test_small_messages_count_as_much_as_large_ones():
     """By absolute errors, one large message that took 20 % longer would swallow the latency."""
     rows = messages()
     rows[-1]["median_s"] *= 1.2
-    assert fit.message_time(rows)["latency_s"] == pytest.approx(LATENCY_S, rel=0.03)
+    assert fit.message_time(rows)["alpha_s"] == pytest.approx(ALPHA_S, rel=0.03)
 
 
 def test_the_standard_errors_are_the_scatter_of_repeated_fits():
     random = np.random.default_rng(1)
     fits = [fit.message_time(messages(lambda: 1 + 0.05 * random.standard_normal())) for _ in range(300)]
-    for name, true in (("latency_s", LATENCY_S), ("s_per_byte", S_PER_BYTE)):
+    for name, true in (("alpha_s", ALPHA_S), ("beta_s_per_byte", BETA_S_PER_BYTE)):
         values = np.array([found[name] for found in fits])
         claimed = np.median([found.standard_errors[name] for found in fits])
         assert claimed == pytest.approx(values.std(), rel=0.25)
@@ -68,11 +69,11 @@ def test_the_standard_errors_are_the_scatter_of_repeated_fits():
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_gamma_is_what_allreduces_take_beyond_messages(ranks):
-    constants = (LATENCY_S, S_PER_BYTE, REDUCE_S_PER_BYTE)
+    constants = (ALPHA_S, BETA_S_PER_BYTE, GAMMA_S_PER_BYTE)
     rows = [message_row(n, allreduce_s(way, ranks, n, *constants), way, ranks) for way in ALGORITHMS for n in SIZES]
     other = message_row(8, 1.0, "MPI")
     found = fit.link([*messages(), *rows, other], tuple(ALGORITHMS))
-    assert tuple(found.constants) == ("latency_s", "s_per_byte", "reduce_s_per_byte")
+    assert tuple(found.constants) == ("alpha_s", "beta_s_per_byte", "gamma_s_per_byte")
     assert tuple(found.constants.values()) == pytest.approx(constants, rel=EXACT)
 
 
@@ -105,32 +106,38 @@ def test_a_prediction_is_the_sum_and_its_error_is_signed():
     message = fit.message_time(messages())
     row = step_row(128, 32)
     row["step_s"] = [1e-3, 2e-3, 4e-3]
-    found = fit.predicted([row], compute, message).iloc[0]
-    computing, allreduce = computing_s(128, 32), LATENCY_S + S_PER_BYTE * row["message_bytes"]
+    found = fit.predicted([row], compute, message.constants).iloc[0]
+    computing, allreduce = computing_s(128, 32), ALPHA_S + BETA_S_PER_BYTE * row["message_bytes"]
     assert found["low_s"] == pytest.approx(max(computing, allreduce), rel=1e-6)
     assert found["predicted_s"] == found["high_s"] == pytest.approx(computing + allreduce, rel=1e-6)
     assert (found["measured_min_s"], found["measured_s"], found["measured_max_s"]) == (1e-3, 2e-3, 4e-3)
     assert found["error"] == pytest.approx((computing + allreduce) / 2e-3 - 1, rel=1e-6)
 
 
-def test_held_out_steps_are_predicted_and_not_fitted():
-    tested = fit.held_out(steps(), messages(way="MPI"))
-    settings = list(zip(tested.others["width"], tested.others["batch"], strict=True))
-    assert settings == list(fit.HELD_OUT)
-    assert len(tested.fitted) == len(fit.FITTED)
-    assert tested.errors.max() < 1e-6
-    disturbed = [row | {"compute_s": [9.0]} if row["width"] in (128, 512) else row for row in steps()]
-    assert fit.held_out(disturbed, messages(way="MPI")).compute.constants == tested.compute.constants
-
-
-def test_only_messages_about_as_long_as_the_gradients_are_used():
-    rows = [row | {"median_s": 1.0} if row["message_bytes"] < 4096 else row for row in messages(way="MPI")]
-    found = fit.held_out(steps(), rows + messages(way="gloo"))
-    assert found.message["s_per_byte"] == pytest.approx(S_PER_BYTE, rel=EXACT)
-    with pytest.raises(ValueError, match="nothing is held out"):
-        fit.held_out([step_row(*setting) for setting in fit.FITTED], messages(way="MPI"))
-
-
 def test_the_settings_held_out_have_neither_width_nor_batch_of_those_fitted():
     for fitted, held_out in zip(zip(*fit.FITTED, strict=True), zip(*fit.HELD_OUT, strict=True), strict=True):
         assert not set(fitted) & set(held_out)
+
+
+def test_steps_alone_are_compared_with_the_same_steps_together():
+    alone = [step_row(64, 64) | {"compute_s": [1e-3, 2e-3, 9e-3]}]
+    together = [step_row(64, 64) | {"compute_s": [2e-3, 3e-3]}, step_row(96, 32)]
+    assert fit.slower_together(alone, together) == pytest.approx([1.0, 1.5])
+    assert set(fit.ALONE) <= set(fit.FITTED)
+
+
+def test_the_learners_fit_stands_beside_the_librarys_and_both_leave_out_the_size():
+    rows = messages(way="MPI")
+    rows[9]["median_s"] *= 2
+    solved = own_fit.beside_library(solution("08c_forecasting", "fit_and_test"), rows[::-1], SIZES[9])
+    assert list(solved.index) == ["yours", "the library's"]
+    for _, line in solved.iterrows():
+        assert line.to_dict() == pytest.approx({"alpha_s": ALPHA_S, "beta_s_per_byte": BETA_S_PER_BYTE, "error": -0.5})
+    still_open = own_fit.beside_library(stub("08c_forecasting", "fit_and_test"), rows, SIZES[9])
+    assert still_open.to_dict("index") == {"the library's": solved.loc["the library's"].to_dict()}
+
+
+def test_the_librarys_fit_sets_a_negative_latency_to_zero():
+    nbytes = np.array([1000, 2000, 3000, 4000])
+    alpha_s, _, error = own_fit.fit_and_test(nbytes, 1e-9 * nbytes - 1e-7, 3)
+    assert alpha_s == 0 and error < 0

@@ -12,7 +12,7 @@ from workshop_lib.lessons.forecasting.cost_model import Link
 from workshop_lib.lessons.forecasting.forecast import (
     DEVICES,
     LATENESS,
-    Lateness,
+    PUNCTUAL,
     Settings,
     forecast,
     outgrows_learning,
@@ -49,11 +49,43 @@ def test_the_forecast_is_right_about_tables_that_it_was_not_fitted_to(beside):
     assert judged["inside"].mean() >= 0.9
 
 
+def test_what_the_notebook_says_about_the_tables_holds(beside):
+    """60 efficiencies, a forecast without late devices that is too high, and help from lateness in three of four."""
+    table = published.mean_errors({"punctual": PUNCTUAL, "late": LATENESS})
+    assert table["points"].sum() == 60 and len(table) == 7
+    better = table["late"] < table["punctual"]
+    worse = better.index[~better].to_list()
+    assert worse == [("held out", "NVIDIA MXNet")]
+    too_high = published.errors(published.beside_forecast(PUNCTUAL)).loc[table.index.droplevel(0), "too_high"]
+    assert too_high.sum() >= 57
+    on_eight = [beside.loc[(f"NVIDIA {name}, 8 A100, mixed precision", 8)] for name in ("MXNet", "PyTorch")]
+    assert [round(100 * row["published"]) for row in on_eight] == [97, 84]
+    assert on_eight[0]["forecast"] == on_eight[1]["forecast"]
+    late_shares = [round(100 * LATENESS.typical * cost_model.slowest_of(n)) for n in (8, 4096)]
+    assert late_shares == [7, 15]
+
+
+def test_what_asking_rank_0_costs_is_as_the_book_says():
+    """On 2,048 nodes of Theta: 8 bytes to rank 0 and back, and the sum of ResNet-50's gradients."""
+    link = catalogue.machine("theta-knl").between
+    asking_s = cost_model.allreduce_s("naive", 2048, 8, link.latency_s, link.s_per_byte)
+    sum_s = cost_model.allreduce_s("rabenseifner", 2048, RESNET.gradient_bytes, link.latency_s, link.s_per_byte)
+    assert [round(1e3 * seconds) for seconds in (asking_s, sum_s)] == [16, 21]
+
+
+@pytest.mark.parametrize("name", ["h100", "h200"])
+def test_a_switch_that_adds_gives_eight_gpus_the_published_bus_bandwidth(name):
+    """480 GB/s with NVLink SHARP, on links of 450 (github.com/NVIDIA/nccl-tests, issue 212)."""
+    nbytes = 2**32
+    seconds = catalogue.machine(name).allreduce_s(8, nbytes)
+    assert 2 * 7 / 8 * nbytes / seconds == pytest.approx(480e9, rel=0.01)
+
+
 def test_goyals_efficiency_is_explained_by_latency_too():
     """8 to 256 GPUs, as the account says."""
     machine = catalogue.machine("goyal-p100")
     slower = dataclasses.replace(machine, between=Link(60e-6, machine.between.s_per_byte))
-    few, many = forecast(RESNET, slower, Settings("unfused", 32), [8, 256], Lateness(0.0, 0.0, 1.0))
+    few, many = forecast(RESNET, slower, Settings("unfused", 32), [8, 256], PUNCTUAL)
     assert few.step_s / many.step_s == pytest.approx(0.91, abs=0.01)
 
 

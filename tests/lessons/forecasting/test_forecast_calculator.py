@@ -2,7 +2,7 @@
 
 import pytest
 from command_line import workshop
-from drawn import check_layout, printed
+from drawn import check_layout, printed, words
 
 from workshop_lib.lessons.forecasting import catalogue, figures, published, report
 from workshop_lib.lessons.forecasting.figures import draw_forecast as draw
@@ -39,7 +39,8 @@ def test_the_figures_show_what_was_forecast():
 def test_published_beside_forecast_is_drawn():
     rows = published.beside_forecast()
     parts = [rows[rows["table"].isin(tables)] for tables in (published.FITTED, published.HELD_OUT)]
-    figure = figures.beside_published(*parts)
+    figure = figures.beside_published(rows)
+    assert "whose form was chosen on the held-out tables" in words(figure)
     for container, part in zip(figure.axes[0].containers, parts, strict=True):
         assert list(container[0].get_ydata()) == pytest.approx(list(100 * part["published"]))
     check_layout(figure)

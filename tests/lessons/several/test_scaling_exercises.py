@@ -102,20 +102,25 @@ class TestTimeGoes(Verdicts):
 
 
 class TestForecasting(Verdicts):
-    check, notebook, names = forecasting, forecasting.NOTEBOOK, ["smallest_batch", "overlapped_step"]
+    check, notebook, names = forecasting, forecasting.NOTEBOOK, ["fit_and_test", "overlapped_step"]
     right = {
-        "smallest_batch": {
-            "by trying": """
-                def smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte):
-                    batch, communication_s = 1, latency_s + s_per_byte * message_bytes
-                    while communication_s > share * (communication_s + t0_s + t1_s * batch):
-                        batch += 1
-                    return batch
+        "fit_and_test": {
+            "with weights": """
+                def fit_and_test(message_bytes, seconds, held_out):
+                    used = np.arange(len(seconds)) != held_out
+                    line = np.polyfit(message_bytes[used], seconds[used], 1, w=1 / seconds[used])
+                    error = np.polyval(line, message_bytes[held_out]) / seconds[held_out] - 1
+                    return [line[1], line[0], error]
                 """,
-            "as a float": """
-                def smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte):
-                    communication_s = latency_s + s_per_byte * message_bytes
-                    return max(1.0, np.ceil((communication_s * (1 / share - 1) - t0_s) / t1_s))
+            "by hand": """
+                def fit_and_test(message_bytes, seconds, held_out):
+                    a = b = c = d = e = 0
+                    for i, (n, t) in enumerate(zip(message_bytes, seconds)):
+                        if i != held_out:
+                            a, b, c = a + 1 / t**2, b + n / t**2, c + n**2 / t**2
+                            d, e = d + 1 / t, e + n / t
+                    alpha, beta = (d * c - e * b) / (a * c - b * b), (a * e - b * d) / (a * c - b * b)
+                    return alpha, beta, (alpha + beta * message_bytes[held_out]) / seconds[held_out] - 1
                 """,
         },
         "overlapped_step": {
@@ -129,9 +134,19 @@ class TestForecasting(Verdicts):
         },
     }
     wrong = {
-        "smallest_batch": {"nothing returned": ([("return ", "")], "the number of samples")},
+        "fit_and_test": {
+            "logarithms": (
+                [
+                    (forecasting.ROWS, "np.column_stack([np.ones(len(t)), np.log(n)])"),
+                    (forecasting.SOLVED, "np.exp(np.linalg.lstsq(rows, np.log(t))[0])"),
+                ],
+                "none of the known mistakes",
+            ),
+            "nothing returned": ([("return ", "")], "alpha_s, beta_s_per_byte and the error"),
+            "in microseconds": ([("return alpha_s", "return 1e6 * alpha_s")], "none of the known mistakes"),
+        },
         "overlapped_step": {
-            "the sum of both": ([(forecasting.LATER, "keeps_up + busy")], "none of the known mistakes"),
+            "the sum of both": ([(forecasting.LATER, "keeps_up_s + busy_s")], "none of the known mistakes"),
             "nothing returned": ([("return ", "")], "the seconds"),
         },
     }

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, PercentFormatter
 
 from workshop_lib.errors import InputError
+from workshop_lib.lessons.forecasting import published
 from workshop_lib.lessons.forecasting.forecast import ForecastPoint, outgrows_learning, takes_over
 from workshop_lib.lessons.forecasting.report import UNITS_S, answer
 from workshop_lib.notebook import figures, palette
@@ -76,21 +77,22 @@ def _draw_outcome(axes: Axes, table: pd.DataFrame) -> None:
 
 
 @figures.styled
-def beside_published(fitted: pd.DataFrame, held_out: pd.DataFrame) -> figures.RecordFigure:
-    """Draw published against forecast efficiencies: those that the model was fitted to, and those held out.
+def beside_published(rows: pd.DataFrame) -> figures.RecordFigure:
+    """Draw published against forecast efficiencies: those that the lateness was fitted to, and those held out.
 
-    Both tables hold rows of `published.beside_forecast`. Bars are the range of the forecast. On the line, the published
-    and the forecast efficiency are the same.
+    `rows` come from `published.beside_forecast`. Bars are the range of the forecast. On the line, the published and the
+    forecast efficiency are the same.
     """
+    fitted, held_out = (rows[rows["table"].isin(tables)] for tables in (published.FITTED, published.HELD_OUT))
     inside, points = (int(of) for of in (held_out["inside"].sum(), len(held_out)))
     error = held_out["difference_points"].abs().mean()
     title = f"Held out: {error:.1f} percentage points off in the mean, {inside} of {points} points in the range"
-    caption = "efficiencies in published tables of others; bars: the range of the forecast"
+    caption = "published efficiencies; bars: the range of the forecast, whose form was chosen on the held-out tables"
     figure, axes = figures.new_figure(title, caption)
-    for name, rows in (("used in the fit", fitted), ("held out", held_out)):
-        values = [100 * rows[column] for column in ("forecast", "low", "high")]
+    for name, table in (("used in the fit", fitted), ("held out", held_out)):
+        values = [100 * table[column] for column in ("forecast", "low", "high")]
         look = {"linestyle": "", "elinewidth": 1, "label": name}
-        figures.draw_points(axes, 100 * rows["published"], values, across=True, **look)
+        figures.draw_points(axes, 100 * table["published"], values, across=True, **look)
     axes.plot([0, 100], [0, 100], **figures.PERFECT, label="forecast = published")
     axes.set(xlim=(15, 104), ylim=(40, 104), xlabel="forecast efficiency (%)", ylabel="published efficiency (%)")
     return figure

@@ -21,7 +21,8 @@ if TYPE_CHECKING:  # importing it at run time would start MPI in the notebook's 
 
 StepRow = Mapping[str, Any]  # stands for benchmarks.StepRow
 
-# (width, batch per rank) of the networks whose steps are measured: to fit the model, and to test it.
+# (width, batch per rank) of the networks whose steps are measured: by one rank alone, to fit the model, and to test it.
+ALONE = ((64, 64), (256, 64), (1024, 64))
 FITTED = tuple((width, batch) for width in (64, 256, 1024) for batch in (16, 64, 256))
 HELD_OUT = tuple((width, batch) for width in (96, 128, 192, 384, 512, 768) for batch in (32, 128))
 
@@ -86,21 +87,21 @@ def relative_least_squares(terms: Mapping[str, Any], measured_s: Sequence[float]
 
 
 def message_time(rows: Iterable["MessageRow"], way: str = "ping-pong") -> Fit:
-    """Fit `latency_s` and `s_per_byte` of a message, or of a whole allreduce in this way on these ranks.
+    """Fit `alpha_s` and `beta_s_per_byte` of a message, or of a whole allreduce in this way on these ranks.
 
-    The model is latency_s + s_per_byte x bytes (Hockney 1994). Raises InputError for the same reasons as
+    The model is alpha_s + beta_s_per_byte x bytes (Hockney 1994). Raises InputError for the same reasons as
     `relative_least_squares`.
     """
     chosen = [row for row in rows if row["way"] == way]
     nbytes = [row["message_bytes"] for row in chosen]
-    terms = {"latency_s": [1.0] * len(chosen), "s_per_byte": nbytes}
+    terms = {"alpha_s": [1.0] * len(chosen), "beta_s_per_byte": nbytes}
     return relative_least_squares(terms, [row["median_s"] for row in chosen])
 
 
 def link(rows: Iterable["MessageRow"], ways: Sequence[str]) -> Fit:
-    """Fit the `latency_s`, `s_per_byte` and `reduce_s_per_byte` that explain a ping-pong and allreduces together.
+    """Fit the `alpha_s`, `beta_s_per_byte` and `gamma_s_per_byte` that explain a ping-pong and allreduces together.
 
-    They are the alpha, beta and gamma of `cost_model.allreduce_s`, and the `ways` are names of its algorithms. The
+    They are the constants of `cost_model.allreduce_s`, and the `ways` are names of its algorithms. The
     ping-pong determines alpha and beta. Gamma is what the allreduces take beyond them: the time for summing, and also
     the cost of two ranks that both send and receive at once. Raises InputError for the same reasons as
     `relative_least_squares`.
@@ -108,24 +109,24 @@ def link(rows: Iterable["MessageRow"], ways: Sequence[str]) -> Fit:
     chosen = [row for row in rows if row["way"] in ("ping-pong", *ways)]
     # The cost is linear in the three constants. So with one constant set to 1 and the others to 0, it is that
     # constant's factor.
-    units = zip(("latency_s", "s_per_byte", "reduce_s_per_byte"), np.eye(3).tolist(), strict=True)
+    units = zip(("alpha_s", "beta_s_per_byte", "gamma_s_per_byte"), np.eye(3).tolist(), strict=True)
     terms = {name: [_message_s(row, *unit) for row in chosen] for name, unit in units}
     return relative_least_squares(terms, [row["median_s"] for row in chosen])
 
 
-def _message_s(row: "MessageRow", latency_s: float, s_per_byte: float, reduce_s_per_byte: float) -> float:
+def _message_s(row: "MessageRow", alpha_s: float, beta_s_per_byte: float, gamma_s_per_byte: float) -> float:
     if row["way"] == "ping-pong":
-        return latency_s + s_per_byte * row["message_bytes"]
-    return allreduce_s(row["way"], row["ranks"], row["message_bytes"], latency_s, s_per_byte, reduce_s_per_byte)
+        return alpha_s + beta_s_per_byte * row["message_bytes"]
+    return allreduce_s(row["way"], row["ranks"], row["message_bytes"], alpha_s, beta_s_per_byte, gamma_s_per_byte)
 
 
 def compute_time(rows: Iterable[StepRow]) -> Fit:
-    """Fit the seconds of computing a step to batch B and parameters P: t0 + t0' P + (t1 + t1' P) B.
+    """Fit the seconds of computing a step to its batch B and the network's parameters P.
 
-    `a_step_s` (t0) is the cost of any step. `a_parameter_s` (t0') is the cost that each parameter adds to a step, in
-    which its gradient is cleared and divided, and the parameter updated. `a_sample_s` (t1) is the cost of a sample in
-    any network, and `a_product_s` (t1') that of its arithmetic with one parameter. For one network, this is
-    t = t0 + t1 B. Raises InputError for the same reasons as `relative_least_squares`.
+    The model is s_per_step + s_per_parameter P + (s_per_sample + s_per_product P) B. `s_per_step` is the cost of any
+    step. `s_per_parameter` is what each parameter adds to a step, in which its gradient is cleared and divided, and the
+    parameter updated. `s_per_sample` is the cost of a sample in any network, and `s_per_product` that of its arithmetic
+    with one parameter. Raises InputError for the same reasons as `relative_least_squares`.
     """
     rows = list(rows)
     parameters, batch = (np.array([row[name] for row in rows], float) for name in ("parameters", "batch"))
@@ -135,10 +136,10 @@ def compute_time(rows: Iterable[StepRow]) -> Fit:
 def compute_terms(parameters, batch) -> dict:
     """The factors of the constants of `compute_time`, by the constants' names."""
     return {
-        "a_step_s": 1.0 + 0 * batch,
-        "a_parameter_s": parameters,
-        "a_sample_s": batch,
-        "a_product_s": parameters * batch,
+        "s_per_step": 1.0 + 0 * batch,
+        "s_per_parameter": parameters,
+        "s_per_sample": batch,
+        "s_per_product": parameters * batch,
     }
 
 
@@ -148,16 +149,17 @@ def compute_s(fit: Fit, parameters: float, batch: float) -> float:
     return sum(fit[name] * term for name, term in terms.items())
 
 
-def predicted(rows: Iterable[StepRow], compute: Fit, message: Fit) -> pd.DataFrame:
+def predicted(rows: Iterable[StepRow], compute: Fit, message: Mapping[str, float]) -> pd.DataFrame:
     """A table of predicted step times beside measured ones (benchmarks.py), with one row per setting.
 
+    `message` has the constants of `message_time` for the allreduce.
     `low_s` is the step time with full overlap, max(compute, allreduce), and `high_s` the step time without overlap,
     their sum. A blocking allreduce does not overlap, so `predicted_s` is the sum. `error` is predicted / measured - 1.
     """
     lines = []
     for row in rows:
         computing_s = compute_s(compute, row["parameters"], row["batch"])
-        allreduce_s_ = message["latency_s"] + message["s_per_byte"] * row["message_bytes"]
+        allreduce_s_ = message["alpha_s"] + message["beta_s_per_byte"] * row["message_bytes"]
         low_s, high_s = step_bounds_s(computing_s, allreduce_s_)
         measured_s = median(row["step_s"])
         lines.append(
@@ -170,41 +172,18 @@ def predicted(rows: Iterable[StepRow], compute: Fit, message: Fit) -> pd.DataFra
     return pd.DataFrame(lines)
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """A tested prediction: the two fits, and tables of `predicted` for the steps used in the fit and for the rest."""
+def slower_together(alone: Iterable[StepRow], together: Iterable[StepRow]) -> list[float]:
+    """By what factor a step's computing is slower when all ranks compute: one value per setting in both and round.
 
-    compute: Fit
-    message: Fit
-    fitted: pd.DataFrame
-    others: pd.DataFrame
-
-    @property
-    def errors(self) -> pd.Series:
-        """|predicted / measured - 1| of the held-out settings."""
-        return self.others["error"].abs()
-
-
-def held_out(
-    steps: Iterable[StepRow], messages: Iterable["MessageRow"], fitted: Iterable[tuple[int, int]] = FITTED
-) -> HeldOut:
-    """Fit to the `steps` whose (width, batch) is in `fitted`, and predict all `steps`.
-
-    `steps` are rows of `measure_steps`, and `messages` rows of an allreduce benchmark on the same number of ranks. Of
-    the messages, the fit uses MPI's own allreduces of about the gradients' size. Raises InputError when no step is left
-    to predict, and for the same reasons as `relative_least_squares`.
+    Both are rows of `measure_steps`, those of one rank `alone` and those of all ranks `together`.
     """
-    steps = list(steps)
-    fitted = set(fitted)
-    used = [(row["width"], row["batch"]) in fitted for row in steps]
-    if all(used):
-        raise InputError("the fit uses every step that was measured: nothing is held out to be predicted.")
-    sent = [row["message_bytes"] for row in steps]
-    near = [row for row in messages if min(sent) / 4 <= row["message_bytes"] <= 4 * max(sent)]
-    compute = compute_time(row for row, use in zip(steps, used, strict=True) if use)
-    message = message_time(near, "MPI")
-    table = predicted(steps, compute, message)
-    return HeldOut(compute, message, table[used], table[[not use for use in used]])
+    alone_s = {(row["width"], row["batch"]): median(row["compute_s"]) for row in alone}
+    factors = []
+    for row in together:
+        setting = row["width"], row["batch"]
+        if setting in alone_s:
+            factors += [seconds / alone_s[setting] for seconds in row["compute_s"]]
+    return factors
 
 
 def measure_steps(

@@ -1,58 +1,98 @@
-"""Judges the exercises of 08c_forecasting: the smallest batch that is large enough, and a step with overlap.
+"""Judges the exercises of 08c_forecasting: a fit that is tested on a held-out size, and a step with overlap.
 
 All numbers in the cases are made up.
 """
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.words import plural
 
 NOTEBOOK = "08c_forecasting"
-NUMBERS = ("share", "message_bytes", "t0_s", "t1_s", "latency_s", "s_per_byte")
-# What must hold for each case, and the arguments of `smallest_batch`.
-BATCHES = [
-    ("it is the smallest batch with that share, or less", (0.2, 1500, 1e-3, 2.9e-4, 1e-3, 1e-6)),
-    ("also for other numbers", (0.4, 4000, 1e-4, 3.1e-5, 1e-5, 1.1e-7)),
-    ("1 where any batch will do", (0.5, 4000, 2e-3, 3.1e-5, 1e-5, 1e-7)),
-]
+
+# An allreduce with alpha = 3 µs and beta = 0.2 ns per byte, times factors that no line goes through.
+MESSAGE_BYTES = np.array([16, 256, 4096, 65_536, 1_048_576, 16_777_216])
+SECONDS = (3e-6 + 2e-10 * MESSAGE_BYTES) * np.array([1.05, 0.9, 1.2, 0.85, 1.3, 0.95])
+HELD_OUT = ((4, "a size in the middle"), (5, "the largest size"), (0, "the smallest size"))
 
 
-def play_batches(smallest_batch: Callable, comm) -> Iterator[tuple]:
-    for text, numbers in BATCHES:
-        given = ", ".join(f"{name} = {number:g}" for name, number in zip(NUMBERS, numbers, strict=True))
-        batch = smallest_batch(**dict(zip(NUMBERS, numbers, strict=True)))
-        yield text, batch, f"for {given}"
+def play_fit(fit_and_test: Callable, comm) -> Iterator[tuple]:
+    found = [fit_and_test(MESSAGE_BYTES.copy(), SECONDS.copy(), held_out) for held_out, _ in HELD_OUT]
+    for (alpha_s, beta_s_per_byte, _), (_, which) in zip(found, HELD_OUT, strict=True):
+        text = "alpha and beta minimize the relative errors at the sizes that are used"
+        yield text, 1e6 * alpha_s, f"without {which}, in µs for alpha"
+        yield text, 1e9 * beta_s_per_byte, f"without {which}, in ns per byte for beta"
+    for (*_, error), (_, which) in zip(found, HELD_OUT, strict=True):
+        yield "the error is that of the prediction for the held-out size", error, f"for {which}"
 
 
-COMPUTING = "(1 - share) / share"
-NOT_ONE = "there is no batch smaller than one sample: `max(1, …)`."
-smallest_batch = played(
-    "smallest_batch",
+WITHOUT_BYTES = "np.delete(message_bytes, held_out)"
+WITHOUT_SECONDS = "np.delete(seconds, held_out)"
+ROWS = "np.column_stack([1 / t, n / t])"
+SOLVED = "np.linalg.lstsq(rows, np.ones(len(t)))[0]"
+PREDICTED = "alpha_s + beta_s_per_byte * message_bytes[held_out]"
+ERROR = "(predicted_s - seconds[held_out]) / seconds[held_out]"
+fit_and_test = played(
+    "fit_and_test",
     NOTEBOOK,
-    play_batches,
+    play_fit,
     [
-        Edit("one sample less is too few: round up, with `math.ceil`.", ("math.ceil", "int")),
-        Edit("the share is of the whole step, T_comm + T_compute.", (COMPUTING, "1 / share")),
-        Edit("a step takes t0 even without any sample.", (" - t0_s", "")),
-        Edit("subtract t0 from the computing time, instead of adding it.", (" - t0_s", " + t0_s")),
         Edit(
-            "the latency is missing: an allreduce takes latency + bytes × seconds per byte.",
-            ("latency_s + s_per_byte", "s_per_byte"),
+            "the fit has seen the held-out size, so it can't be tested on it: leave that size out of both arrays.",
+            (WITHOUT_BYTES, "message_bytes"),
+            (WITHOUT_SECONDS, "seconds"),
         ),
         Edit(
-            "the bytes are missing: an allreduce takes latency + bytes × seconds per byte.",
-            (" + s_per_byte * message_bytes", ""),
+            "leave out the size number `held_out`, which isn't always the last one.",
+            (WITHOUT_BYTES, "message_bytes[:-1]"),
+            (WITHOUT_SECONDS, "seconds[:-1]"),
         ),
-        Edit("`message_bytes` are bytes already: leave out the factor of 4.", ("s_per_byte *", "4 * s_per_byte *")),
-        Edit("with that batch, *computing* takes that share.", (COMPUTING, "share / (1 - share)")),
-        Edit("computing takes (1 - share)/share times as long as communication.", (COMPUTING, "(1 - share)")),
-        Edit("that is right only for a share of 20 %: use the argument `share`.", (COMPUTING, "4")),
-        Edit(NOT_ONE, ("max(1, ", "(")),
-        Edit(NOT_ONE, ("max(1, ", "max(0, ")),
-        Edit("a batch of one sample is large enough here.", ("max(1, ", "max(2, ")),
+        Edit(
+            "that minimizes absolute errors, and the largest messages decide everything: divide each error by the "
+            "measured time.",
+            (ROWS, "np.column_stack([np.ones(len(t)), n])"),
+            (SOLVED, "np.linalg.lstsq(rows, t)[0]"),
+        ),
+        Edit(
+            "if you divide alpha + beta n = t by t, the right side becomes 1 as well.",
+            (SOLVED, "np.linalg.lstsq(rows, t)[0]"),
+        ),
+        Edit(
+            "the errors are divided by the measured time twice: `w=1/t` in np.polyfit is squared already.",
+            (ROWS, "np.column_stack([1 / t**2, n / t**2])"),
+            ("np.ones(len(t))", "1 / t"),
+        ),
+        Edit(
+            "the errors are divided by the square root of the measured time: divide by the time itself.",
+            (ROWS, "np.column_stack([1 / np.sqrt(t), n / np.sqrt(t)])"),
+            ("np.ones(len(t))", "np.sqrt(t)"),
+        ),
+        Edit(
+            "the latency is missing: even a message of 0 bytes takes alpha.",
+            (SOLVED, "0.0, np.linalg.lstsq(rows[:, 1:], np.ones(len(t)))[0][0]"),
+        ),
+        Edit(
+            "alpha and beta are the wrong way round: return alpha_s first.",
+            ("return alpha_s, beta_s_per_byte", "return beta_s_per_byte, alpha_s"),
+        ),
+        Edit(
+            "beta is the seconds per byte. Its inverse is the bandwidth.",
+            ("return alpha_s, beta_s_per_byte", "return alpha_s, 1 / beta_s_per_byte"),
+        ),
+        Edit("relative to the *measured* time, not to the predicted one.", (ERROR, ERROR[:-17] + "predicted_s")),
+        Edit("predicted - measured, so a prediction that is too high has a positive error.", (ERROR, f"-{ERROR}")),
+        Edit("divide the error by the measured time.", (ERROR, ERROR.split(" / ")[0])),
+        Edit("keep the sign, which says whether the prediction is too high or too low.", (ERROR, f"abs({ERROR})")),
+        Edit("the prediction lacks the latency: it's alpha + beta × bytes.", (PREDICTED, PREDICTED[10:])),
+        Edit(
+            "predict the size that you held out, not the last one.",
+            (PREDICTED, PREDICTED.replace("held_out", "-1")),
+            (ERROR, ERROR.replace("held_out", "-1")),
+        ),
     ],
-    returns="the number of samples",
+    returns="alpha_s, beta_s_per_byte and the error",
     communicates=False,
 )
 
@@ -74,7 +114,7 @@ def play_steps(overlapped_step: Callable, comm) -> Iterator[tuple]:
 
 KEEPS_UP = "forward_s + backward_s + message_s"
 BUSY = "forward_s + backward_s / messages + messages * message_s"
-LATER = "max(keeps_up, busy)"
+LATER = "max(keeps_up_s, busy_s)"
 LAST = "the last message is ready when backward ends, so it can't overlap with anything: add it."
 overlapped_step = played(
     "overlapped_step",
@@ -89,9 +129,9 @@ overlapped_step = played(
         Edit(LAST, (LATER, "forward_s + max(backward_s, messages * message_s)")),
         Edit(
             "where the messages take longer than backward, the network sets the pace: it's busy from the first one on.",
-            (LATER, "keeps_up"),
+            (LATER, "keeps_up_s"),
         ),
-        Edit("where the network keeps up, backward sets the pace.", (LATER, "busy")),
+        Edit("where the network keeps up, backward sets the pace.", (LATER, "busy_s")),
         Edit(
             "the first message is ready only after a k-th of backward: `backward_s / messages`.",
             (" + backward_s / messages", ""),
@@ -101,7 +141,7 @@ overlapped_step = played(
             (KEEPS_UP, "forward_s + backward_s + message_s / messages"),
             ("messages * message_s", "message_s"),
         ),
-        Edit("the step ends at the later of the two: `max`.", (LATER, "min(keeps_up, busy)")),
+        Edit("the step ends at the later of the two: `max`.", (LATER, "min(keeps_up_s, busy_s)")),
         Edit("forward is missing: no gradient is ready before it has ended.", ("forward_s + ", "")),
         Edit(
             "forward has no gradients: all of it is over before the first message is ready.",
