@@ -5,9 +5,8 @@
 # What is it waiting for in the other half? Often it's the next batch, because all ranks read from the same storage, and that
 # didn't double.
 #
-# **You will** measure five ways for ranks to get their data, and count the bytes that each way moves. Then you'll read the
-# next batch while the network computes on this one, and see what `DataLoader`'s workers do for you. If you like, you'll also
-# give every rank its own random numbers, which survive a restart.
+# **You will** compare ways for ranks to get their data, and write one of them. Then you'll read the next batch while the network
+# computes on this one, and see what `DataLoader`'s workers do for you.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores and 400 MB of disk; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first.
@@ -17,15 +16,11 @@ import json
 import shutil
 
 import numpy as np
-import pandas as pd
 
-from workshop_lib import ranks
+from workshop_lib import predict, profile, ranks
 from workshop_lib.data import mnist
-from workshop_lib.lessons.feeding_the_ranks import feeding, figures, readers
+from workshop_lib.lessons.feeding_the_ranks import feeding, figures, pieces
 from workshop_lib.lessons.feeding_the_ranks import judge as check
-from workshop_lib.lessons.feeding_the_ranks import judge_augmentation as augmentation
-from workshop_lib.notebook import profile
-from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD, SCRIPTS
 from workshop_lib.ranks import scripts
 
@@ -36,124 +31,104 @@ team = ranks.start(max(2, sizes.ranks))
 # %% [markdown]
 # ## The third bottleneck
 #
-# A training step needs computing, communication, and *input*. How much input per second? As much as the network can use up.
-# Let's measure how many images of MNIST each rank can train on per second.
+# A training step needs computing, communication, and *input*. How much input per second? Let's measure how many images of MNIST
+# each rank can train on.
 
 # %%
 # %%ranks
-import time
-
 import numpy as np
-import torch
 from mpi4py import MPI
-from torch.nn.functional import cross_entropy
 
-from workshop_lib.data import mnist
-from workshop_lib.lessons.feeding_the_ranks import feeding
-from workshop_lib.models import torch_cnn
+from workshop_lib.lessons.feeding_the_ranks import feeding, pieces, training
 
-torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
-labels = torch.tensor(mnist.load("train").labels).long()
-model = torch_cnn.build(seed=1)
-
-
-def compute(images, first_row):
-    """The gradient of these images, uint8 [n, 784], whose labels begin at `first_row` of the training set."""
-    model.zero_grad()
-    pixels = torch_cnn.normalize(torch.tensor(images.reshape(-1, 28, 28)))
-    cross_entropy(model(pixels), labels[first_row : first_row + len(images)]).backward()
-
-
-# %%
-# %%ranks
-images = mnist.load("train").images[:64]
-compute(images, 0)
-began = time.perf_counter()
-for _ in range(5):
-    compute(images, 0)
-images_per_s = 5 * len(images) / (time.perf_counter() - began)
+images_per_s = training.images_per_s()
 print(f"{images_per_s:,.0f} images/s x 784 bytes = {784 * images_per_s / 1e6:.1f} MB/s")
 
 # %% [markdown]
-# For a disk, a few megabytes per second are nothing. On a laptop, training on MNIST never waits for its input. But on a cluster
-# everybody *shares* the storage. Here's what one node got on two large machines when all
-# nodes read at once:
-
-# %%
-machines = [("Theta", 210e9, 4_392), ("Summit", 2.5e12, 4_608)]
-for name, bytes_per_s, nodes in machines:
-    share = bytes_per_s / nodes
-    print(
-        f"{name}: {bytes_per_s / 1e9:,.0f} GB/s / {nodes:,} nodes = {share / 1e6:.0f} MB/s per node: "
-        f"{share / 784:,.0f} images of MNIST, or {share / (3 * 224 * 224):,.0f} of 224 x 224 pixels"
-    )
-
-# %% [markdown]
-# An image of 224 × 224 pixels, with one byte for each of three colors, takes 150,528 bytes.
-# A GPU that trains on a thousand of them
-# per second needs 150 MB/s, and a node of Summit had six GPUs. That's more than the node's share. Adding nodes adds computing
-# power, but beyond some point not a single byte per second.
-# So read every byte from the storage once, and wait for it as little as
-# possible.
+# For a disk, a few megabytes per second are nothing. On a laptop, training on MNIST never waits for its input.
 #
-# ## Five ways to get the data
+# On a cluster everybody *shares* the storage. Summit's file system delivered 2.5 TB/s. When all of its 4,608 nodes read at once,
+# each of them got 543 MB/s. (On Theta the share was 48 MB/s.) Is that a lot? An image of 224 × 224 pixels has 150,528 bytes. A
+# GPU that trains on a thousand of them per second needs 150 MB/s, and a node of Summit had six GPUs. That's more than its share.
 #
-# We'll work with one file in MNIST's own format: a header of 16 bytes, then the images, 784 bytes each.
-# It holds the training images
-# several times, so there's something to measure.
+# So read every byte from the storage once, and wait for it as little as possible.
+#
+# ## Ways to get the data
+#
+# We'll work with one file in MNIST's own format: a header of 16 bytes, then the images, 784 bytes each. It holds the training
+# images several times, so there's something to measure. `parts` has the offset and the number of bytes of each rank's part.
 
 # %%
 folder = BUILD / "feeding"
 path = folder / "images.idx"
 rows = feeding.write_idx(path, mnist.load("train").images, copies=sizes.feed_copies)
-print(f"{path.name}: {rows:,} images, {path.stat().st_size / 1e6:.1f} MB")
+parts = feeding.parts_of(rows, team.n)
+team.push(path=path, parts=parts, repeats=repeats)
+parts
 
 # %% [markdown]
-# Each of $p$ ranks wants the same number of images, from a file of $n$ bytes:
+# Here are three ways to get this rank's part. The first reads the whole file and takes a slice of it. The second reads only the
+# bytes that the rank needs. The third does the same through MPI: all ranks call `Read_at_all` together, so the library knows
+# what all of them want before anyone reads.
+
+
+# %%
+# %%ranks
+def everyone_reads_all(comm, parts):
+    offset, nbytes = parts[comm.rank]
+    whole = np.fromfile(path, np.uint8)
+    return whole[offset : offset + nbytes]
+
+
+def own_part(comm, parts):
+    offset, nbytes = parts[comm.rank]
+    return np.fromfile(path, np.uint8, nbytes, offset=offset)
+
+
+def mpi_io(comm, parts):
+    offset, nbytes = parts[comm.rank]
+    mine = np.empty(nbytes, np.uint8)
+    file = MPI.File.Open(comm, path, MPI.MODE_RDONLY)
+    file.Read_at_all(offset, mine)
+    file.Close()
+    return mine
+
+
+# %% [markdown]
+# ### Exercise 1 (normal): one rank reads for all
 #
-# | way | what a rank reads | messages |
-# |---|---|---|
-# | everyone reads all | the whole file, $n$, to keep only its part | none |
-# | rank 0 scatters | rank 0 reads the file, the other ranks nothing | $p - 1$ from rank 0, one part each |
-# | own part | $n/p$: it opens the file, and reads from the first byte of its part on | none |
-# | MPI-IO | the same with `MPI.File.Open` and `Read_at_all`, which all ranks call together | the library decides |
-# | a file per rank | $n/p$: its own file, which somebody has cut out beforehand | none |
+# In the fourth way, a single rank reads, and sends each rank its part. You'll use it twice: here with all ranks, and later with
+# one reader per node, as large jobs do. `read(offset, nbytes)` returns bytes of the file, as an array. `parts` has the
+# `(offset, nbytes)` of every rank in `comm`, and the parts follow one another in the file.
 #
-# All five are in `workshop_lib/lessons/feeding_the_ranks/feeding.py`, a few lines each. But first, somebody has to say which bytes belong to which
-# rank.
+# <details><summary>Hint 1: how much does rank 0 read?</summary>
 #
-# ### Exercise 1 (warm-up): which bytes are mine?
-#
-# Your `my_bytes` will tell all five ways where a rank's rows are. A file has a header of `header_bytes`, then `rows` rows of
-# `row_bytes` each. For rank `rank` of `size`, return the offset of its first byte in the file, and how *many* bytes it reads.
-# Together, the ranks read every row exactly once, and no row is torn in two. Their numbers of rows differ by at most one, even
-# where `size` doesn't divide `rows`.
-#
-# <details><summary>Hint 1: rows first</summary>
-#
-# Forget the bytes for a moment. Which row is your first, and which is your last?
-# If every rank begins where the one before it ends,
-# nothing is lost.
+# It reads from the first part's offset on, and as many bytes as all parts have together. That's a single call of `read`.
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `rows * rank // size` is the first row of `rank`, and the first row of `rank + 1` is where yours end. Multiply by `row_bytes`;
-# the header only moves the offset.
+# `comm.scatter(pieces)` takes a list on rank 0, with one piece per rank, and `None` on the other ranks
+# ([01](01_mpi_basics.ipynb)). The array that rank 0 has read begins at the first part, so a part that begins at `offset` in the
+# file begins at `offset - first` in the array.
 #
 # </details><details><summary>Solution</summary>
 #
-# {solution of my_bytes}
+# {solution of read_and_scatter}
 #
 # </details>
 
 
 # %%
-def my_bytes(rows, row_bytes, header_bytes, rank, size):
-    """(offset, bytes) of this rank's rows in the file."""
+def read_and_scatter(comm, read, parts):
+    """Rank 0 reads all parts in one piece, and sends each rank its own; return this rank's part, uint8 [bytes]."""
     # <solution>
-    first, end = rows * rank // size, rows * (rank + 1) // size
-    return header_bytes + first * row_bytes, (end - first) * row_bytes
+    pieces = None
+    if comm.rank == 0:
+        first = parts[0][0]
+        whole = read(first, sum(nbytes for _, nbytes in parts))
+        pieces = [whole[offset - first : offset - first + nbytes] for offset, nbytes in parts]
+    return comm.scatter(pieces)
     # <stub>
     # raise NotImplementedError("your code here")
     # </stub>
@@ -161,31 +136,17 @@ def my_bytes(rows, row_bytes, header_bytes, rank, size):
 
 
 # %%
-check.my_bytes(my_bytes)
-
-# %% [markdown]
-# From here on, your function says what each rank reads (or the library's, until yours is written).
-
-# %%
-try:
-    parts = [my_bytes(rows, 784, 16, rank, team.n) for rank in range(team.n)]
-except NotImplementedError:
-    parts = feeding.parts_of(rows, 784, 16, team.n)
-for rank, (offset, nbytes) in enumerate(parts):
-    print(f"rank {rank}: {nbytes:,} bytes from {offset:,} on, which are {nbytes // 784:,} images")
+check.read_and_scatter(read_and_scatter)
 
 # %% [markdown]
 # ## What comes from where
 #
-# Between your program and the storage sits the *page cache*. In memory that nobody else needs, the operating system keeps what
-# programs have read or written. Reading a file again only copies it from there, and tells you nothing about the storage. Such
-# a read is *warm*.
+# Between your program and the storage sits the *page cache*: the operating system keeps what programs have read in memory that
+# nobody else needs. If you read a file again, the system only copies it from there, and the time tells you nothing about the
+# storage. Such a read is *warm*.
 #
-# So we measure each way *cold* first, and then warm. For a cold read we ask the system to forget the file. And we count two
-# kinds of bytes: what the ranks *asked* for,
-# and what the system had to *fetch from the storage* for them. Linux keeps both counts for
-# each process. (A disk, a virtual machine's host or a file server may keep data in *its* memory, too. We can neither see that
-# memory nor empty it.)
+# So we measure each way *cold* first, after asking the system to forget the file, and then warm. And we count two kinds of
+# bytes: what the ranks *asked* for, and what the system had to *fetch from the storage* for them.
 
 # %%
 file_mb = path.stat().st_size / 1e6
@@ -197,49 +158,41 @@ guess = predict(
 )
 guess
 
-# %% [markdown]
-# In each round every way gets a turn, so a hiccup affects all of them equally. After each turn, `measure` checks that every
-# rank got exactly the bytes of its part.
-
 # %%
-team.push(path=path, parts=parts, repeats=repeats)
+team.push(read_and_scatter=check.written(read_and_scatter))
 
 # %%
 # %%ranks --timeout 300
-feeding.cut_files(comm, path, parts)  # for "a file per rank"
-measured = feeding.measure(comm, path, parts, repeats)
+def read(offset, nbytes):
+    return np.fromfile(path, np.uint8, nbytes, offset=offset)
+
+
+ways = {
+    "everyone reads all": everyone_reads_all,
+    "one reads": lambda comm, parts: read_and_scatter(comm, read, parts),
+    "own part": own_part,
+    "MPI-IO": mpi_io,
+}
+measured = feeding.measure(comm, path, parts, ways, repeats)
 
 # %%
 measured = team.pull("measured")[0]
-figures.feeding_table(measured)
-
-# %%
-stored = next(row for row in measured if row["way"] == "everyone reads all" and row["cold"])["storage_bytes"]
-if None in stored:
-    print("This system doesn't count what comes from the storage.")
-elif max(stored) == 0:
-    print("Nothing came from the storage: this file system lives in memory, or doesn't forget when asked.")
-else:
-    stored_mb = np.array(stored) / 1e6
-    display(guess.compare(np.median(stored_mb), spread=(stored_mb.min(), stored_mb.max())))
-
-# %%
-figures.feeding_ways(measured)
+display(figures.feeding_ways(measured))
+figures.compare_storage(guess, measured, "everyone reads all")
 
 # %% [markdown]
-# The bytes don't depend on how busy the machine is:
+# *One reads* also takes longer because `comm.scatter` copies the pieces several times (`Scatterv` wouldn't), and its bytes
+# have to travel. The bytes don't depend on how busy the machine is:
 #
-# - *Everyone reads all* asks for $p$ times the file. The file still comes from the storage about once, because
-#   the ranks of one machine
-#   share a page cache. On several nodes it comes once *per node*, and every rank needs the memory for all of it.
-# - *Rank 0 scatters* asks for the file once, on any number of nodes. But rank 0 needs the memory for all of it, everybody waits
+# - *Everyone reads all* asks for $p$ times the file. The file still comes from the storage about once, because the ranks of one
+#   machine share a page cache. On several nodes it comes once *per node*, and every rank needs the memory for all of it.
+# - *One reads* asks for the file once, on any number of nodes. But the reader needs the memory for all of it, everybody waits
 #   while it reads, and then all bytes leave through one node's network card.
-# - *Own part*, *MPI-IO* and *a file per rank* ask for each byte once,
-#   and all ranks read at the same time. On a single disk that
-#   helps less than on a file system that's spread over many.
+# - *Own part* and *MPI-IO* ask for each byte once, and all ranks read at the same time. On a single disk that helps less than on
+#   a file system that's spread over many disks.
 #
-# The seconds do depend on how busy the machine is. Before
-# you believe a ranking, compare the gaps between the points with the length of their bars.
+# The seconds do depend on how busy the machine is. Before you believe a ranking, compare the gaps between the points with the
+# length of their bars.
 #
 # *Think about it:* which bars on the right would grow on ten nodes, each with its own page cache, and by how much?
 #
@@ -251,10 +204,10 @@ figures.feeding_ways(measured)
 #
 # ### Exercise 2 (normal): prefetch
 #
-# With `prefetch`, your ranks will soon train from storage that's as slow as they are, and hardly wait for it.
-# `read(i)` returns batch `i`, for `i` from 0
-# to `n - 1`. It takes a while, and may raise an error. Write a generator that yields all batches in order. While the consumer
-# uses one batch, read the next in the background, but no more than that, because the data may not fit into memory.
+# With `prefetch`, your ranks will soon train from storage that's as slow as they are, and hardly wait for it. `read(i)` returns
+# batch `i`, for `i` from 0 to `n - 1`. It takes a while, and may raise an error. Write a generator that yields all batches in
+# order. While the consumer uses one batch, read the next in the background, but no more than that, because the data may not fit
+# into memory.
 #
 # <details><summary>Hint 1: a read that doesn't wait</summary>
 #
@@ -297,192 +250,102 @@ check.prefetch(prefetch)
 
 # %% [markdown]
 # To see the effect we need slow storage, and yours may be fast. So we make each read take *as long as computing does*, because
-# that's where prefetching can do the most. After the real read, it sleeps for the rest of the time. That emulates only the
-# *waiting*, but a thread that waits for a disk does nothing else either. The images and the gradients are real, too.
+# that's where prefetching can do the most. After the real read, the thread sleeps for the rest of the time. A thread that waits
+# for a disk does nothing else either.
 
 # %%
-team.push(n_batches=sizes.feed_batches, epochs=2, prefetch=prefetch)
-
-# %%
-# %%ranks
-batch_rows = 64
-first_row = batch_rows * n_batches * comm.rank
-
-
-def read(i):
-    return feeding.read_block(path, 16 + 784 * (first_row + batch_rows * i), 784, batch_rows)
-
-
-seconds = []
-for i in range(n_batches):
-    images = read(i)
-    began = time.perf_counter()
-    compute(images, first_row + batch_rows * i)
-    seconds.append(time.perf_counter() - began)
-compute_s = comm.allreduce(float(np.median(seconds)), MPI.MAX)
-share = 784 * batch_rows / compute_s  # bytes per second
-slow = feeding.throttled(read, share)
-
-# %%
-compute_s, share = team.pull("compute_s")[0], team.pull("share")[0]
-print(
-    f"{1e3 * compute_s:.1f} ms for a batch of 64 images, on the slowest rank: as if storage gave it {share / 1e6:.1f} MB/s"
+guess = predict(
+    "Reading takes as long as computing. How many times as fast is training with `prefetch`?", 0.5, 4, unit="times"
 )
-print(f"for comparison, four ranks on each node of Theta: {210 / 4_392 / 4 * 1e3:.1f} MB/s each")
-guess_prefetch = predict(
-    "Reading takes as long as computing. How many times as fast is training with `prefetch`?",
-    low=0.5,
-    high=4,
-    unit="times",
-)
-guess_prefetch
-
-# %% [markdown]
-# A third way is to *preload*: read everything before the first epoch, and keep it. We split the time as the training loop sees
-# it, into waiting for batches and computing on them.
-
+guess
 
 # %%
-# %%ranks
-def epoch(batches):
-    """Seconds that this rank spends on preloading (none), on waiting for batches, and on computing on them."""
-    waiting, computing, clock = 0.0, 0.0, time.perf_counter()
-    for i, images in enumerate(batches):
-        came = time.perf_counter()
-        compute(images, first_row + batch_rows * i)
-        done = time.perf_counter()
-        waiting, computing, clock = waiting + came - clock, computing + done - came, done
-    return np.array([0.0, waiting, computing])
-
-
-def in_turn():
-    return sum(epoch(slow(i) for i in range(n_batches)) for _ in range(epochs))
-
-
-def prefetched():
-    return sum(epoch(prefetch(slow, n_batches)) for _ in range(epochs))
-
-
-def preloaded():
-    began = time.perf_counter()
-    kept = [slow(i) for i in range(n_batches)]
-    return [time.perf_counter() - began, 0, 0] + sum(epoch(kept) for _ in range(epochs))
-
+team.push(n=sizes.feed_batches, prefetch=check.written(prefetch))
 
 # %%
 # %%ranks --timeout 300
-ways = {"read, then compute": in_turn, "prefetch": prefetched, "preload": preloaded}
-spent = {name: [] for name in ways}
-for _ in range(repeats):
-    for name, way in ways.items():
-        comm.Barrier()
-        try:
-            spent[name].append(way())
-        except NotImplementedError:
-            pass
-if not spent["prefetch"] and comm.rank == 0:
-    print("prefetch is not written yet: it is left out")
+first_row = 64 * n * comm.rank
+
+
+def read_batch(i):
+    return pieces.read_block(path, first_row + 64 * i, rows=64)
+
+
+bytes_per_s = 784 * comm.allreduce(training.images_per_s(), MPI.MIN)
+slow = training.throttled(read_batch, bytes_per_s)
+ways = {
+    "read, then compute": lambda: (slow(i) for i in range(n)),
+    "prefetch": lambda: prefetch(slow, n),
+}
+spent = training.measure(comm, ways, first_row, repeats)
 
 # %%
-spent = team.pull("spent")
-runs = {}
-for name in spent[0]:
-    of_ranks = np.array([of_rank[name] for of_rank in spent])  # [rank, repeat, kind]
-    if of_ranks.size:
-        slowest = of_ranks.sum(axis=2).argmax(axis=0)
-        runs[name] = of_ranks[slowest, np.arange(of_ranks.shape[1])]
-caption = (
-    f"2 epochs of {sizes.feed_batches} batches of 64 images on each of {team.n} ranks, from storage that gives "
-    f"{share / 1e6:.1f} MB/s per rank; median of {repeats} runs, bars from the fastest to the slowest; the slowest rank counts"
-)
-figures.feeding_shares(runs, caption)
-
-# %%
-in_turn = runs["read, then compute"]
-read_s, compute_s = np.median(in_turn[:, 1:], axis=0) / (2 * sizes.feed_batches)
-most = (read_s + compute_s) / max(read_s, compute_s)
-print(f"a batch: {1e3 * read_s:.1f} ms reading, {1e3 * compute_s:.1f} ms computing: at most {most:.2f} times as fast")
-if "prefetch" in runs:
-    ratios = in_turn.sum(axis=1) / runs["prefetch"].sum(axis=1)
-    display(guess_prefetch.compare(np.median(ratios), spread=(ratios.min(), ratios.max())))
-    if np.median(ratios) < 1 + 0.5 * (most - 1):
-        print(
-            "Much less than that: other programs, or the ranks themselves, had the core that the reading thread needed."
-        )
+spent = team.pull("spent")[0]
+display(figures.feeding_shares(spent, f"An epoch of {sizes.feed_batches} batches on each of {team.n} ranks"))
+ratios = spent["read, then compute"].sum(axis=1) / spent["prefetch"].sum(axis=1)
+guess.compare(ratios)
 
 # %% [markdown]
-# Prefetching hides the shorter of the two behind the longer, so it gains a factor of two at most, where both are equal. The first
-# batch of an epoch has nothing to hide behind. If reading takes longer than computing, some waiting remains, and only fewer bytes
-# or more readers help.
+# Prefetching hides the shorter of the two times behind the longer one, so it gains a factor of two at most, when both are equal.
+# The first batch of an epoch has nothing to hide behind. If you gained much less, then other programs, or the ranks themselves,
+# had the core that the reading thread needed. On real disks, more threads gave TensorFlow up to 7.8 times the bandwidth, and
+# prefetching hid the input completely [12].
 #
-# *Preloading* pays for everything once. It needs the memory, and it fixes which rank has which samples. In this workshop every
-# epoch deals out all samples again, so each rank keeps all of MNIST, 47 MB. If a data set only fits into memory when the ranks
-# share it, they shuffle what they have, or swap some of it between epochs.
+# If a data set fits into memory, read all of it before the first epoch, and keep it. That's *preloading*. From then on, input
+# costs nothing. All ranks of this workshop preload MNIST's 47 MB.
 #
-# *Beat it:* what if reading takes three times as long as computing? Try `slow = feeding.throttled(read, share / 3)` on the ranks,
-# and a `prefetch` with three threads.
+# *Beat it:* what if reading takes three times as long as computing? Try `slow = training.throttled(read_batch, bytes_per_s / 3)`
+# on the ranks, and a `prefetch` with three threads.
 #
 # ## What people really use
 #
 # PyTorch's `DataLoader` prefetches for you, with *processes* in place of your thread. `num_workers=2` starts two, and each
-# prepares whole batches ahead. Why processes? Python's lock lets only one thread at a time run Python code. A thread that
-# waits for a disk doesn't mind, but a thread that unpacks JPEGs in Python does.
+# prepares whole batches ahead. Why processes? Python's lock lets only one thread at a time run Python code. A thread that waits
+# for a disk doesn't mind, but a thread that unpacks JPEGs in Python does.
 #
-# Here's a plain script that reads through a `DataLoader`, with nothing from this repository. Reading an image takes as long as
-# computing on it, as above. First the read *waits*, like your thread did, and then it *works*, like a decoder does.
+# The script `loader.py` reads through a `DataLoader`. Reading an image takes as long as computing on it, as above. First the
+# read *waits*, as your thread did, and then it *works*, as a decoder does.
 
 # %%
-guess_work = predict(
-    "Now reading is work. How many times as fast does it get with 2 workers?", low=0.2, high=4, unit="times"
+guess = predict(
+    "Now reading is work. How many times as fast does training get with 2 workers?", 0.2, 4, unit="times"
 )
-guess_work
+guess
 
 # %%
 times = folder / "loader.json"
 scripts.run("python", SCRIPTS / "loader.py", times, sizes.feed_batches, min(3, repeats), timeout_s=2 * sizes.timeout_s)
-
-# %%
-runs = {name: np.array(seconds) for name, seconds in json.loads(times.read_text()).items()}
-figures.feeding_shares(runs, "An epoch in one process, with a DataLoader and its workers", first="until the first batch")
-
-# %%
-totals = {name: seconds.sum(axis=1) for name, seconds in runs.items()}
-ratios = totals["work, 0 workers"] / totals["work, 2 workers"]
-display(guess_work.compare(np.median(ratios), spread=(ratios.min(), ratios.max())))
-for kind in ("waiting", "work"):
-    steady = [np.median(runs[f"{kind}, {workers} workers"][:, 1]) for workers in (0, 1, 2)]
-    print(
-        f"{kind}: after its first batch, the training waits {', '.join(f'{s:.2f}' for s in steady)} s with 0, 1, 2 workers"
-    )
+spent = {name: np.array(seconds) for name, seconds in json.loads(times.read_text()).items()}
+display(figures.feeding_shares(spent, "An epoch in one process, with a DataLoader and its workers"))
+ratios = spent["work, 0 workers"].sum(axis=1) / spent["work, 2 workers"].sum(axis=1)
+guess.compare(ratios)
 
 # %% [markdown]
-# - Workers take time to start. Every epoch pays for it again, unless you say `persistent_workers=True`.
-# - Where reading means waiting, one worker hides it. Where reading is work, each worker needs a core *of its own*. If there's
-#   a rank on every core already, whatever the workers gain, the ranks lose.
-#   That's why a rank on a cluster gets several cores, and why
+# - Workers take time to start. Every epoch pays for it again, unless you set `persistent_workers=True`.
+# - If reading means waiting, one worker hides it. If reading is work, each worker needs a core *of its own*. When every core
+#   already has a rank, the ranks lose what the workers gain. That's why a rank on a cluster gets several cores, and why
 #   [10](10_compute_nodes.ipynb) insists on `--cpus-per-task`.
-# - `prefetch_factor=2`, the default, means two batches per *worker*. Your one batch ahead becomes four batches with two
-#   workers, so keep an eye on the memory.
+# - `prefetch_factor=2`, the default, means two batches per *worker*. With two workers that's four batches ahead, so keep an eye
+#   on the memory.
 #
-# On a GPU, two more settings matter. A GPU can only fetch data by itself from *pinned* memory, which the operating system
-# promises not to move. With `pin_memory=True` the loader puts batches there. Then `images.to("cuda", non_blocking=True)`
-# returns at once, and your program can go ahead while the GPU is still busy with the batch before. Without pinned memory, your
-# program waits for the copy. To copy one batch while the GPU is still computing on another, put the copy on a second CUDA
-# stream. (The script sets
-# `pin_memory` and `non_blocking` where there is a GPU. On a CPU they do nothing.)
+# On a GPU, also set `pin_memory=True`. The loader then puts batches into *pinned* memory, which the operating system promises
+# not to move, so a GPU can fetch them by itself. `images.to("cuda", non_blocking=True)` returns at once, and your program can go
+# ahead while the GPU is still busy.
+#
+# In TensorFlow's `tf.data` you describe the pipeline as a chain of steps. `map` with `num_parallel_calls` changes several
+# elements at once, `interleave` reads from several files at once, and `prefetch` is what you wrote. On several ranks, put
+# `dataset.shard(size, rank)` *first* in the chain, or every rank reads everything and throws most of it away. The script
+# [loader_tf.py](scripts/loader_tf.py) measures such chains.
 #
 # ## Deeper: different random numbers on every rank
 #
-# *Augmentation* changes samples at random, for example by shifting or mirroring images.
-# The network gets more to learn from, and you don't read a single extra byte from the storage.
-# Which changes are allowed depends on your data: a shifted 6 is still a 6, but a 6 upside down
-# isn't.
+# *Augmentation* changes samples at random, for example by shifting or mirroring images. The network gets more to learn from, and
+# you don't read a single extra byte.
 #
 # On several ranks, random numbers get dangerous. Every good script sets a seed, but what if every rank sets the same one? Then
-# in each step, image *i* of every rank's batch is shifted by the same amount.
-# Nothing fails, and the loss falls. You just got less variety
-# than you paid for. (`DataLoader`'s workers had a famous version of this: each was a copy of the same process, with the same state
-# of NumPy's generator.)
+# in each step, image *i* of every rank's batch is shifted by the same amount. Nothing fails, and the loss falls. You just got
+# less variety than you paid for. `DataLoader`'s workers had a famous version of this: each was a copy of the same process, with
+# the same state of NumPy's generator.
 #
 # ### Exercise 3 (warm-up): a generator for each rank and step
 #
@@ -517,38 +380,15 @@ def generator(seed, rank, step):
 
 
 # %%
-augmentation.generator(generator)
-
-# %% [markdown]
-# How much variety do you gain? Each rank shifts its 64 images by up to 3 pixels in each of 50 steps. First, all ranks set the
-# same seed once at the start. Then they use your generator. (Until you've written it, you'll see only the first.)
+check.generator(generator)
 
 # %%
-team.push(generator=generator)
-
+team.push(generator=check.written(generator))
 
 # %%
 # %%ranks
-def shift(images, rng):
-    """Each image moved by -3 to 3 pixels in both directions, and by how much: ([n, 28, 28], [n, 2])."""
-    moves = rng.integers(-3, 4, (len(images), 2))
-    return np.stack([np.roll(image, move, axis=(0, 1)) for image, move in zip(images, moves, strict=True)]), moves
-
-
-images = mnist.load("train").images[comm.rank :: comm.size][:64]
-shared = np.random.default_rng(1)
-drawn = {"the same seed": [shift(images, shared)[1] for _ in range(50)]}
-try:
-    drawn["your generator"] = [shift(images, generator(1, comm.rank, step))[1] for step in range(50)]
-except NotImplementedError:
-    pass
-for way, moves in drawn.items():
-    others = comm.allgather(np.stack(moves))
-    alike = np.mean((others[0] == others[-1]).all(axis=2))
-    if comm.rank == 0:
-        print(
-            f"{way}: rank 0 and rank {comm.size - 1} shift {alike:.0%} of their images alike (by chance: {1 / 49:.0%})"
-        )
+for name, numbers in {"the same seed": np.random.default_rng(1), "generator": generator(1, comm.rank, 1)}.items():
+    print(f"{name}: my first images move by", *numbers.integers(-3, 4, (4, 2)).tolist())
 
 # %% [markdown]
 # ## Deeper: resume exactly
@@ -570,155 +410,86 @@ for way, rest in resumed.items():
     print(f"{way:>38}: {(seen == 0).sum():6,} never, {(seen == 1).sum():6,} once, {(seen == 2).sum():6,} twice")
 
 # %% [markdown]
-# The second way is what happens to everybody who saves the weights and nothing else. Over many epochs it averages out. But
-# language models see most of their data in a single pass, and there it leaves a hole in the data. And if somebody wants to
-# know *which* sample made the loss jump at step 41,307, only the first way can answer. With workers, the loader is ahead of
-# the training, so save the step of the *training*. (`torchdata`'s `StatefulDataLoader` keeps such a state for you.)
+# The second way is what happens if you save the weights and nothing else. Over many epochs the differences average out. But
+# language models see most of their data only once, and some of it would never be seen. And if you want to know *which* sample
+# made the loss jump at step 41,307, only the first way can answer. A loader with workers is ahead of the training, so save the
+# step of the *training*. `torchdata`'s `StatefulDataLoader` does that for you.
 #
 # ## Deeper: small pieces
 #
-# So far each rank read one large piece. But samples should come in random order, and in a different order every epoch. Let's
+# So far each rank read one large piece. But samples should arrive in random order, and in a different order every epoch. Let's
 # compare four ways to read the same number of images: a *block* of neighbors, in one read; *scattered rows* of the file, one
-# read per row; *a file per image*, the form that many data sets come in; and
-# a *tar shard*, which holds each sample as two small
-# files, an image and its label. Each rank reads its own choice of images, cold.
+# read per row; *a file per image*, the form that many data sets come in; and a *tar shard*, which holds each sample as two small
+# files, an image and its label.
 
 # %%
 n_pieces = sizes.feed_pieces
-singles = folder / "singles"
-singles.mkdir(exist_ok=True)
 some = slice(n_pieces * team.n)
-for number, image in enumerate(mnist.load("train").images[some]):
-    image.tofile(singles / f"{number}.raw")
-shards = readers.write_shards(folder, mnist.load("train").images[some], mnist.load("train").labels[some], n_pieces)
-team.push(singles=singles, shards=shards, n_pieces=n_pieces, rows=rows)
+pieces.write(folder, mnist.load("train").images[some], mnist.load("train").labels[some], n_pieces)
+team.push(folder=folder, n_pieces=n_pieces)
 
 # %%
 # %%ranks --timeout 120
-from workshop_lib.lessons.feeding_the_ranks import readers
-
-files = [singles / f"{comm.rank * n_pieces + i}.raw" for i in range(n_pieces)]
-scattered = np.random.default_rng(comm.rank).choice(rows, n_pieces, replace=False)
-start, shard = 16 + 784 * n_pieces * comm.rank, shards[comm.rank]
-ways = {
-    "a block": ([path], lambda: feeding.read_block(path, start, 784, n_pieces)),
-    "scattered rows": ([path], lambda: feeding.read_rows(path, 16, 784, scattered)),
-    "a file per image": (files, lambda: feeding.read_files(files)),
-    "a tar shard": ([shard], lambda: readers.read_shard(shard)),
-}
-pieces = {name: [] for name in ways}
-for _ in range(repeats):
-    for name, (needed, way) in ways.items():
-        for file in needed:
-            feeding.drop_cache(file)
-        comm.Barrier()
-        got, seconds, counts = feeding.counted(way)
-        pieces[name].append((seconds, counts.storage_bytes if counts else 0, counts.asked_bytes if counts else 0))
+table = pieces.measure(comm, path, folder, n_pieces, repeats)
 
 # %%
-pieces = team.pull("pieces")
-lines = {}
-for name in pieces[0]:
-    of_ranks = np.array([of_rank[name] for of_rank in pieces])  # [rank, repeat, kind]
-    slowest_ms = 1e3 * of_ranks[:, :, 0].max(axis=0)
-    lines[name] = {
-        "files opened": team.n * (n_pieces if name == "a file per image" else 1),
-        "images, MB": round(784 * n_pieces * team.n / 1e6, 2),
-        "asked for, MB": round(np.median(of_ranks[:, :, 2].sum(axis=0)) / 1e6, 2),
-        "from the storage, MB": round(np.median(of_ranks[:, :, 1].sum(axis=0)) / 1e6, 2),
-        "ms, slowest rank": round(np.median(slowest_ms), 1),
-        "fastest to slowest round": f"{slowest_ms.min():.1f} to {slowest_ms.max():.1f}",
-    }
-pd.DataFrame(lines).T
+team.pull("table")[0]
 
 # %% [markdown]
-# The system fetches whole *pages*, mostly of 4,096 bytes, so a row of 784 costs one page or two.
-# And each scattered read waits on its own.
+# The system fetches whole *pages*, mostly of 4,096 bytes, so a row of 784 costs one page or two. When you read in order it also
+# reads ahead, but each scattered read waits on its own.
 #
-# With a file per image, every read needs an `open` as well.
-# Here that's a lookup in memory. On a parallel file system every `open` asks a *metadata
-# server*, and the whole machine has only a few. With a job of a thousand ranks that opens a file per image, a single user can
-# slow down everybody.
+# With a file per image, every read needs an `open` as well. Here that's a lookup in memory. On a parallel file system every
+# `open` asks a *metadata server*, and the whole machine has only a few: Perlmutter has 16, next to 274 servers for the data [1].
+# So a job of a thousand ranks that opens a file per image slows down everybody.
 #
-# That's why people pack their data sets. In **tar shards**, the format that WebDataset made popular,
-# a sample's files follow one another and share
-# a name: `000042.raw`, `000042.cls`. You pay for it in bytes, since tar adds a header of 512 bytes to each file and pads it to
-# a multiple of 512.
-# That's a lot for our 784 bytes, and nothing for a photo. In return, a shard is read from front to back, over a
-# network if need be, and any tool can make one.
+# That's why people pack their data sets. In **tar shards**, the format that WebDataset made popular, a sample's files follow one
+# another and share a name: `000042.raw`, `000042.cls`. Tar adds 512 bytes or more to each file, which is a lot for our 784 bytes,
+# and nothing for a photo. In return, a shard is read from front to back, over a network if need be.
 #
 # Random order then comes in two steps. Each epoch deals out the *shards* to ranks and workers in a new order, and a buffer of a
-# few thousand samples mixes neighbors. Have many more shards than ranks, or some ranks get two and the rest get one. And some
-# rank always runs out of samples first. So decide whether the epoch ends there, or whether you fix the number of steps for
-# every rank.
+# few thousand samples mixes neighbors. Have many more shards than ranks, or some ranks get two and the rest get one. Even then
+# some rank runs out of samples first, so fix the number of steps for every rank.
 #
-# ## Deeper: several readers that scatter
+# ## Deeper: a reader per node
 #
-# In *rank 0 scatters* one rank reads, and in *own part* every rank does. There's a way in between: *several* ranks read, and
-# each sends its neighbors their parts.
-# One of the documents behind this workshop calls that the most practical in large runs [1]. With one reader
-# per node, the storage serves a few readers with large pieces, and the rest of the way stays inside the node. Let's try four
-# ranks with one, two and four readers:
+# Your `read_and_scatter` works for any group of ranks. In large jobs, one rank of each *node* reads for its neighbors. The
+# storage then serves a few readers with large pieces, and the bytes spread inside the nodes. Let's play two nodes with two ranks
+# each:
 
 # %%
 team = ranks.start(4)
-small = folder / "small.idx"
-rows_small = feeding.write_idx(small, mnist.load("test").images)
-parts_small = feeding.parts_of(rows_small, 784, 16, 4)
-team.push(path=path, small=small, parts_small=parts_small, parts=feeding.parts_of(rows, 784, 16, 4), repeats=repeats)
+parts = feeding.parts_of(rows, 4)
+team.push(path=path, parts=parts, read_and_scatter=check.written(read_and_scatter))
 
 # %%
 # %%ranks --timeout 120
-from functools import partial
-
+import numpy as np
 from mpi4py import MPI
 
-from workshop_lib.lessons.feeding_the_ranks import feeding, readers
+from workshop_lib.lessons.feeding_the_ranks import feeding
 
 comm = MPI.COMM_WORLD
-ways = {f"readers: {n}": partial(readers.readers_scatter, readers=n) for n in (1, 2, 4)}
-scattering = feeding.measure(comm, small, parts_small, repeats, ways)
+node = comm.rank // 2
+group = comm.Split(node)  # on a real cluster: comm.Split_type(MPI.COMM_TYPE_SHARED)
 
-# %%
-figures.feeding_table(team.pull("scattering")[0])
 
-# %% [markdown]
-# MPI's own collective read, `Read_at_all`, may do the same without telling you. The library knows what *all* ranks want before
-# anyone reads. So it can let a few of them read large pieces, and pass the rest on in messages: *two-phase I/O*. Your program
-# can't tell which ranks really read, but the operating system's counts can:
+def read(offset, nbytes):
+    return np.fromfile(path, np.uint8, nbytes, offset=offset)
 
-# %%
-# %%ranks
-for name in ("own part", "MPI-IO"):
-    way = feeding.WAYS[name]
-    comm.Barrier()
-    (mine, cost), _, counts = feeding.counted(lambda way=way: way(comm, small, parts_small))
-    asked = "an unknown number of MB" if counts is None else f"{counts.asked_bytes / 1e6:.2f} MB"
-    print(f"{name}: got {len(mine) / 1e6:.2f} MB, asked the operating system for {asked}")
+
+mine, _, counts = feeding.counted(lambda: read_and_scatter(group, read, parts[2 * node : 2 * node + 2]))
+print(f"I got {len(mine) / 1e6:.1f} MB" + (f", and asked for {counts.asked_bytes / 1e6:.1f} MB" if counts else ""))
 
 # %% [markdown]
-# In *own part* every rank asks for what it gets. If in *MPI-IO* one rank asks for everything and the other ranks for nothing, the
-# library has chosen a single reader. How many readers it takes depends on the library, on the sizes, and on the number of
-# ranks and nodes. You can change it with *hints* to `MPI.File.Open`.
-#
-# And what about the files that we cut for a different number of ranks?
-
-# %%
-# %%ranks
-try:
-    mine, cost = feeding.own_file(comm, path, parts)
-except ValueError as error:
-    print(error)
-
-# %% [markdown]
-# A file per rank needs no offsets and no library, but it ties the data to one number of ranks. The usual way out is to have
-# many more files than ranks, so that each rank takes several.
+# MPI-IO may do the same without telling you. In `Read_at_all` the library can let a few ranks read large pieces, and pass the
+# rest on in messages: *two-phase I/O*. You can change how many ranks read with *hints* to `MPI.File.Open`.
 #
 # ## Deeper: who downloads?
 #
 # "If the file isn't there, download it" is fine in a script for one process. On several ranks it's a race. Each rank below
-# checks whether the file is there, and if not, writes it (slowly, as a download does). The ranks start a moment apart.
-# How many bytes does each of them see?
+# checks whether the file is there, and if not, writes it slowly, as a download does. The ranks start a moment apart. How many
+# bytes does each of them see?
 
 # %%
 # %%ranks
@@ -735,7 +506,7 @@ def download(target):
             time.sleep(0.02)
 
 
-target = small.with_name("downloaded")
+target = path.with_name("downloaded")
 comm.Barrier()
 time.sleep(0.05 * comm.rank)
 if not target.exists():
@@ -743,14 +514,13 @@ if not target.exists():
 print(f"I read {target.stat().st_size:,} bytes of 1,000,000")
 
 # %% [markdown]
-# A rank that finds the file takes what's there, and half a file may well look like a whole one. The scripts that this workshop
-# grew out of gave each rank its own folder. That works, but it downloads everything $p$ times. The fix has two parts. One
-# rank downloads, and all other ranks wait until it's done. And that rank writes under a temporary name first, so the file
-# appears whole or not at all, even if the download is cut off:
+# A rank that finds the file takes what's there, and half a file may well look like a whole one. The fix has two parts. One rank
+# downloads, and all other ranks wait until it's done. And that rank writes under a temporary name first, so the file appears
+# whole or not at all, even if the download is cut off:
 
 # %%
 # %%ranks
-target = small.with_name("downloaded once")
+target = path.with_name("downloaded once")
 if comm.rank == 0 and not target.exists():
     download(target.with_suffix(".part"))
     os.replace(target.with_suffix(".part"), target)
@@ -759,79 +529,76 @@ print(f"I read {target.stat().st_size:,} bytes of 1,000,000")
 
 # %% [markdown]
 # If rank 0 hangs or fails here, the other ranks wait at the barrier forever. So give the download a time limit, and let rank 0
-# reach the barrier even if it fails. And where each node has its own disk, one rank *per node* has to copy, the one with local
-# rank 0.
+# reach the barrier even if it fails. And where each node has its own disk, one rank *per node* has to download.
 #
-# ## Deeper: tf.data
+# ## Deeper: importing at scale
 #
-# In TensorFlow you describe the pipeline as a chain of steps, and TensorFlow runs it in its own threads, outside Python's
-# lock. These are the steps that matter:
-# `map` does something to each element, and with `num_parallel_calls` to several at once; `interleave` reads from several
-# files at once; `prefetch` is what you wrote. In the script, reading a batch takes as long as using it, and both are emulated
-# by waiting.
+# Before a job reads its first sample, every rank starts Python and imports PyTorch. How many files is that?
 
 # %%
-guess_tf = predict("With `prefetch`, how many times as fast as with `map` alone?", low=0.5, high=4, unit="times")
-guess_tf
-
-# %%
-times_tf = folder / "loader_tf.json"
-try:
-    words = ["python", SCRIPTS / "loader_tf.py", times_tf, sizes.feed_batches, min(3, repeats)]
-    scripts.run(*words, only="Error", timeout_s=2 * sizes.timeout_s)
-    runs = {name: np.array(seconds) for name, seconds in json.loads(times_tf.read_text()).items()}
-    ratio = np.median(runs["map"].sum(axis=1)) / np.median(runs["map, prefetch"].sum(axis=1))
-    display(figures.feeding_shares(runs, "An epoch with tf.data", first="until the first batch"), guess_tf.compare(ratio))
-except ranks.RankError as error:
-    print(error, "Is TensorFlow installed? Everything else here works without it.")
+count = """
+import sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(args[0]) if event == "open" else None)
+import torch
+print(f"import torch opens {len(opened):,} files")
+"""
+scripts.run("python", "-c", count, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
-# Today TensorFlow adds a `prefetch` by itself where you leave it out, so the script switches that off to show the difference. On
-# several ranks, `dataset.shard(size, rank)` comes *first* in the chain: before `shuffle`, and before anything that reads. If
-# it comes at the end of the chain, every rank reads everything, and throws most of it away.
+# Python also looks for each module in several folders. In total, this import asked our file system about 20,000 questions. That
+# takes a second or two here. On 1,000 nodes with four ranks each, the same line asks a few metadata servers 80 million
+# questions, all at once. NERSC warns of slow starts from about 100 nodes on [2], and ALCF has seen jobs on Aurora idle for up
+# to 20 minutes in a single line [3]. At that scale your Python environment is one more data set to feed to the ranks, and the
+# ways to do it are the ones that you know:
 #
-# ## Deeper: on a cluster
+# - **Copy it to every node.** Pack the environment into one file, send it to the nodes' own disks or memory, and unpack it
+#   there. On eight nodes of Frontier, a small script that imports PyTorch took 236 s from NFS, 51 s from Lustre, and 2 s from
+#   the nodes' own disks, after 49 s of unpacking [4]. `sbcast` sends the file from node to node:
 #
-# Here's what the documents behind this workshop advise, and what the machines' own guides add:
+#   ```bash
+#   conda pack -p /path/to/env -o env.tar.gz    # once. An environment that you just copy still points to its old place
 #
-# | advice | why |
-# |---|---|
-# | read in parallel: each rank from its own files, or with MPI-IO, or several ranks that read and scatter | a single reader has only its own link; [1] calls the last of the three the most practical at scale |
-# | stripe large files that many ranks read: `lfs setstripe -c 8 FOLDER` *before* the file is written there | unless you tell it otherwise, Lustre keeps a file on a single storage target, and a file is no faster than its targets [1, 2] |
-# | don't stripe small files | more servers to ask for the same few bytes [2] |
-# | or let the file decide, with a *progressive layout*: `lfs setstripe -E 4M -c 1 -E 1G -c 4 -E -1 -c 16 FOLDER` | the first 4 MiB lie on one target, what follows up to 1 GiB on four, the rest on 16. Some machines do this for all files and ask you not to stripe by hand [10] |
-# | a few large files instead of a file per sample | each `open` asks a metadata server, and too many of them slow it down for everybody; Perlmutter has 16 such servers, and 274 for the data [3] |
-# | copy the data to the SSD in the node at the start of a job, and read it from there | each node adds its own speed: on Summit 26.7 TB/s together, against 2.5 TB/s from the file system [4]; Theta had 128 GB in each node [5], Polaris has `/local/scratch` [6] |
-# | a *burst buffer*, fast storage between the nodes and the disks, where there is one | on Cori each of its servers gave about 6.5 GB/s, so spread your files over many; pieces below 512 KiB were slow [7] |
-# | on Aurora, DAOS: an object store without spinning disks, which also looks like a folder (`dfuse`) | opening and naming files through the folder is the slow part; a library in `LD_PRELOAD` lets reads and writes bypass it [11] |
-# | preload what fits into memory; prefetch what doesn't, with several threads | the input then costs nothing, as long as reading takes less time than computing [1, 8] |
-# | give the readers cores: bind a rank to more than one | helpers that share a core with the computing don't help [9] |
+#   sbcast env.tar.gz /tmp/env.tar.gz           # in the job script
+#   srun --ntasks-per-node=1 bash -c "mkdir -p /tmp/env && tar -xzf /tmp/env.tar.gz -C /tmp/env"
+#   source /tmp/env/bin/activate
+#   srun --ntasks-per-node=1 conda-unpack
+#   ```
+# - **Put it into a container or a SquashFS image.** The file system then sees one large file, and each node looks up small files
+#   inside of it by itself. NERSC recommends containers for large Python jobs [2], and Pawsey has a guide to SquashFS [5].
+# - **Share the reads.** On Aurora, *Copper* mounts a folder in which one node reads from the file system, and passes on what it
+#   reads along a tree of nodes. You put `/tmp/$USER/copper` in front of your paths. ALCF recommends it beyond 2,000 nodes [6].
 #
-# Copying the data to the nodes is called *staging*, and it's *own part* once more: one node reads each byte from the file
-# system once, and the faster network takes it wherever else it's needed.
+# ## Deeper: files on Lustre, and faster storage
+#
+# Unless you tell it otherwise, *Lustre* keeps a file on a single storage target, and no file is faster than its targets [7]. So
+# *stripe* a large file that many ranks read. `lfs setstripe -c 8 FOLDER`, before you write the file there, spreads it over eight
+# targets. Don't stripe small files. Some machines choose by the file's size, in a *progressive layout*, and ask you not to
+# stripe by hand [8].
+#
+# Disks in the nodes are faster still, because each node adds its own speed: on Summit 26.7 TB/s together, against 2.5 TB/s from
+# the file system [9]. Copy your data there when the job starts, on Polaris to `/local/scratch` [10]. Aurora has *DAOS*, a store
+# of objects that also looks like a folder. Opening files through the folder is the slow part, and a library in `LD_PRELOAD` lets
+# reads and writes bypass it [11].
 #
 # ## Remember
 #
 # - Input is the third bottleneck. Samples per second times bytes per sample is what a rank needs. Compare it with its *share* of
 #   the storage.
 # - Count bytes, asked for and fetched. Seconds alone mislead, because a second read comes from memory.
-# - Share out rows first, then turn them into bytes.
 # - Prefetching turns $r + c$ into $\max(r, c)$. Workers that *work* need cores of their own.
 # - Random numbers drawn from seed, rank and step are different everywhere, and the same after a restart.
-# - Every small file costs an `open`. Pack small files into shards, and have many more shards than ranks.
+# - Every small file costs an `open`. Pack small files into shards, and past some hundred nodes, pack your environment, too.
 #
-# **Sources**, looked up by 2026-11-23. [1] ALCF, *Computational Performance Workshop* 2022, Scaling deep learning, best
-# practices (github.com/argonne-lcf/CompPerfWorkshop, 05_scaling-DL). [2] *Lustre Striping Best Practices* (wiki.lustre.org).
-# [3] NHR@ZIB, file systems of HLRN (user.nhr.zib.de); NERSC, *Perlmutter Scratch* (docs.nersc.gov). [4] S. Oral et al.,
-# *End-to-end I/O Portfolio for the Summit Supercomputing Ecosystem* (SC 2019). [5] V. Vishwanath, *Deep Learning at Scale*
-# (ALCF, 2018), also for the speeds and nodes of Theta and Summit. [6] *ALCF File Systems* (docs.alcf.anl.gov). [7] NERSC,
-# *Burst Buffer*, on Cori (nersc.gitlab.io). [8] S. Chien et al., *Characterizing Deep-Learning I/O Workloads in TensorFlow*
-# (arXiv:1810.03035): more threads gave up to 7.8 times the bandwidth, and prefetching
-# hid the input completely. [9] ALCF, *PyTorch
-# on Polaris* (docs.alcf.anl.gov). [10] The manual of `lfs setstripe` (Lustre); Pawsey, on Setonix's `/scratch`. [11] *DAOS, File
-# System* (docs.daos.io). Two-phase I/O: R. Thakur, W. Gropp and E. Lusk, *Data Sieving and Collective I/O in ROMIO*
-# (Frontiers 1999). The page cache and its counts: the Linux manual, posix_fadvise(2) and proc_pid_io(5). Loaders: the pages on
-# `torch.utils.data`, `tf.data` and WebDataset.
+# **Sources**, looked up by 2026-11-26. [1] NERSC, *Perlmutter Scratch* (docs.nersc.gov). [2] NERSC, *Python, Scaling Up*, and
+# *Containers* (docs.nersc.gov). [3] ALCF, *2024 Annual Report*, on Copper (argonne-lcf.github.io/AR2024). [4] OLCF, *Sbcast Conda
+# Environments* (docs.olcf.ornl.gov). [5] Pawsey, *How to avoid Conda breaking your file quota*. [6] ALCF, *Copper*
+# (docs.alcf.anl.gov). [7] *Lustre Striping Best Practices* (wiki.lustre.org). [8] Pawsey, on Setonix's `/scratch`. [9] S. Oral et
+# al., *End-to-end I/O Portfolio for the Summit Supercomputing Ecosystem* (SC 2019). [10] *ALCF File Systems* (docs.alcf.anl.gov).
+# [11] *DAOS, File System* (docs.daos.io). [12] S. Chien et al., *Characterizing Deep-Learning I/O Workloads in TensorFlow*
+# (arXiv:1810.03035). Theta and Summit: V. Vishwanath, *Deep Learning at Scale* (ALCF, 2018). Two-phase I/O:
+# R. Thakur, W. Gropp and E. Lusk, *Data Sieving and Collective I/O in ROMIO* (Frontiers 1999). The page cache and its counts: the
+# Linux manual, posix_fadvise(2) and proc_pid_io(5). Loaders: the pages on `torch.utils.data`, `tf.data` and WebDataset.
 
 # %%
 ranks.stop()

@@ -9,7 +9,7 @@ from training.ladder import idx_bytes
 
 from workshop_lib import paths
 from workshop_lib.data import mnist
-from workshop_lib.lessons.feeding_the_ranks import readers
+from workshop_lib.lessons.feeding_the_ranks import pieces
 
 NAMES = {split: dict(zip(("images", "labels"), mnist.FILES[split], strict=True)) for split in mnist.FILES}
 ROWS = {"train": 50, "test": 23}
@@ -196,9 +196,9 @@ def test_cut_gzip_of_the_shipped_data(shipped_copy):
 
 def test_what_is_packed_into_shards_comes_out_in_order(tmp_path):
     images = np.arange(7 * 12, dtype=np.uint8).reshape(7, 3, 4)
-    shards = readers.write_shards(tmp_path, images, np.arange(7) % 3, per_shard=3)
+    shards = pieces.write_shards(tmp_path, images, np.arange(7) % 3, per_shard=3)
     assert [path.name for path in shards] == ["shard-0000.tar", "shard-0001.tar", "shard-0002.tar"]
-    found = [sample for shard in shards for sample in readers.samples(shard)]
+    found = [sample for shard in shards for sample in pieces.samples(shard)]
     assert [sample["key"] for sample in found] == [f"{row:06}" for row in range(7)]
     assert [int(sample["cls"]) for sample in found] == [0, 1, 2, 0, 1, 2, 0]
-    assert np.array_equal(np.concatenate([readers.read_shard(shard) for shard in shards]), images.reshape(7, 12))
+    assert np.array_equal(np.concatenate([pieces.read_shard(shard) for shard in shards]), images.reshape(7, 12))

@@ -5,7 +5,7 @@ from judge.answers import solution
 from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.feeding_the_ranks import judge as check
-from workshop_lib.lessons.feeding_the_ranks import judge_augmentation as augmentation
+from workshop_lib.lessons.feeding_the_ranks.judge_augmentation import NUMBERS, play_generator
 
 NOTEBOOK = "09_feeding_the_ranks"
 FIRST = "coming = helper.submit(read, 0) if n else None"
@@ -16,22 +16,30 @@ HAND_OUT = "yield batch"
 
 @pytest.mark.usefixtures("healthy")
 class TestFeeding(Verdicts):
-    check, notebook, names = check, NOTEBOOK, ["my_bytes", "prefetch"]
+    check, notebook, names = check, NOTEBOOK, ["read_and_scatter", "prefetch", "generator"]
     right = {
-        "my_bytes": {
-            "the first ranks take one more": """
-                def my_bytes(rows, row_bytes, header_bytes, rank, size):
-                    each, left = divmod(rows, size)
-                    first = rank * each + min(rank, left)
-                    return [header_bytes + first * row_bytes, (each + (rank < left)) * row_bytes]
+        "read_and_scatter": {
+            "Scatterv": """
+                def read_and_scatter(comm, read, parts):
+                    offsets, sizes = zip(*parts)
+                    mine = np.empty(sizes[comm.rank], np.uint8)
+                    sending = None
+                    if comm.rank == 0:
+                        whole = read(offsets[0], offsets[-1] + sizes[-1] - offsets[0])
+                        sending = [whole, (sizes, [offset - offsets[0] for offset in offsets])]
+                    comm.Scatterv(sending, mine)
+                    return mine
                 """,
-            "with numpy": """
-                def my_bytes(rows, row_bytes, header_bytes, rank, size):
-                    mine = np.array_split(np.arange(rows), size)[rank]
-                    first = mine[0] if len(mine) else 0
-                    return header_bytes + first * row_bytes, mine.size * np.int64(row_bytes)
+            "messages": """
+                def read_and_scatter(comm, read, parts):
+                    if comm.rank > 0:
+                        return comm.recv(source=0)
+                    sizes = [nbytes for _, nbytes in parts]
+                    first, *others = np.split(read(parts[0][0], sum(sizes)), np.cumsum(sizes)[:-1])
+                    for rank, piece in enumerate(others, 1):
+                        comm.send(piece, dest=rank)
+                    return first
                 """,
-            "in the other order": [(check.ROWS, "rows * (size - 1 - rank) // size, rows * (size - rank) // size")],
         },
         "prefetch": {
             "a queue": """
@@ -68,14 +76,21 @@ class TestFeeding(Verdicts):
                             yield coming.result()
                 """,
         },
+        "generator": {
+            "a seed sequence": [(NUMBERS, "np.random.SeedSequence((seed, rank, step))")],
+            "spawned": """
+                def generator(seed, rank, step):
+                    seeds = np.random.SeedSequence(seed, spawn_key=(step, rank))
+                    return np.random.Generator(np.random.PCG64(seeds))
+                """,
+        },
     }
     wrong = {
-        "my_bytes": {
-            "the end": ([(check.BYTES, "header_bytes + end * row_bytes")], "header is counted in"),
-            "fractions": ([(check.ROWS, "rows * rank / size, rows * (rank + 1) / size")], "`//` divides whole numbers"),
-            "no return": ([("return ", "")], "it returned nothing. It should `return` a tuple of 2"),
-            "the size alone": ([(f"{check.OFFSET}, ", "")], "offset, bytes"),
-            "something unknown": ([(check.ROWS, "rows - 1 - rank, rows - rank")], "none of the known mistakes"),
+        "read_and_scatter": {
+            "no return": ([("return ", "")], "rank 0 returned nothing. It should `return` an array"),
+            "own part": ([(check.SCATTER, "return read(*parts[comm.rank])")], "Here, only rank 0 reads, and scatters."),
+            "all parts twice": ([("pieces = [", "read(first, 1)\n        pieces = [")], "rank 0 reads 2 times"),
+            "in another order": ([(check.SCATTER, "return comm.scatter(pieces and pieces[::-1])")], "should `return`"),
         },
         "prefetch": {
             "in turn": (
@@ -120,6 +135,12 @@ class TestFeeding(Verdicts):
             ),
             "not for none": ([(FIRST, "coming = helper.submit(read, 0)")], "for n = 0"),
         },
+        "generator": {
+            "no return": ([("return ", "")], "it returned nothing. It should `return` a Generator"),
+            "numbers": ([(f"({NUMBERS})", "(seed).random(4)")], "it returned an array of 4"),
+            "without the seed": ([(NUMBERS, "[rank, step]")], "use the seed"),
+            "a sum": ([(NUMBERS, "step + rank + 100 * seed")], "a sum isn't"),
+        },
     }
     never_ends = {
         "prefetch": {
@@ -137,30 +158,6 @@ class TestFeeding(Verdicts):
     }
 
 
-class TestAugmentation(Verdicts):
-    check, notebook, names = augmentation, NOTEBOOK, ["generator"]
-    right = {
-        "generator": {
-            "a seed sequence": [(augmentation.NUMBERS, "np.random.SeedSequence((seed, rank, step))")],
-            "spawned": """
-                def generator(seed, rank, step):
-                    seeds = np.random.SeedSequence(seed, spawn_key=(step, rank))
-                    return np.random.Generator(np.random.PCG64(seeds))
-                """,
-        }
-    }
-    wrong = {
-        "generator": {
-            "no return": ([("return ", "")], "it returned nothing. It should `return` a Generator"),
-            "numbers": ([(f"({augmentation.NUMBERS})", "(seed).random(4)")], "it returned an array of 4"),
-            "without the seed": ([(augmentation.NUMBERS, "[rank, step]")], "use the seed"),
-            "a sum": ([(augmentation.NUMBERS, "step + rank + 100 * seed")], "a sum isn't"),
-        }
-    }
-
-
-def test_the_solutions_have_nothing_of_what_a_play_looks_for():
-    parts = list(check.play_parts(solution(NOTEBOOK, "my_bytes"), None))
-    assert [value for _, value, *_ in parts] == [""] * 5
-    numbers = list(augmentation.play_generator(solution(NOTEBOOK, "generator"), None))
+def test_the_solution_has_nothing_of_what_the_play_looks_for():
+    numbers = list(play_generator(solution(NOTEBOOK, "generator"), None))
     assert [value for _, value, *_ in numbers] == [[True, False], list(range(12)), True]

@@ -1,6 +1,10 @@
 """Ways to feed the ranks: who gets which rows of a file, and the bytes, as the program and the system count them."""
 
+import json
 import os
+import subprocess
+import sys
+import time
 import zlib
 
 import numpy as np
@@ -11,7 +15,8 @@ from training.ladder import idx_bytes
 
 from workshop_lib.data import mnist
 from workshop_lib.errors import WorkshopError
-from workshop_lib.lessons.feeding_the_ranks import feeding, readers
+from workshop_lib.lessons.feeding_the_ranks import feeding, pieces, training
+from workshop_lib.paths import SCRIPTS
 
 pytestmark = pytest.mark.full
 
@@ -31,70 +36,57 @@ def path(tmp_path_factory):
     return file
 
 
-def cut_for(comm, path) -> feeding.Parts:
-    """The part of each rank, to which a file per rank is cut."""
-    parts = feeding.parts_of(ROWS, ROW_BYTES, HEADER, comm.size)
-    feeding.cut_files(comm, path, parts)
-    return parts
+def everyone_reads_all(path):
+    def way(comm, parts):
+        offset, nbytes = parts[comm.rank]
+        return np.fromfile(path, np.uint8)[offset : offset + nbytes]
+
+    return way
+
+
+def own_part(path):
+    def way(comm, parts):
+        offset, nbytes = parts[comm.rank]
+        return np.fromfile(path, np.uint8, nbytes, offset=offset)
+
+    return way
 
 
 @on_the_first(1, 2, 3)
-def test_the_ranks_get_all_rows_each_once_and_in_order(comm, path):
-    parts = cut_for(comm, path)
-    for name, way in (feeding.WAYS | {"readers that scatter": readers.readers_scatter}).items():
-        own = way(comm, path, parts)[0].reshape(-1, ROW_BYTES)[:, :4].copy().view("<u4").ravel().tolist()
-        first, last = (ROWS * rank // comm.size for rank in (comm.rank, comm.rank + 1))
-        assert own == list(range(first, last)), name
-
-
-def by_program(way: str, size: int) -> dict[str, list[int]]:
-    own = [ROW_BYTES * (ROWS * (rank + 1) // size - ROWS * rank // size) for rank in range(size)]
-    none = [0] * size
-    cost = {"bytes_read": own, "files_opened": [1] * size, "bytes_sent": none, "messages_sent": none}
-    if way == "everyone reads all":
-        cost["bytes_read"] = [FILE_BYTES] * size
-    elif way == "rank 0 scatters":
-        cost["bytes_read"], cost["files_opened"] = [FILE_BYTES, *none[1:]], [1, *none[1:]]
-        cost["bytes_sent"], cost["messages_sent"] = [sum(own[1:]), *none[1:]], [size - 1, *none[1:]]
-    return cost
-
-
-@on_the_first(1, 2, 3)
-def test_bytes_files_and_messages_are_counted_as_the_system_counts_them(comm, path):
-    rows = feeding.measure(comm, path, cut_for(comm, path), repeats=2)
-    assert [(row["way"], row["cold"]) for row in rows] == [
-        (way, cold) for way in feeding.WAYS for cold in (True, False)
-    ]
+def test_ways_are_timed_and_their_bytes_are_those_that_the_system_counts(comm, path):
+    parts = feeding.parts_of(ROWS, comm.size)
+    ways = {"everyone reads all": everyone_reads_all(path), "own part": own_part(path)}
+    rows = feeding.measure(comm, path, parts, ways, repeats=2)
+    assert [(row["way"], row["cold"]) for row in rows] == [(way, cold) for way in ways for cold in (True, False)]
     for row in rows:
-        expected = by_program(row["way"], comm.size)
-        assert {name: row[name] for name in expected} == expected, row["way"]
         assert row["ranks"] == comm.size and row["file_bytes"] == FILE_BYTES
         assert len(row["seconds"]) == 2 and min(row["seconds"]) > 0
         if feeding.os_counts() is None:
+            assert row["asked_bytes"] is None and row["storage_bytes"] is None
             continue  # this system has no /proc/self/io to compare with
-        asked, read = row["asked_bytes"], row["bytes_read"]
-        if row["way"] == "MPI-IO":  # whoever reads for whom: together every byte once
-            asked, read = [sum(asked)], [sum(read)]
-        for of_system, of_program in zip(asked, read, strict=True):
-            assert 0 <= of_system - of_program < SLACK_BYTES * comm.size, row
+        wanted = [FILE_BYTES if row["way"] == "everyone reads all" else nbytes for _, nbytes in parts]
+        for of_system, of_way in zip(row["asked_bytes"], wanted, strict=True):
+            assert 0 <= of_system - of_way < SLACK_BYTES * comm.size, row
 
 
-@on_the_first(1, 2, 3)
-def test_bytes_that_are_others_or_not_there_are_reported_on_every_rank(comm, path):
-    parts = cut_for(comm, path)
-    with pytest.raises(WorkshopError, match=rf"^there is no other.idx.{comm.rank}-of-{comm.size}: .* do not fit"):
-        feeding.own_file(comm, path.with_name("other.idx"), parts)
-    short = [(offset + ROW_BYTES, nbytes) for offset, nbytes in parts]
-    with pytest.raises(WorkshopError, match="bytes from .* are there"):
-        feeding.collective_read(comm, path, short)
+@on_the_first(2, 3)
+def test_bytes_of_another_part_are_reported_on_every_rank(comm, path):
+    parts = feeding.parts_of(ROWS, comm.size)
+    read = own_part(path)
+    wrong = ", ".join(str(rank) for rank in range(comm.size) if 2 * rank != comm.size - 1)
+    with pytest.raises(WorkshopError, match=f"^with 'swapped', rank {wrong} got other bytes"):
+        feeding.measure(comm, path, parts, {"swapped": lambda comm, parts: read(comm, parts[::-1])}, 1)
 
-    def swapped(comm, path, parts):
-        return feeding.own_part(comm, path, parts[::-1])
 
-    if comm.size > 1:
-        wrong = ", ".join(str(rank) for rank in range(comm.size) if 2 * rank != comm.size - 1)
-        with pytest.raises(WorkshopError, match=f"^with 'swapped', rank {wrong} got other bytes"):
-            feeding.measure(comm, path, parts, 1, {"swapped": swapped})
+def test_the_parts_hold_all_rows_each_once_and_in_order():
+    for size in (1, 2, 3, 7):
+        at = HEADER
+        counts = []
+        for offset, nbytes in feeding.parts_of(ROWS, size):
+            assert offset == at and nbytes % ROW_BYTES == 0
+            counts.append(nbytes // ROW_BYTES)
+            at += nbytes
+        assert at == FILE_BYTES and max(counts) - min(counts) <= 1
 
 
 def test_the_file_is_mnist_so_that_others_can_read_it(tmp_path):
@@ -115,15 +107,31 @@ def images(tmp_path):
 
 
 def test_rows_of_one_read_of_many_and_of_many_files(images, tmp_path):
-    block = feeding.read_block(images, 16 + 784 * 7, 784, 3)
+    block = pieces.read_block(images, 7, 3)
     assert block.shape == (3, 784) and block[:, 0].tolist() == [7, 8, 9]
-    assert feeding.read_rows(images, 16, 784, [250, 3])[:, 783].tolist() == [250, 3]
+    assert pieces.read_rows(images, [250, 3])[:, 783].tolist() == [250, 3]
     names = [tmp_path / f"{number}.raw" for number in (5, 4)]
     for name, row in zip(names, block, strict=False):
         row.tofile(name)
-    assert feeding.read_files(names)[:, 0].tolist() == [7, 8]
-    with pytest.raises(ValueError, match=r"images.idx: 784 bytes from 235,216 on were asked for, and 0 are"):
-        feeding.read_rows(images, 16, 784, [300])
+    assert pieces.read_files(names)[:, 0].tolist() == [7, 8]
+
+
+@on_the_first(2)
+def test_pieces_are_read_in_four_ways(comm, path, tmp_path_factory):
+    folder = path.parent
+    if comm.rank == 0:
+        pieces.write(folder, np.zeros((20, 28, 28), np.uint8), np.zeros(20, np.uint8), 10)
+    comm.Barrier()
+    table = pieces.measure(comm, path, folder, 10, repeats=2)
+    assert table["files opened"].to_dict() == {
+        "a block": 2,
+        "scattered rows": 2,
+        "a file per image": 20,
+        "a tar shard": 2,
+    }
+    if feeding.os_counts() is not None:
+        asked = table["asked for, MB"]
+        assert asked["a block"] < asked["a tar shard"], "each of a sample's two files has a header"
 
 
 def file_system(path) -> str:
@@ -157,7 +165,31 @@ def test_a_dropped_file_has_to_be_read_from_the_storage_again(images):
 
 
 def test_a_throttled_read_takes_as_long_as_its_storage_would():
-    slow = feeding.throttled(lambda i: np.full(1000, i, np.uint8), bytes_per_s=20_000)
+    slow = training.throttled(lambda i: np.full(1000, i, np.uint8), bytes_per_s=20_000)
     batch, seconds, _ = feeding.counted(lambda: slow(3))
     assert batch.tolist() == [3] * 1000
     assert 0.05 <= seconds < 5
+
+
+@on_the_first(2)
+def test_an_epoch_is_split_into_waiting_and_computing_on_the_slowest_rank(comm):
+    def late():
+        for i in range(3):
+            time.sleep((0.1 if i == 0 else 0.02) * comm.rank)
+            yield np.zeros(64 * ROW_BYTES, np.uint8)
+
+    spent = training.measure(comm, {"late": late}, first_row=64, repeats=2)
+    assert spent["late"].shape == (2, 3)
+    first_s, waiting_s, computing_s = spent["late"][0]
+    assert 0.1 <= first_s < 1 and 0.04 <= waiting_s < 1 and computing_s > 0
+    assert training.images_per_s() > 1
+
+
+def test_the_script_of_tf_data_measures_its_chains(tmp_path):
+    pytest.importorskip("tensorflow")
+    words = [sys.executable, SCRIPTS / "loader_tf.py", tmp_path / "times.json", "2", "1"]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    times = json.loads((tmp_path / "times.json").read_text())
+    assert list(times) == ["map", "map, in parallel", "interleave", "map, prefetch"]
+    assert sum(times["map, prefetch"][0]) < sum(times["map"][0])

@@ -9,6 +9,7 @@ from workshop_lib.lessons.feeding_the_ranks import figures as costs
 from workshop_lib.lessons.forecasting import figures as forecasting_figures
 from workshop_lib.lessons.forecasting.benchmark import row
 from workshop_lib.lessons.mpi_basics import figures as mpi_basics_figures
+from workshop_lib.notebook.prediction import predict
 
 MB = 1_000_000
 SECONDS = [4e-6, 1e-6, 2e-6, 3e-6, 8e-6]  # median 3 µs
@@ -88,24 +89,13 @@ def feeding_rows(counts=True):
         ("own part", True, [0.2, 0.1, 0.3], own, 40 * MB),
         ("own part", False, [0.01, 0.03, 0.02], own, 0),
     ]
-    always = {"ranks": 2, "file_bytes": 40 * MB, "bytes_sent": [0, 0]}
+    always = {"ranks": 2, "file_bytes": 40 * MB}
     return [
         always
-        | {"way": way, "cold": cold, "seconds": seconds, "bytes_read": asked, "asked_bytes": asked if counts else None}
-        | {"storage_bytes": [stored if counts else None] * len(seconds)}
+        | {"way": way, "cold": cold, "seconds": seconds, "asked_bytes": asked if counts else None}
+        | {"storage_bytes": [stored] * len(seconds) if counts else None}
         for way, cold, seconds, asked, stored in measured
     ]
-
-
-def test_the_table_has_medians_and_who_reads_what():
-    table = costs.feeding_table(feeding_rows())
-    assert list(table.index) == ["everyone reads all", "own part"]
-    assert list(table.columns[:2]) == ["cold, ms", "warm, ms"]
-    line = table.loc["own part"]
-    assert (line["cold, ms"], line["warm, ms"]) == (200, 20)
-    assert (line["rank 0 reads, MB"], line["other ranks read, MB"]) == (21, "19.0")
-    assert line["from the storage, MB"] == "40.0"
-    assert costs.feeding_table(feeding_rows(counts=False)).loc["own part", "from the storage, MB"] == "not known"
 
 
 def test_time_has_its_spread_and_bytes_their_count():
@@ -119,16 +109,29 @@ def test_time_has_its_spread_and_bytes_their_count():
     check_layout(figure)
 
 
-def test_without_the_systems_counts_the_programs_are_drawn_and_of_nothing_nothing():
+def test_without_the_systems_counts_no_bytes_are_drawn_and_of_nothing_nothing():
     size = costs.feeding_ways(feeding_rows(counts=False), cores=2).axes[1]
-    assert sorted(bar.get_width() for bar in size.patches) == pytest.approx([21, 40, 40, 80])
+    assert not size.patches
     with pytest.raises(ValueError, match="nothing to draw"):
         costs.feeding_ways([])
 
 
+def test_a_guess_of_bytes_from_the_storage_is_compared_or_a_line_says_why_not(capsys):
+    guess = predict("How many MB?", low=0, high=100, unit="MB")
+    figure = costs.compare_storage(guess, feeding_rows(), "everyone reads all")
+    assert "41 MB" in texts(figure.axes[0])
+    assert costs.compare_storage(guess, feeding_rows(counts=False), "own part") is None
+    in_memory = [row | {"storage_bytes": [0, 0, 0]} for row in feeding_rows()]
+    assert costs.compare_storage(guess, in_memory, "own part") is None
+    assert capsys.readouterr().out.splitlines() == [
+        "This system doesn't count what comes from the storage.",
+        "Nothing came from the storage: this file system lives in memory, or doesn't forget when asked.",
+    ]
+
+
 def test_a_training_is_drawn_by_its_median_run():
-    runs = {"in turn": np.array([[0, 1, 1], [0, 3, 2], [0, 2, 1.5]]), "preload": np.array([[1, 0, 1], [1, 0, 1.2]])}
-    figure = costs.feeding_shares(runs, "3 runs")
+    runs = {"in turn": np.array([[0, 1, 1], [0, 3, 2], [0, 2, 1.5]]), "ahead": np.array([[1, 0, 1], [1, 0, 1.2]])}
+    figure = costs.feeding_shares(runs, "An epoch")
     [axes] = figure.axes
     assert [bar.get_width() for bar in axes.patches] == pytest.approx([0, 2, 1.5, 1, 0, 1])
     assert texts(axes) == ["3.50 s", "2.00 s"]

@@ -5,11 +5,11 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures, palette
+from workshop_lib.notebook.prediction import Question
 from workshop_lib.training.cores import usable_cores
 from workshop_lib.words import plural
 
@@ -21,26 +21,10 @@ BYTES = {
 }
 ONCE = {"color": palette.GRAY, "linestyle": (0, (2, 2)), "linewidth": 1.5}
 SPENT = {
-    "preloading": figures.STEP_LOOKS["Allreduce"],
+    "until the first batch": figures.STEP_LOOKS["Allreduce"],
     "waiting for input": figures.STEP_LOOKS["waiting"],
     "computing": figures.STEP_LOOKS["computing"],
 }
-
-
-def feeding_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """A table with one line per way, from rows of `feeding.measure`: milliseconds, and megabytes moved."""
-    lines: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        line = lines.setdefault(row["way"], {"cold, ms": None, "warm, ms": None})
-        line["cold, ms" if row["cold"] else "warm, ms"] = round(1e3 * median(row["seconds"]), 1)
-        asked = _asked(row)
-        line["rank 0 reads, MB"] = round(asked[0] / MB, 1)
-        line["other ranks read, MB"] = " ".join(f"{of / MB:.1f}" for of in asked[1:])
-        line["sent, MB"] = round(sum(row["bytes_sent"]) / MB, 1)
-        if row["cold"]:
-            stored = _stored(row)
-            line["from the storage, MB"] = "not known" if stored is None else f"{stored / MB:.1f}"
-    return pd.DataFrame(lines).T
 
 
 @figures.styled
@@ -83,39 +67,42 @@ def feeding_ways(rows: Iterable[Mapping[str, Any]], cores: int | None = None) ->
 
 def _draw_bytes(axes: Axes, rows: list[Mapping[str, Any]], names: list[str], file_bytes: int) -> None:
     for row in rows:
-        asked = _asked(row)
-        amounts = (max(asked), sum(asked), _stored(row))
+        if row["asked_bytes"] is None or row["storage_bytes"] is None:
+            continue  # this system does not count
+        amounts = (max(row["asked_bytes"]), sum(row["asked_bytes"]), median(row["storage_bytes"]))
         for number, (value, (label, look)) in enumerate(zip(amounts, BYTES.items(), strict=True)):
-            if value is not None:
-                place = names.index(row["way"]) + 0.26 * (number - 1)
-                figures.draw_bar(axes, place, 0, value / MB, look, 0.24, label)
+            place = names.index(row["way"]) + 0.26 * (number - 1)
+            figures.draw_bar(axes, place, 0, value / MB, look, 0.24, label)
     axes.axvline(file_bytes / MB, **ONCE, zorder=3, label="the file, once")
 
 
-def _asked(row: Mapping[str, Any]) -> list[int]:
-    """Bytes that each rank requested, by the operating system's count or, if it has none, by the program's own."""
-    return row["asked_bytes"] or row["bytes_read"]
-
-
-def _stored(row: Mapping[str, Any]) -> float | None:
-    known = [value for value in row["storage_bytes"] if value is not None]
-    return median(known) if known else None
+def compare_storage(guess: Question, rows: Iterable[Mapping[str, Any]], way: str) -> figures.RecordFigure | None:
+    """A figure of a guess and the MB that a way fetched from the storage, or None, with a line that says why."""
+    [stored] = [row["storage_bytes"] for row in rows if row["way"] == way and row["cold"]]
+    if stored is None:
+        print("This system doesn't count what comes from the storage.")
+        return None
+    if max(stored) == 0:
+        print("Nothing came from the storage: this file system lives in memory, or doesn't forget when asked.")
+        return None
+    return guess.compare(nbytes / MB for nbytes in stored)
 
 
 @figures.styled
-def feeding_shares(runs: dict[str, np.ndarray], caption: str, first: str = "preloading") -> figures.RecordFigure:
-    """Draw how a training run spends its time, one bar per way of feeding it.
+def feeding_shares(runs: dict[str, np.ndarray], title: str) -> figures.RecordFigure:
+    """Draw how an epoch spends its time, one bar per way of feeding it.
 
-    runs: {way: seconds [repeats, 3]}, with the three parts in SPENT's order. first: a different name for the first
-    part. Each bar shows the run whose total is the median; its error bar goes from the shortest total to the longest.
+    runs: {way: seconds [repeats, 3]}, with the three parts in SPENT's order. Each bar shows the run whose total is the
+    median; its error bar goes from the shortest total to the longest.
     """
-    figure, axes = figures.new_figure("A training, and its input", caption, size_inches=(12, 2.4 + 0.8 * len(runs)))
-    names = [first, *list(SPENT)[1:]]
+    repeats = len(next(iter(runs.values())))
+    caption = f"median of {repeats} runs, bars from the fastest to the slowest"
+    figure, axes = figures.new_figure(title, caption, size_inches=(12, 2.4 + 0.8 * len(runs)))
     for at, seconds in enumerate(runs.values()):
         totals = seconds.sum(axis=1)
         middle = np.argsort(totals)[(len(totals) - 1) // 2]
         left = 0.0
-        for part, name, look in zip(seconds[middle], names, SPENT.values(), strict=True):
+        for part, (name, look) in zip(seconds[middle], SPENT.items(), strict=True):
             figures.draw_bar(axes, at, left, part, look, 0.6, name)
             left += part
         bars = [[left - totals.min()], [totals.max() - left]]

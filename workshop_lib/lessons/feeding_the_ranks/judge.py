@@ -1,32 +1,19 @@
-"""Judges two exercises of 09_feeding_the_ranks: `my_bytes`, a rank's part of a file, and `prefetch`.
-
-The third exercise, `generator`, is judged in judge_augmentation.py.
-"""
+"""Judges the exercises of 09_feeding_the_ranks. `generator`, the last one, is in judge_augmentation.py."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from workshop_lib.judge import Exercise, Property, shown
+from workshop_lib.judge import Exercise, Property, own_or_solution
 from workshop_lib.judge.play import Edit, played
+from workshop_lib.lessons.feeding_the_ranks.judge_augmentation import generator
 
+__all__ = ["generator", "prefetch", "read_and_scatter", "written"]
 
-class File(NamedTuple):
-    rows: int
-    row_bytes: int
-    header_bytes: int
-    size: int
-
-    def __str__(self) -> str:
-        return f"{self.rows:,} rows of {self.row_bytes} bytes, header of {self.header_bytes}, on {self.size} rank(s)"
-
-
-FILES = [File(12, 5, 16, 3), File(10, 5, 16, 4), File(60_000, 784, 16, 7), File(8, 3, 0, 1), File(2, 784, 16, 4)]
 BATCHES = 6
 READ_S = 0.005
 LATE_S = 0.3  # how long the consumer computes at most while it waits for the next read to begin
@@ -35,104 +22,82 @@ FAILS_AT = 2
 MOST_AHEAD = 2  # one batch that is ready, and one that is being read
 
 
-def play_parts(my_bytes: Callable, comm) -> Iterator[tuple]:
-    by_file = [
-        [my_bytes(file.rows, file.row_bytes, file.header_bytes, rank, file.size) for rank in range(file.size)]
-        for file in FILES
-    ]
-    first = next((_fraction(part) for parts in by_file for part in parts if _fraction(part)), "")
-    yield "it returns two whole numbers", first, first, "`//` divides whole numbers, but `/` makes a fraction."
-    for text, problem_of in (
-        ("the header belongs to nobody", _header),
-        ("each part begins and ends between two rows", _torn),
-        ("every row is read once, even where the ranks do not divide the rows", _cover),
-        ("no rank reads two rows more than another", _balance),
+def written(function: Callable) -> Callable:
+    """The learner's, or the notebook's solution while the learner's is still a stub."""
+    return own_or_solution(function, "09_feeding_the_ranks")
+
+
+def play_read_and_scatter(read_and_scatter: Callable, comm) -> Iterator[tuple]:
+    group = comm.Dup()
+    file_bytes = (np.arange(400 * (comm.size + 1)) % 251).astype(np.uint8)
+    for offset, text in (
+        (16, "each rank gets the bytes of its part"),
+        (200, "also if the first part begins in the middle of the file"),
     ):
-        problems = [(file, problem_of(file, parts)) for file, parts in zip(FILES, by_file, strict=True)]
-        first = next((f"{file}: {problem}:" for file, problem in problems if problem), "")
-        yield text, first, first
+        reads: list[int] = []
+
+        def read(offset: int, nbytes: int, reads: list[int] = reads) -> np.ndarray:
+            reads.append(nbytes)
+            return file_bytes[offset : offset + nbytes].copy()
+
+        parts = []
+        for rank in range(comm.size):
+            parts.append((offset, 100 + 10 * rank))
+            offset += parts[-1][1]
+        yield text, read_and_scatter(group, read, parts)
+        if comm.rank == 0:
+            observed = f"rank 0 reads {len(reads)} times, {sum(reads)} bytes in all."
+            yield "rank 0 reads all parts in one piece", reads, observed, "Every read is a separate wait."
+        else:
+            observed = f"rank {comm.rank} reads {sum(reads)} bytes by itself."
+            advice = "Only rank 0 may call `read`. The other ranks get their bytes from `comm.scatter`."
+            yield "rank 0 reads all parts in one piece", reads, observed, advice
 
 
-def _fraction(part: tuple) -> str:
-    return "" if all(isinstance(number, Integral) for number in part) else f"it returned {shown(part)}:"
-
-
-def _header(file: File, parts: list) -> str:
-    first = min(offset for offset, _ in parts)
-    return "" if first == file.header_bytes else f"the first part begins at {first}"
-
-
-def _torn(file: File, parts: list) -> str:
-    for rank, (offset, nbytes) in enumerate(parts):
-        if (offset - file.header_bytes) % file.row_bytes or nbytes % file.row_bytes:
-            return f"rank {rank} begins at {offset} and reads {nbytes} bytes"
-    return ""
-
-
-def _cover(file: File, parts: list) -> str:
-    taken: list[int] = []
-    for rank, (offset, nbytes) in enumerate(parts):
-        first = (offset - file.header_bytes) // file.row_bytes
-        count = nbytes // file.row_bytes
-        if count < 0:
-            return f"rank {rank} reads {nbytes} bytes"
-        if count and first + count > file.rows:
-            end = file.header_bytes + file.rows * file.row_bytes
-            return f"rank {rank} reads up to {offset + nbytes}, but the file ends at {end}"
-        taken += range(first, first + count)
-    missing = file.rows - len(set(taken))
-    twice = len(taken) - len(set(taken))
-    if twice:
-        return f"several ranks read the same rows, {twice} too many"
-    return f"nobody reads {missing} of the rows" if missing else ""
-
-
-def _balance(file: File, parts: list) -> str:
-    counts = [nbytes // file.row_bytes for _, nbytes in parts]
-    return f"the ranks read {counts} rows" if max(counts) - min(counts) > 1 else ""
-
-
-ROWS = "rows * rank // size, rows * (rank + 1) // size"
-EACH = "rows // size"
-ROUNDED_UP = "-(-rows // size)"
-OFFSET = "header_bytes + first * row_bytes"
-BYTES = "(end - first) * row_bytes"
-BALANCE = "all wait for the rank with the most rows. Spread the leftover rows, as `rows * rank // size` does."
-my_bytes = played(
-    "my_bytes",
+FIRST = "parts[0][0]"
+TOTAL = "sum(nbytes for _, nbytes in parts)"
+PIECE = "whole[offset - first : offset - first + nbytes]"
+ON_RANK_0 = "if comm.rank == 0:"
+SCATTER = "return comm.scatter(pieces)"
+read_and_scatter = played(
+    "read_and_scatter",
     "09_feeding_the_ranks",
-    play_parts,
+    play_read_and_scatter,
     [
-        Edit("the header comes first: rank 0 would take it for pixels.", (OFFSET, "first * row_bytes")),
-        Edit("the header is counted twice in the offset.", (OFFSET, f"header_bytes + {OFFSET}")),
         Edit(
-            "the header is counted in the number of bytes, but it only moves the offset.",
-            (BYTES, f"header_bytes + {BYTES}"),
+            "`whole` begins at the first part, so subtract `first` from each offset.",
+            (PIECE, "whole[offset : offset + nbytes]"),
         ),
-        Edit("that counts its rows: multiply by `row_bytes`.", (BYTES, "end - first")),
-        Edit("a row is torn in two: the offset counts rows, not bytes.", (OFFSET, "header_bytes + first")),
         Edit(
-            "a row is torn in two. Share out rows first, then turn them into bytes.",
-            (ROWS, ROWS.replace("rows", "rows * row_bytes")),
-            (OFFSET, "header_bytes + first"),
-            (BYTES, "end - first"),
+            "the slice ends at the length of the part. It should end at its start plus its length.",
+            (PIECE, "whole[offset - first : nbytes]"),
         ),
-        Edit("return a count of bytes, rather than where they end.", (BYTES, "end * row_bytes")),
-        Edit("`rows // size` leaves some rows over. Who reads them?", (ROWS, f"{EACH} * rank, {EACH} * (rank + 1)")),
         Edit(
-            "the number of rows per rank is rounded up. Does the last rank take fewer?",
-            (ROWS, f"{ROUNDED_UP} * rank, {ROUNDED_UP} * (rank + 1)"),
+            "reading begins at the start of the file, but the first part begins later.",
+            (f"read(first, {TOTAL})", f"read(0, {TOTAL})"),
         ),
-        Edit("every rank reads all rows: begin where the previous rank ends.", (ROWS, "0, rows")),
+        Edit("not every group's first part begins after the header. Take the first offset in `parts`.", (FIRST, "16")),
+        Edit("every rank reads all parts. Put the reading under `if comm.rank == 0`.", (ON_RANK_0, "if True:")),
         Edit(
-            "each rank also reads the first row of the next one: leave out the row at which that one begins.",
-            (ROWS, f"{ROWS} + (rank < size - 1)"),
+            "every rank reads its own part. Here, only rank 0 reads, and scatters.",
+            (SCATTER, "return read(*parts[comm.rank])"),
         ),
-        Edit(BALANCE, (ROWS, f"{EACH} * rank, {EACH} * (rank + 1) if rank < size - 1 else rows")),
-        Edit(BALANCE, (ROWS, f"min(rows, {ROUNDED_UP} * rank), min(rows, {ROUNDED_UP} * (rank + 1))")),
+        Edit(
+            "rank 0 reads part by part. One large read is faster than many small ones.",
+            (PIECE, "read(offset, nbytes)"),
+            (f"whole = read(first, {TOTAL})", "pass"),
+        ),
+        Edit(
+            "it returns all pieces on rank 0, and nothing elsewhere: `comm.scatter` gives each rank its own.",
+            (SCATTER, "return pieces"),
+        ),
+        Edit(
+            "rank 0 returns the pieces of all ranks to everybody: use `comm.scatter`.",
+            (SCATTER, "return comm.bcast(pieces)"),
+        ),
     ],
-    returns="offset, bytes",
-    communicates=False,
+    returns="the bytes of its part",
+    raised={"expecting": "`comm.scatter` needs a list with exactly one piece per rank."},
 )
 
 
