@@ -1,0 +1,370 @@
+# %% [markdown] track="large models"
+# # Experts: more weights, hardly more work
+#
+# DeepSeek-V3 has 671 billion weights, yet it uses only 37 billion of them for any one token. So it has the knowledge of a very
+# large model, and a token costs as much as in a model of a twentieth of its size. Who decides which weights a token needs? How
+# does the token get there, if those weights are on another GPU? And what happens if all tokens want the same ones?
+#
+# **You will** write a router, send tokens to experts on other ranks and back, and prove that the result is that of one process,
+# forward and backward. You'll count the bytes. Then you'll watch a router collapse, and prevent it.
+#
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
+# [11](11_model_parallelism.ipynb) first.
+
+# %%
+import inspect
+
+import pandas as pd
+import torch
+
+from workshop_lib import predict, ranks
+from workshop_lib.lessons.experts import figures, layer
+from workshop_lib.lessons.experts import judge as check
+
+team = ranks.start(4)
+team
+
+# %% [markdown]
+# ## Many MLPs, and a router
+#
+# Most weights of a transformer are in its MLPs. A *mixture of experts* replaces one MLP by several, which are called *experts*. A
+# small linear layer, the *router*, gives each expert a probability, and each token goes only to the $k$ most probable ones. Here
+# are six tokens and four experts:
+
+# %%
+torch.manual_seed(1)
+tokens = torch.randn(6, 64)
+router = torch.nn.Linear(64, 4, bias=False)
+probabilities = router(tokens).softmax(dim=1)
+pd.DataFrame(probabilities.detach()).rename_axis("token").rename_axis("expert", axis=1).style.format("{:.2f}").highlight_max(axis=1)
+
+# %% [markdown]
+# A token's output is the sum of what its $k$ experts return, each multiplied by its probability. This factor is called the *gate*,
+# and it's what the router learns from: choosing has no gradient, but the gate has one.
+#
+# How many tokens does an expert get? That's different in every step, while buffers and messages are simplest if their size is
+# fixed. So from each rank, an expert accepts only a fixed number of tokens, its *capacity*. An even load of $t$ tokens
+# over $E$ experts would be $k t / E$, and people allow a little more, such as 1.25 times as much. A token beyond the capacity is
+# *dropped*: this expert returns 0 for it. That's not as bad as it sounds, because a block adds its input to the result, so the
+# token simply skips the MLP.
+#
+# ## Exercise 1 (normal): the router
+#
+# `route` decides which experts each token goes to, and in which of their places it will sit. From the probabilities
+# `[tokens, experts]` it returns three tensors, each `[tokens, k]`:
+#
+# - `chosen`: the k most probable experts of each token, the most probable one first;
+# - `gates`: their probabilities;
+# - `places`: each expert numbers the choices that it gets 0, 1, 2, …: first all first choices, in the order of the tokens, then all
+#   second choices, and so on. So if places run out, nobody loses a first choice to somebody's second one.
+#
+# For example, three tokens with the choices `[[1, 0], [1, 2], [0, 1]]` have the places `[[0, 1], [1, 0], [0, 2]]`.
+#
+# <details><summary>Hint 1: the choices</summary>
+#
+# `probabilities.topk(k, dim=1)` returns the k largest values of each row, and where they were.
+#
+# </details><details><summary>Hint 2: one queue</summary>
+#
+# `chosen.T.flatten()` is a queue of all choices: all first ones, then all second ones. The place of a choice is the number of
+# choices before it in this queue that want the same expert. You may simply walk through the queue in a loop, and keep a count for
+# each expert.
+#
+# </details><details><summary>Hint 3: without a loop</summary>
+#
+# `one_hot(queue, experts)` has a row for each choice in the queue, with a 1 at the expert it wants. In each column,
+# `cumsum(dim=0)` counts the choices up to this one. Subtract the choice itself, pick its own column, and bring the result back into
+# the shape `[tokens, k]` with `.view(k, -1).T`.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of route}
+#
+# </details>
+
+
+# %%
+from torch.nn.functional import one_hot
+
+
+def route(probabilities, k):
+    """Which k experts each token goes to, with which gates and at which places: chosen, gates, places, each [t, k]."""
+    # <solution>
+    gates, chosen = probabilities.topk(k, dim=1)
+    wants = one_hot(chosen.T.flatten(), probabilities.shape[1])
+    before = wants.cumsum(dim=0) - wants
+    places = (before * wants).sum(dim=1).view(k, -1).T
+    return chosen, gates, places
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.route(route)
+
+# %% [markdown]
+# ## Experts on other ranks
+#
+# Now give each rank a part of the experts. That's *expert parallelism*. Each rank still has its own tokens, as in data parallelism.
+# It puts each of them on the place that `route` has found, one group of places for each expert. Then every rank sends every
+# other rank the places for that rank's experts. That's an *all-to-all*:
+
+# %%
+figures.an_exchange(ranks=2, experts=4, capacity=3)
+
+# %% [markdown]
+# Do it a second time, and everything is back where it came from. So an all-to-all of equal parts is its own inverse, and the
+# gradients of what a rank has received go back the same way:
+
+# %%
+print(inspect.getsource(layer.exchange))
+
+# %% [markdown]
+# ## Exercise 2 (hard): there and back
+#
+# `through_experts` returns what the experts make of this rank's tokens, wherever those experts are. Every rank calls it with
+#
+# - `tokens`, `[tokens, width]`, and `routing`, which is what `route` has returned for them;
+# - `seats`, zeros `[ranks, experts per rank, capacity, width]`, for you to fill. `seats.flatten(0, 1)` is the same memory as
+#   `[experts, capacity, width]`;
+# - `experts(arrived)`, which computes with this rank's experts what has arrived, and returns results of the same shape;
+# - `exchange(seats)`, as above.
+#
+# Return `[tokens, width]`: for each token the sum of its experts' results times their gates, and 0 from an expert that dropped it.
+#
+# <details><summary>Hint 1: who travels?</summary>
+#
+# `kept = places < seats.shape[2]` says of each choice whether the expert has a place for it. `chosen[kept]` and `places[kept]`
+# then say where these tokens go, and `kept.nonzero()[:, 0]` says which tokens they are.
+#
+# </details><details><summary>Hint 2: there</summary>
+#
+# With `token = kept.nonzero()[:, 0]`, the assignment `seats.flatten(0, 1)[chosen[kept], places[kept]] = tokens[token]` fills all
+# places at once. Then exchange, compute, and exchange again.
+#
+# </details><details><summary>Hint 3: back</summary>
+#
+# After the second exchange, each result lies on the place where you put its token. So read them with the same indices, and multiply
+# each by its gate, `gates[kept][:, None]`.
+#
+# </details><details><summary>Hint 4: one row per token</summary>
+#
+# A token may have several results. `torch.zeros_like(tokens).index_add(0, token, results)` adds each row of `results` to the row of
+# its token.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of through_experts}
+#
+# </details>
+
+
+# %%
+def through_experts(tokens, routing, seats, experts, exchange):
+    """What the experts on all ranks make of this rank's tokens: [t, w]. Called on every rank."""
+    # <solution>
+    chosen, gates, places = routing
+    kept = places < seats.shape[2]
+    token = kept.nonzero()[:, 0]
+    seats.flatten(0, 1)[chosen[kept], places[kept]] = tokens[token]
+    arrived = exchange(seats)
+    home = exchange(experts(arrived)).flatten(0, 1)
+    outputs = home[chosen[kept], places[kept]] * gates[kept][:, None]
+    return torch.zeros_like(tokens).index_add(0, token, outputs)
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.through_experts(through_experts)
+
+# %% [markdown]
+# What happens in `experts(arrived)`? An expert's tokens come from all ranks, and it takes them together. All experts of a rank
+# compute at once, in one product of matrices per layer. This is called *grouped* computation, and it keeps a GPU busy although each
+# expert is small:
+
+# %%
+print(inspect.getsource(layer.GroupedExperts.forward))
+
+# %% [markdown]
+# ## Is it the same, and what does it send?
+#
+# Compare with one process that holds all experts, computes every expert for every token, and multiplies by 0 where a token wasn't
+# sent. The 4 ranks have 256 tokens each, 64 numbers wide, and there are 8 experts with a capacity of 1.25 times an even load.
+
+# %%
+team.push(route=check.written(route), through_experts=check.written(through_experts))
+
+# %%
+# %%ranks
+from workshop_lib.lessons.experts.compare import with_one_process
+
+torch.set_num_threads(1)
+comm = MPI.COMM_WORLD
+proof = {k: with_one_process(route, through_experts, k, 1.25, comm) for k in (1, 2, 4)}
+
+# %%
+table = pd.DataFrame(team.pull("proof")[0].values(), index=["k = 1", "k = 2", "k = 4"])
+counts, differences = list(table.columns[4:7]), list(table.columns[:4])
+table.style.format("{:.0e}", subset=differences).format("{:,.0f}", subset=counts).format("{:.0%}", subset=["dropped"])
+
+# %% [markdown]
+# The differences are rounding. A rank's places hold $1.25\, k\, t\, w$ numbers, and all but one in $p$ leave it. With $p$ ranks, it
+# sends $2 \frac{p-1}{p} \cdot 1.25\, k\, t\, w$ numbers forward, half of them there and half of them back, and as many again in the backward
+# pass. So the bytes grow with $k$. They don't depend on where the tokens want to go, because empty places travel, too.
+#
+# Is that much? Take DeepSeek-V3, in which each token goes to 8 experts, on GPUs that compute 400 TFLOP/s with 50 GB/s between nodes:
+
+# %%
+k, width, inner_width, tokens_per_gpu = 8, 7168, 2048, 4096
+sent_gb = 2 * k * tokens_per_gpu * width * 2 / 1e9  # there and back, with 2 bytes per number
+compute_ms = 1e3 * k * tokens_per_gpu * 3 * 2 * width * inner_width / 400e12  # an expert has three matrices
+print(f"one layer, forward: {sent_gb:.2f} GB in {1e3 * sent_gb / 50:.0f} ms, and {compute_ms:.0f} ms to compute")
+
+# %% [markdown]
+# Sending takes longer than computing, in every layer. That's why experts stay inside a node if they can. DeepSeek-V3 sends each token
+# to at most 4 nodes, in 8 bits on the way there, and computes something else meanwhile.
+#
+# ## Train with experts
+#
+# Train a small GPT on the source code of this library. Each rank has its own sequences and its own part of 8 experts.
+# As in DDP, gradients are averaged over the ranks, with one exception. An expert computes for the tokens of *all* ranks, so its
+# gradient is a sum over all ranks already, and nobody else has a copy of it. You only divide it:
+
+
+# %%
+# %%ranks
+def average_gradients(model, comm):
+    own = set(model.mixture.experts.parameters())
+    shared = [p for p in model.parameters() if p not in own]
+    flat = torch.cat([p.grad.flatten() for p in shared])
+    comm.Allreduce(MPI.IN_PLACE, flat.numpy())
+    torch.nn.utils.vector_to_parameters(flat, [p.grad for p in shared])
+    for p in model.parameters():
+        p.grad /= comm.size
+
+
+# %% [markdown]
+# But will all experts be used? An expert that happens to get more tokens learns more. Then it's more useful, so the router prefers
+# it, and it gets even more tokens. A *balance loss* works against this:
+#
+# $$E \sum_e f_e P_e$$
+#
+# Here $f_e$ is the share of all choices that go to expert $e$, and $P_e$ is the mean of its probability. The sum is 1 if all experts are
+# equally popular, and $E$ if one of them gets everything. $f_e$ is a count and has no gradient, but $P_e$ has one: the more tokens
+# an expert gets, the harder its probability is pushed down.
+
+
+# %%
+# %%ranks
+from functools import partial
+
+from torch.nn.functional import cross_entropy
+
+from workshop_lib.lessons.experts.layer import MixtureOfExperts
+from workshop_lib.lessons.experts.text import Corpus, ExpertGpt
+
+
+def train(comm, seed, weight, steps=150, factor=1.25):
+    """For each step, the busiest expert's share of the choices, the share that was dropped, and the loss."""
+    make_experts = partial(MixtureOfExperts, k=1, factor=factor, comm=comm, route=route, through=through_experts)
+    model = ExpertGpt(seed, make_experts)
+    optimizer = model.optimizer()
+    corpus = Corpus(seed, comm)
+    history = []
+    for _ in range(steps):
+        text, targets = corpus.next_batch()
+        loss = cross_entropy(model(text).flatten(0, 1), targets.flatten())
+        load = comm.allreduce(model.mixture.load)  # how many tokens of all ranks want each expert
+        share = load / load.sum()
+        balance = len(share) * (share * model.mixture.probabilities.mean(dim=0)).sum()
+        optimizer.zero_grad()
+        (loss + weight * balance).backward()
+        average_gradients(model, comm)
+        optimizer.step()
+        seen = comm.allreduce(torch.tensor([model.mixture.dropped, loss.item()])) / comm.size
+        history.append([share.max().item(), *seen.tolist()])
+    return history
+
+
+# %% [markdown]
+# Do four ranks train as one process does? Give them so much capacity that no token is dropped, and compare the losses:
+
+# %%
+# %%ranks --timeout 120
+on_ranks = torch.tensor(train(comm, seed=1, weight=0.01, steps=5, factor=8))
+alone = torch.tensor(train(MPI.COMM_SELF, seed=1, weight=0.01, steps=5, factor=8))
+if comm.rank == 0:
+    print("losses on 4 ranks:", on_ranks[:, 2].tolist())
+    print(f"they differ from one process's by {(on_ranks - alone).abs().max():.0e}")
+
+# %% [markdown]
+# They do. So for the following, each rank may as well train a whole model alone, which is faster here, and you get four seeds at
+# once. First without a balance loss. With even shares, an expert would be chosen by 12.5 % of the tokens.
+
+# %%
+guess = predict("After 150 steps, what share of the tokens wants the busiest of the 8 experts?", 0, 100, "%")
+guess
+
+# %%
+# %%ranks --timeout 240
+free = train(MPI.COMM_SELF, seed=comm.rank + 1, weight=0)
+balanced = train(MPI.COMM_SELF, seed=comm.rank + 1, weight=0.03)
+
+# %%
+free, balanced = team.pull("free"), team.pull("balanced")
+table = figures.last_steps({"no balance loss": free, "balance loss × 0.03": balanced})
+guess.compare(100 * table["busiest expert's share"][:4].mean())
+table
+
+# %%
+figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
+
+# %% [markdown]
+# Without a balance loss, the router *collapses*. Most tokens want the same expert, and most of them are dropped. You pay for the memory
+# of eight experts, and for messages full of empty places, and use one. And look at the losses: they hardly differ. In a model this
+# small, tokens can do without their MLP for a while, so the loss gives you no hint. That's why people log the load of each
+# expert and the share of dropped tokens, from the first step on.
+#
+# (To see it within a minute, our router learns ten times as fast as the other weights. And not every router collapses: on MNIST's images, the
+# same one doesn't.)
+#
+# *Try it:* train with a weight of 1 instead of 0.03. What happens to the shares, and to the loss?
+#
+# ## Deeper: what today's models do
+#
+# - **Many small experts.** Mixtral has 8 experts, of which a token uses 2. DeepSeek-V3 has 256 small ones, of which it uses 8, because more
+#   combinations are possible. One more, a *shared* expert, computes every token, so the others don't all have to learn the same.
+# - **No dropped tokens.** Most of today's models don't drop any. Messages then have as many rows as there are tokens to
+#   send, so ranks first tell each other how many will arrive. And the experts compute with a *grouped GEMM*, a kernel for matrices with different numbers of
+#   rows (`torch.nn.functional.grouped_mm`). Its price: memory and time now depend on the busiest rank.
+# - **Balance without a loss.** A balance loss pulls at the router for a reason that has nothing to do with predicting the text.
+#   DeepSeek-V3 instead gives each expert a *bias*, which is added to its score when experts are chosen, but not to its gate. After each
+#   step, the bias of experts with too many tokens goes down a little, and that of the others goes up.
+# - **Kernels for the exchange.** On hundreds of GPUs, libraries such as DeepEP send a token only once to each node and copy it there.
+# - **Experts in the mesh.** The ranks that share the experts are usually those of data parallelism, so an expert's gradient is averaged only over the
+#   ranks that have a copy of it.
+#
+# ## Remember
+#
+# - With experts, a model has many times the weights, while a token costs as much as $k$ experts.
+# - Tokens travel in an all-to-all, there and back, and their gradients do the same. The bytes grow with $k$.
+# - An expert's gradient is already a sum over all ranks.
+# - A router left alone may send everything to one expert, and the loss doesn't tell you. Balance it, and log the load.
+#
+# **Take it home:** [scripts/expert_parallel.py](scripts/expert_parallel.py).
+#
+# **Sources.** N. Shazeer et al., [*Outrageously Large Neural Networks*](https://arxiv.org/abs/1701.06538), for the layer and its
+# collapse. D. Lepikhin et al., [*GShard*](https://arxiv.org/abs/2006.16668), for capacity and all-to-all. W. Fedus et al., [*Switch
+# Transformers*](https://arxiv.org/abs/2101.03961), for $k = 1$ and this balance loss. T. Gale et al.,
+# [*MegaBlocks*](https://arxiv.org/abs/2211.15841), without dropped tokens. A. Jiang et al., [*Mixtral*](https://arxiv.org/abs/2401.04088). D. Dai
+# et al., [*DeepSeekMoE*](https://arxiv.org/abs/2401.06066), for small and shared experts. L. Wang et al., [*Auxiliary-Loss-Free Load
+# Balancing*](https://arxiv.org/abs/2408.15664). [*DeepSeek-V3*](https://arxiv.org/abs/2412.19437), sections 2.1 and 3.2.
+# [DeepEP](https://github.com/deepseek-ai/DeepEP).
+
+# %%
+ranks.stop()

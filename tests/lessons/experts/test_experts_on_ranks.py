@@ -1,0 +1,169 @@
+"""Experts on ranks compute what one process does, send what the formula says, and a balance loss keeps them in use.
+
+float32 has 24 bits, and sums are taken in another order, so numbers differ in the last of them.
+"""
+
+import re
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+from drawn import check_layout, texts
+from judge.answers import code_cells, solution
+from our_ranks import on_every_rank
+
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.experts import figures
+from workshop_lib.lessons.experts.compare import EXPERTS, TOKENS, WIDTH, with_one_process
+from workshop_lib.lessons.experts.judge import CASES, NOTEBOOK, routing_of
+from workshop_lib.lessons.experts.layer import GroupedExperts, capacity_of
+from workshop_lib.paths import SCRIPTS
+from workshop_lib.training.equivalence import largest_relative_difference
+
+RANKS = 4
+ROUNDING = 3e-6  # of the largest number
+WITHOUT_DROPS = 8.0  # a capacity for all tokens of a rank, even if they all want one of the 8 experts
+ON_RANKS = re.compile("^%%ranks.*\n")
+
+
+def answers() -> tuple:
+    return solution(NOTEBOOK, "route"), solution(NOTEBOOK, "through_experts")
+
+
+def compared(route, through) -> dict:
+    """On a rank: how far experts on 1, 2 and 4 ranks are from one process, and what they send."""
+    from mpi4py import MPI
+
+    torch.set_num_threads(1)
+    found = {}
+    for size in (1, 2, 4):
+        comm = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank // size)
+        for k, factor in ((1, 1.0), (1, 1.25), (2, 1.25), (4, 0.5), (8, 1.0)):
+            found[size, k, factor] = with_one_process(route, through, k, factor, comm)
+        comm.Free()
+    return found
+
+
+def trained(program: str, route, through) -> dict:
+    """On a rank: histories of the notebook's own training, on all ranks and alone, and with and without balance."""
+    from mpi4py import MPI
+
+    torch.set_num_threads(1)
+    names = {"torch": torch, "MPI": MPI, "route": route, "through_experts": through}
+    exec(program, names)
+    train = names["train"]
+    comm = MPI.COMM_WORLD
+    same = {"seed": 1, "weight": 0.01, "steps": 4, "factor": WITHOUT_DROPS}
+    long = {"seed": comm.rank + 1, "steps": 150}
+    return {
+        "together": train(comm, **same),
+        "alone": train(MPI.COMM_SELF, **same),
+        "free": train(MPI.COMM_SELF, weight=0, **long),
+        "balanced": train(MPI.COMM_SELF, weight=0.03, **long),
+    }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def by_value():
+    import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
+
+
+@pytest.fixture(scope="module")
+def proofs(team, by_value):
+    return team.run(partial(compared, *answers()), timeout=60, show=False)
+
+
+def test_outputs_and_gradients_are_those_of_one_process(proofs):
+    for case, found in proofs[0].items():
+        print(case, found)
+        assert max(found[:4]) < ROUNDING
+
+
+def test_each_rank_sends_what_the_formula_says(proofs):
+    for of_rank in proofs:
+        for (size, k, factor), found in of_rank.items():
+            numbers = EXPERTS * capacity_of(TOKENS, k, EXPERTS, factor) * WIDTH
+            assert found.forward_bytes == found.backward_bytes == 2 * (size - 1) / size * 4 * numbers
+            assert found.formula_bytes == found.forward_bytes
+            assert found.dropped > 0.3 if (k, factor) == (4, 0.5) else found.dropped < 0.3
+
+
+def test_bytes_grow_with_k(proofs):
+    one, two = (proofs[0][4, k, 1.25].forward_bytes for k in (1, 2))
+    assert two == 2 * one
+
+
+def test_the_notebooks_training_is_that_of_one_process_and_a_balance_loss_prevents_a_collapse(team, by_value):
+    """About 20 s on two quiet cores."""
+    cells = [ON_RANKS.sub("", cell) for cell in code_cells(NOTEBOOK)[1]]
+    program = "\n".join(cell for cell in cells if "def average_gradients" in cell or "def train(" in cell)
+    histories = team.run(partial(trained, program, *answers()), timeout=240, show=False)
+    for of_rank in histories:
+        for together, alone in zip(of_rank["together"], of_rank["alone"], strict=True):
+            assert together == pytest.approx(alone, rel=1e-4)
+    shares = {}
+    for name in ("free", "balanced"):
+        shares[name] = torch.tensor([of_rank[name][-20:] for of_rank in histories]).mean(dim=1)
+    print(shares)
+    assert (shares["free"][:, 0] > shares["balanced"][:, 0] + 0.1).all(), "the busiest expert gets more"
+    assert (shares["free"][:, 1] > shares["balanced"][:, 1] + 0.1).all(), "more tokens are dropped"
+    assert shares["free"][:, 0].mean() > 0.5 and shares["balanced"][:, 0].mean() < 0.3
+    assert ((shares["free"] - shares["balanced"])[:, 2].abs() < 0.1).all(), "the loss tells nothing"
+
+
+@on_every_rank
+def test_experts_that_do_not_divide_are_refused():
+    from mpi4py import MPI
+
+    with pytest.raises(InputError, match="6 experts don't divide by 4 ranks"):
+        GroupedExperts(4, 6, MPI.COMM_WORLD)
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_some_choices_of_the_judges_cases_are_dropped_on_every_rank(rank):
+    for k, capacity in CASES:
+        chosen, _, places = routing_of(10 * k + rank, k)
+        assert 0 < (places >= capacity).sum() < places.numel() / 2
+        assert chosen.flatten().bincount().min() < capacity, "and some places stay empty"
+
+
+def test_an_exchange_gives_each_rank_its_own_experts_places():
+    figure = figures.an_exchange(ranks=2, experts=4, capacity=3)
+    check_layout(figure)
+    before, after = figure.axes
+    assert [text for text in texts(before) if text.startswith("for")] == [f"for expert {e}" for e in (0, 1, 2, 3)] * 2
+    assert [text for text in texts(after) if text.startswith("for")] == [
+        f"for expert {e}" for e in (0, 1, 0, 1, 2, 3, 2, 3)
+    ]
+
+
+def test_runs_have_a_line_each_and_a_row_each():
+    history = [[0.2, 0.1, 3.0], [0.4, 0.2, 2.0]]
+    runs = {"free": [history] * 4, "balanced": [history[::-1]] * 4}
+    figure = figures.busiest(runs)
+    check_layout(figure)
+    assert [len(axes.lines) for axes in figure.axes[:2]] == [5, 5]
+    table = figures.last_steps(runs, steps=1)
+    assert table.loc[("free", 1)].tolist() == [0.4, 0.2, 2.0]
+    assert "40%" in table._repr_html_()
+
+
+def test_the_script_to_take_home_takes_the_steps_of_one_process(tmp_path):
+    """About 20 s for two starts."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    script = [SCRIPTS / "expert_parallel.py", "--steps", 3, "--capacity", WITHOUT_DROPS]
+    losses = {}
+    weights = {}
+    for size in (1, 2):
+        out = tmp_path / f"{size}.pt"
+        words = ["--nproc-per-node", size, *script, "--out", out]
+        ended = subprocess.run([*torchrun, *map(str, words)], capture_output=True, text=True, timeout=120)
+        assert ended.returncode == 0, ended.stderr
+        losses[size] = re.findall(r"loss ([\d.]+), balance ([\d.]+), 0% dropped", ended.stdout)
+        weights[size] = torch.load(out, weights_only=True)["model"]
+    assert len(losses[1]) == 3 and losses[1] == losses[2]
+    assert largest_relative_difference(weights[2], weights[1]) < 1e-3

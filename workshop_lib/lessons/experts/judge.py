@@ -1,0 +1,227 @@
+"""How 11d_experts checks its exercises: the router, and the way of tokens to experts on other ranks and back."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from workshop_lib.judge import own_or_library
+from workshop_lib.judge.play import Edit, played
+from workshop_lib.judge.solutions import Solution
+from workshop_lib.lessons.experts.compare import gradient
+from workshop_lib.lessons.experts.layer import GroupedExperts, Routing, exchange
+from workshop_lib.lessons.mpi_basics.counting import CountingComm
+
+NOTEBOOK = "11d_experts"
+EXPERTS = 12  # divides by 2, 3 and 4 ranks
+TOKENS = 40
+WIDTH = 3
+CASES = ((1, 4), (2, 7), (3, 11))  # experts per token, and a capacity that is too small on every rank
+
+
+def written(function: Callable) -> Callable:
+    """The learner's function. While it is still a stub, say so and return the notebook's solution."""
+    solution = Solution(NOTEBOOK, function.__name__).load()
+    return own_or_library(function, solution) or solution
+
+
+def random_probabilities(seed: int, tokens: int, experts: int) -> Tensor:
+    scores = torch.randn(tokens, experts, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return scores.softmax(dim=1)
+
+
+def play_route(route: Callable, comm) -> Iterator[tuple]:
+    cases = [(k, route(random_probabilities(k, 10, 4), k)) for k in (1, 2, 3)]
+    for k, (chosen, _, _) in cases:
+        yield "`chosen` are the k most probable experts of each token", chosen, f"with k = {k}"
+    for k, (_, gates, _) in cases:
+        yield "`gates` are their probabilities", gates, f"with k = {k}"
+    for k, (chosen, _, places) in cases:
+        seats = {(int(expert), int(place)) for expert, place in zip(chosen.flatten(), places.flatten(), strict=True)}
+        taken_twice = chosen.numel() - len(seats)
+        observed = f"with k = {k}, {taken_twice} of {chosen.numel()} choices have a place that is taken already:"
+        yield "no two choices of an expert have the same place", taken_twice, observed, QUEUE
+    for k, (_, _, places) in cases:
+        yield "`places` number the choices of each expert from 0, first choices first", places, f"with k = {k}", QUEUE
+
+
+QUEUE = "go through all first choices, token by token, and then through all second ones, and count for each expert."
+TOPK = "probabilities.topk(k, dim=1)"
+BY_CHOICE = "chosen.T.flatten()"
+BEFORE = "wants.cumsum(dim=0) - wants"
+UNFLATTENED = ".view(k, -1).T"
+route = played(
+    "route",
+    NOTEBOOK,
+    play_route,
+    [
+        Edit("These are the least probable experts.", (TOPK, "probabilities.topk(k, dim=1, largest=False)")),
+        Edit(
+            "Leave the gates as they are. If they add up to 1, the only gate is always 1 with k = 1, and the router "
+            "never gets a gradient.",
+            ("return chosen, gates,", "return chosen, gates / gates.sum(dim=1, keepdim=True),"),
+        ),
+        Edit(
+            "`probabilities` have been through softmax already. Use them as they are.",
+            (TOPK, "probabilities.softmax(dim=1).topk(k, dim=1)"),
+        ),
+        Edit(
+            "Places begin at 0: count how many choices came *before*, without this one.",
+            (BEFORE, "wants.cumsum(dim=0)"),
+        ),
+        Edit(
+            "Each expert has places of its own, so count for each expert separately.",
+            ("(before * wants).sum(dim=1)", "torch.arange(chosen.numel())"),
+        ),
+        Edit(
+            "The second choices begin again at 0, so two tokens get the same place and one overwrites the other. Go on "
+            "counting where the first choices ended.",
+            (
+                f"wants = one_hot({BY_CHOICE}, probabilities.shape[1])",
+                "wants = one_hot(chosen.T, probabilities.shape[1])",
+            ),
+            (BEFORE, "wants.cumsum(dim=1) - wants"),
+            ("(before * wants).sum(dim=1)", "(before * wants).sum(dim=2)"),
+        ),
+        Edit(
+            "A token's second choice is in line before the next token's first one. Let all first choices go first, or "
+            "second choices take the places that others want most.",
+            (BY_CHOICE, "chosen.flatten()"),
+            (UNFLATTENED, ".view(-1, k)"),
+        ),
+        Edit(
+            "The places belong to other choices. Your queue has all first choices, then all second ones, so its places "
+            "come back as `[k, tokens]`.",
+            (UNFLATTENED, ".view(-1, k)"),
+        ),
+    ],
+    returns="(chosen, gates, places)",
+    communicates=False,
+)
+
+
+def routing_of(seed: int, k: int) -> Routing:
+    """Whatever the learner's `route` does: the right routing of a rank's tokens."""
+    gates, chosen = random_probabilities(seed, TOKENS, EXPERTS).topk(k, dim=1)
+    taken = [0] * EXPERTS
+    places = torch.zeros_like(chosen)
+    for choice in range(k):
+        for token in range(TOKENS):
+            expert = int(chosen[token, choice])
+            places[token, choice] = taken[expert]
+            taken[expert] += 1
+    return chosen, gates, places
+
+
+def play_through(through_experts: Callable, comm) -> Iterator[tuple]:
+    runs = [RoundTrip(through_experts, comm, k, capacity) for k, capacity in CASES]
+    for run in runs:
+        yield "experts get the tokens that want them", run.arrived, f"{run.case}, what rank {comm.rank}'s experts got"
+    for run in runs:
+        yield "each token gets the sum of its experts' outputs times their gates", run.outputs, run.case
+    for run in runs:
+        yield "tokens get their gradient", run.grad_tokens, f"{run.case}, for `tokens`", BACK
+    for run in runs:
+        yield "gates get their gradient, from which the router learns", run.grad_gates, f"{run.case}, for `gates`", BACK
+    for run in runs:
+        yield "experts get their gradient", run.grad_experts, f"{run.case}, for the experts' weights", BACK
+    for run in runs:
+        observed = f"{run.case}, rank {comm.rank} sent {run.bytes_sent} bytes:"
+        yield "tokens travel once there and once back", run.bytes_sent, observed, "two exchanges are enough."
+
+
+BACK = "let autograd see everything: don't detach, and don't turn tensors into arrays."
+
+
+class RoundTrip:
+    """What one call of `through_experts` did on this rank, forward and backward."""
+
+    def __init__(self, through_experts: Callable, comm, k: int, capacity: int):
+        self.case = f"with k = {k} and a capacity of {capacity}"
+        counting = CountingComm(comm)
+        torch.manual_seed(5)
+        experts = GroupedExperts(WIDTH, EXPERTS, counting).double()
+        chosen, gates, places = routing_of(10 * k + comm.rank, k)
+        gates = gates.requires_grad_()
+        tokens = torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(comm.rank), dtype=torch.float64)
+        tokens = tokens.requires_grad_()
+        seats = torch.zeros(comm.size, EXPERTS // comm.size, capacity, WIDTH, dtype=torch.float64)
+        self.arrived = torch.zeros_like(seats)
+
+        def watched(arrived: Tensor) -> Tensor:
+            self.arrived = arrived.detach().clone()
+            return experts(arrived)
+
+        outputs = through_experts(tokens, (chosen, gates, places), seats, watched, partial(exchange, comm=counting))
+        self.bytes_sent = counting.bytes_sent
+        self.outputs = outputs.detach()
+        if outputs.requires_grad:
+            outputs.square().sum().backward()
+        self.grad_tokens = gradient(tokens)
+        self.grad_gates = gradient(gates)
+        self.grad_experts = gradient(experts.up)
+
+
+KEPT = "kept = places < seats.shape[2]"
+FILLED = "seats.flatten(0, 1)[chosen[kept], places[kept]] = tokens[token]"
+THERE = "arrived = exchange(seats)"
+HOME = "home = exchange(experts(arrived)).flatten(0, 1)"
+WEIGHTED = "home[chosen[kept], places[kept]] * gates[kept][:, None]"
+SUMMED = "torch.zeros_like(tokens).index_add(0, token, outputs)"
+through_experts = played(
+    "through_experts",
+    NOTEBOOK,
+    play_through,
+    [
+        Edit(
+            "The tokens never leave: `exchange(seats)` sends each rank what its experts should compute.",
+            (THERE, "arrived = seats"),
+        ),
+        Edit(
+            "The results never come back: after the experts, call `exchange` again.",
+            (HOME, "home = experts(arrived).flatten(0, 1)"),
+        ),
+        Edit("Multiply each output by its gate.", (WEIGHTED, "home[chosen[kept], places[kept]]")),
+        Edit(
+            "Apply the gate to what an expert returns. An expert isn't linear, so it makes a difference.",
+            (FILLED, FILLED.replace("tokens[token]", "tokens[token] * gates[kept][:, None]")),
+            (WEIGHTED, "home[chosen[kept], places[kept]]"),
+        ),
+        Edit(
+            "A token that goes to several experts gets the *sum* of their outputs. An assignment keeps only one of "
+            "them: use `index_add`.",
+            (f"return {SUMMED}", "result = torch.zeros_like(tokens)\n    result[token] = outputs\n    return result"),
+        ),
+        Edit(
+            "Dropped tokens must not sit on somebody else's place. Only those with `places < capacity` travel.",
+            (KEPT, "places = places.clamp(max=seats.shape[2] - 1)\n    kept = places >= 0"),
+        ),
+        Edit(
+            "Places begin at 0, so those below the capacity exist, and the last one counts.",
+            (KEPT, "kept = places < seats.shape[2] - 1"),
+        ),
+        Edit(
+            "A dropped token gets 0 here. Its block adds the token itself anyway, so don't add it twice.",
+            (SUMMED, SUMMED.replace("zeros_like(tokens)", "where(kept.any(dim=1, keepdim=True), 0.0, tokens)")),
+        ),
+        Edit(
+            "Only its first choice takes a token along. Send it to all k experts.",
+            (KEPT, f"{KEPT}\n    kept[:, 1:] = False"),
+        ),
+        Edit(
+            "The gates are cut off from autograd, so the router gets no gradient and never learns.",
+            (WEIGHTED, "home[chosen[kept], places[kept]] * gates[kept][:, None].detach()"),
+        ),
+        Edit(
+            "The tokens are cut off from autograd, so the layers before this one get no gradient.",
+            (FILLED, FILLED.replace("tokens[token]", "tokens[token].detach()")),
+        ),
+        Edit(
+            "All tokens have traded places: the rows of `outputs` belong to the tokens in `token`.",
+            (SUMMED, SUMMED.replace("token, outputs", "token, outputs.flip(0)")),
+        ),
+    ],
+    returns="the outputs of this rank's tokens",
+    stuck="some rank waits in an exchange that another rank doesn't call: all ranks exchange twice, tokens or not.",
+)
