@@ -110,3 +110,10 @@ def test_what_was_kept_among_the_notebooks_still_counts(tmp_path, monkeypatch):
     assert exercises.standing("00_start_here").startswith(f"{here('00_start_here', 2)}, 3 of {ON_PATH}")
     assert [path.name for path in (tmp_path / "notebooks").iterdir()] == ["progress.jsonl"]
     assert (tmp_path / "progress" / "progress.jsonl").is_file()
+
+
+def test_an_exercise_that_was_solved_in_another_notebook_counts_where_it_stands_now(kernel_of):
+    kernel_of("13_when_training_breaks")
+    learner.keep(Check("supervise", True))
+    assert exercises.standing("13b_runs_that_survive").startswith(here("13b_runs_that_survive", 1))
+    assert {exercise for _, exercise in exercises.MOVED} == exercises.by_notebook()["13b_runs_that_survive"].keys()

@@ -20,6 +20,11 @@ HEADING = re.compile(r"^# (#+) (.*)$", re.MULTILINE)
 NAME = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|(?:def|class) (\w+)|(\w+) = \{)", re.MULTILINE)
 CHECK = re.compile(r"^(?!team\.)\w+\.\w+\((.*)\)$")
 RENAMED = {"script": "changes.py"}  # names of exercises in old logs
+# The notebook that has an exercise now, by the notebook and exercise in old logs.
+MOVED = {
+    ("13_when_training_breaks", name): "13b_runs_that_survive"
+    for name in ("save", "interval_s", "supervise", "my_share")
+}
 
 
 def defined_names(answer: str) -> list[str]:
@@ -94,7 +99,8 @@ def is_on_core_path(notebook: str) -> bool:
 def solved() -> set[tuple[str, str]]:
     """The notebook and name of each check that this learner has passed."""
     passed = [event for event in learner.kept() if event.get("what") == "check" and event.get("passed") is True]
-    return {(event["notebook"], RENAMED.get(event["exercise"], event["exercise"])) for event in passed}
+    old = {(event["notebook"], RENAMED.get(event["exercise"], event["exercise"])) for event in passed}
+    return {(MOVED.get((notebook, exercise), notebook), exercise) for notebook, exercise in old}
 
 
 def standing(notebook: str) -> str:

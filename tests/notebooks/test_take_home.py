@@ -142,7 +142,7 @@ def test_a_script_tests_in_evaluation_mode_and_trains_in_training_mode(path):
 def test_every_script_is_tested():
     # In test_scripts.py, test_resuming_scripts.py, test_survive.py, test_dry_run_real.py; notebook 09 runs the loaders.
     # test_your_own_script.py runs those of notebook 15.
-    elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf", "elastic", "survive", "mesh"}
+    elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf", "elastic", "survive", "per_step", "mesh"}
     elsewhere |= {"own_script", "own_script_ddp", "own_script_sick"}
     elsewhere |= {"context_parallel"}  # test_ring.py runs it
     here = {"mnist_data", "one_process", "ddp_realistic", "diloco", "tensor_parallel", "pipeline", "search", *BACKEND}

@@ -1,11 +1,16 @@
 """elastic.py and survive.py: lost ranks change nothing in the weights, and any number of ranks can go on."""
 
+import os
+import runpy
+import signal
+import time
+
 import pytest
 import torch
 from training.ladder import write_packed_mnist
 
-from workshop_lib.lessons.when_training_breaks import fault_injection
-from workshop_lib.paths import SCRIPTS
+from workshop_lib.lessons.runs_that_survive import fault_injection
+from workshop_lib.paths import MNIST, SCRIPTS
 from workshop_lib.ranks import scripts
 
 pytestmark = pytest.mark.full
@@ -50,3 +55,31 @@ def test_torchrun_starts_the_same_script_again(data):
     options = ["--data", data, "--batch", 48, "--steps", 12]
     score = fault_injection.score([*command, *options], every=5, kinds=["kill"], show=lambda line: None)
     assert score.same_weights and len(score.faulty.faults) == 2 and score.faulty.starts == 1
+
+
+def test_per_step_starts_only_the_lost_rank_again_and_ends_with_the_first_that_is_done(nothing_left):
+    script = runpy.run_path(str(SCRIPTS / "per_step.py"), run_name="script")
+    starts = []
+
+    def start(rank):
+        starts.append(rank)
+        if pid := os.fork():
+            return pid
+        if rank == 0:
+            time.sleep(0.6)
+        elif len(starts) < 4:  # rank 1 is killed once, and stopped once
+            os.kill(os.getpid(), signal.SIGKILL if len(starts) == 2 else signal.SIGSTOP)
+        time.sleep(0.2)
+        os._exit(0 if rank == 0 else 1)
+
+    script["supervise"](start, 2)
+    assert starts[:4] == [0, 1, 1, 1] and starts.count(0) == 1
+
+
+def test_per_step_says_what_it_needs(monkeypatch):
+    script = runpy.run_path(str(SCRIPTS / "per_step.py"), run_name="script")
+    if script["torchft"] is not None:
+        pytest.skip("torchft is installed")
+    monkeypatch.setattr("sys.argv", ["per_step.py", "2", "--data", str(MNIST)])
+    with pytest.raises(SystemExit, match="pip install torchft"):
+        script["main"]()
