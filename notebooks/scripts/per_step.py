@@ -1,8 +1,8 @@
 """MNIST whose survivors train on while a lost rank comes back. Start it with: python per_step.py 2 --steps 200
 
-It needs torchft (pip install torchft), which has wheels for Linux on x86-64. There's no checkpoint on a disk: a rank that
-comes back takes the weights from one that never stopped. While it's away, a step has fewer images, so the weights at
-the end aren't those of a training without faults.
+It needs torchft (pip install torchft), which has wheels for Linux on x86-64. There's no checkpoint on a disk: a rank
+that comes back takes the weights from one that never stopped. While it's away, a step has fewer images, so the final
+weights aren't those of a training without faults.
 """
 
 import argparse
@@ -112,21 +112,27 @@ def fork(work, rank):
         os._exit(status)
 
 
-def supervise(start, ranks):
+def supervise(start, ranks, restarts):
     """Start all ranks, and each one that is lost again, until one of them has taken all steps."""
     rank_of = {start(rank): rank for rank in range(ranks)}
-    done = False
-    while rank_of:
+    while True:
         pid, status = os.waitpid(-1, os.WUNTRACED)
         if os.WIFSTOPPED(status):
             os.kill(pid, signal.SIGKILL)  # the next call returns its end
             continue
-        rank = rank_of.pop(pid, None)
-        if rank is None:
+        if pid not in rank_of:
             raise SystemExit("the lighthouse ended")
-        done = done or status == 0
-        if not done:
-            rank_of[start(rank)] = rank
+        rank = rank_of.pop(pid)
+        if status == 0:
+            break
+        if restarts == 0:
+            raise SystemExit("given up: too many ranks were lost")
+        restarts -= 1
+        rank_of[start(rank)] = rank
+    time.sleep(2)  # the others end now, too, except for those that have just come back
+    for pid in rank_of:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def main():
@@ -139,7 +145,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     lighthouse = start_lighthouse()
     try:
-        supervise(lambda rank: fork(lambda of: train(args, data, model, optimizer, of), rank), args.ranks)
+        supervise(lambda rank: fork(lambda of: train(args, data, model, optimizer, of), rank), args.ranks, restarts=100)
     finally:
         lighthouse.kill()
 

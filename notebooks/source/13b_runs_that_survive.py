@@ -109,15 +109,14 @@ if not quick:  # it takes a minute
     display(guess.compare(100 * scores["torchrun"].share))
 
 # %% [markdown]
-# The weights are the same, so nothing was lost but time. Hardly any of it was spent on repeated steps, since
-# there's a checkpoint after each step. Almost all of it went into starting Python, importing PyTorch and reading the data, in
-# every process.
+# The weights are the same, so nothing was lost but time. Hardly any of it was spent on repeated steps, since there's a checkpoint
+# after each step. Almost all of it went into starting Python, importing PyTorch and reading the data, in every process.
 #
 # So don't do that again. `os.fork()` copies a running process within milliseconds, with everything it has in memory.
 # [survive.py](scripts/survive.py) imports PyTorch and reads the data once, and then forks the ranks. (On GPUs, fork before anything
-# uses CUDA, because a forked process can't use CUDA if its parent already has.) Only its heart is missing.
+# uses CUDA, because a forked process can't use CUDA if its parent already has.) Only the function that watches the ranks is missing.
 #
-# ## What a parent hears of its children
+# ## Learn that a rank is lost
 #
 # When a process ends, the operating system keeps its *status* until the parent asks for it with
 #
@@ -126,8 +125,8 @@ if not quick:  # it takes a minute
 # ```
 #
 # The $-1$ means *any* child: the call returns as soon as one of them has something to report, and says which. Normally, that's
-# only its end. With the flag `os.WUNTRACED` the call also returns when a child is *stopped*, as Ctrl-Z does in a terminal. A stopped
-# rank hasn't ended, and never reports anything again, so without the flag you'd wait for it forever. These are the cases:
+# only its end. With the flag `os.WUNTRACED` the call also returns when a child is *stopped*, as by Ctrl-Z in a terminal. A stopped
+# rank hasn't ended, so without the flag you'd never hear of it. These are the cases:
 #
 # | the rank … | `status` | `os.WIFSTOPPED(status)` | still a process? |
 # |---|---|---|---|
@@ -170,7 +169,8 @@ def supervise(start, ranks, restarts):
     """Start all ranks. Once one is lost, end the others and start all again, until all end well."""
     # <solution>
     for attempt in range(restarts + 1):
-        running, lost = {start(rank, attempt) for rank in range(ranks)}, False
+        running = {start(rank, attempt) for rank in range(ranks)}
+        lost = False
         while running and not lost:
             pid, status = os.waitpid(-1, os.WUNTRACED)
             lost = status != 0
@@ -226,7 +226,7 @@ figures.progress(scores)
 # survivors go on. PyTorch's library for that is [torchft](https://docs.pytorch.org/torchft/), and it rests on three ideas:
 #
 # - **A quorum before each step.** Every rank sends heartbeats to a small server, the *lighthouse*. Before each step, the ranks ask it
-#   who takes part. Those are the *quorum*. When the quorum changes, its members build a new process group, in milliseconds.
+#   who takes part. Those are the *quorum*. When the quorum changes, its members build a new process group.
 # - **A vote after each step.** If a rank is lost in the middle of an allreduce, the survivors get no exception. They remember that it
 #   failed, and vote: only if everything went well on all of them do they take the step. Otherwise they throw the gradients away,
 #   and try the step again without the lost rank.

@@ -57,29 +57,62 @@ def test_torchrun_starts_the_same_script_again(data):
     assert score.same_weights and len(score.faulty.faults) == 2 and score.faulty.starts == 1
 
 
-def test_per_step_starts_only_the_lost_rank_again_and_ends_with_the_first_that_is_done(nothing_left):
-    script = runpy.run_path(str(SCRIPTS / "per_step.py"), run_name="script")
+@pytest.fixture
+def per_step(monkeypatch):
+    """The functions of per_step.py."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+    return runpy.run_path(str(SCRIPTS / "per_step.py"), run_name="script")
+
+
+def in_a_fork(work):
+    """What work() returns or raises, as text. A supervisor waits for any child of its process, so it needs its own."""
+    read, write = os.pipe()
+    if not (pid := os.fork()):
+        try:
+            result = work()
+        except BaseException as error:
+            result = error
+        os.write(write, str(result).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as file:
+        text = file.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+def test_per_step_starts_only_the_lost_rank_again_and_ends_with_the_first_that_is_done(per_step, nothing_left):
     starts = []
 
     def start(rank):
         starts.append(rank)
         if pid := os.fork():
             return pid
-        if rank == 0:
-            time.sleep(0.6)
-        elif len(starts) < 4:  # rank 1 is killed once, and stopped once
+        if rank == 1 and len(starts) < 4:  # it's killed once, and stopped once
             os.kill(os.getpid(), signal.SIGKILL if len(starts) == 2 else signal.SIGSTOP)
-        time.sleep(0.2)
-        os._exit(0 if rank == 0 else 1)
+        time.sleep(60 if rank == 1 else 0.3)
+        os._exit(0)
 
-    script["supervise"](start, 2)
-    assert starts[:4] == [0, 1, 1, 1] and starts.count(0) == 1
+    def work():
+        per_step["supervise"](start, 2, restarts=9)
+        with pytest.raises(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+        return starts
+
+    assert in_a_fork(work) == "[0, 1, 1, 1]"
 
 
-def test_per_step_says_what_it_needs(monkeypatch):
-    script = runpy.run_path(str(SCRIPTS / "per_step.py"), run_name="script")
-    if script["torchft"] is not None:
-        pytest.skip("torchft is installed")
+def test_per_step_gives_up_if_a_rank_is_lost_again_and_again(per_step):
+    def start(rank):
+        if pid := os.fork():
+            return pid
+        os._exit(1)
+
+    assert in_a_fork(lambda: per_step["supervise"](start, 1, restarts=2)) == "given up: too many ranks were lost"
+
+
+def test_per_step_says_what_it_needs(per_step, monkeypatch):
+    monkeypatch.setitem(per_step["main"].__globals__, "torchft", None)
     monkeypatch.setattr("sys.argv", ["per_step.py", "2", "--data", str(MNIST)])
     with pytest.raises(SystemExit, match="pip install torchft"):
-        script["main"]()
+        per_step["main"]()

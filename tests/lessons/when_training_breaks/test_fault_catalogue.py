@@ -72,6 +72,7 @@ def test_every_fault_of_the_catalogue_shows_what_the_notebook_says():
     assert met["hangs"][1].end == "still running" and met["is stopped"][1].end == "stopped"
 
 
+@pytest.mark.full
 def test_torchfrtrace_names_the_rank_that_calls_another_collective(tmp_path, capsys):
     traces = tmp_path / "trace_"
     fault_catalogue.meet("calls in another order", settings={"TORCH_FR_DUMP_TEMP_FILE": str(traces)})
@@ -81,6 +82,7 @@ def test_torchfrtrace_names_the_rank_that_calls_another_collective(tmp_path, cap
     assert "fault_catalogue_ranks.py" in output
 
 
+@pytest.mark.full
 def test_launchers_end_a_job_that_lost_a_rank_and_pass_its_exit_code_on_or_not(tmp_path):
     table = launchers.after_a_death(tmp_path)
     assert table["its exit code"].to_dict() == {
