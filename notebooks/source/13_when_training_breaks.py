@@ -206,7 +206,7 @@ fault_catalogue.diagnoses(diagnoses)
 #
 # ## Loss spikes
 #
-# Nothing hangs and nobody is killed, but at step 70 the loss jumps from 0.4 to more than 20. Should you wait, skip the data, or
+# Nothing hangs and nobody is killed, but at step 70 the loss jumps from 0.3 to more than 20. Should you wait, skip the data, or
 # stop the run? That depends on the cause. Here are three such runs, of four ranks on MNIST:
 
 # %%
@@ -220,7 +220,8 @@ loss_spikes.spikes(runs)
 # then with other batches:
 
 # %%
-display(*(spiking.replay(name) for name in runs))
+for name in runs:
+    display(spiking.replay(name))
 
 # %% [markdown]
 # ### Exercise 2 (warm-up): what caused the spike?
