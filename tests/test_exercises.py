@@ -118,3 +118,8 @@ def test_an_exercise_that_was_solved_in_another_notebook_counts_where_it_is_now(
     later = "07d_large_batch_optimizers"
     assert exercises.solved() == {(later, "layer_rate")}
     assert exercises.standing(later).startswith(here(later, 1))
+
+
+def test_the_exercises_of_13b_were_in_13():
+    moved = {exercise for (_, exercise), now in exercises.MOVED.items() if now == "13b_runs_that_survive"}
+    assert moved == exercises.by_notebook()["13b_runs_that_survive"].keys()

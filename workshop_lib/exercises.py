@@ -20,8 +20,11 @@ HEADING = re.compile(r"^# (#+) (.*)$", re.MULTILINE)
 NAME = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|(?:def|class) (\w+)|(\w+) = \{)", re.MULTILINE)
 CHECK = re.compile(r"^(?!team\.)\w+\.\w+\((.*)\)$")
 RENAMED = {"script": "changes.py"}  # names of exercises in old logs
-# (notebook in old logs, exercise): where the exercise is now
-MOVED = {("07_large_batch", "layer_rate"): "07d_large_batch_optimizers"}
+# The notebook that has an exercise now, by the notebook and the exercise in old logs.
+MOVED = {("07_large_batch", "layer_rate"): "07d_large_batch_optimizers"} | {
+    ("13_when_training_breaks", name): "13b_runs_that_survive"
+    for name in ("save", "interval_s", "supervise", "my_share")
+}
 
 
 def defined_names(answer: str) -> list[str]:

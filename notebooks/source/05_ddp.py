@@ -736,7 +736,7 @@ check.diagnoses(diagnoses)
 # ranks wait longer on purpose, for example while rank 0 prepares the data, pass a longer `timeout` to `init_process_group`.
 #
 # `torchrun` can also be *elastic*, and start all processes again when one of them fails
-# ([13](13_when_training_breaks.ipynb)).
+# ([13b](13b_runs_that_survive.ipynb)).
 #
 # ## Remember
 #

@@ -17,7 +17,7 @@ from record_fixtures import run
 from workshop_lib import rooms
 from workshop_lib.cli import checks, commands, doctor, terminal
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.when_training_breaks import fault_injection
+from workshop_lib.lessons.runs_that_survive import fault_injection
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, engine
 from workshop_lib.results import records

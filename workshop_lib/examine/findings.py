@@ -30,7 +30,7 @@ SECTIONS = {
     "threads": ("10_compute_nodes", "Threads"),
     "devices": ("10_compute_nodes", "A GPU for each rank"),
     "stuck": ("13_when_training_breaks", "A catalogue of faults"),
-    "save": ("13_when_training_breaks", "A checkpoint for any moment"),
+    "save": ("13b_runs_that_survive", "A checkpoint for any moment"),
 }
 
 

@@ -150,13 +150,15 @@ def _timed(average: Callable[[], None]) -> tuple[float, float]:
     return began_s, time.perf_counter()
 
 
-def diagnoses(answers: dict[str, str], runs: dict[str, str] = RUNS, signs: dict[str, str] = SIGNS) -> Verdict:
-    """Judge the learner's diagnosis of each run, given by the run's name."""
-    return _judged(answers, runs, signs).recorded()
+def diagnoses(
+    answers: dict[str, str], runs: dict[str, str] = RUNS, signs: dict[str, str] = SIGNS, name: str = "diagnoses"
+) -> Verdict:
+    """Judge the learner's diagnosis of each run, given by the run's name. `name` is the exercise's."""
+    return _judged(answers, runs, signs, name).recorded()
 
 
-def _judged(answers: dict[str, str], runs: dict[str, str], signs: dict[str, str]) -> Verdict:
-    verdict = Verdict("diagnoses", to_do="Replace the dots")
+def _judged(answers: dict[str, str], runs: dict[str, str], signs: dict[str, str], name: str) -> Verdict:
+    verdict = Verdict(name, to_do="Replace the dots")
     if any(not isinstance(answers.get(run), str) for run in runs):
         return verdict
     verdict.passed = False

@@ -54,7 +54,6 @@ class Rank:
     losses: list[float]
     steps_s: list[float]
     weights: str
-    flight: list[str]  # the rank's last collectives, if it raised while the flight recorder was on
 
     @property
     def digest(self) -> str:

@@ -6,9 +6,11 @@
 fault. Several faults run at the same time.
 """
 
+import importlib
 import json
 import multiprocessing
 import os
+import pickle
 import resource
 import signal
 import sys
@@ -185,21 +187,23 @@ def start(rank: int, fault: str, folder: Path) -> int:
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        (folder / f"flight.{rank}").write_text(json.dumps(last_collectives()))
+        dump_flight_record(rank)
     finally:
         os._exit(code)  # exits even if a DataLoader's signal handler raises again in the lines above
 
 
-def last_collectives() -> list[str]:
-    """The collectives in PyTorch's flight recorder, as text. Empty unless TORCH_FR_BUFFER_SIZE is set."""
-    if not os.environ.get("TORCH_FR_BUFFER_SIZE"):
-        return []
-    # This function is private. NCCL writes a file instead, which `torch.distributed.flight_recorder` reads.
-    entries = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"]  # type: ignore[attr-defined]
-    return [
-        f"{each['collective_seq_id']}: {each['profiling_name'].removeprefix('gloo:')} of {each['input_sizes'][0]}"
-        for each in entries
-    ]
+def dump_flight_record(rank: int) -> None:
+    """Write PyTorch's flight record to the file that NCCL's watchdog would write after a time-out.
+
+    gloo has no watchdog, and its records don't name their group as torchfrtrace expects. Writes nothing unless
+    TORCH_FR_DUMP_TEMP_FILE says where.
+    """
+    prefix = os.environ.get("TORCH_FR_DUMP_TEMP_FILE")
+    if not prefix:
+        return
+    record = pickle.loads(torch._C._distributed_c10d._dump_fr_trace())  # type: ignore[attr-defined]
+    record["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(RANKS)))}}
+    Path(f"{prefix}{rank}").write_bytes(pickle.dumps(record))
 
 
 def watch(pids: list[int], folder: Path) -> list[dict]:
@@ -242,14 +246,14 @@ def meet(fault: str) -> dict:
             words = (folder / f"words.{rank}").read_text(errors="replace").strip().splitlines()
             each["words"] = words[-1] if words else ""
             report = folder / f"report.{rank}"
-            flight = folder / f"flight.{rank}"
-            each["flight"] = json.loads(flight.read_text()) if flight.exists() else []
             each |= json.loads(report.read_text()) if report.exists() else {"losses": [], "steps_s": [], "weights": ""}
     return {"fault": fault, "ranks": ends}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    if os.environ.get("TORCH_FR_DUMP_TEMP_FILE"):
+        importlib.import_module("torch._inductor")  # a dump with stack traces needs it, and it takes seconds
     with ProcessPoolExecutor(AT_ONCE, mp_context=multiprocessing.get_context("fork")) as pool:
         for met in pool.map(meet, sys.argv[1:]):
             print(json.dumps(met), flush=True)

@@ -1,4 +1,4 @@
-"""Inject faults into a command that trains, and measure what they cost. 13_when_training_breaks does this.
+"""Inject faults into a command that trains, and measure what they cost. 13b_runs_that_survive does this.
 
 The command may be any program. It runs in a new, empty folder, and prints how far it is, in lines with these words:
 

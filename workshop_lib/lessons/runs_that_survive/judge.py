@@ -1,4 +1,4 @@
-"""How 13_when_training_breaks checks its exercises: safe checkpoints, how often to save, and a fixed global batch.
+"""How 13b_runs_that_survive checks its exercises: safe checkpoints, how often to save, and a fixed global batch.
 
 The supervisor that starts lost ranks again is checked in judge_supervise.py. `script` puts the learner's functions into
 the scripts that the notebook trains with.
@@ -8,7 +8,6 @@ import ast
 import functools
 import inspect
 import math
-import os
 import shutil
 import sys
 import tempfile
@@ -20,15 +19,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from workshop_lib.judge import Exercise, Property, own_or_library, shown
+from workshop_lib.judge import Exercise, Property, own_or_library, own_or_solution, shown
 from workshop_lib.judge.play import Edit, edited, played
-from workshop_lib.lessons.when_training_breaks import checkpoints
-from workshop_lib.lessons.when_training_breaks.judge_supervise import supervise
+from workshop_lib.lessons.runs_that_survive import checkpoints
+from workshop_lib.lessons.runs_that_survive.judge_supervise import supervise
 from workshop_lib.paths import SCRIPTS, replacing
 
-__all__ = ["interval_s", "my_share", "save", "saved", "script", "supervise"]
+__all__ = ["interval_s", "my_share", "own", "save", "script", "supervise"]
 
-NOTEBOOK = "13_when_training_breaks"
+NOTEBOOK = "13b_runs_that_survive"
 OLD = {"step": 1, "weights": torch.ones(3)}
 NEW = {"step": 2, "weights": torch.full((3,), 2.0)}
 WATCHED = ("open", "os.remove", "os.rename", "os.truncate", "shutil.copyfile")
@@ -152,10 +151,9 @@ def save_properties(observations: list[Saved]) -> Iterator[Property]:
 save = Exercise("save", observe_save, save_properties, communicates=False)
 
 
-def saved(state, path) -> None:
-    """Save as `save` should do it, for a learner who hasn't solved the exercise yet."""
-    torch.save(state, f"{path}.part")
-    os.replace(f"{path}.part", path)
+def own(function: Callable) -> Callable:
+    """The learner's function, or the notebook's solution while the learner's is still a stub."""
+    return own_or_solution(function, NOTEBOOK)
 
 
 def observe_shares(comm, function: Callable) -> list[list]:

@@ -1,4 +1,4 @@
-"""The exercises of 13 accept every right way, and reject wrong answers with the hint that names the mistake."""
+"""The exercises of 13b accept every right way, and reject wrong answers with the hint that names the mistake."""
 
 import runpy
 
@@ -6,11 +6,8 @@ import pytest
 from judge.answers import variant, written
 from judge.verdicts import Verdicts
 
-from workshop_lib.lessons.ddp import clinic
-from workshop_lib.lessons.when_training_breaks import fault_catalogue
-from workshop_lib.lessons.when_training_breaks import judge as check
-from workshop_lib.lessons.when_training_breaks import judge_supervise as supervise
-from workshop_lib.lessons.when_training_breaks.fault_catalogue_ranks import FAULTS
+from workshop_lib.lessons.runs_that_survive import judge as check
+from workshop_lib.lessons.runs_that_survive import judge_supervise as supervise
 from workshop_lib.paths import SCRIPTS
 
 pytestmark = pytest.mark.usefixtures("healthy")
@@ -183,63 +180,6 @@ def test_an_open_exercise_leaves_the_scripts_own_function(tmp_path, capsys):
     stub = written("", SAVE, "raise NotImplementedError('your code here')")
     assert check.script("elastic.py", tmp_path / "mine.py", stub).read_text() == (SCRIPTS / "elastic.py").read_text()
     assert "save isn't solved yet" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("of", [clinic, fault_catalogue])
-def test_a_wrong_diagnosis_is_told_what_it_would_show(of):
-    assert of.diagnoses(of.RUNS).passed is True
-    assert of.diagnoses(of.RUNS | {"C": ...}).passed is None
-    for said, sign in of.SIGNS.items():
-        run = next(run for run, illness in of.RUNS.items() if illness != said)
-        verdict = of.diagnoses(of.RUNS | {run: said})
-        assert verdict.passed is False
-        assert verdict.failed == f"run {run}: {said}"
-        assert sign in verdict.hint
-        assert len(verdict.held) == len(of.RUNS) - 1, "the others are right"
-
-
-def test_an_unknown_diagnosis_is_answered_with_the_known_ones():
-    assert "averaged twice" in clinic.diagnoses(clinic.RUNS | {"A": "a cold"}).hint
-
-
-@pytest.fixture(scope="module")
-def met():
-    return fault_catalogue.meet(
-        "is healthy", "raises", "computes a NaN", "flips a bit of its weights", "flips a bit of its gradient"
-    )
-
-
-def test_healthy_ranks_agree_and_a_bit_of_ones_weights_is_seen_in_its_digest(met):
-    digests = {fault: [rank.digest for rank in ranks] for fault, ranks in met.items()}
-    assert len(set(digests["is healthy"])) == 1
-    sick = digests["flips a bit of its weights"]
-    assert sick[0] == sick[2] != sick[1]
-    [wrong] = set(digests["flips a bit of its gradient"])
-    assert wrong != digests["is healthy"][0]
-
-
-def test_a_nan_is_on_all_ranks_and_nobody_says_a_word(met):
-    for rank in met["computes a NaN"]:
-        assert rank.end == "exit code 0" and rank.words == "" and rank.losses[-1] != rank.losses[-1]
-
-
-def test_the_others_name_the_connection_and_not_the_cause(met):
-    first, sick, last = met["raises"]
-    assert "ValueError" in sick.words
-    assert "ValueError" not in first.words + last.words and first.after_s < 2
-    row = fault_catalogue.table(met).loc["raises"]
-    assert row["rank 1 ends with"] == "exit code 1" and row["same weights"] == "yes"
-
-
-@pytest.mark.exhaustive
-def test_every_fault_of_the_catalogue_shows_what_the_notebook_says():
-    quiet = ("is slow", "computes a NaN", "flips a bit of its gradient", "flips a bit of its weights")
-    met = fault_catalogue.meet(*FAULTS)
-    for fault, ranks in met.items():
-        loud = any(rank.end != "exit code 0" for rank in ranks)
-        assert loud == (fault not in (*quiet, fault_catalogue.HEALTHY)), (fault, ranks)
-    assert [rank.end for rank in met["is killed"]][1] == "SIGKILL"
-    assert met["hangs"][1].end == "still running" and met["is stopped"][1].end == "stopped"
 
 
 def test_the_script_to_take_home_has_the_solution():

@@ -1,12 +1,12 @@
-"""Draw how often to save a checkpoint, and how training goes on while ranks are lost, for 13_when_training_breaks."""
+"""Draw how often to save a checkpoint, and how training goes on while ranks are lost, for 13b_runs_that_survive."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.ticker import PercentFormatter
 
-from workshop_lib.lessons.when_training_breaks import checkpoints
-from workshop_lib.lessons.when_training_breaks.fault_injection import FaultScore
+from workshop_lib.lessons.runs_that_survive import checkpoints
+from workshop_lib.lessons.runs_that_survive.fault_injection import FaultScore
 from workshop_lib.notebook import figures, palette
 
 FAILURES_PER_JOB = 30  # the average in a simulated job

@@ -1,6 +1,6 @@
 """How often to save a checkpoint: rules, the exact expectation, and a simulation. All times are in seconds.
 
-13_when_training_breaks draws all of them in one figure. The expectation predicts what its fault injection measures.
+13b_runs_that_survive draws all of them in one figure.
 
 The model: failures come at random, one every `mtbf_s` on average. A failure loses all work since the last checkpoint,
 and it takes `restart_s` until the training computes again.

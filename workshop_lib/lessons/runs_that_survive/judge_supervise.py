@@ -1,4 +1,4 @@
-"""How 13_when_training_breaks checks `supervise`, a supervisor that starts all ranks again when one is lost.
+"""How 13b_runs_that_survive checks `supervise`, a supervisor that starts all ranks again when one is lost.
 
 The supervisor runs in its own process. Its ranks do nothing but end, wait, raise, die or stop, as a scene says.
 """

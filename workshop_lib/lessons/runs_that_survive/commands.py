@@ -1,4 +1,4 @@
-"""The command `workshop faults`: the fault injection of 13_when_training_breaks in a terminal."""
+"""The command `workshop faults`: the fault injection of 13b_runs_that_survive in a terminal."""
 
 import argparse
 
@@ -38,7 +38,7 @@ def faults(command: str, options: list[str], every: int, seed: int, kinds: str, 
     The training runs in an empty folder. It must print 'step N' after each step, and each rank must print 'rank R has
     weights DIGEST' at the end.
     """
-    from workshop_lib.lessons.when_training_breaks import fault_injection  # it imports ipyparallel
+    from workshop_lib.lessons.runs_that_survive import fault_injection  # it imports ipyparallel
 
     wanted = [kind.strip() for kind in kinds.split(",")]
     print(fault_injection.score([command, *options], every, seed, wanted, timeout))

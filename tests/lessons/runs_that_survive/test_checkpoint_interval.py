@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from drawn import check_layout, lines
 
-from workshop_lib.lessons.when_training_breaks import checkpoints, fault_injection, figures
+from workshop_lib.lessons.runs_that_survive import checkpoints, fault_injection, figures
 
 COSTS = [(1.0, 1000.0), (60.0, 10_800.0), (0.1, 1.2)]
 

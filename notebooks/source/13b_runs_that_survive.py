@@ -1,0 +1,450 @@
+# %% [markdown] track="when things break"
+# # Runs that survive
+#
+# Meta trained the largest Llama 3 on 16,384 GPUs. In 54 days, that job was interrupted 466 times, once every three hours. Yet more
+# than 90 % of the time went into training. Your jobs have fewer GPUs, but losing one rank still takes all the others down with it.
+# How do you lose seconds instead of hours?
+#
+# **You will** write a checkpoint that survives a crash at any moment, and a supervisor that starts lost ranks again. Then *fault
+# injection* takes a rank from your training every 20 steps. The training should keep more than 80 % of its speed, and end with
+# exactly the same weights.
+#
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
+# [13](13_when_training_breaks.ipynb) first. [05](05_ddp.ipynb) explains `torchrun`.
+
+# %%
+import math
+import os
+import signal
+
+import torch
+
+from workshop_lib import predict, profile, ranks
+from workshop_lib.lessons.runs_that_survive import fault_injection, figures
+from workshop_lib.lessons.runs_that_survive import judge as check
+from workshop_lib.lessons.when_training_breaks import launchers
+from workshop_lib.paths import BUILD, MNIST, SCRIPTS
+
+torch.set_num_threads(1)
+sizes = profile.current()
+quick = sizes.name == "quick"
+folder = BUILD / "13b_runs_that_survive"
+folder.mkdir(parents=True, exist_ok=True)
+team = ranks.start(3)
+
+# %% [markdown]
+# ## A checkpoint for any moment
+#
+# After a failure, training continues from the last checkpoint. So there has to be one, whole, no matter when the rank that writes it
+# dies. But `torch.save(state, "model.pt")` first empties the old file, and then writes the new one piece by piece. If the job dies
+# in between, both are gone.
+#
+# ### Exercise 1 (normal): save
+#
+# With your `save`, there's a whole checkpoint at `path` at any moment: either the old one or the new one. `path` is a
+# `pathlib.Path`, and may exist already. If something goes wrong, let the error through, so that somebody notices.
+#
+# <details><summary>Hint 1</summary>
+#
+# You can't write a file in a single step. But is there something you can do with a whole file in a single step?
+#
+# </details><details><summary>Hint 2</summary>
+#
+# `os.replace(a, b)` renames the file `a` to `b`. If there's a `b` already, the new one takes its place, and there's never a
+# moment without a `b`.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of save}
+#
+# </details>
+
+
+# %%
+def save(state, path):
+    """Write `state` so that `torch.load(path)` gives it back. At any moment, the file is the old one or the new one."""
+    # <solution>
+    with open(f"{path}.part", "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())  # or a power cut may leave an empty file with the right name
+    os.replace(f"{path}.part", path)
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.save(save)
+
+# %% [markdown]
+# Renaming is a single step only within one file system, so the temporary file has to be in the same folder. The solution also
+# calls `os.fsync`, because in a power cut the new name might otherwise have reached the disk, but not the bytes.
+#
+# *Break it:* write the file to `/tmp` first, and move it with `shutil.move`. What does that do if the checkpoint is on a network
+# drive?
+#
+# ## Start them again
+#
+# Something has to notice that a rank is gone, end the remaining ranks, and start all of them again. `torchrun` does that with
+# `--max-restarts`. But after each failure, every new process imports PyTorch and reads the data again. How much does that cost
+# when ranks are lost again and again?
+#
+# To find out, we inject faults: [elastic.py](scripts/elastic.py) runs once undisturbed, and once with a fault in every 20 steps, at a
+# random moment on a random rank. It saves after *every* step, and what a step does depends only on its number and on the saved
+# state. So an interrupted training ends with exactly the same weights. A step that has to be repeated counts once.
+
+# %%
+guess = predict("What share of its speed does training keep under torchrun, with a fault every 20 steps?", 0, 100, "%")
+guess
+
+# %%
+options = ["--data", MNIST, "--batch", 128 if quick else 1024, "--steps"]
+scores = {}
+if not quick:  # it takes a minute
+    command = [*launchers.torchrun(sizes.ranks), "--max-restarts", 99, SCRIPTS / "elastic.py", *options, 60]
+    scores["torchrun"] = fault_injection.score(command, kinds=["kill"])
+    print(scores["torchrun"])
+    display(guess.compare(100 * scores["torchrun"].share))
+
+# %% [markdown]
+# The weights are the same, so nothing was lost but time. Hardly any of it was spent on repeated steps, since there's a checkpoint
+# after each step. Almost all of it went into starting Python, importing PyTorch and reading the data, in every process.
+#
+# So don't do that again. `os.fork()` copies a running process within milliseconds, with everything it has in memory.
+# [survive.py](scripts/survive.py) imports PyTorch and reads the data once, and then forks the ranks. (On GPUs, fork before anything
+# uses CUDA, because a forked process can't use CUDA if its parent already has.) Only the function that watches the ranks is missing.
+#
+# ## Learn that a rank is lost
+#
+# When a process ends, the operating system keeps its *status* until the parent asks for it with
+#
+# ```python
+# pid, status = os.waitpid(-1, os.WUNTRACED)
+# ```
+#
+# The $-1$ means *any* child: the call returns as soon as one of them has something to report, and says which. Normally, that's
+# only its end. With the flag `os.WUNTRACED` the call also returns when a child is *stopped*, as by Ctrl-Z in a terminal. A stopped
+# rank hasn't ended, so without the flag you'd never hear of it. These are the cases:
+#
+# | the rank … | `status` | `os.WIFSTOPPED(status)` | still a process? |
+# |---|---|---|---|
+# | ended well | 0 | false | no |
+# | raised an error, or was killed | not 0 | false | no |
+# | is stopped | not 0 | true | yes |
+#
+# `os.kill(pid, signal.SIGKILL)` ends a child, even a stopped one. It's gone once `os.waitpid(pid, 0)` has returned.
+#
+# ### Exercise 2 (hard): a supervisor
+#
+# `supervise` starts all ranks. When one of them is lost, it ends the others, which wait for it in vain, and starts all of them
+# again. `start(rank, attempt)` forks a rank and returns its process number. `attempt` is 0 for the first ranks, then 1, and so on.
+# Return when all ranks have ended well. If a rank is lost and you've used up all `restarts` restarts, raise an error. Take about
+# 20 minutes.
+#
+# <details><summary>Hint 1: whom to wait for?</summary>
+#
+# If you wait for rank 0 while rank 1 dies, the rank you wait for is itself waiting. Wait for any of them.
+#
+# </details><details><summary>Hint 2: what to remember</summary>
+#
+# Keep a set of the process numbers that still run. A rank that has ended leaves the set, whatever its status. A stopped rank stays
+# in it, because you still have to end it.
+#
+# </details><details><summary>Hint 3: the shape</summary>
+#
+# A loop over the attempts. Inside it: start all ranks; wait while some run and none is lost; if none was lost, return; otherwise
+# kill those in the set. Raise the error after the loop.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of supervise}
+#
+# </details>
+
+
+# %%
+def supervise(start, ranks, restarts):
+    """Start all ranks. Once one is lost, end the others and start all again, until all end well."""
+    # <solution>
+    for attempt in range(restarts + 1):
+        running = {start(rank, attempt) for rank in range(ranks)}
+        lost = False
+        while running and not lost:
+            pid, status = os.waitpid(-1, os.WUNTRACED)
+            lost = status != 0
+            if not os.WIFSTOPPED(status):
+                running.remove(pid)
+        if not lost:
+            return
+        for pid in running:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    raise SystemExit(f"given up after {restarts} restarts")
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.supervise(supervise)
+
+# %% [markdown]
+# ## Fault injection
+#
+# So far, your function has only supervised fake ranks. `check.script` copies survive.py to `build/`, and puts the source of your
+# `supervise` in place of the script's own. It does the same with elastic.py and your `save`. Now ranks are killed, crash, raise an
+# error, or are stopped. Do you keep more than 80 %?
+
+# %%
+mine = check.script("survive.py", folder / "survive.py", supervise)
+training = check.script("elastic.py", folder / "elastic.py", save)
+scores["forked again"] = fault_injection.score([mine, sizes.ranks, training, *options, 40 if quick else 200])
+print(scores["forked again"])
+
+# %%
+figures.progress(scores)
+
+# %% [markdown]
+# A fault now costs a fraction of a second. The weights are the same to the last bit, because the checkpoint holds everything that a
+# step depends on: the weights, the momentum, and the number of the step.
+#
+# Be fair to `torchrun`, though. A few seconds are nothing if a fault comes every three hours. And when a whole node dies, your
+# supervisor dies with it. That's why large systems keep spare nodes ready.
+#
+# *Break it:* save only every 50 steps, with `"--every", 50`. What share of the speed is left? *Beat it:* the ranks that survive are
+# killed, too, although they have the newest weights in memory. Keep them, and give the new rank their weights. How much do you
+# gain? (The next section does that.)
+#
+# In a terminal, that's `workshop faults survive.py 2 elastic.py`.
+#
+# ## Deeper: keep the survivors
+#
+# One rank is lost, and `supervise` kills all others, which hold the newest weights in memory. With *per-step fault tolerance*, the
+# survivors go on. PyTorch's library for that is [torchft](https://docs.pytorch.org/torchft/), and it rests on three ideas:
+#
+# - **A quorum before each step.** Every rank sends heartbeats to a small server, the *lighthouse*. Before each step, the ranks ask it
+#   who takes part. Those are the *quorum*. When the quorum changes, its members build a new process group.
+# - **A vote after each step.** If a rank is lost in the middle of an allreduce, the survivors get no exception. They remember that it
+#   failed, and vote: only if everything went well on all of them do they take the step. Otherwise they throw the gradients away,
+#   and try the step again without the lost rank.
+# - **Live recovery from a peer.** A new rank asks for the quorum, too. It's behind, so it fetches weights and optimizer state from a
+#   rank that never stopped, directly from memory. Nobody reads a checkpoint, and nobody else waits for it to start.
+#
+# In a script, that's a manager and two wrappers:
+#
+# ```python
+# manager = torchft.Manager(pg=torchft.ProcessGroupGloo(), min_replica_size=1, state_dict=…, load_state_dict=…, …)
+# model = torchft.DistributedDataParallel(manager, model)
+# optimizer = torchft.Optimizer(manager, optimizer)
+# …
+# optimizer.zero_grad()  # asks for the quorum
+# loss.backward()        # averages gradients, and remembers errors
+# optimizer.step()       # votes, and takes the step or doesn't
+# ```
+#
+# [per_step.py](scripts/per_step.py) is elastic.py with these lines, and with a `supervise` that starts only the lost rank again.
+# If you'd like to see it on your machine, run `pip install torchft` (it has wheels for Linux on x86-64), and then
+# `workshop faults --kinds kill notebooks/scripts/per_step.py 2` in a terminal.
+#
+# It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed training. (torchft
+# can also keep a fixed number of ranks and let spare ranks run along, whose gradients don't count.) What you can lose is a
+# whole *replica*: if the model is sharded over eight GPUs, these eight come and go together. And you still need checkpoints, for
+# the day on which all replicas are lost.
+#
+# ## Deeper: how often?
+#
+# A checkpoint costs time, and so does training everything again since the last one. If a save takes $c$ seconds, and a failure
+# comes every $M$ seconds on average, you save every $\tau$ seconds of training:
+#
+# $$\text{share of the time lost} \;\approx\; \underbrace{\frac{c}{\tau}}_{\text{saving}} \;+\;
+# \underbrace{\frac{\tau}{2M}}_{\text{half an interval, again}}$$
+#
+# The restart costs time, too. But that part is the same for every $\tau$, so we can leave it out.
+#
+# ### Exercise 3 (warm-up): the best interval
+#
+# Return the $\tau$ for which this is smallest. It's a single line, and J. W. Young published it in 1974.
+#
+# <details><summary>Hint 1</summary>
+#
+# When $\tau$ grows, one part of the sum shrinks and the other grows. Where the sum is smallest, its derivative is zero.
+#
+# </details><details><summary>Hint 2</summary>
+#
+# The derivative is $-c/\tau^2 + 1/(2M)$.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of interval_s}
+#
+# </details>
+
+
+# %%
+def interval_s(save_s, mtbf_s):
+    """Seconds of training between two checkpoints, given a checkpoint's seconds and the mean ones between failures."""
+    # <solution>
+    return math.sqrt(2 * save_s * mtbf_s)
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.interval_s(interval_s)
+
+# %% [markdown]
+# Is the formula right, although it leaves out failures while saving? Every gray dot is a simulated job with random failures, and the
+# curve is the exact expectation. A save takes a minute and failures come every three hours, as in the Llama job.
+
+# %%
+figures.checkpoint_interval(save_s=60, mtbf_s=3 * 3600, restart_s=300, jobs=5 if quick else 30)
+
+# %% [markdown]
+# The minimum is wide: saving twice as often or half as often as you should costs only a little. Don't worry about the exact value,
+# but do worry about a factor of ten.
+#
+# ## Deeper: go on with fewer ranks
+#
+# A node is gone, and the queue has no replacement. Can you go on with three ranks instead of four? Yes, if a step doesn't depend on
+# how many ranks share its work. So fix the *global* batch, and let the ranks divide it up. But 512 doesn't divide by three.
+#
+# ### Exercise 4 (warm-up): my share
+#
+# With `my_share`, any number of ranks takes the same step. `batch` is an array with the numbers of the samples in the global
+# batch. Return those of this rank, and a weight. Each rank then multiplies the gradient of its *mean* loss by its weight, and the
+# sum over all ranks has to be the gradient of the mean loss of the whole batch. There may be more ranks than samples.
+#
+# <details><summary>Hint 1</summary>
+#
+# Every sample has to count as much as any other: $1/n$ in a batch of $n$. How much does it count in the mean of a rank with $m$
+# samples?
+#
+# </details><details><summary>Hint 2</summary>
+#
+# `batch[rank::size]` deals the samples out one by one.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of my_share}
+#
+# </details>
+
+
+# %%
+def my_share(batch, rank, size):
+    """This rank's samples of the global batch, and the weight of their mean gradient in the sum over all ranks."""
+    # <solution>
+    mine = batch[rank::size]
+    return mine, len(mine) / len(batch)
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.my_share(my_share)
+
+# %% [markdown]
+# Now train with it: three ranks take ten steps, then one is lost and two take the next ten, and a single rank takes the last ten.
+
+# %%
+team.push(my_share=check.own(my_share))
+
+# %%
+# %%ranks
+from mpi4py import MPI
+
+from workshop_lib.lessons.runs_that_survive import fewer
+
+comm = MPI.COMM_WORLD
+weights = fewer.first_weights()
+alone = fewer.train(comm.Split(comm.rank), my_share, 0, 30, weights)
+for first, size in ((0, 3), (10, 2), (20, 1)):
+    group = comm.Split(comm.rank < size)  # those that are left; the others take their steps in a second group
+    weights = fewer.train(group, my_share, first, first + 10, weights)
+if comm.rank == 0:
+    print(f"largest difference to a single rank's 30 steps: {abs(weights - alone).max() / abs(alone).max():.0e}")
+
+# %% [markdown]
+# Only rounding is left, because the sums were taken in a different order. [elastic.py](scripts/elastic.py) does the same as your
+# function, so `torchrun --nnodes 1:4` may start it again on fewer nodes at any time. Keep the checkpoint on a file system that all
+# nodes share, because rank 0 may start on any of them.
+#
+# *Break it:* weight all ranks alike, with `1 / size`. How large is the difference then?
+#
+# ## Deeper: save without waiting
+#
+# A model with 7 billion parameters has a checkpoint of about 80 GB. At one gigabyte per second, all GPUs wait for over a minute.
+# But why should they wait for a *disk*? Copying the state within memory is fast, and a thread can write the copy while training
+# goes on. That's what `dcp.async_save` does, for the sharded checkpoints of [06c](06c_fitting_more.ipynb). Here each rank has a shard
+# of its own:
+
+# %%
+team.push(folder=folder, numbers=2_000_000 if quick else 20_000_000)
+
+# %%
+# %%ranks
+import time
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+from workshop_lib.lessons.zero_and_fsdp import by_hand
+
+comm = by_hand.join()
+state = {f"shard {comm.rank}": torch.randn(numbers)}
+
+comm.Barrier()
+start_s = time.perf_counter()
+dcp.save(state, checkpoint_id=folder / "waited")
+waited_s = time.perf_counter() - start_s
+
+for_saving = dist.new_group()
+comm.Barrier()
+start_s = time.perf_counter()
+future = dcp.async_save(state, checkpoint_id=folder / "background", process_group=for_saving)
+background_s = time.perf_counter() - start_s
+
+state[f"shard {comm.rank}"] += 1  # training goes on
+dist.all_reduce(torch.ones(1000))
+future.result()  # before the next save, and before the job ends
+written_s = time.perf_counter() - start_s
+if comm.rank == 0:
+    print(f"save blocks for {waited_s:.2f} s, async_save for {background_s:.2f} s (on the disk after {written_s:.2f} s)")
+
+# %% [markdown]
+# - **The copy.** The optimizer changes the weights in place. Without a copy you'd save half of one step and half of the next. So
+#   `async_save` blocks until it has the copy, which takes memory for one more state.
+# - **A process group of its own.** The thread runs collectives, too. If it used the group of the training, their collectives would
+#   mix.
+# - **`future.result()`.** An error in the background surfaces only here. The checkpoint counts once it's written: its `.metadata`
+#   file comes last, so a folder without one is no checkpoint, and you go on from the one before.
+#
+# ## Remember
+#
+# - Write a checkpoint under another name, then rename it. It holds all that a step depends on: weights, optimizer and step.
+# - After a failure, all ranks start again. But they don't have to import, read and compile again.
+# - If the survivors keep their weights, nobody has to read a checkpoint at all. The price is a smaller batch for some steps.
+# - Save about every $\sqrt{2cM}$ seconds. A factor of two doesn't matter much.
+# - If the *global* batch is fixed, any number of ranks can go on.
+#
+# **Take it home:** [scripts/elastic.py](scripts/elastic.py), [scripts/survive.py](scripts/survive.py) and
+# [scripts/per_step.py](scripts/per_step.py).
+#
+# **Sources.** Llama Team, [*The Llama 3 Herd of Models*](https://arxiv.org/abs/2407.21783), for the interruptions. J. W. Young,
+# *A first order approximation to the optimum checkpoint interval* (CACM 17(9), 1974). J. T. Daly, *A higher order estimate of
+# the optimum checkpoint interval for restart dumps* (FGCS 22(3), 2006). The documentation of
+# [torchft](https://docs.pytorch.org/torchft/), of
+# [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html) and of PyTorch's
+# [distributed checkpoints](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html). NVIDIA's
+# [Resiliency Extension](https://nvidia.github.io/nvidia-resiliency-ext/), for in-process restarts and warm spares.
+
+# %%
+ranks.stop()

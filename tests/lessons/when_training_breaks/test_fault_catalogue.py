@@ -1,0 +1,106 @@
+"""The fault catalogue of 13: what each fault leaves behind, and what a wrong diagnosis is told."""
+
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from workshop_lib.lessons.ddp import clinic
+from workshop_lib.lessons.when_training_breaks import fault_catalogue, launchers
+from workshop_lib.lessons.when_training_breaks.fault_catalogue_ranks import FAULTS
+from workshop_lib.paths import SCRIPTS
+from workshop_lib.ranks import scripts
+
+pytestmark = pytest.mark.usefixtures("healthy")
+
+
+@pytest.mark.parametrize("of", [clinic, fault_catalogue])
+def test_a_wrong_diagnosis_is_told_what_it_would_show(of):
+    assert of.diagnoses(of.RUNS).passed is True
+    assert of.diagnoses(of.RUNS | {"C": ...}).passed is None
+    for said, sign in of.SIGNS.items():
+        run = next(run for run, illness in of.RUNS.items() if illness != said)
+        verdict = of.diagnoses(of.RUNS | {run: said})
+        assert verdict.passed is False
+        assert verdict.failed == f"run {run}: {said}"
+        assert sign in verdict.hint
+        assert len(verdict.held) == len(of.RUNS) - 1, "the others are right"
+
+
+def test_an_unknown_diagnosis_is_answered_with_the_known_ones():
+    assert "averaged twice" in clinic.diagnoses(clinic.RUNS | {"A": "a cold"}).hint
+
+
+@pytest.fixture(scope="module")
+def met():
+    return fault_catalogue.meet(
+        "is healthy", "raises", "computes a NaN", "flips a bit of its weights", "flips a bit of its gradient"
+    )
+
+
+def test_healthy_ranks_agree_and_a_bit_of_ones_weights_is_seen_in_its_digest(met):
+    digests = {fault: [rank.digest for rank in ranks] for fault, ranks in met.items()}
+    assert len(set(digests["is healthy"])) == 1
+    sick = digests["flips a bit of its weights"]
+    assert sick[0] == sick[2] != sick[1]
+    [wrong] = set(digests["flips a bit of its gradient"])
+    assert wrong != digests["is healthy"][0]
+
+
+def test_a_nan_is_on_all_ranks_and_nobody_says_a_word(met):
+    for rank in met["computes a NaN"]:
+        assert rank.end == "exit code 0" and rank.words == "" and rank.losses[-1] != rank.losses[-1]
+
+
+def test_the_others_name_the_connection_and_not_the_cause(met):
+    first, sick, last = met["raises"]
+    assert "ValueError" in sick.words
+    assert "ValueError" not in first.words + last.words and first.after_s < 2
+    row = fault_catalogue.table(met).loc["raises"]
+    assert row["rank 1 ends with"] == "exit code 1" and row["same weights"] == "yes"
+
+
+@pytest.mark.exhaustive
+def test_every_fault_of_the_catalogue_shows_what_the_notebook_says():
+    quiet = ("is slow", "computes a NaN", "flips a bit of its gradient", "flips a bit of its weights")
+    met = fault_catalogue.meet(*FAULTS)
+    for fault, ranks in met.items():
+        loud = any(rank.end != "exit code 0" for rank in ranks)
+        assert loud == (fault not in (*quiet, fault_catalogue.HEALTHY)), (fault, ranks)
+    assert [rank.end for rank in met["is killed"]][1] == "SIGKILL"
+    assert met["hangs"][1].end == "still running" and met["is stopped"][1].end == "stopped"
+
+
+@pytest.mark.full
+def test_torchfrtrace_names_the_rank_that_calls_another_collective(tmp_path, capsys):
+    traces = tmp_path / "trace_"
+    fault_catalogue.meet("calls in another order", settings={"TORCH_FR_DUMP_TEMP_FILE": str(traces)})
+    scripts.run("torchfrtrace", "-p", "trace_", tmp_path, only="has errors|error msg|^train at")
+    output = capsys.readouterr().out
+    assert "number: 5 has errors" in output and "Culprit rank 1" in output and "'broadcast'" in output
+    assert "fault_catalogue_ranks.py" in output
+
+
+@pytest.mark.full
+def test_launchers_end_a_job_that_lost_a_rank_and_pass_its_exit_code_on_or_not(tmp_path):
+    table = launchers.after_a_death(tmp_path)
+    assert table["its exit code"].to_dict() == {
+        ("mpiexec", "exits with 7"): "7",
+        ("mpiexec", "is killed"): "137",
+        ("torchrun", "exits with 7"): "1",
+        ("torchrun", "is killed"): "1",
+    }
+    assert "exitcode -9" in table["it says"]["torchrun", "is killed"]
+    assert all(float(seconds) < launchers.SLEEP_S for seconds in table["job ends after s"])
+
+
+def test_the_card_has_the_variables_and_signals_that_the_installed_versions_know():
+    card = (SCRIPTS / "when_ranks_hang.md").read_text()
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    if library.exists():  # its name on Linux
+        contents = library.read_bytes()
+        for variable in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_FR_BUFFER_SIZE"):
+            assert variable in card and variable.encode() in contents
+    for name, code in (("SIGABRT", 134), ("SIGKILL", 137), ("SIGSEGV", 139), ("SIGTERM", 143)):
+        assert f"| {code}, −{code - 128} | `{name}`" in card and signal.Signals[name] == code - 128
