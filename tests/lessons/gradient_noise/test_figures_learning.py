@@ -38,7 +38,7 @@ def test_measured_points_lie_on_their_fit_in_both_panels():
     batches = [16, 64, 256, 1024]
     steps = [100 + 20_000 / batch for batch in batches]
     fit = critical_batch.fit(batches, steps)
-    figure = learning.steps_to_target({"here": (batches, steps)}, {"here": fit}, "caption")
+    figure = learning.steps_to_target({"stopped": ([], []), "here": (batches, steps)}, {"here": fit}, "caption")
     left, right = figure.axes
     assert lines(left)["here"].tolist() == np.transpose([batches, steps]).tolist()
     [(x, y)] = curves(left)

@@ -94,8 +94,9 @@ def steps_to_target(
     """Draw steps against batch size (left), and the frontier of samples, the compute, against steps, the time (right).
 
     pairs: measured (batches, steps) by name. fits: their fits by name, or None where there is none. All axes are
-    logarithmic.
+    logarithmic. Names without pairs are left out.
     """
+    pairs = {name: pair for name, pair in pairs.items() if len(pair[0])}
     figure, (left, right) = figures.new_figure("Steps to target", caption, columns=2)
     for number, (name, pair) in enumerate(pairs.items()):
         batches, steps = (np.asarray(values, dtype=float) for values in pair)
