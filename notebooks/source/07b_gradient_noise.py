@@ -316,8 +316,7 @@ figures.number_line(
         "noise scale, lowest": known[:, 1].min(),
         f"noise scale, step {steps}": known[-1, 1],
         **{f"critical batch, {name}": fit.b_crit for name, fit in fits.items()},
-    },
-    "blue: measured here; gray: published, or somebody's rule",
+    }
 )
 
 # %% [markdown]

@@ -278,11 +278,12 @@ figures.less_communication(records.read(ROOT / "assets" / "results" / "less_comm
 # | averaging weights every $H$ steps is as good as synchronous SGD, for $H$ up to about $\sqrt{\text{steps}}$ (Stich 2019) | yes, and even beyond: $\sqrt{256} = 16$, and 64 steps alone still lose nothing |
 # | DiLoCo matches synchronous training with 500 times fewer bytes (Douillard et al. 2023; 8 workers, 500 steps of AdamW alone) | it's even ahead: a little with 64 steps of SGD alone, clearly with 8 |
 #
-# How can less communication be *better*? Look at the outer step again. If many rounds agree on a direction, it goes $\eta / (1 -
-# \mu) = 7$ times as far as the ranks went on their own. So DiLoCo has momentum, and fp32 has none. For the figure's last point,
-# fp32 got momentum too, with a rate that suits it, and it's level with the better DiLoCo. The advantage came from momentum, not
-# from sending less. So whenever you read such a comparison, ask whether every method got the recipe that suits it. What remains
-# is remarkable enough: local SGD, with a sixty-fourth of the messages, loses nothing against fp32 with the same recipe.
+# How can less communication be *better*? Look at the outer step again. If many rounds agree on a direction, it goes $\eta / (1
+# - \mu) = 7$ times as far as the ranks went on their own. So DiLoCo has momentum, and fp32 has none. Give fp32 momentum too,
+# with a rate that suits it (the last entry of the legend), and it's level with the better DiLoCo. The advantage came from
+# momentum, not from sending less. So whenever you read such a comparison, ask whether every method got the recipe that suits
+# it. What remains is remarkable enough: local SGD, with a sixty-fourth of the messages, loses nothing against fp32 with the
+# same recipe.
 #
 # *Beat it:* which outer rate and momentum work best for rounds of 64 steps? You have the function.
 #

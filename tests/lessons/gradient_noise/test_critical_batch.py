@@ -74,6 +74,8 @@ def test_each_pair_is_fitted_and_told_with_the_learners_own_numbers(capsys):
     fits = critical_batch.fit_each(pairs, lambda batches, steps: (2.0, 14.0))
     assert list(fits) == ["here"] and fits["here"].b_crit == pytest.approx(B_CRIT)
     here, stopped, rising = capsys.readouterr().out.splitlines()
-    assert here == "here: critical batch 7; 95 % interval 300 to 300"
+    assert here == (
+        "here: your fit gives a critical batch of 7, and the library's gives 300 (95 % interval: 300 to 300)"
+    )
     assert stopped == "stopped: no batch size has reached the target."
     assert rising.startswith("rising: no fit. steps 40, 60, 100 at batches 32, 64, 128: ")

@@ -38,7 +38,7 @@ def test_measured_points_lie_on_their_fit_in_both_panels():
     batches = [16, 64, 256, 1024]
     steps = [100 + 20_000 / batch for batch in batches]
     fit = critical_batch.fit(batches, steps)
-    figure = learning.steps_to_target({"here": (batches, steps)}, {"here": fit}, "caption")
+    figure = learning.steps_to_target({"stopped": ([], []), "here": (batches, steps)}, {"here": fit}, "caption")
     left, right = figure.axes
     assert lines(left)["here"].tolist() == np.transpose([batches, steps]).tolist()
     [(x, y)] = curves(left)
@@ -50,12 +50,13 @@ def test_measured_points_lie_on_their_fit_in_both_panels():
 
 
 def test_the_number_line_has_a_row_for_each_batch_size_with_its_numbers():
-    figure = learning.number_line({"critical batch, here": 52.4}, "caption")
+    figure = learning.number_line({"critical batch, here": 5.4})
     [axes] = figure.axes
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names == ["critical batch, here", *learning.PUBLISHED_BATCHES]
-    assert [line.get_xdata().tolist() for line in axes.lines[:2]] == [[52.4, 52.4], [50, 900]]
-    assert [text.get_text() for text in axes.texts][:2] == ["52", "50 to 900"]
+    assert [line.get_xdata().tolist() for line in axes.lines[:2]] == [[5.4, 5.4], [50, 900]]
+    assert [text.get_text() for text in axes.texts][:2] == ["5", "50 to 900"]
+    assert axes.get_xlim()[0] < 5.4, "it is on the axis"
     check_layout(figure)
 
 

@@ -76,8 +76,8 @@ def fit(batches, steps, seed: int = 0) -> CriticalBatchFit:
 def fit_each(pairs: Mapping[str, tuple[Sequence, Sequence]], own: Callable) -> dict[str, CriticalBatchFit]:
     """Fit each of the named pairs (batches, steps), and print the critical batch with its interval.
 
-    own: a function of batches and steps that returns (s_min, e_min). The printed critical batch is its result; the
-    interval is the library's. Names without a fit are left out, and so are names without pairs.
+    own: a function of batches and steps that returns (s_min, e_min). Its critical batch is printed beside that of
+    `fit` and its interval. Names without a fit are left out, and so are names without pairs.
     """
     fits = {}
     for name, (batches, steps) in pairs.items():
@@ -91,7 +91,10 @@ def fit_each(pairs: Mapping[str, tuple[Sequence, Sequence]], own: Callable) -> d
             continue
         s_min, e_min = own(np.array(batches, dtype=float), np.array(steps, dtype=float))
         low, high = fits[name].intervals["b_crit"]
-        print(f"{name}: critical batch {e_min / s_min:.0f}; 95 % interval {low:.0f} to {high:.0f}")
+        print(
+            f"{name}: your fit gives a critical batch of {e_min / s_min:.0f}, and the library's gives "
+            f"{fits[name].b_crit:.0f} (95 % interval: {low:.0f} to {high:.0f})"
+        )
     return fits
 
 

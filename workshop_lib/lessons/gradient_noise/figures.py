@@ -64,19 +64,20 @@ def noise(steps, scales, errors, caption: str) -> figures.RecordFigure:
 
 
 @figures.styled
-def number_line(measured: Mapping[str, float], caption: str) -> figures.RecordFigure:
+def number_line(measured: Mapping[str, float]) -> figures.RecordFigure:
     """Draw batch sizes (in samples) that were measured here, and published ones, on one logarithmic axis.
 
     Each has a row of its own, with its name on the left. Ranges are bars between their ends.
     """
     here = {name: (value, value, f"{value:,.0f}") for name, value in measured.items()}
     rows = here | PUBLISHED_BATCHES
+    caption = "blue: measured in this notebook; gray: published, or a rule"
     figure, axes = figures.new_figure("How large a batch?", caption, size_inches=(12, 1.8 + 0.38 * len(rows)))
     for row, (name, (low, high, text)) in enumerate(rows.items()):
         color = palette.BLUE if name in here else palette.GRAY
         axes.plot([low, high], [row, row], color=color, marker="o", linestyle="-", linewidth=5)
         axes.annotate(text, (high, row), (10, 0), textcoords="offset points", va="center", color=color)
-    axes.set(xscale="log", xlabel="batch (samples)", xlim=(10, 9e7))
+    axes.set(xscale="log", xlabel="batch (samples)", xlim=(min(10, *measured.values()) / 1.5, 9e7))
     figures.log_ticks(axes.xaxis, "{x:,.0f}", subs=(1,))
     figures.ticks_at(axes.yaxis, range(len(rows)), list(rows))
     axes.invert_yaxis()
@@ -93,8 +94,9 @@ def steps_to_target(
     """Draw steps against batch size (left), and the frontier of samples, the compute, against steps, the time (right).
 
     pairs: measured (batches, steps) by name. fits: their fits by name, or None where there is none. All axes are
-    logarithmic.
+    logarithmic. Names without pairs are left out.
     """
+    pairs = {name: pair for name, pair in pairs.items() if len(pair[0])}
     figure, (left, right) = figures.new_figure("Steps to target", caption, columns=2)
     for number, (name, pair) in enumerate(pairs.items()):
         batches, steps = (np.asarray(values, dtype=float) for values in pair)
