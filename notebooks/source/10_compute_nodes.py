@@ -179,7 +179,8 @@ if after_s is not None:
 # %% [markdown]
 # Each torchrun reports the first failure *it* saw, and calls that the root cause. Only one of the two is right. Rank 3 has exit
 # code −9: the kernel ended it, as it does when a node runs out of memory. The other ranks failed *because* rank 3 was gone: they
-# were waiting for its gradients when gloo lost the connection.
+# were waiting for its gradients when gloo lost the connection, or torchrun ended them (−15). One torchrun may report nothing but a
+# lost rendezvous.
 #
 # In a real job's output, look for the failure with the *earliest* time, or for the one that says something else than all the
 # others. Most often it's an ordinary Python exception. torchrun's report shows its traceback only if `main` has the decorator
