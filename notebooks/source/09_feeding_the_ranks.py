@@ -57,7 +57,8 @@ print(f"{images_per_s:,.0f} images/s x 784 bytes = {784 * images_per_s / 1e6:.1f
 # ## Ways to get the data
 #
 # We'll work with one file in MNIST's own format: a header of 16 bytes, then the images, 784 bytes each. It holds the training
-# images several times, so there's something to measure. `parts` has the offset and the number of bytes of each rank's part.
+# images several times, so there's something to measure. For each rank, `parts` has the offset of its part in the file, and the
+# number of bytes.
 
 # %%
 folder = BUILD / "feeding"
@@ -98,13 +99,13 @@ def mpi_io(comm, parts):
 # %% [markdown]
 # ### Exercise 1 (normal): one rank reads for all
 #
-# In the fourth way, a single rank reads, and sends each rank its part. You'll use it twice: here with all ranks, and later with
-# one reader per node, as large jobs do. `read(offset, nbytes)` returns bytes of the file, as an array. `parts` has the
+# In the fourth way, a single rank reads, and sends each rank its part. You'll use your function twice: here with all ranks, and
+# later with one reader per node, as large jobs do. `read(offset, nbytes)` returns bytes of the file, as an array. `parts` has the
 # `(offset, nbytes)` of every rank in `comm`, and the parts follow one another in the file.
 #
 # <details><summary>Hint 1: how much does rank 0 read?</summary>
 #
-# It reads from the first part's offset on, and as many bytes as all parts have together. That's a single call of `read`.
+# It starts at the first part's offset, and reads as many bytes as all parts together have. That's a single call of `read`.
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -321,7 +322,7 @@ ratios = spent["work, 0 workers"].sum(axis=1) / spent["work, 2 workers"].sum(axi
 guess.compare(ratios)
 
 # %% [markdown]
-# - Workers take time to start. Every epoch pays for it again, unless you set `persistent_workers=True`.
+# - Workers take time to start, and they start again in every epoch unless you set `persistent_workers=True`.
 # - If reading means waiting, one worker hides it. If reading is work, each worker needs a core *of its own*. When every core
 #   already has a rank, the ranks lose what the workers gain. That's why a rank on a cluster gets several cores, and why
 #   [10](10_compute_nodes.ipynb) insists on `--cpus-per-task`.
@@ -411,7 +412,7 @@ for way, rest in resumed.items():
 
 # %% [markdown]
 # The second way is what happens if you save the weights and nothing else. Over many epochs the differences average out. But
-# language models see most of their data only once, and some of it would never be seen. And if you want to know *which* sample
+# a language model reads most of its data only once, so it would never see some of them. And if you want to know *which* sample
 # made the loss jump at step 41,307, only the first way can answer. A loader with workers is ahead of the training, so save the
 # step of the *training*. `torchdata`'s `StatefulDataLoader` does that for you.
 #
@@ -549,8 +550,8 @@ scripts.run("python", "-c", count, timeout_s=sizes.timeout_s)
 # Python also looks for each module in several folders. In total, this import asked our file system about 20,000 questions. That
 # takes a second or two here. On 1,000 nodes with four ranks each, the same line asks a few metadata servers 80 million
 # questions, all at once. NERSC warns of slow starts from about 100 nodes on [2], and ALCF has seen jobs on Aurora idle for up
-# to 20 minutes in a single line [3]. At that scale your Python environment is one more data set to feed to the ranks, and the
-# ways to do it are the ones that you know:
+# to 20 minutes in a single line [3]. At that scale your Python environment is one more data set that all ranks
+# have to read, and the same three ideas help:
 #
 # - **Copy it to every node.** Pack the environment into one file, send it to the nodes' own disks or memory, and unpack it
 #   there. On eight nodes of Frontier, a small script that imports PyTorch took 236 s from NFS, 51 s from Lustre, and 2 s from
@@ -566,8 +567,9 @@ scripts.run("python", "-c", count, timeout_s=sizes.timeout_s)
 #   ```
 # - **Put it into a container or a SquashFS image.** The file system then sees one large file, and each node looks up small files
 #   inside of it by itself. NERSC recommends containers for large Python jobs [2], and Pawsey has a guide to SquashFS [5].
-# - **Share the reads.** On Aurora, *Copper* mounts a folder in which one node reads from the file system, and passes on what it
-#   reads along a tree of nodes. You put `/tmp/$USER/copper` in front of your paths. ALCF recommends it beyond 2,000 nodes [6].
+# - **Share the reads.** On Aurora, *Copper* mounts a folder on every node. When all nodes read a file there, only one of them asks
+#   the file system, and passes the bytes on along a tree of nodes. You put `/tmp/$USER/copper` in front of your paths. ALCF
+#   recommends Copper beyond 2,000 nodes [6].
 #
 # ## Deeper: files on Lustre, and faster storage
 #
@@ -577,9 +579,9 @@ scripts.run("python", "-c", count, timeout_s=sizes.timeout_s)
 # stripe by hand [8].
 #
 # Disks in the nodes are faster still, because each node adds its own speed: on Summit 26.7 TB/s together, against 2.5 TB/s from
-# the file system [9]. Copy your data there when the job starts, on Polaris to `/local/scratch` [10]. Aurora has *DAOS*, a store
-# of objects that also looks like a folder. Opening files through the folder is the slow part, and a library in `LD_PRELOAD` lets
-# reads and writes bypass it [11].
+# the file system [9]. Copy your data there when the job starts. On Polaris, they're in `/local/scratch` [10]. Aurora has *DAOS*, an
+# object store that you can also use like a folder. Opening files through the folder is slow. With a library in `LD_PRELOAD`,
+# reads and writes bypass the folder [11].
 #
 # ## Remember
 #

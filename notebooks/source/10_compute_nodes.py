@@ -5,26 +5,19 @@
 # in machines you can't see, behind a queue. What do you type? And what happens when one of those machines fails after 40
 # minutes?
 #
-# **You will** write a job script for several nodes, run it, kill one of its ranks and see which report blames whom, and have
-# the job continue where it stopped. Then you'll look at which cores the ranks may use, give each rank its GPU, and check an
-# allocation before a long job.
+# **You will** write a job script for several nodes, run it, kill one of its ranks, and have the job continue where it stopped.
+# Then you'll look at which cores the ranks may use, give each rank its GPU, and check an allocation before a long job.
 #
-# **Time** is computed when the notebooks are generated. **Needs** two cores; no cluster, no GPU. If the notebook runs
-# inside a job, or is attached to one, the same cells show that job's nodes.
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no cluster, no GPU.
 
 # %%
-import time
-
-import torch
-
 from workshop_lib import predict, profile, ranks
-from workshop_lib.lessons.compute_nodes import figures
+from workshop_lib.lessons.compute_nodes import figures, threads
 from workshop_lib.lessons.compute_nodes import judge as check
-from workshop_lib.lessons.compute_nodes import judge_job_script as job_script
 from workshop_lib.lessons.compute_nodes.preflight import run as preflight
 from workshop_lib.notebook import take_home
 from workshop_lib.paths import BUILD
-from workshop_lib.ranks import allocation, launchers, scripts
+from workshop_lib.ranks import allocation, scripts
 from workshop_lib.training.cores import usable_cores
 
 sizes = profile.current()
@@ -50,8 +43,8 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_co
 # | start processes inside | `srun` | `mpiexec` |
 #
 # **Why am I still waiting?** `squeue` gives the reason. `Resources` means you're next, as soon as nodes are free. `Priority`
-# means other jobs come first. A reason that begins with `QOS` or `Assoc` means you've reached one of your limits.
-# A shorter or smaller job often starts sooner, in a gap that a larger one leaves.
+# means other jobs come first. A reason that begins with `QOS` or `Assoc` means you've reached one of your limits. A shorter or
+# smaller job often starts sooner.
 #
 # ## Write the job script
 #
@@ -71,17 +64,14 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_co
 #
 # `sbatch job.sh` hands it in. Slurm reads the directives then, and runs the script later, on the job's node.
 #
-# On several nodes Slurm still runs the script *once*, on the first node. That surprises many people: without a launcher, all
-# other nodes sit idle, and you pay for them. So the script uses `srun` to start one torchrun on each node, and each torchrun
-# starts one process per GPU, as in [05](05_ddp.ipynb). The torchruns find each other at an address that all of them know, the
-# *rendezvous*. It's a host of the job and a port. With `--rdzv-backend=c10d`, the torchrun on that host opens the port, and
-# that's where all of them get their ranks.
+# On several nodes Slurm still runs the script *once*, on the first node. Without a launcher, all other nodes sit idle, and you
+# pay for them. So the script uses `srun` to start one torchrun on each node, and each torchrun starts one process per GPU, as in
+# [05](05_ddp.ipynb). To find each other, all torchruns need the same address, a host of the job and a port. That's the
+# *rendezvous*. With `--rdzv-backend=c10d`, the torchrun on that host listens at the port, and numbers all ranks.
 #
-# What should the script start? `ddp.py` from notebook 05 begins at epoch 1 every time. A job needs a script that continues
-# where it stopped, and these few lines are all it takes. Only rank 0 looks for the checkpoint, and it sends what it finds to all
-# ranks. If each rank looked for itself, a file that some nodes can't see (yet) would have some ranks continue and others start
-# over, and their gradients would mix. The checkpoint holds the epoch, and the schedule follows from it, so the job may continue on
-# more nodes or fewer:
+# `ddp.py` begins at epoch 1 every time. A job needs a script that continues where it stopped, and these few lines are all it
+# takes. Only rank 0 looks for the checkpoint, and it sends what it finds to all ranks. If each rank looked for itself, a node
+# that can't see the file yet would start over while the others continue, and their gradients would mix.
 
 # %%
 take_home.diff("ddp.py", "ddp_resume.py")
@@ -89,15 +79,15 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # %% [markdown]
 # ### Exercise 1 (normal): a job for two nodes
 #
-# Now two of these nodes at once, and `ddp_resume.py` in place of `ddp.py`. Write the script:
+# Now use two of these nodes at once, and `ddp_resume.py` in place of `ddp.py`. Write the script:
 #
 # - The job gets 2 nodes, with all their GPUs and cores (2 and 32 per node).
 # - Each node runs one torchrun, which may use all of them, with one rank per GPU. The four ranks find each other.
 # - When a node fails, Slurm puts the job back into the queue. When it starts again, it appends to the old output and continues
 #   from `$checkpoint`.
 #
-# On a cluster you'd submit it from the folder `notebooks`, with `sbatch ../build/10_compute_nodes/job.sh --epochs 3`. `"$@"`
-# then holds the options for your training script.
+# You'd submit it from the folder `notebooks`, with `sbatch ../build/10_compute_nodes/job.sh --epochs 3`. `"$@"` then holds the
+# options for your training script.
 #
 # <details><summary>Hint 1: what to ask for</summary>
 #
@@ -156,33 +146,29 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # </solution>
 
 # %%
-job_script.job(folder / "job.sh")
+check.job(folder / "job.sh")
 
 # %% [markdown]
 # The check ran your script as Slurm would, but with stand-ins for `srun` and `torchrun` that only record how they were called.
-# Next, the two torchruns train for real. There's no Slurm here, so this machine plays both nodes, and they meet at this
-# machine's own address. These are the two commands. (Until your script passes the check, they're those of the finished one.)
-
-# %%
-checkpoint = folder / "mnist.pt"
-checkpoint.unlink(missing_ok=True)
-options = ["--images", sizes.train_samples or 12_000, "--epochs", 3]
-on_nodes = list(job_script.on_this_machine(folder / "job.sh", *options))
-print(*on_nodes, sep="\n\n")
+#
+# ## When a rank dies
+#
+# Now the two torchruns train for real. There's no Slurm here, so this machine plays both nodes. As soon as there's a checkpoint,
+# the next cells kill rank 3 with `kill -9`. Until your script passes the check, they use the finished one.
 
 # %%
 guess = predict("A rank is killed. After how many seconds have all other ranks noticed, and ended?", 0, 1800, "s")
 guess
 
 # %% [markdown]
-# ## When a rank dies
-#
-# Let's not wait for a machine to fail. The next cell starts both nodes' torchruns, and kills rank 3 with `kill -9` as soon as
-# there's a checkpoint. That sets off a flood of messages. The cell prints only the lines that name a rank, an exit code or an
-# error. Which rank does each report blame?
+# The kill sets off a flood of messages. The cell prints only the lines that name a rank, an exit code or an error. Which rank does
+# each report blame?
 
 # %%
-both = f"({on_nodes[0]}) & ({on_nodes[-1]}) & wait"
+checkpoint = folder / "mnist.pt"
+checkpoint.unlink(missing_ok=True)
+on_nodes = check.on_this_machine(folder / "job.sh", "--images", sizes.train_samples or 12_000, "--epochs", 3)
+both = " & ".join(on_nodes) + " & wait"
 names = r"^epoch|rank +:|exitcode +:|Root Cause|Error: "
 after_s = scripts.run_and_lose("bash", "-c", both, rank=3, once=checkpoint, only=names, timeout_s=sizes.timeout_s)
 
@@ -191,127 +177,75 @@ if after_s is not None:
     display(guess.compare(after_s))
 
 # %% [markdown]
-# Each torchrun reports the first failure *it* saw, and calls that the root cause. Only one of the two really is.
-# Rank 3 has exit code −9: the kernel ended it, as it does when a node runs out of memory. The other ranks failed *because* of
-# that. They were waiting for rank 3's gradients, gloo told them that the connection was gone, and torchrun stopped the ranks
-# that were left. The torchrun on the other node may even report nothing but a lost rendezvous.
+# Each torchrun reports the first failure *it* saw, and calls that the root cause. Only one of the two is right. Rank 3 has exit
+# code −9: the kernel ended it, as it does when a node runs out of memory. The other ranks failed *because* rank 3 was gone: they
+# were waiting for its gradients when gloo lost the connection, or torchrun ended them (−15). One torchrun may report nothing but a
+# lost rendezvous.
 #
-# In a real job's output, look for the failure with the *earliest* time, and for the one that says something else than all the
+# In a real job's output, look for the failure with the *earliest* time, or for the one that says something else than all the
 # others. Most often it's an ordinary Python exception. torchrun's report shows its traceback only if `main` has the decorator
 # `@record`, so all our scripts have it.
 #
-# The other ranks noticed this fast because the kernel closes a dead process's connections.
-# If a node loses power, or a cable fails, nothing gets closed.
-# Then the other ranks wait until the timeout of `init_process_group`, by default 30 minutes for gloo and 10 for NCCL.
+# The other ranks noticed this fast because the kernel closes a dead process's connections. If a node loses power, nothing gets
+# closed, and the other ranks wait until the timeout of `init_process_group`, by default 30 minutes for gloo and 10 for NCCL.
 #
-# Slurm would now see a failed job. By itself, Slurm puts a job back into the queue only when a *node* fails, or when a more
-# urgent job takes the nodes.
-# When your *program* fails, you have to run `scontrol requeue JOB` yourself. Either way the script starts
-# from the top, possibly on other nodes. So start it again:
+# By itself, Slurm puts a job back into the queue only when a *node* fails, or when a more urgent job takes the nodes. When your
+# *program* fails, you have to run `scontrol requeue JOB` yourself. Either way the script starts from the top, possibly on other
+# nodes. So start it again:
 
 # %%
 scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
-# Training continues after the last epoch that was saved.
-# You lose at most what came after the last checkpoint, so how often should you
-# save? If a checkpoint costs $c$ seconds and the job fails every $M$ seconds on average, saving about every $\sqrt{2cM}$
-# seconds is best (Young 1974).
-# And note that $M$ shrinks as the job grows: with a thousand nodes, it's a thousandth of what it is with one.
+# Training continues after the last epoch that was saved. How often should you save? [13](13_when_training_breaks.ipynb) has
+# the answer.
 #
 # *Break it:* put `--rdzv-endpoint="localhost:29500"` into your script. On this machine that would even work. What does the
 # check take into account that this machine can't show?
 #
-# *Beat it:* `torchrun --max-restarts=3` starts all ranks again by itself, without the queue. What does it need from the other
-# torchrun to do so, and which failure can't it survive?
-#
 # ## Where are the ranks?
 #
-# The script's options are what you asked for. What did you get? Ask the ranks: `team.about()` has each rank's host, and the
-# cores on which the operating system may run it.
+# The script's options are what you asked for. What did you get? Ask the ranks: `team.about()` has each rank's host, and the cores
+# on which the operating system may run it.
+#
+# If ranks aren't *bound*, they may move between all cores of their host. A rank that moves leaves its caches behind and, if the
+# node has two processors, perhaps its memory as well. So on a cluster, bind your ranks.
 
 # %%
 team = ranks.start(None if nodes else sizes.ranks)
-guess_cores = predict("On how many of this machine's cores may rank 0 run?", low=1, high=usable_cores(), unit="cores")
-guess_cores
-
-# %%
-free = team.about()
-guess_cores.compare(len(free[0]["cores"]))
-
-# %%
-figures.binding(free, "Not bound")
-
-# %% [markdown]
-# There's a panel for each host, a row for each rank, and a filled square for each core it may use. Ranks that aren't *bound*
-# may move between all cores of their host. That's good where other programs run too, so it's the default here. A compute node
-# is usually yours alone. There, a rank that moves leaves its caches behind and, if the node has two processors, perhaps its
-# memory as well. So on a cluster, *bind* your ranks.
-
-# %%
 can_bind = usable_cores() >= sizes.ranks and not team.attached_only
 team = ranks.start(team.n, bind="core") if can_bind else team
 figures.binding(team.about(), "Bound to cores" if can_bind else "These ranks cannot be bound from here")
 
 # %% [markdown]
-# If binding worked, no core is filled in more than one row now. Such a map shows two classic mistakes at a glance, which you'd
-# otherwise notice only as slow training: two jobs on one node whose ranks are both bound from core 0 on, and a rank with 16
-# threads that's bound to one core.
+# There's a row for each rank, and a filled square for each core it may use. If binding worked, no core is filled in more than one
+# row. Such a map shows two classic mistakes at a glance, which you'd otherwise notice only as slow training: two jobs on one node
+# whose ranks are both bound from core 0 on, and a rank with 16 threads that's bound to one core.
 #
 # ## Threads
 #
 # Inside a rank, PyTorch and TensorFlow compute with *threads*. `OMP_NUM_THREADS` says how many, and it should be the number of
-# cores a rank has. If nobody sets it, each rank may start one thread for *every* core of the node. torchrun sets it to 1 when
-# it starts several ranks, which is safe. A `DataLoader`'s worker processes use one thread each in any case: what loading needs
-# is cores, one per worker.
+# cores a rank has. If nobody sets it, each rank may start one thread for *every* core of the node. torchrun sets it to 1 when it
+# starts several ranks, which is safe. A `DataLoader`'s workers use one thread each in any case. What loading needs is cores, one
+# per worker.
 #
 # What do too many threads cost? Let all ranks multiply matrices at the same time: first with one thread for each core of their
 # share, then each with one thread for every core of the machine.
 
 # %%
-guess_threads = predict(
-    "How many times as long does it take if every rank has threads for all cores?", 0.2, 10, "times"
-)
+guess_threads = predict("How many times as long does it take if every rank has threads for all cores?", 0.2, 10, "times")
 guess_threads
 
 # %%
 team = ranks.start(team.n)
-
-
-def seconds_of_products(threads):
-    """Seconds in which this rank multiplies matrices with this many threads; the best of three."""
-    from mpi4py import MPI
-
-    torch.set_num_threads(threads)
-    a = torch.ones(384, 384)
-    times = []
-    for _ in range(3):
-        MPI.COMM_WORLD.Barrier()
-        began = time.perf_counter()
-        for _ in range(40):
-            a @ a
-        MPI.COMM_WORLD.Barrier()
-        times.append(time.perf_counter() - began)
-    torch.set_num_threads(1)
-    return min(times)
-
-
-# %%
-on_a_host = sum(about["host"] == free[0]["host"] for about in free)
-cores = len(free[0]["cores"])
-shared_s = team.run(seconds_of_products, max(1, cores // on_a_host), show=False)[0]
-all_s = team.run(seconds_of_products, cores, show=False)[0]
-print(f"threads per rank: {max(1, cores // on_a_host)} took {shared_s:.3f} s, {cores} took {all_s:.3f} s")
+shared_s, all_s = threads.seconds_of_products(team)
 guess_threads.compare(all_s / shared_s)
 
 # %% [markdown]
-# How much it costs depends on how threads *wait*. (On a machine that other programs are using, you may even see the opposite.)
-# A thread that has done its share waits for the other threads of its rank. If it *spins*, it checks over and over, and keeps a
-# core busy that another rank could use. Two settings make it sleep:
-#
-# - `OMP_WAIT_POLICY=PASSIVE` works in every OpenMP implementation. This library sets it for all ranks.
-# - `KMP_BLOCKTIME=0` is for Intel's and LLVM's OpenMP. It sets how many milliseconds a thread spins before it goes to sleep. The
-#   default is 200.
+# How much it costs depends on how threads *wait*. A thread that has done its share waits for the other threads of its rank. If it
+# *spins*, it checks over and over, and keeps a core busy that another rank could use. With `OMP_WAIT_POLICY=PASSIVE`, it sleeps
+# instead. This library sets that for all ranks, so yours may have lost little. `KMP_BLOCKTIME=0` does the same for Intel's and
+# LLVM's OpenMP. Without it, their threads spin for 200 ms.
 #
 # ## A GPU for each rank
 #
@@ -320,20 +254,16 @@ guess_threads.compare(all_s / shared_s)
 # | | node a | node b |
 # |---|---|---|
 # | rank | 0 1 | 2 3 |
-# | local rank | 0 1 | 0 1 |
-# | GPU | 0 1 | 0 1 |
+# | local rank, and GPU | 0 1 | 0 1 |
 #
-# Each node numbers its GPUs from 0. So `device = rank` works as long as there's one node. On two nodes it stops with an error,
-# and that's the lucky case. `device = rank % 2` raises no error, but if the launcher deals the ranks out to the nodes in turn,
-# two of them silently share a GPU.
+# Each node numbers its GPUs from 0. So `device = rank` works on one node, and stops with an error on two. `device = rank % 2`
+# raises no error. But if the launcher deals the ranks out to the nodes in turn, two of them silently share a GPU.
 #
 # ### Exercise 2 (warm-up): which device?
 #
-# With `device_of` you can give each rank its GPU under any launcher. It's given the hosts of all ranks, as a list in rank
-# order: `hosts = comm.allgather(socket.gethostname())`.
-# Return the number of the GPU for `rank`, so that the ranks of each host get the GPUs 0, 1, 2, … in rank order.
-# Some launchers fill one node after the other, some deal the ranks out in turn, and the nodes may have different numbers of
-# ranks.
+# With `device_of` you can give each rank its GPU under any launcher. It's given the hosts of all ranks, as a list in rank order:
+# `hosts = comm.allgather(socket.gethostname())`. Return the number of the GPU for `rank`, so that the ranks of each host get the
+# GPUs 0, 1, 2, … in rank order. The nodes may have different numbers of ranks.
 #
 # <details><summary>Hint 1: whom to count</summary>
 #
@@ -381,33 +311,29 @@ device = torch.device("cuda", mine) if mine < torch.cuda.device_count() else tor
 print(f"{hosts[comm.rank]}: GPU {mine} is mine, so I compute on {torch.ones(2, device=device).device}")
 
 # %% [markdown]
-# Launchers also tell each rank its local rank, but each launcher uses its own variable:
-# `SLURM_LOCALID`, `OMPI_COMM_WORLD_LOCAL_RANK`,
-# `PALS_LOCAL_RANKID`, and `LOCAL_RANK` under torchrun. If you count hosts, you need none of them.
+# Launchers also tell each rank its local rank, but each launcher uses its own variable, such as `LOCAL_RANK` under torchrun and
+# `SLURM_LOCALID` under `srun`. If you count hosts, you need none of them.
 #
 # There's a trap. With `--gpus-per-task=1`, Slurm hides all GPUs from a rank except its own. Every rank then sees *one* GPU,
-# number 0, whatever its local rank is. That's why a library should take the local rank *modulo the number of GPUs it sees*.
-# (And ranks
-# that can't see each other's GPUs may have to send through main memory, so prefer `--gpus-per-node`.)
+# number 0, whatever its local rank is. So take the local rank *modulo the number of GPUs you see*, and prefer `--gpus-per-node`,
+# because ranks that can't see each other's GPUs may have to send through main memory.
 #
 # ## Before a long job
 #
-# One slow cable, one node with another environment, or NCCL without its plug-in, and a job of a thousand GPU hours runs at half
-# its speed without a word. A minute's look at the whole allocation finds that. In a job, `workshop preflight` starts one rank
-# per GPU and looks at every rank, device, link and disk. Here it looks at this notebook's ranks:
+# One slow cable, or one node with another environment, and a job of a thousand GPU hours silently runs at half its speed. A
+# minute's look at the whole allocation finds that. In a job, `workshop preflight` starts one rank per GPU and looks at every
+# rank, device, link and disk. Here it looks at this notebook's ranks:
 
 # %%
 preflight.look_at(team, folder)
 
 # %% [markdown]
-# Each line says *ok*, *look* or *wrong*, and what to do. The command can compare, too: with `--machine polaris` it says how much
-# of that machine's bandwidth an allreduce gets ([08c](08c_forecasting.ipynb) knows some machines). `--out monday.json` keeps the
-# record, and `--before monday.json` compares with it another day.
+# Each line says *ok*, *look* or *wrong*, and what to do. With `--machine polaris` the command also says how much of that machine's
+# bandwidth an allreduce gets. `--out monday.json` keeps the record, and `--before monday.json` compares with it another day.
 #
 # ## Deeper: what you tell a launcher
 #
-# The launcher can also start all ranks itself, without torchrun. That's how every MPI program starts. Every launcher has options
-# for the same things:
+# The launcher can also start all ranks itself, without torchrun. Every launcher has options for the same things:
 #
 # | | `srun` | PALS `mpiexec` (Polaris, Aurora) |
 # |---|---|---|
@@ -418,31 +344,13 @@ preflight.look_at(team, folder)
 # | bind each rank to its own CPUs | `--cpu-bind=cores` | `--cpu-bind depth` |
 # | an environment variable for all ranks | `--export=ALL,NAME=VALUE` | `--env NAME=VALUE` |
 #
-# Ranks per node times CPUs per rank must fit into the node's CPUs, and a core with two hardware threads may count as two. Open
-# MPI's `mpiexec` takes the ranks per node from its list of hosts, or from `--map-by ppr:4:node`.
-# Here's what this library would type for four nodes with four ranks each:
-
-# %%
-hosts = allocation.expand("nid[00012-00014,00020]")
-for kind, program in {"srun": "srun", "pals": "mpiexec", "hydra": "mpiexec", "openmpi": "mpirun"}.items():
-    words = launchers.command(kind, [program], n=16, per_node=4, threads=16, bind="core", hosts=tuple(hosts))
-    print(f"{kind:>8}:", " ".join(words))
-
-# %% [markdown]
-# How does a program find out which nodes it got? Schedulers leave that in files and environment variables. Without a number,
-# `ranks.start()` fills the allocation that it finds there.
-
-# %%
-slurm = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "nid[00012-00014,00020]", "SLURM_NTASKS_PER_NODE": "4"}
-job = allocation.find(slurm)
-print(job.hosts, "with", job.tasks_per_node, "ranks each:", job.ranks(slurm), "ranks")
-
-# %% [markdown]
+# Ranks per node times CPUs per rank must fit into the node's CPUs, and a core with two hardware threads may count as two. In a
+# job, `ranks.start()` types all this for you: it finds the job's nodes, and fills them with ranks.
+#
 # ## Deeper: when the time is up
 #
-# Slurm warns a job before its time is up, if you ask it to. With these lines
-# the script gets the signal `USR1` two minutes before the
-# end, and puts itself back into the queue:
+# Slurm can warn a job before its time is up. With these lines the script gets the signal `USR1` two minutes before
+# the end, and puts itself back into the queue:
 #
 # ```bash
 # #SBATCH --signal=B:USR1@120
@@ -451,11 +359,9 @@ print(job.hosts, "with", job.tasks_per_node, "ranks each:", job.ranks(slurm), "r
 # wait
 # ```
 #
-# With `B:`, only the script gets the signal; without it, only what `srun` started. And `srun` has to run in the background,
-# because bash handles a signal only between commands, or while it waits in `wait`. As `ddp_resume.py` saves a
-# checkpoint after every epoch, that's all you need.
-# `$SLURM_RESTART_COUNT` says how many times the job has been restarted. Stop at some number, or a job whose time limit is too
-# short for one epoch will restart all night.
+# `B:` means that only the script gets the signal. `srun` has to run in the background, because bash handles a signal only between
+# commands, or while it waits in `wait`. `$SLURM_RESTART_COUNT` says how many times the job has been restarted. Stop at some
+# number, or a job whose time limit is too short for one epoch will restart all night.
 #
 # ## Deeper: nodes, switches and groups
 #
@@ -465,33 +371,17 @@ print(job.hosts, "with", job.tasks_per_node, "ranks each:", job.ranks(slurm), "r
 figures.dragonfly()
 
 # %% [markdown]
-# This is a *dragonfly*. Nodes are attached to *switches*, all switches of a *group* are connected to each other, and so are
-# all groups.
-# So the path between any two nodes takes at most three links from switch to switch, one of them between groups. One of these
-# longest paths is drawn in orange.
+# This is a *dragonfly*. Nodes are attached to *switches*, all switches of a *group* are connected to each other, and so are all
+# groups. So the path between any two nodes takes at most three links from switch to switch. One of these longest paths is drawn
+# in orange. On Perlmutter, a group is a cabinet of 128 nodes with four GPUs each [1].
 #
-# | level | Perlmutter's GPU nodes [1] |
-# |---|---|
-# | node | 64 cores, 4 A100, 4 network cards |
-# | on one card, the *blade* | 2 nodes |
-# | chassis | 8 blades and 4 switches |
-# | cabinet | 8 chassis: 128 nodes, one group |
-# | machine | 1,792 such nodes |
+# Does it matter where your nodes are? *Inside a node or not* matters most, because GPUs in one node are connected by links that are
+# several times as fast as the network. So use tensor parallelism inside an *NVLink domain*, and data parallelism between
+# domains. For years, a domain was the 8 GPUs of a node. In a GB200 NVL72 it's a rack of 72 GPUs. *The same group or not* matters
+# less on a dragonfly, but if other jobs load the links between groups, your times vary more from run to run.
 #
-# When does it matter where your nodes are?
-#
-# - *Inside a node or not* matters most. GPUs in one node are connected by links that are several times as fast as the network
-#   (the forecasts of [08c](08c_forecasting.ipynb) have the numbers of some machines). Whatever sends the most belongs there,
-#   so use tensor parallelism inside an *NVLink domain*, and data parallelism between domains. A domain was the 8 GPUs of a node
-#   for years. In a GB200 NVL72 it's a rack of 72 GPUs.
-# - *The same group or not* matters less on a dragonfly, which was built for that: the path is only one or two links longer.
-#   It does matter when other jobs load the links between groups. Then your times vary more from run to run.
-# - On other networks it can matter a lot. Fram, a Norwegian cluster, has four islands with a slower network between them.
-#   There a job waits up to seven days to get all its nodes in one island [2].
-#
-# Slurm lets you choose: `--switches=1@60` waits up to 60 minutes for nodes on one switch, and then takes what there is. The site
-# may allow less: `scontrol show config | grep max_switch_wait` shows the limit in seconds. Is it worth the wait? Measure it: run
-# the same job with this option and without it.
+# With `--switches=1@60`, Slurm waits up to 60 minutes for nodes on one switch, and then takes what there is. The site may allow
+# less: `scontrol show config | grep max_switch_wait` shows the limit in seconds.
 #
 # ## Deeper: what NCCL says
 #
@@ -500,35 +390,20 @@ figures.dragonfly()
 #
 # | variable | what for |
 # |---|---|
-# | `NCCL_DEBUG=INFO` | prints the version, the network it found, and how it connects the GPUs. Look for `NET/`: `IB` or a vendor's plug-in is the fast network, and `Socket` means that it was *not* found, and training is many times slower |
-# | `NCCL_DEBUG_SUBSYS=INIT,NET` | prints only these parts |
-# | `NCCL_DEBUG_FILE=nccl.%h.%p` | writes one file per host and process, so that their lines don't get mixed up |
-# | `NCCL_SOCKET_IFNAME=hsn` | use network interfaces whose names begin like this. A wrong guess here is the usual reason for a start that hangs |
-# | `NCCL_IB_HCA=mlx5` | use these InfiniBand adapters |
-# | `GLOO_SOCKET_IFNAME=eth0` | the same for gloo |
-# | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | ends a rank whose collective failed or timed out. That's the default, so don't switch it off |
+# | `NCCL_DEBUG=INFO` | prints the network that NCCL found. Look for `NET/`: `IB` or a vendor's plug-in is the fast network. `Socket` means that NCCL did *not* find it, and training is many times slower |
+# | `NCCL_SOCKET_IFNAME=hsn` | uses network interfaces whose names begin like this. A wrong guess here is the usual reason for a start that hangs. For gloo it's `GLOO_SOCKET_IFNAME` |
 # | `TORCH_DISTRIBUTED_DEBUG=INFO` | DDP logs how it divides the gradients into buckets. (`DETAIL` also checks that all ranks call the same collective, but it crashes DDP on CPUs) |
 # | `TORCH_FR_DUMP_TEMP_FILE=/scratch/trace_` | where PyTorch's *flight recorder* writes when a collective times out. It remembers the last 2,000 collectives (`TORCH_FR_BUFFER_SIZE`) without being asked. [13](13_when_training_breaks.ipynb) reads such a file |
-# | `OMP_NUM_THREADS` | as above: torchrun sets it to 1, unless you do |
-#
-# NVIDIA's own advice is not to leave debugging settings in scripts: what fixes one machine slows down the next [3].
 #
 # ## Deeper: notebooks on a cluster
 #
-# The folder `submissions` has a page and scripts for each of several machines. The ones in `slurm` are for any other cluster
-# with Slurm.
+# The folder `submissions` has scripts for several machines, and in `slurm` for any other cluster.
 #
-# 1. **The notebook inside the job.** `sbatch submissions/slurm/lab.sh` starts JupyterLab on a node of the job, and its output
-#    says how to reach it from your computer. `ranks.start()` then starts ranks on all nodes of the job.
-# 2. **The ranks in a job, the notebook elsewhere.** `sbatch submissions/slurm/engines.sh` keeps ranks running until the job
-#    ends. On the login node, set
-#    `WORKSHOP_ATTACH=1` before `make lab`: in every notebook, `ranks.start` then uses those ranks, and
-#    `restart` makes the job start fresh ones. For a single notebook, call `ranks.attach()` instead.
-#    A login node has no browser. So run `ssh -L 8888:localhost:8888 USER@LOGIN_NODE` on your computer, and open the address
-#    that `make lab` prints there.
-#
-# Either way, the notebook tells you within seconds when a rank dies, on whichever node, or when the job ends.
-# `WORKSHOP_PROFILE=cluster` makes the runs larger.
+# 1. **The notebook inside the job.** `sbatch submissions/slurm/lab.sh` starts JupyterLab on a node of the job, and its output says
+#    how to reach it from your computer.
+# 2. **The ranks in a job, the notebook elsewhere.** `sbatch submissions/slurm/engines.sh` keeps ranks running until the job ends.
+#    On the login node, set `WORKSHOP_ATTACH=1` before `make lab`, and every notebook uses those ranks. A login node has no
+#    browser, so run `ssh -L 8888:localhost:8888 USER@LOGIN_NODE` on your computer, and open the address that `make lab` prints.
 #
 # *Try it* without a cluster: `.venv/bin/workshop engines start --ranks 2` in a terminal, then `ranks.attach()` here.
 #
@@ -536,19 +411,13 @@ figures.dragonfly()
 #
 # - Slurm runs your script once, on the first node. Whatever you start with `srun` runs on all of them.
 # - Start one torchrun per node, let them meet at a host of the job, and set `--nproc-per-node` to the GPUs of *one* node.
-# - Ask `srun` for the cores again. Don't trust options: ask the ranks where they may run, and write it down with every
-#   measurement.
 # - Every node's report names a root cause, but only one of them is right: the earliest, or the one that says something else.
-# - A job you can kill and start again is a job you can leave alone: save often, load at the start, and use `--requeue`.
-# - Choose the device by the local rank, never by the global one. Give each rank one thread per core, and let threads sleep
-#   while they wait.
+# - Ask the ranks where they may run, give each one thread per core, and choose the device by the *local* rank.
 #
-# **Sources.** [1] *Perlmutter Architecture* (docs.nersc.gov). A dragonfly's three links: D. De Sensi et al., *An In-Depth Analysis
-# of the Slingshot Interconnect* (SC 2020, arXiv:2008.08886). [2] *Job Placement on Fram* (documentation.sigma2.no). [3] NVIDIA,
-# *NCCL User Guide, Environment Variables*. Flight recorder: PyTorch 2.13, c10d/FlightRecorder.hpp. Cores and `srun`: the manual of
-# sbatch (slurm.schedmd.com), since 22.05; `max_switch_wait`: the manual of slurm.conf. How often to save: J. W. Young, *A first
-# order approximation to the optimum checkpoint interval* (CACM 1974). Spinning: LLVM's openmp/runtime/src/kmp.h, and *OpenMP
-# Application Programming Interface*, environment variables. All looked up by 2026-11-26.
+# **Sources**, looked up by 2026-11-26. [1] *Perlmutter Architecture* (docs.nersc.gov). A dragonfly's three links: D. De Sensi et
+# al., *An In-Depth Analysis of the Slingshot Interconnect* (SC 2020, arXiv:2008.08886). NCCL: NVIDIA, *NCCL User Guide,
+# Environment Variables*. Flight recorder: PyTorch 2.13, c10d/FlightRecorder.hpp. Cores and `srun`, `max_switch_wait`: the manuals of sbatch
+# and slurm.conf (slurm.schedmd.com).
 
 # %%
 ranks.stop()

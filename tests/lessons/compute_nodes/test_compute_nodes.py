@@ -11,6 +11,7 @@ from judge.verdicts import Verdicts, planted
 
 from workshop_lib.lessons.compute_nodes import judge as compute_nodes
 from workshop_lib.lessons.compute_nodes import judge_job_script as check
+from workshop_lib.lessons.compute_nodes import threads
 from workshop_lib.maintain import generate
 from workshop_lib.paths import SCRIPTS
 
@@ -132,3 +133,11 @@ class TestTheGpuOfEachRank(Verdicts):
             }
         },
     )
+
+
+def test_products_of_matrices_are_timed_with_few_and_with_all_threads(team, capsys):
+    shared_s, all_s = threads.seconds_of_products(team)
+    cores = len(team.about()[0]["cores"])
+    assert 0 < shared_s < 60 and 0 < all_s < 60
+    share = max(1, cores // team.n)
+    assert f"threads per rank: {share} took {shared_s:.3f} s, {cores} took {all_s:.3f} s" in capsys.readouterr().out

@@ -6,6 +6,9 @@ The first exercise, a job script, is judged in judge_job_script.py.
 from collections.abc import Callable, Iterator
 
 from workshop_lib.judge import Exercise, Mistake, Property, is_number, shown
+from workshop_lib.lessons.compute_nodes.judge_job_script import job, on_this_machine
+
+__all__ = ["device_of", "job", "on_this_machine"]
 
 # Each letter is the host of one rank, in rank order: nodes filled one after the other, ranks dealt out to the nodes in
 # turn, and nodes with different numbers of ranks.
