@@ -201,6 +201,9 @@ team.push(route=check.written(route), through_experts=check.written(through_expe
 
 # %%
 # %%ranks
+import torch
+from mpi4py import MPI
+
 from workshop_lib.lessons.experts.compare import with_one_process
 
 torch.set_num_threads(1)
