@@ -44,7 +44,7 @@ def kept(tmp_path, monkeypatch):
     learner.keep(Check("ring_allreduce", False, "SECRET of a learner"))
     learner.keep(Check("ring_allreduce", True))
     for score in (1.1, 1.4, 1.3):
-        learner.keep(Check("best_mesh", False, "", score))
+        learner.keep(Check("build", False, "", score))
     for speed in (9000.0, 15000.0):
         learner.keep(Training("ddp", 2, 1, 128, False, 0.97, speed))
     learner.keep(Prediction("not a number", "", float("nan"), 1.0))
@@ -70,7 +70,7 @@ def test_what_is_shared_is_the_results_and_nothing_else():
     assert shared["predictions"] == [about | asked | first], "the first guess counts"
     assert shared["solved"] == [about | {"exercise": "ring_allreduce"}]
     assert shared["speeds"] == [{"backend": "ddp", "world_size": 2, "samples_per_s": 15000.0}]
-    assert shared["scores"] == [{"exercise": "best_mesh", "score": 1.4}]
+    assert shared["scores"] == [{"exercise": "build", "score": 1.1}]
     private = ("SECRET", "Alice", str(paths.LEARNER.parent))
     assert not [each for each in private if each in json.dumps(shared)]
 
@@ -200,7 +200,7 @@ def test_every_value_of_a_file_is_converted_clipped_and_escaped(room, bad):
         "predictions": GUESS | {"measured": 2.0},
         "solved": {"notebook": "01_mpi_basics", "exercise": "exchange"},
         "speeds": {"backend": "ddp", "world_size": 2, "samples_per_s": 9000.0},
-        "scores": {"exercise": "best_mesh", "score": 1.4},
+        "scores": {"exercise": "build", "score": 1.4},
     }
     for name, entry in entries.items():
         wrong = [entry, bad, *(entry | {key: bad} for key in entry)]
@@ -352,16 +352,10 @@ def test_one_absurd_number_does_not_flatten_the_rest():
 
 
 def test_what_there_is_to_beat_has_a_score_that_only_counts_what_fits():
-    def mesh(function):
-        return thousand_ranks.best_mesh.verdict([thousand_ranks.observe_meshes(None, function)])
-
-    right, default = (
-        mesh(lambda cluster, _: thousand_ranks.right_mesh(cluster)),
-        mesh(lambda c, _: thousand_ranks.default(c)),
-    )
-    assert right.passed and right.score > thousand_ranks.GAIN and default.score == pytest.approx(1)
-    assert mesh(lambda cluster, choices: choices[0]).score is None, "it doesn't fit"
-    assert mesh(lambda cluster, choices: 7).score is None
+    fits = {"parameters": round(thousand_ranks.whole_model()), "sent_bytes": thousand_ranks.SENT_BYTES, "step_s": 5.0}
+    right = thousand_ranks.verdict_of(thousand_ranks.Edited(peak_bytes=40e9, **fits))
+    assert right.passed and right.score == 5.0
+    assert thousand_ranks.verdict_of(thousand_ranks.Edited(peak_bytes=74e9, **fits)).score is None, "it doesn't fit"
     seen = pipelines.observe_chunked(None, pipeline_orders.interleaved)
     verdict = pipelines.interleaved.verdict([seen])
     assert verdict.passed and verdict.score == pipelines.pieces_kept(seen) > 0

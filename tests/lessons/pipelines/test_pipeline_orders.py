@@ -46,6 +46,30 @@ def test_chunks_divide_the_bubble(chunks):
         assert orders.bubble(run.spans) == pytest.approx(orders.bubble_formula(p, m, chunks))
 
 
+def test_with_messages_that_take_time_two_forwards_ahead_are_best():
+    """The shares that the notebook names: 4 ranks, 8 micro-batches, 2 chunks, messages half as long as a forward."""
+    p, m = 4, 8
+    idle = []
+    for ahead in (1, 2, 3):
+        interleaved = []
+        for rank in range(p):
+            order = orders.interleaved(rank, p, m, 2)
+            forwards = [each for each in order if each[0] == "F"]
+            backwards = [each for each in order if each[0] == "B"]
+            interleaved.append(orders.in_turn(forwards, backwards, ahead * (p - 1 - rank) + p))
+        run = orders.simulate(interleaved, message=0.5)
+        assert not run.stuck
+        idle.append(round(orders.bubble(run.spans), 2))
+    assert idle == [0.33, 0.25, 0.39]
+
+
+def test_a_step_like_a_measured_one_takes_its_times():
+    spans = orders.simulate(all_ranks(orders.gpipe, 2, 4), [1.0, 3.0], [2.0, 6.0]).spans
+    assert orders.simulated(orders.gpipe, 2, 4, like=spans) == spans
+    [row] = orders.idle_rows(orders.gpipe, {4: spans}).values()
+    assert row["formula"] == "20%" and row["measured"] == row["simulated, with these stages' times"]
+
+
 def test_micro_batches_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="5 micro-batches don't divide by 2 ranks: take a multiple of 2"):
         orders.interleaved(0, 2, 5, 2)

@@ -153,7 +153,7 @@ class TestForecasting(Verdicts):
 
 
 class TestThousandRanks(Verdicts):
-    check, notebook, names = thousand_ranks, thousand_ranks.NOTEBOOK, ["mesh_bytes", "best_mesh"]
+    check, notebook, names = thousand_ranks, thousand_ranks.NOTEBOOK, ["mesh_bytes"]
     right = {
         "mesh_bytes": {
             "collective by collective": """
@@ -166,23 +166,11 @@ class TestThousandRanks(Verdicts):
                         sent["tensor"] += sum(2 * ring(tensor, activations) for _ in range(4))
                     return sent
                 """
-        },
-        "best_mesh": {
-            "by the utilization": """
-                def best_mesh(cluster, candidates):
-                    best, most = None, 0.0
-                    for mesh, plan in candidates:
-                        made = check.try_mesh(cluster, mesh, plan)
-                        if made.peak_bytes < cluster.memory_bytes and made.mfu > most:
-                            best, most = (mesh, plan), made.mfu
-                    return best
-                """
-        },
+        }
     }
     wrong = {
         "mesh_bytes": {
             "nothing returned": ([("return {", "found = {")], "a dictionary with the keys 'data', 'tensor'"),
             "three allreduces": ([("4 * 2 *", "3 * 2 *")], "none of the known mistakes"),
-        },
-        "best_mesh": {"nothing returned": ([("return mesh, plan", "chosen = mesh, plan")], "a pair of a Mesh")},
+        }
     }

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 
 from workshop_lib.lessons.ddp.figures import TIMELINE_LOOKS
-from workshop_lib.lessons.pipelines.orders import Span, bubble
+from workshop_lib.lessons.pipelines.orders import Span, bubble, gpipe, one_f_one_b, simulated
 from workshop_lib.notebook import figures, palette
 
 # Forwards are dark and backwards light, with one hue per chunk.
@@ -37,6 +37,13 @@ def pipeline(panels: Mapping[str, Sequence[Sequence[Span]]], unit: str = "s") ->
         _operations(axes, ranks, scale, right, chunks)
         axes.set_xlim(0, 1.1 * right)
     return figure
+
+
+def example(*names: str, ranks: int, micro_batches: int) -> figures.RecordFigure:
+    """Draw a simulated step of each of these schedules, "GPipe" and "1F1B": the picture of what the learner writes."""
+    schedules = {"GPipe": gpipe, "1F1B": one_f_one_b}
+    panels = {f"{name}, simulated": simulated(schedules[name], ranks, micro_batches) for name in names}
+    return pipeline(panels, unit="1: a forward")
 
 
 def _operations(axes: Axes, ranks: Sequence[Sequence[Span]], scale: float, right: float, chunks: int) -> None:

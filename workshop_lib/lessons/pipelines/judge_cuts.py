@@ -1,7 +1,4 @@
-"""How 11b_pipelines checks `balanced`: cut a network into stages so that the slowest stage is as fast as possible.
-
-The notebook also uses `best_counts` as long as the exercise is unsolved.
-"""
+"""How 11b_pipelines checks `balanced`: cut a network into stages so that the slowest stage is as fast as possible."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,6 @@
 """Schedules of a pipeline, and a simulator: do all ranks finish, how long are they idle, how much do they keep?
 
-11b_pipelines simulates its schedules here, and uses gpipe, one_f_one_b and interleaved until the learner has written
-them.
+11b_pipelines simulates its schedules here.
 
 A schedule is a function of (rank, ranks, micro_batches) that returns the operations of that rank in order: ("F", i) is
 the forward of micro-batch i, and ("B", i) its backward. If a rank has several chunks of the network, an operation also
@@ -9,7 +8,7 @@ has the number of its chunk. Chunk c of rank r is stage c * ranks + r.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -121,6 +120,29 @@ def fastest(by_rank: Sequence[Sequence]) -> list[list[Span]]:
     return min(turns, key=lambda spans: max(of_rank[-1].end for of_rank in spans))
 
 
+def simulated(schedule: Callable, ranks: int, micro_batches: int, like: Sequence[Sequence[Span]] = ()) -> list:
+    """The spans by rank of a simulated step.
+
+    like: spans by rank of a measured step, whose operations' times it takes; by default, a forward takes 1 and a
+    backward 2.
+    """
+    times = typical_times(like) if like else (1.0, 2.0)
+    return simulate([schedule(rank, ranks, micro_batches) for rank in range(ranks)], *times).spans
+
+
+def idle_rows(schedule: Callable, measured: Mapping[int, Sequence[Sequence[Span]]]) -> dict[int, dict[str, str]]:
+    """By number of micro-batches: the idle share by the formula, simulated and measured, and a step's milliseconds."""
+    rows = {}
+    for m, spans in measured.items():
+        rows[m] = {
+            "formula": f"{bubble_formula(len(spans), m):.0%}",
+            "simulated, with these stages' times": f"{bubble(simulated(schedule, len(spans), m, spans)):.0%}",
+            "measured": f"{bubble(spans):.0%}",
+            "the step, ms": f"{1e3 * max(of_rank[-1].end for of_rank in spans):.0f}",
+        }
+    return rows
+
+
 def typical_times(spans: Sequence[Sequence[Span]]) -> tuple[list[float], list[float]]:
     """The times of a forward and of a backward on each stage: two lists of medians over the micro-batches."""
     taken: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -137,13 +159,15 @@ def simulate(
     forward: float | Sequence[float] = 1.0,
     backward: float | Sequence[float] = 2.0,
     blocking: bool = False,
+    message: float = 0.0,
 ) -> Simulated:
-    """Simulate a step in which every rank goes through its own order. Messages take no time.
+    """Simulate a step in which every rank goes through its own order.
 
     forward, backward: the time of one operation, as one number for all stages or a list with one number per stage.
     blocking: whether a send waits until its receiver is ready, as MPI's synchronous sends do. Otherwise it never waits.
+    message: how long a message travels that doesn't wait.
     """
-    run = _Run(orders, forward, backward, blocking)
+    run = _Run(orders, forward, backward, blocking, message)
     while any(run.advance(rank) for rank in range(len(orders))):
         pass
     return Simulated(run.spans, {rank: text for rank in range(len(orders)) if (text := run.waits_for(rank))})
@@ -152,7 +176,8 @@ def simulate(
 class _Run:
     """The state of a simulation: how far each rank has come in its order, and at what time."""
 
-    def __init__(self, orders: Sequence[Order], forward, backward, blocking: bool):
+    def __init__(self, orders: Sequence[Order], forward, backward, blocking: bool, message: float):
+        self.message = message
         self.ranks = len(orders)
         self.blocking = blocking
         chunks = 1 + max((MicroBatchPass(*each).chunk for order in orders for each in order), default=0)
@@ -193,7 +218,7 @@ class _Run:
         elif self.blocking and call.peer != rank:
             return self._meet(rank, call)
         else:
-            self.there[call.message] = self.now[rank]
+            self.there[call.message] = self.now[rank] + (self.message if call.peer != rank else 0.0)
         self.at[rank] += 1
         return True
 

@@ -120,25 +120,6 @@ class Stage:
         self._under_way.clear()
 
 
-class ByHand(Stage):
-    """A stage as the notebook's exercise asks for it. It takes the learner's place until the exercise is solved."""
-
-    def forward(self, i: int) -> None:
-        x = self.images[i] if self.first else self.receive_activations(i).requires_grad_()
-        y = self.layers(x)
-        if self.last:
-            y = self.loss(y, i) / self.m
-        else:
-            self.send_activations(i, y)
-        self.kept[i] = x, y
-
-    def backward(self, i: int) -> None:
-        x, y = self.kept.pop(i)
-        y.backward(None if self.last else self.receive_gradient(i))
-        if not self.first:
-            self.send_gradient(i, x.grad)
-
-
 def tag(cut: int, i: int) -> int:
     """The MPI tag of a message of micro-batch i.
 
@@ -204,6 +185,76 @@ def step(stages: Sequence[Stage], order: Order, comm, count_bytes: bool = False)
         stage.finish()
     losses = [loss for stage in stages for loss in stage.losses]
     return PipelineStep(spans, sum(losses) / max(1, len(losses)), most_kept, saved.most_bytes)
+
+
+def steps(
+    make: Callable,
+    parts: Sequence[nn.Module],
+    schedule: Callable,
+    micro_batches: int,
+    batch: tuple[torch.Tensor, torch.Tensor],
+    comm,
+    repeats: int = 5,
+    count_bytes: bool = False,
+) -> tuple[list[Stage], list[PipelineStep]]:
+    """This rank's stages after some steps with the same batch, and what each step did, without one that warms up.
+
+    parts: the stages of the network; the gradients in them are those of the last step. batch: images and labels. Every
+    rank must call it.
+    """
+    stages = stages_of_rank(make, parts, comm)
+    order = schedule(comm.rank, comm.size, micro_batches)
+    taken = []
+    for _ in range(1 + repeats):
+        for stage in stages:
+            stage.layers.zero_grad()
+            stage.load(*batch, micro_batches)
+        taken.append(step(stages, order, comm, count_bytes))
+    return stages, taken[1:]
+
+
+def sent(
+    make: Callable,
+    parts: Sequence[nn.Module],
+    schedule: Callable,
+    micro_batches: int,
+    batch: tuple[torch.Tensor, torch.Tensor],
+    comm,
+) -> dict[str, int]:
+    """How many messages and bytes this rank sends in a step. Every rank must call it."""
+    from workshop_lib.lessons.mpi_basics.counting import CountingComm  # starts MPI, which a notebook must not
+
+    counting = CountingComm(comm)
+    stages = stages_of_rank(make, parts, counting)
+    for stage in stages:
+        stage.load(*batch, micro_batches)
+    step(stages, schedule(comm.rank, comm.size, micro_batches), comm)
+    return {"messages": counting.messages_sent, "bytes": counting.bytes_sent}
+
+
+def gradients(layers: nn.Module) -> torch.Tensor:
+    """All gradients of these layers in one vector."""
+    return torch.cat([p.grad.flatten() for p in layers.parameters() if p.grad is not None])
+
+
+def difference(layers: nn.Module, whole: nn.Module) -> float:
+    """How far the gradients of these layers are from those in the whole network, as a share of the largest."""
+    names = dict(whole.named_parameters())
+    right = torch.cat([names[name].grad.flatten() for name, _ in layers.named_parameters()])  # type: ignore[union-attr]
+    return float((gradients(layers) - right).abs().max() / right.abs().max())
+
+
+def vgg() -> nn.Sequential:
+    """Three times two convolutions and a pool, then a linear layer; the same weights wherever it's built."""
+    torch.manual_seed(1)
+    layers: list[nn.Module] = []
+    before = 1
+    for channels in (8, 16, 32):
+        for _ in range(2):
+            layers += [nn.Conv2d(before, channels, 3, padding=1), nn.ReLU()]
+            before = channels
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(9 * 32, 10))
 
 
 def layer_seconds(model: nn.Sequential, images: torch.Tensor, repeats: int = 5) -> list[float]:

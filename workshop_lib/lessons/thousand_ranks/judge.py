@@ -1,17 +1,21 @@
-"""How 12_thousand_ranks checks its exercises: the bytes that ranks of a mesh send, and the best mesh for a cluster.
+"""How 12_thousand_ranks checks its exercises: the bytes that ranks of a mesh send, and a mesh.py whose model fits.
 
-The notebook also shows CLUSTERS, and the default mesh beside the learner's.
+The first is a formula. The second is an edit of the script, which a dry run judges.
 """
 
+import functools
+import math
 from collections.abc import Callable, Iterator
-from statistics import geometric_mean
 from typing import NamedTuple
 
-from workshop_lib.judge import Exercise, Mistake, Property
+from workshop_lib.errors import InputError
+from workshop_lib.judge import Verdict, own_or_solution
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.forecasting import catalogue
-from workshop_lib.lessons.thousand_ranks import meshes
+from workshop_lib.lessons.thousand_ranks import edited, meshes
+from workshop_lib.lessons.thousand_ranks.dry_run import dry_run
 from workshop_lib.lessons.thousand_ranks.meshes import Gpt, Mesh, Plan
+from workshop_lib.lessons.thousand_ranks.step_report import Report
 
 NOTEBOOK = "12_thousand_ranks"
 # Each case is (data, tensor, layers, cut, whole, activations). Tensor parallelism cuts `cut` bytes of a layer's weights
@@ -80,137 +84,134 @@ mesh_bytes = played(
 )
 
 
-class Cluster(NamedTuple):
-    """A model, the machine and the number of ranks that train it, its global batch, and the memory of each rank."""
-
-    model: Gpt
-    machine: str
-    ranks: int
-    global_batch: int
-    memory_bytes: float
-
-
-GIB = 2**30
-CLUSTERS = {
-    "70B on 512 A100": Cluster(Gpt(80, 8192, 64.86e9, 2048, 50_368), "polaris", 512, 1024, 36 * GIB),
-    "175B on 1,024 H100": Cluster(Gpt(96, 12288, 174.6e9, 2048, 51_200), "h100", 1024, 2048, 72 * GIB),
-    "13B on 512 H100": Cluster(Gpt(40, 5120, 12.85e9, 2048, 50_368), "h100", 512, 512, 72 * GIB),
-}
-GAIN = 1.2  # the learner's mesh must be this many times as fast as the default
+# A GPT of 6.7 billion parameters on 512 H100, and what of their 80 GB its tensors may take.
+WIDTH, HEADS, LAYERS, TOKENS, VOCABULARY, BATCH = 4096, 32, 32, 2048, 50_304, 1024
+MESH = Mesh(64, 8)
+ROOM_BYTES = 0.9 * 80e9
+OPTIONS = f"--width {WIDTH} --heads {HEADS} --layers {LAYERS} --tokens {TOKENS} --vocabulary {VOCABULARY}".split()
+OPTIONS += f"--dtype bfloat16 --batch {BATCH}".split()
+# The script as it is: its peak, the allreduces of a block, and the bytes that a rank sends over the data dimension.
+PEAK_BYTES = 75.2e9
+ALLREDUCES_A_BLOCK = 4
+SENT_BYTES = 8.8e9
 
 
-def try_mesh(cluster: Cluster, mesh: Mesh, plan: Plan) -> meshes.Forecast:
-    return meshes.of_formulas(cluster.model, catalogue.machine(cluster.machine), mesh, plan)
+def written(function: Callable) -> Callable:
+    """The learner's function. While it is still a stub, say so and return the notebook's solution."""
+    return own_or_solution(function, NOTEBOOK)
 
 
-def candidates(cluster: Cluster) -> list[tuple[Mesh, Plan]]:
-    return meshes.plans(cluster.model, cluster.ranks, cluster.global_batch)
+class Edited(NamedTuple):
+    """What the dry run of an edited mesh.py says. `error` says why it didn't run, and then the rest counts for nothing.
+
+    held: the elements of all parameters, and how many of them this rank holds.
+    """
+
+    error: str = ""
+    parameters: int = 0
+    held: int = 0
+    peak_bytes: float = 0.0
+    sent_bytes: float = 0.0
+    allreduces: int = 0
+    step_s: float = 0.0
 
 
-def default(cluster: Cluster) -> tuple[Mesh, Plan]:
-    """FSDP over all ranks, one sequence at a time, with recomputing. People begin with this because it always fits."""
-    return Mesh(cluster.ranks), Plan(1, cluster.global_batch // cluster.ranks, "full", True)
+@functools.lru_cache(maxsize=4)
+def dry_run_with(source: str) -> Report:
+    """The dry run of mesh.py with this text of `build`. Raises InputError if the script fails."""
+    # The script's text is what it trains on, so that's given: the same for every edit.
+    options = [*OPTIONS, "--text", edited.SCRIPT]
+    return dry_run(edited.with_source(source), *options, world_size=MESH.ranks, mesh=str(MESH))
 
 
-def right_mesh(cluster: Cluster) -> tuple[Mesh, Plan]:
-    fitting = [each for each in candidates(cluster) if try_mesh(cluster, *each).peak_bytes <= cluster.memory_bytes]
-    return min(fitting, key=lambda each: try_mesh(cluster, *each).step_s)
+def report(function: Callable) -> Report:
+    """The dry run of mesh.py with the learner's `build`. Raises InputError if the script fails."""
+    return dry_run_with(edited.source_of(function))
 
 
-class Chosen(NamedTuple):
-    """What a chosen mesh and plan lead to: ranks, sequences per step, memory and time."""
-
-    ranks: int
-    sequences: int
-    peak_bytes: float
-    step_s: float
-
-
-def observe_meshes(comm, function: Callable) -> list[Chosen | None]:
-    """What the choice of `function` leads to for each of CLUSTERS, or None if it isn't a mesh with a plan."""
-    return [_chosen(cluster, function(cluster, candidates(cluster))) for cluster in CLUSTERS.values()]
+def _seen(report: Report) -> Edited:
+    parameters = sum(math.prod(shard.shape) for shard in report.shards)
+    held = sum(math.prod(shard.local_shape) for shard in report.shards)
+    allreduces = sum(each.calls for each in report.collectives if (each.kind, each.over) == ("allreduce", "tensor"))
+    work = meshes.Estimated(report.flops, report.peak_bytes, report.collectives)
+    step_s = meshes.forecast(work, BATCH * GPT.flops, catalogue.machine("h100"), MESH, Plan()).step_s
+    return Edited("", parameters, held, report.peak_bytes, report.sent_bytes("data"), allreduces, step_s)
 
 
-def _chosen(cluster: Cluster, choice) -> Chosen | None:
-    if not (isinstance(choice, tuple) and len(choice) == 2 and isinstance(choice[0], Mesh)):
-        return None
-    mesh, plan = choice
-    made = try_mesh(cluster, mesh, plan)
-    return Chosen(mesh.ranks, mesh.data * plan.micro_batch * plan.micro_batches, made.peak_bytes, made.step_s)
+def whole_model(data: int = 1, tensor: int = 1) -> float:
+    """The elements of mesh.py's parameters, or of one rank's on a mesh; FSDP's padding isn't counted."""
+    layer = (12 * WIDTH**2 + 4 * WIDTH) / tensor + 5 * WIDTH
+    return (LAYERS * layer + 2 * VOCABULARY * WIDTH + VOCABULARY + 2 * WIDTH) / data
 
 
-def _whole(cluster: Cluster, chosen: Chosen) -> bool:
-    return (chosen.ranks, chosen.sequences) == (cluster.ranks, cluster.global_batch)
+GPT = Gpt(layers=LAYERS, width=WIDTH, parameters=whole_model(), tokens=TOKENS, vocabulary=VOCABULARY)
+
+NOTHING_HINT = (
+    "no block computes its forward pass again. `model` has to contain the wrapped blocks, so wrap them before "
+    "`nn.Sequential` gets them."
+)
+ALL_AT_ONCE_HINT = (
+    "the blocks are computed again, but all at once, so all of their activations are back in memory together. Wrap "
+    "each block on its own."
+)
+TOO_FEW_HINT = "some blocks are computed again, but too few."
+UNITS_HINT = "call `fully_shard` for each block, and then for the model. Otherwise a rank gathers all weights at once."
 
 
-def meshes_properties(observations: list) -> Iterator[Property]:
-    hint = "return one of `candidates`, a pair of a Mesh and a Plan."
-    yield Property("it returns a mesh and a plan", None not in observations[0], hint)
-    choices = list(zip(CLUSTERS.items(), observations[0], strict=True))
-    steps_s = [chosen.step_s for chosen in observations[0]]  # evidence that tells the known mistakes apart
-    for (name, cluster), chosen in choices:
-        hint = f"{name}: it has {chosen.ranks:,} ranks and {chosen.sequences:,} sequences. Choose among `candidates`."
-        yield Property(f"{name}: all ranks, and the whole batch", _whole(cluster, chosen), hint)
-    for (name, cluster), chosen in choices:
-        room = cluster.memory_bytes
-        seen = f"it takes {chosen.peak_bytes / GIB:,.0f} GiB of {room / GIB:,.0f}:"
-        yield Property(f"{name}: it fits", chosen.peak_bytes <= room, "", steps_s, seen)
-    for (name, cluster), chosen in choices:
-        default_s = try_mesh(cluster, *default(cluster)).step_s
-        seen = f"a step takes {chosen.step_s:.1f} s, and {default_s:.1f} s with the default:"
-        yield Property(f"{name}: {GAIN - 1:.0%} faster", chosen.step_s * GAIN <= default_s, "", steps_s, seen)
-    for (name, cluster), chosen in choices:
-        best_s = try_mesh(cluster, *right_mesh(cluster)).step_s
-        seen = f"a step takes {chosen.step_s:.2f} s, and one of the others that fit {best_s:.2f} s:"
-        yield Property(f"{name}: nothing that fits is faster", chosen.step_s <= 1.001 * best_s, "", steps_s, seen)
+def verdict_of(seen: Edited) -> Verdict:
+    """The verdict on a script: does it run, with the same model, and does the model fit without sending more?"""
+    verdict = Verdict("build", False)
+    if seen.error:
+        verdict.failed = "the script runs dry"
+        verdict.hint = seen.error
+        return verdict
+    verdict.held.append("the script runs dry")
+    verdict.failed, verdict.hint = _failure(seen, verdict.held)
+    verdict.passed = not verdict.failed
+    if verdict.passed:
+        verdict.score = round(seen.step_s, 3)
+    return verdict
 
 
-def gain(observations: list, passed: bool) -> float | None:
-    """How many times as fast as the default the choices are (geometric mean over CLUSTERS). None if one doesn't fit."""
-    gains = []
-    for chosen, cluster in zip(observations[0], CLUSTERS.values(), strict=True):
-        if chosen is None or not _whole(cluster, chosen) or chosen.peak_bytes > cluster.memory_bytes:
-            return None
-        gains.append(try_mesh(cluster, *default(cluster)).step_s / chosen.step_s)
-    return geometric_mean(gains)
+def _failure(seen: Edited, held: list[str]) -> tuple[str, str]:
+    """What must hold and doesn't, with its hint. What holds is added to `held`."""
+    text = "it's the same model"
+    if seen.parameters != whole_model():
+        hint = f"it trains {seen.parameters:,} parameters, and mesh.py has {round(whole_model()):,}."
+        return text, f"{hint} Are all blocks in `model`, and is everything in `fully_shard`?"
+    held.append(text)
+    text = "each rank holds its part of the weights"
+    if seen.held > 1.01 * whole_model(MESH.data, MESH.tensor):
+        return text, "a rank holds more than in mesh.py: keep `parallelize_module` and `fully_shard` for every block."
+    held.append(text)
+    text = f"it fits: at most {ROOM_BYTES / 1e9:.0f} GB"
+    if seen.peak_bytes > ROOM_BYTES:
+        again = seen.allreduces - ALLREDUCES_A_BLOCK * LAYERS
+        peak = f"the peak is {seen.peak_bytes / 1e9:.1f} GB:"
+        if seen.sent_bytes < 0.95 * SENT_BYTES:
+            return text, f"{peak} {UNITS_HINT}"
+        if again == 0:
+            return text, f"{peak} {NOTHING_HINT}"
+        return text, f"{peak} {ALL_AT_ONCE_HINT if seen.peak_bytes > PEAK_BYTES - 2e9 else TOO_FEW_HINT}"
+    held.append(text)
+    text = "it sends no more over the data dimension than before"
+    if seen.sent_bytes > 1.02 * SENT_BYTES:
+        sent = f"a rank sends {seen.sent_bytes / 1e9:.1f} GB, where mesh.py sends {SENT_BYTES / 1e9:.1f} GB:"
+        return text, f"{sent} FSDP shouldn't gather a block more than twice, or reduce its gradients more than once."
+    held.append(text)
+    return "", ""
 
 
-def _choose(
-    hint: str, key: Callable, fits: Callable = lambda made, cluster: made.peak_bytes <= cluster.memory_bytes
-) -> Mistake:
-    """A wrong `best_mesh` and its hint: of the choices that `fits` accepts, it takes that with the smallest `key`."""
-
-    def best_mesh(cluster, choices):
-        made = {each: try_mesh(cluster, *each) for each in choices}
-        left = [each for each in choices if fits(made[each], cluster)]
-        return min(left, key=lambda each: key(made[each], each))
-
-    return Mistake(best_mesh, hint)
+def build(function: Callable) -> Verdict:
+    """Run mesh.py dry with the learner's `build`, and judge it by what the dry run says."""
+    if "NotImplementedError" in function.__code__.co_names:
+        return Verdict("build")
+    return verdict_of(observe(edited.source_of(function))).recorded()
 
 
-_WRONG_MESHES = [
-    _choose(
-        "the fastest of all doesn't fit: first drop what takes more than `cluster.memory_bytes`.",
-        lambda made, _: made.step_s,
-        lambda *_: True,
-    ),
-    _choose(
-        "that's the one that takes the least memory. What fits is good enough: among those, take the fastest.",
-        lambda made, _: made.peak_bytes,
-    ),
-    _choose(
-        "that's the slowest one that fits: take the `min` of `step_s`, or the `max` of `mfu`.",
-        lambda made, _: -made.step_s,
-    ),
-    _choose(
-        "the least communication isn't the shortest step: look at `step_s`.",
-        lambda made, _: made.tensor_s + made.data_s,
-    ),
-    _choose(
-        "the least arithmetic isn't the shortest step: look at `step_s`.",
-        lambda made, _: (made.compute_s, -made.step_s),
-    ),
-    Mistake(lambda cluster, choices: choices[0], "that's the first candidate: compare all of them."),
-    Mistake(lambda cluster, choices: default(cluster), "that's the default itself: compare the candidates."),
-]
-best_mesh = Exercise("best_mesh", observe_meshes, meshes_properties, _WRONG_MESHES, communicates=False, score=gain)
+def observe(source: str) -> Edited:
+    """What the dry run of mesh.py with this text of `build` says."""
+    try:
+        return _seen(dry_run_with(source))
+    except InputError as error:
+        return Edited(str(error))

@@ -20,6 +20,13 @@ from workshop_lib.quantities import whole
 # What is sharded over the data ranks: nothing (DDP), the optimizer's states (ZeRO-1), or everything (FSDP, ZeRO-3).
 # The data ranks communicate once per step in the first two cases, and in every micro-batch in the last one.
 SHARDING = ("none", "states", "full")
+# What the backward pass computes again in each layer: nothing, all but matrix products and attention, or everything.
+RECOMPUTE = ("none", "selective", "full")
+# How many times as fast as in bf16 the linear layers run in each precision. FP8's peak is twice that of bf16. But
+# torchtitan trains Llama 3.1 8B on 8 H100 only 1.28 times as fast (benchmarks/llama3_h100_202412_torchtitan.md, table
+# 1). The linear layers of its blocks, which alone are in FP8, have 69 % of the operations: they run 1.47 times as fast.
+LINEAR_SPEED = {"bf16": 1.0, "fp8": 1.47}
+WITH_FP8 = ("h100", "h200", "b200", "gb200-nvl72")
 # Bytes per parameter with Adam: bf16 weights and fp32 gradients, and the optimizer in fp32, as in Megatron-LM. FSDP
 # keeps all its shards in fp32.
 CAST_BYTES = 2 + 4
@@ -77,18 +84,21 @@ class Plan:
     """How a model is trained.
 
     micro_batch: sequences in each micro-batch of a data rank. micro_batches: micro-batches per step. sharding: one of
-    SHARDING. recompute: whether backward computes the activations again. interleaved: stages per pipeline rank.
+    SHARDING. recompute: one of RECOMPUTE. interleaved: stages per pipeline rank. precision: one of LINEAR_SPEED.
     """
 
     micro_batch: int = 1
     micro_batches: int = 1
     sharding: str = "full"
-    recompute: bool = False
+    recompute: str = "none"
     interleaved: int = 1
+    precision: str = "bf16"
 
     def __post_init__(self):
-        if self.sharding not in SHARDING:
-            raise InputError(f"sharding {self.sharding!r} is not known: choose one of {', '.join(SHARDING)}")
+        for name, choices in (("sharding", SHARDING), ("recompute", RECOMPUTE), ("precision", LINEAR_SPEED)):
+            chosen = getattr(self, name)
+            if chosen not in choices:
+                raise InputError(f"{name} {chosen!r} is not known: choose one of {', '.join(choices)}")
 
 
 class Work(Protocol):
@@ -108,7 +118,9 @@ class Estimated:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The seconds of a step, and its parts. mfu: the model's operations as a share of the devices' peak."""
+    """The seconds of a step, and its parts. mfu: the model's operations as a share of the devices' peak in bf16,
+    also for a plan in FP8, since only a part of the operations is in FP8.
+    """
 
     step_s: float
     compute_s: float
@@ -123,17 +135,21 @@ class Forecast:
 def work(model: Gpt, mesh: Mesh, plan: Plan) -> Estimated:
     """Estimate what one rank computes, holds and sends in a step, with 2 bytes per value and 4 per summed gradient.
 
-    Each layer has two allreduces of its activations in forward and two in backward, and two more if forward is computed
-    again (arXiv:2104.04473, section 3.2). The messages of a pipeline are left out, because they are small.
+    Each layer has two allreduces of its activations in forward and two in backward, and two more if all of forward is
+    computed again (arXiv:2104.04473, section 3.2; PyTorch leaves out the last of these). The messages of a pipeline are
+    left out, because they are small. Operations in FP8 count as the operations in bf16 that take as long.
     """
     m = plan.micro_batches
     layers = model.layers / mesh.pipeline
     share = model.parameters / (mesh.tensor * mesh.pipeline)
     sequences = m * plan.micro_batch
-    flops = sequences * model.flops * (4 / 3 if plan.recompute else 1) / (mesh.tensor * mesh.pipeline)
+    in_fp8 = 6 * model.tokens * (model.parameters - 2 * model.vocabulary * model.width)
+    as_in_bf16 = model.flops - in_fp8 * (1 - 1 / LINEAR_SPEED[plan.precision])
+    passes = 4 / 3 if plan.recompute == "full" else 1
+    flops = sequences * as_in_bf16 * passes / (mesh.tensor * mesh.pipeline)
     found = []
     if mesh.tensor > 1:
-        calls = (6 if plan.recompute else 4) * layers * m
+        calls = (6 if plan.recompute == "full" else 4) * layers * m
         activations = 2 * plan.micro_batch * model.tokens * model.width
         found.append(Collective("allreduce", "tensor", mesh.tensor, round(calls), calls * activations))
     if mesh.data > 1:
@@ -151,8 +167,10 @@ def work(model: Gpt, mesh: Mesh, plan: Plan) -> Estimated:
 def memory_bytes(model: Gpt, mesh: Mesh, plan: Plan) -> float:
     """Bytes on the fullest rank, in the pipeline's first stage: states, gathered layers, activations and logits.
 
-    A layer keeps sbh (10 + 24 / t) bytes with FlashAttention, or 2 sbh if backward computes it again (Korthikanti et
-    al. 2022, arXiv:2205.05198, eq. 2). The first stage keeps as many micro-batches at once as there are stages.
+    With FlashAttention and without dropout, a layer keeps sbh (8 + 24 / t) bytes. It keeps 4 sbh less without the
+    outputs of its norms and 8 sbh / t less without that of GELU, and 2 sbh if backward computes all of it again
+    (Korthikanti et al. 2022, arXiv:2205.05198, section 4). The first stage keeps as many micro-batches at once as there
+    are stages.
     """
     share = model.parameters / (mesh.tensor * mesh.pipeline)
     states = {
@@ -162,9 +180,12 @@ def memory_bytes(model: Gpt, mesh: Mesh, plan: Plan) -> float:
     }[plan.sharding]
     gathered = 2 * 2 * share * mesh.pipeline / model.layers if plan.sharding == "full" else 0
     values = model.tokens * plan.micro_batch * model.width
-    one_layer = values * (10 + 24 / mesh.tensor)
+    one_layer = values * (8 + 24 / mesh.tensor)
+    kept = {"none": one_layer, "selective": values * (4 + 16 / mesh.tensor), "full": 2 * values}[plan.recompute]
     alive = model.layers / mesh.pipeline * min(mesh.pipeline, plan.micro_batches)
-    activations = alive * 2 * values + one_layer if plan.recompute else alive * one_layer
+    activations = alive * kept
+    if plan.recompute != "none":
+        activations += one_layer - kept  # the backward pass of a layer has all of it
     logits = 6 * model.tokens * plan.micro_batch * model.vocabulary / mesh.tensor
     return states + gathered + activations + logits
 
@@ -212,7 +233,7 @@ def forecast(
     after backward. The stages of a pipeline are idle for (p - 1) / (v m) of the time that they compute
     (arXiv:2104.04473, section 2.2). forecasting/forecast.py says how late the slowest rank is.
     """
-    peak = max(machine.peak_flops_per_s.values())
+    peak = machine.peak_flops_per_s["bf16"]
     share = machine.utilization.get("transformer", 0.4) if share is None else share
     strides = {"tensor": 1, "data": mesh.tensor}
     seconds = dict.fromkeys(strides, 0.0)
@@ -236,21 +257,27 @@ def forecast(
 
 
 def of_formulas(model: Gpt, machine: Machine, mesh: Mesh, plan: Plan, share: float | None = None) -> Forecast:
-    """Forecast the step of a model whose work is estimated by the formulas in `work`."""
+    """Forecast the step of a model whose work is estimated by the formulas in `work`.
+
+    Raises InputError if the plan is in FP8 and the machine can't multiply in FP8.
+    """
+    if plan.precision == "fp8" and machine.name not in WITH_FP8:
+        raise InputError(f"{machine.device} has no FP8: choose one of {', '.join(WITH_FP8)}, or bf16.")
     sequences = mesh.data * plan.micro_batch * plan.micro_batches
     return forecast(work(model, mesh, plan), sequences * model.flops, machine, mesh, plan, share)
 
 
-def plans(model: Gpt, ranks: int, global_batch: int) -> list[tuple[Mesh, Plan]]:
+def plans(model: Gpt, ranks: int, global_batch: int, precision: str = "bf16") -> list[tuple[Mesh, Plan]]:
     """The meshes and plans that are worth a look: they divide the ranks, the layers and the global batch evenly."""
     found = []
-    for tensor, pipeline in itertools.product((1, 2, 4, 8), (1, 2, 4, 8, 16, 32)):
+    for tensor, pipeline in itertools.product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16, 32)):
         data, left = divmod(ranks, tensor * pipeline)
         if left or data < 1 or model.layers % pipeline or global_batch % data:
             continue
         sharding = "full" if pipeline == 1 else "states"
-        for micro_batch, recompute in itertools.product((1, 2, 4, 8), (False, True)):
+        for micro_batch, recompute in itertools.product((1, 2, 4, 8), RECOMPUTE):
             m, left = divmod(global_batch // data, micro_batch)
             if not left and m:
-                found.append((Mesh(data, tensor, pipeline), Plan(micro_batch, m, sharding, recompute)))
+                plan = Plan(micro_batch, m, sharding, recompute, precision=precision)
+                found.append((Mesh(data, tensor, pipeline), plan))
     return found

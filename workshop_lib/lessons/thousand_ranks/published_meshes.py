@@ -48,7 +48,8 @@ def _run(name: str, entry: dict, row: list) -> PublishedRun:
     layers, width, billions, mesh, micro_batch, micro_batches, speed = row
     shape = Mesh(*mesh_shape(mesh))
     stages = min(entry.get("interleaved", 1), layers // shape.pipeline) if shape.pipeline > 1 else 1
-    plan = Plan(micro_batch, micro_batches, entry["sharding"], entry.get("recompute", False), max(1, stages))
+    recompute = "full" if entry.get("recompute", False) else "none"
+    plan = Plan(micro_batch, micro_batches, entry["sharding"], recompute, max(1, stages))
     return PublishedRun(name, Gpt(layers, width, billions * GIGA, entry["tokens"]), shape, plan, speed)
 
 
