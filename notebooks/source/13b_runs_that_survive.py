@@ -124,8 +124,8 @@ if not quick:  # it takes a minute
 # pid, status = os.waitpid(-1, os.WUNTRACED)
 # ```
 #
-# The $-1$ means *any* child: the call returns as soon as one of them has something to report, and says which. Normally, that's
-# only its end. With the flag `os.WUNTRACED` the call also returns when a child is *stopped*, as by Ctrl-Z in a terminal. A stopped
+# The $-1$ means *any* child: the call returns as soon as one of them has something to report, and says which. Normally, a
+# child only reports that it has ended. With the flag `os.WUNTRACED` the call also returns when a child is *stopped*, as by Ctrl-Z in a terminal. A stopped
 # rank hasn't ended, so without the flag you'd never hear of it. These are the cases:
 #
 # | the rank … | `status` | `os.WIFSTOPPED(status)` | still a process? |
@@ -230,8 +230,8 @@ figures.progress(scores)
 # - **A vote after each step.** If a rank is lost in the middle of an allreduce, the survivors get no exception. They remember that it
 #   failed, and vote: only if everything went well on all of them do they take the step. Otherwise they throw the gradients away,
 #   and try the step again without the lost rank.
-# - **Live recovery from a peer.** A new rank asks for the quorum, too. It's behind, so it fetches weights and optimizer state from a
-#   rank that never stopped, directly from memory. Nobody reads a checkpoint, and nobody else waits for it to start.
+# - **Live recovery from a peer.** A new rank asks for the quorum, too. Since its weights are old, it fetches the current weights and
+#   optimizer state from the memory of a rank that never stopped. Nobody reads a checkpoint, and nobody waits while it starts.
 #
 # In a script, that's a manager and two wrappers:
 #
@@ -250,9 +250,9 @@ figures.progress(scores)
 # `workshop faults --kinds kill notebooks/scripts/per_step.py 2` in a terminal.
 #
 # It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed training. (torchft
-# can also keep a fixed number of ranks and let spare ranks run along, whose gradients don't count.) What you can lose is a
-# whole *replica*: if the model is sharded over eight GPUs, these eight come and go together. And you still need checkpoints, for
-# the day on which all replicas are lost.
+# has a second mode, in which a fixed number of ranks counts and spare ranks run along until they're needed.) If the model is sharded
+# over eight GPUs, these eight are one *replica*, and are lost together. And you still need checkpoints, for the day on which all
+# replicas are lost.
 #
 # ## Deeper: how often?
 #
