@@ -358,6 +358,7 @@ team.push(my_share=check.own(my_share))
 
 # %%
 # %%ranks
+import numpy as np
 from mpi4py import MPI
 
 from workshop_lib.lessons.runs_that_survive import fewer
@@ -369,7 +370,8 @@ for first, size in ((0, 3), (10, 2), (20, 1)):
     group = comm.Split(comm.rank < size)  # those that are left; the others take their steps in a second group
     weights = fewer.train(group, my_share, first, first + 10, weights)
 if comm.rank == 0:
-    print(f"largest difference to a single rank's 30 steps: {abs(weights - alone).max() / abs(alone).max():.0e}")
+    difference = np.abs(weights - alone).max() / np.abs(alone).max()
+    print(f"largest difference to a single rank's 30 steps: {difference:.0e} of the largest weight")
 
 # %% [markdown]
 # Only rounding is left, because the sums were taken in a different order. [elastic.py](scripts/elastic.py) does the same as your
