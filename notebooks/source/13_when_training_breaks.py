@@ -78,7 +78,7 @@ load_batch()
 scripts.run("python", "-c", hanging)
 
 # %% [markdown]
-# Your script has no such line? After `pip install py-spy`, `py-spy dump --pid PID` shows the same from outside. Do it for every
+# Your script has no such line? After `pip install py-spy`, `py-spy dump --pid PID` shows the line from outside. Do it for every
 # rank of a node. Usually all ranks but one wait in a collective, and the one that doesn't is your culprit.
 #
 # ## Finding out: which collective?
@@ -262,7 +262,7 @@ loss_spikes.causes(causes)
 #
 # In large runs, causes are rarely this clean. The team of PaLM rewound about 100 steps and skipped 200 to 500 batches, some twenty
 # times, and the spikes didn't come back. But when they trained on the skipped batches from another checkpoint, there was no spike
-# either. It took both, that data and those weights.
+# either. It took those batches together with the weights of that moment.
 #
 # *Gradient clipping* limits the damage before anybody looks. If the averaged gradient's norm is above a limit, it's scaled down to
 # that limit. (Clip after averaging, see [05](05_ddp.ipynb).) Here's run Y again, with a limit of 1:
@@ -271,8 +271,8 @@ loss_spikes.causes(causes)
 loss_spikes.clipped(runs["Y"], spiking.run("Y", largest_norm=1.0), largest_norm=1.0)
 
 # %% [markdown]
-# The bad batch still shows in its own step, since its loss is what it is. But the step it causes is no longer than others, so one
-# step later the spike is over.
+# The bad batch still shows in its own step, since its loss is what it is. But the optimizer's step is no longer than
+# usual, so the spike is over one step later.
 #
 # *Break it:* clip run Z in the same way. Does that repair the run?
 #
@@ -282,7 +282,8 @@ loss_spikes.clipped(runs["Y"], spiking.run("Y", largest_norm=1.0), largest_norm=
 # - When a rank ends, the others notice within milliseconds. When it hangs, they notice at the time-out. When it computes wrong
 #   numbers, nobody notices, unless you compare losses, norms and digests.
 # - Set `TORCH_FR_DUMP_TEMP_FILE` in every job script, before you need it.
-# - After a loss spike, replay: the same batches, then others. The answer says whether to skip, rewind or change the recipe.
+# - After a loss spike, replay the steps, first with the same batches and then with others. You'll see whether to skip a batch, to
+#   rewind, or to change the recipe.
 #
 # You know what broke. In [13b](13b_runs_that_survive.ipynb), the training goes on anyway.
 #
