@@ -406,6 +406,46 @@ check.faults(faults)
 # - what only happens later, on more ranks, or with other sizes;
 # - whether a larger batch trains as well with its learning rate. It prints both numbers, but only several seeds can tell.
 #
+# ## Deeper: Accelerate and Fabric
+#
+# Hugging Face's Accelerate and Lightning's Fabric make most of these changes for you. With Accelerate, you write
+# `model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)` and `accelerator.backward(loss)`.
+# With Fabric, it's `fabric.setup(model, optimizer)`, `fabric.setup_dataloaders(loader)` and `fabric.backward(loss)`. Both join the
+# process group, wrap the model in DDP, or in FSDP or DeepSpeed if you ask for it, and give each rank its own part of the data, in
+# a new order every epoch.
+#
+# But the decisions of exercise 1 stay yours:
+#
+# - By default, each rank takes the loader's whole batch, so the global batch grows with the ranks. In Accelerate you divide it with
+#   `DataLoaderConfiguration(split_batches=True)`. Without that, one `schedule.step()` counts as many steps as there are ranks, so
+#   that a schedule written for one process still ends on time.
+# - Neither adds up your counts or averages the statistics of batch normalization. Accelerate's `gather_for_metrics` collects
+#   outputs from all ranks, and drops the images that were repeated to fill the last batch.
+# - With the same seed everywhere, all ranks drop the same units and shift by the same pixels.
+#
+# So examine such a script as well.
+#
+# ## Deeper: a faster step
+#
+# Before you pay for more GPUs, look at one step on one of them. Don't time single lines with Python's clock: a line only *starts*
+# its work on the GPU and goes on, until something such as `.item()` waits for the result. Use the profiler instead, after a few
+# steps to warm up, as [ddp_realistic.py](scripts/ddp_realistic.py) does with `--profile`. In the trace, look at the row of the
+# stream that computes ([08b](08b_where_the_time_goes.ipynb) shows how to open a trace):
+#
+# - *Gaps.* The GPU waits for Python, for the loader, or for `.item()`, `.cpu()` and `print(loss)`, so call these rarely.
+# - *Many short kernels.* Each reads its numbers from memory and writes them back. A compiler can fuse them.
+# - *Copies from the host while nothing is computed.* Use `pin_memory=True` in the loader, and `.to(device, non_blocking=True)`.
+# - *NCCL's kernels while nothing is computed.* That's exposed communication.
+#
+# `torch.compile` records what your model computes, fuses operations, and generates kernels: in Triton for a GPU, in C++ for a CPU,
+# where you need a C++ compiler. More than 180 models trained 1.41 times as fast on an A100, on average (Ansel et al. 2024). The
+# first steps take seconds to minutes. PyTorch compiles again when the shape of the input changes, so drop the last, smaller batch.
+# Where it can't follow your Python, it breaks the graph into parts, and you gain less. `TORCH_LOGS=graph_breaks` shows where.
+#
+# Compile the model *after* wrapping it in DDP, as `ddp_realistic.py --compile` does. PyTorch then cuts the graph at DDP's buckets,
+# so that gradients still travel during the backward pass. With FSDP, compile each block before `fully_shard` wraps it, so that
+# equal blocks are compiled only once.
+#
 # ## Remember
 #
 # - Most mistakes in a distributed script are silent. Let `examine` watch yours at least once, on two ranks.
@@ -420,4 +460,8 @@ check.faults(faults)
 # [DDP](https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html), of
 # [`DistributedSampler`](https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler), of
 # [SyncBatchNorm](https://pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html) and of
-# [torchrun](https://pytorch.org/docs/stable/elastic/run.html).
+# [torchrun](https://pytorch.org/docs/stable/elastic/run.html). Documentation of
+# [Accelerate](https://huggingface.co/docs/accelerate/package_reference/torch_wrappers) and of
+# [Fabric](https://lightning.ai/docs/fabric/stable/). J. Ansel et al., *PyTorch 2* (ASPLOS 2024), and PyTorch's [questions on
+# torch.compile](https://docs.pytorch.org/docs/stable/torch.compiler_faq.html), for DDP's buckets.
+# [torchtitan](https://github.com/pytorch/torchtitan), for compiling blocks.

@@ -7,7 +7,7 @@ from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.hyperparameter_search import judge as check
 from workshop_lib.lessons.hyperparameter_search import judge_halving as halving
-from workshop_lib.lessons.hyperparameter_search import search
+from workshop_lib.lessons.hyperparameter_search import schedulers
 
 NOTEBOOK = "14_hyperparameter_search"
 LOOP, BEST = "for rung in reversed(range(len(self.rungs) - 1)):", "len(scores) // self.eta"
@@ -120,6 +120,6 @@ def test_an_error_in_a_scheduler_is_told_with_its_line():
 def test_the_solutions_draw_like_the_library_and_choose_by_the_held_out_images():
     draw, winner = (solution(NOTEBOOK, name) for name in ("draw", "winner"))
     for seed in range(5):
-        setting = search.draw(np.random.default_rng(seed))
+        setting = schedulers.draw(np.random.default_rng(seed))
         assert draw(np.random.default_rng(seed)) == pytest.approx(setting)
     assert winner([{"trial": 3, "held_out": 0.8, "test": 0.9}, {"trial": 5, "held_out": 0.9, "test": 0.7}]) == (5, 0.7)

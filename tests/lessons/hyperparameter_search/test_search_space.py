@@ -9,11 +9,9 @@ import pytest
 from drawn import check_layout
 from judge import answers
 
-from workshop_lib.lessons.gradient_noise import steps_to_target
-from workshop_lib.lessons.hyperparameter_search import figures, live, search
+from workshop_lib.lessons.hyperparameter_search import figures, live, recorded, schedulers, seeds
 from workshop_lib.lessons.hyperparameter_search.trial import Job
 from workshop_lib.lessons.hyperparameter_search.trials import DoneJob, Search
-from workshop_lib.paths import ROOT
 from workshop_lib.results import records
 
 NOTEBOOK = "14_hyperparameter_search"
@@ -36,13 +34,13 @@ def played(scheduler, budget, ranks=3):
 
 
 def test_halving_costs_what_the_formula_says_and_the_best_reaches_the_top():
-    jobs = played(search.Halving(dict, 9, RUNGS), 10**9)
+    jobs = played(schedulers.Halving(dict, 9, RUNGS), 10**9)
     assert sum(new for *_, new in jobs) == 9 * 10 + 3 * 20 + 1 * 60
     assert [trial for trial, images, _ in jobs if images == 90] == [7]
 
 
 def test_asha_stops_at_its_budget_and_sends_a_third_on():
-    jobs = played(search.Asha(dict, RUNGS), 2000)
+    jobs = played(schedulers.Asha(dict, RUNGS), 2000)
     assert 2000 <= sum(new for *_, new in jobs) < 2000 + 3 * 60
     counts = [sum(images == rung for _, images, _ in jobs) for rung in RUNGS]
     assert counts[1] == counts[0] // 3 and counts[2] == counts[1] // 3
@@ -50,24 +48,24 @@ def test_asha_stops_at_its_budget_and_sends_a_third_on():
 
 
 def test_a_grid_has_every_combination_and_ends():
-    settings = search.grid(lr=[1, 2], batch=[3, 4, 5])
+    settings = schedulers.grid(lr=[1, 2], batch=[3, 4, 5])
     assert len(settings) == 6 and {"lr": 2, "batch": 4} in settings
-    assert [job[:2] for job in played(search.Listed(settings, 8), 10**9)] == [(at, 8) for at in range(6)]
-    assert search.OneJob({"lr": 1}, 8).ask() == (0, {"lr": 1}, 8)
+    assert [job[:2] for job in played(schedulers.Listed(settings, 8), 10**9)] == [(at, 8) for at in range(6)]
+    assert schedulers.OneJob({"lr": 1}, 8).ask() == (0, {"lr": 1}, 8)
 
 
 def test_more_seeds_choose_better_and_fewer_are_needed_for_larger_differences():
     random = np.random.default_rng(1)
     a, b, c = (random.normal(mean, 0.01, 20) for mean in (0.96, 0.955, 0.93))
-    shares = [search.wrong_winner(a, b, seeds) for seeds in (1, 5, 50)]
+    shares = [seeds.wrong_winner(a, b, n) for n in (1, 5, 50)]
     assert shares == sorted(shares, reverse=True) and 0.1 < shares[0] < 0.5 and shares[-1] < 0.05
-    assert search.wrong_winner(a, a, 3) == pytest.approx(0.5, abs=0.05)
-    assert search.seeds_needed(a, c) <= 2 < search.seeds_needed(a, b)
+    assert seeds.wrong_winner(a, a, 3) == pytest.approx(0.5, abs=0.05)
+    assert seeds.seeds_needed(a, c) <= 2 < seeds.seeds_needed(a, b)
 
 
 def test_what_to_report_is_the_test_accuracy_of_the_trial_that_the_held_out_images_choose():
     rows = [{"trial": 1, "held_out": 0.9, "test": 0.8}, {"trial": 2, "held_out": 0.8, "test": 0.9}]
-    assert search.report(rows) == (1, 0.8)
+    assert schedulers.report(rows) == (1, 0.8)
 
 
 def done(trial, images, held_out, ranks, start_s, end_s):
@@ -78,18 +76,40 @@ def done(trial, images, held_out, ranks, start_s, end_s):
 def test_the_figures_are_drawn_and_idle_time_is_counted(tmp_path):
     state = Search(2, tmp_path, done=[done(0, 10, 0.5, [0], 0, 2), done(1, 10, 0.6, [1], 0, 1)])
     assert figures.idle_share(state) == pytest.approx(0.25)
-    kept = records.read(ROOT / "assets/results/search.jsonl")
-    rates = steps_to_target.best_rates(records.read(ROOT / "assets/results/steps_to_target.jsonl"))
-    repeated = {str(at): run["held_out"] for at, run in enumerate(run for run in kept if run["what"]["way"] == "seeds")}
+    kept = recorded.read()
     for figure in (
         figures.ranks_over_time({"two": state}),
         figures.best_so_far(kept),
-        figures.wrong_winner(repeated, [1, 3]),
-        figures.rates(state.done, rates),
+        figures.wrong_winner(recorded.accuracies(kept), [1, 3]),
     ):
         check_layout(figure)
     with pytest.raises(records.RecordError, match="no searches to draw"):
         figures.best_so_far([])
+
+
+def test_the_records_say_what_the_notebook_says_about_them():
+    kept = recorded.read()
+    ways = recorded.outcomes(kept)
+    assert list(ways.index) == ["one large job", "large jobs in turn", "small jobs side by side"]
+    assert ways.loc["one large job", "test"] == 0.9752 and ways.loc["one large job", "trials"] == 1
+    searches = [run for run in kept if "jobs" in run]
+    guesses = [job["held_out"] for run in searches for job in run["jobs"] if job["images"] == schedulers.EPOCH]
+    assert len(guesses) == 117 and np.mean(np.array(guesses) < 0.9) == pytest.approx(2 / 3)
+    seconds = {(run["what"]["way"], run["what"]["seed"]): run["jobs"][-1]["end_s"] for run in searches}
+    for seed in (1, 2, 3):
+        ratio = seconds["large jobs in turn", seed] / seconds["small jobs side by side", seed]
+        assert 1.6 < ratio < 2.6, "about twice as long"
+    means = [np.mean(accuracies) for accuracies in recorded.accuracies(kept).values()]
+    assert means == sorted(means, reverse=True) and len(means) == 3
+
+
+def test_the_finalists_are_the_trials_with_the_most_images(tmp_path, monkeypatch):
+    monkeypatch.setattr(live, "test_accuracies", lambda team, state: {2: 0.7, 3: 0.8})
+    state = Search(2, tmp_path, done=[done(n, images, n / 10, [0], 0, 1) for n, images in ((1, 10), (2, 30), (3, 30))])
+    state.done[1].result["losses"] = [(10, 0.9), (30, 0.5)]
+    rows = live.finalists(None, state)
+    assert [(row["trial"], row["held_out"], row["test"]) for row in rows] == [(2, 0.2, 0.7), (3, 0.3, 0.8)]
+    assert rows[0]["train_loss"] == 0.5 and np.isnan(rows[1]["train_loss"])
 
 
 @pytest.mark.parametrize("losses", [[(5, 40.0), (10, 1e30)], [(5, 2.3), (10, 0.1)], [(10, 1e-6)], []])

@@ -12,7 +12,7 @@ from our_ranks import press_stop_after
 
 from workshop_lib import ranks
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.hyperparameter_search import search, trial, trials
+from workshop_lib.lessons.hyperparameter_search import schedulers, trial, trials
 from workshop_lib.lessons.hyperparameter_search.trial import Job
 from workshop_lib.ranks import RankError
 
@@ -76,7 +76,7 @@ def test_a_setting_that_nobody_can_train_is_told_in_a_sentence(setting, words, t
 
 def test_asha_spends_its_budget_on_busy_ranks_and_promotes_as_it_should(team, tmp_path):
     draws = settings()
-    scheduler = search.Asha(lambda: next(draws), RUNGS)
+    scheduler = schedulers.Asha(lambda: next(draws), RUNGS)
     state = trials.search(team, scheduler, tmp_path, budget=1100, timeout_s=60)
     spent = sum(done.result["new_images"] for done in state.done)
     assert 1100 <= spent < 1100 + 2 * (RUNGS[1] - RUNGS[0]), "the last job of each rank may exceed it"
@@ -91,14 +91,14 @@ def test_asha_spends_its_budget_on_busy_ranks_and_promotes_as_it_should(team, tm
 
 
 def test_all_ranks_together_train_as_one_does(team, tmp_path):
-    together = trials.search(team, search.Listed([GOOD], 256), tmp_path / "a", together=True).done[0]
+    together = trials.search(team, schedulers.Listed([GOOD], 256), tmp_path / "a", together=True).done[0]
     assert together.ranks == [0, 1]
-    trials.search(team, search.Listed([GOOD], 256), tmp_path / "b")
+    trials.search(team, schedulers.Listed([GOOD], 256), tmp_path / "b")
     a, b = trial.load(tmp_path / "a", 0), trial.load(tmp_path / "b", 0)
     assert np.abs(a.weights - b.weights).max() < 1e-4 * np.abs(b.weights).max()
 
 
-class Wrong(search.Asha):
+class Wrong(schedulers.Asha):
     """Gives out a job that nobody can run."""
 
     def __init__(self, *jobs):
@@ -122,7 +122,7 @@ def test_a_scheduler_that_gives_out_nonsense_is_told_so(jobs, words, team, tmp_p
 
 def test_a_rank_that_is_killed_is_told_in_one_message_and_the_search_goes_on_with_fresh_ranks(team, tmp_path):
     draws = settings()
-    scheduler = search.Asha(lambda: next(draws), RUNGS)
+    scheduler = schedulers.Asha(lambda: next(draws), RUNGS)
     victim = team.about()[1]["pid"]
 
     def kill(state):
@@ -143,12 +143,12 @@ def test_a_rank_that_is_killed_is_told_in_one_message_and_the_search_goes_on_wit
 @pytest.mark.exhaustive
 def test_a_job_that_takes_too_long_is_ended(team, tmp_path):
     with pytest.raises(RankError, match="not finished after 1 s"):
-        trials.search(team, search.Listed([GOOD], 10**7), tmp_path, timeout_s=1)
+        trials.search(team, schedulers.Listed([GOOD], 10**7), tmp_path, timeout_s=1)
 
 
 @pytest.mark.exhaustive
 def test_an_interrupt_ends_a_search_and_leaves_usable_ranks(team, tmp_path):
     press_stop_after(1)
     with pytest.raises(RankError, match="interrupted"):
-        trials.search(team, search.Listed([GOOD], 10**7), tmp_path, timeout_s=60)
+        trials.search(team, schedulers.Listed([GOOD], 10**7), tmp_path, timeout_s=60)
     assert ranks.current().healthy

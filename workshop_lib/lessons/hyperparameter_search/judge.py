@@ -6,14 +6,14 @@ import numpy as np
 
 from workshop_lib.judge import shown
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.hyperparameter_search import search
+from workshop_lib.lessons.hyperparameter_search import schedulers
 from workshop_lib.lessons.hyperparameter_search.judge_halving import Asha
 
 __all__ = ["Asha", "draw", "winner"]
 
 NOTEBOOK = "14_hyperparameter_search"
 DRAWS = 600
-LOW, HIGH = search.LRS
+LOW, HIGH = schedulers.LRS
 SLACK = 0.08  # tolerance for a decade's share of the draws: four standard deviations with DRAWS draws
 
 
@@ -32,7 +32,7 @@ def play_draw(draw: Callable, comm) -> Iterator[tuple]:
     shares = ", ".join(f"{share:.0%}" for share in decades)
     observed = f"the shares of 0.001 to 0.01, 0.01 to 0.1 and 0.1 to 1 are {shares}."
     yield "each power of ten gets a third of the draws", _uneven(decades), observed
-    for name, allowed in (("momentum", search.MOMENTA), ("batch", search.BATCHES)):
+    for name, allowed in (("momentum", schedulers.MOMENTA), ("batch", schedulers.BATCHES)):
         values = sorted({float(setting[name]) for setting in settings})
         advice = f"draw one of {allowed}, each as often."
         yield (

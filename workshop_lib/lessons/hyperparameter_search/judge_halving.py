@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workshop_lib.judge import UNKNOWN_HINT, Exercise, Property, is_number, shown
-from workshop_lib.lessons.hyperparameter_search import search
+from workshop_lib.lessons.hyperparameter_search import schedulers
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _not_the_best(played: PlayedSearch) -> tuple[str, str]:
         rung = job.rung - 1
         eta = played.plan.eta
         scores = job.scores[rung]
-        if trial not in search.best(scores, len(scores) // eta):
+        if trial not in schedulers.best(scores, len(scores) // eta):
             sentence = f"trial {trial} went on as number {_place(scores, trial)} of {len(scores)} in its rung."
             if len(scores) < eta:
                 return ("ahead" if rung else "early"), sentence
@@ -188,7 +188,7 @@ def _not_the_best(played: PlayedSearch) -> tuple[str, str]:
 
 
 def _place(scores: dict, trial: int) -> int:
-    return 1 + search.best(scores, len(scores)).index(trial)
+    return 1 + schedulers.best(scores, len(scores)).index(trial)
 
 
 def _missed(played: PlayedSearch) -> tuple[str, str]:
@@ -202,7 +202,7 @@ def _missed(played: PlayedSearch) -> tuple[str, str]:
             gone.add((job.trial, job.rung - 1))
             continue
         for rung, scores in enumerate(job.scores[:-1]):
-            for trial in search.best(scores, len(scores) // played.plan.eta):
+            for trial in schedulers.best(scores, len(scores) // played.plan.eta):
                 if (trial, rung) not in gone:
                     return _late(played), f"trial {trial} led a rung of {len(scores)}, but a new trial began."
     return "", ""

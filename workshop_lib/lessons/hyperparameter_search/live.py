@@ -1,5 +1,6 @@
 """Run the searches of 14_hyperparameter_search on its ranks, with a live table of trials and their training curves."""
 
+import math
 import tempfile
 import weakref
 from collections.abc import Mapping
@@ -48,6 +49,23 @@ def test_accuracies(team, state: trials.Search) -> dict[int, float]:
     longest = max(done.result["images"] for done in state.done)
     numbers = [done.result["trial"] for done in state.done if done.result["images"] == longest]
     return {number: team.run(trial.test_accuracy, state.folder, number, show=False)[0] for number in numbers}
+
+
+def finalists(team, state: trials.Search) -> list[dict]:
+    """Return a row for each trial that has seen the most images: trial, train_loss, held_out and test.
+
+    train_loss is the last point of its training curve, NaN for a trial that diverged.
+    """
+    test = test_accuracies(team, state)
+    longest = max(done.result["images"] for done in state.done)
+    rows = []
+    for done in state.done:
+        result = done.result
+        if result["images"] == longest:
+            loss = result["losses"][-1][1] if result["losses"] else math.nan
+            number = result["trial"]
+            rows.append({"trial": number, "train_loss": loss, "held_out": result["held_out"], "test": test[number]})
+    return rows
 
 
 def drawn(state: trials.Search) -> HTML:

@@ -17,12 +17,13 @@ import numpy as np
 
 from workshop_lib import ranks
 from workshop_lib.errors import WorkshopError
-from workshop_lib.lessons.hyperparameter_search import live, search, trials
+from workshop_lib.lessons.hyperparameter_search import live, schedulers, trials
 from workshop_lib.results import records
 from workshop_lib.training import SCHEMA
 
 # BUDGET: images over all trials of a search.
 RANKS = 2
+KIND = "search"
 BUDGET = 200_000
 GUESS = {"lr": 0.01, "momentum": 0.9, "batch": 64}  # a common first guess; n ranks use n times lr and batch
 LIMIT_S = 600.0  # time limit per job, long enough for a busy machine
@@ -31,7 +32,7 @@ SEEDS_OF = (  # good settings, which repeated seeds should tell apart
     {"lr": 0.03, "momentum": 0.9, "batch": 128},
     {"lr": 0.1, "momentum": 0.0, "batch": 32},
 )
-SEEN = search.RUNGS[1]  # images that each repeated training sees
+SEEN = schedulers.RUNGS[1]  # images that each repeated training sees
 LARGE = "one large job"
 TOGETHER = "large jobs in turn"
 SMALL = "small jobs side by side"
@@ -45,15 +46,15 @@ def scheduler(way: str, n: int, seed: int) -> tuple[trials.Scheduler, bool]:
     """
     if way == LARGE:
         setting = GUESS | {"lr": GUESS["lr"] * n, "batch": GUESS["batch"] * n, "seed": seed}
-        return search.OneJob(setting, search.RUNGS[1]), True
+        return schedulers.OneJob(setting, schedulers.RUNGS[1]), True
     random = np.random.default_rng(seed)
     share = n if way == TOGETHER else 1
 
     def draw() -> dict[str, float]:
-        setting = search.draw(random) | {"seed": seed}
+        setting = schedulers.draw(random) | {"seed": seed}
         return setting | {"batch": share * setting["batch"]}
 
-    return search.Asha(draw), way == TOGETHER
+    return schedulers.Asha(draw), way == TOGETHER
 
 
 def measure(team, budget: int, seeds: list[int]) -> Iterator[dict]:
@@ -63,7 +64,7 @@ def measure(team, budget: int, seeds: list[int]) -> Iterator[dict]:
             with tempfile.TemporaryDirectory() as folder:
                 chosen, together = scheduler(way, team.n, seed)
                 state = trials.search(team, chosen, Path(folder), budget, together, timeout_s=LIMIT_S)
-                best = search.winner(state.done)
+                best = schedulers.winner(state.done)
                 tested = live.test_accuracies(team, state)
             jobs = [
                 {key: done.result[key] for key in ("trial", "setting", "images", "held_out", "diverged", "seconds")}
@@ -77,7 +78,7 @@ def measure(team, budget: int, seeds: list[int]) -> Iterator[dict]:
 def of_seeds(team, settings, seeds: int) -> Iterator[dict]:
     """Yield a record per setting: its held-out accuracies with seeds 1 to `seeds`."""
     for setting in settings:
-        listed = search.Listed([setting | {"seed": seed} for seed in range(1, seeds + 1)], SEEN)
+        listed = schedulers.Listed([setting | {"seed": seed} for seed in range(1, seeds + 1)], SEEN)
         with tempfile.TemporaryDirectory() as folder:
             state = trials.search(team, listed, Path(folder), timeout_s=LIMIT_S)
         in_order = sorted((done.result for done in state.done), key=lambda result: result["trial"])
@@ -86,7 +87,7 @@ def of_seeds(team, settings, seeds: int) -> Iterator[dict]:
 
 
 def record(what: dict, **found) -> dict:
-    return {"schema": SCHEMA, "kind": search.KIND, "what": what, **found}
+    return {"schema": SCHEMA, "kind": KIND, "what": what, **found}
 
 
 def main(arguments: list[str] | None = None) -> int:

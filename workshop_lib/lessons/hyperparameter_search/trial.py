@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -19,13 +19,10 @@ from mpi4py import MPI
 from workshop_lib.data import mnist, shard
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.gradient_noise.flat import FlatNetwork
+from workshop_lib.lessons.hyperparameter_search.schedulers import EPOCH
 from workshop_lib.paths import replacing
 
-if TYPE_CHECKING:
-    pass
-
-
-IMAGES = 4096  # the first of the training images; few, so that a trial takes seconds
+IMAGES = EPOCH  # the first of the training images; few, so that a trial takes seconds
 HELD_OUT = 5000  # the last of the training images: they choose among trials, and no trial trains on them
 LOSS_EVERY = 512  # images per point of the training curve
 PUBLISH_EVERY_S = 0.25

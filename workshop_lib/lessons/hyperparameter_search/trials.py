@@ -17,7 +17,6 @@ import cloudpickle
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.hyperparameter_search import trial
-from workshop_lib.lessons.hyperparameter_search import trial as hyperparameter_search_trial
 from workshop_lib.lessons.hyperparameter_search.trial import Job, TrialResult
 from workshop_lib.ranks import verdict
 from workshop_lib.ranks.call import Call
@@ -175,7 +174,7 @@ def _start(jobs: Jobs, state: Search, scheduler, ranks: list[int], together: boo
             f"the scheduler sends trial {job.trial} to {job.images} images, but it has seen {state.seen(job.trial)}: "
             "count the images of a trial from its first job on."
         )
-    jobs.start(ranks, cloudpickle.dumps((hyperparameter_search_trial.trial_here, (state.folder, *job, together), {})))
+    jobs.start(ranks, cloudpickle.dumps((trial.trial_here, (state.folder, *job, together), {})))
     state.running[ranks[0]] = job, jobs.elapsed_s, []
 
 

@@ -1,4 +1,4 @@
-"""Schedulers for 14_hyperparameter_search, which decide what to train and for how long, and statistics of the results.
+"""Schedulers for 14_hyperparameter_search: they decide which settings to train, and for how many images.
 
 A scheduler has two methods. `ask()` returns (trial, setting, images) for a free rank: train this trial until it has
 seen this many images in total. `tell(trial, images, accuracy)` then reports its accuracy on held-out images.
@@ -6,7 +6,6 @@ seen this many images in total. `tell(trial, images, accuracy)` then reports its
 
 import itertools
 import math
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -14,12 +13,11 @@ import numpy as np
 
 Setting = Mapping[str, float]
 Job = tuple[int, Setting, int]
-KIND = "search"
+EPOCH = 4096  # images that each trial trains on
 LRS = (1e-3, 1.0)
 MOMENTA = (0.0, 0.5, 0.9)
 BATCHES = (16, 32, 64, 128)
-# RUNGS: images, 1, 3 and 9 epochs of a trial's training set.
-RUNGS = (4096, 12_288, 36_864)
+RUNGS = (EPOCH, 3 * EPOCH, 9 * EPOCH)  # images that a trial has seen at the end of each rung
 ETA = 3
 
 
@@ -144,24 +142,3 @@ def report(rows: Iterable[Mapping[str, Any]]) -> tuple[int, float]:
     """Return the trial with the highest held-out accuracy, and its accuracy on the test images, which chose nothing."""
     chosen = max(rows, key=lambda row: row["held_out"])
     return chosen["trial"], chosen["test"]
-
-
-def wrong_winner(better: Sequence[float], worse: Sequence[float], seeds: int, draws: int = 4000) -> float:
-    """Estimate how often the worse setting has the higher mean when `seeds` seeds are averaged, as a share of 1.
-
-    Draws `seeds` of the measured accuracies of each setting with replacement, `draws` times. A tie counts as half.
-    """
-    random = np.random.default_rng(1)
-    means = [random.choice(np.asarray(each), size=(draws, seeds)).mean(axis=1) for each in (better, worse)]
-    return float(np.mean(means[1] > means[0]) + np.mean(means[1] == means[0]) / 2)
-
-
-def seeds_needed(first: Sequence[float], second: Sequence[float], sigmas: float = 2.0) -> int:
-    """Return how many seeds per setting make the difference of the means `sigmas` times its standard error.
-
-    The standard error of a mean of n values is s / sqrt(n), and that of the difference of two such means is sqrt(2)
-    times as large, so n = 2 (sigmas s / difference)².
-    """
-    variance = (statistics.variance(first) + statistics.variance(second)) / 2
-    difference = statistics.fmean(first) - statistics.fmean(second)
-    return max(1, math.ceil(2 * sigmas**2 * variance / difference**2))
