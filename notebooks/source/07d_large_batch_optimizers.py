@@ -132,7 +132,7 @@ rates = {}
 for workers, peak in ((16, 7.0), (128, 20.0)):
     per_epoch = own_training.steps_per_epoch(samples, workers)
     schedule = [lr_at(step, epochs * per_epoch, peak, per_epoch, "polynomial") for step in range(epochs * per_epoch)]
-    optimizer = own_training.train(lambda step: schedule[step], workers, epochs, samples, MyLars)
+    optimizer = own_training.train(schedule.__getitem__, workers, epochs, samples, MyLars)
     rates[f"{workers} workers"] = optimizer.rates
 
 # %% [markdown]

@@ -412,7 +412,7 @@ for way, rest in resumed.items():
 
 # %% [markdown]
 # The second way is what happens if you save the weights and nothing else. Over many epochs the differences average out. But
-# a language model reads most of its data only once, so it would never see some of them. And if you want to know *which* sample
+# a language model reads most of its data only once, so it would never see some samples. And if you want to know *which* sample
 # made the loss jump at step 41,307, only the first way can answer. A loader with workers is ahead of the training, so save the
 # step of the *training*. `torchdata`'s `StatefulDataLoader` does that for you.
 #
@@ -551,17 +551,18 @@ scripts.run("python", "-c", count, timeout_s=sizes.timeout_s)
 # takes a second or two here. On 1,000 nodes with four ranks each, the same line asks a few metadata servers 80 million
 # questions, all at once. NERSC warns of slow starts from about 100 nodes on [2], and ALCF has seen jobs on Aurora idle for up
 # to 20 minutes in a single line [3]. At that scale your Python environment is one more data set that all ranks
-# have to read, and the same three ideas help:
+# have to read, and what helps with data helps here, too:
 #
 # - **Copy it to every node.** Pack the environment into one file, send it to the nodes' own disks or memory, and unpack it
 #   there. On eight nodes of Frontier, a small script that imports PyTorch took 236 s from NFS, 51 s from Lustre, and 2 s from
 #   the nodes' own disks, after 49 s of unpacking [4]. `sbcast` sends the file from node to node:
 #
 #   ```bash
-#   conda pack -p /path/to/env -o env.tar.gz    # once. An environment that you just copy still points to its old place
+#   conda pack -p /path/to/env -o env.tar.gz    # once, since a plain copy points to its old place
 #
 #   sbcast env.tar.gz /tmp/env.tar.gz           # in the job script
-#   srun --ntasks-per-node=1 bash -c "mkdir -p /tmp/env && tar -xzf /tmp/env.tar.gz -C /tmp/env"
+#   srun --ntasks-per-node=1 mkdir -p /tmp/env
+#   srun --ntasks-per-node=1 tar -xzf /tmp/env.tar.gz -C /tmp/env
 #   source /tmp/env/bin/activate
 #   srun --ntasks-per-node=1 conda-unpack
 #   ```

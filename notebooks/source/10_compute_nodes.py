@@ -79,7 +79,7 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # %% [markdown]
 # ### Exercise 1 (normal): a job for two nodes
 #
-# Now use two of these nodes at once, and `ddp_resume.py` in place of `ddp.py`. Write the script:
+# Use two of these nodes, and `ddp_resume.py` in place of `ddp.py`. Write the script:
 #
 # - The job gets 2 nodes, with all their GPUs and cores (2 and 32 per node).
 # - Each node runs one torchrun, which may use all of them, with one rank per GPU. The four ranks find each other.

@@ -544,8 +544,7 @@ figures.pipeline({"Half of the parameters each, measured": both, "Half of the ti
 # first: $(v - 1)\,p$ forwards. If a rank has $k$ ranks behind it, a micro-batch makes $k$ hops from here to the last rank, and
 # its gradient makes $k$ hops back. Fill each hop with a forward, and you get $2k$ more. If messages take no time, $k$ more are
 # enough and keep less memory, so the check accepts both. But if a message takes as long as half a forward, 4 ranks with 8
-# micro-batches are idle for 33 % of the step with $k$, for 25 % with $2k$, and for 39 % with $3k$, which delay the first
-# backward.
+# micro-batches are idle for 33 % of the step with $k$, and for 25 % with $2k$. With $3k$, they wait for each other forever.
 #
 # ### Exercise 5 (hard): interleaved 1F1B
 #
@@ -596,8 +595,8 @@ def interleaved(rank, ranks, m, chunks):
 check.interleaved(interleaved)
 
 # %% [markdown]
-# *Beat it:* `orders.simulate([...], message=0.5)` simulates messages that take time. With your `interleaved`, what's the best
-# number of forwards if a message takes as long as two forwards?
+# *Beat it:* `orders.simulate([...], message=0.5)` simulates messages that take time. How slow may messages be before plain 1F1B
+# is as good? (Its operations take twice as long as those of two chunks.)
 
 # %%
 two_chunks = partial(check.written(interleaved), chunks=2)

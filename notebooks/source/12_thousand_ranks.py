@@ -283,13 +283,14 @@ pd.DataFrame(rows).T.style.format("{:.3f}")
 
 # %% [markdown]
 # In every layer, a rank waits for messages over the tensor dimension (`tensor_s`). Messages over the data dimension (`data_s`)
-# travel while it computes. `late_s` is how late the slowest rank arrives, which is hidden if all wait longer for messages.
+# travel while it computes. `late_s` is how late the slowest rank arrives, which only counts if it's
+# longer than the time that all ranks wait for messages.
 # `mfu` is the *model-FLOPs utilization*: the operations that the model needs, as a share of what the GPUs could do.
 #
-# With more tensor ranks, each rank gathers fewer weights, but waits for activations. A group of 16 no longer fits into a node of
-# 8, so its activations cross the slow network. `compute_s` grows because every rank of a row computes the whole last layer. And
-# memory goes *up*, because with fewer data ranks, each has more of the 1,024 sequences, and more of what isn't cut: the blocks'
-# inputs, and the logits.
+# With more tensor ranks, each rank gathers fewer weights, but it waits for activations. A group of 16 no longer fits into a
+# node of 8, so its activations cross the slow network. `compute_s` grows because every rank of a row computes the whole last
+# layer. And memory goes *up*, because with fewer data ranks, each has more of the 1,024 sequences, and more of what isn't cut:
+# the blocks' inputs, and the logits.
 #
 # ## The fastest mesh that fits
 #
@@ -307,7 +308,7 @@ fits.nsmallest(5, "step_s").style.format(precision=2)
 # %% [markdown]
 # The margin matters, because these formulas ignore fragmentation, and even a dry run can be off by 10 %.
 #
-# Now change two things that have changed since:
+# There are two more choices:
 #
 # - **FP8.** H100 and B200 multiply 8-bit numbers at twice bf16's peak. But only the linear layers of the blocks do, and
 #   converting takes time: torchtitan trains Llama 3.1 8B only 1.28 times as fast with FP8. The forecast assumes that linear
@@ -335,9 +336,9 @@ pd.DataFrame(best).T.style.format(precision=2)
 #
 # ## How far off is it?
 #
-# A forecast that nobody has compared with reality is a guess. There are published meshes and speeds of Megatron-LM, Llama 3,
-# torchtitan and MosaicML, on up to 16,384 GPUs. We calibrate one number per table on its first run: the share of its peak that
-# one GPU reaches. (The tables of the Megatron-LM paper share one such number.) Everything else is forecast.
+# Megatron-LM, Llama 3, torchtitan and MosaicML have published the meshes and speeds of real runs, on up to 16,384 GPUs. We
+# calibrate one number per table on its first run: the share of its peak that one GPU reaches. (The tables of the Megatron-LM
+# paper share one such number.) Everything else is forecast.
 
 # %%
 guess = predict("How far off is the forecast of these runs, in the median?", low=0, high=50, unit="%")

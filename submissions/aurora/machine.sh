@@ -5,7 +5,8 @@ NODES=$(hosts_in PBS_NODEFILE) || exit 1
 JOB=${PBS_JOBID%%.*}
 RANKS_PER_NODE=12
 THREADS=8
-DEVICE=cpu # README.md says why
+DEVICE=xpu
+BACKENDS=mpi:ddp:fsdp # the backends that train on Intel's GPUs
 # Rank i beside tile i; cores 0 and 52 are the system's. A depth of 8 would put rank 6 on both sockets.
 LAUNCH="mpiexec --ppn 12 --cpu-bind list:1-8:9-16:17-24:25-32:33-40:41-48:53-60:61-68:69-76:77-84:85-92:93-100"
 

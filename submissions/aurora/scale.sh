@@ -24,7 +24,7 @@ for n in ${WORKSHOP_JOB_RANKS:-12 24 48 96}; do
     # shellcheck disable=SC2086 # the options are several words
     mpiexec -n "$n" --ppn 12 \
         --cpu-bind list:1-8:9-16:17-24:25-32:33-40:41-48:53-60:61-68:69-76:77-84:85-92:93-100 \
-        "$python" -m workshop_lib train --backend "$backend" --network classic --epochs 32 --device cpu \
+        "$python" -m workshop_lib train --backend "$backend" --network classic --epochs 32 --device xpu \
         --optimizer sgd --momentum 0.5 --no-nesterov --lr 0.01 --lr-scaling linear --warmup-epochs 0 --decay none \
         --out "$out/scale.jsonl" ${WORKSHOP_JOB_OPTIONS:-}
 done

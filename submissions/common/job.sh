@@ -7,7 +7,7 @@
 #   NODES, JOB       how many nodes this job has, and its number; common/slurm.sh sets both
 #   RANKS_PER_NODE   one a GPU where there are GPUs
 #   THREADS          of each rank
-#   DEVICE           what ranks train on: cuda, cpu or auto
+#   DEVICE           what ranks train on: cuda, xpu, cpu or auto
 #   LAUNCH           the command that starts ranks, with their binding; `-n RANKS program` is added to it. Empty
 #                    where the library finds the command itself
 #   BIND             how the library binds ranks then: none or core

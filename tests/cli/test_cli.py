@@ -146,6 +146,7 @@ REFUSED = [
     (lambda at: ["--out", at / "file" / "a.jsonl"], "because part of the path is a file"),
     (lambda at: ["--emulate-workers", 3], "emulate_workers 3: use a multiple"),
     (lambda at: ["--device", "cuda"], "device 'cuda': this PyTorch sees no GPU"),
+    (lambda at: ["--device", "xpu"], "device 'xpu': this PyTorch sees no GPU"),
     (lambda at: ["--checkpoint", at / "empty"], "empty: the checkpoint cannot be written, because it is a folder"),
     (lambda at: ["--checkpoint", at / "none", "--resume"], "none: no checkpoint to resume from"),
     (lambda at: ["--checkpoint", at / "file", "--resume"], "file: this is not a checkpoint"),

@@ -47,6 +47,7 @@ from workshop_lib.training.world import World
         ({"precision": "bf16", "backend": "horovod-tf"}, "horovod-tf computes in fp32"),
         ({"backend": "deepspeed", "zero_stage": 4}, "zero_stage 4: use 0, 1, 2 or 3"),
         ({"zero_stage": 1}, "zero_stage 1: only deepspeed has stages, not mpi"),
+        ({"device": "xpu", "backend": "horovod"}, "device 'xpu': horovod doesn't train on Intel's GPUs here"),
         ({"nesterov": "no"}, "nesterov 'no': use True or False"),
         ({"epochs": None}, "epochs None: use a whole number"),
         ({"seed": True}, "seed True: use a whole number"),

@@ -9,7 +9,7 @@ import torch
 from training.launching import rank_environment
 
 from workshop_lib import environment as environments
-from workshop_lib.training import world
+from workshop_lib.training import rendezvous, world
 
 STEP = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
 STEP["SLURM_STEP_TASKS_PER_NODE"] = "2(x2)"
@@ -136,3 +136,27 @@ def test_auto_takes_the_one_gpu_that_slurm_gave_this_rank(monkeypatch, launcher,
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert str(world.choose_device("auto", world.World(1, 4, 1, launcher, 2))) == device
+
+
+@pytest.mark.parametrize(
+    ("name", "tiles", "device", "kind"), [("auto", 2, "xpu:1", "xccl"), ("xpu", 1, "xpu:0", "gloo")]
+)
+def test_intels_gpus_are_found_and_have_their_own_collectives(monkeypatch, name, tiles, device, kind):
+    """On made-up tiles: two ranks on a host with two of them, and with one, which they share."""
+    chosen = []
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu"))
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
+    monkeypatch.setattr(torch.xpu, "device_count", lambda: tiles)
+    monkeypatch.setattr(torch.xpu, "set_device", chosen.append)
+    here = world.World(1, 2, 1, "mpiexec", 2)
+    found = world.choose_device(name, here)
+    assert (str(found), chosen) == (device, [found])
+    begun = []
+    monkeypatch.setattr(rendezvous.dist, "is_initialized", lambda: False)
+    monkeypatch.setattr(rendezvous.dist, "init_process_group", lambda kind, **_: begun.append(kind))
+    monkeypatch.setattr(rendezvous, "_store", lambda *_: None)
+    monkeypatch.setattr(rendezvous.dist.distributed_c10d, "_get_default_group", lambda: None)
+    monkeypatch.setattr(rendezvous.atexit, "register", lambda *_: None)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", world.loopback())
+    rendezvous.join_process_group(here, found)
+    assert begun == [kind]

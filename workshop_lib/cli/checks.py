@@ -35,7 +35,7 @@ def _check_files(options: TrainOptions, ranks: int) -> None:
         train = mnist.load("train", options.data_dir)
         options.train_size(train.total)
         mnist.classes_and_shape(train, mnist.load("test", options.data_dir))
-    if options.device == "cuda":
+    if options.device in world.GPU_COLLECTIVES:
         world.count_gpus(options.device)
     if options.checkpoint is not None:
         _check_checkpoint(options, options.checkpoint, ranks)

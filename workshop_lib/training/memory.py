@@ -100,8 +100,8 @@ class SavedForBackward(torch.autograd.graph.saved_tensors_hooks):
 
 def reset_peak(device: torch.device) -> None:
     """Start measuring a new peak."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+    if device.type != "cpu":
+        torch.get_device_module(device).reset_peak_memory_stats(device)
     try:
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak of resident memory: proc(5)
     except OSError:
@@ -113,8 +113,8 @@ def peak_bytes(device: torch.device) -> int:
 
     On a GPU this is PyTorch's memory on it, on a CPU the resident memory of the whole process.
     """
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+    if device.type != "cpu":
+        return torch.get_device_module(device).max_memory_allocated(device)
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:

@@ -19,6 +19,8 @@ from workshop_lib.training.schedules import DECAYS, SCALINGS, WARMUPS
 
 ZERO_STAGES = (0, 1, 2, 3)
 DEFAULT_ZERO_STAGE = 2
+DEVICES = ("auto", "cpu", "cuda", "xpu")
+ON_XPU = ("mpi", "ddp", "fsdp")  # backends for Intel's GPUs; DeepSpeed and Horovod need other builds there
 NETWORKS = ("workshop", "classic", "vit")
 OPTIMIZERS = ("sgd", "adam", "lars", "larc", "lamb", "rmsprop-sgd", "muon")
 BY_LAYER = ("lars", "larc", "lamb", "muon")  # these optimizers need each layer's norm or its whole matrix
@@ -134,7 +136,7 @@ class TrainOptions:
         below=1,
     )
     nesterov: bool = option(True, "Nesterov momentum instead of plain momentum, for sgd", same_for=(RESUME, RECIPE))
-    device: str = option("auto", "Where to compute; cuda takes one GPU per rank", ("auto", "cpu", "cuda"))
+    device: str = option("auto", "Where to compute; cuda and xpu take one GPU per rank", DEVICES)
     seed: int = option(1, "One seed for weights, data order and ranks", same_for=(RESUME,), at_least=0)
     data_dir: str | None = option(
         None, "A folder with another data set in MNIST's format, IDX", same_for=(RESUME, SPEED, RESULT, WORKERS)
@@ -173,6 +175,8 @@ class TrainOptions:
             self._refuse("zero_stage", f"only deepspeed has stages, not {self.backend}; leave it out")
         if self.comm == "mpi" and not entry.chooses_transport:
             self._refuse("comm", f"only {_listed(CHOOSE_TRANSPORT)} can choose, not {self.backend}; leave it out")
+        if self.device == "xpu" and self.backend not in ON_XPU:
+            self._refuse("device", f"{self.backend} doesn't train on Intel's GPUs here; use {_listed(ON_XPU)}")
         if entry.framework == "TensorFlow":
             if self.precision != "fp32":
                 self._refuse("precision", f"{self.backend} computes in fp32 here; use fp32")

@@ -46,7 +46,7 @@ class RunSetup(TypedDict):
     """What a run was on, in addition to its options."""
 
     backend: str
-    comm: str | None  # what carried the messages: gloo, nccl or mpi; None unless PyTorch did
+    comm: str | None  # what carried the messages: gloo, nccl, xccl or mpi; None unless PyTorch did
     world_size: int
     global_batch: int
     threads_per_rank: int
@@ -136,7 +136,7 @@ def describe_rank(device) -> RankDescription:
         "host_cores": os.cpu_count() or 1,
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "gpu": torch.get_device_module(device).get_device_name(device) if device.type != "cpu" else None,
         "neutralized": environment.notes(),
     }
 

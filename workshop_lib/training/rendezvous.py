@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from workshop_lib import environment
 from workshop_lib.errors import InputError
-from workshop_lib.training.world import LaunchError, World, loopback
+from workshop_lib.training.world import GPU_COLLECTIVES, LaunchError, World, loopback
 
 TIMEOUT_S = 60.0
 GLOO_LINGER_S = 0.3
@@ -28,7 +28,7 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
     seconds (60 by default) instead of waiting forever. Raises LaunchError if this process already belongs to a
     different group, or if GLOO_SOCKET_IFNAME names a missing network interface.
     """
-    kind = "nccl" if _own_gpu(world, device) else "gloo"
+    kind = GPU_COLLECTIVES[device.type] if _own_gpu(world, device) else "gloo"
     if dist.is_initialized():
         _check_same_group(world, kind)
         return dist.distributed_c10d._get_default_group()
@@ -74,7 +74,7 @@ def _timeout() -> timedelta:
 
 
 def _own_gpu(world: World, device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.device_count() >= world.local_size
+    return device.type in GPU_COLLECTIVES and torch.get_device_module(device).device_count() >= world.local_size
 
 
 def _check_same_group(world: World, kind: str) -> None:

@@ -12,6 +12,8 @@ from workshop_lib import environment
 from workshop_lib.errors import InputError, WorkshopError
 
 # Variables in which Open MPI, MPICH, Cray PALS and MVAPICH say how many processes mpiexec started.
+# The library that carries PyTorch's collectives between GPUs, by PyTorch's name for their kind.
+GPU_COLLECTIVES = {"cuda": "nccl", "xpu": "xccl"}
 MPIEXEC_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE")
 # Variables with which other launchers say how many they started. Such processes meet over MPI or not at all.
 OTHER_SIZES = {"flux": "FLUX_JOB_SIZE", "jsrun": "JSM_NAMESPACE_SIZE", "horovodrun": "HOROVOD_SIZE"}
@@ -221,11 +223,11 @@ def loopback() -> str:
 
 
 def choose_device(name: str, world: World):
-    """Return the torch.device of this rank for `name`, which is "cpu", "cuda" or "auto".
+    """Return the torch.device of this rank for `name`, which is "cpu", "cuda", "xpu" or "auto".
 
     "auto" takes the GPU numbered local_rank if every rank on this host can have its own GPU, and the CPU otherwise.
-    With "cuda", ranks share the GPUs if there are more ranks than GPUs. Where Slurm gives each rank its own GPUs
-    (--gpus-per-task), a rank sees no others. Raises InputError for "cuda" if PyTorch sees no GPU.
+    With "cuda" or "xpu", ranks share the GPUs if there are more ranks than GPUs. Where Slurm gives each rank its own
+    GPUs (--gpus-per-task), a rank sees no others. Raises InputError for "cuda" or "xpu" if PyTorch sees no such GPU.
     """
     import torch  # imported here because programs that start ranks use this file too, and must be quick
 
@@ -233,22 +235,33 @@ def choose_device(name: str, world: World):
     own = "SLURM_GPUS_PER_TASK" in os.environ and world.launcher == "srun"
     if name == "cpu" or gpus == 0 or (name == "auto" and gpus < world.local_size and not own):
         return torch.device("cpu")
-    device = torch.device("cuda", world.local_rank % gpus)
-    torch.cuda.set_device(device)
+    device = torch.device(gpu_kind(name), world.local_rank % gpus)
+    torch.get_device_module(device).set_device(device)
     # Runs are compared down to the last bits, so rule out nondeterministic algorithms and TF32's 10-bit mantissa.
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = False
     return device
 
 
-def count_gpus(name: str) -> int:
-    """Return how many GPUs PyTorch sees on this host. Raises InputError if `name` is "cuda" and there are none."""
+def gpu_kind(name: str) -> str:
+    """Return PyTorch's name for the GPUs that `name` can mean: "cuda" for NVIDIA's and AMD's, "xpu" for Intel's."""
     import torch  # imported here for the same reason as in choose_device
 
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "cuda" and gpus == 0:
+    if name in GPU_COLLECTIVES:
+        return name
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return found.type if found is not None and found.type in GPU_COLLECTIVES else "cuda"
+
+
+def count_gpus(name: str) -> int:
+    """Return how many GPUs PyTorch sees on this host. Raises InputError if `name` asks for one and there are none."""
+    import torch  # imported here for the same reason as in choose_device
+
+    module = torch.get_device_module(gpu_kind(name))
+    gpus = module.device_count() if module.is_available() else 0
+    if name in GPU_COLLECTIVES and gpus == 0:
         raise InputError(
-            "device 'cuda': this PyTorch sees no GPU; use device 'cpu', or install a PyTorch "
+            f"device {name!r}: this PyTorch sees no GPU; use device 'cpu', or install a PyTorch "
             "built for your GPU (see book/setup.md)"
         )
     return gpus

@@ -30,9 +30,9 @@ def written(function: Callable) -> Callable:
 def play_read_and_scatter(read_and_scatter: Callable, comm) -> Iterator[tuple]:
     group = comm.Dup()
     file_bytes = (np.arange(400 * (comm.size + 1)) % 251).astype(np.uint8)
-    for offset, text in (
-        (16, "each rank gets the bytes of its part"),
-        (200, "also if the first part begins in the middle of the file"),
+    for offset, text, in_one_piece in (
+        (16, "each rank gets the bytes of its part", "rank 0 reads all parts in one piece"),
+        (200, "also if the first part begins in the middle of the file", "and that, too, in one piece"),
     ):
         reads: list[int] = []
 
@@ -47,11 +47,11 @@ def play_read_and_scatter(read_and_scatter: Callable, comm) -> Iterator[tuple]:
         yield text, read_and_scatter(group, read, parts)
         if comm.rank == 0:
             observed = f"rank 0 reads {len(reads)} times, {sum(reads)} bytes in all."
-            yield "rank 0 reads all parts in one piece", reads, observed, "Every read is a separate wait."
+            yield in_one_piece, reads, observed, "Every read is a separate wait."
         else:
             observed = f"rank {comm.rank} reads {sum(reads)} bytes by itself."
             advice = "Only rank 0 may call `read`. The other ranks get their bytes from `comm.scatter`."
-            yield "rank 0 reads all parts in one piece", reads, observed, advice
+            yield in_one_piece, reads, observed, advice
 
 
 FIRST = "parts[0][0]"

@@ -49,7 +49,7 @@ class Backend(Communicator):
 
     name: ClassVar[str]
     framework: ClassVar[str]
-    # What carries the messages if PyTorch does: gloo, nccl or mpi. None for other backends.
+    # What carries the messages if PyTorch does: gloo, nccl, xccl or mpi. None for other backends.
     transport: str | None = None
 
     def learner(self, options, train: Split, test: Split) -> Learner:

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workshop_lib.training.backends.pytorch import MakeOptimizer, TorchBackend
 from workshop_lib.training.rendezvous import join_over_mpi, join_process_group
+from workshop_lib.training.world import GPU_COLLECTIVES
 
 
 class Ddp(TorchBackend):
@@ -26,7 +27,7 @@ class Ddp(TorchBackend):
         default = join_process_group(world, device)
         self.group = join_over_mpi(world, device) if comm == "mpi" else default
         self.transport = "mpi" if comm == "mpi" else dist.get_backend()
-        self.message_device = device if self.transport == "nccl" else torch.device("cpu")
+        self.message_device = device if self.transport in GPU_COLLECTIVES.values() else torch.device("cpu")
 
     def wrap(self, model: nn.Module, make_optimizer: MakeOptimizer):
         # The constructor broadcasts the weights of rank 0.
