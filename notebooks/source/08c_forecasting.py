@@ -87,8 +87,8 @@ figures.allreduce_times(messages)
 #
 # <details><summary>Hint 1</summary>
 #
-# Divide $\alpha + \beta n = t$ by $t$. Then each size gives one equation, $\alpha \cdot \frac{1}{t} + \beta \cdot \frac{n}{t} = 1$,
-# and an ordinary least-squares fit of all these equations minimizes the relative errors.
+# Divide $\alpha + \beta n = t$ by $t$. Then each size gives one equation, $\alpha \cdot \frac{1}{t} + \beta \cdot \frac{n}{t} =
+# 1$, and an ordinary least-squares fit of all these equations minimizes the relative errors.
 #
 # </details><details><summary>Hint 2</summary>
 #
@@ -226,16 +226,14 @@ shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%
 # estimated, each with its source.
 #
 # Libraries overlap the two parts: while the backward pass is still computing, the gradients it has finished are already on their
-# way, in large messages. (DDP calls them *buckets*, Horovod *fusion buffers*.) Suppose that there are $k$ messages of the same
-# size, that message $j$ is ready after $j/k$ of the backward pass, and that messages go one after the other. When does the last
-# one arrive?
+# way, in large messages. (DDP calls them *buckets*, Horovod *fusion buffers*.) Suppose that $k$ messages have the same size,
+# that message $j$ is ready after $j/k$ of the backward pass, and that they go one after the other. When does the last one arrive?
 #
 # ### Exercise 2 (warm-up): the step of a library that overlaps
 #
 # Either the link between the devices keeps up with the backward pass, or it falls behind and is busy from the first message
-# until the last. If the link keeps up, only the last message is left when the backward pass ends. This case is written for you.
-# Add the case of the busy link, and return the time at which the step really ends, which is the later of the two. Then you have
-# what you need for 512 GPUs.
+# until the last. The step really ends at the later of these two times. The first case is written for you: if the link keeps up,
+# only the last message is left when the backward pass ends. Add the second case, and you have what you need for 512 GPUs.
 #
 # <details><summary>Hint</summary>
 #
@@ -300,12 +298,12 @@ guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 # efficiencies from seven tables that others have published. Compared with them, the forecast is nearly always too *optimistic*,
 # because everything that the model leaves out costs time.
 #
-# It helps to include the **straggler** of notebook [08b](08b_where_the_time_goes.ipynb). If the time of a step varies from device
-# to device like a normal distribution with the standard deviation $\sigma$, the slowest of $n$ devices takes at most about
-# $\sigma \sqrt{2 \ln n}$ longer than the average. Our formula uses this bound for the computing time of the slowest device. The
-# step then takes the longer of that and the overlapped step, not their sum. We fitted a single $\sigma$ for all machines to three
-# of the tables, and got 3.6 % of the computing time. With this formula, the slowest of 8 devices is 7 % late, and the slowest of
-# 4,096 is 15 % late. The fit has never seen the other four tables. Does $\sigma$ help there, too?
+# It helps to include the **straggler** of notebook [08b](08b_where_the_time_goes.ipynb). If the time of a step varies from
+# device to device like a normal distribution with the standard deviation $\sigma$, the slowest of $n$ devices takes at most
+# about $\sigma \sqrt{2 \ln n}$ longer than the average. In our forecast it takes that much longer, and the step takes the longer
+# of its computing time and the overlapped step, not their sum. We fitted a single $\sigma$ for all machines to three of the
+# tables: 3.6 % of the computing time. This makes the slowest of 8 devices 7 % late, and the slowest of 4,096 15 % late. The fit
+# has never seen the other four tables. Does $\sigma$ help there, too?
 
 # %%
 lateness = published.fit_lateness(published.FITTED)
@@ -316,10 +314,11 @@ beside = published.beside_forecast(lateness)
 figures.beside_published(beside)
 
 # %% [markdown]
-# The table shows mean errors in percentage points. Three of the four held-out tables get better. The forecast for NVIDIA's MXNet
-# gets worse, because these runs lose next to nothing. With the same network and batch on eight A100, MXNet reaches 97 % and
-# PyTorch 84 %. Yet on eight GPUs they're almost equally fast, with 16,925 and 16,621 images/s. On one GPU, PyTorch is 13 %
-# faster, and this faster baseline makes its efficiency lower. No model of the hardware knows such differences between programs.
+# The table shows mean errors in percentage points. The forecasts for three of the four held-out tables get better. Those for
+# NVIDIA's MXNet get worse, because its runs lose next to nothing. With the same network and batch on eight A100, MXNet reaches
+# 97 % and PyTorch 84 %. Yet there they're almost equally fast, with 16,925 and 16,621 images/s. PyTorch's efficiency is lower
+# because it's
+# 13 % faster on one GPU. No model of the hardware knows such differences between programs.
 #
 # **Is this a fair test?** Not quite. The fit of $\sigma$ hasn't seen the held-out tables, but *we have*. We tried four terms:
 # late devices, late input, cores that the collective takes from computing, and a fixed cost per step. We kept the term that did
@@ -330,8 +329,7 @@ figures.beside_published(beside)
 # bottom assumes that nothing overlaps, that messages take three times as long as the data sheets say, and that the slowest device
 # is so late that nine out of ten *fitted* points fall inside the range. The title of the figure says how many of the held-out
 # points do. Where computing dominates, the range is ten to thirty points wide. Where messages dominate, it's half the scale or
-# more, because well tuned and badly tuned runs are worlds apart. If your forecast looks like that, measure on a few nodes before
-# you ask for 512 GPUs.
+# more, because well tuned and badly tuned runs are worlds apart. If your range is that wide, measure before you ask for 512 GPUs.
 #
 # ## Your machine, and larger ones
 #
@@ -389,8 +387,8 @@ print(f"typical error of the fit: {np.median(np.abs(by_hand.relative_errors)):.0
 #
 # ## Deeper: better than perfect, and far worse
 #
-# Some published measurements are *better* than perfect, and some are far below anything that messages could explain. What would you
-# look for in each?
+# Some published measurements are *better* than perfect, and some are far below anything that messages could explain. What would
+# you look for in each?
 
 # %%
 names = ["ThetaGPU, MNIST, DDP", "ThetaGPU, MNIST, Horovod, 32 epochs", "Polaris, MNIST, Keras", "Polaris, ResNet-34"]
@@ -440,13 +438,13 @@ for name, (n, efficiency) in science.items():
 # - The more a step computes for each byte that it sends, the better it scales.
 # - Data sheets tell you which network will scale, but not exactly how well, so give a range.
 #
-# **Sources.** R. Hockney, *The communication challenge for MPP* (Parallel Computing 20, 1994), for latency and bandwidth. R. Thakur,
-# R. Rabenseifner and W. Gropp, *Optimization of collective communication operations in MPICH* (International Journal of High
-# Performance Computing Applications 19, 2005), for the allreduces. Bus bandwidth:
-# github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md, and issue 212 for NVLink SHARP. S. Li et al., *PyTorch Distributed*
-# (arXiv:2006.15704), for overlap. S. McCandlish et al., *An Empirical Model of Large-Batch Training* (arXiv:1812.06162), for the
-# critical batch. A. Mathuriya et al., *CosmoFlow* (arXiv:1808.04728), and T. Kurth et al., *Exascale Deep Learning for Climate
-# Analytics* (arXiv:1810.01993), for the largest runs. The published tables, machines and networks have their sources in
+# **Sources.** R. Hockney, *The communication challenge for MPP* (Parallel Computing 20, 1994), for latency and bandwidth. R.
+# Thakur, R. Rabenseifner and W. Gropp, *Optimization of collective communication operations in MPICH* (International Journal of
+# High Performance Computing Applications 19, 2005), for the allreduces. Bus bandwidth: github.com/NVIDIA/nccl-tests,
+# doc/PERFORMANCE.md, and issue 212 for NVLink SHARP. S. Li et al., *PyTorch Distributed* (arXiv:2006.15704), for overlap. S.
+# McCandlish et al., *An Empirical Model of Large-Batch Training* (arXiv:1812.06162), for the critical batch. A. Mathuriya et
+# al., *CosmoFlow* (arXiv:1808.04728), and T. Kurth et al., *Exascale Deep Learning for Climate Analytics* (arXiv:1810.01993),
+# for the largest runs. The published tables, machines and networks have their sources in
 # workshop_lib/lessons/forecasting/presets.
 
 # %%
