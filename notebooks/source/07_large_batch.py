@@ -32,8 +32,8 @@ team
 # You don't need 128 GPUs to see it. The mean gradient of 128 shards of 64 images is the gradient of one batch of 8,192 images
 # ([02](02_synchronous_sgd.ipynb)), so a few ranks can *emulate* many workers. The weights come out the same, up to rounding. Only
 # the time differs. This only works because our network, called `classic`, has no *batch normalization*. With it, each worker
-# would use the mean and variance of its own images, so the result would depend on how many images each worker has. That's why
-# Goyal et al. (2017) keep this number fixed, and change only the number of workers.
+# would use the mean and variance of its own images, and the result would depend on how many it has. That's why Goyal et al.
+# (2017) keep the number of images per worker fixed, and change only the number of workers.
 #
 # ## How long should a step be?
 #
@@ -185,12 +185,12 @@ optimizer = own_training.train(lambda step: learning_rate(step, 0.01, 128, warmu
 # - The *peak rate*. 1.28 is far above the limit.
 # - *Momentum*. It adds up past gradients, so a step is in effect $\eta/(1-m)$ long, which is twice $\eta$ with a momentum of 0.5
 #   and ten times $\eta$ with 0.9. So if you raise the momentum, lower the rate. It's worth it, because the limit on that length
-#   rises too, from $6/\lambda$ with a momentum of 0.5 to $38/\lambda$ with 0.9. *Nesterov momentum* takes each gradient where
-#   the momentum is about to lead. Its limit on the rate is only $2 (1 + m)/((1 + 2m)\lambda)$, which makes it $14/\lambda$ for
-#   that length, but well below the limit the swings in steep directions die out sooner.
+#   rises too, from $6/\lambda$ with a momentum of 0.5 to $38/\lambda$ with 0.9. *Nesterov momentum* takes the gradient at
+#   the point to which the momentum is about to lead. Its limit on the rate is lower, $2 (1 + m)/((1 + 2m)\lambda)$, but well
+#   below it, swings in steep directions die out sooner.
 # - The *decay*. Once the network has learned something, shorter steps keep it from losing it again. The figure shows the usual
 #   ways to let the rate fall after a warm-up, by the names that you can give as `decay`. `"polynomial"` is $(1 - t)^2$, where $t$
-#   is the part of the run after the warm-up that's over.
+#   goes from 0 to 1 after the warm-up.
 # - *Clipping* the norm of the gradient ([05](05_ddp.ipynb)) shortens the rare step that's far too long. It doesn't replace the
 #   right rate.
 
@@ -247,8 +247,8 @@ check.recipe(recipe, run_recipe, sizes)
 #
 # ## What 32 epochs show
 #
-# Four epochs of 8 steps each aren't much. So here are recorded runs of 32 epochs. The crosses come from a published figure. They
-# are runs without warm-up on 128 nodes of a supercomputer.
+# Four epochs of 8 steps each aren't much. So here are recorded runs of 32 epochs. The crosses come from a published figure
+# of runs without warm-up on 128 nodes of a supercomputer.
 
 # %%
 full = recipes.recorded("large_batch")
@@ -301,8 +301,7 @@ figures.clinic(patients)
 # </details><details><summary>Hint 2: two of the runs</summary>
 #
 # One run is stuck at the loss of random guessing, so one of its steps must have thrown everything away. A second run takes as
-# many steps as the healthy one, and its losses fall well below that of guessing, but they level off far above the healthy run's,
-# because something works against the learning.
+# many steps as the healthy one, and both of its losses fall together, but they level off far above those of the healthy run.
 #
 # </details><details><summary>Solution</summary>
 #
