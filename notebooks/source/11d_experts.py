@@ -129,7 +129,7 @@ print(inspect.getsource(layer.exchange))
 # - `tokens`, `[tokens, width]`, and `routing`, which is what `route` has returned for them;
 # - `seats`, zeros `[ranks, experts per rank, capacity, width]`, for you to fill. `seats.flatten(0, 1)` is the same memory as
 #   `[experts, capacity, width]`;
-# - `experts(arrived)`, which computes with this rank's experts what has arrived, and returns results of the same shape;
+# - `experts(arrived)`, which runs this rank's experts on what has arrived and returns results of the same shape;
 # - `exchange(seats)`, as above.
 #
 # Return `[tokens, width]`: for each token the sum of its experts' results times their gates, and 0 from an expert that dropped it.
@@ -216,8 +216,8 @@ counts, differences = list(table.columns[4:7]), list(table.columns[:4])
 table.style.format("{:.0e}", subset=differences).format("{:,.0f}", subset=counts).format("{:.0%}", subset=["dropped"])
 
 # %% [markdown]
-# The differences are rounding. A rank's places hold $1.25\, k\, t\, w$ numbers, and all but one in $p$ leave it. With $p$ ranks, it
-# sends $2 \frac{p-1}{p} \cdot 1.25\, k\, t\, w$ numbers forward, half of them there and half of them back, and as many again in the backward
+# The differences are rounding. A rank's places hold $1.25\, k\, t\, w$ numbers, and it sends all of them except the $1/p$ for
+# its own experts. So it sends $2 \frac{p-1}{p} \cdot 1.25\, k\, t\, w$ numbers forward, half of them there and half of them back, and as many again in the backward
 # pass. So the bytes grow with $k$. They don't depend on where the tokens want to go, because empty places travel, too.
 #
 # Is that much? Take DeepSeek-V3, in which each token goes to 8 experts, on GPUs that compute 400 TFLOP/s with 50 GB/s between nodes:
@@ -236,7 +236,7 @@ print(f"one layer, forward: {sent_gb:.2f} GB in {1e3 * sent_gb / 50:.0f} ms, and
 #
 # Train a small GPT on the source code of this library. Each rank has its own sequences and its own part of 8 experts.
 # As in DDP, gradients are averaged over the ranks, with one exception. An expert computes for the tokens of *all* ranks, so its
-# gradient is a sum over all ranks already, and nobody else has a copy of it. You only divide it:
+# gradient is a sum over all ranks already, and nobody else has a copy of it. You only divide it by the number of ranks:
 
 
 # %%

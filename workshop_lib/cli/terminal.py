@@ -11,6 +11,7 @@ from typing import Any
 from workshop_lib.errors import cause
 from workshop_lib.ranks import RankError
 from workshop_lib.ranks.progress import TextView
+from workshop_lib.words import plural
 
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 plus the number of SIGINT
 ASK_EVERY_S = 1.0
@@ -136,8 +137,8 @@ def notes(info: dict) -> list[str]:
     lines = []
     if info["oversubscribed"]:
         lines.append(
-            f"The threads of {info['world_size']} ranks are more than the cores here (oversubscribed): they take "
-            "turns, so the times say nothing about scaling."
+            f"The threads of {plural(info['world_size'], 'rank')} are more than the cores here (oversubscribed): they "
+            "take turns, so the times say nothing about scaling."
         )
     if info["steps_per_epoch"] == 1:
         lines.append(

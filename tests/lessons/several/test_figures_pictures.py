@@ -148,11 +148,3 @@ def test_both_layers_and_what_is_between_them_are_cut_among_all_ranks(ranks):
     check_layout(figure)
     shown = texts(figure)
     assert [shown.count(f"rank {rank}") for rank in range(ranks)] == [4] * ranks, "three cuts and a part of each sum"
-
-
-def test_a_bar_for_each_expert_and_how_busy_the_busiest_rank_is():
-    figure = parallel.expert_load({"uneven": [30, 10, 10, 10], "even": [15, 15, 15, 15]}, ranks=2)
-    heights = [[bar.get_height() for bar in axes.patches if isinstance(bar, Rectangle)] for axes in figure.axes]
-    assert heights == [[30, 10, 10, 10], [15, 15, 15, 15]]
-    assert [axes.get_title(loc="left").split()[-4] for axes in figure.axes] == ["1.33", "1.00"]
-    check_layout(figure)

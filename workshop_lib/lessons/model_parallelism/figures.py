@@ -1,16 +1,13 @@
-"""Figures of 11_model_parallelism: an MLP cut by columns and rows, and how many tokens each expert gets."""
+"""The figure of 11_model_parallelism: an MLP cut by columns and rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import CENTERED, SMALL, RecordFigure
-
-HATCHES = ["", "//", "..", "\\\\", "xx", "--", "++", "oo"]
 
 
 @figures.styled
@@ -54,25 +51,3 @@ def _matrix(
             middle = place[0] + extent[0] / 2, place[1] + extent[1] / 2
             axes.text(*middle, f"rank {at}", fontsize=SMALL, **CENTERED)
     axes.text(x + width / 2, 7.5, text, ha="center", va="top")
-
-
-@figures.styled
-def expert_load(loads: Mapping[str, Sequence[int]], ranks: int) -> RecordFigure:
-    """Draw how many tokens each expert got in one step, one panel per entry of `loads`.
-
-    Rank r has the r-th part of the experts, in its own color and hatching. A line shows an equal share.
-    """
-    titles = []
-    for title, load in loads.items():
-        by_rank = np.reshape(load, (ranks, -1)).sum(1)
-        titles.append(f"{title}: the busiest rank has\n{by_rank.max() / by_rank.mean():.2f} times its share")
-    figure, panels = figures.panels("", "", titles, "expert", "tokens in one step")
-    for axes, load in zip(panels, loads.values(), strict=True):
-        for expert, tokens in enumerate(load):
-            rank = expert * ranks // len(load)
-            look = {"color": palette.COLORS[rank % len(palette.COLORS)], "hatch": HATCHES[rank % len(HATCHES)]}
-            axes.bar(expert, tokens, **look, label=f"rank {rank}")
-        axes.axhline(np.mean(load), **figures.LEVEL | {"zorder": 3}, label="equal share")
-        axes.set_xticks(range(len(load)))
-        axes.grid(visible=False, axis="x")
-    return figure

@@ -8,7 +8,6 @@ the whole tensor in bytes, and p the number of ranks.
 from collections.abc import Callable
 from typing import overload
 
-import numpy as np
 import torch
 
 from workshop_lib.lessons.mpi_basics import ring
@@ -52,14 +51,6 @@ def alltoall(comm, rows: torch.Tensor, counts: list[int], counts_in: list[int]) 
         source = (comm.rank - distance) % comm.size
         comm.Sendrecv(going[dest].numpy(), dest, recvbuf=coming[source].numpy(), source=source)
     return torch.cat(coming)
-
-
-def counts_from_all(comm, counts: list[int]) -> list[int]:
-    """Return how many rows each rank will send to this rank. counts: how many rows this rank will send to each."""
-    every = np.zeros((comm.size, comm.size), np.int64)
-    every[comm.rank] = counts
-    ring.allgather(comm, every)
-    return every[:, comm.rank].tolist()
 
 
 class _BothWays(torch.autograd.Function):
