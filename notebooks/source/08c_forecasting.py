@@ -87,8 +87,8 @@ figures.allreduce_times(messages)
 #
 # <details><summary>Hint 1</summary>
 #
-# Divide $\alpha + \beta n = t$ by $t$. Then each size gives one equation, $\alpha \cdot \frac{1}{t} + \beta \cdot \frac{n}{t} =
-# 1$, and an ordinary least-squares fit of all these equations minimizes the relative errors.
+# Divide $\alpha + \beta n = t$ by $t$. Then each size gives one equation, $\alpha \cdot \frac{1}{t} + \beta \cdot \frac{n}{t} = 1$,
+# and an ordinary least-squares fit of all these equations minimizes the relative errors.
 #
 # </details><details><summary>Hint 2</summary>
 #
@@ -317,8 +317,7 @@ figures.beside_published(beside)
 # The table shows mean errors in percentage points. The forecasts for three of the four held-out tables get better. Those for
 # NVIDIA's MXNet get worse, because its runs lose next to nothing. With the same network and batch on eight A100, MXNet reaches
 # 97 % and PyTorch 84 %. Yet there they're almost equally fast, with 16,925 and 16,621 images/s. PyTorch's efficiency is lower
-# because it's
-# 13 % faster on one GPU. No model of the hardware knows such differences between programs.
+# because on one GPU it's 13 % faster. No model of the hardware knows such differences between programs.
 #
 # **Is this a fair test?** Not quite. The fit of $\sigma$ hasn't seen the held-out tables, but *we have*. We tried four terms:
 # late devices, late input, cores that the collective takes from computing, and a fixed cost per step. We kept the term that did
