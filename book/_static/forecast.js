@@ -125,7 +125,7 @@
       sentence.textContent = answer(points);
       const headings = ["devices", "step", "samples/s", "efficiency (range)", ...(model.target ? ["useful samples", "time to target"] : [])];
       const aim = model.target ? ` Target: ${model.target.what}.` : "";
-      const note = make("p", { class: "workshop-note" }, `${model.what}; ${machine.what}.${aim} The shaded range has nine of ten published points.`);
+      const note = make("p", { class: "workshop-note" }, `${model.what}; ${machine.what}.${aim} The shaded range has nine of ten of the published points that it was fitted to.`);
       shown.replaceChildren(curve(points), note, table(headings, rows(points)));
     });
   }

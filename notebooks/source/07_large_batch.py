@@ -3,7 +3,7 @@
 #
 # A training run goes well on 16 workers. So somebody starts it on 128, and scales the learning rate the way everybody
 # recommends. The run is as fast as promised, but the network doesn't learn, or learns for a while and then forgets everything.
-# Nobody changed a line of it. What happened?
+# Nobody changed anything else. What happened?
 #
 # **You will** see this collapse on two cores, find out why long steps break, write the learning-rate schedule that's meant to
 # prevent it, and find a recipe with which 128 workers do learn. Then you'll diagnose five failing runs from their curves.
@@ -31,9 +31,9 @@ team
 #
 # You don't need 128 GPUs to see it. The mean gradient of 128 shards of 64 images is the gradient of one batch of 8,192 images
 # ([02](02_synchronous_sgd.ipynb)), so a few ranks can *emulate* many workers. The weights come out the same, up to rounding. Only
-# the time differs. This works because our network, called `classic`, has no *batch normalization*, with which each worker would
-# normalize with its own images. That's why Goyal et al. (2017) keep the number of images per worker fixed, and change only the
-# number of workers.
+# the time differs. This only works because our network, called `classic`, has no *batch normalization*. With it, each worker
+# would use the mean and variance of its own images, and the result would depend on how many it has. That's why Goyal et al.
+# (2017) keep the number of images per worker fixed, and change only the number of workers.
 #
 # ## How long should a step be?
 #
@@ -73,7 +73,10 @@ team
 
 # %%
 def learning_rate(step, base_lr, workers, warmup_steps):
-    """The rate in step `step`, counted from 0. It climbs in equal parts, and reaches its peak in step warmup_steps - 1."""
+    """The rate in step `step`, counted from 0. It climbs in equal parts, and reaches its peak in step warmup_steps - 1.
+
+    If warmup_steps is 0, every step has the peak rate.
+    """
     # <solution>
     share = min(1, (step + 1) / warmup_steps) if warmup_steps else 1
     return base_lr * workers * share
@@ -124,7 +127,8 @@ guess.compare(tested[-1] if tested else None)  # none if you pressed Stop before
 
 # %% [markdown]
 # An accuracy of about 10 % is what you'd get by guessing among ten digits. With 11.35 % the network says "1" to every image. If
-# that's where your run ended, it isn't just slow to learn. It has *collapsed*, because its steps were too long.
+# that's where your run ended, it isn't just slow to learn. It has *collapsed*, because its steps were too long. Not every run
+# does: after four epochs, two of our three recorded runs were at 11 %, and one was at 44 %.
 #
 # ## Why long steps break
 #
@@ -136,9 +140,9 @@ guess.compare(tested[-1] if tested else None)  # none if you pressed Stop before
 figures.bowl()
 
 # %% [markdown]
-# At a rate below $2/\lambda$ the steps lead down into the bowl. Above it, each step lands higher up on the opposite side. With
-# momentum $m$ the limit is $2 (1 + m)/\lambda$. A network's loss isn't a bowl, but at every point there's a direction in which
-# it curves most, and that curvature can be measured.
+# At a rate below $2/\lambda$ the steps lead down into the bowl. Above it, each step lands higher up on the opposite side.
+# Momentum $m$ raises this limit on the rate to $2 (1 + m)/\lambda$. A network's loss isn't a bowl, but at every point there's a
+# direction in which it curves most, and that curvature can be measured.
 #
 # The next cell measures it during four short runs, which take half a minute or so. Linear scaling gives 64 workers a rate of
 # 0.64 and 128 workers a rate of 1.28. We try each of these rates twice, from the first step on and after a warm-up of 40 steps.
@@ -152,11 +156,13 @@ figures.limits({name: run for runs in of_ranks for name, run in runs.items()}, m
 # The right panel shows the two runs with warm-up. The thick lines are the limits, and the thin ones are the rates. At first the
 # limit is near 1. When the network begins to learn, its curvature grows, and the limit falls far below both peak rates. Steps
 # that are too long at that moment throw away what was learned. At 1.28 the run can end at the loss of random guessing, about
-# 2.3. The loss is flat there, so the limit is high, but hardly any gradient is left to learn from. That's the collapse.
+# 2.3. There the network gives nearly the same output for every image, and small changes of its weights don't alter that. So the
+# loss is flat and the limit is high, but hardly any gradient is left to learn from. That's the collapse.
 #
 # With warm-up, the rate passes the limit later and by less. At 0.64 the long steps then push the weights to a place where the
 # curvature is small enough for them, and from there on the limit stays near the rate. Cohen et al. (2021) found this in many
-# networks, and Gilmer et al. (2021) use it to explain why warm-up helps. Does warm-up save 128 workers, too?
+# networks that they trained with the full batch; with small batches, the curvature settles lower. Gilmer et al. (2021) use it to
+# explain why warm-up helps. Does warm-up save 128 workers, too?
 #
 # Train with the schedule that you wrote. `own_training.train` is the loop of notebook [02](02_synchronous_sgd.ipynb), except that
 # before each step it asks your function for the learning rate.
@@ -179,9 +185,12 @@ optimizer = own_training.train(lambda step: learning_rate(step, 0.01, 128, warmu
 # - The *peak rate*. 1.28 is far above the limit.
 # - *Momentum*. It adds up past gradients, so a step is in effect $\eta/(1-m)$ long, which is twice $\eta$ with a momentum of 0.5
 #   and ten times $\eta$ with 0.9. So if you raise the momentum, lower the rate. It's worth it, because the limit on that length
-#   rises too, from $6/\lambda$ with a momentum of 0.5 to $14/\lambda$ with a Nesterov momentum of 0.9.
-# - The *decay*. Once the network has learned something, shorter steps keep it. The figure shows the usual ways to let the rate
-#   fall after a warm-up.
+#   rises too, from $6/\lambda$ with a momentum of 0.5 to $38/\lambda$ with 0.9. *Nesterov momentum* takes the gradient at
+#   the point to which the momentum is about to lead. Its limit on the rate is lower, $2 (1 + m)/((1 + 2m)\lambda)$, but well
+#   below it, swings in steep directions die out sooner.
+# - The *decay*. Once the network has learned something, shorter steps keep it from losing it again. The figure shows the usual
+#   ways to let the rate fall after a warm-up, by the names that you can give as `decay`. `"polynomial"` is $(1 - t)^2$, where $t$
+#   goes from 0 to 1 after the warm-up.
 # - *Clipping* the norm of the gradient ([05](05_ddp.ipynb)) shortens the rare step that's far too long. It doesn't replace the
 #   right rate.
 
@@ -238,8 +247,8 @@ check.recipe(recipe, run_recipe, sizes)
 #
 # ## What 32 epochs show
 #
-# Four epochs of 8 steps each aren't much. So here are recorded runs of 32 epochs. We read the crosses off a published figure of
-# runs on 128 nodes of a supercomputer, without warm-up.
+# Four epochs of 8 steps each aren't much. So here are recorded runs of 32 epochs. The crosses come from a published figure
+# of runs without warm-up on 128 nodes of a supercomputer.
 
 # %%
 full = recipes.recorded("large_batch")
@@ -252,16 +261,17 @@ worker_curve(full)
 # [07d](07d_large_batch_optimizers.ipynb) compares it with SGD on equal terms.
 #
 # At 128 workers the bars are long, because the seeds end far apart. Here are those runs epoch by epoch. The light blue lines are
-# three runs with the recipe from the solution of exercise 2:
+# three runs with the recipe from the solution of exercise 2, but with five epochs of warm-up:
 
 # %%
 figures.by_epoch([*full, *recipes.recorded("large_batch_solution")], workers=128)
 
 # %% [markdown]
-# People say that at 128 workers this network is lost, and that the remedy is to warm up the learning rate. Neither is quite what
-# we measured. Without warm-up, two runs guess for a dozen epochs or more, and then begin to learn, with many setbacks. And five
-# epochs of warm-up did *no better*: all three runs learn at first, but fall back to guessing as the rate nears its peak, and only
-# one of them recovers. At 64 workers warm-up does help. So it moves the edge a little, but doesn't remove it.
+# The crosses suggest that at 128 workers this network is lost, and the usual remedy is to warm up the learning rate. Our runs
+# don't quite confirm either. Without warm-up, two runs guess for a dozen epochs or more, and then begin to learn, with many
+# setbacks. And five epochs of warm-up did *no better*: all three runs learn at first, but fall back to guessing as the rate
+# nears its peak, and only one of them recovers. At 64 workers warm-up does help. So it moves the edge a little, but doesn't
+# remove it.
 #
 # What removes it is a lower peak rate. With the square-root rule's 0.113 and nothing else changed, every seed ends above 97 %.
 # Momentum, warm-up and decay add another percent, and the three seeds of the solution's recipe end almost equal. The price is the
@@ -285,13 +295,13 @@ figures.clinic(patients)
 #
 # <details><summary>Hint 1: where to look</summary>
 #
-# Compare each panel with the healthy one. Where does the loss end up, how far apart are the two losses, and how long is
-# the curve?
+# Compare each panel with the healthy one. Where does the loss end up, how far apart are the two losses at the end, and how long
+# is the curve? (The training loss is the mean over an epoch, with dropout, so it begins above the test loss.)
 #
-# </details><details><summary>Hint 2: the two that get stuck</summary>
+# </details><details><summary>Hint 2: two of the runs</summary>
 #
-# One run is stuck at the loss of random guessing, so one of its steps must have thrown everything away. A second run is stuck
-# well below that loss, where learning and something else balance each other.
+# One run is stuck at the loss of random guessing, so one of its steps must have thrown everything away. A second run takes as
+# many steps as the healthy one, and both of its losses fall together, but they level off far above those of the healthy run.
 #
 # </details><details><summary>Solution</summary>
 #

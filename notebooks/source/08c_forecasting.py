@@ -63,8 +63,8 @@ other_programs.report(sizes.ranks)
 figures.allreduce_times(messages)
 
 # %% [markdown]
-# On the left, each curve starts flat, where only the latency counts, and then rises with the bytes. So yes, an allreduce
-# behaves like a message.
+# On the left, each curve starts flat, where only the latency counts, and then rises with the bytes. So at first sight an
+# allreduce behaves like a message. Exercise 1 tests whether it really does.
 #
 # On the right is the *bus bandwidth*: bytes per second times $2(p-1)/p$ for $p$ ranks. As long as only ranks add, the busiest
 # rank has to send at least $2(p-1)/p$ times the array. So you can compare this number between different $p$, and with the speed
@@ -215,28 +215,29 @@ shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%
 # With a larger batch there's more computing for the same bytes. This ratio, and not the number of ranks alone, decides how well
 # the training scales. A larger batch is the cheapest cure for slow communication, as long as the network still learns from it.
 #
-# *Break it:* predict something outside the range. Run `held_out += fit.measure_steps(team, [(4096, 8)])` and predict again. Where does the model
-# fail first, and why?
+# *Break it:* predict something outside the range. Run `steps += fit.measure_steps(team, [(4096, 8)])`, and then the cell before
+# the table once more. The weights of this network take 13 MB. How far off is its point, and which of the two parts would you
+# blame?
 #
 # ## Forecast a larger machine
 #
 # Now look at a machine that you don't have. You need a handful of numbers: how many parameters the network has, how fast *one*
-# device is, and the latency and bandwidth of the links. `workshop_lib/lessons/forecasting/presets` has published numbers, each
-# with its source.
+# device is, and the latency and bandwidth of the links. `workshop_lib/lessons/forecasting/presets` has such numbers, published or
+# estimated, each with its source.
 #
 # Libraries overlap the two parts: while the backward pass is still computing, the gradients it has finished are already on their
-# way, in messages of the same size. (DDP calls them *buckets*, Horovod *fusion buffers*.) With $k$ messages, message $j$ is
-# ready after $j/k$ of the backward pass, and messages go one after the other. When does the last one arrive?
+# way, in large messages. (DDP calls them *buckets*, Horovod *fusion buffers*.) Suppose that $k$ messages have the same size,
+# that message $j$ is ready after $j/k$ of the backward pass, and that they go one after the other. When does the last one arrive?
 #
 # ### Exercise 2 (warm-up): the step of a library that overlaps
 #
-# Either the network between the devices keeps up with the backward pass, or it falls behind and is busy from the first message
-# until the last. The step really ends at the later of these two times. The first one is given: if the network keeps up, only
-# the last message is left when the backward pass ends. Add the second one, and you have what you need for 512 GPUs.
+# Either the link between the devices keeps up with the backward pass, or it falls behind and is busy from the first message
+# until the last. The step really ends at the later of these two times. The first case is written for you: if the link keeps up,
+# only the last message is left when the backward pass ends. Add the second case, and you have what you need for 512 GPUs.
 #
 # <details><summary>Hint</summary>
 #
-# The network starts when the first message is ready, after the forward pass and a $k$-th of the backward pass. From then on it has
+# The link starts when the first message is ready, after the forward pass and a $k$-th of the backward pass. From then on it has
 # to send all $k$ messages.
 #
 # </details><details><summary>Solution</summary>
@@ -274,7 +275,7 @@ guess_vgg
 machine = catalogue.machine("horovod-p100")
 for name in ("inception-v3", "resnet-101", "vgg-16"):
     model = catalogue.model(name)
-    computing_s = machine.compute_of(model).step_s(64)  # published: one GPU, a batch of 64
+    computing_s = machine.compute_of(model).step_s(64)  # one GPU, a batch of 64: published, ResNet-101's estimated
     k = math.ceil(model.gradient_bytes / 2**26)  # fusion buffers of 64 MiB
     message_s = machine.allreduce_s(512, model.gradient_bytes / k)
     with contextlib.suppress(NotImplementedError):
@@ -288,7 +289,8 @@ guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 # %% [markdown]
 # The sizes of the models, the speed of one GPU and the speed of the links are enough to tell which model will scale and which
 # won't. VGG-16 sends six times the bytes of Inception V3, nine tenths of them for its last three layers, which compute next to
-# nothing.
+# nothing. So its messages aren't ready at even intervals, but because the link is busy from the first message to the last, this
+# changes the efficiency by less than four points.
 #
 # ## How far off is it elsewhere?
 #
@@ -296,11 +298,12 @@ guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 # efficiencies from seven tables that others have published. Compared with them, the forecast is nearly always too *optimistic*,
 # because everything that the model leaves out costs time.
 #
-# One addition helps: the **straggler** of notebook [08b](08b_where_the_time_goes.ipynb). If the time of a step varies from device
-# to device like a normal distribution with the standard deviation $\sigma$, the slowest of $n$ devices takes about
-# $\sigma \sqrt{2 \ln n}$ longer than the average. We fitted a single $\sigma$ for all machines to three of the tables: 3.6 % of
-# the computing time. So the slowest of 8 devices is 7 % late, and the slowest of 4,096 is 15 % late. The fit has never seen the
-# other four tables. Does $\sigma$ help there, too?
+# It helps to include the **straggler** of notebook [08b](08b_where_the_time_goes.ipynb). If the time of a step varies from
+# device to device like a normal distribution with the standard deviation $\sigma$, the slowest of $n$ devices takes at most
+# about $\sigma \sqrt{2 \ln n}$ longer than the average. In our forecast it takes that much longer, and the step takes the longer
+# of its computing time and the overlapped step, not their sum. We fitted a single $\sigma$ for all machines to three of the
+# tables: 3.6 % of the computing time. This makes the slowest of 8 devices 7 % late, and the slowest of 4,096 15 % late. The fit
+# has never seen the other four tables. Does $\sigma$ help there, too?
 
 # %%
 lateness = published.fit_lateness(published.FITTED)
@@ -311,9 +314,10 @@ beside = published.beside_forecast(lateness)
 figures.beside_published(beside)
 
 # %% [markdown]
-# The table shows mean errors in percentage points. Three of the four held-out tables get better, and one gets worse, because
-# NVIDIA's MXNet loses next to nothing. With the same network and batch on the same eight A100, MXNet reaches 97 % and PyTorch
-# 84 %. No model of the hardware can predict both, because the difference is in the software.
+# The table shows mean errors in percentage points. The forecasts for three of the four held-out tables get better. Those for
+# NVIDIA's MXNet get worse, because its runs lose next to nothing. With the same network and batch on eight A100, MXNet reaches
+# 97 % and PyTorch 84 %. Yet there they're almost equally fast, with 16,925 and 16,621 images/s. PyTorch's efficiency is lower
+# because on one GPU it's 13 % faster. No model of the hardware knows such differences between programs.
 #
 # **Is this a fair test?** Not quite. The fit of $\sigma$ hasn't seen the held-out tables, but *we have*. We tried four terms:
 # late devices, late input, cores that the collective takes from computing, and a fixed cost per step. We kept the term that did
@@ -322,19 +326,20 @@ figures.beside_published(beside)
 #
 # In any case, don't print a number without its **range**. The top of our range assumes perfect overlap with nobody late. The
 # bottom assumes that nothing overlaps, that messages take three times as long as the data sheets say, and that the slowest device
-# is so late that nine out of ten *fitted* points fall inside the range. How many of the held-out points do? Where computing
-# dominates, the range is ten to thirty points wide. Where messages dominate, it's half the scale or more, because well tuned and
-# badly tuned runs are worlds apart. Then you should measure before you ask for 512 GPUs.
+# is so late that nine out of ten *fitted* points fall inside the range. The title of the figure says how many of the held-out
+# points do. Where computing dominates, the range is ten to thirty points wide. Where messages dominate, it's half the scale or
+# more, because well tuned and badly tuned runs are worlds apart. If your range is that wide, measure before you ask for 512 GPUs.
 #
 # ## Your machine, and larger ones
 #
-# Below, *this machine* stands for up to 4,096 copies of yours. They send messages as fast as you measured above, and the cell
-# measures how fast one of them trains. For the other machines we use data sheets and published measurements.
+# Below, *this machine* stands for up to 4,096 copies of yours. They send messages as fast as two of your ranks sent some to
+# each other, which was timed along with the allreduces above. The cell measures how fast one copy trains. For the other machines
+# we use data sheets and published measurements.
 #
 # - *Speed* is the efficiency, and the band around it is its range.
-# - *Learning* shows what a larger batch costs, as in notebook [07b](07b_gradient_noise.ipynb): of the samples that it takes to
-#   reach an accuracy, the share that a tiny batch would need, too. At the *critical batch* that's half of them. Only two
-#   networks here were measured at enough batch sizes to have this line.
+# - *Learning* shows what a larger batch costs, as in notebook [07b](07b_gradient_noise.ipynb): the number of samples needed with
+#   a tiny batch to reach an accuracy, divided by the number needed with this batch. At the *critical batch* that's a half. Only
+#   two networks here were measured at enough batch sizes to have this line.
 # - *Both* together is what a device really contributes.
 
 # %%
@@ -381,8 +386,8 @@ print(f"typical error of the fit: {np.median(np.abs(by_hand.relative_errors)):.0
 #
 # ## Deeper: better than perfect, and far worse
 #
-# Some published measurements are *better* than perfect, and some are far below anything that messages could explain. What would you
-# look for in each?
+# Some published measurements are *better* than perfect, and some are far below anything that messages could explain. What would
+# you look for in each?
 
 # %%
 names = ["ThetaGPU, MNIST, DDP", "ThetaGPU, MNIST, Horovod, 32 epochs", "Polaris, MNIST, Keras", "Polaris, ResNet-34"]
@@ -430,15 +435,15 @@ for name, (n, efficiency) in science.items():
 #   Measure both with all ranks at work, then fit a formula to each.
 # - A prediction only counts if the fit hasn't seen what it predicts, and neither has whoever chose the formula.
 # - The more a step computes for each byte that it sends, the better it scales.
-# - Data sheets tell you which network will scale. They won't get the last ten percent right, so give a range.
+# - Data sheets tell you which network will scale, but not exactly how well, so give a range.
 #
-# **Sources.** R. Hockney, *The communication challenge for MPP* (Parallel Computing 20, 1994), for latency and bandwidth. R. Thakur,
-# R. Rabenseifner and W. Gropp, *Optimization of collective communication operations in MPICH* (International Journal of High
-# Performance Computing Applications 19, 2005), for the allreduces. Bus bandwidth:
-# github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md, and issue 212 for NVLink SHARP. S. Li et al., *PyTorch Distributed*
-# (arXiv:2006.15704), for overlap. S. McCandlish et al., *An Empirical Model of Large-Batch Training* (arXiv:1812.06162), for the
-# critical batch. A. Mathuriya et al., *CosmoFlow* (arXiv:1808.04728), and T. Kurth et al., *Exascale Deep Learning for Climate
-# Analytics* (arXiv:1810.01993), for the largest runs. The published tables, machines and networks have their sources in
+# **Sources.** R. Hockney, *The communication challenge for MPP* (Parallel Computing 20, 1994), for latency and bandwidth. R.
+# Thakur, R. Rabenseifner and W. Gropp, *Optimization of collective communication operations in MPICH* (International Journal of
+# High Performance Computing Applications 19, 2005), for the allreduces. Bus bandwidth: github.com/NVIDIA/nccl-tests,
+# doc/PERFORMANCE.md, and issue 212 for NVLink SHARP. S. Li et al., *PyTorch Distributed* (arXiv:2006.15704), for overlap. S.
+# McCandlish et al., *An Empirical Model of Large-Batch Training* (arXiv:1812.06162), for the critical batch. A. Mathuriya et
+# al., *CosmoFlow* (arXiv:1808.04728), and T. Kurth et al., *Exascale Deep Learning for Climate Analytics* (arXiv:1810.01993),
+# for the largest runs. The published tables, machines and networks have their sources in
 # workshop_lib/lessons/forecasting/presets.
 
 # %%

@@ -133,10 +133,11 @@ def overlapped_step_s(forward_s: float, backward_s: float, message_s: float, mes
 
 
 def slowest_of(ranks: int) -> float:
-    """By how many standard deviations the slowest of `ranks` ranks is later than the mean: about sqrt(2 ln ranks).
+    """By how many standard deviations the slowest of `ranks` ranks is later than the mean: sqrt(2 ln ranks).
 
-    This assumes that step times are normally distributed (Cramer 1946, Mathematical Methods of Statistics, section
-    28.6).
+    If step times are normally distributed, the expected lateness is below this and approaches it slowly: it is 1.4 for
+    8 ranks, where this is 2.0, and 3.6 for 4,096, where this is 4.1 (Cramer 1946, Mathematical Methods of Statistics,
+    section 28.6).
     """
     return math.sqrt(2 * math.log(whole("ranks", ranks)))
 

@@ -46,11 +46,11 @@ def draw_forecast(points: Sequence[ForecastPoint], conditions: str = "") -> figu
 def _draw_efficiency(axes: Axes, table: pd.DataFrame, learning: bool) -> None:
     axes.plot(table["efficiency"], label="speed: forecast")
     work = table["efficiency"] * table["step_s"]
-    band = {"color": palette.BLUE, "alpha": 0.22, "linewidth": 0, "label": "range: has nine of ten published points"}
+    band = {"color": palette.BLUE, "alpha": 0.22, "linewidth": 0, "label": "range: has nine of ten fitted points"}
     axes.fill_between(table.index, work / table["most_s"], work / table["least_s"], **band)
     if learning:
         useful = table["learning"].fillna(0.0)
-        axes.plot(useful, label="learning: samples that a small batch needs too")
+        axes.plot(useful, label="learning: samples needed, tiny batch / this batch")
         axes.plot(useful * table["efficiency"], label="both: what a device contributes")
     axes.set(ylim=(0, 1.08), ylabel="efficiency")
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))

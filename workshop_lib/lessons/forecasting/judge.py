@@ -96,7 +96,7 @@ fit_and_test = played(
     communicates=False,
 )
 
-BOTH = "it is right where the network keeps up, and where it is busy from the first message on"
+BOTH = "it is right where the link keeps up, and where it is busy from the first message on"
 # What must hold for each case, and the arguments of `overlapped_step`.
 STEPS = [
     (BOTH, (1.0, 2.0, 0.25, 4)),
@@ -128,10 +128,10 @@ overlapped_step = played(
         Edit(LAST, (KEEPS_UP, "forward_s + backward_s"), (BUSY, "messages * message_s")),
         Edit(LAST, (LATER, "forward_s + max(backward_s, messages * message_s)")),
         Edit(
-            "where the messages take longer than backward, the network sets the pace: it's busy from the first one on.",
+            "where the messages take longer than backward, the link sets the pace: it's busy from the first one on.",
             (LATER, "keeps_up_s"),
         ),
-        Edit("where the network keeps up, backward sets the pace.", (LATER, "busy_s")),
+        Edit("where the link keeps up, backward sets the pace.", (LATER, "busy_s")),
         Edit(
             "the first message is ready only after a k-th of backward: `backward_s / messages`.",
             (" + backward_s / messages", ""),

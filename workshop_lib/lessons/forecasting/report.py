@@ -52,10 +52,10 @@ STEP_HEADINGS = ("step", "of it\nwaiting", "samples/s", "efficiency\n(range)")
 def table(points: Sequence[ForecastPoint]) -> Table:
     """A table with one row per number of devices, and columns on learning if the model has a target."""
     headings = ["devices", "global\nbatch", *STEP_HEADINGS]
-    caption = "range: has nine of ten published points"
+    caption = "range: has nine of ten points that it was fitted to"
     if points[0].learning is not None:
         headings += ["useful", "time to\ntarget", "device-\nhours"]
-        caption += "\nuseful: samples that a small batch would need too"
+        caption += "\nuseful: samples needed with a tiny batch / with this batch"
     filled = rich_table(*headings, caption=caption)
     for point in points:
         filled.add_row(f"{point.devices:,}", f"{point.global_batch:,}", *_step_cells(point), *_learning_cells(point))

@@ -23,7 +23,7 @@ SIGNS = {
     "rate too high": "the loss would jump to that of guessing, 2.30, in the first steps and stay there",
     "rate too low": "the loss would fall slowly but smoothly, over as many steps as in the healthy run",
     "too few steps": "the curve would end early: it would have far fewer steps than the healthy one",
-    "too much weight decay": "both losses would fall together, and then get stuck far above those of the healthy run",
+    "too much weight decay": "both losses would fall together, and then level off far above those of the healthy run",
     "too little data": "the training loss would fall towards zero, but the test loss would stay far above it",
 }
 RUNS = {
