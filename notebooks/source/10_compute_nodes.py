@@ -226,8 +226,8 @@ figures.binding(team.about(), "Bound to cores" if can_bind else "These ranks can
 
 # %% [markdown]
 # There's a row for each rank, and a filled square for each core it may use. If binding worked, no core is filled in more than one
-# row. Such a map shows two classic mistakes at a glance, which you'd otherwise notice only as slow training: two jobs on one node
-# whose ranks are both bound from core 0 on, and a rank with 16 threads that's bound to one core.
+# row. Such a map shows two classic mistakes at a glance: two jobs on one node whose ranks are both bound from core 0 on, and a rank
+# with 16 threads that's bound to one core.
 #
 # ## Threads
 #
@@ -400,7 +400,6 @@ figures.dragonfly()
 # | `NCCL_DEBUG=INFO` | prints the network that NCCL found. Look for `NET/`: `IB` or a vendor's plug-in is the fast network. `Socket` means that NCCL did *not* find it, and training is many times slower |
 # | `NCCL_SOCKET_IFNAME=hsn` | uses network interfaces whose names begin like this. A wrong guess here is the usual reason for a start that hangs. For gloo it's `GLOO_SOCKET_IFNAME` |
 # | `TORCH_DISTRIBUTED_DEBUG=INFO` | DDP logs how it divides the gradients into buckets. (`DETAIL` also checks that all ranks call the same collective, but it crashes DDP on CPUs) |
-# | `TORCH_FR_DUMP_TEMP_FILE=/scratch/trace_` | where PyTorch's *flight recorder* writes when a collective times out. It remembers the last 2,000 collectives (`TORCH_FR_BUFFER_SIZE`) without being asked. [13](13_when_training_breaks.ipynb) reads such a file |
 #
 # ## Deeper: notebooks on a cluster
 #
@@ -423,8 +422,8 @@ figures.dragonfly()
 #
 # **Sources**, looked up by 2026-11-26. [1] *Perlmutter Architecture* (docs.nersc.gov). A dragonfly's three links: D. De Sensi et
 # al., *An In-Depth Analysis of the Slingshot Interconnect* (SC 2020, arXiv:2008.08886). NCCL: NVIDIA, *NCCL User Guide,
-# Environment Variables*. Flight recorder: PyTorch 2.13, c10d/FlightRecorder.hpp. Cores and `srun`, `max_switch_wait`: the manuals of sbatch
-# and slurm.conf (slurm.schedmd.com).
+# Environment Variables*. Cores and `srun`, `max_switch_wait`: the manuals of sbatch and slurm.conf (slurm.schedmd.com). After
+# how long a node counts as down: `SlurmdTimeout` in the latter.
 
 # %%
 ranks.stop()

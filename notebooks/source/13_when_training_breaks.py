@@ -98,7 +98,7 @@ fault_catalogue.meet("calls in another order", settings={"TORCH_FR_DUMP_TEMP_FIL
 scripts.run("torchfrtrace", "-p", "trace_", folder, only="has errors|error msg|^train at")
 
 # %% [markdown]
-# It names the rank, the first collective in which the ranks differ, and the line. In PyTorch 2.13 the recorder is always on. The
+# It names the rank, the first collective in which the ranks differ, and the line. In PyTorch 2.13 the recorder is always on; the
 # card below says what older versions need.
 #
 # If there's no file to look at, start the job again with `TORCH_DISTRIBUTED_DEBUG=DETAIL` (except DDP on CPUs, which it crashes).
@@ -122,8 +122,7 @@ launchers.after_a_death(folder)
 #
 # If your code runs to its end and is merely wrong, stop it halfway. Write `breakpoint()` in a rank cell: every rank stops there in
 # Python's debugger, and a prompt opens below the cell. What you type goes to all ranks: `v` shows their variables, `n` runs the
-# next line, and `c` lets them go on. `@1 v` asks rank 1 alone. (In a script under `torchrun`, use
-# `torch.distributed.breakpoint(1)`: rank 1 stops in your terminal, and the others wait for it.)
+# next line, and `c` lets them go on. `@1 v` asks rank 1 alone. (The card below has the same for scripts.)
 #
 # One of these ranks gets the mean wrong. Remove the `#`, run the cell again, and find out which:
 
