@@ -1,6 +1,6 @@
 """MNIST that goes on from its last step, on any number of ranks. Start it with: python survive.py 2 elastic.py
 
-Or with: torchrun --standalone --nproc-per-node 2 --max-restarts 9 elastic.py
+Or with: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --nproc-per-node 2 --max-restarts 9 elastic.py
 """
 
 import argparse

@@ -43,8 +43,8 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_co
 # | start processes inside | `srun` | `mpiexec` |
 #
 # **Why am I still waiting?** `squeue` gives the reason. `Resources` means you're next, as soon as nodes are free. `Priority`
-# means other jobs come first. A reason that begins with `QOS` or `Assoc` means you've reached one of your limits. A shorter or
-# smaller job often starts sooner.
+# means other jobs come first. A reason that begins with `QOS` or `Assoc` means that you or your group have reached a limit. A
+# shorter or smaller job often starts sooner.
 #
 # ## Write the job script
 #
@@ -62,12 +62,14 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_co
 # torchrun --standalone --nproc-per-node=2 scripts/ddp.py --epochs 3
 # ```
 #
-# `sbatch job.sh` hands it in. Slurm reads the directives then, and runs the script later, on the job's node.
+# `sbatch job.sh` hands it in. Slurm reads the directives then, and runs the script later, on the job's node. The script inherits
+# your environment, so activate Python's before `sbatch`. Most clusters also want `--account` and `--partition`.
 #
 # On several nodes Slurm still runs the script *once*, on the first node. Without a launcher, all other nodes sit idle, and you
 # pay for them. So the script uses `srun` to start one torchrun on each node, and each torchrun starts one process per GPU, as in
-# [05](05_ddp.ipynb). To find each other, all torchruns need the same address, a host of the job and a port. That's the
-# *rendezvous*. With `--rdzv-backend=c10d`, the torchrun on that host listens at the port, and numbers all ranks.
+# [05](05_ddp.ipynb). To find each other, all torchruns need the same address, a host of the job and a free port, such as 29500.
+# That's the *rendezvous*. With `--rdzv-backend=c10d`, the torchrun on that host listens at the port. Rank 0 may be on any node,
+# so all nodes must see the checkpoint.
 #
 # `ddp.py` begins at epoch 1 every time. A job needs a script that continues where it stopped, and these few lines are all it
 # takes. Only rank 0 looks for the checkpoint, and it sends what it finds to all ranks. If each rank looked for itself, a node
@@ -91,9 +93,9 @@ take_home.diff("ddp.py", "ddp_resume.py")
 #
 # <details><summary>Hint 1: what to ask for</summary>
 #
-# Directives are options of `sbatch`: how many nodes, *tasks* per node, GPUs per node and cores per task. For Slurm, a task is
-# what `srun` starts, and that's torchrun here, not a rank. Two more directives are about starting again: `man sbatch` has them
-# under `--requeue` and `--open-mode`.
+# Four directives are numbers: nodes, *tasks* per node, GPUs per node and cores per task. For Slurm, a task is what `srun`
+# starts, and that's torchrun here, not a rank. Two more directives are about starting again: `--requeue` and
+# `--open-mode=append`.
 #
 # </details><details><summary>Hint 2: where to meet</summary>
 #
@@ -127,9 +129,10 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # # Put your own paths here. All nodes must be able to read them.
 # script=scripts/ddp_resume.py
 # checkpoint=../build/10_compute_nodes/mnist.pt
+# export TORCH_FR_DUMP_TEMP_FILE="../build/10_compute_nodes/trace_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}_"
 # first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 #
-# srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+# srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 \
 #     torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=2 \
 #     --rdzv-backend=c10d --rdzv-endpoint="$first:29500" --rdzv-id="$SLURM_JOB_ID" \
 #     "$script" --out "$checkpoint" "$@"
@@ -150,6 +153,8 @@ check.job(folder / "job.sh")
 
 # %% [markdown]
 # The check ran your script as Slurm would, but with stand-ins for `srun` and `torchrun` that only record how they were called.
+# The solution also has `--kill-on-bad-exit=1`, so that `srun` ends all torchruns when one fails, and says where the flight recorder
+# of [13](13_when_training_breaks.ipynb) writes.
 #
 # ## When a rank dies
 #
@@ -179,26 +184,27 @@ if after_s is not None:
 # %% [markdown]
 # Each torchrun reports the first failure *it* saw, and calls that the root cause. Only one of the two is right. Rank 3 has exit
 # code −9: the kernel ended it, as it does when a node runs out of memory. The other ranks failed *because* rank 3 was gone: they
-# were waiting for its gradients when gloo lost the connection, or torchrun ended them (−15). One torchrun may report nothing but a
-# lost rendezvous.
+# were waiting for its gradients when gloo lost the connection, or torchrun ended them (−15). One torchrun may only say that it lost
+# the rendezvous.
 #
 # In a real job's output, look for the failure with the *earliest* time, or for the one that says something else than all the
 # others. Most often it's an ordinary Python exception. torchrun's report shows its traceback only if `main` has the decorator
 # `@record`, so all our scripts have it.
 #
-# The other ranks noticed this fast because the kernel closes a dead process's connections. If a node loses power, nothing gets
-# closed, and the other ranks wait until the timeout of `init_process_group`, by default 30 minutes for gloo and 10 for NCCL.
+# With gloo, the other ranks notice this fast because the kernel closes a dead process's connections. If a node loses power,
+# nothing gets closed, and the ranks wait for the timeout of `init_process_group`, by default 30 minutes for gloo and 10 for NCCL.
+# But Slurm usually notices first, after about five minutes, and requeues your job.
 #
-# By itself, Slurm puts a job back into the queue only when a *node* fails, or when a more urgent job takes the nodes. When your
-# *program* fails, you have to run `scontrol requeue JOB` yourself. Either way the script starts from the top, possibly on other
-# nodes. So start it again:
+# By itself, Slurm puts a job back into the queue only when a *node* fails or, on some clusters, when a more urgent job takes the
+# nodes. When your *program* fails, submit the script again. Either way it starts from the top, possibly on other nodes. So start
+# it again:
 
 # %%
 scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
-# Training continues after the last epoch that was saved. How often should you save? [13](13_when_training_breaks.ipynb) has
-# the answer.
+# Training continues after the last epoch that was saved. How often should you save? The section *Deeper: how often?* of
+# [13b](13b_runs_that_survive.ipynb) has the answer.
 #
 # *Break it:* put `--rdzv-endpoint="localhost:29500"` into your script. On this machine that would even work. What does the
 # check take into account that this machine can't show?
@@ -209,7 +215,8 @@ scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
 # on which the operating system may run it.
 #
 # If ranks aren't *bound*, they may move between all cores of their host. A rank that moves leaves its caches behind and, if the
-# node has two processors, perhaps its memory as well. So on a cluster, bind your ranks.
+# node has two processors, perhaps its memory as well. So on a cluster, bind your ranks. torchrun doesn't, unless you add
+# `--numa-binding=node`, which keeps each rank near its GPU.
 
 # %%
 team = ranks.start(None if nodes else sizes.ranks)
@@ -219,8 +226,8 @@ figures.binding(team.about(), "Bound to cores" if can_bind else "These ranks can
 
 # %% [markdown]
 # There's a row for each rank, and a filled square for each core it may use. If binding worked, no core is filled in more than one
-# row. Such a map shows two classic mistakes at a glance, which you'd otherwise notice only as slow training: two jobs on one node
-# whose ranks are both bound from core 0 on, and a rank with 16 threads that's bound to one core.
+# row. Such a map shows two classic mistakes at a glance: two jobs on one node whose ranks are both bound from core 0 on, and a rank
+# with 16 threads that's bound to one core.
 #
 # ## Threads
 #
@@ -244,7 +251,7 @@ guess_threads.compare(all_s / shared_s)
 # %% [markdown]
 # How much it costs depends on how threads *wait*. A thread that has done its share waits for the other threads of its rank. If it
 # *spins*, it checks over and over, and keeps a core busy that another rank could use. With `OMP_WAIT_POLICY=PASSIVE`, it sleeps
-# instead. This library sets that for all ranks, so yours may have lost little. `KMP_BLOCKTIME=0` does the same for Intel's and
+# instead. This library sets that for all ranks, so your ranks may have lost little time. `KMP_BLOCKTIME=0` does the same for Intel's and
 # LLVM's OpenMP. Without it, their threads spin for 200 ms.
 #
 # ## A GPU for each rank
@@ -393,7 +400,6 @@ figures.dragonfly()
 # | `NCCL_DEBUG=INFO` | prints the network that NCCL found. Look for `NET/`: `IB` or a vendor's plug-in is the fast network. `Socket` means that NCCL did *not* find it, and training is many times slower |
 # | `NCCL_SOCKET_IFNAME=hsn` | uses network interfaces whose names begin like this. A wrong guess here is the usual reason for a start that hangs. For gloo it's `GLOO_SOCKET_IFNAME` |
 # | `TORCH_DISTRIBUTED_DEBUG=INFO` | DDP logs how it divides the gradients into buckets. (`DETAIL` also checks that all ranks call the same collective, but it crashes DDP on CPUs) |
-# | `TORCH_FR_DUMP_TEMP_FILE=/scratch/trace_` | where PyTorch's *flight recorder* writes when a collective times out. It remembers the last 2,000 collectives (`TORCH_FR_BUFFER_SIZE`) without being asked. [13](13_when_training_breaks.ipynb) reads such a file |
 #
 # ## Deeper: notebooks on a cluster
 #
@@ -416,8 +422,8 @@ figures.dragonfly()
 #
 # **Sources**, looked up by 2026-11-26. [1] *Perlmutter Architecture* (docs.nersc.gov). A dragonfly's three links: D. De Sensi et
 # al., *An In-Depth Analysis of the Slingshot Interconnect* (SC 2020, arXiv:2008.08886). NCCL: NVIDIA, *NCCL User Guide,
-# Environment Variables*. Flight recorder: PyTorch 2.13, c10d/FlightRecorder.hpp. Cores and `srun`, `max_switch_wait`: the manuals of sbatch
-# and slurm.conf (slurm.schedmd.com).
+# Environment Variables*. Cores and `srun`, `max_switch_wait`: the manuals of sbatch and slurm.conf (slurm.schedmd.com). After
+# how long a node counts as down: `SlurmdTimeout` in the latter.
 
 # %%
 ranks.stop()

@@ -1,8 +1,9 @@
 # %% [markdown] track="when things break"
 # # When training breaks
 #
-# Your job stood still last night. Sixty-four GPUs waited until the time-out, and this morning 63 ranks say "Connection closed by
-# peer". Which rank was it? On which line? Most people add `print` statements and start the job again. You can do better.
+# Your job stood still last night. Sixty-four GPUs waited until the time-out, and this morning 63 ranks say "Watchdog caught
+# collective operation timeout: WorkNCCL(SeqNum=8123, OpType=ALLREDUCE, …". Which rank was it? On which line? Most people add
+# `print` statements and start the job again. You can do better.
 #
 # **You will** let ranks fail in fifteen ways and learn to tell these failures apart, find the rank and the line with five tools,
 # and take home a card for the day your ranks hang. Then you'll diagnose six runs that went wrong, and three whose loss spikes.
@@ -47,15 +48,15 @@ guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ran
 # The ranks were real processes, and they ended as the table says. (We only ended those that were *still running* or *stopped*.) The
 # faults fall into three groups.
 #
-# **A rank ends.** It raises, it's killed, or it simply has one batch fewer than the others. Its connections close, so the other
-# ranks notice within milliseconds. But they only say "Connection closed by peer", which isn't the cause. Look for the rank that
-# says something else, that ended first, or that was ended by a signal. A `SIGKILL` out of nowhere usually means that the node ran
-# out of memory, because the kernel frees memory by killing a process.
+# **A rank ends.** It raises, it's killed, or it simply has one batch fewer than the others. With gloo, its connections close, so
+# the other ranks notice within milliseconds. But they only say "Connection closed by peer", which isn't the cause. (With NCCL,
+# often nobody notices but the launcher, or the watchdog after 10 minutes.) Look for the rank that says something else, that ended
+# first, or that was ended by a signal. A `SIGKILL` out of nowhere usually means that memory ran out.
 #
 # **A rank is alive, but doesn't show up.** It hangs, it's stopped, or it calls its collectives in a different order. The other
-# ranks wait until the time-out: 1.5 seconds here, but by default 30 minutes with gloo and 10 with NCCL. The message doesn't say
-# which rank was missing, because each rank only knows the neighbor it waits for. You see the same when a whole node loses its
-# power or its network.
+# ranks wait until the time-out: 1.5 seconds here, but by default 30 minutes with gloo and 10 with NCCL, whose watchdog then writes
+# the message at the top of this page. It doesn't say which rank was missing. You see the same when a whole node loses its power or
+# its network, unless the scheduler ends the job first.
 #
 # **Nobody notices.** A slow rank makes the steps of *all* ranks longer. A NaN on one rank is on all ranks after the next average. A
 # flipped bit gives you wrong weights and no message at all. You only find these faults by comparing numbers between ranks: the
@@ -78,15 +79,18 @@ load_batch()
 scripts.run("python", "-c", hanging)
 
 # %% [markdown]
-# Your script has no such line? After `pip install py-spy`, `py-spy dump --pid PID` shows the line from outside. Do it for every
-# rank of a node. Usually all ranks but one wait in a collective, and the one that doesn't is your culprit.
+# Your script has no such line? After `pip install py-spy`, `py-spy dump --pid PID` shows the line from outside, but on most
+# machines only to root. On CPUs, usually all ranks but one wait in a collective, and the one that doesn't is your culprit. On
+# GPUs, NCCL's calls return at once, and Python stands at the next line that waits for the GPU, such as `loss.item()`. If that's the
+# same line on all ranks, you need the flight recorder.
 #
 # ## Finding out: which collective?
 #
 # Sometimes *all* ranks wait in a collective, but not in the same one. PyTorch's *flight recorder* remembers the last 2,000
-# collectives of each rank, with their sizes and the lines that called them. You only have to say where to write them: set
-# `TORCH_FR_DUMP_TEMP_FILE` to a prefix, such as `/scratch/me/trace_`. When a collective times out, NCCL's watchdog writes a file
-# for each rank, and `torchfrtrace` compares the files. (gloo has no watchdog, so here each rank writes its file when it gives up.)
+# collectives of each rank, with their sizes and the lines that called them. When a collective times out, NCCL's watchdog writes a
+# file for each rank, and `torchfrtrace` compares the files. (gloo has no watchdog, so here each rank writes its file when it gives
+# up.) By default they're in `~/.cache/torch`, where the next job overwrites them. So set `TORCH_FR_DUMP_TEMP_FILE` to a prefix that
+# no other job has, as [job.sh](scripts/job.sh) does.
 
 # %%
 traces = folder / "trace_"
@@ -94,12 +98,12 @@ fault_catalogue.meet("calls in another order", settings={"TORCH_FR_DUMP_TEMP_FIL
 scripts.run("torchfrtrace", "-p", "trace_", folder, only="has errors|error msg|^train at")
 
 # %% [markdown]
-# It names the rank, the first collective in which the ranks differ, and the line. In PyTorch 2.13 the recorder is always on; in
-# older versions, also set `TORCH_FR_BUFFER_SIZE=2000`. (`TORCH_NCCL_DUMP_ON_TIMEOUT=1`, which many guides ask for, is the default.)
+# It names the rank, the first collective in which the ranks differ, and the line. In PyTorch 2.13 the recorder is always on; the
+# card below says what older versions need.
 #
-# If there's no file to look at, start the job again with `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Before each collective, the ranks then
-# compare what they're about to send. That's slow, but NCCL doesn't check sizes itself: ranks that disagree about a size hang, or
-# silently get wrong numbers.
+# If there's no file to look at, start the job again with `TORCH_DISTRIBUTED_DEBUG=DETAIL` (except DDP on CPUs, which it crashes).
+# Before each collective, the ranks then compare what they're about to send. That's slow, but NCCL doesn't check sizes itself: ranks
+# that disagree about a size hang, or silently get wrong numbers.
 #
 # ## Finding out: who ended first?
 #
@@ -118,8 +122,7 @@ launchers.after_a_death(folder)
 #
 # If your code runs to its end and is merely wrong, stop it halfway. Write `breakpoint()` in a rank cell: every rank stops there in
 # Python's debugger, and a prompt opens below the cell. What you type goes to all ranks: `v` shows their variables, `n` runs the
-# next line, and `c` lets them go on. `@1 v` asks rank 1 alone. (In a script under `torchrun`, use
-# `torch.distributed.breakpoint(1)`: rank 1 stops in your terminal, and the others wait for it.)
+# next line, and `c` lets them go on. `@1 v` asks rank 1 alone. (The card below has the same for scripts.)
 #
 # One of these ranks gets the mean wrong. Remove the `#`, run the cell again, and find out which:
 
@@ -167,12 +170,12 @@ patients.rows
 # </details><details><summary>Hint 2: the others</summary>
 #
 # If rank 1's gradient is wrong before the averaging, the mistake reaches all ranks alike. But ranks never send their weights. If
-# those of rank 1 are wrong, they stay different, and the gradients that it computes with them lead all ranks astray. So compare
-# digests: between ranks, and with those of the healthy run.
+# rank 1's weights are wrong, they stay different from those of the other ranks, and rank 1's gradients lead all ranks astray. So
+# compare digests: between ranks, and with those of the healthy run.
 #
 # </details><details><summary>Solution</summary>
 #
-# A: a bit of its weights, since only rank 1 has different weights. B: it ran out of data. It ended well, before all others. C:
+# A: a bit of its weights, since only rank 1 has different weights. B: it ran out of data. It ended without an error, and first. C:
 # it's slow. Every step of every rank takes longer, but all numbers are right. D: a NaN. E: a bit of its gradient. All ranks
 # agree, but not with the healthy run. F: it hangs. The others gave up, and rank 1 was still there.
 #
@@ -236,7 +239,7 @@ for name in runs:
 # </details><details><summary>Solution</summary>
 #
 # X: a wrong gradient, because replaying the same batches goes well. Y: a bad batch, because only the same batches spike again. Z:
-# the learning rate. All ranks' norms grow together, and any batches spike.
+# the learning rate. All ranks' norms grow together, and the loss spikes whatever the batches are.
 #
 # </details>
 
@@ -271,16 +274,16 @@ loss_spikes.causes(causes)
 loss_spikes.clipped(runs["Y"], spiking.run("Y", largest_norm=1.0), largest_norm=1.0)
 
 # %% [markdown]
-# The bad batch still shows in its own step, since its loss is what it is. But the optimizer's step is no longer than
-# usual, so the spike is over one step later.
+# The bad batch still shows in its own step, because clipping doesn't change the loss. But the optimizer's step is no longer
+# than usual, so the spike is over one step later.
 #
 # *Break it:* clip run Z in the same way. Does that repair the run?
 #
 # ## Remember
 #
 # - Most of the ranks that complain are fine. Look for the one that ended first, or by a signal, or that says something different.
-# - When a rank ends, the others notice within milliseconds. When it hangs, they notice at the time-out. When it computes wrong
-#   numbers, nobody notices, unless you compare losses, norms and digests.
+# - When a rank ends, gloo's ranks notice within milliseconds, and NCCL's often don't. When it hangs, they notice at the time-out.
+#   When it computes wrong numbers, nobody notices, unless you compare losses, norms and digests.
 # - Set `TORCH_FR_DUMP_TEMP_FILE` in every job script, before you need it.
 # - After a loss spike, replay the steps, first with the same batches and then with others. You'll see whether to skip a batch, to
 #   rewind, or to change the recipe.

@@ -6,7 +6,7 @@
 # How do you lose seconds instead of hours?
 #
 # **You will** write a checkpoint that survives a crash at any moment, and a supervisor that starts lost ranks again. Then *fault
-# injection* takes a rank from your training every 20 steps. The training should keep more than 80 % of its speed, and end with
+# injection* ends or stops one of your ranks every 20 steps. The training should keep more than 80 % of its speed, and end with
 # exactly the same weights.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
@@ -36,9 +36,9 @@ team = ranks.start(3)
 # %% [markdown]
 # ## A checkpoint for any moment
 #
-# After a failure, training continues from the last checkpoint. So there has to be one, whole, no matter when the rank that writes it
-# dies. But `torch.save(state, "model.pt")` first empties the old file, and then writes the new one piece by piece. If the job dies
-# in between, both are gone.
+# After a failure, training continues from the last checkpoint. So at any moment there has to be a complete one, even if a rank dies
+# while it writes the next. But `torch.save(state, "model.pt")` first empties the old file, and then writes the new one piece by
+# piece. If the job dies in between, both are gone.
 #
 # ### Exercise 1 (normal): save
 #
@@ -89,8 +89,9 @@ check.save(save)
 # ## Start them again
 #
 # Something has to notice that a rank is gone, end the remaining ranks, and start all of them again. `torchrun` does that with
-# `--max-restarts`. But after each failure, every new process imports PyTorch and reads the data again. How much does that cost
-# when ranks are lost again and again?
+# `--max-restarts`. (Set `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, or the new ranks may hang, as in PyTorch 2.13.) But after each
+# failure, every new process imports PyTorch and reads the data again. How much does that cost when ranks are lost again and
+# again?
 #
 # To find out, we inject faults: [elastic.py](scripts/elastic.py) runs once undisturbed, and once with a fault in every 20 steps, at a
 # random moment on a random rank. It saves after *every* step, and what a step does depends only on its number and on the saved
@@ -113,7 +114,7 @@ if not quick:  # it takes a minute
 # The weights are the same, so nothing was lost but time. Hardly any of it was spent on repeated steps, since there's a checkpoint
 # after each step. Almost all of it went into starting Python, importing PyTorch and reading the data, in every process.
 #
-# So don't do that again. `os.fork()` copies a running process within milliseconds, with everything it has in memory.
+# So do all this only once. `os.fork()` copies a running process within milliseconds, with everything it has in memory.
 # [survive.py](scripts/survive.py) imports PyTorch and reads the data once, and then forks the ranks. (On GPUs, fork before anything
 # uses CUDA, because a forked process can't use CUDA if its parent already has.) Only the function that watches the ranks is missing.
 #
@@ -213,7 +214,7 @@ figures.progress(scores)
 # step depends on: the weights, the momentum, and the number of the step.
 #
 # Be fair to `torchrun`, though. A few seconds are nothing if a fault comes every three hours. And when a whole node dies, your
-# supervisor dies with it. That's why large systems keep spare nodes ready.
+# supervisor dies with it. So on several nodes, start one torchrun per node, or requeue the job as in [10](10_compute_nodes.ipynb).
 #
 # *Break it:* save only every 50 steps, with `"--every", 50`. What share of the speed is left? *Beat it:* the ranks that survive are
 # killed, too, although they have the newest weights in memory. Keep them, and give the new rank their weights. How much do you
@@ -379,9 +380,9 @@ if comm.rank == 0:
     print(f"largest difference to a single rank's 30 steps: {difference:.0e} of the largest weight")
 
 # %% [markdown]
-# Only rounding is left, because the sums were taken in a different order. [elastic.py](scripts/elastic.py) does the same as your
-# function, so `torchrun --nnodes 1:4` may start it again on fewer nodes at any time. Keep the checkpoint on a file system that all
-# nodes share, because rank 0 may start on any of them.
+# Only rounding is left, because the sums were taken in a different order. [elastic.py](scripts/elastic.py) does the same as
+# your function, so `torchrun --nnodes 1:4 --max-restarts 9` may start it again on fewer nodes at any time, with the variable
+# from above. Keep the checkpoint on a file system that all nodes share, because rank 0 may start on any of them.
 #
 # *Break it:* weight all ranks alike, with `1 / size`. How large is the difference then?
 #

@@ -106,6 +106,15 @@ def test_ids_are_unique_and_an_edit_leaves_the_others_alone(folder):
     assert ids()[1:] == before[1:] and ids()[0] != before[0]
 
 
+def test_the_first_line_of_a_fenced_shell_script_is_kept(folder):
+    text = "# %% [markdown]\n# # Jobs\n# ```bash\n# #!/bin/bash\n# #SBATCH --nodes=1\n# ```\n"
+    (folder / "source" / "03_average.py").write_text(text)
+    notebooks = [content for path, content in generate.render(folder).items() if path.suffix == ".ipynb"]
+    assert [json.loads(each)["cells"][0]["source"][-4:-1] for each in notebooks] == [
+        ["```bash\n", "#!/bin/bash\n", "#SBATCH --nodes=1\n"]
+    ] * 2
+
+
 def test_drift_is_found(folder):
     learner, solution = generate.write(folder)
     (folder / "Untitled.ipynb").write_text("a learner's own notebook")

@@ -218,6 +218,8 @@ def finished(notebook: nbformat.NotebookNode, time: str = "") -> str:
         if SHELL_FILE.match(cell.source):  # a source is Python, so the lines of a shell script are comments
             magic, _, lines = cell.source.partition("\n")
             cell.source = "\n".join([magic, *(re.sub("^# |^#$", "", line) for line in lines.split("\n"))])
+        if cell.cell_type == "markdown":  # jupytext reads the first line of a shell script as a magic, without its "#"
+            cell.source = re.sub("^!/", "#!/", cell.source, flags=re.MULTILINE)
         content = f"{cell.cell_type}:{cell.source}"
         seen[content] += 1
         cell.id = hashlib.sha256(f"{seen[content]}:{content}".encode()).hexdigest()[:8]

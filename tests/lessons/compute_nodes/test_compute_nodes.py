@@ -39,6 +39,7 @@ RIGHT = {
         ("torchrun", "bash -c 'torchrun"),
         (TRAINING, f'2 --nproc-per-node=2 {STATIC} "$@"\' _'),
     ],
+    "only what the exercise asks for": [(" --kill-on-bad-exit=1", ""), ("export TORCH_FR", "# TORCH_FR")],
     "without options": [(' "$@"', "")],
     "waiting in the background": [
         (' "$@"', ' "$@" &\nwait'),
