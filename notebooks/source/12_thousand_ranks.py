@@ -252,8 +252,7 @@ for script in (edited.SCRIPT, edited.FOLDER / "mesh.py"):
                 "--mesh", "1x2", "--steps", 10, "--text", edited.SCRIPT, only="^step")  # fmt: skip
 
 # %% [markdown]
-# The losses are equal. And whether a large batch learns at all, you'll see with the emulated workers of notebook
-# [07](07_large_batch.ipynb).
+# The losses are equal.
 #
 # *Beat it:* the check's score is the forecast of seconds per step, and recomputing costs time. How few blocks do you have to
 # recompute? And every rank of a row computes the whole last layer. What changes if you cut that as well, with
@@ -371,7 +370,7 @@ beside.style.format({"published": "{:.1%}", "forecast": "{:.1%}", "error": "{:+.
 # - Under the `fake` process group, your own script runs as any rank of any world. Shards, calls, bytes and operations are
 #   exactly those of a real rank on CPUs, which is where we compared. Its peak memory is within about 10 % and the gradients of one
 #   module. We haven't compared a GPU's peak.
-# - One line in a script can decide whether a model fits. Predict what a change does, and ask a dry run before you ask for GPUs.
+# - One line in a script can decide whether a model fits. Ask a dry run before you ask for GPUs.
 # - Tensor groups wait for activations in every layer, so keep them inside a node or an NVLink domain. Data groups exchange
 #   weights and gradients while the GPUs compute.
 # - Choose among the meshes that fit *with a margin*. One line or a grid? For 6.7 billion weights the grid won clearly. For 175 billion,
