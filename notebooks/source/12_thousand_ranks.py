@@ -191,7 +191,7 @@ print(f"{large.peak_bytes / 1e9:.1f} GB, of which weights, gradients and Adam ta
 # </details><details><summary>Hint 2: where?</summary>
 #
 # The wrapped blocks have to be in `model`, because only modules in `model` are called. And each needs its own
-# `fully_shard`. What happens if you wrap `model` instead of the blocks?
+# `fully_shard`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -242,7 +242,8 @@ print(f"{recomputed.flops / large.flops:.2f} times the operations, a peak of {re
 
 # %% [markdown]
 # You may have expected 6, because the forward pass runs twice. But PyTorch stops recomputing as soon as it has everything that
-# the backward pass needs, and nothing needs the result of the last allreduce.
+# the backward pass needs, and nothing needs the result of the last allreduce. (If you wrap `model` as a whole, it's 6, and the
+# peak is 61 GB, because all activations are back at once.)
 #
 # A dry run has no values, so it can't tell you whether the script still learns the same. Two real ranks can:
 
