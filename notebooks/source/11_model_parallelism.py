@@ -7,7 +7,8 @@
 #
 # **You will** cut linear layers in two ways, work out what has to be sent in the forward and in the backward pass, and build a
 # whole transformer block from them. You'll train it on MNIST, check that you get the results of one process, and count
-# every byte. Then you'll arrange ranks in a mesh, with data parallelism one way and tensor parallelism the other.
+# every byte. Then you'll arrange ranks in a mesh, with tensor parallelism along its rows and data parallelism along its
+# columns.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
 # [02](02_synchronous_sgd.ipynb) and [06](06_zero_and_fsdp.ipynb) first.
@@ -295,8 +296,8 @@ check_blocks.cut_block(cut_block)
 #
 # ## Three sums or one
 #
-# Attention is a pair like the MLP: three layers cut by columns, and one by rows. So a block of two pairs should need two allreduces in
-# each direction. Cut every block of a vision transformer, and count:
+# In attention, three layers are cut by columns, and the fourth by rows. So a block should need two allreduces in each
+# direction, one for attention and one for the MLP. Cut every block of a vision transformer, and count:
 
 # %%
 team.push(cut_block=check.written(cut_block))
@@ -335,12 +336,12 @@ pd.DataFrame(counted, index=["forward", "backward"]).T.style.format("{:.2f}")
 print(inspect.getsource(cut.sum_once))
 
 # %% [markdown]
-# Now a block sends two allreduces forward and two backward. With this cut you can't get by with fewer, because after attention come an
-# addition and a `LayerNorm`, which need whole tokens.
+# Now a block sends two allreduces forward and two backward. With this cut you can't get by with fewer, because after attention comes a
+# `LayerNorm`, which needs the whole sum.
 #
 # ## Train it
 #
-# In data parallelism each rank had its own images. Here all ranks *must* have the same ones, because together they are one network.
+# In data parallelism each rank had its own images. Here all ranks must have the same ones, because together they are one network.
 # For comparison, every rank also trains a whole one alone.
 
 
@@ -422,10 +423,13 @@ columns = ["data × tensor", "bytes in a row", "formula", "bytes in a column", "
 pd.DataFrame(team.pull("meshes")[0], columns=columns).set_index("data × tensor").style.format("{:,.0f}")
 
 # %% [markdown]
-# What the two dimensions send follows two different rules:
+# The two dimensions save different memory, and send different things:
 #
-# - *Tensor* sends activations: two allreduces per block forward and two backward, as large as the tokens of the rank's batch.
-# - *Data* sends gradients: one allreduce per step, as large as the rank's part of the model.
+# - *Tensor* cuts weights, gradients, optimizer state, and the activations inside attention and inside the MLP. Activations
+#   between these stay whole, and it sends them: two allreduces per block forward and two backward, each as large as all
+#   tokens of the row's images.
+# - *Data* cuts the batch, so all activations, but no weights. It sends gradients: one allreduce per step, as large as the
+#   rank's part of the model.
 #
 # ## Which dimension goes inside a node?
 #
@@ -440,9 +444,10 @@ print(f"a rank sends {4 * blocks * 2 * (tensor - 1) / tensor * token_gb:.0f} GB 
 print(f"in {4 * blocks} allreduces, and {2 * (data - 1) / data * gradient_gb:.0f} GB in its column, in one")
 
 # %% [markdown]
-# The tensor dimension sends nearly ten times as much. And *when* can all those bytes travel? Gradients
-# travel while the backward pass still computes, as in DDP. But the next layer needs the result of an allreduce of activations, so all
-# ranks of the row wait, hundreds of times per step. So the tensor dimension belongs inside a node, on the fastest links there are. The data dimension can cross the network.
+# With 8 sequences per row, the tensor dimension sends nearly ten times as much as the data dimension. With one, it would send
+# about as much. What decides is *when* the bytes can travel. Gradients travel while the backward pass still computes, as in
+# DDP. But the next layer needs the result of an allreduce of activations, so all ranks of the row wait, hundreds of times per
+# step. So the tensor dimension belongs inside a node. The data dimension can cross the network.
 #
 # *Try it:* swap 64 and 8, with 64 sequences per row, so that the global batch is the same. Each row now spans 8 nodes. How many
 # gigabytes does a rank send in it?

@@ -558,6 +558,8 @@ if comm.rank == 0:
 # - A ring sends $p - 1$ blocks forward and twice as many backward, while it computes.
 # - Under a causal mask, each rank needs an early and a late chunk, or some ranks are idle.
 #
+# Next: [11d](11d_experts.ipynb) gives each rank some of the MLPs, and sends tokens to them.
+#
 # **Take it home:** [scripts/context_parallel.py](scripts/context_parallel.py).
 #
 # **Sources.** M. Milakov and N. Gimelshein, [online softmax](https://arxiv.org/abs/1805.02867). H. Liu et al., [*Ring

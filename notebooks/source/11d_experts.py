@@ -1,8 +1,8 @@
 # %% [markdown] track="large models"
 # # Experts: more weights, hardly more work
 #
-# DeepSeek-V3 has 671 billion weights, yet it uses only 37 billion of them for any one token. So it has the knowledge of a very
-# large model, and a token costs as much as in a model of a twentieth of its size. Who decides which weights a token needs? How
+# DeepSeek-V3 has 671 billion weights, yet it uses only 37 billion of them for any one token. So a token costs about as much as in a
+# model of a twentieth of its size. Who decides which weights a token needs? How
 # does the token get there, if those weights are on another GPU? And what happens if all tokens want the same ones?
 #
 # **You will** write a router, send tokens to experts on other ranks and back, and prove that the result is that of one process,
@@ -43,20 +43,20 @@ pd.DataFrame(probabilities.detach()).rename_axis("token").rename_axis("expert", 
 # and it's what the router learns from: choosing has no gradient, but the gate has one.
 #
 # How many tokens does an expert get? That's different in every step, while buffers and messages are simplest if their size is
-# fixed. So from each rank, an expert accepts only a fixed number of tokens, its *capacity*. An even load of $t$ tokens
+# fixed. So of each rank's tokens, an expert accepts at most a fixed number, its *capacity*. An even load of $t$ tokens
 # over $E$ experts would be $k t / E$, and people allow a little more, such as 1.25 times as much. A token beyond the capacity is
 # *dropped*: this expert returns 0 for it. That's not as bad as it sounds, because a block adds its input to the result, so the
 # token simply skips the MLP.
 #
 # ## Exercise 1 (normal): the router
 #
-# `route` decides which experts each token goes to, and in which of their places it will sit. From the probabilities
+# `route` decides which experts each token goes to, and which of their places it takes. From the probabilities
 # `[tokens, experts]` it returns three tensors, each `[tokens, k]`:
 #
 # - `chosen`: the k most probable experts of each token, the most probable one first;
 # - `gates`: their probabilities;
-# - `places`: each expert numbers the choices that it gets 0, 1, 2, …: first all first choices, in the order of the tokens, then all
-#   second choices, and so on. So if places run out, nobody loses a first choice to somebody's second one.
+# - `places`: each expert numbers the choices that it gets, from 0. It starts with all first choices, in the order of the tokens, then
+#   come all second choices, and so on. So if places run out, nobody loses a first choice to somebody's second one.
 #
 # For example, three tokens with the choices `[[1, 0], [1, 2], [0, 1]]` have the places `[[0, 1], [1, 0], [0, 2]]`.
 #
@@ -124,10 +124,10 @@ print(inspect.getsource(layer.exchange))
 # %% [markdown]
 # ## Exercise 2 (hard): there and back
 #
-# `through_experts` returns what the experts make of this rank's tokens, wherever those experts are. Every rank calls it with
+# `through_experts` returns the experts' results for this rank's tokens, wherever those experts are. Every rank calls it with
 #
 # - `tokens`, `[tokens, width]`, and `routing`, which is what `route` has returned for them;
-# - `seats`, zeros `[ranks, experts per rank, capacity, width]`, for you to fill. `seats.flatten(0, 1)` is the same memory as
+# - `seats`, the memory of all places: zeros `[ranks, experts per rank, capacity, width]`, for you to fill. `seats.flatten(0, 1)` is the same memory as
 #   `[experts, capacity, width]`;
 # - `experts(arrived)`, which runs this rank's experts on what has arrived and returns results of the same shape;
 # - `exchange(seats)`, as above.
@@ -163,7 +163,7 @@ print(inspect.getsource(layer.exchange))
 
 # %%
 def through_experts(tokens, routing, seats, experts, exchange):
-    """What the experts on all ranks make of this rank's tokens: [t, w]. Called on every rank."""
+    """The results of all ranks' experts for this rank's tokens: [t, w]. Called on every rank."""
     # <solution>
     chosen, gates, places = routing
     kept = places < seats.shape[2]
@@ -220,7 +220,7 @@ table.style.format("{:.0e}", subset=differences).format("{:,.0f}", subset=counts
 # its own experts. So it sends $2 \frac{p-1}{p} \cdot 1.25\, k\, t\, w$ numbers forward, half of them there and half of them back, and as many again in the backward
 # pass. So the bytes grow with $k$. They don't depend on where the tokens want to go, because empty places travel, too.
 #
-# Is that much? Take DeepSeek-V3, in which each token goes to 8 experts, on GPUs that compute 400 TFLOP/s with 50 GB/s between nodes:
+# Is that much? Take DeepSeek-V3, in which each token goes to 8 experts, on GPUs that compute 400 TFLOP/s with 50 GB/s per GPU between nodes:
 
 # %%
 k, width, inner_width, tokens_per_gpu = 8, 7168, 2048, 4096
@@ -229,8 +229,8 @@ compute_ms = 1e3 * k * tokens_per_gpu * 3 * 2 * width * inner_width / 400e12  # 
 print(f"one layer, forward: {sent_gb:.2f} GB in {1e3 * sent_gb / 50:.0f} ms, and {compute_ms:.0f} ms to compute")
 
 # %% [markdown]
-# Sending takes longer than computing, in every layer. That's why experts stay inside a node if they can. DeepSeek-V3 sends each token
-# to at most 4 nodes, in 8 bits on the way there, and computes something else meanwhile.
+# Sending would take longer than the experts compute. That's why experts stay inside a node if they can. DeepSeek-V3 sends each token
+# to at most 4 nodes, in 8 bits on the way there, which brings 19 ms down to 7, and computes something else meanwhile.
 #
 # ## Train with experts
 #
@@ -257,8 +257,8 @@ def average_gradients(model, comm):
 #
 # $$E \sum_e f_e P_e$$
 #
-# Here $f_e$ is the share of all choices that go to expert $e$, and $P_e$ is the mean of its probability. The sum is 1 if all experts are
-# equally popular, and $E$ if one of them gets everything. $f_e$ is a count and has no gradient, but $P_e$ has one: the more tokens
+# Here $f_e$ is the share of all choices that go to expert $e$, and $P_e$ is the mean of its probability. This loss is 1 if the load
+# is even. If one expert gets every token it's $E P_e$, so nearly $E$ once the router is sure. $f_e$ is a count and has no gradient, but $P_e$ has one: the more tokens
 # an expert gets, the harder its probability is pushed down.
 
 
@@ -346,8 +346,8 @@ figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
 #   send, so ranks first tell each other how many will arrive. And the experts compute with a *grouped GEMM*, a kernel for matrices with different numbers of
 #   rows (`torch.nn.functional.grouped_mm`). Its price: memory and time now depend on the busiest rank.
 # - **Balance without a loss.** A balance loss pulls at the router for a reason that has nothing to do with predicting the text.
-#   DeepSeek-V3 instead gives each expert a *bias*, which is added to its score when experts are chosen, but not to its gate. After each
-#   step, the bias of experts with too many tokens goes down a little, and that of the others goes up.
+#   DeepSeek-V3 replaces most of it by a *bias* for each expert, which is added to its score when experts are chosen, but not
+#   to its gate. After each step, the bias of experts with too many tokens goes down a little, and that of the others goes up.
 # - **Kernels for the exchange.** On hundreds of GPUs, libraries such as DeepEP send a token only once to each node and copy it there.
 # - **Experts in the mesh.** The ranks that share the experts are usually those of data parallelism, so an expert's gradient is averaged only over the
 #   ranks that have a copy of it.
@@ -358,6 +358,8 @@ figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
 # - Tokens travel in an all-to-all, there and back, and their gradients do the same. The bytes grow with $k$.
 # - An expert's gradient is already a sum over all ranks.
 # - A router left alone may send everything to one expert, and the loss doesn't tell you. Balance it, and log the load.
+#
+# Next: [12](12_thousand_ranks.ipynb) runs a mesh of a thousand ranks on your laptop.
 #
 # **Take it home:** [scripts/expert_parallel.py](scripts/expert_parallel.py).
 #

@@ -3,7 +3,7 @@
 #
 # Your script trains on four ranks. Next week you get 1,024 GPUs for an afternoon, and you'd like to know three things before
 # the clock starts. Does each rank's part of the model fit? What will the ranks send, and to whom? And how should you arrange
-# them: all in one long row, or in a grid? You can't borrow a thousand GPUs to find out. But you don't have to.
+# them: all in one line, or in a grid? You can't borrow a thousand GPUs to find out. But you don't have to.
 #
 # **You will** run a plain script on real ranks, and as one of 1,024 ranks that don't exist. You'll change it until a larger
 # model fits. Then you'll turn bytes and operations into a forecast of seconds, and compare such forecasts with published runs.
@@ -43,14 +43,14 @@ real = real_run(edited.SCRIPT, "--mesh", "1x2", ranks=2)
 pd.DataFrame(mesh_report.shards(real[0]))
 
 # %% [markdown]
-# In the last column, the first number is the dimension that FSDP cuts: 0, by default. (This mesh has a single row, so FSDP
-# leaves everything whole.) The second number, if there is one, is the dimension that tensor parallelism cuts.
+# In the last column, the first number is the dimension along which FSDP cuts, 0 by default. (This mesh has a single row, so FSDP
+# leaves everything whole.) If there's a second number, tensor parallelism cuts along that dimension.
 #
 # ## The dry run
 #
 # PyTorch has a process group called `fake`. You tell it which rank you are and how many ranks there are, and every collective
-# returns at once without sending anything. The script runs as always, but its tensors have a shape and no memory, so the model
-# may be larger than your machine. Meanwhile, we watch every operator that the script calls.
+# returns at once without sending anything. The tensors are fake, too (`FakeTensorMode`). They have a shape and no memory, so the
+# model may be larger than your machine. Meanwhile, we watch every operator that the script calls.
 #
 # Can you trust that? Where you have real ranks, their report and the dry run's must agree:
 
@@ -61,8 +61,8 @@ for name in ("shards", "state_bytes", "collectives", "flops"):
 print(f"  peak_bytes: {real[1].peak_bytes:,} on the real rank, {pretended.peak_bytes:,} in the dry run")
 
 # %% [markdown]
-# The shards, the calls, their bytes and the operations are exactly those of the real rank. Peak memory is only close. A real
-# collective keeps its arrays until the other ranks arrive, so the real peak can be higher by the gradients of one module. The
+# The shards, the calls, their bytes and the operations are exactly those of the real rank. Peak memory is only close. In a real
+# run, a collective's arrays stay in memory until all ranks arrive, so the peak can be higher by the gradients of one module. The
 # workshop's tests allow another 10 %. And a dry run can't follow values, which decide where tokens travel if there are experts.
 #
 # Now go where nobody can compare: to 1,024 ranks, in 128 rows of 8, because a node has 8 GPUs. And take a larger model.
@@ -135,7 +135,8 @@ def mesh_bytes(data, tensor, layers, cut, whole, activations):
 check.mesh_bytes(mesh_bytes)
 
 # %% [markdown]
-# Is it right for the script? Compare your function with dry runs on two meshes:
+# Is it right for the script? Compare your function with dry runs on two meshes. We've added the embedding, the last norm and the last
+# layer, which FSDP gathers only once. (In bf16, gradients would count twice, because `mesh.py` still adds them up in 32 bits.)
 
 # %%
 runs = {"128x8": thousand, **dry_runs(edited.SCRIPT, *options, meshes=["16x2"])}
@@ -178,9 +179,10 @@ large = dry_run(edited.SCRIPT, *check.OPTIONS, world_size=512, mesh="64x8")
 print(f"{large.peak_bytes / 1e9:.1f} GB, of which weights, gradients and Adam take {sum(large.state_bytes.values()) / 1e9:.1f} GB")
 
 # %% [markdown]
-# Most of this memory holds activations that wait for the backward pass. Recompute them, as in notebook
-# [06c](06c_fitting_more.ipynb): change `mesh.py`'s `build` so that the backward pass computes each block's forward pass again.
-# The check puts your function into a copy of the script, `build/12_thousand_ranks/mesh.py`, and runs that dry.
+# Most of this memory holds activations that wait for the backward pass. Each row has 16 sequences. Two
+# micro-batches of 8 would fit, but FSDP would then send twice as many weights and gradients. So recompute the activations, as in
+# notebook [06c](06c_fitting_more.ipynb): change `mesh.py`'s `build` so that the backward pass computes each block's forward pass
+# again. The check puts your function into a copy of the script, `build/12_thousand_ranks/mesh.py`, and runs that dry.
 #
 # <details><summary>Hint 1: with what?</summary>
 #
@@ -189,7 +191,7 @@ print(f"{large.peak_bytes / 1e9:.1f} GB, of which weights, gradients and Adam ta
 # </details><details><summary>Hint 2: where?</summary>
 #
 # The wrapped blocks have to be in `model`, because only modules in `model` are called. And each needs its own
-# `fully_shard`. What happens if you wrap `model` instead of the blocks?
+# `fully_shard`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -240,7 +242,8 @@ print(f"{recomputed.flops / large.flops:.2f} times the operations, a peak of {re
 
 # %% [markdown]
 # You may have expected 6, because the forward pass runs twice. But PyTorch stops recomputing as soon as it has everything that
-# the backward pass needs, and nothing needs the result of the last allreduce.
+# the backward pass needs, and nothing needs the result of the last allreduce. (If you wrap `model` as a whole, it's 6, and the
+# peak is 61 GB, because all activations are back at once.)
 #
 # A dry run has no values, so it can't tell you whether the script still learns the same. Two real ranks can:
 
@@ -250,12 +253,12 @@ for script in (edited.SCRIPT, edited.FOLDER / "mesh.py"):
                 "--mesh", "1x2", "--steps", 10, "--text", edited.SCRIPT, only="^step")  # fmt: skip
 
 # %% [markdown]
-# The losses are equal. And whether a large batch learns at all, you'll see with the emulated workers of notebook
-# [07](07_large_batch.ipynb).
+# The losses are equal.
 #
 # *Beat it:* the check's score is the forecast of seconds per step, and recomputing costs time. How few blocks do you have to
 # recompute? And every rank of a row computes the whole last layer. What changes if you cut that as well, with
-# `parallelize_module(layer, mesh["tensor"], ColwiseParallel(output_layouts=Replicate()))`?
+# `parallelize_module(layer, mesh["tensor"], ColwiseParallel(output_layouts=Replicate()))`? (First, import `Replicate` from
+# `torch.distributed.tensor`.)
 #
 # ## From bytes to seconds
 #
@@ -283,8 +286,7 @@ pd.DataFrame(rows).T.style.format("{:.3f}")
 
 # %% [markdown]
 # In every layer, a rank waits for messages over the tensor dimension (`tensor_s`). Messages over the data dimension (`data_s`)
-# travel while it computes. `late_s` is how late the slowest rank arrives, which only counts if it's
-# longer than the time that all ranks wait for messages.
+# travel while it computes. A step takes `compute_s` plus the longer of two waits: for messages, or for the slowest rank (`late_s`).
 # `mfu` is the *model-FLOPs utilization*: the operations that the model needs, as a share of what the GPUs could do.
 #
 # With more tensor ranks, each rank gathers fewer weights, but it waits for activations. A group of 16 no longer fits into a
@@ -296,7 +298,8 @@ pd.DataFrame(rows).T.style.format("{:.3f}")
 #
 # For a first choice you don't need the script. A few formulas estimate the work of any GPT, here with 175 billion parameters,
 # on every mesh of data, tensor and pipeline ranks ([11b](11b_pipelines.ipynb)). *Selective* recomputing means that a block
-# keeps the results of its matrix products and of attention, and recomputes the rest (norms and GELU), which is cheap.
+# keeps the results of its matrix products and of attention, and recomputes the rest (norms and GELU), which is cheap. (Megatron-LM's
+# *selective* means something else: it recomputes the core of attention, which FlashAttention never keeps anyway.)
 
 # %%
 gpt3 = meshes.Gpt(layers=96, width=12_288, parameters=174.6e9, tokens=2048, vocabulary=51_200)
@@ -306,13 +309,11 @@ print(f"{len(fits)} of {len(every)} fit, with a margin of 10 %")
 fits.nsmallest(5, "step_s").style.format(precision=2)
 
 # %% [markdown]
-# The margin matters, because these formulas ignore fragmentation, and even a dry run can be off by 10 %.
-#
 # There are two more choices:
 #
 # - **FP8.** H100 and B200 multiply 8-bit numbers at twice bf16's peak. But only the linear layers of the blocks do, and
 #   converting takes time: torchtitan trains Llama 3.1 8B only 1.28 times as fast with FP8. The forecast assumes that linear
-#   layers gain as much as they did there. (`mfu` still counts bf16's peak.) B200 also has *MX formats*, in which 32 numbers
+#   layers gain as much as in torchtitan. (`mfu` still counts bf16's peak.) B200 also has *MX formats*, in which 32 numbers
 #   share a scale: MXFP8 is as fast as FP8, and with 4 bits the peak doubles again.
 # - **The NVLink domain.** In a GB200 NVL72, NVLink joins 72 GPUs instead of 8, so tensor groups of 16 don't leave it.
 
@@ -368,12 +369,13 @@ beside.style.format({"published": "{:.1%}", "forecast": "{:.1%}", "error": "{:+.
 # ## Remember
 #
 # - Under the `fake` process group, your own script runs as any rank of any world. Shards, calls, bytes and operations are
-#   exactly those of a real rank. Peak memory is within about 10 % and the gradients of one module. There are no values.
-# - One word in a script can decide whether a model fits. Predict what a change does, and ask a dry run before you ask for GPUs.
+#   exactly those of a real rank on CPUs, which is where we compared. Its peak memory is within about 10 % and the gradients of one
+#   module. We haven't compared a GPU's peak.
+# - One line in a script can decide whether a model fits. Ask a dry run before you ask for GPUs.
 # - Tensor groups wait for activations in every layer, so keep them inside a node or an NVLink domain. Data groups exchange
 #   weights and gradients while the GPUs compute.
-# - Choose the fastest mesh among those that fit *with a margin*. Compare forecasts with published runs, and use them to decide
-#   what you measure.
+# - Choose among the meshes that fit *with a margin*. One line or a grid? For 6.7 billion weights the grid won clearly. For 175 billion,
+#   the line won by 4 %, which is less than the forecast's error. So measure the best of each kind first.
 #
 # **Take it home:** [scripts/mesh.py](scripts/mesh.py).
 #
