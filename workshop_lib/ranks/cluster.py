@@ -364,7 +364,8 @@ class Ranks:
 
     def _ranks_ready(self) -> int:
         """How many ranks have registered and have run `engine.prepare`."""
-        return min(len(folders.rank_notes(self.folder)), len(self.client.ids))
+        prepared = len(list((self.folder / "rank").glob("*.json")))
+        return min(prepared, len(self.client.ids))
 
     def _check_order(self) -> None:
         asked = self.client[:].apply_async(engine.about)
