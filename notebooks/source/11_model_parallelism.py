@@ -437,7 +437,11 @@ pd.DataFrame(team.pull("meshes")[0], columns=columns).set_index("data × tensor"
 
 
 # %%
-blocks, width, tokens, data, tensor = 80, 8192, 8 * 4096, 64, 8  # 8 sequences of 4,096 tokens per row
+blocks = 80
+width = 8192
+tokens = 8 * 4096  # 8 sequences of 4,096 tokens per row
+data = 64
+tensor = 8
 token_gb = tokens * width * 2 / 1e9  # bf16: 2 bytes per number
 gradient_gb = blocks * 12 * width**2 / tensor * 2 / 1e9  # 12 width² weights per block
 print(f"a rank sends {4 * blocks * 2 * (tensor - 1) / tensor * token_gb:.0f} GB per step in its row", end=", ")

@@ -223,7 +223,10 @@ table.style.format("{:.0e}", subset=differences).format("{:,.0f}", subset=counts
 # Is that much? Take DeepSeek-V3, in which each token goes to 8 experts, on GPUs that compute 400 TFLOP/s with 50 GB/s per GPU between nodes:
 
 # %%
-k, width, inner_width, tokens_per_gpu = 8, 7168, 2048, 4096
+k = 8
+width = 7168
+inner_width = 2048
+tokens_per_gpu = 4096
 sent_gb = 2 * k * tokens_per_gpu * width * 2 / 1e9  # there and back, with 2 bytes per number
 compute_ms = 1e3 * k * tokens_per_gpu * 3 * 2 * width * inner_width / 400e12  # an expert has three matrices
 print(f"one layer, forward: {sent_gb:.2f} GB in {1e3 * sent_gb / 50:.0f} ms, and {compute_ms:.0f} ms to compute")

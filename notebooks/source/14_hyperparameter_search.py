@@ -338,7 +338,7 @@ for place, other in {"second": second, "third": third}.items():
 # Take these as lower limits. With exactly this many seeds, the difference that you measure is more than twice its error only
 # every second time. And $\sigma$ and $\Delta$ come from only ten seeds here.
 #
-# So a search with one seed finds a *good* setting, but hardly ever the best one. That's all right: if it takes so many seeds to
+# So a search with one seed finds a *good* setting, but hardly ever the best one. That's all right: if it takes this many seeds to
 # see a difference, the difference doesn't matter much. But don't tell anyone that A beats B unless you've paid for the seeds.
 # Bouthillier et al. (2021) say what a fair comparison takes.
 #

@@ -189,10 +189,11 @@ def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
     fills = {COMPUTING: PURPLE if mixed else BLUE} | {kind: f"url(#{name}-{kind})" for kind in (WAITING, COMMUNICATING)}
     n = len(shown.pieces)
     ranks = _ranks_drawn(n)
+    shares_of = recent.shares()
     drawn = list(range(n))
     where = "each rank"
     if ranks < n:
-        drawn = _slowest_to_fastest(recent)
+        drawn = _slowest_to_fastest(shares_of)
         where = f"3 of {n} ranks" if mixed else f"the slowest, the median and the fastest of {n} ranks"
     top = STRIPS_TOP
     seconds = shown.seconds or 1.0
@@ -201,7 +202,7 @@ def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
     steps = f"The last {len(shown.steps)} steps" if len(shown.steps) > 1 else "The last step"
     parts = [_patterns(name), _text(STRIP_LEFT, 13, f"{steps} on {where}", weight="bold")]
     for row, rank in enumerate(drawn):
-        shares = recent.shares()[rank]
+        shares = shares_of[rank]
         y = top + row * ROW_HEIGHT
         parts.append(f'<g data-strip="{rank}">' + _text(STRIP_LEFT - 6, y + 12, f"rank {rank}", "end"))
         for kind in KINDS:
@@ -227,10 +228,9 @@ def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
     return drawing(_strips_height(ranks, bool(note)), "".join(parts))
 
 
-def _slowest_to_fastest(recent: Timeline) -> list[int]:
+def _slowest_to_fastest(shares_of: list[dict[str, float]]) -> list[int]:
     """The rank that computes longest, the median, and the rank that computes shortest, and so waits for the others."""
-    computing = [shares[COMPUTING] for shares in recent.shares()]
-    order = sorted(range(len(computing)), key=lambda rank: computing[rank], reverse=True)
+    order = sorted(range(len(shares_of)), key=lambda rank: shares_of[rank][COMPUTING], reverse=True)
     return [order[0], order[len(order) // 2], order[-1]]
 
 

@@ -1,7 +1,6 @@
 """Compare experts on many ranks with one process that computes every expert for every token."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -38,8 +37,13 @@ def with_one_process(route: Callable, through: Callable, k: int, factor: float, 
     is `factor` times an even load.
     """
     counting = CountingComm(comm)
-    layer = seeded(1, partial(MixtureOfExperts, WIDTH, EXPERTS, k, factor, counting, route, through))
-    whole = seeded(1, partial(MixtureOfExperts, WIDTH, EXPERTS, k, factor, MPI.COMM_SELF, route, through))
+
+    def experts_on(ranks) -> MixtureOfExperts:
+        torch.manual_seed(1)
+        return MixtureOfExperts(WIDTH, EXPERTS, k, factor, ranks, route, through)
+
+    layer = experts_on(counting)
+    whole = experts_on(MPI.COMM_SELF)
     tokens = torch.randn(comm.size, TOKENS, WIDTH, generator=torch.Generator().manual_seed(2))
 
     mine = tokens[comm.rank].clone().requires_grad_()
@@ -78,11 +82,6 @@ def with_one_process(route: Callable, through: Callable, k: int, factor: float, 
 
 def gradient(tensor: Tensor) -> Tensor:
     return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
-
-
-def seeded(seed: int, make: Callable) -> MixtureOfExperts:
-    torch.manual_seed(seed)
-    return make()
 
 
 def dense(layer: MixtureOfExperts, tokens: Tensor) -> Tensor:

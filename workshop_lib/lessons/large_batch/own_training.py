@@ -17,7 +17,7 @@ MOMENTUM = 0.5
 
 
 def steps_per_epoch(samples: int, workers: int) -> int:
-    """Return the number of steps that so many workers take in one epoch of so many images."""
+    """Return the number of steps in an epoch of `samples` images, each step with a batch from every worker."""
     return shard.steps_per_epoch(samples, BATCH * workers, 1)
 
 
