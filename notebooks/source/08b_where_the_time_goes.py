@@ -128,7 +128,7 @@ check.straggler(straggler)
 # Ask it about the run with a late rank:
 
 # %%
-waiting, rank = check.own_or_solution(straggler)(*tracing.arrivals(late_trace))
+waiting, rank = check.written(straggler)(*tracing.arrivals(late_trace))
 print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
 
 # %% [markdown]
@@ -229,7 +229,7 @@ check.fair_speedups(fair_speedups)
 # Now hand it what you've just measured. Does the impossible number survive?
 
 # %%
-{key: round(speedup, 2) for key, speedup in check.own_or_solution(fair_speedups)(speeds.to_dict("records")).items()}
+{key: round(speedup, 2) for key, speedup in check.written(fair_speedups)(speeds.to_dict("records")).items()}
 
 # %% [markdown]
 # *Beat it:* hand it a run on 2 ranks with two threads each, `{"ranks": 2, "threads": 2, "cores": 2, "samples_per_s": 9000}`.

@@ -120,6 +120,6 @@ fair_speedups = played(
 )
 
 
-def own_or_solution(function: Callable) -> Callable:
+def written(function: Callable) -> Callable:
     """The learner's function. While it is still a stub, say so and return the notebook's solution."""
     return judge.own_or_solution(function, NOTEBOOK)
