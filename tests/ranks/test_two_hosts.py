@@ -3,6 +3,7 @@ what a slow network costs a step, and what is said and left when one is lost."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,16 @@ def test_a_slow_network_costs_a_step_what_its_bytes_take(hosts, program):
     assert slow["step_s"] > fast["step_s"]
 
 
+def test_a_lost_host_is_named_with_its_ranks_and_not_a_rank_that_mpi_killed(hosts, program):
+    assert program.ask("lose") == {"wshost1": 4, "wshost2": 4}
+    hosts.lose("wshost2")
+    lost = program.answer()
+    assert "wshost2 was lost with ranks 4–7: the node, its network" in lost["error"]
+    assert "was killed" not in lost["error"]
+    assert "If wshost2 stays away, leave this job" in lost["error"]
+    assert lost["gone"]
+
+
 def test_a_rank_lost_on_the_other_host_is_named_and_nothing_is_left_on_either(program):
     lost = program.ask("die")
     assert "rank 1 on wshost2 was killed by SIGKILL" in lost["error"]
@@ -120,4 +131,5 @@ def test_a_pre_flight_check_sees_a_slow_network_between_the_hosts(hosts, tmp_pat
     hosts.slow(10 * SLOW_BITS_PER_S)
     slow = checked("--before", str(record))
     hosts.fast()
-    assert slow.returncode == 2 and "Slower than before: allreduce, slowest pair" in slow.stdout, slow
+    assert slow.returncode == 2, slow
+    assert re.search("Slower than before: .*allreduce, slowest pair", slow.stdout), slow  # and the loader, if cores are busy

@@ -1,11 +1,12 @@
 """What is said of ranks whose call does not end well, and whether they can go on: each from made-up ranks."""
 
+import json
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from workshop_lib.ranks import RankError, errors, verdict
+from workshop_lib.ranks import RankError, call, errors, folders, verdict
 from workshop_lib.ranks.call import Call as RealCall
 from workshop_lib.ranks.messages import Loss
 
@@ -268,6 +269,12 @@ KILLED = {"rank": 1, "host": "node7", "pid": 4242, "returncode": -9, "asked": Fa
             "the ranks are gone: the process that held them on node9, or its job, has ended.\n",
         ),
         (Loss([], {0: COMPUTING}, {}), "the ranks are gone: their mpiexec or controller ended.\n"),
+        (
+            Loss([KILLED], {1: COMPUTING}, {}, lost_hosts={"node8": [2, 3]}),
+            "node8 was lost with ranks 2, 3: the node, its network or the job's processes there are gone.\n"
+            "Meanwhile:\n"
+            "  rank 1 was at In[3], line 4, in <module>:  for _ in range(n):\n",
+        ),
     ],
 )
 def test_a_lost_rank_is_named_with_where_everyone_was(loss, said):
@@ -275,7 +282,8 @@ def test_a_lost_rank_is_named_with_where_everyone_was(loss, said):
     call.left_behind = loss
     with pytest.raises(RankError) as caught:
         verdict.raise_lost(call)
-    assert str(caught.value) == f"{said}MPI ends all ranks when one is lost. {Team.remedy}"
+    more = " If node8 stays away, leave this job and start a new one." if loss.lost_hosts else ""
+    assert str(caught.value) == f"{said}MPI ends all ranks when one is lost. {Team.remedy}{more}"
     assert said.startswith(call.team.trouble), "the ranks are given up"
 
 
@@ -300,3 +308,32 @@ def test_a_rank_that_was_sent_nothing_is_not_running():
     assert call.running == []
     call.send(b"", [1])
     assert call.running == [1], "its next job"
+
+
+NODES = ["node7", "node7", "node8", "node8"]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "registered", "lost"),
+    [
+        ([0, 1], [0, 1, 2, 3], {"node8": [2, 3]}),
+        ([1, 3], [], {}),  # a rank of each host said how it ended
+        ([], [0, 1], {"node8": [2, 3]}),  # the network is cut: nobody has ended, but half of them answer no more
+        ([], [0, 1, 3], {}),
+        ([], [], {}),  # no host is left to tell that another one has gone
+    ],
+)
+def test_a_host_is_lost_if_none_of_its_ranks_says_how_it_ended(tmp_path, monkeypatch, recorded, registered, lost):
+    monkeypatch.setattr(call, "RECORD_LIMIT_S", 0.0)
+    monkeypatch.setattr(call, "OTHERS_LIMIT_S", 0.0)
+    monkeypatch.setattr(call, "HOSTS_LIMIT_S", 0.05)
+    for kind in folders.NOTES:
+        (tmp_path / kind).mkdir()
+    for rank, host in enumerate(NODES):
+        (tmp_path / "rank" / f"{rank}.json").write_text(json.dumps({"rank": rank, "host": host}))
+    for rank in recorded:
+        record = KILLED | {"rank": rank, "host": NODES[rank]}
+        (tmp_path / "exit" / f"{rank}.json").write_text(json.dumps(record))
+    team = Team()
+    team.n, team.folder, team.client = 4, tmp_path, SimpleNamespace(ids=registered)
+    assert RealCall(team).loss().lost_hosts == lost

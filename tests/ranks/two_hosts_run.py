@@ -1,18 +1,22 @@
 """On the first of two hosts of a PBS job: ranks on both meet, train, lose one, and come again; prints what they did.
 
 It begins with a line of JSON about the ranks. Then it prints one for each line that comes in: of `train` the seconds of
-a step and of its Allreduce, of `die` the error; and after each of `die` and `stop`, whether all ranks are gone.
+a step and of its Allreduce, of `lose` the ranks on each host and then the error, of `die` the error; and after each of
+`lose`, `die` and the end of its input, whether all ranks are gone.
 """
 
 import json
+import socket
 import sys
 import time
+from collections import Counter
 
 from workshop_lib import ranks
 from workshop_lib.ranks import processes
 from workshop_lib.training.options import TrainOptions
 
 STEPS, MESSAGE_BYTES = 15, 5_000_000
+RANKS_PER_HOST = 4
 OPTIONS = TrainOptions(backend="mpi", epochs=1, batch_size=32, train_samples=2 * 32 * STEPS)
 
 
@@ -91,6 +95,27 @@ def lose_a_rank(team: ranks.Ranks) -> dict:
     return {}
 
 
+def lose_a_host(team: ranks.Ranks) -> dict:
+    """Start more ranks, say how many each host has, and wait until one host is gone; then start the old number."""
+    team.restart(2 * RANKS_PER_HOST)
+    hosts = team.run(socket.gethostname, show=False)
+    print(json.dumps(Counter(hosts)), flush=True)
+    answer = {}
+    try:
+        team.run(meet_again_and_again, show=False, timeout=60)
+    except ranks.RankError as error:
+        answer = {"error": str(error), "gone": are_gone(team._set_id)}
+    team.restart(2)
+    return answer
+
+
+def meet_again_and_again() -> None:
+    from mpi4py import MPI
+
+    while True:
+        MPI.COMM_WORLD.Barrier()
+
+
 def main() -> None:
     processes.end = end_only_here
     team = ranks.start()
@@ -99,7 +124,7 @@ def main() -> None:
     team.train(OPTIONS, show=False)  # the first run also pays for imports and connections
     about = {"places": [each["place"] for each in met], "bytes": met[0]["bytes"], "steps": STEPS, "received": received}
     print(json.dumps(about), flush=True)
-    answers = {"train": train, "die": lose_a_rank}
+    answers = {"train": train, "die": lose_a_rank, "lose": lose_a_host}
     for line in sys.stdin:
         print(json.dumps(answers[line.strip()](team)), flush=True)
     team.restart()

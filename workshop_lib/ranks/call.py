@@ -22,6 +22,8 @@ STACK_LIMIT_S = 1.5
 # Time for the lost rank's exit record, and for the others'.
 RECORD_LIMIT_S = 1.0
 OTHERS_LIMIT_S = 0.5
+# Time for the first record of each host: files of other hosts may take a moment to appear on a shared disk.
+HOSTS_LIMIT_S = 2.0
 
 
 class Answer:
@@ -184,23 +186,40 @@ class Call:
         return used_s
 
     def loss(self) -> Loss:
-        """What the ranks left behind after one was lost. Waits for their exit records, for at most 1.5 s."""
+        """What the ranks left behind after one was lost. Waits for their exit records, for at most 3 s."""
         records = self._wait_for_exit_records()
         stacks = {rank: frames for rank in self.running if (frames := self._written_stack(rank))}
         errors = self._raised() if records else {}
         holder = folders.owner_host(self.team.folder) if self.team.attached_only else ""
-        return Loss(records, stacks, errors, "" if is_here(holder) else holder)
+        return Loss(records, stacks, errors, "" if is_here(holder) else holder, self._lost_hosts(records))
 
     def _wait_for_exit_records(self) -> list[ExitRecord]:
         deadline = time.monotonic() + RECORD_LIMIT_S
         while not (records := folders.exit_records(self.team.folder)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         # The first record may be of a rank that MPI killed after the loss. And each rank says where it was as it ends.
-        deadline = time.monotonic() + OTHERS_LIMIT_S
-        while len(records) < self.team.n and time.monotonic() < deadline:
+        first_at = time.monotonic()
+        while records and len(records) < self.team.n:
             time.sleep(POLL_S)
             records = folders.exit_records(self.team.folder) or records
+            limit_s = HOSTS_LIMIT_S if self._lost_hosts(records) else OTHERS_LIMIT_S
+            if time.monotonic() - first_at > limit_s:
+                break
         return records
+
+    def _lost_hosts(self, records: list[ExitRecord]) -> dict[str, list[int]]:
+        """The ranks of each host that has gone as a whole.
+
+        No rank of such a host has left a record, although ranks of other hosts have. If no rank has left one, then the
+        heartbeats of all of the host's ranks have stopped, and those of other ranks have not.
+        """
+        alive = {record["host"] for record in records}
+        ranks_on: dict[str, list[int]] = {}
+        for rank, note in sorted(folders.rank_notes(self.team.folder).items()):
+            ranks_on.setdefault(note["host"], []).append(rank)
+            if not records and rank in self.team.client.ids:
+                alive.add(note["host"])
+        return {host: ranks for host, ranks in ranks_on.items() if alive and host not in alive}
 
     def _raised(self) -> dict[int, ErrorReport]:
         """The errors of ranks that ended by themselves before MPI killed them, as they do with gloo."""

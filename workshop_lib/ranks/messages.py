@@ -3,7 +3,8 @@
 CallUnderWay is the interface of a call under way, for modules that must not import call.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
 
@@ -48,13 +49,15 @@ class ExitRecord(TypedDict):
 class Loss(NamedTuple):
     """What the ranks left behind when one was lost: how each ended, its last stack, and the error that it had raised.
 
-    holder: the host of the process that held the ranks, if that's another host than this one.
+    holder: the host of the process that held the ranks, if that's another host than this one. lost_hosts: the ranks of
+    each host that has gone with all its ranks.
     """
 
     records: list[ExitRecord]
     stacks: dict[int, list[Frame]]
     errors: dict[int, ErrorReport]
     holder: str = ""
+    lost_hosts: Mapping[str, list[int]] = MappingProxyType({})
 
 
 class StopNote(TypedDict):

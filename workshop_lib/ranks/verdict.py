@@ -147,12 +147,17 @@ def raise_lost(call: CallUnderWay) -> NoReturn:
     what = _what_ended(loss)
     call.team._give_up(what)
     text = f"{what}.{_last_words(call, loss)}"
+    if loss.lost_hosts:
+        remedy += f" If {' and '.join(loss.lost_hosts)} stays away, leave this job and start a new one."
     error = RankError(f"{text}\nMPI ends all ranks when one is lost. {remedy}")
     error.what = text
     raise error from None
 
 
 def _what_ended(loss: Loss) -> str:
+    if loss.lost_hosts:
+        lost = " and ".join(f"{host} was lost with {named(ranks)}" for host, ranks in loss.lost_hosts.items())
+        return f"{lost}: the node, its network or the job's processes there are gone"
     if loss.records:
         first = loss.records[0]
         return f"rank {first['rank']} on {first['host']} {how_it_ended(first)}"
@@ -171,7 +176,7 @@ def _last_words(call: CallUnderWay, loss: Loss) -> str:
     """Where the lost rank was, which errors the others had raised by then, and where the rest were."""
     if not loss.records:
         return ""
-    lost = loss.records[0]["rank"]
+    lost = None if loss.lost_hosts else loss.records[0]["rank"]
     text = f"\n  It was {where(loss.stacks[lost])}" if lost in loss.stacks else ""
     raised = {rank: f"{error['what']} {where(error['frames'][::-1])}" for rank, error in loss.errors.items()}
     rows = [f"  {named(ranks)} {words}" for ranks, words in grouped(raised)[:ERRORS_SHOWN]]
