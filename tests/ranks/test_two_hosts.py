@@ -132,4 +132,5 @@ def test_a_pre_flight_check_sees_a_slow_network_between_the_hosts(hosts, tmp_pat
     slow = checked("--before", str(record))
     hosts.fast()
     assert slow.returncode == 2, slow
-    assert re.search("Slower than before: .*allreduce, slowest pair", slow.stdout), slow  # and the loader, if cores are busy
+    # On busy cores, the loader may be slower as well.
+    assert re.search("Slower than before: .*allreduce, slowest pair", slow.stdout), slow
