@@ -1,12 +1,15 @@
 """What is said about a hundred ranks: what is equal is said once, the odd one out comes first, and it fits a screen."""
 
+import sys
+import time
 from types import SimpleNamespace
 
+import cloudpickle
 import pytest
 from IPython.lib.pretty import pretty
 from test_verdict import COMPUTING, RECEIVING, Call, frame
 
-from workshop_lib.ranks import RankError, errors, verdict
+from workshop_lib.ranks import RankError, engine, errors, verdict
 from workshop_lib.ranks.messages import Loss
 from workshop_lib.ranks.output import OfRanks, Output
 from workshop_lib.ranks.watch import _Screen
@@ -137,3 +140,19 @@ def test_a_rank_that_prints_alone_is_shown_soon(monkeypatch):
 def test_values_of_many_ranks_have_a_short_form():
     assert pretty(OfRanks([5] * 127 + [6])) == "[127] 6\n[0–126] 5"
     assert pretty(OfRanks([5, 6])) == "[5, 6]" and OfRanks([5, 6]) == [5, 6]
+
+
+def test_an_idle_rank_moves_messages_less_often_after_a_while(monkeypatch):
+    timer = SimpleNamespace(start=lambda: None)
+    looks = []
+    monkeypatch.setattr("tornado.ioloop.PeriodicCallback", lambda look, _: looks.append(look) or timer)
+    mpi = SimpleNamespace(Is_finalized=lambda: True)
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
+    engine._keep_moving_messages()
+    [look] = looks
+    engine._last_call.ended = time.monotonic() - engine.PROGRESS_LATER_AFTER_S - 1
+    look()
+    assert timer.callback_time == engine.PROGRESS_LATER_EVERY_MS
+    engine.call(cloudpickle.dumps((abs, (-1,), {})))
+    look()
+    assert timer.callback_time == engine.PROGRESS_EVERY_MS
