@@ -53,9 +53,12 @@ ENGINE = [sys.executable, "-P", "-c", ENGINE_MAIN, "--mpi"]
 # A nanny is a process beside each rank that passes on signals from other hosts. Ranks on this host need none, because
 # the notebook sends them signals directly.
 WITHOUT_NANNY = ["--IPEngine.enable_nanny=False"]
-# One heartbeat every 0.1 s instead of every 3 s lets ranks register sooner. A rank counts as lost after 30 s without a
-# heartbeat, far longer than any computation delays one.
-HEARTBEAT = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300"]
+# One heartbeat every 0.1 s instead of every 3 s lets ranks register sooner. Many ranks get fewer, so that the
+# controller handles about a hundred per second. A rank counts as lost after 30 s without a heartbeat, far longer than
+# any computation delays one.
+HEARTBEAT_EVERY_MS = 100
+HEARTBEAT_EVERY_MS_PER_RANK = 10
+HEARTBEAT_LIMIT_MS = 30_000
 # By default, the controller keeps a copy of every message and result in memory, for clients that ask again later.
 NO_COPIES = ["--nodb"]
 # Files in the ranks' folder.
@@ -87,6 +90,12 @@ CURRENT = Current()
 def check_number(n) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise InputError(f"The number of ranks is {n!r}; it must be a whole number, at least 1.")
+
+
+def _heartbeat(n: int) -> list[str]:
+    period_ms = max(HEARTBEAT_EVERY_MS, HEARTBEAT_EVERY_MS_PER_RANK * n)
+    misses = HEARTBEAT_LIMIT_MS // period_ms
+    return [f"--HeartMonitor.period={period_ms}", f"--HeartMonitor.max_heartmonitor_misses={misses}"]
 
 
 def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path, own: scratch.Scratch) -> None:
@@ -308,7 +317,7 @@ class Ranks:
         connection = [f"--IPEngine.url_file={self.folder / folders.CONNECTION}", "--IPEngine.wait_for_url_file=180"]
         options = [*plan.engine_options, *([] if plan.elsewhere else WITHOUT_NANNY)]
         ranks = [*record, *ENGINE, *places, *connection, *options, f"--IPEngine.startup_command={prepare}"]
-        controller = [*CONTROLLER, *places, *HEARTBEAT, *NO_COPIES, *(REACHABLE if plan.elsewhere else [])]
+        controller = [*CONTROLLER, *places, *_heartbeat(n), *NO_COPIES, *(REACHABLE if plan.elsewhere else [])]
         limit_s = (START_ELSEWHERE_LIMIT_S if plan.elsewhere else START_LIMIT_S) + START_LIMIT_PER_RANK_S * n
         deadline = time.monotonic() + limit_s
         try:
