@@ -213,8 +213,8 @@ figures.search(search)
 # %% [markdown]
 # LARS gets only four more images in a thousand right than SGD, and not even one more than Adam, with one or two seeds each. LARS
 # and Adam are best at the highest rate that we tried, so they may get better still. The larger difference is what happens when
-# the rate is too high. At twice its best rate, SGD gets a fifth of the images wrong, while LAMB hardly notices, nor does LARS
-# between its two highest rates.
+# the rate is too high. At twice its best rate, SGD gets a fifth of the images wrong, and LAMB hardly notices. LARS does equally
+# well at its two highest rates.
 #
 # Nado et al. (2021) made this comparison at full size. They tuned SGD with Nesterov momentum for ResNet-50, and Adam for BERT,
 # as carefully as LARS and LAMB had been tuned, and got the same results at batches of 32,768 and more. So you don't *need*

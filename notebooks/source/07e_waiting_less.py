@@ -130,10 +130,10 @@ figures.timelines([synchronous, late, late_fixed])
 #
 # ## Never wait
 #
-# Against a fixed straggler, a step of delay doesn't help. You could give the slow worker fewer images, or not wait for the last
-# gradient (*backup workers*, Chen et al. 2016). Or you let nobody wait at all. In *asynchronous* SGD, a *parameter server* holds the
-# weights. Each worker fetches them, computes a gradient and sends it, and the server applies each gradient as it arrives. Here
-# that's the job of rank 0. For comparison, *local SGD* lets each worker take 10 steps alone before they average their weights
+# What helps against a fixed straggler? You could give it fewer images, or not wait for its gradients (*backup workers*, Chen et
+# al. 2016). Or you let nobody wait at all. In *asynchronous* SGD, a *parameter server* holds the weights. Each worker fetches
+# them, computes a gradient and sends it, and the server applies each gradient as it arrives. Here that's the job of rank 0. For
+# comparison, *local SGD* lets each worker take 10 steps alone before they average their weights
 # ([07c](07c_less_communication.ipynb)).
 
 # %%
@@ -177,8 +177,8 @@ figures.timelines(others[:3])
 #
 # - A synchronous step takes as long as its slowest worker.
 # - Gradients that are applied one step late hide a roaming straggler, at a staleness of 1.
-# - A fixed straggler needs something else: fewer images for it, an average without it, or asynchronous SGD, whose results differ
-#   from run to run and whose staleness grows with the number of workers.
+# - They don't hide a fixed straggler. Asynchronous SGD does, but its results differ from run to run, and its staleness grows with
+#   the number of workers.
 #
 # **Sources.** Gradient lag: T. Kurth et al., arXiv:1810.01993. Parameter servers: J. Dean et al., *Large Scale Distributed Deep
 # Networks* (NIPS 2012). Backup workers: J. Chen et al., arXiv:1604.00981. Groups of synchronous ranks that are asynchronous to

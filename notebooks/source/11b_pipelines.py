@@ -110,9 +110,8 @@ figures.example("GPipe", ranks=3, micro_batches=4)
 #
 # ### Exercise 1 (normal): a stage
 #
-# With `MyStage`, each rank can work on any micro-batch, in any order that you like. Write what a stage does with micro-batch
-# `i`, forward and backward. The first line is there. The library has methods for the messages. Sending never waits, but
-# receiving does.
+# With `MyStage`, each rank can work on any micro-batch, in any order that you like. Write what a stage does with micro-batch `i`,
+# forward and backward. The library has methods for the messages. Sending never waits, but receiving does.
 #
 # | what's there | |
 # |---|---|
@@ -530,9 +529,8 @@ figures.pipeline({"Half of the parameters each, measured": both, "Half of the ti
 # have uneven ends: in a language model, the first stage also holds the table of tokens, and the last one computes a score for
 # every word there is, so people often give these stages one block fewer.
 #
-# *Try it:* cut into 4 stages, with `balanced(seconds, 4)`. How long is the bubble then, with 8 micro-batches? Take a third of each
-# stage's time for forward and two thirds for backward. `orders.simulate([one_f_one_b(r, 4, 8) for r in range(4)], forward,
-# backward)` takes these as two lists with a number per stage, and `orders.bubble(….spans)` is the share.
+# *Try it:* cut into 4 stages, with `balanced(seconds, 4)`. Take a third of each stage's time for forward and two thirds for
+# backward. How long is the bubble of `orders.simulate([one_f_one_b(r, 4, 8) for r in range(4)], forward, backward)`?
 #
 # ## Deeper: several chunks per rank
 #
@@ -551,8 +549,7 @@ figures.pipeline({"Half of the parameters each, measured": both, "Half of the ti
 # An operation now also says which chunk: `("F", 0, 1)` is the forward pass of micro-batch 0 in the second chunk. The chunks take
 # turns. A rank takes `ranks` micro-batches forward through chunk 0, then the same ones through chunk 1, and so on. Then it
 # starts over with the next `ranks` micro-batches. Backward is the same, but begins with the last chunk. `m` is a multiple of
-# `ranks`. As before, each rank starts with a few forwards, then alternates between one forward and one backward. How many does
-# it need before it begins to alternate?
+# `ranks`. As before, each rank starts with a few forwards, then alternates between one forward and one backward.
 #
 # <details><summary>Hint 1: the order of forwards</summary>
 #
@@ -602,9 +599,9 @@ check.interleaved(interleaved)
 # a forward, 4 ranks with 8 micro-batches are idle for 33 % of the step with $k$, and for 25 % with $2k$. With $3k$, they wait for
 # each other forever.
 #
-# *Beat it:* how slow may messages be before plain 1F1B is as good as two chunks? In `orders.simulate([...], 1, 2, message=0.5)`, a
-# message takes half as long as a forward of a chunk. For plain 1F1B, write `2, 4` instead of `1, 2`, because its operations take
-# twice as long.
+# *Beat it:* how slow may messages be before plain 1F1B is as good as two chunks? Compare
+# `orders.simulate([interleaved(r, 4, 8, 2) for r in range(4)], 1, 2, message=0.5)` with plain 1F1B at `2, 4`, because its
+# operations take twice as long.
 
 # %%
 two_chunks = partial(check.written(interleaved), chunks=2)
@@ -640,9 +637,8 @@ figures.pipeline(panels)
 # | ZBV, in which each rank has two chunks, arranged in a V | none | 1 × | 2 × |
 #
 # Clipping by the global norm of the gradients brings a bubble back into all of them: every rank then waits for the last gradient
-# of every other rank before its optimizer's step. (The authors take the step anyway, and undo it in the rare case that it should
-# have been clipped.) PyTorch has `ScheduleInterleavedZeroBubble`, `ScheduleZBVZeroBubble` and `ScheduleDualPipeV`, after
-# DeepSeek's DualPipe.
+# of every other rank before its optimizer's step. PyTorch has `ScheduleInterleavedZeroBubble`, `ScheduleZBVZeroBubble` and
+# `ScheduleDualPipeV`, after DeepSeek's DualPipe.
 #
 # ## Deeper: sends that wait
 #

@@ -125,7 +125,7 @@ guess.compare(100 * figures.idle_share(waiting))
 figures.ranks_over_time({"halving that waits": waiting})
 
 # %% [markdown]
-# The last rung has a single trial, so all ranks but one are idle. With a hundred ranks that would be 99 of them.
+# The last rung has a single trial, so all ranks but one are idle.
 #
 # *ASHA*, the asynchronous successive halving algorithm (Li et al. 2020), never waits. A free rank asks: is there a trial that
 # is among the best $1/\eta$ of those that have finished its rung *so far*, and hasn't gone on yet? If so, it goes on now. If
@@ -331,8 +331,7 @@ figures.wrong_winner(repeated, numbers=[1, 2, 3, 5, 10, 20, 50])
 # The third setting wins half of the time with one seed, although its mean is the lowest, because its median is as high as that of
 # the first. Two of its ten seeds end badly, and with one seed you don't notice in eight of ten cases. How many does it take? A
 # mean of $n$ seeds has a standard error of $\sigma / \sqrt n$, and the difference of two means $\sqrt 2$ times that. To make the
-# difference $\Delta$ twice its standard error, you need $n = 8 \sigma^2 / \Delta^2$ seeds per setting. For half the difference,
-# that's four times as many:
+# difference $\Delta$ twice its standard error, you need $n = 8 \sigma^2 / \Delta^2$ seeds per setting:
 
 # %%
 for place, other in {"second": second, "third": third}.items():
@@ -343,17 +342,16 @@ for place, other in {"second": second, "third": third}.items():
 # every second time. And both numbers are larger than the ten seeds that we have, so we can't even rank our own three settings:
 # *worse* only means worse in these ten runs.
 #
-# So a search with one seed finds a *good* setting, but probably not the best one. If the means are close, that's all right, because
-# a difference that you can hardly see doesn't matter much. If one setting varies a lot, it does matter, because you'll train with
-# one seed in the end. So report the spread as well. And don't tell anyone that A beats B unless you've paid for the seeds.
-# Bouthillier et al. (2021) say what a fair comparison takes.
+# So a search with one seed finds a *good* setting, but probably not the best one. If the means are close, that's all right,
+# because a difference that you can hardly see doesn't matter much. If one setting varies a lot, it does matter, because you'll
+# train with one seed in the end. So report the spread as well. And don't tell anyone that A beats B unless you've paid for the
+# seeds (Bouthillier et al. 2021).
 #
 # ## Deeper: Optuna on the same ranks
 #
 # *Optuna* is a widely used library for this. It draws its first ten settings at random, and then proposes those that look
-# promising after the trials so far. Its *pruners* stop bad trials early. A *study* keeps everything in a file, so it outlives
-# your notebook. Optuna usually calls your training itself, but with its `ask` and `tell` a few lines turn it into a scheduler
-# for the workshop's ranks:
+# promising after the trials so far. Its *pruners* stop bad trials early. A *study* is its record of a search. Optuna usually
+# calls your training itself, but with its `ask` and `tell` a few lines turn it into a scheduler for the workshop's ranks:
 
 # %%
 import os
@@ -401,8 +399,8 @@ class Study:
 # `SuccessiveHalvingPruner` is ASHA for trials that can't be paused, so it has to decide at once. A trial that it has pruned is
 # gone, while yours may still go on when the trials after it turn out to be worse.
 #
-# The study lives in a *journal*, a file to which every change is appended. `open_study` opens it. Trials that a crash has cut
-# off are marked as failed, and their settings are tried again first.
+# The study lives in a *journal*, a file to which every change is appended, so it outlives your notebook. `open_study` opens it.
+# Trials that a crash has cut off are marked as failed, and their settings are tried again first.
 
 
 # %%
@@ -461,8 +459,7 @@ study.best_params
 # so you can't search on a narrow one. *μP*, the maximal update parametrization (Yang et al. 2021), scales the initial weights and
 # the learning rate of each layer with its width, so that the best learning rate stays nearly the same. Then you search on a
 # narrow network, and train the wide one once. The authors tuned a network with 40 million parameters and used its settings for
-# one with 6.7 billion. It beat the published GPT-3 of that size, and the search cost 7 % of the training. The right amount of
-# regularization doesn't transfer, because it also depends on how much data you have.
+# one with 6.7 billion. It beat the published GPT-3 of that size, and the search cost 7 % of the training.
 #
 # ## Deeper: take it home
 #
