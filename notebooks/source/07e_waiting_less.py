@@ -130,13 +130,14 @@ figures.timelines([synchronous, late, late_fixed])
 #
 # ## Never wait
 #
-# Against a fixed straggler, only one thing helps: nobody waits for anybody. In *asynchronous* SGD, a *parameter server* holds
-# the weights. Each worker fetches them, computes a gradient and sends it, and the server applies each gradient as it arrives.
-# Here that's the job of rank 0. For comparison, *local SGD* lets each worker take 10 steps alone before they average their
-# weights ([07c](07c_less_communication.ipynb)).
+# What helps against a fixed straggler? You could give it fewer images, or not wait for its gradients (*backup workers*, Chen et
+# al. 2016). Or you let nobody wait at all. In *asynchronous* SGD, a *parameter server* holds the weights. Each worker fetches
+# them, computes a gradient and sends it, and the server applies each gradient as it arrives. Here that's the job of rank 0. For
+# comparison, *local SGD* lets each worker take 10 steps alone before they average their weights
+# ([07c](07c_less_communication.ipynb)).
 
 # %%
-question = "With a fixed straggler, a synchronous step takes how many times as long as an asynchronous one?"
+question = "For the same number of gradients, synchronous SGD takes how many times as long as asynchronous SGD?"
 guess = predict(question, 0.5, 4, unit="times")
 guess
 
@@ -156,29 +157,32 @@ table([synchronous, late, late_fixed, *others])
 figures.timelines(others[:3])
 
 # %% [markdown]
-# All runs use the same number of gradients. But in the asynchronous run, the quick worker computes more of them. So the *data* of
-# the slow worker count for less, and its gradients are the most stale. There's more to pay:
+# Local SGD doesn't help: the quick worker waits only every tenth step, but ten times as long. The asynchronous run is faster,
+# because the quick worker computes more of the gradients. So the *data* of the slow worker count for less, and its gradients are
+# the most stale. There's more to pay:
 #
 # - **Staleness can cost accuracy** while the network still learns fast. With two asynchronous workers, the mean staleness is
-#   about 1. With a hundred workers it's about a hundred, and the learning rate has to go down. (Here the asynchronous run uses
-#   half the rate, so you can't compare its accuracy with the others.)
-# - **You lose reproducibility.** The last two rows are the same run, twice. Compare their accuracies. The other modes repeat
-#   theirs to the last digit.
+#   about 1. With a hundred workers it's about a hundred, and the learning rate has to go down. (Here the asynchronous run takes
+#   twice as many steps at half the rate, so its weights move as far per image as those of the others.)
+# - **You lose reproducibility.** The last two rows are the same run, twice, and end with different weights. The straggler doesn't
+#   change the arithmetic of the other modes: compare the two synchronous rows, and the two that are one step late.
 #
-# So begin with synchronous SGD, and find out which kind of straggler you have before you give it up. If it roams, one step of
-# staleness is enough. If it's fixed, repair the node or drop it.
+# So begin with synchronous SGD, and find out which kind of straggler you have before you give it up. If it roams, and is late by
+# less than a step, one step of staleness is enough. If it's fixed, repair the node or drop it.
 #
-# *Try it:* `Workers(MPI.COMM_WORLD, late_s=0.0)`. Which mode costs the most when nobody is late?
+# *Try it:* set `late_s=0.0` in the first cell with `%%ranks`, and run all cells again. Which mode costs the most when nobody is
+# late?
 #
 # ## Remember
 #
 # - A synchronous step takes as long as its slowest worker.
 # - Gradients that are applied one step late hide a roaming straggler, at a staleness of 1.
-# - Only asynchronous SGD hides a fixed straggler. Its results differ from run to run, and its staleness grows with the number of
-#   workers.
+# - They don't hide a fixed straggler. Asynchronous SGD does, but its results differ from run to run, and its staleness grows with
+#   the number of workers.
 #
 # **Sources.** Gradient lag: T. Kurth et al., arXiv:1810.01993. Parameter servers: J. Dean et al., *Large Scale Distributed Deep
-# Networks* (NIPS 2012). Groups of synchronous ranks that are asynchronous to each other: T. Kurth et al., arXiv:1708.05256.
+# Networks* (NIPS 2012). Backup workers: J. Chen et al., arXiv:1604.00981. Groups of synchronous ranks that are asynchronous to
+# each other: T. Kurth et al., arXiv:1708.05256.
 
 # %%
 ranks.stop()

@@ -6,8 +6,8 @@
 # speed of one. How do you get both of them to work?
 #
 # **You will** write a stage of a pipeline, with its messages, and the two schedules that all others build on. A simulator shows
-# you beforehand what a schedule costs: how long ranks are idle, and how much they keep in memory. Then you'll compare it with one
-# process, and with PyTorch's own pipelines.
+# you beforehand what a schedule costs: how long ranks are idle, and how much they keep in memory. Then you'll compare your
+# pipeline with one process, and with PyTorch's own pipelines.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
 # [01](01_mpi_basics.ipynb) and [02](02_synchronous_sgd.ipynb) first.
@@ -110,14 +110,13 @@ figures.example("GPipe", ranks=3, micro_batches=4)
 #
 # ### Exercise 1 (normal): a stage
 #
-# With `MyStage`, each rank can work on any micro-batch, in any order that you like. Write what a stage does with micro-batch
-# `i`, forward and backward. The library has methods for the messages. Sending never waits, but receiving does.
+# With `MyStage`, each rank can work on any micro-batch, in any order that you like. Write what a stage does with micro-batch `i`,
+# forward and backward. The library has methods for the messages. Sending never waits, but receiving does.
 #
 # | what's there | |
 # |---|---|
 # | `self.layers`, `self.m` | this stage's layers, and the number of micro-batches |
 # | `self.first`, `self.last` | whether this is the first stage, or the last one, or both |
-# | `self.images[i]` | the images of micro-batch `i`, for the first stage |
 # | `self.loss(y, i)` | the mean loss of micro-batch `i`, for the last stage |
 # | `self.receive_activations(i)`, `self.send_activations(i, y)` | from the stage before, to the stage after |
 # | `self.receive_gradient(i)`, `self.send_gradient(i, gradient)` | from the stage after, to the stage before |
@@ -128,13 +127,13 @@ figures.example("GPipe", ranks=3, micro_batches=4)
 #
 # <details><summary>Hint 1: where's the rest?</summary>
 #
-# The cell above does all of it for a single batch. What has to wait until backward, and where do you put it meanwhile? And
-# what becomes of a mean loss when you add up `m` of them?
+# The cell that begins with `x = images if rank == 0` does all of it for a single batch. What has to wait until backward, and
+# where do you put it meanwhile? And what becomes of a mean loss when you add up `m` of them?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# Forward: get `x`, compute `y`, then either send it, or replace it by its loss divided by `self.m`. Keep both: `self.kept[i] =
-# x, y`. Backward: `x, y = self.kept.pop(i)`, then `y.backward()` on the last stage and `y.backward(gradient)` elsewhere, then
+# Forward: compute `y`, then either send it, or replace it by its loss divided by `self.m`. Keep both: `self.kept[i] = x, y`.
+# Backward: `x, y = self.kept.pop(i)`, then `y.backward()` on the last stage and `y.backward(gradient)` elsewhere, then
 # send `x.grad`.
 #
 # </details><details><summary>Solution</summary>
@@ -159,6 +158,7 @@ class MyStage(pipeline.Stage):
             self.send_activations(i, y)
         self.kept[i] = x, y
         # <stub>
+        # x = self.images[i] if self.first else self.receive_activations(i).requires_grad_()
         # raise NotImplementedError("your code here")
         # </stub>
         # </solution>
@@ -252,7 +252,8 @@ guess.compare(100 * orders.bubble(measured[8]))
 #
 # $$\frac{p-1}{m+p-1}$$
 #
-# of the time. Count in micro-batches: each rank works for $m$ of them, and the last rank starts $p - 1$ late.
+# of the time. Each rank works for $m$ micro-batches. The last one starts $p - 1$ forwards late and finishes $p - 1$ backwards
+# early, so it's idle for as long as $p - 1$ whole micro-batches take. The other ranks are idle for just as long, at other times.
 
 # %%
 pd.DataFrame(orders.idle_rows(gpipe, measured)).T.rename_axis("micro-batches")
@@ -268,7 +269,8 @@ pd.DataFrame(orders.idle_rows(gpipe, measured)).T.rename_axis("micro-batches")
 #
 # GPipe has a problem that the picture doesn't show. Between its forward and its backward pass, a micro-batch occupies memory,
 # because the backward pass needs what the forward pass computed. With GPipe, all $m$ micro-batches are in memory at once, on
-# every rank. (GPipe's authors therefore recomputed each stage in the backward pass. Our GPipe is just the order.)
+# every rank. (GPipe's authors therefore recomputed each stage in the backward pass. We only use their order, and don't
+# recompute.)
 #
 # But the last rank could go backward with micro-batch 0 right after its forward pass. And as soon as that gradient arrives, the
 # rank before can free the memory of micro-batch 0, too. So let every rank take turns: one forward, one backward. That's *1F1B*.
@@ -279,8 +281,8 @@ pd.DataFrame(orders.idle_rows(gpipe, measured)).T.rename_axis("micro-batches")
 figures.example("GPipe", "1F1B", ranks=4, micro_batches=8)
 
 # %% [markdown]
-# The bubble is as long as before, but in smaller pieces. What differs is how many micro-batches are in memory: 8 on every rank
-# with GPipe, and at most 4 on rank 0 and 1 on the last rank with 1F1B.
+# In this simulation, where messages take no time, the bubble is as long as before, but in smaller pieces. What differs is how many
+# micro-batches are in memory: 8 on every rank with GPipe, and at most 4 on rank 0 and 1 on the last rank with 1F1B.
 #
 # ### Exercise 3 (normal): 1F1B
 #
@@ -358,8 +360,9 @@ predicted = orders.simulated(one_f_one_b, 2, 8, like=measured[8])
 figures.pipeline({"1F1B, simulated": predicted, "1F1B, measured": orders.fastest(team.pull("turns"))})
 
 # %% [markdown]
-# *Break it:* start with one more forward on each rank. The check rejects that. What does it cost, and what would it be good
-# for if messages took as long as a forward pass?
+# *Break it:* go twice as far ahead, `min(m, 2 * (ranks - 1 - rank))`. The check rejects that, because it keeps more. But what if a
+# message takes as long as a forward pass? Then ranks are idle for a share of
+# `orders.bubble(orders.simulate([one_f_one_b(r, 4, 64) for r in range(4)], message=1).spans)`.
 #
 # ## What travels
 #
@@ -379,7 +382,7 @@ traffic["an allreduce of all gradients"] = {"bytes": 2 * (size - 1) / size * 4 *
 pd.DataFrame(team.pull("traffic")[0]).T.style.format("{:,.0f}", na_rep="")
 
 # %% [markdown]
-# The number of micro-batches changes how many messages there are, but not how many bytes. Neither does the number of blocks:
+# The number of micro-batches changes how many messages there are, but not how many bytes. Nor do more blocks change the bytes:
 # with ten times as many in each stage, a rank would send the same. The last row is what data parallelism would send for this
 # network, and that does grow with the parameters.
 #
@@ -422,8 +425,9 @@ take_home.train("pipeline.py")
 # ## When to use one
 #
 # A pipeline sends little, however many weights a stage has. So people use it *between* nodes, where the network is slow, with
-# tensor parallelism inside each node and data parallelism around both. The price is the bubble. To keep it small you need
-# several times as many micro-batches as stages, so a large batch, which has limits of its own ([07](07_large_batch.ipynb)).
+# [tensor parallelism](11_model_parallelism.ipynb) inside each node and data parallelism around both. The price is the bubble. To
+# keep it small you need several times as many micro-batches as stages, so a large batch, which has limits of its own
+# ([07](07_large_batch.ipynb)).
 #
 # ## Deeper: a cut that looks even
 #
@@ -525,8 +529,8 @@ figures.pipeline({"Half of the parameters each, measured": both, "Half of the ti
 # have uneven ends: in a language model, the first stage also holds the table of tokens, and the last one computes a score for
 # every word there is, so people often give these stages one block fewer.
 #
-# *Try it:* cut into 4 stages, with `balanced(seconds, 4)`. How long is the bubble then, with 8 micro-batches? Take a
-# third of each stage's time for forward and two thirds for backward, and let `orders.simulate` tell you.
+# *Try it:* cut into 4 stages, with `balanced(seconds, 4)`. Take a third of each stage's time for forward and two thirds for
+# backward. How long is the bubble of `orders.simulate([one_f_one_b(r, 4, 8) for r in range(4)], forward, backward)`?
 #
 # ## Deeper: several chunks per rank
 #
@@ -540,12 +544,6 @@ figures.pipeline({"Half of the parameters each, measured": both, "Half of the ti
 # of the time. The price is more messages: there are $vp - 1$ cuts instead of $p - 1$, because each micro-batch goes around all
 # ranks $v$ times.
 #
-# How many forwards come before a rank's first backward? The last rank has to bring micro-batch 0 through its earlier chunks
-# first: $(v - 1)\,p$ forwards. If a rank has $k$ ranks behind it, a micro-batch makes $k$ hops from here to the last rank, and
-# its gradient makes $k$ hops back. Fill each hop with a forward, and you get $2k$ more. If messages take no time, $k$ more are
-# enough and keep less memory, so the check accepts both. But if a message takes as long as half a forward, 4 ranks with 8
-# micro-batches are idle for 33 % of the step with $k$, and for 25 % with $2k$. With $3k$, they wait for each other forever.
-#
 # ### Exercise 5 (hard): interleaved 1F1B
 #
 # An operation now also says which chunk: `("F", 0, 1)` is the forward pass of micro-batch 0 in the second chunk. The chunks take
@@ -555,8 +553,8 @@ figures.pipeline({"Half of the parameters each, measured": both, "Half of the ti
 #
 # <details><summary>Hint 1: the order of forwards</summary>
 #
-# Number a rank's forwards: the `n`-th belongs to turn `n // (ranks * chunks)`, and within it to chunk `within // ranks`.
-# `divmod(a, b)` gives you quotient and remainder at once.
+# Number a rank's forwards: the `n`-th belongs to turn `n // (ranks * chunks)`. With `within = n % (ranks * chunks)`, its chunk is
+# `within // ranks`. `divmod(a, b)` gives you quotient and remainder at once.
 #
 # </details><details><summary>Hint 2: how far ahead</summary>
 #
@@ -595,8 +593,15 @@ def interleaved(rank, ranks, m, chunks):
 check.interleaved(interleaved)
 
 # %% [markdown]
-# *Beat it:* `orders.simulate([...], message=0.5)` simulates messages that take time. How slow may messages be before plain 1F1B
-# is as good? (Its operations take twice as long as those of two chunks.)
+# How far ahead did you go? In its earlier chunks, every rank needs $(v - 1)\,p$ forwards. If it has $k$ ranks behind it, a
+# micro-batch makes $k$ hops to the last rank and its gradient $k$ hops back, and meanwhile the rank can do $2k$ more forwards. If
+# messages take no time, $k$ more are enough and keep less memory, so the check accepts both. But if a message takes as long as half
+# a forward, 4 ranks with 8 micro-batches are idle for 33 % of the step with $k$, and for 25 % with $2k$. With $3k$, they wait for
+# each other forever.
+#
+# *Beat it:* how slow may messages be before plain 1F1B is as good as two chunks? Compare
+# `orders.simulate([interleaved(r, 4, 8, 2) for r in range(4)], 1, 2, message=0.5)` with plain 1F1B at `2, 4`, because its
+# operations take twice as long.
 
 # %%
 two_chunks = partial(check.written(interleaved), chunks=2)
@@ -616,7 +621,7 @@ figures.pipeline(panels)
 # %% [markdown]
 # According to the formula, ranks should be idle for 20 % and 11 % of the time. You may gain less, or nothing at all, because
 # there are more messages, and the operations are shorter. And rank 0 keeps more, because it goes further ahead. PyTorch's
-# `ScheduleInterleaved1F1B` has the same order as yours.
+# `ScheduleInterleaved1F1B` has the order of the solution.
 #
 # ## Deeper: is there a schedule without a bubble?
 #
@@ -624,17 +629,16 @@ figures.pipeline(panels)
 # one with respect to the weights, which nobody needs before the optimizer's step. *Zero-bubble* schedules (P. Qi et al., below)
 # split the two. A rank sends the first as soon as it can, and fills its gaps with the second.
 #
-# | schedule | bubble, if all three parts take equally long | memory for activations | messages |
+# | schedule | bubble, if all three parts take equally long | memory for activations | volume of messages |
 # |---|---|---|---|
 # | 1F1B | $(p-1)/m$ of the busy time | 1 × | 1 × |
 # | ZB1P | a third of that | 1 × | 1 × |
 # | ZB2P | none | 2 × | 1 × |
 # | ZBV, in which each rank has two chunks, arranged in a V | none | 1 × | 2 × |
 #
-# Clipping by the global norm of the gradients breaks all of them: every rank then waits for the last gradient of every other
-# rank before its optimizer's step. (The authors take the step anyway, and undo it in the rare case that it should have been
-# clipped.) PyTorch has `ScheduleInterleavedZeroBubble`, `ScheduleZBVZeroBubble` and `ScheduleDualPipeV`, DeepSeek's variant,
-# which overlaps the messages of experts with computing.
+# Clipping by the global norm of the gradients brings a bubble back into all of them: every rank then waits for the last gradient
+# of every other rank before its optimizer's step. PyTorch has `ScheduleInterleavedZeroBubble`, `ScheduleZBVZeroBubble` and
+# `ScheduleDualPipeV`, after DeepSeek's DualPipe.
 #
 # ## Deeper: sends that wait
 #
@@ -667,8 +671,8 @@ print("done")
 #
 # - A stage receives activations, computes and sends. In the backward pass, it receives the gradient with respect to its output,
 #   and sends the one with respect to its input.
-# - With $m$ micro-batches on $p$ equal stages, ranks are idle for $(p-1)/(m+p-1)$ of the time. GPipe and 1F1B have the same
-#   bubble.
+# - With $m$ micro-batches on $p$ equal stages, ranks are idle for $(p-1)/(m+p-1)$ of the time, with GPipe and with 1F1B, if
+#   messages take no time. If they do, 1F1B has to go further ahead to hide them, which costs memory.
 # - GPipe keeps $m$ micro-batches in memory, 1F1B at most $p - r$ on rank $r$. So with 1F1B, more micro-batches cost no memory.
 # - What a cut sends depends on the tokens and their width, not on the number of weights.
 # - Divide each micro-batch's loss by $m$. Then the step is the same as in one process.
@@ -678,9 +682,10 @@ print("done")
 #
 # **Sources.** Y. Huang et al., [*GPipe*](https://arxiv.org/abs/1811.06965). D. Narayanan et al., [*Memory-Efficient
 # Pipeline-Parallel DNN Training*](https://arxiv.org/abs/2006.09503), for 1F1B with one set of weights, and [*Efficient
-# Large-Scale Language Model Training*](https://arxiv.org/abs/2104.04473), for interleaving. P. Qi et al., [*Zero Bubble
-# Pipeline Parallelism*](https://arxiv.org/abs/2401.10241), whose bubbles are shares of the busy time. PyTorch's documentation
-# of [`torch.distributed.pipelining`](https://pytorch.org/docs/stable/distributed.pipelining.html).
+# Large-Scale Language Model Training*](https://arxiv.org/abs/2104.04473), for interleaving. P. Qi et al., [*Zero Bubble Pipeline
+# Parallelism*](https://arxiv.org/abs/2401.10241), and the table in the README of [their
+# code](https://github.com/sail-sg/zero-bubble-pipeline-parallelism). PyTorch's documentation of
+# [`torch.distributed.pipelining`](https://pytorch.org/docs/stable/distributed.pipelining.html).
 
 # %%
 ranks.stop()

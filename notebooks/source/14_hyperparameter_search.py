@@ -105,8 +105,8 @@ at_random = live.run(team, schedulers.Listed(drawn, images=rungs[1]))
 # ## Stop the bad ones early
 #
 # A trial that has learned nothing after one epoch is unlikely to win after nine. *Successive halving* uses this. Start many
-# trials, and stop after one epoch: that's the first *rung*. Let the best $1/\eta$ of the trials train $\eta$ times as long,
-# and so on up the ladder. With $\eta = 3$, the rungs are at 4,096, 12,288 and 36,864 images, or 1, 3 and 9 epochs. If nine
+# trials, and stop each of them after one epoch: that's the first *rung*. Let the best $1/\eta$ of the trials train $\eta$ times as
+# long, and so on up the ladder. With $\eta = 3$, the rungs are at 4,096, 12,288 and 36,864 images, or 1, 3 and 9 epochs. If nine
 # trials begin, three go on, and one reaches the top. They cost $9 \cdot 1 + 3 \cdot 2 + 1 \cdot 6 = 21$ epochs instead of 81.
 # It's a bet, though: a small learning rate starts slowly, and may be stopped although it would have won in the end.
 #
@@ -125,7 +125,7 @@ guess.compare(100 * figures.idle_share(waiting))
 figures.ranks_over_time({"halving that waits": waiting})
 
 # %% [markdown]
-# The last rung has a single trial, so all ranks but one are idle. With a hundred ranks that would be 99 of them.
+# The last rung has a single trial, so all ranks but one are idle.
 #
 # *ASHA*, the asynchronous successive halving algorithm (Li et al. 2020), never waits. A free rank asks: is there a trial that
 # is among the best $1/\eta$ of those that have finished its rung *so far*, and hasn't gone on yet? If so, it goes on now. If
@@ -298,12 +298,15 @@ figures.best_so_far(runs)
 recorded.outcomes(runs).style.format({"trials": "{:.0f}", "held out": "{:.2%}", "test": "{:.2%}"})
 
 # %% [markdown]
-# The one large job leads most of the way, because all images go into one network, and because its setting was a good guess. But
-# a guess can be bad: of the 117 random settings in these searches, two thirds stay below 90 % after one epoch. So unless you know
-# good settings, search first, with small jobs side by side, and then spend the rest on one large job with what you've found.
+# At first the one large job leads, because all images go into one network, and because its setting was a good guess. But after
+# 50,000 images it hardly gets better, because it has seen its 4,096 images a dozen times. In the end the small jobs have caught up,
+# and three seeds can't tell the two apart. And a guess can be bad: of the 117 random settings in these searches, 23 get fewer than
+# half of the images right after one epoch. So unless you know good settings, search first, with small jobs side by side. Then give
+# the best setting all ranks and all the data you have.
 #
-# *Beat it:* search with a third of the budget of your ASHA above, and spend the rest on the best setting. `schedulers.OneJob`
-# trains one.
+# *Beat it:* search with a third of the budget of your ASHA above, and spend the rest on the best setting. `live.run(team,
+# schedulers.OneJob(best, every=4096), 200_000, together=True)` trains one setting on all ranks. Is the result better than your
+# winner's?
 #
 # ## How many seeds before you believe it?
 #
@@ -313,7 +316,7 @@ recorded.outcomes(runs).style.format({"trials": "{:.0f}", "held out": "{:.2%}", 
 
 # %%
 repeated = recorded.accuracies(runs)
-pd.DataFrame(repeated).agg(["mean", "std", "min", "max"]).T.style.format("{:.2%}")
+pd.DataFrame(repeated).agg(["mean", "median", "std", "min", "max"]).T.style.format("{:.2%}")
 
 # %%
 guess = predict("How often does the worse of the two best settings win, with one seed each?", 0, 50, unit="%")
@@ -325,10 +328,10 @@ guess.compare(100 * seeds.wrong_winner(first, second, seeds=1))
 figures.wrong_winner(repeated, numbers=[1, 2, 3, 5, 10, 20, 50])
 
 # %% [markdown]
-# The third setting wins half of the time with one seed, although its mean is the lowest. Two of its ten seeds end badly, and one
-# seed hardly ever shows you that. How many does it take? A mean of $n$ seeds has a standard error of $\sigma / \sqrt n$, and the
-# difference of two means $\sqrt 2$ times that. To make the difference $\Delta$ twice its standard error, you need
-# $n = 8 \sigma^2 / \Delta^2$ seeds per setting. For half the difference, that's four times as many:
+# The third setting wins half of the time with one seed, although its mean is the lowest, because its median is as high as that of
+# the first. Two of its ten seeds end badly, and with one seed you don't notice in eight of ten cases. How many does it take? A
+# mean of $n$ seeds has a standard error of $\sigma / \sqrt n$, and the difference of two means $\sqrt 2$ times that. To make the
+# difference $\Delta$ twice its standard error, you need $n = 8 \sigma^2 / \Delta^2$ seeds per setting:
 
 # %%
 for place, other in {"second": second, "third": third}.items():
@@ -336,18 +339,19 @@ for place, other in {"second": second, "third": third}.items():
 
 # %% [markdown]
 # Take these as lower limits. With exactly this many seeds, the difference that you measure is more than twice its error only
-# every second time. And $\sigma$ and $\Delta$ come from only ten seeds here.
+# every second time. And both numbers are larger than the ten seeds that we have, so we can't even rank our own three settings:
+# *worse* only means worse in these ten runs.
 #
-# So a search with one seed finds a *good* setting, but hardly ever the best one. That's all right: if it takes this many seeds to
-# see a difference, the difference doesn't matter much. But don't tell anyone that A beats B unless you've paid for the seeds.
-# Bouthillier et al. (2021) say what a fair comparison takes.
+# So a search with one seed finds a *good* setting, but probably not the best one. If the means are close, that's all right,
+# because a difference that you can hardly see doesn't matter much. If one setting varies a lot, it does matter, because you'll
+# train with one seed in the end. So report the spread as well. And don't tell anyone that A beats B unless you've paid for the
+# seeds (Bouthillier et al. 2021).
 #
 # ## Deeper: Optuna on the same ranks
 #
 # *Optuna* is a widely used library for this. It draws its first ten settings at random, and then proposes those that look
-# promising after the trials so far. Its *pruners* stop bad trials early. A *study* keeps everything in a file, so it outlives
-# your notebook. Optuna usually calls your training itself, but with its `ask` and `tell` a few lines turn it into a scheduler
-# for the workshop's ranks:
+# promising after the trials so far. Its *pruners* stop bad trials early. A *study* is its record of a search. Optuna usually
+# calls your training itself, but with its `ask` and `tell` a few lines turn it into a scheduler for the workshop's ranks:
 
 # %%
 import os
@@ -395,8 +399,8 @@ class Study:
 # `SuccessiveHalvingPruner` is ASHA for trials that can't be paused, so it has to decide at once. A trial that it has pruned is
 # gone, while yours may still go on when the trials after it turn out to be worse.
 #
-# The study lives in a *journal*, a file to which every change is appended. `open_study` opens it. Trials that a crash has cut
-# off are marked as failed, and their settings are tried again first.
+# The study lives in a *journal*, a file to which every change is appended, so it outlives your notebook. `open_study` opens it.
+# Trials that a crash has cut off are marked as failed, and their settings are tried again first.
 
 
 # %%
@@ -440,8 +444,8 @@ study.best_params
 # One message said which rank was lost, fresh ranks took over, and the study still has everything it was told before the kill.
 # Trials that were cut off are listed as FAIL, and their settings as WAITING.
 #
-# *Try it:* restart the kernel while a search is under way. Then run the cells from the top, but leave out the line that removes
-# the journal.
+# *Try it:* restart the kernel while a search is under way. Then run the imports, and the cells of this section up to `open_study`.
+# Set `journal` as above, but don't remove the file, and go on with `live.run(team, Study(open_study(journal), rungs), 100_000)`.
 #
 # ## Deeper: settings that change, and settings that transfer
 #
@@ -451,12 +455,11 @@ study.best_params
 # that. But the method is greedy. It copies whoever leads now, even if that trial would lose in the end (Dalibard and Jaderberg
 # 2021).
 #
-# For large models, even one trial per setting is too expensive. If you only make a network wider, its best learning rate
-# changes, so you can't search on a narrow one. *μP* (Yang et al. 2021) scales the initial weights and the learning rate of each
-# layer with its width, so that the best learning rate stays nearly the same. Then you search on a narrow network, and train the
-# wide one once. The authors tuned a network with 40 million parameters and used its settings for one with 6.7 billion. It beat
-# the published GPT-3 of that size, and the search cost 7 % of the training. The right amount of regularization doesn't transfer,
-# because it also depends on how much data you have.
+# For large models, even one trial per setting is too expensive. If you only make a network wider, its best learning rate changes,
+# so you can't search on a narrow one. *μP*, the maximal update parametrization (Yang et al. 2021), scales the initial weights and
+# the learning rate of each layer with its width, so that the best learning rate stays nearly the same. Then you search on a
+# narrow network, and train the wide one once. The authors tuned a network with 40 million parameters and used its settings for
+# one with 6.7 billion. It beat the published GPT-3 of that size, and the search cost 7 % of the training.
 #
 # ## Deeper: take it home
 #
@@ -478,13 +481,12 @@ take_home.marked("search.py", r"optuna|trial\.|study|cut_off|State|Journal")
 # - Held-out images choose, test images report. The number you've chosen by is too good to report.
 # - Compare settings over seeds: at least $n = 8 \sigma^2 / \Delta^2$ of them per setting.
 #
-# **Sources.** J. Bergstra and Y. Bengio, *Random Search for Hyper-Parameter Optimization* (JMLR 13, 2012). K. Jamieson and
-# A. Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter Optimization* (arXiv:1502.07943): successive halving.
-# L. Li et al., *Hyperband* (arXiv:1603.06560), and *A System for Massively Parallel Hyperparameter Tuning* (arXiv:1810.05934):
-# ASHA. T. Akiba et al., *Optuna* (arXiv:1907.10902). X. Bouthillier et al., *Accounting for Variance in Machine Learning
-# Benchmarks* (arXiv:2103.03098). M. Jaderberg et al., *Population Based Training of Neural Networks* (arXiv:1711.09846), and
-# V. Dalibard and M. Jaderberg, *Faster Improvement Rate Population Based Training* (arXiv:2109.13800). G. Yang et al., *Tensor
-# Programs V* (arXiv:2203.03466): μP.
+# **Sources.** J. Bergstra and Y. Bengio, *Random Search for Hyper-Parameter Optimization* (JMLR 13, 2012). K. Jamieson and A.
+# Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter Optimization* (arXiv:1502.07943): successive halving. L.
+# Li et al., *A System for Massively Parallel Hyperparameter Tuning* (arXiv:1810.05934): ASHA. T. Akiba et al., *Optuna*
+# (arXiv:1907.10902). X. Bouthillier et al., *Accounting for Variance in Machine Learning Benchmarks* (arXiv:2103.03098). M.
+# Jaderberg et al., *Population Based Training of Neural Networks* (arXiv:1711.09846), and V. Dalibard and M. Jaderberg, *Faster
+# Improvement Rate Population Based Training* (arXiv:2109.13800). G. Yang et al., *Tensor Programs V* (arXiv:2203.03466): μP.
 
 # %%
 ranks.stop()

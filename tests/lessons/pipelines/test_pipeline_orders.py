@@ -63,6 +63,19 @@ def test_with_messages_that_take_time_two_forwards_ahead_are_better_than_one():
     assert idle == [0.33, 0.25]
 
 
+def test_1f1b_twice_as_far_ahead_hides_messages_as_gpipe_does_and_keeps_more():
+    """The shares in the answer: 4 ranks, 64 micro-batches, messages as long as a forward."""
+
+    def twice_as_far(rank, ranks, m):
+        order = orders.gpipe(rank, ranks, m)
+        return orders.in_turn(order[:m], order[m:], 2 * (ranks - 1 - rank))
+
+    schedules = (orders.one_f_one_b, orders.gpipe, twice_as_far)
+    idle = [orders.bubble(orders.simulate(all_ranks(each, 4, 64), message=1).spans) for each in schedules]
+    assert [round(share, 2) for share in idle] == [0.36, 0.07, 0.07]
+    assert [orders.most_alive(order) for order in all_ranks(twice_as_far, 4, 64)] == [7, 5, 3, 1]
+
+
 def test_a_step_like_a_measured_one_takes_its_times():
     spans = orders.simulate(all_ranks(orders.gpipe, 2, 4), [1.0, 3.0], [2.0, 6.0]).spans
     assert orders.simulated(orders.gpipe, 2, 4, like=spans) == spans

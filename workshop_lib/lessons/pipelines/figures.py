@@ -24,11 +24,12 @@ def pipeline(panels: Mapping[str, Sequence[Sequence[Span]]], unit: str = "s") ->
     Each bar is an operation and shows the number of its micro-batch. The text after a row says what share of the step
     the rank was idle.
 
-    panels[title][rank]: the spans of that rank. unit: the unit of the spans' times; seconds are drawn as milliseconds.
+    panels[title][rank]: the spans of that rank. unit: the unit of the spans' times, as text; seconds ("s") are drawn as
+    milliseconds.
     Raises InputError if there are no panels, or a panel has no ranks.
     """
     every_span = [span for ranks in panels.values() for spans in ranks for span in spans]
-    scale, label = (1e3, "milliseconds since the step began") if unit == "s" else (1.0, f"time ({unit})")
+    scale, label = (1e3, "milliseconds since the step began") if unit == "s" else (1.0, f"time, in {unit}")
     right = scale * max((span.end for span in every_span), default=0.0)
     chunks = 1 + max((span.chunk for span in every_span), default=0)
     rows = {title: len(ranks) for title, ranks in panels.items()}
@@ -43,7 +44,7 @@ def example(*names: str, ranks: int, micro_batches: int) -> figures.RecordFigure
     """Draw a simulated step of each of these schedules, "GPipe" and "1F1B": the picture of what the learner writes."""
     schedules = {"GPipe": gpipe, "1F1B": one_f_one_b}
     panels = {f"{name}, simulated": simulated(schedules[name], ranks, micro_batches) for name in names}
-    return pipeline(panels, unit="1: a forward")
+    return pipeline(panels, unit="forward passes")
 
 
 def _operations(axes: Axes, ranks: Sequence[Sequence[Span]], scale: float, right: float, chunks: int) -> None:

@@ -9,6 +9,7 @@ from workshop_lib.data import mnist
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.gradient_noise.flat import FlatNetwork
 from workshop_lib.lessons.waiting_less import staleness
+from workshop_lib.training.record import weights_sha256
 
 STRAGGLERS = ("roaming", "fixed")
 BATCH = 32
@@ -67,6 +68,7 @@ class Workers:
             "gradients per worker": [len(times) for times in run.computing[1:]],
             "mean staleness": sum(missing) / len(missing),
             "test accuracy": self.network.accuracy(self.test.images[:TEST_IMAGES], self.test.labels[:TEST_IMAGES]),
+            "weights": weights_sha256([run.weights])[:6],
             "computing": run.computing[1:],
         }
 
