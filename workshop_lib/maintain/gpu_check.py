@@ -114,7 +114,7 @@ def look_at_devices(n: int, device: str) -> tuple[str, Any]:
         return f"PyTorch {torch.__version__} on CPUs, to try this checklist", {"torch": torch.__version__}
     module = torch.get_device_module(device)
     names = [module.get_device_name(number) for number in range(n)]
-    seen = {"devices": names, "torch": torch.__version__}
+    seen: dict[str, Any] = {"devices": names, "torch": torch.__version__}
     listed = f"{n} × {', '.join(dict.fromkeys(names))}; PyTorch {torch.__version__}"
     if device == "cuda":
         nccl = ".".join(map(str, torch.cuda.nccl.version()))
