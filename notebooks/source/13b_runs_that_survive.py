@@ -105,7 +105,7 @@ guess
 options = ["--data", MNIST, "--batch", 128 if quick else 1024, "--steps"]
 scores = {}
 if not quick:  # it takes a minute
-    command = [*launchers.torchrun(sizes.ranks), "--max-restarts", 99, SCRIPTS / "elastic.py", *options, 60]
+    command = [*launchers.torchrun(sizes.ranks_here), "--max-restarts", 99, SCRIPTS / "elastic.py", *options, 60]
     scores["torchrun"] = fault_injection.score(command, kinds=["kill"])
     print(scores["torchrun"])
     display(guess.compare(100 * scores["torchrun"].share))
@@ -203,7 +203,7 @@ check.supervise(supervise)
 # %%
 mine = check.script("survive.py", folder / "survive.py", supervise)
 training = check.script("elastic.py", folder / "elastic.py", save)
-scores["forked again"] = fault_injection.score([mine, sizes.ranks, training, *options, 40 if quick else 200])
+scores["forked again"] = fault_injection.score([mine, sizes.ranks_here, training, *options, 40 if quick else 200])
 print(scores["forked again"])
 
 # %%

@@ -1,11 +1,16 @@
 """`make gpu-check` on made-up results: what it calls right, wrong and not checked."""
 
 import json
+import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from workshop_lib.maintain import gpu_check
+from workshop_lib.ranks import processes
 
 GOOD = {
     "what": {"comm": "nccl"},
@@ -85,8 +90,47 @@ def test_a_command_that_fails_or_hangs_shows_its_last_lines(tmp_path, monkeypatc
         gpu_check.run([sys.executable, "-uc", "import time; print('waiting'); time.sleep(60)"], tmp_path)
 
 
+def test_the_ranks_of_a_command_that_hangs_are_ended_in_sessions_of_their_own(tmp_path, monkeypatch):
+    """As under torchrun. They hold the pipe, too, so that reading its output would never end."""
+    monkeypatch.setattr(gpu_check, "LIMIT_S", 1.0)
+    program = (
+        "import subprocess, sys, time\n"
+        "rank = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n"
+        "print(rank.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    began_s = time.monotonic()
+    with pytest.raises(gpu_check.GpuCheckFailed, match="ended after 1 s") as failed:
+        gpu_check.run([sys.executable, "-c", program], tmp_path)
+    assert time.monotonic() - began_s < gpu_check.END_LIMIT_S
+    assert processes.start_of(int(str(failed.value).split()[-1])) is None
+
+
 def test_without_a_gpu_it_says_so(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gpu-check"])
-    monkeypatch.setattr(gpu_check.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert gpu_check.main() == 2
     assert "sees no GPU here" in capsys.readouterr().err
+
+
+def test_intels_gpus_are_found_and_only_what_trains_there_is_tried(results, tmp_path, monkeypatch):
+    module = SimpleNamespace(device_count=lambda: 12, is_available=lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu"))
+    monkeypatch.setattr(torch, "get_device_module", lambda kind: {"xpu": module}[kind])
+    assert gpu_check.devices_here("auto", None) == ("xpu", 12)
+    assert gpu_check.devices_here("auto", 2) == ("xpu", 2)
+    for name in ("ddp", "fsdp", "mpi"):
+        results[name] = results[name] | {"where": {"device": "xpu"}, "what": {"comm": "xccl"}}
+    found = levels(gpu_check.check_all(2, "xpu", tmp_path / "r.jsonl"))
+    assert found["backend ddp"] == found["backend fsdp"] == found["memory (06)"] == "ok"
+    assert found["backend horovod"] == found["backend deepspeed"] == "not checked"
+
+
+def test_a_python_without_pytorch_gets_a_sentence():
+    program = "import sys; sys.modules['torch'] = None; from workshop_lib.maintain import gpu_check; gpu_check.main()"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ran.stderr.splitlines() == [
+        f"{sys.executable} has no torch. Install what is missing there, or name another Python: "
+        "make gpu-check PYTHON=/path/to/python"
+    ]

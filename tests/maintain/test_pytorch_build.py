@@ -21,13 +21,17 @@ UNREACHABLE = "http://127.0.0.1:9/whl"  # nobody listens on the discard port
 
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
-    """Makes an nvidia-smi that reports this driver, or, without one, that finds no GPU."""
+    """Makes an nvidia-smi that reports this driver and these GPUs, or, without a driver, that finds no GPU."""
     if platform.system() != "Linux":
         pytest.skip("only on Linux does the build depend on the driver")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    def answers(version=None):
-        program(tmp_path / "nvidia-smi", f"echo {version}" if version else "echo No devices were found; exit 6")
+    def answers(version=None, capabilities="9.0"):
+        if version is None:
+            program(tmp_path / "nvidia-smi", "echo No devices were found; exit 6")
+            return
+        asked = f"case $* in *compute_cap*) printf '%b\\n' '{capabilities}';; *) echo {version};; esac"
+        program(tmp_path / "nvidia-smi", asked)
 
     answers()
     return answers
@@ -78,6 +82,18 @@ def test_the_build_is_chosen_by_the_driver(driver, index, monkeypatch, version, 
     choice = pytorch_build.choose(VERSION, HERE)
     assert choice.index == (f"{index}/{build}" if build else None)
     assert words in choice.why and choice.with_cuda == (build != "cpu")
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "build"),
+    [("7.0", "cu126"), ("9.0\\n6.0", "cu126"), ("7.5", None), ("12.0", None), ("compute_cap is not a field", None)],
+)
+def test_a_gpu_that_cuda_13_has_no_code_for_gets_cuda_12(driver, index, monkeypatch, capabilities, build):
+    driver("580.65.06", capabilities)
+    monkeypatch.setattr(pytorch_build, "INDEXES", index)
+    choice = pytorch_build.choose(VERSION, HERE)
+    assert choice.index == (f"{index}/{build}" if build else None)
+    assert ("is too old for CUDA 13, which needs 7.5" in choice.why) is (build is not None)
 
 
 def test_without_the_index_pip_takes_what_it_finds(driver, monkeypatch):

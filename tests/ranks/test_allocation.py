@@ -70,6 +70,36 @@ def test_the_gpus_of_a_whole_node_are_those_seen_here(tmp_path):
     assert allocation.find(environ).ranks(environ) == 2, "of other hosts nothing is known"
 
 
+def card(folder, number, tiles, vendor="0x8086", kind="0x038000"):
+    """What Linux's driver i915 shows of a GPU."""
+    device = folder / f"card{number}" / "device"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text(f"{vendor}\n")
+    (device / "class").write_text(f"{kind}\n")
+    for tile in range(tiles):
+        (folder / f"card{number}" / "gt" / f"gt{tile}").mkdir(parents=True)
+
+
+def test_each_tile_of_intels_gpus_gets_a_rank(tmp_path, monkeypatch):
+    monkeypatch.setattr(allocation, "DRM", tmp_path / "drm")
+    card(tmp_path / "drm", 0, 1, vendor="0x1a03", kind="0x030000")  # the service processor's
+    for number in range(1, 7):
+        card(tmp_path / "drm", number, 2)
+    nodes = node_file(tmp_path, f"{socket.gethostname()}\nother\n")  # Aurora's file has one line per node
+    environ = {"PBS_JOBID": "1", "PBS_NODEFILE": nodes}
+    assert allocation.find(environ).ranks(environ) == 24
+    environ["ZE_FLAT_DEVICE_HIERARCHY"] = "COMPOSITE"
+    assert allocation.find(environ).ranks(environ) == 12
+    environ["ZE_AFFINITY_MASK"] = "0,1,2"
+    assert allocation.find(environ).ranks(environ) == 6
+
+
+def test_graphics_inside_a_processor_is_no_gpu_to_train_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(allocation, "DRM", tmp_path)
+    card(tmp_path, 0, 2, kind="0x030000")
+    assert allocation.intel_gpus({}) == 0
+
+
 def test_cobalt_has_a_node_file_or_numbers_of_nodes(tmp_path):
     job = {"COBALT_JOBID": "5"}
     hosts = node_file(tmp_path, "thetagpu01\nthetagpu02\n")
@@ -219,6 +249,26 @@ def test_notebooks_fill_the_allocation_with_the_cluster_profile(tmp_path, monkey
     assert (profile.current().ranks, profile.current().sweep_ranks) == (6, [1, 2, 4, 6])
     monkeypatch.setenv(profile.VARIABLE, "quick")
     assert profile.current().ranks == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "name", "here"),
+    [
+        ("a slots=4\nb slots=4", "cluster", 4),
+        ("a slots=3\nb slots=2", "cluster", 3),
+        ("a", "quick", 2),  # ranks.start(2) puts both on this node, too
+        ("a\nb", "quick", 1),
+    ],
+)
+def test_what_starts_on_this_host_only_gets_this_hosts_ranks(tmp_path, monkeypatch, lines, name, here):
+    monkeypatch.setenv("WORKSHOP_HOSTFILE", node_file(tmp_path, lines))
+    monkeypatch.delenv(allocation.RANKS_PER_NODE, raising=False)
+    monkeypatch.setenv(profile.VARIABLE, name)
+    assert profile.current().ranks_here == here
+
+
+def test_on_a_machine_of_ones_own_all_ranks_are_here():
+    assert all(sizes.ranks_here == sizes.ranks for sizes in profile.PROFILES.values())
 
 
 def test_the_profile_is_laptop_if_none_is_chosen_and_an_unknown_one_is_named(monkeypatch):

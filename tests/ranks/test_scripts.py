@@ -1,8 +1,10 @@
 """Scripts started from a notebook: their output, their failures, and that nothing of them is left."""
 
+import contextlib
 import os
 import runpy
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +18,7 @@ from our_ranks import our_ranks
 
 from workshop_lib.notebook import take_home
 from workshop_lib.paths import MNIST, SCRIPTS
-from workshop_lib.ranks import RankError, scripts
+from workshop_lib.ranks import RankError, folders, mpi, processes, scripts, session
 
 
 def test_the_command_and_what_it_prints_are_shown(capfd):
@@ -56,6 +58,63 @@ def test_a_rank_is_lost_once_there_is_a_file_and_the_lines_asked_for_are_shown(t
     assert "--- rank 1 is killed" in shown and "exitcode: -9" in shown and "(1 more lines)" in shown
     assert "--- the command ended with exit code 1" in shown
     assert scripts.run_and_lose(sys.executable, "-c", "", rank=1, once=tmp_path / "none", timeout_s=30) is None
+
+
+@pytest.fixture
+def two_nodes(tmp_path, monkeypatch):
+    """Variables of a Slurm job with two nodes of four GPUs."""
+    for name in ("WORKSHOP_MPIEXEC", "WORKSHOP_HOSTFILE", "WORKSHOP_RANKS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": f"{socket.gethostname()},n2", "SLURM_GPUS_ON_NODE": "4"}
+    for name, value in job.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WORKSHOP_PROFILE", "cluster")
+
+
+def test_torchrun_starts_only_this_nodes_ranks_and_says_so(two_nodes, monkeypatch, capfd):
+    started = []
+
+    @contextlib.contextmanager
+    def fake(words, set_id):
+        started.append(words)
+        with subprocess.Popen("true", stdout=subprocess.PIPE, text=True) as process:
+            yield process
+
+    monkeypatch.setattr(scripts, "started", fake)
+    take_home.train("fsdp2.py")
+    assert started[0][started[0].index("--nproc-per-node") + 1] == "4", "the job has eight GPUs, and this node four"
+    assert "torchrun --standalone stays on this node" in capfd.readouterr().out
+
+
+def test_mpi_starts_ranks_on_all_nodes_of_a_job(two_nodes, monkeypatch):
+    monkeypatch.setattr(mpi, "mpiexec", lambda scheduler=None: ["srun"])
+    words = scripts.mpiexec(8)
+    srun = words[words.index("srun") :]
+    assert " -n 8 --nodes=2 --ntasks-per-node=4 " in " ".join(srun)
+    assert words[0] == "env" and {"-u", *mpi.ON_ONE_HOST} <= set(words), "the network between nodes stays in use"
+
+
+def test_without_a_job_mpi_starts_ranks_here(monkeypatch):
+    monkeypatch.delenv("WORKSHOP_MPIEXEC", raising=False)
+    assert scripts.mpiexec(2) == ["mpiexec", "-n", "2"]
+    monkeypatch.setenv("WORKSHOP_MPIEXEC", "srun --mpi=pmix")
+    assert scripts.mpiexec(2)[-4:] == ["srun", "--mpi=pmix", "-n", "2"]
+
+
+@pytest.mark.parametrize("variable", ["0", "1"])
+def test_where_the_ranks_are_held_elsewhere_no_script_starts(tmp_path, monkeypatch, variable):
+    held = tmp_path / "ranks" / "held"
+    (held / "security").mkdir(parents=True)
+    (held / folders.HELD).touch()
+    (held / "owner").write_text("held@nid001/7/8")
+    monkeypatch.setattr(folders, "BUILD", tmp_path)
+    monkeypatch.setattr(session.CURRENT, "team", None)
+    monkeypatch.setenv(session.ATTACH, variable)
+    if variable == "1":
+        with pytest.raises(RankError, match="isn't a node of your job.*lab.sh"):
+            scripts.run("true")
+        (held / "owner").write_text(processes.mark("held"))
+    scripts.run("true")  # the ranks are held here, or the notebook has its own
 
 
 def alive(command):

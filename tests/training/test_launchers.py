@@ -135,4 +135,5 @@ def test_missing_peer_ends_at_the_timeout(tmp_path):
     [(status, output)] = run_bounded([[sys.executable, TRAIN_RUNS, tmp_path]], [environment], 60)
     assert status == 0, output
     [outcome] = read_outcomes(tmp_path, [{"name": "ddp"}], 1)["ddp"]
-    assert "1 of 2" in outcome["error"] or "1/2" in outcome["error"], outcome
+    assert "the 2 ranks did not all meet within 3 s" in outcome["error"] and "1/2" in outcome["error"], outcome
+    assert outcome["error"].endswith("set WORKSHOP_GLOO_TIMEOUT_S to more seconds.")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from workshop_lib.data import mnist, stage
-from workshop_lib.training import trainer
+from workshop_lib.training import rendezvous, trainer
 from workshop_lib.training.options import TrainOptions
 
 
@@ -93,6 +93,10 @@ def test_a_copy_that_takes_too_long_or_has_no_place_ends(disk, source, tmp_path,
     monkeypatch.setenv(stage.VARIABLE, str(tmp_path / "file" / "below"))
     with pytest.raises(mnist.DataError, match="file/below.* could not be copied .*WORKSHOP_STAGE_DIR"):
         stage.copy(source, stage.folder_for(source))
+
+
+def test_copying_gives_up_before_the_other_ranks_stop_waiting():
+    assert stage.COPY_LIMIT_S < rendezvous.TIMEOUT_S
 
 
 def test_without_the_variable_or_data_there_is_no_copy(source, tmp_path, monkeypatch):

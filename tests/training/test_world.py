@@ -160,3 +160,11 @@ def test_intels_gpus_are_found_and_have_their_own_collectives(monkeypatch, name,
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", world.loopback())
     rendezvous.join_process_group(here, found)
     assert begun == [kind]
+
+
+def test_ranks_on_several_hosts_have_more_patience(monkeypatch):
+    monkeypatch.delenv("WORKSHOP_GLOO_TIMEOUT_S", raising=False)
+    here, there = world.World(0, 4, 0, "srun", 4), world.World(0, 8, 0, "srun", 4)
+    assert [rendezvous._timeout(each).total_seconds() for each in (here, there)] == [60, 600]
+    monkeypatch.setenv("WORKSHOP_GLOO_TIMEOUT_S", "7")
+    assert rendezvous._timeout(there).total_seconds() == 7

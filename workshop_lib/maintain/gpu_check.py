@@ -1,7 +1,8 @@
 """`make gpu-check`: run on this host's GPUs what otherwise only runs on CPUs, and keep a record.
 
 It needs Python, a PyTorch that sees the GPUs, numpy, psutil, rich, tqdm and python-hostlist, but no network, no MPI and
-no set-up. What needs another package or more GPUs than there are is listed as not checked.
+no set-up. What needs another package or more GPUs than there are is listed as not checked. PyTorch and modules that
+need it are imported inside functions, so that a Python without these packages gets a sentence.
 """
 
 import argparse
@@ -10,17 +11,15 @@ import importlib.util
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
-
-import torch
 
 from workshop_lib.errors import InputError
 from workshop_lib.examine.findings import EXIT_CODES
@@ -28,11 +27,20 @@ from workshop_lib.paths import BUILD, ROOT
 
 SCRIPTS = ROOT / "notebooks" / "scripts"
 LIMIT_S = 180.0  # for one command
-END_LIMIT_S = 20.0  # for torchrun to end its ranks
+END_LIMIT_S = 10.0  # for the output of a command whose processes were ended
 LEAST_ACCURACY = 0.9  # one epoch on MNIST reaches 0.97
 LINES_SHOWN = 12
 # The ranks of one host need no name service, which a compute node may lack.
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+# What is imported, by what pip calls it.
+NEEDED = {
+    "torch": "torch",
+    "numpy": "numpy",
+    "psutil": "psutil",
+    "rich": "rich",
+    "tqdm": "tqdm",
+    "hostlist": "python-hostlist",
+}
 WITH_TORCHRUN = ("ddp", "fsdp", "deepspeed")
 WITH_MPI = ("mpi", "horovod")
 PACKAGES = {"deepspeed": ("deepspeed",), "mpi": ("mpi4py", "ipyparallel"), "horovod": ("horovod", "mpi4py")}
@@ -65,21 +73,29 @@ class GpuCheck(NamedTuple):
 def run(command: list[str], folder: Path, accept: tuple[int, ...] = (0,)) -> str:
     """The output of a command. Raises GpuCheckFailed with its last lines if it takes longer than LIMIT_S or fails.
 
-    accept: the exit codes of a command that did not fail.
+    All processes of a command that takes too long are ended: torchrun gives its ranks sessions of their own, so they
+    are found by a mark in their environment. accept: the exit codes of a command that did not fail.
     """
+    from workshop_lib.ranks import processes
+
+    set_id = uuid.uuid4().hex[:12]
     environment = os.environ | {"PYTHONPATH": os.fspath(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=folder,
+        env=environment | {processes.VARIABLE: processes.mark(set_id)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     try:
         output, _ = process.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGTERM)  # torchrun then ends its ranks
+        processes.end(set_id)
         try:
             output, _ = process.communicate(timeout=END_LIMIT_S)
         except subprocess.TimeoutExpired:
-            process.kill()
-            output, _ = process.communicate()
+            output = "(a process that could not be ended still holds its output)"
         raise GpuCheckFailed(f"it was ended after {LIMIT_S:.0f} s; its last lines:\n{_end_of(output)}") from None
     if process.returncode not in accept:
         raise GpuCheckFailed(f"exit code {process.returncode}; its last lines:\n{_end_of(output)}")
@@ -92,13 +108,19 @@ def _end_of(output: str) -> str:
 
 def look_at_devices(n: int, device: str) -> tuple[str, Any]:
     """What PyTorch sees: the devices, the CUDA version of its build and NCCL's."""
+    import torch
+
     if device == "cpu":
         return f"PyTorch {torch.__version__} on CPUs, to try this checklist", {"torch": torch.__version__}
-    names = [torch.cuda.get_device_name(number) for number in range(n)]
-    nccl = ".".join(map(str, torch.cuda.nccl.version()))
-    seen = {"devices": names, "torch": torch.__version__, "cuda": torch.version.cuda, "nccl": nccl}
-    listed = ", ".join(dict.fromkeys(names))
-    return f"{n} × {listed}; PyTorch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {nccl}", seen
+    module = torch.get_device_module(device)
+    names = [module.get_device_name(number) for number in range(n)]
+    seen: dict[str, Any] = {"devices": names, "torch": torch.__version__}
+    listed = f"{n} × {', '.join(dict.fromkeys(names))}; PyTorch {torch.__version__}"
+    if device == "cuda":
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+        seen |= {"cuda": torch.version.cuda, "nccl": nccl}
+        listed += f", CUDA {torch.version.cuda}, NCCL {nccl}"
+    return listed, seen
 
 
 def train(backend: str, n: int, device: str, folder: Path, *options: str) -> dict:
@@ -118,9 +140,12 @@ def train(backend: str, n: int, device: str, folder: Path, *options: str) -> dic
         )
     if record["where"]["device"] != device:
         raise GpuCheckFailed(f"it ran on {record['where']['device']}, not on {device}")
+    from workshop_lib.training.world import GPU_COLLECTIVES
+
     carrier = record["what"]["comm"]
-    if device == "cuda" and backend in ("ddp", "fsdp") and carrier != "nccl":
-        raise GpuCheckFailed(f"{carrier} carried its messages, not nccl")
+    expected = GPU_COLLECTIVES.get(device)
+    if expected and backend in ("ddp", "fsdp") and carrier != expected:
+        raise GpuCheckFailed(f"{carrier} carried its messages, not {expected}")
     return record
 
 
@@ -184,7 +209,9 @@ def curve(n: int, device: str, folder: Path) -> tuple[str, Any]:
 def checks(n: int, device: str, folder: Path) -> Iterable[GpuCheck]:
     yield GpuCheck("devices", partial(look_at_devices, n, device))
     for backend in WITH_TORCHRUN + WITH_MPI:
-        yield GpuCheck(f"backend {backend}", partial(try_backend, backend, n, device, folder), _missing(backend))
+        yield GpuCheck(
+            f"backend {backend}", partial(try_backend, backend, n, device, folder), _why_not(backend, device)
+        )
     yield GpuCheck("preflight", partial(preflight, n, device, folder), _missing("mpi"))
     for name in MNIST_SCRIPTS + TEXT_SCRIPTS:
         yield GpuCheck(f"script {name}.py", partial(try_script, name, n, folder), "" if n > 1 else ALONE)
@@ -200,16 +227,45 @@ def _missing(backend: str) -> str:
     return f"{' and '.join(absent)} not installed" if absent else ""
 
 
-def devices_here(device: str, n: int | None) -> int:
-    """How many devices to use. Raises InputError if there are none, or fewer than n."""
+def _why_not(backend: str, device: str) -> str:
+    from workshop_lib.training.options import ON_XPU
+
+    if device == "xpu" and backend not in ON_XPU:
+        return "it doesn't train on Intel's GPUs"
+    return _missing(backend)
+
+
+def require_packages() -> None:
+    """Raise InputError if this Python lacks a package that every check needs."""
+    absent = [name for module, name in NEEDED.items() if importlib.util.find_spec(module) is None]
+    if absent:
+        raise InputError(
+            f"{sys.executable} has no {', '.join(absent)}. Install what is missing there, or name another Python: "
+            "make gpu-check PYTHON=/path/to/python"
+        )
+
+
+def devices_here(device: str, n: int | None) -> tuple[str, int]:
+    """Which kind of device to use, and how many. Raises InputError if there are none, or fewer than n.
+
+    device: "cpu", "cuda", "xpu", or "auto" for the GPUs that there are.
+    """
+    import torch
+
+    from workshop_lib.training import world
+
     if device == "cpu":
-        return n or 2
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return device, n or 2
+    kind = world.gpu_kind(device)
+    module = torch.get_device_module(kind)
+    there = module.device_count() if module.is_available() else 0
     if there == 0:
-        raise InputError(f"PyTorch {torch.__version__} sees no GPU here. Install its CUDA build, or try --device cpu.")
+        raise InputError(
+            f"PyTorch {torch.__version__} sees no GPU here. Install its build for this GPU, or try --device cpu."
+        )
     if n is not None and n > there:
         raise InputError(f"--devices {n}: PyTorch sees {there} here.")
-    return n or there
+    return kind, n or there
 
 
 def check_all(n: int, device: str, out: Path) -> list[GpuCheckRow]:
@@ -240,14 +296,17 @@ def _row(check: GpuCheck) -> GpuCheckRow:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make gpu-check", description="Try everything on this host's GPUs.")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tries the checklist itself")
+    parser.add_argument(
+        "--device", choices=("auto", "cuda", "xpu", "cpu"), default="auto", help="cpu tries the checklist"
+    )
     parser.add_argument("--devices", type=int, metavar="N", help="how many; by default, all that PyTorch sees")
     parser.add_argument("--out", type=Path, default=BUILD / "gpu-check.jsonl", help="where the record goes")
     arguments = parser.parse_args()
     try:
-        n = devices_here(arguments.device, arguments.devices)
+        require_packages()
+        device, n = devices_here(arguments.device, arguments.devices)
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        rows = check_all(n, arguments.device, arguments.out)
+        rows = check_all(n, device, arguments.out)
     except (InputError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -22,6 +22,9 @@ LOOK_LIMIT_S = 6
 CUDA_13_DRIVER = 580
 CUDA_12_DRIVER = 525
 CUDA_12_BUILD = "cu126"
+# PyTorch's builds for CUDA 13 have no code for older GPUs, such as V100 (7.0) and P100 (6.0), although a new driver may
+# still know them.
+CUDA_13_CAPABILITY = 7.5
 
 
 class PytorchBuild:
@@ -52,9 +55,13 @@ def choose(version, python, given_index=""):
     driver = driver_version()
     major = int(driver.split(".")[0]) if driver else 0
     if major >= CUDA_13_DRIVER:
-        why = f"PyTorch's build is the default, for CUDA 13, which the NVIDIA driver {driver} runs."
-        return PytorchBuild(None, why, with_cuda=True)
-    if major >= CUDA_12_DRIVER:
+        oldest = oldest_capability()
+        if oldest is None or oldest >= CUDA_13_CAPABILITY:
+            why = f"PyTorch's build is the default, for CUDA 13, which the NVIDIA driver {driver} runs."
+            return PytorchBuild(None, why, with_cuda=True)
+        build = CUDA_12_BUILD
+        why = f"a GPU of compute capability {oldest} is too old for CUDA 13, which needs {CUDA_13_CAPABILITY}"
+    elif major >= CUDA_12_DRIVER:
         build = CUDA_12_BUILD
         why = f"the NVIDIA driver {driver} is too old for CUDA 13, which needs {CUDA_13_DRIVER}"
     elif driver:
@@ -73,12 +80,9 @@ def choose(version, python, given_index=""):
 
 def driver_version():
     """The version of the NVIDIA driver, such as "580.65.06"; None if no GPU answers."""
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     text = ""
     try:
-        ran = subprocess.run(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10)
-        if ran.returncode == 0:
-            text = ran.stdout.decode(errors="replace")
+        text = ask_nvidia_smi("driver_version")
     except (OSError, subprocess.SubprocessError):
         # Some machines have the driver without its tools.
         if os.path.exists("/dev/nvidiactl") and os.path.exists("/proc/driver/nvidia/version"):
@@ -86,6 +90,22 @@ def driver_version():
                 text = file.readline()
     found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
     return found.group() if found else None
+
+
+def oldest_capability():
+    """The lowest compute capability among the NVIDIA GPUs here, such as 7.0; None if nvidia-smi doesn't tell."""
+    try:
+        text = ask_nvidia_smi("compute_cap")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return min(map(float, re.findall(r"^\d+\.\d+$", text, re.MULTILINE)), default=None)
+
+
+def ask_nvidia_smi(what):
+    """What nvidia-smi says, a line for each GPU; empty if it finds none. Raises OSError if it isn't installed."""
+    query = ["nvidia-smi", "--query-gpu=" + what, "--format=csv,noheader"]
+    ran = subprocess.run(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10)
+    return ran.stdout.decode(errors="replace") if ran.returncode == 0 else ""
 
 
 def missing_from(index, version, build, python):

@@ -32,6 +32,12 @@ class Profile:
     feed_pieces: int  # single images per rank that are read one by one
 
     @property
+    def ranks_here(self) -> int:
+        """As many of `ranks` as this host has, for programs that start processes on this host only."""
+        nodes = allocation.find()
+        return min(self.ranks, nodes.ranks_on_a_node(self.ranks)) if nodes else self.ranks
+
+    @property
     def sweep_ranks(self) -> list[int]:
         """1, 2, 4, … up to `ranks`, then `oversubscribed_ranks`."""
         counts = {2**power for power in range(self.ranks.bit_length())} | {self.ranks}

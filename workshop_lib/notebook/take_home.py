@@ -59,10 +59,10 @@ def marked(script: str, pattern: str) -> MarkedLines:
 
 
 def train(script: str) -> None:
-    """Train one epoch with a script that `torchrun` starts, on as many processes as the notebook has ranks."""
+    """Train one epoch with a script that `torchrun` starts, on as many processes as this host has ranks."""
     sizes = profile.current()
     out = BUILD / "scripts" / script.removesuffix(".py")
     out.parent.mkdir(parents=True, exist_ok=True)
-    launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks]
+    launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks_here]
     options = ["--data", MNIST, "--images", sizes.sweep_samples or 60_000, "--epochs", 1, "--out", out]
     scripts.run(*launch, SCRIPTS / script, *options, timeout_s=sizes.timeout_s)

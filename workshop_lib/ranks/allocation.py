@@ -28,6 +28,10 @@ VARIABLES = {
 QUERIES = {"slurm": ("scontrol", "show", "job"), "pbs": ("qstat",)}
 UNKNOWN = re.compile("invalid job id|unknown job|job has finished", re.IGNORECASE)
 ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
+# Where Linux lists GPUs, and what it says about Intel's for data centers: PCI's numbers of the vendor and of a display
+# controller. Graphics inside a processor has another number.
+DRM = Path("/sys/class/drm")
+INTEL_GPU = ("0x8086", "0x038000")
 NAMES_ASKED = 3
 NAMES_LIMIT_S = 3.0
 
@@ -62,6 +66,10 @@ class Allocation:
         if text := environ.get(RANKS_PER_NODE):
             return _whole(RANKS_PER_NODE, text)
         return self.gpus_per_node or self.tasks_per_node or 1
+
+    def ranks_on_a_node(self, n: int, environ: Mapping[str, str] = os.environ) -> int:
+        """How many of `n` ranks a node gets, if they fill one node after the other and all have to fit."""
+        return max(self.ranks_per_node(environ), math.ceil(n / len(self.hosts)))
 
     def ranks(self, environ: Mapping[str, str] = os.environ) -> int:
         """The number of ranks that fill the allocation."""
@@ -283,9 +291,30 @@ def _gpus_here(hosts: tuple[str, ...], environ: Mapping[str, str]) -> int | None
     """
     if not any(map(is_here, hosts)):
         return None
-    if devices := environ.get("CUDA_VISIBLE_DEVICES"):
-        return len(devices.split(","))
-    return len(list(Path("/proc/driver/nvidia/gpus").glob("*"))) or None
+    for name in ("CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"):
+        if devices := environ.get(name):
+            return len(devices.split(","))
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*"))) or intel_gpus(environ) or None
+
+
+def intel_gpus(environ: Mapping[str, str] = os.environ) -> int:
+    """The number of Intel's data center GPUs that Linux shows on this host, as PyTorch counts them.
+
+    Each tile of a GPU counts, unless ZE_FLAT_DEVICE_HIERARCHY says COMPOSITE.
+    """
+    whole = environ.get("ZE_FLAT_DEVICE_HIERARCHY", "").upper() == "COMPOSITE"
+    count = 0
+    for card in DRM.glob("card[0-9]*"):
+        device = card / "device"
+        try:
+            kind = (device / "vendor").read_text().strip(), (device / "class").read_text().strip()
+        except OSError:
+            continue
+        if kind == INTEL_GPU:
+            # The drivers i915 and xe show tiles in different places.
+            tiles = len(list(card.glob("gt/gt[0-9]*"))) or len(list(device.glob("tile[0-9]*")))
+            count += 1 if whole else max(tiles, 1)
+    return count
 
 
 def _number(text) -> int | None:

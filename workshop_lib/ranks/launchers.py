@@ -69,7 +69,7 @@ def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Laun
         hosts = allocation.hosts if allocation else ()
         return Launch([*words, "-n", str(n)], settings, one_host, own_words, _way_back(hosts))
     kind = flavor(tuple(words))
-    per_node = max(allocation.ranks_per_node(), math.ceil(n / len(allocation.hosts)))
+    per_node = allocation.ranks_on_a_node(n)
     chosen = command(kind, words, n, per_node, threads, bind, allocation.hosts)
     if kind == "openmpi":
         # The command names the hosts, so Open MPI does not have to understand the scheduler's variables, which may even

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ import psutil
 
 from workshop_lib.training.world import loopback
 
-from . import mpi, processes
+from . import allocation, launchers, mpi, processes
 from .errors import RankError
 from .scratch import Scratch
 
@@ -36,6 +37,8 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
     """
     words = [str(word) for word in command]
     print("$", shlex.join(words), flush=True)
+    if "--standalone" in words and (job := allocation.find()) is not None and job.elsewhere:
+        print("torchrun --standalone stays on this node. Notebook 10 has a job script for several nodes.", flush=True)
     set_id = set_id or uuid.uuid4().hex[:12]
     too_long = threading.Event()
 
@@ -79,8 +82,9 @@ def started(
 
     The first word may name a program beside this Python. folder: where the command runs. settings: variables for its
     environment, in addition to those of ranks. None of its processes is left afterwards, even if this process is
-    killed.
+    killed. Raises RankError where nothing heavy may run.
     """
+    _require_a_node_of_the_job()
     scratch = Scratch(set_id)
     environment = mpi.rank_environment(_settings() | scratch.settings | settings)
     process = subprocess.Popen(
@@ -103,6 +107,39 @@ def started(
         process.stdout.close()
         process.wait()
         scratch.remove()
+
+
+def mpiexec(n: int) -> list[str]:
+    """The words that start `n` ranks of MPI, for `run`: on the nodes of this job or, without a job, on this machine."""
+    job = allocation.find()
+    if job is None and not os.environ.get("WORKSHOP_MPIEXEC"):
+        return ["mpiexec", "-n", str(n)]
+    plan = launchers.plan(n, 1, "none", job)
+    usual = mpi.environment()  # what `started` sets
+    changes = [f"{name}={value}" for name, value in plan.settings.items() if usual.get(name) != value]
+    for name in usual.keys() - plan.settings.keys():
+        changes = ["-u", name, *changes]
+    return ["env", *changes, *plan.command] if changes else plan.command
+
+
+def _require_a_node_of_the_job() -> None:
+    """Raise RankError if the notebook's ranks are held on another host, and this host belongs to no job."""
+    if allocation.find() is not None:
+        return
+    from . import folders, session  # imported here because they load ipyparallel's client
+
+    team = session.CURRENT.team
+    if team is not None and team.attached_only:
+        held = team.folder
+    elif os.environ.get(session.ATTACH, "0") != "0":
+        held = folders.find(held=True)
+    else:
+        return
+    if not allocation.is_here(folders.owner_host(held)):
+        raise RankError(
+            f"This cell starts processes of its own, and {socket.gethostname()} isn't a node of your job, where they "
+            "belong: run it in a JupyterLab inside the job (lab.sh)."
+        )
 
 
 def run_and_lose(*command, rank: int, once: Path, timeout_s: float = 120.0, only: str = "") -> float | None:

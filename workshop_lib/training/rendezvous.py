@@ -14,7 +14,10 @@ from workshop_lib import environment
 from workshop_lib.errors import InputError
 from workshop_lib.training.world import GPU_COLLECTIVES, LaunchError, World, loopback
 
+TIMEOUT = "WORKSHOP_GLOO_TIMEOUT_S"
 TIMEOUT_S = 60.0
+# Ranks on many nodes that import PyTorch from one shared disk start minutes apart.
+TIMEOUT_SEVERAL_HOSTS_S = 600.0
 GLOO_LINGER_S = 0.3
 # These ports lie below the range from which Linux picks ports itself (32768 and up).
 SLURM_FIRST_PORT = 20000
@@ -24,9 +27,10 @@ SLURM_PORTS = 12000
 def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
     """Return this process's process group, which the first call joins and the process keeps until it ends.
 
-    All ranks call it, and it blocks. A collective whose peer is missing raises an error after WORKSHOP_GLOO_TIMEOUT_S
-    seconds (60 by default) instead of waiting forever. Raises LaunchError if this process already belongs to a
-    different group, or if GLOO_SOCKET_IFNAME names a missing network interface.
+    All ranks call it, and it blocks. A rank or a collective whose peers are missing raises an error after
+    WORKSHOP_GLOO_TIMEOUT_S seconds instead of waiting forever: by default 60, and 600 if the ranks are on several
+    hosts. Raises LaunchError if not all ranks meet in that time, if this process already belongs to a different group,
+    or if GLOO_SOCKET_IFNAME names a missing network interface.
     """
     kind = GPU_COLLECTIVES[device.type] if _own_gpu(world, device) else "gloo"
     if dist.is_initialized():
@@ -42,16 +46,25 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
             f"GLOO_SOCKET_IFNAME is {names!r}, but {socket.gethostname()} has no such network interface: "
             f"unset it, or choose one of {here}."
         )
-    timeout = _timeout()
+    timeout = _timeout(world)
     # Linger at exit: one of gloo's threads may still have to release the last message's tensor, which takes the
     # interpreter's lock. If the interpreter had ended by then, the process would abort.
     if kind == "gloo":
         atexit.register(time.sleep, GLOO_LINGER_S)
-    if world.launcher == "torchrun":
-        dist.init_process_group(kind, init_method="env://", timeout=timeout)
-    else:
-        store = _store(world, timeout)
-        dist.init_process_group(kind, store=store, rank=world.rank, world_size=world.world_size, timeout=timeout)
+    try:
+        if world.launcher == "torchrun":
+            dist.init_process_group(kind, init_method="env://", timeout=timeout)
+        else:
+            store = _store(world, timeout)
+            dist.init_process_group(kind, store=store, rank=world.rank, world_size=world.world_size, timeout=timeout)
+    except (dist.DistStoreError, dist.DistNetworkError) as error:
+        if "timed out" not in str(error).lower():
+            raise
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise LaunchError(
+            f"the {world.world_size} ranks did not all meet within {timeout.total_seconds():g} s ({reason}). If a rank "
+            f"has failed, its own message says why. If ranks only start slowly, set {TIMEOUT} to more seconds."
+        ) from error
     return dist.distributed_c10d._get_default_group()
 
 
@@ -66,11 +79,12 @@ def join_over_mpi(world: World, device: torch.device) -> dist.ProcessGroup:
     world.mpi_comm()
     from workshop_lib.training import torch_mpi  # imported here because ranks without MPI use this file too
 
-    return torch_mpi.joined(_timeout())
+    return torch_mpi.joined(_timeout(world))
 
 
-def _timeout() -> timedelta:
-    return timedelta(seconds=float(os.environ.get("WORKSHOP_GLOO_TIMEOUT_S", TIMEOUT_S)))
+def _timeout(world: World) -> timedelta:
+    default_s = TIMEOUT_S if world.local_size == world.world_size else TIMEOUT_SEVERAL_HOSTS_S
+    return timedelta(seconds=float(os.environ.get(TIMEOUT, default_s)))
 
 
 def _own_gpu(world: World, device: torch.device) -> bool:

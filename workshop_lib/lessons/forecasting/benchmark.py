@@ -53,7 +53,7 @@ def in_place(allreduce: Callable[[np.ndarray], None]) -> Way:
 
 
 def process_group(device) -> Way:
-    """The way of PyTorch's allreduce over this rank's process group: gloo on CPUs; NCCL on GPUs, in GPU memory."""
+    """The way of PyTorch's allreduce over this rank's process group: gloo on CPUs; on GPUs, in their memory."""
     import torch
     import torch.distributed as dist
 
@@ -62,12 +62,19 @@ def process_group(device) -> Way:
 
         def call() -> None:
             dist.all_reduce(tensor)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+            wait_for(device)
 
         return call, lambda: tensor.cpu().numpy()
 
     return on
+
+
+def wait_for(device) -> None:
+    """Block until a GPU has done what was asked of it. On a CPU, it has been done already."""
+    import torch
+
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def ways(comm, device=None) -> dict[str, Way]:

@@ -146,8 +146,7 @@ class _Steps:
         else:
             self.backend.flat.div_(self.backend.world.world_size)  # the division that averaging adds to its sum
         self.optimizer.step()
-        if self.images.is_cuda:
-            torch.cuda.synchronize()
+        benchmark.wait_for(self.images.device)
         return time.perf_counter() - start
 
     def warm_up(self) -> None:

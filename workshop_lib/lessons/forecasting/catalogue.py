@@ -84,7 +84,7 @@ class Machine:
     compute: Mapping[str, ComputeTime] = field(default_factory=dict)  # measured times, by model
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # peak by precision
     utilization: Mapping[str, float] = field(default_factory=dict)  # achieved share of the peak, by kind of model
-    network: str = ""  # what NCCL calls the network between nodes, if it isn't TCP or InfiniBand
+    network: tuple[str, ...] = ()  # NCCL's names for the network between nodes, if it isn't TCP or InfiniBand
 
     def compute_of(self, model: Model) -> ComputeTime:
         """The measured time if there is one, or else operations / (peak · utilization) where that is realistic.
@@ -200,6 +200,7 @@ def _machine(path: Path) -> Machine:
     del entry["looked_up"]
     between = entry.pop("between")
     entry |= {"inside": _link(entry.pop("inside", between)), "between": _link(between)}
+    entry["network"] = tuple(entry.get("network", ()))
     entry["compute"] = {measured["model"]: _compute(measured) for measured in entry.pop("measured", [])}
     for table in ("peak_flops_per_s", "utilization"):
         entry.get(table, {}).pop("source", None)

@@ -136,7 +136,7 @@ def measure(name: str, *settings: str, late_ms: float = 0.0) -> Measured:
     sizes = profile.current()
     out = BUILD / "horovod_steps" / name.replace(" ", "_")
     out.parent.mkdir(parents=True, exist_ok=True)
-    launch = ["mpiexec", "-n", sizes.ranks, "env", "HOROVOD_TIMELINE=DYNAMIC", *settings]
+    launch = [*scripts.mpiexec(sizes.ranks), "env", "HOROVOD_TIMELINE=DYNAMIC", *settings]
     program = [
         sys.executable,
         "-m",

@@ -12,6 +12,7 @@ from workshop_lib.ranks.errors import grouped, named
 LOOK_SHARE = 0.6
 WRONG_SHARE = 0.25
 SLOW_PAIR_SHARE = 0.5
+SLOW_GPU_PAIR_SHARE = 0.7  # a link at half its speed shows a little more than half, and links of GPUs vary little
 SLOW_LOADER_SHARE = 0.5
 IDLE_CORES = 4  # with as many cores for each of its threads, a rank wastes most of them
 CLOCK_LOOK_S = 0.05
@@ -54,7 +55,8 @@ def _in_words(said: list[tuple[list[int], str]]) -> str:
 
 def _builds(report: PreflightReport) -> Iterator[PreflightLine]:
     def words(rank: RankReport) -> str:
-        cuda = f"for CUDA {rank['cuda']}" if rank["cuda"] else "for CPUs"
+        other = "Intel's GPUs" if rank["device_id"] else "CPUs"
+        cuda = f"for CUDA {rank['cuda']}" if rank["cuda"] else f"for {other}"
         driver = f", driver {rank['driver']}" if rank["driver"] else ""
         return f"PyTorch {rank['torch']} {cuda}{driver}"
 
@@ -93,7 +95,9 @@ def _devices(report: PreflightReport) -> Iterator[PreflightLine]:
         remedy = "Start one rank per GPU, and let each take the GPU of its local rank."
         yield PreflightLine("wrong", "devices", f"{named(ranks)} compute on one GPU of {host}{more}", remedy)
     elif idle:
-        remedy = "Start at most one rank per GPU; PyTorch needs a build for CUDA, and a driver that is new enough."
+        remedy = (
+            "Start at most one rank per GPU; PyTorch needs a build for these GPUs, and a driver that is new enough."
+        )
         yield PreflightLine("look", "devices", f"on a CPU, although the host has GPUs: {named(idle)}", remedy)
     else:
         said = _said(lambda rank: rank["device"], report)
@@ -107,15 +111,17 @@ def _hosts(report: PreflightReport) -> int:
 def _transport(report: PreflightReport, machine: Machine | None) -> Iterator[PreflightLine]:
     said = _said(lambda rank: rank["transport"], report)
     seen = _in_words(said)
-    sockets = [rank["rank"] for rank in report["ranks"] if rank["transport"] == "NCCL over Socket"]
-    expected = machine.network if machine else ""
-    others = [rank["rank"] for rank in report["ranks"] if expected and expected not in rank["transport"]]
-    if others and _hosts(report) > 1:
+    networks = {rank["transport"].removeprefix("NCCL over ") for rank in report["ranks"]}
+    expected = machine.network if machine else ()
+    if expected and "Socket" in networks and _hosts(report) > 1:
         remedy = (
-            f"Load the module or set the path of NCCL's plug-in, and NCCL_NET={expected!r}: otherwise you measure TCP."
+            "NCCL lacks its plug-in, so you'd measure TCP. Load its module or set its path: see the machine's page."
         )
-        yield PreflightLine("wrong", "transport", f"{seen}, but this machine has {expected}", remedy)
-    elif sockets and _hosts(report) > 1:
+        yield PreflightLine("wrong", "transport", f"{seen}, but this machine has {expected[0]}", remedy)
+    elif expected and not networks <= set(expected) and _hosts(report) > 1:
+        remedy = "It may be the same network under a new name: the bandwidths below tell."
+        yield PreflightLine("look", "transport", f"{seen}; this machine usually has {expected[0]}", remedy)
+    elif "Socket" in networks and _hosts(report) > 1:
         remedy = "If this machine has InfiniBand or Slingshot, NCCL lacks its plug-in: see the machine's page."
         yield PreflightLine("look", "transport", seen, remedy)
     elif len(said) > 1:
@@ -161,7 +167,8 @@ def _pairs(report: PreflightReport) -> Iterator[PreflightLine]:
     place = f"{hosts[a]} and {hosts[b]}" if across else hosts[a]
     seen = f"slowest: ranks {a}, {b} ({place}) with {slowest['bytes_per_s'] / 1e9:.3g} GB/s"
     seen += f"; the median of {len(alike)} such pairs is {middle / 1e9:.3g} GB/s"
-    if slowest["bytes_per_s"] < SLOW_PAIR_SHARE * middle:
+    on_gpus = any(rank["device_id"] for rank in report["ranks"])
+    if slowest["bytes_per_s"] < (SLOW_GPU_PAIR_SHARE if on_gpus else SLOW_PAIR_SHARE) * middle:
         remedy = "Every collective waits for this pair: ask for other nodes, or tell the machine's support."
         yield PreflightLine("look", "pairs", seen, remedy)
     else:

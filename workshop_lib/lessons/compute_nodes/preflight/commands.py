@@ -9,6 +9,7 @@ from workshop_lib.cli.arguments import BIND, Parser
 from workshop_lib.errors import InputError
 from workshop_lib.examine.findings import EXIT_CODES, worst
 from workshop_lib.paths import BUILD
+from workshop_lib.training.options import DEVICES
 
 
 def preflight_arguments(parser: Parser) -> None:
@@ -17,7 +18,7 @@ def preflight_arguments(parser: Parser) -> None:
     parser.add_argument("--machine", metavar="NAME", help="Compare with a machine of `workshop predict`.")
     parser.add_argument("--threads", type=int, metavar="N", help="Threads per rank; the job's cores per task, or 1.")
     parser.add_argument("--bind", default=BIND, metavar="NAME", help="Bind ranks to cores: none or core.")
-    parser.add_argument("--device", default="auto", metavar="NAME", help="cpu, cuda or auto.")
+    parser.add_argument("--device", default="auto", metavar="NAME", help=f"{', '.join(DEVICES)}.")
     parser.add_argument("--folder", metavar="FOLDER", help="Where your checkpoints go; build/ by default.")
     parser.add_argument("--out", metavar="FILE", help="Keep the record in this .json file.")
     parser.add_argument("--before", metavar="FILE", help="Compare with the record of an earlier day.")
@@ -42,6 +43,8 @@ def preflight(
     from workshop_lib.lessons.compute_nodes.preflight import checks, run
     from workshop_lib.lessons.forecasting import catalogue
 
+    if device not in DEVICES:
+        raise InputError(f"--device {device}: choose one of {', '.join(DEVICES)}.")
     compared_with = catalogue.machine(machine) if machine else None
     earlier = _earlier(before) if before else None
     place = Path(folder) if folder else BUILD

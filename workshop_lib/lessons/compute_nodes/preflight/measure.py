@@ -22,14 +22,21 @@ import torch
 import torch.distributed as dist
 
 from workshop_lib.data import mnist, shard
+from workshop_lib.errors import WorkshopError
+from workshop_lib.lessons.compute_nodes.preflight import gpus
 from workshop_lib.lessons.compute_nodes.preflight.reports import KIND, Checkpoint, PairRow, PreflightReport, RankReport
 from workshop_lib.lessons.forecasting import benchmark
+from workshop_lib.ranks import allocation
+from workshop_lib.ranks.errors import grouped, named
 from workshop_lib.training import rendezvous, world
 from workshop_lib.training.cores import affinity
 
+# Between GPUs, a message has to be large: the time before its first byte would hide how fast the link is.
 SIZES_BYTES = (4 * 2**10, 2**20, 16 * 2**20)
+GPU_SIZES_BYTES = (4 * 2**10, 2**20, 128 * 2**20)
 REPEATS = 5
 PAIR_BYTES = 2**20
+GPU_PAIR_BYTES = 64 * 2**20
 PAIR_REPEATS = 5
 MOST_ROUNDS = 64
 CLOCK_TRIES = 20
@@ -42,26 +49,30 @@ SMI_LIMIT_S = 20.0
 def measure(folder: str, device_name: str = "auto") -> PreflightReport:
     """Measure everything; returns the whole report on every rank. The checkpoint goes to `folder`.
 
-    device_name: as `device` in TrainOptions.
+    device_name: as `device` in TrainOptions. Raises WorkshopError, on every rank, if this PyTorch has no code for the
+    GPU of some rank.
     """
     here = world.detect()
     comm = here.mpi_comm()
     device = world.choose_device(device_name, here)
+    if unfit := {rank: why for rank, why in enumerate(comm.allgather(gpus.unfit(device))) if why}:
+        raise WorkshopError("; ".join(f"{named(ranks)}: {why}" for ranks, why in grouped(unfit)))
+    sizes_bytes = SIZES_BYTES if device.type == "cpu" else GPU_SIZES_BYTES
     with _nccl_log(device) as log:
         rendezvous.join_process_group(here, device)
         group = benchmark.process_group(device)
-        rows = benchmark.allreduces(comm, {dist.get_backend(): group}, SIZES_BYTES, REPEATS)
+        rows = benchmark.allreduces(comm, {dist.get_backend(): group}, sizes_bytes, REPEATS)
         carrier = transport(dist.get_backend(), log)
-    driver, gpus = _driver()
+    driver, nvidia_gpus = _driver()
     about = RankReport(
         rank=here.rank,
         host=socket.gethostname(),
         cores=sorted(affinity()),
         host_cores=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        device_id=str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else "",
-        gpus=gpus,
+        device=gpus.name_of(device),
+        device_id=gpus.identity(device),
+        gpus=nvidia_gpus or allocation.intel_gpus(),
         driver=driver,
         torch=torch.__version__,
         cuda=torch.version.cuda or "",
@@ -95,6 +106,8 @@ def _nccl_log(device: torch.device):
 
 def transport(backend: str, log: Path | None) -> str:
     """What carries tensors between ranks, in words, as NCCL's log names it: "NCCL over AWS Libfabric"."""
+    if backend == "xccl":
+        return "oneCCL, over a network that it doesn't name"
     if backend != "nccl":
         return f"{backend} over TCP"
     text = log.read_text(errors="replace") if log is not None and log.is_file() else ""
@@ -148,7 +161,8 @@ def _loader_samples_per_s(here: world.World) -> float:
 def _pairs(comm, device: torch.device) -> list[PairRow]:
     """The speed between any two ranks, all pairs of a round at the same moment; all rounds if there are few ranks."""
     rows = []
-    tensor = torch.ones(PAIR_BYTES // 4, device=device)
+    nbytes = PAIR_BYTES if device.type == "cpu" else GPU_PAIR_BYTES
+    tensor = torch.ones(nbytes // 4, device=device)
     received = torch.empty_like(tensor)
     for partners in rounds(comm.size)[:MOST_ROUNDS]:
         partner = partners[comm.rank]
@@ -160,12 +174,11 @@ def _pairs(comm, device: torch.device) -> list[PairRow]:
                 both = [dist.P2POp(dist.isend, tensor, partner), dist.P2POp(dist.irecv, received, partner)]
                 for work in dist.batch_isend_irecv(both):
                     work.wait()
-                if device.type == "cuda":
-                    torch.cuda.synchronize(device)
+                benchmark.wait_for(device)
             took_s.append(time.perf_counter() - began_s)
         own = None
         if partner is not None and comm.rank < partner:
-            own = PairRow(ranks=[comm.rank, partner], bytes_per_s=PAIR_BYTES / median(took_s))
+            own = PairRow(ranks=[comm.rank, partner], bytes_per_s=nbytes / median(took_s))
         rows += [row for row in comm.allgather(own) if row is not None]
     return rows
 
