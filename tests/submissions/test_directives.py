@@ -10,6 +10,7 @@ from shell_programs import program
 from submissions.jobs import SCRIPTS, FakeMachine, job_scripts, submission
 from submissions.scheduler_rules import MACHINES, Rejected, accept
 
+from workshop_lib.maintain import pytorch_build
 from workshop_lib.paths import ROOT
 
 JOBS = [(machine, script.name) for machine in MACHINES for script in job_scripts(machine)]
@@ -162,6 +163,14 @@ def test_each_page_says_whether_it_was_tried_and_how_old_its_facts_are(machine):
     scripts = "".join(path.read_text() for path in job_scripts(machine))
     for queue in re.findall(r"(?:-q |--qos=|--partition=)([\w-]+)", scripts):
         assert queue in text, f"the page does not mention queue {queue}"
+
+
+def test_pages_have_the_address_of_pytorchs_build():
+    text = (ROOT / "submissions" / "README.md").read_text()
+    for build in ("cu130", pytorch_build.CUDA_12_BUILD, "xpu"):
+        assert f"`{pytorch_build.INDEXES}/{build}`" in text
+    for page in (ROOT / "submissions").glob("*/README.md"):
+        assert not re.search(r"TORCH_INDEX=(?!https:)", page.read_text()), page
 
 
 @pytest.mark.parametrize(
