@@ -36,6 +36,8 @@ def main(name: str, arguments: list[str]) -> int:
         if name != {"pbs": "qsub", "cobalt": "qsub"}.get(MACHINES[machine].scheduler, name):
             raise Rejected(f"{machine} has no {name}")
         job = accept(machine, arguments)
+        if machine == "slurm" and name == "salloc" and job.command != INTERACTIVE:
+            raise Rejected(f"salloc: {job.command} would not open a prompt on the first node")
     except Rejected as error:
         print(error, file=sys.stderr)
         return 1
@@ -54,8 +56,6 @@ def run(job: Job) -> int:
             script = Path(folder) / f"{JOB_ID}.script"
             shutil.copy(job.script, script)
         command = ["bash", "-s"] if script is None else ["bash", str(script)]
-        if job.machine == "slurm" and script is None and job.command != INTERACTIVE:
-            raise Rejected(f"salloc: {job.command} would not open a prompt on the first node")
         return subprocess.run(command, env=environment, cwd=cwd).returncode
 
 
