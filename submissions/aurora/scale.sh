@@ -15,17 +15,30 @@ python=${WORKSHOP_PYTHON:-.venv/bin/python}
 backend=${WORKSHOP_JOB_BACKENDS:-ddp}
 out=build/aurora-${PBS_JOBID%%.*}
 mkdir -p "$out"
-if [ -z "${WORKSHOP_NO_MODULES:-}" ]; then
+device=xpu threads=8
+if [ "${WORKSHOP_NO_MODULES:-}" = 1 ]; then
+    device=cpu threads=1
+else
     module load frameworks
+    # MPI sends from the CPU's memory, oneCCL from the GPU's. oneCCL's ranks find each other through PALS and MPI.
+    for setting in MPIR_CVAR_ENABLE_GPU=0 CCL_PROCESS_LAUNCHER=pmix CCL_ATL_TRANSPORT=mpi CCL_KVS_MODE=mpi; do
+        name=${setting%%=*}
+        [ -n "${!name+x}" ] || export "${setting?}"
+    done
 fi
-export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 OMP_NUM_THREADS=8 OMP_WAIT_POLICY=PASSIVE
+export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 OMP_NUM_THREADS=$threads OMP_WAIT_POLICY=PASSIVE
+export WORKSHOP_GLOO_TIMEOUT_S=${WORKSHOP_GLOO_TIMEOUT_S:-600} # on a cold file system, ranks start minutes apart
+launch="mpiexec --ppn 12"
+launch+=" --cpu-bind list:1-8:9-16:17-24:25-32:33-40:41-48:53-60:61-68:69-76:77-84:85-92:93-100"
 
-for n in ${WORKSHOP_JOB_RANKS:-12 24 48 96}; do
-    # shellcheck disable=SC2086 # the options are several words
-    mpiexec -n "$n" --ppn 12 \
-        --cpu-bind list:1-8:9-16:17-24:25-32:33-40:41-48:53-60:61-68:69-76:77-84:85-92:93-100 \
-        "$python" -m workshop_lib train --backend "$backend" --network classic --epochs 32 --device xpu \
+counts=${WORKSHOP_JOB_RANKS:-12:24:48:96} failed=""
+for n in ${counts//:/ }; do
+    # shellcheck disable=SC2086 # the launcher and the options are several words
+    ${WORKSHOP_MPIEXEC:-$launch} -n "$n" \
+        "$python" -m workshop_lib train --backend "$backend" --network classic --epochs 32 --device "$device" \
         --optimizer sgd --momentum 0.5 --no-nesterov --lr 0.01 --lr-scaling linear --warmup-epochs 0 --decay none \
-        --out "$out/scale.jsonl" ${WORKSHOP_JOB_OPTIONS:-}
+        --out "$out/scale.jsonl" ${WORKSHOP_JOB_OPTIONS:-} || failed+=" $n"
 done
+[ -z "$failed" ] || echo "These numbers of ranks failed:$failed; the output above says why." >&2
 "$python" -m workshop_lib plot "$out/scale.jsonl" --out-dir "$out"
+[ -z "$failed" ]

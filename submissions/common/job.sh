@@ -5,12 +5,14 @@
 # submissions/MACHINE/machine.sh says what differs there, in these variables and a function:
 #   LOGIN            USER@HOST of the login node, for the tunnel to JupyterLab
 #   NODES, JOB       how many nodes this job has, and its number; common/slurm.sh sets both
-#   RANKS_PER_NODE   one a GPU where there are GPUs
+#   RANKS_PER_NODE   one per GPU where there are GPUs
 #   THREADS          of each rank
 #   DEVICE           what ranks train on: cuda, xpu, cpu or auto
+#   PRESET           the machine of `workshop predict` with which preflight.sh compares this one
 #   LAUNCH           the command that starts ranks, with their binding; `-n RANKS program` is added to it. Empty
 #                    where the library finds the command itself
-#   BIND             how the library binds ranks then: none or core
+#   HOST_FILE        in place of LAUNCH where Open MPI's mpirun starts ranks: the file that names the job's nodes
+#   BIND             how the library binds ranks if LAUNCH is empty: none or core
 #   load_modules     what has to be loaded before
 
 fail() {
@@ -22,6 +24,14 @@ hosts_in() { # VARIABLE: how many different hosts the node file that it names ho
     [ -n "${!1:-}" ] || fail "$1 is not set: submit this script, or run it inside an interactive job."
     [ -s "${!1}" ] || fail "$1 names ${!1}, which is missing or empty: run this on a node of the job."
     sort -u "${!1}" | wc -l
+}
+
+set_unless_given() { # NAME=VALUE ...: export each variable that the user has not set
+    local setting name
+    for setting; do
+        name=${setting%%=*}
+        [ -n "${!name+x}" ] || export "${setting?}"
+    done
 }
 
 launch() { # RANKS PROGRAM [ARGUMENT ...]
@@ -46,6 +56,12 @@ powers_of_two() { # MOST: 1:2:4:... and MOST itself
         n=$((2 * n))
     done
     echo "$counts$1"
+}
+
+# A minute's look at every node, GPU and link, before anything else.
+preflight_nodes() {
+    workshop preflight --ranks "$RANKS" --threads "$THREADS" --bind "$BIND" --device "$DEVICE" \
+        ${PRESET:+--machine "$PRESET"} --out "$OUT/preflight.json" "${OPTIONS[@]}"
 }
 
 # One run with each backend, each as a job of its own launcher: a backend that fails does not stop the others.
@@ -76,8 +92,12 @@ hold_engines() {
 
 # JupyterLab on this node, for a browser at the other end of a tunnel through the login node.
 open_lab() {
-    local port=${WORKSHOP_JOB_PORT:-8888} root=()
-    umask 077 # the files that hold its token are for nobody else
+    local port=${WORKSHOP_JOB_PORT:-8888} root=() stream
+    # Whoever reads the token can use this Lab. It stands in Jupyter's own files and in the job's output.
+    umask 077
+    for stream in /proc/self/fd/{1,2}; do
+        [ ! -f "$stream" ] || chmod go= "$stream"
+    done
     [ "$(id -u)" != 0 ] || root=(--allow-root)
     export IPYTHONDIR=$PWD/build/ipython JUPYTER_CONFIG_DIR=$PWD/build/jupyter/config
     export JUPYTER_DATA_DIR=$PWD/build/jupyter/data JUPYTER_RUNTIME_DIR=$PWD/build/jupyter/runtime
@@ -89,7 +109,7 @@ open_lab() {
     "$PYTHON" -m jupyterlab --no-browser "${root[@]}" --ip="*" --port="$port" "${OPTIONS[@]}"
 }
 
-MACHINE=$1 LAUNCH="" BIND="" BACKENDS=""
+MACHINE=$1 LAUNCH="" HOST_FILE="" PRESET="" BIND="" BACKENDS=""
 PYTHON=${WORKSHOP_PYTHON:-$PWD/.venv/bin/python}
 # shellcheck source=submissions/polaris/machine.sh
 source "submissions/$MACHINE/machine.sh" || fail "there is no machine.sh for it here."
@@ -100,17 +120,26 @@ else
 fi
 set -euo pipefail
 
+# The scripts source this file before `||`, where `set -e` does nothing. So every failure here says itself what it is.
 [ -x "$PYTHON" ] || fail "$PYTHON is missing: run make setup on a login node, as its README.md says."
-BIND=${BIND:-none}
-LAUNCH=${WORKSHOP_MPIEXEC:-${LAUNCH:-}}
-[ -z "$LAUNCH" ] || export WORKSHOP_MPIEXEC=$LAUNCH
+read -ra OPTIONS <<<"${WORKSHOP_JOB_OPTIONS:-}"
 RANKS=$((NODES * RANKS_PER_NODE))
 OUT=build/$MACHINE-$JOB
-BACKENDS=${WORKSHOP_JOB_BACKENDS:-${BACKENDS:-$(PYTHONPATH=$PWD "$PYTHON" -c \
-    "from workshop_lib.training import backends; print(*backends.available(), sep=':')")}}
-[ -n "$BACKENDS" ] || fail "$PYTHON finds no backend that is installed: run make setup on a login node."
-read -ra OPTIONS <<<"${WORKSHOP_JOB_OPTIONS:-}"
-mkdir -p "$OUT"
-export WORKSHOP_RANKS_PER_NODE=$RANKS_PER_NODE WORKSHOP_PROFILE=${WORKSHOP_PROFILE:-cluster} PYTHONUNBUFFERED=1
+mkdir -p "$OUT" || fail "$PWD/$OUT cannot be created: is there a quota, or does the checkout belong to somebody else?"
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 # Threads that wait sleep, so that they take no core from another rank.
-export OMP_NUM_THREADS=$THREADS OMP_WAIT_POLICY=PASSIVE PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+export OMP_NUM_THREADS=$THREADS OMP_WAIT_POLICY=PASSIVE
+export WORKSHOP_RANKS_PER_NODE=$RANKS_PER_NODE WORKSHOP_PROFILE=${WORKSHOP_PROFILE:-cluster}
+# On a cold file system, one rank may be minutes behind another.
+export WORKSHOP_GLOO_TIMEOUT_S=${WORKSHOP_GLOO_TIMEOUT_S:-600}
+BIND=${BIND:-none}
+FOR_LIBRARY=""
+[ -z "$HOST_FILE" ] || source submissions/common/open_mpi.sh
+LAUNCH=${WORKSHOP_MPIEXEC:-$LAUNCH}
+[ -z "$LAUNCH" ] || export WORKSHOP_MPIEXEC=${WORKSHOP_MPIEXEC:-$LAUNCH$FOR_LIBRARY}
+BACKENDS=${WORKSHOP_JOB_BACKENDS:-$BACKENDS}
+if [ -z "$BACKENDS" ]; then
+    BACKENDS=$("$PYTHON" -c "from workshop_lib.training import backends; print(*backends.available(), sep=':')") ||
+        fail "$PYTHON cannot import workshop_lib, as the lines above say: was it set up with the same modules?"
+fi
+[ -n "$BACKENDS" ] || fail "$PYTHON finds no backend that is installed: run make setup on a login node."

@@ -1,9 +1,14 @@
-# shellcheck shell=bash
-# Open MPI on the nodes of the file $1, from a machine.sh that has set RANKS_PER_NODE and THREADS.
-# THREADS cores a rank on any number of ranks: by itself Open MPI binds differently up to 2 ranks and above.
-LAUNCH="mpirun --hostfile $1 --map-by ppr:$RANKS_PER_NODE:node:PE=$THREADS --bind-to core"
-# mpirun itself hands on nothing to ranks on other nodes. It would warn about names that stand for nothing.
-for name in PYTHONPATH OMP_NUM_THREADS OMP_WAIT_POLICY IPYTHONDIR WORKSHOP_RANKS WORKSHOP_LAUNCHER WORKSHOP_CWD \
-    $(<workshop_lib/ranks/passed_on.txt); do
-    LAUNCH+=" -x $name"
+# shellcheck shell=bash disable=SC2034
+# Open MPI's command, for a machine.sh that has set HOST_FILE, RANKS_PER_NODE and THREADS.
+# Left alone, Open MPI binds up to two ranks to one core each and larger jobs to more, which bends a scaling curve.
+LAUNCH="mpirun --hostfile $HOST_FILE --map-by ppr:$RANKS_PER_NODE:node:PE=$THREADS --bind-to core"
+# Ranks on other nodes get only the variables that are named here. A name that stands for nothing is a warning.
+mapfile -t PASSED_ON <workshop_lib/ranks/passed_on.txt
+for name in $(compgen -e); do
+    for pattern in "${PASSED_ON[@]}" PYTHONPATH OMP_NUM_THREADS OMP_WAIT_POLICY; do
+        # shellcheck disable=SC2053 # it is a pattern
+        [[ $name != $pattern ]] || LAUNCH+=" -x $name"
+    done
 done
+# The library sets these when it starts ranks itself.
+FOR_LIBRARY=" -x IPYTHONDIR -x WORKSHOP_RANKS -x WORKSHOP_LAUNCHER -x WORKSHOP_CWD"

@@ -15,20 +15,30 @@ python=${WORKSHOP_PYTHON:-.venv/bin/python}
 backend=${WORKSHOP_JOB_BACKENDS:-ddp}
 out=build/perlmutter-${SLURM_JOB_ID:?submit this with sbatch}
 mkdir -p "$out"
-if [ -z "${WORKSHOP_NO_MODULES:-}" ]; then
-    module load python nccl
+device=cuda threads=16
+net=${NCCL_NET:-AWS Libfabric} # NCCL stops without its plug-in for Slingshot, instead of measuring TCP
+if [ "${WORKSHOP_NO_MODULES:-}" = 1 ]; then
+    device=cpu threads=1
+else
+    module load python "${WORKSHOP_NCCL_MODULE:-nccl/2.29.2-cu13}"
     export MPICH_GPU_SUPPORT_ENABLED=0 # MPI sends from the CPU's memory, NCCL from the GPU's
-    # NCCL reaches Slingshot by the plug-in for libfabric alone. With NCCL_NET set, a job that doesn't find the
-    # plug-in ends with an error, instead of measuring TCP.
-    export NCCL_NET="AWS Libfabric"
 fi
-export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 OMP_NUM_THREADS=16 OMP_WAIT_POLICY=PASSIVE
+export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 OMP_NUM_THREADS=$threads OMP_WAIT_POLICY=PASSIVE
+export WORKSHOP_GLOO_TIMEOUT_S=${WORKSHOP_GLOO_TIMEOUT_S:-600} # on a cold file system, ranks start minutes apart
+launch="srun --overlap --kill-on-bad-exit=1 --ntasks-per-node=4 --cpus-per-task=32 --cpu-bind=cores --gpus-per-node=4"
 
-for n in ${WORKSHOP_JOB_RANKS:-4 8 16 32}; do
-    # shellcheck disable=SC2086 # the options are several words
-    srun --kill-on-bad-exit=1 -n "$n" --ntasks-per-node=4 --cpus-per-task=32 --cpu-bind=cores --gpus-per-node=4 \
-        "$python" -m workshop_lib train --backend "$backend" --network classic --epochs 32 --device cuda \
+counts=${WORKSHOP_JOB_RANKS:-4:8:16:32} failed=""
+for n in ${counts//:/ }; do
+    # Left alone, srun spreads few ranks over all nodes of the job.
+    nodes=$(((n + 3) / 4))
+    unset NCCL_NET # a step on one node has no access to Slingshot, and needs none
+    [ "$nodes" = 1 ] || export NCCL_NET=$net
+    # shellcheck disable=SC2086 # the launcher and the options are several words
+    ${WORKSHOP_MPIEXEC:-$launch --nodes=$nodes} -n "$n" \
+        "$python" -m workshop_lib train --backend "$backend" --network classic --epochs 32 --device "$device" \
         --optimizer sgd --momentum 0.5 --no-nesterov --lr 0.01 --lr-scaling linear --warmup-epochs 0 --decay none \
-        --out "$out/scale.jsonl" ${WORKSHOP_JOB_OPTIONS:-}
+        --out "$out/scale.jsonl" ${WORKSHOP_JOB_OPTIONS:-} || failed+=" $n"
 done
+[ -z "$failed" ] || echo "These numbers of ranks failed:$failed; the output above says why." >&2
 "$python" -m workshop_lib plot "$out/scale.jsonl" --out-dir "$out"
+[ -z "$failed" ]

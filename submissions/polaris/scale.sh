@@ -15,23 +15,41 @@ python=${WORKSHOP_PYTHON:-.venv/bin/python}
 backend=${WORKSHOP_JOB_BACKENDS:-ddp}
 out=build/polaris-${PBS_JOBID%%.*}
 mkdir -p "$out"
-if [ -z "${WORKSHOP_NO_MODULES:-}" ]; then
+device=cuda threads=8
+if [ "${WORKSHOP_NO_MODULES:-}" = 1 ]; then
+    device=cpu threads=1
+else
     module use /soft/modulefiles
     module load conda
     export MPICH_GPU_SUPPORT_ENABLED=0 # MPI sends from the CPU's memory, NCCL from the GPU's
-    # NCCL reaches Slingshot by the plug-in for libfabric alone. With NCCL_NET set, a job that doesn't find the
-    # plug-in ends with an error, instead of measuring TCP.
-    export NCCL_NET="AWS Libfabric" NCCL_CROSS_NIC=1 NCCL_NET_GDR_LEVEL=PHB NCCL_COLLNET_ENABLE=1
-    export LD_LIBRARY_PATH=/soft/libraries/aws-ofi-nccl/v1.9.1-aws/lib:/soft/libraries/hwloc/lib:${LD_LIBRARY_PATH:-}
-    export FI_CXI_DISABLE_HOST_REGISTER=1 FI_MR_CACHE_MONITOR=userfaultfd FI_CXI_DEFAULT_CQ_SIZE=131072
+    export WORKSHOP_STAGE_DIR=${WORKSHOP_STAGE_DIR:-/local/scratch} # the data on the node's own disk
+    if [ "${NCCL_NET:-}" != Socket ]; then # README.md says where these settings are from
+        plugin=${WORKSHOP_NCCL_PLUGIN:-/soft/libraries/aws-ofi-nccl/v1.6.0-libfabric-1.22.0/lib}
+        if [ ! -e "$plugin/libnccl-net.so" ]; then
+            echo "$plugin has no libnccl-net.so, with which NCCL reaches Slingshot: see \"Trouble\" in README.md." >&2
+            exit 1
+        fi
+        export LD_LIBRARY_PATH=$plugin:/soft/libraries/hwloc/lib:${LD_LIBRARY_PATH:-}
+        for setting in NCCL_NET="AWS Libfabric" NCCL_CROSS_NIC=1 NCCL_PROTO=Simple \
+            FI_CXI_DISABLE_HOST_REGISTER=1 FI_MR_CACHE_MONITOR=userfaultfd FI_CXI_DEFAULT_CQ_SIZE=131072 \
+            FI_CXI_DEFAULT_TX_SIZE=2048 FI_CXI_RX_MATCH_MODE=hybrid FI_CXI_RDZV_PROTO=alt_read \
+            FI_CXI_RDZV_EAGER_SIZE=0 FI_CXI_RDZV_THRESHOLD=0 FI_CXI_RDZV_GET_MIN=0; do
+            name=${setting%%=*}
+            [ -n "${!name+x}" ] || export "${setting?}"
+        done
+    fi
 fi
-export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 OMP_NUM_THREADS=8 OMP_WAIT_POLICY=PASSIVE
+export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 OMP_NUM_THREADS=$threads OMP_WAIT_POLICY=PASSIVE
+export WORKSHOP_GLOO_TIMEOUT_S=${WORKSHOP_GLOO_TIMEOUT_S:-600} # on a cold file system, ranks start minutes apart
 
-for n in ${WORKSHOP_JOB_RANKS:-4 8 16 32}; do
-    # shellcheck disable=SC2086 # the options are several words
-    mpiexec -n "$n" --ppn 4 --cpu-bind list:24-31:16-23:8-15:0-7 \
-        "$python" -m workshop_lib train --backend "$backend" --network classic --epochs 32 --device cuda \
+counts=${WORKSHOP_JOB_RANKS:-4:8:16:32} failed=""
+for n in ${counts//:/ }; do
+    # shellcheck disable=SC2086 # the launcher and the options are several words
+    ${WORKSHOP_MPIEXEC:-mpiexec --ppn 4 --cpu-bind list:24-31:16-23:8-15:0-7} -n "$n" \
+        "$python" -m workshop_lib train --backend "$backend" --network classic --epochs 32 --device "$device" \
         --optimizer sgd --momentum 0.5 --no-nesterov --lr 0.01 --lr-scaling linear --warmup-epochs 0 --decay none \
-        --out "$out/scale.jsonl" ${WORKSHOP_JOB_OPTIONS:-}
+        --out "$out/scale.jsonl" ${WORKSHOP_JOB_OPTIONS:-} || failed+=" $n"
 done
+[ -z "$failed" ] || echo "These numbers of ranks failed:$failed; the output above says why." >&2
 "$python" -m workshop_lib plot "$out/scale.jsonl" --out-dir "$out"
+[ -z "$failed" ]

@@ -1,4 +1,4 @@
 #!/bin/bash
 # A node for an hour, with a prompt on it: bash submissions/sophia/interactive.sh -A PROJECT
-# There: cd "$PBS_O_WORKDIR", then submissions/sophia/lab.sh, train.sh, sweep.sh or engines.sh.
+# There: cd "$PBS_O_WORKDIR", then submissions/sophia/preflight.sh, lab.sh, train.sh, sweep.sh or engines.sh.
 exec qsub -I -q by-node -l select=1 -l place=scatter -l walltime=01:00:00 -l filesystems=home:eagle "$@"

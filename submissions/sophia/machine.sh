@@ -3,10 +3,11 @@
 LOGIN=USER@sophia.alcf.anl.gov
 NODES=$(hosts_in PBS_NODEFILE) || exit 1
 JOB=${PBS_JOBID%%.*}
-RANKS_PER_NODE=8
+RANKS_PER_NODE=${WORKSHOP_RANKS_PER_NODE:-8}
 THREADS=16
 DEVICE=cuda
-source submissions/common/open_mpi.sh "$PBS_NODEFILE"
+PRESET=thetagpu # the same nodes
+HOST_FILE=$PBS_NODEFILE
 
 load_modules() {
     module use /soft/modulefiles

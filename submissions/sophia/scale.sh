@@ -15,19 +15,34 @@ python=${WORKSHOP_PYTHON:-.venv/bin/python}
 backend=${WORKSHOP_JOB_BACKENDS:-ddp}
 out=build/sophia-${PBS_JOBID%%.*}
 mkdir -p "$out"
-if [ -z "${WORKSHOP_NO_MODULES:-}" ]; then
+device=cuda threads=16
+if [ "${WORKSHOP_NO_MODULES:-}" = 1 ]; then
+    device=cpu threads=1
+else
     module use /soft/modulefiles
     module load conda
     PATH=/usr/mpi/gcc/openmpi-4.1.5a1/bin:$PATH
 fi
-export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 OMP_NUM_THREADS=16 OMP_WAIT_POLICY=PASSIVE
-
-for n in ${WORKSHOP_JOB_RANKS:-2 4 8 16}; do
-    # shellcheck disable=SC2086 # the options are several words
-    mpirun -n "$n" --hostfile "$PBS_NODEFILE" --map-by ppr:8:node:PE=16 --bind-to core \
-        -x PATH -x LD_LIBRARY_PATH -x PYTHONPATH -x PYTHONUNBUFFERED -x OMP_NUM_THREADS -x OMP_WAIT_POLICY \
-        "$python" -m workshop_lib train --backend "$backend" --network classic --epochs 32 --device cuda \
-        --optimizer sgd --momentum 0.5 --no-nesterov --lr 0.01 --lr-scaling linear --warmup-epochs 0 --decay none \
-        --out "$out/scale.jsonl" ${WORKSHOP_JOB_OPTIONS:-}
+export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 OMP_NUM_THREADS=$threads OMP_WAIT_POLICY=PASSIVE
+export WORKSHOP_GLOO_TIMEOUT_S=${WORKSHOP_GLOO_TIMEOUT_S:-600} # on a cold file system, ranks start minutes apart
+launch="mpirun --hostfile $PBS_NODEFILE --map-by ppr:8:node:PE=16 --bind-to core"
+# Ranks on other nodes get only the variables that are named here.
+for name in $(compgen -e); do
+    case $name in
+        PATH | LD_LIBRARY_PATH | PYTHON* | OMP_* | TMPDIR | WORKSHOP_* | FI_* | GLOO_* | NCCL_* | TORCH_* | UCX_*)
+            launch+=" -x $name"
+            ;;
+    esac
 done
+
+counts=${WORKSHOP_JOB_RANKS:-2:4:8:16} failed=""
+for n in ${counts//:/ }; do
+    # shellcheck disable=SC2086 # the launcher and the options are several words
+    ${WORKSHOP_MPIEXEC:-$launch} -n "$n" \
+        "$python" -m workshop_lib train --backend "$backend" --network classic --epochs 32 --device "$device" \
+        --optimizer sgd --momentum 0.5 --no-nesterov --lr 0.01 --lr-scaling linear --warmup-epochs 0 --decay none \
+        --out "$out/scale.jsonl" ${WORKSHOP_JOB_OPTIONS:-} || failed+=" $n"
+done
+[ -z "$failed" ] || echo "These numbers of ranks failed:$failed; the output above says why." >&2
 "$python" -m workshop_lib plot "$out/scale.jsonl" --out-dir "$out"
+[ -z "$failed" ]

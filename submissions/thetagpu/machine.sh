@@ -6,7 +6,7 @@ JOB=$COBALT_JOBID
 RANKS_PER_NODE=8
 THREADS=16
 DEVICE=cuda
-source submissions/common/open_mpi.sh "$COBALT_NODEFILE"
+HOST_FILE=$COBALT_NODEFILE
 
 load_modules() {
     # shellcheck source=/dev/null

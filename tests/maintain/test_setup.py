@@ -199,8 +199,27 @@ def test_the_best_python_is_taken_and_an_incomplete_one_is_passed_over(bare_path
 
 def test_system_mpi_without_its_compiler(checkout, bare_path):
     says(run_bootstrap(checkout, PATH=str(bare_path), MPI="system"), "needs mpicc on PATH")
+    says(run_bootstrap(checkout, PATH=str(bare_path), MPI="system", MPICC="cc -shared"), "needs cc on PATH")
     says(run_bootstrap(checkout, MPI="lam"), "MPI=lam is not known")
     says(run_bootstrap(checkout, HOROVOD="maybe"), "HOROVOD=maybe is not known")
+
+
+def test_the_compiler_for_mpi_may_have_options_and_is_kept(checkout, bare_path, monkeypatch):
+    """MPICC="cc -shared" is how Cray's users build mpi4py."""
+    ours = bootstrap_of(checkout)
+    done_with(ours, MPI="system", MPICC="cc -shared")
+    assert ours.wanted_settings({})["MPICC"] == "cc -shared"
+    assert not ours.is_done(ours.wanted_settings({"MPICC": "mpicc"})), "mpi4py needs another build"
+    program(bare_path / "cc", "")
+    monkeypatch.setenv("PATH", str(bare_path))
+    ours.check_machine(ours.wanted_settings({}), None)  # raises nothing
+    monkeypatch.setenv("MPICC", "")
+    monkeypatch.delenv("MPICC")
+    monkeypatch.setattr(ours, "install_extras", lambda settings, again: 0)
+    for name in ("clean_environment", "add_startup_file"):
+        monkeypatch.setattr(ours, name, lambda: None)
+    ours.set_up([])
+    assert os.environ["MPICC"] == "cc -shared"
 
 
 def test_full_disk(checkout):

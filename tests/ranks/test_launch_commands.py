@@ -117,6 +117,19 @@ def test_ranks_fill_one_node_after_the_other(system_mpi, monkeypatch, n, tasks_p
     assert plan.settings["PRTE_MCA_ras"] == "^pbs,slurm"
 
 
+def test_open_mpi_takes_along_what_is_set_for_the_network(system_mpi, monkeypatch):
+    """A network interface that only the first node's ranks know of is a hang."""
+    program(system_mpi / "venv/bin/mpiexec", "echo 'mpiexec (Open MPI) 5.0.8'")
+    launchers.flavor.cache_clear()
+    own = ("NCCL_SOCKET_IFNAME", "FI_PROVIDER", "UCX_TLS", "WORKSHOP_MNIST")
+    for name in own:
+        monkeypatch.setenv(name, "x")
+    monkeypatch.delenv("WORKSHOP_STAGE_DIR", raising=False)
+    words = launchers.plan(2, 1, "none", Allocation("pbs", "1", HOSTS)).command
+    named = [name for option, name in zip(words, words[1:], strict=False) if option == "-x"]
+    assert {*own} <= {*named} and "WORKSHOP_STAGE_DIR" not in named
+
+
 def test_others_must_reach_the_controller_where_ranks_or_the_notebook_are_elsewhere(monkeypatch):
     monkeypatch.delenv("WORKSHOP_MPIEXEC", raising=False)
     here = (socket.gethostname(),)

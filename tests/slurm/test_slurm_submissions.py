@@ -1,8 +1,14 @@
 """The project's own job scripts, submitted to a real Slurm; only sizes are overridden, as a user may."""
 
+import json
+import re
+import shlex
+import socket
+import subprocess
 import sys
 
 import pytest
+from slurm.cluster import NODES
 
 from workshop_lib.paths import BUILD, ROOT
 from workshop_lib.results import records
@@ -54,5 +60,59 @@ def test_the_scaling_job_leads_to_its_figure(slurm, tmp_path, small_mnist):
         (2, "srun"),
         (4, "srun"),
     ]
-    assert len({host for record in trained for host in record["where"]["hosts"]}) == (2 if slurm.hosts else 1)
+    assert [len(set(record["where"]["hosts"])) for record in trained] == ([1, 2] if slurm.hosts else [1, 1])
     assert (folder / "solution.png").exists()
+
+
+@pytest.mark.timeout(60)
+def test_perlmutters_srun_fills_one_node_after_the_other(slurm, tmp_path):
+    if not slurm.hosts:
+        pytest.skip("both nodes have this machine's name here")
+    placed = {}
+    for ranks in (2, 4, 8):
+        output = tmp_path / f"{ranks}.out"
+        options = ("--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=32", "--gpus-per-node=4")
+        job = slurm.command(
+            *("sbatch", "--parsable", *options, f"--output={output}"),
+            *(ROOT / "submissions/perlmutter/srun.sh", "-n", ranks, "hostname"),
+            WORKSHOP_RANKS_PER_NODE="4",
+        ).strip()
+        slurm.wait(job, "COMPLETED", "FAILED", limit_s=20)
+        hosts = [line for line in output.read_text().splitlines() if line in NODES]
+        placed[ranks] = [hosts.count(node) for node in NODES]
+    assert placed == {2: [2, 0], 4: [4, 0], 8: [4, 4]}
+
+
+@pytest.mark.timeout(60)
+def test_the_interactive_job_opens_one_prompt_on_its_first_node_where_all_scripts_start(slurm):
+    script = ["bash", str(ROOT / "submissions/slurm/interactive.sh"), "--nodes=2"]
+    typed = "echo on=$(hostname) ranks=$SLURM_NTASKS_PER_NODE nodes=$SLURM_JOB_NUM_NODES threads=$SLURM_CPUS_PER_TASK\n"
+    typed += "timeout 20 srun --overlap --nodes=2 -n 8 --ntasks-per-node=4 true </dev/null && echo started=8\nexit\n"
+    ran = subprocess.run(
+        ["script", "-qec", shlex.join(slurm.at_login(*script)), "/dev/null"],
+        input=typed,
+        env=slurm.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=50,
+    )
+    host = NODES[0] if slurm.hosts else socket.gethostname()
+    found = re.findall(r"on=(\w+) ranks=(\d) nodes=(\d) threads=(\d)", ran.stdout)
+    assert found == [(host, "4", "2", "2")], ran.stdout
+    assert re.search("(?<!echo )started=8", ran.stdout), "a step of the job finds no cores taken"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(200)
+def test_preflight_looks_at_both_nodes(slurm, tmp_path):
+    output = tmp_path / "preflight.out"
+    job = slurm.submit(
+        ROOT / "submissions/slurm/preflight.sh",
+        *("--ntasks-per-node=1", f"--output={output}", f"--chdir={ROOT}"),
+        WORKSHOP_NO_MODULES="1",
+        WORKSHOP_PYTHON=sys.executable,
+    )
+    slurm.wait(job, "COMPLETED", "FAILED", limit_s=150)
+    kept = json.loads((BUILD / f"slurm-{job}" / "preflight.json").read_text())
+    assert kept["ranks"][1]["rank"] == 1, output.read_text()

@@ -21,6 +21,8 @@ from scheduler_rules import MACHINES, Job, Rejected, accept
 # Of a job here, unknown to the real mpiexec, which would look for the scheduler.
 SCHEDULER = ("PBS_", "COBALT_", "SLURM_")
 JOB_ID = "4711"
+# The command with which Slurm opens a prompt on a job's first node: slurm.conf, InteractiveStepOptions.
+INTERACTIVE = ["srun", "--interactive", "--preserve-env", "--pty", "bash"]
 
 
 def main(name: str, arguments: list[str]) -> int:
@@ -34,6 +36,8 @@ def main(name: str, arguments: list[str]) -> int:
         if name != {"pbs": "qsub", "cobalt": "qsub"}.get(MACHINES[machine].scheduler, name):
             raise Rejected(f"{machine} has no {name}")
         job = accept(machine, arguments)
+        if machine == "slurm" and name == "salloc" and job.command != INTERACTIVE:
+            raise Rejected(f"salloc: {job.command} would not open a prompt on the first node")
     except Rejected as error:
         print(error, file=sys.stderr)
         return 1
@@ -156,6 +160,7 @@ def srun(machine: str, arguments: list[str]) -> tuple[int, list[str]]:
     """Slurm's srun."""
     names = (
         "--overlap",
+        "--nodes",
         "--ntasks-per-node",
         "--cpus-per-task",
         "--cpu-bind",
@@ -169,6 +174,9 @@ def srun(machine: str, arguments: list[str]) -> tuple[int, list[str]]:
         raise Rejected("srun: error: More processors requested than permitted")
     if int(given.get("--gpus-per-node", 0)) > MACHINES[machine].gpus:
         raise Rejected("srun: error: Requested node configuration is not available")
+    nodes, fewest = int(given.get("--nodes", os.environ["FAKE_MACHINE_NODES"])), -(-int(given["-n"]) // per_node)
+    if nodes != fewest:
+        raise Rejected(f"srun would spread {given['-n']} ranks over {nodes} nodes, though {fewest} would do")
     return _fitting("srun", given.get("-n"), per_node), program
 
 

@@ -14,7 +14,7 @@ from workshop_lib.ranks import mpi
 FAKE_MACHINE = Path(__file__).with_name("fake_machine.py")
 PROGRAMS = ("qsub", "qsub-gpu", "sbatch", "salloc", "mpiexec", "mpirun", "aprun", "srun")
 SCRIPTS = sorted((ROOT / "submissions").glob("*/*.sh"))
-NO_JOBS = ("machine.sh", "interactive.sh")
+NO_JOBS = ("machine.sh", "interactive.sh", "srun.sh")
 SUBMIT = {"theta": ["qsub"], "thetagpu": ["qsub-gpu"], "slurm": ["sbatch"], "perlmutter": ["sbatch", "-A", "m1"]}
 
 

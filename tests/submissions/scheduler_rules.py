@@ -1,4 +1,4 @@
-"""What each machine's scheduler accepts, as its center documents it; sources are in submissions/*/README.md.
+"""What each machine's scheduler accepts, as its center documents it; sources are in submissions/sources.md.
 
 A job that a scheduler would turn away raises Rejected, in its words where they are documented.
 """
@@ -44,6 +44,7 @@ class Job:
     script: Path | None
     tasks_per_node: int | None = None
     variables: dict[str, str] = field(default_factory=dict)
+    command: list[str] = field(default_factory=list)
 
 
 MACHINES = {
@@ -234,7 +235,8 @@ LONG = {
 
 def _slurm(machine: str, arguments: list[str]) -> Job:
     options, words = _options(arguments, with_value="ACpqNcto", flags="I", prefix="sbatch", long=LONG)
-    script = Path(words[0]) if words else None
+    command = words if words[:1] == ["srun"] else []  # salloc's
+    script = Path(words[0]) if words and not command else None
     if script is not None:
         directives = _lines(script, "#SBATCH")
         in_script, _ = _options(directives, with_value="ACpqNcto", flags="", prefix="sbatch", long=LONG)
@@ -246,7 +248,8 @@ def _slurm(machine: str, arguments: list[str]) -> Job:
     if tasks * int(given.get("c", 1)) > MACHINES[machine].threads:
         raise Rejected("sbatch: error: Requested node configuration is not available")
     minutes = _minutes(given.get("t", "1"))
-    return Job(machine, nodes, minutes, given.get("q") or given.get("p", ""), given.get("A"), script, tasks)
+    queue = given.get("q") or given.get("p", "")
+    return Job(machine, nodes, minutes, queue, given.get("A"), script, tasks, command=command)
 
 
 def _check_perlmutter(given: dict[str, str], interactive: bool) -> None:
@@ -264,6 +267,7 @@ def _check_perlmutter(given: dict[str, str], interactive: bool) -> None:
 def _options(arguments, with_value: str, flags: str, prefix: str, long=None):
     """([(name, value), ...], remaining words), as getopt reads them; unknown options are Rejected."""
     short = "".join(f"{letter}:" for letter in with_value) + flags
+    short = ("+" if "srun" in arguments else "") + short  # the options of salloc's command are not salloc's
     long = long or {}
     try:
         found, words = getopt.gnu_getopt(arguments, short, [f"{name[2:]}=" for name in long])

@@ -103,6 +103,15 @@ def test_interactive_is_granted(fake_machine):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("fake_machine", ["polaris"], indirect=True)
+def test_preflight_keeps_its_record(fake_machine):
+    ran = fake_machine.run(*submission("polaris"), "submissions/polaris/preflight.sh")
+    assert [call["ranks"] for call in fake_machine.calls("mpiexec")] == [8], ran.stdout
+    assert (BUILD / "polaris-4711" / "preflight.json").exists(), ran.stdout
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("fake_machine", ["polaris"], indirect=True)
 def test_sweep_leaves_records_and_the_figure(fake_machine, small):
     ran = fake_machine.run(

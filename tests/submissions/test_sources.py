@@ -9,8 +9,9 @@ from workshop_lib.paths import ROOT
 SUBMISSIONS = ROOT / "submissions"
 MACHINES = ("aurora", "perlmutter", "polaris", "slurm", "sophia")
 DIRECTIVE = re.compile(r"^#(?:PBS|SBATCH) (.+)$", re.MULTILINE)
-MODULES = re.compile(r"\bmodule (?:use|load) ([^;$\n]+)")
-VARIABLE = re.compile(r"\b((?:NCCL|FI|MPICH|OMPI|LD)_\w+)=")
+MODULES = re.compile(r"\bmodule (?:use|load) ([^;\n]+)")
+MODULE = re.compile(r'(?<!\S)(?:"\$\{\w+:-)?([\w./-]+)')
+VARIABLE = re.compile(r"\b((?:NCCL|FI|CCL|MPICH|MPIR|OMPI|LD)_\w+)=")
 FOLDER = re.compile(r"(?<![\w}])/(?:soft|usr|local)[\w/.-]+")
 LAUNCHER = re.compile(r"\b(?:mpiexec|mpirun|srun)((?: |\\\n\s*)+-[^\n]*(?:\\\n[^\n]*)*)")
 OPTION = re.compile(r"(?<=\s)--[a-z-]+")
@@ -24,7 +25,7 @@ def words_of(machine):
         text = path.read_text()
         code = "\n".join(line for line in text.splitlines() if not re.match(r"\s*#(?!PBS|SBATCH)", line))
         found |= set(DIRECTIVE.findall(code))
-        found |= {name for names in MODULES.findall(code) for name in names.split()}
+        found |= {name for names in MODULES.findall(code) for name in MODULE.findall(names)}
         found |= set(VARIABLE.findall(code)) | set(FOLDER.findall(code))
         for options in LAUNCHER.findall(code):
             before_python = re.split(r"python|PYTHON|\$\{?WORKSHOP", options)[0]

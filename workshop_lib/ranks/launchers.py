@@ -4,6 +4,7 @@ Ranks fill one node after the other. Each rank sees all GPUs of its node and tak
 rank (training/world.py), so the commands do not mention GPUs.
 """
 
+import fnmatch
 import functools
 import math
 import os
@@ -37,7 +38,7 @@ TABLE = {
 
 # Open MPI passes only variables in its options on to other nodes: those that are set for ranks, and some of the user's.
 OWN_VARIABLES = ("PYTHONPATH", "IPYTHONDIR", "WORKSHOP_RANKS", "WORKSHOP_LAUNCHER", "WORKSHOP_CWD")
-# submissions/common/open_mpi.sh reads the same list.
+# The patterns of those; submissions/common/open_mpi.sh reads the same file.
 PASSED_ON = tuple(Path(__file__).with_name("passed_on.txt").read_text().split())
 
 # Without this limit, ssh waits two minutes for a host that doesn't answer.
@@ -82,7 +83,7 @@ def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Laun
         names = [
             *(name for name in settings if name.startswith("OMP_")),
             *OWN_VARIABLES,
-            *(name for name in PASSED_ON if name in os.environ),
+            *sorted(name for name in os.environ if any(fnmatch.fnmatchcase(name, pattern) for pattern in PASSED_ON)),
         ]
         chosen += [word for name in names for word in ("-x", name)]
     # Notebooks on a login node attach to a scheduler's job, even if the job has only one node.
