@@ -63,11 +63,6 @@ def test_more_seeds_choose_better_and_fewer_are_needed_for_larger_differences():
     assert seeds.seeds_needed(a, c) <= 2 < seeds.seeds_needed(a, b)
 
 
-def test_what_to_report_is_the_test_accuracy_of_the_trial_that_the_held_out_images_choose():
-    rows = [{"trial": 1, "held_out": 0.9, "test": 0.8}, {"trial": 2, "held_out": 0.8, "test": 0.9}]
-    assert schedulers.report(rows) == (1, 0.8)
-
-
 def done(trial, images, held_out, ranks, start_s, end_s):
     result = {"trial": trial, "setting": {"lr": 0.1, "momentum": 0.0, "batch": 32}, "images": images, "losses": []}
     return DoneJob(result | {"new_images": images, "held_out": held_out, "diverged": False}, ranks, start_s, end_s)

@@ -126,12 +126,7 @@ def test_hardly_any_updates(comm):
     run = staleness.asynchronous(comm, START, mine(comm), LR, 1)
     assert run.weights == near(START - LR * gradient_of(1, START, 0))
     assert len(comm.bcast(run.read)) == 1
-    for mode, more in (
-        (staleness.synchronous, {}),
-        (staleness.lag_sync, {}),
-        (staleness.local_sgd, {"period": 3}),
-        (staleness.asynchronous, {}),
-    ):
+    for mode, more in ((staleness.synchronous, {}), (staleness.local_sgd, {"period": 3}), (staleness.asynchronous, {})):
         assert (mode(comm, START, mine(comm), LR, 0, **more).weights == START).all()
 
 

@@ -136,9 +136,3 @@ def winner(done: Iterable[FinishedJob]) -> Any:
     results = [each.result for each in done]
     longest = max(result["images"] for result in results)
     return max((r for r in results if r["images"] == longest), key=lambda result: result["held_out"])
-
-
-def report(rows: Iterable[Mapping[str, Any]]) -> tuple[int, float]:
-    """Return the trial with the highest held-out accuracy, and its accuracy on the test images, which chose nothing."""
-    chosen = max(rows, key=lambda row: row["held_out"])
-    return chosen["trial"], chosen["test"]

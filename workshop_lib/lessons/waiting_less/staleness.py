@@ -27,6 +27,7 @@ import numpy as np
 from mpi4py import MPI
 
 from workshop_lib.errors import InputError, WorkshopError
+from workshop_lib.judge.solutions import Solution
 
 Gradient = Callable[[np.ndarray, int], np.ndarray]
 SERVER = 0
@@ -158,26 +159,6 @@ def synchronous(comm, weights, gradient: Gradient, lr: float, steps: int, limit_
     return run
 
 
-def one_step_late(
-    start_average: Callable[[np.ndarray], "Average"], gradient: Gradient, weights: np.ndarray, lr: float, steps: int
-) -> np.ndarray:
-    """Return the weights after `steps` steps of SGD, in which each average of gradients is applied one step late.
-
-    start_average starts to average an array over the ranks, and returns at once; `wait` of its result returns the
-    average. w[t+1] = w[t] - lr * mean over ranks of the gradient of batch t at w[t-1], and the first gradient is
-    computed at w[0].
-    """
-    traveling = None
-    for step in range(steps):
-        new = gradient(weights, step)
-        if traveling is not None:
-            weights = weights - lr * traveling.wait()
-        traveling = start_average(new)
-    if traveling is not None:
-        weights = weights - lr * traveling.wait()
-    return weights
-
-
 def lag_sync(
     comm,
     weights,
@@ -185,11 +166,11 @@ def lag_sync(
     lr: float,
     steps: int,
     limit_s: float = LIMIT_S,
-    train: Callable[..., np.ndarray] = one_step_late,
+    train: Callable[..., np.ndarray] | None = None,
 ) -> StalenessRun:
     """Train by SGD with gradients that are applied one step late ("gradient lag", Kurth et al. 2018, arXiv:1810.01993).
 
-    train: `one_step_late`, or a different function with its arguments and result. Each step starts one Iallreduce of n
+    train: a function like `one_step_late` of 07e, by default its solution. Each step starts one Iallreduce of n
     numbers, which has until the next gradient is computed, so a rank that is late once holds nobody up. A thread keeps
     the Iallreduce moving meanwhile, so MPI must allow threads (MPI_THREAD_MULTIPLE, which mpi4py requests). All ranks
     call this function, and it blocks, for at most limit_s seconds per step (WaitTimeout).
@@ -205,6 +186,8 @@ def lag_sync(
         run.read.append(sum(average.arrived for average in averages))
         return gradient(weights, step)
 
+    if train is None:
+        train = Solution("07e_waiting_less", "one_step_late").load()
     start = _start(comm, limit_s)
     run.weights = train(start_average, noted, run.weights, lr, steps)
     run.seconds = time.perf_counter() - start
