@@ -37,6 +37,7 @@ GRADIENT = 1
 WEIGHTS = 2
 LAST = 3
 LIMIT_S = 30.0
+RUN_LIMIT_S = 120.0  # rank 0 waits this long for the workers' whole training
 PERIOD = 10  # steps of local SGD between two averages
 SERVER_NAP_S = 1e-4  # sleep between polls, so that the server does not take a core from a worker
 THREAD_NAP_S = 5e-4  # sleep between polls in the thread that keeps messages moving
@@ -79,11 +80,18 @@ class Meanwhile:
     def __init__(self, request: MPI.Request):
         self.request = request
         self.done = False
+        self.error: Exception | None = None
         self.end_s: float | None = None
         self.thread = threading.Thread(target=self._look, daemon=True)
         self.thread.start()
 
     def _look(self) -> None:
+        try:
+            self._poll()
+        except Exception as error:  # for example, a message that is larger than its array
+            self.error = error
+
+    def _poll(self) -> None:
         while not self.request.Test():
             if self.end_s is None:
                 time.sleep(THREAD_NAP_S)
@@ -94,9 +102,11 @@ class Meanwhile:
         self.done = True
 
     def wait(self, what: str, limit_s: float = LIMIT_S) -> None:
-        """Block until the request is complete. Raises WaitTimeout as the function `wait` does."""
+        """Block until the request is complete. Raises MPI's error, or WaitTimeout as the function `wait` does."""
         self.end_s = time.monotonic() + limit_s
         self.thread.join()
+        if self.error is not None:
+            raise self.error
         if not self.done:
             raise WaitTimeout(what, limit_s)
 
@@ -264,7 +274,7 @@ def by_name(mode: str, comm, weights, gradient: Gradient, lr: float, steps: int,
         if not server:
             run = MODES[mode](of_workers, weights, timed, lr, steps, **options)
         of_workers.Free()
-    wait(comm.Ibarrier(), "the end of the run", 120, nap_s=0.005)  # a rank that has nothing to do sleeps
+    wait(comm.Ibarrier(), "the end of the run", RUN_LIMIT_S, nap_s=0.005)  # a rank that has nothing to do sleeps
     run = comm.bcast(run, root=SERVER if mode == "asynchronous" else 1)
     run.computing = comm.allgather(computing)
     return run
