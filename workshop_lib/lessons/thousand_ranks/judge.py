@@ -155,46 +155,37 @@ UNITS_HINT = "call `fully_shard` for each block, and then for the model. Otherwi
 
 def verdict_of(seen: Edited) -> Verdict:
     """The verdict on a script: does it run, with the same model, and does the model fit without sending more?"""
-    verdict = Verdict("build", False)
-    if seen.error:
-        verdict.failed = "the script runs dry"
-        verdict.hint = seen.error
-        return verdict
-    verdict.held.append("the script runs dry")
-    verdict.failed, verdict.hint = _failure(seen, verdict.held)
-    verdict.passed = not verdict.failed
+    verdict = Verdict("build").follow(_rules(seen))
     if verdict.passed:
         verdict.score = round(seen.step_s, 3)
     return verdict
 
 
-def _failure(seen: Edited, held: list[str]) -> tuple[str, str]:
-    """What must hold and doesn't, with its hint. What holds is added to `held`."""
-    text = "it's the same model"
-    if seen.parameters != whole_model():
-        hint = f"it trains {seen.parameters:,} parameters, and mesh.py has {round(whole_model()):,}."
-        return text, f"{hint} Are all blocks in `model`, and is everything in `fully_shard`?"
-    held.append(text)
-    text = "each rank holds its part of the weights"
-    if seen.held > 1.01 * whole_model(MESH.data, MESH.tensor):
-        return text, "a rank holds more than in mesh.py: keep `parallelize_module` and `fully_shard` for every block."
-    held.append(text)
-    text = f"it fits: at most {ROOM_BYTES / 1e9:.0f} GB"
-    if seen.peak_bytes > ROOM_BYTES:
-        again = seen.allreduces - ALLREDUCES_A_BLOCK * LAYERS
-        peak = f"the peak is {seen.peak_bytes / 1e9:.1f} GB:"
-        if seen.sent_bytes < 0.95 * SENT_BYTES:
-            return text, f"{peak} {UNITS_HINT}"
-        if again == 0:
-            return text, f"{peak} {NOTHING_HINT}"
-        return text, f"{peak} {TOO_FEW_HINT}"
-    held.append(text)
-    text = "it sends no more over the data dimension than before"
-    if seen.sent_bytes > 1.02 * SENT_BYTES:
-        sent = f"a rank sends {seen.sent_bytes / 1e9:.1f} GB, where mesh.py sends {SENT_BYTES / 1e9:.1f} GB:"
-        return text, f"{sent} FSDP shouldn't gather a block more than twice, or reduce its gradients more than once."
-    held.append(text)
-    return "", ""
+def _rules(seen: Edited) -> Iterator[tuple[str, str]]:
+    """What must hold, and a hint where it doesn't."""
+    yield "the script runs dry", seen.error
+    hint = (
+        f"it trains {seen.parameters:,} parameters, and mesh.py has {round(whole_model()):,}. "
+        "Are all blocks in `model`, and is everything in `fully_shard`?"
+    )
+    yield "it's the same model", "" if seen.parameters == whole_model() else hint
+    whole = seen.held > 1.01 * whole_model(MESH.data, MESH.tensor)
+    hint = "a rank holds more than in mesh.py: keep `parallelize_module` and `fully_shard` for every block."
+    yield "each rank holds its part of the weights", hint if whole else ""
+    hint = TOO_FEW_HINT
+    if seen.sent_bytes < 0.95 * SENT_BYTES:
+        hint = UNITS_HINT
+    elif seen.allreduces == ALLREDUCES_A_BLOCK * LAYERS:
+        hint = NOTHING_HINT
+    too_large = seen.peak_bytes > ROOM_BYTES
+    peak = f"the peak is {seen.peak_bytes / 1e9:.1f} GB: {hint}"
+    yield f"it fits: at most {ROOM_BYTES / 1e9:.0f} GB", peak if too_large else ""
+    hint = (
+        f"a rank sends {seen.sent_bytes / 1e9:.1f} GB, where mesh.py sends {SENT_BYTES / 1e9:.1f} GB: "
+        "FSDP shouldn't gather a block more than twice, or reduce its gradients more than once."
+    )
+    too_much = seen.sent_bytes > 1.02 * SENT_BYTES
+    yield "it sends no more over the data dimension than before", hint if too_much else ""
 
 
 def build(function: Callable) -> Verdict:
