@@ -10,8 +10,8 @@ from drawn import check_layout
 from judge import answers
 
 from workshop_lib.lessons.hyperparameter_search import figures, live, recorded, schedulers, seeds
-from workshop_lib.lessons.hyperparameter_search.trial import Job
-from workshop_lib.lessons.hyperparameter_search.trials import DoneJob, Search
+from workshop_lib.lessons.hyperparameter_search.search import DoneJob, Search
+from workshop_lib.lessons.hyperparameter_search.train_trial import Job
 from workshop_lib.results import records
 
 NOTEBOOK = "14_hyperparameter_search"
