@@ -132,8 +132,7 @@ def _seen(report: Report) -> Edited:
     parameters = sum(math.prod(shard.shape) for shard in report.shards)
     held = sum(math.prod(shard.local_shape) for shard in report.shards)
     allreduces = sum(each.calls for each in report.collectives if (each.kind, each.over) == ("allreduce", "tensor"))
-    work = meshes.Estimated(report.flops, report.peak_bytes, report.collectives)
-    step_s = meshes.forecast(work, BATCH * GPT.flops, catalogue.machine("h100"), MESH, Plan()).step_s
+    step_s = meshes.forecast(report, BATCH * GPT.flops, catalogue.machine("h100"), MESH, Plan()).step_s
     return Edited("", parameters, held, report.peak_bytes, report.sent_bytes("data"), allreduces, step_s)
 
 
