@@ -19,7 +19,6 @@ that the caller passes is not changed.
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -148,10 +147,9 @@ class StalenessRun:
     computing: list[list[tuple[float, float]]] = field(default_factory=list)
 
     @property
-    def staleness(self) -> dict[int, int]:
-        """{staleness: number of updates}, in ascending order."""
-        counts = Counter(update - read for update, read in enumerate(self.read))
-        return dict(sorted(counts.items()))
+    def staleness(self) -> list[int]:
+        """For each update, how many updates were missing from the weights at which its gradient was computed."""
+        return [update - read for update, read in enumerate(self.read)]
 
 
 def synchronous(comm, weights, gradient: Gradient, lr: float, steps: int, limit_s: float = LIMIT_S) -> StalenessRun:
