@@ -207,8 +207,9 @@ def test_a_worker_that_never_answers_is_not_waited_for_forever(comm):
 def test_a_fixed_straggler_computes_less_only_if_nobody_waits_for_it(comm):
     workers = Workers(comm, late_s=0.02)
     steady = workers.train("synchronous", "fixed", 6)
-    never = workers.train("asynchronous", "fixed", 6)
     roaming = workers.train("synchronous", "roaming", 6)
+    workers.late_s = 0.2  # far longer than a gradient takes, even on a busy machine
+    never = workers.train("asynchronous", "fixed", 6)
     if comm.rank == 0:
         assert steady["weights"] == roaming["weights"] != never["weights"], "a straggler doesn't change the arithmetic"
         assert steady["gradients per worker"] == [6, 6] and steady["mean staleness"] == 0
