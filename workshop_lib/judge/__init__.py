@@ -101,6 +101,21 @@ class Verdict:
             self.standing = exercises.standing(learner.own_notebook())
         return self
 
+    def follow(self, rules: Iterable[tuple[str, str]]) -> "Verdict":
+        """Judge by rules in order, up to the first that fails, and return this verdict.
+
+        Each rule is what must hold, with an empty string if it holds, and with a hint otherwise.
+        """
+        self.passed = True
+        for text, hint in rules:
+            if hint:
+                self.passed = False
+                self.failed = text
+                self.hint = hint
+                break
+            self.held.append(text)
+        return self
+
     @property
     def headline(self) -> str:
         if self.passed is None:

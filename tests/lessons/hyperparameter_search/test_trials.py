@@ -12,8 +12,9 @@ from our_ranks import press_stop_after
 
 from workshop_lib import ranks
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.hyperparameter_search import schedulers, trial, trials
-from workshop_lib.lessons.hyperparameter_search.trial import Job
+from workshop_lib.lessons.hyperparameter_search import schedulers, train_trial
+from workshop_lib.lessons.hyperparameter_search.search import search
+from workshop_lib.lessons.hyperparameter_search.train_trial import Job
 from workshop_lib.ranks import RankError
 
 pytestmark = pytest.mark.full
@@ -41,14 +42,14 @@ def settings():
 @pytest.fixture
 def few_held_out(monkeypatch):
     """Only here, in this process: to look at 5,000 images takes longer than these trainings."""
-    monkeypatch.setattr(trial, "HELD_OUT", 100)
+    monkeypatch.setattr(train_trial, "HELD_OUT", 100)
 
 
 def test_a_trial_that_goes_on_takes_the_same_steps_as_one_that_was_never_stopped(tmp_path, few_held_out):
-    trial.run(MPI.COMM_SELF, tmp_path, Job(0, GOOD, 256))
-    trial.run(MPI.COMM_SELF, tmp_path, Job(0, GOOD, 640))
-    whole = trial.run(MPI.COMM_SELF, tmp_path, Job(1, GOOD, 640))
-    first, second = trial.load(tmp_path, 0), trial.load(tmp_path, 1)
+    train_trial.run(MPI.COMM_SELF, tmp_path, Job(0, GOOD, 256))
+    train_trial.run(MPI.COMM_SELF, tmp_path, Job(0, GOOD, 640))
+    whole = train_trial.run(MPI.COMM_SELF, tmp_path, Job(1, GOOD, 640))
+    first, second = train_trial.load(tmp_path, 0), train_trial.load(tmp_path, 1)
     assert first.images == second.images == whole["new_images"] == 640
     assert np.array_equal(first.weights, second.weights) and np.array_equal(first.velocity, second.velocity)
 
@@ -56,12 +57,13 @@ def test_a_trial_that_goes_on_takes_the_same_steps_as_one_that_was_never_stopped
 def test_an_epoch_shows_every_image_once_whatever_the_batch():
     for batch in (64, 1000):
         rows = [
-            trial.order(1, at, min(batch, trial.IMAGES - at % trial.IMAGES)) for at in range(0, trial.IMAGES, batch)
+            train_trial.order(1, at, min(batch, train_trial.IMAGES - at % train_trial.IMAGES))
+            for at in range(0, train_trial.IMAGES, batch)
         ]
-        assert np.array_equal(np.sort(np.concatenate(rows)), np.arange(trial.IMAGES))
-    across = trial.order(1, trial.IMAGES - 2, 4)
-    assert np.array_equal(across[:2], trial.order(1, 0, trial.IMAGES)[-2:])
-    train, held_out = trial.data()
+        assert np.array_equal(np.sort(np.concatenate(rows)), np.arange(train_trial.IMAGES))
+    across = train_trial.order(1, train_trial.IMAGES - 2, 4)
+    assert np.array_equal(across[:2], train_trial.order(1, 0, train_trial.IMAGES)[-2:])
+    train, held_out = train_trial.data()
     assert train.start + train.total <= held_out.start == 55_000
 
 
@@ -71,13 +73,13 @@ def test_an_epoch_shows_every_image_once_whatever_the_batch():
 )
 def test_a_setting_that_nobody_can_train_is_told_in_a_sentence(setting, words, tmp_path):
     with pytest.raises(InputError, match=words):
-        trial.checked(Job(0, setting, 64))
+        train_trial.checked(Job(0, setting, 64))
 
 
 def test_asha_spends_its_budget_on_busy_ranks_and_promotes_as_it_should(team, tmp_path):
     draws = settings()
     scheduler = schedulers.Asha(lambda: next(draws), RUNGS)
-    state = trials.search(team, scheduler, tmp_path, budget=1100, timeout_s=60)
+    state = search(team, scheduler, tmp_path, budget=1100, timeout_s=60)
     spent = sum(done.result["new_images"] for done in state.done)
     assert 1100 <= spent < 1100 + 2 * (RUNGS[1] - RUNGS[0]), "the last job of each rank may exceed it"
     assert {tuple(done.ranks) for done in state.done} == {(0,), (1,)}
@@ -91,10 +93,10 @@ def test_asha_spends_its_budget_on_busy_ranks_and_promotes_as_it_should(team, tm
 
 
 def test_all_ranks_together_train_as_one_does(team, tmp_path):
-    together = trials.search(team, schedulers.Listed([GOOD], 256), tmp_path / "a", together=True).done[0]
+    together = search(team, schedulers.Listed([GOOD], 256), tmp_path / "a", together=True).done[0]
     assert together.ranks == [0, 1]
-    trials.search(team, schedulers.Listed([GOOD], 256), tmp_path / "b")
-    a, b = trial.load(tmp_path / "a", 0), trial.load(tmp_path / "b", 0)
+    search(team, schedulers.Listed([GOOD], 256), tmp_path / "b")
+    a, b = train_trial.load(tmp_path / "a", 0), train_trial.load(tmp_path / "b", 0)
     assert np.abs(a.weights - b.weights).max() < 1e-4 * np.abs(b.weights).max()
 
 
@@ -117,7 +119,7 @@ class Wrong(schedulers.Asha):
 )
 def test_a_scheduler_that_gives_out_nonsense_is_told_so(jobs, words, team, tmp_path):
     with pytest.raises(InputError, match=words):
-        trials.search(team, Wrong(*jobs), tmp_path)
+        search(team, Wrong(*jobs), tmp_path)
 
 
 def test_a_rank_that_is_killed_is_told_in_one_message_and_the_search_goes_on_with_fresh_ranks(team, tmp_path):
@@ -131,24 +133,24 @@ def test_a_rank_that_is_killed_is_told_in_one_message_and_the_search_goes_on_wit
                 os.kill(victim, signal.SIGKILL)
 
     with pytest.raises(RankError, match=r"rank 1 on .* was killed by SIGKILL"):
-        trials.search(team, scheduler, tmp_path, budget=100_000, timeout_s=60, show=kill)
+        search(team, scheduler, tmp_path, budget=100_000, timeout_s=60, show=kill)
     assert not team.healthy
     told = len(scheduler.scores[0])
     assert told >= 2
     team.restart()
-    trials.search(team, scheduler, tmp_path / "fresh", budget=256, timeout_s=60)
+    search(team, scheduler, tmp_path / "fresh", budget=256, timeout_s=60)
     assert len(scheduler.scores[0]) > told, "what was told before the kill still counts"
 
 
 @pytest.mark.exhaustive
 def test_a_job_that_takes_too_long_is_ended(team, tmp_path):
     with pytest.raises(RankError, match="not finished after 1 s"):
-        trials.search(team, schedulers.Listed([GOOD], 10**7), tmp_path, timeout_s=1)
+        search(team, schedulers.Listed([GOOD], 10**7), tmp_path, timeout_s=1)
 
 
 @pytest.mark.exhaustive
 def test_an_interrupt_ends_a_search_and_leaves_usable_ranks(team, tmp_path):
     press_stop_after(1)
     with pytest.raises(RankError, match="interrupted"):
-        trials.search(team, schedulers.Listed([GOOD], 10**7), tmp_path, timeout_s=60)
+        search(team, schedulers.Listed([GOOD], 10**7), tmp_path, timeout_s=60)
     assert ranks.current().healthy

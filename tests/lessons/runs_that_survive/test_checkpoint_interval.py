@@ -29,10 +29,9 @@ def test_simulated_jobs_agree_with_the_expectation(restart_s):
 
 
 def test_the_figures_show_what_they_were_given():
-    figure = figures.checkpoint_interval(60, 10_800, 300, jobs=2, measured=[(500, 0.5)])
+    figure = figures.checkpoint_interval(60, 10_800, 300, jobs=2)
     drawn = lines(figure.axes[0])
     assert drawn["expected"][:, 1].max() == pytest.approx(checkpoints.useful_share(1100, 60, 10_800, 300), abs=1e-3)
-    assert drawn["measured here"].tolist() == [[500, 0.5]]
     check_layout(figure)
     free = fault_injection.TrainingRun([(5.0, 1), (6.0, 11)], weights={"a"})
     fault = fault_injection.Fault(6, 0, "kill", 0.0)

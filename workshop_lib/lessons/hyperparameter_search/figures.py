@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from workshop_lib.lessons.hyperparameter_search import seeds
-from workshop_lib.lessons.hyperparameter_search.trials import Search
+from workshop_lib.lessons.hyperparameter_search.search import Search
 from workshop_lib.notebook import figures, palette
 from workshop_lib.results.records import RecordError
 

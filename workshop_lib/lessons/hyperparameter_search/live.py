@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import HTML, DisplayHandle
 
-from workshop_lib.lessons.hyperparameter_search import trial, trials
+from workshop_lib.lessons.hyperparameter_search.search import Scheduler, Search, search
+from workshop_lib.lessons.hyperparameter_search.train_trial import TrialResult, test_accuracy
 from workshop_lib.notebook import charts, palette
 from workshop_lib.paths import BUILD
 
@@ -18,18 +19,18 @@ COLUMNS = ["trial", "learning rate", "momentum", "batch", "images", "held out", 
 
 
 def run(
-    team, scheduler: trials.Scheduler, budget: int | None = None, together: bool = False, timeout_s: float = 60.0
-) -> trials.Search:
+    team, scheduler: Scheduler, budget: int | None = None, together: bool = False, timeout_s: float = 60.0
+) -> Search:
     """Search on these ranks until the scheduler has no more jobs, or all trials together have seen `budget` images.
 
     The trials' weights are kept in a temporary folder, which is deleted together with the Search that is returned.
-    Raises the errors of `trials.search`.
+    Raises the errors of `search`.
     """
     BUILD.mkdir(exist_ok=True)  # on a cluster, all nodes and the notebook share this folder, unlike /tmp
     place = tempfile.TemporaryDirectory(prefix="search-", dir=BUILD)
     live = DisplayHandle()
     live.display(HTML(""))
-    state = trials.search(
+    state = search(
         team, scheduler, Path(place.name), budget, together, timeout_s, lambda state: live.update(drawn(state))
     )
     weakref.finalize(state, place.cleanup)
@@ -37,52 +38,46 @@ def run(
     return state
 
 
-def in_words(state: trials.Search) -> str:
+def in_words(state: Search) -> str:
     numbers = {done.result["trial"] for done in state.done}
     best = max((done.result["held_out"] for done in state.done), default=0.0)
-    spent = sum(done.result["new_images"] for done in state.done)
-    return f"{len(numbers)} trials, {spent:,} images, {state.seconds:.0f} s; best held-out accuracy {best:.2%}"
+    return f"{len(numbers)} trials, {state.images:,} images, {state.seconds:.0f} s; best held-out accuracy {best:.2%}"
 
 
-def test_accuracies(team, state: trials.Search) -> dict[int, float]:
+def test_accuracies(team, state: Search) -> dict[int, float]:
     """Return {trial: test accuracy} for the trials that have seen the most images."""
-    longest = max(done.result["images"] for done in state.done)
-    numbers = [done.result["trial"] for done in state.done if done.result["images"] == longest]
-    return {number: team.run(trial.test_accuracy, state.folder, number, show=False)[0] for number in numbers}
+    numbers = [result["trial"] for result in state.longest()]
+    return {number: team.run(test_accuracy, state.folder, number, show=False)[0] for number in numbers}
 
 
-def finalists(team, state: trials.Search) -> list[dict]:
+def finalists(team, state: Search) -> list[dict]:
     """Return a row for each trial that has seen the most images: trial, train_loss, held_out and test.
 
     train_loss is the last point of its training curve, NaN for a trial that diverged.
     """
     test = test_accuracies(team, state)
-    longest = max(done.result["images"] for done in state.done)
     rows = []
-    for done in state.done:
-        result = done.result
-        if result["images"] == longest:
-            loss = result["losses"][-1][1] if result["losses"] else math.nan
-            number = result["trial"]
-            rows.append({"trial": number, "train_loss": loss, "held_out": result["held_out"], "test": test[number]})
+    for result in state.longest():
+        loss = result["losses"][-1][1] if result["losses"] else math.nan
+        number = result["trial"]
+        rows.append({"trial": number, "train_loss": loss, "held_out": result["held_out"], "test": test[number]})
     return rows
 
 
-def drawn(state: trials.Search) -> HTML:
+def drawn(state: Search) -> HTML:
     """Draw the search so far. Each drawing replaces the one before, and the last one stays in the saved notebook."""
     return HTML(f"{bar(state)}{table(state)}{curves(state)}")
 
 
-def bar(state: trials.Search) -> str:
-    seen = sum(done.result["new_images"] for done in state.done)
+def bar(state: Search) -> str:
     if state.budget is None:
-        return f"{seen:,} images, {state.seconds:.0f} s"
-    share = min(1.0, seen / state.budget)
+        return f"{state.images:,} images, {state.seconds:.0f} s"
+    share = min(1.0, state.images / state.budget)
     label = f"{share:.0%} of the budget of {state.budget:,} images, {state.seconds:.0f} s"
     return f'<progress max="1" value="{share:.3f}" style="width: 22em"></progress> {label}'
 
 
-def table(state: trials.Search) -> str:
+def table(state: Search) -> str:
     """Return a table of trials: first the running ones, then the others by images seen and held-out accuracy."""
     last = {done.result["trial"]: done.result for done in state.done}
     under_way = {job.trial: (job, rank) for rank, (job, _, _) in sorted(state.running.items())}
@@ -99,12 +94,12 @@ def table(state: trials.Search) -> str:
     return shown + (f"<div>and {hidden} more trials</div>" if hidden > 0 else "")
 
 
-def _row(number: int, setting: Mapping[str, float], images: str, result: trial.TrialResult | None, note: str) -> tuple:
+def _row(number: int, setting: Mapping[str, float], images: str, result: TrialResult | None, note: str) -> tuple:
     held_out = f"{result['held_out']:.2%}" if result else ""
     return number, f"{setting['lr']:.2g}", f"{setting['momentum']:g}", f"{setting['batch']:g}", images, held_out, note
 
 
-def curves(state: trials.Search) -> str:
+def curves(state: Search) -> str:
     """Draw every trial's training loss against the images it has seen; running trials and the best one stand out."""
     by_trial: dict[int, list] = {}
     for done in state.done:
@@ -120,9 +115,7 @@ def curves(state: trials.Search) -> str:
     end = max(losses[-1][0] for losses in by_trial.values())
     axes = charts.Axes(60, 600, "Training loss of each trial", end, (low, high), log=True)
     running = {job.trial for job, _, _ in state.running.values()}
-    longest = max((done.result["images"] for done in state.done), default=0)
-    finished = [done.result for done in state.done if done.result["images"] == longest]
-    best = max(finished, key=lambda result: result["held_out"])["trial"] if finished else None
+    best = state.winner()["trial"] if state.done else None
     parts = [axes.frame(range(0), "images that it has seen")]
     for number in sorted(by_trial, key=lambda number: (number in running, number == best)):
         color, width = (palette.VERMILION, 3.0) if number == best else (palette.BLUE, 2.0)

@@ -17,7 +17,8 @@ import numpy as np
 
 from workshop_lib import ranks
 from workshop_lib.errors import WorkshopError
-from workshop_lib.lessons.hyperparameter_search import live, schedulers, trials
+from workshop_lib.lessons.hyperparameter_search import live, schedulers
+from workshop_lib.lessons.hyperparameter_search.search import Scheduler, search
 from workshop_lib.results import records
 from workshop_lib.training import SCHEMA
 
@@ -38,7 +39,7 @@ TOGETHER = "large jobs in turn"
 SMALL = "small jobs side by side"
 
 
-def scheduler(way: str, n: int, seed: int) -> tuple[trials.Scheduler, bool]:
+def scheduler(way: str, n: int, seed: int) -> tuple[Scheduler, bool]:
     """Return a method's scheduler, and whether its jobs run on all n ranks together.
 
     Jobs on all ranks have an n times larger global batch. GUESS then has an n times larger learning rate, too (the
@@ -63,8 +64,8 @@ def measure(team, budget: int, seeds: list[int]) -> Iterator[dict]:
         for way in (LARGE, TOGETHER, SMALL):
             with tempfile.TemporaryDirectory() as folder:
                 chosen, together = scheduler(way, team.n, seed)
-                state = trials.search(team, chosen, Path(folder), budget, together, timeout_s=LIMIT_S)
-                best = schedulers.winner(state.done)
+                state = search(team, chosen, Path(folder), budget, together, timeout_s=LIMIT_S)
+                best = state.winner()
                 tested = live.test_accuracies(team, state)
             jobs = [
                 {key: done.result[key] for key in ("trial", "setting", "images", "held_out", "diverged", "seconds")}
@@ -80,7 +81,7 @@ def of_seeds(team, settings, seeds: int) -> Iterator[dict]:
     for setting in settings:
         listed = schedulers.Listed([setting | {"seed": seed} for seed in range(1, seeds + 1)], SEEN)
         with tempfile.TemporaryDirectory() as folder:
-            state = trials.search(team, listed, Path(folder), timeout_s=LIMIT_S)
+            state = search(team, listed, Path(folder), timeout_s=LIMIT_S)
         in_order = sorted((done.result for done in state.done), key=lambda result: result["trial"])
         what = {"way": "seeds", "setting": setting, "ranks": team.n, "images": SEEN}
         yield record(what, held_out=[result["held_out"] for result in in_order])

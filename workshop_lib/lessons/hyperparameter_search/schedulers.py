@@ -7,24 +7,17 @@ seen this many images in total. `tell(trial, images, accuracy)` then reports its
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 Setting = Mapping[str, float]
-Job = tuple[int, Setting, int]
 EPOCH = 4096  # images that each trial trains on
 LRS = (1e-3, 1.0)
 MOMENTA = (0.0, 0.5, 0.9)
 BATCHES = (16, 32, 64, 128)
 RUNGS = (EPOCH, 3 * EPOCH, 9 * EPOCH)  # images that a trial has seen at the end of each rung
 ETA = 3
-
-
-class FinishedJob(Protocol):
-    """A finished job of a search, such as trials.DoneJob."""
-
-    result: Any
 
 
 def draw(random: np.random.Generator) -> dict[str, float]:
@@ -46,7 +39,7 @@ class Listed:
         self.settings = enumerate(settings)
         self.images = images
 
-    def ask(self) -> Job | None:
+    def ask(self) -> tuple[int, Setting, int] | None:
         trial, setting = next(self.settings, (0, None))
         return None if setting is None else (trial, setting, self.images)
 
@@ -62,7 +55,7 @@ class OneJob:
         self.every = every
         self.seen = 0
 
-    def ask(self) -> Job:
+    def ask(self) -> tuple[int, Setting, int]:
         return 0, self.setting, self.seen + self.every
 
     def tell(self, trial: int, images: int, accuracy: float) -> None:
@@ -98,7 +91,7 @@ class Asha:
                     return trial, self.settings[trial], self.rungs[rung + 1]
         return self.begin()
 
-    def begin(self) -> Job:
+    def begin(self) -> tuple[int, Setting, int]:
         """Draw a new trial and return its first job, which takes it to the end of the first rung."""
         self.settings.append(self.draw())
         return len(self.settings) - 1, self.settings[-1], self.rungs[0]
@@ -119,7 +112,7 @@ class Halving(Asha):
         self.given = 0
         self.left: list[int | None] = [None] * first  # trials to send to the current rung; None is a new trial
 
-    def ask(self) -> Job | None:
+    def ask(self) -> tuple[int, Setting, int] | None:
         if not self.left and len(self.scores[self.rung]) == self.given and self.rung < len(self.rungs) - 1:
             self.left = [*best(self.scores[self.rung], self.given // self.eta)]
             self.rung = self.rung + 1
@@ -129,16 +122,3 @@ class Halving(Asha):
         self.given += 1
         trial = self.left.pop(0)
         return self.begin() if trial is None else (trial, self.settings[trial], self.rungs[self.rung])
-
-
-def winner(done: Iterable[FinishedJob]) -> Any:
-    """Return the result with the highest held-out accuracy among the trials that have seen the most images."""
-    results = [each.result for each in done]
-    longest = max(result["images"] for result in results)
-    return max((r for r in results if r["images"] == longest), key=lambda result: result["held_out"])
-
-
-def report(rows: Iterable[Mapping[str, Any]]) -> tuple[int, float]:
-    """Return the trial with the highest held-out accuracy, and its accuracy on the test images, which chose nothing."""
-    chosen = max(rows, key=lambda row: row["held_out"])
-    return chosen["trial"], chosen["test"]

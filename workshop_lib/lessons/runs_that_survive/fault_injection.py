@@ -84,11 +84,6 @@ class TrainingRun:
             pauses.append(max((after - before for before, after in itertools.pairwise(moments)), default=0.0))
         return pauses
 
-    @property
-    def typical_pause_s(self) -> float:
-        """The median of `back_after_s`."""
-        return statistics.median(self.back_after_s)
-
 
 def _further(before: tuple[float, int], now: tuple[float, int]) -> tuple[float, int]:
     """The report `now` if the training was further by then than `before`, and `before` otherwise."""

@@ -1,6 +1,6 @@
 """Draw how often to save a checkpoint, and how training goes on while ranks are lost, for 13b_runs_that_survive."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.ticker import PercentFormatter
@@ -13,13 +13,11 @@ FAILURES_PER_JOB = 30  # the average in a simulated job
 
 
 @figures.styled
-def checkpoint_interval(
-    save_s: float, mtbf_s: float, restart_s: float, jobs: int, measured: Sequence[tuple[float, float]] = ()
-) -> figures.RecordFigure:
-    """Draw the useful share of the time against the checkpoint interval [s]: expected, simulated and measured.
+def checkpoint_interval(save_s: float, mtbf_s: float, restart_s: float, jobs: int) -> figures.RecordFigure:
+    """Draw the useful share of the time against the checkpoint interval [s], expected and simulated.
 
     save_s, restart_s: seconds that a save and a restart take. mtbf_s: mean seconds between failures. jobs: how many
-    jobs to simulate per interval. measured: pairs of an interval [s] and the useful share.
+    jobs to simulate per interval.
     """
     best = checkpoints.young(save_s, mtbf_s)
     intervals = np.geomspace(best / 20, best * 20, 200)
@@ -36,9 +34,6 @@ def checkpoint_interval(
     for name, rule, dash in (("Young", checkpoints.young, "--"), ("Daly", checkpoints.daly, ":")):
         at = rule(save_s, mtbf_s)
         axes.axvline(at, color=palette.GRAY, linestyle=dash, label=f"{name}: {float(f'{at:.3g}'):,g} s")
-    if measured:
-        squares = {"marker": "s", "linestyle": "", "color": palette.VERMILION}
-        axes.plot(*zip(*measured, strict=True), **squares, label="measured here")
     axes.set(xlabel="seconds of training between two checkpoints", ylabel="useful share of the time")
     axes.set(xscale="log", ylim=(0, 1))
     figures.log_ticks(axes.xaxis)

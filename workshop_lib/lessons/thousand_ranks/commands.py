@@ -1,13 +1,13 @@
 """The command `workshop dryrun`: 12_thousand_ranks offers it for dry runs in a terminal."""
 
 from rich.console import Console
-from rich.table import Table
 
 from workshop_lib.cli.arguments import Parser
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.thousand_ranks import dry_run as dry
 from workshop_lib.lessons.thousand_ranks import mesh_report
 from workshop_lib.lessons.thousand_ranks.step_report import ranks_of
+from workshop_lib.results.tables import rich_table
 
 
 def dryrun_arguments(parser: Parser) -> None:
@@ -20,7 +20,7 @@ def dryrun_arguments(parser: Parser) -> None:
     parser.add_argument("--mesh", default="", help="Shape of the mesh, such as 64x16. The script gets it as --mesh.")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="The rank to pretend to be.")
     parser.add_argument(
-        "--timeout", type=float, default=300.0, metavar="X", help="End the script after this many seconds."
+        "--timeout", type=float, default=dry.LIMIT_S, metavar="X", help="End the script after this many seconds."
     )
 
 
@@ -38,14 +38,8 @@ def dryrun(script: str, world_size: int | None, mesh: str, rank: int, timeout: f
     print(f"{script}, rank {report.rank} of {report.world_size:,}{of_mesh}: the second step\n")
     for rows in (mesh_report.shards(report), mesh_report.memory(report), mesh_report.collectives(report)):
         if rows:
-            Console().print(_table(rows))
-    print(f"\n{report.flops / 1e9:,.3f} Gflop. {mesh_report.cost(report)}")
-
-
-def _table(rows: list[dict[str, str]]) -> Table:
-    table = Table()
-    for at, name in enumerate(rows[0]):
-        table.add_column(name, justify="right" if at else "left")
-    for row in rows:
-        table.add_row(*row.values())
-    return table
+            table = rich_table(*rows[0])
+            for row in rows:
+                table.add_row(*row.values())
+            Console().print(table, "")
+    print(f"{report.flops / 1e9:,.3f} Gflop. {mesh_report.cost(report)}")

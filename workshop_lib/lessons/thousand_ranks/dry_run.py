@@ -37,10 +37,10 @@ def dry_run(script, *options, world_size: int, mesh: str = "", rank: int = 0, ti
     return report
 
 
-def dry_runs(script, *options, meshes: Sequence[str], rank: int = 0, timeout_s: float = LIMIT_S) -> dict[str, Report]:
+def dry_runs(script, *options, meshes: Sequence[str]) -> dict[str, Report]:
     """The reports of `dry_run` by mesh, from one process, which is quicker. Each report has its own run's `seconds`."""
-    worlds = [(ranks_of(mesh), mesh, rank) for mesh in meshes]
-    return dict(zip(meshes, _dry_runs(script, options, worlds, timeout_s), strict=True))
+    worlds = [(ranks_of(mesh), mesh, 0) for mesh in meshes]
+    return dict(zip(meshes, _dry_runs(script, options, worlds, LIMIT_S), strict=True))
 
 
 def _dry_runs(script, options: Sequence, worlds: list[tuple[int, str, int]], timeout_s: float) -> list[Report]:
@@ -59,15 +59,15 @@ def _dry_runs(script, options: Sequence, worlds: list[tuple[int, str, int]], tim
     raise InputError(f"{script} could not be run dry: {last['error']}")
 
 
-def real_run(script, *options, ranks: int, timeout_s: float = LIMIT_S) -> list[Report]:
+def real_run(script, *options, ranks: int) -> list[Report]:
     """Run `script` on real ranks on this machine with torchrun, and report its second step: one Report per rank.
 
-    Raises InputError if the script is missing, fails on a rank, or takes longer than `timeout_s` seconds.
+    Raises InputError if the script is missing, fails on a rank, or takes longer than LIMIT_S seconds.
     """
     words = _checked(script, options, ranks, "", 0)
     with tempfile.TemporaryDirectory() as folder:
         launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks), "-m", METER]
-        output = _run([*launch, "--out", folder, str(script), *words], timeout_s, script)
+        output = _run([*launch, "--out", folder, str(script), *words], LIMIT_S, script)
         for rank in range(ranks):
             result = _read(Path(folder) / f"{rank}.json", script, output)
             if "error" in result:

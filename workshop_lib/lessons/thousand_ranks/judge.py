@@ -18,6 +18,7 @@ from workshop_lib.lessons.thousand_ranks.meshes import Gpt, Mesh, Plan
 from workshop_lib.lessons.thousand_ranks.step_report import Report
 
 NOTEBOOK = "12_thousand_ranks"
+written = functools.partial(own_or_solution, notebook=NOTEBOOK)
 # Each case is (data, tensor, layers, cut, whole, activations). Tensor parallelism cuts `cut` bytes of a layer's weights
 # and leaves `whole` bytes uncut; the layer passes on `activations` bytes. Every mesh divides these numbers evenly.
 STEPS = [
@@ -95,11 +96,6 @@ ALLREDUCES_A_BLOCK = 4
 SENT_BYTES = 8.8e9
 
 
-def written(function: Callable) -> Callable:
-    """The learner's function. While it is still a stub, say so and return the notebook's solution."""
-    return own_or_solution(function, NOTEBOOK)
-
-
 class Edited(NamedTuple):
     """What the dry run of an edited mesh.py says. `error` says why it didn't run, and then the rest counts for nothing.
 
@@ -132,8 +128,7 @@ def _seen(report: Report) -> Edited:
     parameters = sum(math.prod(shard.shape) for shard in report.shards)
     held = sum(math.prod(shard.local_shape) for shard in report.shards)
     allreduces = sum(each.calls for each in report.collectives if (each.kind, each.over) == ("allreduce", "tensor"))
-    work = meshes.Estimated(report.flops, report.peak_bytes, report.collectives)
-    step_s = meshes.forecast(work, BATCH * GPT.flops, catalogue.machine("h100"), MESH, Plan()).step_s
+    step_s = meshes.forecast(report, BATCH * GPT.flops, catalogue.machine("h100"), MESH, Plan()).step_s
     return Edited("", parameters, held, report.peak_bytes, report.sent_bytes("data"), allreduces, step_s)
 
 
@@ -155,46 +150,37 @@ UNITS_HINT = "call `fully_shard` for each block, and then for the model. Otherwi
 
 def verdict_of(seen: Edited) -> Verdict:
     """The verdict on a script: does it run, with the same model, and does the model fit without sending more?"""
-    verdict = Verdict("build", False)
-    if seen.error:
-        verdict.failed = "the script runs dry"
-        verdict.hint = seen.error
-        return verdict
-    verdict.held.append("the script runs dry")
-    verdict.failed, verdict.hint = _failure(seen, verdict.held)
-    verdict.passed = not verdict.failed
+    verdict = Verdict("build").follow(_rules(seen))
     if verdict.passed:
         verdict.score = round(seen.step_s, 3)
     return verdict
 
 
-def _failure(seen: Edited, held: list[str]) -> tuple[str, str]:
-    """What must hold and doesn't, with its hint. What holds is added to `held`."""
-    text = "it's the same model"
-    if seen.parameters != whole_model():
-        hint = f"it trains {seen.parameters:,} parameters, and mesh.py has {round(whole_model()):,}."
-        return text, f"{hint} Are all blocks in `model`, and is everything in `fully_shard`?"
-    held.append(text)
-    text = "each rank holds its part of the weights"
-    if seen.held > 1.01 * whole_model(MESH.data, MESH.tensor):
-        return text, "a rank holds more than in mesh.py: keep `parallelize_module` and `fully_shard` for every block."
-    held.append(text)
-    text = f"it fits: at most {ROOM_BYTES / 1e9:.0f} GB"
-    if seen.peak_bytes > ROOM_BYTES:
-        again = seen.allreduces - ALLREDUCES_A_BLOCK * LAYERS
-        peak = f"the peak is {seen.peak_bytes / 1e9:.1f} GB:"
-        if seen.sent_bytes < 0.95 * SENT_BYTES:
-            return text, f"{peak} {UNITS_HINT}"
-        if again == 0:
-            return text, f"{peak} {NOTHING_HINT}"
-        return text, f"{peak} {TOO_FEW_HINT}"
-    held.append(text)
-    text = "it sends no more over the data dimension than before"
-    if seen.sent_bytes > 1.02 * SENT_BYTES:
-        sent = f"a rank sends {seen.sent_bytes / 1e9:.1f} GB, where mesh.py sends {SENT_BYTES / 1e9:.1f} GB:"
-        return text, f"{sent} FSDP shouldn't gather a block more than twice, or reduce its gradients more than once."
-    held.append(text)
-    return "", ""
+def _rules(seen: Edited) -> Iterator[tuple[str, str]]:
+    """What must hold, and a hint where it doesn't."""
+    yield "the script runs dry", seen.error
+    hint = (
+        f"it trains {seen.parameters:,} parameters, and mesh.py has {round(whole_model()):,}. "
+        "Are all blocks in `model`, and is everything in `fully_shard`?"
+    )
+    yield "it's the same model", "" if seen.parameters == whole_model() else hint
+    whole = seen.held > 1.01 * whole_model(MESH.data, MESH.tensor)
+    hint = "a rank holds more than in mesh.py: keep `parallelize_module` and `fully_shard` for every block."
+    yield "each rank holds its part of the weights", hint if whole else ""
+    hint = TOO_FEW_HINT
+    if seen.sent_bytes < 0.95 * SENT_BYTES:
+        hint = UNITS_HINT
+    elif seen.allreduces == ALLREDUCES_A_BLOCK * LAYERS:
+        hint = NOTHING_HINT
+    too_large = seen.peak_bytes > ROOM_BYTES
+    peak = f"the peak is {seen.peak_bytes / 1e9:.1f} GB: {hint}"
+    yield f"it fits: at most {ROOM_BYTES / 1e9:.0f} GB", peak if too_large else ""
+    hint = (
+        f"a rank sends {seen.sent_bytes / 1e9:.1f} GB, where mesh.py sends {SENT_BYTES / 1e9:.1f} GB: "
+        "FSDP shouldn't gather a block more than twice, or reduce its gradients more than once."
+    )
+    too_much = seen.sent_bytes > 1.02 * SENT_BYTES
+    yield "it sends no more over the data dimension than before", hint if too_much else ""
 
 
 def build(function: Callable) -> Verdict:

@@ -7,14 +7,13 @@ Like there, nothing in this file was measured.
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting import cost_model
 from workshop_lib.lessons.forecasting.catalogue import Machine
 from workshop_lib.lessons.forecasting.cost_model import Link
 from workshop_lib.lessons.forecasting.forecast import LATENESS
-from workshop_lib.lessons.thousand_ranks.step_report import Collective
+from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report
 from workshop_lib.quantities import whole
 
 # What is sharded over the data ranks: nothing (DDP), the optimizer's states (ZeRO-1), or everything (FSDP, ZeRO-3).
@@ -101,16 +100,10 @@ class Plan:
                 raise InputError(f"{name} {chosen!r} is not known: choose one of {', '.join(choices)}")
 
 
-class Work(Protocol):
-    """What one rank computes, holds and sends in a step: the Report of a dry run, or Estimated."""
-
-    flops: float
-    peak_bytes: float
-    collectives: list[Collective]
-
-
 @dataclass
 class Estimated:
+    """What one rank computes, holds and sends in a step, like the Report of a dry run."""
+
     flops: float
     peak_bytes: float
     collectives: list[Collective] = field(default_factory=list)
@@ -190,7 +183,7 @@ def memory_bytes(model: Gpt, mesh: Mesh, plan: Plan) -> float:
     return states + gathered + activations + logits
 
 
-def with_layers(few: Work, more: Work, layers: float) -> Estimated:
+def with_layers(few: Report, more: Report, layers: float) -> Estimated:
     """Extrapolate the work of a deep model from dry runs of two shallower ones. All layers must cost the same.
 
     layers: how many times the difference between `few` and `more` is added to `few`; 15 gets from runs of 2 and 4
@@ -223,7 +216,7 @@ def collective_s(machine: Machine, each: Collective, stride: int) -> float:
 
 
 def forecast(
-    done: Work, model_flops: float, machine: Machine, mesh: Mesh, plan: Plan, share: float | None = None
+    done: Report | Estimated, model_flops: float, machine: Machine, mesh: Mesh, plan: Plan, share: float | None = None
 ) -> Forecast:
     """Forecast the step of a rank that does this work, in a mesh on this machine.
 

@@ -20,7 +20,6 @@ GIGA = 10**9
 class PublishedRun:
     """One published run: the model, its mesh and plan, and the speed in the unit of its table."""
 
-    table: str
     model: Gpt
     mesh: Mesh
     plan: Plan
@@ -32,7 +31,6 @@ class Table:
     """The runs of one published table.
 
     like: the name of the table whose first run tells what one device can do, either this table or a different one.
-    assumed: what the source doesn't say.
     """
 
     name: str
@@ -40,24 +38,21 @@ class Table:
     runs: tuple[PublishedRun, ...]
     unit: str
     like: str
-    source: str
-    assumed: str
 
 
-def _run(name: str, entry: dict, row: list) -> PublishedRun:
+def _run(entry: dict, row: list) -> PublishedRun:
     layers, width, billions, mesh, micro_batch, micro_batches, speed = row
     shape = Mesh(*mesh_shape(mesh))
     stages = min(entry.get("interleaved", 1), layers // shape.pipeline) if shape.pipeline > 1 else 1
     recompute = "full" if entry.get("recompute", False) else "none"
     plan = Plan(micro_batch, micro_batches, entry["sharding"], recompute, max(1, stages))
-    return PublishedRun(name, Gpt(layers, width, billions * GIGA, entry["tokens"]), shape, plan, speed)
+    return PublishedRun(Gpt(layers, width, billions * GIGA, entry["tokens"]), shape, plan, speed)
 
 
 def _table(name: str, entry: dict) -> Table:
-    runs = tuple(_run(name, entry, row) for row in entry["rows"])
+    runs = tuple(_run(entry, row) for row in entry["rows"])
     machine = catalogue.machine(entry["machine"])
-    like = entry.get("like", name)
-    return Table(name, machine, runs, entry["unit"], like, entry["source"], entry["assumed"])
+    return Table(name, machine, runs, entry["unit"], entry.get("like", name))
 
 
 TABLES = {name: _table(name, entry) for name, entry in catalogue.read(catalogue.PRESETS / "meshes.toml").items()}

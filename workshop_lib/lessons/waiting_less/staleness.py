@@ -19,7 +19,6 @@ that the caller passes is not changed.
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -27,6 +26,7 @@ import numpy as np
 from mpi4py import MPI
 
 from workshop_lib.errors import InputError, WorkshopError
+from workshop_lib.judge.solutions import Solution
 
 Gradient = Callable[[np.ndarray, int], np.ndarray]
 SERVER = 0
@@ -36,6 +36,7 @@ GRADIENT = 1
 WEIGHTS = 2
 LAST = 3
 LIMIT_S = 30.0
+RUN_LIMIT_S = 120.0  # rank 0 waits this long for the workers' whole training
 PERIOD = 10  # steps of local SGD between two averages
 SERVER_NAP_S = 1e-4  # sleep between polls, so that the server does not take a core from a worker
 THREAD_NAP_S = 5e-4  # sleep between polls in the thread that keeps messages moving
@@ -78,11 +79,18 @@ class Meanwhile:
     def __init__(self, request: MPI.Request):
         self.request = request
         self.done = False
+        self.error: Exception | None = None
         self.end_s: float | None = None
         self.thread = threading.Thread(target=self._look, daemon=True)
         self.thread.start()
 
     def _look(self) -> None:
+        try:
+            self._poll()
+        except Exception as error:  # for example, a message that is larger than its array
+            self.error = error
+
+    def _poll(self) -> None:
         while not self.request.Test():
             if self.end_s is None:
                 time.sleep(THREAD_NAP_S)
@@ -93,9 +101,11 @@ class Meanwhile:
         self.done = True
 
     def wait(self, what: str, limit_s: float = LIMIT_S) -> None:
-        """Block until the request is complete. Raises WaitTimeout as the function `wait` does."""
+        """Block until the request is complete. Raises MPI's error, or WaitTimeout as the function `wait` does."""
         self.end_s = time.monotonic() + limit_s
         self.thread.join()
+        if self.error is not None:
+            raise self.error
         if not self.done:
             raise WaitTimeout(what, limit_s)
 
@@ -137,10 +147,9 @@ class StalenessRun:
     computing: list[list[tuple[float, float]]] = field(default_factory=list)
 
     @property
-    def staleness(self) -> dict[int, int]:
-        """{staleness: number of updates}, in ascending order."""
-        counts = Counter(update - read for update, read in enumerate(self.read))
-        return dict(sorted(counts.items()))
+    def staleness(self) -> list[int]:
+        """For each update, how many updates were missing from the weights at which its gradient was computed."""
+        return [update - read for update, read in enumerate(self.read)]
 
 
 def synchronous(comm, weights, gradient: Gradient, lr: float, steps: int, limit_s: float = LIMIT_S) -> StalenessRun:
@@ -158,26 +167,6 @@ def synchronous(comm, weights, gradient: Gradient, lr: float, steps: int, limit_
     return run
 
 
-def one_step_late(
-    start_average: Callable[[np.ndarray], "Average"], gradient: Gradient, weights: np.ndarray, lr: float, steps: int
-) -> np.ndarray:
-    """Return the weights after `steps` steps of SGD, in which each average of gradients is applied one step late.
-
-    start_average starts to average an array over the ranks, and returns at once; `wait` of its result returns the
-    average. w[t+1] = w[t] - lr * mean over ranks of the gradient of batch t at w[t-1], and the first gradient is
-    computed at w[0].
-    """
-    traveling = None
-    for step in range(steps):
-        new = gradient(weights, step)
-        if traveling is not None:
-            weights = weights - lr * traveling.wait()
-        traveling = start_average(new)
-    if traveling is not None:
-        weights = weights - lr * traveling.wait()
-    return weights
-
-
 def lag_sync(
     comm,
     weights,
@@ -185,11 +174,11 @@ def lag_sync(
     lr: float,
     steps: int,
     limit_s: float = LIMIT_S,
-    train: Callable[..., np.ndarray] = one_step_late,
+    train: Callable[..., np.ndarray] | None = None,
 ) -> StalenessRun:
     """Train by SGD with gradients that are applied one step late ("gradient lag", Kurth et al. 2018, arXiv:1810.01993).
 
-    train: `one_step_late`, or a different function with its arguments and result. Each step starts one Iallreduce of n
+    train: a function like `one_step_late` of 07e, by default its solution. Each step starts one Iallreduce of n
     numbers, which has until the next gradient is computed, so a rank that is late once holds nobody up. A thread keeps
     the Iallreduce moving meanwhile, so MPI must allow threads (MPI_THREAD_MULTIPLE, which mpi4py requests). All ranks
     call this function, and it blocks, for at most limit_s seconds per step (WaitTimeout).
@@ -205,6 +194,8 @@ def lag_sync(
         run.read.append(sum(average.arrived for average in averages))
         return gradient(weights, step)
 
+    if train is None:
+        train = Solution("07e_waiting_less", "one_step_late").load()
     start = _start(comm, limit_s)
     run.weights = train(start_average, noted, run.weights, lr, steps)
     run.seconds = time.perf_counter() - start
@@ -281,7 +272,7 @@ def by_name(mode: str, comm, weights, gradient: Gradient, lr: float, steps: int,
         if not server:
             run = MODES[mode](of_workers, weights, timed, lr, steps, **options)
         of_workers.Free()
-    wait(comm.Ibarrier(), "the end of the run", 120, nap_s=0.005)  # a rank that has nothing to do sleeps
+    wait(comm.Ibarrier(), "the end of the run", RUN_LIMIT_S, nap_s=0.005)  # a rank that has nothing to do sleeps
     run = comm.bcast(run, root=SERVER if mode == "asynchronous" else 1)
     run.computing = comm.allgather(computing)
     return run

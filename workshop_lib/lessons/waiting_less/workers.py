@@ -1,6 +1,7 @@
 """Workers of which one is late in each step: 07e_waiting_less trains with them, and compares four ways to wait."""
 
 import time
+from statistics import fmean
 
 import numpy as np
 import pandas as pd
@@ -60,13 +61,12 @@ class Workers:
         self.network.gradient(self.start, self.images.images[:BATCH], self.images.labels[:BATCH])  # warms up
         run = staleness.by_name(mode, self.comm, self.start, gradient, LR, steps, **options)
         self.network.set(run.weights)
-        missing = [update - read for update, read in enumerate(run.read)]
         return {
             "straggler": straggler,
             "mode": SHOWN.get(mode, mode),
             "ms per step": 1000 * run.seconds / steps,
             "gradients per worker": [len(times) for times in run.computing[1:]],
-            "mean staleness": sum(missing) / len(missing),
+            "mean staleness": fmean(run.staleness),
             "test accuracy": self.network.accuracy(self.test.images[:TEST_IMAGES], self.test.labels[:TEST_IMAGES]),
             "weights": weights_sha256([run.weights])[:6],
             "computing": run.computing[1:],

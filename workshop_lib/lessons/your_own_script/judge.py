@@ -50,14 +50,7 @@ def train(script: str | Path, report: Examined, checkpoint: Path, epochs: int) -
     text = Path(script).read_text(encoding="utf-8")
     if text.strip().endswith(ONE_PROCESS.read_text(encoding="utf-8").strip()):
         return Verdict("train.py", to_do="Convert the script")
-    verdict = Verdict("train.py", True)
-    for holds, hint in _rules(report, checkpoint, epochs):
-        if hint:
-            verdict.passed = False
-            verdict.failed = holds
-            verdict.hint = hint
-            break
-        verdict.held.append(holds)
+    verdict = Verdict("train.py").follow(_rules(report, checkpoint, epochs))
     passed = Path(script).with_name(PASSED)
     passed.unlink(missing_ok=True)
     if verdict.passed:

@@ -222,7 +222,6 @@ def test_accuracy(folder: Path, trial: int) -> float:
 def trial_here(folder, trial: int, setting, images: int, together: bool):
     """Run a job on this rank alone or on all ranks `together`, publish its curve as it grows, and return its result."""
     from ipyparallel.engine.datapub import publish_data
-    from mpi4py import MPI
 
     def progress(losses: list) -> None:
         publish_data({"job": json.dumps([trial, images, losses])})

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import cloudpickle
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.hyperparameter_search import trial
-from workshop_lib.lessons.hyperparameter_search.trial import Job, TrialResult
+from workshop_lib.lessons.hyperparameter_search import train_trial
+from workshop_lib.lessons.hyperparameter_search.train_trial import Job, TrialResult
 from workshop_lib.ranks import verdict
 from workshop_lib.ranks.call import Call
 from workshop_lib.ranks.errors import RankError
@@ -59,15 +59,28 @@ class Search:
     seconds: float = 0.0
 
     @property
+    def images(self) -> int:
+        """How many images the finished jobs trained on."""
+        return sum(done.result["new_images"] for done in self.done)
+
+    @property
     def spent(self) -> int:
         """Images over all trials: those that they have seen, and those that the running jobs will add."""
-        return sum(done.result["new_images"] for done in self.done) + sum(
-            job.images - self.seen(job.trial) for job, _, _ in self.running.values()
-        )
+        return self.images + sum(job.images - self.seen(job.trial) for job, _, _ in self.running.values())
 
     def seen(self, number: int) -> int:
         """Return how many images this trial had seen at the end of its last job."""
         return max((done.result["images"] for done in self.done if done.result["trial"] == number), default=0)
+
+    def longest(self) -> list[TrialResult]:
+        """Return the results of the trials that have seen the most images."""
+        results = [done.result for done in self.done]
+        most = max((result["images"] for result in results), default=0)
+        return [result for result in results if result["images"] == most]
+
+    def winner(self) -> TrialResult:
+        """Return the result with the highest held-out accuracy among the trials that have seen the most images."""
+        return max(self.longest(), key=lambda result: result["held_out"])
 
 
 class Jobs(Call):
@@ -112,7 +125,7 @@ def search(
     if (budget is not None and not budget > 0) or not timeout_s > 0:
         raise InputError(f"budget {budget!r}, timeout_s {timeout_s!r}: both must be above 0.")
     Path(folder).mkdir(parents=True, exist_ok=True)
-    team.run(trial.ready, timeout=READY_LIMIT_S, show=False)
+    team.run(train_trial.ready, timeout=READY_LIMIT_S, show=False)
     jobs = Jobs(team)
     state = Search(team.n, Path(folder).absolute(), budget)
     groups = [list(range(team.n))] if together else [[rank] for rank in range(team.n)]
@@ -166,7 +179,7 @@ def _start(jobs: Jobs, state: Search, scheduler, ranks: list[int], together: boo
     asked = scheduler.ask()
     if asked is None:
         return
-    job = trial.checked(Job(*asked))
+    job = train_trial.checked(Job(*asked))
     if any(job.trial == other.trial for other, _, _ in state.running.values()):
         raise InputError(f"the scheduler gives trial {job.trial} to two ranks at once: each job needs its own trial.")
     if job.images <= state.seen(job.trial):
@@ -174,7 +187,7 @@ def _start(jobs: Jobs, state: Search, scheduler, ranks: list[int], together: boo
             f"the scheduler sends trial {job.trial} to {job.images} images, but it has seen {state.seen(job.trial)}: "
             "count the images of a trial from its first job on."
         )
-    jobs.start(ranks, cloudpickle.dumps((trial.trial_here, (state.folder, *job, together), {})))
+    jobs.start(ranks, cloudpickle.dumps((train_trial.trial_here, (state.folder, *job, together), {})))
     state.running[ranks[0]] = job, jobs.elapsed_s, []
 
 
