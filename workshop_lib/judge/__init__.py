@@ -248,10 +248,14 @@ class Exercise:
 
     def know_mistakes(self, n: int, by_mistake: list[tuple]) -> None:
         """Store the property that each known mistake fails on n ranks, or None for a mistake that raises."""
-        self._known[n] = []
+        known: list[Property | None] = []
         for observations in by_mistake:
             raised = any(isinstance(seen, Exception) for seen in observations)
-            self._known[n].append(None if raised else self._first_failure(list(observations), []))
+            try:
+                known.append(None if raised else self._first_failure(list(observations), []))
+            except Exception:  # what this mistake returns cannot be compared, so it explains nothing
+                known.append(None)
+        self._known[n] = known
 
     def _did_not_end(self, error: ranks.RankError) -> Verdict:
         """The verdict on a function that raised or never ended. If ranks were lost, this starts fresh ones."""
