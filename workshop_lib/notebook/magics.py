@@ -47,8 +47,11 @@ def _team():
 
 def _line_that_starts_ranks() -> str:
     """The line of this notebook that starts ranks; empty if there is none or the server does not name the notebook."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        cells = json.loads(learner.notebook().read_text(encoding="utf-8"))["cells"]
+    file = learner.notebook()
+    if file is None:
+        return ""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
         code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
         lines = "\n".join("".join(source) for source in code).splitlines()
         return next((line.strip() for line in lines if re.search(r"\branks\.(start|attach)\(", line)), "")
