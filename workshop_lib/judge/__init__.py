@@ -326,18 +326,22 @@ def _unless_stub(observe: Callable, comm, function: Callable | Solution):
 
 def own_or_library(function: Callable, finished: Callable | None) -> Callable | None:
     """The learner's function or class. While it is still a stub, print a line that says so, and return `finished`."""
-    parts = vars(function).values() if isinstance(function, type) else [function]
-    codes = [code for part in parts if (code := getattr(part, "__code__", None))]  # a `functools.partial` has no code
-    if not any("NotImplementedError" in code.co_names for code in codes):
-        return function
-    print(f"{function.__name__} isn't solved yet, so the library's own takes its place here.")
-    return finished
+    return finished if _is_stub(function, "the library's own") else function
 
 
 def own_or_solution(made: Callable, notebook: str) -> Callable:
     """The learner's function or class. While it is still a stub, say so and return the notebook's solution."""
-    solution = Solution(notebook, made.__name__).load()
-    return own_or_library(made, solution) or solution
+    return Solution(notebook, made.__name__).load() if _is_stub(made, "the solution") else made
+
+
+def _is_stub(made: Callable, instead: str) -> bool:
+    """Whether the learner's function or class is still a stub. If so, print what takes its place."""
+    parts = vars(made).values() if isinstance(made, type) else [made]
+    codes = [code for part in parts if (code := getattr(part, "__code__", None))]  # a `functools.partial` has no code
+    if not any("NotImplementedError" in code.co_names for code in codes):
+        return False
+    print(f"{made.__name__} isn't solved yet, so {instead} takes its place here.")
+    return True
 
 
 def alike(a, b, rounding: float = ROUNDING) -> bool:
