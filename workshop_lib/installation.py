@@ -52,9 +52,9 @@ def write_notes(name, notes, prefix=sys.prefix):
     os.replace(path + ".tmp", path)
 
 
-def why_this_pytorch(prefix=sys.prefix):
+def why_this_pytorch():
     """A sentence on which PyTorch the set-up chose and why; empty if the set-up did not make this environment."""
-    return read_notes(CORE, prefix).get("torch", "")
+    return read_notes(CORE).get("torch", "")
 
 
 def why_missing(name, prefix=sys.prefix):
