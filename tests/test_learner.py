@@ -56,9 +56,17 @@ def test_a_file_that_cannot_be_written_or_a_value_that_is_none_of_json_breaks_no
     learner.keep(Prediction("?", "", object()))
     file.mkdir()
     learner.keep(Check("whoami", True))
-    monkeypatch.setattr(paths, "LEARNER", file / "no" / "such" / "folder")
+    blocked = file.with_name("a file")
+    blocked.touch()
+    monkeypatch.setattr(paths, "LEARNER", blocked / "no" / "such" / "folder")
     learner.keep(Check("whoami", True))
     assert what_is_kept() == []
+
+
+def test_the_folders_of_the_file_are_made(file, monkeypatch):
+    monkeypatch.setattr(paths, "LEARNER", file.parent / "two" / "folders" / file.name)
+    learner.keep(Check("whoami", True))
+    assert paths.LEARNER.exists()
 
 
 def test_the_file_is_bounded_and_a_damaged_line_is_left_out(file, monkeypatch):

@@ -5,6 +5,8 @@ module. It uses the standard library only, and syntax that an old Python can rea
 before anything is installed.
 """
 
+import errno
+import fcntl
 import json
 import os
 import sys
@@ -20,6 +22,7 @@ EXTRAS = "workshop-extras"
 INSTALLED = "installed"
 FAILED = "failed"
 UNDER_WAY = "under way"
+LOCKED = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)  # the errors of a lock that another process holds
 
 
 def pythons_in_words():
@@ -49,9 +52,9 @@ def write_notes(name, notes, prefix=sys.prefix):
     os.replace(path + ".tmp", path)
 
 
-def why_this_pytorch(prefix=sys.prefix):
+def why_this_pytorch():
     """A sentence on which PyTorch the set-up chose and why; empty if the set-up did not make this environment."""
-    return read_notes(CORE, prefix).get("torch", "")
+    return read_notes(CORE).get("torch", "")
 
 
 def why_missing(name, prefix=sys.prefix):
@@ -63,13 +66,29 @@ def why_missing(name, prefix=sys.prefix):
         where = note["log"]
         return f"{title} could not be installed: {reason} ({where}). {NEEDED_BY[name]}; `make extras` tries again."
     if note.get("state") == UNDER_WAY:
-        if is_alive(note.get("pid")):
+        if is_under_way(note, prefix):
             return f"{title} is still being installed in the background, as build/extras.log shows: wait a few minutes."
         return f"{title} is not there yet, because its installation was interrupted: `make setup` continues it."
     return ""
 
 
-def is_alive(pid):
+def is_under_way(note, prefix=sys.prefix):
+    """Whether the installation that this note is about goes on.
+
+    It holds the set-up's lock. The id of its process only counts where the file system has no locks, because after a
+    restart of the machine a different process may have that id.
+    """
+    if note.get("state") != UNDER_WAY:
+        return False
+    try:
+        with open(os.path.join(os.path.dirname(prefix), "build", "setup.lock")) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError as error:
+        return error.errno in LOCKED or _is_alive(note.get("pid"))
+
+
+def _is_alive(pid):
     """Whether a process with this id runs on this machine."""
     try:
         os.kill(pid, 0)

@@ -96,7 +96,7 @@ def keep(event: Prediction | Check | Training) -> None:
     values = {key: value[:TEXT_LIMIT] if isinstance(value, str) else value for key, value in event._asdict().items()}
     with contextlib.suppress(OSError, TypeError, ValueError):
         line = json.dumps(about | values, default=float) + "\n"
-        paths.LEARNER.parent.mkdir(exist_ok=True)
+        paths.LEARNER.parent.mkdir(parents=True, exist_ok=True)
         with open(paths.LEARNER, "ab", buffering=0) as file:
             if file.tell() < FILE_LIMIT_BYTES:
                 file.write(line.encode())

@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import shutil
+import signal
 
 import jupytext
 import pytest
@@ -157,6 +158,15 @@ def test_source_that_never_ends_or_exits_is_a_verdict(monkeypatch):
     ):
         verdict = assessment.verdict(assessment.TASKS[0], source)
         assert verdict.passed is False and words in f"{verdict.failed}\n{verdict.details}"
+
+
+def test_the_limit_of_an_answer_is_off_before_its_handler_is(monkeypatch):
+    """Otherwise, the alarm would end the process if it went off between the two."""
+    changed = []
+    monkeypatch.setattr(signal, "signal", lambda *_: changed.append("handler"))
+    monkeypatch.setattr(signal, "setitimer", lambda *_: changed.append("timer") or (0.0, 0.0))
+    assessment._defined("def answer(): ...", "answer")
+    assert changed == ["handler", "timer", "timer", "handler"]
 
 
 def test_nothing_is_written_while_nothing_is_solved(tmp_path):

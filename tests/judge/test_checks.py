@@ -197,6 +197,16 @@ def test_what_cannot_be_compared_is_said():
     assert "cannot be compared: TypeError" in repr(verdict)
 
 
+def test_a_mistake_that_cannot_be_compared_hides_no_hint_of_another():
+    def positive(observations):
+        yield Property("every number is positive", min(observations) > 0, "")
+        yield Property("it is 3", observations == [3])
+
+    mistakes = [Mistake(lambda: "text", "a text?"), Mistake(lambda: 4, "one less.")]
+    exercise = Exercise("three", lambda comm, answer: answer(), positive, mistakes, communicates=False)
+    assert exercise.verdict([4]).hint == "one less."
+
+
 def test_a_result_in_place_of_a_function_is_refused():
     assert "a function was expected, not 3" in repr(number(3))
 

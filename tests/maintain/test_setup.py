@@ -468,6 +468,11 @@ def test_an_interrupted_extra_is_continued(checkout, monkeypatch):
     assert "make setup` continues it" in installation.why_missing("horovod", ours.VENV)
     ours.write_note("horovod", settings, installation.UNDER_WAY, pid=os.getpid())
     assert "being installed in the background" in installation.why_missing("horovod", ours.VENV)
+    with ours.lock():
+        ours.write_note("horovod", settings, installation.UNDER_WAY, pid=2**22 + 1)
+        assert "being installed in the background" in installation.why_missing("horovod", ours.VENV)
+    ours.write_note("horovod", settings, installation.UNDER_WAY, pid=os.getpid())
+    assert "make setup` continues it" in installation.why_missing("horovod", ours.VENV), "the id of another process"
     monkeypatch.setattr(ours, "step", failing(ours))
     assert ours.install_extras(settings) == []
     assert installation.why_missing("horovod", ours.VENV) == ""

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from workshop_lib import environment, ranks
-from workshop_lib.ranks import cluster, engine, folders
+from workshop_lib.ranks import cluster, engine, folders, scratch
+from workshop_lib.ranks.scratch import Scratch
 
 BROKEN = "raise ImportError('a file of the learner')\n"
 
@@ -47,6 +48,17 @@ def test_the_controllers_own_error_is_said(monkeypatch):
         ranks.start(1)
     ended = "The ranks did not start: the controller ended with exit code 1."
     assert str(error.value) == f"{ended}\nOSError: [Errno 28] No space left on device"
+
+
+def test_ranks_that_cannot_be_spawned_leave_no_folder(monkeypatch, tmp_path):
+    made = []
+    monkeypatch.setattr(scratch, "Scratch", lambda *args, **given: made.append(Scratch(*args, **given)) or made[0])
+    monkeypatch.setattr(folders, "BUILD", tmp_path)
+    monkeypatch.setattr(cluster, "CONTROLLER", ["\0"])  # Popen refuses it
+    with pytest.raises(ValueError, match="null byte"):
+        ranks.start(1)
+    left = [folder for folder in made[0].folders if folder.exists()]
+    assert (left, list(tmp_path.rglob("security"))) == ([], [])
 
 
 def test_what_a_rank_raises_before_it_is_ready_is_said(monkeypatch):

@@ -197,6 +197,11 @@ def test_a_rank_cell_in_a_new_kernel_names_the_line_that_starts_ranks(monkeypatc
     monkeypatch.setattr(session.CURRENT, "team", None)  # an earlier test may have left ranks
     with pytest.raises(RankError, match=r"run the cell with `team = ranks.start\(2\)` again; Run > Run All Above"):
         magics._team()
+    monkeypatch.delenv("JPY_SESSION_NAME")
+    visual_studio_code = types.SimpleNamespace(user_ns={"__vsc_ipynb_file__": str(path)})
+    with monkeypatch.context() as patch:
+        patch.setattr("IPython.get_ipython", lambda: visual_studio_code)
+        assert magics._line_that_starts_ranks() == "team = ranks.start(2)"
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "none"))
     with pytest.raises(RankError, match="run the cell that starts ranks again"):
         magics._team()

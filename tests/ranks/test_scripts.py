@@ -19,6 +19,7 @@ from our_ranks import our_ranks
 from workshop_lib.notebook import take_home
 from workshop_lib.paths import MNIST, SCRIPTS
 from workshop_lib.ranks import RankError, folders, mpi, processes, scripts, session
+from workshop_lib.ranks.scratch import Scratch
 
 
 def test_the_command_and_what_it_prints_are_shown(capfd):
@@ -38,6 +39,15 @@ def test_a_rank_that_gloo_aborts_at_its_end_is_told_from_a_failure():
     program = f"import sys; print({scripts.GLOO_ABORTED!r}); sys.exit(1)"
     with pytest.raises(RankError, match="gloo aborted a rank that was done.*run it again"):
         scripts.run("python", "-c", program, timeout_s=30)
+
+
+def test_a_script_that_cannot_start_leaves_no_folder(monkeypatch):
+    made = []
+    monkeypatch.setattr(scripts, "Scratch", lambda set_id: made.append(Scratch(set_id)) or made[0])
+    with pytest.raises(FileNotFoundError), scripts.started(["python", "-c", "pass"], "abc", folder="/no/such/folder"):
+        pass
+    assert made[0].folders
+    assert not any(folder.exists() for folder in made[0].folders)
 
 
 def test_a_rank_is_lost_once_there_is_a_file_and_the_lines_asked_for_are_shown(tmp_path, capfd):

@@ -131,8 +131,8 @@ def _defined(source: str, name: str):
     try:
         exec(compile(source, file, "exec"), namespace)
     finally:
-        signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, before)
     return namespace[name]
 
 

@@ -263,10 +263,14 @@ class Exercise:
 
     def know_mistakes(self, n: int, by_mistake: list[tuple]) -> None:
         """Store the property that each known mistake fails on n ranks, or None for a mistake that raises."""
-        self._known[n] = []
+        known: list[Property | None] = []
         for observations in by_mistake:
             raised = any(isinstance(seen, Exception) for seen in observations)
-            self._known[n].append(None if raised else self._first_failure(list(observations), []))
+            try:
+                known.append(None if raised else self._first_failure(list(observations), []))
+            except Exception:  # what this mistake returns cannot be compared, so it explains nothing
+                known.append(None)
+        self._known[n] = known
 
     def _did_not_end(self, error: ranks.RankError) -> Verdict:
         """The verdict on a function that raised or never ended. If ranks were lost, this starts fresh ones."""
@@ -337,18 +341,22 @@ def _unless_stub(observe: Callable, comm, function: Callable | Solution):
 
 def own_or_library(function: Callable, finished: Callable | None) -> Callable | None:
     """The learner's function or class. While it is still a stub, print a line that says so, and return `finished`."""
-    parts = vars(function).values() if isinstance(function, type) else [function]
-    codes = [code for part in parts if (code := getattr(part, "__code__", None))]  # a `functools.partial` has no code
-    if not any("NotImplementedError" in code.co_names for code in codes):
-        return function
-    print(f"{function.__name__} isn't solved yet, so the library's own takes its place here.")
-    return finished
+    return finished if _is_stub(function, "the library's own") else function
 
 
 def own_or_solution(made: Callable, notebook: str) -> Callable:
     """The learner's function or class. While it is still a stub, say so and return the notebook's solution."""
-    solution = Solution(notebook, made.__name__).load()
-    return own_or_library(made, solution) or solution
+    return Solution(notebook, made.__name__).load() if _is_stub(made, "the solution") else made
+
+
+def _is_stub(made: Callable, instead: str) -> bool:
+    """Whether the learner's function or class is still a stub. If so, print what takes its place."""
+    parts = vars(made).values() if isinstance(made, type) else [made]
+    codes = [code for part in parts if (code := getattr(part, "__code__", None))]  # a `functools.partial` has no code
+    if not any("NotImplementedError" in code.co_names for code in codes):
+        return False
+    print(f"{made.__name__} isn't solved yet, so {instead} takes its place here.")
+    return True
 
 
 def alike(a, b, rounding: float = ROUNDING) -> bool:

@@ -312,7 +312,7 @@ def lock():
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+        if error.errno not in installation.LOCKED:
             print("This file system has no locks: make sure that no other set-up of this checkout runs.", flush=True)
             return file
         print("Waiting for another set-up of this checkout to end", flush=True)
@@ -482,8 +482,7 @@ def leave_extras_to_the_background(settings):
     """Start a process that outlives this one and installs the extras that are left, while the learner works."""
     if not left_over(settings):
         return
-    notes = read_extras().values()
-    if not any(note["state"] == installation.UNDER_WAY and installation.is_alive(note["pid"]) for note in notes):
+    if not any(installation.is_under_way(note, VENV) for note in read_extras().values()):
         os.makedirs(BUILD, exist_ok=True)
         with open(EXTRAS_LOG, "a") as output:
             subprocess.Popen(

@@ -111,16 +111,14 @@ class Head(nn.Module):
         return self.classes(self.norm(x).mean(dim=1))  # [n, classes]
 
 
-def vit(
-    classes: int, shape: tuple[int, int] = MNIST, width: int = WIDTH, heads: int = HEADS, depth: int = DEPTH
-) -> nn.Sequential:
+def vit(classes: int, shape: tuple[int, int] = MNIST, depth: int = DEPTH) -> nn.Sequential:
     """Return the network from images [n, 1, 28, 28] to logits [n, classes], with 156,298 parameters for 10 classes.
 
     Its parts follow one another in a list. FSDP can gather these parts one by one, and a pipeline can cut the list
     anywhere. In images of another shape, the last rows and columns that do not fill a patch are left out.
     """
-    blocks = (Block(width, heads) for _ in range(depth))
-    model = nn.Sequential(Tokens(width, shape), *blocks, Head(width, classes))
+    blocks = (Block(WIDTH, HEADS) for _ in range(depth))
+    model = nn.Sequential(Tokens(WIDTH, shape), *blocks, Head(WIDTH, classes))
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
             nn.init.xavier_uniform_(layer.weight)

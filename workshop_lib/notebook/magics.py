@@ -3,12 +3,12 @@
 import argparse
 import contextlib
 import json
-import os
 import re
 import shlex
 
 from IPython.core.magic import Magics, cell_magic, magics_class
 
+from workshop_lib import learner
 from workshop_lib.ranks import RankError, cells, current
 
 ANSWER_LIMIT_S = 1.0  # longest wait for a completion or an inspection
@@ -47,8 +47,12 @@ def _team():
 
 def _line_that_starts_ranks() -> str:
     """The line of this notebook that starts ranks; empty if there is none or the server does not name the notebook."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(os.environ["JPY_SESSION_NAME"]) as file:
-        code = [cell["source"] for cell in json.load(file)["cells"] if cell["cell_type"] == "code"]
+    file = learner.notebook()
+    if file is None:
+        return ""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+        code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
         lines = "\n".join("".join(source) for source in code).splitlines()
         return next((line.strip() for line in lines if re.search(r"\branks\.(start|attach)\(", line)), "")
     return ""

@@ -130,6 +130,7 @@ class Ranks:
         self.trouble: str | None = "they were never started"  # None if the ranks can take a call
         self.client: Any = None  # an ipyparallel.Client
         self._supervised: list[subprocess.Popen] = []
+        self._end: Callable[[], None] = lambda: None
         atexit.register(self.stop)
         self._start()
 
@@ -281,15 +282,14 @@ class Ranks:
 
     def _let_go(self) -> Callable[[], None]:
         """Mark the ranks unusable; return a function that ends their processes."""
-        if self.client is None and not self._supervised:
-            return lambda: None
         self.trouble = "they were stopped"
         if self.client is not None:
             self.client.close(linger=0)
             self.client = None
-        supervised = self._supervised
+        end = self._end
+        self._end = lambda: None
         self._supervised = []
-        return functools.partial(_end, supervised, self._set_id, self.folder, self._scratch)
+        return end
 
     def _start(self) -> None:
         n, threads_per_rank, bind = self.shape
@@ -304,6 +304,7 @@ class Ranks:
         places = [f"--profile-dir={self.folder}", f"--work-dir={self.folder}"]
         scratch.sweep()
         self._scratch = scratch.Scratch(self._set_id, one_host=plan.one_host)
+        self._end = functools.partial(_end, self._supervised, self._set_id, self.folder, self._scratch)
         settings = self._scratch.settings | {
             processes.VARIABLE: processes.mark(self._set_id),
             "WORKSHOP_LAUNCHER": "engines",

@@ -86,26 +86,28 @@ def started(
     """
     _require_a_node_of_the_job()
     scratch = Scratch(set_id)
-    environment = mpi.rank_environment(_settings() | scratch.settings | settings)
-    process = subprocess.Popen(
-        [*processes.SUPERVISOR, "--", _beside_python(words[0]), *words[1:]],
-        cwd=folder,
-        env=environment | {processes.VARIABLE: processes.mark(set_id)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    assert process.stdout is not None  # it is a pipe
     try:
-        yield process
+        environment = mpi.rank_environment(_settings() | scratch.settings | settings)
+        process = subprocess.Popen(
+            [*processes.SUPERVISOR, "--", _beside_python(words[0]), *words[1:]],
+            cwd=folder,
+            env=environment | {processes.VARIABLE: processes.mark(set_id)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        assert process.stdout is not None  # it is a pipe
+        try:
+            yield process
+        finally:
+            processes.end(set_id)
+            process.kill()  # the mark may not be readable yet; on Linux, the command ends with this supervisor
+            process.stdout.close()
+            process.wait()
     finally:
-        processes.end(set_id)
-        process.kill()  # the mark may not be readable yet; on Linux, the command ends with this supervisor
-        process.stdout.close()
-        process.wait()
         scratch.remove()
 
 

@@ -152,7 +152,7 @@ def strong_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFram
     return _against_one_rank(throughput(frame, same), same)
 
 
-def weak_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFrame:
+def weak_scaling(frame: pd.DataFrame) -> pd.DataFrame:
     """The table of `strong_scaling` for runs whose samples grow with the ranks, plus `epoch_s` (with _min and _max)
     and `first_epoch_s`.
 
@@ -164,7 +164,7 @@ def weak_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFrame:
     runs = _finished(frame)
     if runs["samples_per_rank"].isna().any():
         raise RecordError("weak scaling needs runs with `train_samples`: samples per rank × ranks.")
-    points = _against_one_rank(throughput(runs, same, work="samples_per_rank"), same)
+    points = _against_one_rank(throughput(runs, work="samples_per_rank"), "batch_size")
     samples = points["world_size"] * runs["samples_per_rank"].iloc[0]
     speeds = {"": "samples_per_s", "_min": "samples_per_s_max", "_max": "samples_per_s_min"}
     seconds = {f"epoch_s{end}": samples / points[speed] for end, speed in speeds.items()}

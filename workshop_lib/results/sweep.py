@@ -66,7 +66,6 @@ def sweep(
     options: list | Callable[[int], list],
     repeats: int = 1,
     timeout_s: float = 3600.0,
-    show: bool = True,
     compare: bool = False,
     restart: bool = False,
     view: SweepView | None = None,
@@ -79,12 +78,12 @@ def sweep(
     repeat also goes through all numbers of ranks. That starts the ranks anew each time, but keeps a slow quarter of an
     hour from distorting the efficiency. Runs never overlap, because they would share the cores they are measured on.
 
-    Each run prints a line with the estimated time for the rest, and a warning if other programs used the cores
-    meanwhile. `show` adds the run's own progress. A `view` shows the sweep instead; the run during which it asks to
-    stop is the last, and isn't yielded. `compare` adds to the records how far each of the options is from one process
+    Each run shows its own progress and prints a line with the estimated time for the rest, and a warning if other
+    programs used the cores meanwhile. A `view` shows the sweep instead; the run during which it asks to stop is the
+    last, and isn't yielded. `compare` adds to the records how far each of the options is from one process
     (training/equivalence.py). Raises InputError if `repeats` is less than 1.
     """
-    view = view or SweepText(show)
+    view = view or SweepText()
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; it must be at least 1.")
     rounds = [(n, repeat) for n in rank_counts for repeat in range(repeats)]

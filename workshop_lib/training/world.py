@@ -11,9 +11,9 @@ import hostlist
 from workshop_lib import environment
 from workshop_lib.errors import InputError, WorkshopError
 
-# Variables in which Open MPI, MPICH, Cray PALS and MVAPICH say how many processes mpiexec started.
 # The library that carries PyTorch's collectives between GPUs, by PyTorch's name for their kind.
 GPU_COLLECTIVES = {"cuda": "nccl", "xpu": "xccl"}
+# Variables in which Open MPI, MPICH, Cray PALS and MVAPICH say how many processes mpiexec started.
 MPIEXEC_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE")
 # Variables with which other launchers say how many they started. Such processes meet over MPI or not at all.
 OTHER_SIZES = {"flux": "FLUX_JOB_SIZE", "jsrun": "JSM_NAMESPACE_SIZE", "horovodrun": "HOROVOD_SIZE"}

@@ -1,10 +1,12 @@
 """The exercises of 10: the finished job script passes, as does what starts the same, and each planted mistake gets its
 hint; so do answers for the GPU of each rank."""
 
+import contextlib
 import os
 import shutil
 import subprocess
 
+import psutil
 import pytest
 from judge import answers
 from judge.verdicts import Verdicts, planted
@@ -80,6 +82,13 @@ def test_a_script_that_never_ends_is_ended_and_one_with_an_error_shows_it(writte
     monkeypatch.setattr("workshop_lib.lessons.compute_nodes.judge_slurm.LIMIT_S", 0.5)
     assert "had not ended after 0.5 s" in check.job(written(("first=", "sleep 60\nfirst="))).hint
     assert "no_such_program" in check.job(written((SRUN, f"set -e\nno_such_program\n{SRUN}"))).hint
+
+
+def test_what_a_script_leaves_running_is_ended_as_slurm_does(written, tmp_path):
+    pid = tmp_path / "pid"
+    assert check.job(written(("\nsrun", f"\nsleep 60 &\necho $! > {pid}\nsrun"))).passed
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int(pid.read_text())).wait(5)
 
 
 def test_the_cell_writes_the_finished_script_and_its_stub_is_unsolved(tmp_path):

@@ -76,3 +76,7 @@ def test_an_unsolved_exercise_gives_way_to_the_librarys_own(capsys):
     assert judge.own_or_library(stub, outer_step) is outer_step
     assert capsys.readouterr().out == "stub isn't solved yet, so the library's own takes its place here.\n"
     assert judge.own_or_library(Layer, Rounds) is Rounds, "a method of a class may be the stub"
+    stub.__name__ = "outer_step"
+    assert judge.own_or_solution(stub, "07c_less_communication").__name__ == "outer_step"
+    assert capsys.readouterr().out.endswith("outer_step isn't solved yet, so the solution takes its place here.\n")
+    assert judge.own_or_solution(solved, "no notebook") is solved, "no solution is loaded"

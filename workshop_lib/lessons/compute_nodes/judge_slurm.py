@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -158,13 +159,26 @@ def _calls(command: list[str], environment: dict[str, str], cwd: Path) -> tuple[
     """
     calls = Path(environment["WORKSHOP_CALLS"])
     calls.unlink(missing_ok=True)
-    try:
-        done = subprocess.run(
-            command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL
+    with tempfile.TemporaryFile("w+") as errors:  # a pipe would stay open as long as what the script left running
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
         )
-        problem = done.stderr.strip() if done.returncode else ""
-    except subprocess.TimeoutExpired:
-        problem = f"it had not ended after {LIMIT_S:g} s, although nothing is trained here"
+        try:
+            failed = process.wait(LIMIT_S)
+            errors.seek(0)
+            problem = errors.read().strip() if failed else ""
+        except subprocess.TimeoutExpired:
+            problem = f"it had not ended after {LIMIT_S:g} s, although nothing is trained here"
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # Slurm, too, ends what a job leaves behind
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     return [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else [], problem
 
 

@@ -1,58 +1,52 @@
-"""Figures of accuracy, drawn from run records: against time or epochs, against ranks, and against workers."""
+"""Figures of accuracy, drawn from run records: against time, against ranks, and against workers."""
 
 from collections.abc import Iterable
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
-from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures.scaling import CROSS, caption, data_name, in_order, rank_counts
 from workshop_lib.results.curves import PUBLISHED, SAME_MACHINE, SAME_RESULT, accuracies, recipe, require_same, to_frame
 from workshop_lib.results.records import RecordError, name_of
 from workshop_lib.words import plural
 
-X_LABELS = {"seconds": "training time (s)", "epochs": "epoch"}
 Y_LABEL = "test accuracy (%)"
 WORKER_PANELS = {"train_accuracy": "training accuracy in the last epoch (%)", "test_accuracy": Y_LABEL}
 
 
 @figures.styled
-def accuracy_curve(records: Iterable[dict], x: str = "seconds") -> figures.RecordFigure:
-    """Test accuracy in % after each epoch, against training seconds or (x="epochs") epochs: a panel per backend.
+def accuracy_curve(records: Iterable[dict]) -> figures.RecordFigure:
+    """Test accuracy in % after each epoch, against training seconds: a panel per backend.
 
     One curve per number of ranks and batch size shows medians over the repeats, with bars from the worst to the best
     repeat. Seconds count training alone, without the evaluation. Hollow points had more ranks than cores. Thin gray
     lines are the other backends.
 
-    Raises InputError for another x, and RecordError if the runs differ in data, samples, epochs, optimizer or
-    learning rate, or, against seconds, in the machine.
+    Raises RecordError if the runs differ in data, samples, epochs, optimizer, learning rate or machine.
     """
-    if x not in X_LABELS:
-        raise InputError(f"x={x!r} is not an axis of the accuracy curve; use 'seconds' or 'epochs'.")
     records = [record for record in records if record.get("kind") == "train"]
     frame = to_frame(records)
     rows = _accuracy_rows(records)
     if rows.empty:
         raise RecordError("no training run with a full epoch among these records: nothing to draw.")
-    require_same(frame[frame["first_epoch_s"].notna()], SAME_RESULT + (SAME_MACHINE if x == "seconds" else []))
+    require_same(frame[frame["first_epoch_s"].notna()], SAME_RESULT + SAME_MACHINE)
     names = in_order(rows["backend"].unique())
     settings = _settings(rows)
     curves = list(rows.groupby(["backend", "world_size", "batch_size"]))
-    text = f"{caption(frame)}. Time without evaluation." if x == "seconds" else caption(frame)
-    figure, panels = figures.panels(f"Test accuracy on {data_name(frame)}", text, names, X_LABELS[x], Y_LABEL)
+    title = f"Test accuracy on {data_name(frame)}"
+    text = f"{caption(frame)}. Time without evaluation."
+    figure, panels = figures.panels(title, text, names, "training time (s)", Y_LABEL)
     for name, axes in zip(names, panels, strict=True):
         for (backend, *setting), curve in curves:
             medians = curve.groupby("epochs")[["seconds", "accuracy"]].median()
-            at = medians.index if x == "epochs" else medians["seconds"]
             if backend == name:
                 look = figures.style(list(settings).index(tuple(setting))) | {"label": settings[tuple(setting)]}
                 values = figures.over_repeats(curve.groupby("epochs")["accuracy"])
-                figures.draw_points(axes, at, values, hollow=curve["oversubscribed"].any(), **look)
+                figures.draw_points(axes, medians["seconds"], values, hollow=curve["oversubscribed"].any(), **look)
             else:
-                axes.plot(at, medians["accuracy"], **figures.OTHERS, label="the other backends")
-        _accuracy_axes(axes, rows, x)
+                axes.plot(medians["seconds"], medians["accuracy"], **figures.OTHERS, label="the other backends")
+        _accuracy_axes(axes, rows)
     return figure
 
 
@@ -80,15 +74,13 @@ def _accuracy_rows(records: list[dict]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _accuracy_axes(axes: Axes, rows: pd.DataFrame, x: str) -> None:
+def _accuracy_axes(axes: Axes, rows: pd.DataFrame) -> None:
     """Fit the axes to all points and the line at 99 %."""
     low = min(rows["accuracy"].min(), 98.8)
     high = max(rows["accuracy"].max(), 99.2)
     margin = 0.06 * (high - low)
     axes.set_ylim(low - margin, min(100.0, high + margin))
     axes.set_xlim(left=0)
-    if x == "epochs":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.axhline(99, **figures.LEVEL, label="99 %")
 
 

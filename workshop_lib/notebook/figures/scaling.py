@@ -41,7 +41,7 @@ def scaling_curve(records: Iterable[dict], same: str = "batch_size") -> figures.
     return _against_ranks(f"Strong scaling on {data_name(frame)}", frame, strong_scaling(frame, same), same, THROUGHPUT)
 
 
-def weak_scaling_curve(records: Iterable[dict], same: str = "batch_size") -> figures.RecordFigure:
+def weak_scaling_curve(records: Iterable[dict]) -> figures.RecordFigure:
     """Measured weak scaling: seconds per epoch against ranks, and the weak efficiency in % written at each point.
 
     The samples per epoch grow with the ranks. Points, bars and crosses mean the same as in `scaling_curve`.
@@ -49,21 +49,21 @@ def weak_scaling_curve(records: Iterable[dict], same: str = "batch_size") -> fig
     Raises RecordError if a curve has no 1-rank run, or if the number of samples per rank is not the same in all runs.
     """
     frame = to_frame(records)
-    points = weak_scaling(frame, same)
+    points = weak_scaling(frame)
     title = f"Weak scaling on {data_name(frame)}: {frame['samples_per_rank'].iloc[0]:,.0f} samples per rank"
-    return _against_ranks(title, frame, points, same, EPOCH_TIME)
+    return _against_ranks(title, frame, points, "batch_size", EPOCH_TIME)
 
 
 @figures.styled
-def serial_part(fraction: float, most: int = 1024) -> figures.RecordFigure:
-    """A figure of the speed-ups on 1 to `most` ranks that a serial part allows.
+def serial_part(fraction: float) -> figures.RecordFigure:
+    """A figure of the speed-ups on 1 to 1024 ranks that a serial part allows.
 
     `fraction` is the serial share of the work in Amdahl's law (1967), and of the time on N ranks in Gustafson's
     (1988). Raises InputError unless it is from 0 to 1.
     """
     if not 0 <= fraction <= 1:
         raise InputError(f"the serial fraction is {fraction!r}: give a number from 0 to 1")
-    n = 2.0 ** np.arange(most.bit_length())
+    n = 2.0 ** np.arange(11)
     text = f"serial part {fraction:.1%}: of the work (Amdahl), of the time on N ranks (Gustafson)"
     figure, axes = figures.new_figure("What a serial part allows", text)
     axes.plot(n, n, label="ideal")
