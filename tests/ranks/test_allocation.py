@@ -217,6 +217,7 @@ def test_notebooks_fill_the_allocation_with_the_cluster_profile(tmp_path, monkey
     monkeypatch.setenv("WORKSHOP_HOSTFILE", node_file(tmp_path, "a slots=3\nb slots=3"))
     monkeypatch.setenv(profile.VARIABLE, "cluster")
     assert (profile.current().ranks, profile.current().sweep_ranks) == (6, [1, 2, 4, 6])
+    assert profile.current().ranks_per_host == 3
     monkeypatch.setenv(profile.VARIABLE, "quick")
     assert profile.current().ranks == 2
 

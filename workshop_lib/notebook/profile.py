@@ -30,6 +30,12 @@ class Profile:
     feed_copies: int  # copies of the training images (47 MB each) in the file that the ranks read
     feed_batches: int  # batches per rank in one epoch of a training fed from the file of images
     feed_pieces: int  # single images per rank that are read one by one
+    hosts: int = 1
+
+    @property
+    def ranks_per_host(self) -> int:
+        """The most ranks that one host has. `torchrun --standalone` starts this many, because it starts no others."""
+        return -(-self.ranks // self.hosts)
 
     @property
     def sweep_ranks(self) -> list[int]:
@@ -57,5 +63,5 @@ def current() -> Profile:
             f"{VARIABLE}={name!r} is not a profile; set it to {', '.join(PROFILES)}, or leave it unset for {DEFAULT}."
         )
     if name == "cluster" and (nodes := allocation.find()):
-        return replace(PROFILES[name], ranks=nodes.ranks())
+        return replace(PROFILES[name], ranks=nodes.ranks(), hosts=len(nodes.hosts))
     return PROFILES[name]
