@@ -154,10 +154,10 @@ for epoch in record["epochs"]:
 print("the ranks hold the same network in the end:", record["ranks_identical"])
 
 # %% [markdown]
-# Now train the same network on a single rank.
+# Now the same on a single rank.
 
 # %%
-guess = predict("How many times as many images per second do two ranks train as one?", low=0.5, high=3, unit="times")
+guess = predict("How many times as fast do two ranks train as one?", low=0.5, high=3, unit="times")
 guess
 
 # %%
@@ -170,14 +170,15 @@ guess.compare(two["samples_per_s"] / one["samples_per_s"] for two, one in pairs)
 
 # %% [markdown]
 # So would eight devices turn your four days into half a day? At best. Ranks wait for each other and exchange gradients in every
-# step, so two of them aren't quite twice as fast as one. And a step of eight ranks takes eight times as many images, so an epoch
-# has fewer steps, and the network may learn less from it. Notebooks 07 and 08 measure both.
+# step, so two aren't quite twice as fast as one. (If yours were hardly faster, other programs use your cores.) And a step of eight
+# ranks takes eight times as many images, so an epoch has fewer steps, and the network may learn less. Notebooks 07 and 08 measure
+# both.
 #
 # ## Exercises and checks
 #
 # Each notebook has a few exercises. Replace the line that raises `NotImplementedError`, and run the cell and the one after it.
 # The check calls **your** function on the ranks. It stops at the first thing that's wrong and gives you a hint. If you're stuck,
-# open the hints below the text; the last one is a solution. Some exercises end with an invitation: *Break it*,
+# open the hints; the last one is a solution. Some exercises end with an invitation: *Break it*,
 # to make your answer fail, or *Beat it*, to make it better.
 
 # %%
@@ -186,7 +187,7 @@ from workshop_lib.lessons.start_here import judge as check
 # %% [markdown]
 # ### Exercise 1 (warm-up): who am I?
 #
-# This exercise is only there to show you how the checks work. Every rank calls `whoami` with a communicator. Return two numbers:
+# This exercise shows you how the checks work. Every rank calls `whoami` with a communicator. Return two numbers:
 # the rank's number in that communicator, and how many ranks there are in it.
 #
 # <details><summary>Hint</summary>
@@ -219,7 +220,7 @@ check.whoami(whoami)
 #
 # ### Exercise 2 (normal): my part
 #
-# With this function you can share out anything among ranks: images, files, settings to try. Items are numbered from 0 to
+# With this function you can share out anything among ranks: images, files, settings. Items are numbered from 0 to
 # `n - 1`. Rank `rank` of `size` takes those in `range(start, stop)`. Each item belongs to exactly one rank. The ranks' shares
 # differ by at most one item, because ranks with less work have to wait for the others. `n` isn't always a multiple of `size`: for 7 items on 3 ranks, `0, 2` and `2, 4` and `4, 7` would be fine.
 #
