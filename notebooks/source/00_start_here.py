@@ -4,8 +4,8 @@
 # Your model trains in four days on one device. You have eight devices. Will it take half a day? And if a colleague's model
 # doesn't even fit on one device, do eight help at all?
 #
-# **You will** start several processes from this notebook, watch one of them fail, and train your first network on all of them.
-# Then you'll see how a training run can be split, and which way to try first.
+# **You will** start several processes from this notebook, watch one of them fail, and measure how much faster two of them train
+# than one. Then you'll see how a training run can be split, and which way to try first.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network.
 #
@@ -37,8 +37,9 @@ print(f"I am rank {comm.rank} of {comm.size}")
 # other, and `MPI.COMM_WORLD` holds all of them. `comm.rank` is the number of the rank that asks, and `comm.size` is the number
 # of ranks. Programs use `comm.rank` to give each rank its own part of the work.
 #
-# Below each *Try it* there's an empty cell for your experiments. If you want another one, press **Esc**, then **B**. The ■
-# button interrupts a cell that takes too long. If something breaks, run the notebook again from the top.
+# In this notebook, there's a cell below each *Try it*. If you want another one, press **Esc**, then **B**, and begin it with
+# `%%ranks` if it should run on the ranks. The ■ button interrupts a cell that takes too long. If something breaks, run the
+# notebook again from the top.
 #
 # *Try it:* let only the last rank print something. Your code should work for any number of ranks.
 
@@ -76,17 +77,8 @@ guess.compare(xs[0])
 # Every rank has its own `x`, and no other rank can change it. The *threads* of one process would share a single `x`. Processes
 # share nothing, so if a rank needs to know something, another rank has to send it.
 #
-# The notebook runs in yet another process, its *kernel*. Besides `pull`, there's `push`, which sets a variable on every rank, and
-# `run`, which calls a function on every rank and returns a list of the results.
-
-# %%
-import os
-
-team.push(greeting="hello")
-print("on the ranks:", team.pull("greeting"))
-print(f"The notebook is process {os.getpid()}. The ranks are {team.run(os.getpid)}.")
-
-# %% [markdown]
+# The notebook runs in yet another process. `team.push(x=5)` would set `x` to 5 on every rank.
+#
 # ## When a rank fails
 #
 # Ranks wait for each other, and that makes their failures unpleasant. If one rank raises an error, the others may wait for it
@@ -108,7 +100,7 @@ team.restart()
 
 # %% [markdown]
 # *Try it:* let one rank call `os._exit(1)`, which ends it on the spot, as if its machine had lost power. Or let it run
-# `while True: pass`. Restart the ranks afterwards.
+# `while True: pass`. Afterwards, run the cell with `team.restart()` again.
 
 # %%
 # %%ranks --catch --timeout 5
@@ -117,11 +109,12 @@ import os
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
+print(f"rank {comm.rank} is process {os.getpid()}")
 
 # %% [markdown]
 # ## Is this machine ready?
 #
-# Ranks run here, so most things work. The *doctor* checks everything else that the workshop needs.
+# The *doctor* checks everything else that the workshop needs.
 
 # %%
 from workshop_lib.lessons.start_here import machine
@@ -129,35 +122,28 @@ from workshop_lib.lessons.start_here import machine
 machine.examined()
 
 # %% [markdown]
-# The *profile* decides how long the runs in all notebooks take. It's `laptop` unless you start JupyterLab with another one:
-# `WORKSHOP_PROFILE=quick make lab` chooses the smallest sizes that still run, and `cluster` is for many cores or GPUs.
+# The *profile* decides how long the runs in all notebooks take. It's `laptop` unless you start JupyterLab with
+# `WORKSHOP_PROFILE=quick make lab` for short runs, or with `cluster` for many cores or GPUs.
 
 # %%
 from workshop_lib import profile
 
 sizes = profile.current()
-print(f"profile {sizes.name}: training with {sizes.train_samples or 60_000:,} images")
 
 # %% [markdown]
 # ## The first training
 #
 # Now train a small convolutional network on all ranks. It learns to read handwritten digits, the MNIST collection. Each rank
 # works on its own part of the images, and after every step the ranks average their gradients. (You'll write that yourself in
-# notebook 02.) One pass over all training images is an *epoch*. The *test accuracy* is the share of correct answers on images
-# the network never trained on, and random guessing gets 10 % of them right.
-
-# %%
-guess = predict("Test accuracy after one epoch?", low=10, high=100, unit="%")
-guess
-
-# %% [markdown]
-# The *loss* measures how wrong the network's answers are. The strip under the curves shows how each rank spends its time. The
-# *Stop* button ends the run on all ranks at once.
+# notebook 02.) One pass over all training images is an *epoch*. The *loss* measures how wrong the network's answers are. The
+# *test accuracy* is the share of correct answers on images the network never trained on, and random guessing gets 10 % of them
+# right. The strip under the curves shows how each rank spends its time. The *Stop* button ends the run on all ranks at once.
 
 # %%
 from workshop_lib import TrainOptions
 
-record = team.train(TrainOptions(epochs=1, train_samples=sizes.train_samples), timeout=sizes.timeout_s)
+options = TrainOptions(epochs=1, train_samples=sizes.train_samples)
+record = team.train(options, timeout=sizes.timeout_s)
 
 # %% [markdown]
 # `train` returns a *run record*, which says what ran, where, and what came out.
@@ -167,22 +153,33 @@ for epoch in record["epochs"]:
     print(f"test accuracy {epoch['test_accuracy']:.2%}, at {epoch['samples_per_s']:,.0f} images per second")
 print("the ranks hold the same network in the end:", record["ranks_identical"])
 
-# %%
-guess.compare(100 * epoch["test_accuracy"] for epoch in record["epochs"])
-
 # %% [markdown]
-# *Try it:* train for three epochs, or on one rank, with `ranks.start(1).train(...)`. Afterwards, `team.restart()` brings back two
-# ranks.
+# Now the same on a single rank.
 
 # %%
-# Your code here runs in the notebook.
+guess = predict("How many times as fast do two ranks train as one?", low=0.5, high=3, unit="times")
+guess
+
+# %%
+alone = team.restart(1).train(options, timeout=2 * sizes.timeout_s)
+team.restart(2)
+
+# %%
+pairs = zip(record["epochs"], alone["epochs"], strict=False)
+guess.compare(two["samples_per_s"] / one["samples_per_s"] for two, one in pairs)
 
 # %% [markdown]
+# So would eight devices turn your four days into half a day? At best. Ranks wait for each other and exchange gradients in every
+# step, so two aren't quite twice as fast as one. (If yours were hardly faster, other programs use your cores.) And a step of eight
+# ranks takes eight times as many images, so an epoch has fewer steps, and the network may learn less. Notebooks 07 and 08 measure
+# both.
+#
 # ## Exercises and checks
 #
 # Each notebook has a few exercises. Replace the line that raises `NotImplementedError`, and run the cell and the one after it.
 # The check calls **your** function on the ranks. It stops at the first thing that's wrong and gives you a hint. If you're stuck,
-# open the hints below the text; the last one is a solution.
+# open the hints; the last one is a solution. Some exercises end with an invitation: *Break it*,
+# to make your answer fail, or *Beat it*, to make it better.
 
 # %%
 from workshop_lib.lessons.start_here import judge as check
@@ -190,7 +187,7 @@ from workshop_lib.lessons.start_here import judge as check
 # %% [markdown]
 # ### Exercise 1 (warm-up): who am I?
 #
-# This exercise is only there to show you how the checks work. Every rank calls `whoami` with a communicator. Return two numbers:
+# This exercise shows you how the checks work. Every rank calls `whoami` with a communicator. Return two numbers:
 # the rank's number in that communicator, and how many ranks there are in it.
 #
 # <details><summary>Hint</summary>
@@ -223,10 +220,9 @@ check.whoami(whoami)
 #
 # ### Exercise 2 (normal): my part
 #
-# With this function you can share out anything among ranks: images, files, settings to try. Items are numbered from 0 to
-# `n - 1`. Rank `rank` of `size` takes those from `start` up to, but not including, `stop`, as in `range(start, stop)`. Each
-# item belongs to exactly one rank. The ranks' shares differ by at most one item, because ranks with less work have to wait for
-# the others. `n` isn't always a multiple of `size`: for 7 items on 3 ranks, `0, 2` and `2, 4` and `4, 7` would be fine.
+# With this function you can share out anything among ranks: images, files, settings. Items are numbered from 0 to
+# `n - 1`. Rank `rank` of `size` takes those in `range(start, stop)`. Each item belongs to exactly one rank. The ranks' shares
+# differ by at most one item, because ranks with less work have to wait for the others. `n` isn't always a multiple of `size`: for 7 items on 3 ranks, `0, 2` and `2, 4` and `4, 7` would be fine.
 #
 # <details><summary>Hint 1: the operators</summary>
 #
@@ -259,12 +255,12 @@ def my_part(n, rank, size):
 check.my_part(my_part)
 
 # %% [markdown]
-# Every distributed training loop has a function like this. It decides which rank learns from which data.
+# Every distributed training loop has a function like this.
 #
 # ## Why split a training run?
 #
-# There are three reasons: a pass over the data takes days, the model is too large for one device, or the next idea depends on an
-# answer today. What you split depends on the reason:
+# There are three reasons: it takes too long, the model doesn't fit, or you have many settings to try. What you split depends on
+# the reason. The pictures show the ways for the first two:
 
 # %%
 from workshop_lib.lessons.start_here import figures
@@ -272,40 +268,40 @@ from workshop_lib.lessons.start_here import figures
 figures.splits()
 
 # %% [markdown]
-# Colored boxes show what a rank holds, dotted ones what it lacks. *State* is what the optimizer remembers; for Adam, that's
+# The colored part of a box is what this rank holds. A dotted border means that some or all of it is elsewhere. *State* is what the optimizer remembers; for Adam, that's
 # twice the size of the weights. Below each picture are the messages that this way of splitting needs.
 #
 # ### Which one first?
 #
-# First get a good model on *one* device, from a random subset of the data. On eight devices, a bad one only fails faster. Then go down this table until a row fits:
+# First get a good model on *one* device, from a random subset of the data. On eight devices, a bad model only fails
+# faster. Then go down this table until a row fits:
 #
 # | your situation | start with | why |
 # |---|---|---|
 # | one device gives you a good result overnight | that device | everything below costs you time and gives you new ways to fail |
 # | you want it faster | make one device fast: profile a step, compute in bfloat16, try `torch.compile`, and check that the loader keeps up (09) | a device that wastes half of its time wastes it eight times on eight devices |
 # | it's still too slow, but weights, gradients and optimizer state fit on one device | DDP, *distributed data parallel* (02, 05) | you change only a few lines, and PyTorch sends most gradients while it still computes the others |
-# | weights, gradients and state don't fit on one device | FSDP, *fully sharded data parallel* (06), or DeepSpeed's ZeRO (06b) | each rank keeps only a share of them. Sharding the weights costs one and a half times the bytes of DDP |
-# | a single layer doesn't fit, or you have hundreds of GPUs | tensor parallelism inside a node (11), a pipeline between nodes (11b), and FSDP around both (12) | both ways have a price: the first sends messages in every layer, the second leaves ranks idle |
+# | weights, gradients and state don't fit on one device | FSDP, *fully sharded data parallel* (06), or DeepSpeed's ZeRO (06b) | each rank keeps only a share of them. Splitting the weights, too, costs one and a half times the bytes of DDP. (If the *activations* don't fit, the outputs of the layers, use smaller batches, or see 06c.) |
+# | a single layer doesn't fit, or you have hundreds of GPUs | tensor parallelism inside one machine (11), a pipeline between machines (11b), and FSDP around both (12) | both ways have a price: the first sends messages in every layer, the second leaves ranks idle |
 # | you have many settings to try | one run per device (14) | runs that never talk to each other scale perfectly |
 #
 # ### What about the other names?
 #
 # | name | where it stands today |
 # |---|---|
-# | Accelerate, Lightning Fabric | They start the ranks and call DDP, FSDP or DeepSpeed for you. Most scientists first meet distributed training here, and this workshop shows what happens underneath. |
-# | DeepSpeed | It invented ZeRO. PyTorch's FSDP2 does the same without another library, and both can offload to main memory. Choose DeepSpeed if you want to offload to disk, or to switch between the stages of ZeRO in a configuration file. |
+# | Accelerate, Lightning Fabric | They start the ranks and call DDP, FSDP or DeepSpeed for you. This workshop shows what happens underneath. |
+# | DeepSpeed | It invented ZeRO. PyTorch's FSDP2 does the same without another library. Choose DeepSpeed if you want to offload to disk, or to switch between the stages of ZeRO in a configuration file. |
 # | Horovod | Its last release was in June 2023, so don't start a new project with it. You may inherit a script that uses it, and its ideas live on in DDP. (03, 04) |
-# | Keras 3 | It runs on TensorFlow, JAX or PyTorch. Its own `keras.distribution` was built for JAX, and support for PyTorch is arriving. Until you have it, wrap the model in DDP. |
-# | TensorFlow's `tf.distribute` | It's good on one host. Between hosts it coordinates through *gRPC*, which uses plain TCP and leaves a cluster's fast network idle. |
-# | `torch.nn.DataParallel` | Don't use it. One process drives all GPUs with threads that fight over Python's lock. PyTorch recommends DDP instead, even on one machine. |
+# | Keras 3 | It runs on TensorFlow, JAX or PyTorch. Its own `keras.distribution` was built for JAX. On PyTorch, wrap the model in DDP. |
+# | `torch.nn.DataParallel` | Don't use it. One process drives all GPUs with threads that fight over Python's lock. DDP is faster, even on one machine. |
 #
 # ## What comes next
 #
 # ![A map of the notebooks: the core path from 00 to 08, and the tracks that leave it](map.svg)
 #
-# The core path takes a day. If you only have half a day, do 00, 02, 05, 08. A track begins where it leaves the core path, so you
-# can start it once you've come that far. Every notebook starts its own ranks, and none needs another one's *Deeper* sections. Run
-# the next cell again to see how far you are.
+# The core path takes a day. If you only have half a day, do 00, 02, 05, 08. Each track branches off at a core notebook, and you
+# can start it once you've done that one. Every notebook starts its own ranks, and none needs another one's
+# *Deeper* sections. The table below shows how far you are. Run its cell again later.
 
 # %%
 from IPython.display import Markdown

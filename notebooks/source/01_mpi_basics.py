@@ -20,11 +20,6 @@ from workshop_lib.lessons.mpi_basics import judge as check
 team = ranks.start(2)
 team
 
-# %% [markdown]
-# ## Rank and size
-#
-# Whatever you ask of MPI, you ask a *communicator*, a group of ranks that can talk to each other. `COMM_WORLD` holds all ranks.
-
 # %%
 # %%ranks
 from mpi4py import MPI
@@ -33,11 +28,14 @@ comm = MPI.COMM_WORLD
 print(f"rank {comm.rank} of {comm.size}")
 
 # %% [markdown]
-# Outside a notebook, a launcher such as `mpiexec -n 4` starts a program as four processes that know about each other. Each
-# process must call `MPI_Init` before it uses MPI, and `MPI_Finalize` before it ends. In Python, `from mpi4py import MPI` calls
-# `MPI_Init`, and mpi4py calls `MPI_Finalize` when Python exits.
+# ## Rank and size
+#
+# Outside a notebook, a launcher such as `mpiexec -n 4` starts a program as four processes that know about each other.
 #
 # <details><summary>The same program in C</summary>
+#
+# Each process must call `MPI_Init` before it uses MPI, and `MPI_Finalize` before it ends. In Python, `from mpi4py import MPI` calls
+# `MPI_Init`, and mpi4py calls `MPI_Finalize` when Python exits.
 #
 # ```c
 # #include <mpi.h>
@@ -54,8 +52,7 @@ print(f"rank {comm.rank} of {comm.size}")
 # ```
 #
 # Compile it with `mpicc hello.c -o hello`, which knows where `mpi.h` and the library are, and start it with
-# `mpiexec -n 4 ./hello`. In C, you also tell `MPI_Send` how many elements there are and of which type. mpi4py reads both from
-# the array.
+# `mpiexec -n 4 ./hello`.
 #
 # </details>
 #
@@ -75,9 +72,8 @@ if comm.rank == 1:
 # `recv` is *blocking*: it returns only when the message has arrived. A message can carry a number, its `tag`, so that the
 # receiver can tell messages apart.
 #
-# mpi4py has two versions of every call. Lower-case `send` takes any Python object and turns it into bytes. Upper-case `Send`
-# takes an array and sends its bytes as they are, into an array that the receiver has allocated. Use the upper-case calls for
-# arrays.
+# mpi4py has two versions of every call. Lower-case `send` takes any Python object and turns it into bytes. Upper-case `Send` is for
+# arrays. It sends an array's bytes as they are, into an array that the receiver has allocated.
 #
 # ## What does a message cost?
 #
@@ -97,13 +93,14 @@ import numpy as np
 def ping_pong(nbytes):
     """Seconds that one message takes."""
     ball = np.ones(nbytes, dtype=np.uint8)
-    start = time.perf_counter()
-    if comm.rank == 0:
-        comm.Send(ball, dest=1)
-        comm.Recv(ball, source=1)
-    else:
-        comm.Recv(ball, source=0)
-        comm.Send(ball, dest=0)
+    for _ in range(2):  # the first round trip only warms up
+        start = time.perf_counter()
+        if comm.rank == 0:
+            comm.Send(ball, dest=1)
+            comm.Recv(ball, source=1)
+        else:
+            comm.Recv(ball, source=0)
+            comm.Send(ball, dest=0)
     return (time.perf_counter() - start) / 2
 
 
@@ -123,7 +120,7 @@ guess.compare(message_s[2048] / message_s[8])
 alpha_s = min(message_s.values())
 beta_s_per_byte = (max(message_s.values()) - alpha_s) / max(message_s)
 print(f"latency α {1e6 * alpha_s:.2f} µs, bandwidth 1/β {1e-9 / beta_s_per_byte:.2f} GB/s")
-print(f"at {alpha_s / beta_s_per_byte:,.0f} bytes, latency is half of the time")
+print(f"the two parts are equal at {alpha_s / beta_s_per_byte:,.0f} bytes")
 figures.message_times(message_s, alpha_s, beta_s_per_byte)
 
 # %% [markdown]
@@ -131,8 +128,11 @@ figures.message_times(message_s, alpha_s, beta_s_per_byte)
 # $\alpha$. On the right, every additional byte adds $\beta$ seconds, and $1/\beta$ is the *bandwidth*. Every cost estimate in
 # this workshop starts from this little model: a message takes $\alpha + \beta \cdot \text{bytes}$.
 #
-# If your messages are smaller than the size at which latency is half of the time, combine them into fewer, larger ones. If
-# they're larger, only sending fewer bytes helps. (Over a network the numbers change, but the curve keeps its shape.)
+# It's a rough model. In the middle, for example, the points jump above the line, because MPI puts a small message straight into a
+# buffer at the receiver, but asks the receiver before it sends a large one. You'll meet this difference again below.
+#
+# If your messages are smaller than the size at which the two parts are equal, combine them into fewer, larger ones. If they're
+# larger, only sending fewer bytes helps. (Over a network the numbers change, but the curve keeps its shape.)
 #
 # ## Deadlock
 #
@@ -153,8 +153,8 @@ comm.Recv(theirs, source=partner)
 
 # %% [markdown]
 # Each rank waits for the other to receive, so neither ever reaches its own `Recv`. That's a *deadlock*. Nothing fails, and plain
-# MPI would wait indefinitely. Here the message tells you on which line each rank was stuck, and the workshop has ended the
-# ranks. Start four new ones. (On fewer than four cores, ranks take turns, which is fine unless you measure speed.)
+# MPI would wait indefinitely. The workshop has ended the ranks, so start four new ones. (On fewer than four cores, ranks take
+# turns, which is fine unless you measure speed.)
 
 # %%
 team.restart(4)
@@ -289,7 +289,7 @@ figures.before_and_after("reduce-scatter")
 
 # %% [markdown]
 # In an **all-to-all**, each rank has one element for every rank: element `i` of rank `j`'s list becomes element `j` of rank
-# `i`'s. A *mixture of experts* uses it to send every token to the rank that holds its expert.
+# `i`'s. Notebook [11d](11d_experts.ipynb) uses it to send each word to the rank that holds the right subnetwork.
 
 # %%
 # %%ranks
@@ -304,8 +304,8 @@ figures.before_and_after("all-to-all")
 #
 # ### The danger
 #
-# Collectives carry no labels. MPI matches the first collective of each rank with the first one of every other rank, the second
-# with the second, and so on. Here an `if` lets only rank 0 take part in the first broadcast:
+# Collectives carry no labels. In each communicator, MPI matches the first collective of each rank with the first one of every
+# other rank, the second with the second, and so on. Here an `if` lets only rank 0 take part in the first broadcast:
 
 # %%
 # %%ranks
@@ -322,45 +322,6 @@ figures.before_and_after("broadcast")
 # %% [markdown]
 # Nothing failed, but three ranks now hold the settings where they should hold the weights. Other programs with this mistake hang
 # or crash. Call the same collectives in the same order on every rank, and never put a collective inside `if comm.rank == 0:`.
-#
-# ## Exercise 2 (warm-up): the mean of all values
-#
-# You'll need this function whenever you train. A loss or an accuracy over all ranks is a mean over *samples*, and the last batch
-# rarely has the same size on every rank. Here the ranks have *different numbers* of values, and some may have none.
-#
-# <details><summary>Hint 1</summary>
-#
-# Say rank 0 has the value [1], and rank 1 has [3, 5]. The mean is 3, but the mean of the means is 2.5. Which sums do you need?
-#
-# </details><details><summary>Hint 2</summary>
-#
-# Lower-case `comm.allreduce(number)` returns the sum of all ranks' numbers, on every rank.
-#
-# </details><details><summary>Solution</summary>
-#
-# {solution of global_mean}
-#
-# </details>
-
-
-# %%
-def global_mean(comm, values):
-    """The mean of all ranks' values together, on every rank. `values` is an array, and may be empty."""
-    # <solution>
-    total = comm.allreduce(values.sum())
-    count = comm.allreduce(len(values))
-    return total / count
-    # <stub>
-    # raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
-
-
-# %%
-check.global_mean(global_mean)
-
-# %% [markdown]
-# *Beat it:* do it with a single allreduce instead of two.
 #
 # ## Inside an allreduce
 #
@@ -388,14 +349,14 @@ figures.ring(4)
 #
 # The price of the ring is $2(p-1)$ latencies. *Rabenseifner's algorithm* sends as few bytes, but pays only $2 \log_2 p$ latencies
 # if $p$ is a power of two, because each rank talks to partners that are 1, 2, 4, … ranks away. MPI picks an algorithm by the size
-# of the array. NCCL, which adds up gradients on NVIDIA's GPUs, has a ring, a tree and, on machines with NVSwitch, *NVLS*, in
-# which the switch itself does the adding.
+# of the array and the number of ranks. NCCL, which adds up gradients on NVIDIA's
+# GPUs, has several, too. (With *NVLS*, the switch between the GPUs does the adding.)
 #
-# ## Exercise 3 (hard): the ring allreduce
+# ## Exercise 2 (hard): the ring allreduce
 #
-# You can write a ring in about ten lines. The check gives you a communicator that has only `rank`, `size`, sends and receives,
-# and it counts what you send. Each rank must send $2(p-1)/p$ of the array, in $2(p-1)$ messages. In each round a rank can send
-# one message and receive one, and you have $2(p-1)$ rounds.
+# You can write a ring in ten lines. The check gives you a communicator that has only `rank`, `size`, sends and receives,
+# and it counts what you send. Each rank must send $2(p-1)/p$ times the size of the array, in at most $2(p-1)$ messages. In each
+# round a rank can send one message and receive one, and you have $2(p-1)$ rounds.
 #
 # <details><summary>Hint 1: two steps of rank 0</summary>
 #
@@ -449,13 +410,14 @@ def ring_allreduce(comm, values):
 check.ring_allreduce(ring_allreduce)
 
 # %% [markdown]
-# *Beat it:* for eight numbers on four ranks, write a version with fewer rounds than six. (The check will rightly
-# complain about the bytes.)
+# *Beat it:* on four ranks, your ring takes six rounds. Write Rabenseifner's algorithm, which takes four rounds and no more bytes.
+# The check accepts it, too.
 #
 # ## Out of the notebook
 #
-# On your own, you'll start programs with `mpiexec`, in a terminal or in a job script. In this one, rank 1 fails while rank 0
-# waits for it. `%%writefile` writes the cell into a file, and `programs.mpiexec` ends the program after six seconds.
+# On your own, you'll start programs with `mpiexec`, in a terminal or in a job script. (In a terminal, go to the workshop's folder
+# and type `source .venv/bin/activate` first. Then `python`, `mpiexec` and `torchrun` are the workshop's.) In the next program,
+# rank 1 fails while rank 0 waits for it. `%%writefile` writes the cell into a file, and `programs.mpiexec` ends the program after six seconds.
 
 # %%
 folder = programs.folder()
@@ -474,14 +436,55 @@ programs.mpiexec(2, "python", folder / "fails.py")
 
 # %% [markdown]
 # Rank 1 prints its error, and then nothing happens until the six seconds are over. Before Python exits, mpi4py calls
-# `MPI_Finalize`. `MPI_Finalize` waits for rank 0, and rank 0 waits in `Barrier` for rank 1. Rank 1's process never exits, so
-# `mpiexec` sees nothing wrong, and on a cluster the job would burn through its hours. The cure is two words: with
-# `-m mpi4py`, an uncaught error calls `MPI_Abort`, which ends all ranks.
+# `MPI_Finalize`, which waits for rank 0, and rank 0 waits in `Barrier` for rank 1. So rank 1's process never exits, and on a
+# cluster the job would burn through its hours. The cure is two words: with `-m mpi4py`, an uncaught error calls `MPI_Abort`, which
+# ends all ranks.
 
 # %%
 programs.mpiexec(2, "python", "-m", "mpi4py", folder / "fails.py")
 
 # %% [markdown]
+# ## Deeper: the mean of all values
+#
+# ### Exercise 3 (warm-up): sums and counts
+#
+# A loss or an accuracy over all ranks is a mean over *samples*, and the last batch rarely has the same size on every rank. In this
+# function, the ranks have *different numbers* of values, and some may have none.
+#
+# <details><summary>Hint 1</summary>
+#
+# Say rank 0 has the value [1], and rank 1 has [3, 5]. The mean is 3, but the mean of the means is 2.5. Which sums do you need?
+#
+# </details><details><summary>Hint 2</summary>
+#
+# Lower-case `comm.allreduce(number)` returns the sum of all ranks' numbers, on every rank.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of global_mean}
+#
+# </details>
+
+
+# %%
+def global_mean(comm, values):
+    """The mean of all ranks' values together, on every rank. `values` is an array, and may be empty."""
+    # <solution>
+    total = comm.allreduce(values.sum())
+    count = comm.allreduce(len(values))
+    return total / count
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.global_mean(global_mean)
+
+# %% [markdown]
+# *Beat it:* do it with a single allreduce instead of two.
+#
 # ## Deeper: a program of your own
 #
 # Run this program first on every new cluster, because it shows on which hosts your processes are.

@@ -30,25 +30,24 @@ team
 #
 # *Stochastic gradient descent*, SGD, takes a *batch* of samples, computes the gradient of their mean loss, multiplies it by a
 # *learning rate*, and subtracts the result from the weights. What if each rank has a batch of its own? Here each rank looks at
-# 16 images, with a network of a single layer. The pictures show how the weights for the digit 3 should change.
+# 16 images, with a network of a single layer. `comm.Allreduce(array, total)` adds up the arrays of all ranks, and writes the sum
+# into `total` on every rank. The pictures show the gradient for the weights of the digit 3. Where it's red, SGD increases the
+# weight; where it's blue, SGD decreases it.
 
 # %%
 # %%ranks
-import hashlib
-
 import numpy as np
 import torch
 from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.data import mnist, shard
-from workshop_lib.lessons.synchronous_sgd.own_loop import WatchedLoop, accuracy, show_threes
+from workshop_lib.lessons.synchronous_sgd.own_loop import show_threes
 from workshop_lib.models import torch_cnn
-from workshop_lib.training import schedules
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
-train, test = mnist.load("train"), mnist.load("test", None, comm.rank, comm.size)
+train = mnist.load("train")
 
 
 def mean_over_ranks(array):
@@ -66,8 +65,8 @@ cross_entropy(pixels @ layer, torch.tensor(train.labels[own]).long()).backward()
 show_threes(my_gradient=layer.grad.numpy(), our_mean=mean_over_ranks(layer.grad.numpy()))
 
 # %% [markdown]
-# Each rank saw other images, so each has another gradient. Their mean is the same on all ranks, and it's sharper, because it
-# knows more 3s. If each of $N$ ranks holds $B$ samples, it's exactly the gradient of all $N B$ samples, the *global batch*:
+# Each rank saw different images, so each has a different gradient. Their mean is the same on all ranks, and it depends less on how
+# a few people wrote their 3s. If each of $N$ ranks holds $B$ samples, it's exactly the gradient of all $N B$ samples, the *global batch*:
 #
 # $$\underbrace{\nabla \frac{1}{NB} \sum_{i=1}^{NB} \ell_i}_{\text{gradient of the global batch}} \;=\;
 # \underbrace{\frac{1}{N} \sum_{r=0}^{N-1}}_{\text{mean over ranks}} \;
@@ -117,8 +116,8 @@ print(f"largest relative difference: {np.abs(mean - whole).max() / np.abs(whole)
 #
 # <details><summary>Hint 1: which call?</summary>
 #
-# Every rank needs the sum of what all ranks hold. Which collective of notebook 01 does that, and what's missing from
-# a sum to make it a mean?
+# Every rank needs the sum of what all ranks hold. Which call in `mean_over_ranks` above does that, and what's missing from a sum
+# to make it a mean?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -155,8 +154,8 @@ check.average_gradients(average_gradients)
 #
 # ## Exercise 2 (warm-up): the training loop
 #
-# Now write the loop that uses it. It's the loop of any PyTorch script, with one extra line. `batches` yields `(images, labels)`; the loss is `cross_entropy(model(images), labels)`; `average(model, comm)` will be
-# your function. `schedule.step()` sets the learning rate of the next step, so it comes last.
+# Now write the loop that uses it. It's the loop of any PyTorch script, with one extra line. `batches` yields `(images, labels)`;
+# the loss is `cross_entropy(model(images), labels)`; `average(model, comm)` will be your function. `schedule.step()` sets the learning rate of the next step, so it comes last.
 #
 # <details><summary>Hint 1: the order</summary>
 #
@@ -208,6 +207,9 @@ team.push(average_gradients=written(average_gradients), train_epoch=written(trai
 
 # %%
 # %%ranks
+import hashlib
+
+
 def batches(samples, epoch):
     """This rank's part of every global batch, in an order that all ranks agree on."""
     for indices, _ in shard.epoch_batches(samples, 64, comm.rank, comm.size, seed=1, epoch=epoch):
@@ -241,8 +243,9 @@ short_run(torch_cnn.build(seed=1), average_gradients)
 short_run(torch_cnn.build(seed=1), average=lambda model, comm: None)
 
 # %% [markdown]
-# The losses still look fine. Each rank is training its own network on its own part of the data, and the loss gives no hint
-# that anything is wrong. Only the digests give it away. This happens to real scripts, when a framework silently leaves the
+# Each of these losses looks fine. You can only tell that something is wrong because every rank printed its loss for the *same*
+# 1,000 images, and the numbers differ. A real script prints one loss, that of rank 0, and that one gives no hint. The digests show
+# it at once: each rank has trained a network of its own. This happens to real scripts, when a framework silently leaves the
 # averaging out, so compare the weights at least once.
 #
 # ## The same start
@@ -373,11 +376,11 @@ team.push(broadcast_weights=written(broadcast_weights), average_in_one_message=w
 team.push(epochs=sizes.epochs, samples=sizes.train_samples or 60_000)
 
 # %%
-guess = predict("What share of the time will the ranks spend in Allreduce, waiting included?", 0, 100, unit="%")
-guess
-
-# %%
 # %%ranks --timeout 600
+from workshop_lib.lessons.synchronous_sgd.own_loop import WatchedLoop, accuracy
+from workshop_lib.training import schedules
+
+test = mnist.load("test", None, comm.rank, comm.size)
 model = torch_cnn.build(seed=1 + comm.rank)  # every rank begins somewhere else
 broadcast_weights(model, comm)
 
@@ -399,9 +402,6 @@ mine = digest(model)
 # %%
 options = TrainOptions(backend="mpi", epochs=sizes.epochs, train_samples=sizes.train_samples)
 record = team.train(options, timeout=5 * sizes.timeout_s)
-
-# %%
-guess.compare(100 * epoch["communication_s"] / epoch["seconds"] for epoch in record["epochs"])
 
 # %%
 print("test accuracy:", [f"{epoch['test_accuracy']:.2%}" for epoch in record["epochs"]])
@@ -485,8 +485,9 @@ print(f"the plain mean over ranks is off by {np.linalg.norm(plain - whole) / np.
 
 # %% [markdown]
 # This happens in the last step of an epoch, when the samples that are left don't divide evenly. It also happens with language
-# models, where batches hold different numbers of *tokens*. Until October 2024, a widely used trainer that added up the gradients of
-# several small batches averaged their mean losses, and so gave the tokens of short batches too much weight.
+# models, where batches hold different numbers of *tokens*. Until October 2024, Hugging Face's `Trainer` made this
+# mistake when it added up the gradients of several small batches. It averaged their mean losses, so a token in a short batch
+# counted more than one in a long batch.
 #
 # ### Exercise 5 (warm-up): the mean over samples
 #
@@ -557,20 +558,25 @@ print(f"the mean over ranks is off by {np.linalg.norm(mean - whole) / np.linalg.
 #
 # ## Take it home
 #
-# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script. Start it in a terminal, with
-# [mnist_data.py](scripts/mnist_data.py) beside it: `mpiexec -n 2 python -m mpi4py mpi_by_hand.py`.
+# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script. To start it in a terminal, go to the
+# workshop's folder, and type:
+#
+# ```bash
+# source .venv/bin/activate
+# mpiexec -n 2 python -m mpi4py notebooks/scripts/mpi_by_hand.py
+# ```
 #
 # ## Remember
 #
 # - The mean of the ranks' gradients is the gradient of the global batch. With unequal shards, weight by samples.
 # - Synchronous SGD means the same start, different shards, and averaged gradients in every step. That keeps
 #   the ranks identical.
-# - Check that they are, because training without averaging looks almost normal.
+# - Check that they are, because on rank 0 alone, training without averaging looks normal.
 # - The slowest rank sets the pace; the others wait, and the waiting hides in `Allreduce`.
 # - One large message is cheaper than six small ones.
 #
 # **Sources.** Synchronous training: J. Chen et al. (arXiv:1604.00981). What to average over, and batch normalization: P. Goyal et
-# al. (arXiv:1706.02677). DDP: S. Li et al. (arXiv:2006.15704).
+# al. (arXiv:1706.02677). DDP: S. Li et al. (arXiv:2006.15704). Means over tokens: huggingface.co/blog/gradient_accumulation.
 
 # %%
 ranks.stop()

@@ -8,7 +8,7 @@
 # small messages into larger ones, and shows you on a timeline what it does. These ideas are in everything that came later. For a
 # new project, no: its last release is from 2023, so use DDP ([05_ddp](05_ddp.ipynb)), which is part of PyTorch.
 #
-# **You will** turn a training for one process into one for many, start a plain script from a terminal, see what Horovod's
+# **You will** turn a training for one process into one for many, start a plain script with `mpiexec`, see what Horovod's
 # background thread does, and find out which rank is late.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores and Horovod, which `make setup` builds; no GPU, no
@@ -51,7 +51,7 @@ from workshop_lib.models import torch_cnn
 torch.set_num_threads(1)
 hvd.init()
 print(f"rank {hvd.rank()} of {hvd.size()}, local rank {hvd.local_rank()} of {hvd.local_size()}")
-hvd.shutdown()  # until you need it: the background thread takes processor time even when there is nothing to send
+hvd.shutdown()  # The background thread uses the processor even when there's nothing to send, so stop it until you need it.
 
 # %% [markdown]
 # `rank` numbers the processes across all hosts, and `local_rank` numbers those on one host. Here the two are equal. On two hosts
@@ -138,7 +138,7 @@ sampler = DistributedSampler(train, hvd.size(), hvd.rank(), seed=1)
 model = torch_cnn.build(seed=hvd.rank())
 optimizer = make_distributed(model, torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9), hvd)
 for epoch in range(epochs):
-    sampler.set_epoch(epoch)  # without it, each epoch has the order of the first
+    sampler.set_epoch(epoch)  # Without this call, every epoch would have the same order.
     for images, labels in DataLoader(train, 64, sampler=sampler, drop_last=True):
         optimizer.zero_grad()
         loss = cross_entropy(model(images), labels)
@@ -175,7 +175,8 @@ take_home.diff("one_process.py", "horovod_torch.py")
 # | `if rank == 0` | one rank writes the checkpoint; several would overwrite each other's file |
 #
 # The learning rate stays as it is. People often multiply it by the number of ranks, because the global batch grows;
-# [07_large_batch](07_large_batch.ipynb) shows when that helps. In a terminal, start the script with the line that begins with `$`:
+# [07_large_batch](07_large_batch.ipynb) shows when that helps. The next cell starts the script. To do that in a terminal, go to
+# the workshop's folder, type `source .venv/bin/activate`, and then the line that begins with `$`.
 
 # %%
 out = BUILD / "horovod_torch.pt"

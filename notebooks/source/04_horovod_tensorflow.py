@@ -6,7 +6,7 @@
 # would you have noticed?
 #
 # **You will** run a TensorFlow script with Horovod, meet this bug and find its cause, write the optimizer that fixes it, and
-# change a Keras function for one process so that many processes train together.
+# turn a Keras function for one process into one for many.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores and Horovod, which `make setup` builds; no GPU, no
 # network. Do [02_synchronous_sgd](02_synchronous_sgd.ipynb) first, where you average gradients by hand.
@@ -36,10 +36,10 @@ out = BUILD / "horovod_tf.keras"
 #
 # [scripts/horovod_tf.py](scripts/horovod_tf.py) is a complete TensorFlow script for MNIST that you can take home. It records what
 # it computes on a `GradientTape` and plays the tape backward to get the gradients. `tf.function` turns a Python function into a
-# *graph*, which then runs without Python. Only the marked lines know about other processes.
+# *graph*, which then runs without Python. Only the marked lines know about other processes. Here they are, with their neighbors:
 
 # %%
-take_home.marked("horovod_tf.py", r"hvd|\brank\b|\bsize\b")
+take_home.marked("horovod_tf.py", r"hvd|\[rank|if rank|\bsize\b", 2)
 
 # %% [markdown]
 # | line | why |
@@ -56,8 +56,7 @@ take_home.marked("horovod_tf.py", r"hvd|\brank\b|\bsize\b")
 # Keras keeps its weights in variables of its own, and `v.value` is the TensorFlow variable inside. Horovod only knows
 # TensorFlow's variables, so it needs `v.value`.
 #
-# The next cell starts the script with `mpiexec`. It needs no `-m mpi4py`, for the reason given in [03](03_horovod_pytorch.ipynb): a
-# Horovod rank that fails shuts Horovod down on all ranks, so none of them waits for it.
+# The next cell starts the script with `mpiexec`. It needs no `-m mpi4py`; [03](03_horovod_pytorch.ipynb) says why.
 
 # %%
 options = ["--data", MNIST, "--images", samples, "--epochs", epochs, "--out", out]
@@ -222,7 +221,7 @@ if rank == 0:
 # %%
 def averaging(optimizer):
     """An optimizer like the given one that applies the mean of all ranks' gradients. All ranks step together."""
-    import horovod.tensorflow as hvd  # in here, because the notebook's own process does without TensorFlow
+    import horovod.tensorflow as hvd  # Imported here because only the ranks need TensorFlow.
 
     class Averaging(type(optimizer)):
         # <solution>
@@ -339,7 +338,12 @@ print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
 # ## Take it home
 #
 # [scripts/horovod_keras.py](scripts/horovod_keras.py) is the script from above with a Keras optimizer that averages. It doesn't
-# use the tape, but lets Keras take the step. Start it in a terminal: `mpiexec -n 2 python horovod_keras.py`.
+# use the tape, but lets Keras take the step. To start it in a terminal, go to the workshop's folder, and type:
+#
+# ```bash
+# source .venv/bin/activate
+# mpiexec -n 2 python notebooks/scripts/horovod_keras.py
+# ```
 
 # %%
 take_home.diff("horovod_tf.py", "horovod_keras.py")

@@ -2,8 +2,8 @@
 # # DDP: averaging while the backward pass runs
 #
 # In notebook 02 each step ran the backward pass, and *then* averaged the gradients. But the gradient of the last layer is ready
-# long before that of the first layer. Why should it wait? PyTorch's `DistributedDataParallel`, DDP for short, sends gradients as soon
-# as they're ready, while the backward pass is still computing others. You can write that yourself in a dozen lines.
+# long before that of the first layer. Why should it wait? PyTorch's `DistributedDataParallel`, DDP for short, sends gradients as
+# soon as they're ready, while the backward pass is still computing others. You can write that yourself in a dozen lines.
 #
 # **You will** turn a script for one process into one for many and start it with `torchrun`, write DDP yourself, and watch its
 # messages travel. Then you'll know what DDP does, and what it leaves to you.
@@ -17,7 +17,6 @@ import contextlib
 import pandas as pd
 import torch
 import torch.distributed as dist
-from IPython.display import Code
 
 from workshop_lib import predict, profile, ranks
 from workshop_lib.lessons.ddp import figures
@@ -34,10 +33,9 @@ team = ranks.start(sizes.ranks)
 # %% [markdown]
 # ## How do processes find each other?
 #
-# MPI's ranks know each other from the start, because `mpiexec` starts them together. PyTorch's processes don't. Each process has to
-# learn its rank, the number of ranks, and an address where all of them meet. `torchrun` puts these into environment variables of
-# each process that it starts, and a single call reads them: `dist.init_process_group("gloo")`. In this notebook, `join()` makes
-# that call for you.
+# MPI's ranks know each other from the start, because `mpiexec` starts them together. A process of PyTorch has to learn its rank, the
+# number of ranks, and an address where all of them meet. `torchrun` puts these into environment variables, and a single call reads
+# them: `dist.init_process_group("gloo")`. In this notebook, `join()` makes that call for you.
 
 # %%
 # %%ranks
@@ -60,7 +58,8 @@ print(f"rank {rank} of {size}")
 # ## Who sees which sample?
 #
 # PyTorch scripts get their batches from a `DataLoader`, and a *sampler* tells it which samples to take. `DistributedSampler` deals
-# the samples out to the ranks like cards. It knows the rank and the number of ranks from the process group. Let's deal out the numbers from 0 to 10:
+# the samples out to the ranks like cards. It knows the rank and the number of ranks from the process group. Let's deal out the
+# numbers from 0 to 10:
 
 # %%
 # %%ranks
@@ -80,16 +79,16 @@ for epoch in (1, 2):
 # the number of the epoch, which you pass to `set_epoch`. If you never call it, every epoch has the same order.
 #
 # Two ranks can't share 11 numbers evenly. But both need the same number of batches. Otherwise, the rank with more batches would wait
-# in its last allreduce for a rank that has already finished. That's why the sampler uses one number twice. In training, a few
-# samples that count twice do little harm. In a test they distort the result, so the ranks should share the test images without repeats.
+# in its last allreduce for a rank that has already finished. That's why the sampler uses one number twice. That does little harm in
+# training, but it distorts a test, so the ranks should share the test images without repeats.
 #
 # ## From one process to many
 #
-# Here is a plain script for one process. The data and the network come from a second file,
-# [mnist_data.py](scripts/mnist_data.py), where you'd put your own data and network.
+# Here is the main function of a plain script for one process, [one_process.py](scripts/one_process.py). The data and the network
+# come from a second file, [mnist_data.py](scripts/mnist_data.py), where you'd put your own data and network.
 
 # %%
-Code(filename=str(SCRIPTS / "one_process.py"))
+take_home.function("one_process.py", "main")
 
 # %%
 samples = sizes.sweep_samples or 60_000
@@ -102,9 +101,11 @@ scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.time
 # With these changes, your own training scripts can run on many processes. Every process runs the whole script, and only six
 # places in `main()` have to change. Parts 1 and 5 are done, and the other four are still as in the script above. Make the
 # processes train one network together: each takes 64 images *of its own* in every step and tests its own share of the test images,
-# and only rank 0 prints and saves. (The check adds imports: `dist`, `DataLoader`, `DistributedSampler`, `Subset` and
-# `DistributedDataParallel`, and a function `join()`, which joins the process group and returns this rank's device. Leave the
-# numbered comments where they are.)
+# and only rank 0 prints and saves. Leave the numbered comments where they are.
+#
+# The check puts your parts into the script. It adds imports (`dist`, `DataLoader`, `DistributedSampler`, `Subset` and
+# `DistributedDataParallel`), a last line that leaves the process group, and the script's own `join()`. That function calls
+# `init_process_group` and returns this rank's device. It isn't the `join()` of the cells above.
 #
 # <details><summary>Hint 1: who needs what?</summary>
 #
@@ -120,7 +121,7 @@ scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.time
 #
 # </details><details><summary>Solution</summary>
 #
-# Two cells further down, after the run, is the whole difference between the two scripts.
+# {solution of changes.py}
 #
 # </details>
 
@@ -179,22 +180,26 @@ if rank == 0:
 check.script(folder / "changes.py")
 
 # %% [markdown]
-# Now start your script. (Until it passes the check, this cell starts the finished script.) In a terminal, you'd type the line that begins
-# with `$`.
+# Now start your script. (Until it passes the check, this cell starts the finished script.) To do the same in a terminal, go to the
+# workshop's folder, type `source .venv/bin/activate`, and then the line that begins with `$`. If your ranks are on several hosts,
+# this only starts those of one host, and *Deeper: several hosts* has the command for all of them.
 
 # %%
-launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks]
+launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks_here]
 scripts.run(*launch, check.own_or_finished(folder / "changes.py"), *options, timeout_s=sizes.timeout_s)
 
-# %%
-take_home.diff("one_process.py", "ddp.py")
-
 # %% [markdown]
-# | change | why |
+# Is your accuracy lower than with one process? That isn't a bug. Two processes take 128 images per step, so an epoch has half as
+# many steps, and after so few of them the network has learned less. [07](07_large_batch.ipynb) is about this. And the speed is less
+# than twice that of one process, because this network is so small that its messages take a large part of each step.
+#
+# The finished script is [scripts/ddp.py](scripts/ddp.py). Three lines in it are easily forgotten:
+#
+# | line | why |
 # |---|---|
-# | `set_device_index(…)` | each rank of a host takes its own GPU. With a plain `"cuda"`, all of them would share GPU 0 |
-# | `@record` | if a rank fails, `torchrun` prints its traceback |
-# | `model`, not `ddp` | the network inside the wrapper tests without sending messages, and saves its weights under their own names |
+# | `set_device_index(…)`, in `join()` | the ranks of one host are also numbered among themselves, from 0. This *local rank* chooses the GPU. With a plain `"cuda"`, all of them would share GPU 0 |
+# | `@record`, above `main()` | if a rank fails, `torchrun` prints its traceback |
+# | `save(…)` of `model`, not of `ddp` | the network inside the wrapper tests without sending messages, and saves its weights under their own names |
 #
 # *Break it:* take the same images on every rank, with `DistributedSampler(train, size, 0, seed=1)`. Training still runs, the
 # loss falls, and nobody complains. What does the check see that you wouldn't?
@@ -202,8 +207,8 @@ take_home.diff("one_process.py", "ddp.py")
 # ## Write DDP yourself
 #
 # *Autograd* is PyTorch's machinery for derivatives. It can call a function of yours, a *hook*, each time it has finished the
-# gradient of a parameter. Which gradient comes first? Here is a network of four linear layers. It's larger than MNIST needs,
-# so there is something to send.
+# gradient of a parameter. Which gradient comes first? Here is a network of four linear layers. (Their numbers count the ReLUs
+# between them, too.) It's larger than MNIST needs, so there is something to send.
 
 
 # %%
@@ -223,7 +228,7 @@ network(torch.ones(1, 784)).sum().backward()
 
 # %% [markdown]
 # The last layer comes first, because the backward pass goes from the output to the input. While PyTorch computes the gradient of
-# layer 1, the gradient of layer 7 could already be traveling. Communication would *overlap* with computing.
+# `1.weight`, the gradient of `7.weight` could already be traveling. Communication would *overlap* with computing.
 #
 # ### Exercise 2 (hard): your own DDP
 #
@@ -234,8 +239,8 @@ network(torch.ones(1, 784)).sum().backward()
 # - Each gradient leaves as soon as it's ready, in a message of its own, and no hook waits for another rank.
 # - When `finish()` returns, every `p.grad` is the mean over the ranks, in every step.
 #
-# Every parameter is trained, but some may get no gradient in a step, on any rank. Then their hooks don't run, and you don't have to
-# do anything about it.
+# Every parameter is trained. But in some steps, a parameter may get no gradient, and then it gets none on all ranks. Its hook
+# doesn't run then, and you don't have to do anything about it.
 #
 # <details><summary>Hint 1: an allreduce that doesn't wait</summary>
 #
@@ -327,17 +332,35 @@ guess.compare(100 * (1 - taken_ms["PyTorch's DDP"] / taken_ms["after the backwar
 
 # %% [markdown]
 # Each picture shows a typical step on the first two ranks. An orange bar begins when *this* rank sends, so it includes the time
-# that the rank waits for the others. In the top picture, the message leaves when the last gradient is ready. In the other two, messages
-# travel while the backward pass is still busy. Only the gradient of the *first* layer has nothing left to hide behind, because the
-# backward pass ends with it.
+# that the rank waits for the others. In the top picture, the message leaves after the last gradient is ready, once all of them have
+# been copied into one array. In the other two, messages travel while the backward pass is still busy. Only the gradient of the
+# *first* layer has nothing left to hide behind, because the backward pass ends with it.
 #
-# On CPUs, overlap has a price: gloo's threads use the cores that the backward pass needs. A GPU can move data while it computes,
-# so overlap saves more there. And why does DDP send fewer messages than you do? It collects gradients in *buckets*, here of 4 MiB,
-# and sends each bucket as one message. *Deeper: buckets* has more.
+# So how much did DDP save? Look at the thin line in the figure of your guess, which is the range over all steps. On a laptop, it
+# often lies on both sides of zero: DDP saved nothing that you could rely on. That's what you should expect, because on CPUs gloo's
+# threads use the cores that the backward pass needs. A GPU moves data with separate hardware while it computes, so there most
+# messages hide behind the backward pass.
 #
-# ## Train with it
+# And why does DDP send fewer messages than you do? It collects gradients in *buckets*, here of 4 MiB, and sends each bucket as one
+# message. *Deeper: buckets* has more.
 #
-# Does your DDP train like PyTorch's? Compare the digests of their weights, as in notebook 02.
+# ## What DDP doesn't do
+#
+# - It doesn't share out the data, and it doesn't change the learning rate, although the global batch grows with the ranks
+#   ([07](07_large_batch.ipynb)).
+# - It doesn't average losses or metrics. Add up sums and counts over the ranks, and divide last ([01](01_mpi_basics.ipynb)).
+# - It doesn't average *buffers*, such as the running means of batch normalization. It sends rank 0's buffers to all ranks before
+#   each forward pass ([02](02_synchronous_sgd.ipynb)).
+# - It doesn't clip gradients. Clip them *after* the averaging, between `backward()` and the optimizer's step. All ranks hold the
+#   same gradients then, so `torch.nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)` does the same on all of them.
+# - It doesn't notice weights that have drifted apart, or ranks that take different numbers of steps. Ranks with more steps would
+#   wait for those that have finished. If you can't avoid that, train inside `with ddp.join():`.
+# - It doesn't save memory. With Adam in fp32, each rank holds 20 bytes per parameter, and 16 with `gradient_as_bucket_view=True`,
+#   which lets the gradients live in DDP's buckets. [06](06_zero_and_fsdp.ipynb) shows how the ranks can split these.
+#
+# ## Deeper: does it train like PyTorch's?
+#
+# Compare the digests of the weights after training with your DDP and with PyTorch's, as in notebook 02.
 
 
 # %%
@@ -368,29 +391,10 @@ print("PyTorch:", train(DistributedDataParallel(perceptron(width=64)), finish=la
 # The digests agree. On two ranks, your dozen lines and DDP take the same steps, to the last bit. (With more ranks, the last bits
 # may differ, because the sums are taken in another order.)
 #
-# ## What DDP doesn't do
-#
-# - It doesn't share out the data, and it doesn't change the learning rate, although the global batch grows with the ranks
-#   ([07](07_large_batch.ipynb)).
-# - It doesn't average losses or metrics. Add up sums and counts over the ranks, and divide last ([01](01_mpi_basics.ipynb)).
-# - It doesn't average *buffers*, such as the running means of batch normalization. It sends rank 0's buffers to all ranks before
-#   each forward pass ([02](02_synchronous_sgd.ipynb)).
-# - It doesn't clip gradients. Clip them *after* the averaging, between `backward()` and the optimizer's step. All ranks hold the
-#   same gradients then, so `torch.nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)` does the same on all of them.
-# - It doesn't notice weights that have drifted apart, or ranks that take different numbers of steps. Ranks with more steps would
-#   wait for those that have finished. If you can't avoid that, train inside `with ddp.join():`. A rank that has no batches left
-#   then adds zeros to the other ranks' gradients.
-# - It doesn't save memory. With Adam in fp32, each rank holds 20 bytes per parameter: 4 for the weight, 4 for its gradient, 4
-#   for the gradient's copy in a bucket, and 8 for Adam's state. With `gradient_as_bucket_view=True` the gradients *live* in the
-#   buckets, which leaves 16 bytes. [06](06_zero_and_fsdp.ipynb) shows how the ranks can split these.
-#
-# And don't confuse DDP with `nn.DataParallel`, where a single process has one thread per GPU. The threads share their memory, but
-# also Python's lock. That's slower even on one machine, and it doesn't work across machines.
-#
 # ## Deeper: buckets
 #
 # If you send one message per gradient, you pay the latency many times. If you send a single message, it can only leave at
-# the end. DDP takes a middle road: it collects gradients in *buckets*, in the order in which they become ready, and sends a bucket
+# the end. DDP is in between: it collects gradients in *buckets*, in the order in which they become ready, and sends a bucket
 # as soon as it's full.
 
 # %%
@@ -694,14 +698,15 @@ check.diagnoses(diagnoses)
 #
 # ## Deeper: several hosts
 #
-# On several hosts, run `torchrun` once on each host, always with the address of the same one, here `node0`:
+# `torchrun --standalone` starts processes on one host only. On several hosts, run `torchrun` once on each host, always with the
+# address of the same one, here `node0`, and with the number of processes of *one* host:
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint node0:29500 ddp.py
 # ```
 #
-# For each process, `torchrun` sets five environment variables. If you let `srun` start *all* processes, your job script has to set
-# them:
+# For each process, `torchrun` sets five environment variables that `init_process_group` and scripts read, and some more. If you let
+# `srun` start *all* processes, your job script has to set these five:
 #
 # ```bash
 # export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)

@@ -19,10 +19,9 @@ def plain(text: str) -> str:
 
 
 def prompts(name: str) -> list[tuple[str, str]]:
-    """(kind, text) of each prompt in a notebook. 00's sentence about what *Try it* means isn't one."""
+    """(kind, text) of each prompt in a notebook."""
     texts = [cell.source for cell in generate.pristine(name)[0].cells if cell.cell_type == "markdown"]
-    found = [(kind, plain(text)) for each in texts for kind, text in PROMPT.findall(each)]
-    return [(kind, text) for kind, text in found if not text.startswith("there's an empty cell")]
+    return [(kind, plain(text)) for each in texts for kind, text in PROMPT.findall(each)]
 
 
 def answers(number: str) -> list[tuple[str, str]]:

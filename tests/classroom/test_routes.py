@@ -81,8 +81,8 @@ def test_an_unknown_route_is_answered_with_all_of_them():
 
 def test_a_plan_has_a_clock_and_names_the_sections():
     ended = workshop("rehearse", "90-minutes", "--plan")
-    assert ended.exit_code == 0 and "\n  1:24    84 min" in ended.output
-    assert "6 of 90 minutes are slack" in ended.output
+    assert ended.exit_code == 0 and "\n  1:25    85 min" in ended.output
+    assert "5 of 90 minutes are slack" in ended.output
     assert "02_synchronous_sgd: Exercise 1 (normal): average the gradients" in ended.output
 
 

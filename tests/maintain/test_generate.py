@@ -206,6 +206,28 @@ def test_minutes_are_computed_for_the_core_and_what_is_deeper(folder):
     assert said in cells(folder / "04_timed.ipynb")[0]
 
 
+def test_scripts_that_a_cell_prints_are_read_too():
+    printed = [
+        'Code(filename=str(SCRIPTS / "one_process.py"))',
+        'take_home.function("one_process.py", "main")',
+        'take_home.marked("one_process.py", "main")',
+        'take_home.marked("one_process.py", "def main", 1)',
+    ]
+    whole, function, marked, neighbors = [len(generate.printed(code)) for code in printed]
+    assert whole == marked > function > neighbors > 0
+    changes = generate.printed('take_home.diff("one_process.py", "ddp.py")')
+    assert changes and all(line[0] in "+-" for line in changes)
+    effort = generate.Effort()
+    effort.add("code", 'take_home.diff("one_process.py", "ddp.py")')
+    assert effort.code_lines == 1 + sum(bool(line.strip()) for line in changes)
+
+
+def test_a_hint_shows_a_file_that_a_cell_writes():
+    text = "# %% [markdown]\n# {solution of changes.py}\n\n# %%\n# %%writefile {folder}/changes.py\n"
+    text += "# <solution>\nx = 1\n# <stub>\n# x = ...\n# </stub>\n# </solution>\n\n# %%\ny = 2\n"
+    assert "# ```python\n# x = 1\n# ```\n" in generate.with_hints(text, "05_ddp.py")
+
+
 def test_a_hint_shows_the_solution_of_the_function_it_names(folder):
     source = folder / "source" / "04_timed.py"
     source.write_text(TIMED)

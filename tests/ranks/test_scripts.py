@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import runpy
 import shutil
 import socket
@@ -16,8 +17,8 @@ import torch
 import torch.distributed as dist
 from our_ranks import our_ranks
 
-from workshop_lib.notebook import take_home
-from workshop_lib.paths import MNIST, SCRIPTS
+from workshop_lib.notebook import profile, take_home
+from workshop_lib.paths import MNIST, ROOT, SCRIPTS
 from workshop_lib.ranks import RankError, folders, mpi, processes, scripts, session
 from workshop_lib.ranks.scratch import Scratch
 
@@ -175,6 +176,45 @@ def test_in_a_script_to_take_home_the_lines_that_know_other_ranks_are_marked():
     shown = take_home.marked("horovod_tf.py", r"hvd|\brank\b|\bsize\b").lines
     assert {"+     hvd.init()", "+         if rank == 0:", "  import numpy as np"} <= set(shown)
     assert not any(line.startswith("  ") and "hvd." in line for line in shown)
+
+
+def test_only_the_neighbors_of_marked_lines_are_shown_if_asked_for():
+    shown = take_home.marked("horovod_tf.py", r"DistributedGradientTape", 1).lines
+    assert [line[:2] for line in shown] == ["⋯", "  ", "+ ", "  "]
+    assert "hvd.DistributedGradientTape(tape)" in shown[2]
+
+
+def test_a_function_of_a_script_is_shown_alone():
+    lines = take_home.function("one_process.py", "main").data.splitlines()
+    assert lines[0] == "def main():" and lines[-1].strip().startswith("save(")
+
+
+def test_torchrun_starts_no_more_ranks_than_one_host_has(tmp_path, monkeypatch):
+    """With `--standalone`, it would start the ranks of all hosts here."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("a slots=3\nb slots=3\n")
+    monkeypatch.setenv("WORKSHOP_HOSTFILE", str(hosts))
+    monkeypatch.setenv(profile.VARIABLE, "cluster")
+    started = []
+    monkeypatch.setattr(scripts, "run", lambda *words, **_: started.append(words))
+    take_home.train("fsdp2.py")
+    [words] = started
+    assert words[words.index("--nproc-per-node") + 1] == 3
+    for source in (ROOT / "notebooks" / "source").glob("0*.py"):
+        text = source.read_text(encoding="utf-8")
+        assert not re.search(r'"--standalone".*sizes\.ranks\b', text), f"{source.name} starts all ranks on this host"
+
+
+def test_a_terminal_finds_the_workshops_programs_as_the_pages_say():
+    """The pages say: go to the workshop's folder, and type `source .venv/bin/activate`."""
+    activate = Path(sys.prefix) / "bin" / "activate"
+    words = ["bash", "--noprofile", "-c", f"source {activate} && command -v python mpiexec torchrun"]
+    ended = subprocess.run(words, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True)
+    assert [Path(line).parent for line in ended.stdout.splitlines()] == [activate.parent] * 3
+    for name in ("02_synchronous_sgd", "04_horovod_tensorflow"):
+        text = (ROOT / "notebooks" / "source" / f"{name}.py").read_text(encoding="utf-8")
+        [typed] = re.findall(r"^# source \.venv/bin/activate\n# (mpiexec .+)$", text, re.MULTILINE)
+        assert (ROOT / typed.split()[-1]).exists(), f"{typed} doesn't start from the workshop's folder"
 
 
 READS_MNIST = [path for path in sorted(SCRIPTS.glob("*.py")) if '"--data"' in path.read_text()]

@@ -70,8 +70,8 @@ TASKS = [
     *_functions(
         "01_mpi_basics",
         "mpi_basics.judge",
-        "exchange global_mean ring_allreduce",
-        "collect",
+        "exchange ring_allreduce",
+        "global_mean collect",
         exchange=4,
         global_mean=4,
         ring_allreduce=4,

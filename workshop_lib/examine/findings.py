@@ -14,7 +14,7 @@ SECTIONS = {
     "unequal": ("02_synchronous_sgd", "Deeper: unequal shards"),
     "norms": ("02_synchronous_sgd", "Deeper: what batch normalization changes"),
     "resume": ("03_horovod_pytorch", "Deeper: continue from a checkpoint"),
-    "metric": ("01_mpi_basics", "the mean of all values"),
+    "metric": ("01_mpi_basics", "Deeper: the mean of all values"),
     "processes": ("05_ddp", "How do processes find each other?"),
     "convert": ("05_ddp", "the script for many processes"),
     "ddp": ("05_ddp", "What DDP doesn't do"),

@@ -16,8 +16,9 @@ The learner's notebook gets the lines of the stub without their "# " (or `...  #
 The solution notebook gets the lines of the solution. In a cell that writes a shell script, the script's lines are
 comments, too.
 
-In a text cell, a line `{solution of NAME}` is replaced by the solution of the function NAME, or of the method
-CLASS.NAME, as the last of its hints. An exercise's heading says how hard it is, as in "Exercise 2 (hard): the ring".
+In a text cell, a line `{solution of NAME}` is replaced by the solution of the function NAME, of the method CLASS.NAME,
+or of the file NAME that a cell writes, as the last of its hints. An exercise's heading says how hard it is, as in
+"Exercise 2 (hard): the ring".
 The first cell's "**Time** …." is replaced by the time that the notebook takes: see `Effort`. A source's first line
 names the notebook's track on the map: see course.py.
 """
@@ -43,6 +44,7 @@ from workshop_lib import exercises, paths
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.judge.sources import SourceError, split
 from workshop_lib.maintain import course
+from workshop_lib.notebook import take_home
 
 NOTEBOOKS = paths.ROOT / "notebooks"
 MAP = "map.svg"  # in the folder of the notebooks, because JupyterLab only shows what is in there
@@ -54,6 +56,9 @@ SHELL_FILE = re.compile(r"%%writefile \S+\.sh\n")
 EXERCISE_MINUTES = {"warm-up": 5, "normal": 12, "hard": 25}
 EXERCISE = re.compile(rf"Exercise \w+ \(({'|'.join(EXERCISE_MINUTES)})\): ")
 PREDICTION = re.compile(r"(?<![\w.])predict\(")
+PRINTS_PART = re.compile(r"^take_home\.(diff|marked|function)\((.+)\)$", re.MULTILINE)
+PRINTS_SCRIPT = re.compile(r'^Code\(filename=str\(SCRIPTS / "(.+)"\)\)$', re.MULTILINE)
+WRITTEN_FILE = re.compile(r"^# %%writefile \S*?([\w.]+)\n(.+?)(?=^# %%|\Z)", re.MULTILINE | re.DOTALL)
 NOTE_ON_SOLUTIONS = (
     "**These are the solutions.** Your own notebook is [{0}](../{0}.ipynb). Write your answers there, because what you "
     "run here doesn't count."
@@ -88,19 +93,19 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 
 def with_hints(text: str, name: str) -> str:
-    """A source with each `{solution of NAME}` replaced by that function or method, as the source's solution defines it.
+    """A source with each `{solution of NAME}` replaced by that function, method or file, as the solution has it.
 
     Raises SourceError naming `name`:line.
     """
     _, solution = split(text, name)
-    code_of = _functions(solution)
+    code_of = _functions(solution) | {name: text.rstrip() for name, text in WRITTEN_FILE.findall(solution)}
     lines = []
     for number, line in enumerate(text.split("\n"), 1):
         hint = SOLUTION_OF.fullmatch(line)
         if not hint:
             lines.append(line)
         elif hint[2] not in code_of:
-            raise SourceError(f"{name}:{number}: {hint[1]}, but there is no function {hint[2]}.")
+            raise SourceError(f"{name}:{number}: {hint[1]}, but there is no function or file {hint[2]}.")
         else:
             code = ["```python", *code_of[hint[2]].splitlines(), "```"]
             lines += [f"# {each}".rstrip() for each in code]
@@ -130,7 +135,10 @@ def check_labels(text: str, name: str) -> None:
 
 @dataclass
 class Effort:
-    """The effort that a part of a notebook asks of a learner. Hints, which are closed at first, are not counted."""
+    """The effort that a part of a notebook asks of a learner. Hints, which are closed at first, are not counted.
+
+    code_lines: also those of scripts that a cell prints. Of a difference, these are the lines that change.
+    """
 
     words: int = 0
     code_lines: int = 0
@@ -152,8 +160,24 @@ class Effort:
             if exercise:
                 self.exercise_minutes += EXERCISE_MINUTES[exercise[1]]
         elif cell_type == "code":
-            self.code_lines += sum(bool(line.strip()) for line in text.splitlines())
+            self.code_lines += sum(bool(line.strip()) for line in [*text.splitlines(), *printed(text)])
             self.predictions += len(PREDICTION.findall(text))
+
+
+def printed(code: str) -> list[str]:
+    """The lines of scripts to take home that this code prints for its reader."""
+    lines: list[str] = []
+    for name in PRINTS_SCRIPT.findall(code):
+        lines += (paths.SCRIPTS / name).read_text(encoding="utf-8").splitlines()
+    for how, arguments in PRINTS_PART.findall(code):
+        words = ast.literal_eval(f"({arguments},)")
+        if how == "diff":
+            lines += take_home.diff(*words).changes
+        elif how == "marked":
+            lines += take_home.marked(*words).lines
+        else:
+            lines += take_home.function(*words).data.splitlines()
+    return lines
 
 
 def pieces(cells: list) -> Iterator[tuple[int, str, tuple[str, ...]]]:

@@ -1,9 +1,12 @@
 """Shows the take-home scripts (notebooks/scripts) in a notebook, as the changes from one script to the next, and starts
 them."""
 
+import ast
 import difflib
 import html
 import re
+
+from IPython.display import Code
 
 from workshop_lib.notebook import profile
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
@@ -18,6 +21,11 @@ class MarkedLines:
 
     def __init__(self, lines: list[str]):
         self.lines = lines
+
+    @property
+    def changes(self) -> list[str]:
+        """The lines that begin with "+" or "-", without the two that name the scripts."""
+        return [line for line in self.lines if line[:1] in BACKGROUNDS and line[:3] not in ("---", "+++")]
 
     def __repr__(self) -> str:
         return "\n".join(self.lines)
@@ -46,20 +54,40 @@ def diff(before: str, after: str) -> MarkedLines:
     return MarkedLines(lines)
 
 
+def function(script: str, name: str) -> Code:
+    """The function `name` of the script with this file name."""
+    text = (SCRIPTS / script).read_text(encoding="utf-8")
+    [found] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == name]
+    return Code(ast.get_source_segment(text, found), language="python")
+
+
 def _without_empty_ends(lines: list[str]) -> list[str]:
     """The lines without unchanged empty ones at both ends."""
     kept = [at for at, line in enumerate(lines) if line.strip()]
     return lines[kept[0] : kept[-1] + 1]
 
 
-def marked(script: str, pattern: str) -> MarkedLines:
-    """The script with this file name; lines in which the regular expression `pattern` is found are marked as added."""
+def marked(script: str, pattern: str, context: int | None = None) -> MarkedLines:
+    """The script with this file name; lines in which the regular expression `pattern` is found are marked as added.
+
+    context: show only this many lines around each marked line, instead of the whole script.
+    """
     lines = (SCRIPTS / script).read_text(encoding="utf-8").splitlines()
-    return MarkedLines([f"{'+' if re.search(pattern, line) else ' '} {line}" for line in lines])
+    found = [at for at, line in enumerate(lines) if re.search(pattern, line)]
+    shown = []
+    last = -1
+    for at, line in enumerate(lines):
+        if context is not None and not any(abs(at - each) <= context for each in found):
+            continue
+        if at > last + 1:
+            shown.append("⋯")
+        shown.append(f"{'+' if at in found else ' '} {line}")
+        last = at
+    return MarkedLines(shown)
 
 
 def train(script: str) -> None:
-    """Train one epoch with a script that `torchrun` starts, on as many processes as this host has ranks."""
+    """Train one epoch with a script that `torchrun` starts, with a process for each rank on this host."""
     sizes = profile.current()
     out = BUILD / "scripts" / script.removesuffix(".py")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -215,6 +215,23 @@ RIGHT = {
         "the other way round": OTHER_WAY_ROUND,
         "without waiting": [(SENDRECV, "r = comm.Isend(outgoing, right); comm.Recv(incoming, left); r.Wait()")],
         "Irecv first": [(SENDRECV, "r = comm.Irecv(incoming, left); comm.Send(outgoing, right); r.Wait()")],
+        "Rabenseifner's": """
+            def ring_allreduce(comm, values):
+                total, mine, steps = values.copy(), slice(0, len(values)), []
+                for bit in (2, 1):  # the own half of what is left gets the partner's values
+                    middle = (mine.start + mine.stop) // 2
+                    halves = slice(mine.start, middle), slice(middle, mine.stop)
+                    mine, other = halves if not comm.rank & bit else halves[::-1]
+                    incoming = np.empty_like(total[mine])
+                    comm.Sendrecv(total[other].copy(), comm.rank ^ bit, recvbuf=incoming, source=comm.rank ^ bit)
+                    total[mine] += incoming
+                    steps.append((bit, mine, other))
+                for bit, mine, other in reversed(steps):  # and back: the finished half for the partner's
+                    incoming = np.empty_like(total[other])
+                    comm.Sendrecv(total[mine].copy(), comm.rank ^ bit, recvbuf=incoming, source=comm.rank ^ bit)
+                    total[other] = incoming
+                return total
+            """,
     },
 }
 

@@ -57,11 +57,11 @@ def play_ring(ring_allreduce: Callable, comm) -> Iterator[tuple]:
     messages = comm.allgather(equal.messages_sent)
     observed = f"the ranks sent {messages} messages:"
     advice = "send each chunk in one piece, once per step."
-    yield f"every rank sends 2(p-1) = {needed} messages", set(messages) == {needed}, observed, advice
+    yield f"every rank sends at most 2(p-1) = {needed} messages", max(messages) <= needed, observed, advice
     took = rounds(comm.allgather(equal.log))
     observed = f"it took {took} rounds: in every step some ranks wait before they send."
     advice = "Sendrecv lets a rank send and receive in the same round."
-    yield f"all of it takes {needed} rounds", took <= needed, observed, advice
+    yield f"all of it takes at most {needed} rounds", took <= needed, observed, advice
 
 
 def _times_added(totals: list[np.ndarray]) -> tuple[Any, str]:
