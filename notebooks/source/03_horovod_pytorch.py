@@ -181,7 +181,7 @@ take_home.diff("one_process.py", "horovod_torch.py")
 # %%
 out = BUILD / "horovod_torch.pt"
 options = ["--images", samples, "--epochs", epochs, "--data", MNIST, "--out", out]
-launch = ["mpiexec", "-n", sizes.ranks, sys.executable]
+launch = [*scripts.mpiexec(sizes.ranks), sys.executable]
 scripts.run(*launch, SCRIPTS / "horovod_torch.py", *options, timeout_s=sizes.timeout_s)
 
 # %% [markdown]

@@ -60,7 +60,7 @@ take_home.marked("horovod_tf.py", r"hvd|\[rank|if rank|\bsize\b", 2)
 
 # %%
 options = ["--data", MNIST, "--images", samples, "--epochs", epochs, "--out", out]
-launch = ["mpiexec", "-n", sizes.ranks, sys.executable]
+launch = [*scripts.mpiexec(sizes.ranks), sys.executable]
 scripts.run(*launch, SCRIPTS / "horovod_tf.py", *options, timeout_s=2 * sizes.timeout_s)
 
 # %% [markdown]
