@@ -38,7 +38,7 @@ TABLE = {
 
 # Open MPI passes only variables in its options on to other nodes: those that are set for ranks, and some of the user's.
 OWN_VARIABLES = ("PYTHONPATH", "IPYTHONDIR", "WORKSHOP_RANKS", "WORKSHOP_LAUNCHER", "WORKSHOP_CWD")
-# The patterns of those; submissions/common/open_mpi.sh reads the same file.
+# submissions/common/open_mpi.sh reads the same list.
 PASSED_ON = tuple(Path(__file__).with_name("passed_on.txt").read_text().split())
 
 # Without this limit, ssh waits two minutes for a host that doesn't answer.
