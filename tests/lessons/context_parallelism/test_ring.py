@@ -3,8 +3,6 @@
 float32 has 24 bits, and sums are taken in another order, so numbers differ in the last of them.
 """
 
-import re
-import subprocess
 import sys
 from functools import partial
 
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from judge.answers import solution
+from on_torchrun import assert_same_on_one_and_two_ranks
 from our_ranks import on_every_rank
 from torch.nn.functional import cross_entropy
 
@@ -22,8 +21,6 @@ from workshop_lib.lessons.context_parallelism.compare import with_full_attention
 from workshop_lib.lessons.context_parallelism.figures import idle
 from workshop_lib.lessons.context_parallelism.gpt import TinyGpt, text
 from workshop_lib.lessons.context_parallelism.judge import NOTEBOOK, scores_in_step
-from workshop_lib.paths import SCRIPTS
-from workshop_lib.training.equivalence import largest_relative_difference
 
 RANKS = 4
 ROUNDING = 3e-6  # of the largest number
@@ -147,17 +144,6 @@ def test_a_gpt_on_a_shared_sequence_has_the_gradients_of_one_process(team, rings
             assert np.abs(ours - right).max() < 1e-5 * max(np.abs(each).max() for each in alone)
 
 
-def test_the_script_to_take_home_takes_the_steps_of_one_process(tmp_path):
+def test_the_script_to_take_home_takes_the_steps_of_one_process(tmp_path, capsys):
     """About 20 s for two starts."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
-    losses = {}
-    weights = {}
-    for size in (1, 2):
-        out = tmp_path / f"{size}.pt"
-        words = ["--nproc-per-node", size, SCRIPTS / "context_parallel.py", "--tokens", 256, "--steps", 3, "--out", out]
-        ended = subprocess.run([*torchrun, *map(str, words)], capture_output=True, text=True, timeout=120)
-        assert ended.returncode == 0, ended.stderr
-        losses[size] = re.findall(r"loss ([\d.]+)", ended.stdout)
-        weights[size] = torch.load(out, weights_only=True)["model"]
-    assert len(losses[1]) == 3 and losses[1] == losses[2]
-    assert largest_relative_difference(weights[2], weights[1]) < 1e-3
+    assert_same_on_one_and_two_ranks(tmp_path, capsys, r"loss ([\d.]+)", "context_parallel.py", "--tokens", 256)

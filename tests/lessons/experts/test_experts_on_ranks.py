@@ -4,7 +4,6 @@ float32 has 24 bits, and sums are taken in another order, so numbers differ in t
 """
 
 import re
-import subprocess
 import sys
 from functools import partial
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from drawn import check_layout, texts
 from judge.answers import code_cells, solution
+from on_torchrun import assert_same_on_one_and_two_ranks
 from our_ranks import on_every_rank
 
 from workshop_lib.errors import InputError
@@ -19,8 +19,6 @@ from workshop_lib.lessons.experts import figures
 from workshop_lib.lessons.experts.compare import EXPERTS, TOKENS, WIDTH, with_one_process
 from workshop_lib.lessons.experts.judge import CASES, NOTEBOOK, routing_of
 from workshop_lib.lessons.experts.layer import GroupedExperts, capacity_of
-from workshop_lib.paths import SCRIPTS
-from workshop_lib.training.equivalence import largest_relative_difference
 
 RANKS = 4
 ROUNDING = 3e-6  # of the largest number
@@ -152,18 +150,7 @@ def test_runs_have_a_line_each_and_a_row_each():
     assert "40%" in table._repr_html_()
 
 
-def test_the_script_to_take_home_takes_the_steps_of_one_process(tmp_path):
+def test_the_script_to_take_home_takes_the_steps_of_one_process(tmp_path, capsys):
     """About 20 s for two starts."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
-    script = [SCRIPTS / "expert_parallel.py", "--steps", 3, "--capacity", WITHOUT_DROPS]
-    losses = {}
-    weights = {}
-    for size in (1, 2):
-        out = tmp_path / f"{size}.pt"
-        words = ["--nproc-per-node", size, *script, "--out", out]
-        ended = subprocess.run([*torchrun, *map(str, words)], capture_output=True, text=True, timeout=120)
-        assert ended.returncode == 0, ended.stderr
-        losses[size] = re.findall(r"loss ([\d.]+), balance ([\d.]+), 0% dropped", ended.stdout)
-        weights[size] = torch.load(out, weights_only=True)["model"]
-    assert len(losses[1]) == 3 and losses[1] == losses[2]
-    assert largest_relative_difference(weights[2], weights[1]) < 1e-3
+    log = r"loss ([\d.]+), balance ([\d.]+), 0% dropped"
+    assert_same_on_one_and_two_ranks(tmp_path, capsys, log, "expert_parallel.py", "--capacity", WITHOUT_DROPS)
