@@ -9,6 +9,7 @@ from workshop_lib.lessons.forecasting.cost_model import ALGORITHMS, Link, allred
 
 N = 1_000_000
 ALPHA_S, BETA, GAMMA = 10e-6, 1e-9, 0.25e-9
+LINK = Link(ALPHA_S, BETA)
 
 
 def cost(algorithm, ranks, n=N):
@@ -104,6 +105,8 @@ def test_samples_to_a_target_are_mccandlishs():
         (lambda: cost("tree", 4), "algorithm is 'tree': choose one of naive, recursive doubling"),
         (lambda: cost("ring", 0), "ranks is 0: give a whole number"),
         (lambda: cost("ring", 2.5), "ranks is 2.5"),
+        (lambda: cost_model.ring_across_nodes_s(0, 4, N, LINK, LINK), "nodes is 0"),
+        (lambda: cost_model.ring_across_nodes_s(8, 0, N, LINK, LINK), "ranks per node is 0"),
         (lambda: cost("ring", 2, -1), "message_bytes is -1"),
         (lambda: cost("ring", 2, math.nan), "message_bytes is nan"),
         (lambda: cost_model.overlapped_step_s(1, 1, 1, 0), "messages is 0"),

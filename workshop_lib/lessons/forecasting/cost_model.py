@@ -104,8 +104,8 @@ def ring_across_nodes_s(nodes: int, ranks_a_node: int, message_bytes: float, ins
     node. NCCL chooses its algorithm by the same model (src/graph/tuning.cc). Raises InputError for the same reasons as
     `allreduce_s`.
     """
-    nodes = whole("ranks", nodes)
-    ranks = whole("ranks", ranks_a_node) * nodes
+    nodes = whole("nodes", nodes)
+    ranks = whole("ranks per node", ranks_a_node) * nodes
     slowest = inside.s_per_byte if nodes == 1 else max(inside.s_per_byte, between.s_per_byte)
     bytes_s = allreduce_s("ring", ranks, message_bytes, 0.0, slowest)
     hops = 2 * (nodes - 1)
