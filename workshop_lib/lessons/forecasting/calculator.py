@@ -7,7 +7,7 @@ from workshop_lib.lessons.forecasting.catalogue import Machine
 from workshop_lib.lessons.forecasting.figures import draw_forecast
 from workshop_lib.lessons.forecasting.forecast import BACKENDS, Settings, forecast
 from workshop_lib.lessons.forecasting.report import answer, conditions, digits
-from workshop_lib.lessons.zero_and_fsdp.calculator import TYPED, _choice, _parsed
+from workshop_lib.lessons.zero_and_fsdp.calculator import TYPED, choice, parsed
 from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.notebook.widgets import Answers
 
@@ -22,14 +22,14 @@ class Forecaster(Answers):
         self.models = catalogue.models()
         first = next(iter(machines))
         known = next((name for name in self.models if name in machines[first].compute), "resnet-50")
-        self.model = _choice("model", self.models, known)
-        self.machine = _choice("machine", [(machine.title, name) for name, machine in machines.items()], first)
-        self.backend = _choice("backend", BACKENDS, "ddp")
+        self.model = choice("model", self.models, known)
+        self.machine = choice("machine", [(machine.title, name) for name, machine in machines.items()], first)
+        self.backend = choice("backend", BACKENDS, "ddp")
         self.batch = widgets.IntText(value=32, description="batch per device", **TYPED)
         self.speed = widgets.Text(description="samples/s each", **TYPED)  # if empty, the machine's file gives the speed
-        self.compression = _choice("compression", [("none", 1), ("16 bits", 2), ("100 times", 100)], 1)
-        self.network = _choice("network speed", [("as it is", 1), ("4 times", 4), ("a quarter", 0.25)], 1)
-        self.overlap = _choice("overlap", OVERLAP, "as the backend")  # names: a choice with the value None looks empty
+        self.compression = choice("compression", [("none", 1), ("16 bits", 2), ("100 times", 100)], 1)
+        self.network = choice("network speed", [("as it is", 1), ("4 times", 4), ("a quarter", 0.25)], 1)
+        self.overlap = choice("overlap", OVERLAP, "as the backend")  # names: a choice with the value None looks empty
         columns = [
             [self.model, self.machine, self.speed],
             [self.backend, self.batch, self.overlap],
@@ -42,7 +42,7 @@ class Forecaster(Answers):
         machine = self.machines[self.machine.value]
         self.speed.placeholder = "none published"  # unless there is a forecast below
         if self.speed.value.strip():
-            machine = machine.with_speed(model, _parsed("samples/s each", self.speed.value))
+            machine = machine.with_speed(model, parsed("samples/s each", self.speed.value))
         changes = {name: getattr(self, name).value for name in ("compression", "network")}
         settings = Settings(self.backend.value, self.batch.value, **changes, overlap=OVERLAP[self.overlap.value])
         points = forecast(model, machine, settings)

@@ -32,7 +32,7 @@ MODELS = {
 }
 
 
-def _choice(description: str, options: Iterable, value: object) -> widgets.Dropdown:
+def choice(description: str, options: Iterable, value: object) -> widgets.Dropdown:
     return widgets.Dropdown(options=list(options), value=value, description=description, **WIDE)
 
 
@@ -40,11 +40,11 @@ class Calculator(Answers):
     """Controls to choose a model and GPUs, and below them whether the model fits."""
 
     def __init__(self):
-        self.model = _choice("model", MODELS, "Llama 7B")
+        self.model = choice("model", MODELS, "Llama 7B")
         self.parameters = widgets.Text(description="parameters", **TYPED)
-        self.recipe = _choice("recipe", RECIPES, "bf16, Adam")
+        self.recipe = choice("recipe", RECIPES, "bf16, Adam")
         self.ranks = widgets.IntText(value=8, description="GPUs (ranks)", **TYPED)
-        self.gpu = _choice("kind of GPU", GPUS, "A100, 80 GB")
+        self.gpu = choice("kind of GPU", GPUS, "A100, 80 GB")
         self.sequence = widgets.IntText(value=2048, description="sequence length", **TYPED)
         self.batch = widgets.IntText(value=1, description="batch per GPU", **TYPED)
         self.checkpointing = widgets.Checkbox(description="activation checkpointing", **LABELED)
@@ -68,7 +68,7 @@ class Calculator(Answers):
         return memory_answer(plan), draw_memory(plan, conditions)
 
     def _plan(self, shape: Transformer | None) -> tuple[MemoryPlan, str]:
-        parameters = MODELS[self.model.value][0] or _parsed("parameters", self.parameters.value)
+        parameters = MODELS[self.model.value][0] or parsed("parameters", self.parameters.value)
         recipe = RECIPES[self.recipe.value]
         name = self.model.value
         words = [f"{'a model' if name == OTHER else name} of {parameters:,} parameters", self.recipe.value]
@@ -102,7 +102,7 @@ def _short(number: int) -> str:
     return f"{number / many:.3g}{unit}"
 
 
-def _parsed(name: str, text: str) -> int:
+def parsed(name: str, text: str) -> int:
     """The number in text such as 7.5B, 125M, 7e9 or 7,500,000,000. Raises InputError if there is none."""
     text = text.strip().replace(",", "")
     unit = UNITS.get(text[-1:].upper(), 1)
