@@ -479,7 +479,7 @@ def read(offset, nbytes):
     return np.fromfile(path, np.uint8, nbytes, offset=offset)
 
 
-mine, _, counts = feeding.counted(lambda: read_and_scatter(group, read, parts[2 * node : 2 * node + 2]))
+mine, _, counts = feeding.measured(lambda: read_and_scatter(group, read, parts[2 * node : 2 * node + 2]))
 print(f"I got {len(mine) / 1e6:.1f} MB" + (f", and asked for {counts.asked_bytes / 1e6:.1f} MB" if counts else ""))
 
 # %% [markdown]

@@ -158,15 +158,15 @@ def test_a_dropped_file_has_to_be_read_from_the_storage_again(images):
     feeding.drop_cache(images)
     assert not in_memory(images)
     feeding.drop_cache(images)  # having looked, it is on its way into memory
-    content, _, cold = feeding.counted(images.read_bytes)
-    again, _, warm = feeding.counted(images.read_bytes)
+    content, _, cold = feeding.measured(images.read_bytes)
+    again, _, warm = feeding.measured(images.read_bytes)
     assert zlib.crc32(content) == zlib.crc32(again)
     assert cold.storage_bytes >= len(content) and warm.storage_bytes == 0
 
 
 def test_a_throttled_read_takes_as_long_as_its_storage_would():
     slow = training.throttled(lambda i: np.full(1000, i, np.uint8), bytes_per_s=20_000)
-    batch, seconds, _ = feeding.counted(lambda: slow(3))
+    batch, seconds, _ = feeding.measured(lambda: slow(3))
     assert batch.tolist() == [3] * 1000
     assert 0.05 <= seconds < 5
 

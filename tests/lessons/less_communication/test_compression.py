@@ -137,7 +137,7 @@ def test_the_ranks_train_and_stay_equal_and_the_bytes_are_counted(way):
     model = wrapped(compression.ways()[way])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(STEPS):
-        with compression.counted() as sent:
+        with compression.count_messages() as sent:
             gradient(model, step)
         optimizer.step()
     weights = flat(model.parameters())

@@ -104,7 +104,7 @@ def os_counts() -> OsCounts | None:
         return None
 
 
-def counted(call: Callable[[], Any]) -> CountedCall:
+def measured(call: Callable[[], Any]) -> CountedCall:
     """Make a call, and measure the seconds it takes and the change of `os_counts`."""
     before = os_counts()
     began = time.perf_counter()
@@ -131,7 +131,7 @@ def measure(comm, path: str | os.PathLike, parts: Parts, ways: dict[str, Way], r
             if cold:
                 drop_cache(path)
             comm.Barrier()
-            mine, seconds, counts = counted(partial(ways[name], comm, parts))
+            mine, seconds, counts = measured(partial(ways[name], comm, parts))
             right = comm.allgather(zlib.crc32(np.ascontiguousarray(mine).data) == checksum)
             wrong = [str(rank) for rank, fine in enumerate(right) if not fine]
             if wrong:

@@ -106,7 +106,7 @@ def measure(comm, path: str | os.PathLike, folder: Path, per_rank: int, repeats:
             for file in files:
                 feeding.drop_cache(file)
             comm.Barrier()
-            calls[name].append(feeding.counted(way)._replace(returned=None))
+            calls[name].append(feeding.measured(way)._replace(returned=None))
     lines = {}
     for name, (_, opened, _) in ways.items():
         rounds = list(zip(*comm.allgather(calls[name]), strict=True))  # [round][rank]

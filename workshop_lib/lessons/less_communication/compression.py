@@ -119,7 +119,7 @@ def ways() -> dict[str, Register]:
 
 
 @contextlib.contextmanager
-def counted() -> Iterator[dict]:
+def count_messages() -> Iterator[dict]:
     """Count what this rank passes to torch.distributed's all_reduce and all_gather inside the block.
 
     Yields {"bytes", "messages"}. A collective may send more than it is given: an allreduce of n bytes sends up to 2 n,

@@ -140,7 +140,7 @@ def _every_step(
     """Train with this hook; return how many bytes this rank passed to collectives."""
     model = DistributedDataParallel(network)
     register(model)
-    with compression.counted() as sent:
+    with compression.count_messages() as sent:
         for images, labels in batches:
             optimizer.zero_grad()
             cross_entropy(model(images), labels).backward()
