@@ -360,7 +360,7 @@ check.my_share(my_share)
 # Now train with it: three ranks take ten steps, then one is lost and two take the next ten, and a single rank takes the last ten.
 
 # %%
-team.push(my_share=check.own(my_share))
+team.push(my_share=check.written(my_share))
 
 # %%
 # %%ranks

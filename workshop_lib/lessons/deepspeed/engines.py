@@ -5,7 +5,8 @@ seconds and the notebook's own process doesn't need it.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")  # here everything stays on the CPU, also beside a GPU
 
@@ -19,6 +20,7 @@ from workshop_lib.training import backends, memory, world
 
 backends.require("deepspeed")
 
+written = partial(own_or_solution, notebook="06b_deepspeed")
 # DeepSpeed's defaults are made for models with billions of parameters: with them, a small network would stay gathered.
 BUCKETS = {
     "reduce_bucket_size": 1_200_000,  # elements in one message
@@ -28,11 +30,6 @@ BUCKETS = {
     "stage3_prefetch_bucket_size": 0,
     "stage3_param_persistence_threshold": 0,  # smaller parameters are never sharded
 }
-
-
-def written(function: Callable) -> Callable:
-    """The learner's, or the notebook's solution while the learner's is still a stub."""
-    return own_or_solution(function, "06b_deepspeed")
 
 
 def join() -> MPI.Comm:

@@ -7,6 +7,7 @@ than they have to, and are idle no longer than necessary.
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from workshop_lib.judge import Exercise, Property, own_or_solution, shown
@@ -18,12 +19,7 @@ from workshop_lib.lessons.pipelines.judge_stage import MyStage
 __all__ = ["MyStage", "balanced", "gpipe", "interleaved", "one_f_one_b", "written"]
 
 NOTEBOOK = "11b_pipelines"
-
-
-def written(made: Callable) -> Callable:
-    """The learner's function or class. While it is still a stub, say so and return the notebook's solution."""
-    return own_or_solution(made, NOTEBOOK)
-
+written = partial(own_or_solution, notebook=NOTEBOOK)
 
 CASES = [(2, 4), (4, 8), (3, 5), (4, 4), (1, 3), (4, 2)]  # (ranks, micro-batches)
 CHUNKED = [(2, 4, 2), (4, 8, 2), (2, 2, 3), (3, 6, 2), (1, 2, 2)]  # (ranks, micro-batches, chunks)

@@ -25,9 +25,10 @@ from workshop_lib.lessons.runs_that_survive import checkpoints
 from workshop_lib.lessons.runs_that_survive.judge_supervise import supervise
 from workshop_lib.paths import SCRIPTS, replacing
 
-__all__ = ["interval_s", "my_share", "own", "save", "script", "supervise"]
+__all__ = ["interval_s", "my_share", "save", "script", "supervise", "written"]
 
 NOTEBOOK = "13b_runs_that_survive"
+written = functools.partial(own_or_solution, notebook=NOTEBOOK)
 OLD = {"step": 1, "weights": torch.ones(3)}
 NEW = {"step": 2, "weights": torch.full((3,), 2.0)}
 WATCHED = ("open", "os.remove", "os.rename", "os.truncate", "shutil.copyfile")
@@ -149,11 +150,6 @@ def save_properties(observations: list[Saved]) -> Iterator[Property]:
 
 
 save = Exercise("save", observe_save, save_properties, communicates=False)
-
-
-def own(function: Callable) -> Callable:
-    """The learner's function, or the notebook's solution while the learner's is still a stub."""
-    return own_or_solution(function, NOTEBOOK)
 
 
 def observe_shares(comm, function: Callable) -> list[list]:
