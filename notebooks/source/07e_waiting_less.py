@@ -11,7 +11,7 @@
 # [02](02_synchronous_sgd.ipynb) first.
 
 # %%
-from workshop_lib import judge, predict, profile, ranks
+from workshop_lib import predict, profile, ranks
 from workshop_lib.lessons.waiting_less import figures
 from workshop_lib.lessons.waiting_less import judge as check
 from workshop_lib.lessons.waiting_less.workers import table
@@ -106,7 +106,7 @@ guess = predict("With a roaming straggler, a synchronous step takes how many tim
 guess
 
 # %%
-team.push(train=judge.own_or_solution(one_step_late, check.NOTEBOOK))
+team.push(train=check.written(one_step_late))
 
 # %%
 # %%ranks --timeout 300

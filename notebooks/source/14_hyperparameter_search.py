@@ -95,7 +95,7 @@ def draw(random):
 check.draw(draw)
 
 # %%
-my_draw = partial(judge.own_or_library(draw, schedulers.draw), np.random.default_rng(1))
+my_draw = partial(check.written(draw), np.random.default_rng(1))
 drawn = [my_draw() for _ in grid]
 at_random = live.run(team, schedulers.Listed(drawn, images=rungs[1]))
 
@@ -276,7 +276,7 @@ check.winner(winner)
 
 # %%
 rows = live.finalists(team, never_waits)
-print("take trial {}, and report {:.2%}".format(*judge.own_or_solution(winner, "14_hyperparameter_search")(rows)))
+print("take trial {}, and report {:.2%}".format(*check.written(winner)(rows)))
 pd.DataFrame(rows).style.format({"train_loss": "{:.3f}", "held_out": "{:.2%}", "test": "{:.2%}"}).hide()
 
 # %% [markdown]

@@ -1,17 +1,19 @@
 """The exercises of 14_hyperparameter_search: drawing a setting, halving without waiting, and what to report."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
-from workshop_lib.judge import shown
+from workshop_lib.judge import own_or_solution, shown
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.hyperparameter_search import schedulers
 from workshop_lib.lessons.hyperparameter_search.judge_halving import Asha
 
-__all__ = ["Asha", "draw", "winner"]
+__all__ = ["Asha", "draw", "winner", "written"]
 
 NOTEBOOK = "14_hyperparameter_search"
+written = partial(own_or_solution, notebook=NOTEBOOK)
 DRAWS = 600
 LOW, HIGH = schedulers.LRS
 SLACK = 0.08  # tolerance for a decade's share of the draws: four standard deviations with DRAWS draws
