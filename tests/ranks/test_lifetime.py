@@ -1,6 +1,7 @@
 """Ranks live as long as their notebook, and never longer."""
 
 import contextlib
+import gc
 import json
 import os
 import shlex
@@ -11,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -142,6 +144,10 @@ def test_a_notebook_has_one_set_of_ranks_also_when_an_old_one_is_restarted():
     old.restart()
     assert ranks.current() is old
     assert old.healthy and not new.healthy
+    replaced = weakref.ref(new)
+    del new
+    gc.collect()
+    assert replaced() is None, "nothing keeps it until the kernel ends"
     ranks.stop()
     assert all_are_gone()
 
