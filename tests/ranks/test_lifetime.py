@@ -102,11 +102,8 @@ def test_a_restarted_kernel_leaves_no_process():
         manager.shutdown_kernel(now=True)
 
 
-def test_a_start_reaps_what_a_dead_notebook_left():
-    owner = subprocess.Popen(["true"])
-    mark = f"abc/{owner.pid}/{processes.start_of(owner.pid)}"
-    owner.wait(10)
-    left = subprocess.Popen(["sleep", "300"], env=os.environ | {processes.VARIABLE: mark})
+def test_a_start_reaps_what_a_dead_notebook_left(dead_mark):
+    left = subprocess.Popen(["sleep", "300"], env=os.environ | {processes.VARIABLE: dead_mark})
     deadline = time.monotonic() + 5  # just after its start, a program's environment can still read as empty
     while left.pid not in (found := [process.pid for process in processes.strays()]):
         assert time.monotonic() < deadline, found
