@@ -378,23 +378,17 @@ def test_less_than_a_batch_may_be_padded_where_a_library_chooses_the_batches():
     assert "ok" in [each.level for each in checks.examine(run) if each.check == "coverage"]
 
 
-def test_pipelines_are_not_compared():
+@pytest.mark.parametrize("of_a_pipeline", [True, False])
+def test_pipelines_and_meshes_are_not_compared(of_a_pipeline):
     run = recorded.run()
     same_batches(run)
     for rank in run.ranks:
         rank.model["ddp"] = False
         rank.records.remove(rank.first("ddp"))
-        rank.steps[1]["collectives"] = {"send between": [1, 8, 0.1]}
-    assert worst(checks.examine(run)) == "ok"
-
-
-def test_meshes_are_not_compared():
-    run = recorded.run()
-    same_batches(run)
-    for rank in run.ranks:
-        rank.model["ddp"] = False
-        rank.records.remove(rank.first("ddp"))
-        rank.model["meshes"] = [[1, 2]]
+        if of_a_pipeline:
+            rank.steps[1]["collectives"] = {"send between": [1, 8, 0.1]}
+        else:
+            rank.model["meshes"] = [[1, 2]]
     assert worst(checks.examine(run)) == "ok"
 
 
