@@ -333,7 +333,7 @@ class Ranks:
     def _spawn(self, command: list[str], log: str, environment: dict[str, str]) -> None:
         with open(self.folder / log, "wb") as output:
             process = subprocess.Popen(
-                [*processes.SUPERVISOR, "--", *command],
+                processes.supervised(command),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
