@@ -12,8 +12,9 @@ script=scripts/ddp_resume.py
 checkpoint=../build/10_compute_nodes/mnist.pt
 export TORCH_FR_DUMP_TEMP_FILE="../build/10_compute_nodes/trace_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}_"
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+port=$((20000 + SLURM_JOB_ID % 10000))
 
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 \
     torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=2 \
-    --rdzv-backend=c10d --rdzv-endpoint="$first:29500" --rdzv-id="$SLURM_JOB_ID" \
+    --rdzv-backend=c10d --rdzv-endpoint="$first:$port" --rdzv-id="$SLURM_JOB_ID" \
     "$script" --out "$checkpoint" "$@"

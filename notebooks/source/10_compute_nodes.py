@@ -43,8 +43,8 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_co
 # | start processes inside | `srun` | `mpiexec` |
 #
 # **Why am I still waiting?** `squeue` gives the reason. `Resources` means you're next, as soon as nodes are free. `Priority`
-# means other jobs come first. A reason that begins with `QOS` or `Assoc` means that you or your group have reached a limit. A
-# shorter or smaller job often starts sooner.
+# means other jobs come first. A reason with `Limit` in its name means that you or your group have reached one. A shorter or
+# smaller job often starts sooner.
 #
 # ## Write the job script
 #
@@ -67,7 +67,7 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_co
 #
 # On several nodes Slurm still runs the script *once*, on the first node. Without a launcher, all other nodes sit idle, and you
 # pay for them. So the script uses `srun` to start one torchrun on each node, and each torchrun starts one process per GPU, as in
-# [05](05_ddp.ipynb). To find each other, all torchruns need the same address, a host of the job and a free port, such as 29500.
+# [05](05_ddp.ipynb). To find each other, all torchruns need the same address, a host of the job and a port that's free there.
 # That's the *rendezvous*. With `--rdzv-backend=c10d`, the torchrun on that host listens at the port. Rank 0 may be on any node,
 # so all nodes must see the checkpoint.
 #
@@ -79,9 +79,10 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_co
 take_home.diff("ddp.py", "ddp_resume.py")
 
 # %% [markdown]
-# ### Exercise 1 (normal): a job for two nodes
+# ### Exercise 1 (hard): a job for two nodes
 #
-# Use two of these nodes, and `ddp_resume.py` in place of `ddp.py`. Write the script:
+# Write the script for two of these nodes, with `ddp_resume.py` in place of `ddp.py`. If you've never used Slurm, take 20
+# minutes, and open the hints early.
 #
 # - The job gets 2 nodes, with all their GPUs and cores (2 and 32 per node).
 # - Each node runs one torchrun, which may use all of them, with one rank per GPU. The four ranks find each other.
@@ -101,7 +102,8 @@ take_home.diff("ddp.py", "ddp_resume.py")
 #
 # `scontrol show hostnames "$SLURM_JOB_NODELIST"` prints the job's nodes, one per line, and the first is as good as any.
 # `torchrun` wants `--nnodes`, `--nproc-per-node`, `--rdzv-backend`, `--rdzv-endpoint=HOST:PORT` and a name for the job,
-# `--rdzv-id`. Slurm gives every job a unique number, `$SLURM_JOB_ID`.
+# `--rdzv-id`. Slurm gives every job a unique number, `$SLURM_JOB_ID`. The usual port, 29500, is often taken on nodes that
+# several jobs share, but `$((20000 + SLURM_JOB_ID % 10000))` hardly ever is.
 #
 # </details><details><summary>Hint 3: one core?</summary>
 #
@@ -110,7 +112,8 @@ take_home.diff("ddp.py", "ddp_resume.py")
 #
 # </details><details><summary>Solution</summary>
 #
-# [scripts/job.sh](scripts/job.sh), ready to copy.
+# [scripts/job.sh](scripts/job.sh), ready to copy. On machines with a Slingshot network, NCCL also needs its plug-in, or it
+# silently uses TCP. Your center's page has the lines.
 #
 # </details>
 
@@ -131,10 +134,11 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # checkpoint=../build/10_compute_nodes/mnist.pt
 # export TORCH_FR_DUMP_TEMP_FILE="../build/10_compute_nodes/trace_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}_"
 # first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# port=$((20000 + SLURM_JOB_ID % 10000))
 #
 # srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 \
 #     torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=2 \
-#     --rdzv-backend=c10d --rdzv-endpoint="$first:29500" --rdzv-id="$SLURM_JOB_ID" \
+#     --rdzv-backend=c10d --rdzv-endpoint="$first:$port" --rdzv-id="$SLURM_JOB_ID" \
 #     "$script" --out "$checkpoint" "$@"
 # <stub>
 # # #!/bin/bash
@@ -153,8 +157,8 @@ check.job(folder / "job.sh")
 
 # %% [markdown]
 # The check ran your script as Slurm would, but with stand-ins for `srun` and `torchrun` that only record how they were called.
-# The solution also has `--kill-on-bad-exit=1`, so that `srun` ends all torchruns when one fails, and says where the flight recorder
-# of [13](13_when_training_breaks.ipynb) writes.
+# In the solution, `--kill-on-bad-exit=1` makes `srun` end all torchruns when one fails, and `TORCH_FR_DUMP_TEMP_FILE` is where
+# the flight recorder of [13](13_when_training_breaks.ipynb) writes.
 #
 # ## When a rank dies
 #
@@ -184,12 +188,11 @@ if after_s is not None:
 # %% [markdown]
 # Each torchrun reports the first failure *it* saw, and calls that the root cause. Only one of the two is right. Rank 3 has exit
 # code −9: the kernel ended it, as it does when a node runs out of memory. The other ranks failed *because* rank 3 was gone: they
-# were waiting for its gradients when gloo lost the connection, or torchrun ended them (−15). One torchrun may only say that it lost
-# the rendezvous.
+# were waiting for its gradients when gloo lost the connection, or torchrun ended them (−15).
 #
-# In a real job's output, look for the failure with the *earliest* time, or for the one that says something else than all the
-# others. Most often it's an ordinary Python exception. torchrun's report shows its traceback only if `main` has the decorator
-# `@record`, so all our scripts have it.
+# In a real job's output, look for the failure with the *earliest* time, or for the one that differs from all the others. Most
+# often it's an ordinary Python exception. torchrun's report shows its traceback only if `main` has the decorator `@record`, so
+# all our scripts have it.
 #
 # With gloo, the other ranks notice this fast because the kernel closes a dead process's connections. If a node loses power,
 # nothing gets closed, and the ranks wait for the timeout of `init_process_group`, by default 30 minutes for gloo and 10 for NCCL.
@@ -206,7 +209,7 @@ scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
 # Training continues after the last epoch that was saved. How often should you save? The section *Deeper: how often?* of
 # [13b](13b_runs_that_survive.ipynb) has the answer.
 #
-# *Break it:* put `--rdzv-endpoint="localhost:29500"` into your script. On this machine that would even work. What does the
+# *Break it:* put `--rdzv-endpoint="localhost:$port"` into your script. On this machine that would even work. What does the
 # check take into account that this machine can't show?
 #
 # ## Where are the ranks?
@@ -215,8 +218,9 @@ scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
 # on which the operating system may run it.
 #
 # If ranks aren't *bound*, they may move between all cores of their host. A rank that moves leaves its caches behind and, if the
-# node has two processors, perhaps its memory as well. So on a cluster, bind your ranks. torchrun doesn't, unless you add
-# `--numa-binding=node`, which keeps each rank near its GPU.
+# node has two processors, perhaps its memory as well. The network suffers, too, because cores have to feed it: on Polaris, a
+# project measured allreduces between two nodes at 37 GB/s, and at 4 GB/s without binding [1]. So on a cluster, bind your ranks.
+# torchrun doesn't, unless you add `--numa-binding=node`, which keeps each rank near its GPU.
 
 # %%
 team = ranks.start(None if nodes else sizes.ranks)
@@ -226,15 +230,13 @@ figures.binding(team.about(), "Bound to cores" if can_bind else "These ranks can
 
 # %% [markdown]
 # There's a row for each rank, and a filled square for each core it may use. If binding worked, no core is filled in more than one
-# row. Such a map shows two classic mistakes at a glance: two jobs on one node whose ranks are both bound from core 0 on, and a rank
-# with 16 threads that's bound to one core.
+# row.
 #
 # ## Threads
 #
 # Inside a rank, PyTorch and TensorFlow compute with *threads*. `OMP_NUM_THREADS` says how many, and it should be the number of
 # cores a rank has. If nobody sets it, each rank may start one thread for *every* core of the node. torchrun sets it to 1 when it
-# starts several ranks, which is safe. A `DataLoader`'s workers use one thread each in any case. What loading needs is cores, one
-# per worker.
+# starts several ranks, which is safe.
 #
 # What do too many threads cost? Let all ranks multiply matrices at the same time: first with one thread for each core of their
 # share, then each with one thread for every core of the machine.
@@ -249,10 +251,10 @@ shared_s, all_s = threads.seconds_of_products(team)
 guess_threads.compare(all_s / shared_s)
 
 # %% [markdown]
-# How much it costs depends on how threads *wait*. A thread that has done its share waits for the other threads of its rank. If it
-# *spins*, it checks over and over, and keeps a core busy that another rank could use. With `OMP_WAIT_POLICY=PASSIVE`, it sleeps
-# instead. This library sets that for all ranks, so your ranks may have lost little time. `KMP_BLOCKTIME=0` does the same for Intel's and
-# LLVM's OpenMP. Without it, their threads spin for 200 ms.
+# How much it costs depends on how threads *wait* for each other. A thread that *spins* checks over and over, and keeps a core
+# busy that another rank could use. With `OMP_WAIT_POLICY=PASSIVE`, it sleeps instead. This library sets that for all ranks, so
+# your ranks may have lost little time. For Intel's and LLVM's OpenMP, whose threads otherwise spin for 200 ms, `KMP_BLOCKTIME=0`
+# does the same.
 #
 # ## A GPU for each rank
 #
@@ -327,16 +329,17 @@ print(f"{hosts[comm.rank]}: GPU {mine} is mine, so I compute on {torch.ones(2, d
 #
 # ## Before a long job
 #
-# One slow cable, or one node with another environment, and a job of a thousand GPU hours silently runs at half its speed. A
-# minute's look at the whole allocation finds that. In a job, `workshop preflight` starts one rank per GPU and looks at every
-# rank, device, link and disk. Here it looks at this notebook's ranks:
+# One slow cable, or one node with another environment, and a job of a thousand GPU hours silently runs at half its speed. In a
+# job, `workshop preflight` starts one rank per GPU, and takes a minute to look at every rank, device, link and disk. Put it
+# where your training would be, below the lines that load modules and set NCCL's variables, because that's what it checks. (The
+# machines in `submissions` have a `preflight.sh`.) Here it looks at this notebook's ranks:
 
 # %%
 preflight.look_at(team, folder)
 
 # %% [markdown]
-# Each line says *ok*, *look* or *wrong*, and what to do. With `--machine polaris` the command also says how much of that machine's
-# bandwidth an allreduce gets. `--out monday.json` keeps the record, and `--before monday.json` compares with it another day.
+# Each line says *ok*, *look* or *wrong*, and what to do. `--out monday.json` keeps the record, and `--before monday.json`
+# compares with it another day.
 #
 # ## Deeper: what you tell a launcher
 #
@@ -352,7 +355,7 @@ preflight.look_at(team, folder)
 # | an environment variable for all ranks | `--export=ALL,NAME=VALUE` | `--env NAME=VALUE` |
 #
 # Ranks per node times CPUs per rank must fit into the node's CPUs, and a core with two hardware threads may count as two. In a
-# job, `ranks.start()` types all this for you: it finds the job's nodes, and fills them with ranks.
+# job, `ranks.start()` does all this for you.
 #
 # ## Deeper: when the time is up
 #
@@ -367,8 +370,8 @@ preflight.look_at(team, folder)
 # ```
 #
 # `B:` means that only the script gets the signal. `srun` has to run in the background, because bash handles a signal only between
-# commands, or while it waits in `wait`. `$SLURM_RESTART_COUNT` says how many times the job has been restarted. Stop at some
-# number, or a job whose time limit is too short for one epoch will restart all night.
+# commands, or while it waits in `wait`. Stop when `$SLURM_RESTART_COUNT` gets large, or a job whose time is too short for one
+# epoch will restart all night.
 #
 # ## Deeper: nodes, switches and groups
 #
@@ -380,15 +383,12 @@ figures.dragonfly()
 # %% [markdown]
 # This is a *dragonfly*. Nodes are attached to *switches*, all switches of a *group* are connected to each other, and so are all
 # groups. So the path between any two nodes takes at most three links from switch to switch. One of these longest paths is drawn
-# in orange. On Perlmutter, a group is a cabinet of 128 nodes with four GPUs each [1].
+# in orange. On Perlmutter, a group is a cabinet of 128 nodes with four GPUs each [2].
 #
 # Does it matter where your nodes are? *Inside a node or not* matters most, because GPUs in one node are connected by links that are
-# several times as fast as the network. So use tensor parallelism inside an *NVLink domain*, and data parallelism between
-# domains. For years, a domain was the 8 GPUs of a node. In a GB200 NVL72 it's a rack of 72 GPUs. *The same group or not* matters
-# less on a dragonfly, but if other jobs load the links between groups, your times vary more from run to run.
-#
-# With `--switches=1@60`, Slurm waits up to 60 minutes for nodes on one switch, and then takes what there is. The site may allow
-# less: `scontrol show config | grep max_switch_wait` shows the limit in seconds.
+# several times as fast as the network. *The same group or not* matters less on a dragonfly, but if other jobs load the links
+# between groups, your times vary more from run to run. With `--switches=1@60`, Slurm waits up to 60 minutes for nodes on one
+# switch, and then takes what there is.
 #
 # ## Deeper: what NCCL says
 #
@@ -397,19 +397,15 @@ figures.dragonfly()
 #
 # | variable | what for |
 # |---|---|
-# | `NCCL_DEBUG=INFO` | prints the network that NCCL found. Look for `NET/`: `IB` or a vendor's plug-in is the fast network. `Socket` means that NCCL did *not* find it, and training is many times slower |
+# | `NCCL_DEBUG=INFO` | prints the network that NCCL found. Look for `NET/`: `IB` or a vendor's plug-in is the fast network. `Socket` means that NCCL did *not* find it, and messages between nodes are several times slower |
 # | `NCCL_SOCKET_IFNAME=hsn` | uses network interfaces whose names begin like this. A wrong guess here is the usual reason for a start that hangs. For gloo it's `GLOO_SOCKET_IFNAME` |
-# | `TORCH_DISTRIBUTED_DEBUG=INFO` | DDP logs how it divides the gradients into buckets. (`DETAIL` also checks that all ranks call the same collective, but it crashes DDP on CPUs) |
 #
 # ## Deeper: notebooks on a cluster
 #
-# The folder `submissions` has scripts for several machines, and in `slurm` for any other cluster.
-#
-# 1. **The notebook inside the job.** `sbatch submissions/slurm/lab.sh` starts JupyterLab on a node of the job, and its output says
-#    how to reach it from your computer.
-# 2. **The ranks in a job, the notebook elsewhere.** `sbatch submissions/slurm/engines.sh` keeps ranks running until the job ends.
-#    On the login node, set `WORKSHOP_ATTACH=1` before `make lab`, and every notebook uses those ranks. A login node has no
-#    browser, so run `ssh -L 8888:localhost:8888 USER@LOGIN_NODE` on your computer, and open the address that `make lab` prints.
+# The folder `submissions` has scripts for several machines, and in `slurm` for any other cluster. Its README explains them.
+# `lab.sh` starts JupyterLab on a node of a job. `engines.sh` keeps ranks running in a job, for notebooks on the login node: set
+# `WORKSHOP_ATTACH=1` before `make lab`, and every notebook uses those ranks. But cells that start a script refuse to run there,
+# because its processes would compute on the login node.
 #
 # *Try it* without a cluster: `.venv/bin/workshop engines start --ranks 2` in a terminal, then `ranks.attach()` here.
 #
@@ -417,13 +413,13 @@ figures.dragonfly()
 #
 # - Slurm runs your script once, on the first node. Whatever you start with `srun` runs on all of them.
 # - Start one torchrun per node, let them meet at a host of the job, and set `--nproc-per-node` to the GPUs of *one* node.
-# - Every node's report names a root cause, but only one of them is right: the earliest, or the one that says something else.
+# - Every node's report names a root cause, but only one of them is right: the earliest, or the one that differs from the rest.
 # - Ask the ranks where they may run, give each one thread per core, and choose the device by the *local* rank.
 #
-# **Sources**, looked up by 2026-11-26. [1] *Perlmutter Architecture* (docs.nersc.gov). A dragonfly's three links: D. De Sensi et
-# al., *An In-Depth Analysis of the Slingshot Interconnect* (SC 2020, arXiv:2008.08886). NCCL: NVIDIA, *NCCL User Guide,
-# Environment Variables*. Cores and `srun`, `max_switch_wait`: the manuals of sbatch and slurm.conf (slurm.schedmd.com). After
-# how long a node counts as down: `SlurmdTimeout` in the latter.
+# **Sources**, looked up by 2026-11-26. [1] github.com/awikner/physicsnemo, hpc/polaris.md: 8 ranks, 4.4 GB, August 2026. [2]
+# *Perlmutter Architecture* (docs.nersc.gov). A dragonfly's three links: D. De Sensi et al., *An In-Depth Analysis of the
+# Slingshot Interconnect* (SC 2020, arXiv:2008.08886). NCCL: NVIDIA, *NCCL User Guide, Environment Variables*. Cores and `srun`:
+# the manual of sbatch. `SlurmdTimeout` in the manual of slurm.conf says when a node counts as down (slurm.schedmd.com).
 
 # %%
 ranks.stop()

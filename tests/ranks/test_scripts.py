@@ -18,7 +18,7 @@ from our_ranks import our_ranks
 
 from workshop_lib.notebook import take_home
 from workshop_lib.paths import MNIST, SCRIPTS
-from workshop_lib.ranks import RankError, folders, mpi, processes, scripts, session
+from workshop_lib.ranks import RankError, folders, launchers, mpi, processes, scripts, session
 from workshop_lib.ranks.scratch import Scratch
 
 
@@ -102,6 +102,14 @@ def test_mpi_starts_ranks_on_all_nodes_of_a_job(two_nodes, monkeypatch):
     srun = words[words.index("srun") :]
     assert " -n 8 --nodes=2 --ntasks-per-node=4 " in " ".join(srun)
     assert words[0] == "env" and {"-u", *mpi.ON_ONE_HOST} <= set(words), "the network between nodes stays in use"
+
+
+def test_open_mpi_is_told_only_of_variables_that_a_script_has(two_nodes, monkeypatch):
+    """It would print a warning about each of the others."""
+    monkeypatch.setattr(launchers, "flavor", lambda words: "openmpi")
+    words = scripts.mpiexec(8)
+    told = {name for option, name in zip(words, words[1:], strict=False) if option == "-x"}
+    assert told and not told & {"IPYTHONDIR", "WORKSHOP_LAUNCHER", "WORKSHOP_CWD"}
 
 
 def test_without_a_job_mpi_starts_ranks_here(monkeypatch):

@@ -36,7 +36,9 @@ TABLE = {
 }
 
 # Open MPI passes only variables in its options on to other nodes: those that are set for ranks, and some of the user's.
-OWN_VARIABLES = ("PYTHONPATH", "IPYTHONDIR", "WORKSHOP_RANKS", "WORKSHOP_LAUNCHER", "WORKSHOP_CWD")
+# It warns about names that aren't set, so programs that aren't engines get fewer.
+OWN_VARIABLES = ("PYTHONPATH", "WORKSHOP_RANKS")
+ENGINE_VARIABLES = (*OWN_VARIABLES, "IPYTHONDIR", "WORKSHOP_LAUNCHER", "WORKSHOP_CWD")
 # submissions/common/open_mpi.sh reads the same list.
 PASSED_ON = tuple(Path(__file__).with_name("passed_on.txt").read_text().split())
 
@@ -55,11 +57,13 @@ class Launch:
     engine_options: list[str]
 
 
-def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Launch:
+def plan(
+    n: int, threads: int, bind: str, allocation: Allocation | None, own: tuple[str, ...] = ENGINE_VARIABLES
+) -> Launch:
     """How to start `n` ranks: on the allocation, or on this host if there is none.
 
-    WORKSHOP_MPIEXEC is used as it is; only the number of ranks is added. Raises MPINotFound if there is no mpiexec, and
-    InputError for a bad `threads` or `bind`.
+    own: the names of variables that are set for these ranks. WORKSHOP_MPIEXEC is used as it is; only the number of
+    ranks is added. Raises MPINotFound if there is no mpiexec, and InputError for a bad `threads` or `bind`.
     """
     words = mpi.mpiexec(allocation.scheduler if allocation else None)
     own_words = bool(os.environ.get("WORKSHOP_MPIEXEC"))  # a command of the user's may reach other hosts
@@ -81,7 +85,7 @@ def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Laun
             settings |= SSH
         names = [
             *(name for name in settings if name.startswith("OMP_")),
-            *OWN_VARIABLES,
+            *own,
             *(name for name in PASSED_ON if name in os.environ),
         ]
         chosen += [word for name in names for word in ("-x", name)]

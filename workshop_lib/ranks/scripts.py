@@ -116,7 +116,7 @@ def mpiexec(n: int) -> list[str]:
     job = allocation.find()
     if job is None and not os.environ.get("WORKSHOP_MPIEXEC"):
         return ["mpiexec", "-n", str(n)]
-    plan = launchers.plan(n, 1, "none", job)
+    plan = launchers.plan(n, 1, "none", job, launchers.OWN_VARIABLES)
     usual = mpi.environment()  # what `started` sets
     changes = [f"{name}={value}" for name, value in plan.settings.items() if usual.get(name) != value]
     for name in usual.keys() - plan.settings.keys():

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("healthy")
 FINISHED = (SCRIPTS / "job.sh").read_text(encoding="utf-8")
 FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 SRUN = 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"'
-RENDEZVOUS = '--rdzv-backend=c10d --rdzv-endpoint="$first:29500" --rdzv-id="$SLURM_JOB_ID"'
+RENDEZVOUS = '--rdzv-backend=c10d --rdzv-endpoint="$first:$port" --rdzv-id="$SLURM_JOB_ID"'
 STATIC = '--node-rank="$SLURM_NODEID" --master-addr="$first" --master-port=29400'
 TRAINING = '"$SLURM_JOB_NUM_NODES" --nproc-per-node=2 \\\n    ' + RENDEZVOUS
 RIGHT = {
@@ -37,11 +37,12 @@ RIGHT = {
     "its address": [(FIRST, "$(hostname -i)")],
     "as a module": [("torchrun", "python -m torch.distributed.run")],
     "numbered": [
-        ("srun --c", "export first\nsrun --c"),
+        ("srun --c", "export first port\nsrun --c"),
         ("torchrun", "bash -c 'torchrun"),
         (TRAINING, f'2 --nproc-per-node=2 {STATIC} "$@"\' _'),
     ],
     "only what the exercise asks for": [(" --kill-on-bad-exit=1", ""), ("export TORCH_FR", "# TORCH_FR")],
+    "the usual port": [("$first:$port", "$first:29500")],
     "without options": [(' "$@"', "")],
     "waiting in the background": [
         (' "$@"', ' "$@" &\nwait'),

@@ -122,7 +122,7 @@ def _resumes(job: SlurmJob) -> str:
 
 
 SRUN_CPUS = ' --cpus-per-task="$SLURM_CPUS_PER_TASK"'
-ENDPOINT = ' --rdzv-endpoint="$first:29500"'
+ENDPOINT = ' --rdzv-endpoint="$first:$port"'
 TRAINING = 'torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=2 \\\n    --rdzv-backend=c10d'
 EACH_ITS_OWN = (
     "bash -c 'torchrun --rdzv-endpoint=$(hostname):29500 \"$@\"' _ --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d"
@@ -160,7 +160,7 @@ RULES = [
         _meet,
         {
             ('--nnodes="$SLURM_JOB_NUM_NODES"', "--standalone"): "trains on its own",
-            ("$first:29500", "localhost:29500"): "which is a different machine on each node",
+            ("$first:$port", "localhost:$port"): "which is a different machine on each node",
             (" --rdzv-backend=c10d", ""): "takes itself for node 0",
             (f"{TRAINING}{ENDPOINT}", EACH_ITS_OWN): "to different places",
         },

@@ -95,7 +95,9 @@ def _devices(report: PreflightReport) -> Iterator[PreflightLine]:
         remedy = "Start one rank per GPU, and let each take the GPU of its local rank."
         yield PreflightLine("wrong", "devices", f"{named(ranks)} compute on one GPU of {host}{more}", remedy)
     elif idle:
-        remedy = "Start at most one rank per GPU; PyTorch needs a build for them, and a driver that is new enough."
+        remedy = (
+            "Start at most one rank per GPU; PyTorch needs a build for these GPUs, and a driver that is new enough."
+        )
         yield PreflightLine("look", "devices", f"on a CPU, although the host has GPUs: {named(idle)}", remedy)
     else:
         said = _said(lambda rank: rank["device"], report)
@@ -113,7 +115,7 @@ def _transport(report: PreflightReport, machine: Machine | None) -> Iterator[Pre
     expected = machine.network if machine else ()
     if expected and "Socket" in networks and _hosts(report) > 1:
         remedy = (
-            "NCCL lacks its plug-in, so you would measure TCP: load its module or set its path (the machine's page)."
+            "NCCL lacks its plug-in, so you'd measure TCP. Load its module or set its path: see the machine's page."
         )
         yield PreflightLine("wrong", "transport", f"{seen}, but this machine has {expected[0]}", remedy)
     elif expected and not networks <= set(expected) and _hosts(report) > 1:
