@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import functools
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,15 @@ def nothing_left():
     before = set(our_ranks())
     yield
     assert set(our_ranks()) <= before
+
+
+@pytest.fixture
+def dead_mark():
+    """The mark of a process of this host that has ended."""
+    owner = subprocess.Popen(["true"])
+    mark = processes.mark("abc").replace(f"/{os.getpid()}/", f"/{owner.pid}/")
+    owner.wait(10)
+    return mark
 
 
 @pytest.fixture(scope="module")

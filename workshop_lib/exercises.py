@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from workshop_lib import learner, paths
 
-SOURCES = paths.ROOT / "notebooks" / "source"
 NOTEBOOK = re.compile(r"\d\d[a-z]?_\w+")  # the name of a notebook of the workshop
 CORE_PATH = "core path"  # the track of the notebooks that everybody should do
 TRACK = re.compile(r'# %% \[markdown\] track="([^"]+)"\n')  # the first line of a source
@@ -68,7 +67,7 @@ def of_source(text: str) -> dict[str, ExercisePlace]:
 
 
 @functools.cache
-def by_notebook(sources: Path = SOURCES) -> dict[str, dict[str, ExercisePlace]]:
+def by_notebook(sources: Path = paths.SOURCES) -> dict[str, dict[str, ExercisePlace]]:
     """The exercises of all notebooks, by the notebook's name in the order of their numbers."""
     files = sorted(path for path in sources.glob("*.py") if NOTEBOOK.fullmatch(path.stem))
     return {path.stem: of_source(path.read_text(encoding="utf-8")) for path in files}
@@ -80,7 +79,7 @@ def solutions_of(notebook: Path) -> Path:
 
 
 @functools.cache
-def tracks(sources: Path = SOURCES) -> dict[str, str]:
+def tracks(sources: Path = paths.SOURCES) -> dict[str, str]:
     """The track of each notebook, by the notebook's name in the order of their numbers.
 
     A source names its track on its first line. A notebook without one belongs to no track: "".

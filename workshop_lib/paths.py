@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
+SOURCES = ROOT / "notebooks" / "source"  # what the notebooks are generated from
 SCRIPTS = ROOT / "notebooks" / "scripts"  # scripts that learners take home
 SHIPPED_MNIST = ROOT / "assets" / "mnist"
 # WORKSHOP_MNIST gives all notebooks a different data set in the same format, such as Fashion-MNIST. The tests give them

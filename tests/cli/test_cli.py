@@ -151,15 +151,21 @@ REFUSED = [
     (lambda at: ["--checkpoint", at / "none", "--resume"], "none: no checkpoint to resume from"),
     (lambda at: ["--checkpoint", at / "file", "--resume"], "file: this is not a checkpoint"),
     (lambda at: ["--checkpoint", another_run(at / "other"), "--resume"], "other: written with epochs 1"),
+    (lambda at: ["--resume"], "checkpoint"),
+    (lambda at: ["--ranks", 0], "--ranks 0"),
+    (lambda at: ["--backend", "fsdp", "--zero-stage", 3], "zero_stage 3"),
 ]
+NO_NUMBERS = [(lambda at: ["--ranks", "1,x"], "whole numbers"), (lambda at: ["--zero-stages", "all"], "whole numbers")]
 SWEEP, TRAIN = ("sweep", "--ranks", "1,2", "--backends", "ddp"), ("train", "--ranks", 2)
 
 
 @pytest.mark.usefixtures("no_ranks")
 @pytest.mark.parametrize(
     ("command", "arguments", "words"),
-    # The last one is refused for the second number of ranks: sweep checks them all before it starts any.
-    [(TRAIN, *case) for case in REFUSED] + [(SWEEP, *REFUSED[at]) for at in (0, 4, 6)],
+    # REFUSED[6] is refused for the second number of ranks: sweep checks them all before it starts any.
+    [(TRAIN, *case) for case in REFUSED]
+    + [(SWEEP, *REFUSED[at]) for at in (0, 4, 6)]
+    + [(SWEEP, *case) for case in NO_NUMBERS],
 )
 def test_what_no_rank_could_use_is_refused_before_one_starts(tmp_path, monkeypatch, command, arguments, words):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

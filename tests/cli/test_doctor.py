@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from shell_programs import program
 
 from workshop_lib import installation
 from workshop_lib.cli import doctor
@@ -45,16 +46,10 @@ def test_the_table_has_each_finding_and_its_remedy(monkeypatch, capsys):
     assert doctor.main() == 1
 
 
-def script(path, text):
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return str(path)
-
-
 def test_mpiexec_of_another_mpi_fails_with_a_remedy(tmp_path, monkeypatch):
     """It starts the processes as strangers."""
-    mpiexec = script(tmp_path / "mpiexec", '[ "$1" = --version ] && exit 0\nshift 2\n"$@"; "$@"')
-    monkeypatch.setenv("WORKSHOP_MPIEXEC", mpiexec)
+    mpiexec = program(tmp_path / "mpiexec", '[ "$1" = --version ] && exit 0', "shift 2", '"$@"; "$@"')
+    monkeypatch.setenv("WORKSHOP_MPIEXEC", str(mpiexec))
     finding = doctor._mpi()[-1]
     assert (finding.name, finding.status) == ("two ranks", "fail")
     assert "two worlds of size 1" in finding.found and "MPI=system" in finding.remedy
@@ -62,7 +57,7 @@ def test_mpiexec_of_another_mpi_fails_with_a_remedy(tmp_path, monkeypatch):
 
 def test_ranks_that_hang_are_ended_with_their_mpiexec(tmp_path, monkeypatch, nothing_left):
     monkeypatch.setattr(doctor, "COMMAND_LIMIT_S", 0.5)
-    finding = doctor._two_ranks([script(tmp_path / "mpiexec", "setsid sleep 61 &\nsleep 61")])
+    finding = doctor._two_ranks([str(program(tmp_path / "mpiexec", "setsid sleep 61 &", "sleep 61"))])
     assert finding.status == "fail" and "timed out" in finding.found
 
 
@@ -153,11 +148,8 @@ def test_cores_of_a_cgroup_of_version_1(cgroup, monkeypatch):
     assert cores.usable_cores() == 1
 
 
-def test_strays_are_listed_with_the_command_that_ends_them(monkeypatch):
-    owner = subprocess.Popen(["true"])
-    mark = f"abc/{owner.pid}/{processes.start_of(owner.pid)}"
-    owner.wait(10)
-    left = subprocess.Popen(["sleep", "60"], env=os.environ | {processes.VARIABLE: mark})
+def test_strays_are_listed_with_the_command_that_ends_them(monkeypatch, dead_mark):
+    left = subprocess.Popen(["sleep", "60"], env=os.environ | {processes.VARIABLE: dead_mark})
     try:
         finding = doctor._strays()  # there may be others on this machine
         assert finding.status == "warn" and "kill -9 " in finding.remedy

@@ -191,17 +191,15 @@ def test_cores_are_left_alone_without_a_variable_that_pins(monkeypatch):
     assert pinning.give_back_cores(environment.PINNING) == ""
 
 
-def test_folders_of_the_dead_are_swept_and_no_others(tmp_path, monkeypatch):
+def test_folders_of_the_dead_are_swept_and_no_others(tmp_path, monkeypatch, dead_mark):
     memory = tmp_path / "memory"
     memory.mkdir()
     monkeypatch.setattr(scratch, "temporary_folder", lambda: tmp_path)
     monkeypatch.setattr(scratch, "SHARED_MEMORY", memory)
-    owner = subprocess.Popen(["true"])
-    dead = f"abc@/{owner.pid}/{processes.start_of(owner.pid)}"
-    owner.wait(10)
+    marks = {"workshop-dead": dead_mark, "workshop-living": processes.mark("abc"), "other": dead_mark}
     kept = []
     for parent in (tmp_path, memory):
-        for name, mark in (("workshop-dead", dead), ("workshop-living", processes.mark("abc")), ("other", dead)):
+        for name, mark in marks.items():
             (parent / name).mkdir()
             (parent / name / "owner").write_text(mark)
         (parent / "workshop-unmarked").mkdir()
@@ -211,7 +209,7 @@ def test_folders_of_the_dead_are_swept_and_no_others(tmp_path, monkeypatch):
     assert all(path.exists() for path in kept)
     assert not (tmp_path / "workshop-dead").exists() and not (memory / "workshop-dead").exists()
     monkeypatch.setattr(os, "getuid", lambda: 54321)
-    (tmp_path / "workshop-living" / "owner").write_text(dead)
+    (tmp_path / "workshop-living" / "owner").write_text(dead_mark)
     scratch.sweep()
     assert (tmp_path / "workshop-living").exists(), "another user's"
 

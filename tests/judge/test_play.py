@@ -61,11 +61,9 @@ def play_scaled(scaled, comm):
 @pytest.fixture(autouse=True)
 def source(tmp_path, monkeypatch):
     """Both exercises' notebook, with this name in no other test."""
-    folder = tmp_path / "notebooks" / "source"
-    folder.mkdir(parents=True)
     name = tmp_path.name
-    (folder / f"{name}.py").write_text(SOURCE)
-    monkeypatch.setattr("workshop_lib.judge.solutions.ROOT", tmp_path)
+    (tmp_path / f"{name}.py").write_text(SOURCE)
+    monkeypatch.setattr("workshop_lib.judge.solutions.SOURCES", tmp_path)
     return name
 
 

@@ -16,6 +16,7 @@ import zipfile
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ from workshop_lib.training.equivalence import largest_relative_difference
 pytestmark = pytest.mark.full
 
 PYTHON = [sys.executable]
+ALONE = SimpleNamespace(size=1, Allreduce=lambda array, total: np.copyto(total, array))  # one rank's communicator
 TORCHRUN = [*PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 BACKEND = {
     "mpi_by_hand": "mpi",
@@ -205,15 +207,6 @@ def step_by_hand(model, optimizer, rows):
     optimizer.step()
 
 
-class Alone:
-    """A communicator of one rank."""
-
-    size = 1
-
-    def Allreduce(self, array, total):
-        total[:] = array
-
-
 def diloco_by_hand(alone, steps, lr=0.05):
     """The weights after DiLoCo on two ranks, in this process alone."""
     common = torch_cnn.build(seed=1)
@@ -227,7 +220,7 @@ def diloco_by_hand(alone, steps, lr=0.05):
             step_by_hand(model, optimizer, rows)
         if step % alone == 0 or step == steps:
             mean = np.mean([parameters_to_vector(model.parameters()).detach().numpy() for model in ranks], axis=0)
-            start, velocity = outer_step(Alone(), start, mean, velocity)
+            start, velocity = outer_step(ALONE, start, mean, velocity)
             for model in [*ranks, common]:
                 vector_to_parameters(torch.tensor(start), model.parameters())
     return common.state_dict()

@@ -21,16 +21,6 @@ def build(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture
-def dead_mark():
-    """The mark of a process of this host that has ended."""
-    owner = subprocess.Popen(["sleep", "60"])
-    mark = processes.mark("abc").replace(f"/{os.getpid()}/", f"/{owner.pid}/")
-    owner.kill()
-    owner.wait(10)
-    return mark
-
-
 def elsewhere(mark):
     return mark.replace("@", "@another-host-than-")
 

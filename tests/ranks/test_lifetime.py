@@ -1,6 +1,7 @@
 """Ranks live as long as their notebook, and never longer."""
 
 import contextlib
+import gc
 import json
 import os
 import shlex
@@ -11,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -100,11 +102,8 @@ def test_a_restarted_kernel_leaves_no_process():
         manager.shutdown_kernel(now=True)
 
 
-def test_a_start_reaps_what_a_dead_notebook_left():
-    owner = subprocess.Popen(["true"])
-    mark = f"abc/{owner.pid}/{processes.start_of(owner.pid)}"
-    owner.wait(10)
-    left = subprocess.Popen(["sleep", "300"], env=os.environ | {processes.VARIABLE: mark})
+def test_a_start_reaps_what_a_dead_notebook_left(dead_mark):
+    left = subprocess.Popen(["sleep", "300"], env=os.environ | {processes.VARIABLE: dead_mark})
     deadline = time.monotonic() + 5  # just after its start, a program's environment can still read as empty
     while left.pid not in (found := [process.pid for process in processes.strays()]):
         assert time.monotonic() < deadline, found
@@ -142,6 +141,10 @@ def test_a_notebook_has_one_set_of_ranks_also_when_an_old_one_is_restarted():
     old.restart()
     assert ranks.current() is old
     assert old.healthy and not new.healthy
+    replaced = weakref.ref(new)
+    del new
+    gc.collect()
+    assert replaced() is None, "nothing keeps it until the kernel ends"
     ranks.stop()
     assert all_are_gone()
 

@@ -84,3 +84,10 @@ def test_a_killed_mpiexec_leaves_nothing_and_what_another_one_left_is_in_nobodys
     assert run([*SUPERVISOR, "--", *command]).returncode == 0
     [other] = tmp_path.iterdir()
     assert [file.name for file in other.iterdir()] == ["pmix.vm.tool"]
+
+
+def test_a_supervisor_whose_owner_ended_before_it_began_ends_its_command():
+    owner = subprocess.Popen(["true"])
+    owner.wait(10)
+    command = [*SUPERVISOR, "--owner", str(owner.pid), "--", "sleep", "60"]
+    assert subprocess.run(command, timeout=20).returncode == 128 + signal.SIGTERM

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hosts import CannotCreate, Hosts
 
-from workshop_lib.ranks.processes import SUPERVISOR
+from workshop_lib.ranks.processes import supervised
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "squeue", "munged", "mungekey")
 NODES, LOGIN = ("wsnode1", "wsnode2"), "wslogin"
@@ -184,7 +184,7 @@ class Slurm:
             command = [*self.hosts.command(node), *command]
         with open(self.folder / f"{program}.{node or 'out'}", "ab") as output:
             process = subprocess.Popen(
-                [*SUPERVISOR, "--", *command],
+                supervised(command),
                 env=self.environment,
                 cwd=self.folder,
                 start_new_session=True,

@@ -5,6 +5,7 @@ Trainings over it are in test_ladder.py and test_ladder_sharded.py, ranks that f
 
 import math
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -62,13 +63,18 @@ def operations(rank: int, size: int) -> dict:
     def parts() -> list[torch.Tensor]:
         return list(own().split(2))
 
-    def allreduce(kind=dist.ReduceOp.SUM, dtype=torch.float32):
+    def in_place(operation, *arguments, dtype=torch.float32):
+        """Call an operation that changes this rank's tensor."""
+
         def call(group):
             tensor = own(dtype)
-            dist.all_reduce(tensor, kind, group)
+            operation(tensor, *arguments, group)
             return tensor
 
         return call
+
+    allreduce = partial(in_place, dist.all_reduce)
+    broadcast = partial(in_place, dist.broadcast, ROOT)
 
     def allreduce_of_columns(group):
         tensor = own()
@@ -92,14 +98,6 @@ def operations(rank: int, size: int) -> dict:
         tensor = own()
         dist.reduce(tensor, ROOT, group=group)
         return tensor if rank == ROOT else own()
-
-    def broadcast(dtype=torch.float32):
-        def call(group):
-            tensor = own(dtype)
-            dist.broadcast(tensor, ROOT, group)
-            return tensor
-
-        return call
 
     def allgather(group):
         gathered = [empty(2 * size) for _ in range(size)]
@@ -188,21 +186,21 @@ def operations(rank: int, size: int) -> dict:
 
     op = dist.ReduceOp
     return {
-        "allreduce": (allreduce(), total),
+        "allreduce": (allreduce(op.SUM), total),
         "allreduce, mean": (allreduce(op.AVG), total / size),
         "allreduce, product": (allreduce(op.PRODUCT), np.prod(every, axis=0)),
         "allreduce, least": (allreduce(op.MIN), every[0]),
         "allreduce, most": (allreduce(op.MAX), every[-1]),
-        "allreduce, float64": (allreduce(dtype=torch.float64), total),
-        "allreduce, int64": (allreduce(dtype=torch.int64), total),
-        "allreduce, bfloat16": (allreduce(dtype=torch.bfloat16), bf16.float().sum(0).bfloat16()),
-        "allreduce, bool": (allreduce(op.MAX, torch.bool), np.max(every, axis=0) > 0),
+        "allreduce, float64": (allreduce(op.SUM, dtype=torch.float64), total),
+        "allreduce, int64": (allreduce(op.SUM, dtype=torch.int64), total),
+        "allreduce, bfloat16": (allreduce(op.SUM, dtype=torch.bfloat16), bf16.float().sum(0).bfloat16()),
+        "allreduce, bool": (allreduce(op.MAX, dtype=torch.bool), np.max(every, axis=0) > 0),
         "allreduce, columns": (allreduce_of_columns, np.c_[every[rank][:, :1], total[:, 1:]]),
         "allreduce, one number": (allreduce_of_one_number, total[1, 1]),
         "two allreduces under way": (two_under_way, np.concatenate([total, 2 * total])),
         "reduce": (reduce, total if rank == ROOT else every[rank]),
         "broadcast": (broadcast(), every[ROOT]),
-        "broadcast, bfloat16": (broadcast(torch.bfloat16), bf16[ROOT]),
+        "broadcast, bfloat16": (broadcast(dtype=torch.bfloat16), bf16[ROOT]),
         "allgather": (allgather, np.concatenate(every)),
         "allgather, one tensor": (allgather_tensor, np.concatenate(every)),
         "allgather, objects": (allgather_objects, 51 * np.arange(size)),

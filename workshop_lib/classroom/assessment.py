@@ -178,8 +178,8 @@ def write(path: Path, rows: list[dict], learner: str) -> None:
 def checks() -> str:
     """A digest of the exercises' checks and solutions, which is equal in two checkouts with the same ones."""
     library = paths.ROOT / "workshop_lib"
-    sources = paths.ROOT / "notebooks" / "source"
-    files = sorted([*(library / "judge").glob("*.py"), *(library / "lessons").rglob("*.py"), *sources.glob("*.py")])
+    judges = [*(library / "judge").glob("*.py"), *(library / "lessons").rglob("*.py")]
+    files = sorted([*judges, *paths.SOURCES.glob("*.py")])
     return hashlib.sha256(b"".join(file.name.encode() + file.read_bytes() for file in files)).hexdigest()
 
 

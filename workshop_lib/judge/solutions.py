@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workshop_lib.judge.sources import split
-from workshop_lib.paths import ROOT
+from workshop_lib.paths import SOURCES
 
 Replacement = tuple[str, str]  # (a text of the solution, what a known mistake has in its place)
 
@@ -25,8 +25,7 @@ class Solution:
 
     def text(self) -> str:
         """The source, after the imports that it needs. Raises ValueError if a text to replace is not there."""
-        source = ROOT / "notebooks" / "source" / f"{self.notebook}.py"
-        return definition(_solved(source), self.name, self.replacements)
+        return definition(_solved(SOURCES / f"{self.notebook}.py"), self.name, self.replacements)
 
     def load(self) -> Callable:
         """The function or class itself."""

@@ -102,29 +102,12 @@ def add(name: str, folder: Path = GALLERY) -> Path:
     return written
 
 
-def differing(folder: Path = GALLERY) -> list[str]:
-    """The notebooks in `folder` whose code isn't that of their source."""
-    names = [path.stem for path in sorted(folder.glob("*.ipynb"))]
-    return [name for name in names if name not in known() or _code(folder / f"{name}.ipynb") != _code_of_source(name)]
-
-
-def known() -> list[str]:
-    return generate.chosen(())
-
-
-def _code(path: Path) -> list[str]:
-    cells = nbformat.read(path, as_version=4).cells
-    return [cell.source for cell in cells if cell.cell_type == "code"]
-
-
-def _code_of_source(name: str) -> list[str]:
-    return [cell.source for cell in generate.pristine(name)[1].cells if cell.cell_type == "code"]
-
-
 def main(names: list[str]) -> int:
     """Add the named notebooks to the gallery, or those of the core path; return the exit status."""
     try:
-        chosen = generate.chosen(names) if names else [name for name in known() if exercises.is_on_core_path(name)]
+        chosen = generate.chosen(names)
+        if not names:
+            chosen = [name for name in chosen if exercises.is_on_core_path(name)]
         for name in chosen:
             print(f"wrote {os.path.relpath(add(name))}", flush=True)
     except InputError as error:

@@ -4,10 +4,10 @@ import base64
 import html
 import os
 
-import IPython
 import ipywidgets
 from IPython.display import HTML, DisplayHandle
 
+from workshop_lib.learner import in_notebook
 from workshop_lib.notebook.figures import RecordFigure
 
 
@@ -18,7 +18,7 @@ def size(em: float) -> str:
 
 def has_widgets() -> bool:
     """Whether this process is a notebook's kernel, with widgets not switched off."""
-    return getattr(IPython.get_ipython(), "kernel", None) is not None and os.environ.get("WORKSHOP_WIDGETS") != "0"
+    return in_notebook() and os.environ.get("WORKSHOP_WIDGETS") != "0"
 
 
 def answers_while_busy(widget: ipywidgets.Widget) -> ipywidgets.Widget:

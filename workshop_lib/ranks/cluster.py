@@ -131,7 +131,6 @@ class Ranks:
         self.client: Any = None  # an ipyparallel.Client
         self._supervised: list[subprocess.Popen] = []
         self._end: Callable[[], None] = lambda: None
-        atexit.register(self.stop)
         self._start()
 
     @property
@@ -286,6 +285,7 @@ class Ranks:
         if self.client is not None:
             self.client.close(linger=0)
             self.client = None
+        atexit.unregister(self.stop)  # so that nothing keeps ranks that were replaced
         end = self._end
         self._end = lambda: None
         self._supervised = []
@@ -304,6 +304,7 @@ class Ranks:
         places = [f"--profile-dir={self.folder}", f"--work-dir={self.folder}"]
         scratch.sweep()
         self._scratch = scratch.Scratch(self._set_id, one_host=plan.one_host)
+        atexit.register(self.stop)
         self._end = functools.partial(_end, self._supervised, self._set_id, self.folder, self._scratch)
         settings = self._scratch.settings | {
             processes.VARIABLE: processes.mark(self._set_id),
@@ -341,7 +342,7 @@ class Ranks:
     def _spawn(self, command: list[str], log: str, environment: dict[str, str]) -> None:
         with open(self.folder / log, "wb") as output:
             process = subprocess.Popen(
-                [*processes.SUPERVISOR, "--", *command],
+                processes.supervised(command),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -21,6 +21,11 @@ VARIABLE = "WORKSHOP_RANKS"
 SUPERVISOR = [sys.executable, "-I", "-S", str(Path(__file__).with_name("supervisor.py"))]
 
 
+def supervised(command: list[str]) -> list[str]:
+    """The words that run `command`, and end it when this process is gone."""
+    return [*SUPERVISOR, "--owner", str(os.getpid()), "--", *command]
+
+
 def allow_open_files(count: int) -> None:
     """Let this process, and those that it starts, have `count` files open. Raises RankError if that is forbidden."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

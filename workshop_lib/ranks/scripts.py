@@ -89,7 +89,7 @@ def started(
     try:
         environment = mpi.rank_environment(_settings() | scratch.settings | settings)
         process = subprocess.Popen(
-            [*processes.SUPERVISOR, "--", _beside_python(words[0]), *words[1:]],
+            processes.supervised([_beside_python(words[0]), *words[1:]]),
             cwd=folder,
             env=environment | {processes.VARIABLE: processes.mark(set_id)},
             stdin=subprocess.DEVNULL,

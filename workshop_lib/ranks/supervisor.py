@@ -8,7 +8,9 @@ removed: this is how the holder of the ranks ends them on hosts to which it cann
 (SIGSTOP), a file beside its record says so. A rank that ends because another rank was lost first writes down where it
 is.
 
-    python supervisor.py [--record FOLDER] -- COMMAND ...
+    python supervisor.py [--owner PID] [--record FOLDER] -- COMMAND ...
+
+The owner is the process that starts this supervisor, and may end before this supervisor can ask for its id.
 """
 
 import contextlib
@@ -123,12 +125,11 @@ def place_of_its_own():
         shutil.rmtree(place, ignore_errors=True)
 
 
-def run(command, record_folder):
+def run(command, record_folder, owner):
     """Run the command until it ends by itself or has to be ended; return its exit code, or minus the signal's number.
 
     The command has to be ended if this process is asked to end, or its owner or the record folder is gone.
     """
-    owner = os.getppid()
     asked_to_end = []
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: asked_to_end.append(True))
@@ -164,9 +165,11 @@ def run(command, record_folder):
 
 def main():
     split = sys.argv.index("--")
-    record_folder = sys.argv[2] if sys.argv[1] == "--record" else None
+    options = dict(zip(sys.argv[1:split:2], sys.argv[2:split:2], strict=True))
+    record_folder = options.get("--record")
+    owner = int(options.get("--owner", os.getppid()))
     with contextlib.nullcontext() if record_folder else place_of_its_own():
-        status = run(sys.argv[split + 1 :], record_folder)
+        status = run(sys.argv[split + 1 :], record_folder, owner)
     sys.exit(status if status >= 0 else 128 - status)
 
 

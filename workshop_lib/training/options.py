@@ -9,13 +9,14 @@ This file imports neither PyTorch nor NumPy, so that a wrong option is refused b
 import math
 import operator
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from workshop_lib.errors import InputError
 from workshop_lib.training.backends import CHOOSE_TRANSPORT, REGISTRY
 from workshop_lib.training.schedules import DECAYS, SCALINGS, WARMUPS
+from workshop_lib.words import listed
 
 ZERO_STAGES = (0, 1, 2, 3)
 DEFAULT_ZERO_STAGE = 2
@@ -51,7 +52,7 @@ class Rule(NamedTuple):
     def problem(self, value: Any, kind: type) -> str | None:
         """Return what to use instead of `value` for an option of type `kind`, or None if the value is fine."""
         if self.choices:
-            return None if isinstance(value, kind) and value in self.choices else f"use {_listed(self.choices)}"
+            return None if isinstance(value, kind) and value in self.choices else f"use {listed(self.choices, 'or')}"
         if kind is bool:
             return None if isinstance(value, bool) else "use True or False"
         if kind is str:  # everything is fine, because it may be a path in any form that Python takes
@@ -174,9 +175,9 @@ class TrainOptions:
         elif self.zero_stage is not None:
             self._refuse("zero_stage", f"only deepspeed has stages, not {self.backend}; leave it out")
         if self.comm == "mpi" and not entry.chooses_transport:
-            self._refuse("comm", f"only {_listed(CHOOSE_TRANSPORT)} can choose, not {self.backend}; leave it out")
+            self._refuse("comm", f"only {listed(CHOOSE_TRANSPORT, 'or')} can choose, not {self.backend}; leave it out")
         if self.device == "xpu" and self.backend not in ON_XPU:
-            self._refuse("device", f"{self.backend} doesn't train on Intel's GPUs here; use {_listed(ON_XPU)}")
+            self._refuse("device", f"{self.backend} doesn't train on Intel's GPUs here; use {listed(ON_XPU, 'or')}")
         if entry.framework == "TensorFlow":
             if self.precision != "fp32":
                 self._refuse("precision", f"{self.backend} computes in fp32 here; use fp32")
@@ -241,8 +242,3 @@ def must_be_same(reason: str) -> list[str]:
 def with_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a record or a checkpoint holds, and the defaults of the options that it is too old to have."""
     return {each.name: each.default for each in fields(TrainOptions)} | dict(written)
-
-
-def _listed(names: Iterable) -> str:
-    *first, last = map(str, names)
-    return f"{', '.join(first)} or {last}" if first else last

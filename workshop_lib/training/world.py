@@ -10,6 +10,7 @@ import hostlist
 
 from workshop_lib import environment
 from workshop_lib.errors import InputError, WorkshopError
+from workshop_lib.words import listed
 
 # The library that carries PyTorch's collectives between GPUs, by PyTorch's name for their kind.
 GPU_COLLECTIVES = {"cuda": "nccl", "xpu": "xccl"}
@@ -167,7 +168,7 @@ def _from_environment(env: Mapping[str, str]) -> World:
         given = [name for name in RENDEZVOUS if env.get(name)]
         describe = "describes" if len(given) == 1 else "describe"
         raise LaunchError(
-            f"{_listed(given)} {describe} a world of several processes, but {_listed(missing)} "
+            f"{listed(given)} {describe} a world of several processes, but {listed(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} not set: set what is missing in each process, or start this with "
             f"torchrun or mpiexec. If there is no such world: unset {' '.join(given)}."
         )
@@ -180,16 +181,12 @@ def _from_environment(env: Mapping[str, str]) -> World:
     return World(rank, size, local_rank, "environment", local_size)
 
 
-def _listed(names: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
 def _require_one_world(env: Mapping[str, str], launcher: str, sizes: Mapping[str, int]) -> None:
     """Raise LaunchError if the RENDEZVOUS variables are all set and describe a world of a different size."""
     other = sizes.get("environment", sizes[launcher])
     if other != sizes[launcher] and all(env.get(name) for name in RENDEZVOUS):
         raise LaunchError(
-            f"{launcher} started {sizes[launcher]} processes, but {_listed(list(RENDEZVOUS))} describe a world of "
+            f"{launcher} started {sizes[launcher]} processes, but {listed(RENDEZVOUS)} describe a world of "
             f"{other}: if they are left over from elsewhere, unset {' '.join(RENDEZVOUS)}."
         )
 

@@ -9,10 +9,10 @@ from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.fitting_more import judge as check
 from workshop_lib.lessons.fitting_more import recompute
+from workshop_lib.lessons.fitting_more.saved import SavedForBackward, kept_for_backward
 from workshop_lib.lessons.zero_and_fsdp import by_hand
 from workshop_lib.lessons.zero_and_fsdp.calculator import MODELS
 from workshop_lib.lessons.zero_and_fsdp.zero_memory import activation_bytes
-from workshop_lib.training.memory import kept_for_backward
 
 ONCE_MORE = """with torch.enable_grad():
         y = block(x)
@@ -95,3 +95,23 @@ def test_ways_that_lead_to_different_gradients_are_refused():
     assert list(recompute.compare(blocks, x, {"right": ways["right"]}).index) == ["right"]
     with pytest.raises(AssertionError, match="not close"):
         recompute.compare(blocks, x, ways)
+
+
+def test_what_forward_keeps_is_counted_without_the_parameters():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Tanh())
+    output, kept_bytes = kept_for_backward(lambda: model(torch.ones(2, 8)), model)
+    assert output.requires_grad and kept_bytes == 4 * (2 * 8 + 2 * 4), "the input of the layer, the output of tanh"
+
+
+def test_what_autograd_keeps_is_counted_until_backward_drops_it():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Tanh())
+    one = 4 * (2 * 8 + 2 * 4)  # as above
+    saved = SavedForBackward([model])
+    with saved:
+        outputs = [model(torch.ones(2, 8)) for _ in range(3)]
+        assert saved.bytes == 3 * one
+        outputs.pop().sum().backward()
+        assert saved.bytes == 2 * one
+        outputs.append(model(torch.ones(2, 8)))
+    del outputs
+    assert (saved.bytes, saved.most_bytes) == (0, 3 * one)

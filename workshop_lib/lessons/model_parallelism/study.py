@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from workshop_lib.data import mnist
+from workshop_lib.lessons.fitting_more.saved import kept_for_backward
 from workshop_lib.lessons.model_parallelism.cut import cut_block, sum_once
 from workshop_lib.lessons.model_parallelism.tensors import allreduce
 from workshop_lib.lessons.mpi_basics import ring
 from workshop_lib.lessons.mpi_basics.counting import CountingComm
 from workshop_lib.models import torch_cnn, vit
-from workshop_lib.training import memory, rendezvous, world
+from workshop_lib.training import rendezvous, world
 
 IMAGES = 64  # in a step
 TOKENS = 25  # of an image
@@ -124,7 +125,7 @@ def ways_to_cut(column: type, row: type, token_parallel: type, comm) -> list[lis
             in_parts = share_tokens(block, column, row, token_parallel, counting)
             here = ring.part(TOKENS - 1, comm.rank, comm.size)
         x = tokens[:, here].clone().requires_grad_()
-        output, kept = memory.kept_for_backward(partial(block, x), block)
+        output, kept = kept_for_backward(partial(block, x), block)
         output.square().sum().backward()
         sent = counting.bytes_sent
         for p in in_parts:

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.errors import InputError
+from workshop_lib.lessons.fitting_more.saved import SavedForBackward
 from workshop_lib.lessons.pipelines.orders import MicroBatchPass, Order, Span
-from workshop_lib.training.memory import SavedForBackward
 
 MOST_MICRO_BATCHES = 1000
 
