@@ -192,20 +192,13 @@ def _verdict(path: Path) -> Verdict:
     if "your code here" in path.read_text(encoding="utf-8"):
         return verdict
     try:
-        verdict.passed, verdict.failed, verdict.hint = _judged(dry_run(path), verdict.held)
+        found = dry_run(path)
+        verdict.follow((rule.text, rule.problem(found)) for rule in RULES)
     except (ValueError, OSError) as error:  # for example, the value of an option is not a number
         verdict.passed = False
         verdict.failed = "its options can't be read"
         verdict.hint = str(error)
     return verdict
-
-
-def _judged(found: SlurmJob, held: list[str]) -> tuple[bool, str, str]:
-    for rule in RULES:
-        if hint := rule.problem(found):
-            return False, rule.text, hint
-        held.append(rule.text)
-    return True, "", ""
 
 
 def on_this_machine(script: str | Path, *options: object) -> Iterator[str]:

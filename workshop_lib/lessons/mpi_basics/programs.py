@@ -52,14 +52,7 @@ def _judged(script: Path) -> Verdict:
         verdict.failed = f"it did not run to its end.\n{error}"
     print(output.getvalue())
     if verdict.passed is None:
-        verdict.passed = True
-        for prop in hello_properties(output.getvalue()):
-            if not prop.holds:
-                verdict.passed = False
-                verdict.failed = prop.text
-                verdict.hint = prop.hint
-                break
-            verdict.held.append(prop.text)
+        verdict.follow((prop.text, "" if prop.holds else prop.hint) for prop in hello_properties(output.getvalue()))
     return verdict
 
 
