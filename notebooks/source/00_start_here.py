@@ -92,8 +92,8 @@ if comm.rank == comm.size - 1:
 comm.Barrier()
 
 # %% [markdown]
-# Within seconds the message tells you which rank failed, why, and on which line each of the other ranks was waiting. Nothing would
-# ever have released them, so the workshop ended them, too. `team.restart()` starts new ranks, with empty memory.
+# Within seconds the message tells you which rank failed, why, and on which line each of the other ranks was waiting. Nothing
+# would ever have released them, so the workshop ended them, too. `team.restart()` starts new ranks, with empty memory.
 
 # %%
 team.restart()
@@ -170,9 +170,9 @@ guess.compare(two["samples_per_s"] / one["samples_per_s"] for two, one in pairs)
 
 # %% [markdown]
 # So would eight devices turn your four days into half a day? At best. Ranks wait for each other and exchange gradients in every
-# step, so two aren't quite twice as fast as one. (If yours were hardly faster, other programs use your cores.) And a step of eight
-# ranks takes eight times as many images, so an epoch has fewer steps, and the network may learn less. Notebooks 07 and 08 measure
-# both.
+# step, so two aren't quite twice as fast as one. (If yours were hardly faster, other programs use your cores.) And a step of
+# eight ranks takes eight times as many images, so an epoch has fewer steps, and the network may learn less. Notebooks 07 and 08
+# measure both.
 #
 # ## Exercises and checks
 #
@@ -220,9 +220,10 @@ check.whoami(whoami)
 #
 # ### Exercise 2 (normal): my part
 #
-# With this function you can share out anything among ranks: images, files, settings. Items are numbered from 0 to
-# `n - 1`. Rank `rank` of `size` takes those in `range(start, stop)`. Each item belongs to exactly one rank. The ranks' shares
-# differ by at most one item, because ranks with less work have to wait for the others. `n` isn't always a multiple of `size`: for 7 items on 3 ranks, `0, 2` and `2, 4` and `4, 7` would be fine.
+# With this function you can share out anything among ranks: images, files, settings. Items are numbered from 0 to `n - 1`. Rank
+# `rank` of `size` takes those in `range(start, stop)`. Each item belongs to exactly one rank. The ranks' shares differ by at
+# most one item, because ranks with less work have to wait for the others. `n` isn't always a multiple of `size`: for 7 items on
+# 3 ranks, `0, 2` and `2, 4` and `4, 7` would be fine.
 #
 # <details><summary>Hint 1: the operators</summary>
 #
@@ -268,8 +269,9 @@ from workshop_lib.lessons.start_here import figures
 figures.splits()
 
 # %% [markdown]
-# The colored part of a box is what this rank holds. A dotted border means that some or all of it is elsewhere. *State* is what the optimizer remembers; for Adam, that's
-# twice the size of the weights. Below each picture are the messages that this way of splitting needs.
+# The colored part of a box is what this rank holds. A dotted border means that some or all of it is elsewhere. *State* is what
+# the optimizer remembers; for Adam, that's twice the size of the weights. Below each picture are the messages that this way of
+# splitting needs.
 #
 # ### Which one first?
 #

@@ -34,8 +34,8 @@ print(f"rank {comm.rank} of {comm.size}")
 #
 # <details><summary>The same program in C</summary>
 #
-# Each process must call `MPI_Init` before it uses MPI, and `MPI_Finalize` before it ends. In Python, `from mpi4py import MPI` calls
-# `MPI_Init`, and mpi4py calls `MPI_Finalize` when Python exits.
+# Each process must call `MPI_Init` before it uses MPI, and `MPI_Finalize` before it ends. In Python, `from mpi4py import MPI`
+# calls `MPI_Init`, and mpi4py calls `MPI_Finalize` when Python exits.
 #
 # ```c
 # #include <mpi.h>
@@ -72,8 +72,8 @@ if comm.rank == 1:
 # `recv` is *blocking*: it returns only when the message has arrived. A message can carry a number, its `tag`, so that the
 # receiver can tell messages apart.
 #
-# mpi4py has two versions of every call. Lower-case `send` takes any Python object and turns it into bytes. Upper-case `Send` is for
-# arrays. It sends an array's bytes as they are, into an array that the receiver has allocated.
+# mpi4py has two versions of every call. Lower-case `send` takes any Python object and turns it into bytes. Upper-case `Send` is
+# for arrays. It sends an array's bytes as they are, into an array that the receiver has allocated.
 #
 # ## What does a message cost?
 #
@@ -415,9 +415,10 @@ check.ring_allreduce(ring_allreduce)
 #
 # ## Out of the notebook
 #
-# On your own, you'll start programs with `mpiexec`, in a terminal or in a job script. (In a terminal, go to the workshop's folder
-# and type `source .venv/bin/activate` first. Then `python`, `mpiexec` and `torchrun` are the workshop's.) In the next program,
-# rank 1 fails while rank 0 waits for it. `%%writefile` writes the cell into a file, and `programs.mpiexec` ends the program after six seconds.
+# On your own, you'll start programs with `mpiexec`, in a terminal or in a job script. (In a terminal, go to the workshop's
+# folder and type `source .venv/bin/activate` first. Then `python`, `mpiexec` and `torchrun` are the workshop's.) In the next
+# program, rank 1 fails while rank 0 waits for it. `%%writefile` writes the cell into a file, and `programs.mpiexec` ends the
+# program after six seconds.
 
 # %%
 folder = programs.folder()
@@ -437,8 +438,8 @@ programs.mpiexec(2, "python", folder / "fails.py")
 # %% [markdown]
 # Rank 1 prints its error, and then nothing happens until the six seconds are over. Before Python exits, mpi4py calls
 # `MPI_Finalize`, which waits for rank 0, and rank 0 waits in `Barrier` for rank 1. So rank 1's process never exits, and on a
-# cluster the job would burn through its hours. The cure is two words: with `-m mpi4py`, an uncaught error calls `MPI_Abort`, which
-# ends all ranks.
+# cluster the job would burn through its hours. The cure is two words: with `-m mpi4py`, an uncaught error calls `MPI_Abort`,
+# which ends all ranks.
 
 # %%
 programs.mpiexec(2, "python", "-m", "mpi4py", folder / "fails.py")
@@ -448,8 +449,8 @@ programs.mpiexec(2, "python", "-m", "mpi4py", folder / "fails.py")
 #
 # ### Exercise 3 (warm-up): sums and counts
 #
-# A loss or an accuracy over all ranks is a mean over *samples*, and the last batch rarely has the same size on every rank. In this
-# function, the ranks have *different numbers* of values, and some may have none.
+# A loss or an accuracy over all ranks is a mean over *samples*, and the last batch rarely has the same size on every rank. In
+# this function, the ranks have *different numbers* of values, and some may have none.
 #
 # <details><summary>Hint 1</summary>
 #

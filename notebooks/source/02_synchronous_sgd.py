@@ -65,14 +65,16 @@ cross_entropy(pixels @ layer, torch.tensor(train.labels[own]).long()).backward()
 show_threes(my_gradient=layer.grad.numpy(), our_mean=mean_over_ranks(layer.grad.numpy()))
 
 # %% [markdown]
-# Each rank saw different images, so each has a different gradient. Their mean is the same on all ranks, and it depends less on how
-# a few people wrote their 3s. If each of $N$ ranks holds $B$ samples, it's exactly the gradient of all $N B$ samples, the *global batch*:
+# Each rank saw different images, so each has a different gradient. Their mean is the same on all ranks, and it depends less on
+# how a few people wrote their 3s. If each of $N$ ranks holds $B$ samples, it's exactly the gradient of all $N B$ samples, the
+# *global batch*:
 #
 # $$\underbrace{\nabla \frac{1}{NB} \sum_{i=1}^{NB} \ell_i}_{\text{gradient of the global batch}} \;=\;
 # \underbrace{\frac{1}{N} \sum_{r=0}^{N-1}}_{\text{mean over ranks}} \;
 # \underbrace{\nabla \frac{1}{B} \sum_{i \,\in\, \text{rank } r} \ell_i}_{\text{what rank } r \text{ computes}}$$
 #
-# Here $\ell_i$ is the loss of sample $i$, and a rank's part of the batch is its *shard*. Does the equation hold in floating point?
+# Here $\ell_i$ is the loss of sample $i$, and a rank's part of the batch is its *shard*. Does the equation hold in floating
+# point?
 
 
 # %%
@@ -154,8 +156,9 @@ check.average_gradients(average_gradients)
 #
 # ## Exercise 2 (warm-up): the training loop
 #
-# Now write the loop that uses it. It's the loop of any PyTorch script, with one extra line. `batches` yields `(images, labels)`;
-# the loss is `cross_entropy(model(images), labels)`; `average(model, comm)` will be your function. `schedule.step()` sets the learning rate of the next step, so it comes last.
+# Now write the loop that uses it. It's the loop of any PyTorch script, with one extra line. `batches` yields `(images,
+# labels)`; the loss is `cross_entropy(model(images), labels)`; `average(model, comm)` will be your function. `schedule.step()`
+# sets the learning rate of the next step, so it comes last.
 #
 # <details><summary>Hint 1: the order</summary>
 #
@@ -244,9 +247,9 @@ short_run(torch_cnn.build(seed=1), average=lambda model, comm: None)
 
 # %% [markdown]
 # Each of these losses looks fine. You can only tell that something is wrong because every rank printed its loss for the *same*
-# 1,000 images, and the numbers differ. A real script prints one loss, that of rank 0, and that one gives no hint. The digests show
-# it at once: each rank has trained a network of its own. This happens to real scripts, when a framework silently leaves the
-# averaging out, so compare the weights at least once.
+# 1,000 images, and the numbers differ. A real script prints one loss, that of rank 0, and that one gives no hint. The digests
+# show it at once: each rank has trained a network of its own. This happens to real scripts, when a framework silently leaves
+# the averaging out, so compare the weights at least once.
 #
 # ## The same start
 #
@@ -472,8 +475,8 @@ guess.compare(100 * uneven_ms[0][:, 1] / uneven_ms[0].sum(axis=1))
 #
 # ## Deeper: unequal shards
 #
-# With 64 samples on rank 0 and 192 on every other rank, the mean over *ranks* isn't the mean over *samples*: a sample in the small
-# shard counts three times as much as one in a large shard.
+# With 64 samples on rank 0 and 192 on every other rank, the mean over *ranks* isn't the mean over *samples*: a sample in the
+# small shard counts three times as much as one in a large shard.
 
 # %%
 # %%ranks

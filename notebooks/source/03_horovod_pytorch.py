@@ -64,9 +64,10 @@ hvd.shutdown()  # The background thread uses the processor even when there's not
 # | B | 0 | 2 | 0 | 2, 6, 10, … | 0, 2, 4, … |
 # | B | 1 | 3 | 1 | 3, 7, 11, … | 1, 3, 5, … |
 #
-# Use the **local rank** for whatever belongs to a host, such as the GPU that a process takes. Use the **rank** to divide the data,
-# because Horovod doesn't do that for you. If you mix them up, as in the last column, you get no error. But each host goes through
-# all the images, so an epoch takes as long on two hosts as on one, and four ranks that share two shards learn no better than two.
+# Use the **local rank** for whatever belongs to a host, such as the GPU that a process takes. Use the **rank** to divide the
+# data, because Horovod doesn't do that for you. If you mix them up, as in the last column, you get no error. But each host goes
+# through all the images, so an epoch takes as long on two hosts as on one, and four ranks that share two shards learn no better
+# than two.
 #
 # ## From one process to many
 #
@@ -185,13 +186,13 @@ launch = [*scripts.mpiexec(sizes.ranks), sys.executable]
 scripts.run(*launch, SCRIPTS / "horovod_torch.py", *options, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
-# Why not `python -m mpi4py`, as in notebook 01? There, a rank that failed left the others waiting. A Horovod rank that fails shuts
-# Horovod down as it exits. Its background thread passes that on to the other ranks, and their next allreduce raises an error:
-# "Horovod has been shut down". So no rank waits for a lost one.
+# Why not `python -m mpi4py`, as in notebook 01? There, a rank that failed left the others waiting. A Horovod rank that fails
+# shuts Horovod down as it exits. Its background thread passes that on to the other ranks, and their next allreduce raises an
+# error: "Horovod has been shut down". So no rank waits for a lost one.
 #
-# Any MPI launcher will do, such as `mpiexec` or `srun`. Avoid Horovod's own launcher, `horovodrun`: it calls `mpirun` with options
-# that Open MPI 5 no longer understands, and stops with "unable to find the specified executable file". Only
-# `horovodrun --gloo`, which doesn't use MPI, still works.
+# Any MPI launcher will do, such as `mpiexec` or `srun`. Avoid Horovod's own launcher, `horovodrun`: it calls `mpirun` with
+# options that Open MPI 5 no longer understands, and stops with "unable to find the specified executable file". Only `horovodrun
+# --gloo`, which doesn't use MPI, still works.
 #
 # ## What does the background thread do?
 #
@@ -228,8 +229,8 @@ timeline.draw({"default settings, the step of median length": recorded.typical()
 # than one because the first tensors leave without waiting for the rest. Each allreduce bar starts when *rank 0* enters the
 # allreduce. Like negotiation, it includes the time that rank 0 spends waiting for the other ranks.
 #
-# The ticks at the top are cycles. The ranks exchange their few bytes in every cycle, even when there is nothing to send. That's why
-# an idle Horovod keeps the processor busy. At scale, those few bytes can cost more than the gradients. In a trace of a
+# The ticks at the top are cycles. The ranks exchange their few bytes in every cycle, even when there is nothing to send. That's
+# why an idle Horovod keeps the processor busy. At scale, those few bytes can cost more than the gradients. In a trace of a
 # training on 32 ranks (Intel's KNL processors), allreduces took 250 of 318 seconds. 97 % of them carried only 8 bytes each, and
 # these took 215 seconds. Much of that was waiting, because the first rank to arrive waits for the last.
 #
@@ -270,8 +271,8 @@ table
 # The processor has less to do and sends fewer messages, but the gradients wait for the next cycle. That doesn't matter if a step
 # takes seconds. Here it does.
 #
-# **Autotune.** With `HOROVOD_AUTOTUNE=1` Horovod tries cycle times and buffer sizes while it trains, and keeps those that move the
-# most bytes per microsecond. It judges by a few noisy samples, so compare its choice with the default.
+# **Autotune.** With `HOROVOD_AUTOTUNE=1` Horovod tries cycle times and buffer sizes while it trains, and keeps those that move
+# the most bytes per microsecond. It judges by a few noisy samples, so compare its choice with the default.
 #
 # **Adasum.** The wrapper averages unless you pass `op=hvd.Adasum`. For each pair of gradients, *Adasum* picks something between
 # their mean and their sum, depending on how far they agree: the mean if they're equal, the sum if they're orthogonal. It

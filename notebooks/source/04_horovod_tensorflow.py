@@ -188,9 +188,9 @@ if rank == 0:
     print("its `apply` is that of", type(stock).apply.__module__)
 
 # %% [markdown]
-# Horovod 0.28 was written for Keras 2, and averages in `_compute_gradients` and its relatives. Keras 2 called these methods to get
-# the gradients. Keras 3 never does: it computes the gradients elsewhere and calls `apply_gradients`, which trusts that they've
-# been averaged and hands them on to `apply`. Python is perfectly happy to let you define a method nobody ever calls.
+# Horovod 0.28 was written for Keras 2, and averages in `_compute_gradients` and its relatives. Keras 2 called these methods to
+# get the gradients. Keras 3 never does: it computes the gradients elsewhere and calls `apply_gradients`, which trusts that
+# they've been averaged and hands them on to `apply`. Python is perfectly happy to let you define a method nobody ever calls.
 #
 # And each rank *does* learn, from its own samples. The speed-up is even better than that of a correct script, which has to
 # communicate.
@@ -351,8 +351,8 @@ take_home.diff("horovod_tf.py", "horovod_keras.py")
 # %% [markdown]
 # ## Deeper: what else Keras 3 breaks
 #
-# Horovod's gradient tape works under Keras 3. The parts in this table don't. All of them work with the legacy Keras 2 (the package
-# `tf-keras`, and `TF_USE_LEGACY_KERAS=1` in the environment).
+# Horovod's gradient tape works under Keras 3. The parts in this table don't. All of them work with the legacy Keras 2 (the
+# package `tf-keras`, and `TF_USE_LEGACY_KERAS=1` in the environment).
 #
 # | broken | what to do |
 # |---|---|

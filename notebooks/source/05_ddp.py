@@ -33,9 +33,9 @@ team = ranks.start(sizes.ranks)
 # %% [markdown]
 # ## How do processes find each other?
 #
-# MPI's ranks know each other from the start, because `mpiexec` starts them together. A process of PyTorch has to learn its rank, the
-# number of ranks, and an address where all of them meet. `torchrun` puts these into environment variables, and a single call reads
-# them: `dist.init_process_group("gloo")`. In this notebook, `join()` makes that call for you.
+# MPI's ranks know each other from the start, because `mpiexec` starts them together. A process of PyTorch has to learn its
+# rank, the number of ranks, and an address where all of them meet. `torchrun` puts these into environment variables, and a
+# single call reads them: `dist.init_process_group("gloo")`. In this notebook, `join()` makes that call for you.
 
 # %%
 # %%ranks
@@ -57,9 +57,9 @@ print(f"rank {rank} of {size}")
 #
 # ## Who sees which sample?
 #
-# PyTorch scripts get their batches from a `DataLoader`, and a *sampler* tells it which samples to take. `DistributedSampler` deals
-# the samples out to the ranks like cards. It knows the rank and the number of ranks from the process group. Let's deal out the
-# numbers from 0 to 10:
+# PyTorch scripts get their batches from a `DataLoader`, and a *sampler* tells it which samples to take. `DistributedSampler`
+# deals the samples out to the ranks like cards. It knows the rank and the number of ranks from the process group. Let's deal
+# out the numbers from 0 to 10:
 
 # %%
 # %%ranks
@@ -75,12 +75,12 @@ for epoch in (1, 2):
     print(f"batches of epoch {epoch}:", [batch.tolist() for batch in batches])
 
 # %% [markdown]
-# All ranks shuffle with the same seed, so they agree on the order without exchanging a message. The order depends on the seed and on
-# the number of the epoch, which you pass to `set_epoch`. If you never call it, every epoch has the same order.
+# All ranks shuffle with the same seed, so they agree on the order without exchanging a message. The order depends on the seed
+# and on the number of the epoch, which you pass to `set_epoch`. If you never call it, every epoch has the same order.
 #
-# Two ranks can't share 11 numbers evenly. But both need the same number of batches. Otherwise, the rank with more batches would wait
-# in its last allreduce for a rank that has already finished. That's why the sampler uses one number twice. That does little harm in
-# training, but it distorts a test, so the ranks should share the test images without repeats.
+# Two ranks can't share 11 numbers evenly. But both need the same number of batches. Otherwise, the rank with more batches would
+# wait in its last allreduce for a rank that has already finished. That's why the sampler uses one number twice. That does
+# little harm in training, but it distorts a test, so the ranks should share the test images without repeats.
 #
 # ## From one process to many
 #
@@ -100,8 +100,8 @@ scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.time
 #
 # With these changes, your own training scripts can run on many processes. Every process runs the whole script, and only six
 # places in `main()` have to change. Parts 1 and 5 are done, and the other four are still as in the script above. Make the
-# processes train one network together: each takes 64 images *of its own* in every step and tests its own share of the test images,
-# and only rank 0 prints and saves. Leave the numbered comments where they are.
+# processes train one network together: each takes 64 images *of its own* in every step and tests its own share of the test
+# images, and only rank 0 prints and saves. Leave the numbered comments where they are.
 #
 # The check puts your parts into the script. It adds imports (`dist`, `DataLoader`, `DistributedSampler`, `Subset` and
 # `DistributedDataParallel`), a last line that leaves the process group, and the script's own `join()`. That function calls
@@ -180,18 +180,18 @@ if rank == 0:
 check.script(folder / "changes.py")
 
 # %% [markdown]
-# Now start your script. (Until it passes the check, this cell starts the finished script.) To do the same in a terminal, go to the
-# workshop's folder, type `source .venv/bin/activate`, and then the line that begins with `$`. If your ranks are on several hosts,
-# this only starts those of one host, and *Deeper: several hosts* has the command for all of them.
+# Now start your script. (Until it passes the check, this cell starts the finished script.) To do the same in a terminal, go to
+# the workshop's folder, type `source .venv/bin/activate`, and then the line that begins with `$`. If your ranks are on several
+# hosts, this only starts those of one host, and *Deeper: several hosts* has the command for all of them.
 
 # %%
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks_here]
 scripts.run(*launch, check.own_or_finished(folder / "changes.py"), *options, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
-# Is your accuracy lower than with one process? That isn't a bug. Two processes take 128 images per step, so an epoch has half as
-# many steps, and after so few of them the network has learned less. [07](07_large_batch.ipynb) is about this. And the speed is less
-# than twice that of one process, because this network is so small that its messages take a large part of each step.
+# Is your accuracy lower than with one process? That isn't a bug. Two processes take 128 images per step, so an epoch has half
+# as many steps, and after so few of them the network has learned less. [07](07_large_batch.ipynb) is about this. And the speed
+# is less than twice that of one process, because this network is so small that its messages take a large part of each step.
 #
 # The finished script is [scripts/ddp.py](scripts/ddp.py). Three lines in it are easily forgotten:
 #
@@ -293,8 +293,8 @@ check.my_ddp(my_ddp)
 #
 # ## Does it overlap?
 #
-# Let's watch three ways to average: in one message after the backward pass, as in notebook 02; yours; and PyTorch's DDP, with a hook
-# that notes when its messages leave. (Until you've written `my_ddp`, `written` puts the solution in its place.)
+# Let's watch three ways to average: in one message after the backward pass, as in notebook 02; yours; and PyTorch's DDP, with a
+# hook that notes when its messages leave. (Until you've written `my_ddp`, `written` puts the solution in its place.)
 
 # %%
 guess = predict("What share of the time for backward and averaging does DDP save?", low=-50, high=75, unit="%")
@@ -332,17 +332,17 @@ guess.compare(100 * (1 - taken_ms["PyTorch's DDP"] / taken_ms["after the backwar
 
 # %% [markdown]
 # Each picture shows a typical step on the first two ranks. An orange bar begins when *this* rank sends, so it includes the time
-# that the rank waits for the others. In the top picture, the message leaves after the last gradient is ready, once all of them have
-# been copied into one array. In the other two, messages travel while the backward pass is still busy. Only the gradient of the
-# *first* layer has nothing left to hide behind, because the backward pass ends with it.
+# that the rank waits for the others. In the top picture, the message leaves after the last gradient is ready, once all of them
+# have been copied into one array. In the other two, messages travel while the backward pass is still busy. Only the gradient of
+# the *first* layer has nothing left to hide behind, because the backward pass ends with it.
 #
-# So how much did DDP save? Look at the thin line in the figure of your guess, which is the range over all steps. On a laptop, it
-# often lies on both sides of zero: DDP saved nothing that you could rely on. That's what you should expect, because on CPUs gloo's
-# threads use the cores that the backward pass needs. A GPU moves data with separate hardware while it computes, so there most
-# messages hide behind the backward pass.
+# So how much did DDP save? Look at the thin line in the figure of your guess, which is the range over all steps. On a laptop,
+# it often lies on both sides of zero: DDP saved nothing that you could rely on. That's what you should expect, because on CPUs
+# gloo's threads use the cores that the backward pass needs. A GPU moves data with separate hardware while it computes, so there
+# most messages hide behind the backward pass.
 #
-# And why does DDP send fewer messages than you do? It collects gradients in *buckets*, here of 4 MiB, and sends each bucket as one
-# message. *Deeper: buckets* has more.
+# And why does DDP send fewer messages than you do? It collects gradients in *buckets*, here of 4 MiB, and sends each bucket as
+# one message. *Deeper: buckets* has more.
 #
 # ## What DDP doesn't do
 #
@@ -528,16 +528,16 @@ figures.typical_overlap(team.pull("bucket_times"), ranks=1)
 #
 # ## Deeper: accumulating gradients
 #
-# When a batch doesn't fit into memory, you split it into *micro-batches*. You run the forward and the backward pass of each, let
-# the gradients add up in `p.grad`, and take one optimizer step at the end. DDP would average after every micro-batch, although only
-# the sum at the end matters. Inside `with model.no_sync():` it doesn't average, and the next backward pass outside averages what
-# has added up.
+# When a batch doesn't fit into memory, you split it into *micro-batches*. You run the forward and the backward pass of each,
+# let the gradients add up in `p.grad`, and take one optimizer step at the end. DDP would average after every micro-batch,
+# although only the sum at the end matters. Inside `with model.no_sync():` it doesn't average, and the next backward pass
+# outside averages what has added up.
 #
 # ### Exercise 4 (normal): accumulate
 #
-# With this function you can train with any batch size. `model` is wrapped in DDP. `micro_batches` is a list of pairs
-# `(inputs, targets)`, all of the same size. (If they hold different numbers of samples or tokens, the mean has to be weighted, as
-# in [02](02_synchronous_sgd.ipynb).) `loss_function(outputs, targets)` returns a mean loss. Afterwards the gradients must be those
+# With this function you can train with any batch size. `model` is wrapped in DDP. `micro_batches` is a list of pairs `(inputs,
+# targets)`, all of the same size. (If they hold different numbers of samples or tokens, the mean has to be weighted, as in
+# [02](02_synchronous_sgd.ipynb).) `loss_function(outputs, targets)` returns a mean loss. Afterwards the gradients must be those
 # of the mean loss over *all* micro-batches of *all* ranks, with a single round of allreduces.
 #
 # <details><summary>Hint 1</summary>
@@ -608,8 +608,8 @@ print(f"rank {rank} is done")
 
 # %% [markdown]
 # If the other ranks had gone on to their next step, they would have raised "Expected to have finished reduction in the prior
-# iteration". The remedy is `find_unused_parameters=True`: after each forward pass, DDP looks for parameters that the outputs don't
-# depend on, and doesn't wait for their gradients. This search takes time, so it's off by default. To try it we need new
+# iteration". The remedy is `find_unused_parameters=True`: after each forward pass, DDP looks for parameters that the outputs
+# don't depend on, and doesn't wait for their gradients. This search takes time, so it's off by default. To try it we need new
 # ranks, and the clinic below needs four.
 
 # %%
@@ -632,8 +632,8 @@ if rank == 0:
     print(f"gradient of the bias that only rank 0 used: {model.module.sometimes.bias.grad.tolist()}")
 
 # %% [markdown]
-# On rank 0 alone these numbers would be 2, because each of the two samples adds 1. Here they are the mean over four ranks, and the
-# ranks that didn't use the parameter count as zeros. (The warning is for rank 0, which used all parameters.)
+# On rank 0 alone these numbers would be 2, because each of the two samples adds 1. Here they are the mean over four ranks, and
+# the ranks that didn't use the parameter count as zeros. (The warning is for rank 0, which used all parameters.)
 #
 # ## Deeper: a clinic for sick runs
 #
@@ -705,8 +705,8 @@ check.diagnoses(diagnoses)
 # torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint node0:29500 ddp.py
 # ```
 #
-# For each process, `torchrun` sets five environment variables that `init_process_group` and scripts read, and some more. If you let
-# `srun` start *all* processes, your job script has to set these five:
+# For each process, `torchrun` sets five environment variables that `init_process_group` and scripts read, and some more. If you
+# let `srun` start *all* processes, your job script has to set these five:
 #
 # ```bash
 # export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -751,15 +751,14 @@ check.diagnoses(diagnoses)
 # - Every rank must take the same steps and use the same parameters, or you must tell DDP about it.
 # - Runs can be sick without an error. Compare losses and digests between ranks, at least once.
 #
-# **Take it home:** [scripts/ddp.py](scripts/ddp.py), and [scripts/ddp_realistic.py](scripts/ddp_realistic.py), which also accumulates,
-# clips, and resumes.
+# **Take it home:** [scripts/ddp.py](scripts/ddp.py), and [scripts/ddp_realistic.py](scripts/ddp_realistic.py), which also
+# accumulates, clips, and resumes.
 #
-# **Sources.** S. Li et al., [*PyTorch Distributed*](https://arxiv.org/abs/2006.15704), for buckets, overlap, `no_sync` and unused
-# parameters. PyTorch's documentation of
+# **Sources.** S. Li et al., [*PyTorch Distributed*](https://arxiv.org/abs/2006.15704), for buckets, overlap, `no_sync` and
+# unused parameters. PyTorch's documentation of
 # [DDP](https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html) and of
-# [torchrun](https://pytorch.org/docs/stable/elastic/run.html), its
-# [overview of distributed training](https://pytorch.org/tutorials/beginner/dist_overview.html), and the source of version 2, for the
-# first bucket.
+# [torchrun](https://pytorch.org/docs/stable/elastic/run.html), its [overview of distributed
+# training](https://pytorch.org/tutorials/beginner/dist_overview.html), and the source of version 2, for the first bucket.
 
 # %%
 ranks.stop()

@@ -125,8 +125,8 @@ print(f"and allgather: all {len(array):,} sums, {counting.bytes_sent / array.nby
 # Write `step`, which the training loop calls after the backward pass. Afterwards every rank must hold the weights that one
 # process would have after a step with the global batch. Send no more bytes than an allreduce would.
 #
-# You have the two halves: `ring.reduce_scatter(comm, array)` returns this rank's part of the sum, and `ring.allgather(comm, array)`
-# fills in the other ranks' parts of `array`, in place. Both take NumPy arrays.
+# You have the two halves: `ring.reduce_scatter(comm, array)` returns this rank's part of the sum, and `ring.allgather(comm,
+# array)` fills in the other ranks' parts of `array`, in place. Both take NumPy arrays.
 #
 # <details><summary>Hint 1: what, and in which order?</summary>
 #
@@ -188,8 +188,8 @@ by_hand.train(Zero1)
 # %% [markdown]
 # Each rank holds only its shard of the optimizer's state, and the weights are those of one process except for rounding. (Adam
 # scales tiny gradients up to full-size steps, so their rounding errors become visible.) PyTorch calls stage 1
-# `ZeroRedundancyOptimizer`, and you use it together with DDP. It sends more than yours: DDP's whole allreduce, and then the weights
-# of each shard.
+# `ZeroRedundancyOptimizer`, and you use it together with DDP. It sends more than yours: DDP's whole allreduce, and then the
+# weights of each shard.
 #
 # ## Exercise 2 (warm-up): stage 2
 #
@@ -347,8 +347,9 @@ table
 
 # %% [markdown]
 # Stage 1 adds up whole gradients, and reduces them once. Stage 2 has nowhere to keep whole gradients, so it reduces them after
-# every micro-batch. (Only the bytes count here: your `Zero2` keeps the gradient of the last micro-batch alone.) Stage 3 also gathers all weights twice per micro-batch, and sends $3m/2$ times the bytes of stage 1. With
-# many micro-batches, prefer stage 1 if the model fits.
+# every micro-batch. (Only the bytes count here: your `Zero2` keeps the gradient of the last micro-batch alone.) Stage 3 also
+# gathers all weights twice per micro-batch, and sends $3m/2$ times the bytes of stage 1. With many micro-batches, prefer stage
+# 1 if the model fits.
 #
 # ## FSDP: stage 3 in PyTorch
 #
@@ -425,8 +426,8 @@ print(f"norm of this rank's shards {of_my_shards:.4f}, of the whole gradient {no
 # ### Exercise 3 (warm-up): the formula
 #
 # With `bytes_per_rank` you'll know what a model needs *before* you ask for an allocation. Write it for Adam in fp32 and stages
-# 0 to 3. Return the bytes that each rank holds, as a dictionary with `"parameters"`, `"gradients"` and `"optimizer"`. Fractions of
-# a byte are fine. Leave out padding and DDP's buckets.
+# 0 to 3. Return the bytes that each rank holds, as a dictionary with `"parameters"`, `"gradients"` and `"optimizer"`. Fractions
+# of a byte are fine. Leave out padding and DDP's buckets.
 #
 # <details><summary>Hint</summary>
 #
@@ -481,9 +482,9 @@ calculator()
 # | Still no? | more GPUs | |
 #
 # Tensor parallelism is *model parallelism*: it divides the computing, so you have to change the model's code. So is *pipeline
-# parallelism*, in which each rank holds a few layers ([11b](11b_pipelines.ipynb)). It holds no less than ZeRO-3 does on as many ranks,
-# but it sends far fewer bytes. People turn to it when ZeRO-3's messages are too much for the network between nodes, or when the
-# global batch can't grow with the ranks any more.
+# parallelism*, in which each rank holds a few layers ([11b](11b_pipelines.ipynb)). It holds no less than ZeRO-3 does on as many
+# ranks, but it sends far fewer bytes. People turn to it when ZeRO-3's messages are too much for the network between nodes, or
+# when the global batch can't grow with the ranks any more.
 #
 # ## Deeper: send while you compute
 #

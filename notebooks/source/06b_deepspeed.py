@@ -167,9 +167,9 @@ engines.draw(by_rank, parameters)
 
 # %% [markdown]
 # Each rank's loss is the same in all stages, because these differ only in who holds and sends what. From stage 1 on, DeepSpeed
-# keeps *master weights* even in fp32, a second copy of this rank's shard. The optimizer therefore takes 12 bytes per parameter of
-# the shard, not 8. And without accumulation, DeepSpeed drops the gradients of other ranks' shards even in stage 1. (A parameter on
-# the border between two shards keeps its gradient on both ranks.)
+# keeps *master weights* even in fp32, a second copy of this rank's shard. The optimizer therefore takes 12 bytes per parameter
+# of the shard, not 8. And without accumulation, DeepSpeed drops the gradients of other ranks' shards even in stage 1. (A
+# parameter on the border between two shards keeps its gradient on both ranks.)
 #
 # ### Exercise 2 (normal): clip what is sharded
 #

@@ -258,16 +258,16 @@ for name, (dtype, scale) in formats.items():
 #
 # ## Deeper: 8 bits
 #
-# On an H100 or newer, matrix products in *FP8* run at up to twice the rate of bf16. FP8's range is so small that each tensor has to
-# be scaled into it right before the product. PyTorch's library torchao does this: `convert_to_float8_training(model)`, from
-# `torchao.float8`, replaces the linear layers. You call it before `fully_shard`, and use `torch.compile` as well, so that scaling
-# doesn't cost a pass of its own through memory. Its authors report up to 1.25 times the speed for 8 billion parameters on 8 GPUs,
-# and up to 1.5 times for 405 billion on 512. With small layers, scaling costs more than the product saves.
+# On an H100 or newer, matrix products in *FP8* run at up to twice the rate of bf16. FP8's range is so small that each tensor
+# has to be scaled into it right before the product. PyTorch's library torchao does this: `convert_to_float8_training(model)`,
+# from `torchao.float8`, replaces the linear layers. You call it before `fully_shard`, and use `torch.compile` as well, so that
+# scaling doesn't cost a pass of its own through memory. Its authors report up to 1.25 times the speed for 8 billion parameters
+# on 8 GPUs, and up to 1.5 times for 405 billion on 512. With small layers, scaling costs more than the product saves.
 #
-# The weights and the optimizer stay as they are, so this saves time, but hardly any memory. Take care when you compare *MFU*, the
-# share of the peak rate that a training reaches. Suppose a training reaches 40 % in bf16, and FP8 makes it 1.3 times as fast. Then
-# it reaches 52 % of the bf16 peak, but 26 % of the FP8 peak. [12](12_thousand_ranks.ipynb) forecasts what FP8 and the newer *MX
-# formats* bring.
+# The weights and the optimizer stay as they are, so this saves time, but hardly any memory. Take care when you compare *MFU*,
+# the share of the peak rate that a training reaches. Suppose a training reaches 40 % in bf16, and FP8 makes it 1.3 times as
+# fast. Then it reaches 52 % of the bf16 peak, but 26 % of the FP8 peak. [12](12_thousand_ranks.ipynb) forecasts what FP8 and
+# the newer *MX formats* bring.
 #
 # ## Deeper: offload
 #

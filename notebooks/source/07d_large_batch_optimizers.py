@@ -272,10 +272,11 @@ figures.phases(recipes.of(kept, recipes.CONSTANT, recipes.DECAYED, recipes.GROWN
 # ## Deeper: do large batches generalize worse?
 #
 # Keskar et al. (2017) found that networks trained with large batches often do as well as others on the training images, but
-# worse on new images, and that they end in *sharper* minima. In 07's runs with LARS, both accuracies fall from 8 to 256 workers:
-# the training accuracy by 1.8 points and the test accuracy by 0.5. (The two aren't comparable, because dropout is on in training.)
-# So this network doesn't fit its training images and fail on new ones. It has simply learned less, because it took fewer steps.
-# With the same number of *steps*, much of the gap that others found goes away (Hoffer et al. 2017; Shallue et al. 2019).
+# worse on new images, and that they end in *sharper* minima. In 07's runs with LARS, both accuracies fall from 8 to 256
+# workers: the training accuracy by 1.8 points and the test accuracy by 0.5. (The two aren't comparable, because dropout is on
+# in training.) So this network doesn't fit its training images and fail on new ones. It has simply learned less, because it
+# took fewer steps. With the same number of *steps*, much of the gap that others found goes away (Hoffer et al. 2017; Shallue et
+# al. 2019).
 #
 # ## Remember
 #

@@ -87,8 +87,8 @@ figures.allreduce_times(messages)
 #
 # <details><summary>Hint 1</summary>
 #
-# Divide $\alpha + \beta n = t$ by $t$. Then each size gives one equation, $\alpha \cdot \frac{1}{t} + \beta \cdot \frac{n}{t} = 1$,
-# and an ordinary least-squares fit of all these equations minimizes the relative errors.
+# Divide $\alpha + \beta n = t$ by $t$. Then each size gives one equation, $\alpha \cdot \frac{1}{t} + \beta \cdot \frac{n}{t} =
+# 1$, and an ordinary least-squares fit of all these equations minimizes the relative errors.
 #
 # </details><details><summary>Hint 2</summary>
 #

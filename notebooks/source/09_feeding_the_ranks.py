@@ -580,9 +580,9 @@ scripts.run("python", "-c", count, timeout_s=sizes.timeout_s)
 # stripe by hand [8].
 #
 # Disks in the nodes are faster still, because each node adds its own speed: on Summit 26.7 TB/s together, against 2.5 TB/s from
-# the file system [9]. Copy your data there when the job starts. On Polaris, they're in `/local/scratch` [10]. Aurora has *DAOS*, an
-# object store that you can also use like a folder. Opening files through the folder is slow. With a library in `LD_PRELOAD`,
-# reads and writes bypass the folder [11].
+# the file system [9]. Copy your data there when the job starts. On Polaris, they're in `/local/scratch` [10]. Aurora has
+# *DAOS*, an object store that you can also use like a folder. Opening files through the folder is slow. With a library in
+# `LD_PRELOAD`, reads and writes bypass the folder [11].
 #
 # ## Remember
 #

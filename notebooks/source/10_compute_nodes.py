@@ -170,8 +170,8 @@ guess = predict("A rank is killed. After how many seconds have all other ranks n
 guess
 
 # %% [markdown]
-# The kill sets off a flood of messages. The cell prints only the lines that name a rank, an exit code or an error. Which rank does
-# each report blame?
+# The kill sets off a flood of messages. The cell prints only the lines that name a rank, an exit code or an error. Which rank
+# does each report blame?
 
 # %%
 checkpoint = folder / "mnist.pt"
@@ -385,10 +385,10 @@ figures.dragonfly()
 # groups. So the path between any two nodes takes at most three links from switch to switch. One of these longest paths is drawn
 # in orange. On Perlmutter, a group is a cabinet of 128 nodes with four GPUs each [2].
 #
-# Does it matter where your nodes are? *Inside a node or not* matters most, because GPUs in one node are connected by links that are
-# several times as fast as the network. *The same group or not* matters less on a dragonfly, but if other jobs load the links
-# between groups, your times vary more from run to run. With `--switches=1@60`, Slurm waits up to 60 minutes for nodes on one
-# switch, and then takes what there is.
+# Does it matter where your nodes are? *Inside a node or not* matters most, because GPUs in one node are connected by links that
+# are several times as fast as the network. *The same group or not* matters less on a dragonfly, but if other jobs load the
+# links between groups, your times vary more from run to run. With `--switches=1@60`, Slurm waits up to 60 minutes for nodes on
+# one switch, and then takes what there is.
 #
 # ## Deeper: what NCCL says
 #

@@ -75,9 +75,10 @@ figures.mlp_in_parts()
 # pass. `both_ways(x, forward, backward)` applies one function to a tensor in the forward pass, and another one to its gradient in
 # the backward pass.
 #
-# Now think about what crosses. At the entrance, all ranks read the same x, so the forward pass sends nothing. But x has an effect on
-# every rank's part of the inner numbers. What's the gradient of x, then? At the exit it's the other way round: the forward pass adds
-# up the parts. In the backward pass, every rank already has the whole gradient of the output, and an addition passes it on as it is.
+# Now think about what crosses. At the entrance, all ranks read the same x, so the forward pass sends nothing. But x has an
+# effect on every rank's part of the inner numbers. What's the gradient of x, then? At the exit it's the other way round: the
+# forward pass adds up the parts. In the backward pass, every rank already has the whole gradient of the output, and an addition
+# passes it on as it is.
 #
 # Megatron-LM, where this comes from, calls the two operations *f* and *g*:
 #
@@ -88,11 +89,12 @@ figures.mlp_in_parts()
 #
 # ## Exercise 1 (normal): a column-parallel layer
 #
-# With `ColumnParallel(layer, comm)` your ranks divide the outputs of a linear layer among them. Every rank passes in the same x, and
-# gets the outputs of its part. Write the two methods: take your part of the weight and the bias, and compute.
+# With `ColumnParallel(layer, comm)` your ranks divide the outputs of a linear layer among them. Every rank passes in the same
+# x, and gets the outputs of its part. Write the two methods: take your part of the weight and the bias, and compute.
 #
-# `shard(tensor, dim, comm)` makes a parameter with this rank's part of a tensor along a dimension, or returns None if there's no
-# tensor. `allreduce(comm, tensor)` returns the sum over the ranks as a new tensor, and `same(tensor)` returns the tensor as it is.
+# `shard(tensor, dim, comm)` makes a parameter with this rank's part of a tensor along a dimension, or returns None if there's
+# no tensor. `allreduce(comm, tensor)` returns the sum over the ranks as a new tensor, and `same(tensor)` returns the tensor as
+# it is.
 #
 # <details><summary>Hint 1: which parts?</summary>
 #
@@ -239,10 +241,11 @@ if rank == 0:
 
 # %% [markdown]
 # The differences are just rounding, and a pair of layers costs one allreduce in each direction. These allreduces carry
-# *activations*. They grow with your batch, but not with the layers' inner width, because the numbers between the two layers never travel.
+# *activations*. They grow with your batch, but not with the layers' inner width, because the numbers between the two layers
+# never travel.
 #
-# *Break it:* leave out the allreduce in your backward pass. Which weights of a network get wrong gradients then, those of this layer
-# or those before it?
+# *Break it:* leave out the allreduce in your backward pass. Which weights of a network get wrong gradients then, those of this
+# layer or those before it?
 #
 # ## Exercise 3 (warm-up): heads on ranks
 #
@@ -290,9 +293,9 @@ def cut_block(block, column, row):
 check_blocks.cut_block(cut_block)
 
 # %% [markdown]
-# Each rank needs at least one whole head, so the number of heads limits the number of ranks. In most models of today, several heads
-# of queries share the keys and values of one *KV head*, and then the number of KV heads is the limit. Llama 3 70B has
-# 64 heads, but 8 KV heads. On more than 8 ranks, some would have to compute the same keys and values.
+# Each rank needs at least one whole head, so the number of heads limits the number of ranks. In most models of today, several
+# heads of queries share the keys and values of one *KV head*, and then the number of KV heads is the limit. Llama 3 70B has 64
+# heads, but 8 KV heads. On more than 8 ranks, some would have to compute the same keys and values.
 #
 # ## Three sums or one
 #
@@ -327,17 +330,17 @@ guess.compare(counted["as we wrote it"][1])
 pd.DataFrame(counted, index=["forward", "backward"]).T.style.format("{:.2f}")
 
 # %% [markdown]
-# Did you guess two? Each column-parallel layer adds up the gradient of *its* x, and attention has three of them. But query, key and
-# value all read the same x, so in the end their gradients are added up anyway. You can just as well add the three
-# on each rank first, and then allreduce once. That's what `sum_once` does: it moves *f* from the three layers to the front of
+# Did you guess two? Each column-parallel layer adds up the gradient of *its* x, and attention has three of them. But query, key
+# and value all read the same x, so in the end their gradients are added up anyway. You can just as well add the three on each
+# rank first, and then allreduce once. That's what `sum_once` does: it moves *f* from the three layers to the front of
 # attention.
 
 # %%
 print(inspect.getsource(cut.sum_once))
 
 # %% [markdown]
-# Now a block sends two allreduces forward and two backward. With this cut you can't get by with fewer, because after attention comes a
-# `LayerNorm`, which needs the whole sum.
+# Now a block sends two allreduces forward and two backward. With this cut you can't get by with fewer, because after attention
+# comes a `LayerNorm`, which needs the whole sum.
 #
 # ## Train it
 #
@@ -366,8 +369,8 @@ if rank == 0:
     print(f"each of {size} ranks holds {held:.0%} of the parameters, and the logits differ by {study.largest([logits], [expected]):.0e}")
 
 # %% [markdown]
-# The two networks are the same except for rounding. A rank holds a bit more than a quarter of the parameters, since patches, norms,
-# logits and two biases per block aren't cut. Every rank computes these for itself, and gets the same gradients.
+# The two networks are the same except for rounding. A rank holds a bit more than a quarter of the parameters, since patches,
+# norms, logits and two biases per block aren't cut. Every rank computes these for itself, and gets the same gradients.
 #
 # ## PyTorch does the same
 #
@@ -529,8 +532,9 @@ if rank == 0:
 #
 # ### Exercise 4 (normal): the two operations
 #
-# With `TokenParallel` your ranks divide the tokens among them between layers. Write `enter`, which is f, and `leave`, which is g. Tokens
-# are dimension 1 of `[images, tokens, width]`. You have `allgather(comm, tensor, dim)` and `reduce_scatter(comm, tensor, dim)`.
+# With `TokenParallel` your ranks divide the tokens among them between layers. Write `enter`, which is f, and `leave`, which is
+# g. Tokens are dimension 1 of `[images, tokens, width]`. You have `allgather(comm, tensor, dim)` and `reduce_scatter(comm,
+# tensor, dim)`.
 #
 # <details><summary>Hint</summary>
 #
@@ -576,9 +580,9 @@ class TokenParallel:
 check_blocks.TokenParallel(TokenParallel)
 
 # %% [markdown]
-# Now compare a block that is whole, one cut by tensors, and one cut by tensors and tokens. One thing is new: norms, and
-# the biases after `leave`, see only this rank's tokens. So their gradients are parts of sums, too, and need an allreduce at the end.
-# These gradients are small.
+# Now compare a block that is whole, one cut by tensors, and one cut by tensors and tokens. One thing is new: norms, and the
+# biases after `leave`, see only this rank's tokens. So their gradients are parts of sums, too, and need an allreduce at the
+# end. These gradients are small.
 
 # %%
 team.push(TokenParallel=check.written(TokenParallel))
@@ -594,9 +598,9 @@ table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"])
 
 # %% [markdown]
 # An allgather and a reduce-scatter together send as much as one allreduce, so the bytes are the same. But each rank keeps less
-# for the backward pass, and no token goes through a norm on two ranks. Megatron-LM calls this *sequence parallelism*, and goes one step
-# further. Our layers keep all the tokens that *f* gathered. Megatron keeps only the rank's own, and gathers the rest again in
-# the backward pass, while it computes. In PyTorch's plan, the norms get `SequenceParallel()`, `out` and `down` get
+# for the backward pass, and no token goes through a norm on two ranks. Megatron-LM calls this *sequence parallelism*, and goes
+# one step further. Our layers keep all the tokens that *f* gathered. Megatron keeps only the rank's own, and gathers the rest
+# again in the backward pass, while it computes. In PyTorch's plan, the norms get `SequenceParallel()`, `out` and `down` get
 # `RowwiseParallel(output_layouts=Shard(1))`, and `PrepareModuleInput` gathers the tokens for attention and the MLP.
 #
 # ## Remember
@@ -613,11 +617,11 @@ table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"])
 #
 # **Take it home:** [scripts/tensor_parallel.py](scripts/tensor_parallel.py).
 #
-# **Sources.** M. Shoeybi et al., [*Megatron-LM*](https://arxiv.org/abs/1909.08053), for column and row, f and g. D. Narayanan et
-# al., [*Efficient Large-Scale Language Model Training on GPU Clusters*](https://arxiv.org/abs/2104.04473), for where each
+# **Sources.** M. Shoeybi et al., [*Megatron-LM*](https://arxiv.org/abs/1909.08053), for column and row, f and g. D. Narayanan
+# et al., [*Efficient Large-Scale Language Model Training on GPU Clusters*](https://arxiv.org/abs/2104.04473), for where each
 # dimension belongs. V. Korthikanti et al., [*Reducing Activation Recomputation in Large Transformer
-# Models*](https://arxiv.org/abs/2205.05198), for sequence parallelism. [*Llama 3*](https://arxiv.org/abs/2407.21783), for its heads.
-# PyTorch's documentation of [tensor parallelism](https://pytorch.org/docs/stable/distributed.tensor.parallel.html).
+# Models*](https://arxiv.org/abs/2205.05198), for sequence parallelism. [*Llama 3*](https://arxiv.org/abs/2407.21783), for its
+# heads. PyTorch's documentation of [tensor parallelism](https://pytorch.org/docs/stable/distributed.tensor.parallel.html).
 
 # %%
 ranks.stop()

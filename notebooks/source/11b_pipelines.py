@@ -281,8 +281,8 @@ pd.DataFrame(orders.idle_rows(gpipe, measured)).T.rename_axis("micro-batches")
 figures.example("GPipe", "1F1B", ranks=4, micro_batches=8)
 
 # %% [markdown]
-# In this simulation, where messages take no time, the bubble is as long as before, but in smaller pieces. What differs is how many
-# micro-batches are in memory: 8 on every rank with GPipe, and at most 4 on rank 0 and 1 on the last rank with 1F1B.
+# In this simulation, where messages take no time, the bubble is as long as before, but in smaller pieces. What differs is how
+# many micro-batches are in memory: 8 on every rank with GPipe, and at most 4 on rank 0 and 1 on the last rank with 1F1B.
 #
 # ### Exercise 3 (normal): 1F1B
 #
@@ -360,8 +360,8 @@ predicted = orders.simulated(one_f_one_b, 2, 8, like=measured[8])
 figures.pipeline({"1F1B, simulated": predicted, "1F1B, measured": orders.fastest(team.pull("turns"))})
 
 # %% [markdown]
-# *Break it:* go twice as far ahead, `min(m, 2 * (ranks - 1 - rank))`. The check rejects that, because it keeps more. But what if a
-# message takes as long as a forward pass? Then ranks are idle for a share of
+# *Break it:* go twice as far ahead, `min(m, 2 * (ranks - 1 - rank))`. The check rejects that, because it keeps more. But what
+# if a message takes as long as a forward pass? Then ranks are idle for a share of
 # `orders.bubble(orders.simulate([one_f_one_b(r, 4, 64) for r in range(4)], message=1).spans)`.
 #
 # ## What travels
@@ -594,10 +594,10 @@ check.interleaved(interleaved)
 
 # %% [markdown]
 # How far ahead did you go? In its earlier chunks, every rank needs $(v - 1)\,p$ forwards. If it has $k$ ranks behind it, a
-# micro-batch makes $k$ hops to the last rank and its gradient $k$ hops back, and meanwhile the rank can do $2k$ more forwards. If
-# messages take no time, $k$ more are enough and keep less memory, so the check accepts both. But if a message takes as long as half
-# a forward, 4 ranks with 8 micro-batches are idle for 33 % of the step with $k$, and for 25 % with $2k$. With $3k$, they wait for
-# each other forever.
+# micro-batch makes $k$ hops to the last rank and its gradient $k$ hops back, and meanwhile the rank can do $2k$ more forwards.
+# If messages take no time, $k$ more are enough and keep less memory, so the check accepts both. But if a message takes as long
+# as half a forward, 4 ranks with 8 micro-batches are idle for 33 % of the step with $k$, and for 25 % with $2k$. With $3k$,
+# they wait for each other forever.
 #
 # *Beat it:* how slow may messages be before plain 1F1B is as good as two chunks? Compare
 # `orders.simulate([interleaved(r, 4, 8, 2) for r in range(4)], 1, 2, message=0.5)` with plain 1F1B at `2, 4`, because its

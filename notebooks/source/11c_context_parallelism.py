@@ -277,7 +277,8 @@ print(f"computing takes as long as sending with {c * send_ms / compute_ms:,.0f} 
 figures.overlap(compute_ms, send_ms, steps=4)
 
 # %% [markdown]
-# From that many tokens per rank on, computing hides sending. A causal mask halves the computation, so then it takes twice as many.
+# From that many tokens per rank on, computing hides sending. A causal mask halves the computation, so then it takes twice as
+# many.
 #
 # ## A causal mask: who waits?
 #
@@ -486,9 +487,9 @@ table = pd.DataFrame(ways.values(), index=list(ways))
 table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 
 # %% [markdown]
-# Here each head has keys and values of its own, so Ulysses sends $2 \frac{p-1}{p}$ blocks forward, and as many backward. Gathering sends
-# less in the backward pass than the ring, because each rank has kept all keys and values. Real systems gather them again
-# instead.
+# Here each head has keys and values of its own, so Ulysses sends $2 \frac{p-1}{p}$ blocks forward, and as many backward.
+# Gathering sends less in the backward pass than the ring, because each rank has kept all keys and values. Real systems gather
+# them again instead.
 #
 # ## Deeper: PyTorch's own
 #
@@ -530,9 +531,9 @@ if comm.rank == comm.size - 1:
 # PyTorch replaces the function inside `torch.nn.functional`, so code that has imported it *by name* keeps the old one. Each
 # rank then attends to its own tokens only, and no error tells you.
 #
-# What's inside takes any kernel that returns its output and logsumexp, and the CPU's does. By default it isn't a ring: it gathers all
-# keys and values at once, like Llama 3. (`set_rotate_method("alltoall")` makes it a ring. The underscores in the names say that they
-# may change.)
+# What's inside takes any kernel that returns its output and logsumexp, and the CPU's does. By default it isn't a ring: it
+# gathers all keys and values at once, like Llama 3. (`set_rotate_method("alltoall")` makes it a ring. The underscores in the
+# names say that they may change.)
 
 # %%
 # %%ranks --timeout 120

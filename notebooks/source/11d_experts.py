@@ -1,9 +1,9 @@
 # %% [markdown] track="large models"
 # # Experts: more weights, hardly more work
 #
-# DeepSeek-V3 has 671 billion weights, yet it uses only 37 billion of them for any one token. So a token costs about as much as in a
-# model of a twentieth of its size. Who decides which weights a token needs? How
-# does the token get there, if those weights are on another GPU? And what happens if all tokens want the same ones?
+# DeepSeek-V3 has 671 billion weights, yet it uses only 37 billion of them for any one token. So a token costs about as much as
+# in a model of a twentieth of its size. Who decides which weights a token needs? How does the token get there, if those weights
+# are on another GPU? And what happens if all tokens want the same ones?
 #
 # **You will** write a router, send tokens to experts on other ranks and back, and prove that the result is that of one process,
 # forward and backward. You'll count the bytes. Then you'll watch a router collapse, and prevent it.
@@ -39,8 +39,8 @@ probabilities = router(tokens).softmax(dim=1)
 pd.DataFrame(probabilities.detach()).rename_axis("token").rename_axis("expert", axis=1).style.format("{:.2f}").highlight_max(axis=1)
 
 # %% [markdown]
-# A token's output is the sum of what its $k$ experts return, each multiplied by its probability. This factor is called the *gate*,
-# and it's what the router learns from: choosing has no gradient, but the gate has one.
+# A token's output is the sum of what its $k$ experts return, each multiplied by its probability. This factor is called the
+# *gate*, and it's what the router learns from: choosing has no gradient, but the gate has one.
 #
 # How many tokens does an expert get? That's different in every step, while buffers and messages are simplest if their size is
 # fixed. So of each rank's tokens, an expert accepts at most a fixed number, its *capacity*. An even load of $t$ tokens
@@ -73,8 +73,8 @@ pd.DataFrame(probabilities.detach()).rename_axis("token").rename_axis("expert", 
 # </details><details><summary>Hint 3: without a loop</summary>
 #
 # `one_hot(queue, experts)` has a row for each choice in the queue, with a 1 at the expert it wants. In each column,
-# `cumsum(dim=0)` counts the choices up to this one. Subtract the choice itself, pick its own column, and bring the result back into
-# the shape `[tokens, k]` with `.view(k, -1).T`.
+# `cumsum(dim=0)` counts the choices up to this one. Subtract the choice itself, pick its own column, and bring the result back
+# into the shape `[tokens, k]` with `.view(k, -1).T`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -107,9 +107,9 @@ check.route(route)
 # %% [markdown]
 # ## Experts on other ranks
 #
-# Now give each rank a part of the experts. That's *expert parallelism*. Each rank still has its own tokens, as in data parallelism.
-# It puts each of them on the place that `route` has found, one group of places for each expert. Then every rank sends every
-# other rank the places for that rank's experts. That's an *all-to-all*:
+# Now give each rank a part of the experts. That's *expert parallelism*. Each rank still has its own tokens, as in data
+# parallelism. It puts each of them on the place that `route` has found, one group of places for each expert. Then every rank
+# sends every other rank the places for that rank's experts. That's an *all-to-all*:
 
 # %%
 figures.an_exchange(ranks=2, experts=4, capacity=3)
@@ -132,7 +132,8 @@ print(inspect.getsource(layer.exchange))
 # - `experts(arrived)`, which runs this rank's experts on what has arrived and returns results of the same shape;
 # - `exchange(seats)`, as above.
 #
-# Return `[tokens, width]`: for each token the sum of its experts' results times their gates, and 0 from an expert that dropped it.
+# Return `[tokens, width]`: for each token the sum of its experts' results times their gates, and 0 from an expert that dropped
+# it.
 #
 # <details><summary>Hint 1: who travels?</summary>
 #
@@ -146,13 +147,13 @@ print(inspect.getsource(layer.exchange))
 #
 # </details><details><summary>Hint 3: back</summary>
 #
-# After the second exchange, each result lies on the place where you put its token. So read them with the same indices, and multiply
-# each by its gate, `gates[kept][:, None]`.
+# After the second exchange, each result lies on the place where you put its token. So read them with the same indices, and
+# multiply each by its gate, `gates[kept][:, None]`.
 #
 # </details><details><summary>Hint 4: one row per token</summary>
 #
-# A token may have several results. `torch.zeros_like(tokens).index_add(0, token, results)` adds each row of `results` to the row of
-# its token.
+# A token may have several results. `torch.zeros_like(tokens).index_add(0, token, results)` adds each row of `results` to the
+# row of its token.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -184,8 +185,8 @@ check.through_experts(through_experts)
 
 # %% [markdown]
 # What happens in `experts(arrived)`? An expert's tokens come from all ranks, and it takes them together. All experts of a rank
-# compute at once, in one product of matrices per layer. This is called *grouped* computation, and it keeps a GPU busy although each
-# expert is small:
+# compute at once, in one product of matrices per layer. This is called *grouped* computation, and it keeps a GPU busy although
+# each expert is small:
 
 # %%
 print(inspect.getsource(layer.GroupedExperts.forward))
@@ -217,10 +218,12 @@ table.style.format("{:.0e}", subset=differences).format("{:,.0f}", subset=counts
 
 # %% [markdown]
 # The differences are rounding. A rank's places hold $1.25\, k\, t\, w$ numbers, and it sends all of them except the $1/p$ for
-# its own experts. So it sends $2 \frac{p-1}{p} \cdot 1.25\, k\, t\, w$ numbers forward, half of them there and half of them back, and as many again in the backward
-# pass. So the bytes grow with $k$. They don't depend on where the tokens want to go, because empty places travel, too.
+# its own experts. So it sends $2 \frac{p-1}{p} \cdot 1.25\, k\, t\, w$ numbers forward, half of them there and half of them
+# back, and as many again in the backward pass. So the bytes grow with $k$. They don't depend on where the tokens want to go,
+# because empty places travel, too.
 #
-# Is that much? Take DeepSeek-V3, in which each token goes to 8 experts, on GPUs that compute 400 TFLOP/s with 50 GB/s per GPU between nodes:
+# Is that much? Take DeepSeek-V3, in which each token goes to 8 experts, on GPUs that compute 400 TFLOP/s with 50 GB/s per GPU
+# between nodes:
 
 # %%
 k = 8
@@ -232,8 +235,8 @@ compute_ms = 1e3 * k * tokens_per_gpu * 3 * 2 * width * inner_width / 400e12  # 
 print(f"one layer, forward: {sent_gb:.2f} GB in {1e3 * sent_gb / 50:.0f} ms, and {compute_ms:.0f} ms to compute")
 
 # %% [markdown]
-# Sending would take longer than the experts compute. That's why experts stay inside a node if they can. DeepSeek-V3 sends each token
-# to at most 4 nodes, in 8 bits on the way there, which brings 19 ms down to 7, and computes something else meanwhile.
+# Sending would take longer than the experts compute. That's why experts stay inside a node if they can. DeepSeek-V3 sends each
+# token to at most 4 nodes, in 8 bits on the way there, which brings 19 ms down to 7, and computes something else meanwhile.
 #
 # ## Train with experts
 #
@@ -255,14 +258,14 @@ def average_gradients(model, comm):
 
 
 # %% [markdown]
-# But will all experts be used? An expert that happens to get more tokens learns more. Then it's more useful, so the router prefers
-# it, and it gets even more tokens. A *balance loss* works against this:
+# But will all experts be used? An expert that happens to get more tokens learns more. Then it's more useful, so the router
+# prefers it, and it gets even more tokens. A *balance loss* works against this:
 #
 # $$E \sum_e f_e P_e$$
 #
-# Here $f_e$ is the share of all choices that go to expert $e$, and $P_e$ is the mean of its probability. This loss is 1 if the load
-# is even. If one expert gets every token it's $E P_e$, so nearly $E$ once the router is sure. $f_e$ is a count and has no gradient, but $P_e$ has one: the more tokens
-# an expert gets, the harder its probability is pushed down.
+# Here $f_e$ is the share of all choices that go to expert $e$, and $P_e$ is the mean of its probability. This loss is 1 if the
+# load is even. If one expert gets every token it's $E P_e$, so nearly $E$ once the router is sure. $f_e$ is a count and has no
+# gradient, but $P_e$ has one: the more tokens an expert gets, the harder its probability is pushed down.
 
 
 # %%
@@ -331,13 +334,13 @@ table
 figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
 
 # %% [markdown]
-# Without a balance loss, the router *collapses*. Most tokens want the same expert, and most of them are dropped. You pay for the memory
-# of eight experts, and for messages full of empty places, and use one. And look at the losses: they hardly differ. In a model this
-# small, tokens can do without their MLP for a while, so the loss gives you no hint. That's why people log the load of each
-# expert and the share of dropped tokens, from the first step on.
+# Without a balance loss, the router *collapses*. Most tokens want the same expert, and most of them are dropped. You pay for
+# the memory of eight experts, and for messages full of empty places, and use one. And look at the losses: they hardly differ.
+# In a model this small, tokens can do without their MLP for a while, so the loss gives you no hint. That's why people log the
+# load of each expert and the share of dropped tokens, from the first step on.
 #
-# (To see it within a minute, our router learns ten times as fast as the other weights. And not every router collapses: on MNIST's images, the
-# same one doesn't.)
+# (To see it within a minute, our router learns ten times as fast as the other weights. And not every router collapses: on
+# MNIST's images, the same one doesn't.)
 #
 # *Try it:* train with a weight of 1 instead of 0.03. What happens to the shares, and to the loss?
 #
@@ -345,9 +348,10 @@ figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
 #
 # - **Many small experts.** Mixtral has 8 experts, of which a token uses 2. DeepSeek-V3 has 256 small ones, of which it uses 8, because more
 #   combinations are possible. One more, a *shared* expert, computes every token, so the others don't all have to learn the same.
-# - **No dropped tokens.** Most of today's models don't drop any. Messages then have as many rows as there are tokens to
-#   send, so ranks first tell each other how many will arrive. And the experts compute with a *grouped GEMM*, a kernel for matrices with different numbers of
-#   rows (`torch.nn.functional.grouped_mm`). Its price: memory and time now depend on the busiest rank.
+# - **No dropped tokens.** Most of today's models don't drop any. Messages then have as many rows as there are tokens to send,
+#   so ranks first tell each other how many will arrive. And the experts compute with a *grouped GEMM*, a kernel for matrices
+#   with different numbers of rows (`torch.nn.functional.grouped_mm`). Its price: memory and time now depend on the busiest
+#   rank.
 # - **Balance without a loss.** A balance loss pulls at the router for a reason that has nothing to do with predicting the text.
 #   DeepSeek-V3 replaces most of it by a *bias* for each expert, which is added to its score when experts are chosen, but not
 #   to its gate. After each step, the bias of experts with too many tokens goes down a little, and that of the others goes up.
@@ -366,13 +370,13 @@ figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
 #
 # **Take it home:** [scripts/expert_parallel.py](scripts/expert_parallel.py).
 #
-# **Sources.** N. Shazeer et al., [*Outrageously Large Neural Networks*](https://arxiv.org/abs/1701.06538), for the layer and its
-# collapse. D. Lepikhin et al., [*GShard*](https://arxiv.org/abs/2006.16668), for capacity and all-to-all. W. Fedus et al., [*Switch
-# Transformers*](https://arxiv.org/abs/2101.03961), for $k = 1$ and this balance loss. T. Gale et al.,
-# [*MegaBlocks*](https://arxiv.org/abs/2211.15841), without dropped tokens. A. Jiang et al., [*Mixtral*](https://arxiv.org/abs/2401.04088). D. Dai
-# et al., [*DeepSeekMoE*](https://arxiv.org/abs/2401.06066), for small and shared experts. L. Wang et al., [*Auxiliary-Loss-Free Load
-# Balancing*](https://arxiv.org/abs/2408.15664). [*DeepSeek-V3*](https://arxiv.org/abs/2412.19437), sections 2.1 and 3.2.
-# [DeepEP](https://github.com/deepseek-ai/DeepEP).
+# **Sources.** N. Shazeer et al., [*Outrageously Large Neural Networks*](https://arxiv.org/abs/1701.06538), for the layer and
+# its collapse. D. Lepikhin et al., [*GShard*](https://arxiv.org/abs/2006.16668), for capacity and all-to-all. W. Fedus et al.,
+# [*Switch Transformers*](https://arxiv.org/abs/2101.03961), for $k = 1$ and this balance loss. T. Gale et al.,
+# [*MegaBlocks*](https://arxiv.org/abs/2211.15841), without dropped tokens. A. Jiang et al.,
+# [*Mixtral*](https://arxiv.org/abs/2401.04088). D. Dai et al., [*DeepSeekMoE*](https://arxiv.org/abs/2401.06066), for small and
+# shared experts. L. Wang et al., [*Auxiliary-Loss-Free Load Balancing*](https://arxiv.org/abs/2408.15664).
+# [*DeepSeek-V3*](https://arxiv.org/abs/2412.19437), sections 2.1 and 3.2. [DeepEP](https://github.com/deepseek-ai/DeepEP).
 
 # %%
 ranks.stop()

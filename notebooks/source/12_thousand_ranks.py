@@ -135,8 +135,9 @@ def mesh_bytes(data, tensor, layers, cut, whole, activations):
 check.mesh_bytes(mesh_bytes)
 
 # %% [markdown]
-# Is it right for the script? Compare your function with dry runs on two meshes. We've added the embedding, the last norm and the last
-# layer, which FSDP gathers only once. (In bf16, gradients would count twice, because `mesh.py` still adds them up in 32 bits.)
+# Is it right for the script? Compare your function with dry runs on two meshes. We've added the embedding, the last norm and
+# the last layer, which FSDP gathers only once. (In bf16, gradients would count twice, because `mesh.py` still adds them up in
+# 32 bits.)
 
 # %%
 runs = {"128x8": thousand, **dry_runs(edited.SCRIPT, *options, meshes=["16x2"])}
@@ -286,8 +287,8 @@ pd.DataFrame(rows).T.style.format("{:.3f}")
 
 # %% [markdown]
 # In every layer, a rank waits for messages over the tensor dimension (`tensor_s`). Messages over the data dimension (`data_s`)
-# travel while it computes. A step takes `compute_s` plus the longer of two waits: for messages, or for the slowest rank (`late_s`).
-# `mfu` is the *model-FLOPs utilization*: the operations that the model needs, as a share of what the GPUs could do.
+# travel while it computes. A step takes `compute_s` plus the longer of two waits: for messages, or for the slowest rank
+# (`late_s`). `mfu` is the *model-FLOPs utilization*: the operations that the model needs, as a share of what the GPUs could do.
 #
 # With more tensor ranks, each rank gathers fewer weights, but it waits for activations. A group of 16 no longer fits into a
 # node of 8, so its activations cross the slow network. `compute_s` grows because every rank of a row computes the whole last
@@ -298,8 +299,9 @@ pd.DataFrame(rows).T.style.format("{:.3f}")
 #
 # For a first choice you don't need the script. A few formulas estimate the work of any GPT, here with 175 billion parameters,
 # on every mesh of data, tensor and pipeline ranks ([11b](11b_pipelines.ipynb)). *Selective* recomputing means that a block
-# keeps the results of its matrix products and of attention, and recomputes the rest (norms and GELU), which is cheap. (Megatron-LM's
-# *selective* means something else: it recomputes the core of attention, which FlashAttention never keeps anyway.)
+# keeps the results of its matrix products and of attention, and recomputes the rest (norms and GELU), which is cheap.
+# (Megatron-LM's *selective* means something else: it recomputes the core of attention, which FlashAttention never keeps
+# anyway.)
 
 # %%
 gpt3 = meshes.Gpt(layers=96, width=12_288, parameters=174.6e9, tokens=2048, vocabulary=51_200)
@@ -369,8 +371,8 @@ beside.style.format({"published": "{:.1%}", "forecast": "{:.1%}", "error": "{:+.
 # ## Remember
 #
 # - Under the `fake` process group, your own script runs as any rank of any world. Shards, calls, bytes and operations are
-#   exactly those of a real rank on CPUs, which is where we compared. Its peak memory is within about 10 % and the gradients of one
-#   module. We haven't compared a GPU's peak.
+#   exactly those of a real rank on CPUs, which is where we compared. Its peak memory is within about 10 % and the gradients of
+#   one module. We haven't compared a GPU's peak.
 # - One line in a script can decide whether a model fits. Ask a dry run before you ask for GPUs.
 # - Tensor groups wait for activations in every layer, so keep them inside a node or an NVLink domain. Data groups exchange
 #   weights and gradients while the GPUs compute.

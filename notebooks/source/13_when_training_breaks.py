@@ -45,8 +45,8 @@ fault_catalogue.table(met)
 guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ranks in met.values()))
 
 # %% [markdown]
-# The ranks were real processes, and they ended as the table says. (We only ended those that were *still running* or *stopped*.) The
-# faults fall into three groups.
+# The ranks were real processes, and they ended as the table says. (We only ended those that were *still running* or *stopped*.)
+# The faults fall into three groups.
 #
 # **A rank ends.** It raises, it's killed, or it simply has one batch fewer than the others. With gloo, its connections close, so
 # the other ranks notice within milliseconds. But they only say "Connection closed by peer", which isn't the cause. (With NCCL,
@@ -54,13 +54,13 @@ guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ran
 # first, or that was ended by a signal. A `SIGKILL` out of nowhere usually means that memory ran out.
 #
 # **A rank is alive, but doesn't show up.** It hangs, it's stopped, or it calls its collectives in a different order. The other
-# ranks wait until the time-out: 1.5 seconds here, but by default 30 minutes with gloo and 10 with NCCL, whose watchdog then writes
-# the message at the top of this page. It doesn't say which rank was missing. You see the same when a whole node loses its power or
-# its network, unless the scheduler ends the job first.
+# ranks wait until the time-out: 1.5 seconds here, but by default 30 minutes with gloo and 10 with NCCL, whose watchdog then
+# writes the message at the top of this page. It doesn't say which rank was missing. You see the same when a whole node loses
+# its power or its network, unless the scheduler ends the job first.
 #
-# **Nobody notices.** A slow rank makes the steps of *all* ranks longer. A NaN on one rank is on all ranks after the next average. A
-# flipped bit gives you wrong weights and no message at all. You only find these faults by comparing numbers between ranks: the
-# time that each one computes, the loss, and a digest of the weights.
+# **Nobody notices.** A slow rank makes the steps of *all* ranks longer. A NaN on one rank is on all ranks after the next
+# average. A flipped bit gives you wrong weights and no message at all. You only find these faults by comparing numbers between
+# ranks: the time that each one computes, the loss, and a digest of the weights.
 #
 # ## Finding out: where is each rank?
 #
@@ -81,16 +81,16 @@ scripts.run("python", "-c", hanging)
 # %% [markdown]
 # Your script has no such line? After `pip install py-spy`, `py-spy dump --pid PID` shows the line from outside, but on most
 # machines only to root. On CPUs, usually all ranks but one wait in a collective, and the one that doesn't is your culprit. On
-# GPUs, NCCL's calls return at once, and Python stands at the next line that waits for the GPU, such as `loss.item()`. If that's the
-# same line on all ranks, you need the flight recorder.
+# GPUs, NCCL's calls return at once, and Python stands at the next line that waits for the GPU, such as `loss.item()`. If that's
+# the same line on all ranks, you need the flight recorder.
 #
 # ## Finding out: which collective?
 #
 # Sometimes *all* ranks wait in a collective, but not in the same one. PyTorch's *flight recorder* remembers the last 2,000
-# collectives of each rank, with their sizes and the lines that called them. When a collective times out, NCCL's watchdog writes a
-# file for each rank, and `torchfrtrace` compares the files. (gloo has no watchdog, so here each rank writes its file when it gives
-# up.) By default they're in `~/.cache/torch`, where the next job overwrites them. So set `TORCH_FR_DUMP_TEMP_FILE` to a prefix that
-# no other job has, as [job.sh](scripts/job.sh) does.
+# collectives of each rank, with their sizes and the lines that called them. When a collective times out, NCCL's watchdog writes
+# a file for each rank, and `torchfrtrace` compares the files. (gloo has no watchdog, so here each rank writes its file when it
+# gives up.) By default they're in `~/.cache/torch`, where the next job overwrites them. So set `TORCH_FR_DUMP_TEMP_FILE` to a
+# prefix that no other job has, as [job.sh](scripts/job.sh) does.
 
 # %%
 traces = folder / "trace_"
@@ -101,9 +101,9 @@ scripts.run("torchfrtrace", "-p", "trace_", folder, only="has errors|error msg|^
 # It names the rank, the first collective in which the ranks differ, and the line. In PyTorch 2.13 the recorder is always on; the
 # card below says what older versions need.
 #
-# If there's no file to look at, start the job again with `TORCH_DISTRIBUTED_DEBUG=DETAIL` (except DDP on CPUs, which it crashes).
-# Before each collective, the ranks then compare what they're about to send. That's slow, but NCCL doesn't check sizes itself: ranks
-# that disagree about a size hang, or silently get wrong numbers.
+# If there's no file to look at, start the job again with `TORCH_DISTRIBUTED_DEBUG=DETAIL` (except DDP on CPUs, which it
+# crashes). Before each collective, the ranks then compare what they're about to send. That's slow, but NCCL doesn't check sizes
+# itself: ranks that disagree about a size hang, or silently get wrong numbers.
 #
 # ## Finding out: who ended first?
 #
@@ -114,15 +114,15 @@ scripts.run("torchfrtrace", "-p", "trace_", folder, only="has errors|error msg|^
 launchers.after_a_death(folder)
 
 # %% [markdown]
-# Both launchers notice at once, and end rank 0. `mpiexec` passes the rank's exit code on, or 128 plus the signal: 137 is signal 9,
-# `SIGKILL`. `torchrun` itself exits with 1. In its report, −9 is the `SIGKILL`, and −15 the `SIGTERM` with which it ended rank 0.
-# `srun` waits for the other tasks, unless you give it `--kill-on-bad-exit=1` or your cluster sets that for you.
+# Both launchers notice at once, and end rank 0. `mpiexec` passes the rank's exit code on, or 128 plus the signal: 137 is signal
+# 9, `SIGKILL`. `torchrun` itself exits with 1. In its report, −9 is the `SIGKILL`, and −15 the `SIGTERM` with which it ended
+# rank 0. `srun` waits for the other tasks, unless you give it `--kill-on-bad-exit=1` or your cluster sets that for you.
 #
 # ## Finding out: stop and look
 #
-# If your code runs to its end and is merely wrong, stop it halfway. Write `breakpoint()` in a rank cell: every rank stops there in
-# Python's debugger, and a prompt opens below the cell. What you type goes to all ranks: `v` shows their variables, `n` runs the
-# next line, and `c` lets them go on. `@1 v` asks rank 1 alone. (The card below has the same for scripts.)
+# If your code runs to its end and is merely wrong, stop it halfway. Write `breakpoint()` in a rank cell: every rank stops there
+# in Python's debugger, and a prompt opens below the cell. What you type goes to all ranks: `v` shows their variables, `n` runs
+# the next line, and `c` lets them go on. `@1 v` asks rank 1 alone. (The card below has the same for scripts.)
 #
 # One of these ranks gets the mean wrong. Remove the `#`, run the cell again, and find out which:
 
@@ -175,8 +175,8 @@ patients.rows
 #
 # </details><details><summary>Solution</summary>
 #
-# A: a bit of its weights, since only rank 1 has different weights. B: it ran out of data. It ended without an error, and first. C:
-# it's slow. Every step of every rank takes longer, but all numbers are right. D: a NaN. E: a bit of its gradient. All ranks
+# A: a bit of its weights, since only rank 1 has different weights. B: it ran out of data. It ended without an error, and first.
+# C: it's slow. Every step of every rank takes longer, but all numbers are right. D: a NaN. E: a bit of its gradient. All ranks
 # agree, but not with the healthy run. F: it hangs. The others gave up, and rank 1 was still there.
 #
 # </details>
@@ -229,8 +229,9 @@ for name in runs:
 # %% [markdown]
 # ### Exercise 2 (warm-up): what caused the spike?
 #
-# Each run has one of these causes: `"a bad batch"` (on one rank, somebody forgot to divide the pixels by 255), `"a wrong gradient"`
-# (one rank's hardware computed it wrongly, once), or `"the learning rate"` (after a restart, it came back 40 times too high).
+# Each run has one of these causes: `"a bad batch"` (on one rank, somebody forgot to divide the pixels by 255), `"a wrong
+# gradient"` (one rank's hardware computed it wrongly, once), or `"the learning rate"` (after a restart, it came back 40 times
+# too high).
 #
 # <details><summary>Hint</summary>
 #
@@ -259,16 +260,16 @@ causes = {
 loss_spikes.causes(causes)
 
 # %% [markdown]
-# Now you know what to do. After a wrong gradient, *rewind*: go back to the checkpoint, take the same batches, and take the node out
-# of the job. With a bad batch, rewind and *skip* it. If it's the learning rate, rewind and lower it, because skipping only delays
-# the next spike. Waiting is cheapest, but in runs X and Y the loss is still above its old value 50 steps later.
+# Now you know what to do. After a wrong gradient, *rewind*: go back to the checkpoint, take the same batches, and take the node
+# out of the job. With a bad batch, rewind and *skip* it. If it's the learning rate, rewind and lower it, because skipping only
+# delays the next spike. Waiting is cheapest, but in runs X and Y the loss is still above its old value 50 steps later.
 #
-# In large runs, causes are rarely this clean. The team of PaLM rewound about 100 steps and skipped 200 to 500 batches, some twenty
-# times, and the spikes didn't come back. But when they trained on the skipped batches from another checkpoint, there was no spike
-# either. It took those batches together with the weights of that moment.
+# In large runs, causes are rarely this clean. The team of PaLM rewound about 100 steps and skipped 200 to 500 batches, some
+# twenty times, and the spikes didn't come back. But when they trained on the skipped batches from another checkpoint, there was
+# no spike either. It took those batches together with the weights of that moment.
 #
-# *Gradient clipping* limits the damage before anybody looks. If the averaged gradient's norm is above a limit, it's scaled down to
-# that limit. (Clip after averaging, see [05](05_ddp.ipynb).) Here's run Y again, with a limit of 1:
+# *Gradient clipping* limits the damage before anybody looks. If the averaged gradient's norm is above a limit, it's scaled down
+# to that limit. (Clip after averaging, see [05](05_ddp.ipynb).) Here's run Y again, with a limit of 1:
 
 # %%
 loss_spikes.clipped(runs["Y"], spiking.run("Y", largest_norm=1.0), largest_norm=1.0)

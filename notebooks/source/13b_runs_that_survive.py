@@ -1,9 +1,9 @@
 # %% [markdown] track="when things break"
 # # Runs that survive
 #
-# Meta trained the largest Llama 3 on 16,384 GPUs. In 54 days, that job was interrupted 466 times, once every three hours. Yet more
-# than 90 % of the time went into training. Your jobs have fewer GPUs, but losing one rank still takes all the others down with it.
-# How do you lose seconds instead of hours?
+# Meta trained the largest Llama 3 on 16,384 GPUs. In 54 days, that job was interrupted 466 times, once every three hours. Yet
+# more than 90 % of the time went into training. Your jobs have fewer GPUs, but losing one rank still takes all the others down
+# with it. How do you lose seconds instead of hours?
 #
 # **You will** write a checkpoint that survives a crash at any moment, and a supervisor that starts lost ranks again. Then *fault
 # injection* ends or stops one of your ranks every 20 steps. The training should keep more than 80 % of its speed, and end with
@@ -36,9 +36,9 @@ team = ranks.start(3)
 # %% [markdown]
 # ## A checkpoint for any moment
 #
-# After a failure, training continues from the last checkpoint. So at any moment there has to be a complete one, even if a rank dies
-# while it writes the next. But `torch.save(state, "model.pt")` first empties the old file, and then writes the new one piece by
-# piece. If the job dies in between, both are gone.
+# After a failure, training continues from the last checkpoint. So at any moment there has to be a complete one, even if a rank
+# dies while it writes the next. But `torch.save(state, "model.pt")` first empties the old file, and then writes the new one
+# piece by piece. If the job dies in between, both are gone.
 #
 # ### Exercise 1 (normal): save
 #
@@ -93,9 +93,9 @@ check.save(save)
 # failure, every new process imports PyTorch and reads the data again. How much does that cost when ranks are lost again and
 # again?
 #
-# To find out, we inject faults: [elastic.py](scripts/elastic.py) runs once undisturbed, and once with a fault in every 20 steps, at a
-# random moment on a random rank. It saves after *every* step, and what a step does depends only on its number and on the saved
-# state. So an interrupted training ends with exactly the same weights. A step that has to be repeated counts once.
+# To find out, we inject faults: [elastic.py](scripts/elastic.py) runs once undisturbed, and once with a fault in every 20
+# steps, at a random moment on a random rank. It saves after *every* step, and what a step does depends only on its number and
+# on the saved state. So an interrupted training ends with exactly the same weights. A step that has to be repeated counts once.
 
 # %%
 guess = predict("What share of its speed does training keep under torchrun, with a fault every 20 steps?", 0, 100, "%")
@@ -115,8 +115,9 @@ if not quick:  # it takes a minute
 # after each step. Almost all of it went into starting Python, importing PyTorch and reading the data, in every process.
 #
 # So do all this only once. `os.fork()` copies a running process within milliseconds, with everything it has in memory.
-# [survive.py](scripts/survive.py) imports PyTorch and reads the data once, and then forks the ranks. (On GPUs, fork before anything
-# uses CUDA, because a forked process can't use CUDA if its parent already has.) Only the function that watches the ranks is missing.
+# [survive.py](scripts/survive.py) imports PyTorch and reads the data once, and then forks the ranks. (On GPUs, fork before
+# anything uses CUDA, because a forked process can't use CUDA if its parent already has.) Only the function that watches the
+# ranks is missing.
 #
 # ## Learn that a rank is lost
 #
@@ -126,9 +127,9 @@ if not quick:  # it takes a minute
 # pid, status = os.waitpid(-1, os.WUNTRACED)
 # ```
 #
-# The $-1$ means *any* child: the call returns as soon as one of them has something to report, and says which. Normally, a
-# child only reports that it has ended. With the flag `os.WUNTRACED` the call also returns when a child is *stopped*, as by Ctrl-Z in a terminal. A stopped
-# rank hasn't ended, so without the flag you'd never hear of it. These are the cases:
+# The $-1$ means *any* child: the call returns as soon as one of them has something to report, and says which. Normally, a child
+# only reports that it has ended. With the flag `os.WUNTRACED` the call also returns when a child is *stopped*, as by Ctrl-Z in
+# a terminal. A stopped rank hasn't ended, so without the flag you'd never hear of it. These are the cases:
 #
 # | the rank … | `status` | `os.WIFSTOPPED(status)` | still a process? |
 # |---|---|---|---|
@@ -141,9 +142,9 @@ if not quick:  # it takes a minute
 # ### Exercise 2 (hard): a supervisor
 #
 # `supervise` starts all ranks. When one of them is lost, it ends the others, which wait for it in vain, and starts all of them
-# again. `start(rank, attempt)` forks a rank and returns its process number. `attempt` is 0 for the first ranks, then 1, and so on.
-# Return when all ranks have ended well. If a rank is lost and you've used up all `restarts` restarts, raise an error. Take about
-# 20 minutes.
+# again. `start(rank, attempt)` forks a rank and returns its process number. `attempt` is 0 for the first ranks, then 1, and so
+# on. Return when all ranks have ended well. If a rank is lost and you've used up all `restarts` restarts, raise an error. Take
+# about 20 minutes.
 #
 # <details><summary>Hint 1: whom to wait for?</summary>
 #
@@ -151,8 +152,8 @@ if not quick:  # it takes a minute
 #
 # </details><details><summary>Hint 2: what to remember</summary>
 #
-# Keep a set of the process numbers that still run. A rank that has ended leaves the set, whatever its status. A stopped rank stays
-# in it, because you still have to end it.
+# Keep a set of the process numbers that still run. A rank that has ended leaves the set, whatever its status. A stopped rank
+# stays in it, because you still have to end it.
 #
 # </details><details><summary>Hint 3: the shape</summary>
 #
@@ -196,9 +197,9 @@ check.supervise(supervise)
 # %% [markdown]
 # ## Fault injection
 #
-# So far, your function has only supervised fake ranks. `check.script` copies survive.py to `build/`, and puts the source of your
-# `supervise` in place of the script's own. It does the same with elastic.py and your `save`. Now ranks are killed, crash, raise an
-# error, or are stopped. Do you keep more than 80 %?
+# So far, your function has only supervised fake ranks. `check.script` copies survive.py to `build/`, and puts the source of
+# your `supervise` in place of the script's own. It does the same with elastic.py and your `save`. Now ranks are killed, crash,
+# raise an error, or are stopped. Do you keep more than 80 %?
 
 # %%
 mine = check.script("survive.py", folder / "survive.py", supervise)
@@ -214,18 +215,19 @@ figures.progress(scores)
 # step depends on: the weights, the momentum, and the number of the step.
 #
 # Be fair to `torchrun`, though. A few seconds are nothing if a fault comes every three hours. And when a whole node dies, your
-# supervisor dies with it. So on several nodes, start one torchrun per node, or requeue the job as in [10](10_compute_nodes.ipynb).
+# supervisor dies with it. So on several nodes, start one torchrun per node, or requeue the job as in
+# [10](10_compute_nodes.ipynb).
 #
-# *Break it:* save only every 50 steps, with `"--every", 50`. What share of the speed is left? *Beat it:* the ranks that survive are
-# killed, too, although they have the newest weights in memory. Keep them, and give the new rank their weights. How much do you
-# gain? (The next section does that.)
+# *Break it:* save only every 50 steps, with `"--every", 50`. What share of the speed is left? *Beat it:* the ranks that survive
+# are killed, too, although they have the newest weights in memory. Keep them, and give the new rank their weights. How much do
+# you gain? (The next section does that.)
 #
 # In a terminal, that's `workshop faults survive.py 2 elastic.py`.
 #
 # ## Deeper: keep the survivors
 #
-# One rank is lost, and `supervise` kills all others, which hold the newest weights in memory. With *per-step fault tolerance*, the
-# survivors go on. PyTorch's library for that is [torchft](https://docs.pytorch.org/torchft/), and it rests on three ideas:
+# One rank is lost, and `supervise` kills all others, which hold the newest weights in memory. With *per-step fault tolerance*,
+# the survivors go on. PyTorch's library for that is [torchft](https://docs.pytorch.org/torchft/), and it rests on three ideas:
 #
 # - **A quorum before each step.** Every rank sends heartbeats to a small server, the *lighthouse*. Before each step, the ranks ask it
 #   who takes part. Those are the *quorum*. When the quorum changes, its members build a new process group.
@@ -247,18 +249,18 @@ figures.progress(scores)
 # optimizer.step()       # votes, and takes the step or doesn't
 # ```
 #
-# [per_step.py](scripts/per_step.py) is elastic.py with these lines, and with a `supervise` that starts only the lost rank again.
-# With torchft 0.2.0, two ranks on two busy cores stood still for 1.6 to 2.5 seconds after each of three kills, and ended with the
-# same weights on both ranks. That's no faster than your supervisor: forking takes milliseconds, but the lighthouse waits for a second
-# before it gives up a rank. Keeping the survivors pays where a start takes minutes.
+# [per_step.py](scripts/per_step.py) is elastic.py with these lines, and with a `supervise` that starts only the lost rank
+# again. With torchft 0.2.0, two ranks on two busy cores stood still for 1.6 to 2.5 seconds after each of three kills, and ended
+# with the same weights on both ranks. That's no faster than your supervisor: forking takes milliseconds, but the lighthouse
+# waits for a second before it gives up a rank. Keeping the survivors pays where a start takes minutes.
 #
 # If you'd like to see it on your machine, run `pip install torchft` (it has wheels for Linux on x86-64), and then
 # `workshop faults --kinds kill notebooks/scripts/per_step.py 2` in a terminal.
 #
-# It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed training. (torchft
-# has a second mode, in which a fixed number of ranks counts and spare ranks run along until they're needed.) If the model is sharded
-# over eight GPUs, these eight are one *replica*, and are lost together. And you still need checkpoints, for the day on which all
-# replicas are lost.
+# It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed training.
+# (torchft has a second mode, in which a fixed number of ranks counts and spare ranks run along until they're needed.) If the
+# model is sharded over eight GPUs, these eight are one *replica*, and are lost together. And you still need checkpoints, for
+# the day on which all replicas are lost.
 #
 # ## Deeper: how often?
 #
@@ -304,20 +306,21 @@ def interval_s(save_s, mtbf_s):
 check.interval_s(interval_s)
 
 # %% [markdown]
-# Is the formula right, although it leaves out failures while saving? Every gray dot is a simulated job with random failures, and the
-# curve is the exact expectation. A save takes a minute and failures come every three hours, as in the Llama job.
+# Is the formula right, although it leaves out failures while saving? Every gray dot is a simulated job with random failures,
+# and the curve is the exact expectation. A save takes a minute and failures come every three hours, as in the Llama job.
 
 # %%
 figures.checkpoint_interval(save_s=60, mtbf_s=3 * 3600, restart_s=300, jobs=5 if quick else 30)
 
 # %% [markdown]
-# The minimum is wide: saving twice as often or half as often as you should costs only a little. Don't worry about the exact value,
-# but do worry about a factor of ten.
+# The minimum is wide: saving twice as often or half as often as you should costs only a little. Don't worry about the exact
+# value, but do worry about a factor of ten.
 #
 # ## Deeper: go on with fewer ranks
 #
-# A node is gone, and the queue has no replacement. Can you go on with three ranks instead of four? Yes, if a step doesn't depend on
-# how many ranks share its work. So fix the *global* batch, and let the ranks divide it up. But 512 doesn't divide by three.
+# A node is gone, and the queue has no replacement. Can you go on with three ranks instead of four? Yes, if a step doesn't
+# depend on how many ranks share its work. So fix the *global* batch, and let the ranks divide it up. But 512 doesn't divide by
+# three.
 #
 # ### Exercise 4 (warm-up): my share
 #
@@ -388,10 +391,10 @@ if comm.rank == 0:
 #
 # ## Deeper: save without waiting
 #
-# A model with 7 billion parameters has a checkpoint of about 80 GB. At one gigabyte per second, all GPUs wait for over a minute.
-# But why should they wait for a *disk*? Copying the state within memory is fast, and a thread can write the copy while training
-# goes on. That's what `dcp.async_save` does, for the sharded checkpoints of [06c](06c_fitting_more.ipynb). Here each rank has a shard
-# of its own:
+# A model with 7 billion parameters has a checkpoint of about 80 GB. At one gigabyte per second, all GPUs wait for over a
+# minute. But why should they wait for a *disk*? Copying the state within memory is fast, and a thread can write the copy while
+# training goes on. That's what `dcp.async_save` does, for the sharded checkpoints of [06c](06c_fitting_more.ipynb). Here each
+# rank has a shard of its own:
 
 # %%
 sharded = folder / "sharded"

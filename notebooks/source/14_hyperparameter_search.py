@@ -105,10 +105,10 @@ at_random = live.run(team, schedulers.Listed(drawn, images=rungs[1]))
 # ## Stop the bad ones early
 #
 # A trial that has learned nothing after one epoch is unlikely to win after nine. *Successive halving* uses this. Start many
-# trials, and stop each of them after one epoch: that's the first *rung*. Let the best $1/\eta$ of the trials train $\eta$ times as
-# long, and so on up the ladder. With $\eta = 3$, the rungs are at 4,096, 12,288 and 36,864 images, or 1, 3 and 9 epochs. If nine
-# trials begin, three go on, and one reaches the top. They cost $9 \cdot 1 + 3 \cdot 2 + 1 \cdot 6 = 21$ epochs instead of 81.
-# It's a bet, though: a small learning rate starts slowly, and may be stopped although it would have won in the end.
+# trials, and stop each of them after one epoch: that's the first *rung*. Let the best $1/\eta$ of the trials train $\eta$ times
+# as long, and so on up the ladder. With $\eta = 3$, the rungs are at 4,096, 12,288 and 36,864 images, or 1, 3 and 9 epochs. If
+# nine trials begin, three go on, and one reaches the top. They cost $9 \cdot 1 + 3 \cdot 2 + 1 \cdot 6 = 21$ epochs instead of
+# 81. It's a bet, though: a small learning rate starts slowly, and may be stopped although it would have won in the end.
 #
 # There's another catch. To keep the best third of a rung, you have to wait until all of its trials have finished, so ranks wait
 # for the slowest one. Here is the ladder of nine trials:
@@ -237,8 +237,8 @@ print("trials that finished each rung:", {images: finished.count(images) for ima
 #
 # ### Exercise 3 (warm-up): choose and report
 #
-# `rows` is a list of dictionaries with the keys `trial`, `train_loss`, `held_out` and `test`. Return two things: the number of the
-# trial that you'd take, and the accuracy that you'd report for it.
+# `rows` is a list of dictionaries with the keys `trial`, `train_loss`, `held_out` and `test`. Return two things: the number of
+# the trial that you'd take, and the accuracy that you'd report for it.
 #
 # <details><summary>Hint 1: what has each set been used for?</summary>
 #
@@ -299,10 +299,10 @@ recorded.outcomes(runs).style.format({"trials": "{:.0f}", "held out": "{:.2%}", 
 
 # %% [markdown]
 # At first the one large job leads, because all images go into one network, and because its setting was a good guess. But after
-# 50,000 images it hardly gets better, because it has seen its 4,096 images a dozen times. In the end the small jobs have caught up,
-# and three seeds can't tell the two apart. And a guess can be bad: of the 117 random settings in these searches, 23 get fewer than
-# half of the images right after one epoch. So unless you know good settings, search first, with small jobs side by side. Then give
-# the best setting all ranks and all the data you have.
+# 50,000 images it hardly gets better, because it has seen its 4,096 images a dozen times. In the end the small jobs have caught
+# up, and three seeds can't tell the two apart. And a guess can be bad: of the 117 random settings in these searches, 23 get
+# fewer than half of the images right after one epoch. So unless you know good settings, search first, with small jobs side by
+# side. Then give the best setting all ranks and all the data you have.
 #
 # *Beat it:* search with a third of the budget of your ASHA above, and spend the rest on the best setting. `live.run(team,
 # schedulers.OneJob(best, every=4096), 200_000, together=True)` trains one setting on all ranks. Is the result better than your
@@ -444,8 +444,9 @@ study.best_params
 # One message said which rank was lost, fresh ranks took over, and the study still has everything it was told before the kill.
 # Trials that were cut off are listed as FAIL, and their settings as WAITING.
 #
-# *Try it:* restart the kernel while a search is under way. Then run the imports, and the cells of this section up to `open_study`.
-# Set `journal` as above, but don't remove the file, and go on with `live.run(team, Study(open_study(journal), rungs), 100_000)`.
+# *Try it:* restart the kernel while a search is under way. Then run the imports, and the cells of this section up to
+# `open_study`. Set `journal` as above, but don't remove the file, and go on with `live.run(team, Study(open_study(journal),
+# rungs), 100_000)`.
 #
 # ## Deeper: settings that change, and settings that transfer
 #

@@ -408,11 +408,11 @@ check.faults(faults)
 #
 # ## Deeper: Accelerate and Fabric
 #
-# Hugging Face's Accelerate and Lightning's Fabric make most of these changes for you. With Accelerate, you write
-# `model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)` and `accelerator.backward(loss)`.
-# With Fabric, it's `fabric.setup(model, optimizer)`, `fabric.setup_dataloaders(loader)` and `fabric.backward(loss)`. Both join the
-# process group, wrap the model in DDP, or in FSDP or DeepSpeed if you ask for it, and give each rank its own part of the data, in
-# a new order every epoch.
+# Hugging Face's Accelerate and Lightning's Fabric make most of these changes for you. With Accelerate, you write `model,
+# optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)` and `accelerator.backward(loss)`. With
+# Fabric, it's `fabric.setup(model, optimizer)`, `fabric.setup_dataloaders(loader)` and `fabric.backward(loss)`. Both join the
+# process group, wrap the model in DDP, or in FSDP or DeepSpeed if you ask for it, and give each rank its own part of the data,
+# in a new order every epoch.
 #
 # But the decisions of exercise 1 stay yours:
 #
@@ -437,14 +437,15 @@ check.faults(faults)
 # - *Copies from the host while nothing is computed.* Use `pin_memory=True` in the loader, and `.to(device, non_blocking=True)`.
 # - *NCCL's kernels while nothing is computed.* That's exposed communication.
 #
-# `torch.compile` records what your model computes, fuses operations, and generates kernels: in Triton for a GPU, in C++ for a CPU,
-# where you need a C++ compiler. More than 180 models trained 1.41 times as fast on an A100, on average (Ansel et al. 2024). The
-# first steps take seconds to minutes. PyTorch compiles again when the shape of the input changes, so drop the last, smaller batch.
-# Where it can't follow your Python, it breaks the graph into parts, and you gain less. `TORCH_LOGS=graph_breaks` shows where.
+# `torch.compile` records what your model computes, fuses operations, and generates kernels: in Triton for a GPU, in C++ for a
+# CPU, where you need a C++ compiler. More than 180 models trained 1.41 times as fast on an A100, on average (Ansel et al.
+# 2024). The first steps take seconds to minutes. PyTorch compiles again when the shape of the input changes, so drop the last,
+# smaller batch. Where it can't follow your Python, it breaks the graph into parts, and you gain less. `TORCH_LOGS=graph_breaks`
+# shows where.
 #
-# Compile the model *after* wrapping it in DDP, as `ddp_realistic.py --compile` does. PyTorch then cuts the graph at DDP's buckets,
-# so that gradients still travel during the backward pass. With FSDP, compile each block before `fully_shard` wraps it, so that
-# equal blocks are compiled only once.
+# Compile the model *after* wrapping it in DDP, as `ddp_realistic.py --compile` does. PyTorch then cuts the graph at DDP's
+# buckets, so that gradients still travel during the backward pass. With FSDP, compile each block before `fully_shard` wraps it,
+# so that equal blocks are compiled only once.
 #
 # ## Remember
 #
