@@ -21,7 +21,7 @@ export MPLCONFIGDIR := $(BUILD)/matplotlib
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## install everything into .venv (MPI=system, TORCH_INDEX=URL, PYTHON=...: see book/setup.md)
+setup: ## install everything into .venv (MPI=system, TORCH_INDEX=cu126, PYTHON=...: see book/setup.md)
 	@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py
 
 extras: ## install DeepSpeed, TensorFlow and Horovod again, after it failed

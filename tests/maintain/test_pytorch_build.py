@@ -113,6 +113,8 @@ def test_torch_index_decides_alone(driver):
     driver("550.54.15")
     choice = pytorch_build.choose(VERSION, HERE, "https://example.org/whl/cpu")
     assert choice.index == "https://example.org/whl/cpu" and not choice.with_cuda
+    choice = pytorch_build.choose(VERSION, HERE, "cu126")
+    assert (choice.index, choice.with_cuda) == (f"{pytorch_build.INDEXES}/cu126", True)
 
 
 def test_pip_installs_the_chosen_build(driver, index, monkeypatch, tmp_path):

@@ -15,7 +15,8 @@ The settings come from the environment:
     PYTHON                        the interpreter to use
     MPI=system                    build mpi4py against the machine's own MPI
     MPICC="cc -shared"            the command that compiles for it, if it isn't mpicc
-    TORCH_INDEX=URL               take PyTorch from here, instead of where pytorch_build.py chooses
+    TORCH_INDEX=cu126             take this build of PyTorch, or one from this address, instead of what
+                                  pytorch_build.py chooses
     HOROVOD=no                    do without Horovod and TensorFlow
     HOROVOD_GPU_OPERATIONS=NCCL   build a Horovod that uses GPUs
 

@@ -44,11 +44,13 @@ def choose(version, python, given_index=""):
     """The PytorchBuild for this machine.
 
     version: the version of PyTorch, such as "2.13.0". python: the version of the interpreter, such as (3, 12).
-    given_index: the setting TORCH_INDEX, which overrides everything else.
+    given_index: the setting TORCH_INDEX, which overrides everything else: an address, or a build of PyTorch's own
+    index, such as "cu126".
     """
     if given_index:
         why = f"PyTorch's build is the one at {given_index}, as TORCH_INDEX says."
-        return PytorchBuild(given_index, why, with_cuda=not given_index.rstrip("/").endswith("cpu"))
+        index = given_index if "/" in given_index else INDEXES + "/" + given_index
+        return PytorchBuild(index, why, with_cuda=not index.rstrip("/").endswith("cpu"))
     if platform.system() != "Linux":
         why = f"PyTorch's build is the one that pip finds for {platform.system()}."
         return PytorchBuild(None, why, with_cuda=False)
