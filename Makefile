@@ -75,17 +75,17 @@ large-batch-%: setup
 		$(BIN)/python -m workshop_lib sweep --ranks 1 --backends mpi --network classic --epochs 32 --seed $$seed \
 			--emulate-workers 1,4,8,16,32,64,128,256 $(RECIPE) --out $(BUILD)/large_batch_$*.jsonl || exit 1; done
 
-# The search for a rate with which 128 workers train: four peak rates for each optimizer, all else alike.
+# The search for a rate with which 128 workers train: four or five peak rates for each optimizer, all else alike.
 search-sgd: RATES = 0.1 0.2 0.4 0.8
-search-lars: RATES = 5 10 20 40
+search-lars: RATES = 5 10 20 40 80
 search-lamb: RATES = 0.01 0.02 0.04 0.08
 search-rmsprop-sgd: RATES = 0.1 0.2 0.4 0.8
-search-adam: RATES = 0.005 0.01 0.02 0.04
+search-adam: RATES = 0.005 0.01 0.02 0.04 0.08
 # The best of these rates, with two more seeds.
-search-sgd: BEST = 0.4
+search-sgd: BEST = 0.2 0.4
 search-lars: BEST = 20
 search-lamb: BEST = 0.04
-search-adam: BEST = 0.02
+search-adam: BEST = 0.04
 
 large-batch-search: search-sgd search-adam search-lars search-lamb search-rmsprop-sgd ## peak rates for 128 workers, five optimizers (with -j2: 40 minutes)
 

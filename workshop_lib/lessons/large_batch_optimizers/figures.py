@@ -86,7 +86,7 @@ def search(records: Iterable[dict]) -> figures.RecordFigure:
         label = f"{name} (from {lowest:g})"
         figures.draw_points(axes, of_optimizer["peak rate"] / lowest, values, **figures.style(number), label=label)
     axes.set(xlabel="peak rate / lowest rate tried", ylabel="wrong test images (%)", xscale="log", yscale="log")
-    figures.ticks_at(axes.xaxis, [1, 2, 4, 8])
+    figures.ticks_at(axes.xaxis, [1, 2, 4, 8, 16])
     figures.log_ticks(axes.yaxis)
     return figure
 
