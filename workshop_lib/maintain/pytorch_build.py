@@ -112,16 +112,15 @@ def ask_nvidia_smi(what):
 
 def missing_from(index, version, build, python):
     """Why pip cannot take this wheel from `index`, as half a sentence; empty if it can."""
-    host = urllib.parse.urlparse(index).netloc
     try:
         with urllib.request.urlopen(index + "/torch/", timeout=LOOK_LIMIT_S) as page:
             listed = urllib.parse.unquote(page.read().decode(errors="replace"))
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
-        return "{} cannot be reached ({})".format(host, getattr(reason, "strerror", None) or reason)
+        return "PyTorch's own index cannot be reached ({})".format(getattr(reason, "strerror", None) or reason)
     tag = "cp{}{}".format(*python)
     name = r"torch-{}\+{}-{}-{}-\w*linux\w*_{}\.whl"
     wheel = name.format(re.escape(version), build, tag, tag, re.escape(platform.machine()))
     if re.search(wheel, listed):
         return ""
-    return "{} has no {} build of PyTorch {} for Python {}.{}".format(host, build, version, *python)
+    return "its own index has no {} build of PyTorch {} for Python {}.{}".format(build, version, *python)
