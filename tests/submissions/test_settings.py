@@ -21,7 +21,9 @@ class Launched:
     """A script's run. launches: words and environment of each start of ranks; output; mode: the output file's."""
 
     def __init__(self, machine, script, folder, nodes=2, fails_on="", python="", **settings):
-        job, log, output = f"launched-{os.getpid()}", folder / "launches", folder / "output"
+        job = f"launched-{os.getpid()}"
+        log = folder / "launches"
+        output = folder / "output"
         for name in LAUNCHERS:
             dump = DUMP.format(file=str(log))
             fail = f'case " $* " in *" -n {fails_on} "*) exit 1 ;; esac' if fails_on else ""

@@ -187,13 +187,16 @@ class Call:
 
     def loss(self) -> Loss:
         """What the ranks left behind after one was lost. Waits for their exit records, for at most 3 s."""
-        records = self._wait_for_exit_records()
+        ranks_on: dict[str, list[int]] = {}
+        for rank, note in sorted(folders.rank_notes(self.team.folder).items()):
+            ranks_on.setdefault(note["host"], []).append(rank)
+        records = self._wait_for_exit_records(ranks_on)
         stacks = {rank: frames for rank in self.running if (frames := self._written_stack(rank))}
         errors = self._raised() if records else {}
         holder = folders.owner_host(self.team.folder) if self.team.attached_only else ""
-        return Loss(records, stacks, errors, "" if is_here(holder) else holder, self._lost_hosts(records))
+        return Loss(records, stacks, errors, "" if is_here(holder) else holder, self._lost_hosts(records, ranks_on))
 
-    def _wait_for_exit_records(self) -> list[ExitRecord]:
+    def _wait_for_exit_records(self, ranks_on: dict[str, list[int]]) -> list[ExitRecord]:
         deadline = time.monotonic() + RECORD_LIMIT_S
         while not (records := folders.exit_records(self.team.folder)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
@@ -202,23 +205,21 @@ class Call:
         while records and len(records) < self.team.n:
             time.sleep(POLL_S)
             records = folders.exit_records(self.team.folder) or records
-            limit_s = HOSTS_LIMIT_S if self._lost_hosts(records) else OTHERS_LIMIT_S
+            limit_s = HOSTS_LIMIT_S if self._lost_hosts(records, ranks_on) else OTHERS_LIMIT_S
             if time.monotonic() - first_at > limit_s:
                 break
         return records
 
-    def _lost_hosts(self, records: list[ExitRecord]) -> dict[str, list[int]]:
-        """The ranks of each host that has gone as a whole.
+    def _lost_hosts(self, records: list[ExitRecord], ranks_on: dict[str, list[int]]) -> dict[str, list[int]]:
+        """The hosts of `ranks_on` that have gone as a whole, with their ranks.
 
         No rank of such a host has left a record, although ranks of other hosts have. If no rank has left one, then the
         heartbeats of all of the host's ranks have stopped, and those of other ranks have not.
         """
         alive = {record["host"] for record in records}
-        ranks_on: dict[str, list[int]] = {}
-        for rank, note in sorted(folders.rank_notes(self.team.folder).items()):
-            ranks_on.setdefault(note["host"], []).append(rank)
-            if not records and rank in self.team.client.ids:
-                alive.add(note["host"])
+        if not records:
+            registered = set(self.team.client.ids)
+            alive = {host for host, ranks in ranks_on.items() if registered.intersection(ranks)}
         return {host: ranks for host, ranks in ranks_on.items() if alive and host not in alive}
 
     def _raised(self) -> dict[int, ErrorReport]:

@@ -119,9 +119,8 @@ def mpiexec(n: int) -> list[str]:
     plan = launchers.plan(n, 1, "none", job, launchers.OWN_VARIABLES)
     usual = mpi.environment()  # what `started` sets
     changes = [f"{name}={value}" for name, value in plan.settings.items() if usual.get(name) != value]
-    for name in usual.keys() - plan.settings.keys():
-        changes = ["-u", name, *changes]
-    return ["env", *changes, *plan.command] if changes else plan.command
+    removals = [word for name in sorted(usual.keys() - plan.settings.keys()) for word in ("-u", name)]
+    return ["env", *removals, *changes, *plan.command] if removals or changes else plan.command
 
 
 def _require_a_node_of_the_job() -> None:

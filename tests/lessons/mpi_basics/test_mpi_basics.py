@@ -217,7 +217,9 @@ RIGHT = {
         "Irecv first": [(SENDRECV, "r = comm.Irecv(incoming, left); comm.Send(outgoing, right); r.Wait()")],
         "Rabenseifner's": """
             def ring_allreduce(comm, values):
-                total, mine, steps = values.copy(), slice(0, len(values)), []
+                total = values.copy()
+                mine = slice(0, len(values))
+                steps = []
                 for bit in (2, 1):  # the own half of what is left gets the partner's values
                     middle = (mine.start + mine.stop) // 2
                     halves = slice(mine.start, middle), slice(middle, mine.stop)
