@@ -37,9 +37,9 @@ print(f"I am rank {comm.rank} of {comm.size}")
 # other, and `MPI.COMM_WORLD` holds all of them. `comm.rank` is the number of the rank that asks, and `comm.size` is the number
 # of ranks. Programs use `comm.rank` to give each rank its own part of the work.
 #
-# In this notebook, there's a cell below each *Try it*. If you want another one, press **Esc**, then **B**, and begin it with
-# `%%ranks` if it should run on the ranks. The ■ button interrupts a cell that takes too long. If something breaks, run the
-# notebook again from the top.
+# In this notebook, there's a cell below each *Try it*. To get another cell, press **Esc**, then **B**. It runs on the ranks if its
+# first line is `%%ranks`. The ■ button interrupts a cell that takes too long. If something breaks, run the notebook again from
+# the top.
 #
 # *Try it:* let only the last rank print something. Your code should work for any number of ranks.
 
@@ -302,8 +302,8 @@ figures.splits()
 # ![A map of the notebooks: the core path from 00 to 08, and the tracks that leave it](map.svg)
 #
 # The core path takes a day. If you only have half a day, do 00, 02, 05, 08. Each track branches off at a core notebook, and you
-# can start it once you've done that one. Every notebook starts its own ranks, and none needs another one's
-# *Deeper* sections. The table below shows how far you are. Run its cell again later.
+# can start it from there. Every notebook starts its own ranks, and you can skip all *Deeper* sections. The table below shows how
+# far you are. Run its cell again later.
 
 # %%
 from IPython.display import Markdown
