@@ -24,7 +24,8 @@ BACKWARD = [frame("Variable._execution_engine.run_backward(", "/v/site-packages/
 
 
 class Team:
-    n, remedy, attached_only, trouble = 2, "`team.restart()` brings fresh ones.", False, None
+    n, remedy, holder_host, trouble = 2, "`team.restart()` brings fresh ones.", "", None
+    attached_only = False
     empty_memory = "Their memory is empty: run In[1] again."
 
     def _give_up(self, trouble):
@@ -264,10 +265,6 @@ KILLED = {"rank": 1, "host": "node7", "pid": 4242, "returncode": -9, "asked": Fa
             "  rank 0 was at In[3], line 4, in <module>:  comm.recv(source=1)\n",
         ),
         (Loss([KILLED], {}, {}), "rank 1 on node7 was killed by SIGKILL.\n"),
-        (
-            Loss([], {}, {}, "node9"),
-            "the ranks are gone: the process that held them on node9, or its job, has ended.\n",
-        ),
         (Loss([], {0: COMPUTING}, {}), "the ranks are gone: their mpiexec or controller ended.\n"),
         (
             Loss([KILLED], {1: COMPUTING}, {}, lost_hosts={"node8": [2, 3]}),
@@ -285,6 +282,26 @@ def test_a_lost_rank_is_named_with_where_everyone_was(loss, said):
     more = " If node8 stays away, leave this job and start a new one." if loss.lost_hosts else ""
     assert str(caught.value) == f"{said}MPI ends all ranks when one is lost. {Team.remedy}{more}"
     assert said.startswith(call.team.trouble), "the ranks are given up"
+
+
+@pytest.mark.parametrize(
+    ("loss", "meanwhile"),
+    [
+        (Loss([], {}, {}, "node9"), ""),
+        # The holder's host was cleaned up at once, and a rank on another host had time to say how it ended.
+        (
+            Loss([KILLED], {1: COMPUTING}, {}, "node9", {"node9": [0]}),
+            "Meanwhile:\n  rank 1 was at In[3], line 4, in <module>:  for _ in range(n):\n",
+        ),
+    ],
+)
+def test_a_canceled_job_is_not_taken_for_a_lost_host(loss, meanwhile):
+    call = Call({})
+    call.left_behind = loss
+    with pytest.raises(RankError) as caught:
+        verdict.raise_lost(call)
+    ended = "the ranks are gone: the process that held them on node9, or its job, has ended.\n"
+    assert str(caught.value) == ended + meanwhile + errors.HOLD_AGAIN
 
 
 class Client:

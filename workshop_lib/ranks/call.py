@@ -193,7 +193,7 @@ class Call:
         records = self._wait_for_exit_records(ranks_on)
         stacks = {rank: frames for rank in self.running if (frames := self._written_stack(rank))}
         errors = self._raised() if records else {}
-        holder = folders.owner_host(self.team.folder) if self.team.attached_only else ""
+        holder = self.team.holder_host
         return Loss(records, stacks, errors, "" if is_here(holder) else holder, self._lost_hosts(records, ranks_on))
 
     def _wait_for_exit_records(self, ranks_on: dict[str, list[int]]) -> list[ExitRecord]:

@@ -121,6 +121,7 @@ class Ranks:
 
     view = TextView  # how a run shows its progress; the notebook package sets its own
     attached_only = False  # whether another process holds these ranks
+    holder_host = ""  # the host of that process
     busy = False  # whether a call is under way
     asked: Any = None  # the AsyncResult of the last question to rank 0
     positions: Mapping[int, str] = {}  # where each rank was when a call last failed, in words

@@ -23,6 +23,7 @@ FRAMEWORKS = ("torch", "tensorflow", "keras", "deepspeed", "horovod")
 PLACES_SHOWN = 6  # a message about a hundred ranks has to fit a screen
 FRAMES_SHOWN = 5
 PARTS_LISTED = 12
+HOLD_AGAIN = "Start ranks there again (`workshop engines start`), then attach."
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
 
 
@@ -163,7 +164,10 @@ def is_in_framework(frames: list[Frame]) -> bool:
 def how_it_ended(record: ExitRecord) -> str:
     """How the rank of this exit record ended, in words."""
     code = record["returncode"]
-    return f"ended with exit code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    job_ends = ", as when a job is canceled or its time is up" if code == -signal.SIGTERM else ""
+    return f"was killed by {signal_name(-code)}{job_ends}"
 
 
 def signal_name(number: int) -> str:

@@ -59,6 +59,13 @@ class Loss(NamedTuple):
     holder: str = ""
     lost_hosts: Mapping[str, list[int]] = MappingProxyType({})
 
+    @property
+    def holder_ended(self) -> bool:
+        """Whether the ranks went with their holder, as when their job is canceled."""
+        if self.holder in self.lost_hosts:
+            return True
+        return bool(self.holder) and not self.records and not self.lost_hosts
+
 
 class StopNote(TypedDict):
     """stopped/N.json, which exists while rank N is stopped by this signal, such as SIGSTOP."""

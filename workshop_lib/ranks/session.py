@@ -12,7 +12,7 @@ from workshop_lib.training.load import Meter
 
 from . import allocation, folders, processes
 from .cluster import CURRENT, START_ELSEWHERE_LIMIT_S, Ranks, check_number
-from .errors import RankError
+from .errors import HOLD_AGAIN, RankError
 
 ATTACH = "WORKSHOP_ATTACH"  # if set to anything but 0, `start` attaches to ranks that are held for this user
 CONNECT_LIMIT_S = 10.0
@@ -113,6 +113,7 @@ class AttachedRanks(Ranks):
         folders.require_answer(folder)
         self.folder = folder
         self._holder = folders.owner(folder)
+        self.holder_host = folders.owner_host(folder)
         self._held = (folder / folders.HELD).exists()
         self._cells = {}
         self._probes_failed = 0
@@ -160,10 +161,7 @@ class AttachedRanks(Ranks):
                 if (folder / folders.HELD).exists():
                     return folder
             if time.monotonic() - seen > GONE_AFTER_S:
-                raise RankError(
-                    "The process that held these ranks, or its job, has ended: start it again "
-                    "(`workshop engines start`), then attach."
-                )
+                raise RankError(f"The process that held these ranks, or its job, has ended. {HOLD_AGAIN}")
             time.sleep(0.1)
         raise RankError(f"No fresh ranks came up within {START_ELSEWHERE_LIMIT_S:.0f} s where these were held.")
 

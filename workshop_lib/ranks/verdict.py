@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from . import engine
 from .errors import (
+    HOLD_AGAIN,
     RankError,
     calls_text,
     grouped,
@@ -142,27 +143,29 @@ def _give_up(call: CallUnderWay, trouble: str, text: str, advice: str = "") -> N
 
 def raise_lost(call: CallUnderWay) -> NoReturn:
     """Give all ranks up and raise RankError after one has ended: which one, how, and where all of them were."""
-    remedy = call.team.remedy
+    remedy = f"MPI ends all ranks when one is lost. {call.team.remedy}"
     loss = call.loss()
     what = _what_ended(loss)
     call.team._give_up(what)
     text = f"{what}.{_last_words(call, loss)}"
-    if loss.lost_hosts:
+    if loss.holder_ended:
+        remedy = HOLD_AGAIN
+    elif loss.lost_hosts:
         remedy += f" If {' and '.join(loss.lost_hosts)} stays away, leave this job and start a new one."
-    error = RankError(f"{text}\nMPI ends all ranks when one is lost. {remedy}")
+    error = RankError(f"{text}\n{remedy}")
     error.what = text
     raise error from None
 
 
 def _what_ended(loss: Loss) -> str:
+    if loss.holder_ended:
+        return f"the ranks are gone: the process that held them on {loss.holder}, or its job, has ended"
     if loss.lost_hosts:
         lost = " and ".join(f"{host} was lost with {named(ranks)}" for host, ranks in loss.lost_hosts.items())
         return f"{lost}: the node, its network or the job's processes there are gone"
     if loss.records:
         first = loss.records[0]
         return f"rank {first['rank']} on {first['host']} {how_it_ended(first)}"
-    if loss.holder:
-        return f"the ranks are gone: the process that held them on {loss.holder}, or its job, has ended"
     return "the ranks are gone: their mpiexec or controller ended"
 
 
