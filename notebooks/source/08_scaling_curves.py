@@ -231,7 +231,7 @@ tables.serial_fractions(published_s, serial_fraction)
 #
 # With a fixed batch per rank, hardly anything is serial. So here $f$ tells you how much longer a *step* has become: if it takes
 # $1 + x$ times as long as on one rank, then $f = x / (N - 1)$. An overhead that's the same on 4 ranks as on 32 makes $f$ fall,
-# and DDP's nearly constant $f$ of 1 to 2 % means a step that takes 5 % longer on 4 GPUs, and 55 % longer on 32.
+# and DDP's nearly constant $f$ of 1 to 2 % hides that a step takes 5 % longer on 4 GPUs, and 55 % longer on 32.
 #
 # Now look at your own measurements. (With two cores you have a single point that counts, so you can't see whether $f$ grows.)
 # The `mpi` backend also measures how long it spends inside `Allreduce`, including the wait for the slowest rank.

@@ -298,7 +298,8 @@ guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 #
 # So our forecast includes the **straggler** of notebook [08b](08b_where_the_time_goes.ipynb): the more devices there are, the
 # later the slowest of them is. We fitted by how much to three of the tables. But we chose the form of this term with the other
-# four before our eyes, so our errors there are probably too small. (*How late is the slowest?* below has the details.)
+# four, the *held-out* ones, before our eyes, so our errors there are probably too small. (*How late is the slowest?* below has
+# the details.)
 
 # %%
 beside = published.beside_forecast()
