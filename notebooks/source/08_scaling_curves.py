@@ -9,7 +9,7 @@
 # a handful of points can tell you about the time you lost, and what they can't.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
-# [02](02_synchronous_sgd.ipynb) first. It explains how several ranks train one network.
+# [02](02_synchronous_sgd.ipynb) first.
 
 # %%
 from statistics import mean, median
@@ -263,8 +263,7 @@ accuracy_curve(strong)
 #
 # Even on 256 ranks the efficiency is 82 %, but from 128 ranks on, the network is only guessing. Notebook
 # [07](07_large_batch.ipynb) explains why and what to do about it, and [07b](07b_gradient_noise.ipynb) measures how large a
-# batch is useful. So a faster epoch is only a means to an end. What counts is the *time to a given accuracy*, and only a table
-# with both columns can show it.
+# batch is useful. What counts is the *time to a given accuracy*, and only a table with both columns can show it.
 #
 # And is 2.9 on four GPUs good? If the baseline and the spread hold, the efficiency is 73 %, and each step takes 38 % longer
 # than on one GPU. If all of that were serial work ($f$ = 12.6 %), no number of GPUs would be more than about 8 times as fast as

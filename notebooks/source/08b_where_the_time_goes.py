@@ -78,7 +78,7 @@ guess.compare(100 * timeline(late_trace).shares()[0]["waiting"])
 # nothing to do with it.
 #
 # And everyone pays for the straggler: what one rank loses in a step, every rank loses. The more ranks there are, the more
-# likely one of them is late. That's why people who run large jobs look at such a timeline before they look at the network.
+# likely one of them is late.
 #
 # ### Exercise 1 (normal): name the straggler
 #

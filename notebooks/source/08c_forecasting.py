@@ -41,8 +41,7 @@ team = ranks.start(sizes.ranks)
 #
 # $$\max(T_\text{compute}, T_\text{comm}) \;\le\; T_\text{step} \;\le\; T_\text{compute} + T_\text{comm}.$$
 #
-# This model assumes that neither part slows the other down and that no rank is late. Both assumptions will come back to haunt us
-# below.
+# This model assumes that neither part slows the other down and that no rank is late.
 #
 # So measure each part alone, fit a formula to each, and test the sum on networks and batches that the fit has never seen.
 #
@@ -298,8 +297,7 @@ guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 #
 # So our forecast includes the **straggler** of notebook [08b](08b_where_the_time_goes.ipynb): the more devices there are, the
 # later the slowest of them is. We fitted by how much to three of the tables. But we chose the form of this term with the other
-# four, the *held-out* ones, before our eyes, so our errors there are probably too small. (*How late is the slowest?* below has
-# the details.)
+# four, the *held-out* ones, before our eyes, so our errors there are probably too small.
 
 # %%
 beside = published.beside_forecast()

@@ -286,12 +286,12 @@ guess.compare(ratios)
 
 # %% [markdown]
 # Prefetching hides the shorter of the two times behind the longer one, so it gains a factor of two at most, when both are
-# equal. The first batch of an epoch has nothing to hide behind. If you gained much less, then other programs, or the ranks
-# themselves, had the core that the reading thread needed. On two real machines, more threads gave TensorFlow up to 2.3 and up
-# to 7.8 times the bandwidth, and prefetching hid the input completely [12].
+# equal. If you gained much less, then other programs, or the ranks themselves, had the core that the reading thread needed. On
+# two real machines, more threads gave TensorFlow up to 2.3 and up to 7.8 times the bandwidth, and prefetching hid the input
+# completely [12].
 #
 # If a data set fits into memory, read all of it before the first epoch, and keep it. That's *preloading*. From then on, nothing
-# is read from the storage. All ranks of this workshop preload MNIST's 47 MB.
+# is read from the storage.
 #
 # *Beat it:* what if reading takes three times as long as computing? Try `slow = training.throttled(read_batch, bytes_per_s / 3)`
 # on the ranks, and a `prefetch` with three threads.
@@ -487,7 +487,7 @@ print(f"I got {len(mine) / 1e6:.1f} MB" + (f", and asked for {counts.asked_bytes
 
 # %% [markdown]
 # MPI-IO may do the same without telling you. In `Read_at_all` the library can let a few ranks read large pieces, and pass the
-# rest on in messages: *two-phase I/O*. You can change how many ranks read with *hints* to `MPI.File.Open`.
+# rest on in messages: *two-phase I/O*.
 #
 # ## Deeper: who downloads?
 #
@@ -552,11 +552,11 @@ print(f"import torch opens {len(opened):,} files")
 scripts.run("python", "-c", count, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
-# Python also looks for each module in several folders. In total, this import asked our file system about 20,000 questions. That
-# takes a second or two here. On 1,000 nodes with four ranks each, that's 80 million questions. Ranks of a node share its cache,
-# but even a quarter of that is far too much for a few metadata servers at once. NERSC warns of slow starts from about 100 nodes
-# on [2], and ALCF has seen jobs on Aurora idle for up to 20 minutes in a single line [3]. At that scale your Python environment
-# is one more data set that all ranks have to read, and what helps with data helps here, too:
+# Python also looks for each module in several folders. In total, this import asked our file system about 20,000 questions. On
+# 1,000 nodes with four ranks each, that's 80 million questions. Ranks of a node share its cache, but even a quarter of that is
+# far too much for a few metadata servers at once. NERSC warns of slow starts from about 100 nodes on [2], and ALCF has seen
+# jobs on Aurora idle for up to 20 minutes in a single line [3]. At that scale your Python environment is one more data set that
+# all ranks have to read, and what helps with data helps here, too:
 #
 # - **Copy it to every node.** Pack the environment into one file, send it to the nodes' own disks or memory, and unpack it
 #   there. On eight nodes of Frontier, a small script that imports PyTorch took 236 s from NFS, 51 s from Lustre, and 2 s from
