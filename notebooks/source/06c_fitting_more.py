@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
-from workshop_lib import profile, ranks
+from workshop_lib import predict, profile, ranks
 from workshop_lib.lessons.fitting_more import judge as check
 from workshop_lib.lessons.fitting_more import recompute
 from workshop_lib.lessons.zero_and_fsdp import by_hand
@@ -128,7 +128,11 @@ recompute.compare(blocks, tokens, ways)
 #
 # ## What 16 bits change
 #
-# *bf16* has the range of fp32, but only two to three significant digits. Take a weight of 1, and a hundred steps of 0.001:
+# *bf16* has the range of fp32, but only two to three significant digits. Take a weight of 1, and a hundred steps of 0.001.
+
+# %%
+guess = predict("What's the weight afterwards, in bf16?", low=1, high=1.2)
+guess
 
 # %%
 for dtype in (torch.float32, torch.bfloat16):
@@ -136,6 +140,7 @@ for dtype in (torch.float32, torch.bfloat16):
     for _ in range(100):
         weight = weight + torch.tensor(1e-3, dtype=dtype)
     print(f"{dtype}: {weight.item():.4f}")
+guess.compare(weight.item())
 
 # %% [markdown]
 # In bf16 the weight never moves, because the next larger number is 1.0078. That's why people compute in bf16 but keep *master
