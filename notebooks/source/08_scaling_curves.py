@@ -5,8 +5,8 @@
 # that a quarter of them sit idle. The person who wrote the code says that nobody does better. Who's right depends on what was
 # measured, against what, and how often. After this notebook you can settle it.
 #
-# **You will** train the same network on 1, 2 and more ranks, turn the times into speed-up and efficiency yourself, and find out
-# from a handful of points what keeps it from scaling.
+# **You will** train the same network on 1, 2 and more ranks, turn the times into speed-up and efficiency yourself, and see what
+# a handful of points can tell you about the time you lost, and what they can't.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first. It explains how several ranks train one network.
@@ -20,7 +20,6 @@ from workshop_lib.lessons.scaling_curves import tables
 from workshop_lib.notebook.figures.accuracy import accuracy_curve
 from workshop_lib.notebook.figures.scaling import scaling_curve, serial_part, weak_scaling_curve
 from workshop_lib.notebook.live_sweep import sweep
-from workshop_lib.ranks import scripts
 
 sizes = profile.current()
 samples = sizes.sweep_samples or 60_000
@@ -30,8 +29,8 @@ samples = sizes.sweep_samples or 60_000
 #
 # What do you gain from $N$ ranks? You can ask that in two ways.
 #
-# - **Strong scaling:** how much sooner is the *same* work done? Here the work is an *epoch*, one pass over the training
-#   images.
+# - **Strong scaling:** how much sooner is the *same* work done? Here the work is an *epoch*, one pass over the training images.
+#   (On a laptop, we take only 4,000 of them.)
 # - **Weak scaling:** how much *more* work is done in the same time? Here $N$ ranks get $N$ times the images.
 #
 # Write $t_N$ for the seconds of an epoch on $N$ ranks:
@@ -53,9 +52,10 @@ guess
 # %% [markdown]
 # ## Measure
 #
-# A machine is never quite idle, so you measure every point several times. The runs take turns, because two at once would share
-# the cores that you measure them on. Two *backends* compete. `mpi` averages all gradients with one `Allreduce` per step, as you
-# did in notebook 02, and `ddp` is PyTorch's `DistributedDataParallel`.
+# A machine is never quite idle, so you measure every point several times, one run after the other. Two *backends* take turns:
+# `mpi` averages all gradients with one `Allreduce` per step, as you did in notebook 02, and `ddp` is PyTorch's
+# `DistributedDataParallel`. But all runs on one rank come before all runs on two, because starting ranks takes seconds. So if
+# your machine slows down in the meantime, that looks like bad scaling.
 #
 # Watch the curve fill in. If you press *Stop* after the first run, the rest of this notebook works with the runs that are done
 # by then.
@@ -67,7 +67,7 @@ for record in sweep(ranks.start, sizes.sweep_ranks, backends, sizes.repeats, siz
     strong.append(record)
 
 # %% [markdown]
-# Each run left a *record*, which says what ran, where, and what came out. Everything from here on reads these records. Hollow
+# Each run left a *record*, which says what ran, where, and what came out. Everything from here on reads these records. Pale
 # marks are runs during which other programs used your cores, so don't trust them. Close those programs and run the cell again,
 # or read on and look at the spread rather than the medians.
 #
@@ -79,8 +79,8 @@ for record in sweep(ranks.start, sizes.sweep_ranks, backends, sizes.repeats, siz
 tables.epoch_seconds(strong, "mpi")
 
 # %% [markdown]
-# The first epoch of a run also pays for starting up: memory, connections, and on a GPU the choice of algorithms. In a long run
-# that doesn't matter, but in a short measurement it does, so we leave the first epoch out. From the repeats we take the
+# The first epoch of a run also pays for starting up: memory, connections, and on a GPU the choice of algorithms. In a short
+# measurement that can matter, so we leave the first epoch out. (On a laptop, one epoch is left.) From the repeats we take the
 # *median*, because one disturbed run can't move it far. The fastest run may just have been lucky.
 #
 # ### Exercise 1 (normal): speed-up and efficiency
@@ -125,8 +125,9 @@ def scaling_table(seconds):
 check.scaling_table(scaling_table)
 
 # %% [markdown]
-# Here is your table. The last column is the *spread*, the speed-ups of the slowest and the fastest run. If the ranges of two
-# rows overlap, don't read anything into their difference.
+# Here is your table. The last column is the *spread*: the slowest and the fastest run, each against the median run on one rank.
+# The runs on one rank vary as well, so the true range is wider. If the ranges of two rows overlap, don't read anything into
+# their difference.
 
 # %%
 tables.speedups(strong, scaling_table)
@@ -142,15 +143,14 @@ guess.compare(tables.speedups_of_runs(strong, "mpi", sizes.ranks))
 scaling_curve(strong)
 
 # %% [markdown]
-# Both axes are logarithmic, so perfect scaling is a straight line. The further a point lies below it, the lower its efficiency,
-# which is written next to the point. *Hollow* points are *oversubscribed*: there are more ranks than cores, so the ranks take
-# turns, and the point says nothing about a machine with enough cores. Crosses are first epochs, which don't belong to the
-# curve. Both backends compute the same gradients, up to rounding. Only the communication, and the work around it, separates
-# their curves.
+# Both axes are logarithmic, so points equally far below the dotted line have the same efficiency, which is written next to each
+# point. *Hollow* points are *oversubscribed*: there are more ranks than cores, so the ranks take turns, and the point says
+# nothing about a machine with enough cores. Crosses are first epochs, which don't belong to the curve. Both backends compute
+# the same gradients, up to rounding. Only the communication, and the work around it, separates their curves.
 #
-# A speed-up above $N$ usually means that something slowed down the run on one rank. Notebook
-# [08b](08b_where_the_time_goes.ipynb) produces such a speed-up on purpose. But it isn't always a mistake. With more devices
-# each one holds less, so the data may fit into a cache, or memory that frees up may allow a larger and more efficient batch.
+# A speed-up above $N$ usually means that something slowed down the run on one rank, and notebook
+# [08b](08b_where_the_time_goes.ipynb) produces one on purpose. It can also be real: with more devices each one holds less data,
+# which may then fit into a cache.
 #
 # *Beat it:* add `batch_size=256` to the `TrainOptions` and measure again. What does that do to the efficiency, and to the
 # accuracy?
@@ -163,6 +163,8 @@ scaling_curve(strong)
 # $$S = \frac{1}{f + (1 - f)/N} \quad \text{(Amdahl 1967)}, \qquad S \le \frac{1}{f} \text{ for any number of ranks.}$$
 #
 # Gustafson (1988) objected that people with more processors solve *larger* problems, so the serial part matters less and less.
+# The laws don't contradict each other: Amdahl keeps the serial share of the time on *one* rank, and Gustafson its share of the
+# time on $N$ ranks.
 
 # %%
 serial_part(0.05)
@@ -174,7 +176,7 @@ serial_part(0.05)
 #
 # Karp and Flatt (1990) turned Amdahl's law around: given a *measured* speed-up, which $f$ would explain it? If a serial part is
 # all that limits you, you get the same $f$ for every $N$. If $f$ *grows* with $N$, something else grows too: communication, or
-# waiting. And if it's negative, your baseline deserves a second look.
+# waiting.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -217,9 +219,9 @@ published_s = {
 tables.serial_fractions(published_s, serial_fraction)
 
 # %% [markdown]
-# Where $f$ is *negative*, the speed-up is larger than the number of GPUs. Each GPU had the same batch, so more GPUs freed no
-# memory and saved no work. The run on one GPU must have been slower than necessary, and with Horovod also the one on two. All
-# other numbers look too good next to a slow baseline.
+# Where $f$ is *negative*, the speed-up is larger than the number of GPUs. Each GPU had the same batch, so more GPUs saved no
+# work. So the run on one GPU was probably slower than it had to be, and Horovod's run on two GPUs as well. All other numbers
+# look too good next to a slow baseline.
 #
 # Horovod's *time* rises from 8 GPUs to 16, which no serial part can explain. The reason may be overhead, because from 16 GPUs
 # on, messages have to leave the eight-GPU machine. Or it may be chance: nobody published the spread.
@@ -227,9 +229,12 @@ tables.serial_fractions(published_s, serial_fraction)
 # DDP's $f$ grows as well. Before you blame communication, change DDP's baseline above from 11.7 s to 10.1. Then $f$ is between
 # 1 and 2 % for every $N$. A baseline that's too slow makes a constant $f$ look as if it grew.
 #
-# Now look at your own measurements. With a fixed batch per rank, hardly anything is serial. So here $f$ tells you how much
-# longer a *step* has become: if it takes $1 + x$ times as long as on one rank, then $f = x / (N - 1)$. The `mpi` backend also
-# measures how long it spends inside `Allreduce`, including the wait for the slowest rank.
+# With a fixed batch per rank, hardly anything is serial. So here $f$ tells you how much longer a *step* has become: if it takes
+# $1 + x$ times as long as on one rank, then $f = x / (N - 1)$. An overhead that's the same on 4 ranks as on 32 makes $f$ fall,
+# and DDP's nearly constant $f$ of 1 to 2 % hides that a step takes 5 % longer on 4 GPUs, and 55 % longer on 32.
+#
+# Now look at your own measurements. (With two cores you have a single point that counts, so you can't see whether $f$ grows.)
+# The `mpi` backend also measures how long it spends inside `Allreduce`, including the wait for the slowest rank.
 
 # %%
 tables.losses(strong, serial_fraction)
@@ -238,9 +243,53 @@ tables.losses(strong, serial_fraction)
 # Does the time in `Allreduce` account for all the efficiency you lost? If not, the computation itself became slower, because
 # the ranks share memory and caches. With a star, there are more ranks than cores, so they share even the cores.
 #
-# ## Weak scaling
+# ## Accuracy is the other half
 #
-# Now every rank gets the same number of images, however many ranks there are.
+# Throughput is worth nothing if the network learns less, and more ranks take fewer steps per epoch. Below, each number of ranks
+# has a line, with a point after each epoch.
+
+# %%
+accuracy_curve(strong)
+
+# %% [markdown]
+# How bad can it get? These are measurements from the supercomputer Theta, of Horovod's MNIST example with 32 epochs and a
+# learning rate that grows with the ranks. One rank would have taken eight hours, so the speed-up is relative to 8 ranks.
+#
+# | ranks | 8 | 16 | 32 | 64 | 128 | 256 |
+# |---|---|---|---|---|---|---|
+# | seconds | 3550 | 1800 | 900 | 460 | 255 | 135 |
+# | speed-up | 1 | 2.0 | 3.9 | 7.7 | 13.9 | 26.3 |
+# | training accuracy, % | 96 | 96 | 96 | 93 | 11 | 11 |
+#
+# Even on 256 ranks the efficiency is 82 %, but from 128 ranks on, the network is only guessing. Notebook
+# [07](07_large_batch.ipynb) explains why and what to do about it, and [07b](07b_gradient_noise.ipynb) measures how large a
+# batch is useful. So a faster epoch is only a means to an end. What counts is the *time to a given accuracy*, and only a table
+# with both columns can show it.
+#
+# And is 2.9 on four GPUs good? If the baseline and the spread hold, the efficiency is 73 %, and each step takes 38 % longer
+# than on one GPU. If all of that were serial work ($f$ = 12.6 %), no number of GPUs would be more than about 8 times as fast as
+# one. If it's an overhead that stays at 38 %, a hundred GPUs are 72 times as fast. One point can't tell you which, so measure
+# on 2 and 8 GPUs, too.
+#
+# ## Take it home
+#
+# [scripts/scaling_table.py](scripts/scaling_table.py) makes a scaling table for any training script that prints its images per
+# second after each epoch. Each repeat goes through all numbers of ranks. Try it in a terminal, in the workshop's folder:
+#
+# ```
+# source .venv/bin/activate
+# cd notebooks/scripts
+# python scaling_table.py --ranks 1 2 4 -- torchrun --standalone --nproc-per-node {n} ddp.py --epochs 3
+# ```
+#
+# ## What you can do now
+#
+# This is the end of the core path. If you want a record of what you solved, save your notebooks and type
+# `.venv/bin/workshop assess` in a terminal.
+#
+# ## Deeper: weak scaling
+#
+# What about the other question? Now every rank gets the same number of images, however many ranks there are.
 
 # %%
 most = sizes.sweep_ranks[-1]
@@ -289,69 +338,13 @@ weak_scaling_curve(weak)
 # A trained network that only has to answer needs no gradients, and so no allreduce. Give each rank its share of the samples,
 # and it scales nearly perfectly until reading them becomes the limit ([09](09_feeding_the_ranks.ipynb)).
 #
-# ## Accuracy is the other half
-#
-# Throughput is worth nothing if the network learns less. With a fixed batch per rank, more ranks take fewer steps per epoch, and
-# each step has a larger global batch. Below, each number of ranks has a line, with a point after each epoch.
-
-# %%
-accuracy_curve(strong)
-
-# %% [markdown]
-# How bad can it get? These are measurements from the supercomputer Theta, of Horovod's MNIST example with 32 epochs and a
-# learning rate that grows with the ranks. One rank would have taken eight hours, so the speed-up is relative to 8 ranks.
-#
-# | ranks | 8 | 16 | 32 | 64 | 128 | 256 |
-# |---|---|---|---|---|---|---|
-# | seconds | 3550 | 1800 | 900 | 460 | 255 | 135 |
-# | speed-up | 1 | 2.0 | 3.9 | 7.7 | 13.9 | 26.3 |
-# | training accuracy, % | 96 | 96 | 96 | 93 | 11 | 11 |
-#
-# Even on 256 ranks the efficiency is 82 %, but from 128 ranks on, the network is only guessing. Notebook
-# [07](07_large_batch.ipynb) explains why and what to do about it. In [07b](07b_gradient_noise.ipynb) you can measure the batch
-# size above which extra workers save hardly any steps. For this data it's below a hundred.
-#
-# So a faster epoch is only a means to an end. What counts is the *time to a given accuracy*, and only a table with both columns
-# can show it.
-#
-# And is 2.9 on four GPUs good? If the baseline and the spread hold, the efficiency is 73 %. With $f$ = 12.6 %, no number of GPUs
-# would make it more than about 8 times as fast.
-#
-# ## Deeper: Amdahl and Gustafson agree
-#
-# Gustafson writes $s$ for the share of the time *on $N$ ranks* that's spent on serial work. On one rank, the same problem would
-# take $S = s + N(1 - s)$ times as long, and serial work would be a fraction $f = s / S$ of that. Put this $f$ into Amdahl's
-# law, and the same $S$ comes out. The laws differ in what stays the same as $N$ grows: Amdahl keeps $f$, and Gustafson keeps
-# $s$.
-#
-# ## Take it home
-#
-# [scripts/scaling_table.py](scripts/scaling_table.py) makes a scaling table for any training script that prints its images per
-# second after each epoch. Try it in a terminal, in the folder with the scripts:
-#
-# ```
-# python scaling_table.py --ranks 1 2 4 -- torchrun --standalone --nproc-per-node {n} ddp.py --epochs 3
-# ```
-#
-# ## What you can do now
-#
-# This is the end of the core path. The next cell checks everything you solved once more, and writes a *record* with your code
-# of each exercise. It reads your notebooks from their files, so save them first.
-
-# %%
-scripts.run("workshop", "assess", timeout_s=600)
-
-# %% [markdown]
-# `.venv/bin/workshop verify progress/assessment.jsonl` checks the code in a record again. It executes that code, so verify only
-# records of people you trust.
-#
 # ## Remember
 #
 # - Strong scaling: the same work, sooner. Weak scaling: more work in the same time. Say which, and what you kept the same.
 # - Report the baseline, the spread, the threads and the binding; leave the first epoch out.
 # - Never time two jobs on the same cores at once, and mark points with more ranks than cores.
-# - A serial fraction that grows with the ranks means overhead, if the baseline is good. A negative one means that you should
-#   check the baseline.
+# - Work that can't be shared out gives the same serial fraction for any number of ranks. With a fixed batch per rank, look at
+#   $f\,(N - 1)$ instead: by how much a step has become longer.
 # - Time and accuracy belong in the same table.
 #
 # Next: [08b](08b_where_the_time_goes.ipynb) looks inside a step for the time you lost, and [08c](08c_forecasting.ipynb)

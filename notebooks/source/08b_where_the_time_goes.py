@@ -136,9 +136,9 @@ print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
 #
 # ## More than perfect
 #
-# Now for the strangest numbers in this field. A published log has 132, 77, 5.8 and 3.2 seconds per epoch on 1, 2, 4 and 8
-# ranks. That's 23 times as fast on 4 ranks! Two settings together can do this. A launcher can *bind* a rank to one core, or
-# leave it free to use any. And a rank can compute with one thread or with two.
+# Here's a published log that looks impossible: 132, 77, 5.8 and 3.2 seconds per epoch on 1, 2, 4 and 8 ranks. That's 23 times
+# as fast on 4 ranks! Two settings together can do this, and a third makes it worse. A launcher can *bind* a rank to one core,
+# or leave it free to use any. And a rank can compute with one thread or with two.
 
 # %%
 figures.bound_or_free()
@@ -146,14 +146,15 @@ figures.bound_or_free()
 # %% [markdown]
 # Only one of these four is bad: two threads on one core take turns. It gets worse if a thread with nothing to do *spins*, which
 # means that it looks for work again and again instead of sleeping. Then it occupies the core while the other thread has work to
-# do.
+# do. Many OpenMP libraries let threads spin by default. This workshop normally turns that off.
 #
 # Nobody chooses the bad square. But job scripts often set `OMP_NUM_THREADS`, and Open MPI binds by default: each rank to a
 # single core if the job has one or two ranks, and to a whole processor if it has more. So a scaling table can move from the bad
 # square to a good one *between two of its rows*.
 #
-# Let's do that. One rank runs in the bad square, and for comparison in both free ones. Then two ranks run as everywhere else in
-# this workshop: free, with one thread each.
+# Let's do that. One rank runs in the bad square, and for comparison in both free ones. We tell two threads to spin
+# (`OMP_WAIT_POLICY=ACTIVE`), so the factor you'll see is close to the worst case. Then two ranks run as everywhere else in this
+# workshop: free, with one thread each.
 
 # %%
 guess = predict(
@@ -180,10 +181,9 @@ guess.compare(by_job[2, False, 1] / by_job[1, True, 2])
 
 # %% [markdown]
 # Each square compares the same run on two ranks with a different baseline. If a factor is above 2, the baseline is the reason.
-# How large the factor gets depends on your machine. The published log jumps by a factor of 13 between 2 ranks and 4, exactly
-# where Open MPI stops binding to single cores. That's probably why, but we can't be sure, because the log records neither
-# threads nor binding. (Is your square of two free threads slow, too? Then another program took one of the two cores, and the
-# spinning threads had to share the other.)
+# The published log jumps by a factor of 13 between 2 ranks and 4, exactly where Open MPI stops binding to single cores. That's
+# probably why, but we can't be sure, because the log records neither threads nor binding. (If your square of two free threads
+# is slow, too, another program took one of the cores.)
 #
 # ### Exercise 2 (normal): a fair baseline
 #
@@ -211,7 +211,7 @@ def fair_speedups(runs):
     """Speed-ups with the keys (ranks, threads), each against 1 rank with the same number of threads, 1 rank included.
 
     runs: dictionaries with "ranks", "threads" and "cores" (both per rank), and "samples_per_s". Runs in which a rank
-    has fewer cores than threads are left out.
+    has fewer cores than threads are left out. Where ranks share cores, "cores" is each rank's share.
     """
     # <solution>
     fair = {(run["ranks"], run["threads"]): run["samples_per_s"] for run in runs if run["cores"] >= run["threads"]}
@@ -249,7 +249,8 @@ team.push(traces=str(traces))
 # %%ranks
 import os
 
-from torch.profiler import ProfilerActivity, profile, schedule
+import torch.profiler
+from torch.profiler import ProfilerActivity, schedule
 
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.trainer import train
@@ -258,7 +259,7 @@ os.environ["KINETO_LOG_LEVEL"] = "6"  # the profiler reports nothing but errors
 sixth_step = schedule(wait=4, warmup=1, active=1, repeat=1)
 
 
-class Profiler(profile):
+class Profiler(torch.profiler.profile):
     def on_step(self, event):
         """Called by the trainer after each step."""
         self.step()
@@ -323,7 +324,7 @@ print(f"utilization {used['utilization']:.1%}" if used else "Unknown: the run wa
 #
 # ## Remember
 #
-# - Assume that a long time in `Allreduce` is waiting, until the clocks of the other ranks say otherwise.
+# - A long time in `Allreduce` may be waiting or messages. One rank's clock can't tell which, the clocks of all ranks can.
 # - The straggler is the rank that doesn't wait. Every rank pays for it.
 # - If a speed-up is above $N$, ask about the baseline: how many threads did it have, and which cores was it bound to?
 # - Set threads and binding yourself, and write both next to every number.

@@ -48,9 +48,10 @@ print(f"{images_per_s:,.0f} images/s x 784 bytes = {784 * images_per_s / 1e6:.1f
 # %% [markdown]
 # For a disk, a few megabytes per second are nothing. On a laptop, training on MNIST never waits for its input.
 #
-# On a cluster everybody *shares* the storage. Summit's file system delivered 2.5 TB/s. When all of its 4,608 nodes read at once,
-# each of them got 543 MB/s. (On Theta the share was 48 MB/s.) Is that a lot? An image of 224 × 224 pixels has 150,528 bytes. A
-# GPU that trains on a thousand of them per second needs 150 MB/s, and a node of Summit had six GPUs. That's more than its share.
+# On a cluster everybody *shares* the storage. Summit's file system delivered 2.5 TB/s. When all of its 4,608 nodes read at
+# once, each of them got 543 MB/s. (On Theta the share was 48 MB/s.) Is that a lot? An image of 224 × 224 pixels has 150,528
+# bytes (and as a JPEG, an image of ImageNet has about 110,000). A GPU that trains on a thousand of them per second needs 150
+# MB/s, and a node of Summit had six GPUs. That's more than its share.
 #
 # So read every byte from the storage once, and wait for it as little as possible.
 #
@@ -142,9 +143,9 @@ check.read_and_scatter(read_and_scatter)
 # %% [markdown]
 # ## What comes from where
 #
-# Between your program and the storage sits the *page cache*: the operating system keeps what programs have read in memory that
-# nobody else needs. If you read a file again, the system only copies it from there, and the time tells you nothing about the
-# storage. Such a read is *warm*.
+# Between your program and the storage sits the *page cache*: the operating system uses spare memory to keep what programs have
+# read. If you read a file again, the system only copies it from there, and the time tells you nothing about the storage. Such a
+# read is *warm*.
 #
 # So we measure each way *cold* first, after asking the system to forget the file, and then warm. And we count two kinds of
 # bytes: what the ranks *asked* for, and what the system had to *fetch from the storage* for them.
@@ -182,8 +183,8 @@ display(figures.feeding_ways(measured))
 figures.compare_storage(guess, measured, "everyone reads all")
 
 # %% [markdown]
-# *One reads* also takes longer because `comm.scatter` copies the pieces several times (`Scatterv` wouldn't), and its bytes
-# have to travel. The bytes don't depend on how busy the machine is:
+# Part of the time of *one reads* is `comm.scatter`, which copies the pieces several times and sends them to the other ranks.
+# How many bytes each way needs doesn't depend on how busy the machine is:
 #
 # - *Everyone reads all* asks for $p$ times the file. The file still comes from the storage about once, because the ranks of one
 #   machine share a page cache. On several nodes it comes once *per node*, and every rank needs the memory for all of it.
@@ -192,10 +193,7 @@ figures.compare_storage(guess, measured, "everyone reads all")
 # - *Own part* and *MPI-IO* ask for each byte once, and all ranks read at the same time. On a single disk that helps less than on
 #   a file system that's spread over many disks.
 #
-# The seconds do depend on how busy the machine is. Before you believe a ranking, compare the gaps between the points with the
-# length of their bars.
-#
-# *Think about it:* which bars on the right would grow on ten nodes, each with its own page cache, and by how much?
+# The seconds do. Before you believe a ranking, compare the gaps between the points with the length of their bars.
 #
 # ## Read while you compute
 #
@@ -287,13 +285,13 @@ ratios = spent["read, then compute"].sum(axis=1) / spent["prefetch"].sum(axis=1)
 guess.compare(ratios)
 
 # %% [markdown]
-# Prefetching hides the shorter of the two times behind the longer one, so it gains a factor of two at most, when both are equal.
-# The first batch of an epoch has nothing to hide behind. If you gained much less, then other programs, or the ranks themselves,
-# had the core that the reading thread needed. On real disks, more threads gave TensorFlow up to 7.8 times the bandwidth, and
-# prefetching hid the input completely [12].
+# Prefetching hides the shorter of the two times behind the longer one, so it gains a factor of two at most, when both are
+# equal. The first batch of an epoch has nothing to hide behind. If you gained much less, then other programs, or the ranks
+# themselves, had the core that the reading thread needed. On two real machines, more threads gave TensorFlow up to 2.3 and up
+# to 7.8 times the bandwidth, and prefetching hid the input completely [12].
 #
-# If a data set fits into memory, read all of it before the first epoch, and keep it. That's *preloading*. From then on, input
-# costs nothing. All ranks of this workshop preload MNIST's 47 MB.
+# If a data set fits into memory, read all of it before the first epoch, and keep it. That's *preloading*. From then on, nothing
+# is read from the storage. All ranks of this workshop preload MNIST's 47 MB.
 #
 # *Beat it:* what if reading takes three times as long as computing? Try `slow = training.throttled(read_batch, bytes_per_s / 3)`
 # on the ranks, and a `prefetch` with three threads.
@@ -302,7 +300,8 @@ guess.compare(ratios)
 #
 # PyTorch's `DataLoader` prefetches for you, with *processes* in place of your thread. `num_workers=2` starts two, and each
 # prepares whole batches ahead. Why processes? Python's lock lets only one thread at a time run Python code. A thread that waits
-# for a disk doesn't mind, but a thread that unpacks JPEGs in Python does.
+# for a disk doesn't mind, nor does one inside a C library, such as a JPEG decoder. But the Python code around them, such as
+# your own transforms, has to take turns.
 #
 # The script `loader.py` reads through a `DataLoader`. Reading an image takes as long as computing on it, as above. First the
 # read *waits*, as your thread did, and then it *works*, as a decoder does.
@@ -332,11 +331,6 @@ guess.compare(ratios)
 # On a GPU, also set `pin_memory=True`. The loader then puts batches into *pinned* memory, which the operating system promises
 # not to move, so a GPU can fetch them by itself. `images.to("cuda", non_blocking=True)` returns at once, and your program can go
 # ahead while the GPU is still busy.
-#
-# In TensorFlow's `tf.data` you describe the pipeline as a chain of steps. `map` with `num_parallel_calls` changes several
-# elements at once, `interleave` reads from several files at once, and `prefetch` is what you wrote. On several ranks, put
-# `dataset.shard(size, rank)` *first* in the chain, or every rank reads everything and throws most of it away. The script
-# [loader_tf.py](scripts/loader_tf.py) measures such chains.
 #
 # ## Deeper: different random numbers on every rank
 #
@@ -395,12 +389,13 @@ for name, numbers in {"the same seed": np.random.default_rng(1), "generator": ge
 # ## Deeper: resume exactly
 #
 # Your generator needs no state: seed, rank and step are enough. Do the same for the *order* of the samples, and a checkpoint
-# only has to hold the step. What goes wrong otherwise? Say a job is stopped after 60 % of an epoch, and you resume it in three
-# ways. How often does it see each sample in this epoch?
+# only has to hold the step. What goes wrong otherwise? Say a job is stopped after 60 % of an epoch, and you resume it in three ways. How often
+# does it see each sample in this epoch?
 
 # %%
 n, stopped = 60_000, 36_000
-order = np.random.default_rng([1, 3]).permutation(n)  # seed 1, epoch 3
+# Seed 1, epoch 3. NumPy takes missing numbers as 0, so without the last two this would be `generator(1, 3, 0)`.
+order = np.random.default_rng([1, 3, 0, 1]).permutation(n)
 resumed = {
     "from the step in the checkpoint": order[stopped:],
     "a new order for the rest of the epoch": np.random.default_rng().permutation(n)[stopped:],
@@ -411,10 +406,18 @@ for way, rest in resumed.items():
     print(f"{way:>38}: {(seen == 0).sum():6,} never, {(seen == 1).sum():6,} once, {(seen == 2).sum():6,} twice")
 
 # %% [markdown]
-# The second way is what happens if you save the weights and nothing else. Over many epochs the differences average out. But
-# a language model reads most of its data only once, so it would never see some samples. And if you want to know *which* sample
-# made the loss jump at step 41,307, only the first way can answer. A loader with workers is ahead of the training, so save the
-# step of the *training*. `torchdata`'s `StatefulDataLoader` does that for you.
+# The second way is what happens if you save the weights and the step, but not what the order was drawn from. If you save only
+# the weights, you get the third. Over many epochs the differences average out. But a language model reads most of its data only
+# once, so it would never see some samples. And if you want to know *which* sample made the loss jump at step 41,307, only the
+# first way can answer. A loader with workers is ahead of the training, so save the step of the *training*. `torchdata`'s
+# `StatefulDataLoader` does that for you.
+#
+# ## Deeper: the same in TensorFlow
+#
+# In TensorFlow's `tf.data` you describe the pipeline as a chain of steps. `map` with `num_parallel_calls` changes several
+# elements at once, `interleave` reads from several files at once, and `prefetch` is what you wrote. On several ranks, put
+# `dataset.shard(size, rank)` *first* in the chain, or every rank reads everything and throws most of it away. The script
+# [loader_tf.py](scripts/loader_tf.py) measures such chains.
 #
 # ## Deeper: small pieces
 #
@@ -508,6 +511,8 @@ def download(target):
 
 
 target = path.with_name("downloaded")
+if comm.rank == 0:
+    target.unlink(missing_ok=True)
 comm.Barrier()
 time.sleep(0.05 * comm.rank)
 if not target.exists():
@@ -548,10 +553,10 @@ scripts.run("python", "-c", count, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
 # Python also looks for each module in several folders. In total, this import asked our file system about 20,000 questions. That
-# takes a second or two here. On 1,000 nodes with four ranks each, the same line asks a few metadata servers 80 million
-# questions, all at once. NERSC warns of slow starts from about 100 nodes on [2], and ALCF has seen jobs on Aurora idle for up
-# to 20 minutes in a single line [3]. At that scale your Python environment is one more data set that all ranks
-# have to read, and what helps with data helps here, too:
+# takes a second or two here. On 1,000 nodes with four ranks each, that's 80 million questions. Ranks of a node share its cache,
+# but even a quarter of that is far too much for a few metadata servers at once. NERSC warns of slow starts from about 100 nodes
+# on [2], and ALCF has seen jobs on Aurora idle for up to 20 minutes in a single line [3]. At that scale your Python environment
+# is one more data set that all ranks have to read, and what helps with data helps here, too:
 #
 # - **Copy it to every node.** Pack the environment into one file, send it to the nodes' own disks or memory, and unpack it
 #   there. On eight nodes of Frontier, a small script that imports PyTorch took 236 s from NFS, 51 s from Lustre, and 2 s from
@@ -561,10 +566,10 @@ scripts.run("python", "-c", count, timeout_s=sizes.timeout_s)
 #   conda pack -p /path/to/env -o env.tar.gz    # once, since a plain copy points to its old place
 #
 #   sbcast env.tar.gz /tmp/env.tar.gz           # in the job script
-#   srun --ntasks-per-node=1 mkdir -p /tmp/env
-#   srun --ntasks-per-node=1 tar -xzf /tmp/env.tar.gz -C /tmp/env
+#   srun -n $SLURM_NNODES --ntasks-per-node=1 mkdir -p /tmp/env
+#   srun -n $SLURM_NNODES --ntasks-per-node=1 tar -xzf /tmp/env.tar.gz -C /tmp/env
 #   source /tmp/env/bin/activate
-#   srun --ntasks-per-node=1 conda-unpack
+#   srun -n $SLURM_NNODES --ntasks-per-node=1 conda-unpack
 #   ```
 # - **Put it into a container or a SquashFS image.** The file system then sees one large file, and each node looks up small files
 #   inside of it by itself. NERSC recommends containers for large Python jobs [2], and Pawsey has a guide to SquashFS [5].
@@ -580,9 +585,9 @@ scripts.run("python", "-c", count, timeout_s=sizes.timeout_s)
 # stripe by hand [8].
 #
 # Disks in the nodes are faster still, because each node adds its own speed: on Summit 26.7 TB/s together, against 2.5 TB/s from
-# the file system [9]. Copy your data there when the job starts. On Polaris, they're in `/local/scratch` [10]. Aurora has
-# *DAOS*, an object store that you can also use like a folder. Opening files through the folder is slow. With a library in
-# `LD_PRELOAD`, reads and writes bypass the folder [11].
+# the file system [9]. Copy your data there when the job starts. On Polaris, these disks are mounted at `/local/scratch` [10].
+# Aurora has *DAOS*, an object store that you can also use like a folder. Opening, reading and writing through the folder are
+# slow. With `libpil4dfs.so` in `LD_PRELOAD`, all three bypass it [11].
 #
 # ## Remember
 #

@@ -88,12 +88,12 @@ def test_ranks_that_do_not_stop_in_time_end_the_sweep_all_the_same(shown):
     assert "ended by an error" in shown[-1]
 
 
-def test_runs_beside_other_programs_are_hollow_and_counted(shown, monkeypatch):
+def test_runs_beside_other_programs_are_pale_and_counted(shown, monkeypatch):
     monkeypatch.setattr(sweeps.Meter, "warning", lambda self, wanted: "others" if wanted == 2 else "")
     swept(lambda show: None)
     assert "Other programs used the cores during 4 of 8 runs." in shown[-1]
-    assert "hollow: other programs used the cores" in shown[-1]
-    assert re.search('<g data-runs="mpi">(.*?)</g>', shown[-1]).group(1).count('fill="none"') == 2
+    assert "pale: other programs used the cores" in shown[-1]
+    assert re.search('<g data-runs="mpi">(.*?)</g>', shown[-1]).group(1).count('opacity="0.3"') == 2
 
 
 def test_perfect_scaling_sets_the_scale_as_soon_as_one_rank_is_measured():

@@ -330,16 +330,19 @@ def _speeds_key(names: list[str], colors: dict[str, str], perfect: bool, runs: l
         y += 22
     if any(run.disturbed for run in runs):
         parts.append(_mark(0, left + 13, y - 4, "currentColor", True))
-        parts.append(_text(left + 36, y, "hollow: other programs used the cores"))
+        parts.append(_text(left + 36, y, "pale: other programs used the cores"))
     return "".join(parts)
 
 
-def _mark(number: int, x: float, y: float, color: str, hollow: bool) -> str:
-    """The sign of a run: a circle for the first backend, a square for the second, then a triangle and a diamond."""
+def _mark(number: int, x: float, y: float, color: str, disturbed: bool) -> str:
+    """The sign of a run: a circle for the first backend, a square for the second, then a triangle and a diamond.
+
+    A disturbed run is pale. Hollow marks have a different meaning in the other figures: more ranks than cores.
+    """
     shapes = ("a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z", "v-4h8v8h-8z", "l4 -5l4 9h-8z", "l4 -5l4 5l-4 5z")
-    fill = "none" if hollow else color
+    opacity = 0.3 if disturbed else 1
     shape = shapes[number % len(shapes)]
-    return f'<path d="M{x - 4:.1f} {y:.1f}{shape}" fill="{fill}" stroke="{color}" stroke-width="1.5"/>'
+    return f'<path d="M{x - 4:.1f} {y:.1f}{shape}" fill="{color}" stroke="{color}" opacity="{opacity}"/>'
 
 
 # Keeps text readable on top of lines, in the color of JupyterLab's page.

@@ -84,7 +84,7 @@ scaling_table = played(
         Edit("those are seconds: divide the seconds on 1 rank by them.", _speedup("s")),
         Edit("that is the efficiency, but the speed-up comes first.", _speedup("typical_s[1] / s / n")),
         Edit(
-            "that says how many per cent faster it is. Speed-up is a ratio: seconds on 1 rank / seconds on N.",
+            "that says how many percent faster it is. Speed-up is a ratio: seconds on 1 rank / seconds on N.",
             _speedup("100 * (typical_s[1] / s - 1)"),
         ),
         Edit("that is the speed-up again: divide it by the number of ranks.", _efficiency("typical_s[1] / s")),
@@ -137,7 +137,7 @@ serial_fraction = played(
             "that is Gustafson's s, a share of the time on n ranks. Amdahl's f is a share of the time on 1 rank.",
             (FRACTION, "(n - speedup) / (n - 1)"),
         ),
-        Edit("give it as a fraction, not in per cent.", (FRACTION, f"100 * {FRACTION}")),
+        Edit("give it as a fraction, not in percent.", (FRACTION, f"100 * {FRACTION}")),
         Edit(
             "don't clip it at 0: a negative value tells you that something in the measurement is wrong.",
             (FRACTION, f"max(0, {FRACTION})"),
