@@ -271,12 +271,12 @@ pd.DataFrame(rows).T.style.format("{:.3f}")
 # (`late_s`). `mfu` is the *model-FLOPs utilization*: the operations that the model needs, as a share of what the GPUs could do.
 #
 # With 8 tensor ranks, each rank gathers an eighth of the weights. But the 8 ranks of a node gather different eighths over the
-# same network, so the bytes take as long as before. What makes the line slow is latency: in each layer, every message goes
-# round a ring of 1,024 ranks, and the grid's rings have only 128. In return, the grid's ranks wait for activations. And a group
-# of 16 no longer fits into a node of 8, so its activations cross the slow network.
+# same network, so the bytes take no less time. The line is slow because of latency: each message goes round a ring of 1,024
+# ranks, and the grid's rings have only 128. In return, the grid's ranks wait for activations, and groups of 16 send them from
+# node to node.
 #
-# `compute_s` grows because every rank of a row computes the whole last layer. And memory goes *up*, because with fewer data
-# ranks, each has more of the 1,024 sequences, and more of what isn't cut: the blocks' inputs, and the logits.
+# `compute_s` grows because every rank of a row computes the whole last layer. And memory goes *up*, because each row has more
+# of the 1,024 sequences, and so more of what isn't cut: the blocks' inputs, and the logits.
 #
 # ## The fastest mesh that fits
 #
@@ -293,7 +293,7 @@ print(f"{len(fits)} of {len(every)} fit, with a margin of 10 %")
 fits.nsmallest(5, "step_s").style.format(precision=2)
 
 # %% [markdown]
-# The forecast can't tell the first two meshes apart, because both wait longer for the slowest rank than for messages.
+# The first two meshes tie, because both wait longer for the slowest rank than for messages.
 #
 # *Try it:* what if you train with 256 sequences per step instead of 2,048? Now the fastest mesh has tensor groups that cross
 # nodes. Which messages take less time in exchange?
@@ -319,11 +319,11 @@ beside.style.format({"published": "{:.1%}", "forecast": "{:.1%}", "error": "{:+.
 # %% [markdown]
 # Look at the signs of the errors:
 #
-# - For Megatron-LM on 128 GPUs or more, the forecast is 11 to 20 % too low. With 4 or 8 tensor ranks, it charges more for their
-#   messages than the real runs lost. And the largest models keep the GPUs busier than the smallest, on which we calibrated.
-# - ZeRO-3 on 1,536 GPUs comes out three times too fast. That isn't only because the forecast hides messages behind computing:
-#   one after the other, they'd take 29 s, and the real step took 67 s. In DeepSpeed of 2021, messages were probably several
-#   times slower than the network's data sheet says. **Your fastest mesh above, FSDP over all GPUs, is of the same kind.**
+# - For Megatron-LM on 128 GPUs or more, the forecast is 11 to 20 % too low. It charges more for tensor ranks' messages than the
+#   real runs lost, and the largest models keep the GPUs busier than the smallest, on which we calibrated.
+# - ZeRO-3 on 1,536 GPUs comes out three times too fast. Even if nothing were hidden behind computing, the forecast would be 29
+#   s, but the real step took 67 s. So DeepSpeed's messages of 2021 were probably several times slower than the network's data
+#   sheet says. **Your fastest mesh above, FSDP over all GPUs, is of the same kind.**
 #
 # And don't let the median impress you. Where the error is below 3 %, we had mostly calibrated on the same model with fewer
 # GPUs. At 768 GPUs, the forecast even gets the order of two runs wrong: ZeRO-3 comes out level with the mesh of 8x8x12, but it
@@ -377,7 +377,7 @@ for name, (machine, memory_GB, precision) in choices.items():
 pd.DataFrame(best).T.style.format(precision=2)
 
 # %% [markdown]
-# The larger domain makes 16 tensor ranks almost twice as fast as on B200. But the fastest mesh still has no tensor ranks.
+# The larger domain makes 16 tensor ranks almost twice as fast as on B200, but the fastest mesh still has none.
 #
 # ## Remember
 #
