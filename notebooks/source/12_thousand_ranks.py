@@ -63,8 +63,7 @@ print(f"  peak_bytes: {real[1].peak_bytes:,} on the real rank, {pretended.peak_b
 # %% [markdown]
 # The shards, the calls, their bytes and the operations are exactly those of the real rank. Only the peak of the memory may
 # differ a little. In a real run, a collective's arrays stay in memory until all ranks arrive, so the peak can be higher by the
-# gradients of one module. The workshop's tests allow another 10 %. And a dry run can't follow values, which decide where tokens
-# travel if there are experts.
+# gradients of one module. And a dry run can't follow values, which decide where tokens travel if there are experts.
 #
 # Now go where nobody can compare: to 1,024 ranks, in 128 rows of 8, because a node has 8 GPUs. And take a larger model.
 
@@ -87,9 +86,6 @@ figures.mesh(thousand, "128x8", a_node=8)
 # Rank 18 exchanges activations with 7 other ranks, and weights with 127. In a terminal,
 # `workshop dryrun notebooks/scripts/mesh.py --world-size 1024 --mesh 64x16 --batch 64 --heads 16` prints all this for a
 # different mesh.
-#
-# *Try it:* do a dry run of notebook 06's script, `edited.SCRIPT.with_name("fsdp2.py")`, with `world_size=64` and no mesh. How
-# large is a rank's part of the last layer's weights, which have 10 rows?
 #
 # ### Exercise 1 (normal): who sends what?
 #
@@ -357,7 +353,7 @@ for name, run in runs.items():
 # - **FP8.** H100 and B200 multiply 8-bit numbers at twice bf16's peak. But only the linear layers of the blocks do, and
 #   converting takes time: torchtitan trains Llama 3.1 8B only 1.28 times as fast with FP8. The forecast assumes that linear
 #   layers gain as much as in torchtitan. (`mfu` still counts bf16's peak.) B200 also has *MX formats*, in which 32 numbers
-#   share a scale: MXFP8 is as fast as FP8, and with 4 bits the peak doubles again.
+#   share a scale; MXFP8 is as fast as FP8.
 # - **The NVLink domain.** In a GB200 NVL72, NVLink joins 72 GPUs instead of 8. If you use 64 of them, tensor groups of 16 don't
 #   leave it.
 

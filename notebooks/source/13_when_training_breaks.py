@@ -45,8 +45,7 @@ fault_catalogue.table(met)
 guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ranks in met.values()))
 
 # %% [markdown]
-# The ranks were real processes, and they ended as the table says. (We only ended those that were *still running* or *stopped*.)
-# The faults fall into three groups.
+# We ended only the ranks that were *still running* or *stopped*. The faults fall into three groups.
 #
 # **A rank ends.** It raises, it's killed, or it simply has one batch fewer than the others. With gloo, its connections close,
 # so the other ranks notice within a fraction of a second. But they only say "Connection closed by peer", which isn't the cause.
@@ -99,8 +98,7 @@ fault_catalogue.meet("calls in another order", settings={"TORCH_FR_DUMP_TEMP_FIL
 scripts.run("torchfrtrace", "-p", "trace_", folder, only="has errors|error msg|^train at")
 
 # %% [markdown]
-# It names the rank, the first collective in which the ranks differ, and the line. In PyTorch 2.13 the recorder is always on; the
-# card below says what older versions need.
+# It names the rank, the first collective in which the ranks differ, and the line. In PyTorch 2.13 the recorder is always on.
 #
 # If there's no file to look at, start the job again with `TORCH_DISTRIBUTED_DEBUG=DETAIL`, as the card says. That's slow, but
 # NCCL doesn't check sizes itself: ranks that disagree about a size hang, or silently get wrong numbers.

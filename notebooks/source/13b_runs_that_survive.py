@@ -144,9 +144,9 @@ if not quick:  # it takes a minute
 #
 # ### Exercise 2 (hard): a supervisor
 #
-# `supervise` starts all ranks. When one of them is lost, it ends the others, which wait for it in vain, and starts all of them
-# again. `start(rank, attempt)` forks a rank and returns its process number. `attempt` is 0 for the first ranks, then 1, and so
-# on. Return when all ranks have ended well. If a rank is lost and you've used up all `restarts` restarts, raise an error.
+# `supervise` starts all ranks. When one of them is lost, it ends the others and starts all of them again.
+# `start(rank, attempt)` forks a rank and returns its process number. `attempt` is 0 for the first ranks, then 1, and so on.
+# Return when all ranks have ended well. If a rank is lost and you've used up all `restarts` restarts, raise an error.
 #
 # <details><summary>Hint 1: whom to wait for?</summary>
 #
@@ -257,10 +257,9 @@ figures.progress(scores)
 # If you'd like to see it on your machine, run `pip install torchft` (it has wheels for Linux on x86-64), and then
 # `workshop faults --kinds kill notebooks/scripts/per_step.py 2` in a terminal.
 #
-# It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed training.
-# (torchft has a second mode, in which a fixed number of ranks counts and spare ranks run along until they're needed.) If the
-# model is sharded over eight GPUs, these eight are one *replica*, and are lost together. And you still need checkpoints, for
-# the day on which all replicas are lost.
+# It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed training. If
+# the model is sharded over eight GPUs, these eight are one *replica*, and are lost together. And you still need checkpoints,
+# for the day on which all replicas are lost.
 #
 # ## Deeper: how often?
 #
@@ -314,8 +313,7 @@ check.interval_s(interval_s)
 figures.checkpoint_interval(save_s=60, mtbf_s=3 * 3600, restart_s=300, jobs=5 if quick else 30)
 
 # %% [markdown]
-# The minimum is wide: saving twice as often or half as often as you should costs only a little. Don't worry about the exact
-# value, but do worry about a factor of ten.
+# The minimum is wide: saving twice as often or half as often as you should costs only a little.
 #
 # ## Deeper: go on with fewer ranks
 #
