@@ -91,6 +91,17 @@ def test_the_readme_can_be_read_in_one_go():
     assert len((ROOT / "README.md").read_text().split()) <= 1500
 
 
+@pytest.mark.parametrize("page", ["README", "CONTRIBUTING", "book/command_line", "notebooks/scripts/README"])
+def test_commands_are_those_of_venv(page):
+    bare = r"(?:^|`)((?:mpiexec -n|torchrun -|python -|pip install).*)"
+    assert not re.findall(bare, (ROOT / f"{page}.md").read_text(), re.MULTILINE)
+
+
+def test_every_script_stands_in_its_readme():
+    text = (SCRIPTS / "README.md").read_text()
+    assert not {path.name for path in SCRIPTS.glob("*.*") if f"{path.name}`" not in text} - {"README.md"}
+
+
 def test_the_torchrun_of_readme_and_scripts_asks_nobody_for_this_machines_name():
     [shown] = re.findall(r"^(\.venv/bin/torchrun .+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
     commands = re.findall(r"`(\.venv/bin/torchrun .+)` \|", (SCRIPTS / "README.md").read_text())

@@ -22,6 +22,7 @@ from pathlib import Path
 FIRST_PORT = 8800
 FIELDS = ("seat", "node", "port", "cores", "token")
 OF_A_JOB = re.compile(r"(SLURM|SBATCH|PBS|COBALT|PMI|PMIX|PALS|OMPI|PRTE|WORKSHOP)_?")  # what tells of the whole job
+KEPT = ("WORKSHOP_PROFILE",)
 
 
 def plan(seats: int, per_node: int, cores: int) -> list[dict]:
@@ -38,13 +39,13 @@ def plan(seats: int, per_node: int, cores: int) -> list[dict]:
 def start(row: dict, checkout: Path) -> subprocess.Popen:
     """The server of one seat, which lives as long as its process."""
     settings, jupyter = checkout / "workshop_lib" / "notebook" / "jupyter", checkout / "build" / "jupyter"
-    here = {name: value for name, value in os.environ.items() if not OF_A_JOB.match(name)}
+    here = {name: value for name, value in os.environ.items() if name in KEPT or not OF_A_JOB.match(name)}
     here |= {f"JUPYTER_{kind.upper()}_DIR": str(jupyter / kind) for kind in ("config", "data", "runtime")}
     here |= {"JUPYTER_CONFIG_PATH": str(settings), "JUPYTER_PATH": str(settings), "PYTHONPATH": str(checkout)}
     here |= {"IPYTHONDIR": str(checkout / "build" / "ipython"), "MPLCONFIGDIR": str(checkout / "build" / "matplotlib")}
     here["JUPYTER_TOKEN"] = row["token"]  # not among the arguments, which every user of the node can list
     allowed = sorted(os.sched_getaffinity(0))
-    cores = {allowed[int(core) % len(allowed)] for core in row["cores"].split(",")}
+    cores = {allowed[int(core)] for core in row["cores"].split(",")}
     root = ["--allow-root"] if os.geteuid() == 0 else []
     words = ["-m", "jupyterlab", "--no-browser", "--ip=*", f"--port={row['port']}", "--ServerApp.port_retries=0", *root]
     os.sched_setaffinity(0, cores)  # what is started next inherits it
@@ -61,6 +62,10 @@ def serve(file: Path, node: int) -> None:
     rows = [row for row in csv.DictReader(file.open(), delimiter="\t") if int(row["node"]) == node]
     if not rows:
         sys.exit(f"seats: {file} has no seat on node {node}.")
+    needed = 1 + max(int(core) for row in rows for core in row["cores"].split(","))
+    here = len(os.sched_getaffinity(0))
+    if here < needed:
+        sys.exit(f"seats: the seats of node {node} need {needed} cores, but only {here} may be used here.")
     servers = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -30,7 +30,7 @@ def parse_arguments():
 
 def join():
     """Join the other ranks, and return this rank's own device: a GPU of its node, or the CPU."""
-    short = timedelta(seconds=10)  # a rank that waits for a lost one gives up after this time
+    short = timedelta(seconds=10)  # a rank waits this long for the others, so a save has to be quicker
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None or accelerator.type == "mps":  # Apple's GPUs have no collectives
         dist.init_process_group("gloo", timeout=short)

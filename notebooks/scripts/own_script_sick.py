@@ -92,10 +92,8 @@ def main():
             loss_sum += loss.detach()
         mean_loss = loss_sum.item() / len(loader)
 
-        for buffer in model.buffers():  # the statistics of batch normalization: their mean over the ranks
-            if buffer.is_floating_point():
-                dist.all_reduce(buffer)
-                buffer /= size
+        for buffer in model.buffers():  # the statistics of batch normalization: rank 0's on all ranks
+            dist.broadcast(buffer, 0)
         model.eval()
         right = torch.zeros((), device=device)
         with torch.no_grad():

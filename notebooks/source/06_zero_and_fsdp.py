@@ -57,18 +57,16 @@ guess.compare(sum(one_process.values()) / parameters)
 
 # %% [markdown]
 # For each weight, Adam keeps a running mean of its gradients and another of their squares. This is the *optimizer's state*, and
-# it takes half of all the memory. Training in 16 bits is faster, but arrives at 16 bytes per parameter again, because it needs
-# a copy of the weights in fp32 ([06c](06c_fitting_more.ipynb)). How large a model does that let you fit on one GPU?
-# (A GPU "of 80 GB" has about 80 GiB.)
+# it takes half of these bytes. Training in 16 bits is faster, but arrives at 16 bytes per parameter again, because it needs a
+# copy of the weights in fp32 ([06c](06c_fitting_more.ipynb)). How large a model does that let you fit on one GPU?
 
 # %%
 for gib in (16, 40, 80):
     print(f"{gib} GiB: {gib * 2**30 / 16 / 1e9:.1f} billion parameters")
 
 # %% [markdown]
-# With DDP, more GPUs don't help, because each holds all 16 bytes of every parameter. (By default it even holds 20: DDP's
-# buckets are copies of the gradients, unless you pass `gradient_as_bucket_view=True`.) But why should every rank keep the same
-# numbers?
+# With DDP, more GPUs don't help, because each holds all 16 bytes of every parameter. (DDP's buckets may come on top,
+# [05](05_ddp.ipynb).) But why should every rank keep the same numbers?
 #
 # *ZeRO*, the zero redundancy optimizer, is still data parallel: each rank trains on its own samples. But each rank keeps only a
 # *shard* of what all ranks have in common, and they send each other the rest when it's needed. Here is what each of four ranks
@@ -78,7 +76,7 @@ for gib in (16, 40, 80):
 figures.stages(ranks=4)
 
 # %% [markdown]
-# Stage 0 is DDP. Stage 1 shards the optimizer's state, stage 2 the gradients too, and stage 3 even the weights.
+# Stage 0 is DDP. Stage 1 shards the optimizer's state. Stage 2 also shards the gradients, and stage 3 the weights as well.
 #
 # ## Two halves of an allreduce
 #
@@ -135,8 +133,8 @@ print(f"and allgather: all {len(array):,} sums, {counting.bytes_sent / array.nby
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `tensor.numpy()` gives you an array on the tensor's memory, and `torch.from_numpy(array)` a tensor on the array's. The optimizer
-# reads `self.shard.grad`.
+# `tensor.numpy()` is an array that shares the tensor's memory, and `torch.from_numpy(array)` is a tensor that shares the
+# array's. The optimizer reads `self.shard.grad`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -187,9 +185,8 @@ by_hand.train(Zero1)
 
 # %% [markdown]
 # Each rank holds only its shard of the optimizer's state, and the weights are those of one process except for rounding. (Adam
-# scales tiny gradients up to full-size steps, so their rounding errors become visible.) PyTorch calls stage 1
-# `ZeroRedundancyOptimizer`, and you use it together with DDP. It sends more than yours: DDP's whole allreduce, and then the
-# weights of each shard.
+# scales tiny gradients up to full-size steps, so their rounding errors become visible.) PyTorch's stage 1 is
+# `ZeroRedundancyOptimizer`. You use it together with DDP, so it sends more than yours: a whole allreduce, and then the weights.
 #
 # ## Exercise 2 (warm-up): stage 2
 #
@@ -261,9 +258,10 @@ by_hand.train(Zero2)
 
 # %% [markdown]
 # Stage 2 needs less memory and sends no more bytes than stage 1. But all ranks must finish the same gradients in the same
-# order. If one rank skips a parameter, the others wait for it forever, as in DDP.
+# order. If one rank skips a parameter, DDP waits for it forever, and your `Zero2` adds up gradients of different parameters.
 #
-# *Break it:* call `backward()` twice before `step`. Your `Zero2` then keeps only the second gradient. Which line has to change?
+# *Break it:* in a `%%ranks` cell, run `by_hand.train(Zero2, 2)`. Each step then has two backward passes, each with half of the
+# samples. Your `Zero2` keeps only the second gradient, so the weights differ more. Which line has to change?
 #
 # ## Stage 3
 #
@@ -325,31 +323,7 @@ guess.compare(costs[0]["Zero3"].sent / costs[0]["Zero2"].sent)
 
 # %% [markdown]
 # Stages 1 and 2 take a reduce-scatter and an allgather, but stage 3 takes a reduce-scatter and *two* allgathers. That makes 1.5
-# times the bytes. When a batch is too large for memory, you split it into $m$ *micro-batches* and step after the last one
-# ([05](05_ddp.ipynb)). What does each stage send then?
-
-# %%
-guess = predict("With 4 micro-batches, how many times as many bytes as stage 1 does stage 3 send?", low=1, high=10)
-guess
-
-# %%
-# %%ranks
-sent = {}  # per step, in multiples of n
-for m in (1, 2, 4):
-    sent[f"{m} micro-batches"] = {make.__name__: by_hand.train(make, m).sent for make in (Zero1, Zero2, Zero3)}
-
-# %%
-table = pd.DataFrame(team.pull("sent")[0]).T
-guess.compare(table["Zero3"].iloc[-1] / table["Zero1"].iloc[-1])
-
-# %%
-table
-
-# %% [markdown]
-# Stage 1 adds up whole gradients, and reduces them once. Stage 2 has nowhere to keep whole gradients, so it reduces them after
-# every micro-batch. (Only the bytes count here: your `Zero2` keeps the gradient of the last micro-batch alone.) Stage 3 also
-# gathers all weights twice per micro-batch, and sends $3m/2$ times the bytes of stage 1. With many micro-batches, prefer stage
-# 1 if the model fits.
+# times the bytes. And while stage 1 reduces gradients once per step, stages 2 and 3 reduce them in every micro-batch.
 #
 # ## FSDP: stage 3 in PyTorch
 #
@@ -362,13 +336,17 @@ take_home.diff("ddp.py", "fsdp2.py")
 # %% [markdown]
 # | change | why |
 # |---|---|
-# | `fully_shard(layer)`, then `fully_shard(model)` | each call makes a unit, whose weights are gathered together. The last one takes what's left. (`mesh=` says which ranks; the default is all) |
-# | one seed on all ranks | DDP copies rank 0's weights to all ranks at the start, and `fully_shard` doesn't. With different seeds each rank would keep shards of a *different* network, and nothing would say so |
-# | the optimizer comes afterwards | only then are the parameters shards: *DTensors*, which know their layout |
+# | `fully_shard(layer)`, then `fully_shard(model)` | each call makes a unit, whose weights are gathered together. The last one takes what's left |
 # | `DistributedSampler(test, …)` | each forward pass gathers weights, so all ranks must run the same number of them, in tests too |
 # | `get_state_dict(…)` on *every* rank | it gathers the shards. If you called it on rank 0 alone, that rank would wait forever |
 #
-# The loop stays as it is. In a transformer, use one unit per block.
+# Two lines haven't changed, but matter more now:
+#
+# - All ranks use one seed. DDP copies rank 0's weights to all ranks at the start, and `fully_shard` doesn't. With different
+#   seeds each rank would keep shards of a *different* network, and nothing would say so.
+# - The optimizer comes after `fully_shard`. Only then are the parameters shards: *DTensors*, which know their layout.
+#
+# In a transformer, use one unit per block.
 
 # %%
 take_home.train("fsdp2.py")
@@ -397,37 +375,19 @@ costs["FSDP"]
 figures.measured(one_process, team.pull("costs"))
 
 # %% [markdown]
-# FSDP and stage 3 hold a shard of everything. On top of that, while they compute, come the layer that computes, usually the next
-# one, which is on its way, and the whole gradient of one layer.
+# FSDP and our stage 3 hold a shard of everything. While a layer computes, its whole weights come on top and, in the backward
+# pass, its whole gradient. FSDP sends while it computes, so it can hold these for two layers at once.
 #
-# *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. How many
-# allgathers does `by_hand.train_fsdp(with_fsdp(by_hand.perceptron(), reshard_after_forward=False))` report?
-#
-# ### Clip what is sharded
-#
-# Most recipes for language models limit the norm of the gradient. Under DDP you clip after `backward()`, when every rank holds
-# the mean gradient. Under FSDP each rank holds only a shard of it. PyTorch's `clip_grad_norm_` recognizes DTensors, and adds up
-# the squares over all ranks:
-
-# %%
-# %%ranks
-images, labels = by_hand.batch(0, comm.rank, comm.size)
-model.zero_grad()
-cross_entropy(model(images), labels).backward()
-of_my_shards = torch.nn.utils.get_total_norm([p.grad.to_local() for p in model.parameters()])
-norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
-print(f"norm of this rank's shards {of_my_shards:.4f}, of the whole gradient {norm.full_tensor():.4f}")
-
-# %% [markdown]
-# The norm is a DTensor, too. `full_tensor()` communicates, so call it on every rank, even if only rank 0 prints.
+# *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. In a `%%ranks`
+# cell, how many allgathers does `by_hand.train_fsdp(with_fsdp(by_hand.perceptron(), reshard_after_forward=False))` report?
 #
 # ## Does it fit?
 #
 # ### Exercise 3 (warm-up): the formula
 #
-# With `bytes_per_rank` you'll know what a model needs *before* you ask for an allocation. Write it for Adam in fp32 and stages
-# 0 to 3. Return the bytes that each rank holds, as a dictionary with `"parameters"`, `"gradients"` and `"optimizer"`. Fractions
-# of a byte are fine. Leave out padding and DDP's buckets.
+# With `bytes_per_rank` you'll know what a model needs *before* you ask for GPUs. Write it for Adam in fp32 and stages 0 to 3.
+# Return the bytes that each rank holds, as a dictionary with `"parameters"`, `"gradients"` and `"optimizer"`. Fractions of a
+# byte are fine. Leave out padding and DDP's buckets.
 #
 # <details><summary>Hint</summary>
 #
@@ -460,7 +420,14 @@ def bytes_per_rank(parameters, ranks, stage):
 check.bytes_per_rank(bytes_per_rank)
 
 # %% [markdown]
-# The calculator also counts the activations. On how few GPUs of 40 GB does Llama 7B fit?
+# The calculator also counts the activations, and keeps a tenth of each GPU free. On how few A100s of 40 GB does Llama 7B fit?
+# And if you recompute activations instead of keeping them (*activation checkpointing*, [06c](06c_fitting_more.ipynb))?
+#
+# <details><summary>Answer</summary>
+#
+# On 4 of them, and on 3 if you recompute.
+#
+# </details>
 
 # %%
 calculator()
@@ -472,19 +439,65 @@ calculator()
 #
 # | question | then use | what it costs |
 # |---|---|---|
-# | Do 16 bytes per parameter (20 with DDP's default) and the activations fit? | DDP | one allreduce per step |
+# | Do 16 bytes per parameter and the activations fit? | DDP | one allreduce per step |
 # | Does everything fit except the activations? | smaller micro-batches; recomputation and bf16 ([06c](06c_fitting_more.ipynb)) | up to one more forward pass |
-# | Do weights and gradients fit, with a shard of the optimizer's state? | ZeRO-1 | no extra bytes |
+# | Do weights and gradients fit, with a shard of the optimizer's state? | ZeRO-1 | no extra bytes, but with `ZeroRedundancyOptimizer` 1.5 times as many |
 # | Do the weights fit, with a shard of the rest? | ZeRO-2, or FSDP with `reshard_after_forward=False` | messages in every micro-batch |
 # | Does one layer fit, with a shard of everything? | ZeRO-3 or FSDP | 1.5 times the bytes in every micro-batch, so a fast network |
 # | Is one layer, or what it computes, too large for a GPU? | *tensor parallelism*: ranks divide each layer ([11](11_model_parallelism.ipynb)) | messages in nearly every layer, so only over NVLink |
-# | Does it fit with the host's memory? | offload ([06b](06b_deepspeed.ipynb), [06c](06c_fitting_more.ipynb)) | time for the link to the host |
+# | Does it fit if the host's memory holds a part of it? | offload ([06b](06b_deepspeed.ipynb), [06c](06c_fitting_more.ipynb)) | time for the link to the host |
 # | Still no? | more GPUs | |
 #
 # Tensor parallelism is *model parallelism*: it divides the computing, so you have to change the model's code. So is *pipeline
-# parallelism*, in which each rank holds a few layers ([11b](11b_pipelines.ipynb)). It holds no less than ZeRO-3 does on as many
-# ranks, but it sends far fewer bytes. People turn to it when ZeRO-3's messages are too much for the network between nodes, or
-# when the global batch can't grow with the ranks any more.
+# parallelism*, in which each rank holds a few layers ([11b](11b_pipelines.ipynb)). People turn to it when ZeRO-3's messages are
+# too much for the network between nodes.
+#
+# ## Deeper: many micro-batches
+#
+# When a batch is too large for memory, you split it into $m$ *micro-batches*, and take one optimizer step after the last one
+# ([05](05_ddp.ipynb)). What does each stage send then?
+
+# %%
+guess = predict("With 4 micro-batches, how many times as many bytes as stage 1 does stage 3 send?", low=1, high=10)
+guess
+
+# %%
+# %%ranks
+sent = {}  # per step, in multiples of n
+for m in (1, 2, 4):
+    sent[f"{m} micro-batches"] = {make.__name__: by_hand.train(make, m).sent for make in (Zero1, Zero2, Zero3)}
+
+# %%
+table = pd.DataFrame(team.pull("sent")[0]).T
+guess.compare(table["Zero3"].iloc[-1] / table["Zero1"].iloc[-1])
+
+# %%
+table
+
+# %% [markdown]
+# Stage 1 reduces whole gradients once. Stage 2 has nowhere to keep whole gradients, so it reduces them after every micro-batch.
+# Stage 3 also gathers all weights twice per micro-batch, and sends $3m/2$ times the bytes of stage 1. With many micro-batches,
+# prefer stage 1 if the model fits.
+#
+# With memory for whole gradients, FSDP can reduce them once per step, too: call `model.set_requires_gradient_sync(False)`
+# before the first micro-batch, and `(True)` before the last one.
+#
+# ## Deeper: clip what is sharded
+#
+# Most recipes for language models limit the norm of the gradient. Under FSDP each rank holds only a shard of it. PyTorch's
+# `clip_grad_norm_` recognizes DTensors, and adds up the squares over all ranks:
+
+# %%
+# %%ranks
+images, labels = by_hand.batch(0, comm.rank, comm.size)
+model.zero_grad()
+cross_entropy(model(images), labels).backward()
+of_my_shards = torch.nn.utils.get_total_norm([p.grad.to_local() for p in model.parameters()])
+norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+print(f"norm of this rank's shards {of_my_shards:.4f}, of the whole gradient {norm.full_tensor():.4f}")
+
+# %% [markdown]
+# The norm is a DTensor, too. `full_tensor()` communicates, so call it on every rank, even if only rank 0 prints.
 #
 # ## Deeper: send while you compute
 #
@@ -592,7 +605,7 @@ class Lookahead:
         # <stub>
         # self.start(layer)
         # self.wait(layer)
-        # raise NotImplementedError("your code here: it works, but every layer waits")
+        # raise NotImplementedError("your code here: without it, each layer waits for its weights")
         # </stub>
         # </solution>
 
@@ -608,7 +621,8 @@ team.push(Lookahead=by_hand.written(Lookahead))
 print(by_hand.early_layers(Lookahead))
 
 # %% [markdown]
-# FSDP does this by itself.
+# FSDP does this by itself in the backward pass. In the forward pass it does so if the CPU is ahead of the GPU. If it isn't, use
+# `set_modules_to_forward_prefetch`.
 #
 # ## Remember
 #
@@ -616,7 +630,7 @@ print(by_hand.early_layers(Lookahead))
 # - ZeRO is data parallelism without copies: stage 1 shards the optimizer's state, stage 2 also the gradients, stage 3 also the
 #   weights.
 # - An allreduce is a reduce-scatter and an allgather. Stage 3 adds a second allgather, in every micro-batch.
-# - Under FSDP, every rank takes part in each forward pass, in clipping and in checkpoints.
+# - Under FSDP, every rank takes part in each forward pass and in each checkpoint.
 #
 # **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py).
 #

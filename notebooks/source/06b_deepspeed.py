@@ -61,25 +61,25 @@ take_home.train("zero_deepspeed.py")
 # | `bf16: enabled`, `fp16: enabled` | mixed precision, with master weights in fp32 |
 # | `gradient_clipping` | largest norm of the whole gradient; 0 means no clipping |
 #
-# Always write `gradient_clipping`. If it's missing, DeepSpeed 0.19.3 and later versions (since mid-2026) clip at a norm of 1,
-# and earlier ones don't clip at all, although the documentation always said 1. No message tells you which.
+# Always write `gradient_clipping`. If it's missing, DeepSpeed 0.19.3 and later versions clip at a norm of 1, and earlier ones
+# don't clip at all. No message tells you which.
 #
 # ### Exercise 1 (normal): write one
 #
 # With `configuration` you can train with any global batch, however little memory a rank has. Each step should see
 # `global_batch` samples, which the ranks divide evenly, without a remainder. But a rank can hold the activations of at most
-# `most` samples at a time. Make the micro-batch as large as memory allows. The optimizer is PyTorch's SGD, and gradients aren't
-# clipped. Return the dictionary.
+# `largest_micro_batch` samples at a time. Make the micro-batch as large as memory allows. The optimizer is PyTorch's SGD, and
+# gradients aren't clipped. Return the dictionary.
 #
 # <details><summary>Hint 1: the numbers</summary>
 #
 # Each rank takes `global_batch // ranks` samples per step. The micro-batch has to divide that number, without a remainder.
-# What's the largest number up to `most` that does?
+# What's the largest number up to `largest_micro_batch` that does?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `max(m for m in range(1, most + 1) if mine % m == 0)` finds it. You need five keys from the table: two numbers, the stage, one
-# that allows SGD, and one that stops the clipping.
+# `max(m for m in range(1, largest_micro_batch + 1) if mine % m == 0)` finds it. You need five keys from the table: two numbers,
+# the stage, one that allows SGD, and one that stops the clipping.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -89,11 +89,11 @@ take_home.train("zero_deepspeed.py")
 
 
 # %%
-def configuration(global_batch, ranks, most, stage):
-    """DeepSpeed's configuration: no more than `most` samples per backward pass on a rank, and PyTorch's SGD."""
+def configuration(global_batch, ranks, largest_micro_batch, stage):
+    """DeepSpeed's configuration for PyTorch's SGD, with at most `largest_micro_batch` samples per backward pass."""
     # <solution>
     mine = global_batch // ranks
-    micro_batch = max(m for m in range(1, most + 1) if mine % m == 0)
+    micro_batch = max(m for m in range(1, largest_micro_batch + 1) if mine % m == 0)
     return {
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": mine // micro_batch,
@@ -166,16 +166,18 @@ guess.compare(sum(by_rank[0]["stage 3"].values()) / parameters)
 engines.draw(by_rank, parameters)
 
 # %% [markdown]
-# Each rank's loss is the same in all stages, because these differ only in who holds and sends what. From stage 1 on, DeepSpeed
-# keeps *master weights* even in fp32, a second copy of this rank's shard. The optimizer therefore takes 12 bytes per parameter
-# of the shard, not 8. And without accumulation, DeepSpeed drops the gradients of other ranks' shards even in stage 1. (A
-# parameter on the border between two shards keeps its gradient on both ranks.)
+# The stages differ only in who holds and sends what, so each rank's loss is the same in all of them. From stage 1 on, DeepSpeed
+# keeps *master weights*, a second copy of this rank's shard. In 16 bits they keep small steps from getting lost
+# ([06c](06c_fitting_more.ipynb)), but DeepSpeed has them even when it trains in fp32. The optimizer therefore takes 12 bytes
+# per parameter of the shard, not 8. And without accumulation, DeepSpeed drops the gradients of other ranks' shards even in
+# stage 1.
 #
-# ### Exercise 2 (normal): clip what is sharded
 #
-# In stages 2 and 3, no rank has the whole gradient. With `clip`, your ranks limit its norm anyway, as `gradient_clipping` does.
-# The arrays in `shards` make up the gradient together with those of the other ranks. If its norm is larger than `max_norm`,
-# scale every shard in place, so that the norm becomes `max_norm`. Return the norm from before.
+# ### Exercise 2 (normal): clip as DeepSpeed does
+#
+# With `clip`, your ranks limit the norm of a gradient that none of them has as a whole, as `gradient_clipping` does. The arrays
+# in `shards` make up the gradient together with those of the other ranks. If its norm is larger than `max_norm`, scale every
+# shard in place, so that the norm becomes `max_norm`. Return the norm from before.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -231,8 +233,8 @@ engine.step()
 print(f"your norm {norm:.4f}, DeepSpeed's {engine.get_global_grad_norm():.4f}")
 
 # %% [markdown]
-# *Break it:* delete `gradient_clipping` from a configuration, and train with a large learning rate. Would you notice the
-# clipping?
+# *Try it:* does your version of DeepSpeed clip if `gradient_clipping` is missing? In a `%%ranks` cell, run `other, *_ =
+# train({"train_micro_batch_size_per_gpu": 64, "zero_optimization": {"stage": 1}})`, and print `other.gradient_clipping()`.
 #
 # ## Checkpoints
 #
@@ -248,8 +250,8 @@ for file in sorted((folder / "checkpoint").rglob("*")):
         print(f"{file.stat().st_size / 2**20:7.3f} MiB  {file.relative_to(folder)}")
 
 # %% [markdown]
-# There are two files per rank, and a script: `python zero_to_fp32.py . model` merges them into one set of fp32 weights. You can
-# also call it as a function:
+# There are two files per rank, `latest` with the name of the last tag, and scripts. In the folder `checkpoint`, `python
+# zero_to_fp32.py . model` merges the ranks' files into fp32 weights, in a new folder `model`. It's also a function:
 
 # %%
 # %%ranks --timeout 120
@@ -265,8 +267,9 @@ if comm.rank == 0:
     print(f"loss of the engine {ours:.6f}, of the merged file {cross_entropy(network(images), labels):.6f}")
 
 # %% [markdown]
-# To resume, call `engine.load_checkpoint(folder)` on all ranks, after `initialize`. If the number of ranks has changed, convert
-# to DeepSpeed's *universal checkpoint* first.
+# To resume, call `engine.load_checkpoint(folder / "checkpoint")` on all ranks, after `initialize`. If it finds no checkpoint,
+# it raises no error but returns `(None, None)`. If the number of ranks has changed, convert to DeepSpeed's *universal
+# checkpoint* first.
 #
 # ## DeepSpeed or FSDP?
 #
@@ -274,7 +277,7 @@ if comm.rank == 0:
 # |---|---|---|
 # | stages | 0 to 3, one number in a file | 3, or 2 with `reshard_after_forward=False` |
 # | the training loop | `engine.backward(loss)` and `engine.step()`. From stage 1 on, `loss.backward()` works, too, or `engine.scale(loss).backward()` in fp16 | as for one process |
-# | master weights | one more fp32 copy of the shard; in bf16, `bf16_master_weights_and_grads` avoids it | the fp32 shards themselves |
+# | master weights | fp32 shards beside the weights, even if these are fp32 | the fp32 shards themselves |
 # | offload | to the host, or to disk (ZeRO-Infinity) | to the host |
 # | shards inside a node, one copy per node | of the weights: `zero_hpz_partition_size` | a mesh of two dimensions |
 # | tensor and pipeline parallelism | `autotp_size`, and its own pipeline | PyTorch's, over one mesh |

@@ -1,8 +1,9 @@
 # %% [markdown] track="large models"
 # # Fitting more into the same GPUs
 #
-# With FSDP, your model of 7 billion parameters takes 14 GB on each of eight 80 GB GPUs. Still, training runs out of memory: the
-# activations of four sequences of 4,096 tokens need 75 GB. What else can you do before you ask for more GPUs?
+# Your model of 7 billion parameters needs 112 GB for weights, gradients and the optimizer's state. FSDP divides them among
+# eight GPUs of 80 GB, so each holds 14 GB. Still, training runs out of memory: the activations of four sequences of 4,096
+# tokens need another 75 GB on each GPU, even in bf16. What else can you do before you ask for more GPUs?
 #
 # **You will** write a backward pass that recomputes what wasn't kept, see what 16 bits save and what they don't, build a model
 # that is never whole on any rank, and save it in shards.
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
-from workshop_lib import profile, ranks
+from workshop_lib import predict, profile, ranks
 from workshop_lib.lessons.fitting_more import judge as check
 from workshop_lib.lessons.fitting_more import recompute
 from workshop_lib.lessons.zero_and_fsdp import by_hand
@@ -32,9 +33,9 @@ team = ranks.start(sizes.ranks)
 # ## Keep the activations, or compute them again
 #
 # *Activations* are the outputs of layers, which the forward pass keeps for the backward pass. They grow with the batch, and
-# ZeRO doesn't divide them, because each rank has its own samples. But they don't have to be kept. *Recomputation*, also called
-# *activation checkpointing*, keeps only the input of each block. When the backward pass reaches a block, it computes the block
-# a second time. In PyTorch, a function with a backward pass of your own looks like this:
+# ZeRO doesn't divide them, because each rank has its own samples. *Recomputation*, also called *activation checkpointing*,
+# keeps only the input of each block. When the backward pass reaches a block, it computes the block a second time. In PyTorch, a
+# function with a backward pass of your own looks like this:
 
 
 # %%
@@ -50,7 +51,8 @@ class Recompute(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
-        return None, again(ctx.block, x, gradient)  # one gradient for each argument; a block has none
+        # One gradient for each argument; a block has none. `again` is the function that you'll write below.
+        return None, again(ctx.block, x, gradient)
 
 
 # %% [markdown]
@@ -109,20 +111,28 @@ ways = {
 recompute.compare(blocks, tokens, ways)
 
 # %% [markdown]
-# The gradients are equal, and the forward pass keeps far less. But every block computes its forward pass twice, which is about
-# a third more work. PyTorch's `checkpoint` also repeats the random numbers, so that dropout drops the same units both times.
+# The gradients are equal, and the forward pass keeps far less. For the model at the top, 9 GB of activations remain instead of
+# 75, so it fits. But every block computes its forward pass twice, which is about a third more work.
+#
+# Autograd calls the `backward` of your `Recompute` only if `x` requires a gradient, as `tokens` does. A block that gets images
+# would not be trained. With `use_reentrant=False`, PyTorch's `checkpoint` works there, too. It also repeats the random numbers,
+# so that dropout drops the same units both times.
 #
 # In practice, people recompute *each block* of a transformer, as here, and call `fully_shard` afterwards. If that saves more
 # than you need, recompute only every second block. Or use *selective* recomputation
 # (`torch.utils.checkpoint.create_selective_checkpoint_contexts`): a block then keeps the outputs of its matrix products, and
-# recomputes the rest, which is cheap. In theory, a chain of $L$ equal layers needs the least memory in segments of $\sqrt{L}$
-# layers.
+# recomputes the rest, which is cheap.
 #
-# *Try it:* wrap all eight blocks in a single `checkpoint`. What is kept now, and why doesn't that help?
+# *Try it:* `recompute.compare(torch.nn.Sequential(blocks), tokens, ways)` treats all eight as one block. The forward pass keeps
+# even less. But how much is in memory once the backward pass has recomputed that block?
 #
 # ## What 16 bits change
 #
-# *bf16* has the range of fp32, but only two to three significant digits. Take a weight of 1, and a hundred steps of 0.001:
+# *bf16* has the range of fp32, but only two to three significant digits. Take a weight of 1, and a hundred steps of 0.001.
+
+# %%
+guess = predict("What's the weight afterwards, in bf16?", low=1, high=1.2)
+guess
 
 # %%
 for dtype in (torch.float32, torch.bfloat16):
@@ -130,6 +140,7 @@ for dtype in (torch.float32, torch.bfloat16):
     for _ in range(100):
         weight = weight + torch.tensor(1e-3, dtype=dtype)
     print(f"{dtype}: {weight.item():.4f}")
+guess.compare(weight.item())
 
 # %% [markdown]
 # In bf16 the weight never moves, because the next larger number is 1.0078. That's why people compute in bf16 but keep *master
@@ -154,14 +165,14 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 from workshop_lib.lessons.zero_and_fsdp import by_hand
 
 comm = by_hand.join()
-policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32)
+policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 in_bf16 = by_hand.with_fsdp(by_hand.perceptron(), mp_policy=policy)
 by_hand.train_fsdp(in_bf16)
 
 # %% [markdown]
-# The weights differ more than before, because everything was computed in bf16. Two allgathers of bf16 weights take $n$ bytes
+# The weights differ more than in 06, because both passes were computed in bf16. Two allgathers of bf16 weights take $n$ bytes
 # together instead of $2n$, where $n$ is the size of the weights in fp32. Gradients are still added up in fp32, because every
-# sum in bf16 would be rounded. In [fsdp2.py](scripts/fsdp2.py), the policy stands in a comment.
+# sum in bf16 would be rounded. You'll find this policy in a comment of [fsdp2.py](scripts/fsdp2.py).
 #
 # ## A model that is never whole
 #
@@ -176,7 +187,7 @@ with torch.device("meta"):
 before = sum(p.untyped_storage().nbytes() for p in network.parameters() if not p.is_meta)
 by_hand.with_fsdp(network)
 network.to_empty(device="cpu")  # memory for this rank's shards only, with nothing in it
-torch.manual_seed(1)
+torch.manual_seed(1 + comm.rank)  # on GPUs, use one seed
 for layer in network:
     if hasattr(layer, "reset_parameters"):
         layer.reset_parameters()  # draws the values
@@ -186,7 +197,8 @@ print(f"{before} bytes at first; now {part:.0%} of a tensor of shape {tuple(firs
 
 # %% [markdown]
 # `to_empty` leaves whatever was in that memory, so every layer must draw its own values, or you load a checkpoint into the
-# shards.
+# shards. On CPUs, each rank draws only its shard, so with one seed all shards would be equal. On GPUs, PyTorch draws as for a
+# whole tensor, so there all ranks need one seed.
 #
 # ## Checkpoints in shards
 #
@@ -214,8 +226,9 @@ for file in sorted((folder / "sharded").iterdir()):
 
 # %% [markdown]
 # `.metadata` says which piece of which tensor is in which file. A different number of ranks can therefore load the checkpoint,
-# too. To resume training, save the optimizer as well: `get_state_dict(model, optimizer)` returns both states, and
-# `set_state_dict` puts them back. A single process can turn the shards into one file:
+# too. To resume training, save the optimizer as well: `get_state_dict(model, optimizer)` returns both states. Later, call it on
+# a fresh model and optimizer, let `dcp.load(states, checkpoint_id=…)` fill the tensors in place, and give them to
+# `set_state_dict`. A single process can turn the shards into one file:
 
 # %%
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -236,19 +249,19 @@ print(f"{len(gradient):,} gradients that aren't 0, half of them smaller than {gr
 formats = {"bf16": (torch.bfloat16, 1), "fp16": (torch.float16, 1), "fp16, loss times 2^16": (torch.float16, 2.0**16)}
 for name, (dtype, scale) in formats.items():
     cast = (gradient * scale).to(dtype)
-    imprecise = (cast.abs() < torch.finfo(dtype).tiny).float().mean()
     zero = (cast == 0).float().mean()
+    imprecise = (cast.abs() < torch.finfo(dtype).tiny).float().mean() - zero
     print(f"{name:>22}: {zero:6.2%} become 0, {imprecise:6.2%} lose precision, {cast.isinf().sum()} are too large")
 
 # %% [markdown]
 # A gradient that becomes 0 teaches the network nothing. *Loss scaling* multiplies the loss, and so all gradients, by a large
 # number. The order of the operations matters:
 #
-# 1. Run both passes in 16 bits, from the scaled loss. DDP and FSDP average *scaled* gradients during the backward pass.
-# 2. Check the averages for infinities. If there are any, all ranks skip this step and lower the scale. They agree because an
-#    infinity on one rank makes the average infinite on all of them. If each rank checked its own gradients before averaging,
-#    one would skip the step and the others wouldn't. Under FSDP a rank sees only shards, so the ranks share the result of the
-#    check, as `torch.amp.GradScaler` does for DTensors.
+# 1. Run the forward pass in 16 bits, scale the loss, and run the backward pass. DDP and FSDP average *scaled* gradients during
+#    the backward pass.
+# 2. Check the averages for infinities, not each rank's own gradients. If there are any, all ranks skip this step and lower the
+#    scale. They agree because an infinity on one rank makes the average infinite on all of them. Under FSDP a rank sees only
+#    shards, so the ranks share the result of the check, as `torch.amp.GradScaler` does for DTensors.
 # 3. Divide the gradients by the scale, in fp32.
 # 4. Do whatever depends on the gradients' size: clip them, or compute LARS's ratios ([07d](07d_large_batch_optimizers.ipynb)),
 #    from the master weights.
@@ -260,14 +273,14 @@ for name, (dtype, scale) in formats.items():
 #
 # On an H100 or newer, matrix products in *FP8* run at up to twice the rate of bf16. FP8's range is so small that each tensor
 # has to be scaled into it right before the product. PyTorch's library torchao does this: `convert_to_float8_training(model)`,
-# from `torchao.float8`, replaces the linear layers. You call it before `fully_shard`, and use `torch.compile` as well, so that
-# scaling doesn't cost a pass of its own through memory. Its authors report up to 1.25 times the speed for 8 billion parameters
-# on 8 GPUs, and up to 1.5 times for 405 billion on 512. With small layers, scaling costs more than the product saves.
+# from `torchao.float8`, replaces the linear layers. You call it before `fully_shard`, and use `torch.compile` as well. Its
+# authors report up to 1.25 times the speed for 8 billion parameters on 8 GPUs. With small layers, scaling costs more than the
+# product saves.
 #
 # The weights and the optimizer stay as they are, so this saves time, but hardly any memory. Take care when you compare *MFU*,
 # the share of the peak rate that a training reaches. Suppose a training reaches 40 % in bf16, and FP8 makes it 1.3 times as
-# fast. Then it reaches 52 % of the bf16 peak, but 26 % of the FP8 peak. [12](12_thousand_ranks.ipynb) forecasts what FP8 and
-# the newer *MX formats* bring.
+# fast. Then it reaches 52 % of the bf16 peak, but 26 % of the FP8 peak. [12](12_thousand_ranks.ipynb) forecasts what FP8
+# brings.
 #
 # ## Deeper: offload
 #
@@ -284,10 +297,9 @@ print(f"on the host {sum(cost.held_bytes.values()) / 2**20:.1f} MiB; each step m
 # %% [markdown]
 # ## Deeper: several nodes, and a mesh
 #
-# GPUs exchange data much faster inside a node than between nodes. *Hybrid sharding* (HSDP) shards the model only inside each
-# node, and keeps one copy per node. The allgathers then stay inside the nodes, and only reduced gradients cross between them.
-# To ask for it, you pass a *device mesh*, which arranges the ranks in rows and columns. PyTorch's process group `fake` only
-# pretends to send, so you can rehearse 16 GPUs on 4 nodes right here:
+# *Hybrid sharding* (HSDP) shards the model only inside each node, and keeps one copy per node. The allgathers then stay inside
+# the nodes, and only reduced gradients cross between them. To ask for it, you pass a *device mesh*, which arranges the ranks in
+# rows and columns. PyTorch's process group `fake` only pretends to send, so you can rehearse 16 GPUs on 4 nodes right here:
 
 # %%
 from torch.distributed.device_mesh import init_device_mesh
@@ -301,20 +313,20 @@ for title, mesh in meshes.items():
 dist.destroy_process_group()
 
 # %% [markdown]
-# With HSDP, the allreduces are new. Together they carry $n/4$ bytes per rank, and they're the only messages between nodes. You
-# pay with memory: each rank holds a quarter of the model instead of a sixteenth.
+# With HSDP, the allreduces are new. Together they add up arrays of $n/4$ bytes per rank, and they're the only messages between
+# nodes. You pay with memory: each rank holds a quarter of the model instead of a sixteenth.
 #
 # ## Remember
 #
 # - Recomputation trades a second forward pass for most of the activations.
-# - Computing in bf16 saves time, and halves activations and messages. The weights stay in fp32.
+# - Computing in bf16 saves time, and halves the activations and FSDP's allgathers. The master weights stay in fp32.
 # - Build large models on the meta device, and save them in shards.
 #
 # **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py).
 #
-# **Sources.** T. Chen et al., [*Sublinear Memory Cost*](https://arxiv.org/abs/1604.06174), for the square root. V. Korthikanti
-# et al., [*Reducing Activation Recomputation*](https://arxiv.org/abs/2205.05198), for the bytes. P. Micikevicius et al.,
-# [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740). NVIDIA's [Megatron
+# **Sources.** T. Chen et al., [*Sublinear Memory Cost*](https://arxiv.org/abs/1604.06174), for recomputation. V. Korthikanti et
+# al., [*Reducing Activation Recomputation*](https://arxiv.org/abs/2205.05198), for the bytes. P. Micikevicius et al., [*Mixed
+# Precision Training*](https://arxiv.org/abs/1710.03740). NVIDIA's [Megatron
 # Core](https://docs.nvidia.com/megatron-core/developer-guide/latest/api-guide/dist_optimizer.html), for 18 bytes.
 # [torchao](https://docs.pytorch.org/ao/stable/workflows/training.html), for FP8. PyTorch's
 # [`checkpoint`](https://docs.pytorch.org/docs/stable/checkpoint.html) and [distributed

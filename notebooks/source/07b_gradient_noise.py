@@ -116,9 +116,8 @@ def noise_estimates(small_sq, big_sq, small_batch, big_batch):
 check.noise_estimates(noise_estimates)
 
 # %% [markdown]
-# Both estimates are right on average, but noisy. (The estimate of $|G|^2$ can even be negative.) So average each of them over
-# many steps before you divide. `Follower` does that with your function. For our 500 images we know the truth. Does your
-# function find it?
+# Both estimates are right on average, but noisy. So average each of them over many steps before you divide. `Follower` does that
+# with your function. For our 500 images we can compute both exactly. Does your function find them?
 
 # %%
 team.push(estimates=judge.own_or_library(noise_estimates, noise_scale.estimates))
@@ -189,11 +188,11 @@ guess.compare(known[-1, 1] / known[:, 1].min())
 figures.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; exponential average over steps")
 
 # %% [markdown]
-# The gray lines show what was published for MNIST: 50 at the start, and 900 on average over a whole run. Expect the same
-# order of magnitude, but not the same number, because the noise scale depends on the network and on how far it's trained.
+# The gray lines show what was published for MNIST. Expect the same order of magnitude, but not the same number, because the noise
+# scale depends on the network and on how far it's trained.
 #
-# *Try it:* call `follow` with easier labels, `train.labels == 1`, which only ask whether a digit is a one. Is an easier task less
-# noisy?
+# *Try it:* is it less noisy to ask only whether a digit is a one? Run `easy = follow(train.labels == 1)` in a new cell that
+# begins with `%%ranks --timeout 180`. Then draw `figures.noise(*np.array(team.pull("easy")[0]).T, "is it a one?")`.
 #
 # ## Steps to target
 #
@@ -212,9 +211,9 @@ figures.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; e
 #
 # ### Exercise 2 (normal): fit the law
 #
-# With this function you'll fit your own training runs, and 126 recorded ones. `batches` and `steps` are arrays of the same
-# length, and each pair is one measurement. Return the $S_\text{min}$ and $E_\text{min}$ that fit them best. Any reasonable method
-# passes.
+# With this function you'll fit your own training runs, and the best of 126 recorded ones. `batches` and `steps` are arrays of the
+# same length, and each pair is one measurement. Return the $S_\text{min}$ and $E_\text{min}$ that fit them best. Any reasonable
+# method passes.
 #
 # <details><summary>Hint 1: find a straight line</summary>
 #
@@ -300,11 +299,12 @@ if here in fits:
 figures.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at each batch size")
 
 # %% [markdown]
-# The left panel shows steps against batch size. The right panel shows the same points as a *Pareto frontier*: steps stand for the
-# time that training takes if you have enough workers, and samples stand for the compute that somebody pays for. The right end is
-# slow and cheap, the left end is quick and wasteful, and the critical batch sits at the knee.
+# With `w=1 / steps`, your fit trusts points more if they happened to need few steps, so its critical batch may be smaller than
+# the library's, which refits with weights from the fitted line. The right panel shows the points of the left one as a *Pareto
+# frontier*: steps are the time that training takes if you have enough workers, and samples are the compute that somebody pays
+# for. The right end is slow and cheap, the left end is quick and wasteful, and the critical batch sits at the knee.
 #
-# *Try it:* set a higher target. Where does the critical batch go?
+# *Try it:* set `target = 0.95` above the guess, and run from there again, which takes longer. Where does the critical batch go?
 #
 # ## Where does your batch lie?
 #
@@ -320,16 +320,17 @@ figures.number_line(
 )
 
 # %% [markdown]
-# - **Compare your batch with the noise, not with the data set.** 128 workers are far fewer than 60,000 images. Still, their batch
-#   is a hundred times the critical one. By the law of the long run, it needs half the steps of the critical batch, but a hundred
-#   times the minimum number of samples. A rule of thumb allows batches up to the square root of the number of samples. For
-#   ImageNet that's about 1,130, yet Goyal et al. (2017) lost nothing with 8,192.
+# - **Compare your batch with the noise, not with the data set.** A batch of 8,192 is far smaller than the data set. Still, it's a
+#   hundred times the critical one. By the law of the long run, it needs half the steps of the critical batch, but a hundred times
+#   the minimum number of samples. A rule of thumb allows batches up to the square root of the number of samples. For ImageNet
+#   that's about 1,130, yet Goyal et al. (2017) lost nothing with 8,192.
 # - **The noise scale gets the order of magnitude right**, within each task and across tasks. It would *be* the critical batch if
-#   the loss were equally curved in all directions. It isn't, so take the noise scale as a hint.
+#   the loss were equally curved in all directions, and if the noise scale stayed the same throughout training. Neither holds, so
+#   take it as a hint.
 #
 # Before an expensive run, measure the critical batch itself. You don't have to train to the end for that. From one checkpoint,
-# start several branches with larger and larger batches, train each for a while, and see from which batch on the loss suffers
-# (Merrill et al. 2025).
+# start several branches with larger and larger batches, scale the rate of each, train all of them on the same number of samples,
+# and see from which batch on the loss suffers (Merrill et al. 2025).
 #
 # ## Deeper: ImageNet in X minutes
 #
@@ -337,14 +338,13 @@ figures.number_line(
 #
 # | who | hardware | batch | time | what was new |
 # |---|---|---|---|---|
-# | He et al. 2015 | 8 P100 | 256 | 29 h | the network |
+# | the starting point | 8 P100 | 256 | 29 h | He et al.'s network of 2015 |
 # | Goyal et al. 2017 | 256 P100 | 8,192 | 1 h | linear scaling, warm-up |
-# | Yamazaki et al. 2019 | 2,048 V100 | 81,920 | 1.2 min | 1.73 million images per second |
+# | Yamazaki et al. 2019 | 2,048 V100 | 81,920 | 1.2 min | LARS |
 #
-# The batch grew by a factor of 320 and accuracy hardly moved, so ImageNet's critical batch must be far above MNIST's. The rest of
-# the speed-up comes from faster chips and better software. Goyal et al. also show where their recipe stops working: top-1 error
-# is 23.7 % at 8,192, 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k. Then the race moved on: MLPerf lists ResNet-50 up to
-# version 4.1, and has turned to language models since.
+# The batch grew by a factor of 320 and accuracy hardly moved. That alone proves little, since the LARS runs of
+# [07](07_large_batch.ipynb) keep MNIST's accuracy at 8,192, too. But it fits ImageNet's published critical batch. Goyal et al.
+# also show where their recipe stops working. Top-1 error is 23.7 % at 8,192, 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k.
 #
 # ## Remember
 #
@@ -352,9 +352,7 @@ figures.number_line(
 #   denominator over many steps before you divide.
 # - The number of steps falls as $1/B$ up to about the critical batch, and hardly falls beyond it. At the critical batch, time
 #   and compute are both twice their minimum.
-# - The noise scale and the critical batch grow during training, and differ between tasks by orders of magnitude. The noise scale
-#   is a hint. Before an expensive run, measure the critical batch itself.
-# - When you compare batch sizes, tune the learning rate at each of them.
+# - The noise scale and the critical batch grow during training, and differ between tasks by orders of magnitude.
 #
 # Once the batch can't grow any more, you can still send less: [07c_less_communication](07c_less_communication.ipynb).
 #

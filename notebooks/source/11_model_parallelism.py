@@ -75,10 +75,9 @@ figures.mlp_in_parts()
 # pass. `both_ways(x, forward, backward)` applies one function to a tensor in the forward pass, and another one to its gradient in
 # the backward pass.
 #
-# Now think about what crosses. At the entrance, all ranks read the same x, so the forward pass sends nothing. But x has an
-# effect on every rank's part of the inner numbers. What's the gradient of x, then? At the exit it's the other way round: the
-# forward pass adds up the parts. In the backward pass, every rank already has the whole gradient of the output, and an addition
-# passes it on as it is.
+# At the entrance, all ranks read the same x, so the forward pass sends nothing. But x has an effect on every rank's part of the
+# inner numbers. What's the gradient of x, then? At the exit it's the other way round: the forward pass adds up the parts. In
+# the backward pass, every rank already has the whole gradient of the output, and an addition passes it on as it is.
 #
 # Megatron-LM, where this comes from, calls the two operations *f* and *g*:
 #
@@ -98,7 +97,7 @@ figures.mlp_in_parts()
 #
 # <details><summary>Hint 1: which parts?</summary>
 #
-# The weight has the shape `[outputs, inputs]`, and there's one number in the bias for each output. You're sharing out outputs.
+# The weight has the shape `[outputs, inputs]`, and there's one number in the bias for each output.
 #
 # </details><details><summary>Hint 2: the backward pass</summary>
 #
@@ -155,8 +154,8 @@ check.ColumnParallel(ColumnParallel)
 # <details><summary>Hint 1: the bias</summary>
 #
 # It belongs to the outputs, and these are whole on every rank. So every rank keeps all of it, as
-# `nn.Parameter(layer.bias.detach().clone())`. But if each rank added it to its part of the sum, how often would it be in there
-# after the allreduce?
+# `nn.Parameter(layer.bias.detach().clone())`. But if each rank added it to its part of the sum, how many times would the sum
+# contain it after the allreduce?
 #
 # </details><details><summary>Hint 2: the backward pass</summary>
 #
@@ -294,8 +293,8 @@ check_blocks.cut_block(cut_block)
 
 # %% [markdown]
 # Each rank needs at least one whole head, so the number of heads limits the number of ranks. In most models of today, several
-# heads of queries share the keys and values of one *KV head*, and then the number of KV heads is the limit. Llama 3 70B has 64
-# heads, but 8 KV heads. On more than 8 ranks, some would have to compute the same keys and values.
+# heads of queries share the keys and values of one *KV head*. With more ranks than KV heads, some ranks have to compute the same
+# keys and values. Llama 3 70B has 64 heads, but only 8 KV heads, so that begins beyond 8 ranks.
 #
 # ## Three sums or one
 #
@@ -332,8 +331,7 @@ pd.DataFrame(counted, index=["forward", "backward"]).T.style.format("{:.2f}")
 # %% [markdown]
 # Did you guess two? Each column-parallel layer adds up the gradient of *its* x, and attention has three of them. But query, key
 # and value all read the same x, so in the end their gradients are added up anyway. You can just as well add the three on each
-# rank first, and then allreduce once. That's what `sum_once` does: it moves *f* from the three layers to the front of
-# attention.
+# rank first, and then allreduce once. `sum_once` does that by moving *f* to the front of attention:
 
 # %%
 print(inspect.getsource(cut.sum_once))
@@ -376,7 +374,7 @@ if rank == 0:
 #
 # With PyTorch you don't write layers. You give `parallelize_module` a *plan*, which says for each layer by name how to cut it.
 # The parameters become DTensors, which know how they're laid out, as in FSDP. Here's what changes from notebook 05's script for
-# DDP. The network is a plain MLP now, because PyTorch's two styles cut linear layers and embeddings, not convolutions:
+# DDP. The network is a plain MLP now, because a plan cuts linear layers and embeddings, not convolutions:
 
 # %%
 take_home.diff("ddp.py", "tensor_parallel.py")
@@ -390,7 +388,10 @@ take_home.train("tensor_parallel.py")
 # You have 64 GPUs, 8 to a node. Would you cut every layer into 64 parts? Then every allreduce would cross the slow network, with
 # little to compute in between. So people arrange the ranks in a *mesh*, in rows and columns. The ranks of a row share one copy
 # of the model, as above. The ranks of a column hold the same part of different copies, so they average gradients, as in DDP.
-# In MPI, `Split` creates a communicator for each row and each column. Try every mesh of four ranks:
+# (These are rows and columns of *ranks*: column-parallel and row-parallel layers both send within a row.)
+#
+# In MPI, all ranks call `comm.Split(number)`, and those that pass the same number get a communicator of their own. Here
+# `rank // tensor` is the number of the row, and `rank % tensor` that of the column. Try every mesh of four ranks:
 
 
 # %%
@@ -431,12 +432,12 @@ pd.DataFrame(team.pull("meshes")[0], columns=columns).set_index("data × tensor"
 # - *Tensor* cuts weights, gradients, optimizer state, and the activations inside attention and inside the MLP. Activations
 #   between these stay whole, and it sends them: two allreduces per block forward and two backward, each as large as all
 #   tokens of the row's images.
-# - *Data* cuts the batch, so all activations, but no weights. It sends gradients: one allreduce per step, as large as the
-#   rank's part of the model.
+# - *Data* cuts the batch, so all activations, but no weights. It sends gradients, which together are as large as the rank's
+#   part of the model.
 #
 # ## Which dimension goes inside a node?
 #
-# Now take a model of serious size, and 512 GPUs as 64 × 8. Compute, don't measure:
+# Now compute the same for a model with 64 billion weights on 512 GPUs, in 64 rows of 8:
 
 
 # %%
@@ -448,23 +449,24 @@ tensor = 8
 token_gb = tokens * width * 2 / 1e9  # bf16: 2 bytes per number
 gradient_gb = blocks * 12 * width**2 / tensor * 2 / 1e9  # 12 width² weights per block
 print(f"a rank sends {4 * blocks * 2 * (tensor - 1) / tensor * token_gb:.0f} GB per step in its row", end=", ")
-print(f"in {4 * blocks} allreduces, and {2 * (data - 1) / data * gradient_gb:.0f} GB in its column, in one")
+print(f"in {4 * blocks} allreduces, and {2 * (data - 1) / data * gradient_gb:.0f} GB in its column")
 
 # %% [markdown]
 # With 8 sequences per row, the tensor dimension sends nearly ten times as much as the data dimension. With one, it would send
-# about as much. What decides is *when* the bytes can travel. Gradients travel while the backward pass still computes, as in
-# DDP. But the next layer needs the result of an allreduce of activations, so all ranks of the row wait, hundreds of times per
-# step. So the tensor dimension belongs inside a node. The data dimension can cross the network.
+# about as much. What decides is *when* the bytes can travel. Gradients can travel in buckets, while the backward pass still
+# computes, as in DDP. But the next layer needs the result of an allreduce of activations, so all ranks of the row wait,
+# hundreds of times per step. So the tensor dimension belongs inside a node. The data dimension can cross the network.
 #
 # *Try it:* swap 64 and 8, with 64 sequences per row, so that the global batch is the same. Each row now spans 8 nodes. How many
 # gigabytes does a rank send in it?
 #
 # ## Which one do you need?
 #
-# | case | today | what a rank sends | where |
+# [06](06_zero_and_fsdp.ipynb) says when DDP or FSDP is enough. If neither is:
+#
+# | case | use | what a rank sends | where |
 # |---|---|---|---|
-# | The model fits | DDP. With ZeRO or FSDP ([06](06_zero_and_fsdp.ipynb)) "fits" means that a *shard* fits | gradients once per step, and for FSDP the weights twice | between nodes, if the backward pass can hide it |
-# | One layer, or its activations, is too large; or you have more GPUs than samples in a batch | tensor parallel | tokens, 4 times per block | inside a node |
+# | One layer, or its activations, is too large; or you have more GPUs than samples in a batch | tensor parallel | 4 allreduces of the tokens per block: on 8 ranks, 7 times the tokens | inside a node |
 # | The layers fit one by one, but there are too many, or the network is slow | pipeline parallel ([11b](11b_pipelines.ipynb)) | tokens, once per cut and direction | between nodes |
 # | The sequence is so long that its activations don't fit | context parallel ([11c](11c_context_parallelism.ipynb)) | keys and values, in attention only | a node, or a fast network |
 # | You want far more weights, but no more work per token | expert parallel ([11d](11d_experts.ipynb)) | tokens, to their experts and back | a node, or a fast network |
@@ -472,8 +474,8 @@ print(f"in {4 * blocks} allreduces, and {2 * (data - 1) / data * gradient_gb:.0f
 #
 # ## Deeper: the same numbers, the same bytes
 #
-# Does PyTorch really do what you did? Cut the vision transformer with a plan, and let PyTorch send over MPI, so that we can count
-# its bytes the same way.
+# Does PyTorch really do what you did? Cut the vision transformer with a plan, and let PyTorch send over MPI, so that its bytes
+# can be counted, too.
 
 # %%
 # %%ranks --timeout 240
@@ -513,9 +515,9 @@ if rank == 0:
 # `"attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())` to the plan. Many models make a
 # single layer of the three instead.
 #
-# Two things need care in a network of your own. Dropout has to drop the same numbers on all ranks where tokens are whole, but
-# different ones where they're cut. And if you clip gradients, their norm has to count the cut weights of all ranks, and the
-# whole ones only once.
+# Two things need care in a network of your own. Where every rank holds the same numbers, dropout has to drop the same ones on
+# all ranks. But inside attention and the MLP, each rank holds its own part and has to draw independently. And if you clip
+# gradients, their norm has to count the cut weights of all ranks, and the whole ones only once.
 #
 # ## Deeper: sequence parallelism
 #
@@ -581,8 +583,8 @@ check_blocks.TokenParallel(TokenParallel)
 
 # %% [markdown]
 # Now compare a block that is whole, one cut by tensors, and one cut by tensors and tokens. One thing is new: norms, and the
-# biases after `leave`, see only this rank's tokens. So their gradients are parts of sums, too, and need an allreduce at the
-# end. These gradients are small.
+# biases after `leave`, see only this rank's tokens. So their small gradients are parts of sums, too, and need an allreduce at
+# the end.
 
 # %%
 team.push(TokenParallel=check.written(TokenParallel))
@@ -598,9 +600,9 @@ table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"])
 
 # %% [markdown]
 # An allgather and a reduce-scatter together send as much as one allreduce, so the bytes are the same. But each rank keeps less
-# for the backward pass, and no token goes through a norm on two ranks. Megatron-LM calls this *sequence parallelism*, and goes
-# one step further. Our layers keep all the tokens that *f* gathered. Megatron keeps only the rank's own, and gathers the rest
-# again in the backward pass, while it computes. In PyTorch's plan, the norms get `SequenceParallel()`, `out` and `down` get
+# for the backward pass, and no token goes through a norm on two ranks. Megatron-LM calls this *sequence parallelism*.
+# Our layers keep all the tokens that *f* gathered. Megatron keeps only the rank's own, and gathers the rest again in the
+# backward pass, while it computes. In PyTorch's plan, the norms get `SequenceParallel()`, `out` and `down` get
 # `RowwiseParallel(output_layouts=Shard(1))`, and `PrepareModuleInput` gathers the tokens for attention and the MLP.
 #
 # ## Remember
@@ -609,7 +611,7 @@ table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"])
 #   allreduce in the forward pass and one in the backward pass.
 # - Autograd sees only one rank, so you tell it what crosses in the backward pass. If all ranks read a tensor, its gradient is the *sum*
 #   of theirs. After an allreduce in the forward pass, the backward pass sends nothing.
-# - Attention is cut by whole heads, so the number of KV heads limits the number of ranks.
+# - Attention is cut by whole heads. With more ranks than KV heads, ranks repeat each other's work.
 # - Tensor parallelism sends activations, and everyone waits, so it stays inside a node. Data parallelism sends gradients, once
 #   per step, in the background.
 #

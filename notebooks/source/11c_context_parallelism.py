@@ -30,39 +30,40 @@ team
 
 # %%
 tokens, layers, vocabulary = 131_072, 32, 128_256
-heads, kv_heads = 32, 8
 width, kv_width, mlp_width = 4096, 1024, 14_336
 # Inputs and outputs of two norms, queries, attention's output; keys and values; four tensors inside the MLP.
 kept_per_token = 6 * width + 2 * kv_width + 4 * mlp_width
 gigabytes = {
-    "the scores of one layer, if they were stored": 2 * heads * tokens**2 / 1e9,
     "what all layers keep for the backward pass": 2 * layers * tokens * kept_per_token / 1e9,
-    "on each of 8 GPUs, with tensor and sequence parallelism": 2 * layers * tokens * kept_per_token / 8 / 1e9,
+    "the same on each of 8 GPUs, if tensor parallelism cuts all of it": 2 * layers * tokens * kept_per_token / 8 / 1e9,
     "the layers' inputs alone, if you recompute the rest": 2 * layers * tokens * width / 1e9,
     "the logits, in float32": 4 * tokens * vocabulary / 1e9,
 }
 pd.Series(gigabytes, name="GB").to_frame().style.format("{:,.0f}")
 
 # %% [markdown]
-# A GPU has 80 GB, and weights, gradients and Adam's state need 128 GB, or 16 on each of 8 GPUs. Nobody stores scores. But every
-# layer keeps some 84,000 numbers for each token, and these *activations* don't fit.
+# A GPU has 80 GB, and weights, gradients and Adam's state need 128 GB, or 16 on each of 8 GPUs. But every layer keeps some
+# 84,000 numbers for each token, and these *activations* don't fit.
 #
 # *Checkpointing* ([06c](06c_fitting_more.ipynb)) keeps only the layers' inputs, for a third more work. But these grow with the
-# tokens, too, and the same few GPUs compute for as long as ever. More ranks have to share the sequence. Tensor
-# parallelism rarely leaves a node, and it cuts attention by heads. Llama 3 8B has
-# 32 heads of queries, which share only 8 heads of keys and values. With more than 8 ranks, several would have to compute the same
-# keys and values.
+# tokens, too, and the same few GPUs still have all the work. More ranks have to share the sequence. Tensor parallelism rarely
+# leaves a node, and it repeats work when there are more ranks than KV heads ([11](11_model_parallelism.ipynb)), of which this
+# model has 8.
 #
 # ## What to shard
 #
 # Norms, linear layers and the loss treat each token alone. So give each rank a part of the *tokens*, in all layers. That's
-# *context parallelism*. Only attention has to communicate, because a query needs the keys and values of other tokens.
+# *context parallelism*. Within a layer, only attention has to communicate, because a query needs the keys and values of other
+# tokens.
 #
 # | | norms | linear layers | attention |
 # |---|---|---|---|
 # | tensor parallelism | all tokens | all tokens, some outputs | all tokens, some heads |
-# | with [11](11_model_parallelism.ipynb)'s sequence parallelism | some tokens | all tokens, some outputs | all tokens, some heads |
 # | context parallelism | some tokens | some tokens | some queries, **all keys** |
+#
+# On 16 ranks, each keeps 44 GB of activations and 4 GB of logits. But this doesn't divide the weights, because every rank uses
+# all of them for its own tokens. So gradients are summed over the ranks, as in data parallelism, and FSDP can shard weights,
+# gradients and Adam's state over the same ranks, 8 GB on each. Then it fits.
 #
 # ## Attention to one part of the keys at a time
 #
@@ -141,8 +142,8 @@ print(f"largest difference to attention over all keys: {(out / total - whole).ab
 # ## Pass the keys around
 #
 # Put the ranks in a ring. Each rank first computes with its own block of keys and values. Then it passes this block to the
-# right and continues with the block that arrives from the left. Once the blocks have been all the way around, each query has
-# seen every key.
+# right and continues with the block that arrives from the left. Once every block has visited every rank, each query has seen
+# every key.
 
 # %%
 figures.ring_steps(ranks=4)
@@ -150,21 +151,22 @@ figures.ring_steps(ranks=4)
 # %% [markdown]
 # ## Exercise 2 (hard): ring attention
 #
-# With `ring_attention`, a sequence of any length fits if you have enough ranks. Each rank calls it with the queries, keys and
-# values of its own tokens, `[sequences, heads, tokens, numbers]`.
+# With `ring_attention`, the keys and values of a sequence of any length fit if you have enough ranks. Each rank calls it with the
+# queries, keys and values of its own tokens, `[sequences, heads, tokens, numbers]`.
 #
 # - `merge` is your function.
 # - `attend(query, key, value, source)` returns the partial result of your queries over the keys and values of rank `source`.
 #   `attend` has to know that rank because it applies the causal mask.
 # - `comm.Isend(array, rank)` and `comm.Irecv(array, rank)` start a message and return at once. Each returns a request, and its
-#   `Wait()` returns when the message is done. Start both *before* you compute, so that the next block travels meanwhile.
+#   `Wait()` returns when the message is done. Start both *before* you compute, so that the next block can travel meanwhile.
+#   (NCCL moves it in the background. Most MPI libraries move large messages only during their own calls.)
 #
 # Return the attention of your queries and their *logsumexp*, the logarithm of each query's sum of exponentials. The backward
 # pass needs it.
 #
 # <details><summary>Hint 1: whose block?</summary>
 #
-# In step 0 you hold your own. In step 1 you hold that of your left neighbor, `comm.rank - 1`, and so on around the ring:
+# In step 0 you hold your own. In step 1 you hold your left neighbor's, that of `comm.rank - 1`, and so on around the ring:
 # `source = (comm.rank - step) % comm.size`.
 #
 # </details><details><summary>Hint 2: one message</summary>
@@ -226,9 +228,8 @@ check.ring_attention(ring_attention)
 # %% [markdown]
 # ## Is it the same, and what does it send?
 #
-# Autograd knows nothing about your messages. The library adds a backward pass, a ring in which the blocks travel *with their
-# gradients*. Compare the results with PyTorch's own attention over the whole sequence, in float32, on rings of 1, 2 and 4
-# ranks.
+# Autograd knows nothing about your messages, so the library adds a backward pass. Compare the results with PyTorch's own
+# attention over the whole sequence, in float32, on rings of 1, 2 and 4 ranks.
 
 # %%
 team.push(merge=merge, ring_attention=check.written(ring_attention))
@@ -260,9 +261,9 @@ table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 
 # %% [markdown]
 # The differences are rounding. A *block* is the keys and values of one rank's tokens. Each of $p$ ranks sends $p - 1$ blocks
-# forward, and twice as many in the backward pass, because the gradients travel, too. Let $t$ be the number of tokens, and
-# $w_{kv}$ the width of all key heads together. Then a rank sends $2 \frac{p-1}{p} t\, w_{kv}$ numbers forward per layer,
-# always less than $2\, t\, w_{kv}$.
+# forward, and twice as many in the backward pass, because the blocks' gradients travel with them. Let $t$ be the number of
+# tokens, and $w_{kv}$ the width of all key heads together. Then a rank sends $2 \frac{p-1}{p} t\, w_{kv}$ numbers forward per
+# layer, always less than $2\, t\, w_{kv}$.
 #
 # ## Does sending cost time?
 #
@@ -277,8 +278,7 @@ print(f"computing takes as long as sending with {c * send_ms / compute_ms:,.0f} 
 figures.overlap(compute_ms, send_ms, steps=4)
 
 # %% [markdown]
-# From that many tokens per rank on, computing hides sending. A causal mask halves the computation, so then it takes twice as
-# many.
+# From that many tokens per rank on, computing hides sending.
 #
 # ## A causal mask: who waits?
 #
@@ -295,7 +295,7 @@ in_order = with_full_attention(in_a_ring, contiguous, comm, repeats=5)
 
 # %%
 in_order = pd.DataFrame(team.pull("in_order"))
-print("scores that each rank computes:", list(in_order.scores), f"so {figures.idle(in_order.scores):.1%} idle")
+print("scores per rank, forward and backward:", list(in_order.scores), f"so {figures.idle(in_order.scores):.1%} idle")
 guess.compare(100 * figures.idle(in_order.cpu_ms))
 
 # %% [markdown]
@@ -350,37 +350,16 @@ in_zigzag = with_full_attention(in_a_ring, zigzag, comm, repeats=5)
 
 # %%
 in_zigzag = pd.DataFrame(team.pull("in_zigzag"))
-print("scores:", list(in_zigzag.scores), f"and the largest difference: {in_zigzag[differences].max().max():.0e}")
+print("scores per rank, as before:", list(in_zigzag.scores), f"and the largest difference: {in_zigzag[differences].max().max():.0e}")
 figures.busy({"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms}, "CPU time in attention, milliseconds")
 
 # %% [markdown]
-# Your ring and its results haven't changed, because `attend` masks by *position*. PyTorch, Megatron-LM and Llama 3 use this
-# order.
+# Your ring and its results haven't changed, because `attend` masks by *position*. In each step after the first, a rank now
+# computes only half a block, so computing hides sending only from 4,000 tokens per rank on, not from 2,000. PyTorch,
+# Megatron-LM and Llama 3 use this order.
 #
-# ## Ring, gather, or trade tokens for heads?
-#
-# Instead of passing keys and values around, each rank can *gather* all those of a layer. Or the ranks trade tokens for heads
-# in an all-to-all, so that each has the whole sequence for a few heads, and trade back after attention. That's *Ulysses*. What
-# does a rank send in the forward pass of one layer of Llama 3 8B, and what does it hold of keys and values?
-
-# %%
-rows = []
-all_mb = 2 * tokens * 2 * kv_width / 1e6  # keys and values of all tokens
-for p in (2, 4, 8, 16, 32):
-    ring_mb = (p - 1) / p * all_mb
-    copies = max(1, p / kv_heads)  # of each KV head, with Ulysses
-    ulysses_mb = 2 * (p - 1) / p * tokens / p * (2 * width + 2 * kv_width * copies) / 1e6
-    rows.append([p, ring_mb, ring_mb, ulysses_mb, 3 * all_mb / p, all_mb, all_mb * copies / p])
-columns = ["ranks", *(f"{way} {does}, MB" for does in ("sends", "holds") for way in ("ring", "gather", "Ulysses"))]
-pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}")
-
-# %% [markdown]
-# - A **ring** hides what it sends if blocks are large. A rank holds three blocks: its own, one in use and one that arrives.
-# - **Gathering** sends as much, all at once. It's simple and allows any mask, such as one that keeps documents apart. Llama 3
-#   was trained this way, since with few KV heads, keys and values are small.
-# - **Ulysses** sends more than a ring on 2 or 4 ranks, and less on 8 or more. It runs a plain kernel and is balanced without zigzag.
-#   But the number of ranks has to divide the 32 query heads, KV heads are sent more than once beyond 8 ranks, and nothing hides
-#   the messages. Many runs combine the two: Ulysses within a node, and a ring between nodes.
+# A ring isn't the only way. Llama 3 was trained by *gathering* all keys and values of a layer at once, which is simple and allows
+# any mask, such as one that keeps documents apart. A *Deeper* section compares both with *Ulysses*, which trades tokens for heads.
 #
 # ## Deeper: train on one sequence
 #
@@ -445,15 +424,14 @@ table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
 # Done right, the losses are those of one process, up to rounding. The three mistakes train as well, and their losses look
 # harmless. So compare with one process once, on a sequence that fits.
 #
-# In a real run, context parallelism is one dimension of a mesh. Gradients are reduced over it as over data, and FSDP usually
-# shards the weights over both. But DDP and FSDP take the *mean*, so with this loss, multiply it by the number of ranks first.
+# In a real run, context parallelism is one dimension of a mesh. But DDP and FSDP take the *mean* over it, so with this loss,
+# multiply it by the number of ranks first.
 #
 # ## Deeper: the ring of the backward pass
 #
 # The backward pass computes the weights of a block again, from the scores and `logsumexp`, so nobody has to store them. In
 # each step, a rank finds gradients for *its own* queries and for *another* rank's keys and values. The latter gradients travel
-# with their block. Each rank adds its part to them, and after a full round they arrive at home.
-# (With NCCL they travel in the background. Most MPI libraries move large messages only during their own calls.)
+# with their block: each rank adds its part, and after a full round they arrive at home.
 
 # %%
 import inspect
@@ -463,10 +441,32 @@ from workshop_lib.lessons.context_parallelism import other_ways, ring
 print(inspect.getsource(ring.ring_backward))
 
 # %% [markdown]
-# ## Deeper: gather and Ulysses, for real
+# ## Deeper: ring, gather, or trade tokens for heads?
 #
-# The other two ways are short with the tools of [11](11_model_parallelism.ipynb), which are collectives whose backward pass is
-# a collective, too.
+# With *Ulysses*, an all-to-all gives each rank the whole sequence for a few heads, and a second one takes the results back. What
+# does a rank send in the forward pass of one layer of Llama 3 8B, and what does it hold of keys and values?
+
+# %%
+kv_heads = 8
+rows = []
+all_mb = 2 * tokens * 2 * kv_width / 1e6  # keys and values of all tokens
+for p in (2, 4, 8, 16, 32):
+    ring_mb = (p - 1) / p * all_mb
+    copies = max(1, p / kv_heads)  # of each KV head, with Ulysses
+    ulysses_mb = 2 * (p - 1) / p * tokens / p * (2 * width + 2 * kv_width * copies) / 1e6
+    rows.append([p, ring_mb, ring_mb, ulysses_mb, min(3, p) * all_mb / p, all_mb, all_mb * copies / p])
+columns = ["ranks", *(f"{way} {does}, MB" for does in ("sends", "holds") for way in ("ring", "gather", "Ulysses"))]
+pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}")
+
+# %% [markdown]
+# - A **ring** hides what it sends if blocks are large. A rank holds up to three blocks: its own, the one in use and the one
+#   that's arriving.
+# - **Gathering** sends as much, all at once. Llama 3 can afford it, since with few KV heads, keys and values are small.
+# - **Ulysses** sends more than a ring on 2 or 4 ranks, and less on 8 or more. It runs a plain kernel and is balanced without zigzag.
+#   But the number of ranks has to divide the 32 query heads, KV heads are sent more than once beyond 8 ranks, and nothing hides
+#   the messages. The two can be combined: Ulysses within a node, and a ring between nodes.
+#
+# The last two are short with [11](11_model_parallelism.ipynb)'s collectives, whose backward pass is a collective, too:
 
 # %%
 print(inspect.getsource(other_ways.gathered), inspect.getsource(other_ways.ulysses), sep="\n")
@@ -494,8 +494,7 @@ table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 # ## Deeper: PyTorch's own
 #
 # PyTorch has an experimental `context_parallel`. Within it, your tensors are cut in place, in the zigzag order, and
-# `scaled_dot_product_attention` communicates. (In a training you'd list inputs, labels and positions as `buffers`. Here they're
-# queries, keys and values.)
+# `scaled_dot_product_attention` communicates. (In a training, `buffers` would be inputs, labels and positions.)
 
 # %%
 # %%ranks --timeout 120
@@ -527,13 +526,12 @@ if comm.rank == comm.size - 1:
     print(f"imported by name, it differs from full attention by {(by_name - expected[:, :, at]).abs().max():.1f}")
 
 # %% [markdown]
-# It needs a GPU's flash, memory-efficient or cuDNN kernel, because the CPU's isn't registered. Look at the last line, too:
-# PyTorch replaces the function inside `torch.nn.functional`, so code that has imported it *by name* keeps the old one. Each
-# rank then attends to its own tokens only, and no error tells you.
+# It needs a GPU's flash, memory-efficient or cuDNN kernel, because the CPU's isn't registered. And PyTorch replaces
+# the function inside `torch.nn.functional`, so code that has imported it *by name* keeps the old one. Each rank then attends to
+# its own tokens only, and no error tells you.
 #
 # What's inside takes any kernel that returns its output and logsumexp, and the CPU's does. By default it isn't a ring: it
-# gathers all keys and values at once, like Llama 3. (`set_rotate_method("alltoall")` makes it a ring. The underscores in the
-# names say that they may change.)
+# gathers all keys and values at once, like Llama 3. (`set_rotate_method("alltoall")` makes it a ring.)
 
 # %%
 # %%ranks --timeout 120
@@ -554,8 +552,10 @@ if comm.rank == 0:
 # %% [markdown]
 # ## Remember
 #
-# - Activations grow with the number of tokens even with flash attention, and tensor parallelism is limited by the KV heads.
-# - Context parallelism shards the tokens in all layers, and only attention communicates.
+# - Activations grow with the number of tokens even with flash attention, and beyond the number of KV heads, tensor parallelism
+#   repeats work.
+# - Context parallelism shards the tokens in all layers, but not the weights. So within a layer, only attention communicates, and
+#   after the backward pass, gradients are summed over the ranks.
 # - A ring sends $p - 1$ blocks forward and twice as many backward, while it computes.
 # - Under a causal mask, each rank needs an early and a late chunk, or some ranks are idle.
 #

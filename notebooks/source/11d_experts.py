@@ -2,7 +2,7 @@
 # # Experts: more weights, hardly more work
 #
 # DeepSeek-V3 has 671 billion weights, yet it uses only 37 billion of them for any one token. So a token costs about as much as
-# in a model of a twentieth of its size. Who decides which weights a token needs? How does the token get there, if those weights
+# in a model an eighteenth of its size. Who decides which weights a token needs? How does the token get there, if those weights
 # are on another GPU? And what happens if all tokens want the same ones?
 #
 # **You will** write a router, send tokens to experts on other ranks and back, and prove that the result is that of one process,
@@ -45,8 +45,8 @@ pd.DataFrame(probabilities.detach()).rename_axis("token").rename_axis("expert", 
 # How many tokens does an expert get? That's different in every step, while buffers and messages are simplest if their size is
 # fixed. So of each rank's tokens, an expert accepts at most a fixed number, its *capacity*. An even load of $t$ tokens
 # over $E$ experts would be $k t / E$, and people allow a little more, such as 1.25 times as much. A token beyond the capacity is
-# *dropped*: this expert returns 0 for it. That's not as bad as it sounds, because a block adds its input to the result, so the
-# token simply skips the MLP.
+# *dropped*: this expert returns 0 for it. A block adds its input to the result, so a token that all its $k$ experts have dropped
+# simply skips the MLP.
 #
 # ## Exercise 1 (normal): the router
 #
@@ -54,7 +54,8 @@ pd.DataFrame(probabilities.detach()).rename_axis("token").rename_axis("expert", 
 # `[tokens, experts]` it returns three tensors, each `[tokens, k]`:
 #
 # - `chosen`: the k most probable experts of each token, the most probable one first;
-# - `gates`: their probabilities;
+# - `gates`: their probabilities, as they are. (With $k > 1$, many models scale a token's gates so that they add up to 1. With
+#   $k = 1$, every gate would be 1, and the router couldn't learn from it.)
 # - `places`: each expert numbers the choices that it gets, from 0. It starts with all first choices, in the order of the tokens, then
 #   come all second choices, and so on. So if places run out, nobody loses a first choice to somebody's second one.
 #
@@ -185,11 +186,11 @@ check.through_experts(through_experts)
 
 # %% [markdown]
 # What happens in `experts(arrived)`? An expert's tokens come from all ranks, and it takes them together. All experts of a rank
-# compute at once, in one product of matrices per layer. This is called *grouped* computation, and it keeps a GPU busy although
-# each expert is small:
+# compute at once: because each has the same number of places, one *batched* matrix product per layer is enough. That keeps a GPU
+# busy although each expert is small:
 
 # %%
-print(inspect.getsource(layer.GroupedExperts.forward))
+print(inspect.getsource(layer.BatchedExperts.forward))
 
 # %% [markdown]
 # ## Is it the same, and what does it send?
@@ -218,8 +219,8 @@ table.style.format("{:.0e}", subset=differences).format("{:,.0f}", subset=counts
 
 # %% [markdown]
 # The differences are rounding. A rank's places hold $1.25\, k\, t\, w$ numbers, and it sends all of them except the $1/p$ for
-# its own experts. So it sends $2 \frac{p-1}{p} \cdot 1.25\, k\, t\, w$ numbers forward, half of them there and half of them
-# back, and as many again in the backward pass. So the bytes grow with $k$. They don't depend on where the tokens want to go,
+# its own experts. That makes $2 \frac{p-1}{p} \cdot 1.25\, k\, t\, w$ numbers forward, half of them there and half of them
+# back, and as many again in the backward pass. The bytes grow with $k$, but they don't depend on where the tokens want to go,
 # because empty places travel, too.
 #
 # Is that much? Take DeepSeek-V3, in which each token goes to 8 experts, on GPUs that compute 400 TFLOP/s with 50 GB/s per GPU
@@ -236,7 +237,8 @@ print(f"one layer, forward: {sent_gb:.2f} GB in {1e3 * sent_gb / 50:.0f} ms, and
 
 # %% [markdown]
 # Sending would take longer than the experts compute. That's why experts stay inside a node if they can. DeepSeek-V3 sends each
-# token to at most 4 nodes, in 8 bits on the way there, which brings 19 ms down to 7, and computes something else meanwhile.
+# token to at most 4 nodes, one copy to each, in 8 bits on the way there, which brings 19 ms down to 7. Meanwhile it computes
+# something else.
 #
 # ## Train with experts
 #
@@ -312,8 +314,8 @@ if comm.rank == 0:
     print(f"they differ from one process's by {(on_ranks - alone).abs().max():.0e}")
 
 # %% [markdown]
-# They do. So for the following, each rank may as well train a whole model alone, which is faster here, and you get four seeds at
-# once. First without a balance loss. With even shares, an expert would be chosen by 12.5 % of the tokens.
+# They do. So from now on, each rank trains a whole model alone, which is faster here and gives you four seeds at once. First
+# without a balance loss. With even shares, an expert would be chosen by 12.5 % of the tokens.
 
 # %%
 guess = predict("After 150 steps, what share of the tokens wants the busiest of the 8 experts?", 0, 100, "%")
@@ -334,20 +336,19 @@ table
 figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
 
 # %% [markdown]
+# (To see it within a minute, our router learns ten times as fast as the other weights. And not every router collapses.)
+#
 # Without a balance loss, the router *collapses*. Most tokens want the same expert, and most of them are dropped. You pay for
 # the memory of eight experts, and for messages full of empty places, and use one. And look at the losses: they hardly differ.
 # In a model this small, tokens can do without their MLP for a while, so the loss gives you no hint. That's why people log the
 # load of each expert and the share of dropped tokens, from the first step on.
 #
-# (To see it within a minute, our router learns ten times as fast as the other weights. And not every router collapses: on
-# MNIST's images, the same one doesn't.)
-#
 # *Try it:* train with a weight of 1 instead of 0.03. What happens to the shares, and to the loss?
 #
 # ## Deeper: what today's models do
 #
-# - **Many small experts.** Mixtral has 8 experts, of which a token uses 2. DeepSeek-V3 has 256 small ones, of which it uses 8, because more
-#   combinations are possible. One more, a *shared* expert, computes every token, so the others don't all have to learn the same.
+# - **Many small experts.** Mixtral has 8 experts, of which a token uses 2. DeepSeek-V3 has 256 small ones and uses 8 of them, which
+#   allows far more combinations. One more, a *shared* expert, computes every token, so the others don't all have to learn the same.
 # - **No dropped tokens.** Most of today's models don't drop any. Messages then have as many rows as there are tokens to send,
 #   so ranks first tell each other how many will arrive. And the experts compute with a *grouped GEMM*, a kernel for matrices
 #   with different numbers of rows (`torch.nn.functional.grouped_mm`). Its price: memory and time now depend on the busiest
@@ -355,7 +356,6 @@ figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
 # - **Balance without a loss.** A balance loss pulls at the router for a reason that has nothing to do with predicting the text.
 #   DeepSeek-V3 replaces most of it by a *bias* for each expert, which is added to its score when experts are chosen, but not
 #   to its gate. After each step, the bias of experts with too many tokens goes down a little, and that of the others goes up.
-# - **Kernels for the exchange.** On hundreds of GPUs, libraries such as DeepEP send a token only once to each node and copy it there.
 # - **Experts in the mesh.** The ranks that share the experts are usually those of data parallelism, so an expert's gradient is averaged only over the
 #   ranks that have a copy of it.
 #
@@ -376,7 +376,8 @@ figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
 # [*MegaBlocks*](https://arxiv.org/abs/2211.15841), without dropped tokens. A. Jiang et al.,
 # [*Mixtral*](https://arxiv.org/abs/2401.04088). D. Dai et al., [*DeepSeekMoE*](https://arxiv.org/abs/2401.06066), for small and
 # shared experts. L. Wang et al., [*Auxiliary-Loss-Free Load Balancing*](https://arxiv.org/abs/2408.15664).
-# [*DeepSeek-V3*](https://arxiv.org/abs/2412.19437), sections 2.1 and 3.2. [DeepEP](https://github.com/deepseek-ai/DeepEP).
+# [*DeepSeek-V3*](https://arxiv.org/abs/2412.19437), sections 2.1 and 3.2. [DeepEP](https://github.com/deepseek-ai/DeepEP), its
+# library for the exchange.
 
 # %%
 ranks.stop()

@@ -45,22 +45,22 @@ fault_catalogue.table(met)
 guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ranks in met.values()))
 
 # %% [markdown]
-# The ranks were real processes, and they ended as the table says. (We only ended those that were *still running* or *stopped*.)
-# The faults fall into three groups.
+# We ended only the ranks that were *still running* or *stopped*. The faults fall into three groups.
 #
-# **A rank ends.** It raises, it's killed, or it simply has one batch fewer than the others. With gloo, its connections close, so
-# the other ranks notice within milliseconds. But they only say "Connection closed by peer", which isn't the cause. (With NCCL,
-# often nobody notices but the launcher, or the watchdog after 10 minutes.) Look for the rank that says something else, that ended
-# first, or that was ended by a signal. A `SIGKILL` out of nowhere usually means that memory ran out.
+# **A rank ends.** It raises, it's killed, or it simply has one batch fewer than the others. With gloo, its connections close,
+# so the other ranks notice within a fraction of a second. But they only say "Connection closed by peer", which isn't the cause.
+# (With NCCL, often nobody notices but the launcher, or the watchdog after 10 minutes.) Look for the rank that says something
+# else, that ended first, or that was ended by a signal. A `SIGKILL` out of nowhere usually means that memory ran out.
 #
 # **A rank is alive, but doesn't show up.** It hangs, it's stopped, or it calls its collectives in a different order. The other
 # ranks wait until the time-out: 1.5 seconds here, but by default 30 minutes with gloo and 10 with NCCL, whose watchdog then
-# writes the message at the top of this page. It doesn't say which rank was missing. You see the same when a whole node loses
-# its power or its network, unless the scheduler ends the job first.
+# writes the message at the top of this page. It doesn't say which rank was missing. It's often the same when a whole node loses
+# its power or its network. But on InfiniBand, NCCL usually warns within a minute: `Got completion from peer`, with the address
+# of the lost node. So search the output for these words first.
 #
 # **Nobody notices.** A slow rank makes the steps of *all* ranks longer. A NaN on one rank is on all ranks after the next
-# average. A flipped bit gives you wrong weights and no message at all. You only find these faults by comparing numbers between
-# ranks: the time that each one computes, the loss, and a digest of the weights.
+# average. A flipped bit gives you wrong weights and no message at all. You only find these faults by looking at numbers: the
+# loss, the time that each rank computes, the norm of its gradient, a digest of its weights.
 #
 # ## Finding out: where is each rank?
 #
@@ -89,8 +89,8 @@ scripts.run("python", "-c", hanging)
 # Sometimes *all* ranks wait in a collective, but not in the same one. PyTorch's *flight recorder* remembers the last 2,000
 # collectives of each rank, with their sizes and the lines that called them. When a collective times out, NCCL's watchdog writes
 # a file for each rank, and `torchfrtrace` compares the files. (gloo has no watchdog, so here each rank writes its file when it
-# gives up.) By default they're in `~/.cache/torch`, where the next job overwrites them. So set `TORCH_FR_DUMP_TEMP_FILE` to a
-# prefix that no other job has, as [job.sh](scripts/job.sh) does.
+# gives up.) Set `TORCH_FR_DUMP_TEMP_FILE` to a prefix that no other job has, as [job.sh](scripts/job.sh) does, or the next job
+# overwrites these files.
 
 # %%
 traces = folder / "trace_"
@@ -98,12 +98,10 @@ fault_catalogue.meet("calls in another order", settings={"TORCH_FR_DUMP_TEMP_FIL
 scripts.run("torchfrtrace", "-p", "trace_", folder, only="has errors|error msg|^train at")
 
 # %% [markdown]
-# It names the rank, the first collective in which the ranks differ, and the line. In PyTorch 2.13 the recorder is always on; the
-# card below says what older versions need.
+# It names the rank, the first collective in which the ranks differ, and the line. In PyTorch 2.13 the recorder is always on.
 #
-# If there's no file to look at, start the job again with `TORCH_DISTRIBUTED_DEBUG=DETAIL` (except DDP on CPUs, which it
-# crashes). Before each collective, the ranks then compare what they're about to send. That's slow, but NCCL doesn't check sizes
-# itself: ranks that disagree about a size hang, or silently get wrong numbers.
+# If there's no file to look at, start the job again with `TORCH_DISTRIBUTED_DEBUG=DETAIL`, as the card says. That's slow, but
+# NCCL doesn't check sizes itself: ranks that disagree about a size hang, or silently get wrong numbers.
 #
 # ## Finding out: who ended first?
 #
@@ -114,15 +112,16 @@ scripts.run("torchfrtrace", "-p", "trace_", folder, only="has errors|error msg|^
 launchers.after_a_death(folder)
 
 # %% [markdown]
-# Both launchers notice at once, and end rank 0. `mpiexec` passes the rank's exit code on, or 128 plus the signal: 137 is signal
-# 9, `SIGKILL`. `torchrun` itself exits with 1. In its report, −9 is the `SIGKILL`, and −15 the `SIGTERM` with which it ended
-# rank 0. `srun` waits for the other tasks, unless you give it `--kill-on-bad-exit=1` or your cluster sets that for you.
+# Both launchers notice at once, and end rank 0. (Most of `torchrun`'s seconds are its own start.) `mpiexec` passes the rank's
+# exit code on, or 128 plus the signal: 137 is signal 9, `SIGKILL`. `torchrun` itself exits with 1. In its report, −9 is the
+# `SIGKILL`, and −15 the `SIGTERM` with which it ended rank 0. `srun` waits for the other tasks, unless you give it
+# `--kill-on-bad-exit=1` or your cluster sets that for you.
 #
 # ## Finding out: stop and look
 #
 # If your code runs to its end and is merely wrong, stop it halfway. Write `breakpoint()` in a rank cell: every rank stops there
 # in Python's debugger, and a prompt opens below the cell. What you type goes to all ranks: `v` shows their variables, `n` runs
-# the next line, and `c` lets them go on. `@1 v` asks rank 1 alone. (The card below has the same for scripts.)
+# the next line, and `c` lets them go on. `@1 v` asks rank 1 alone.
 #
 # One of these ranks gets the mean wrong. Remove the `#`, run the cell again, and find out which:
 
@@ -143,7 +142,7 @@ print("done")
 # %% [markdown]
 # ## The card
 #
-# All of this fits on one page. Copy [when_ranks_hang.md](scripts/when_ranks_hang.md) to where you work, or print it.
+# Copy [when_ranks_hang.md](scripts/when_ranks_hang.md) to where you work, or print it.
 
 # %%
 Markdown(filename=SCRIPTS / "when_ranks_hang.md")
@@ -204,13 +203,13 @@ fault_catalogue.diagnoses(diagnoses)
 
 # %% [markdown]
 # Run E is the nastiest. Comparing digests between ranks doesn't find it, because all ranks are equally wrong. Only a second run
-# would, or a step that two ranks compute for each other now and then. For [Gemini](https://arxiv.org/abs/2312.11805), Google
-# replayed steps to find the machine that had computed wrongly.
+# would find it, or a check in which two ranks compute the same step now and then and compare their gradients. For
+# [Gemini](https://arxiv.org/abs/2312.11805), Google replayed steps to find the machine that had computed wrongly.
 #
 # ## Loss spikes
 #
-# Nothing hangs and nobody is killed, but at step 70 the loss jumps from 0.3 to more than 20. Should you wait, skip the data, or
-# stop the run? That depends on the cause. Here are three such runs, of four ranks on MNIST:
+# Nothing hangs and nobody is killed, but around step 70 the loss climbs from 0.3 to more than 20. Should you wait, skip the
+# data, or stop the run? That depends on the cause. Here are three such runs, of four ranks on MNIST:
 
 # %%
 spiking = loss_spikes.SpikeClinic()
@@ -239,8 +238,9 @@ for name in runs:
 #
 # </details><details><summary>Solution</summary>
 #
-# X: a wrong gradient, because replaying the same batches goes well. Y: a bad batch, because only the same batches spike again. Z:
-# the learning rate. All ranks' norms grow together, and the loss spikes whatever the batches are.
+# X: a wrong gradient, because replaying the same batches goes well. Y: a bad batch, because only the same batches spike again.
+# Z: the learning rate. All ranks' norms grow together, and the loss spikes whatever the batches are. (When does the loss jump?
+# In Y, in step 70 itself. In X and Z, only in step 71, after the optimizer has taken the wrong step.)
 #
 # </details>
 
@@ -260,16 +260,17 @@ causes = {
 loss_spikes.causes(causes)
 
 # %% [markdown]
-# Now you know what to do. After a wrong gradient, *rewind*: go back to the checkpoint, take the same batches, and take the node
-# out of the job. With a bad batch, rewind and *skip* it. If it's the learning rate, rewind and lower it, because skipping only
-# delays the next spike. Waiting is cheapest, but in runs X and Y the loss is still above its old value 50 steps later.
+# After a wrong gradient, *rewind*: go back to the checkpoint, take the same batches, and take the node out of the job. With a
+# bad batch, rewind and *skip* it. If it's the learning rate, rewind and lower it, because skipping only delays the next spike.
+# Waiting is cheapest, but in runs X and Y the loss is still above its old value 50 steps later.
 #
 # In large runs, causes are rarely this clean. The team of PaLM rewound about 100 steps and skipped 200 to 500 batches, some
-# twenty times, and the spikes didn't come back. But when they trained on the skipped batches from another checkpoint, there was
-# no spike either. It took those batches together with the weights of that moment.
+# twenty times, and the same spike didn't come back. But when they trained on the skipped batches from another checkpoint, there
+# was no spike either. It took those batches together with the weights of that moment.
 #
-# *Gradient clipping* limits the damage before anybody looks. If the averaged gradient's norm is above a limit, it's scaled down
-# to that limit. (Clip after averaging, see [05](05_ddp.ipynb).) Here's run Y again, with a limit of 1:
+# *Gradient clipping* limits the damage before anybody looks. (It's no cure: PaLM used it, too.) If the averaged gradient's norm
+# is above a limit, it's scaled down to that limit. (Clip after averaging, see [05](05_ddp.ipynb).) Here's run Y again, with a
+# limit of 1:
 
 # %%
 loss_spikes.clipped(runs["Y"], spiking.run("Y", largest_norm=1.0), largest_norm=1.0)
@@ -283,8 +284,8 @@ loss_spikes.clipped(runs["Y"], spiking.run("Y", largest_norm=1.0), largest_norm=
 # ## Remember
 #
 # - Most of the ranks that complain are fine. Look for the one that ended first, or by a signal, or that says something different.
-# - When a rank ends, gloo's ranks notice within milliseconds, and NCCL's often don't. When it hangs, they notice at the time-out.
-#   When it computes wrong numbers, nobody notices, unless you compare losses, norms and digests.
+# - When a rank ends, gloo's ranks notice at once, and NCCL's often don't. When it hangs, they notice at the time-out. When it
+#   computes wrong numbers, nobody notices, unless you look at losses, norms and digests.
 # - Set `TORCH_FR_DUMP_TEMP_FILE` in every job script, before you need it.
 # - After a loss spike, replay the steps, first with the same batches and then with others. You'll see whether to skip a batch, to
 #   rewind, or to change the recipe.

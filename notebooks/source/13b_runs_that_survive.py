@@ -81,7 +81,7 @@ check.save(save)
 
 # %% [markdown]
 # Renaming is a single step only within one file system, so the temporary file has to be in the same folder. The solution also
-# calls `os.fsync`, because in a power cut the new name might otherwise have reached the disk, but not the bytes.
+# calls `os.fsync`, in case of a power cut.
 #
 # *Break it:* write the file to `/tmp` first, and move it with `shutil.move`. What does that do if the checkpoint is on a network
 # drive?
@@ -111,8 +111,8 @@ if not quick:  # it takes a minute
     display(guess.compare(100 * scores["torchrun"].share))
 
 # %% [markdown]
-# The weights are the same, so nothing was lost but time. Hardly any of it was spent on repeated steps, since there's a checkpoint
-# after each step. Almost all of it went into starting Python, importing PyTorch and reading the data, in every process.
+# The weights are the same, so nothing was lost but time. Almost all of it went into starting Python, importing PyTorch and
+# reading the data, in every process.
 #
 # So do all this only once. `os.fork()` copies a running process within milliseconds, with everything it has in memory.
 # [survive.py](scripts/survive.py) imports PyTorch and reads the data once, and then forks the ranks. (On GPUs, fork before
@@ -139,12 +139,14 @@ if not quick:  # it takes a minute
 #
 # `os.kill(pid, signal.SIGKILL)` ends a child, even a stopped one. It's gone once `os.waitpid(pid, 0)` has returned.
 #
+# A rank that hangs reports nothing. But the ranks that wait for it raise an error after the time-out of elastic.py's process
+# group, 10 seconds. Make yours longer than your longest save, because the other ranks wait for rank 0 while it writes.
+#
 # ### Exercise 2 (hard): a supervisor
 #
-# `supervise` starts all ranks. When one of them is lost, it ends the others, which wait for it in vain, and starts all of them
-# again. `start(rank, attempt)` forks a rank and returns its process number. `attempt` is 0 for the first ranks, then 1, and so
-# on. Return when all ranks have ended well. If a rank is lost and you've used up all `restarts` restarts, raise an error. Take
-# about 20 minutes.
+# `supervise` starts all ranks. When one of them is lost, it ends the others and starts all of them again.
+# `start(rank, attempt)` forks a rank and returns its process number. `attempt` is 0 for the first ranks, then 1, and so on.
+# Return when all ranks have ended well. If a rank is lost and you've used up all `restarts` restarts, raise an error.
 #
 # <details><summary>Hint 1: whom to wait for?</summary>
 #
@@ -211,18 +213,16 @@ print(scores["forked again"])
 figures.progress(scores)
 
 # %% [markdown]
-# A fault now costs a second or less. The weights are the same to the last bit, because the checkpoint holds everything that a
-# step depends on: the weights, the momentum, and the number of the step.
+# A fault now costs a second or less, and the weights are the same to the last bit.
 #
 # Be fair to `torchrun`, though. A few seconds are nothing if a fault comes every three hours. And when a whole node dies, your
-# supervisor dies with it. So on several nodes, start one torchrun per node, or requeue the job as in
-# [10](10_compute_nodes.ipynb).
+# supervisor dies with it. So on several nodes, start one torchrun per node, as in [10](10_compute_nodes.ipynb). With `--nnodes
+# 1:4`, they survive the loss of any node except that of `--rdzv-endpoint`, where they meet. If that one dies, requeue the job.
 #
-# *Break it:* save only every 50 steps, with `"--every", 50`. What share of the speed is left? *Beat it:* the ranks that survive
-# are killed, too, although they have the newest weights in memory. Keep them, and give the new rank their weights. How much do
-# you gain? (The next section does that.)
+# *Break it:* save only every 50 steps, with `"--every", 50`. What share of the speed is left?
 #
-# In a terminal, that's `workshop faults survive.py 2 elastic.py`.
+# In a terminal, `workshop faults notebooks/scripts/survive.py 2 notebooks/scripts/elastic.py` measures the same for the
+# scripts' own functions.
 #
 # ## Deeper: keep the survivors
 #
@@ -257,10 +257,9 @@ figures.progress(scores)
 # If you'd like to see it on your machine, run `pip install torchft` (it has wheels for Linux on x86-64), and then
 # `workshop faults --kinds kill notebooks/scripts/per_step.py 2` in a terminal.
 #
-# It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed training.
-# (torchft has a second mode, in which a fixed number of ranks counts and spare ranks run along until they're needed.) If the
-# model is sharded over eight GPUs, these eight are one *replica*, and are lost together. And you still need checkpoints, for
-# the day on which all replicas are lost.
+# It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed training. If
+# the model is sharded over eight GPUs, these eight are one *replica*, and are lost together. And you still need checkpoints,
+# for the day on which all replicas are lost.
 #
 # ## Deeper: how often?
 #
@@ -293,7 +292,7 @@ figures.progress(scores)
 
 # %%
 def interval_s(save_s, mtbf_s):
-    """Seconds of training between two checkpoints, given a checkpoint's seconds and the mean ones between failures."""
+    """Seconds of training between two saves that take `save_s` seconds each. mtbf_s: mean time between failures."""
     # <solution>
     return math.sqrt(2 * save_s * mtbf_s)
     # <stub>
@@ -307,14 +306,14 @@ check.interval_s(interval_s)
 
 # %% [markdown]
 # Is the formula right, although it leaves out failures while saving? Every gray dot is a simulated job with random failures,
-# and the curve is the exact expectation. A save takes a minute and failures come every three hours, as in the Llama job.
+# and the curve is the exact expectation. Failures come every three hours, as in the Llama job. A save takes a minute here, so
+# even the best interval doesn't reach that job's 90 %.
 
 # %%
 figures.checkpoint_interval(save_s=60, mtbf_s=3 * 3600, restart_s=300, jobs=5 if quick else 30)
 
 # %% [markdown]
-# The minimum is wide: saving twice as often or half as often as you should costs only a little. Don't worry about the exact
-# value, but do worry about a factor of ten.
+# The minimum is wide: saving twice as often or half as often as you should costs only a little.
 #
 # ## Deeper: go on with fewer ranks
 #
@@ -384,8 +383,9 @@ if comm.rank == 0:
 
 # %% [markdown]
 # Only rounding is left, because the sums were taken in a different order. [elastic.py](scripts/elastic.py) does the same as
-# your function, so `torchrun --nnodes 1:4 --max-restarts 9` may start it again on fewer nodes at any time, with the variable
-# from above. Keep the checkpoint on a file system that all nodes share, because rank 0 may start on any of them.
+# your function, so `torchrun --nnodes 1:4 --max-restarts 9 …` can start it again on fewer nodes, with the `--rdzv-…` options of
+# [10](10_compute_nodes.ipynb) and the variable from above. Keep the checkpoint on a file system that all nodes share, because
+# rank 0 may start on any of them.
 #
 # *Break it:* weight all ranks alike, with `1 / size`. How large is the difference then?
 #
@@ -419,7 +419,7 @@ start_s = time.perf_counter()
 dcp.save(state, checkpoint_id=sharded / "waited")
 waited_s = time.perf_counter() - start_s
 
-for_saving = dist.new_group()
+for_saving = dist.new_group(backend="gloo")
 comm.Barrier()
 start_s = time.perf_counter()
 future = dcp.async_save(state, checkpoint_id=sharded / "background", process_group=for_saving)
@@ -435,17 +435,19 @@ if comm.rank == 0:
 # %% [markdown]
 # - **The copy.** The optimizer changes the weights in place. Without a copy you'd save half of one step and half of the next. So
 #   `async_save` blocks until it has the copy, which takes memory for one more state.
-# - **A process group of its own.** The thread runs collectives, too. If it used the group of the training, their collectives would
-#   mix.
+# - **A process group of its own.** The thread runs collectives, too. If it used the group of the training, their collectives
+#   would mix. It's a gloo group on GPUs, too, because the copy is in the CPU's memory.
 # - **`future.result()`.** An error in the background surfaces only here. The checkpoint counts once it's written: its `.metadata`
 #   file comes last, so a folder without one is no checkpoint, and you go on from the one before.
 #
 # ## Remember
 #
-# - Write a checkpoint under another name, then rename it. It holds all that a step depends on: weights, optimizer and step.
+# - Write a checkpoint under another name, then rename it. It holds all that a step depends on: weights, optimizer and step, and
+#   often also the learning-rate schedule, the random generators and the position in the data.
+# - Keep several checkpoints. If you notice a spike or a NaN 100 steps later, the newest ones have it, too.
 # - After a failure, all ranks start again. But they don't have to import, read and compile again.
 # - If the survivors keep their weights, nobody has to read a checkpoint at all. The price is a smaller batch for some steps.
-# - Save about every $\sqrt{2cM}$ seconds. A factor of two doesn't matter much.
+# - Save about every $\sqrt{2cM}$ seconds.
 # - If the *global* batch is fixed, any number of ranks can go on.
 #
 # **Take it home:** [scripts/elastic.py](scripts/elastic.py), [scripts/survive.py](scripts/survive.py) and

@@ -8,12 +8,11 @@
 # **You will** convert a realistic script for many processes, guided by a report on what's still wrong with it. Then you'll
 # find six silent faults in somebody else's script, and learn to examine your own.
 #
-# **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
-# [05](05_ddp.ipynb) first, where you convert a simpler script with hints.
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no network; no GPU, or at least
+# two. (With one, start JupyterLab with `CUDA_VISIBLE_DEVICES=`.) Do notebook [05](05_ddp.ipynb) first, where you convert a
+# simpler script with hints.
 
 # %%
-from IPython.display import Code
-
 from workshop_lib.lessons.your_own_script import judge as check
 from workshop_lib.lessons.your_own_script.report import accuracies, examine
 from workshop_lib.notebook import profile, take_home
@@ -23,8 +22,8 @@ from workshop_lib.paths import BUILD, MNIST, SCRIPTS
 sizes = profile.current()
 quick = sizes.name == "quick"
 seeds = 2 if quick else 3
-images, tested = (1_500, 999) if quick else (4_000, 1_999)
-options = ["--data", MNIST, "--images", images, "--tested", tested, "--epochs", 3]
+images, test_images = (1_500, 999) if quick else (4_000, 1_999)
+options = ["--data", MNIST, "--images", images, "--tested", test_images, "--epochs", 3]
 folder = BUILD / "15_your_own_script"
 check.data_beside(folder)
 
@@ -36,13 +35,14 @@ check.data_beside(folder)
 # you need more than one run:
 
 # %%
-here = [*options, "--out", folder / "one.pt"]
-alone = accuracies("python", SCRIPTS / "own_script.py", *here, seeds=seeds, timeout_s=sizes.timeout_s)
-print(*(f"{each:.2f} %" for each in alone))
+arguments = [*options, "--out", folder / "one.pt"]
+alone = accuracies("python", SCRIPTS / "own_script.py", *arguments, seeds=seeds, timeout_s=sizes.timeout_s)
+print(*(f"{accuracy:.2f} %" for accuracy in alone))
 
 # %% [markdown]
 # Two processes should get there, too. As it is, the script even runs on two ranks. So how would you notice that something is
-# wrong? `examine` starts a script with `torchrun`, watches what every rank does, and reports what it has seen.
+# wrong? `examine` starts a script with `torchrun`, watches what every rank does, and reports what it has seen. *Wrong* is
+# certain. *Look* means that you have to decide.
 
 # %% [markdown]
 # ### Exercise 1 (hard): convert it
@@ -53,25 +53,27 @@ print(*(f"{each:.2f} %" for each in alone))
 # Run the script's cell and the report's, fix what the report names first, and repeat. The report gets longer before it gets
 # shorter, because some mistakes only show once others are gone.
 #
-# The report leaves two decisions to you. One process takes 64 images per step. How many should each rank take, so that the
-# learning rate still fits? And which of the printed numbers should count the images of all ranks?
+# The report can't see two things. Keep the global batch: one process takes 64 images per step, so how many does each rank take?
+# And decide which of the printed numbers should count the images of all ranks. The check can't tell whether your loss is
+# rank 0's, so compare that line with the solution's.
 #
 # <details><summary>Hint 1: the order</summary>
 #
-# Join the process group, and ask for your rank. Wrap the network. Give each rank its own images, in a new order in each epoch.
-# Test each image once, and add up what the ranks counted. Print and save on one rank. Then see what the report says about
-# random numbers and batch normalization.
+# Join the process group. Wrap the network. Give each rank its own images, in a new order every epoch. Test each image once, and
+# add up what the ranks counted. Print and save on one rank. Then see what the report says about random numbers and batch
+# normalization.
 #
 # </details><details><summary>Hint 2: what 05 didn't have</summary>
 #
-# Random numbers: seed each rank differently, but only after you've built the network. Batch normalization: each rank keeps
-# statistics of its own images, in the network's `buffers()`. Average them over the ranks before you test. (On GPUs,
-# `SyncBatchNorm.convert_sync_batchnorm` computes them together in every step.) Loss: add it up over the ranks before one of
-# them prints it.
+# Random numbers: seed each rank differently, but only after you've built the network. Batch normalization: before each forward
+# pass, DDP overwrites every rank's statistics, the network's `buffers()`, with rank 0's. After the last step they differ again, so
+# broadcast rank 0's once more before you test. (On GPUs, `SyncBatchNorm.convert_sync_batchnorm` normalizes over the images of
+# all ranks instead.) Loss: add it up over the ranks before one of them prints it.
 #
 # </details><details><summary>Solution</summary>
 #
-# It's [own_script_ddp.py](scripts/own_script_ddp.py). Further down, a cell shows everything that changes.
+# It's [own_script_ddp.py](scripts/own_script_ddp.py). `take_home.diff("own_script.py", "own_script_ddp.py")` in a new cell shows
+# everything that changes.
 #
 # </details>
 
@@ -173,10 +175,8 @@ def main():
         dist.all_reduce(loss_sum)
         mean_loss = loss_sum.item() / (size * len(loader))
 
-        for buffer in model.buffers():  # the statistics of batch normalization: their mean over the ranks
-            if buffer.is_floating_point():
-                dist.all_reduce(buffer)
-                buffer /= size
+        for buffer in model.buffers():  # the statistics of batch normalization: rank 0's on all ranks
+            dist.broadcast(buffer, 0)
         model.eval()
         right = torch.zeros((), device=device)
         with torch.no_grad():
@@ -297,9 +297,9 @@ check.train(folder / "train.py", report, checkpoint, epochs=3)
 # %% [markdown]
 # ## Is it as good?
 #
-# A clean report means that the ranks train one network, on all of the data, and count everything once. To find out whether
-# that network is as good as before, compare accuracies over several seeds. (Until your script passes, the finished one runs
-# here.)
+# A clean report means that the ranks train one network, on different images, and that nothing it can see is wrong. To find out
+# whether that network is as good as before, compare accuracies over several seeds. (Until your script passes, the finished one
+# runs here.)
 
 # %%
 guess = predict("How much does the mean accuracy change from one process to two?", low=-3, high=3, unit="points")
@@ -309,29 +309,27 @@ guess
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", 2]
 mine = check.own_or_finished(folder / "train.py")
 together = accuracies(*launch, mine, *options, "--out", folder / "two.pt", seeds=seeds, timeout_s=sizes.timeout_s)
-for name, found in (("one process", alone), ("two ranks", together)):
-    print(f"{name:<12}", *(f"{each:.2f} %" for each in found), f"  mean {sum(found) / seeds:.2f} %")
+for name, all_seeds in (("one process", alone), ("two ranks", together)):
+    print(f"{name:<12}", *(f"{accuracy:.2f} %" for accuracy in all_seeds), f"  mean {sum(all_seeds) / seeds:.2f} %")
 guess.compare(sum(together) / seeds - sum(alone) / seeds)
 
 # %% [markdown]
 # Compare the difference between the means with the spread *within* a line. If the difference is smaller, these seeds can't
 # tell the two scripts apart. That doesn't prove them equal: notebook [14](14_hyperparameter_search.ipynb) works out how many
-# seeds you'd need. They can't be equal to the last bit, because each rank normalizes over its own 32 images and draws its own
-# random numbers.
+# seeds you'd need. They can't be equal to the last bit: the images come in a different order, and each rank normalizes over its
+# own 32 and draws its own random numbers.
 #
-# *Break it:* take 64 images per rank, and keep the learning rate. The report stays clean, because many people want exactly
-# that. How much accuracy does it cost you, and what does [07](07_large_batch.ipynb) recommend?
-
-# %%
-take_home.diff("own_script.py", "own_script_ddp.py")
-
-# %% [markdown]
+# *Break it:* take 64 images per rank, keep the learning rate, and run the script's cell and the report's. The report stays
+# clean, because that's often what people want. Then run the cell above with `mine = folder / "train.py"`. How much accuracy
+# does it cost you, and what does [07](07_large_batch.ipynb) recommend?
+#
 # ## Somebody else's script
 #
-# Somebody in a hurry has converted the same training. It runs, and its loss falls.
+# Somebody in a hurry has converted the same training. It runs, and its loss falls. Here is what they changed; the whole script
+# is [own_script_sick.py](scripts/own_script_sick.py).
 
 # %%
-Code(filename=str(SCRIPTS / "own_script_sick.py"))
+take_home.diff("own_script.py", "own_script_sick.py")
 
 # %%
 examine(SCRIPTS / "own_script_sick.py", *options, "--out", folder / "sick.pt", timeout_s=sizes.timeout_s)
@@ -349,10 +347,11 @@ examine(SCRIPTS / "own_script_sick.py", *options, "--out", folder / "sick.pt", t
 # </details><details><summary>Solution</summary>
 #
 # *Some gradients aren't averaged*: the first layer is frozen when DDP wraps the network, so DDP leaves it out. It thaws in
-# epoch 2, and from then on each rank trains its own copy. *Every epoch has the same order*: nobody calls `set_epoch`. *All
-# ranks draw the same noise*: they keep one seed throughout. *A test image counts twice*: two ranks can't share out an odd
-# number of images evenly, so the sampler repeats one. *Every rank writes the checkpoint*: `torch.save` isn't inside the `if`.
-# *The printed loss is rank 0's*: nobody adds up `loss_sum`, and no tool can know which number you meant.
+# epoch 2, and from then on each rank trains its own copy, because nobody wraps the network again. *Every epoch has the same
+# order*: nobody calls `set_epoch`. *All ranks draw the same noise*: they keep one seed throughout. *A test image counts twice*:
+# two ranks can't share out an odd number of images evenly, so the sampler repeats one. *Every rank writes the checkpoint*:
+# `torch.save` isn't inside the `if`. *The printed loss is rank 0's*: nobody adds up `loss_sum`, and no tool can know which
+# number you meant.
 #
 # </details>
 
@@ -387,41 +386,43 @@ check.faults(faults)
 # %% [markdown]
 # ## Bring your own
 #
-# In a terminal, one line gives you the same report. After `--` comes what you'd give to `torchrun`:
+# In a terminal in the folder of your script, use your own Python, and the `workshop` of the folder into which you installed the
+# workshop, such as `~/workshop`. After `--` come your script, or `-m` and a module, and its own options:
 #
 # ```
-# workshop examine --ranks 2 -- train.py --my options
-# workshop examine --ranks 8 --steps 50 --alone -- train.py
-# workshop examine --ranks 2 --json -- train.py > report.json
+# ~/workshop/.venv/bin/workshop examine --ranks 2 --python "$(which python)" -- train.py --my options
 # ```
 #
-# `--steps` and `--seconds` end a long training early. Let it reach a second epoch and an evaluation, though, because some
-# mistakes only show up there. `--alone` also runs a few steps on one rank, to tell you the efficiency, and `--python` names the
-# Python of your own environment. The exit code is 0 if all is well, 2 if something is worth a look, and 3 if something is
-# wrong. So a test in your repository can run it on two CPU processes before anyone pays for GPUs.
+# Your script really runs and writes its files, so give it a folder of its own. It's stopped after 120 seconds, or `--seconds`,
+# or `--steps`. Let it reach a second epoch and an evaluation, because some mistakes only show up there: a few hundred samples
+# are enough. The exit code says what was found, so a test in your repository can run it on two CPU processes before anyone
+# pays for GPUs. `--help` has the rest.
 #
-# It works for DDP, FSDP, Accelerate, Lightning and Hugging Face's Trainer, because they all end up in PyTorch. It can't see
+# It works for DDP, FSDP, Accelerate, Lightning and Hugging Face's Trainer, because they all end up in PyTorch. In Lightning, set
+# `devices` to the number of ranks. What you chose with `accelerate launch` isn't seen, so choose it in the script. `examine`
+# can't see
 #
 # - which number you *meant* to print, or whether your data, loss and labels are right;
 # - what only happens later, on more ranks, or with other sizes;
-# - whether a larger batch trains as well with its learning rate. It prints both numbers, but only several seeds can tell.
+# - whether a larger batch trains as well with its learning rate.
 #
 # ## Deeper: Accelerate and Fabric
 #
 # Hugging Face's Accelerate and Lightning's Fabric make most of these changes for you. With Accelerate, you write `model,
 # optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)` and `accelerator.backward(loss)`. With
-# Fabric, it's `fabric.setup(model, optimizer)`, `fabric.setup_dataloaders(loader)` and `fabric.backward(loss)`. Both join the
-# process group, wrap the model in DDP, or in FSDP or DeepSpeed if you ask for it, and give each rank its own part of the data,
-# in a new order every epoch.
+# Fabric, it's `fabric.launch()`, then `fabric.setup(model, optimizer)`, `fabric.setup_dataloaders(loader)` and
+# `fabric.backward(loss)`. Both join the process group, wrap the model in DDP, or in FSDP or DeepSpeed if you ask for it, and give
+# each rank its own part of the data, in a new order every epoch.
 #
 # But the decisions of exercise 1 stay yours:
 #
 # - By default, each rank takes the loader's whole batch, so the global batch grows with the ranks. In Accelerate you divide it with
 #   `DataLoaderConfiguration(split_batches=True)`. Without that, one `schedule.step()` counts as many steps as there are ranks, so
 #   that a schedule written for one process still ends on time.
-# - Neither adds up your counts or averages the statistics of batch normalization. Accelerate's `gather_for_metrics` collects
+# - Neither adds up your counts or shares the statistics of batch normalization before you test. Accelerate's `gather_for_metrics` collects
 #   outputs from all ranks, and drops the images that were repeated to fill the last batch.
-# - With the same seed everywhere, all ranks drop the same units and shift by the same pixels.
+# - With the same seed everywhere, all ranks drop the same units, and shift their images by the same number of pixels. In
+#   Accelerate, `set_seed(seed, device_specific=True)` gives each rank its own.
 #
 # So examine such a script as well.
 #
@@ -439,8 +440,8 @@ check.faults(faults)
 #
 # `torch.compile` records what your model computes, fuses operations, and generates kernels: in Triton for a GPU, in C++ for a
 # CPU, where you need a C++ compiler. More than 180 models trained 1.41 times as fast on an A100, on average (Ansel et al.
-# 2024). The first steps take seconds to minutes. PyTorch compiles again when the shape of the input changes, so drop the last,
-# smaller batch. Where it can't follow your Python, it breaks the graph into parts, and you gain less. `TORCH_LOGS=graph_breaks`
+# 2024). The first steps take seconds to minutes. When the batch's size first changes, PyTorch compiles again, this time for any
+# size. Drop the last, smaller batch, and it needn't. Where it can't follow your Python, it breaks the graph into parts, and you gain less. `TORCH_LOGS=graph_breaks`
 # shows where.
 #
 # Compile the model *after* wrapping it in DDP, as `ddp_realistic.py --compile` does. PyTorch then cuts the graph at DDP's
@@ -449,10 +450,10 @@ check.faults(faults)
 #
 # ## Remember
 #
-# - Most mistakes in a distributed script are silent. Let `examine` watch yours at least once, on two ranks.
-# - Weights have to start equal, but random numbers don't: build the network with one seed, then seed each rank differently.
-# - Freeze and unfreeze *before* DDP wraps the network, or it won't average what thaws later.
-# - Each rank has its own statistics of batch normalization. Average or synchronize them before you test.
+# - Let `examine` watch your script at least once, on two ranks.
+# - Weights must start equal, and random numbers must differ: build the network with one seed, then seed each rank differently.
+# - DDP decides when it wraps the network which gradients it averages. After you thaw a layer, wrap the network again.
+# - Batch normalization: DDP keeps rank 0's statistics. Broadcast them before you test, or synchronize them in every step.
 # - Keep the global batch, or change the learning rate with it. Then compare means over seeds with the spread of one process.
 #
 # **Take it home:** [scripts/own_script_ddp.py](scripts/own_script_ddp.py) and `workshop examine`.

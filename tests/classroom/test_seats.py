@@ -55,6 +55,14 @@ def test_a_seat_knows_nothing_of_the_rest_of_the_job():
     ]
     assert all(module.OF_A_JOB.match(name) for name in told)
     assert not any(module.OF_A_JOB.match(name) for name in ("PATH", "HOME", "LD_LIBRARY_PATH"))
+    assert "WORKSHOP_PROFILE" in module.KEPT, "the instructor chooses the sizes"
+
+
+def test_a_node_with_too_few_cores_starts_nobody(tmp_path):
+    file = tmp_path / "seats.tsv"
+    file.write_text("seat\tnode\tport\tcores\ttoken\n1\t1\t8801\t0,4095\tsecret\n")
+    ran = seats("serve", file)
+    assert ran.returncode and "need 4096 cores, but only" in ran.stderr and "Traceback" not in ran.stderr
 
 
 @pytest.mark.exhaustive

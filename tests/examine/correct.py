@@ -1,7 +1,7 @@
 # ruff: noqa: E501 - tables of replaced text
 """Correct variations of the scripts, in the styles people have. None of them may be called wrong."""
 
-from planted import AVERAGE, BY_HAND, CLIP, EPOCH, LOADER, MODEL, OWN_SEED, SAMPLER, SAVE, SEED, STEP, WRAP
+from planted import AVERAGE, BY_HAND, CLIP, EPOCH, LOADER, MODEL, OWN_SEED, SAMPLER, SAVE, SEED, SHARD, STEP, WRAP
 
 AVERAGE_WEIGHTS = "            if number % 8 == 7:\n                for p in model.parameters():\n                    distributed.all_reduce(p.data)\n                    p.data /= 2\n"
 RESUME = """\
@@ -13,6 +13,18 @@ RESUME = """\
     distributed.broadcast_object_list(saved)
     model.load_state_dict(saved[0]["model"])
 """
+LOSS = "(loss_of(model, tokens) / ACCUMULATE).backward()\n"
+FSDP1 = (
+    ("import fully_shard", "import FullyShardedDataParallel"),
+    ("    for block in model.blocks:\n        fully_shard(block)\n", ""),
+    (SHARD, "    CPU = torch.device('cpu')\n    model = FullyShardedDataParallel(model, device_id=CPU)\n"),
+    ("            model.set_requires_gradient_sync(last)\n            " + LOSS,
+     "            with contextlib.nullcontext() if last else model.no_sync():\n                " + LOSS),
+    ("            nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n", "            model.clip_grad_norm_(1.0)\n"),
+    ("import os\n", "import contextlib\nimport os\n"),
+    # PyTorch can't gather its weights on a CPU.
+    ("get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))", "{}"),
+)  # fmt: skip
 CORRECT = {
     "as it is": ("ddp", ()),
     "averaged by hand": ("ddp", BY_HAND),
@@ -65,6 +77,8 @@ CORRECT = {
                         "optimizer)\n"), ("ACCUMULATE = 2", "ACCUMULATE = 1"))),
     "same seed everywhere": ("ddp", ((OWN_SEED, ""),)),
     "no seed": ("ddp", ((SEED, ""), (OWN_SEED, ""))),
+    "FSDP1": ("fsdp", FSDP1),
+    "FSDP1 with its own parameters": ("fsdp", (*FSDP1, ("device_id=CPU", "device_id=CPU, use_orig_params=True"))),
     "FSDP2 as it is": ("fsdp", ()),
     "FSDP2 each step": ("fsdp", (("ACCUMULATE = 2", "ACCUMULATE = 1"),)),
     "FSDP2 sharded files": ("fsdp", (("            torch.save(whole, OUT / \"model.tmp\")\n            (OUT / \"model.tmp\").replace("

@@ -101,6 +101,8 @@ DDP = (
             (EPOCH, ""), (OWN_SEED, "")), "wrong", "batches", "RandomSampler", (0, 1), 1),
     Planted("ddp", "own shuffle", ((LOADER, "DataLoader(train_set, batch_size=8, shuffle=True)"), (EPOCH, "")),
             "look", "batches", "rank 1 saw too", (0, 1)),
+    Planted("ddp", "own shuffle, and noise in workers", ((LOADER, "DataLoader(train_set, batch_size=8, shuffle=True, num_workers=2)"),
+            (EPOCH, "")), "look", "batches", "rank 1 saw too", (0, 1)),
     Planted("ddp", "sampler of rank 0", ((SAMPLER, "sampler = DistributedSampler(train_set, rank=0)"),), "wrong",
             "sampler", "on rank 1 of 2, the DistributedSampler is rank 0 of 2", (1,)),
     Planted("ddp", "sampler of four", ((SAMPLER, "sampler = DistributedSampler(train_set, num_replicas=4, rank=rank)"),),

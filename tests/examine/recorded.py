@@ -96,7 +96,7 @@ def rank(number: int) -> RankLog:
     ddp = {"kind": "ddp", "step": 0, "before": [1, 1], "after": [1, 1], "names": NAMES, "find_unused": False}
     records = [
         {"kind": "start", "step": 0, "pid": 0, "main_thread": 0, "time": 0.0},
-        {"kind": "group", "step": 0, "size": 2, "rank": number},
+        {"kind": "group", "step": 0, "size": 2, "rank": number, "backend": "nccl"},
         {**ddp, "broadcast_buffers": True, "group": 2},
         model,
     ]

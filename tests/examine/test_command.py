@@ -3,6 +3,7 @@
 import faulthandler
 import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from command_line import workshop
 
 from workshop_lib.examine.on_ranks import recorder
+from workshop_lib.examine.run import _Watch
 from workshop_lib.ranks import processes
 
 EACH_WAITS_FOR_THE_OTHER = """
@@ -34,6 +36,28 @@ distributed.recv(torch.zeros(1), src=1 - distributed.get_rank())
 def test_a_mistake_is_answered_before_any_rank_starts(options, says):
     ran = workshop("examine", *options)
     assert ran.exit_code == 1 and says in ran.output
+
+
+def test_a_mistyped_option_is_not_told_as_worth_a_look():
+    ran = workshop("examine", "--rank", 2, "--", "train.py")
+    assert ran.exit_code == 1 and "unrecognized arguments: --rank" in ran.output
+
+
+def test_a_python_that_cannot_record_is_answered_before_any_rank_starts(tmp_path):
+    old = tmp_path / "python"
+    old.write_text("#!/bin/sh\necho \"No module named 'torch.accelerator'\" >&2\nexit 1\n")
+    old.chmod(0o755)
+    ran = workshop("examine", "--python", old, "--", __file__)
+    assert ran.exit_code == 1
+    assert "PyTorch 2.6 or newer there. It says: No module named 'torch.accelerator'" in ran.output
+
+
+def test_a_script_that_prints_in_every_step_keeps_the_lines_of_its_epochs(tmp_path):
+    prints = "print('epoch 1'); [print(step) for step in range(1000)]"
+    words = [sys.executable, "-c", prints]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        run = _Watch(1, process, tmp_path, show=False).follow(30.0)
+    assert run.last_lines[0] == "epoch 1" and run.last_lines[-1] == "999"
 
 
 def test_a_rank_that_is_asked_where_it_is_while_it_shuts_down_ends_as_usual(tmp_path):
@@ -68,6 +92,6 @@ def test_ranks_that_wait_for_each_other_are_ended(tmp_path):
     path = tmp_path / "waits.py"
     path.write_text(EACH_WAITS_FOR_THE_OTHER)
     ran = workshop("examine", "--", path)
-    assert ran.exit_code == 3 and "ranks 0, 1 waited for ranks that didn't come" in ran.output
+    assert ran.exit_code == 3 and "ranks 0, 1 waited for a call that another rank never made" in ran.output
     assert ran.output.count("line 5, in <module>") == 2
     assert not processes.strays()

@@ -107,6 +107,24 @@ def another_model(run):
     run.ranks[1].model["parameters"] = [*run.ranks[1].model["parameters"], ["extra", [1], True, False]]
 
 
+@case("look", "weights", "the ranks' models have different parameters: last.weight")
+def another_shape(run):
+    run.ranks[1].model["parameters"][1][1] = [3]
+
+
+@case("look", "weights", "the ranks' models have different parameters, or have them in different orders")
+def another_order_of_parameters(run):
+    run.ranks[1].model["parameters"].reverse()
+
+
+@case("wrong", "batches", "ranks 0 and 1 trained on the same 2 samples in 8 of 8 steps, from step 1 on")
+def same_batches_of_shares(run):
+    same_batches(run)
+    for number, rank in enumerate(run.ranks):
+        shares = [[name, [7 + 3 * number], True, True] for name in recorded.NAMES]
+        rank.model.update(ddp=False, fsdp=True, parameters=shares)
+
+
 @case("wrong", "frozen", "first.weight is trained on some ranks and frozen on others")
 def frozen(run):
     run.ranks[1].model["parameters"][0][2] = False
@@ -290,9 +308,13 @@ def idle_devices(run):
     for_both(run, "model", accelerators=2)
 
 
-@case("look", "devices", "rank 1 chose a device after init_process_group")
+DEVICE = {"kind": "device", "device": "1", "step": 0}
+BARRIER = {"kind": "collective", "name": "barrier", "step": 0, "line": "train.py:4"}
+
+
+@case("look", "devices", "rank 1 chose a device after the first barrier")
 def device_late(run):
-    run.ranks[1].records.append({"kind": "device", "device": "1", "after_group": True, "step": 0, "line": ""})
+    run.ranks[1].records[2:2] = [BARRIER, DEVICE]
 
 
 @case("look", "reads", "a step reads 1 values from tensors")
@@ -329,7 +351,9 @@ def failed(run):
     run.ranks[1].records = [*run.ranks[1].records[:-1], error]
 
 
-@case("wrong", "ended", "rank 0 waited for ranks that didn't come:\nrank 0 was at train.py, line 5, in main:")
+@case(
+    "wrong", "ended", "rank 0 waited for a call that another rank never made:\nrank 0 was at train.py, line 5, in main:"
+)
 def stuck(run):
     run.how = "stuck"
     run.stacks = {0: [{"file": "train.py", "line": 5, "name": "main"}]}
@@ -352,6 +376,30 @@ def test_a_change_is_found(name, change, level, check, says):
     assert [each for each in findings if each.check == check and each.level == level and says in each.seen], [
         (each.level, each.check, each.seen) for each in findings
     ]
+
+
+@pytest.mark.parametrize("records", [[DEVICE], [DEVICE, BARRIER, DEVICE], [{**BARRIER, "name": "broadcast"}, DEVICE]])
+def test_a_device_chosen_in_time_is_right_after_joining_too(records):
+    run = recorded.run()
+    for rank in run.ranks:
+        rank.records[2:2] = records
+    assert worst(checks.examine(run)) == "ok"
+
+
+@pytest.mark.parametrize(("labels", "found"), [([5, 5], True), ([5, 6], False)], ids=["one dataset", "one per rank"])
+def test_labels_tell_whether_the_same_indices_are_the_same_samples(labels, found):
+    """Noise makes all samples different, and each rank loads all indices."""
+    run = recorded.run()
+    for number, rank in enumerate(run.ranks):
+        for epoch in rank.of_kind("epoch"):
+            del epoch["distributed"]
+        for step in rank.steps.values():
+            step["drew_data"] = ["torch"]
+        values = [[index % labels[number]] for index in range(40)]
+        rank.first("indices")["values"] = list(range(40))
+        rank.records.append({"kind": "labels", "step": 0, "loader": 0, "epoch": 1, "values": values})
+    says = [each.seen for each in checks.examine(run) if each.check == "batches"]
+    assert says[0].startswith("100% of the samples that rank 0 saw") is found
 
 
 def test_a_rank_that_gloo_aborts_after_its_work_is_no_fault():

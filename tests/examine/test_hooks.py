@@ -2,14 +2,18 @@
 
 import faulthandler
 import signal
+import threading
+import warnings
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from workshop_lib.examine.observations import read_rank
 from workshop_lib.examine.on_ranks import hooks
-from workshop_lib.examine.on_ranks.recorder import FIRST_STEPS, RankRecorder
+from workshop_lib.examine.on_ranks.recorder import FIRST_STEPS, RankRecorder, _is_shared_out
 
 
 class Passes:
@@ -68,6 +72,26 @@ def test_a_yes_or_no_is_told_from_a_count(value, decides):
     assert not hooks._is_decision([value.float()]), "a loss may be 1.0"
 
 
+def test_labels_are_the_integers_of_each_sample():
+    batch = {"images": torch.ones(2, 3), "label": torch.tensor([7, 8]), "masks": torch.ones(2, 3, dtype=torch.int64)}
+    assert hooks._labels(batch) == [(7,), (8,)]
+    assert hooks._labels([torch.ones(2, 3)]) == []
+
+
+def test_a_share_of_fully_sharded_data_parallel_is_recognized():
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            models = [
+                FullyShardedDataParallel(nn.Linear(3, 3), use_orig_params=own, device_id=torch.device("cpu"))
+                for own in (True, False)
+            ]
+    finally:
+        distributed.destroy_process_group()
+    assert all(_is_shared_out(each) for model in models for each in model.parameters())
+    assert not _is_shared_out(nn.Linear(3, 3).weight)
+
+
 @pytest.fixture
 def recorder(tmp_path):
     before = signal.getsignal(signal.SIGUSR1)
@@ -85,6 +109,20 @@ def test_samples_whose_indices_are_known_are_looked_at_in_few_steps(recorder):
     assert not recorder._looks_at_samples()
     recorder.now["weights"] = None
     assert recorder._looks_at_samples()
+
+
+def test_the_thread_that_pins_memory_chooses_no_device(recorder, monkeypatch):
+    called = []
+    monkeypatch.setattr(torch.accelerator, "set_device_index", called.append)
+    monkeypatch.setattr(torch.cuda, "set_device", torch.cuda.set_device)
+    monkeypatch.setattr(distributed, "init_process_group", distributed.init_process_group)
+    hooks._devices(recorder)
+    torch.accelerator.set_device_index(1)
+    pins = threading.Thread(target=torch.accelerator.set_device_index, args=(0,))
+    pins.start()
+    pins.join()
+    devices = [each["device"] for each in read_rank(recorder.folder / "rank.0.jsonl").of_kind("device")]
+    assert called == [1, 0] and devices == ["1"]
 
 
 def test_what_a_dataset_reads_while_it_loads_is_not_counted(recorder, monkeypatch):

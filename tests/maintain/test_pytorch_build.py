@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 import threading
+import urllib.parse
 import zipfile
 
 import pytest
@@ -38,6 +39,11 @@ def driver(tmp_path, monkeypatch):
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Also a proxy: it takes the pages of every host from its own folder."""
+
+    def translate_path(self, path):
+        return super().translate_path(urllib.parse.urlsplit(path).path)
+
     def log_message(self, *_):
         pass
 
@@ -101,6 +107,17 @@ def test_without_the_index_pip_takes_what_it_finds(driver, monkeypatch):
     choice = pytorch_build.choose(VERSION, HERE)
     assert choice.index is None and choice.with_cuda, "room for the larger build is asked for"
     assert "PyTorch's own index cannot be reached (" in choice.why
+
+
+def test_pips_own_proxy_is_used_for_the_look(driver, index, monkeypatch):
+    monkeypatch.setattr(pytorch_build, "INDEXES", "http://pytorch.invalid")
+    for name in ("http_proxy", "HTTP_PROXY", "PIP_NO_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_PROXY", index)
+    monkeypatch.setenv("PIP_TRUSTED_HOST", "pytorch.invalid")  # pip asks that of a host without https
+    choice = pytorch_build.choose(VERSION, HERE)
+    assert choice.index == "http://pytorch.invalid/cpu" and not choice.with_cuda
+    assert pytorch_build.choose(VERSION, (3, 99)).index is None
 
 
 def test_an_index_without_this_pythons_wheel_is_not_used(driver, index, monkeypatch):

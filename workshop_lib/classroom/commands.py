@@ -127,25 +127,27 @@ def rehearse(route: str, plan: bool) -> int:
     time.sleep(0 if plan else LOOK_S)
     if busy := others.warning(ROOM_FOR, "so cells take longer than on a quiet one"):
         print(f"{busy}\n")
-    print("begins  promised     cells  reading and working   step")
+    print(f"begins  promised{'' if plan else '     cells'}  reading and working   step")
     begins, run_s, late = 0, 0.0, []
     for done in map(routes.Rehearsed, chosen.steps) if plan else routes.rehearse(chosen):
         step, work = done.step, routes.effort(done.step).minutes
         begins, run_s = begins + step.minutes, run_s + done.seconds
         clock = f"{(begins - step.minutes) // 60}:{(begins - step.minutes) % 60:02}"
-        cells = f"{done.seconds / 60:.1f} min" if done.cells else "-"
+        measured = f"{done.seconds / 60:.1f} min" if done.cells else "-"
+        cells = "" if plan else f" {measured:>9}"
         over = work + done.seconds / 60 > step.minutes
         late += [step.title] if over else []
         note = " (TOO LONG)" if over else ""
-        print(f"{clock:>6} {step.minutes:>5} min {cells:>9} {work:>17} min   {step.title}{note}")
+        print(f"{clock:>6} {step.minutes:>5} min{cells} {work:>17} min   {step.title}{note}")
         if step.notebook and plan:
             needed = routes.before(step)
             before = f" (run before: {'; '.join(needed)})" if needed else ""
-            print(f"{'':<45} {step.who}, {step.notebook}: {'; '.join(step.sections)}{before}")
+            print(f"{'':<35} {step.who}, {step.notebook}: {'; '.join(step.sections)}{before}")
         if done.error:
             print(done.error)
             return 1
-    print(f"{begins // 60:>3}:{begins % 60:02} {begins:>5} min {run_s / 60:>5.1f} min")
+    cells = "" if plan else f" {run_s / 60:>5.1f} min"
+    print(f"{begins // 60:>3}:{begins % 60:02} {begins:>5} min{cells}")
     print(f"{chosen.slack_minutes} of {chosen.minutes} minutes are slack: for what takes longer in the room.")
     if late:
         print(f"Too little time for: {', '.join(late)}.")

@@ -40,6 +40,8 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """A parser that answers a mistake in one sentence."""
 
+    wrong_usage = WRONG_USAGE
+
     def __init__(self, **named):
         super().__init__(formatter_class=Help, allow_abbrev=False, **named)
 
@@ -64,7 +66,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> typing.NoReturn:
         show_error(f"{message} (see {self.prog} --help)")
-        raise SystemExit(WRONG_USAGE)
+        raise SystemExit(self.wrong_usage)
 
 
 def add_train_options(parser: Parser, without: Collection[str] = ()) -> None:

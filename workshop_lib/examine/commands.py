@@ -3,6 +3,7 @@
 import argparse
 import json as as_json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,15 +14,18 @@ from workshop_lib.examine.checks import examine as check
 from workshop_lib.examine.findings import EXIT_CODES, worst
 from workshop_lib.examine.run import observe
 
+FAILED = 1  # exit code when nothing was examined, because 2 says that something is worth a look
+PYTHON_S = 60.0  # for another Python to import PyTorch
 ALONE_STEPS = 20
 ALONE_S = 60.0
 
 
 def examine_arguments(parser: Parser) -> None:
     parser.runs(examine)
+    parser.wrong_usage = FAILED
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="How many processes to start.")
     parser.add_argument(
-        "--steps", type=int, default=0, metavar="N", help="Stop after this many steps; 0 runs the script to its end."
+        "--steps", type=int, default=0, metavar="N", help="Stop after this many steps; 0: no limit of steps."
     )
     parser.add_argument("--seconds", type=float, default=120.0, metavar="X", help="Stop after this many seconds.")
     parser.add_argument("--alone", action="store_true", help="Run some steps on one rank first, to compare the speed.")
@@ -35,8 +39,8 @@ def examine_arguments(parser: Parser) -> None:
 def examine(ranks: int, steps: int, seconds: float, alone: bool, python: str, json: bool, script: list[str]) -> int:
     """Run your own PyTorch script on several ranks, and report what is wrong with it.
 
-    The script isn't changed, and what it prints goes to stderr. The exit code is 0 if all is well, 2 if something is
-    worth a look, and 3 if something is wrong.
+    The script really runs and writes its files, and what it prints goes to stderr. The exit code is 0 if all is well,
+    1 if examine couldn't run, 2 if something is worth a look, and 3 if something is wrong.
     """
     command = script[1:] if script[:1] == ["--"] else script
     if not command:
@@ -46,9 +50,8 @@ def examine(ranks: int, steps: int, seconds: float, alone: bool, python: str, js
     if seconds <= 0 or steps < 0:
         raise InputError("--seconds must be above 0, and --steps at least 0.")
     if command[0] != "-m" and not Path(command[0]).is_file():
-        raise InputError(f"{command[0]}: there is no such file. Give the script that torchrun would start.")
-    if shutil.which(python) is None:
-        raise InputError(f"--python {python}: there is no such program.")
+        raise InputError(f"{command[0]}: there is no such file. After -- come your script and its own options.")
+    _check_python(python)
     one = observe(1, command, ALONE_STEPS, min(seconds, ALONE_S), python, show=False) if alone and ranks > 1 else None
     run = observe(ranks, command, steps, seconds, python)
     run.alone = one
@@ -58,3 +61,19 @@ def examine(ranks: int, steps: int, seconds: float, alone: bool, python: str, js
     else:
         print(report.as_text(findings))
     return EXIT_CODES[worst(findings)]
+
+
+def _check_python(python: str) -> None:
+    if shutil.which(python) is None:
+        raise InputError(f"--python {python}: there is no such program.")
+    if python == sys.executable:
+        return
+    needs = f"--python {python}: examine needs PyTorch 2.6 or newer there"
+    asks = [python, "-c", "import torch.accelerator"]  # PyTorch 2.6 brought it
+    try:
+        asked = subprocess.run(asks, capture_output=True, text=True, timeout=PYTHON_S)
+    except subprocess.TimeoutExpired as error:
+        raise InputError(f"{needs}, and importing it took more than {PYTHON_S:g} seconds.") from error
+    if asked.returncode:
+        *_, says = asked.stderr.strip().splitlines() or ["it failed"]
+        raise InputError(f"{needs}. It says: {says}")

@@ -48,10 +48,18 @@ class RankLog:
     @cached_property
     def orders(self) -> dict[tuple[int, int], list[int]]:
         """The indices of samples in the order in which they were loaded, by loader and epoch."""
-        orders: dict[tuple[int, int], list[int]] = {}
-        for record in self.of_kind("indices"):
-            orders.setdefault((record["loader"], record["epoch"]), []).extend(record["values"])
-        return orders
+        return self._by_epoch("indices")
+
+    @cached_property
+    def labels(self) -> dict[tuple[int, int], list[list[int]]]:
+        """The labels of the first samples, in the order in which they were loaded, by loader and epoch."""
+        return self._by_epoch("labels")
+
+    def _by_epoch(self, kind: str) -> dict[tuple[int, int], list]:
+        values: dict[tuple[int, int], list] = {}
+        for record in self.of_kind(kind):
+            values.setdefault((record["loader"], record["epoch"]), []).extend(record["values"])
+        return values
 
     @cached_property
     def loaders(self) -> dict[int, list[Record]]:
@@ -120,9 +128,14 @@ class Run:
 
     @cached_property
     def same_model(self) -> bool:
-        """Whether the ranks' models have parameters of the same names and shapes."""
-        shapes = [[each[:2] for each in rank.model["parameters"]] for rank in self.ranks]
-        return all(each == shapes[0] for each in shapes)
+        """Whether the ranks' models have the same parameters."""
+        named = [self.named_shapes(rank) for rank in range(self.size)]
+        return all(each == named[0] for each in named)
+
+    def named_shapes(self, rank: int) -> list[tuple[str, tuple[int, ...] | None]]:
+        """Name and shape of each of a rank's parameters, without the shape of those that are shared out."""
+        parameters = self.ranks[rank].model["parameters"]
+        return [(name, None if shared_out else tuple(shape)) for name, shape, _, shared_out in parameters]
 
     def calls(self, *names: str, phase: str = "") -> int:
         """How many of these collectives the script called itself in its steps, on all ranks together."""

@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 import urllib.parse
 import urllib.request
 
@@ -116,6 +117,8 @@ def missing_from(index, version, build, python):
         with urllib.request.urlopen(index + "/torch/", timeout=LOOK_LIMIT_S) as page:
             listed = urllib.parse.unquote(page.read().decode(errors="replace"))
     except (OSError, ValueError, http.client.HTTPException) as error:
+        if pip_finds(index, version, build, python):
+            return ""
         reason = getattr(error, "reason", error)
         return "PyTorch's own index cannot be reached ({})".format(getattr(reason, "strerror", None) or reason)
     tag = "cp{}{}".format(*python)
@@ -124,3 +127,18 @@ def missing_from(index, version, build, python):
     if re.search(wheel, listed):
         return ""
     return "its own index has no {} build of PyTorch {} for Python {}.{}".format(build, version, *python)
+
+
+def pip_finds(index, version, build, python):
+    """Whether pip finds this wheel in `index`: its settings may name a proxy or a certificate that urllib ignores."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "torch", "--index-url", index]
+    command += ["--python-version", "{}.{}".format(*python), "--only-binary", ":all:"]
+    command += ["--retries", "0", "--timeout", str(LOOK_LIMIT_S)]
+    only_there = dict(os.environ, PIP_EXTRA_INDEX_URL=index, PIP_FIND_LINKS=os.devnull)
+    try:
+        ran = subprocess.run(
+            command, env=only_there, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=3 * LOOK_LIMIT_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return f"{version}+{build}" in re.split(r"[\s,]+", ran.stdout.decode(errors="replace"))

@@ -4,6 +4,7 @@ What the notebook says about DeepSpeed's defaults is true of the version that is
 """
 
 import sys
+from pathlib import Path
 
 import cloudpickle
 import pytest
@@ -18,7 +19,7 @@ MICRO = '"train_micro_batch_size_per_gpu": micro_batch,'
 STEPS = '"gradient_accumulation_steps": mine // micro_batch,'
 STAGE = '"zero_optimization": {"stage": stage},'
 ALLOWED, UNCLIPPED = '"zero_allow_untested_optimizer": True,', '"gradient_clipping": 0.0,'
-LARGEST = "micro_batch = max(m for m in range(1, most + 1) if mine % m == 0)"
+LARGEST = "micro_batch = max(m for m in range(1, largest_micro_batch + 1) if mine % m == 0)"
 
 
 class TestDeepspeed(Verdicts):
@@ -67,22 +68,21 @@ class TestDeepspeed(Verdicts):
 def test_what_the_notebook_says_about_deepspeed_is_true_of_the_installed_version():
     pytest.importorskip("workshop_lib.training.backends.deepspeed")
     import deepspeed
-    from deepspeed.runtime import constants, precision_config
+    from deepspeed.runtime import constants
     from deepspeed.runtime.tensor_parallel.config import TPConfig, TPTrainingConfig
     from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
 
     assert constants.GRADIENT_CLIPPING_DEFAULT == 1.0, "the default since 0.19.3"
     assert {torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad} <= set(ZERO_SUPPORTED_OPTIMIZERS)
     assert torch.optim.SGD not in ZERO_SUPPORTED_OPTIMIZERS
-    assert "bf16_master_weights_and_grads" in precision_config.DeepSpeedBF16Config.model_fields
     assert "autotp_size" in TPTrainingConfig.model_fields and TPConfig
     assert callable(deepspeed.DeepSpeedEngine.scale)
 
 
-def trained_by(name: str) -> tuple[float, list[float]]:
-    """On a rank: the norm at which an engine clips by default, and some weights after two steps in stage 1.
+def trained_by(name: str, folder: Path) -> tuple[float, list[float], list[bool]]:
+    """On a rank: an engine's default clipping, some weights after two steps in stage 1, and whether checkpoints load.
 
-    name: whose `backward` is called, "engine" or "loss".
+    name: whose `backward` is called, "engine" or "loss". folder: the engine saves to a folder in it.
     """
     from workshop_lib.lessons.deepspeed import engines
 
@@ -100,12 +100,16 @@ def trained_by(name: str) -> tuple[float, list[float]]:
         else:
             loss.backward()
         engine.step()
-    return engine.gradient_clipping(), model[1].bias.tolist()
+    weights = model[1].bias.tolist()
+    engine.save_checkpoint(folder / name)
+    loaded = [engine.load_checkpoint(place) != (None, None) for place in (folder, folder / name)]
+    return engine.gradient_clipping(), weights, loaded
 
 
 @pytest.mark.timeout(120)
-def test_a_plain_backward_trains_as_the_engines_does_and_clipping_is_the_default(team):
+def test_a_plain_backward_trains_as_the_engines_does_and_clipping_is_the_default(team, tmp_path):
     pytest.importorskip("deepspeed")
-    by_engine, by_loss = (team.run(trained_by, name, timeout=60) for name in ("engine", "loss"))
+    by_engine, by_loss = (team.run(trained_by, name, tmp_path, timeout=60) for name in ("engine", "loss"))
     assert by_engine == by_loss
     assert by_engine[0][0] == 1.0
+    assert by_engine[0][2] == [False, True], "the folder above a checkpoint has none, and no error says so"

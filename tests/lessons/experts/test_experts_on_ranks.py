@@ -18,7 +18,7 @@ from workshop_lib.errors import InputError
 from workshop_lib.lessons.experts import figures
 from workshop_lib.lessons.experts.compare import EXPERTS, TOKENS, WIDTH, with_one_process
 from workshop_lib.lessons.experts.judge import CASES, NOTEBOOK, routing_of
-from workshop_lib.lessons.experts.layer import GroupedExperts, capacity_of
+from workshop_lib.lessons.experts.layer import BatchedExperts, capacity_of
 
 RANKS = 4
 ROUNDING = 3e-6  # of the largest number
@@ -118,7 +118,7 @@ def test_experts_that_do_not_divide_are_refused():
     from mpi4py import MPI
 
     with pytest.raises(InputError, match="6 experts don't divide by 4 ranks"):
-        GroupedExperts(4, 6, MPI.COMM_WORLD)
+        BatchedExperts(4, 6, MPI.COMM_WORLD)
 
 
 @pytest.mark.parametrize("rank", range(4))

@@ -13,6 +13,7 @@ from workshop_lib.lessons.fitting_more.saved import SavedForBackward, kept_for_b
 from workshop_lib.lessons.zero_and_fsdp import by_hand
 from workshop_lib.lessons.zero_and_fsdp.calculator import MODELS
 from workshop_lib.lessons.zero_and_fsdp.zero_memory import activation_bytes
+from workshop_lib.paths import SOURCES
 
 ONCE_MORE = """with torch.enable_grad():
         y = block(x)
@@ -52,7 +53,9 @@ class TestRecompute(Verdicts):
 
 
 def test_activations_of_the_notebooks_opening():
-    assert activation_bytes(MODELS["Llama 7B"][1], 4096, 4) / 1e9 == pytest.approx(75, abs=1)
+    shape = MODELS["Llama 7B"][1]
+    assert activation_bytes(shape, 4096, 4) / 1e9 == pytest.approx(75, abs=1)
+    assert activation_bytes(shape, 4096, 4, checkpointing=True) / 1e9 == pytest.approx(9, abs=0.1)
 
 
 def test_autocast_keeps_16_bit_copies_of_the_weights_for_the_backward_pass():
@@ -67,6 +70,47 @@ def test_autocast_keeps_16_bit_copies_of_the_weights_for_the_backward_pass():
             )
     parameters = sum(p.numel() for p in model.parameters())
     assert kept[True] - kept[False] == pytest.approx(2 * parameters, rel=0.02)
+
+
+def run_cell(names: dict, with_text: str) -> None:
+    """Run the notebook's cell that contains this text."""
+    source = (SOURCES / f"{check.NOTEBOOK}.py").read_text(encoding="utf-8")
+    [code] = [cell for cell in source.split("# %%\n") if with_text in cell]
+    exec(code, names)
+
+
+def shard_from_the_meta_device() -> list[float]:
+    """On a rank: the first values in its shard of a layer that the notebook builds on the meta device."""
+    names = {"torch": torch, "by_hand": by_hand, "comm": by_hand.join()}
+    run_cell(names, 'torch.device("meta")')
+    return names["first"].to_local().flatten()[:100].tolist()
+
+
+def test_ranks_do_not_draw_the_same_shards(team):
+    first, second = team.run(shard_from_the_meta_device)
+    assert len(first) == 100
+    assert first != second
+
+
+def bytes_kept_in_bf16() -> int:
+    """On a rank: bytes of activations per sample that the notebook's network in bf16 keeps for the backward pass."""
+    names: dict = {}
+    run_cell(names, "policy = MixedPrecisionPolicy")
+    images, _ = by_hand.batch()
+    kept = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.shape[0] == len(images):  # an activation, not a weight
+            kept[tensor.data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        names["in_bf16"](images)
+    return sum(tensor.nbytes for tensor in kept.values()) // len(images)
+
+
+def test_the_policy_halves_the_activations(team):
+    assert team.run(bytes_kept_in_bf16) == [2 * (784 + 3 * 1024)] * 2, "the input, and the outputs of three layers"
 
 
 def infinity_on_one_rank() -> float:

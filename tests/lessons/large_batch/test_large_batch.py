@@ -6,7 +6,7 @@ from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.large_batch import judge as check
 from workshop_lib.lessons.large_batch import recipe_clinic as clinic
-from workshop_lib.training import schedules
+from workshop_lib.training import GUESS_LOSS, schedules
 
 pytestmark = pytest.mark.usefixtures("healthy")
 
@@ -97,6 +97,14 @@ def test_a_change_that_cannot_be_tried_is_not_trained(change, hint):
     verdict = judged(CURES | {"C": change}, {run: 0.95 for run in WELL if run != "C"})
     assert verdict.passed is False
     assert hint in verdict.hint
+
+
+def test_the_signs_of_a_low_rate_and_of_weight_decay_fit_one_run_each():
+    losses = {name: run["epochs"][-1]["test_loss"] for name, run in check.patients().items()}
+    assert losses["E"] == pytest.approx(GUESS_LOSS, rel=0.1)
+    assert "close to that of guessing" in clinic.SIGNS["rate too low"]
+    assert 3 * losses["healthy"] < losses["A"] < GUESS_LOSS / 2
+    assert "most of the way" in clinic.SIGNS["too much weight decay"]
 
 
 def test_each_patient_is_ill_and_the_healthy_run_is_not():

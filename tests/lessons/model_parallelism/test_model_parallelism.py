@@ -51,6 +51,7 @@ QUERY = cut_blocks.QUERY
 KEY = QUERY.replace("query", "key")
 VALUE = QUERY.replace("query", "value")
 OUT = "    attention.out = row(attention.out)\n"
+TRADED = "    attention.query, attention.key = column(attention.key), column(attention.query)\n"
 
 
 class TestBlocks(Verdicts):
@@ -74,6 +75,7 @@ class TestBlocks(Verdicts):
             "the key is whole": ([(KEY, "")], "are query, key and value all cut?"),
             "only the MLP": ([(QUERY, ""), (KEY, ""), (VALUE, ""), (OUT, "")], "Which of the six linear layers"),
             "out by columns": ([("row(attention.out)", "column(attention.out)")], "row-parallel layer reads parts"),
+            "queries and keys trade places": ([(QUERY, TRADED), (KEY, "")], "the six layers in hint 2"),
             "up by rows": ([("column(mlp.up), row(mlp.down)", "row(mlp.up), column(mlp.down)")], "which comes first"),
         },
         "TokenParallel": {

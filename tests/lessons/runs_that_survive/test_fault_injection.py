@@ -69,6 +69,11 @@ def test_other_weights_are_told():
     assert score.share == pytest.approx(0.4) and not score.same_weights and "OTHER weights" in str(score)
 
 
+def test_a_command_that_fails_before_its_first_step_is_not_started_again():
+    with pytest.raises(RankError, match="ended with 2 before its first step.*(?s:.*)no_such_script.py"):
+        fault_injection.train([sys.executable, "no_such_script.py"], timeout_s=60)
+
+
 def test_a_command_without_steps_or_without_an_end_is_an_error():
     with pytest.raises(RankError, match="no line such as 'step 1'"):
         fault_injection.train([sys.executable, "-c", "print('hello')"], timeout_s=30)

@@ -5,6 +5,7 @@ import difflib
 import pytest
 from judge.answers import code_cells
 
+from workshop_lib.examine.observations import Run
 from workshop_lib.lessons.your_own_script import judge as check
 from workshop_lib.lessons.your_own_script.report import Examined, examine
 from workshop_lib.paths import SCRIPTS
@@ -21,9 +22,10 @@ WRONG = {
     "no sampler": ([("sampler=sampler, ", "")], "batches: "),
     "one order": ([("        sampler.set_epoch(epoch)\n", "")], "order: "),
     "the same noise": ([("1000 * args.seed + rank", "args.seed")], "dropout: "),
-    "statistics of each rank": ([("if buffer.is_floating_point():", "if False:")], "buffers: "),
+    "statistics of each rank": ([("dist.broadcast(buffer, 0)", "pass")], "buffers: "),
     "padded": ([(OWN_TESTS, "test, 500, sampler=DistributedSampler(test)")], "padding: "),
     "counts not added up": ([("        dist.all_reduce(right)\n", "")], "metric: "),
+    "divided by its share": ([("/ len(test)\n", "/ len(test_loader.dataset)\n")], "is above 100 %"),
     "all save": ([(SAVES, SAVES[4:])], "files: "),
     "all print": ([(PRINTS, "        print"), (SAVES, f"        if rank == 0:\n{SAVES}")], check.TWICE_HINT),
     "64 images per rank": ([("BATCH // size", "BATCH")], check.BATCH_HINT.format(128)),
@@ -63,6 +65,13 @@ def test_a_wrong_script_is_rejected_with_its_hint(name, tmp_path):
     edits, says = WRONG[name]
     rejected = verdict(tmp_path, *edits)
     assert rejected.passed is False and says in rejected.hint, rejected
+
+
+def test_an_accuracy_above_100_percent_is_rejected(tmp_path):
+    printed = ["epoch 1: loss 0.123, accuracy 98.00%", "epoch 2: loss 0.100, accuracy 196.30%"]
+    rules = check._rules(Examined(tmp_path, Run([], last_lines=printed), []), tmp_path, 2)
+    hint = next(hint for rule, hint in rules if rule == "no accuracy is above 100 %")
+    assert hint == check.SHARE_HINT.format(196.3)
 
 
 def test_the_notebook_has_the_scripts():

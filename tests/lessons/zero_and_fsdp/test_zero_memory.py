@@ -116,6 +116,13 @@ def test_the_first_stage_that_fits():
     assert "fits at stage 3: " in answer(plan(7.5e9, 64, 13 * GIB, BF16))
 
 
+@pytest.mark.parametrize(("checkpointing", "fewest"), [(False, 4), (True, 3)])
+def test_the_notebooks_question_how_many_gpus_of_40_gb_hold_llama(checkpointing, fewest):
+    parameters, shape = MODELS["Llama 7B"]
+    activations = activation_bytes(shape, 2048, 1, checkpointing=checkpointing)
+    assert plan(parameters, 1, 40 * GIB, BF16, activations=activations).ranks_needed == fewest
+
+
 @pytest.mark.parametrize(("activations", "reserve"), [(0, 0.1), (10 * GIB, 0.1), (71 * GIB, 0), (0, 0)])
 def test_the_ranks_needed_are_enough_and_one_less_is_not(activations, reserve):
     options = {"activations": activations, "reserve": reserve}

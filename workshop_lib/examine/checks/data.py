@@ -12,6 +12,7 @@ from workshop_lib.words import plural
 SAME_SHARE = 0.9  # of the steps in which two ranks have the same batch; the rest may be chance
 OVERLAP_SHARE = 0.05  # of the samples; below it, samples may be equal by chance, and padding repeats a few
 FEWEST_STEPS = 2
+FEWEST_LABELS = 20  # of samples with the same indices on both ranks; fewer may agree by chance
 FIRST = 3  # batches of an epoch that are compared with those of the epoch before, at least
 
 
@@ -83,7 +84,24 @@ def _index_one_dataset(run: Run, one: int, other: int) -> bool:
     if not set(orders[0]) & set(orders[1]):
         return True
     seen = [{digest for step in run.common_steps for digest in log.samples(step)} for log in logs]
-    return bool(seen[0] & seen[1]) or _noise_hides_samples(logs)
+    if seen[0] & seen[1]:
+        return True
+    labels = [_labels(log) for log in logs]
+    both = labels[0].keys() & labels[1].keys()
+    if len(both) >= FEWEST_LABELS and len({labels[0][index] for index in both}) > 1:
+        return all(labels[0][index] == labels[1][index] for index in both)
+    return _noise_hides_samples(logs)
+
+
+def _labels(log: RankLog) -> dict[int, tuple]:
+    """The labels of the samples that were loaded first, by index."""
+    labels = {}
+    for loader in log.training_loaders:
+        for epoch in log.loaders[loader]:
+            key = loader, epoch["epoch"]
+            for index, label in zip(log.orders.get(key, []), log.labels.get(key, []), strict=False):
+                labels[index] = tuple(label)
+    return labels
 
 
 def _noise_hides_samples(logs: tuple[RankLog, RankLog]) -> bool:

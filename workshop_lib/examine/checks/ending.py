@@ -45,7 +45,7 @@ def ended(run: Run) -> Iterator[ScriptFinding]:
         yield ScriptFinding(
             "wrong",
             "ended",
-            "\n".join([f"{named(waiting)} waited for ranks that didn't come:", *positions]),
+            "\n".join([f"{named(waiting)} waited for a call that another rank never made:", *positions]),
             f"A collective returns only when every rank has called it. The ranks finished {_list(steps)} steps.",
             "Make every rank call the same collectives in the same order, and take the same number of steps.",
             "branches",

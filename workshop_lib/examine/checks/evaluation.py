@@ -113,7 +113,8 @@ def buffers(run: Run) -> Iterator[ScriptFinding]:
 
 
 _ADVICE = (
-    "Each rank's statistics come from its own samples, so the result depends on which rank evaluates or saves.",
-    "Use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), or average the buffers before you evaluate.",
+    "Each rank's last update comes from its own samples (with broadcast_buffers=False, all its updates do), so the "
+    "result depends on which rank evaluates or saves.",
+    "Broadcast rank 0's buffers before you evaluate, or use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model).",
     "norms",
 )

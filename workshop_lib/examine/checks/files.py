@@ -26,7 +26,7 @@ def written(run: Run) -> Iterator[ScriptFinding]:
             "wrong" if is_checkpoint else "look",
             "files",
             f"{named(ranks)} write {path} ({first['line'] or 'in a library'})",
-            "They write at the same time, so the file may be broken, and a crash leaves half of it.",
+            "If they write at the same time, the file may be broken, and a crash leaves half of it.",
             "Write on rank 0 only, to a temporary name that you then rename, or put the rank into the name.",
             "save",
             ranks,

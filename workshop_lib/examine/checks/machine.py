@@ -4,9 +4,11 @@ import os
 from collections.abc import Iterator
 
 from workshop_lib.examine.findings import ScriptFinding
-from workshop_lib.examine.observations import Run
+from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.ranks.errors import named
 from workshop_lib.words import plural
+
+WITHOUT_DEVICE = ("barrier", "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
 
 
 def threads(run: Run, cores: int | None = None) -> Iterator[ScriptFinding]:
@@ -32,14 +34,14 @@ def _cores() -> int:
 
 
 def devices(run: Run) -> Iterator[ScriptFinding]:
-    """Does each rank compute on a device of its own, chosen before the process group?"""
-    late = [rank for rank, log in enumerate(run.ranks) if any(_chosen_late(each) for each in log.of_kind("device"))]
+    """Does each rank compute on a device of its own, chosen before a collective needs it?"""
+    late = [rank for rank, log in enumerate(run.ranks) if _chosen_late(log)]
     if late:
         yield ScriptFinding(
             "look",
             "devices",
-            f"{named(late)} chose a device after init_process_group",
-            "NCCL guesses a device for the first collective, and each guess may be device 0.",
+            f"{named(late)} chose a device after the first barrier or collective of objects",
+            "Such a collective runs on the current device, which is device 0 until a rank chooses another one.",
             "Call set_device first, or give init_process_group(device_id=...).",
             "devices",
             tuple(late),
@@ -69,5 +71,13 @@ def devices(run: Run) -> Iterator[ScriptFinding]:
         yield ScriptFinding("ok", "devices", f"the ranks compute on {', '.join(used)}")
 
 
-def _chosen_late(record: dict) -> bool:
-    return record["after_group"] and record["device"] not in ("-1", "cpu")
+def _chosen_late(log: RankLog) -> bool:
+    """Whether a collective without a tensor that names its device came before the rank chose its device."""
+    if log.first("group").get("backend") == "gloo":
+        return False
+    for record in log.of_kind("device", "collective"):
+        if record["kind"] == "device":
+            return False
+        if record["name"] in WITHOUT_DEVICE:
+            return bool(log.first("device"))
+    return False

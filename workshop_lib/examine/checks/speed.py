@@ -70,7 +70,7 @@ def stragglers(run: Run) -> Iterator[ScriptFinding]:
         "straggler",
         f"in {last.count(late)} of {len(steps)} steps, the ranks waited for rank {late}, usually {lost_s * 1e3:.0f} ms"
         f"{because}; a step takes {typical_s * 1e3:.0f} ms",
-        "An allreduce ends when the last rank has come, so all ranks are as slow as this one.",
+        "An allreduce ends when the last rank has called it, so all ranks are as slow as this one.",
         "Give every rank the same work; move what only this rank does out of the step.",
         "straggler",
         (late,),
@@ -124,8 +124,6 @@ def facts(run: Run) -> Iterator[ScriptFinding]:
             "loading": median(_median(each, steps, "data_s") for each in run.ranks),
             "in collectives that the script calls": called_s,
         }
-        if meets(run, steps):
-            shares["waiting for the last rank"] = median(median(waits_s(run, step)) for step in steps)
         listed = ", ".join(f"{seconds / took_s:.0%} {what}" for what, seconds in shares.items())
         alone = run.alone
         if alone is not None and len(measured(alone)) >= FEWEST_STEPS:
@@ -144,4 +142,6 @@ def facts_speed(run: Run) -> float:
 
 
 def _called_s(log: RankLog, step: int) -> float:
-    return sum(seconds for _, _, seconds in log.steps[step]["collectives"].values())
+    """Seconds in collectives outside of the model: those in its passes are mostly a library's, such as FSDP's."""
+    collectives = log.steps[step]["collectives"].items()
+    return sum(seconds for name, (_, _, seconds) in collectives if name.endswith(" between"))

@@ -29,9 +29,10 @@ def equal(run: Run) -> Iterator[ScriptFinding]:
     if run.size == 1:
         return
     if not run.same_model:
-        own = [{name for name, *_ in log.model["parameters"]} for log in run.ranks]
-        unshared = set.union(*own) - set.intersection(*own)
-        seen = f"the ranks' models have different parameters: {named_parameters(sorted(unshared))}"
+        own = [run.named_shapes(rank) for rank in range(run.size)]
+        unshared = {each[0] for one in own for each in one if any(each not in other for other in own)}
+        which = f": {named_parameters(sorted(unshared))}" if unshared else ", or have them in different orders"
+        seen = f"the ranks' models have different parameters{which}"
         why = "That's right for pipelines only. Averaged gradients need the same parameters on every rank."
         yield ScriptFinding("look", "weights", seen, why, "Build the same model on every rank.", "same start")
         return
@@ -67,7 +68,7 @@ def equal(run: Run) -> Iterator[ScriptFinding]:
         why = f"{equal_again}, as in local SGD, so this may be on purpose."
         yield ScriptFinding("look", "weights", seen, why, change, section, _odd_ranks(run, first), first - 1)
         return
-    why = "Each rank trains a model of its own from there on. Nothing in the loss tells you."
+    why = "From there on, the ranks' models differ. Nothing in the loss tells you."
     yield ScriptFinding("wrong", "weights", seen, why, change, section, _odd_ranks(run, first), max(first - 1, 0))
 
 
@@ -163,7 +164,7 @@ def _not_averaged(run: Run, step: int, gradients: list, names: list[str]) -> tup
         odd = differing(names, gradients)
         if len(odd) < len(names):
             cause = f"DDP doesn't average the gradients of {named_parameters(odd)}"
-            return cause, "Create and unfreeze all parameters before you wrap the model.", "ddp"
+            return cause, "Unfreeze them before you wrap the model, or wrap it again after you unfreeze them.", "ddp"
     if wrapped:
         cause = "the gradients differ between the ranks when the optimizer steps"
         return cause, "Change gradients in the same way on all ranks, and only after the averaging.", "averaging"

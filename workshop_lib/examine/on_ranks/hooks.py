@@ -3,6 +3,7 @@
 import functools
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.hooks import RemovableHandle
 
 from workshop_lib.examine.on_ranks import digests
-from workshop_lib.examine.on_ranks.recorder import RankRecorder, _is_shared_out, _plain
+from workshop_lib.examine.on_ranks.recorder import FIRST_STEPS, RankRecorder, _is_shared_out, _plain
 
 COLLECTIVES = (
     "all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "all_gather_object", "gather_object",
@@ -166,6 +167,8 @@ def _loaders(recorder: RankRecorder) -> None:
                 record["drew_data"] = [name for name in after if after[name] != before[name]]
             iterator.examined_before = True
             recorder.loader = number
+            if recorder.step <= FIRST_STEPS:
+                recorder.write("labels", loader=number, epoch=epochs[number], values=_labels(result))
             return result
 
         return following
@@ -200,6 +203,14 @@ def _loaders(recorder: RankRecorder) -> None:
         return start
 
     _replace(DataLoader, "__iter__", make)
+
+
+def _labels(batch: Any) -> list:
+    """Each sample's integers, such as its class: what no noise changes. Empty if a batch has none."""
+    tensors = list(digests.tensors_in(batch))
+    rows = [each for each in tensors if each.dim() == 1 and each.dtype in (torch.int64, torch.int32)]
+    rows = [each for each in rows if each.device.type == "cpu" and len(each) == len(tensors[0])]
+    return list(zip(*(each.tolist() for each in rows), strict=True))
 
 
 def _once(ready: set[type], kind: type, name: str, make: Callable[[Callable], Callable]) -> None:
@@ -358,7 +369,8 @@ def _files(recorder: RankRecorder) -> None:
 
 def _devices(recorder: RankRecorder) -> None:
     def choose(device, *args, **kwargs):
-        recorder.write("device", device=str(device), after_group=distributed.is_initialized())
+        if threading.current_thread() is threading.main_thread():  # the DataLoader's pinning thread calls it, too
+            recorder.write("device", device=str(device))
 
     _replace(torch.cuda, "set_device", _noting(recorder, choose))
     _replace(torch.accelerator, "set_device_index", _noting(recorder, choose))
@@ -366,7 +378,7 @@ def _devices(recorder: RankRecorder) -> None:
     def make(original):
         def init(*args, **kwargs):
             result = original(*args, **kwargs)
-            recorder.write("group", size=distributed.get_world_size())
+            recorder.write("group", size=distributed.get_world_size(), backend=distributed.get_backend())
             return result
 
         return init

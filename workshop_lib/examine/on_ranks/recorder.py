@@ -148,7 +148,7 @@ class RankRecorder:
         if isinstance(module, DistributedDataParallel):
             forward["sync"] = module.require_backward_grad_sync
         else:
-            forward["sync"] = self.fsdp_sync
+            forward["sync"] = getattr(module, "_sync_gradients", self.fsdp_sync)  # FullyShardedDataParallel has its own
             forward["around_ddp"] = id(module) in self.wrapped
         forward["begin_s"] = time.monotonic()
         self.spent_s += forward["begin_s"] - began_s
@@ -267,7 +267,8 @@ class RankRecorder:
             named = list(model.module.named_parameters())
             own = {id(parameter) for parameter in parameters}
             if any(id(parameter) in own for _, parameter in named):
-                without = [name for name, each in named if each.requires_grad and each.grad is None]
+                # A share may be empty, and has no gradient then.
+                without = [name for name, each in named if each.requires_grad and each.grad is None and each.numel()]
                 before = now.get("without_gradient", without)  # of an optimizer that stepped earlier in this step
                 now["without_gradient"] = [name for name in without if name in before]
                 now["gradients"] = digests.of_each(_plain(each.grad for _, each in named if each.grad is not None))
@@ -366,7 +367,8 @@ def _is_shared_out(parameter: Tensor) -> bool:
     """Whether each rank holds another part of this parameter, so that ranks rightly differ."""
     if isinstance(parameter, DTensor):
         return any(placement.is_shard() for placement in parameter.placements)
-    return hasattr(parameter, "ds_id") or type(parameter).__name__ == "FlatParameter"
+    # DeepSpeed's ZeRO-3 and FullyShardedDataParallel mark them.
+    return hasattr(parameter, "ds_id") or getattr(parameter, "_fsdp_flattened", False)
 
 
 def _local(tensor: Tensor | None) -> Tensor | None:

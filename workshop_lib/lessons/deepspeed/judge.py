@@ -16,7 +16,7 @@ class Wanted(NamedTuple):
 
     global_batch: int
     ranks: int
-    most: int  # the largest number of samples that fit into a rank's memory at once
+    largest_micro_batch: int  # samples that fit into a rank's memory at once
     stage: int
 
 
@@ -51,12 +51,18 @@ def batches(config: dict, ranks: int) -> tuple[float, float]:
 DICTIONARY_HINT = "return a dictionary, or what `json.loads` makes of a JSON file."
 STAGE_HINT = 'the stage is nested: `"zero_optimization": {"stage": stage}`.'
 SAMPLES_HINT = "a step sees micro-batch × accumulation steps × ranks samples: is one of the three missing?"
-MEMORY_HINT = "a backward sees more samples than fit. Take smaller micro-batches, and accumulate more of them."
+MEMORY_HINT = "a backward pass gets more samples than fit into memory. Accumulate more, smaller micro-batches."
 FEWER_HINT = "smaller micro-batches than needed: each costs messages in stages 2 and 3. Take the largest that divides."
 WHOLE_HINT = "the micro-batch and the number of them must be whole numbers: `//` divides without a remainder."
 SAME_HINT = "the three keys contradict each other, and DeepSpeed refuses that. Leave `train_batch_size` out."
 CLIPPING_HINT = f"without `{CLIPPING}` DeepSpeed clips gradients to a norm of 1, silently. Set it to 0."
 UNTESTED_HINT = f"DeepSpeed refuses PyTorch's SGD unless you set `{UNTESTED}` to True."
+
+
+def _largest(wanted: Wanted) -> int:
+    """The largest micro-batch that fits, and divides a rank's samples."""
+    samples = wanted.global_batch // wanted.ranks
+    return max(m for m in range(1, wanted.largest_micro_batch + 1) if samples % m == 0)
 
 
 def configuration_properties(observations: list) -> Iterator[Property]:
@@ -75,9 +81,9 @@ def configuration_properties(observations: list) -> Iterator[Property]:
     yield Property("a step sees the global batch", right, SAMPLES_HINT)
     same = all(config.get(BATCH, wanted.global_batch) == wanted.global_batch for wanted, config in pairs)
     yield Property("the numbers agree", same, SAME_HINT)
-    yield Property("a backward fits into memory", all(micro <= w.most for w, micro, _ in divided), MEMORY_HINT)
-    most = [max(m for m in range(1, w.most + 1) if w.global_batch // w.ranks % m == 0) for w in WANTED]
-    largest = [micro for _, micro, _ in divided] == most
+    fits = all(micro <= wanted.largest_micro_batch for wanted, micro, _ in divided)
+    yield Property("a backward pass fits into memory", fits, MEMORY_HINT)
+    largest = all(micro == _largest(wanted) for wanted, micro, _ in divided)
     yield Property("and is as large as can be", largest, FEWER_HINT)
     yield Property("PyTorch's SGD is allowed", all(config.get(UNTESTED) is True for config in configs), UNTESTED_HINT)
     unclipped = all(config.get(CLIPPING) == 0 and is_number(config.get(CLIPPING)) for config in configs)

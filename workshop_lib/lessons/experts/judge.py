@@ -9,7 +9,7 @@ from torch import Tensor
 from workshop_lib.judge import own_or_solution
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.experts.compare import gradient
-from workshop_lib.lessons.experts.layer import GroupedExperts, Routing, exchange
+from workshop_lib.lessons.experts.layer import BatchedExperts, Routing, exchange
 from workshop_lib.lessons.mpi_basics.counting import CountingComm
 
 NOTEBOOK = "11d_experts"
@@ -135,7 +135,7 @@ class RoundTrip:
         self.case = f"with k = {k} and a capacity of {capacity}"
         counting = CountingComm(comm)
         torch.manual_seed(5)
-        experts = GroupedExperts(WIDTH, EXPERTS, counting).double()
+        experts = BatchedExperts(WIDTH, EXPERTS, counting).double()
         chosen, gates, places = routing_of(10 * k + comm.rank, k)
         gates = gates.requires_grad_()
         tokens = torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(comm.rank), dtype=torch.float64)

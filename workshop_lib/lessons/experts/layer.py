@@ -37,8 +37,8 @@ def exchange(seats: Tensor, comm) -> Tensor:
     return both_ways(seats, forward=trade, backward=trade)
 
 
-class GroupedExperts(nn.Module):
-    """The experts of one rank, which compute together: one product of matrices per layer, whatever their number.
+class BatchedExperts(nn.Module):
+    """The experts of one rank, which compute together: one batched matrix product per layer, whatever their number.
 
     comm: only its rank and size matter. All experts start with the same weights on any number of ranks.
     """
@@ -70,7 +70,7 @@ class MixtureOfExperts(nn.Module):
     def __init__(self, width: int, experts: int, k: int, factor: float, comm, route: Callable, through: Callable):
         super().__init__()
         self.router = nn.Linear(width, experts, bias=False)
-        self.experts = GroupedExperts(width, experts, comm)
+        self.experts = BatchedExperts(width, experts, comm)
         self.k = k
         self.factor = factor
         self.comm = comm

@@ -29,7 +29,7 @@ def arrows(true: float, by_batch: Mapping[int, Sequence[tuple[float, float]]], c
     """Draw gradients of batches as arrows at their angle to the true gradient, one panel per batch size.
 
     true: the length of the true gradient. by_batch: for each batch size, each gradient's component along the true
-    gradient, and its length. The arrows point above and below the true gradient in turn.
+    gradient, and its length. Both axes have the same scale, so the angles are the true ones.
     """
     title = "Gradients of single batches, and the true one"
     names = [f"batches of {batch}" for batch in by_batch]
@@ -37,13 +37,15 @@ def arrows(true: float, by_batch: Mapping[int, Sequence[tuple[float, float]]], c
     to_scale = {"angles": "xy", "scale_units": "xy", "scale": 1}
     for number, (axes, arrows) in enumerate(zip(panels, by_batch.values(), strict=True)):
         along, length = np.array(arrows).T
-        across = (-1) ** np.arange(len(arrows)) * np.sqrt(np.maximum(length**2 - along**2, 0))
+        across = np.sqrt(np.maximum(length**2 - along**2, 0))
         start = np.zeros_like(along)
         axes.quiver(start, start, along, across, **to_scale, width=0.008, color=palette.COLORS[number])
         axes.quiver(0, 0, true, 0, **to_scale, width=0.02, color=palette.INK, label="the true gradient, of all samples")
+        axes.set_aspect("equal")
     longest = max(length for arrows in by_batch.values() for _, length in arrows)
     widest = max([true, *(abs(along) for arrows in by_batch.values() for along, _ in arrows)])
-    axes.set(xlim=(-1.1 * widest, 1.1 * widest), ylim=(-1.1 * longest, 1.1 * longest))
+    wide = max(1.1 * widest, 0.4 * longest)
+    axes.set(xlim=(-wide, wide), ylim=(-0.1 * longest, 1.1 * longest))
     return figure
 
 

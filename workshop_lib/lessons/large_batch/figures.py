@@ -19,18 +19,15 @@ LEAST_CURVATURE = 0.1  # below this curvature, the longest stable rate means not
 
 @figures.styled
 def decays() -> figures.RecordFigure:
-    """Draw every decay after a gradual warm-up, and a constant warm-up, as shares of the peak: linear and log scale."""
+    """Draw every decay after a gradual warm-up, as shares of the peak: linear and log scale."""
     title = f"The learning rate over {DECAY_EPOCHS} epochs, as a share of its peak"
     figure, both = figures.new_figure(title, f"the first {WARMUP_EPOCHS} epochs: warm-up", columns=2)
     steps, warmup = (epochs * DECAY_STEPS_PER_EPOCH for epochs in (DECAY_EPOCHS, WARMUP_EPOCHS))
     at = np.arange(steps) / DECAY_STEPS_PER_EPOCH
-    constant = [schedules.lr_at(step, steps, 1.0, warmup, warmup_lr=1 / 8) for step in range(warmup + 1)]
-    thick = {"color": palette.GRAY, "linewidth": 3, "alpha": 0.6, "marker": "", "linestyle": "-"}
     for axes in both:
         for decay in schedules.DECAYS:
             rates = [schedules.lr_at(step, steps, 1.0, warmup, decay) for step in range(steps)]
             axes.plot(at, rates, marker="", label=decay)
-        axes.plot(at[: warmup + 1], constant, **thick, label="constant warm-up at 1/8 of the peak")
         axes.set(xlabel="epoch", ylabel="learning rate / peak")
     both[1].set_yscale("log")
     return figure
@@ -64,7 +61,9 @@ def clinic(runs: Mapping[str, dict], treated: Mapping[str, dict] | None = None) 
         ends = [f"{100 * each['epochs'][-1]['test_accuracy']:.0f} %" for each in both]
         titles.append(f"{name}: {' → '.join(ends)}")
     caption = "in the titles: test accuracy at the end"
-    figure, panels = figures.panels("Losses in the clinic", caption, titles, "steps", "loss", -(-len(runs) // 2))
+    columns = -(-len(runs) // 2)
+    # A cure may take ten times as many steps as the other runs, which one scale of steps would squeeze together.
+    figure, panels = figures.panels("Losses in the clinic", caption, titles, "steps", "loss", columns, not treated)
     kinds = {"train_loss": "training loss", "test_loss": "test loss"}
     for axes, both in zip(panels, every, strict=True):
         for each, width in zip(both, (2.2, 1.0), strict=False):

@@ -21,9 +21,9 @@ SHOWN = ("lr", "epochs", "train_samples", "emulate_workers", "weight_decay")
 # What each fault would look like: the hint for a learner who diagnoses it in a run that looks different.
 SIGNS = {
     "rate too high": "the loss would jump to that of guessing, 2.30, in the first steps and stay there",
-    "rate too low": "the loss would fall slowly but smoothly, over as many steps as in the healthy run",
+    "rate too low": "after as many steps as the healthy run, the loss would still be close to that of guessing, 2.30",
     "too few steps": "the curve would end early: it would have far fewer steps than the healthy one",
-    "too much weight decay": "both losses would fall together, and then level off far above those of the healthy run",
+    "too much weight decay": "in as many steps as the healthy run, the loss would fall most of the way, but not all",
     "too little data": "the training loss would fall towards zero, but the test loss would stay far above it",
 }
 RUNS = {

@@ -31,6 +31,6 @@ def less_communication(records: Iterable[dict]) -> figures.RecordFigure:
         label = name if lr == first.lr else f"{name}, rate {lr:g}"
         values = reached.median(), reached.min(), reached.max()
         figures.draw_points(axes, of_way["bytes_per_sample"].iloc[0], values, linestyle="", label=label)
-    axes.set(xlabel="bytes per sample that a rank sends", ylabel="test accuracy (%)", xscale="log")
+    axes.set(xlabel="bytes per sample that a rank hands to collectives", ylabel="test accuracy (%)", xscale="log")
     figures.log_ticks(axes.xaxis)
     return figure

@@ -75,7 +75,7 @@ cut_block = played(
             ),
         ),
     ],
-    unknown="compare with the table of the six layers: which read whole tokens, and which read parts?",
+    unknown="look at the six layers in hint 2 again: which read whole tokens, and which read parts?",
 )
 
 

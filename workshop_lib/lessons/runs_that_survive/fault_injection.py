@@ -7,7 +7,7 @@ The command may be any program. It runs in a new, empty folder, and prints how f
     rank 1 has weights 5f0c…   a digest of the weights, at the end
 
 There is one fault in every `every` steps, at a random moment drawn from a seed. Each fault happens once, no matter how
-the command recovers. A command that fails is started again.
+the command recovers. A command that fails after its first step is started again.
 """
 
 import itertools
@@ -169,8 +169,8 @@ def train(
 ) -> TrainingRun:
     """Run `command` to its end, inject these faults, and pass a sentence about each of them to `show`.
 
-    Raises RankError if the command takes longer than `timeout_s` seconds, or doesn't print the lines that it should. In
-    either case none of its processes is left, and the same holds if this process is killed.
+    Raises RankError if the command takes longer than `timeout_s` seconds, fails before its first step, or doesn't print
+    the lines that it should. In each case none of its processes is left, and the same holds if this process is killed.
     """
     run = TrainingRun()
     deadline = time.monotonic() + timeout_s
@@ -184,6 +184,8 @@ def train(
                 one = _Start(process, set_id, run, left, show)
                 if one.to_its_end(deadline) == 0:
                     break
+            if not run.steps:
+                raise RankError(f"{one.failure} before its first step. Its last words:\n{one.last_words}")
             show(f"{one.failure}, so it's started again")
     if not run.steps or not run.weights:
         missing = "step 1" if not run.steps else "rank 0 has weights 5f0c"

@@ -18,14 +18,15 @@ PASSED = "passed.py"  # the copy of a script that passed
 BATCH = 64  # of one process
 OF_THE_MACHINE = ("threads", "devices", "straggler")  # checks whose findings may be no fault of the script
 # Not tied to a line's ends: two ranks that print at the same moment may share a line.
-PRINTED = re.compile(r"epoch \d+: loss [\d.]+, accuracy [\d.]+%")
+PRINTED = re.compile(r"epoch \d+: loss [\d.]+, accuracy ([\d.]+)%")
 
 ENDED_HINT = "it has to run to its end on all ranks: the report says where it stopped."
 TWICE_HINT = "every rank prints: `if rank == 0:`."
 NONE_HINT = "keep the line with `print`, on rank 0."
+SHARE_HINT = "an accuracy of {0} % is above 100 %: divide the right answers of all ranks by all test images."
 BATCH_HINT = (
-    "all ranks together take {0} images per step, and one process takes 64. The same rate with other batches is "
-    "another training: let each rank take `BATCH // size`."
+    "all ranks together take {0} images per step. This exercise keeps the global batch at 64, and with it the learning "
+    "rate: let each rank take `BATCH // size`."
 )
 SAVED_HINT = "rank 0 wrote no checkpoint: keep the line with `torch.save`, inside `if rank == 0:`."
 WRAPPED_HINT = (
@@ -66,9 +67,11 @@ def _rules(report: Examined, checkpoint: Path, epochs: int) -> Iterator[tuple[st
         found = [each for each in report.findings if each.level == level and each.check not in OF_THE_MACHINE]
         hint = f"{found[0].check}: {found[0].seen}. {found[0].change}" if found else ""
         yield f"the report has nothing that is “{level}”", hint
-    printed = sum(len(PRINTED.findall(line)) for line in run.last_lines)
-    hint = TWICE_HINT if printed > epochs else NONE_HINT
-    yield "each epoch is printed once", "" if printed == epochs else hint
+    printed = [float(accuracy) for line in run.last_lines for accuracy in PRINTED.findall(line)]
+    hint = TWICE_HINT if len(printed) > epochs else NONE_HINT
+    yield "each epoch is printed once", "" if len(printed) == epochs else hint
+    best = max(printed)
+    yield "no accuracy is above 100 %", "" if best <= 100 else SHARE_HINT.format(best)
     first = run.common_steps[0]
     batch = sum(forward["size"] for log in run.ranks for forward in log.forwards(first))
     yield f"a step takes {BATCH} images, as in one process", "" if batch == BATCH else BATCH_HINT.format(batch)
@@ -90,7 +93,7 @@ INNOCENT = {
     "the ranks start with different weights": "DDP sends rank 0's weights when it wraps the network.",
     "the ranks train on the same images": "the report says that they trained on different samples.",
     "the accuracy is rank 0's": "`all_reduce` adds up the right answers of all ranks before anyone divides.",
-    "the ranks test with different statistics": "the script averages them before it tests, and the report agrees.",
+    "the ranks test with different statistics": "all ranks take rank 0's before they test, and the report agrees.",
     "the learning rate differs between ranks": "all ranks compute it from the same numbers.",
     "a rank takes more steps than the other": "the sampler gives both equally many images, or the run would hang.",
 }

@@ -65,7 +65,7 @@ give_newer_names()
 def join() -> MPI.Comm:
     """Join PyTorch's process group, which FSDP needs, and return MPI's communicator. All ranks call it."""
     torch.set_num_threads(1)
-    # PyTorch warns that random numbers in DTensors aren't fully supported on CPUs. Here they only set first weights.
+    # PyTorch warns that on CPUs, ranks with equal seeds draw equal shards of a DTensor. So 06c seeds ranks differently.
     warnings.filterwarnings("ignore", message="DTensor random operators")
     rendezvous.join_process_group(world.detect(), torch.device("cpu"))
     return MPI.COMM_WORLD
@@ -143,7 +143,7 @@ def train_fsdp(model: nn.Module, steps: int = STEPS) -> TrainingCost:
         optimizer.zero_grad()
         traffic = Traffic()  # of the last step, in the end
         with traffic:
-            cross_entropy(model(images), labels).backward()
+            cross_entropy(model(images).float(), labels).backward()  # with bf16, the loss is still computed in fp32
         held = live_bytes(model, optimizer)
         optimizer.step()
     weights = torch.cat([cast(DTensor, p).full_tensor().detach().flatten() for p in model.parameters()])
@@ -220,6 +220,6 @@ def early_layers(lookahead: Callable) -> str:
         return made[0]
 
     cost = train(make)
-    layers = 2 * STEPS * len(made[0].layers)  # each computes once in forward and once in backward
+    layers = 2 * STEPS * len(made[0].layers)  # each computes once in the forward pass and once in the backward pass
     weights = f"weights differ by {cost.distance:.3%} from those of one process"
     return f"{made[0].early} of {layers} layers were there before they were needed; {weights}"

@@ -1,4 +1,4 @@
-"""Judges two exercises of 06_zero_and_fsdp: stage 2 that sends during backward, and stage 3 that looks ahead."""
+"""Judges two exercises of 06_zero_and_fsdp: stage 2 that overlaps messages, and stage 3 that looks ahead."""
 
 import functools
 import time
@@ -40,8 +40,8 @@ class OverlappedStep:
     """What one step did on one rank."""
 
     weights: np.ndarray
-    sent: list[tuple[str, bool, bool]]  # a collective's name, whether it ran in backward, whether it waited
-    kept_whole: int  # how many parameters still had their whole gradient after backward
+    sent: list[tuple[str, bool, bool]]  # a collective's name, whether it ran in the backward pass, whether it waited
+    kept_whole: int  # how many parameters still had their whole gradient after the backward pass
     waited: bool  # whether the step waited for all collectives
     backward_s: float = field(compare=False)
 
@@ -109,11 +109,11 @@ def _one_step(comm, model: nn.Module, zero, sending: _Sending, step: int) -> Ove
 
 
 NOTHING_HINT = "nothing was sent. `dist.reduce_scatter_single(part, gradient, async_op=True)` belongs in `reduce`."
-LATER_HINT = "it was sent after backward, so nothing can overlap: start each reduce-scatter in `reduce`."
+LATER_HINT = "it was sent after the backward pass, so nothing can overlap: start each reduce-scatter in `reduce`."
 WHOLE_HINT = "an allreduce sends every shard to everyone, twice the bytes: `dist.reduce_scatter_single` is enough."
 BLOCKING_HINT = "the collective waits for all ranks, inside the hook: pass `async_op=True`, and wait in `finish`."
-WAITING_HINT = "backward stood still until the other ranks had sent: call the handle's `wait()` in `finish`."
-KEPT_HINT = "the whole gradients are still there after backward. Drop each with `p.grad = None` in `reduce`."
+WAITING_HINT = "the backward pass stood still until the other ranks had sent: call the handle's `wait()` in `finish`."
+KEPT_HINT = "the whole gradients are still there after the backward pass. Drop each with `p.grad = None` in `reduce`."
 FORGOT_HINT = "messages were still on their way when `finish` returned: call `wait()` on every handle."
 SUM_HINT = "the gradient is the sum over the ranks, not the mean: divide by `self.comm.size`."
 AGAIN_HINT = "the first step is right, the next one isn't: empty `self.pending` at the end of `finish`."
@@ -124,7 +124,7 @@ STUCK = "every rank must start the same reduce-scatters in the same order, one f
 def overlapped_properties(ranks: list[list[OverlappedStep]]) -> Iterator[Property]:
     sent = [each for steps in ranks for step in steps for each in step.sent]
     yield Property("something is sent", bool(sent), NOTHING_HINT)
-    yield Property("it's sent during backward", all(in_backward for _, in_backward, _ in sent), LATER_HINT)
+    yield Property("it's sent during the backward pass", all(in_backward for _, in_backward, _ in sent), LATER_HINT)
     scatters = all("scatter" in name for name, _, _ in sent)
     yield Property("it's a reduce-scatter", scatters, WHOLE_HINT)
     yield Property("each is started, and not waited for", not any(waited for *_, waited in sent), BLOCKING_HINT)
@@ -134,7 +134,8 @@ def overlapped_properties(ranks: list[list[OverlappedStep]]) -> Iterator[Propert
     first = ranks[0]
     once = all(len(step.sent) == PARAMETERS for steps in ranks for step in steps[:1])
     yield Property("one message for each parameter", once, STUCK)
-    yield Property("no whole gradient is left after backward", not any(step.kept_whole for step in first), KEPT_HINT)
+    dropped = not any(step.kept_whole for step in first)
+    yield Property("no whole gradient is left after the backward pass", dropped, KEPT_HINT)
     yield Property("`finish` waits until everything has arrived", all(step.waited for step in first), FORGOT_HINT)
     start, *right = alone(len(ranks))
     twice = close(start - first[0].weights, len(ranks) * (start - right[0]), 1e-6)
@@ -182,7 +183,8 @@ def _passes(make: Callable, layers: int) -> list[list[Event]]:
 
 LAST_HINT = "after the last layer there's nothing left to gather: `following` is None."
 UNSTARTED_HINT = (
-    "`enter` waited for a layer, or let it compute, that was not started: nobody starts the first one of a pass."
+    "`enter` waited for a layer that nobody had started: start `layer` before you wait for it. "
+    "Nobody else starts the first layer of a pass."
 )
 UNWAITED_HINT = "a layer computed before its weights were there: call `self.wait(layer)` before `enter` returns."
 AGAIN_STARTED_HINT = "a layer was gathered twice: start it before you wait for it, and wait for it once."

@@ -35,7 +35,7 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     counting = CountingComm(comm)
     zero: Any = None
     weights: list[np.ndarray] = []  # after each step
-    held_bytes: list[int] = []  # after each gradient that backward finishes, and after backward
+    held_bytes: list[int] = []  # after each gradient that the backward pass finishes, and after this pass
     in_backward_bytes = 0
 
     def count_held(*_) -> None:
@@ -71,13 +71,13 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     shard_bytes = 8 * sum(-(-n // comm.size) for n in buffers)  # each buffer is padded
     if gradients_too:
         held = held_bytes[-1]
-        observed = f"at the end of backward a rank holds {held} bytes of gradients, but its shard is {shard_bytes}."
+        observed = f"after the backward pass a rank holds {held} bytes of gradients, but its shard is {shard_bytes}."
         advice = "Keep only the shard of each gradient."
         if not in_backward_bytes:
-            advice = "Nothing was sent during backward: the reduce-scatter belongs in `reduce`, not in `step`."
+            advice = "Nothing was sent during the backward pass: the reduce-scatter belongs in `reduce`, not in `step`."
         elif held >= start.nbytes:
             advice = "The whole gradient is still there. Drop it, `p.grad = None`, as soon as you have its shard."
-        yield f"after backward a rank holds 1/{comm.size} of the gradients", held, observed, advice
+        yield f"after the backward pass a rank holds 1/{comm.size} of the gradients", held, observed, advice
         allowed = shard_bytes + 8 * max(counts)
         most = max(held_bytes)
         observed = f"it held {most} bytes, but may never hold more than {allowed}."
@@ -116,7 +116,7 @@ EDITS = [
     Edit(OWN_HINT, (REDUCE, OWN_PART), (MEAN, "total")),
     Edit(OWN_HINT, (REDUCE, OWN_PART)),
     Edit("the gradient is the sum over ranks, not the mean: divide by `self.comm.size`.", (MEAN, "total")),
-    Edit("the number of ranks is divided by twice.", (MEAN, f"{MEAN}**2")),
+    Edit("you divide by the number of ranks twice.", (MEAN, f"{MEAN}**2")),
     Edit(
         "rank 0's part of the gradients updates every part. Each rank needs those of its own part.",
         (REDUCE, PART_OF_RANK_0),
@@ -126,7 +126,7 @@ EDITS = [
         (REDUCE, ALLREDUCE),
     ),
 ]
-SAME_CALLS = "every rank must make the same calls in the same order, in backward once for every parameter."
+SAME_CALLS = "every rank must make the same calls in the same order, in the backward pass once for every parameter."
 Zero1, Zero2 = (
     played(
         name,

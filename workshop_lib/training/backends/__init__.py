@@ -1,8 +1,8 @@
 """One short file per backend: exactly what changes in a training script to use it.
 
 REGISTRY has one entry per backend. The command line, the sweep, the doctor and the tests' ladder follow from it. Tests
-check the lists that don't: the README's table, the styles of curves, and the backends that `workshop predict` knows.
-A backend's framework is imported only when the backend is created.
+check the lists that don't: the table in book/command_line.md, the styles of curves, and the backends that `workshop
+predict` knows. A backend's framework is imported only when the backend is created.
 """
 
 import importlib
