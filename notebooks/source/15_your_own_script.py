@@ -66,9 +66,9 @@ print(*(f"{accuracy:.2f} %" for accuracy in alone))
 # </details><details><summary>Hint 2: what 05 didn't have</summary>
 #
 # Random numbers: seed each rank differently, but only after you've built the network. Batch normalization: before each forward
-# pass, DDP overwrites every rank's statistics, the network's `buffers()`, with rank 0's. After the last step they differ again, so
-# broadcast rank 0's once more before you test. (On GPUs, `SyncBatchNorm.convert_sync_batchnorm` normalizes over the images of
-# all ranks instead.) Loss: add it up over the ranks before one of them prints it.
+# pass, DDP overwrites every rank's statistics, the network's `buffers()`, with rank 0's. After the last step they differ again,
+# so broadcast rank 0's once more before you test. (On GPUs, `SyncBatchNorm.convert_sync_batchnorm` normalizes over the images
+# of all ranks instead.) Loss: add it up over the ranks before one of them prints it.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -316,8 +316,7 @@ guess.compare(sum(together) / seeds - sum(alone) / seeds)
 # %% [markdown]
 # Compare the difference between the means with the spread *within* a line. If the difference is smaller, these seeds can't
 # tell the two scripts apart. That doesn't prove them equal: notebook [14](14_hyperparameter_search.ipynb) works out how many
-# seeds you'd need. They can't be equal to the last bit: the images come in a different order, and each rank normalizes over its
-# own 32 and draws its own random numbers.
+# seeds you'd need. They can't be equal to the last bit: the images come in a different order, for one thing.
 #
 # *Break it:* take 64 images per rank, keep the learning rate, and run the script's cell and the report's. The report stays
 # clean, because that's often what people want. Run the cell above with `mine = folder / "train.py"`. How much accuracy does it
@@ -417,8 +416,7 @@ check.faults(faults)
 #
 # - By default, each rank takes the loader's whole batch, so the global batch grows with the ranks. In Accelerate you divide it with
 #   `DataLoaderConfiguration(split_batches=True)`. Without that, one `schedule.step()` counts as many steps as there are ranks.
-# - Neither adds up your counts or shares the statistics of batch normalization before you test. Accelerate's `gather_for_metrics` collects
-#   outputs from all ranks, and drops the images that were repeated to fill the last batch.
+# - Neither adds up your counts. Accelerate's `gather_for_metrics` collects outputs from all ranks, and drops the images that were repeated to fill the last batch.
 # - With the same seed everywhere, all ranks drop the same units, and shift their images by the same number of pixels. In
 #   Accelerate, `set_seed(seed, device_specific=True)` gives each rank its own.
 #
