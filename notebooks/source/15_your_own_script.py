@@ -415,7 +415,8 @@ check.faults(faults)
 # But the decisions of exercise 1 stay yours:
 #
 # - By default, each rank takes the loader's whole batch, so the global batch grows with the ranks. In Accelerate you divide it with
-#   `DataLoaderConfiguration(split_batches=True)`. Without that, one `schedule.step()` counts as many steps as there are ranks.
+#   `DataLoaderConfiguration(split_batches=True)`. Without that, one `schedule.step()` counts as many steps as there are ranks, so
+#   a schedule still ends on time.
 # - Neither adds up your counts. Accelerate's `gather_for_metrics` collects outputs from all ranks, and drops the images that were
 #   repeated to fill the last batch.
 # - With the same seed everywhere, all ranks drop the same units, and shift their images by the same number of pixels. In
