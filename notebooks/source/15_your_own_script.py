@@ -66,9 +66,9 @@ print(*(f"{accuracy:.2f} %" for accuracy in alone))
 # </details><details><summary>Hint 2: what 05 didn't have</summary>
 #
 # Random numbers: seed each rank differently, but only after you've built the network. Batch normalization: before each forward
-# pass, DDP overwrites every rank's statistics, the network's `buffers()`, with rank 0's. After the last step they differ again, so
-# broadcast rank 0's once more before you test. (On GPUs, `SyncBatchNorm.convert_sync_batchnorm` normalizes over the images of
-# all ranks instead.) Loss: add it up over the ranks before one of them prints it.
+# pass, DDP overwrites every rank's statistics, the network's `buffers()`, with rank 0's. After the last step they differ again,
+# so broadcast rank 0's once more before you test. (On GPUs, `SyncBatchNorm.convert_sync_batchnorm` normalizes over the images
+# of all ranks instead.) Loss: add it up over the ranks before one of them prints it.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -316,17 +316,16 @@ guess.compare(sum(together) / seeds - sum(alone) / seeds)
 # %% [markdown]
 # Compare the difference between the means with the spread *within* a line. If the difference is smaller, these seeds can't
 # tell the two scripts apart. That doesn't prove them equal: notebook [14](14_hyperparameter_search.ipynb) works out how many
-# seeds you'd need. They can't be equal to the last bit: the images come in a different order, and each rank normalizes over its
-# own 32 and draws its own random numbers.
+# seeds you'd need. They can't be equal to the last bit: the images come in a different order, for one thing.
 #
 # *Break it:* take 64 images per rank, keep the learning rate, and run the script's cell and the report's. The report stays
-# clean, because that's often what people want. Then run the cell above with `mine = folder / "train.py"`. How much accuracy
-# does it cost you, and what does [07](07_large_batch.ipynb) recommend?
+# clean, because that's often what people want. Run the cell above with `mine = folder / "train.py"`. How much accuracy does it
+# cost you, and what does [07](07_large_batch.ipynb) recommend?
 #
 # ## Somebody else's script
 #
-# Somebody in a hurry has converted the same training. It runs, and its loss falls. Here is what they changed; the whole script
-# is [own_script_sick.py](scripts/own_script_sick.py).
+# Somebody in a hurry has converted the same training. It runs, and its loss falls. This is what they changed
+# ([whole script](scripts/own_script_sick.py)):
 
 # %%
 take_home.diff("own_script.py", "own_script_sick.py")
@@ -386,8 +385,8 @@ check.faults(faults)
 # %% [markdown]
 # ## Bring your own
 #
-# In a terminal in the folder of your script, use your own Python, and the `workshop` of the folder into which you installed the
-# workshop, such as `~/workshop`. After `--` come your script, or `-m` and a module, and its own options:
+# In a terminal, go to the folder of your script, and type this with the workshop's folder for `~/workshop`. After `--` come your
+# script, or `-m` and a module, and its own options:
 #
 # ```
 # ~/workshop/.venv/bin/workshop examine --ranks 2 --python "$(which python)" -- train.py --my options
@@ -395,14 +394,13 @@ check.faults(faults)
 #
 # Your script really runs and writes its files, so give it a folder of its own. It's stopped after 120 seconds, or `--seconds`,
 # or `--steps`. Let it reach a second epoch and an evaluation, because some mistakes only show up there: a few hundred samples
-# are enough. The exit code says what was found, so a test in your repository can run it on two CPU processes before anyone
-# pays for GPUs. `--help` has the rest.
+# are enough. `--help` has the rest, such as exit codes for a test in your repository.
 #
 # It works for DDP, FSDP, Accelerate, Lightning and Hugging Face's Trainer, because they all end up in PyTorch. In Lightning, set
 # `devices` to the number of ranks. What you chose with `accelerate launch` isn't seen, so choose it in the script. `examine`
 # can't see
 #
-# - which number you *meant* to print, or whether your data, loss and labels are right;
+# - which number you *meant* to print, or whether your data and labels are right;
 # - what only happens later, on more ranks, or with other sizes;
 # - whether a larger batch trains as well with its learning rate.
 #
@@ -418,9 +416,9 @@ check.faults(faults)
 #
 # - By default, each rank takes the loader's whole batch, so the global batch grows with the ranks. In Accelerate you divide it with
 #   `DataLoaderConfiguration(split_batches=True)`. Without that, one `schedule.step()` counts as many steps as there are ranks, so
-#   that a schedule written for one process still ends on time.
-# - Neither adds up your counts or shares the statistics of batch normalization before you test. Accelerate's `gather_for_metrics` collects
-#   outputs from all ranks, and drops the images that were repeated to fill the last batch.
+#   a schedule still ends on time.
+# - Neither adds up your counts. Accelerate's `gather_for_metrics` collects outputs from all ranks, and drops the images that were
+#   repeated to fill the last batch.
 # - With the same seed everywhere, all ranks drop the same units, and shift their images by the same number of pixels. In
 #   Accelerate, `set_seed(seed, device_specific=True)` gives each rank its own.
 #
@@ -429,20 +427,19 @@ check.faults(faults)
 # ## Deeper: a faster step
 #
 # Before you pay for more GPUs, look at one step on one of them. Don't time single lines with Python's clock: a line only *starts*
-# its work on the GPU and goes on, until something such as `.item()` waits for the result. Use the profiler instead, after a few
-# steps to warm up, as [ddp_realistic.py](scripts/ddp_realistic.py) does with `--profile`. In the trace, look at the row of the
-# stream that computes ([08b](08b_where_the_time_goes.ipynb) shows how to open a trace):
+# its work on the GPU, and something such as `.item()` waits for the result later. Use the profiler, as
+# [ddp_realistic.py](scripts/ddp_realistic.py) does with `--profile`. In the trace, look at the row of the stream that computes
+# ([08b](08b_where_the_time_goes.ipynb) shows how):
 #
 # - *Gaps.* The GPU waits for Python, for the loader, or for `.item()`, `.cpu()` and `print(loss)`, so call these rarely.
 # - *Many short kernels.* Each reads its numbers from memory and writes them back. A compiler can fuse them.
 # - *Copies from the host while nothing is computed.* Use `pin_memory=True` in the loader, and `.to(device, non_blocking=True)`.
-# - *NCCL's kernels while nothing is computed.* That's exposed communication.
 #
 # `torch.compile` records what your model computes, fuses operations, and generates kernels: in Triton for a GPU, in C++ for a
 # CPU, where you need a C++ compiler. More than 180 models trained 1.41 times as fast on an A100, on average (Ansel et al.
 # 2024). The first steps take seconds to minutes. When the batch's size first changes, PyTorch compiles again, this time for any
-# size. Drop the last, smaller batch, and it needn't. Where it can't follow your Python, it breaks the graph into parts, and you gain less. `TORCH_LOGS=graph_breaks`
-# shows where.
+# size. Drop the last, smaller batch, and it needn't. `TORCH_LOGS=graph_breaks` shows where it can't follow your Python, so that
+# you gain less.
 #
 # Compile the model *after* wrapping it in DDP, as `ddp_realistic.py --compile` does. PyTorch then cuts the graph at DDP's
 # buckets, so that gradients still travel during the backward pass. With FSDP, compile each block before `fully_shard` wraps it,
@@ -450,10 +447,8 @@ check.faults(faults)
 #
 # ## Remember
 #
-# - Let `examine` watch your script at least once, on two ranks.
 # - Weights must start equal, and random numbers must differ: build the network with one seed, then seed each rank differently.
 # - DDP decides when it wraps the network which gradients it averages. After you thaw a layer, wrap the network again.
-# - Batch normalization: DDP keeps rank 0's statistics. Broadcast them before you test, or synchronize them in every step.
 # - Keep the global batch, or change the learning rate with it. Then compare means over seeds with the spread of one process.
 #
 # **Take it home:** [scripts/own_script_ddp.py](scripts/own_script_ddp.py) and `workshop examine`.

@@ -402,6 +402,14 @@ def test_labels_tell_whether_the_same_indices_are_the_same_samples(labels, found
     assert says[0].startswith("100% of the samples that rank 0 saw") is found
 
 
+def test_the_speed_counts_what_the_script_calls_and_leaves_waiting_to_the_straggler():
+    run = recorded.run()
+    for step in steps_of(run):
+        step["collectives"] = {"all_gather forward": [1, 8, 0.03], "all_reduce between": [1, 8, 0.01]}
+    [speed] = [each for each in checks.examine(run) if each.check == "speed"]
+    assert speed.seen.endswith("of a step: 1% loading, 11% in collectives that the script calls")
+
+
 def test_a_rank_that_gloo_aborts_after_its_work_is_no_fault():
     run = recorded.run()
     run.how = "failed"
