@@ -59,13 +59,13 @@ print(f"rank {rank} of {size}")
 #
 # PyTorch scripts get their batches from a `DataLoader`, and a *sampler* tells it which samples to take. `DistributedSampler`
 # deals the samples out to the ranks like cards. It knows the rank and the number of ranks from the process group. Let's deal
-# out the numbers from 0 to 10:
+# out one number more than the ranks can share evenly:
 
 # %%
 # %%ranks
 from torch.utils.data import DataLoader, DistributedSampler
 
-numbers = range(11)
+numbers = range(5 * size + 1)
 print("in order:", list(DistributedSampler(numbers, shuffle=False)))
 
 sampler = DistributedSampler(numbers, seed=1)  # shuffles
@@ -78,7 +78,7 @@ for epoch in (1, 2):
 # All ranks shuffle with the same seed, so they agree on the order without exchanging a message. The order depends on the seed
 # and on the number of the epoch, which you pass to `set_epoch`. If you never call it, every epoch has the same order.
 #
-# Two ranks can't share 11 numbers evenly. But both need the same number of batches. Otherwise, the rank with more batches would
+# Two ranks can't share 11 numbers evenly, but both need the same number of batches. Otherwise, the rank with more batches would
 # wait in its last allreduce for a rank that has already finished. That's why the sampler uses one number twice. That does
 # little harm in training, but it distorts a test, so the ranks should share the test images without repeats.
 #
