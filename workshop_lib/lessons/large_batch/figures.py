@@ -61,6 +61,8 @@ def clinic(runs: Mapping[str, dict], treated: Mapping[str, dict] | None = None) 
         ends = [f"{100 * each['epochs'][-1]['test_accuracy']:.0f} %" for each in both]
         titles.append(f"{name}: {' → '.join(ends)}")
     caption = "in the titles: test accuracy at the end"
+    if treated:
+        caption += "; thin lines: after your change"
     columns = -(-len(runs) // 2)
     # A cure may take ten times as many steps as the other runs, which one scale of steps would squeeze together.
     figure, panels = figures.panels("Losses in the clinic", caption, titles, "steps", "loss", columns, not treated)
