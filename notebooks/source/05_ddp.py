@@ -78,9 +78,10 @@ for epoch in (1, 2):
 # All ranks shuffle with the same seed, so they agree on the order without exchanging a message. The order depends on the seed
 # and on the number of the epoch, which you pass to `set_epoch`. If you never call it, every epoch has the same order.
 #
-# Two ranks can't share 11 numbers evenly, but both need the same number of batches. Otherwise, the rank with more batches would
-# wait in its last allreduce for a rank that has already finished. That's why the sampler uses one number twice. That does
-# little harm in training, but it distorts a test, so the ranks should share the test images without repeats.
+# The ranks can't share these numbers evenly, but all of them need the same number of batches. Otherwise, the rank with more
+# batches would wait in its last allreduce for a rank that has already finished. That's why the sampler uses some numbers twice
+# (with two ranks, one of the 11). These repeats do little harm in training, but they distort a test, so the ranks should share
+# the test images without repeats.
 #
 # ## From one process to many
 #

@@ -258,7 +258,8 @@ by_hand.train(Zero2)
 
 # %% [markdown]
 # Stage 2 needs less memory and sends no more bytes than stage 1. But all ranks must finish the same gradients in the same
-# order. If one rank skips a parameter, DDP waits for it forever, and your `Zero2` adds up gradients of different parameters.
+# order. If one rank skips a parameter, the other ranks of DDP wait for it forever. In your `Zero2`, gradients of different
+# parameters meet. If their lengths differ, MPI raises an error, and if not, the ranks silently add up the wrong gradients.
 #
 # *Break it:* in a `%%ranks` cell, run `by_hand.train(Zero2, 2)`. Each step then has two backward passes, each with half of the
 # samples. Your `Zero2` keeps only the second gradient, so the weights differ more. Which line has to change?
@@ -323,7 +324,8 @@ guess.compare(costs[0]["Zero3"].sent / costs[0]["Zero2"].sent)
 
 # %% [markdown]
 # Stages 1 and 2 take a reduce-scatter and an allgather, but stage 3 takes a reduce-scatter and *two* allgathers. That makes 1.5
-# times the bytes. And while stage 1 reduces gradients once per step, stages 2 and 3 reduce them in every micro-batch.
+# times the bytes. And if you split a batch into *micro-batches* to save memory, with one optimizer step after the last of them,
+# stage 1 can still reduce gradients once per step. Stages 2 and 3 reduce them in every micro-batch.
 #
 # ## FSDP: stage 3 in PyTorch
 #

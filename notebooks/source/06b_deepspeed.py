@@ -172,7 +172,6 @@ engines.draw(by_rank, parameters)
 # per parameter of the shard, not 8. And without accumulation, DeepSpeed drops the gradients of other ranks' shards even in
 # stage 1.
 #
-#
 # ### Exercise 2 (normal): clip as DeepSpeed does
 #
 # With `clip`, your ranks limit the norm of a gradient that none of them has as a whole, as `gradient_clipping` does. The arrays

@@ -226,9 +226,10 @@ for file in sorted((folder / "sharded").iterdir()):
 
 # %% [markdown]
 # `.metadata` says which piece of which tensor is in which file. A different number of ranks can therefore load the checkpoint,
-# too. To resume training, save the optimizer as well: `get_state_dict(model, optimizer)` returns both states. Later, call it on
-# a fresh model and optimizer, let `dcp.load(states, checkpoint_id=…)` fill the tensors in place, and give them to
-# `set_state_dict`. A single process can turn the shards into one file:
+# too. To resume training, save the optimizer as well: `get_state_dict(model, optimizer)` returns both states, and you save them
+# in one dictionary, `{"model": …, "optimizer": …}`. Later, make the same dictionary from a fresh model and optimizer, let
+# `dcp.load(states, checkpoint_id=…)` fill it in place, and give both entries to `set_state_dict`. A single process can turn the
+# shards into one file:
 
 # %%
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save

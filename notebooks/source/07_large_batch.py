@@ -297,7 +297,7 @@ figures.clinic(patients)
 # Compare each panel with the healthy one. Where does the loss end up, how far apart are the two losses at the end, and how long
 # is the curve? (The training loss begins above the test loss, because it's the mean over an epoch.)
 #
-# </details><details><summary>Hint 2: two of the runs</summary>
+# </details><details><summary>Hint 2: three of the runs</summary>
 #
 # One run is stuck at the loss of random guessing, so one of its steps must have thrown everything away. Two others take as many
 # steps as the healthy one, but end far above it. One of the two hardly gets away from the loss of guessing. The other falls most

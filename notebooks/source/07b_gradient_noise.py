@@ -299,10 +299,11 @@ if here in fits:
 figures.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at each batch size")
 
 # %% [markdown]
-# With `w=1 / steps`, your fit trusts points more if they happened to need few steps, so its critical batch may be smaller than
-# the library's, which refits with weights from the fitted line. The right panel shows the points of the left one as a *Pareto
-# frontier*: steps are the time that training takes if you have enough workers, and samples are the compute that somebody pays
-# for. The right end is slow and cheap, the left end is quick and wasteful, and the critical batch sits at the knee.
+# Your critical batch may be smaller than the library's. With `w=1 / steps`, a run that happened to need few steps counts more.
+# The library avoids that: it fits again, with weights taken from the fitted line. The right panel shows the points of the left
+# one as a *Pareto frontier*: steps are the time that training takes if you have enough workers, and samples are the compute
+# that somebody pays for. The right end is slow and cheap, the left end is quick and wasteful, and the critical batch sits at
+# the knee.
 #
 # *Try it:* set `target = 0.95` above the guess, and run from there again, which takes longer. Where does the critical batch go?
 #
@@ -340,11 +341,12 @@ figures.number_line(
 # |---|---|---|---|---|
 # | the starting point | 8 P100 | 256 | 29 h | He et al.'s network of 2015 |
 # | Goyal et al. 2017 | 256 P100 | 8,192 | 1 h | linear scaling, warm-up |
-# | Yamazaki et al. 2019 | 2,048 V100 | 81,920 | 1.2 min | LARS |
+# | Yamazaki et al. 2019 | 2,048 V100 | 81,920 | 1.2 min | ten times the batch, with LARS (You et al. 2017) |
 #
 # The batch grew by a factor of 320 and accuracy hardly moved. That alone proves little, since the LARS runs of
-# [07](07_large_batch.ipynb) keep MNIST's accuracy at 8,192, too. But it fits ImageNet's published critical batch. Goyal et al.
-# also show where their recipe stops working. Top-1 error is 23.7 % at 8,192, 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k.
+# [07](07_large_batch.ipynb) keep MNIST's accuracy at 8,192, too. But it agrees with the critical batch in the figure above,
+# which for ImageNet is tens of thousands of images. Goyal et al. also show where their recipe stops working. Top-1 error is
+# 23.7 % at 8,192, 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k.
 #
 # ## Remember
 #

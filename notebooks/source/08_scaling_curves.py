@@ -230,8 +230,9 @@ tables.serial_fractions(published_s, serial_fraction)
 # 1 and 2 % for every $N$. A baseline that's too slow makes a constant $f$ look as if it grew.
 #
 # With a fixed batch per rank, hardly anything is serial. So here $f$ tells you how much longer a *step* has become: if it takes
-# $1 + x$ times as long as on one rank, then $f = x / (N - 1)$. An overhead that's the same on 4 ranks as on 32 makes $f$ fall,
-# and DDP's nearly constant $f$ of 1 to 2 % hides that a step takes 5 % longer on 4 GPUs, and 55 % longer on 32.
+# $1 + x$ times as long as on one rank, then $f = x / (N - 1)$. An overhead that's the same on 4 ranks as on 32 makes $f$ fall.
+# And a constant $f$ can hide an overhead that grows: with the baseline of 10.1 s, DDP's $f$ is 1 to 2 % everywhere, but a step
+# takes 5 % longer on 4 GPUs, and 55 % longer on 32.
 #
 # Now look at your own measurements. (With two cores you have a single point that counts, so you can't see whether $f$ grows.)
 # The `mpi` backend also measures how long it spends inside `Allreduce`, including the wait for the slowest rank.
@@ -288,7 +289,8 @@ accuracy_curve(strong)
 #
 # ## Deeper: weak scaling
 #
-# What about the other question? Now every rank gets the same number of images, however many ranks there are.
+# So far you measured strong scaling. The other question was how much *more* work $N$ ranks do in the same time. So now every
+# rank gets the same number of images, however many ranks there are.
 
 # %%
 most = sizes.sweep_ranks[-1]

@@ -324,7 +324,8 @@ print(f"utilization {used['utilization']:.1%}" if used else "Unknown: the run wa
 #
 # ## Remember
 #
-# - A long time in `Allreduce` may be waiting or messages. One rank's clock can't tell which, the clocks of all ranks can.
+# - A rank that's in `Allreduce` for long may be sending, or just waiting. Its own clock can't tell which, but the clocks of all
+#   ranks can.
 # - The straggler is the rank that doesn't wait. Every rank pays for it.
 # - If a speed-up is above $N$, ask about the baseline: how many threads did it have, and which cores was it bound to?
 # - Set threads and binding yourself, and write both next to every number.

@@ -296,8 +296,8 @@ guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 # nearly always too *optimistic*, because everything that it leaves out costs time.
 #
 # So our forecast includes the **straggler** of notebook [08b](08b_where_the_time_goes.ipynb): the more devices there are, the
-# later the slowest of them is. We fitted by how much to three of the tables. But we chose the form of this term with the other
-# four, the *held-out* ones, before our eyes, so our errors there are probably too small.
+# later the slowest of them is. We used three of the tables to fit how late. The other four are *held out* from this fit. But we
+# looked at them when we chose the form of this term, so our errors there are probably too small.
 
 # %%
 beside = published.beside_forecast()
@@ -313,9 +313,9 @@ figures.beside_published(beside)
 #
 # ## Your machine, and larger ones
 #
-# Below, *this machine* stands for up to 4,096 copies of yours. They send messages as fast as two of your ranks do, and no
-# network between laptops would. The cell measures how fast one copy trains. For the other machines we use data sheets and
-# published measurements.
+# Below, *this machine* stands for up to 4,096 copies of yours. We assume that they exchange messages as fast as two ranks on
+# your machine do. No real network between laptops is that fast. The cell measures how fast one copy trains. For the other
+# machines we use data sheets and published measurements.
 #
 # - *Speed* is the efficiency, and the band around it is its range.
 # - *Learning* shows what a larger batch costs, as in notebook [07b](07b_gradient_noise.ipynb): the number of samples needed with
@@ -375,8 +375,9 @@ published.mean_errors({"nobody is late": PUNCTUAL, "the slowest is late": latene
 # Methods with few rounds should win for small arrays, and methods that send few bytes should win for large ones. On two ranks
 # some of the four are the same; the differences grow with $p$.
 #
-# A ping-pong, which was timed as well, determines $\alpha$ and $\beta$. If we add a constant $\gamma$ for what each summed byte
-# costs beyond that, because it's added and because both ranks send at once, a single fit should explain all four methods:
+# A ping-pong, which was timed as well, determines $\alpha$ and $\beta$. A third constant, $\gamma$, is the extra cost of each
+# byte that is summed: the addition itself, and that both ranks send at the same time. With these three constants, a single fit
+# should explain all four methods:
 
 # %%
 by_hand = fit.link(messages, ("naive", "recursive doubling", "ring", "rabenseifner"))

@@ -193,7 +193,8 @@ figures.compare_storage(guess, measured, "everyone reads all")
 # - *Own part* and *MPI-IO* ask for each byte once, and all ranks read at the same time. On a single disk that helps less than on
 #   a file system that's spread over many disks.
 #
-# The seconds do. Before you believe a ranking, compare the gaps between the points with the length of their bars.
+# The seconds do depend on how busy the machine is. Before you believe a ranking, compare the gaps between the points with the
+# length of their bars.
 #
 # ## Read while you compute
 #
@@ -389,8 +390,8 @@ for name, numbers in {"the same seed": np.random.default_rng(1), "generator": ge
 # ## Deeper: resume exactly
 #
 # Your generator needs no state: seed, rank and step are enough. Do the same for the *order* of the samples, and a checkpoint
-# only has to hold the step. What goes wrong otherwise? Say a job is stopped after 60 % of an epoch, and you resume it in three ways. How often
-# does it see each sample in this epoch?
+# only has to hold the step. What goes wrong otherwise? Say a job is stopped after 60 % of an epoch, and you resume it in three
+# ways. How often does it see each sample in this epoch?
 
 # %%
 n, stopped = 60_000, 36_000
@@ -412,7 +413,7 @@ for way, rest in resumed.items():
 # first way can answer. A loader with workers is ahead of the training, so save the step of the *training*. `torchdata`'s
 # `StatefulDataLoader` does that for you.
 #
-# ## Deeper: the same in TensorFlow
+# ## Deeper: an input pipeline in TensorFlow
 #
 # In TensorFlow's `tf.data` you describe the pipeline as a chain of steps. `map` with `num_parallel_calls` changes several
 # elements at once, `interleave` reads from several files at once, and `prefetch` is what you wrote. On several ranks, put

@@ -424,8 +424,8 @@ table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
 # Done right, the losses are those of one process, up to rounding. The three mistakes train as well, and their losses look
 # harmless. So compare with one process once, on a sequence that fits.
 #
-# In a real run, context parallelism is one dimension of a mesh. But DDP and FSDP take the *mean* over it, so with this loss,
-# multiply it by the number of ranks first.
+# In a real run, context parallelism is one dimension of a mesh. But DDP and FSDP take the *mean* of the gradients over that
+# dimension, and this loss needs their sum. So multiply the loss by the number of ranks first.
 #
 # ## Deeper: the ring of the backward pass
 #

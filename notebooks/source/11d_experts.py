@@ -336,12 +336,11 @@ table
 figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
 
 # %% [markdown]
-# (To see it within a minute, our router learns ten times as fast as the other weights. And not every router collapses.)
-#
 # Without a balance loss, the router *collapses*. Most tokens want the same expert, and most of them are dropped. You pay for
 # the memory of eight experts, and for messages full of empty places, and use one. And look at the losses: they hardly differ.
 # In a model this small, tokens can do without their MLP for a while, so the loss gives you no hint. That's why people log the
-# load of each expert and the share of dropped tokens, from the first step on.
+# load of each expert and the share of dropped tokens, from the first step on. (To show this within a minute, we let the router
+# learn ten times as fast as the other weights. Not every router collapses.)
 #
 # *Try it:* train with a weight of 1 instead of 0.03. What happens to the shares, and to the loss?
 #

@@ -100,8 +100,9 @@ scripts.run("torchfrtrace", "-p", "trace_", folder, only="has errors|error msg|^
 # %% [markdown]
 # It names the rank, the first collective in which the ranks differ, and the line. In PyTorch 2.13 the recorder is always on.
 #
-# If there's no file to look at, start the job again with `TORCH_DISTRIBUTED_DEBUG=DETAIL`, as the card says. That's slow, but
-# NCCL doesn't check sizes itself: ranks that disagree about a size hang, or silently get wrong numbers.
+# If there's no file to look at, start the job again with `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Before each collective, the ranks
+# then compare what they're about to send. (It crashes DDP on CPUs.) That's slow, but NCCL doesn't check sizes itself: ranks
+# that disagree about a size hang, or silently get wrong numbers.
 #
 # ## Finding out: who ended first?
 #

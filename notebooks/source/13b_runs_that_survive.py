@@ -140,7 +140,8 @@ if not quick:  # it takes a minute
 # `os.kill(pid, signal.SIGKILL)` ends a child, even a stopped one. It's gone once `os.waitpid(pid, 0)` has returned.
 #
 # A rank that hangs reports nothing. But the ranks that wait for it raise an error after the time-out of elastic.py's process
-# group, 10 seconds. Make yours longer than your longest save, because the other ranks wait for rank 0 while it writes.
+# group, 10 seconds. In a script of your own, make this time-out longer than your longest save, because the other ranks wait for
+# rank 0 while it writes.
 #
 # ### Exercise 2 (hard): a supervisor
 #
@@ -216,8 +217,10 @@ figures.progress(scores)
 # A fault now costs a second or less, and the weights are the same to the last bit.
 #
 # Be fair to `torchrun`, though. A few seconds are nothing if a fault comes every three hours. And when a whole node dies, your
-# supervisor dies with it. So on several nodes, start one torchrun per node, as in [10](10_compute_nodes.ipynb). With `--nnodes
-# 1:4`, they survive the loss of any node except that of `--rdzv-endpoint`, where they meet. If that one dies, requeue the job.
+# supervisor dies with it. So on several nodes, start one torchrun per node, as in [10](10_compute_nodes.ipynb), whose job Slurm
+# requeues when a node fails. To go on without that node instead, give torchrun `--nnodes 1:4 --max-restarts 9`, `sbatch`
+# `--no-kill`, and `srun` `--no-kill --kill-on-bad-exit=0`. Then the torchruns survive the loss of any node except that of
+# `--rdzv-endpoint`, where they meet.
 #
 # *Break it:* save only every 50 steps, with `"--every", 50`. What share of the speed is left?
 #

@@ -53,9 +53,9 @@ print(*(f"{accuracy:.2f} %" for accuracy in alone))
 # Run the script's cell and the report's, fix what the report names first, and repeat. The report gets longer before it gets
 # shorter, because some mistakes only show once others are gone.
 #
-# The report can't see two things. Keep the global batch: one process takes 64 images per step, so how many does each rank take?
-# And decide which of the printed numbers should count the images of all ranks. The check can't tell whether your loss is
-# rank 0's, so compare that line with the solution's.
+# The report can't judge two things, so take care of them yourself. First, keep the global batch: one process takes 64 images
+# per step, so how many does each rank take? Second, decide which of the printed numbers should count the images of all ranks.
+# The check can't tell whether your loss is rank 0's, so compare that line with the solution's.
 #
 # <details><summary>Hint 1: the order</summary>
 #
@@ -385,8 +385,8 @@ check.faults(faults)
 # %% [markdown]
 # ## Bring your own
 #
-# In a terminal, go to the folder of your script, and type this with the workshop's folder for `~/workshop`. After `--` come your
-# script, or `-m` and a module, and its own options:
+# In a terminal, go to the folder of your script, and type this line, with the path of the workshop's folder in place of
+# `~/workshop`. After `--` come your script, or `-m` and a module, and its own options:
 #
 # ```
 # ~/workshop/.venv/bin/workshop examine --ranks 2 --python "$(which python)" -- train.py --my options
@@ -438,8 +438,8 @@ check.faults(faults)
 # `torch.compile` records what your model computes, fuses operations, and generates kernels: in Triton for a GPU, in C++ for a
 # CPU, where you need a C++ compiler. More than 180 models trained 1.41 times as fast on an A100, on average (Ansel et al.
 # 2024). The first steps take seconds to minutes. When the batch's size first changes, PyTorch compiles again, this time for any
-# size. Drop the last, smaller batch, and it needn't. `TORCH_LOGS=graph_breaks` shows where it can't follow your Python, so that
-# you gain less.
+# size. If you drop the last, smaller batch, it doesn't have to. Where PyTorch can't follow your Python, it breaks the graph and
+# you gain less: `TORCH_LOGS=graph_breaks` shows these places.
 #
 # Compile the model *after* wrapping it in DDP, as `ddp_realistic.py --compile` does. PyTorch then cuts the graph at DDP's
 # buckets, so that gradients still travel during the backward pass. With FSDP, compile each block before `fully_shard` wraps it,
@@ -448,7 +448,7 @@ check.faults(faults)
 # ## Remember
 #
 # - Weights must start equal, and random numbers must differ: build the network with one seed, then seed each rank differently.
-# - DDP decides when it wraps the network which gradients it averages. After you thaw a layer, wrap the network again.
+# - DDP chooses the gradients that it averages at the moment it wraps the network. After you thaw a layer, wrap the network again.
 # - Keep the global batch, or change the learning rate with it. Then compare means over seeds with the spread of one process.
 #
 # **Take it home:** [scripts/own_script_ddp.py](scripts/own_script_ddp.py) and `workshop examine`.

@@ -45,7 +45,7 @@ CORRECT = {
     "recomputed": ("ddp", ((MODEL, MODEL +
                            "    import torch.utils.checkpoint as again\n    inner, model[2] = model[2], nn.Identity()\n"
                            "    model[2].inner = inner\n"
-                           "    model[2].forward = lambda x: again.checkpoint(inner, x, use_reentrant=False)\n"))),
+                           "    model[2].forward = lambda x: again.checkpoint(inner, x, use_reentrant=False)\n"),)),
     "frozen start": ("ddp", ((MODEL, MODEL + "    model[0].requires_grad_(False)\n"),)),
     "local SGD": ("ddp", (*BY_HAND, (AVERAGE, ""), (STEP, STEP + AVERAGE_WEIGHTS))),
     "resumed by rank 0": ("ddp", ((WRAP, RESUME + WRAP),)),

@@ -420,6 +420,21 @@ def test_a_rank_that_gloo_aborts_after_its_work_is_no_fault():
     assert worst(checks.examine(run)) == "wrong"
 
 
+def test_an_abort_names_its_reason_and_where_each_rank_was():
+    run = recorded.run()
+    run.how = "failed"
+    run.last_lines = [
+        "  what():  [enforce fail] 1732 vs 4. Received data size doesn't match expected size.",
+        "traceback",
+    ]
+    for number, rank in enumerate(run.ranks):
+        rank.records = [record for record in rank.records if record["kind"] != "end"]
+        rank.records.append({"kind": "collective", "step": 3, "name": "all_reduce", "line": f"train.py:{number}"})
+    [ended] = [each for each in checks.examine(run) if each.check == "ended"]
+    assert ended.seen.startswith("a rank aborted: [enforce fail] 1732 vs 4.")
+    assert "rank 1 had called all_reduce at train.py:1" in ended.seen and "different ones" in ended.why
+
+
 def test_a_script_that_only_ends_badly_is_worth_a_look():
     run = Run([RankLog([{"kind": kind, "step": 0} for kind in ("start", "end")]) for _ in range(2)], "failed")
     [finding] = checks.examine(run)

@@ -45,8 +45,8 @@ def test_fewer_ranks_go_on_with_the_same_global_batch(data, tmp_path):
 
     train(3, 4, "fewer.pt")
     fewer, alone = train(2, 8, "fewer.pt"), train(1, 8, "alone.pt")
-    # Rounding can change which of two nearly equal pixels a pooling layer takes, so the weights differ by up to 4e-4 of the
-    # largest one. If all ranks counted alike, whatever their shares, they would differ by 5e-2.
+    # Rounding can change which of two nearly equal pixels a pooling layer takes, so the weights differ by up to 4e-4 of
+    # the largest one. If all ranks counted alike, whatever their shares, they would differ by 5e-2.
     assert (fewer - alone).abs().max() < 2e-3 * alone.abs().max()
 
 

@@ -8,6 +8,8 @@ from workshop_lib.ranks.errors import named, where
 from workshop_lib.words import plural
 
 TEXT_SHOWN = 200
+ABORTED = "what(): "  # begins the text of a C++ exception that nobody caught
+MISMATCH = "doesn't match expected size"
 
 
 def ended(run: Run) -> Iterator[ScriptFinding]:
@@ -35,6 +37,16 @@ def ended(run: Run) -> Iterator[ScriptFinding]:
             "branches" if "reduction" in error["text"] or done else "stuck",
             (rank,),
             taken,
+        )
+    elif how == "failed" and (reason := _abort(run)):
+        yield ScriptFinding(
+            "wrong",
+            "ended",
+            "\n".join([f"a rank aborted: {shortened(reason)}", *positions]),
+            "Messages of two collectives met, because the ranks called different ones." if MISMATCH in reason else "",
+            "Make every rank call the same collectives in the same order, and take the same number of steps.",
+            "branches",
+            step=min(max(log.steps, default=0) for log in run.ranks) + 1,
         )
     elif how == "failed":
         tail = "\n".join(run.last_lines[-8:])
@@ -74,6 +86,11 @@ def ended(run: Run) -> Iterator[ScriptFinding]:
             "branches",
             step=min(steps) + 1,
         )
+
+
+def _abort(run: Run) -> str:
+    """What C++ code said before it aborted a rank, as gloo does when messages don't match; empty if it said nothing."""
+    return next((line.partition(ABORTED)[2].strip() for line in run.last_lines if ABORTED in line), "")
 
 
 def _position(run: Run, rank: int) -> str:
