@@ -24,8 +24,11 @@ BACKWARD = [frame("Variable._execution_engine.run_backward(", "/v/site-packages/
 
 
 class Team:
-    n, remedy, holder_host, trouble = 2, "`team.restart()` brings fresh ones.", "", None
+    n = 2
+    remedy = "`team.restart()` brings fresh ones."
     attached_only = False
+    holder_host = ""
+    trouble = None
     empty_memory = "Their memory is empty: run In[1] again."
 
     def _give_up(self, trouble):
@@ -250,6 +253,15 @@ def test_after_a_cell_on_some_ranks_the_others_still_match(monkeypatch, in_step,
         verdict.check_alone(call)
 
 
+def told_of(loss: Loss) -> tuple[Call, str]:
+    """A call whose ranks left this behind, and the text of its error."""
+    call = Call({})
+    call.left_behind = loss
+    with pytest.raises(RankError) as caught:
+        verdict.raise_lost(call)
+    return call, str(caught.value)
+
+
 KILLED = {"rank": 1, "host": "node7", "pid": 4242, "returncode": -9, "asked": False, "time": 1.0}
 
 
@@ -275,12 +287,9 @@ KILLED = {"rank": 1, "host": "node7", "pid": 4242, "returncode": -9, "asked": Fa
     ],
 )
 def test_a_lost_rank_is_named_with_where_everyone_was(loss, said):
-    call = Call({})
-    call.left_behind = loss
-    with pytest.raises(RankError) as caught:
-        verdict.raise_lost(call)
+    call, text = told_of(loss)
     more = " If node8 stays away, leave this job and start a new one." if loss.lost_hosts else ""
-    assert str(caught.value) == f"{said}MPI ends all ranks when one is lost. {Team.remedy}{more}"
+    assert text == f"{said}MPI ends all ranks when one is lost. {Team.remedy}{more}"
     assert said.startswith(call.team.trouble), "the ranks are given up"
 
 
@@ -296,12 +305,9 @@ def test_a_lost_rank_is_named_with_where_everyone_was(loss, said):
     ],
 )
 def test_a_canceled_job_is_not_taken_for_a_lost_host(loss, meanwhile):
-    call = Call({})
-    call.left_behind = loss
-    with pytest.raises(RankError) as caught:
-        verdict.raise_lost(call)
+    _, text = told_of(loss)
     ended = "the ranks are gone: the process that held them on node9, or its job, has ended.\n"
-    assert str(caught.value) == ended + meanwhile + errors.HOLD_AGAIN
+    assert text == ended + meanwhile + errors.HOLD_AGAIN
 
 
 class Client:

@@ -10,6 +10,7 @@ from workshop_lib.words import plural
 TEXT_SHOWN = 200
 ABORTED = "what(): "  # begins the text of a C++ exception that nobody caught
 MISMATCH = "doesn't match expected size"
+SAME_CALLS = "Make every rank call the same collectives in the same order, and take the same number of steps."
 
 
 def ended(run: Run) -> Iterator[ScriptFinding]:
@@ -38,13 +39,13 @@ def ended(run: Run) -> Iterator[ScriptFinding]:
             (rank,),
             taken,
         )
-    elif how == "failed" and (reason := _abort(run)):
+    elif how == "failed" and (mismatch := _mismatch(run)):
         yield ScriptFinding(
             "wrong",
             "ended",
-            "\n".join([f"a rank aborted: {shortened(reason)}", *positions]),
-            "Messages of two collectives met, because the ranks called different ones." if MISMATCH in reason else "",
-            "Make every rank call the same collectives in the same order, and take the same number of steps.",
+            "\n".join([f"a rank aborted: {shortened(mismatch)}", *positions]),
+            "Messages of two collectives met, because the ranks called different ones.",
+            SAME_CALLS,
             "branches",
             step=min(max(log.steps, default=0) for log in run.ranks) + 1,
         )
@@ -59,7 +60,7 @@ def ended(run: Run) -> Iterator[ScriptFinding]:
             "ended",
             "\n".join([f"{named(waiting)} waited for a call that another rank never made:", *positions]),
             f"A collective returns only when every rank has called it. The ranks finished {_list(steps)} steps.",
-            "Make every rank call the same collectives in the same order, and take the same number of steps.",
+            SAME_CALLS,
             "branches",
             waiting,
             min(steps),
@@ -88,9 +89,12 @@ def ended(run: Run) -> Iterator[ScriptFinding]:
         )
 
 
-def _abort(run: Run) -> str:
-    """What C++ code said before it aborted a rank, as gloo does when messages don't match; empty if it said nothing."""
-    return next((line.partition(ABORTED)[2].strip() for line in run.last_lines if ABORTED in line), "")
+def _mismatch(run: Run) -> str:
+    """What gloo said before it aborted a rank because two messages didn't match; empty if that didn't happen."""
+    for line in run.last_lines:
+        if ABORTED in line and MISMATCH in line:
+            return line.partition(ABORTED)[2].strip()
+    return ""
 
 
 def _position(run: Run, rank: int) -> str:

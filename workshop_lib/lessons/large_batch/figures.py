@@ -65,7 +65,9 @@ def clinic(runs: Mapping[str, dict], treated: Mapping[str, dict] | None = None) 
         caption += "; thin lines: after your change"
     columns = -(-len(runs) // 2)
     # A cure may take ten times as many steps as the other runs, which one scale of steps would squeeze together.
-    figure, panels = figures.panels("Losses in the clinic", caption, titles, "steps", "loss", columns, not treated)
+    figure, panels = figures.panels(
+        "Losses in the clinic", caption, titles, "steps", "loss", columns, same_x=not treated
+    )
     kinds = {"train_loss": "training loss", "test_loss": "test loss"}
     for axes, both in zip(panels, every, strict=True):
         for each, width in zip(both, (2.2, 1.0), strict=False):
