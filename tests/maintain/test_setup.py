@@ -58,12 +58,8 @@ def optional_dependencies(steps) -> set[str]:
     commands = [command for _, command in steps]
     for extra in installation.NEEDED_BY:
         commands += [command for _, command in bootstrap.extra_steps(extra, PLAIN)]
-    return {
-        name
-        for command in commands
-        if "--editable" in command
-        for name in re.findall(r"[\w-]+", command[-1].partition("[")[2])
-    }
+    editable = [command[command.index("--editable") + 1] for command in commands if "--editable" in command]
+    return {name for what in editable for name in re.findall(r"[\w-]+", what.partition("[")[2])}
 
 
 def test_conda_and_make_install_the_same(steps):
@@ -386,8 +382,15 @@ def test_after_an_interruption_nothing_is_kept(checkout, monkeypatch):
     assert made == [""] and ours.is_done(PLAIN)
 
 
-@pytest.mark.parametrize(("reason", "stays"), [("error: no network", True), ("error: Failed to install: x.whl", False)])
-def test_what_worked_stays_if_a_new_set_up_cannot_begin(checkout, monkeypatch, reason, stays):
+@pytest.mark.parametrize(
+    ("reason", "afresh", "stays"),
+    [
+        ("error: no network", False, True),
+        ("error: Failed to install: x.whl", False, False),
+        ("error: no network", True, False),
+    ],
+)
+def test_what_worked_stays_if_a_new_set_up_cannot_begin(checkout, monkeypatch, reason, afresh, stays):
     """Somebody without a network pulls a change of the lock: they can go on with what they have."""
     ours = bootstrap_of(checkout)
     done_with(ours)
@@ -396,7 +399,7 @@ def test_what_worked_stays_if_a_new_set_up_cannot_begin(checkout, monkeypatch, r
         file.write("# renewed\n")
     installing(ours, monkeypatch, failing=ours.StepError("Installing", ours.LOG, reason))
     with pytest.raises(ours.StepError):
-        ours.install_core(PLAIN, afresh=False)
+        ours.install_core(PLAIN, afresh)
     assert (ours.read_stamp() == stamp) is stays and ours.was_interrupted() is not stays
 
 

@@ -276,7 +276,8 @@ def install_core(settings, afresh):
         raise SetupError(f"MPI=system needs {compiler} on PATH; load your cluster's MPI module, or set MPICC.")
     open(LOG, "w").close()
     before = read_stamp()
-    if afresh or before.get("kind") != kind_of_venv(settings) or not is_right(PYTHON_IN_VENV):
+    stays = not afresh and before.get("kind") == kind_of_venv(settings) and is_right(PYTHON_IN_VENV)
+    if not stays:
         make_venv(settings["PYTHON"])
     build, why = torch_build.choose(settings["TORCH_INDEX"])
     stamp = {"settings": settings, "kind": kind_of_venv(settings), "torch": why}
@@ -285,7 +286,7 @@ def install_core(settings, afresh):
     try:
         stamp["torch"] = install_packages(settings, build, why)
     except StepError as error:
-        if before.get("kind") == stamp["kind"] and "Failed to install" not in error.reason:
+        if stays and "Failed to install" not in error.reason:
             write_stamp(before)  # uv has installed nothing yet, so what was there before still works
         raise
     write_stamp(dict(stamp, done=describe(settings)))
@@ -372,7 +373,8 @@ def write_note(name, settings, state, **more):
 def extra_steps(name, settings):
     """The steps of an extra, as pairs (words for the reader, command)."""
     if name != "horovod":
-        return [(f"Installing {installation.TITLES[name]}", install(name))]
+        # The core is installed without bytecode, so that JupyterLab opens sooner. This writes it for all packages.
+        return [(f"Installing {installation.TITLES[name]}", install(name) + ["--compile-bytecode"])]
     gpu = settings["HOROVOD_GPU_OPERATIONS"]
     build = ["env", "HOROVOD_GPU_OPERATIONS=" + gpu] if gpu else []
     return [
@@ -433,6 +435,7 @@ def step(what, command, log=LOG):
     Raises StepError if the command fails.
     """
     began = time.time()
+    os.makedirs(BUILD, exist_ok=True)
     with open(log, "a+", errors="replace") as output:
         print("$", *command, file=output, flush=True)
         start = output.tell()

@@ -56,7 +56,7 @@ def for_uv(environment):
         added["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     # Like pip, uv should trust the authorities that this machine trusts, if it has a list of them.
     known = ssl.get_default_verify_paths()
-    if (known.cafile or known.capath) and "UV_SYSTEM_CERTS" not in environment:
+    if (known.cafile or known.capath and os.listdir(known.capath)) and "UV_SYSTEM_CERTS" not in environment:
         added["UV_SYSTEM_CERTS"] = "1"
     return added
 
