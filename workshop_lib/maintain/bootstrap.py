@@ -225,17 +225,21 @@ def find_uv():
             return path
     with open(LOCK) as file:
         package = re.search(r"^uv==[^\s;]+", file.read(), re.MULTILINE).group()
-    pip = [sys.executable, "-m", "pip"]
-    if not runs(pip + ["--version"]):
-        folder = os.path.join(OWN_UV, "pip")
-        if not runs([sys.executable, "-m", "venv", "--clear", folder]):
-            raise SetupError(
-                f"uv is needed, and {sys.executable} has neither venv nor pip to get it with: install python3-venv "
-                "(on Debian), or uv itself, as its documentation says, and run it again."
-            )
-        pip = [os.path.join(folder, "bin", "python"), "-m", "pip"]
-    step("Getting uv", pip + ["install", "--upgrade", "--target", OWN_UV, package])
-    return own
+    folder = os.path.join(OWN_UV, "pip")
+    # The Python that runs this file may be too old for uv, although there's a newer one: on many clusters it is 3.6.
+    for python in filter(
+        shutil.which, ["python%d.%d" % version for version in installation.PYTHONS] + [sys.executable]
+    ):
+        if not runs([python, "-m", "pip", "--version"]):
+            if not runs([python, "-m", "venv", "--clear", folder]):
+                continue
+            python = os.path.join(folder, "bin", "python")
+        step("Getting uv", [python, "-m", "pip", "install", "--upgrade", "--target", OWN_UV, package])
+        return own
+    raise SetupError(
+        f"uv is needed, and {sys.executable} has neither venv nor pip to get it with: install python3-venv (on "
+        "Debian), or uv itself, as its documentation says, and run it again."
+    )
 
 
 def version_of(uv):
