@@ -44,6 +44,16 @@ def tracked():
     return ran.stdout.splitlines()
 
 
+def test_a_git_that_is_set_up_for_windows_writes_scripts_that_bash_can_run(tracked, tmp_path):
+    command = ["git", "-c", "core.autocrlf=true", "checkout-index", f"--prefix={tmp_path}/", "--", *tracked]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    text = (".sh", ".py", ".md", ".toml", ".ipynb", "Makefile")
+    written = [path for path in tmp_path.rglob("*") if path.name.endswith(text)]
+    assert len(written) > 500
+    assert not [path for path in written if b"\r\n" in path.read_bytes()]
+    assert (tmp_path / "assets" / "session.png").read_bytes() == (ROOT / "assets" / "session.png").read_bytes()
+
+
 def test_the_figures_are_what_the_records_draw(tmp_path):
     for folder in FIGURES.iterdir():
         done = workshop("plot", f"{RESULTS / folder.name}.jsonl", "--out-dir", tmp_path / folder.name)
