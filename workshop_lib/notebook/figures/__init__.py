@@ -34,7 +34,7 @@ DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))] * 2
 CYCLE = cycler(color=COLORS, marker=MARKERS, linestyle=DASHES)
 FONT_SIZE = 13
 SMALL = 11
-# Figures begin from matplotlib's own defaults, so that a personal matplotlibrc (`text.usetex: True`) changes none of them.
+# Figures begin from matplotlib's own defaults, so that a personal matplotlibrc (`text.usetex: True`) changes none.
 DEFAULTS = {name: value for name, value in mpl.rcParamsDefault.items() if name != "backend"}
 STYLE: dict[str, Any] = DEFAULTS | {
     "axes.prop_cycle": CYCLE,
