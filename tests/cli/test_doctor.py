@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from shell_programs import program
 
-from workshop_lib import installation
+from workshop_lib import cgroups, installation
 from workshop_lib.cli import doctor
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi, processes
@@ -99,8 +99,8 @@ def cgroup(tmp_path, monkeypatch):
         (tmp_path / "own").write_text(f"5:freezer:/elsewhere\n{line}")
         return folder
 
-    monkeypatch.setattr(cores, "CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(cores, "OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(cgroups, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(cgroups, "OWN_CGROUPS", tmp_path / "own")
     return make
 
 
@@ -117,16 +117,16 @@ def test_memory_of_a_cgroup_or_of_one_above_it(cgroup, version, limited):
     (folder / limit).write_text("8000000000\n")
     (folder / used).write_text("6000000000\n")
     (folder / "memory.stat").write_text(f"anon 5000000000\n{cache} 1000000000\n")
-    assert doctor.cgroup_available_bytes() == 3e9
+    assert cgroups.available_bytes() == 3e9
 
 
 def test_memory_without_a_limit(cgroup):
-    assert doctor.cgroup_available_bytes() == math.inf
+    assert cgroups.available_bytes() == math.inf
     folder = cgroup(2)
-    assert doctor.cgroup_available_bytes() == math.inf
+    assert cgroups.available_bytes() == math.inf
     (folder / "memory.max").write_text("max\n")
     (folder / "memory.current").write_text("6000000000\n")
-    assert doctor.cgroup_available_bytes() == math.inf
+    assert cgroups.available_bytes() == math.inf
 
 
 def test_cores_of_a_cgroup(cgroup, monkeypatch):

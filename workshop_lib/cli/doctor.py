@@ -3,7 +3,6 @@
 import importlib.metadata
 import importlib.util
 import json
-import math
 import os
 import re
 import shutil
@@ -18,13 +17,13 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from workshop_lib import cgroups, installation, shadowing
 from workshop_lib import environment as environments
-from workshop_lib import installation, shadowing
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, allocation, mpi, processes
 from workshop_lib.training import world
 from workshop_lib.training.backends import EXTRAS
-from workshop_lib.training.cores import cgroup_folders, usable_cores
+from workshop_lib.training.cores import usable_cores
 from workshop_lib.training.load import Meter, are_left
 from workshop_lib.words import plural
 
@@ -247,26 +246,8 @@ def _others(meter: Meter) -> Finding:
     return judged("other programs", f"using {others:.1f} of {meter.total} cores", enough, remedy)
 
 
-def cgroup_available_bytes() -> float:
-    """Bytes of memory that this process's cgroups have left; infinite if they set no limit."""
-    available = math.inf
-    for folder in cgroup_folders("memory"):
-        for limit, used, cache in (
-            ("memory.max", "memory.current", "inactive_file"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-        ):
-            try:
-                limit_bytes, used_bytes = (int((folder / name).read_text()) for name in (limit, used))
-                rows = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
-            except (OSError, ValueError):
-                continue  # cgroups of the other version, or "max", which means no limit
-            # The file cache counts as used, but the kernel drops it when memory is needed.
-            available = min(available, limit_bytes - used_bytes + int(rows.get(cache, 0)))
-    return available
-
-
 def _memory() -> Finding:
-    available = min(psutil.virtual_memory().available, cgroup_available_bytes())
+    available = min(psutil.virtual_memory().available, cgroups.available_bytes())
     remedy = "close other notebooks: a rank takes about 0.3 GB"
     return judged("memory", f"{available / 1e9:.1f} GB available", available >= LEAST_MEMORY_BYTES, remedy)
 

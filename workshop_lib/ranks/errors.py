@@ -166,6 +166,9 @@ def how_it_ended(record: ExitRecord) -> str:
     code = record["returncode"]
     if code >= 0:
         return f"ended with exit code {code}"
+    if memory_bytes := record.get("memory_bytes"):
+        memory = f"the memory of this container, job or machine ({memory_bytes / 1e9:.1f} GB) ran out"
+        return f"was killed by {signal_name(-code)}, because {memory}: start fewer ranks, or allow it more memory"
     job_ends = ", as when a job is canceled or its time is up" if code == -signal.SIGTERM else ""
     return f"was killed by {signal_name(-code)}{job_ends}"
 

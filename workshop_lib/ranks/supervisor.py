@@ -18,6 +18,7 @@ import ctypes
 import glob
 import json
 import os
+import runpy
 import select
 import shutil
 import signal
@@ -33,6 +34,7 @@ PR_SET_PDEATHSIG = 1
 LOOK_AT_FOLDER_EVERY_S = 2.0
 LOOK_EVERY_S = 0.25  # how often to look for the owner; a signal, such as at the child's end, wakes this process at once
 TIDY_LIMIT_S = 2.0
+CGROUPS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "cgroups.py")
 LAST_WORDS_LIMIT_S = 0.2  # time for a rank to write down its line; launchers kill it after a second
 
 
@@ -140,6 +142,8 @@ def run(command, record_folder, owner):
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
+    memory = runpy.run_path(CGROUPS) if record_folder else {}
+    killed_before = memory["killed_for_memory"]() if memory else 0
     # Launchers send signals to process groups. A rank in a group of its own lives long enough to say where it is.
     group = 0 if record_folder else None
     child = subprocess.Popen(command, preexec_fn=before_exec, process_group=group)
@@ -159,6 +163,8 @@ def run(command, record_folder, owner):
                     note_stops(record_folder, child)
     if record_folder and not gone(record_folder):
         how = {"pid": child.pid, "returncode": child.returncode, "asked": bool(asked_to_end), "time": time.time()}
+        if child.returncode == -signal.SIGKILL and memory["killed_for_memory"]() > killed_before:
+            how["memory_bytes"] = memory["memory_bytes"]()
         write(record_folder, "exit", how)
     return child.returncode
 
