@@ -120,6 +120,30 @@ def test_memory_of_a_cgroup_or_of_one_above_it(cgroup, version, limited):
     assert cgroups.available_bytes() == 3e9
 
 
+@pytest.mark.parametrize(("version", "file"), [(2, "memory.events"), (1, "memory.oom_control")])
+def test_processes_killed_because_memory_ran_out_are_counted_in_their_own_cgroup(cgroup, version, file):
+    """Or in the nearest one that can be read: a container may see only the top of the host's path."""
+    step = cgroup(version)
+    assert cgroups.killed_for_memory() == 0
+    (step.parent.parent / file).write_text("oom 9\noom_kill 7\n")
+    assert cgroups.killed_for_memory() == 7
+    (step / file).write_text("oom 2\noom_kill 1\n")
+    assert cgroups.killed_for_memory() == 1
+    limit = {2: "memory.max", 1: "memory.limit_in_bytes"}[version]
+    (step / limit).write_text("700000000\n")
+    assert cgroups.memory_bytes() == 7e8
+
+
+def test_processes_and_threads_of_a_cgroup(cgroup):
+    step = cgroup(2, "pids")
+    (step / "pids.max").write_text("max\n")
+    (step.parent / "pids.max").write_text("60\n")
+    (step.parent / "pids.current").write_text("12\n")
+    finding = doctor._limits()
+    assert finding.status == "fail" and "60 are allowed here and 12 in use" in finding.found
+    assert "--pids-limit" in finding.remedy
+
+
 def test_memory_without_a_limit(cgroup):
     assert cgroups.available_bytes() == math.inf
     folder = cgroup(2)

@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from rich.table import Table
 from workshop_lib import cgroups, installation, shadowing
 from workshop_lib import environment as environments
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError, allocation, mpi, processes
+from workshop_lib.ranks import RankError, allocation, limits, mpi, processes
 from workshop_lib.training import world
 from workshop_lib.training.backends import EXTRAS
 from workshop_lib.training.cores import usable_cores
@@ -54,7 +55,7 @@ def examine() -> list[Finding]:
     others = Meter()
     several = [*_packages(), *_mpi(), *_allocation()]
     several += [_others_variables(), *_other_worlds(), *_hidden_modules(), *_read_only()]
-    rest = [_cores(), _memory(), _disk(), _gpus(), _data(), _strays()]
+    rest = [_cores(), _memory(), _limits(), _disk(), _gpus(), _data(), _strays()]
     return [_python(), *several, *rest, _others(others)]
 
 
@@ -250,6 +251,16 @@ def _memory() -> Finding:
     available = min(psutil.virtual_memory().available, cgroups.available_bytes())
     remedy = "close other notebooks: a rank takes about 0.3 GB"
     return judged("memory", f"{available / 1e9:.1f} GB available", available >= LEAST_MEMORY_BYTES, remedy)
+
+
+def _limits() -> Finding:
+    """A finding on the limits that two ranks run into, or on the first of all limits that is too low for them."""
+    every = limits.of_ranks(2)
+    low = next((limit for limit in every if limit.is_too_low), None)
+    if low is not None:
+        return Finding("limits", "fail", f"two ranks do not start: {low.found}", low.remedy)
+    set_here = ", ".join(str(limit) for limit in every if math.isfinite(limit.allowed))
+    return Finding("limits", "ok", f"two ranks fit: {set_here}" if set_here else "none")
 
 
 def _disk() -> Finding:

@@ -166,11 +166,10 @@ def how_it_ended(record: ExitRecord) -> str:
     code = record["returncode"]
     if code >= 0:
         return f"ended with exit code {code}"
-    if memory_bytes := record.get("memory_bytes"):
-        memory = f"the memory of this container, job or machine ({memory_bytes / 1e9:.1f} GB) ran out"
-        return f"was killed by {signal_name(-code)}, because {memory}: start fewer ranks, or allow it more memory"
-    job_ends = ", as when a job is canceled or its time is up" if code == -signal.SIGTERM else ""
-    return f"was killed by {signal_name(-code)}{job_ends}"
+    why = f", because {record['why']}" if record.get("why") else ""
+    if code == -signal.SIGTERM:
+        why = ", as when a job is canceled or its time is up"
+    return f"was killed by {signal_name(-code)}{why}"
 
 
 def signal_name(number: int) -> str:
