@@ -239,4 +239,6 @@ def test_a_checkout_that_cannot_be_written_is_told(monkeypatch):
     assert doctor._read_only() == []
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)
     (finding,) = doctor._read_only()
-    assert finding.status == "warn" and "copy the checkout" in finding.remedy
+    assert finding.status == "warn" and "a checkout of your own, which can share this one's `.venv`" in finding.remedy
+    page, _, heading = finding.remedy.partition("as ")[2].partition(" says under ")
+    assert f"\n## {heading.strip(chr(39))}\n" in (ROOT / page).read_text()

@@ -272,7 +272,10 @@ def _disk() -> Finding:
 def _read_only() -> list[Finding]:
     if os.access(ROOT, os.W_OK):
         return []
-    remedy = "copy the checkout to a folder of yours: notebooks keep records and checkpoints in its build/"
+    remedy = (
+        "notebooks keep records and checkpoints in build/: make a checkout of your own, which can share this one's "
+        "`.venv`, as assets/instructor/room.md says under 'Many accounts, one .venv'"
+    )
     return [Finding("checkout", "warn", f"{ROOT} cannot be written", remedy)]
 
 
