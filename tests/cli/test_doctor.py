@@ -235,6 +235,14 @@ def test_what_hides_modules_is_told_with_its_folder_and_variable(tmp_path, monke
     assert shadow.remedy.startswith("unset PYTHONPATH") and home.remedy.startswith("unset it")
 
 
+@pytest.mark.parametrize(("of", "left", "status"), [(0, 0, "ok"), (9999, 3, "warn"), (9999, 5000, "ok")])
+def test_a_disk_may_have_space_and_no_room_for_another_file(monkeypatch, of, left, status):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=5e9))
+    monkeypatch.setattr(doctor.os, "statvfs", lambda _: SimpleNamespace(f_files=of, f_favail=left))
+    finding = doctor._disk()
+    assert finding.status == status and ("room for 3 more files" in finding.found) == (status == "warn")
+
+
 def test_a_checkout_that_cannot_be_written_is_told(monkeypatch):
     assert doctor._read_only() == []
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)

@@ -33,6 +33,7 @@ REQUIRED = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matpl
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 LEAST_MEMORY_BYTES = 3e9
 LEAST_DISK_BYTES = 1e9
+LEAST_FILES = 1000
 
 
 @dataclass
@@ -265,8 +266,13 @@ def _limits() -> Finding:
 
 def _disk() -> Finding:
     free = shutil.disk_usage(ROOT).free
+    files = os.statvfs(ROOT)
+    found = f"{free / 1e9:.1f} GB free in {ROOT}"
+    no_files = 0 < files.f_files and files.f_favail < LEAST_FILES  # some file systems have no limit, and say 0
+    if no_files:
+        found += f", and room for {files.f_favail} more files"
     remedy = "make room: records and checkpoints go to build/"
-    return judged("disk", f"{free / 1e9:.1f} GB free in {ROOT}", free >= LEAST_DISK_BYTES, remedy)
+    return judged("disk", found, free >= LEAST_DISK_BYTES and not no_files, remedy)
 
 
 def _read_only() -> list[Finding]:
