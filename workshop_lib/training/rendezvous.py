@@ -64,7 +64,7 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
                 f"the port at which the ranks should meet is taken by another program ({reason}): set MASTER_ADDR to "
                 "rank 0's host and MASTER_PORT to a free port there, the same on all ranks."
             ) from error
-        if "timed out" not in reason.lower():
+        if "timed out" not in str(error).lower():
             raise
         raise LaunchError(
             f"the {world.world_size} ranks did not all meet within {timeout.total_seconds():g} s ({reason}). If a rank "
