@@ -268,7 +268,7 @@ def _disk() -> Finding:
     free = shutil.disk_usage(ROOT).free
     files = os.statvfs(ROOT)
     found = f"{free / 1e9:.1f} GB free in {ROOT}"
-    no_files = 0 < files.f_files and files.f_favail < LEAST_FILES  # some file systems have no limit, and say 0
+    no_files = files.f_files > 0 and files.f_favail < LEAST_FILES  # some file systems have no limit, and say 0
     if no_files:
         found += f", and room for {files.f_favail} more files"
     remedy = "make room: records and checkpoints go to build/"
