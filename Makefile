@@ -28,12 +28,13 @@ setup: ## install everything into .venv (MPI=system, TORCH_INDEX=cu126, PYTHON=.
 extras: ## install DeepSpeed, TensorFlow and Horovod again, after it failed (exit code 1 if one fails again)
 	@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py --extras-again
 
-# What the workshop wants of JupyterLab: where it opens, no pop-up, text sizes; and its kernel.json.
+# What the workshop wants of JupyterLab: where it opens, no pop-up, text sizes; and its kernel.json. With PYTHONPATH,
+# kernels take the library of this checkout even if .venv is a link to another one's.
 lab: export JUPYTER_CONFIG_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
 lab: export JUPYTER_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
 lab: ## open JupyterLab on the first notebook (NOTEBOOK=...); DeepSpeed and Horovod may follow in the background
 	@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py --extras-later
-	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
+	@PYTHONPATH="$(CURDIR)" $(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 		$(if $(NOTEBOOK),--LabApp.default_url=/lab/tree/$(patsubst notebooks/%,%,$(NOTEBOOK)))
 
 test: setup ## run the tests of what everyone depends on (LESSON=06: of one lesson)

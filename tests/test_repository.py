@@ -2,8 +2,10 @@
 
 import gzip
 import hashlib
+import os
 import re
 import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -41,6 +43,28 @@ def tracked():
     if not ran.stdout:
         pytest.skip("not a git checkout")
     return ran.stdout.splitlines()
+
+
+def test_a_git_that_is_set_up_for_windows_writes_scripts_that_bash_can_run(tracked, tmp_path):
+    command = ["git", "-c", "core.autocrlf=true", "checkout-index", f"--prefix={tmp_path}/", "--", *tracked]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    text = (".sh", ".py", ".md", ".toml", ".ipynb", "Makefile")
+    written = [path for path in tmp_path.rglob("*") if path.name.endswith(text)]
+    assert len(written) > 500
+    assert not [path for path in written if b"\r\n" in path.read_bytes()]
+    assert (tmp_path / "assets" / "session.png").read_bytes() == (ROOT / "assets" / "session.png").read_bytes()
+
+
+def test_a_checkout_whose_venv_is_another_one_s_uses_its_own_library(tmp_path):
+    """Accounts and seats share one .venv, which knows where its own checkout is."""
+    recipe = subprocess.run(["make", "-n", "lab"], cwd=ROOT, capture_output=True, text=True, timeout=30).stdout
+    assert f'PYTHONPATH="{ROOT}" .venv/bin/jupyter lab' in recipe
+    library = tmp_path / "workshop_lib" / "__init__.py"
+    library.parent.mkdir()
+    library.touch()
+    kernel = [sys.executable, "-P", "-c", "import workshop_lib; print(workshop_lib.__file__)"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    assert subprocess.check_output(kernel, env=environment, text=True, timeout=60).strip() == str(library)
 
 
 def test_the_figures_are_what_the_records_draw(tmp_path):

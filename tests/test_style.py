@@ -17,6 +17,7 @@ ALWAYS = {
     "errors",
     "quantities",
     "words",
+    "cgroups",
     "rooms",
     "environment",
     "installation",

@@ -57,6 +57,15 @@ def start(row: dict, checkout: Path) -> subprocess.Popen:
         os.sched_setaffinity(0, allowed)
 
 
+def is_taken(port: int) -> bool:
+    """Whether another program has this port of this node. Its server would get the seat's token."""
+    try:
+        socket.create_server(("", port)).close()
+    except OSError:
+        return True
+    return False
+
+
 def serve(file: Path, node: int) -> None:
     """Start the seats of a node and wait for Ctrl-C, or the end of the job."""
     rows = [row for row in csv.DictReader(file.open(), delimiter="\t") if int(row["node"]) == node]
@@ -74,6 +83,10 @@ def serve(file: Path, node: int) -> None:
             if not (checkout / ".venv" / "bin" / "python").exists():
                 seat = f"make a checkout for seat {row['seat']}, with a link to a .venv"
                 sys.exit(f"seats: {checkout}/.venv is missing: {seat}.")
+            if is_taken(int(row["port"])):
+                taken = f"port {row['port']} is taken on this node: write another one into {file}, and start again"
+                print(f"seat {row['seat']}: {taken}", flush=True)
+                continue
             (checkout / "build").mkdir(exist_ok=True)
             servers.append(start(row, checkout))
             print(f"seat {row['seat']}: http://{socket.gethostname()}:{row['port']}, cores {row['cores']}", flush=True)

@@ -90,9 +90,20 @@ hold_engines() {
         "${OPTIONS[@]}"
 }
 
+free_port() { # FIRST: the first port from here on at which no program on this node answers
+    local port=$1
+    while { : <>"/dev/tcp/localhost/$port" || : <>"/dev/tcp/$(hostname)/$port"; } 2>/dev/null; do
+        port=$((port + 1))
+    done
+    echo "$port"
+}
+
 # JupyterLab on this node, for a browser at the other end of a tunnel through the login node.
 open_lab() {
-    local port=${WORKSHOP_JOB_PORT:-8888} root=() stream
+    local port root=() stream
+    port=$(free_port "${WORKSHOP_JOB_PORT:-8888}")
+    [ "$port" = "${WORKSHOP_JOB_PORT:-$port}" ] ||
+        fail "port $WORKSHOP_JOB_PORT of $(hostname) is taken: set WORKSHOP_JOB_PORT to another one, or leave it out."
     # Whoever reads the token can use this Lab. It stands in Jupyter's own files and in the job's output.
     umask 077
     for stream in /proc/self/fd/{1,2}; do
@@ -105,8 +116,9 @@ open_lab() {
     export JUPYTER_CONFIG_PATH=$PWD/workshop_lib/notebook/jupyter JUPYTER_PATH=$PWD/workshop_lib/notebook/jupyter
     echo "On your own computer: ssh -L $port:$(hostname):$port $LOGIN, and open the address with the token below"
     echo "there, with localhost for the host. In a notebook: ranks.start($RANKS)."
-    # On every network: a node's own name may stand for itself alone. Whoever connects needs the token.
-    "$PYTHON" -m jupyterlab --no-browser "${root[@]}" --ip="*" --port="$port" "${OPTIONS[@]}"
+    # On every network: a node's own name may stand for itself alone. Whoever connects needs the token. On another port
+    # than the one above it must not start, since the tunnel would lead to somebody else's server.
+    "$PYTHON" -m jupyterlab --no-browser "${root[@]}" --ip="*" --port="$port" --ServerApp.port_retries=0 "${OPTIONS[@]}"
 }
 
 MACHINE=$1 LAUNCH="" HOST_FILE="" PRESET="" BIND="" BACKENDS=""

@@ -65,6 +65,18 @@ def test_a_node_with_too_few_cores_starts_nobody(tmp_path):
     assert ran.returncode and "need 4096 cores, but only" in ran.stderr and "Traceback" not in ran.stderr
 
 
+def test_a_seat_whose_port_is_taken_is_sent_to_nobody_else_s_server(tmp_path):
+    python = tmp_path / "seat-01" / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to("/bin/true")
+    with socket.create_server(("127.0.0.1", 0)) as somebodys:
+        port = somebodys.getsockname()[1]
+        (tmp_path / "seats.tsv").write_text(f"seat\tnode\tport\tcores\ttoken\n1\t1\t{port}\t0\tsecret\n")
+        ran = seats("serve", tmp_path / "seats.tsv")
+    assert f"seat 1: port {port} is taken on this node: write another one into" in ran.stdout
+    assert "http://" not in ran.stdout
+
+
 @pytest.mark.exhaustive
 def test_a_seat_lets_in_whoever_has_its_token(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:

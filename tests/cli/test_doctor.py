@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from shell_programs import program
 
-from workshop_lib import installation
+from workshop_lib import cgroups, installation
 from workshop_lib.cli import doctor
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi, processes
@@ -99,8 +99,8 @@ def cgroup(tmp_path, monkeypatch):
         (tmp_path / "own").write_text(f"5:freezer:/elsewhere\n{line}")
         return folder
 
-    monkeypatch.setattr(cores, "CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(cores, "OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(cgroups, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(cgroups, "OWN_CGROUPS", tmp_path / "own")
     return make
 
 
@@ -117,16 +117,40 @@ def test_memory_of_a_cgroup_or_of_one_above_it(cgroup, version, limited):
     (folder / limit).write_text("8000000000\n")
     (folder / used).write_text("6000000000\n")
     (folder / "memory.stat").write_text(f"anon 5000000000\n{cache} 1000000000\n")
-    assert doctor.cgroup_available_bytes() == 3e9
+    assert cgroups.available_bytes() == 3e9
+
+
+@pytest.mark.parametrize(("version", "file"), [(2, "memory.events"), (1, "memory.oom_control")])
+def test_processes_killed_because_memory_ran_out_are_counted_in_their_own_cgroup(cgroup, version, file):
+    """Or in the nearest one that can be read: a container may see only the top of the host's path."""
+    step = cgroup(version)
+    assert cgroups.killed_for_memory() == 0
+    (step.parent.parent / file).write_text("oom 9\noom_kill 7\n")
+    assert cgroups.killed_for_memory() == 7
+    (step / file).write_text("oom 2\noom_kill 1\n")
+    assert cgroups.killed_for_memory() == 1
+    limit = {2: "memory.max", 1: "memory.limit_in_bytes"}[version]
+    (step / limit).write_text("700000000\n")
+    assert cgroups.memory_bytes() == 7e8
+
+
+def test_processes_and_threads_of_a_cgroup(cgroup):
+    step = cgroup(2, "pids")
+    (step / "pids.max").write_text("max\n")
+    (step.parent / "pids.max").write_text("60\n")
+    (step.parent / "pids.current").write_text("12\n")
+    finding = doctor._limits()
+    assert finding.status == "fail" and "60 are allowed here and 12 in use" in finding.found
+    assert "--pids-limit" in finding.remedy
 
 
 def test_memory_without_a_limit(cgroup):
-    assert doctor.cgroup_available_bytes() == math.inf
+    assert cgroups.available_bytes() == math.inf
     folder = cgroup(2)
-    assert doctor.cgroup_available_bytes() == math.inf
+    assert cgroups.available_bytes() == math.inf
     (folder / "memory.max").write_text("max\n")
     (folder / "memory.current").write_text("6000000000\n")
-    assert doctor.cgroup_available_bytes() == math.inf
+    assert cgroups.available_bytes() == math.inf
 
 
 def test_cores_of_a_cgroup(cgroup, monkeypatch):
@@ -211,8 +235,18 @@ def test_what_hides_modules_is_told_with_its_folder_and_variable(tmp_path, monke
     assert shadow.remedy.startswith("unset PYTHONPATH") and home.remedy.startswith("unset it")
 
 
+@pytest.mark.parametrize(("of", "left", "status"), [(0, 0, "ok"), (9999, 3, "warn"), (9999, 5000, "ok")])
+def test_a_disk_may_have_space_and_no_room_for_another_file(monkeypatch, of, left, status):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=5e9))
+    monkeypatch.setattr(doctor.os, "statvfs", lambda _: SimpleNamespace(f_files=of, f_favail=left))
+    finding = doctor._disk()
+    assert finding.status == status and ("room for 3 more files" in finding.found) == (status == "warn")
+
+
 def test_a_checkout_that_cannot_be_written_is_told(monkeypatch):
     assert doctor._read_only() == []
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)
     (finding,) = doctor._read_only()
-    assert finding.status == "warn" and "copy the checkout" in finding.remedy
+    assert finding.status == "warn" and "a checkout of your own, which can share this one's `.venv`" in finding.remedy
+    page, _, heading = finding.remedy.partition("as ")[2].partition(" says under ")
+    assert f"\n## {heading.strip(chr(39))}\n" in (ROOT / page).read_text()

@@ -3,14 +3,18 @@
 import functools
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from workshop_lib import cgroups
 from workshop_lib.ranks import folders, mpi
+from workshop_lib.ranks.errors import how_it_ended
 from workshop_lib.ranks.processes import SUPERVISOR
 
 RANK = """\
@@ -91,3 +95,42 @@ def test_a_supervisor_whose_owner_ended_before_it_began_ends_its_command():
     owner.wait(10)
     command = [*SUPERVISOR, "--owner", str(owner.pid), "--", "sleep", "60"]
     assert subprocess.run(command, timeout=20).returncode == 128 + signal.SIGTERM
+
+
+def exit_record_of(program, folder, supervisor=SUPERVISOR, before=None):
+    """What a supervisor writes about a rank, number 0, that runs this program until it is killed."""
+    for kind in folders.NOTES:
+        (folder / kind).mkdir()
+    words = [*supervisor, "--record", str(folder), "--", sys.executable, "-S", "-c", program]
+    subprocess.run(words, preexec_fn=before, timeout=30)
+    [record] = folders.exit_records(folder)
+    return record
+
+
+def test_a_rank_that_used_up_its_time_on_the_cores_says_so(tmp_path):
+    """Linux kills it, as it does when memory runs out."""
+    one_second = functools.partial(resource.setrlimit, resource.RLIMIT_CPU, (1, 1))
+    record = exit_record_of("while True: pass", tmp_path, before=one_second)
+    assert how_it_ended(record) == (
+        "was killed by SIGKILL, because it had computed for 1 s, which is all that a process may here (`ulimit -t`)"
+    )
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_that_is_killed_because_memory_ran_out_says_so(tmp_path, killed):
+    """In a made-up cgroup, whose count of killed processes grows, or not, while the rank runs."""
+    counts = tmp_path / "memory.events"
+    counts.write_text("oom_kill 3\n")
+    supervisor = tmp_path / "ranks" / "supervisor.py"
+    supervisor.parent.mkdir()
+    supervisor.write_text(Path(SUPERVISOR[-1]).read_text())
+    source = Path(cgroups.__file__).read_text()
+    assert "/sys/fs/cgroup" in source and "/proc/self/cgroup" in source
+    (tmp_path / "own").write_text("0::/\n")
+    (tmp_path / "memory.max").write_text("700000000\n")
+    source = source.replace("/sys/fs/cgroup", str(tmp_path)).replace("/proc/self/cgroup", str(tmp_path / "own"))
+    (tmp_path / "cgroups.py").write_text(source)
+    program = f"import os, signal; open({str(counts)!r}, 'w').write('oom_kill {3 + killed}'); os.kill(os.getpid(), 9)"
+    record = exit_record_of(program, tmp_path / "ranks", supervisor=[*SUPERVISOR[:-1], str(supervisor)])
+    why = ", because the memory of this container, job or machine (0.7 GB) ran out: start fewer ranks, or allow it more"
+    assert how_it_ended(record) == "was killed by SIGKILL" + (f"{why} memory" if killed else "")

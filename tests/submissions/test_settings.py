@@ -1,8 +1,10 @@
 """What the scripts give to the machine's launcher: its words and its environment, with nothing in the ranks' place."""
 
+import contextlib
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 
@@ -185,6 +187,20 @@ def test_on_a_cold_file_system_ranks_wait_for_one_another(tmp_path, machine):
 def test_only_their_owner_reads_the_output_that_holds_a_lab_s_token(tmp_path):
     assert Launched("polaris", "train.sh", tmp_path, nodes=1).mode & 0o044
     assert Launched("polaris", "lab.sh", tmp_path, nodes=1).mode == 0o600
+
+
+def test_a_lab_announces_a_free_port_and_starts_on_no_other(tmp_path):
+    """Behind a taken port is somebody else's server, to which people would give their token."""
+    with contextlib.ExitStack() as servers:
+        with contextlib.suppress(OSError):  # it may be taken already
+            servers.enter_context(socket.create_server(("127.0.0.1", 8888)))
+        ran = Launched("slurm", "lab.sh", tmp_path, nodes=1, python='echo "$@"')
+        found = re.search(r"ssh -L (\d+):\S+:\1 .*--port=\1 --ServerApp.port_retries=0", ran.output, re.DOTALL)
+        assert found and found[1] != "8888", ran.output
+        taken = str(servers.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1])
+        ran = Launched("slurm", "lab.sh", tmp_path, nodes=1, python='echo "$@"', WORKSHOP_JOB_PORT=taken)
+        assert ran.returncode == 1 and "jupyterlab" not in ran.output
+        assert f"port {taken} of {os.uname().nodename} is taken: set WORKSHOP_JOB_PORT" in ran.output
 
 
 def test_what_fails_before_the_job_says_so(tmp_path):

@@ -1,6 +1,7 @@
 """What a run says of itself: its speed, whether it was cut short, and a loss that is no number."""
 
 import json
+import re
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from workshop_lib.data import mnist
+from workshop_lib.paths import ROOT
 from workshop_lib.ranks.progress import epoch_line
 from workshop_lib.training import diverged, record, trainer
 from workshop_lib.training.checkpoint import CheckpointError
@@ -97,6 +99,14 @@ def test_the_speed_shown_at_an_epoch_s_end_does_not_suffer_from_its_smaller_batc
 def test_a_run_that_was_stopped_at_its_end_is_complete(train, stop_at, options, stopped, epochs):
     ended = train(10, [Watch(stop_at)], **options)
     assert (ended["stopped"], len(ended["epochs"])) == (stopped, epochs)
+
+
+def test_the_commit_is_known_in_another_account_s_checkout(monkeypatch):
+    """There, git says nothing unless it's told to."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert re.fullmatch("[0-9a-f]{7,}", record._commit() or "")
 
 
 def test_a_nan_is_a_nan_in_the_checksum_of_the_weights():

@@ -1,6 +1,7 @@
 """Which launcher started this process, from the variables that each sets."""
 
 import re
+import socket
 import subprocess
 import sys
 
@@ -160,6 +161,16 @@ def test_intels_gpus_are_found_and_have_their_own_collectives(monkeypatch, name,
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", world.loopback())
     rendezvous.join_process_group(here, found)
     assert begun == [kind]
+
+
+def test_a_meeting_point_on_which_another_program_listens_is_a_sentence(monkeypatch):
+    monkeypatch.setattr(rendezvous.atexit, "register", lambda *_: None)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", world.loopback())
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as somebodys:
+        monkeypatch.setenv("MASTER_PORT", str(somebodys.getsockname()[1]))
+        with pytest.raises(world.LaunchError, match="is taken by another program .*set MASTER_ADDR to rank 0's host"):
+            rendezvous.join_process_group(world.World(0, 2, 0, "environment", 2), torch.device("cpu"))
 
 
 def test_ranks_on_several_hosts_have_more_patience(monkeypatch):

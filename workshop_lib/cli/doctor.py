@@ -18,13 +18,13 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from workshop_lib import cgroups, installation, shadowing
 from workshop_lib import environment as environments
-from workshop_lib import installation, shadowing
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError, allocation, mpi, processes
+from workshop_lib.ranks import RankError, allocation, limits, mpi, processes
 from workshop_lib.training import world
 from workshop_lib.training.backends import EXTRAS
-from workshop_lib.training.cores import cgroup_folders, usable_cores
+from workshop_lib.training.cores import usable_cores
 from workshop_lib.training.load import Meter, are_left
 from workshop_lib.words import plural
 
@@ -33,6 +33,7 @@ REQUIRED = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matpl
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 LEAST_MEMORY_BYTES = 3e9
 LEAST_DISK_BYTES = 1e9
+LEAST_FILES = 1000
 
 
 @dataclass
@@ -55,7 +56,7 @@ def examine() -> list[Finding]:
     others = Meter()
     several = [*_packages(), *_mpi(), *_allocation()]
     several += [_others_variables(), *_other_worlds(), *_hidden_modules(), *_read_only()]
-    rest = [_cores(), _memory(), _disk(), _gpus(), _data(), _strays()]
+    rest = [_cores(), _memory(), _limits(), _disk(), _gpus(), _data(), _strays()]
     return [_python(), *several, *rest, _others(others)]
 
 
@@ -247,40 +248,40 @@ def _others(meter: Meter) -> Finding:
     return judged("other programs", f"using {others:.1f} of {meter.total} cores", enough, remedy)
 
 
-def cgroup_available_bytes() -> float:
-    """Bytes of memory that this process's cgroups have left; infinite if they set no limit."""
-    available = math.inf
-    for folder in cgroup_folders("memory"):
-        for limit, used, cache in (
-            ("memory.max", "memory.current", "inactive_file"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-        ):
-            try:
-                limit_bytes, used_bytes = (int((folder / name).read_text()) for name in (limit, used))
-                rows = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
-            except (OSError, ValueError):
-                continue  # cgroups of the other version, or "max", which means no limit
-            # The file cache counts as used, but the kernel drops it when memory is needed.
-            available = min(available, limit_bytes - used_bytes + int(rows.get(cache, 0)))
-    return available
-
-
 def _memory() -> Finding:
-    available = min(psutil.virtual_memory().available, cgroup_available_bytes())
+    available = min(psutil.virtual_memory().available, cgroups.available_bytes())
     remedy = "close other notebooks: a rank takes about 0.3 GB"
     return judged("memory", f"{available / 1e9:.1f} GB available", available >= LEAST_MEMORY_BYTES, remedy)
 
 
+def _limits() -> Finding:
+    """A finding on the limits that two ranks run into, or on the first of all limits that is too low for them."""
+    every = limits.of_ranks(2)
+    low = next((limit for limit in every if limit.is_too_low), None)
+    if low is not None:
+        return Finding("limits", "fail", f"two ranks do not start: {low.found}", low.remedy)
+    set_here = ", ".join(str(limit) for limit in every if math.isfinite(limit.allowed))
+    return Finding("limits", "ok", f"two ranks fit: {set_here}" if set_here else "none")
+
+
 def _disk() -> Finding:
     free = shutil.disk_usage(ROOT).free
+    files = os.statvfs(ROOT)
+    found = f"{free / 1e9:.1f} GB free in {ROOT}"
+    no_files = files.f_files > 0 and files.f_favail < LEAST_FILES  # some file systems have no limit, and say 0
+    if no_files:
+        found += f", and room for {files.f_favail} more files"
     remedy = "make room: records and checkpoints go to build/"
-    return judged("disk", f"{free / 1e9:.1f} GB free in {ROOT}", free >= LEAST_DISK_BYTES, remedy)
+    return judged("disk", found, free >= LEAST_DISK_BYTES and not no_files, remedy)
 
 
 def _read_only() -> list[Finding]:
     if os.access(ROOT, os.W_OK):
         return []
-    remedy = "copy the checkout to a folder of yours: notebooks keep records and checkpoints in its build/"
+    remedy = (
+        "notebooks keep records and checkpoints in build/: make a checkout of your own, which can share this one's "
+        "`.venv`, as assets/instructor/room.md says under 'Many accounts, one .venv'"
+    )
     return [Finding("checkout", "warn", f"{ROOT} cannot be written", remedy)]
 
 

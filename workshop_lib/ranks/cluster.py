@@ -22,7 +22,7 @@ from workshop_lib.errors import InputError
 from workshop_lib.training.record import Epochs
 from workshop_lib.words import plural
 
-from . import allocation, cells, engine, folders, launchers, mpi, processes, scratch
+from . import allocation, cells, engine, folders, launchers, limits, mpi, processes, scratch
 from .allocation import is_here
 from .errors import RankError, how_it_ended, remember_source
 from .output import EACH_UP_TO, OfRanks
@@ -64,9 +64,6 @@ NO_COPIES = ["--nodb"]
 # Files in the ranks' folder.
 CONTROLLER_LOG = "controller.log"
 RANKS_LOG = "ranks.log"
-# Measured: the controller had 61 open files with 2 ranks and 74 with 8. Each rank had 64, and more during training.
-OPEN_FILES = 128
-OPEN_FILES_PER_RANK = 4
 REACHABLE = ["--ip=*"]  # other hosts can connect, with the key in the ranks' folder, which only its owner can read
 
 
@@ -298,7 +295,7 @@ class Ranks:
         plan = launchers.plan(n, threads_per_rank or 1, bind or "none", job)
         self._cells: dict[str, str] = {}  # the names of cells that ran on these ranks, by their source
         self._set_id = uuid.uuid4().hex[:12]
-        processes.allow_open_files(OPEN_FILES + OPEN_FILES_PER_RANK * n)
+        limits.require(n, threads_per_rank or 1, all_here=plan.one_host)
         self.folder = folders.create(self._set_id, plan.elsewhere)
         # ipyparallel adds an engine's working folder to sys.path, so engines do not start in the learner's folder.
         # engine.prepare changes to the learner's folder later.

@@ -166,8 +166,10 @@ def how_it_ended(record: ExitRecord) -> str:
     code = record["returncode"]
     if code >= 0:
         return f"ended with exit code {code}"
-    job_ends = ", as when a job is canceled or its time is up" if code == -signal.SIGTERM else ""
-    return f"was killed by {signal_name(-code)}{job_ends}"
+    why = f", because {record['why']}" if record.get("why") else ""
+    if code == -signal.SIGTERM:
+        why = ", as when a job is canceled or its time is up"
+    return f"was killed by {signal_name(-code)}{why}"
 
 
 def signal_name(number: int) -> str:

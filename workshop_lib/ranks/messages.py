@@ -35,7 +35,8 @@ class Outcome(TypedDict, total=False):
 class ExitRecord(TypedDict):
     """exit/N.json, which the supervisor of rank N writes. If a signal killed the rank, returncode is minus the signal.
 
-    asked: whether the rank's launcher asked it to end, as a launcher asks all ranks when one is lost.
+    asked: whether the rank's launcher asked it to end, as a launcher asks all ranks when one is lost. why: the limit
+    for which Linux killed it, as the end of a sentence, if one is known.
     """
 
     rank: int
@@ -44,6 +45,7 @@ class ExitRecord(TypedDict):
     returncode: int
     asked: bool
     time: float
+    why: NotRequired[str]
 
 
 class Loss(NamedTuple):

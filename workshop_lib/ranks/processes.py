@@ -6,15 +6,12 @@ on the owner's host, can always find and end what is left of the set.
 """
 
 import os
-import resource
 import socket
 import sys
 import time
 from pathlib import Path
 
 import psutil
-
-from .errors import RankError
 
 VARIABLE = "WORKSHOP_RANKS"
 # Runs the command that follows, and ends it when the process that started this supervisor is gone.
@@ -24,19 +21,6 @@ SUPERVISOR = [sys.executable, "-I", "-S", str(Path(__file__).with_name("supervis
 def supervised(command: list[str]) -> list[str]:
     """The words that run `command`, and end it when this process is gone."""
     return [*SUPERVISOR, "--owner", str(os.getpid()), "--", *command]
-
-
-def allow_open_files(count: int) -> None:
-    """Let this process, and those that it starts, have `count` files open. Raises RankError if that is forbidden."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= count:
-        return
-    if hard != resource.RLIM_INFINITY and hard < count:
-        raise RankError(
-            f"The ranks did not start: they need about {count} open files, and here at most {hard} are allowed. "
-            "Run `ulimit -n 1024` before you start this; if that's refused, open a new terminal."
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 def mark(set_id: str) -> str:

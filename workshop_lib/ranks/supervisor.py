@@ -18,6 +18,8 @@ import ctypes
 import glob
 import json
 import os
+import resource
+import runpy
 import select
 import shutil
 import signal
@@ -33,6 +35,7 @@ PR_SET_PDEATHSIG = 1
 LOOK_AT_FOLDER_EVERY_S = 2.0
 LOOK_EVERY_S = 0.25  # how often to look for the owner; a signal, such as at the child's end, wakes this process at once
 TIDY_LIMIT_S = 2.0
+CGROUPS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "cgroups.py")
 LAST_WORDS_LIMIT_S = 0.2  # time for a rank to write down its line; launchers kill it after a second
 
 
@@ -125,6 +128,19 @@ def place_of_its_own():
         shutil.rmtree(place, ignore_errors=True)
 
 
+def why_killed(memory, killed_before):
+    """Why Linux killed the child with SIGKILL, as the end of a sentence; empty if no limit tells."""
+    if memory["killed_for_memory"]() > killed_before:
+        gigabytes = memory["memory_bytes"]() / 1e9
+        what = f"the memory of this container, job or machine ({gigabytes:.1f} GB) ran out"
+        return f"{what}: start fewer ranks, or allow it more memory"
+    allowed_s = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if allowed_s != resource.RLIM_INFINITY and used.ru_utime + used.ru_stime > 0.9 * allowed_s:
+        return f"it had computed for {allowed_s} s, which is all that a process may here (`ulimit -t`)"
+    return ""
+
+
 def run(command, record_folder, owner):
     """Run the command until it ends by itself or has to be ended; return its exit code, or minus the signal's number.
 
@@ -140,6 +156,9 @@ def run(command, record_folder, owner):
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
+    if record_folder:
+        memory = runpy.run_path(CGROUPS)
+        killed_before = memory["killed_for_memory"]()
     # Launchers send signals to process groups. A rank in a group of its own lives long enough to say where it is.
     group = 0 if record_folder else None
     child = subprocess.Popen(command, preexec_fn=before_exec, process_group=group)
@@ -159,6 +178,8 @@ def run(command, record_folder, owner):
                     note_stops(record_folder, child)
     if record_folder and not gone(record_folder):
         how = {"pid": child.pid, "returncode": child.returncode, "asked": bool(asked_to_end), "time": time.time()}
+        if child.returncode == -signal.SIGKILL:
+            how["why"] = why_killed(memory, killed_before)
         write(record_folder, "exit", how)
     return child.returncode
 

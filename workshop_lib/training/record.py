@@ -289,7 +289,8 @@ def _mpi_library(backend) -> str | None:
 
 
 def _commit() -> str | None:
-    command = ["git", "rev-parse", "--short", "HEAD"]
+    # Git answers about another account's checkout only if it's told to.
+    command = ["git", "-c", f"safe.directory={paths.ROOT}", "rev-parse", "--short", "HEAD"]
     try:
         result = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):

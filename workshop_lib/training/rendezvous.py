@@ -58,9 +58,14 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
             store = _store(world, timeout)
             dist.init_process_group(kind, store=store, rank=world.rank, world_size=world.world_size, timeout=timeout)
     except (dist.DistStoreError, dist.DistNetworkError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        if "EADDRINUSE" in reason:
+            raise LaunchError(
+                f"the port at which the ranks should meet is taken by another program ({reason}): set MASTER_ADDR to "
+                "rank 0's host and MASTER_PORT to a free port there, the same on all ranks."
+            ) from error
         if "timed out" not in str(error).lower():
             raise
-        reason = str(error).partition("\n")[0].rstrip(".")
         raise LaunchError(
             f"the {world.world_size} ranks did not all meet within {timeout.total_seconds():g} s ({reason}). If a rank "
             f"has failed, its own message says why. If ranks only start slowly, set {TIMEOUT} to more seconds."

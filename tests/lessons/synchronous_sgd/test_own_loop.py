@@ -115,7 +115,9 @@ def test_the_accuracy_counts_the_answers_of_all_ranks():
 
 def test_the_picture_has_a_panel_for_each_gradient_with_its_column_of_the_3():
     gradient = np.tile(np.arange(10.0), (784, 1))
-    own_loop.show_threes(my_gradient=gradient, our_mean=2 * gradient)
+    with pyplot.rc_context({"text.usetex": True}):
+        own_loop.show_threes(my_gradient=gradient, our_mean=2 * gradient)
+    pyplot.gcf().draw_without_rendering()  # without LaTeX, whatever a personal matplotlibrc asks for
     mine, ours = pyplot.gcf().axes
     pyplot.close()
     assert [mine.get_title(), ours.get_title()] == ["my gradient", "our mean"]

@@ -26,7 +26,8 @@ def show_threes(**gradients: np.ndarray) -> None:
     """Draw the part of each gradient [784, 10] that belongs to the digit 3, as an image of 28 × 28 pixels."""
     from matplotlib import pyplot  # ranks that only train don't need it
 
-    figure, places = pyplot.subplots(1, len(gradients), figsize=(5, 2.1), layout="constrained")
+    with pyplot.rc_context({"text.usetex": False}):  # a personal matplotlibrc may ask for LaTeX, which may be missing
+        figure, places = pyplot.subplots(1, len(gradients), figsize=(5, 2.1), layout="constrained")
     figure.set_facecolor("none")  # the page's own background, light or dark
     for place, (name, gradient) in zip(places, gradients.items(), strict=True):
         place.imshow(gradient[:, 3].reshape(28, 28), cmap="RdBu", vmin=-0.1, vmax=0.1)

@@ -34,7 +34,9 @@ DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))] * 2
 CYCLE = cycler(color=COLORS, marker=MARKERS, linestyle=DASHES)
 FONT_SIZE = 13
 SMALL = 11
-STYLE: dict[str, Any] = {
+# Figures begin from matplotlib's own defaults, so that a personal matplotlibrc (`text.usetex: True`) changes none.
+DEFAULTS = {name: value for name, value in mpl.rcParamsDefault.items() if name != "backend"}
+STYLE: dict[str, Any] = DEFAULTS | {
     "axes.prop_cycle": CYCLE,
     "font.size": FONT_SIZE,
     "axes.titlesize": FONT_SIZE,
@@ -102,6 +104,10 @@ class RecordFigure(Figure):
     def draw(self, renderer) -> None:
         with mpl.rc_context(STYLE):  # matplotlib makes ticks as late as here
             super().draw(renderer)
+
+    def savefig(self, *args: Any, **kwargs: Any) -> None:
+        with mpl.rc_context(STYLE):
+            super().savefig(*args, **kwargs)
 
     def png(self) -> bytes:
         image = io.BytesIO()

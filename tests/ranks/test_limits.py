@@ -1,0 +1,141 @@
+"""What this host's limits allow ranks: named before anything starts, or when a rank was killed for one."""
+
+import contextlib
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from workshop_lib import cgroups
+from workshop_lib.cli import doctor
+from workshop_lib.ranks import RankError, limits
+
+UNLIMITED = resource.RLIM_INFINITY
+
+
+@pytest.fixture
+def allowed(monkeypatch):
+    """Limits in place of this host's: by their number, soft and hard. Returns what has been raised, by its number."""
+
+    def allow(**given):
+        of = {getattr(resource, f"RLIMIT_{name}"): pair for name, pair in given.items()}
+        raised = {}
+        monkeypatch.setattr(resource, "getrlimit", lambda number: of.get(number, (UNLIMITED, UNLIMITED)))
+        monkeypatch.setattr(resource, "setrlimit", raised.__setitem__)
+        monkeypatch.setattr(cgroups, "folders", lambda controller: iter(()))
+        return raised
+
+    return allow
+
+
+@pytest.mark.parametrize(
+    ("pair", "raised"),
+    [((1024, 4096), None), ((64, 4096), 136), ((64, UNLIMITED), 136), ((UNLIMITED, UNLIMITED), None)],
+)
+def test_a_limit_that_is_too_low_is_raised(allowed, pair, raised):
+    chosen = allowed(NOFILE=pair)
+    limits.require(2)
+    assert chosen == ({} if raised is None else {resource.RLIMIT_NOFILE: (raised, pair[1])})
+
+
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="macOS counts these differently")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"NOFILE": (64, 64)}, "need about 136 open files; 64 are allowed here. Run `ulimit -n 1024`"),
+        *(
+            pytest.param(*each, marks=ON_LINUX)
+            for each in (
+                ({"NPROC": (60, 60)}, "about 70 processes and threads; 60 are allowed here and 41 in use. End other"),
+                ({"AS": (10**9, 10**9)}, "about 2.0 GB of addresses for each process; 1.0 are allowed here. Raise the"),
+                ({"DATA": (10**8, 10**8)}, "about 0.6 GB of data for each process; 0.1 are allowed here.*ulimit -d`"),
+                ({"FSIZE": (10**4, 10**4)}, "about 20.0 MB in one file; 0.0 are allowed here.*ulimit -f`"),
+                ({"CPU": (6, 6)}, "about 60 seconds of computing for each process; 6 are allowed here.*ulimit -t`"),
+            )
+        ),
+    ],
+)
+def test_a_limit_that_cannot_be_raised_is_said_before_anything_starts(allowed, monkeypatch, given, sentence):
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
+    monkeypatch.setattr(limits, "_own_threads", lambda: 41)
+    allowed(**given)
+    with pytest.raises(RankError, match=f"^The ranks did not start: they need {sentence.removeprefix('need ')}"):
+        limits.require(2)
+    finding = doctor._limits()
+    assert finding.status == "fail" and finding.found.startswith("two ranks do not start: they need about")
+
+
+def test_limits_that_suffice_are_listed(allowed, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    allowed(NOFILE=(1024, 4096), NPROC=(1, 1))
+    assert doctor._limits() == doctor.Finding("limits", "ok", "two ranks fit: 4,096 open files")
+
+
+def test_threads_of_ranks_on_other_hosts_do_not_count_here(allowed, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
+    monkeypatch.setattr(limits, "_own_threads", lambda: 10)
+    allowed(NPROC=(200, 200))
+    limits.require(512, all_here=False)
+
+
+@pytest.fixture
+def limited():
+    """Runs a program in a cgroup of its own in which the first of these files that exists has this value."""
+    made = []
+
+    def run(program, controller, files, value):
+        for parent in (cgroups.CGROUPS / controller, cgroups.CGROUPS):
+            folder = parent / f"workshop-{os.getpid()}"
+            with contextlib.suppress(OSError, StopIteration):
+                folder.mkdir()
+                made.append(folder)
+                next(path for name in files if (path := folder / name).exists()).write_text(str(value))
+                words = [
+                    "sh",
+                    "-c",
+                    f'echo $$ > {folder}/cgroup.procs && exec "$@"',
+                    "sh",
+                    sys.executable,
+                    "-c",
+                    program,
+                ]
+                return subprocess.run(words, capture_output=True, text=True, timeout=100).stdout
+        return pytest.skip("needs root and a writable /sys/fs/cgroup")
+
+    yield run
+    for folder in made:
+        folder.rmdir()
+
+
+TRY = """
+from workshop_lib import ranks
+
+def eat():
+    from mpi4py import MPI
+    kept = []
+    while MPI.COMM_WORLD.rank == 1:
+        kept.append(bytearray(b"x") * 20_000_000)
+    MPI.COMM_WORLD.barrier()
+
+try:
+    ranks.start(2).run(eat, show=False)
+except ranks.RankError as error:
+    print(error)
+"""
+
+
+@pytest.mark.full
+def test_in_a_container_with_few_processes_ranks_do_not_start_at_all(limited):
+    said = limited(TRY, "pids", ["pids.max"], 50)
+    assert "need about 70 processes and threads; 50 are allowed here and" in said
+    assert "Give this container or job more" in said
+
+
+@pytest.mark.full
+def test_a_rank_that_takes_all_memory_of_its_container_is_lost_with_the_reason(limited):
+    said = limited(TRY, "memory", ["memory.max", "memory.limit_in_bytes"], 800_000_000)
+    assert "was killed by SIGKILL, because the memory of this container, job or machine (0.8 GB) ran out" in said
