@@ -276,6 +276,17 @@ def test_unwritable_folder(ordinary_user, locked):
     (checkout / locked).chmod(0o755)
 
 
+def test_a_linked_venv_is_set_up_beside_another_checkout(checkout, tmp_path):
+    """Several accounts share one, and can't write into it."""
+    shared = tmp_path / "shared" / ".venv"
+    shared.mkdir(parents=True)
+    (checkout / ".venv").symlink_to(shared)
+    says(run_bootstrap(checkout), f"is a link to {shared}, which has no Python: run `make setup` beside that folder")
+    program(shared / "bin" / "python", "exit 1")
+    ran = run_bootstrap(checkout)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
 def test_incomplete_checkout(checkout):
     (checkout / "lock.txt").unlink()
     says(run_bootstrap(checkout), "lock.txt", "check that the checkout is complete")

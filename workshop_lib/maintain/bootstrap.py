@@ -101,6 +101,11 @@ def set_up(arguments):
         if settings[name] not in ("", value):
             raise SetupError(f"{name}={settings[name]} is not known: leave it out, or use {name}={value}.")
     check_checkout()
+    if os.path.islink(VENV):  # several accounts share one .venv, which is set up beside another checkout
+        if os.access(PYTHON_IN_VENV, os.X_OK):
+            return 0
+        shared = os.path.realpath(VENV)
+        raise SetupError(f"{VENV} is a link to {shared}, which has no Python: run `make setup` beside that folder.")
     prepare_environment(settings)
     extras = [name for name in installation.NEEDED_BY if name != "horovod" or settings["HOROVOD"] != "no"]
     if "--in-background" in arguments:
@@ -173,8 +178,11 @@ def check_checkout():
                 "checkout to a path without it."
             )
     for folder in (ROOT, VENV, BUILD):
-        if os.path.isdir(folder) and not can_write(folder):
-            raise SetupError(f"{folder} is not writable; make it yours with chown -R, or use a checkout of your own.")
+        if os.path.isdir(folder) and not os.path.islink(folder) and not can_write(folder):
+            raise SetupError(
+                f"{folder} is not writable; make it yours with chown -R, or make a checkout of your own, which can share "
+                'its .venv: "Many accounts, one .venv" in assets/instructor/room.md says how.'
+            )
 
 
 def can_write(folder):
