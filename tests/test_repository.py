@@ -10,6 +10,7 @@ import pytest
 import yaml
 from command_line import workshop
 from matplotlib import image
+from needs import require
 
 import workshop_lib
 from workshop_lib.maintain import pytorch_build
@@ -38,10 +39,8 @@ def test_the_book_says_what_was_measured():
 @pytest.fixture(scope="module")
 def tracked():
     """Names of the files under version control."""
-    ran = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=30)
-    if not ran.stdout:
-        pytest.skip("not a git checkout")
-    return ran.stdout.splitlines()
+    require("git")
+    return subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True, timeout=30).splitlines()
 
 
 def test_the_figures_are_what_the_records_draw(tmp_path):

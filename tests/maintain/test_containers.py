@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+from needs import needs
 
 from workshop_lib import installation
 from workshop_lib.maintain import bootstrap
@@ -58,6 +59,7 @@ def test_binder_starts_jupyter_as_make_lab_does():
     assert ran.stdout.split() == [str(ROOT / bootstrap.PYTHON_IN_VENV), str(ROOT / lab["JUPYTER_PATH"])]
 
 
+@needs("git")
 @pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("where", BUILDS)
