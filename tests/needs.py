@@ -37,6 +37,10 @@ MACHINE: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1,
         "pinning can only be seen on Linux, with two cores",
     ),
+    "debootstrap": (
+        lambda: shutil.which("debootstrap") is not None,
+        "a bare Debian is made by debootstrap (Debian: apt-get install debootstrap)",
+    ),
     "git": (
         lambda: runs("git", "rev-parse", "HEAD"),
         "which files belong to the repository is known only in a clone: install git, and get one with `git clone`",

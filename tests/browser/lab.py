@@ -37,12 +37,13 @@ def check_driver() -> None:
     """Raise NoBrowser if the program that Playwright drives browsers with cannot start, as where a library is missing:
     Playwright itself would only say that the connection was closed."""
     node, _ = compute_driver_executable()
-    ran = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=60)
-    if ran.returncode != 0:
-        said = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
+    try:
+        subprocess.run([node, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        *_, said = (getattr(error, "stderr", "").strip() or str(error)).splitlines()
         library = re.search(r"lib(\w+)\.so\.(\d+)", said)
         package = f" (Debian: apt-get install lib{library[1]}{library[2]})" if library else ""
-        raise NoBrowser(f"no browser for this test: Playwright's own program did not start: {said}{package}")
+        raise NoBrowser(f"no browser for this test: Playwright's own program did not start: {said}{package}") from None
 
 
 def launch(playwright):
