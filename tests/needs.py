@@ -52,7 +52,7 @@ MACHINE: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "root": (
         lambda: runs("unshare", "--mount", "--uts", "true"),
-        "other users, mounts and names of hosts need root and `unshare` (Debian: apt-get install util-linux)",
+        "only root can be another user, mount, or rename this host: run the tests as root, where `unshare` works",
     ),
     "shellcheck": (
         lambda: shutil.which("shellcheck") is not None,

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mpi4py import MPI
-from needs import needs
+from needs import needs_backend
 from our_ranks import on_every_rank
 
-pytestmark = [needs("horovod"), pytest.mark.full]
+pytestmark = [needs_backend("horovod-keras"), pytest.mark.full]
 
 
 @contextlib.contextmanager
