@@ -50,8 +50,7 @@ def left_after(mark: str, seconds: float) -> list[str]:
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(("profile", "version", "stem"), RUNS)
 def test_runs_from_a_fresh_kernel_and_leaves_nothing(profile, version, stem, part_of_mnist):
-    if "horovod" in stem:
-        require("horovod")
+    require(*(package for package in ("deepspeed", "horovod", "tensorflow") if package in stem))
     env = {"WORKSHOP_PROFILE": profile} | ({"WORKSHOP_MNIST": str(part_of_mnist)} if profile == "quick" else {})
     mark = uuid.uuid4().hex
     name = Path(f"{stem}.ipynb")

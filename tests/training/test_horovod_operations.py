@@ -134,7 +134,9 @@ class Operations:
         self.refused("mismatched data types", np.ones(2, "float32" if self.rank == 0 else "float64"))
 
 
-@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "framework", ["torch", pytest.param("tensorflow", marks=[pytest.mark.exhaustive, needs("tensorflow")])]
+)
 @on_every_rank
 def test_every_operation(framework):
     operations = Operations(framework)
