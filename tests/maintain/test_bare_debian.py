@@ -24,7 +24,7 @@ mount -t proc none "$root/proc"; mount --rbind /dev "$root/dev"; mount --rbind /
 mount -t tmpfs none "$root/dev/shm"
 while [ "$1" != -- ]; do mkdir -p "$root$1"; mount --bind "$1" "$root$1"; shift; done
 shift
-exec chroot --userspec={user}:{user} "$root" "$@"
+exec /usr/sbin/chroot --userspec={user}:{user} "$root" "$@"
 """
 
 
