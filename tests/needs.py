@@ -54,10 +54,21 @@ MACHINE: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: runs("unshare", "--mount", "--uts", "true"),
         "only root can be another user, mount, or rename this host: run the tests as root, where `unshare` works",
     ),
+    "shared_memory": (
+        lambda: sys.platform != "linux" or (os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").total >= 2**24),
+        "the workers of a DataLoader need 16 MB in /dev/shm: mount a tmpfs there (in a container, --shm-size=64m)",
+    ),
     "shellcheck": (
         lambda: shutil.which("shellcheck") is not None,
         "shellcheck is not installed (Debian: apt-get install shellcheck)",
     ),
+}
+
+NEEDED_BY_NOTEBOOKS = {
+    "03_horovod_pytorch": ("horovod",),
+    "04_horovod_tensorflow": ("horovod", "tensorflow"),
+    "06b_deepspeed": ("deepspeed",),
+    "09_feeding_the_ranks": ("shared_memory",),
 }
 
 
