@@ -10,6 +10,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import needs
 import pytest
 import tiers
 from hosts import CannotCreate, Hosts
@@ -60,6 +61,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    config.pluginmanager.register(needs)
     lesson = config.getoption("lesson")
     if lesson and lesson not in tiers.LESSONS:
         raise pytest.UsageError(f"there is no lesson {lesson}: choose one of {', '.join(tiers.LESSONS)}")
@@ -159,13 +161,11 @@ def no_ranks_afterwards():
 
 @pytest.fixture(scope="module")
 def hosts(request):
-    """Hosts with the module's NAMES; skips where there can be none, unless WORKSHOP_REQUIRE_CLUSTER=1."""
+    """Hosts with the module's NAMES; skips where there can be none."""
     try:
         made = Hosts(*request.module.NAMES)
     except CannotCreate as error:
-        if os.environ.get("WORKSHOP_REQUIRE_CLUSTER") == "1":
-            raise
-        pytest.skip(str(error))
+        needs.missing("cluster", str(error))
     yield made
     made.close()
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from command_line import workshop
 from matplotlib import image
+from needs import require
 
 import workshop_lib
 from workshop_lib.paths import ROOT, SCRIPTS
@@ -39,10 +40,8 @@ def test_the_book_says_what_was_measured():
 @pytest.fixture(scope="module")
 def tracked():
     """Names of the files under version control."""
-    ran = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=30)
-    if not ran.stdout:
-        pytest.skip("not a git checkout")
-    return ran.stdout.splitlines()
+    require("git")
+    return subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True, timeout=30).splitlines()
 
 
 def test_a_git_that_is_set_up_for_windows_writes_scripts_that_bash_can_run(tracked, tmp_path):

@@ -9,7 +9,6 @@ from training.ladder import HOROVOD, REPLICATED, SHARDED
 
 from workshop_lib.paths import ROOT
 from workshop_lib.results.records import all_names
-from workshop_lib.training.backends import missing
 
 # What `make test` promises: names of tests, as pytest's -v lists them, of which each must be there.
 UNIT = ["data", "models", "loop", "options", "optimizers", "checkpoint", "verdict", "records", "cli", "doctor", "setup"]
@@ -29,11 +28,10 @@ FAULTS = [
 ]
 LADDER = {name: f"ragged-{name}-2" for name in REPLICATED} | {name: f"{name}-adam-2" for name in SHARDED}
 LADDER |= {name: f"{name}-2" for name in HOROVOD}
-HERE = [name for name in all_names() if not missing(re.sub("-mpi$|-[0-3]$", "", name))]
 PROMISES = {
     "the unit tests": [rf"test_{name}\.py::" for name in UNIT],
     "types, lint and format": [rf"test_nothing_is_found_by.{name}" for name in ("types", "lint", "format")],
-    "each backend and ZeRO stage": [rf"test_same_weights.*as_one_process.*\b{LADDER[name]}\b" for name in HERE],
+    "each backend and ZeRO stage": [rf"test_same_weights.*as_one_process.*\b{LADDER[name]}\b" for name in all_names()],
     "each kind of fault": FAULTS,
     "resume": [rf"resumed_run_equals_the_uninterrupted.{name}-stop" for name in ("mpi", "ddp")],
     "the notebooks of the core path": [rf"fresh_kernel.*quick--{lesson}_" for lesson in tiers.CORE_LESSONS],

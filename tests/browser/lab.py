@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from playwright._impl._driver import compute_driver_executable
+
 from workshop_lib.paths import ROOT
 
 SYSTEM_BROWSERS = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
@@ -31,13 +33,26 @@ class NoBrowser(RuntimeError):
     """No browser could be started here; the message says what was tried."""
 
 
+def check_driver() -> None:
+    """Raise NoBrowser if the program that Playwright drives browsers with cannot start, as where a library is missing:
+    Playwright itself would only say that the connection was closed."""
+    node, _ = compute_driver_executable()
+    try:
+        subprocess.run([node, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        *_, said = (getattr(error, "stderr", "").strip() or str(error)).splitlines()
+        library = re.search(r"lib(\w+)\.so\.(\d+)", said)
+        package = f" (Debian: apt-get install lib{library[1]}{library[2]})" if library else ""
+        raise NoBrowser(f"no browser for this test: Playwright's own program did not start: {said}{package}") from None
+
+
 def launch(playwright):
     """The system's Chromium or Chrome if there is one, else Playwright's own. Raises NoBrowser."""
     found = next(filter(None, map(shutil.which, SYSTEM_BROWSERS)), None)
     try:
         return playwright.chromium.launch(executable_path=found, args=BROWSER_ARGUMENTS, timeout=60_000)
     except Exception as error:
-        tried = found or "Playwright's own Chromium (`playwright install chromium` fetches it)"
+        tried = found or "Playwright's own Chromium (or on Debian: apt-get install chromium)"
         reason = str(error).strip().splitlines()[0]
         raise NoBrowser(f"no browser for this test: {tried} did not start: {reason}") from error
 

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from browser.lab import Lab
+from needs import NEEDED_BY_NOTEBOOKS, require
 
 from workshop_lib.maintain import generate
 from workshop_lib.paths import BUILD
@@ -57,6 +58,7 @@ def check_the_list_of_notebooks(lab, name):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [source.stem for source in generate.sources()])
 def test_run_all_shows_plots_and_widgets_and_no_error(open_in, name):
+    require(*NEEDED_BY_NOTEBOOKS.get(name, ()))
     lab = open_in(f"{name}.ipynb", (generate.NOTEBOOKS / f"{name}.ipynb").read_text())
     assert not lab.is_changed(), "only opened"
     check_the_list_of_notebooks(lab, f"{name}.ipynb")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from needs import needs
 
 from workshop_lib import environment, pinning
 from workshop_lib.cli import doctor
@@ -165,13 +166,11 @@ print(pinned, sorted(os.sched_getaffinity(0)), len(environment.notes()), sep="|"
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux has affinities")
+@needs("cores")
 @pytest.mark.parametrize("deliberate", [False, True], ids=["all cores", "one core, on purpose"])
 def test_a_process_gets_back_the_cores_that_it_had(deliberate):
     everything = sorted(os.sched_getaffinity(0))
     cores = everything[-1:] if deliberate else everything
-    if len(everything) < 2:
-        pytest.skip("with one core there's nothing to give back")
     chosen = ["taskset", "-c", str(cores[0])] if deliberate else []
     given = os.environ | {"OMP_PROC_BIND": "true"}
     command = [*chosen, sys.executable, "-c", PINNED]

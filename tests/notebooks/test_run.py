@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from needs import NEEDED_BY_NOTEBOOKS, require
 from training.ladder import write_packed_mnist
 
 from workshop_lib import exercises
@@ -49,8 +50,7 @@ def left_after(mark: str, seconds: float) -> list[str]:
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(("profile", "version", "stem"), RUNS)
 def test_runs_from_a_fresh_kernel_and_leaves_nothing(profile, version, stem, part_of_mnist):
-    if "horovod" in stem:
-        pytest.importorskip("horovod", reason="Horovod is not installed")
+    require(*NEEDED_BY_NOTEBOOKS.get(stem, ()))
     env = {"WORKSHOP_PROFILE": profile} | ({"WORKSHOP_MNIST": str(part_of_mnist)} if profile == "quick" else {})
     mark = uuid.uuid4().hex
     name = Path(f"{stem}.ipynb")

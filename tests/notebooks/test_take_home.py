@@ -14,13 +14,13 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from needs import needs
 from notebooks.scripts_in_turn import IMAGES, SCRIPTS, short
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -53,7 +53,7 @@ BACKEND = {
 HERE = {name: backend for name, backend in BACKEND.items() if backend in available()}
 UNDER_TORCHRUN = ("ddp", "fsdp2", "zero_deepspeed")
 # Scripts whose results are tested elsewhere. Here they only refuse too few images: under MPI, and under torchrun.
-REFUSING = (["search"] if find_spec("optuna") else [], ["diloco", "pipeline", "tensor_parallel"])
+REFUSING = (["search"], ["diloco", "pipeline", "tensor_parallel"])
 WITHIN = 1e-4
 TEST_IMAGES = 500
 
@@ -184,7 +184,7 @@ def test_the_scripts_of_a_launcher_have_the_librarys_results(launcher_of, traine
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif("zero_deepspeed" not in HERE, reason="DeepSpeed is not installed")
+@needs("deepspeed")
 @pytest.mark.parametrize("launcher", ["deepspeed", "mpiexec"])
 def test_deepspeeds_script_under_its_own_launcher_and_under_mpi(launcher, trained):
     if launcher == "mpiexec" and not subprocess.check_output(["hostname", "-I"]).strip():
@@ -280,7 +280,8 @@ def test_a_pipeline_takes_the_steps_of_one_process(tmp_path):
 @pytest.mark.exhaustive  # 14_hyperparameter_search kills a study, too
 def test_search_goes_on_with_what_a_crash_has_left(tmp_path):
     """A journal with a trial that somebody was training when the machine went down."""
-    optuna = pytest.importorskip("optuna")
+    import optuna
+
     write_data(tmp_path / "data")
     journal = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.log"))
     storage = optuna.storages.JournalStorage(journal)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from needs import needs
 from ranks import harmed
 from training.launching import rank_environment, run_bounded
 
@@ -49,7 +50,7 @@ def home(tmp_path) -> Path:
     return folder.parent
 
 
-@pytest.mark.skipif(len(EVERYTHING) < 2, reason="affinities that differ need Linux and two cores")
+@needs("cores")
 def test_what_would_harm_ranks_does_not_reach_them(tmp_path, home, small_mnist):
     long = tmp_path / ("t" * 100)
     long.mkdir()
@@ -81,7 +82,7 @@ def test_what_would_harm_ranks_does_not_reach_them(tmp_path, home, small_mnist):
 
 
 @pytest.mark.full
-@pytest.mark.skipif(len(EVERYTHING) < 2, reason="affinities that differ need Linux and two cores")
+@needs("cores")
 @pytest.mark.parametrize("launcher", ["mpiexec", "torchrun"])
 def test_ranks_of_the_users_own_launcher_are_cleaned_too(tmp_path, home, launcher, small_mnist):
     """torchrun is pinned itself, since it imports PyTorch, and its ranks inherit that."""
@@ -112,14 +113,7 @@ def in_a_strange_place(folder: Path, words: list[str], **settings: str) -> dict:
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-def can(*words: str) -> bool:
-    """Whether this user may start programs with these words in front."""
-    try:
-        return subprocess.run([*words, sys.executable, "-c", ""], capture_output=True, timeout=20).returncode == 0
-    except OSError:
-        return False
-
-
+@needs("root")
 @pytest.mark.exhaustive
 def test_a_user_whom_the_system_does_not_know_without_a_home(small_mnist):
     with tempfile.TemporaryDirectory() as name:
@@ -129,8 +123,6 @@ def test_a_user_whom_the_system_does_not_know_without_a_home(small_mnist):
         shown = 'mount --bind "$1" python; mount -t tmpfs none /root; mkdir -p "$1"; mount --bind python "$1"; shift'
         words = ["unshare", "--mount", "sh", "-c", f'cd {folder}; {shown}; exec "$@"', "sh", sys.base_prefix]
         words += ["setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups"]
-        if not can(*words):
-            pytest.skip("only root can be another user")
         shutil.copytree(small_mnist, folder / "data")
         subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
         found = in_a_strange_place(folder, words)
@@ -138,14 +130,13 @@ def test_a_user_whom_the_system_does_not_know_without_a_home(small_mnist):
     assert "HOME was not set: the ranks use" in text
 
 
+@needs("root")
 @pytest.mark.exhaustive
 def test_little_shared_memory_a_full_temporary_folder_odd_names_and_a_strict_umask(tmp_path, small_mnist):
     small = "mount -t tmpfs -o size=64k none /dev/shm; mkdir full; mount -t tmpfs -o size=8k none full; umask 777"
     words = ["unshare", "--mount", "sh", "-c", f'{small}; head -c 9000 /dev/zero >full/zeros; exec "$@"', "sh"]
     folder = tmp_path / "a 'quoted' \"näme\"" / ("x" * 140) / ("y" * 140)
     folder.mkdir(parents=True)
-    if not can(*words[:2]):
-        pytest.skip("only root can mount")
     shutil.copytree(small_mnist, folder / "data")
     user_site = folder / "site"
     user_site.mkdir()

@@ -4,23 +4,23 @@ MNIST's."""
 from dataclasses import replace
 
 import pytest
+from needs import needs
 from training.ladder import write_small_mnist
 
 from workshop_lib import ranks
-from workshop_lib.training.backends import available
+from workshop_lib.training.backends import REGISTRY
 from workshop_lib.training.equivalence import CONSTANT_LR
 from workshop_lib.training.options import TrainOptions
 
 pytestmark = pytest.mark.full
 
 QUICK = ("mpi", "ddp", "fsdp")  # all others run in the same processes, too, for tests/training/trainings.py
+ALL = [pytest.mark.exhaustive, needs("deepspeed", "horovod", "tensorflow")]
 STEPS = {"epochs": 1, "batch_size": 32, "train_samples": 256, **CONSTANT_LR}
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("backends", "orders"), [(QUICK, 1), pytest.param(available(), 2, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize(("backends", "orders"), [(QUICK, 1), pytest.param(tuple(REGISTRY), 2, marks=ALL)])
 def test_any_backend_after_any_other_and_in_either_precision(backends, orders, tmp_path):
     write_small_mnist(tmp_path, shape=(24, 20))
     steps = STEPS | {"data_dir": str(tmp_path)}  # with few test samples

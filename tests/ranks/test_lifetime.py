@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from jupyter_client.manager import start_new_kernel
+from needs import needs
 from our_ranks import left_after, our_ranks
 
 from workshop_lib import ranks
@@ -214,6 +215,7 @@ def test_a_stop_clears_away_what_a_killed_holder_left():
     ranks.stop()
 
 
+@needs("cores")
 def test_threads_and_binding_are_what_was_asked_for():
     bound = ranks.start(1, threads_per_rank=1, bind="core").about()[0]
     assert (bound["threads"], len(bound["cores"])) == (1, 1)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from needs import needs
 
 from workshop_lib import cgroups
 from workshop_lib.ranks import folders, mpi
@@ -51,7 +52,7 @@ def until(condition):
         time.sleep(0.01)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a parent that its child is stopped")
+@needs("linux")
 def test_a_stopped_rank_is_noted_until_it_goes_on(rank, tmp_path):
     _, pid = rank
     os.kill(pid, signal.SIGSTOP)
@@ -62,7 +63,7 @@ def test_a_stopped_rank_is_noted_until_it_goes_on(rank, tmp_path):
     until(lambda: not folders.stopped_ranks(tmp_path))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@needs("linux")
 @pytest.mark.parametrize("lost", [True, False])
 def test_a_rank_taken_along_by_a_lost_one_says_where_it_was(rank, tmp_path, lost):
     process, pid = rank

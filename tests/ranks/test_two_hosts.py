@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from hosts import BURST_BYTES
+from needs import require
 
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import launchers, mpi
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(180)]
 
@@ -59,8 +59,7 @@ class Program:
 
 @pytest.fixture(scope="module")
 def program(hosts, tmp_path_factory, small_mnist):
-    if launchers.flavor(tuple(mpi.mpiexec())) != "openmpi":
-        pytest.skip("only Open MPI's mpiexec lets a program stand in for ssh")
+    require("openmpi")
     program = Program(hosts, tmp_path_factory.mktemp("two_hosts"), small_mnist)
     yield program
     program.process.kill()
@@ -115,8 +114,7 @@ def test_a_rank_lost_on_the_other_host_is_named_and_nothing_is_left_on_either(pr
 
 @pytest.mark.alone
 def test_a_pre_flight_check_sees_a_slow_network_between_the_hosts(hosts, tmp_path, small_mnist):
-    if launchers.flavor(tuple(mpi.mpiexec())) != "openmpi":
-        pytest.skip("only Open MPI's mpiexec lets a program stand in for ssh")
+    require("openmpi")
     settings = job(hosts, tmp_path, small_mnist)
     record = tmp_path / "preflight.json"
     command = [*hosts.command("wshost1"), sys.executable, "-m", "workshop_lib", "preflight", "--ranks", "2"]

@@ -1,11 +1,11 @@
 """One Slurm for all tests of this folder."""
 
-import os
 import re
 import sys
 import time
 
 import pytest
+from needs import missing
 from our_ranks import left_after
 from slurm.cluster import CannotRun, Slurm
 
@@ -18,14 +18,12 @@ READY = re.compile(r"ranks\.attach\('(.+)'\)")
 
 @pytest.fixture(scope="session")
 def slurm():
-    """A running Slurm; skips where there can be none, unless WORKSHOP_REQUIRE_CLUSTER=1."""
+    """A running Slurm; skips where there can be none."""
     try:
         running = Slurm()
         running.start()
     except CannotRun as error:
-        if os.environ.get("WORKSHOP_REQUIRE_CLUSTER") == "1":
-            raise
-        pytest.skip(str(error))
+        missing("cluster", str(error))
     yield running
     running.stop()
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from needs import missing
 from slurm.cluster import NODES
 
 from workshop_lib.paths import BUILD, ROOT
@@ -67,7 +68,7 @@ def test_the_scaling_job_leads_to_its_figure(slurm, tmp_path, small_mnist):
 @pytest.mark.timeout(60)
 def test_perlmutters_srun_fills_one_node_after_the_other(slurm, tmp_path):
     if not slurm.hosts:
-        pytest.skip("both nodes have this machine's name here")
+        missing("cluster", "both nodes of this Slurm have this machine's name: run as root")
     placed = {}
     for ranks in (2, 4, 8):
         output = tmp_path / f"{ranks}.out"

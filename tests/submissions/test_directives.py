@@ -1,11 +1,10 @@
 """Every script's directives pass the checks of its machine's scheduler, and wrong ones do not."""
 
-import os
 import re
-import shutil
 import subprocess
 
 import pytest
+from needs import needs
 from shell_programs import program
 from submissions.jobs import SCRIPTS, FakeMachine, job_scripts, submission
 from submissions.scheduler_rules import MACHINES, Rejected, accept
@@ -135,11 +134,8 @@ def test_a_rejected_job_is_not_run(tmp_path):
     assert not fake_machine.calls("mpiexec")
 
 
+@needs("shellcheck")
 def test_shellcheck_finds_nothing():
-    if shutil.which("shellcheck") is None:
-        reason = "shellcheck is not installed (Debian: apt-get install shellcheck)"
-        assert os.environ.get("WORKSHOP_REQUIRE_CLUSTER") != "1", reason
-        pytest.skip(reason)
     found = subprocess.run(
         ["shellcheck", "-x", *map(str, SCRIPTS)], cwd=ROOT, capture_output=True, text=True, timeout=120
     )

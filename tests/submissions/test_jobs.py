@@ -12,12 +12,12 @@ import urllib.error
 import urllib.request
 
 import pytest
+from needs import needs_backend
 from submissions.jobs import FakeMachine, submission
 from submissions.scheduler_rules import MACHINES
 
 from workshop_lib.paths import BUILD, ROOT
 from workshop_lib.results import records
-from workshop_lib.training.backends import missing
 
 LAUNCHERS = {
     "polaris": "mpiexec",
@@ -166,11 +166,10 @@ def test_scale_leads_to_its_figure(fake_machine, small):
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
+@needs_backend("horovod-keras")
 @pytest.mark.parametrize("fake_machine", ["theta"], indirect=True)
 @pytest.mark.parametrize(("script", "backend"), [("pytorch", "horovod"), ("keras", "horovod-keras")])
 def test_the_documents_scaling_jobs_run_all_sizes_at_once_to_their_figure(fake_machine, small, script, backend):
-    if lacking := missing(backend):
-        pytest.skip(f"{backend} needs {lacking}")
     job = f"submissions/theta/qsub_{script}_mnist_scale.sh"
     ran = fake_machine.run("qsub", job, WORKSHOP_JOB_RANKS="4:512")
     assert ran.returncode == 1

@@ -4,6 +4,7 @@ import gzip
 
 import numpy as np
 import pytest
+from needs import needs_backend
 
 from workshop_lib.data import mnist
 from workshop_lib.results.records import all_names
@@ -28,14 +29,15 @@ SAMPLES = {"even": STEPS_PER_EPOCH * GLOBAL_BATCH, "ragged": (STEPS_PER_EPOCH - 
 
 def cases(every, quick):
     """Parameters for a test: all, of which those that are not `quick(*case)` are exhaustive. Of the quick ones, `make
-    test` runs those on two ranks."""
-    return [pytest.param(*case, marks=mark_of(case, quick)) for case in every]
+    test` runs those on two ranks. A case needs the backend that it names."""
+    return [pytest.param(*case, marks=marks_of(case, quick)) for case in every]
 
 
-def mark_of(case, quick):
+def marks_of(case, quick):
+    marks = [needs_backend(word) for word in case if isinstance(word, str)]
     if not quick(*case):
-        return pytest.mark.exhaustive
-    return pytest.mark.full if 4 in case else ()
+        return [*marks, pytest.mark.exhaustive]
+    return [*marks, pytest.mark.full] if 4 in case else marks
 
 
 TEST_SAMPLES = 502  # 251 on each of two ranks, 125 or 126 on each of four

@@ -1,15 +1,14 @@
 """A run that was interrupted and continued ends as if nothing had happened, bit for bit."""
 
 import pytest
-
-from workshop_lib.training.backends import available
+from needs import needs_backend
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
 STEPS_PER_EPOCH = 12
 # Their optimizers' states are Keras's, a count of steps among them.
-IN_TENSORFLOW = [name for name in ("horovod-tf", "horovod-keras") if name in available()]
-INTERRUPTED = [(backend, "stop") for backend in IN_TENSORFLOW]
+IN_TENSORFLOW = ("horovod-tf", "horovod-keras")
+INTERRUPTED = [pytest.param(backend, "stop", marks=needs_backend(backend)) for backend in IN_TENSORFLOW]
 INTERRUPTED += [(backend, interruption) for backend in ("mpi", "ddp") for interruption in ("epoch", "stop")]
 
 
@@ -53,11 +52,9 @@ def trainings(folder):
             named_run(folder, backend, "stop-second", "stop", resume=True, **adam),
         ]
     masks = {"network": "classic", "optimizer": "sgd"}
-    by_one = []
-    if "horovod-tf" in IN_TENSORFLOW:
-        runs.append(named_run(folder, "horovod-tf", "masks-first", "masks", max_steps=STEPS_PER_EPOCH, **masks))
-        by_one.append(named_run(folder, "horovod-tf", "masks-second", "masks", resume=True, batch_size=64, **masks))
-    return {2: runs, 1: by_one}
+    runs.append(named_run(folder, "horovod-tf", "masks-first", "masks", max_steps=STEPS_PER_EPOCH, **masks))
+    again = named_run(folder, "horovod-tf", "masks-second", "masks", resume=True, batch_size=64, **masks)
+    return {2: runs, 1: [again]}
 
 
 def without_times(rows):
@@ -77,7 +74,7 @@ def test_resumed_run_equals_the_uninterrupted(trained, backend, interruption):
     assert without_times(second["epochs"]) == without_times(whole["epochs"])
 
 
-@pytest.mark.skipif("horovod-tf" not in IN_TENSORFLOW, reason="needs Horovod")
+@needs_backend("horovod-tf")
 def test_dropout_in_tensorflow_goes_on_with_new_masks_on_another_number_of_ranks(trained):
     """The states of its random numbers are each rank's own, so they can't be shared out anew."""
     (rank,) = trained.outcomes["resume-horovod-tf-masks-second"]

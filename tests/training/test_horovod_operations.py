@@ -5,13 +5,12 @@ import importlib
 import numpy as np
 import pytest
 from mpi4py import MPI
+from needs import needs
 from our_ranks import on_every_rank
 
 from workshop_lib import ranks
 
-pytestmark = pytest.mark.full
-
-pytest.importorskip("horovod", reason="Horovod is not installed")
+pytestmark = [needs("horovod"), pytest.mark.full]
 
 INTEGERS = ("uint8", "int8", "int32", "int64")
 FLOATS = ("float16", "float32", "float64")
@@ -135,7 +134,9 @@ class Operations:
         self.refused("mismatched data types", np.ones(2, "float32" if self.rank == 0 else "float64"))
 
 
-@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "framework", ["torch", pytest.param("tensorflow", marks=[pytest.mark.exhaustive, needs("tensorflow")])]
+)
 @on_every_rank
 def test_every_operation(framework):
     operations = Operations(framework)

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mpi4py import MPI
+from needs import needs_backend
 from our_ranks import on_every_rank
 
-pytestmark = pytest.mark.full
-
-pytest.importorskip("horovod", reason="Horovod is not installed")
+pytestmark = [needs_backend("horovod-keras"), pytest.mark.full]
 
 
 @contextlib.contextmanager

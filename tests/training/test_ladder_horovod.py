@@ -8,12 +8,12 @@ PyTorch outside: the two agree while the rate is constant, as it is here.
 import itertools
 
 import pytest
+from needs import needs_backend
 from training.ladder import HOROVOD, agreed_record, cases, difference, ladder_run
 
 from workshop_lib.training.equivalence import CONSTANT_LR
 
-pytest.importorskip("horovod", reason="Horovod is not installed")
-pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
+pytestmark = [needs_backend("horovod-tf"), pytest.mark.timeout(900)]  # the first test waits for all trainings
 
 WITHIN = {"same framework": 1e-5, "other framework": 1e-4}
 

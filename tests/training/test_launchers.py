@@ -4,10 +4,10 @@ import json
 import os
 import re
 import shlex
-import shutil
 import sys
 
 import pytest
+from needs import needs
 from training.launching import TRAIN_RUNS, rank_environment, read_outcomes, run_bounded, run_training
 
 from workshop_lib import ranks
@@ -97,11 +97,10 @@ def test_ddp_trains_as_under_mpiexec_and_mpi_says_that_it_sees_one_rank(
         assert "choose --backend ddp" in rank["error"]
 
 
+@needs("root")
 @pytest.mark.exhaustive
 def test_the_scripts_torchrun_where_nothing_knows_this_machines_name(tmp_path):
     """--local-addr is what it takes: without it, torchrun waited for more than 90 s."""
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("needs root, to take another host name")
     [command] = re.findall(r"`(\.venv/bin/torchrun .+/ddp\.py)`", (SCRIPTS / "README.md").read_text())
     _, *words = shlex.split(command)
     torchrun = [sys.executable, "-m", "torch.distributed.run", *words]

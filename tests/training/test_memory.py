@@ -4,9 +4,9 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
 import torch
 import torch.distributed as dist
+from needs import needs
 
 from workshop_lib.lessons.thousand_ranks import pretend
 from workshop_lib.lessons.zero_and_fsdp import traffic
@@ -48,7 +48,7 @@ def test_memory_that_tensors_share_counts_once():
     assert memory.live_bytes(model, optimizer)["gradients"] == 4000
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the peak can be reset on Linux alone")
+@needs("linux")
 def test_the_peak_is_that_since_it_was_reset():
     cpu, size = torch.device("cpu"), 256 * 2**20
     memory.reset_peak(cpu)  # an earlier test may have taken more

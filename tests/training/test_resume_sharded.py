@@ -4,6 +4,7 @@ can go on from it."""
 import itertools
 
 import pytest
+from needs import needs_backend
 from training.ladder import STEPS_PER_EPOCH, cases, difference
 from training.test_ladder_sharded import sharded_run
 
@@ -40,7 +41,7 @@ def trainings(folder):
     return again | {RANKS: [*whole, *first, *again[RANKS]]}
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", [pytest.param(rung, marks=needs_backend(rung)) for rung in RUNGS])
 def test_on_as_many_ranks_bit_for_bit(trained, rung):
     _, found = trained
     whole, first, second = (found[f"{rung}-{name}"] for name in ("whole", "first", f"on-{RANKS}"))

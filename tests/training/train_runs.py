@@ -212,7 +212,7 @@ def main(folder):
     for spec in json.loads((folder / "runs.json").read_text()):
         try:
             outcome = {"record": run(spec, here)}
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, ImportError, OSError) as error:  # among them, that its backend is missing
             outcome = {"error": f"{type(error).__name__}: {error}"}
         outcome["world"] = dataclasses.asdict(here)
         (folder / f"{spec['name']}.{here.rank}.json").write_text(json.dumps(outcome))

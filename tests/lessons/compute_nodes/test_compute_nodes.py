@@ -2,14 +2,13 @@
 hint; so do answers for the GPU of each rank."""
 
 import contextlib
-import os
-import shutil
 import subprocess
 
 import psutil
 import pytest
 from judge import answers
 from judge.verdicts import Verdicts, planted
+from needs import needs
 
 from workshop_lib.lessons.compute_nodes import judge as compute_nodes
 from workshop_lib.lessons.compute_nodes import judge_job_script as check
@@ -106,10 +105,8 @@ def test_here_the_nodes_run_the_script_with_the_options(tmp_path):
     assert "--nnodes=2 --nproc-per-node=2" in commands[0] and commands[0].endswith("mnist.pt --epochs 1")
 
 
+@needs("shellcheck")
 def test_shellcheck_finds_nothing_in_it():
-    if shutil.which("shellcheck") is None:
-        assert os.environ.get("WORKSHOP_REQUIRE_CLUSTER") != "1"
-        pytest.skip("shellcheck is not installed (Debian: apt-get install shellcheck)")
     ran = subprocess.run(["shellcheck", SCRIPTS / "job.sh"], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stdout
 

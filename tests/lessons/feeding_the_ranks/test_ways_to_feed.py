@@ -10,6 +10,7 @@ import zlib
 import numpy as np
 import psutil
 import pytest
+from needs import needs
 from our_ranks import on_the_first
 from training.ladder import idx_bytes
 
@@ -185,8 +186,8 @@ def test_an_epoch_is_split_into_waiting_and_computing_on_the_slowest_rank(comm):
     assert training.images_per_s() > 1
 
 
+@needs("tensorflow")
 def test_the_script_of_tf_data_measures_its_chains(tmp_path):
-    pytest.importorskip("tensorflow")
     words = [sys.executable, SCRIPTS / "loader_tf.py", tmp_path / "times.json", "2", "1"]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr

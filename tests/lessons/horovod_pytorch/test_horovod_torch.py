@@ -7,13 +7,12 @@ from functools import partial
 import pytest
 from judge.answers import solution, written
 from judge.verdicts import Verdicts, planted
+from needs import needs
 
 from workshop_lib.lessons.horovod_pytorch import judge as horovod_torch
 from workshop_lib.maintain.generate import NOTEBOOKS
 
-pytestmark = pytest.mark.usefixtures("healthy")
-
-pytest.importorskip("horovod", reason="Horovod is not installed")
+pytestmark = [needs("horovod"), pytest.mark.usefixtures("healthy")]
 
 NOTEBOOK = "03_horovod_pytorch"
 SEND = "hvd.broadcast_parameters(model.state_dict(), root_rank=0)"

@@ -8,12 +8,11 @@ from functools import partial
 import pytest
 from judge.answers import solution, variant, written
 from judge.verdicts import Verdicts, planted
+from needs import needs_backend
 
 from workshop_lib.lessons.horovod_tensorflow import judge as horovod_keras
 
-pytestmark = pytest.mark.usefixtures("healthy")
-
-pytest.importorskip("horovod", reason="Horovod is not installed")
+pytestmark = [needs_backend("horovod-keras"), pytest.mark.usefixtures("healthy")]
 
 NOTEBOOK = "04_horovod_tensorflow"
 MEAN = "hvd.grouped_allreduce(list(gradients), op=hvd.Average)"

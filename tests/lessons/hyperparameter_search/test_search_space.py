@@ -137,7 +137,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_study_goes_on_after_its_process_was_killed(tmp_path):
-    pytest.importorskip("optuna")
     parts = [answers.source(NOTEBOOK, name) for name in ("Study", "open_study")]
     program = "\n".join(["import os, signal, sys", *parts, KILLED])
     journal = tmp_path / "study.log"

@@ -78,7 +78,7 @@ RIGHT = {
 }
 WRONG = {
     "average_gradients": {
-        "divided by the batch": ([("/ comm.size", "/ comm.size / 64")], "is 0.01562 times the mean"),
+        "divided by the batch": ([("/ comm.size", "/ comm.size / 50")], "is 0.02 times the mean"),
         "no gradient left": ([(WRITE, "p.grad = None")], "write into `p.grad`"),
         "written on rank 0 only": ([(WRITE, f"if comm.rank == 0: {WRITE}")], "all need the mean"),
         "only matrices": ([(LOOP, f"{LOOP}\n        if p.ndim == 1: continue")], "all of model.parameters()"),
