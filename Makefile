@@ -16,7 +16,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures picture notebooks run-notebooks gallery book book-check bench gpu-check soak clean distclean
+.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures picture notebooks run-notebooks gallery book book-packages book-check bench gpu-check soak clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,7 +38,7 @@ lab: ## open JupyterLab on the first notebook (NOTEBOOK=...); DeepSpeed and Horo
 test: setup ## run the tests of what everyone depends on (LESSON=06: of one lesson)
 	@$(BIN)/python -m pytest $(IN_LANES) $(if $(LESSON),--lesson $(LESSON) -m "not exhaustive",--tier core)
 
-test-full: setup ## run the tests of every other promise, once (under 40 minutes on two slow cores)
+test-full: setup book-packages ## run the tests of every other promise, once (under 40 minutes on two slow cores)
 	@$(BIN)/python -m pytest $(IN_LANES) --tier full
 
 test-all: export WORKSHOP_FAULT_REPEATS = 3
@@ -122,10 +122,13 @@ run-notebooks: setup ## execute all notebooks, learner's and solutions, to build
 gallery: setup ## execute the core path's solutions and keep their outputs in assets/gallery (NAME=00_start_here: of one)
 	@$(BIN)/python -m workshop_lib.maintain.gallery $(NAME)
 
-# Sphinx and its parts are for this alone, so they come with the first book and not with `make setup`.
-book: setup ## write the workshop as a site that needs no server, with all outputs: build/book/html (40 minutes the first time)
-	@$(BIN)/python -c "import axe_playwright_python, furo, myst_nb" 2>/dev/null || \
+# Sphinx and its parts are for the book alone, so they come with the first one and not with `make setup`. Where they can't
+# be had, `make test-full` skips what needs them.
+book-packages: setup
+	-@$(BIN)/python -c "import axe_playwright_python, furo, myst_nb" 2>/dev/null || \
 		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[book]"
+
+book: book-packages ## write the workshop as a site that needs no server, with all outputs: build/book/html (40 minutes the first time)
 	@$(BIN)/python -m workshop_lib.maintain.book
 
 book-check: book ## look at every page of the book in a browser: links, texts for figures, contrast, errors
