@@ -42,7 +42,7 @@ test-full: setup book-packages ## run the tests of every other promise, once (un
 	@$(BIN)/python -m pytest $(IN_LANES) --tier full
 
 test-all: export WORKSHOP_FAULT_REPEATS = 3
-test-all: setup ## run the tests with all that is exhaustive: faults three times, every notebook in both versions (takes long)
+test-all: setup book-packages ## run the tests with all that is exhaustive: faults three times, every notebook in both versions (takes long)
 	@$(BIN)/python -m pytest $(IN_LANES)
 
 # Three short epochs per run: the first one, which pays for start-up, does not count in samples/s. In so few steps the
