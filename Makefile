@@ -134,8 +134,8 @@ book: book-packages ## write the workshop as a site that needs no server, with a
 book-check: book ## look at every page of the book in a browser: links, texts for figures, contrast, errors
 	@$(BIN)/python -m pytest tests/browser/test_site.py
 
-bench: setup ## measure what book/measured.md says; records go to build/bench.jsonl (takes long)
-	@$(BIN)/python tests/benchmarks/run.py
+bench: setup ## measure what book/measured.md says, to build/bench.jsonl (takes long; NAME=start: one of it)
+	@$(BIN)/python tests/benchmarks/run.py $(NAME)
 
 gpu-check: ## try every backend and script on this host's GPUs; needs PyTorch, no set-up (PYTHON=...; record in build/gpu-check.jsonl)
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) -m workshop_lib.maintain.gpu_check
