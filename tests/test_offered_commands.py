@@ -12,10 +12,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
 from torch.distributed.run import get_args_parser
 
 from workshop_lib import rooms
@@ -27,6 +30,7 @@ FOLDERS = ("assets", "book", "notebooks", "submissions")
 PAGES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md")) + sorted(ROOT.glob("*.md"))
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = re.findall(r"^([a-z-]+):.*##", MAKEFILE, re.MULTILINE)
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 BLOCK = re.compile(r"^( *)```bash\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:\w+=\S* )*(?:make|bash|workshop|\.venv/bin/\S+)(?: [^`\n]+)?)`")
 SUBSTITUTED = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)")  # $(a command), and $((a sum))
@@ -38,7 +42,7 @@ printf '%s\\0' ".venv/bin/${0##*/}" "$@" >> "$RECORDED"
 printf '\\n' >> "$RECORDED"
 """
 # What runs here, whole, in a checkout that has one tiny notebook.
-SMALLEST = ["notebooks", "run-notebooks", "gallery NAME=00_start_here", "bench NAME=start", "soak FAULTS=1"]
+SMALLEST = ["run-notebooks", "gallery NAME=00_start_here", "bench NAME=start", "soak FAULTS=1"]
 TINY = """\
 # %% [markdown] track="core path"
 # # Tiny
@@ -53,12 +57,13 @@ print("it ran")
 RUN_BY = {
     "assets/instructor/seats.py": "classroom/test_seats.py::test_forty_seats_share_nothing_on_a_node",
     "jupyter lab": "test_offered_commands.py::test_make_lab_opens_the_first_notebook",
-    "workshop engines": "ranks/test_lifetime.py::stop_engines",
+    "workshop engines": "ranks/test_lifetime.py::test_engines_fill_the_host_file_and_end_when_they_are_asked_to",
     "workshop_lib.lessons.large_batch.recipes": (
         "lessons/large_batch/test_recipes.py::test_the_command_writes_the_runs_that_the_table_reads"
     ),
     "workshop_lib.maintain.book": "maintain/test_book.py::test_the_book_is_built_without_a_warning",
     "workshop_lib.maintain.gpu_check": "maintain/test_gpu_check.py::test_without_a_gpu_it_says_so",
+    "workshop_lib.maintain.generate": "maintain/test_generate.py::test_the_command_writes_and_says_what_drifted",
     "workshop_lib.training.benchmarks": "lessons/forecasting/test_benchmarks.py::test_the_command_prints_one_table",
 }
 INSTALLED = ("ANY_PYTHON=true", f"BIN={Path(sys.executable).parent}")  # these tests' packages, without a set-up
@@ -121,8 +126,8 @@ def parsed(name: str = "--help", *words: str) -> list[str]:
         return []
     parser = commands.parser_of(name)
     if words:  # a command may be named on a page without what it needs
-        known, rest = parser.parse_known_args(words)
-        assert not rest or hasattr(known, "rest"), f"workshop {name} doesn't take {rest}"
+        values, rest = parser.parse_known_args(words)
+        assert not rest or hasattr(values, "rest"), f"workshop {name} doesn't take {rest}"
     return [name]
 
 
@@ -136,20 +141,19 @@ def known(program: str, file: Path, words: list[str]) -> set[str]:
 
 @functools.cache
 def made_by(*words: str) -> list[list[str]]:
-    """What `make` with these words would run of .venv, where nothing is built yet."""
-    with tempfile.TemporaryDirectory() as folder:
-        recorded = Path(folder) / "recorded"
+    """The commands that `make` with these words runs from .venv, where nothing is built yet."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "Makefile").write_text(MAKEFILE)
+        recorded = folder / "recorded"
         recorded.touch()
-        bin = Path(folder) / ".venv" / "bin"
-        bin.mkdir(parents=True)
-        for name in ("python", "jupyter"):
-            (bin / name).write_text(RECORDER)
-            (bin / name).chmod(0o755)
-        (Path(folder) / "Makefile").write_text(MAKEFILE)
-        ran = in_folder(Path(folder), *words, "ANY_PYTHON=.venv/bin/python", RECORDED=str(recorded))
+        for program in (folder / ".venv" / "bin" / "python", folder / ".venv" / "bin" / "jupyter"):
+            program.parent.mkdir(parents=True, exist_ok=True)
+            program.write_text(RECORDER)
+            program.chmod(0o755)
+        ran = in_folder(folder, *words, "ANY_PYTHON=.venv/bin/python", RECORDED=str(recorded), PYTHON="")
         assert ran.returncode == 0, ran.stderr
-        lines = recorded.read_text().split("\0\n")
-        return [line.split("\0") for line in lines if line]
+        return [line.split("\0") for line in recorded.read_text().split("\0\n") if line]
 
 
 def in_folder(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess:
@@ -180,6 +184,23 @@ def test_a_test_runs_each_program_that_is_offered():
         assert program in offered and f"def {name}(" in (TESTS / file).read_text(), f"{test} doesn't run {program}"
 
 
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_runs_make_commands_on_supported_pythons(workflow):
+    """What only GitHub runs: its file is valid YAML, and its commands and Pythons are the workshop's."""
+    supported = SpecifierSet(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"])
+    text = workflow.read_text()
+    jobs = yaml.safe_load(text)["jobs"].values()
+    pythons, runs = [], []
+    for job in jobs:
+        pythons += [row["python"] for row in job.get("strategy", {}).get("matrix", {}).get("include", [])]
+        for step in job["steps"]:
+            pythons += [step["with"]["python-version"]] if "setup-python" in step.get("uses", "") else []
+            runs += [step["run"]] if "run" in step else []
+    assert runs and all(run.startswith("make ") and programs(run.split()) for run in runs)
+    assert pythons and all(version in supported for version in pythons if version != "${{ matrix.python }}")
+    assert all((ROOT / file).exists() for file in re.findall(r"'([\w/.]+)'", text)), "a file of a cache's key"
+
+
 def called() -> set[str]:
     """The commands that tests call as `workshop("NAME", …)`."""
     calls = re.compile(r"""\bworkshop\(\s*"([a-z-]+)"(?!, "--help")""")
@@ -195,6 +216,8 @@ def small_checkout(tmp_path_factory):
     (folder / "tests").symlink_to(TESTS)
     (folder / "notebooks" / "source").mkdir(parents=True)
     (folder / "notebooks" / "source" / "00_start_here.py").write_text(TINY)
+    written = in_folder(folder, "notebooks", *INSTALLED)
+    assert written.returncode == 0, written.stderr
     return folder
 
 
