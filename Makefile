@@ -7,8 +7,9 @@ IN_LANES := -n 2 --dist loadscope --no-loadscope-reorder
 # Settings of another Python, which would keep the ones below from starting or hand them the other's packages.
 unexport PYTHONHOME PYTHONPATH PYTHONUSERBASE
 export PYTHONNOUSERSITE := 1
-# Any Python can run the set-up: it looks for the right one itself, or takes PYTHON.
-ANY_PYTHON = $(or $(shell command -v python3 || command -v python3.13 || command -v python3.12 || command -v python3.11),$(PYTHON),python3)
+# Any Python can run the set-up, which has uv look for the right one. Where there's no Python at all, uv brings one.
+ANY_PYTHON = $(or $(shell command -v python3 || command -v python3.13 || command -v python3.12 || command -v python3.11),$(PYTHON),\
+	$(if $(shell command -v uv),uv run --no-project --python 3.11 -- python,$(error Python 3 or uv is needed, and neither is on PATH)))
 # Jupyter, IPython and matplotlib keep their settings in the checkout, not in the home folder.
 export IPYTHONDIR := $(BUILD)/ipython
 export JUPYTER_CONFIG_DIR := $(BUILD)/jupyter/config
@@ -16,7 +17,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures picture notebooks run-notebooks gallery book book-packages book-check bench gpu-check soak clean distclean
+.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures picture lock notebooks run-notebooks gallery book book-packages book-check bench gpu-check soak clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,7 +25,7 @@ help: ## this list
 setup: ## install everything into .venv (MPI=system, TORCH_INDEX=cu126, PYTHON=...: see book/setup.md)
 	@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py
 
-extras: ## install DeepSpeed, TensorFlow and Horovod again, after it failed
+extras: ## install DeepSpeed, TensorFlow and Horovod again, after it failed (exit code 1 if one fails again)
 	@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py --extras-again
 
 # What the workshop wants of JupyterLab: where it opens, no pop-up, text sizes; and its kernel.json.
@@ -125,8 +126,7 @@ gallery: setup ## execute the core path's solutions and keep their outputs in as
 # Sphinx and its parts are for the book alone, so they come with the first one and not with `make setup`. Where they can't
 # be had, `make test-full` skips what needs them.
 book-packages: setup
-	-@$(BIN)/python -c "import axe_playwright_python, furo, myst_nb" 2>/dev/null || \
-		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[book]"
+	-@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py --book
 
 book: book-packages ## write the workshop as a site that needs no server, with all outputs: build/book/html (40 minutes the first time)
 	@$(BIN)/python -m workshop_lib.maintain.book
@@ -144,9 +144,12 @@ FAULTS ?= 100
 soak: setup ## lose ranks at random, over and over, and see what is said (FAULTS=1000: an hour; SEED=1)
 	@$(BIN)/python tests/benchmarks/soak.py --faults $(FAULTS) --seed $(or $(SEED),1)
 
+lock: ## write down the exact versions of all packages after a change of pyproject.toml (UPGRADE=1: the newest ones)
+	@$(BIN)/python -m workshop_lib.maintain.lock $(if $(UPGRADE),--upgrade)
+
 clean: ## remove what was built and measured, keep .venv
 	@rm -rf build .pytest_cache .ruff_cache .mypy_cache *.egg-info
 	@find . -path ./.venv -prune -o -name __pycache__ -exec rm -rf {} +
 
 distclean: clean ## remove .venv too
-	@rm -rf .venv
+	@rm -rf .venv .uv

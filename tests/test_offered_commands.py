@@ -64,10 +64,13 @@ RUN_BY = {
     "workshop_lib.maintain.book": "maintain/test_book.py::test_the_book_is_built_without_a_warning",
     "workshop_lib.maintain.gpu_check": "maintain/test_gpu_check.py::test_without_a_gpu_it_says_so",
     "workshop_lib.maintain.generate": "maintain/test_generate.py::test_the_command_writes_and_says_what_drifted",
+    "workshop_lib.maintain.lock": (
+        "maintain/test_lock.py::test_the_lock_has_hashes_of_all_but_pytorch_and_the_constraints_have_none"
+    ),
+    "workshop_lib/maintain/bootstrap.py": "maintain/test_setup.py::test_each_command_of_make_installs_what_it_says",
     "workshop_lib.training.benchmarks": "lessons/forecasting/test_benchmarks.py::test_the_command_prints_one_table",
 }
 INSTALLED = ("ANY_PYTHON=true", f"BIN={Path(sys.executable).parent}")  # these tests' packages, without a set-up
-SET_UP = "workshop_lib/maintain/bootstrap.py"  # begins every `make test`
 
 
 def offered_on(page: Path) -> Iterator[list[str]]:
@@ -174,7 +177,7 @@ def test_programs_take_the_commands_of_a_page(page):
 
 def test_a_test_runs_each_program_that_is_offered():
     commands_of_make = [["make", target] for target in TARGETS]
-    offered = {program for each in commands_of_make for program in programs(each)} - {SET_UP}
+    offered = {program for each in commands_of_make for program in programs(each)}
     offered |= {program for page in PAGES for each in offered_on(page) for program in programs(each)}
     offered |= {f"workshop {name}" for name in (*commands.COMMANDS, *rooms.COMMANDS)}
     run = {program for words in SMALLEST for program in programs(["make", *words.split()])} | called() | set(RUN_BY)

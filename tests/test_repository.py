@@ -12,7 +12,6 @@ from command_line import workshop
 from matplotlib import image
 
 import workshop_lib
-from workshop_lib.maintain import pytorch_build
 from workshop_lib.paths import ROOT, SCRIPTS
 from workshop_lib.results import records
 
@@ -130,15 +129,12 @@ def test_the_house_in_contributing_has_every_folder(tracked):
 
 
 def test_packages_come_from_where_pip_is_told_to_look(tracked):
-    """A host name in a file would break machines behind a mirror.
-
-    The one exception asks PyTorch's index for a smaller build, and does without where it can't be reached.
-    """
+    """A host name in a file would break machines behind a mirror."""
     names = ("py" r"pi\.org", "python" r"hosted\.org", "download\\.py" r"torch\.org", "ana" r"conda\.org")
     hosts = re.compile(rf"\b({'|'.join(names)})")
     for path in (ROOT / name for name in tracked):
         if path.suffix not in (".gz", ".png", ".pt") and path.is_file():
-            found = hosts.search(path.read_text().replace(pytorch_build.INDEXES, ""))
+            found = hosts.search(path.read_text())
             assert not found, f"{path.relative_to(ROOT)} names {found[0]}"
 
 

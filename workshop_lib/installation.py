@@ -16,7 +16,7 @@ PYTHONS = ((3, 11), (3, 12), (3, 13))
 NOT_YET = {(3, 14): "tensorflow-cpu and h5py have no wheels for it"}
 # The extras, which are installed after the core in this order, and the notebooks that need each of them.
 NEEDED_BY = {"deepspeed": "Notebook 06b needs it", "horovod": "Notebooks 03 and 04 need it"}
-TITLES = {"deepspeed": "DeepSpeed", "horovod": "Horovod"}
+TITLES = {"deepspeed": "DeepSpeed", "horovod": "Horovod", "book": "what makes the book"}
 CORE = "workshop-setup"
 EXTRAS = "workshop-extras"
 INSTALLED = "installed"
@@ -64,7 +64,8 @@ def why_missing(name, prefix=sys.prefix):
     if note.get("state") == FAILED:
         reason = note["reason"].rstrip(".")
         where = note["log"]
-        return f"{title} could not be installed: {reason} ({where}). {NEEDED_BY[name]}; `make extras` tries again."
+        who = f"{NEEDED_BY[name]}; `make extras`" if name in NEEDED_BY else "`make book`"
+        return f"{title} could not be installed: {reason} ({where}). {who} tries again."
     if note.get("state") == UNDER_WAY:
         if is_under_way(note, prefix):
             return f"{title} is still being installed in the background, as build/extras.log shows: wait a few minutes."

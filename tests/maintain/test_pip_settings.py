@@ -1,0 +1,173 @@
+"""What people configured for pip reaches uv: an index with a certificate of its own, a proxy, and everything else."""
+
+import functools
+import http.server
+import ssl
+import subprocess
+import threading
+import urllib.parse
+import zipfile
+
+import pytest
+
+from workshop_lib.maintain import bootstrap, pip_settings
+
+PROBE = "workshop_probe-1.0-py3-none-any.whl"
+
+
+def write_probe(folder):
+    folder.mkdir(parents=True)
+    with zipfile.ZipFile(folder / PROBE, "w") as wheel:
+        wheel.writestr("workshop_probe.py", "")
+        about = "workshop_probe-1.0.dist-info"
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: workshop-probe\nVersion: 1.0\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+
+
+class Index(http.server.SimpleHTTPRequestHandler):
+    """An index of packages, and a proxy: it answers for every host from its own folder."""
+
+    def translate_path(self, path):
+        self.server.asked.append(path)
+        return super().translate_path(urllib.parse.urlsplit(path).path)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("index")
+    page = folder / "simple" / "workshop-probe"
+    write_probe(page)
+    (page / "index.html").write_text(f'<!DOCTYPE html><html><body><a href="{PROBE}">{PROBE}</a></body></html>')
+    return folder
+
+
+def serve(folder, context=None):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Index, directory=folder))
+    server.asked = []
+    if context:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+@pytest.fixture(scope="module")
+def plain(folder):
+    with serve(folder) as server:
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def secure(folder, tmp_path_factory):
+    """The index with a certificate that only the authority in `server.authority` has signed."""
+    made = tmp_path_factory.mktemp("certificates")
+    (made / "names").write_text("subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+    new = "openssl req -newkey rsa:2048 -nodes"
+    for command in (
+        f"{new} -x509 -subj /CN=authority -keyout ca.key -out ca.pem -addext basicConstraints=critical,CA:TRUE",
+        f"{new} -subj /CN=127.0.0.1 -keyout key.pem -out request",
+        "openssl x509 -req -in request -CA ca.pem -CAkey ca.key -CAcreateserial -extfile names -out cert.pem",
+    ):
+        subprocess.run(command.split(), cwd=made, check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made / "cert.pem", made / "key.pem")
+    with serve(folder, context) as server:
+        server.authority = str(made / "ca.pem")
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch):
+    """Writes a pip.conf, and returns the variables of a user who has it and nothing else."""
+    monkeypatch.setattr(pip_settings, "files", lambda environment: [environment["PIP_CONFIG_FILE"]])
+
+    def variables(configuration="", **more):
+        (tmp_path / "pip.conf").write_text(configuration)
+        nothing = {"HOME": str(tmp_path), "UV_CACHE_DIR": str(tmp_path / "cache")}
+        return (
+            {"PATH": "/usr/bin:/bin", "UV_HTTP_RETRIES": "0", "PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}
+            | nothing
+            | more
+        )
+
+    return variables
+
+
+def get_probe(environment, folder):
+    command = [bootstrap.find_uv(), "pip", "install", "--target", str(folder / "there"), "workshop-probe"]
+    environment = environment | pip_settings.for_uv(environment)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_an_index_with_a_certificate_of_its_own(secure, user, tmp_path):
+    address = f"https://127.0.0.1:{secure.server_port}/simple"
+    ran = get_probe(user(f"[global]\nindex-url = {address}\n"), tmp_path)
+    assert ran.returncode and "certificate" in ran.stderr
+    for settings in (f"cert = {secure.authority}", "trusted-host = 127.0.0.1"):
+        ran = get_probe(user(f"[global]\nindex-url = {address}\n{settings}\n"), tmp_path / settings[:4])
+        assert ran.returncode == 0, ran.stderr
+    ran = get_probe(user(PIP_INDEX_URL=address, REQUESTS_CA_BUNDLE=secure.authority), tmp_path / "variables")
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_proxy_that_only_pip_knows(plain, user, tmp_path):
+    plain.asked.clear()
+    configuration = f"[install]\nindex_url = http://packages.invalid/simple\nproxy = 127.0.0.1:{plain.server_port}\n"
+    ran = get_probe(user(configuration), tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert f"http://packages.invalid/simple/workshop-probe/{PROBE}" in plain.asked
+
+
+def test_an_extra_index_a_folder_of_wheels_and_a_constraint(plain, user, folder, tmp_path):
+    nothing_there = f"index-url = http://127.0.0.1:{plain.server_port}/empty\n"
+    page = folder / "simple" / "workshop-probe"
+    for settings in (f"extra-index-url = http://127.0.0.1:{plain.server_port}/simple", f"find-links = {page}"):
+        ran = get_probe(user(f"[global]\n{nothing_there}{settings}\n"), tmp_path / settings[:4])
+        assert ran.returncode == 0, ran.stderr
+    (tmp_path / "newer").write_text("workshop-probe>=2\n")
+    ran = get_probe(
+        user(f"[global]\n{nothing_there}find-links = {page}\nconstraint = {tmp_path / 'newer'}\n"), tmp_path
+    )
+    assert ran.returncode and "workshop-probe>=2" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("configuration", "variables", "uv"),
+    [
+        ("[global]\nfind-links = /a /b\n", {}, {"UV_FIND_LINKS": "/a,/b"}),
+        ("[global]\ntimeout = 60\n", {"PIP_TIMEOUT": "9"}, {"UV_HTTP_TIMEOUT": "9"}),
+        ("[global]\ntimeout = 60\n", {"UV_HTTP_TIMEOUT": "7"}, {}),
+        ("[global]\nindex-url = https://a\n[install]\nindex-url = https://b\n", {}, {"UV_DEFAULT_INDEX": "https://b"}),
+        ("[global]\nindex-url = https://a\n", {"UV_INDEX_URL": "https://own"}, {}),
+        ("[global]\nextra-index-url =\n    https://a\n    https://b\n", {}, {"UV_INDEX": "https://a https://b"}),
+        ("", {"PIP_KEYRING_PROVIDER": "subprocess"}, {"UV_KEYRING_PROVIDER": "subprocess"}),
+        ("", {"PIP_KEYRING_PROVIDER": "import"}, {}),
+        ("", {"PIP_NO_INDEX": "1"}, {"UV_NO_INDEX": "1"}),
+        ("", {"PIP_CLIENT_CERT": "/c.pem"}, {"SSL_CLIENT_CERT": "/c.pem"}),
+        ("", {"PIP_CERT": "/etc"}, {"SSL_CERT_DIR": "/etc"}),
+        ("this is no configuration", {"PIP_RETRIES": "1"}, {}),
+    ],
+)
+def test_what_is_handed_on(user, configuration, variables, uv):
+    added = pip_settings.for_uv(user(configuration, **variables))
+    always = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1"}
+    assert {name: added[name] for name in added if name not in always} == uv
+
+
+def test_where_pip_keeps_its_cache_uv_does_too(user):
+    environment = user(PIP_CACHE_DIR="/scratch/me")
+    del environment["UV_CACHE_DIR"]
+    assert pip_settings.for_uv(environment)["UV_CACHE_DIR"] == "/scratch/me/uv"
+
+
+def test_a_configuration_that_is_switched_off_is_not_read(tmp_path):
+    (tmp_path / "pip").mkdir()
+    (tmp_path / "pip" / "pip.conf").write_text("[global]\ntimeout = 60\n")
+    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert pip_settings.for_uv(environment)["UV_HTTP_TIMEOUT"] == "60"
+    assert "UV_HTTP_TIMEOUT" not in pip_settings.for_uv(environment | {"PIP_CONFIG_FILE": "/dev/null"})
