@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 from shell_programs import program
 
 from workshop_lib import installation
-from workshop_lib.maintain import bootstrap
+from workshop_lib.maintain import bootstrap, lock
 from workshop_lib.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -584,3 +585,25 @@ def test_in_the_background_its_whole_session_gives_way():
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, start_new_session=True)
     assert ran.stdout.startswith("True /autogroup-") and ran.stdout.endswith(" nice 19\n\n"), ran.stdout + ran.stderr
+
+
+def test_make_lock_writes_both_files(tmp_path, monkeypatch):
+    """PyTorch's builds have other hashes, and bring NVIDIA's libraries of other versions."""
+    resolved = [
+        "six==1.17.0 ; os_name == 'nt' \\\\",
+        "    --hash=sha256:ab",
+        "torch==2.13.0 \\\\",
+        "    --hash=sha256:cd",
+    ]
+    resolved += ["nvidia-nccl-cu13==2.29.7 \\\\", "    --hash=sha256:ef"]
+    uv = program(tmp_path / "uv", f"printf '%s\\n' $* > asked; printf '%b\\n' {shlex.join(resolved)} > lock.txt")
+    monkeypatch.setattr(bootstrap, "find_uv", lambda: str(uv))
+    monkeypatch.setattr(lock, "ROOT", tmp_path)
+    assert lock.main(["--upgrade"]) == 0
+    assert {"compile", "--universal", "--generate-hashes", "3.11", "--upgrade"} <= set(
+        (tmp_path / "asked").read_text().split()
+    )
+    _, *locked = (tmp_path / "lock.txt").read_text().splitlines()
+    assert locked == ["six==1.17.0 ; os_name == 'nt' \\", "    --hash=sha256:ab", "torch==2.13.0"]
+    _, *versions = (tmp_path / "constraints.txt").read_text().splitlines()
+    assert versions == ["six==1.17.0 ; os_name == 'nt'", "torch==2.13.0"]
