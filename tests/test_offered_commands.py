@@ -35,11 +35,10 @@ BLOCK = re.compile(r"^( *)```bash\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:\w+=\S* )*(?:make|bash|workshop|\.venv/bin/\S+)(?: [^`\n]+)?)`")
 SUBSTITUTED = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)")  # $(a command), and $((a sum))
 KEYWORDS = ("do", "while")
-# Reads nothing, runs nothing: it adds its name and arguments to a file.
+# Reads nothing, runs nothing: it adds its name and arguments to a file, at once, because `make -j2` runs two of them.
 RECORDER = """\
 #!/bin/sh
-printf '%s\\0' ".venv/bin/${0##*/}" "$@" >> "$RECORDED"
-printf '\\n' >> "$RECORDED"
+printf '%s\\0' ".venv/bin/${0##*/}" "$@" END >> "$RECORDED"
 """
 # What runs here, whole, in a checkout that has one tiny notebook.
 SMALLEST = ["run-notebooks", "gallery NAME=00_start_here", "bench NAME=start", "soak FAULTS=1"]
@@ -154,7 +153,7 @@ def made_by(*words: str) -> list[list[str]]:
             program.chmod(0o755)
         ran = in_folder(folder, *words, "ANY_PYTHON=.venv/bin/python", RECORDED=str(recorded), PYTHON="")
         assert ran.returncode == 0, ran.stderr
-        return [line.split("\0") for line in recorded.read_text().split("\0\n") if line]
+        return [line.split("\0") for line in recorded.read_text().split("\0END\0") if line]
 
 
 def in_folder(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess:
