@@ -137,6 +137,7 @@ def test_nothing_runs_when_a_link_is_broken(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
 def test_the_book_is_built_without_a_warning(monkeypatch, tmp_path):
     """No notebook runs; but in one, a question has been answered twice and another one never."""
     pytest.importorskip("myst_nb", reason="what makes the book is not installed: `make book` does that")
