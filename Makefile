@@ -17,7 +17,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures picture lock notebooks run-notebooks gallery book book-check bench gpu-check soak clean distclean
+.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures picture lock notebooks run-notebooks gallery book book-packages book-check bench gpu-check soak clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,11 +40,11 @@ lab: ## open JupyterLab on the first notebook (NOTEBOOK=...); DeepSpeed and Horo
 test: setup ## run the tests of what everyone depends on (LESSON=06: of one lesson)
 	@$(BIN)/python -m pytest $(IN_LANES) $(if $(LESSON),--lesson $(LESSON) -m "not exhaustive",--tier core)
 
-test-full: setup ## run the tests of every other promise, once (under 40 minutes on two slow cores)
+test-full: setup book-packages ## run the tests of every other promise, once (under 40 minutes on two slow cores)
 	@$(BIN)/python -m pytest $(IN_LANES) --tier full
 
 test-all: export WORKSHOP_FAULT_REPEATS = 3
-test-all: setup ## run the tests with all that is exhaustive: faults three times, every notebook in both versions (takes long)
+test-all: setup book-packages ## run the tests with all that is exhaustive: faults three times, every notebook in both versions (takes long)
 	@$(BIN)/python -m pytest $(IN_LANES)
 
 # Three short epochs per run: the first one, which pays for start-up, does not count in samples/s. In so few steps the
@@ -124,16 +124,19 @@ run-notebooks: setup ## execute all notebooks, learner's and solutions, to build
 gallery: setup ## execute the core path's solutions and keep their outputs in assets/gallery (NAME=00_start_here: of one)
 	@$(BIN)/python -m workshop_lib.maintain.gallery $(NAME)
 
-# Sphinx and its parts are for this alone, so they come with the first book and not with `make setup`.
-book: ## write the workshop as a site that needs no server, with all outputs: build/book/html (40 minutes the first time)
-	@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py --book
+# Sphinx and its parts are for the book alone, so they come with the first one and not with `make setup`. Where they can't
+# be had, `make test-full` skips what needs them.
+book-packages: setup
+	-@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py --book
+
+book: book-packages ## write the workshop as a site that needs no server, with all outputs: build/book/html (40 minutes the first time)
 	@$(BIN)/python -m workshop_lib.maintain.book
 
 book-check: book ## look at every page of the book in a browser: links, texts for figures, contrast, errors
 	@$(BIN)/python -m pytest tests/browser/test_site.py
 
-bench: setup ## measure what book/measured.md says; records go to build/bench.jsonl (takes long)
-	@$(BIN)/python tests/benchmarks/run.py
+bench: setup ## measure what book/measured.md says, to build/bench.jsonl (takes long; NAME=start: one of it)
+	@$(BIN)/python tests/benchmarks/run.py $(NAME)
 
 gpu-check: ## try every backend and script on this host's GPUs; needs PyTorch, no set-up (PYTHON=...; record in build/gpu-check.jsonl)
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) -m workshop_lib.maintain.gpu_check

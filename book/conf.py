@@ -15,9 +15,7 @@ from pygments.token import Operator
 project = "Distributed deep learning, hands on"
 author = "the workshop's authors"
 extensions = ["myst_nb"]
-include_patterns = ["*.md", "notebooks/*.ipynb", "notebooks/scripts/README.md", "assets/mnist/README.md"]
-include_patterns += ["assets/instructor/*.md", "assets/gallery/README.md"]
-include_patterns += ["submissions/README.md", "submissions/*/README.md"]
+include_patterns = ["**.md", "notebooks/*.ipynb"]
 # The notebooks come executed. What a rank printed to stderr belongs to the page.
 nb_execution_mode = "off"
 nb_merge_streams = True

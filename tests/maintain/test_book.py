@@ -1,6 +1,7 @@
 """The pages of the book, before Sphinx makes a site of them; and the map of topics that one of them shows."""
 
 import base64
+import copy
 import csv
 import json
 import re
@@ -15,6 +16,7 @@ from workshop_lib.paths import ROOT
 
 TOPICS = list(csv.DictReader((ROOT / "assets" / "coverage.csv").open(encoding="utf-8", newline="")))
 HEADING = re.compile(r"^# #+ (.+)$", re.MULTILINE)
+FIRST = "00_start_here"
 SOURCE = """\
 # %% [markdown]
 # # Sums
@@ -132,6 +134,23 @@ def test_nothing_runs_when_a_link_is_broken(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(book, "sphinx", lambda builder, folder, target: built.append(builder) or 0)
     assert book.build([], tmp_path) == 0
     assert built == ["dummy", "dummy", "ran", "html"]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_the_book_is_built_without_a_warning(monkeypatch, tmp_path):
+    """No notebook runs; but in one, a question has been answered twice and another one never."""
+    pytest.importorskip("myst_nb", reason="what makes the book is not installed: `make book` does that")
+    ran = generate.pristine(FIRST)[1]
+    [cell, *_] = [cell for cell in ran.cells if cell.cell_type == "code"]
+    [question], [answer] = [each.outputs for each in with_prediction()]
+    answer.data["image/png"] = base64.b64encode(new_figure("How fast?", "")[0].png()).decode()
+    never_answered = copy.deepcopy(question)
+    never_answered.data[book_page.NUMBERS]["question"] = "How slow?"
+    cell.outputs = [question, answer, copy.deepcopy(answer), never_answered]
+    monkeypatch.setattr(book, "executed", lambda name, solution, env: ran if name == FIRST else None)
+    assert book.build([], tmp_path) == 0
+    assert len(list((tmp_path / "html").rglob("*.html"))) > 60
 
 
 BUILDER = """\

@@ -481,6 +481,24 @@ def test_horovod_is_left_out_when_asked_and_the_rest_stays(checkout, steps, monk
     assert "[tensorflow-gpu,horovod]" in tensorflow[-1] and "HOROVOD_GPU_OPERATIONS=NCCL" in build
 
 
+def test_each_command_of_make_installs_what_it_says(checkout, monkeypatch):
+    """`make setup`, `make lab`, `make extras` and `make book`, in this order, where something goes on failing."""
+    ours = bootstrap_of(checkout)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    done_with(ours)
+    asked = []
+    monkeypatch.setattr(ours, "add_startup_file", lambda: None)
+    monkeypatch.setattr(ours, "leave_to_the_background", lambda extras, settings: asked.append((extras, "later")))
+    monkeypatch.setattr(ours, "install_extras", lambda extras, _, again=False: asked.append((extras, again)) or extras)
+    assert [ours.set_up(options) for options in ([], ["--extras-later"], ["--extras-again"], ["--book"])] == [
+        0,
+        0,
+        1,
+        1,
+    ]
+    assert asked == [(EXTRAS, False), (EXTRAS, "later"), (EXTRAS, True), (["book"], True)]
+
+
 def test_old_pythons_can_read_the_set_up_far_enough_to_refuse():
     """No syntax newer than Python 3.6, so that the message about the version can be reached."""
     for name in READ_BY_ANY_PYTHON:

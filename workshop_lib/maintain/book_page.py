@@ -99,8 +99,9 @@ class Predictions:
         self.answered: set[str] = set()
 
     def replace(self, output: NotebookNode) -> None:
-        """Show a question as a slider, and its first answer as a value to reveal. Leaves other outputs alone."""
-        numbers = _numbers(output)
+        """Show a question as a slider, and its first answer as a value to reveal. Other outputs stay as they are,
+        except that a prediction loses its numbers: Sphinx warns of a type that it doesn't know."""
+        numbers = output.get("data", {}).pop(NUMBERS, None)
         if numbers is None or numbers["question"] not in self.places:
             return
         asked = numbers["question"]

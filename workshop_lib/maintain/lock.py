@@ -32,7 +32,8 @@ def main(options: list[str]) -> int:
     ]
     oldest = ".".join(map(str, installation.PYTHONS[0]))
     shape = ["--universal", "--python-version", oldest, "--generate-hashes", "--no-header", "--no-annotate"]
-    ran = subprocess.run([*uv, *shape, *options], cwd=ROOT, timeout=600)
+    upgrade = ["--upgrade"] if "--upgrade" in options else []
+    ran = subprocess.run([*uv, *shape, *upgrade], cwd=ROOT, timeout=600)
     if ran.returncode == 0:
         lines = re.split(r"\n(?=\S)", lock.read_text().strip())
         locked = [without_other_builds(line) for line in lines if not OF_PYTORCHS_BUILD.match(line)]

@@ -5,6 +5,7 @@ from record_fixtures import run
 
 from workshop_lib.lessons.large_batch import recipes
 from workshop_lib.lessons.large_batch.recipes import Recipe
+from workshop_lib.results import records
 from workshop_lib.training.options import TrainOptions
 
 
@@ -46,6 +47,16 @@ def test_a_phase_goes_on_where_the_one_before_it_ended(small_mnist):
     assert record["recipe"] == "both"
     assert recipes.steps(record) == [10, 12]
     assert [phase["lr"] for phase in record["phases"]] == [0.05, 1e-12]
+
+
+def test_the_command_writes_the_runs_that_the_table_reads(monkeypatch, small_mnist, tmp_path, capsys):
+    tiny = {"data_dir": small_mnist, "train_samples": 640, "epochs": 1, "warmup_epochs": 0.0}
+    monkeypatch.setattr(recipes, "PATIENTS", {})
+    monkeypatch.setattr(recipes, "RECIPES", [Recipe("tiny", [tiny | {"emulate_workers": 2}])])
+    out = tmp_path / "runs.jsonl"
+    assert recipes.main(["--seeds", "3", "--out", str(out)]) == 0
+    assert recipes.table(records.read(out)).index.tolist() == ["tiny"]
+    assert "seed 3, tiny, 2 workers: test accuracy" in capsys.readouterr().out
 
 
 def test_every_recipe_can_be_trained_on_the_ranks_of_a_laptop():
