@@ -33,6 +33,10 @@ def runs(*words: str) -> bool:
 
 # Whether a thing that isn't a package is there, and what to do if not.
 MACHINE: dict[str, tuple[Callable[[], bool], str]] = {
+    "book": (
+        lambda: find_spec("myst_nb") is not None,
+        "what makes the book is not installed: `make book-packages` does that",
+    ),
     "cores": (
         lambda: hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1,
         "pinning can only be seen on Linux, with two cores",

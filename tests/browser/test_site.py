@@ -1,20 +1,18 @@
 """The book in a browser, opened from files: no broken link, nothing from outside, and everybody can read it."""
 
-import importlib.util
 import shutil
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import nbformat
 import pytest
+from needs import needs
 
 from workshop_lib.maintain import book, generate
 from workshop_lib.notebook import prediction
 from workshop_lib.paths import ROOT
 
-if not importlib.util.find_spec("myst_nb"):
-    pytest.skip("what makes the book is not installed: `make book` does that", allow_module_level=True)
-
+pytestmark = needs("book")
 SIZES = {"desktop": (1366, 900), "phone": (390, 844)}
 # The Web Content Accessibility Guidelines, levels A and AA; without reading style sheets, which files don't allow.
 RULES = {

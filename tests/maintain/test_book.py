@@ -8,6 +8,7 @@ import re
 
 import nbformat
 import pytest
+from needs import needs
 
 from workshop_lib.maintain import book, book_page, generate
 from workshop_lib.notebook.figures import new_figure
@@ -136,11 +137,11 @@ def test_nothing_runs_when_a_link_is_broken(monkeypatch, tmp_path, capsys):
     assert built == ["dummy", "dummy", "ran", "html"]
 
 
+@needs("book")
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_the_book_is_built_without_a_warning(monkeypatch, tmp_path):
     """No notebook runs; but in one, a question has been answered twice and another one never."""
-    pytest.importorskip("myst_nb", reason="what makes the book is not installed: `make book` does that")
     ran = generate.pristine(FIRST)[1]
     [cell, *_] = [cell for cell in ran.cells if cell.cell_type == "code"]
     [question], [answer] = [each.outputs for each in with_prediction()]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from needs import missing
 
 from workshop_lib import cgroups
 from workshop_lib.cli import doctor
@@ -104,7 +105,7 @@ def limited():
                     program,
                 ]
                 return subprocess.run(words, capture_output=True, text=True, timeout=100).stdout
-        return pytest.skip("needs root and a writable /sys/fs/cgroup")
+        return missing("cgroups", "only root can limit a group of processes, in a writable /sys/fs/cgroup")
 
     yield run
     for folder in made:

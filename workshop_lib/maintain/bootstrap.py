@@ -180,8 +180,8 @@ def check_checkout():
     for folder in (ROOT, VENV, BUILD):
         if os.path.isdir(folder) and not os.path.islink(folder) and not can_write(folder):
             raise SetupError(
-                f"{folder} is not writable; make it yours with chown -R, or make a checkout of your own, which can share "
-                'its .venv: "Many accounts, one .venv" in assets/instructor/room.md says how.'
+                f"{folder} is not writable; make it yours with chown -R, or make a checkout of your own, which can "
+                'share its .venv: "Many accounts, one .venv" in assets/instructor/room.md says how.'
             )
 
 
