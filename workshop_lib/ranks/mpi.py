@@ -23,7 +23,7 @@ ANSWER_LIMIT_S = 10.0
 LINES_SHOWN = 12  # at most, from the end of a program's output
 # Finds the line that follows a traceback's frames.
 PYTHON_ERROR = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\w.*)", re.MULTILINE)
-# Finds Open MPI's messages, each between two lines of dashes. Those with SAYS_LITTLE at the start don't say what's wrong.
+# Finds Open MPI's messages, each between two lines of dashes. Those that begin with SAYS_LITTLE don't name the fault.
 OPEN_MPI_MESSAGE = re.compile(r"^[\0 ]*-{40,}\n(.+?)^[\0 ]*-{40,}$", re.MULTILINE | re.DOTALL)
 SAYS_LITTLE = ("warning", "prterun", "primary job")
 # With these settings, messages go through shared memory, and Open MPI loads no fabric library.
