@@ -12,6 +12,7 @@ import pwd
 import shutil
 import socket
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,7 @@ TABLE = (
     VariableRule("DS_ACCELERATOR", lambda value: value == "cuda" and no_gpu(), "this host has no GPU", "cpu"),
     VariableRule("GLOO_SOCKET_IFNAME", is_missing_interface, "this host has no such network interface", one_host=True),
     VariableRule("GLOO_DEVICE_TRANSPORT", is_none_of("tcp"), "ranks on one host talk over TCP", one_host=True),
+    VariableRule("PYTHONWARNINGS", lambda value: "error" in value, "a warning of any package would end the ranks"),
     VariableRule(
         "MASTER_ADDR", is_none_of(*LOOPBACK_NAMES), "the ranks are all on this host", one_host=True, launchers=True
     ),
@@ -118,8 +120,13 @@ def clean(one_host: bool = False) -> None:
     """Remove what harms ranks from this process's environment. A rank calls this before it imports a framework."""
     unpin()
     cleaned = for_ranks(os.environ, one_host, launched=True)
-    for name in os.environ.keys() - cleaned.keys():
+    removed = os.environ.keys() - cleaned.keys()
+    for name in removed:
         del os.environ[name]
+    if "PYTHONWARNINGS" in removed:  # Python has read it by now
+        warnings.resetwarnings()
+        for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+            warnings.simplefilter("ignore", category)
     os.environ.update(cleaned)
 
 

@@ -14,7 +14,7 @@ export TORCH_FR_DUMP_TEMP_FILE="../build/10_compute_nodes/trace_${SLURM_JOB_ID}_
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$((20000 + SLURM_JOB_ID % 10000))
 
-srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 \
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --export=ALL --kill-on-bad-exit=1 \
     torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=2 \
     --rdzv-backend=c10d --rdzv-endpoint="$first:$port" --rdzv-id="$SLURM_JOB_ID" \
     "$script" --out "$checkpoint" "$@"

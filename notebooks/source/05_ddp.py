@@ -712,7 +712,7 @@ check.diagnoses(diagnoses)
 # ```bash
 # export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # export MASTER_PORT=29500
-# srun bash -c 'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID python ddp.py'
+# srun --export=ALL bash -c 'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID python ddp.py'
 # ```
 #
 # If `mpiexec` starts the processes, put these lines at the top of your script:

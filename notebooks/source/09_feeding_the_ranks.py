@@ -570,7 +570,7 @@ scripts.run("python", "-c", count, timeout_s=sizes.timeout_s)
 #   srun -n $SLURM_NNODES --ntasks-per-node=1 mkdir -p /tmp/env
 #   srun -n $SLURM_NNODES --ntasks-per-node=1 tar -xzf /tmp/env.tar.gz -C /tmp/env
 #   source /tmp/env/bin/activate
-#   srun -n $SLURM_NNODES --ntasks-per-node=1 conda-unpack
+#   srun -n $SLURM_NNODES --ntasks-per-node=1 --export=ALL conda-unpack
 #   ```
 # - **Put it into a container or a SquashFS image.** The file system then sees one large file, and each node looks up small files
 #   inside of it by itself. NERSC recommends containers for large Python jobs [2], and Pawsey has a guide to SquashFS [5].

@@ -18,13 +18,13 @@ from workshop_lib.lessons.compute_nodes.preflight import run as preflight
 from workshop_lib.notebook import take_home
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import allocation, scripts
-from workshop_lib.training.cores import usable_cores
+from workshop_lib.training import cores
 
 sizes = profile.current()
 folder = BUILD / "10_compute_nodes"
 folder.mkdir(parents=True, exist_ok=True)
 nodes = allocation.find()
-print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_cores()} cores.")
+print(nodes or f"This isn't a scheduler's job. It's one machine, with {cores.here()}.")
 
 # %% [markdown]
 # ## From a laptop to an allocation
@@ -136,7 +136,7 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # port=$((20000 + SLURM_JOB_ID % 10000))
 #
-# srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 \
+# srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --export=ALL --kill-on-bad-exit=1 \
 #     torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=2 \
 #     --rdzv-backend=c10d --rdzv-endpoint="$first:$port" --rdzv-id="$SLURM_JOB_ID" \
 #     "$script" --out "$checkpoint" "$@"
@@ -158,7 +158,8 @@ check.job(folder / "job.sh")
 # %% [markdown]
 # The check ran your script as Slurm would, but with stand-ins for `srun` and `torchrun` that only record how they were called.
 # In the solution, `--kill-on-bad-exit=1` makes `srun` end all torchruns when one fails, and `TORCH_FR_DUMP_TEMP_FILE` is where
-# the flight recorder of [13](13_when_training_breaks.ipynb) writes.
+# the flight recorder of [13](13_when_training_breaks.ipynb) writes. With `--export=ALL`, the torchruns get this variable even if
+# you submit with `sbatch --export=NONE`.
 #
 # ## When a rank dies
 #
@@ -224,7 +225,7 @@ scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
 
 # %%
 team = ranks.start(None if nodes else sizes.ranks)
-can_bind = usable_cores() >= sizes.ranks and not team.attached_only
+can_bind = cores.usable_threads() >= sizes.ranks and not team.attached_only
 team = ranks.start(team.n, bind="core") if can_bind else team
 figures.binding(team.about(), "Bound to cores" if can_bind else "These ranks cannot be bound from here")
 

@@ -8,5 +8,5 @@ import sys
 from workshop_lib.ranks import allocation, launchers
 
 ranks, threads, bind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-plan = launchers.plan(ranks, threads, bind, allocation.find())
+plan = launchers.plan(ranks, threads, bind, allocation.find(), own=("PYTHONPATH",))
 print(*(f"{name}={value}" for name, value in plan.settings.items()), *plan.command, sep="\n")

@@ -25,7 +25,8 @@ else
 fi
 export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 OMP_NUM_THREADS=$threads OMP_WAIT_POLICY=PASSIVE
 export WORKSHOP_GLOO_TIMEOUT_S=${WORKSHOP_GLOO_TIMEOUT_S:-600} # on a cold file system, ranks start minutes apart
-launch="srun --overlap --kill-on-bad-exit=1 --ntasks-per-node=4 --cpus-per-task=32 --cpu-bind=cores --gpus-per-node=4"
+launch="srun --overlap --export=ALL --kill-on-bad-exit=1 --ntasks-per-node=4 --cpus-per-task=32 \
+    --cpu-bind=cores --gpus-per-node=4"
 
 counts=${WORKSHOP_JOB_RANKS:-4:8:16:32} failed=""
 for n in ${counts//:/ }; do

@@ -7,5 +7,5 @@ nodes=$((($2 + per_node - 1) / per_node))
 # no access to Slingshot, and needs none.
 [ "$nodes" = 1 ] || export NCCL_NET=${NCCL_NET:-AWS Libfabric}
 # 32 hardware threads are 16 cores, a quarter of the node. With --overlap, a prompt may hold the same cores.
-exec srun --overlap --kill-on-bad-exit=1 --nodes="$nodes" --ntasks-per-node="$per_node" --cpus-per-task=32 \
-    --cpu-bind=cores --gpus-per-node=4 "$@"
+exec srun --overlap --export=ALL --kill-on-bad-exit=1 --nodes="$nodes" --ntasks-per-node="$per_node" \
+    --cpus-per-task=32 --cpu-bind=cores --gpus-per-node=4 "$@"

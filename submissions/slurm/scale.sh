@@ -21,7 +21,7 @@ fi
 export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 OMP_NUM_THREADS=$threads OMP_WAIT_POLICY=PASSIVE
 export WORKSHOP_GLOO_TIMEOUT_S=${WORKSHOP_GLOO_TIMEOUT_S:-600} # on a cold file system, ranks start minutes apart
 per_node=${SLURM_NTASKS_PER_NODE:-1}
-launch="srun --overlap --kill-on-bad-exit=1 --ntasks-per-node=$per_node --cpus-per-task=$threads"
+launch="srun --overlap --export=ALL --kill-on-bad-exit=1 --ntasks-per-node=$per_node --cpus-per-task=$threads"
 
 counts=${WORKSHOP_JOB_RANKS:-2:4:8} failed=""
 for n in ${counts//:/ }; do

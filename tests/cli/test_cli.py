@@ -254,7 +254,7 @@ def test_a_rank_reports_a_mistake_of_the_user_without_frames_of_the_library():
 
 
 def test_notes_say_what_is_unusual_about_a_run():
-    info = {"oversubscribed": False, "steps_per_epoch": 2, "global_batch": 100_000, "world_size": 9}
+    info = {"oversubscribed": False, "cores": "2 cores", "steps_per_epoch": 2, "global_batch": 100_000, "world_size": 9}
     assert terminal.notes(info) == []
     (line,) = terminal.notes(info | {"oversubscribed": True})
     assert "9 ranks" in line and "oversubscribed" in line

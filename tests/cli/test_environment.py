@@ -130,17 +130,6 @@ def test_the_doctor_names_the_variable_that_keeps_ranks_from_starting(monkeypatc
     assert f"{name}=ucx" in finding.remedy and "make setup" not in finding.remedy
 
 
-def test_open_mpis_message_gives_way_to_the_variable_and_other_errors_stay(monkeypatch):
-    message = f"{'-' * 74}\nNo components were able to be opened in the pml framework.\n{'-' * 74}"
-    monkeypatch.setenv("HOME", "/nonexistent")
-    for name in environment.mpi_variables(os.environ):
-        monkeypatch.delenv(name)
-    assert mpi.explained(message) == message
-    monkeypatch.setenv("OMPI_MCA_pml", "ucx")
-    assert mpi.explained(message) == mpi.suspects()
-    assert mpi.explained("ImportError") == f"ImportError\n{mpi.suspects()}"
-
-
 def test_the_doctor_says_what_ranks_do_not_get(monkeypatch):
     for rule in environment.TABLE:
         monkeypatch.delenv(rule.variable, raising=False)

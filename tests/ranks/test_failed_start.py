@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from workshop_lib import environment, ranks
-from workshop_lib.ranks import cluster, engine, folders, scratch
+from workshop_lib.ranks import cluster, engine, folders, launchers, mpi, scratch
 from workshop_lib.ranks.scratch import Scratch
 
 BROKEN = "raise ImportError('a file of the learner')\n"
@@ -86,13 +86,63 @@ def test_an_interrupt_at_the_end_of_the_start_is_one(monkeypatch):
         ranks.start(1)
 
 
-def test_a_program_s_error_is_found_in_a_log(tmp_path):
-    lines = [f"line {number}" for number in range(20)]
-    (tmp_path / "log").write_text("\n".join(lines))
-    assert folders.why_ended(tmp_path, "log") == "\n".join(lines[-12:])
-    trace = (
-        'Traceback (most recent call last):\n  File "<string>", line 1\n    1 / 0\n    ~~^~~\nValueError: text\nrest\n'
-    )
-    (tmp_path / "log").write_text(f"before\n{trace}-----\nmpiexec was told\n")
-    assert folders.why_ended(tmp_path, "log") == "ValueError: text"
+def framed(text):
+    return f"{'-' * 74}\n{text}\n{'-' * 74}\n \0"
+
+
+NO_SLOTS = """\
+There are not enough slots available in the system to satisfy the 2
+slots that were requested by the application:
+
+  python
+
+Either request fewer procs for your application, or make more slots
+available for use."""
+NO_MAP = """\
+Your job failed to map. Either no mapper was available, or none of the available
+mappers was able to perform the requested mapping operation.
+
+  Mapper result:       Out of resource
+  Application:         python"""
+ENDED = "prterun detected that one or more processes exited with non-zero status."
+TRACE = 'Traceback (most recent call last):\n  File "<string>", line 1\n    1 / 0\n    ~~^~~\nValueError: text\nrest\n'
+LINES = [f"line {number}" for number in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("output", "wrong"),
+    [
+        ("\n".join(LINES), "\n".join(LINES[-12:])),
+        (f"before\n{TRACE}-----\nmpiexec was told\n{framed(ENDED)}", "ValueError: text"),
+        (
+            framed("Warning: Could not find X") + framed(NO_SLOTS) + framed(ENDED),
+            "There are not enough slots available in the system to satisfy the 2 slots that were requested by the "
+            "application: python",
+        ),
+        (framed(NO_MAP), "Your job failed to map. Mapper result: Out of resource, Application: python"),
+        (f"*** An error occurred in MPI_Init\n{framed(ENDED)}", f"*** An error occurred in MPI_Init\n{framed(ENDED)}"),
+        ("", ""),
+    ],
+)
+def test_what_is_wrong_is_found_in_a_program_s_output(tmp_path, output, wrong):
+    (tmp_path / "log").write_text(output)
+    assert folders.why_ended(tmp_path, "log") == wrong
     assert folders.why_ended(tmp_path, "none") == ""
+
+
+def test_the_first_sentence_of_open_mpi_s_message_is_said_with_the_variable_at_fault(monkeypatch):
+    monkeypatch.setenv("OMPI_MCA_btl", "nothing")
+    with pytest.raises(ranks.RankError) as error:
+        ranks.start(1)
+    _, message, variable = str(error.value).splitlines()
+    if "openmpi" in launchers.flavor(tuple(mpi.mpiexec())):
+        assert message.startswith("A requested component was not found, or was unable to be opened. Host: ")
+    assert "OMPI_MCA_btl=nothing" in variable
+
+
+def test_ranks_that_compute_with_other_threads_than_planned_are_named(monkeypatch, capsys):
+    main = f"import os; os.environ.pop('OMP_NUM_THREADS'); {cluster.ENGINE_MAIN}"
+    monkeypatch.setattr(cluster, "ENGINE", [sys.executable, "-P", "-c", main, "--mpi"])
+    ranks.start(2, threads_per_rank=2)
+    said = "The threads of ranks 0, 1 are 1 instead of 2: OMP_NUM_THREADS didn't arrive."
+    assert said in capsys.readouterr().err

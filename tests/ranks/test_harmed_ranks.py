@@ -34,6 +34,7 @@ HARMFUL = {
     "GLOO_SOCKET_IFNAME": "ib0",
     "GLOO_DEVICE_TRANSPORT": "IBVERBS",
     "MASTER_ADDR": "198.51.100.7",
+    "PYTHONWARNINGS": "error",
 }
 # These are harmless, and stay so.
 HARMLESS = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}

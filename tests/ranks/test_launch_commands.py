@@ -20,9 +20,9 @@ COMMANDS = {
     ("pals", "core"): "mpiexec -n 6 --ppn 4 --depth 2 --cpu-bind depth",
     ("aprun", "none"): "aprun -n 6 -N 4 -d 2 -j 1 -cc none",
     ("aprun", "core"): "aprun -n 6 -N 4 -d 2 -j 1 -cc depth",
-    ("srun", "none"): "srun --overlap --kill-on-bad-exit=1 -n 6 --nodes=2 --ntasks-per-node=4 "
+    ("srun", "none"): "srun --overlap --export=ALL --kill-on-bad-exit=1 -n 6 --nodes=2 --ntasks-per-node=4 "
     "--nodelist=n1,n2 --cpus-per-task=2 --cpu-bind=none",
-    ("srun", "core"): "srun --overlap --kill-on-bad-exit=1 -n 6 --nodes=2 --ntasks-per-node=4 "
+    ("srun", "core"): "srun --overlap --export=ALL --kill-on-bad-exit=1 -n 6 --nodes=2 --ntasks-per-node=4 "
     "--nodelist=n1,n2 --cpus-per-task=2 --cpu-bind=cores",
     ("unknown", "none"): "mpiexec -n 6",
 }

@@ -46,6 +46,32 @@ def test_train_trains_on_both_nodes(slurm, machine, tmp_path, small_mnist):
         assert record["what"]["world_size"] == 2
         assert len(set(record["weights_sha256"])) == 1
     assert "on 2 ranks, 2 nodes" in output.read_text()
+    assert "Could not find the environment variable" not in output.read_text()
+
+
+@pytest.mark.timeout(200)
+def test_settings_arrive_in_a_job_submitted_without_the_environment(slurm, tmp_path, small_mnist):
+    """`sbatch --export=NONE` has srun strip its steps as well: the script's own, and those that Open MPI starts."""
+    script, output, bare = tmp_path / "job.sh", tmp_path / "job.out", tmp_path / "bare.jsonl"
+    options = f"--epochs 1 --max-steps 2 --data-dir {small_mnist}"
+    lines = [
+        "#!/bin/bash -e",
+        f"export WORKSHOP_PYTHON={sys.executable} WORKSHOP_JOB_RANKS=2 WORKSHOP_JOB_BACKENDS=ddp",
+        f"export WORKSHOP_JOB_OPTIONS={shlex.quote(options)}",
+        "bash submissions/slurm/scale.sh",
+        "bash submissions/slurm/train.sh",
+        f"srun -n 2 --cpus-per-task=2 {sys.executable} -m workshop_lib train --backend ddp {options} --out {bare}",
+    ]
+    script.write_text("\n".join(lines) + "\n")
+    nodes = ("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2", "--export=NONE")
+    job = slurm.submit(script, *nodes, f"--output={output}", f"--chdir={ROOT}")
+    assert slurm.wait(job, "COMPLETED", "FAILED", limit_s=180) == "COMPLETED", output.read_text()
+    folder = BUILD / f"slurm-{job}"
+    runs = [records.read(file)[0] for file in (folder / "scale.jsonl", folder / "train.jsonl", bare)]
+    assert [run["what"]["threads_per_rank"] for run in runs] == [2, 2, 1], output.read_text()
+    said = "OMP_NUM_THREADS isn't set for this rank: it computes with 1 thread, and its task has 2 CPUs"
+    assert [said in run["where"].get("neutralized", ()) for run in runs] == [False, False, True]
+    assert output.read_text().count(said) == 2, "once on each node"
 
 
 @pytest.mark.exhaustive

@@ -160,6 +160,7 @@ def srun(machine: str, arguments: list[str]) -> tuple[int, list[str]]:
     """Slurm's srun."""
     names = (
         "--overlap",
+        "--export",
         "--nodes",
         "--ntasks-per-node",
         "--cpus-per-task",

@@ -13,7 +13,7 @@ MODULES = re.compile(r"\bmodule (?:use|load) ([^;\n]+)")
 MODULE = re.compile(r'(?<!\S)(?:"\$\{\w+:-)?([\w./-]+)')
 VARIABLE = re.compile(r"\b((?:NCCL|FI|CCL|MPICH|MPIR|OMPI|LD)_\w+)=")
 FOLDER = re.compile(r"(?<![\w}])/(?:soft|usr|local)[\w/.-]+")
-LAUNCHER = re.compile(r"\b(?:mpiexec|mpirun|srun)((?: |\\\n\s*)+-[^\n]*(?:\\\n[^\n]*)*)")
+LAUNCHER = re.compile(r"\b(?:mpiexec|mpirun|srun)((?: |\\\n\s*)+-(?:\\\n|[^\n])*)")
 OPTION = re.compile(r"(?<=\s)--[a-z-]+")
 OURS = ("WORKSHOP", "-N workshop", "--job-name=", "--out-dir")
 

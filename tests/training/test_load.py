@@ -46,8 +46,9 @@ def test_a_moment_is_too_short_to_tell():
 def meter_of(monkeypatch, *samples):
     each = iter(samples)
     monkeypatch.setattr(load, "sample", lambda: next(each))
-    monkeypatch.setattr(load, "usable_cores", lambda: 2)
+    monkeypatch.setattr(load, "usable_threads", lambda: 2)
     monkeypatch.setattr(load, "affinity", lambda: {0, 1})
+    monkeypatch.setattr(load, "core_ids", set)
     return load.Meter()
 
 

@@ -115,11 +115,12 @@ def test_a_nan_is_a_nan_in_the_checksum_of_the_weights():
 
 
 @pytest.mark.parametrize(
-    ("affinities", "quota", "cores"), [([[0], [1]], 1, 2), ([[0, 1, 2, 3]] * 2, 4, 4), ([[0, 1, 2, 3]] * 2, 2, 2)]
+    ("affinities", "quota", "cores"), [([[0], [1]], 9, 2), ([[0, 1, 2, 3]] * 2, 4, 4), ([[0, 1, 2, 3]] * 2, 2, 2)]
 )
 def test_the_cores_of_a_run_are_those_of_all_its_ranks_on_a_host(affinities, quota, cores):
     ranks = [
-        {"host": host, "affinity": own, "host_cores": 4, "cores": quota, "threads": 1, "gpu": None, "neutralized": []}
+        {"host": host, "affinity": own, "cores": own, "host_cores": 4, "quota": quota, "threads": 1, "gpu": None}
+        | {"neutralized": []}
         for own, host in zip([*affinities, [7]], ["here", "here", "elsewhere"], strict=True)
     ]
     backend = SimpleNamespace(name="mpi", transport=None, world=World(0, 3, 0, "single"), device=torch.device("cpu"))

@@ -29,7 +29,7 @@ from workshop_lib.maintain import execute
 from workshop_lib.maintain.generate import METADATA, NOTEBOOKS, pristine, sources
 from workshop_lib.notebook import profile
 from workshop_lib.ranks import engine
-from workshop_lib.training.cores import usable_cores
+from workshop_lib.training import cores
 
 STAGE = paths.BUILD / "stage"
 JUPYTER = paths.ROOT / "workshop_lib" / "notebook" / "jupyter"
@@ -231,7 +231,7 @@ def record(file: Path) -> Path:
     running.unlink()
     if outcome.error:
         raise WorkshopError(str(outcome))
-    about = f"on {datetime.now():%d %B %Y, %H:%M}, {usable_cores()} cores, profile {profile.current().name}"
+    about = f"on {datetime.now():%d %B %Y, %H:%M}, {cores.here()}, profile {profile.current().name}"
     notebook.cells = [cell for cell in notebook.cells if PREPARES not in cell.metadata]
     for cell in notebook.cells:
         if cell.get("outputs"):

@@ -5,7 +5,6 @@ import importlib.util
 import json
 import math
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -22,9 +21,8 @@ from workshop_lib import cgroups, installation, shadowing
 from workshop_lib import environment as environments
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, allocation, limits, mpi, processes
-from workshop_lib.training import world
+from workshop_lib.training import cores, world
 from workshop_lib.training.backends import EXTRAS
-from workshop_lib.training.cores import usable_cores
 from workshop_lib.training.load import Meter, are_left
 from workshop_lib.words import plural
 
@@ -185,19 +183,13 @@ def _two_ranks(mpiexec: list[str]) -> Finding:
     if ran.returncode or len(rows) != 2:
         if suspects := mpi.suspects():
             return Finding("two ranks", "fail", "they did not start with this environment's settings of MPI", suspects)
-        why = (_lines_with_words(ran.stderr) or [f"exit code {ran.returncode}"])[-1]
+        why = mpi.what_failed(ran.stderr.strip("\0 \n")) or f"exit code {ran.returncode}"
         return Finding("two ranks", "fail", why, "run `make setup` again; on a cluster, load the MPI module")
     sizes, (library, _) = zip(*rows, strict=True)
     if sizes != ("2", "2"):
         remedy = "mpiexec and mpi4py use different MPI libraries: on a cluster, run `make setup MPI=system`"
         return Finding("two ranks", "fail", f"two worlds of size {sizes[0]}, with {library}", remedy)
     return Finding("two ranks", "ok", f"one world of size 2, with {library}")
-
-
-def _lines_with_words(text: str) -> list[str]:
-    """The lines of a program's output that contain letters: lines of dashes and the like are left out."""
-    rows = [row.strip("\0 ") for row in text.splitlines()]
-    return [row for row in rows if re.search("[A-Za-z]", row)]
 
 
 def _others_variables() -> Finding:
@@ -235,9 +227,12 @@ def _other_worlds() -> list[Finding]:
 
 
 def _cores() -> Finding:
-    cores = usable_cores()
-    found = f"{cores} usable of {os.cpu_count()} (affinity and cgroup)"
-    return judged("cores", found, cores >= 2, "two ranks will share one core: no speed-up can be seen")
+    usable = cores.usable_threads()
+    found = f"{usable} usable of {os.cpu_count()} (affinity and cgroup)"
+    if usable > cores.usable_cores():
+        found += f": {cores.here()}"
+    remedy = "two ranks will share one core: no speed-up can be seen"
+    return judged("cores", found, cores.usable_cores() >= 2, remedy)
 
 
 def _others(meter: Meter) -> Finding:
@@ -245,7 +240,7 @@ def _others(meter: Meter) -> Finding:
     others = meter.others()
     enough = are_left(others, meter.usable, meter.usable, meter.total)
     remedy = "times measured now say little about scaling: close what computes; everything else works"
-    return judged("other programs", f"using {others:.1f} of {meter.total} cores", enough, remedy)
+    return judged("other programs", f"using {others:.1f} of {meter.all}", enough, remedy)
 
 
 def _memory() -> Finding:

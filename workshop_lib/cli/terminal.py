@@ -137,8 +137,8 @@ def notes(info: dict) -> list[str]:
     lines = []
     if info["oversubscribed"]:
         lines.append(
-            f"The threads of {plural(info['world_size'], 'rank')} are more than the cores here (oversubscribed): they "
-            "take turns, so the times say nothing about scaling."
+            f"The threads of {plural(info['world_size'], 'rank')} share {info['cores']} (oversubscribed), so the times "
+            "say nothing about scaling."
         )
     if info["steps_per_epoch"] == 1:
         lines.append(

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from workshop_lib.errors import WorkshopError
 from workshop_lib.paths import replacing
-from workshop_lib.training.cores import usable_cores
+from workshop_lib.training.cores import usable_threads
 
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
@@ -195,7 +195,7 @@ def build_environment() -> dict[str, str]:
     switches = ("WITH_PYTORCH", "WITH_TENSORFLOW", "WITH_MPI", "WITH_GLOO", "WITHOUT_MXNET")
     defaults = {f"HOROVOD_{switch}": "1" for switch in switches} | {
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # the gloo in Horovod asks for CMake 2.8, which CMake 4 refuses
-        "MAKEFLAGS": f"-j{usable_cores()}",
+        "MAKEFLAGS": f"-j{usable_threads()}",
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     paths = {

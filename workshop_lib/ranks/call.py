@@ -14,6 +14,7 @@ from ipyparallel.error import KernelError
 
 from . import engine, folders, verdict
 from .allocation import is_here
+from .clock import Clock
 from .errors import parse_stack
 from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, StopNote
 
@@ -69,7 +70,7 @@ class Call:
         self.ranks = list(range(team.n)) if ranks is None else ranks
         self.answers: dict[int, Answer] = {}
         self.outcomes: dict[int, Outcome] = {}
-        self._started = time.monotonic()
+        self._clock = Clock()
 
     def send(self, payload: bytes, ranks: list[int] | None = None) -> None:
         """Start a pickled (function, arguments, keyword arguments) on these ranks, or on all ranks of the call."""
@@ -100,7 +101,8 @@ class Call:
 
     @property
     def elapsed_s(self) -> float:
-        return time.monotonic() - self._started
+        """How long the call has taken, without the time for which the machine was asleep."""
+        return self._clock.elapsed_s
 
     def published(self) -> list[Published]:
         """What each rank published last about its progress."""
@@ -112,9 +114,9 @@ class Call:
     @contextlib.contextmanager
     def clock_stopped(self) -> Iterator[None]:
         """A context manager: the time spent inside it does not count toward the time-out."""
-        began = time.monotonic()
+        _ = self.elapsed_s  # counts the time until now
         yield
-        self._started += time.monotonic() - began
+        self._clock.skip()
 
     def collect(self) -> None:
         """Take the outcomes that have arrived. If a rank has ended, give all ranks up and raise RankError."""
@@ -136,8 +138,8 @@ class Call:
 
     def wait(self, limit_s: float) -> bool:
         """Wait until all ranks have ended, at most `limit_s` seconds; return whether they have."""
-        deadline = time.monotonic() + limit_s
-        while self.running and time.monotonic() < deadline:
+        clock = Clock()
+        while self.running and clock.elapsed_s < limit_s:
             self.collect()
             time.sleep(POLL_S)
         return not self.running

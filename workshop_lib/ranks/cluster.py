@@ -24,7 +24,8 @@ from workshop_lib.words import plural
 
 from . import allocation, cells, engine, folders, launchers, limits, mpi, processes, scratch
 from .allocation import is_here
-from .errors import RankError, how_it_ended, remember_source
+from .clock import Clock
+from .errors import RankError, how_it_ended, named, remember_source
 from .output import EACH_UP_TO, OfRanks
 from .progress import TextView
 from .watch import watch
@@ -319,12 +320,12 @@ class Ranks:
         ranks = [*record, *ENGINE, *places, *connection, *options, f"--IPEngine.startup_command={prepare}"]
         controller = [*CONTROLLER, *places, *_heartbeat(n), *NO_COPIES, *(REACHABLE if plan.elsewhere else [])]
         limit_s = (START_ELSEWHERE_LIMIT_S if plan.elsewhere else START_LIMIT_S) + START_LIMIT_PER_RANK_S * n
-        deadline = time.monotonic() + limit_s
+        clock = Clock()
         try:
             self._spawn(controller, CONTROLLER_LOG, environment)
             self._spawn([*plan.command, *ranks], RANKS_LOG, environment)  # both import for a second, at the same time
-            self.client = folders.connect(self.folder, deadline, self._supervised)
-            self._wait_for_engines(deadline, limit_s)
+            self.client = folders.connect(self.folder, limit_s, self._supervised)
+            self._wait_for_engines(clock, limit_s)
             self.trouble = None
             self._check_order()
         except BaseException as error:
@@ -333,8 +334,10 @@ class Ranks:
             self.stop()
             if isinstance(error, (RankError, OSError, TimeoutError)):
                 if not controller_ended:
-                    why = mpi.explained(why)
-                raise RankError(f"The ranks did not start: {error}\n{why}".rstrip() + allocation.hint(job)) from None
+                    why = f"{why}\n{mpi.suspects()}"
+                raise RankError(
+                    f"The ranks did not start: {error}\n{why.strip()}".rstrip() + allocation.hint(job)
+                ) from None
             raise
 
     def _spawn(self, command: list[str], log: str, environment: dict[str, str]) -> None:
@@ -349,15 +352,14 @@ class Ranks:
             )
         self._supervised.append(process)
 
-    def _wait_for_engines(self, deadline: float, limit_s: float) -> None:
+    def _wait_for_engines(self, clock: Clock, limit_s: float) -> None:
         """Wait until every rank has registered and has run `engine.prepare`.
 
-        Raises RankError if that takes longer than the deadline, or a rank, mpiexec or the controller ends.
+        Raises RankError if the clock passes the limit, or a rank, mpiexec or the controller ends.
         """
         shown = 0
-        show_after = time.monotonic() + SHOW_START_AFTER_S
         while (ready := self._ranks_ready()) < self.n:
-            if self.n > EACH_UP_TO and ready > shown and time.monotonic() > show_after:
+            if self.n > EACH_UP_TO and ready > shown and clock.elapsed_s > SHOW_START_AFTER_S:
                 shown = ready
                 print(f"\r{ready} of {self.n} ranks are up", end="", flush=True)
             if records := folders.exit_records(self.folder):
@@ -365,7 +367,7 @@ class Ranks:
             for name, process in zip(("the controller", "mpiexec"), self._supervised, strict=True):
                 if process.poll() is not None:
                     raise RankError(f"{name} ended with exit code {process.returncode}.")
-            if time.monotonic() > deadline:
+            if clock.elapsed_s > limit_s:
                 raise RankError(f"{ready} of {self.n} came up in {limit_s:.0f} s.")
             time.sleep(0.02)
         if shown:
@@ -378,13 +380,17 @@ class Ranks:
 
     def _check_order(self) -> None:
         asked = self.client[:].apply_async(engine.about)
-        deadline = time.monotonic() + ABOUT_LIMIT_S
+        clock = Clock()
         while not asked.ready():
             # This doesn't use `run`, where an interrupt ends a call: here an interrupt has to end the start.
-            if self._lost() or time.monotonic() > deadline:
+            if self._lost() or clock.elapsed_s > ABOUT_LIMIT_S:
                 raise RankError("not every rank answers: one may have ended.")
             time.sleep(0.02)
-        mpi_ranks = [about["rank"] for about in asked.get(0)]
+        abouts = asked.get(0)
+        if differ := [about["rank"] for about in abouts if about["threads"] != self.shape[1]]:
+            threads = f"{abouts[differ[0]]['threads'] or 1} instead of {self.shape[1]}"
+            print(f"The threads of {named(differ)} are {threads}: OMP_NUM_THREADS didn't arrive.", file=sys.stderr)
+        mpi_ranks = [about["rank"] for about in abouts]
         if mpi_ranks != list(range(self.n)):
             self._give_up("their MPI ranks do not follow their engine ids")
             raise RankError(

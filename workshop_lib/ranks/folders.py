@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -17,8 +16,9 @@ import ipyparallel as ipp
 from workshop_lib.errors import cause
 from workshop_lib.paths import BUILD, keeps_secrets, replacing
 
-from . import processes
+from . import mpi, processes
 from .allocation import is_here
+from .clock import Clock
 from .errors import RankError
 from .messages import ExitRecord, RankNote, StopNote
 from .processes import is_dead
@@ -30,9 +30,6 @@ STOP = "stop"
 RESTART = "restart"
 NOTES = ("rank", "stopped", "exit")  # the kinds of notes about ranks: messages.RankNote, StopNote, ExitRecord
 NEEDED_BYTES = 2**16  # a set of ranks writes a few kilobytes, or more if its errors are long
-LINES_SHOWN = 12  # at most, from the end of a log
-# Finds the line that follows a traceback's frames.
-PYTHON_ERROR = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\w.*)", re.MULTILINE)
 CONNECTION = "connection.json"  # the engines' copy of the connection file, which appears only when it is complete
 
 
@@ -190,32 +187,31 @@ def _notes(folder: Path, kind: str) -> list:
 
 
 def why_ended(folder: Path, log: str) -> str:
-    """Why a program ended too early, from its log: the last Python error in the log, or else the log's last lines."""
+    """Why a program ended too early, from its log (see mpi.what_failed); empty without a log."""
     try:
-        text = (folder / log).read_text("utf8", "replace")
+        return mpi.what_failed((folder / log).read_text("utf8", "replace"))
     except OSError:
         return ""
-    errors = PYTHON_ERROR.findall(text)
-    return errors[-1] if errors else "\n".join(text.splitlines()[-LINES_SHOWN:])
 
 
-def connect(folder: Path, deadline: float, supervised: Sequence[subprocess.Popen] = ()) -> ipp.Client:
+def connect(folder: Path, limit_s: float, supervised: Sequence[subprocess.Popen] = ()) -> ipp.Client:
     """Connect to the controller whose connection files are in `folder`, as soon as they are complete.
 
-    Raises RankError if the controller has ended or does not answer before the deadline.
+    Raises RankError if the controller has ended or does not answer within `limit_s` seconds.
     """
+    clock = Clock()
     files = [folder / "security" / f"ipcontroller-{side}.json" for side in ("engine", "client")]
     while not all(_is_json(file) for file in files):
         if supervised and supervised[0].poll() is not None:
             raise RankError(f"the controller ended with exit code {supervised[0].returncode}.")
-        if time.monotonic() > deadline:
+        if clock.elapsed_s > limit_s:
             raise RankError(f"no controller's connection file {files[1]} appeared.")
         time.sleep(0.01)
     if supervised:
         with replacing(folder / CONNECTION) as temporary:
             temporary.write_text(files[0].read_text())
     try:
-        return ipp.Client(str(files[1]), timeout=max(1.0, deadline - time.monotonic()))
+        return ipp.Client(str(files[1]), timeout=max(1.0, limit_s - clock.elapsed_s))
     except OSError as error:  # such as TimeoutError
         raise RankError(f"the controller of {files[1]} does not answer ({error}).") from None
 

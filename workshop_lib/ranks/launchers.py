@@ -17,21 +17,34 @@ from pathlib import Path
 from . import mpi
 from .allocation import Allocation, is_here
 
-# Options of each launcher: those that are always given, and those that bind each rank to its own cores or not at all.
+# Options of each launcher: those that are always given, and those that bind each rank to its own cores, to its own
+# hardware threads or not at all. A launcher without words for hardware threads gets those for cores.
 # Sources: the manual pages of mpiexec (Open MPI 5, MPICH 4.2, Cray PALS 1.3), aprun (ALPS), srun (22.05).
 TABLE = {
     "openmpi": (
         "-n {n} --host {slots}",
-        {"none": "--map-by slot:oversubscribe --bind-to none", "core": "--map-by slot:PE={threads} --bind-to core"},
+        {
+            "none": "--map-by slot:oversubscribe --bind-to none",
+            "core": "--map-by slot:PE={threads} --bind-to core",
+            mpi.HARDWARE_THREAD: "--map-by slot:PE={threads}:HWTCPUS --bind-to hwthread",
+        },
     ),
-    "hydra": ("-n {n} -ppn {per_node} -hosts {hosts}", {"none": "-bind-to none", "core": "-bind-to core:{threads}"}),
+    "hydra": (
+        "-n {n} -ppn {per_node} -hosts {hosts}",
+        {
+            "none": "-bind-to none",
+            "core": "-bind-to core:{threads}",
+            mpi.HARDWARE_THREAD: "-bind-to hwthread:{threads}",
+        },
+    ),
     "pals": ("-n {n} --ppn {per_node} --depth {threads}", {"none": "--cpu-bind none", "core": "--cpu-bind depth"}),
     "aprun": ("-n {n} -N {per_node} -d {threads} -j 1", {"none": "-cc none", "core": "-cc depth"}),
     "srun": (
-        # A job step takes all resources of its nodes. Without --overlap, the next step would wait for them.
-        "--overlap --kill-on-bad-exit=1 -n {n} --nodes={nodes} "
+        # A job step takes all resources of its nodes. Without --overlap, the next step would wait for them. And without
+        # --export, the ranks of a job submitted with --export=NONE would get none of their settings.
+        "--overlap --export=ALL --kill-on-bad-exit=1 -n {n} --nodes={nodes} "
         "--ntasks-per-node={per_node} --nodelist={hosts} --cpus-per-task={threads}",
-        {"none": "--cpu-bind=none", "core": "--cpu-bind=cores"},
+        {"none": "--cpu-bind=none", "core": "--cpu-bind=cores", mpi.HARDWARE_THREAD: "--cpu-bind=threads"},
     ),
     "unknown": ("-n {n}", {"none": "", "core": ""}),
 }
@@ -69,7 +82,10 @@ def plan(
     words = mpi.mpiexec(allocation.scheduler if allocation else None)
     own_words = bool(os.environ.get("WORKSHOP_MPIEXEC"))  # a command of the user's may reach other hosts
     one_host = not own_words and (allocation is None or not allocation.elsewhere)
+    bind = mpi.binding(bind, 0 if own_words else _ranks_here(n, allocation), threads)
     settings = mpi.environment(threads, bind, one_host)
+    if allocation and allocation.scheduler == "slurm":
+        settings["SLURM_EXPORT_ENV"] = "ALL"  # for the srun that Open MPI or the user's own command calls
     if allocation is None or own_words:
         hosts = allocation.hosts if allocation else ()
         return Launch([*words, "-n", str(n)], settings, one_host, own_words, _way_back(hosts))
@@ -93,6 +109,13 @@ def plan(
     # Notebooks on a login node attach to a scheduler's job, even if the job has only one node.
     elsewhere = allocation.elsewhere or allocation.job_id is not None
     return Launch(chosen, settings, one_host, elsewhere, _way_back(allocation.hosts))
+
+
+def _ranks_here(n: int, allocation: Allocation | None) -> int:
+    """How many of `n` ranks this host gets."""
+    if allocation is None:
+        return n
+    return min(n, allocation.ranks_on_a_node(n)) if any(map(is_here, allocation.hosts)) else 0
 
 
 def _way_back(hosts: tuple[str, ...]) -> list[str]:
@@ -120,7 +143,7 @@ def command(
         "hosts": ",".join(hosts),
         "slots": ",".join(f"{host}:{per_node}" for host in hosts),
     }
-    return [*words, *(word.format(**values) for word in f"{always} {binding[bind]}".split())]
+    return [*words, *(word.format(**values) for word in f"{always} {binding.get(bind, binding['core'])}".split())]
 
 
 @functools.lru_cache

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -13,10 +14,18 @@ from workshop_lib import environment as others
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.paths import ROOT
 from workshop_lib.shadowing import shadows
+from workshop_lib.training.cores import affinity, core_ids, here
+from workshop_lib.words import plural
 
 BINDINGS = ("none", "core")
+HARDWARE_THREAD = "hwthread"  # what ranks are bound to where there are too few cores for "core"
 ANSWER_LIMIT_S = 10.0
-OPEN_MPI_MESSAGE = "-" * 40
+LINES_SHOWN = 12  # at most, from the end of a program's output
+# Finds the line that follows a traceback's frames.
+PYTHON_ERROR = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\w.*)", re.MULTILINE)
+# Finds Open MPI's messages, each between two lines of dashes. Those that begin with SAYS_LITTLE don't name the fault.
+OPEN_MPI_MESSAGE = re.compile(r"^[\0 ]*-{40,}\n(.+?)^[\0 ]*-{40,}$", re.MULTILINE | re.DOTALL)
+SAYS_LITTLE = ("warning", "prterun", "primary job")
 # With these settings, messages go through shared memory, and Open MPI loads no fabric library.
 ON_ONE_HOST = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp"}
 
@@ -48,6 +57,24 @@ def mpiexec(scheduler: str | None = None) -> list[str]:
         "No mpiexec was found beside this Python or on PATH. Run `make setup`, load your cluster's MPI "
         "module, or set WORKSHOP_MPIEXEC to the command that starts MPI processes."
     )
+
+
+def binding(bind: str, ranks: int, threads_per_rank: int) -> str:
+    """What these ranks of this host are bound to: `bind`, or HARDWARE_THREAD if there are too few cores for "core".
+
+    Raises InputError for an unknown `bind`, or if there are too few hardware threads as well.
+    """
+    if bind not in BINDINGS:
+        raise InputError(f"bind is {bind!r}; choose one of {', '.join(BINDINGS)}.")
+    needed = ranks * threads_per_rank
+    if bind == "none" or needed <= len(core_ids(affinity())):
+        return bind
+    if needed > (os.cpu_count() or 1):
+        raise InputError(
+            f"bind is 'core', which needs {needed} cores for {plural(ranks, 'rank')} of this host with "
+            f"{plural(threads_per_rank, 'thread')} each, but there are {here()}: start fewer ranks, or leave out bind."
+        )
+    return HARDWARE_THREAD
 
 
 def output_of(*words: str) -> str:
@@ -91,15 +118,26 @@ def suspects() -> str:
     return others.mpi_suspects(environment() | ON_ONE_HOST)
 
 
-def explained(log: str) -> str:
-    """The log of ranks that did not start, followed by a sentence on the user's own MPI settings.
+def what_failed(output: str) -> str:
+    """What the output of a failed program says is wrong.
 
-    Open MPI's own messages, between lines of dashes, do not name the variable at fault. The sentence says more than
-    such a log, and replaces it.
+    This is the last Python error in it, or the first sentence of Open MPI's first message, or else its last lines.
     """
-    found = suspects()
-    kept = "" if found and OPEN_MPI_MESSAGE in log else log
-    return f"{kept}\n{found}".strip()
+    if errors := PYTHON_ERROR.findall(output):
+        return errors[-1]
+    for message in OPEN_MPI_MESSAGE.findall(output):
+        if not message.lower().startswith(SAYS_LITTLE):
+            return _first_sentence(message)
+    return "\n".join(output.splitlines()[-LINES_SHOWN:])
+
+
+def _first_sentence(message: str) -> str:
+    """The first sentence of a message, with the details that Open MPI lists below the first paragraph."""
+    first, details, *_ = [*message.strip().split("\n\n"), ""]
+    sentence = re.split("(?<=[.:]) ", " ".join(first.split()))[0]
+    rows = [" ".join(row.split()) for row in details.splitlines()]
+    listed = all(row.startswith(" ") or ": " in row for row in details.splitlines())
+    return f"{sentence} {', '.join(rows)}" if rows and listed else sentence
 
 
 def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = True) -> dict[str, str]:
@@ -107,15 +145,13 @@ def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = 
 
     threads_per_rank: OpenMP threads per rank. one_host: whether all ranks are on this host, so that Open MPI does not
     have to look for a fabric, which takes each rank a second. bind: "none" lets the operating system place the ranks;
-    "core" binds each rank to `threads_per_rank` cores of its own. By default, Open MPI binds differently below and
-    above three ranks, which alone bends a scaling curve; that is why the binding is always set. Without binding, there
-    may be more ranks than cores; the run record marks such ranks as oversubscribed. Raises InputError if
-    threads_per_rank is below 1, or for any other bind.
+    "core" binds each rank to `threads_per_rank` cores of its own, HARDWARE_THREAD to as many hardware threads. By
+    default, Open MPI binds differently below and above three ranks, which alone bends a scaling curve; that is why the
+    binding is always set. Without binding, there may be more ranks than cores; the run record marks such ranks as
+    oversubscribed. Raises InputError if threads_per_rank is below 1.
     """
     if threads_per_rank < 1:
         raise InputError(f"threads_per_rank is {threads_per_rank}; it must be at least 1.")
-    if bind not in BINDINGS:
-        raise InputError(f"bind is {bind!r}; choose one of {', '.join(BINDINGS)}.")
     # PASSIVE makes waiting threads sleep: spinning threads would take the cores that other ranks compute on.
     settings = {"OMP_NUM_THREADS": str(threads_per_rank), "OMP_WAIT_POLICY": "PASSIVE"}
     # Each rank may use all cores. It is set here because Open MPI passes only these variables on to other hosts.
@@ -125,6 +161,9 @@ def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = 
         settings |= {name: value for name, value in ON_ONE_HOST.items() if name not in os.environ}
     # Open MPI drops the binding when oversubscription is allowed, so only one of the two is set.
     mapping = "slot:oversubscribe" if bind == "none" else f"slot:PE={threads_per_rank}"
+    if bind == HARDWARE_THREAD:
+        mapping += ":HWTCPUS"
+        settings["PRTE_MCA_prte_set_default_slots"] = "hwthreads"
     settings["PRTE_MCA_rmaps_default_mapping_policy"] = mapping
     if os.geteuid() == 0:
         settings["OMPI_ALLOW_RUN_AS_ROOT"] = settings["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"

@@ -118,7 +118,7 @@ class AttachedRanks(Ranks):
         self._cells = {}
         self._probes_failed = 0
         self._next_probe = 0.0
-        self.client = folders.connect(folder, time.monotonic() + CONNECT_LIMIT_S)
+        self.client = folders.connect(folder, CONNECT_LIMIT_S)
         self.trouble = None
         self.shape = (len(self.client.ids), None, None)
         self._check_order()

@@ -6,6 +6,7 @@ from signal import SIGINT
 from typing import NoReturn
 
 from . import engine
+from .clock import Clock
 from .errors import (
     HOLD_AGAIN,
     RankError,
@@ -51,8 +52,8 @@ class Others:
 
     def __init__(self, call: CallUnderWay):
         self.call = call
-        self.since = time.monotonic()
-        self.next_look = self.since + GRACE_S
+        self.clock = Clock()
+        self.next_look = time.monotonic() + GRACE_S
         self.stacks: dict[int, list[Frame]] = {}
         self.cpu_s: dict[int, float] = {}
 
@@ -67,7 +68,7 @@ class Others:
         self.stacks = stacks
         self.cpu_s = cpu_s
         self.next_look = time.monotonic() + LOOK_AGAIN_S
-        if time.monotonic() - self.since > STILL_LIMIT_S:
+        if self.clock.elapsed_s > STILL_LIMIT_S:
             self._interrupt()
 
     def _waits(self, rank: int, frames: list[Frame], cpu_s: dict[int, float]) -> bool:
@@ -232,9 +233,9 @@ def still_in_step(call_again: Callable[..., CallUnderWay], allow_unreceived: boo
     """
     check = call_again(engine.in_step, int(time.time()), allow_unreceived)
     looks = 0
-    deadline = time.monotonic() + CHECK_LIMIT_S
+    clock = Clock()
     next_look = time.monotonic() + CHECK_LOOK_EVERY_S
-    while not check.wait(0.1) and time.monotonic() < deadline:
+    while not check.wait(0.1) and clock.elapsed_s < CHECK_LIMIT_S:
         if not all(outcome.get("value") for outcome in check.outcomes.values()):
             return False
         if time.monotonic() > next_look:

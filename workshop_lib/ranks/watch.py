@@ -6,6 +6,7 @@ import warnings
 
 from . import debugger, verdict
 from .call import POLL_S, Call
+from .clock import Clock
 from .errors import RankError, named, signal_name, stopped_text
 from .messages import StopNote
 from .output import Output
@@ -112,7 +113,7 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
     others: verdict.Others | None = None
     alone = verdict.Alone(call) if len(call.ranks) < call.team.n else None
     prompt = debugger.Prompt(call)
-    stop_at = None
+    stopping: Clock | None = None
     next_view = 0.0
     while call.running:
         call.collect()
@@ -120,8 +121,8 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
         if now >= next_view:
             next_view = now + VIEW_EVERY_S
             screen.show()
-            if screen.stop_requested and stop_at is None:
-                stop_at = now
+            if screen.stop_requested and stopping is None:
+                stopping = Clock()
                 call.signal(signal.SIGUSR2)
         if prompt.is_due():
             screen.show()
@@ -132,7 +133,7 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
             others.look()
         elif alone:
             alone.look()
-        if stop_at is not None and now - stop_at > STOP_LIMIT_S:
+        if stopping is not None and stopping.elapsed_s > STOP_LIMIT_S:
             raise KeyboardInterrupt
         if call.elapsed_s > timeout_s:
             verdict.raise_timeout(call, timeout_s)

@@ -10,6 +10,8 @@ from workshop_lib.results import records
 from workshop_lib.results.records import RecordError
 from workshop_lib.results.tables import rich_table
 from workshop_lib.training import KINDS, equivalence, options
+from workshop_lib.training.record import cores_in_words
+from workshop_lib.words import listed
 
 SPEEDS = ["first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s", "communication_share"]
 OUTCOMES = ["test_accuracy", "seconds_to_99", "ladder_difference", "samples_per_rank", "state_bytes"]
@@ -74,7 +76,8 @@ def _row(record: dict, number: int) -> dict:
         "ranks_identical": bool(record["ranks_identical"]),
         "state_bytes": _state_bytes(record.get("memory")),
         "ladder_difference": record.get("ladder", {}).get("largest_relative_difference"),
-        **{name: where.get(name) for name in ("device", "cpu_model", "cores")},
+        **{name: where.get(name) for name in ("device", "cpu_model")},
+        "cores": cores_in_words(where) if "cores" in where else None,
     }
 
 
@@ -241,7 +244,7 @@ def summary(runs: Iterable[dict]) -> Table:
     if several:
         headings.append("batch\na rank")
     headings += ["samples/s\n(spread)", "effi-\nciency", "test\naccuracy", "s to\n99 %", "ranks\nequal", *more.values()]
-    table = rich_table(*headings, caption=_caption(points, more))
+    table = rich_table(*headings, caption=_caption(points, more, frame.loc[frame["oversubscribed"], "cores"].dropna()))
     for key, group in _finished(frame).groupby(["backend", "batch_size", "world_size"], sort=True):
         backend, batch, ranks = key
         point = points.loc[key]
@@ -281,7 +284,7 @@ def _number(value: float, form: str) -> str:
     return "–" if pd.isna(value) else form.format(value)
 
 
-def _caption(points: pd.DataFrame, more: dict[str, str]) -> str:
+def _caption(points: pd.DataFrame, more: dict[str, str], shared: pd.Series) -> str:
     batches = points.index.get_level_values("batch_size").unique()
     only = f" ({batches[0]} a rank)" if len(batches) == 1 else ""
     notes = [
@@ -294,7 +297,9 @@ def _caption(points: pd.DataFrame, more: dict[str, str]) -> str:
     if "ladder_difference" in more:
         notes.append(f"parameter difference: after {equivalence.STEPS} steps, to one process with the global batch")
     if points["oversubscribed"].any():
-        notes.append("* more ranks than cores")
+        notes.append(
+            "* more ranks than cores" + (f": they share {listed(shared.unique(), 'or')}" if len(shared) else "")
+        )
     if points["first_epoch_only"].any():
         notes.append("† some runs have one epoch only: start-up included")
     return "\n".join(notes)

@@ -34,6 +34,7 @@ class RunInfo(TypedDict):
     steps_per_epoch: int
     global_batch: int
     backend: str
+    cores: str  # what the ranks on rank 0's host compute on, in words
     oversubscribed: bool  # whether ranks share cores
     clock_origin_s: float  # time.perf_counter() of this rank at the zero of its trace
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import psutil
 
-from workshop_lib.training.cores import affinity, usable_cores
+from workshop_lib.training.cores import affinity, core_ids, usable_threads
 from workshop_lib.words import plural
 
 IDLE = ("idle", "iowait", "guest", "guest_nice")  # guest time is already part of user time
@@ -60,8 +60,10 @@ class Meter:
     """Measures how many cores other programs use, from the moment the meter is created."""
 
     def __init__(self):
-        self.usable = usable_cores()
+        self.usable = usable_threads()
         self.total = len(affinity())
+        unit = "core" if self.total == len(core_ids(affinity())) else "hardware thread"
+        self.all = plural(self.total, unit)  # in words
         self._began = sample()
 
     def others(self) -> float:
@@ -73,7 +75,7 @@ class Meter:
         others = self.others()
         if are_left(others, wanted, self.usable, self.total):
             return ""
-        return f"Other programs were using {others:.1f} of {plural(self.total, 'core')}, {so}."
+        return f"Other programs were using {others:.1f} of {self.all}, {so}."
 
     def report(self, wanted: int) -> None:
         """Print the warning, if there is one."""

@@ -17,7 +17,7 @@ from workshop_lib import environment, paths
 from workshop_lib.errors import WorkshopError
 from workshop_lib.training import SCHEMA
 from workshop_lib.training.backends.base import Backend, Communicator
-from workshop_lib.training.cores import affinity, usable_cores
+from workshop_lib.training.cores import affinity, core_ids, in_words, quota
 from workshop_lib.training.options import TrainOptions
 
 TARGET_ACCURACY = 0.99
@@ -61,6 +61,7 @@ class Where(TypedDict):
     hosts: list[str]  # one per rank
     cpu_model: str
     cores: int  # number of cores that the ranks on rank 0's host can use together
+    hardware_threads: NotRequired[int]  # of these cores, if they have more than one each
     device: str
     gpu_model: str | None
     python: str
@@ -118,9 +119,10 @@ class RankDescription(TypedDict):
     """What one rank contributes to the record."""
 
     host: str
-    affinity: list[int]
+    affinity: list[int]  # hardware threads
+    cores: list[int]  # the cores of the affinity (see training/cores.py)
     host_cores: int
-    cores: int
+    quota: int
     threads: int
     gpu: str | None
     neutralized: list[str]
@@ -133,8 +135,9 @@ def describe_rank(device) -> RankDescription:
     return {
         "host": socket.gethostname(),
         "affinity": sorted(affinity()),
+        "cores": sorted(core_ids(affinity())),
         "host_cores": os.cpu_count() or 1,
-        "cores": usable_cores(),
+        "quota": quota(),
         "threads": torch.get_num_threads(),
         "gpu": torch.get_device_module(device).get_device_name(device) if device.type != "cpu" else None,
         "neutralized": environment.notes(),
@@ -149,6 +152,7 @@ def start(options: TrainOptions, backend: Backend) -> RunRecord:
     commit = _commit() if backend.world.rank == 0 else None
     started, commit = backend.allgather((started, commit))[0]
     world = backend.world
+    cores, hardware_threads = usable_together([rank for rank in ranks if rank["host"] == ranks[0]["host"]])
     setup: RunSetup = {
         "backend": backend.name,
         "comm": backend.transport,
@@ -162,7 +166,7 @@ def start(options: TrainOptions, backend: Backend) -> RunRecord:
     where: Where = {
         "hosts": [rank["host"] for rank in ranks],
         "cpu_model": cpu_model(),
-        "cores": cores_of([rank for rank in ranks if rank["host"] == ranks[0]["host"]]),
+        "cores": cores,
         "device": backend.device.type,
         "gpu_model": ranks[0]["gpu"],
         "python": platform.python_version(),
@@ -170,6 +174,8 @@ def start(options: TrainOptions, backend: Backend) -> RunRecord:
         "mpi_library": _mpi_library(backend),
         "commit": commit,
     }
+    if hardware_threads > cores:
+        where["hardware_threads"] = hardware_threads
     if neutralized := list(dict.fromkeys(sentence for rank in ranks for sentence in rank["neutralized"])):
         where["neutralized"] = neutralized
     return {
@@ -224,28 +230,39 @@ def over_ranks(what: str, sums: np.ndarray, total: int | None, ranks: Communicat
 
 
 def binding(ranks: list[RankDescription]) -> str:
-    """Return "none" if every rank may run on every core of its host, else a text that lists the ranks' cores."""
+    """Return "none" if every rank may run on every core of its host, else a text that lists the ranks' cores.
+
+    Where cores have several hardware threads, the text lists these, because ranks may be bound to threads of one core.
+    """
     if all(len(rank["affinity"]) == rank["host_cores"] for rank in ranks):
         return "none"
     distinct = dict.fromkeys(_ranges(rank["affinity"]) for rank in ranks)
-    return "cores " + " | ".join(distinct)
+    unit = "cores" if all(rank["affinity"] == rank["cores"] for rank in ranks) else "hardware threads"
+    return f"{unit} " + " | ".join(distinct)
+
+
+def cores_in_words(where: Where) -> str:
+    """Return "4 cores", or "2 hardware threads of 1 core": what the ranks on rank 0's host can use together."""
+    return in_words(where["cores"], where.get("hardware_threads", 0))
 
 
 def oversubscribed(ranks: list[RankDescription]) -> bool:
     """Return whether, on any host, these ranks run more threads than they have cores."""
     for host in {rank["host"] for rank in ranks}:
         here = [rank for rank in ranks if rank["host"] == host]
-        if sum(rank["threads"] for rank in here) > cores_of(here):
+        cores, _ = usable_together(here)
+        if sum(rank["threads"] for rank in here) > cores:
             return True
     return False
 
 
-def cores_of(here: list[RankDescription]) -> int:
-    """Return how many cores the ranks of one host can use together."""
-    cores = len({core for rank in here for core in rank["affinity"]})
+def usable_together(here: list[RankDescription]) -> tuple[int, int]:
+    """Return how many cores, and how many hardware threads of them, the ranks of one host can use together."""
+    cores = {core for rank in here for core in rank["cores"]}
+    threads = {thread for rank in here for thread in rank["affinity"]}
     # A cgroup's quota limits all ranks of the host together, while a binding limits each rank separately.
-    quota = max(rank["cores"] for rank in here)
-    return min(cores, quota) if quota < len(here[0]["affinity"]) else cores
+    most = max(rank["quota"] for rank in here)
+    return min(len(cores), most), min(len(threads), most)
 
 
 def _ranges(cores: Iterable[int]) -> str:

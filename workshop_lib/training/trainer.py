@@ -19,7 +19,7 @@ from workshop_lib.training import world as worlds
 from workshop_lib.training.backends.base import Backend, CollectiveSpan, StepResult
 from workshop_lib.training.callbacks import RunInfo, StepEvent, StepValues, Tracer, methods_of
 from workshop_lib.training.options import TrainOptions
-from workshop_lib.training.record import EpochRow, RunError, RunRecord
+from workshop_lib.training.record import EpochRow, RunError, RunRecord, cores_in_words
 
 STEPS_BETWEEN_STOP_CHECKS = 8
 Result = TypeVar("Result")
@@ -35,7 +35,7 @@ def train(
     as the options require, and RunError naming the ranks if the ranks do not end with the same weights. An error on one
     rank during setup makes all ranks raise, so that none waits forever in a collective.
     """
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch.set_num_threads(worlds.threads())
     memory.keep_freed_memory()
     hooks = methods_of(callbacks)
     if backend is not None:
@@ -197,6 +197,7 @@ class Trainer:
             "steps_per_epoch": self.steps_per_epoch,
             "global_batch": self.global_batch,
             "backend": self.backend.name,
+            "cores": cores_in_words(self.record["where"]),
             "oversubscribed": self.record["what"]["oversubscribed"],
             "clock_origin_s": self.tracer.clock_origin_s,
         }

@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
@@ -105,6 +106,23 @@ def claims(env: Mapping[str, str]) -> dict[str, int]:
     for launcher, name in OTHER_SIZES.items():
         found[launcher] = _number(env, name)
     return {launcher: size for launcher, size in found.items() if size}
+
+
+def threads(env: MutableMapping[str, str] = os.environ) -> int:
+    """Return this rank's number of threads: OMP_NUM_THREADS, or 1.
+
+    If the variable is missing although the job planned more for each task, a sentence on each node and the record
+    say so: `sbatch --export=NONE` strips what srun starts.
+    """
+    planned = env.get("SLURM_CPUS_PER_TASK", "1")
+    if "OMP_NUM_THREADS" not in env and planned != "1":
+        sentence = (
+            f"OMP_NUM_THREADS isn't set for this rank: it computes with 1 thread, and its task has {planned} CPUs"
+        )
+        environment.note(env, sentence)
+        if env.get("SLURM_LOCALID", "0") == "0":
+            print(f"{sentence}.", file=sys.stderr)
+    return int(env.get("OMP_NUM_THREADS", "1"))
 
 
 def left_over(env: Mapping[str, str] = os.environ) -> list[str]:

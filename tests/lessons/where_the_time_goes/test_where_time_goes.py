@@ -67,7 +67,7 @@ def test_a_trace_without_a_step_is_refused(tmp_path):
     ("binding", "cores"), [("cores 0 | 1", 1), ("cores 0-1 | 2-3", 2), ("cores 0,4-6 | 1", 4), ("none", 3)]
 )
 def test_the_cores_of_a_rank_are_those_of_its_record_and_free_ranks_share_all(binding, cores, monkeypatch):
-    monkeypatch.setattr(bound_jobs, "usable_cores", lambda: 6)
+    monkeypatch.setattr(bound_jobs, "usable_threads", lambda: 6)
     assert bound_jobs.cores_per_rank(binding, 2) == cores
 
 

@@ -1,11 +1,11 @@
 """Does each rank have its own part of the machine?"""
 
-import os
 from collections.abc import Iterator
 
 from workshop_lib.examine.findings import ScriptFinding
 from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.ranks.errors import named
+from workshop_lib.training.cores import usable_threads
 from workshop_lib.words import plural
 
 WITHOUT_DEVICE = ("barrier", "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
@@ -13,7 +13,7 @@ WITHOUT_DEVICE = ("barrier", "all_gather_object", "gather_object", "broadcast_ob
 
 def threads(run: Run, cores: int | None = None) -> Iterator[ScriptFinding]:
     """Are there as many threads as cores, at most?"""
-    cores = cores or _cores()
+    cores = cores or usable_threads()
     counts = [log.steps[max(log.steps)]["threads"] for log in run.ranks]
     on_cpu = all(log.model["device"] == "cpu" for log in run.ranks)
     if on_cpu and run.size > 1 and sum(counts) > cores and max(counts) > 1:
@@ -27,10 +27,6 @@ def threads(run: Run, cores: int | None = None) -> Iterator[ScriptFinding]:
         )
     else:
         yield ScriptFinding("ok", "threads", f"{plural(run.size, 'rank')} with {plural(max(counts), 'thread')} each")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def devices(run: Run) -> Iterator[ScriptFinding]:

@@ -134,7 +134,7 @@ RULES = [
         "each node has one torchrun",
         _one_each,
         {
-            (f"srun{SRUN_CPUS} --kill-on-bad-exit=1", "env"): "runs on the first node alone",
+            (f"srun{SRUN_CPUS} --export=ALL --kill-on-bad-exit=1", "env"): "runs on the first node alone",
             ("--ntasks-per-node=1", "--ntasks-per-node=2"): "One per node is enough",
             ("torchrun --nnodes", "torchrun --nodes"): "no torchrun is started",
         },

@@ -8,7 +8,7 @@ import pandas as pd
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import mpi, scripts
 from workshop_lib.results import curves, records
-from workshop_lib.training.cores import usable_cores
+from workshop_lib.training.cores import usable_threads
 from workshop_lib.training.load import Meter
 
 SAMPLES = 3000
@@ -60,11 +60,11 @@ def measure(jobs: list[PlacedJob], repeats: int, samples: int | None, timeout_s:
 def cores_per_rank(binding: str, ranks: int) -> int:
     """How many cores each of these ranks has, from a record's `binding`: "none", or "cores 0-1 | 2-3".
 
-    Ranks that aren't bound may all use the same cores, so each counts its share.
+    Ranks that aren't bound may all use the same cores, so each counts its share. A core's hardware threads each count.
     """
     if binding == "none":
-        return usable_cores() // ranks
-    of_first_rank = binding.removeprefix("cores ").split(" | ")[0]
+        return usable_threads() // ranks
+    of_first_rank = binding.removeprefix("hardware threads ").removeprefix("cores ").split(" | ")[0]
     count = 0
     for part in of_first_rank.split(","):
         low, _, high = part.partition("-")

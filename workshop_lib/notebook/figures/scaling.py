@@ -90,7 +90,7 @@ def caption(frame: pd.DataFrame) -> str:
 
     batches = "/".join(map(str, sorted(frame["batch_size"].unique())))
     return (
-        f"{values('cpu_model')}, {values('cores')} cores, {values('device')}; "
+        f"{values('cpu_model')}, {values('cores')}, {values('device')}; "
         f"threads per rank: {values('threads_per_rank')}, binding: {values('binding')}; "
         f"batch {batches} per rank; repeats: {int(frame['repeat'].max()) + 1}"
     )
