@@ -141,10 +141,6 @@ def test_the_doctor_says_what_ranks_do_not_get(monkeypatch):
     assert finding.status == "warn" and finding.found.startswith("OMP_PROC_BIND=true replaced by false")
 
 
-def test_the_reason_for_a_failure_is_a_line_with_words():
-    assert doctor._lines_with_words("-----\nNo network.\n\0\n----\n") == ["No network."]
-
-
 PINNED = """\
 import os, sys
 import torch

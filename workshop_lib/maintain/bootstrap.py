@@ -232,12 +232,11 @@ def find_uv():
         if path and version_of(path) >= OLDEST_UV:
             return path
     with open(LOCK) as file:
-        package = re.search(r"^uv==[^\s;]+", file.read(), re.MULTILINE).group()
+        package = next(line.split()[0] for line in file if line.startswith("uv=="))
     folder = os.path.join(OWN_UV, "pip")
     # The Python that runs this file may be too old for uv, although there's a newer one: on many clusters it is 3.6.
-    for python in filter(
-        shutil.which, ["python%d.%d" % version for version in installation.PYTHONS] + [sys.executable]
-    ):
+    names = ["python%d.%d" % version for version in installation.PYTHONS]
+    for python in filter(shutil.which, names + [sys.executable]):
         if not runs([python, "-m", "pip", "--version"]):
             if not runs([python, "-m", "venv", "--clear", folder]):
                 continue
