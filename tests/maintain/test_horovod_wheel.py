@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +15,26 @@ from workshop_lib.maintain import horovod_wheel
 from workshop_lib.maintain.horovod_wheel import HorovodError
 
 
+@pytest.fixture(autouse=True)
+def complete_machine(tmp_path_factory, monkeypatch):
+    """A compiler and Python's headers, as far as `check_machine` can see: this machine may have neither."""
+    include = tmp_path_factory.mktemp("include")
+    (include / "Python.h").touch()
+    monkeypatch.setenv("CXX", "true")
+    monkeypatch.setattr(horovod_wheel.sysconfig, "get_paths", lambda: {"include": str(include)})
+
+
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(horovod_wheel, "FRAMEWORKS", (("torch", "torch"),))  # TensorFlow may be missing here
     return tmp_path
 
 
-def test_everything_that_a_wheel_depends_on_is_in_its_name(monkeypatch):
+def test_everything_that_a_wheel_depends_on_is_in_its_name(cache, monkeypatch):
     seen = {horovod_wheel.key()}
+    monkeypatch.setattr(horovod_wheel.platform, "libc_ver", lambda: ("glibc", "9.9"))
+    seen.add(horovod_wheel.key())
     monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
     seen.add(horovod_wheel.key())
     monkeypatch.setattr(horovod_wheel, "cuda_of_pytorch", lambda: "cuda-99.0")
@@ -31,7 +45,7 @@ def test_everything_that_a_wheel_depends_on_is_in_its_name(monkeypatch):
     seen.add(horovod_wheel.key())
     monkeypatch.setattr(horovod_wheel, "PATCHES", ())
     seen.add(horovod_wheel.key())
-    assert len(seen) == 6
+    assert len(seen) == 7
     assert all(name.startswith("horovod-0.28.1-py3") and "/" not in name for name in seen)
 
 
@@ -105,6 +119,36 @@ def test_a_changed_archive_is_refused_with_both_checksums(tmp_path, monkeypatch)
         horovod_wheel.unpack(tmp_path)
     assert name in str(refused.value) and horovod_wheel.SHA256 in str(refused.value)
     assert hashlib.sha256(b"other").hexdigest() in str(refused.value)
+
+
+KNOWN = [*(f"g++-{version}" for version in range(12, 17)), "g++", "clang++"]
+INSTALLED = [compiler for compiler in KNOWN if shutil.which(compiler)]
+
+
+@pytest.fixture(scope="module")
+def patched(tmp_path_factory):
+    try:
+        source = horovod_wheel.unpack(tmp_path_factory.mktemp("horovod"))
+    except HorovodError as error:
+        pytest.skip(f"Horovod's sources can't be downloaded here ({error})")
+    horovod_wheel.patch(source)
+    return source
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("compiler", INSTALLED or ["g++"])
+def test_this_machine_s_compilers_take_the_patched_sources(patched, compiler):
+    """These files are where compilers since GCC 13 stopped. They need neither MPI nor a framework."""
+    if not shutil.which(compiler):
+        pytest.skip("there is no C++ compiler: install g++")
+    common = patched / "horovod" / "common"
+    gloo = patched / "third_party" / "gloo"
+    files = [*(common / f"{name}.cc" for name in ("common", "group_table", "message")), gloo / "gloo" / "types.cc"]
+    third_party = [patched / "third_party" / name / "include" for name in ("flatbuffers", "boost/lockfree")]
+    flags = re.search(r'CMAKE_CXX_FLAGS} (-pthread .*)"', (patched / "CMakeLists.txt").read_text())
+    options = ["-std=c++17", *flags[1].split(), *(f"-I{folder}" for folder in (gloo, *third_party))]
+    ran = subprocess.run([compiler, *options, "-fsyntax-only", *files], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_sources_that_are_not_as_expected_are_refused(tmp_path):

@@ -3,9 +3,13 @@
     python workshop_lib/maintain/horovod_wheel.py
 
 The set-up runs this in .venv. Horovod's last release, 0.28.1 of June 2023, does not build against today's
-PyTorch and TensorFlow without the changes in PATCHES, which also says why each is needed. The build takes about
-4 minutes on two cores. A wheel fits exactly one Python, PyTorch, TensorFlow and MPI, so these make up the name of
-its folder in the cache, which lies in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
+PyTorch and TensorFlow without the changes in PATCHES, which also says why each is needed. GCC 12 to 16 and clang build
+it, in about 4 minutes on two cores. A wheel fits exactly one Python, PyTorch, TensorFlow and MPI, so these make up the
+name of its folder in the cache, which lies in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
+
+The system's C library is part of that name, too, because a wheel built on a newer system does not load on an older one
+that shares its home folder. The compiler is not: GCC and clang build to one ABI and use the same libstdc++, so a wheel
+of one works beside a PyTorch built with another, also on a machine without any compiler.
 
 Horovod's own variables are passed on. With HOROVOD_GPU_OPERATIONS=NCCL, Horovod is built against the NCCL that
 PyTorch brought, so that a process has only one NCCL, unless HOROVOD_NCCL_HOME names another NCCL. CUDA's nvcc has to
@@ -70,6 +74,18 @@ PATCHES = (
         "",
         "it has no SONAME: its absolute path would tie the wheel to this folder",
     ),
+    (
+        "CMakeLists.txt",
+        "-pthread -fPIC -Wall",
+        "-pthread -fPIC -Wall -include cstdint -include stdexcept -include string",
+        "many of its and gloo's files use these headers without naming them, and since GCC 13 no others bring them along",
+    ),
+    (
+        "third_party/flatbuffers/include/flatbuffers/stl_emulation.h",
+        "pointer const data_;\n  const size_type count_;",
+        "pointer data_;\n  size_type count_;",
+        "span's assignment operator sets both, and since GCC 14 that is an error even where nobody calls it",
+    ),
     ("setup.py", "'RelWithDebInfo'", "'Release'", "the same code without debugging symbols builds sooner"),
 )
 
@@ -105,6 +121,7 @@ def key() -> str:
         f"horovod-{VERSION}",
         f"py{sys.version_info.major}{sys.version_info.minor}",
         platform.machine(),
+        "".join(platform.libc_ver()),
         *(f"{name}-{version_of(*packages)}" for name, *packages in FRAMEWORKS),
         cuda_of_pytorch(),
         mpi_library(),
