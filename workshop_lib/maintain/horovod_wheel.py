@@ -107,8 +107,9 @@ def install() -> None:
     folder = cache_folder() / key()
     wheel = next(folder.glob("horovod-*.whl"), None) or build(folder)
     # --no-deps, because the workshop already has Horovod's requirements. Without --force-reinstall, pip would
-    # keep a Horovod of the same version that was built for another MPI.
-    pip("install", "--no-deps", "--force-reinstall", str(wheel))
+    # keep a Horovod of the same version that was built for another MPI. The user's own settings of pip could lead it
+    # elsewhere, and a file needs none of them.
+    pip("install", "--no-deps", "--force-reinstall", str(wheel), env=os.environ | {"PIP_CONFIG_FILE": os.devnull})
 
 
 def cache_folder() -> Path:
