@@ -191,8 +191,7 @@ scripts.run(*launch, SCRIPTS / "horovod_torch.py", *options, timeout_s=sizes.tim
 # error: "Horovod has been shut down". So no rank waits for a lost one.
 #
 # Any MPI launcher will do, such as `mpiexec` or `srun`. Avoid Horovod's own launcher, `horovodrun`: it calls `mpirun` with
-# options that Open MPI 5 no longer understands, and stops with "unable to find the specified executable file". Only `horovodrun
-# --gloo`, which doesn't use MPI, still works.
+# options that Open MPI 5 no longer understands, and stops with "unable to find the specified executable file".
 #
 # ## What does the background thread do?
 #

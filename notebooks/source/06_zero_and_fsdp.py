@@ -640,7 +640,7 @@ print(by_hand.early_layers(Lookahead))
 # et al., [*PyTorch FSDP*](https://arxiv.org/abs/2304.11277). PyTorch's documentation of
 # [`fully_shard`](https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html) and
 # [DDP](https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html), and its `clip_grad_norm_`,
-# version 2.13.
+# version 2.15.
 
 # %%
 ranks.stop()

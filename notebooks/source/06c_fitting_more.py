@@ -331,7 +331,7 @@ dist.destroy_process_group()
 # Core](https://docs.nvidia.com/megatron-core/developer-guide/latest/api-guide/dist_optimizer.html), for 18 bytes.
 # [torchao](https://docs.pytorch.org/ao/stable/workflows/training.html), for FP8. PyTorch's
 # [`checkpoint`](https://docs.pytorch.org/docs/stable/checkpoint.html) and [distributed
-# checkpoints](https://pytorch.org/docs/stable/distributed.checkpoint.html), and its source, version 2.13, for `GradScaler`.
+# checkpoints](https://pytorch.org/docs/stable/distributed.checkpoint.html), and its source, version 2.15, for `GradScaler`.
 
 # %%
 ranks.stop()

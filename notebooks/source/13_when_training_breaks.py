@@ -98,7 +98,7 @@ fault_catalogue.meet("calls in another order", settings={"TORCH_FR_DUMP_TEMP_FIL
 scripts.run("torchfrtrace", "-p", "trace_", folder, only="has errors|error msg|^train at")
 
 # %% [markdown]
-# It names the rank, the first collective in which the ranks differ, and the line. In PyTorch 2.13 the recorder is always on.
+# It names the rank, the first collective in which the ranks differ, and the line. The recorder is always on, unless `TORCH_FR_BUFFER_SIZE` is 0.
 #
 # If there's no file to look at, start the job again with `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Before each collective, the ranks
 # then compare what they're about to send. (It crashes DDP on CPUs.) That's slow, but NCCL doesn't check sizes itself: ranks

@@ -89,9 +89,9 @@ check.save(save)
 # ## Start them again
 #
 # Something has to notice that a rank is gone, end the remaining ranks, and start all of them again. `torchrun` does that with
-# `--max-restarts`. (Set `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, or the new ranks may hang, as in PyTorch 2.13.) But after each
-# failure, every new process imports PyTorch and reads the data again. How much does that cost when ranks are lost again and
-# again?
+# `--max-restarts`. (Set `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, or the new ranks may hang, as in PyTorch 2.13 to 2.15.) But
+# after each failure, every new process imports PyTorch and reads the data again. How much does that cost when ranks are lost
+# again and again?
 #
 # To find out, we inject faults: [elastic.py](scripts/elastic.py) runs once undisturbed, and once with a fault in every 20
 # steps, at a random moment on a random rank. It saves after *every* step, and what a step does depends only on its number and

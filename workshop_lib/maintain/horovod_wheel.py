@@ -11,6 +11,7 @@ The system's C library is part of that name, too, because a wheel built on a new
 that shares its home folder. The compiler is not: GCC and clang build to one ABI and use the same libstdc++, so a wheel
 of one works beside a PyTorch built with another, also on a machine without any compiler.
 
+It is built without its gloo: where MPI carries the messages, nothing uses that, and it is a fifth of the build.
 Horovod's own variables are passed on. With HOROVOD_GPU_OPERATIONS=NCCL, Horovod is built against the NCCL that
 PyTorch brought, so that a process has only one NCCL, unless HOROVOD_NCCL_HOME names another NCCL. CUDA's nvcc has to
 be on PATH for that.
@@ -45,12 +46,6 @@ PATCHES = (
     ("horovod/torch/CMakeLists.txt", "CMAKE_CXX_STANDARD 14", "CMAKE_CXX_STANDARD 17", "as above"),
     (
         "horovod/tensorflow/CMakeLists.txt",
-        "set(Tensorflow_CXX17 TRUE)",
-        "set(Tensorflow_CXX17 FALSE)",
-        "it would add a second gloo, in C++17, which now clashes with the first",
-    ),
-    (
-        "horovod/tensorflow/CMakeLists.txt",
         'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")',
         "",
         "XLA's headers have moved since, and these operations are for GPUs alone",
@@ -78,7 +73,7 @@ PATCHES = (
         "CMakeLists.txt",
         "-pthread -fPIC -Wall",
         "-pthread -fPIC -Wall -include cstdint -include stdexcept -include string",
-        "many of its and gloo's files use these headers without naming them, and since GCC 13 no others bring them along",
+        "its files use these headers without naming them, and since GCC 13 no others bring them along",
     ),
     (
         "third_party/flatbuffers/include/flatbuffers/stl_emulation.h",
@@ -210,9 +205,8 @@ def build_environment() -> dict[str, str]:
     folder = Path(sys.executable).parent
     # The loader's search paths are relative to site-packages/horovod/torch, so the wheel works in any folder.
     places = "$ORIGIN/../../torch/lib:$ORIGIN/../../tensorflow:$ORIGIN/../../../..:$ORIGIN/../../nvidia/nccl/lib"
-    switches = ("WITH_PYTORCH", "WITH_TENSORFLOW", "WITH_MPI", "WITH_GLOO", "WITHOUT_MXNET")
+    switches = ("WITH_PYTORCH", "WITH_TENSORFLOW", "WITH_MPI", "WITHOUT_GLOO", "WITHOUT_MXNET")
     defaults = {f"HOROVOD_{switch}": "1" for switch in switches} | {
-        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # the gloo in Horovod asks for CMake 2.8, which CMake 4 refuses
         "MAKEFLAGS": f"-j{usable_threads()}",
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }

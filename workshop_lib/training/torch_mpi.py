@@ -155,6 +155,10 @@ class MpiProcessGroup(dist.ProcessGroup):
     def getGroupName(self) -> str:
         return self.its_name
 
+    def _get_backend(self, device: torch.device) -> "MpiProcessGroup":
+        """Return what carries the messages of a device: PyTorch 2.15 asks every group before it batches sends."""
+        return self
+
     def _get_sequence_number_for_group(self) -> int:
         return self.calls_made
 

@@ -133,7 +133,7 @@ def listed(schedule, rank, p) -> list[tuple]:
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (3, 6), (8, 8)])
 def test_pytorch_lists_the_same_operations(p, m):
-    """In 2.13, its list for 1F1B begins with micro-batch 1 on the last rank; what it does is in test_pipelines.py."""
+    """Its list for 1F1B begins with micro-batch 1 on the last rank; what it does is in test_pipelines.py."""
     pretend.join_fake_group(0, p)
     try:
 

@@ -28,7 +28,7 @@ ENDED = re.compile(r"(?i)exit ?code *: *-?\d+|signal \d+")  # the words of a lau
 def torchrun(ranks: int) -> list:
     """The words that start `ranks` ranks on this machine with torchrun; a script and its options follow.
 
-    Without the variable, the ranks that torchrun 2.13 starts again after a failure hang on a single machine.
+    Without the variable, the ranks that torchrun 2.13 to 2.15 starts again after a failure can hang on one machine.
     """
     settings = ["env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"]
     return [*settings, "torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", ranks]
