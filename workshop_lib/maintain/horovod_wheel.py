@@ -42,8 +42,12 @@ SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 FRAMEWORKS = (("torch", "torch"), ("tensorflow", "tensorflow-cpu", "tensorflow"))
 # (file, text in the file, its replacement, reason)
 PATCHES = (
-    ("CMakeLists.txt", "CMAKE_CXX_STANDARD 14", "CMAKE_CXX_STANDARD 17", "PyTorch's headers need C++17"),
-    ("horovod/torch/CMakeLists.txt", "CMAKE_CXX_STANDARD 14", "CMAKE_CXX_STANDARD 17", "as above"),
+    (
+        "horovod/torch/CMakeLists.txt",
+        "CMAKE_CXX_STANDARD 14",
+        "CMAKE_CXX_STANDARD 20",
+        "PyTorch's headers need C++17, and C++20 since 2.15",
+    ),
     (
         "horovod/tensorflow/CMakeLists.txt",
         'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")',
