@@ -22,7 +22,7 @@ from scheduler_rules import MACHINES, Job, Rejected, accept
 SCHEDULER = ("PBS_", "COBALT_", "SLURM_")
 JOB_ID = "4711"
 # The command with which Slurm opens a prompt on a job's first node: slurm.conf, InteractiveStepOptions.
-INTERACTIVE = ["srun", "--interactive", "--preserve-env", "--pty", "bash"]
+INTERACTIVE = ["srun", "--interactive", "--preserve-env", "--export=ALL", "--pty", "bash"]
 
 
 def main(name: str, arguments: list[str]) -> int:

@@ -145,7 +145,8 @@ def test_ranks_of_other_launchers_meet_and_know_their_local_rank(launcher, tmp_p
     else:
         script.write_text(SCRIPT)
         task = 'SLURM_PROCID=$task SLURM_LOCALID=$task SLURM_NTASKS=2 "$@" &'
-        executable(tmp_path / "srun", f"for task in 0 1; do {task} done; wait")
+        takes = 'test "$1" = --export=ALL || exit 2; shift;'
+        executable(tmp_path / "srun", f"{takes} for task in 0 1; do {task} done; wait")
         executable(tmp_path / "scontrol", 'test "$*" = "show hostnames node[0-1]" && echo 127.0.0.1 && echo other')
         executable(tmp_path / "python", f'exec {sys.executable} "$@"')
         with socket.create_server(("", 0)) as free:
