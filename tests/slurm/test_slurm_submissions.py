@@ -52,7 +52,9 @@ def test_train_trains_on_both_nodes(slurm, machine, tmp_path, small_mnist):
 @pytest.mark.timeout(200)
 def test_settings_arrive_in_a_job_submitted_without_the_environment(slurm, tmp_path, small_mnist):
     """`sbatch --export=NONE` has srun strip its steps as well: the script's own, and those that Open MPI starts."""
-    script, output, bare = tmp_path / "job.sh", tmp_path / "job.out", tmp_path / "bare.jsonl"
+    script = tmp_path / "job.sh"
+    output = tmp_path / "job.out"
+    bare = tmp_path / "bare.jsonl"
     options = f"--epochs 1 --max-steps 2 --data-dir {small_mnist}"
     lines = [
         "#!/bin/bash -e",
