@@ -1,5 +1,9 @@
 """Made-up run records for tests of tables and figures. Test fixtures: nothing here was measured."""
 
+from dataclasses import fields
+
+from workshop_lib.training.options import TrainOptions
+
 CPU = "Fixture CPU 3000"
 
 
@@ -27,7 +31,7 @@ def run(
         }
         for n, (speed, accuracy) in enumerate(zip(speeds, accuracies, strict=False), 1)
     ]
-    what = {
+    what = {each.name: each.default for each in fields(TrainOptions)} | {
         "backend": backend,
         "epochs": len(epochs),
         "batch_size": batch,

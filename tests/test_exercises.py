@@ -1,7 +1,5 @@
 """Which exercises there are, and where a learner stands: counted from the sources, whatever their notebooks hold."""
 
-import json
-
 import jupytext
 import pytest
 
@@ -94,32 +92,3 @@ def test_every_kind_of_check_is_kept_and_says_where_one_stands(kernel_of, tmp_pa
 def test_an_open_check_without_a_not_implemented_error_does_not_ask_to_replace_one():
     for verdict in (clinic.diagnoses({"A": ...}), recipe_clinic.diagnoses({}), recipe_clinic.changes({}, {})):
         assert verdict.passed is None and "Replace the dots" in verdict.headline
-
-
-def test_what_was_kept_among_the_notebooks_still_counts(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
-    for name in ("LEARNER", "PROGRESS"):
-        monkeypatch.setattr(paths, name, tmp_path / "progress" / "progress.jsonl")
-    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "notebooks" / "00_start_here.ipynb"))
-    old = {"notebook": "00_start_here", "what": "check", "exercise": "whoami", "passed": True}
-    script = {"notebook": "05_ddp", "what": "check", "exercise": "script", "passed": True}
-    (tmp_path / "notebooks").mkdir()
-    lines = [json.dumps(event) + "\n" for event in (old, script)]
-    (tmp_path / "notebooks" / "progress.jsonl").write_text("".join(lines))
-    learner.keep(Check("my_part", True))
-    assert exercises.standing("00_start_here").startswith(f"{here('00_start_here', 2)}, 3 of {ON_PATH}")
-    assert [path.name for path in (tmp_path / "notebooks").iterdir()] == ["progress.jsonl"]
-    assert (tmp_path / "progress" / "progress.jsonl").is_file()
-
-
-def test_an_exercise_that_was_solved_in_another_notebook_counts_where_it_is_now(kernel_of):
-    kernel_of("07_large_batch")
-    learner.keep(Check("layer_rate", True))
-    later = "07d_large_batch_optimizers"
-    assert exercises.solved() == {(later, "layer_rate")}
-    assert exercises.standing(later).startswith(here(later, 1))
-
-
-def test_the_exercises_of_13b_were_in_13():
-    moved = {exercise for (_, exercise), now in exercises.MOVED.items() if now == "13b_runs_that_survive"}
-    assert moved == exercises.by_notebook()["13b_runs_that_survive"].keys()

@@ -43,8 +43,8 @@ MAY_IMPORT = {
     "examine": CORE,
 }
 OUTSIDE = ("lessons", "classroom", "examine", "maintain")  # the core never imports these
-# The core names them here alone, as text; and one command that users know has kept its old name.
-NAMES_ROOMS = ("rooms.py", "training/benchmarks.py")
+# The core names them here alone, as text.
+NAMES_ROOMS = ("rooms.py",)
 LESSONS = [path.stem.partition("_")[2] for path in sorted((ROOT / "notebooks" / "source").glob("*.py"))]
 ON_RANKS = ["data", "models", "training", "judge", "lessons"]
 ON_NOTEBOOKS = ("calculator.py", "live.py")  # those files of lessons that show something with widgets

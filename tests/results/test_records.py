@@ -12,6 +12,8 @@ from record_fixtures import run
 from workshop_lib.paths import ROOT, replacing
 from workshop_lib.results import records
 
+without_an_option = {name: value for name, value in run()["what"].items() if name != "label_smoothing"}
+
 
 def test_records_come_back_in_order_from_several_files(tmp_path):
     first, second = tmp_path / "made" / "a.jsonl", tmp_path / "b.jsonl"
@@ -35,6 +37,7 @@ def test_records_come_back_in_order_from_several_files(tmp_path):
         ('{"schema": 1, "kind": "train", "where": {}}', "lacks the field 'what'"),
         (json.dumps(run() | {"what": run()["what"] | {"world_size": "2"}}), "'world_size' is '2', not int"),
         (json.dumps(run() | {"what": run()["what"] | {"world_size": True}}), "'world_size' is True, not int"),
+        (json.dumps(run() | {"what": without_an_option}), "lacks the field 'label_smoothing'"),
         (json.dumps(run(epochs=[{"seconds": 1.0, "samples_per_s": None}])), "'samples_per_s' is None, not float"),
         (json.dumps(run(epochs=[3])), "3 stands where named fields belong"),
     ],
@@ -155,5 +158,5 @@ def test_runs_over_mpi_and_stages_of_zero_have_names_of_their_own():
     whats = [{"backend": "ddp"}, {"backend": "ddp", "comm": "gloo"}, {"backend": "fsdp", "comm": "mpi"}]
     whats += [{"backend": "deepspeed", "zero_stage": 2, "comm": "gloo"}, {"backend": "mpi", "comm": None}]
     names = [records.name_of(what) for what in whats]
-    assert names == ["ddp", "ddp", "fsdp-mpi", "deepspeed-2", "mpi"], "records of before there was a choice among them"
+    assert names == ["ddp", "ddp", "fsdp-mpi", "deepspeed-2", "mpi"]
     assert set(names) < set(records.all_names()) and len(records.all_names()) == len(set(records.all_names()))

@@ -52,7 +52,7 @@ def to_frame(runs: Iterable[dict]) -> pd.DataFrame:
 
 def _row(record: dict, number: int) -> dict:
     records.check(record, f"training record {number}")
-    what = options.with_defaults(record["what"])
+    what = record["what"]
     where = record["where"]
     epochs = record["epochs"]
     first = epochs[0] if epochs else {"seconds": None, "samples_per_s": None}
@@ -210,7 +210,7 @@ def accuracies(runs: Iterable[dict]) -> pd.DataFrame:
     ended = [record for record in runs if record.get("kind") == "train" and record["epochs"] and not record["stopped"]]
     if not ended:
         raise RecordError(NOTHING)
-    whats = [options.with_defaults(record["what"]) for record in ended]
+    whats = [record["what"] for record in ended]
     chosen = pd.DataFrame(whats)
     require_same(chosen, options.must_be_same(options.WORKERS))
     for _, of_recipe in chosen.groupby([recipe(what) for what in whats]):

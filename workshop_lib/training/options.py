@@ -9,7 +9,6 @@ This file imports neither PyTorch nor NumPy, so that a wrong option is refused b
 import math
 import operator
 import typing
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -76,9 +75,6 @@ class TrainOptions:
 
     None means that an option is not given. For momentum and zero_stage, which only some optimizers and backends have,
     the default then replaces None.
-
-    Records and checkpoints that are older than an option lack it (see `with_defaults`). So the default of a new option
-    must be what runs have done without it.
     """
 
     backend: str = option("mpi", "How gradients are averaged", tuple(REGISTRY))
@@ -237,8 +233,3 @@ class TrainOptions:
 def must_be_same(reason: str) -> list[str]:
     """Return the names of the options that need the same value in several runs. The reason is RESUME, SPEED, …"""
     return [each.name for each in fields(TrainOptions) if reason in each.metadata["rule"].same_for]
-
-
-def with_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a record or a checkpoint holds, and the defaults of the options that it is too old to have."""
-    return {each.name: each.default for each in fields(TrainOptions)} | dict(written)

@@ -3,7 +3,7 @@
 08c_forecasting calls it through fit.py. All ranks call these functions together, and they block. Under a launcher, like
 the OSU micro-benchmarks,
 
-    mpiexec -n 2 python -m mpi4py -m workshop_lib.training.benchmarks [BYTES]
+    mpiexec -n 2 python -m mpi4py -m workshop_lib.lessons.forecasting.benchmarks [BYTES]
 
 prints a table for messages of up to BYTES. (`-m mpi4py` ends all ranks when one fails.)
 """

@@ -159,14 +159,14 @@ class TensorflowLearner:
     def load_state(self, state: Mapping) -> None:
         self.model.set_weights(keras_cnn.from_torch([w.numpy() for w in state["model"].values()], self.shape))
         for variable, value in zip(self.optimizer.variables, state["optimizer"], strict=True):
-            variable.assign(value.numpy().reshape(variable.shape))  # older files have [1] for a number
+            variable.assign(value.numpy())
 
     def own_state(self) -> dict:
         return {"sums": torch.tensor(self.sums()), "draws": [as_torch(np.int64(state)) for state in self._draws]}
 
     def load_own_state(self, own: dict) -> None:
         self._sums.assign(own["sums"].numpy())
-        if "draws" not in own:  # an older file, or one written on a different number of ranks: the masks begin anew
+        if "draws" not in own:  # written on a different number of ranks: the masks begin anew
             return
         for state, saved in zip(self._draws, own["draws"], strict=True):
             state.assign(saved.numpy().astype(np.uint32))
