@@ -126,7 +126,7 @@ def test_what_the_user_has_set_for_mpi_is_named(tmp_path):
 def test_the_doctor_names_the_variable_that_keeps_ranks_from_starting(monkeypatch, name):
     monkeypatch.setenv(name, "ucx")
     finding = doctor._mpi()[-1]
-    assert (finding.name, finding.status) == ("two ranks", "fail")
+    assert (finding.check, finding.level) == ("two ranks", "wrong")
     assert f"{name}=ucx" in finding.remedy and "make setup" not in finding.remedy
 
 
@@ -135,10 +135,10 @@ def test_the_doctor_says_what_ranks_do_not_get(monkeypatch):
         monkeypatch.delenv(rule.variable, raising=False)
     monkeypatch.setenv("HOME", "/nonexistent")
     monkeypatch.delenv(environment.NOTE, raising=False)
-    assert doctor._others_variables().status == "ok"
+    assert doctor._others_variables().level == "ok"
     monkeypatch.setenv("OMP_PROC_BIND", "true")
     finding = doctor._others_variables()
-    assert finding.status == "warn" and finding.found.startswith("OMP_PROC_BIND=true replaced by false")
+    assert finding.level == "look" and finding.seen.startswith("OMP_PROC_BIND=true replaced by false")
 
 
 PINNED = """\

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
+from workshop_lib.cli.findings import EXIT_CODES
 from workshop_lib.errors import InputError
-from workshop_lib.examine.findings import EXIT_CODES
 from workshop_lib.paths import BUILD, ROOT
 
 SCRIPTS = ROOT / "notebooks" / "scripts"

@@ -1,12 +1,6 @@
-"""What a check reports, and where the workshop explains it."""
+"""The sections of notebooks that findings refer to, each by a short name."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Protocol
-
-LEVELS = ("ok", "look", "wrong")  # from best to worst
-EXIT_CODES = {"ok": 0, "look": 2, "wrong": 3}  # of a command, by the worst level it reports
-# Notebook and heading of the sections that findings refer to; an exercise's number and label aren't part of it.
+# Notebook and heading; an exercise's number and label aren't part of it.
 SECTIONS = {
     "averaging": ("02_synchronous_sgd", "average the gradients"),
     "same start": ("02_synchronous_sgd", "The same start"),
@@ -32,32 +26,3 @@ SECTIONS = {
     "stuck": ("13_when_training_breaks", "A catalogue of faults"),
     "save": ("13b_runs_that_survive", "A checkpoint for any moment"),
 }
-
-
-@dataclass(frozen=True)
-class ScriptFinding:
-    """One result of a check. why, change and section are empty where there is nothing to change."""
-
-    level: str  # one of LEVELS
-    check: str
-    seen: str
-    why: str = ""
-    change: str = ""
-    section: str = ""  # a key of SECTIONS
-    ranks: tuple[int, ...] = ()
-    step: int | None = None
-
-    def as_json(self) -> dict:
-        notebook, heading = SECTIONS[self.section] if self.section else ("", "")
-        return {**asdict(self), "section": {"notebook": notebook, "heading": heading} if notebook else None}
-
-
-class Leveled(Protocol):
-    """A result of a check, whatever it checks."""
-
-    @property
-    def level(self) -> str: ...
-
-
-def worst(findings: Sequence[Leveled]) -> str:
-    return max((finding.level for finding in findings), key=LEVELS.index, default="ok")
