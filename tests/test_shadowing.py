@@ -51,7 +51,7 @@ def test_a_file_beside_the_notebook_is_named_with_what_it_hides(current):
 def test_a_folder_in_pythonpath_is_named_with_the_variable(current, another_python, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(another_python), sys.prefix + "/lib"]))
     (shadow,) = shadowing.shadows()
-    hidden = "the package `numpy`, the package `rich`, Python's own `typing` and 1 more"
+    hidden = "the package `numpy`, the package `rich`, Python's own `typing`, …"
     assert str(shadow) == f"PYTHONPATH names {another_python}, which hides {hidden}: unset PYTHONPATH"
     assert mpi.python_path().split(os.pathsep) == [str(ROOT), str(ROOT), sys.prefix + "/lib"]
 

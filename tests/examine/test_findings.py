@@ -352,9 +352,7 @@ def failed(run):
     run.ranks[1].records = [*run.ranks[1].records[:-1], error]
 
 
-@case(
-    "wrong", "ended", "rank 0 waited for a call that another rank never made:\nrank 0 was at train.py, line 5, in main:"
-)
+@case("wrong", "ended", "rank 0 waited for a call that another rank never made:\nrank 0: at train.py, line 5, in main:")
 def stuck(run):
     run.how = "stuck"
     run.stacks = {0: [{"file": "train.py", "line": 5, "name": "main"}]}

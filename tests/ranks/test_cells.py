@@ -128,7 +128,7 @@ def test_rank_0_completes_and_inspects_and_nothing_is_asked_while_ranks_are_busy
 @pytest.mark.parametrize(
     ("collective", "reported"),
     [
-        ("MPI.COMM_WORLD.Barrier()", "rank 1 cannot go on: .*\n  rank 1 was at In.1., line 3"),
+        ("MPI.COMM_WORLD.Barrier()", "rank 1 cannot go on: .*\n  rank 1: at In.1., line 3"),
         pytest.param(
             "MPI.COMM_WORLD.bcast(1, root=1)",
             "rank 1 took part in a collective that the others never joined",

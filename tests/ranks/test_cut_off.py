@@ -124,5 +124,5 @@ def test_a_cell_without_a_name_is_quoted_too(team):
     cell = "from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1:\n    1 / 0\nMPI.COMM_WORLD.Barrier()"
     with pytest.raises(ranks.RankError) as caught:
         team.run_cell(cell)
-    assert "rank 0 was still at cell, line 4, in <module>:  MPI.COMM_WORLD.Barrier()" in str(caught.value)
+    assert "rank 0: still at cell, line 4, in <module>:  MPI.COMM_WORLD.Barrier()" in str(caught.value)
     team.restart()

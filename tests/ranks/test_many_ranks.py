@@ -48,7 +48,7 @@ def test_one_rank_fails_and_the_others_wait_in_one_line():
     call = Call(dict.fromkeys(range(N), BARRIER), {5: failed()})
     lines = lines_of(verdict.raise_stuck, call, call.stacks())
     assert lines[0] == "rank 5 raised ValueError:"
-    assert "  ranks 0–4, 6–127 were still at In[3], line 8, in <module>:  comm.Barrier()" in lines
+    assert "  ranks 0–4, 6–127: still at In[3], line 8, in <module>:  comm.Barrier()" in lines
     assert len(lines) <= LINES
     assert len(call.team.positions) == N - 1
 
@@ -56,14 +56,14 @@ def test_one_rank_fails_and_the_others_wait_in_one_line():
 def test_the_one_that_is_elsewhere_comes_first():
     call = Call(dict.fromkeys(range(N), BARRIER) | {77: COMPUTING})
     lines = lines_of(verdict.raise_timeout, call, 20)
-    assert lines[1].startswith("  rank 77 was at In[3], line 4") and lines[2].startswith("  ranks 0–76, 78–127 were at")
+    assert lines[1].startswith("  rank 77: at In[3], line 4") and lines[2].startswith("  ranks 0–76, 78–127: at")
 
 
 def test_ranks_at_a_hundred_places_are_not_all_listed_but_can_be_looked_up():
     call = Call({rank: [frame("comm.recv()", line=rank)] for rank in range(N)})
     lines = lines_of(verdict.raise_timeout, call, 20)
     assert len(lines) <= LINES
-    assert "  ranks 6–127 were elsewhere: `team.positions` has the place of each rank" in lines
+    assert "  ranks 6–127: elsewhere (`team.positions` has the place of each rank)" in lines
     assert "line 127" in call.team.positions[127]
 
 
@@ -99,7 +99,7 @@ def test_after_a_loss_the_errors_and_places_of_the_others_are_grouped():
     lines = lines_of(verdict.raise_lost, call)
     assert lines[0] == "rank 11 on node7 was killed by SIGKILL."
     assert any(line.startswith("  ranks 20–39 raised ValueError at In[3]") for line in lines)
-    assert any(line.startswith("  ranks 0–10, 12–19, 40–127 were at In[3]") for line in lines)
+    assert any(line.startswith("  ranks 0–10, 12–19, 40–127: at In[3]") for line in lines)
     assert len(lines) <= LINES
 
 
@@ -107,7 +107,7 @@ def test_stopped_ranks_of_a_host_share_a_line():
     notes = {rank: {"rank": rank, "host": "node7", "pid": 100 + rank, "signal": 19} for rank in range(3)}
     screen = _Screen(None, SimpleNamespace(answers={}, stopped=lambda: notes))
     (line,) = screen._newly_stopped()
-    assert line.startswith("ranks 0–2 are stopped by SIGSTOP on node7: `kill -CONT 100 101 102` there")
+    assert line.startswith("ranks 0–2: stopped by SIGSTOP on node7. To go on, type `kill -CONT 100 101 102` there")
     assert screen._newly_stopped() == [], "said once"
 
 

@@ -120,7 +120,7 @@ def test_only_ranks_that_wait_for_the_failed_one_are_given_up(at_0, cpu_s, given
     message = looked(call, 2)
     assert (message is not None) == given_up == (call.team.trouble is not None)
     if given_up:
-        assert message.startswith("rank 1 raised ValueError:\n    ValueError: boom\nMeanwhile:\n  rank 0 was still at ")
+        assert message.startswith("rank 1 raised ValueError:\n    ValueError: boom\nMeanwhile:\n  rank 0: still at ")
         assert "team.restart()" in message
 
 
@@ -176,8 +176,8 @@ def test_after_an_interrupt_fresh_ranks_say_what_is_gone(monkeypatch):
         verdict.raise_interrupted(call)
     assert str(caught.value) == (
         "interrupted, but not every rank could be:\n"
-        "  rank 0 was at In[3], line 4, in <module>:  comm.recv(source=1)\n"
-        "  rank 1 was stopped by SIGSTOP (process 4242 on node7)\n"
+        "  rank 0: at In[3], line 4, in <module>:  comm.recv(source=1)\n"
+        "  rank 1: stopped by SIGSTOP (process 4242 on node7)\n"
         "Fresh ranks were started. Their memory is empty: run In[1] again."
     )
 
@@ -186,7 +186,7 @@ def test_a_time_out_says_that_a_rank_is_stopped_and_how_to_go_on():
     call = Call({0: RECEIVING, 1: []}, stopped={1: STOPPED})
     with pytest.raises(RankError) as caught:
         verdict.raise_timeout(call, 60)
-    assert "rank 1 was stopped by SIGSTOP (process 4242 on node7)" in str(caught.value)
+    assert "rank 1: stopped by SIGSTOP (process 4242 on node7)" in str(caught.value)
     assert "Before the time-out, `kill -CONT 4242` lets a stopped rank go on." in str(caught.value)
     assert "team.restart()" in str(caught.value)
 
@@ -228,7 +228,7 @@ def test_a_rank_that_runs_a_cell_alone_and_waits_is_reported_at_the_third_look()
     call = Call({1: RECEIVING})
     assert looked(call, 2, verdict.Alone) is None
     message = looked(call, 3, verdict.Alone)
-    assert message.startswith("rank 1 cannot go on: the others do not run this cell.\n  rank 1 was at In[3]")
+    assert message.startswith("rank 1 cannot go on: the others do not run this cell.\n  rank 1: at In[3]")
     assert "Name every rank that takes part, or leave out --on." in message
     assert call.team.trouble == "rank 1 alone took part in a collective or waited for a message"
 
@@ -274,7 +274,7 @@ KILLED = {"rank": 1, "host": "node7", "pid": 4242, "returncode": -9, "asked": Fa
             "  It was at In[3], line 4, in <module>:  for _ in range(n):\n"
             "Meanwhile:\n"
             "  rank 2 raised ValueError at In[3], line 4, in <module>:  for _ in range(n):\n"
-            "  rank 0 was at In[3], line 4, in <module>:  comm.recv(source=1)\n",
+            "  rank 0: at In[3], line 4, in <module>:  comm.recv(source=1)\n",
         ),
         (Loss([KILLED], {}, {}), "rank 1 on node7 was killed by SIGKILL.\n"),
         (Loss([], {0: COMPUTING}, {}), "the ranks are gone: their mpiexec or controller ended.\n"),
@@ -282,7 +282,7 @@ KILLED = {"rank": 1, "host": "node7", "pid": 4242, "returncode": -9, "asked": Fa
             Loss([KILLED], {1: COMPUTING}, {}, lost_hosts={"node8": [2, 3]}),
             "node8 was lost with ranks 2, 3: the node, its network or the job's processes there are gone.\n"
             "Meanwhile:\n"
-            "  rank 1 was at In[3], line 4, in <module>:  for _ in range(n):\n",
+            "  rank 1: at In[3], line 4, in <module>:  for _ in range(n):\n",
         ),
     ],
 )
@@ -300,7 +300,7 @@ def test_a_lost_rank_is_named_with_where_everyone_was(loss, said):
         # The holder's host was cleaned up at once, and a rank on another host had time to say how it ended.
         (
             Loss([KILLED], {1: COMPUTING}, {}, "node9", {"node9": [0]}),
-            "Meanwhile:\n  rank 1 was at In[3], line 4, in <module>:  for _ in range(n):\n",
+            "Meanwhile:\n  rank 1: at In[3], line 4, in <module>:  for _ in range(n):\n",
         ),
     ],
 )

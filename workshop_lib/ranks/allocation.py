@@ -117,10 +117,8 @@ def _left_over(job: Allocation, environ: Mapping[str, str]) -> tuple[str, str]:
     """Two texts: a clause on which variables describe the allocation, and a sentence on how to ignore it."""
     names = [name for name in VARIABLES[job.scheduler] if environ.get(name)]
     what = f"job {job.job_id} on {job.hosts[0]}" if job.job_id else job.hosts[0]
-    describe = "describe" if len(names) > 1 else "describes"
-    those = "they are" if len(names) > 1 else "it is"
-    origin = f"{' and '.join(names)} {describe} {what}"
-    return origin, f"If {those} left over, unset {' '.join(names)} and start again: the ranks then run on this machine."
+    origin = f"The environment describes {what} ({', '.join(names)})"
+    return origin, f"If that's left over, unset {' '.join(names)} and start again: the ranks then run on this machine."
 
 
 def _why_ended(job: Allocation) -> str | None:

@@ -125,7 +125,7 @@ class Prompt:
             ranks = [int(number) for number in for_some[1].split(",")] if for_some else waiting
             if not (elsewhere := [rank for rank in ranks if rank not in waiting]):
                 return ranks, for_some[2] if for_some else line
-            print(f"Rank {elsewhere[0]} isn't at a breakpoint: {names} {'are' if len(waiting) > 1 else 'is'}.")
+            print(f"Rank {elsewhere[0]} isn't at a breakpoint. At one: {names}.")
 
 
 def command_file(folder: Path, rank: int) -> Path:

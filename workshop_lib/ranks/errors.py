@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from workshop_lib import learner
 from workshop_lib.errors import WorkshopError
+from workshop_lib.words import ranges
 
 from .messages import ErrorReport, ExitRecord, Frame, StopNote
 
@@ -84,18 +85,7 @@ def _code(frame: Frame) -> str:
 
 def listed(ranks: Sequence[int]) -> str:
     """These ranks as a list in which three or more in a row are a range, such as "0–126, 128"."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    parts = []
-    for run in runs:
-        if len(run) > 2:
-            parts.append(f"{run[0]}–{run[-1]}")
-        else:
-            parts += map(str, run)
+    parts = ranges(ranks)
     if len(parts) > PARTS_LISTED:
         parts = [*parts[: PARTS_LISTED - 1], f"… ({len(ranks)} in all)"]
     return ", ".join(parts)
@@ -198,8 +188,7 @@ def positions_text(places: Mapping[int, str], still: str = "") -> str:
     groups = grouped(places)
     rows = []
     for ranks, place in groups[:PLACES_SHOWN]:
-        were = "was" if len(ranks) == 1 else "were"
-        rows.append(f"  {named(ranks)} {were} {still}{place}")
+        rows.append(f"  {named(ranks)}: {still}{place}")
     if rest := [rank for ranks, _ in groups[PLACES_SHOWN:] for rank in ranks]:
-        rows.append(f"  {named(rest)} were elsewhere: `team.positions` has the place of each rank")
+        rows.append(f"  {named(rest)}: elsewhere (`team.positions` has the place of each rank)")
     return "\n".join(rows)

@@ -7,7 +7,7 @@ import warnings
 from . import debugger, verdict
 from .call import POLL_S, Call
 from .clock import Clock
-from .errors import RankError, named, signal_name, stopped_text
+from .errors import RankError, named, signal_name
 from .messages import StopNote
 from .output import Output
 
@@ -49,13 +49,10 @@ class _Screen:
     @staticmethod
     def _stopped_line(notes: list[StopNote]) -> str:
         pids = " ".join(str(note["pid"]) for note in notes)
-        stop = "or stop this call, and `team.restart()` brings fresh ranks."
-        if len(notes) == 1:
-            what = f"rank {notes[0]['rank']} is {stopped_text(notes[0])}"
-            return f"{what}: `kill -CONT {pids}` there lets it go on; {stop}"
         who = named([note["rank"] for note in notes])
-        what = f"{who} are stopped by {signal_name(notes[0]['signal'])} on {notes[0]['host']}"
-        return f"{what}: `kill -CONT {pids}` there lets them go on; {stop}"
+        what = f"{who}: stopped by {signal_name(notes[0]['signal'])} on {notes[0]['host']}"
+        stop = "stop this call, and `team.restart()` brings fresh ranks."
+        return f"{what}. To go on, type `kill -CONT {pids}` there; or {stop}"
 
     def close(self) -> None:
         if self.view is None:

@@ -11,7 +11,6 @@ from workshop_lib.results.records import RecordError
 from workshop_lib.results.tables import rich_table
 from workshop_lib.training import KINDS, equivalence, options
 from workshop_lib.training.record import cores_in_words
-from workshop_lib.words import listed
 
 SPEEDS = ["first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s", "communication_share"]
 OUTCOMES = ["test_accuracy", "seconds_to_99", "ladder_difference", "samples_per_rank", "state_bytes"]
@@ -297,9 +296,8 @@ def _caption(points: pd.DataFrame, more: dict[str, str], shared: pd.Series) -> s
     if "ladder_difference" in more:
         notes.append(f"parameter difference: after {equivalence.STEPS} steps, to one process with the global batch")
     if points["oversubscribed"].any():
-        notes.append(
-            "* more ranks than cores" + (f": they share {listed(shared.unique(), 'or')}" if len(shared) else "")
-        )
+        on = f" ({', '.join(shared.unique())})" if len(shared) else ""
+        notes.append(f"* more ranks than cores{on}")
     if points["first_epoch_only"].any():
         notes.append("† some runs have one epoch only: start-up included")
     return "\n".join(notes)

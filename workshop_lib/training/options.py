@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from workshop_lib.errors import InputError
 from workshop_lib.training.backends import CHOOSE_TRANSPORT, REGISTRY
 from workshop_lib.training.schedules import DECAYS, SCALINGS, WARMUPS
-from workshop_lib.words import listed
 
 ZERO_STAGES = (0, 1, 2, 3)
 DEFAULT_ZERO_STAGE = 2
@@ -51,7 +50,8 @@ class Rule(NamedTuple):
     def problem(self, value: Any, kind: type) -> str | None:
         """Return what to use instead of `value` for an option of type `kind`, or None if the value is fine."""
         if self.choices:
-            return None if isinstance(value, kind) and value in self.choices else f"use {listed(self.choices, 'or')}"
+            is_one = isinstance(value, kind) and value in self.choices
+            return None if is_one else f"use one of {', '.join(map(str, self.choices))}"
         if kind is bool:
             return None if isinstance(value, bool) else "use True or False"
         if kind is str:  # everything is fine, because it may be a path in any form that Python takes
@@ -171,9 +171,9 @@ class TrainOptions:
         elif self.zero_stage is not None:
             self._refuse("zero_stage", f"only deepspeed has stages, not {self.backend}; leave it out")
         if self.comm == "mpi" and not entry.chooses_transport:
-            self._refuse("comm", f"only {listed(CHOOSE_TRANSPORT, 'or')} can choose, not {self.backend}; leave it out")
+            self._refuse("comm", f"only for {', '.join(CHOOSE_TRANSPORT)}, not for {self.backend}; leave it out")
         if self.device == "xpu" and self.backend not in ON_XPU:
-            self._refuse("device", f"{self.backend} doesn't train on Intel's GPUs here; use {listed(ON_XPU, 'or')}")
+            self._refuse("device", f"{self.backend} doesn't train on Intel's GPUs here; use one of {', '.join(ON_XPU)}")
         if entry.framework == "TensorFlow":
             if self.precision != "fp32":
                 self._refuse("precision", f"{self.backend} computes in fp32 here; use fp32")

@@ -101,7 +101,7 @@ def _position(run: Run, rank: int) -> str:
     """Where a rank was in the end, in words."""
     log = run.ranks[rank]
     if run.stacks.get(rank):
-        return f"rank {rank} was {where(run.stacks[rank])}"
+        return f"rank {rank}: {where(run.stacks[rank])}"
     if log.first("end"):
         return f"rank {rank} had ended"
     if error := log.first("error"):
