@@ -16,7 +16,7 @@ from workshop_lib import cgroups, installation
 from workshop_lib.cli import doctor
 from workshop_lib.cli.findings import Finding
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import mpi, processes
+from workshop_lib.ranks import processes, which_mpi
 from workshop_lib.training import cores, world
 
 
@@ -64,7 +64,7 @@ def test_ranks_that_hang_are_ended_with_their_mpiexec(tmp_path, monkeypatch, not
 def test_no_mpiexec_fails_with_a_remedy(monkeypatch):
     monkeypatch.setenv("WORKSHOP_MPIEXEC", "/nonexistent/mpiexec")
     assert doctor._mpi()[-1].level == "wrong" and doctor._mpi()[-1].remedy
-    monkeypatch.setattr(mpi, "mpiexec", lambda: (_ for _ in ()).throw(mpi.MPINotFound("install one")))
+    monkeypatch.setattr(which_mpi, "mpiexec", lambda: (_ for _ in ()).throw(which_mpi.MPINotFound("install one")))
     assert doctor._mpi() == [Finding("wrong", "mpiexec", "none", remedy="install one")]
 
 

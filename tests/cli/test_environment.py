@@ -13,7 +13,7 @@ from workshop_lib import environment, pinning
 from workshop_lib.cli import doctor
 from workshop_lib.errors import WorkshopError
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import mpi, processes, scratch, scripts
+from workshop_lib.ranks import processes, scratch, scripts, which_mpi
 from workshop_lib.training.world import loopback
 
 BASE = {"HOME": "/nonexistent", "KERAS_BACKEND": "tensorflow"}
@@ -219,7 +219,7 @@ def test_what_a_command_leaves_in_its_temporary_folder_goes_away_with_it(capfd):
 def test_ranks_have_these_settings_over_the_users(monkeypatch):
     monkeypatch.setenv("OMP_PROC_BIND", "close")
     monkeypatch.setenv("OMP_PLACES", "threads")
-    given = mpi.rank_environment(mpi.environment(2))
+    given = which_mpi.rank_environment(which_mpi.environment(2))
     assert (given["OMP_PROC_BIND"], given["OMP_NUM_THREADS"]) == ("false", "2")
     assert "OMP_PLACES" not in given and os.environ["OMP_PLACES"] == "threads"
 

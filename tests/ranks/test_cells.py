@@ -110,7 +110,7 @@ def test_one_rank_alone_and_a_message_between_two_cells(run):
     assert run("print(rank)", on=[0]) == ["[0] 0"]
     assert run("MPI.COMM_WORLD.send('kept', dest=0)", on=[1]) == []
     assert run("MPI.COMM_WORLD.recv()", on=[0]) == ["[0] 'kept'"]
-    with pytest.raises(ranks.errors.WorkshopError, match="no rank 2: the ranks are 0 to 1"):
+    with pytest.raises(ranks.rank_errors.WorkshopError, match="no rank 2: the ranks are 0 to 1"):
         run("rank", on=[2])
 
 

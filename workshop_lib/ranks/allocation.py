@@ -12,8 +12,8 @@ from pathlib import Path
 
 import hostlist
 
-from . import mpi
-from .errors import RankError
+from . import which_mpi
+from .rank_errors import RankError
 
 HOST_FILE = "WORKSHOP_HOSTFILE"
 RANKS_PER_NODE = "WORKSHOP_RANKS_PER_NODE"
@@ -133,7 +133,7 @@ def _why_ended(job: Allocation) -> str | None:
         return None
     program, *words = QUERIES[job.scheduler]
     if shutil.which(program):
-        answer = mpi.output_of(program, *words, job.job_id)
+        answer = which_mpi.output_of(program, *words, job.job_id)
         # There are several states if the job's id is also that of a job array.
         states = re.findall(r"JobState=(\w+)", answer)
         if states and all(state in ENDED for state in states):

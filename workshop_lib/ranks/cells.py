@@ -23,8 +23,8 @@ from IPython.display import display
 from workshop_lib.errors import InputError
 
 from .engine import NAMESPACE
-from .errors import remember_source
 from .messages import Displayed, displayed_key
+from .rank_errors import remember_source
 
 # Printed by a cell on one rank.
 MAX_LINES = 5_000

@@ -22,12 +22,12 @@ from workshop_lib.errors import InputError
 from workshop_lib.training.record import Epochs
 from workshop_lib.words import plural
 
-from . import allocation, cells, engine, folders, launchers, limits, mpi, processes, scratch
+from . import allocation, cells, engine, folders, launchers, limits, processes, scratch, which_mpi
 from .allocation import is_here
 from .clock import Clock
-from .errors import RankError, how_it_ended, named, remember_source
 from .output import EACH_UP_TO, OfRanks
 from .progress import TextView
+from .rank_errors import RankError, how_it_ended, named, remember_source
 from .watch import watch
 
 UNNAMED = "cell"
@@ -309,10 +309,10 @@ class Ranks:
             processes.VARIABLE: processes.mark(self._set_id),
             "WORKSHOP_LAUNCHER": "engines",
             "WORKSHOP_CWD": os.getcwd(),
-            "PYTHONPATH": mpi.python_path(),
+            "PYTHONPATH": which_mpi.python_path(),
             "IPYTHONDIR": str(self.folder),
         }
-        environment = mpi.rank_environment(plan.settings | settings, plan.one_host)
+        environment = which_mpi.rank_environment(plan.settings | settings, plan.one_host)
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
         record = [*processes.SUPERVISOR, "--record", str(self.folder), "--"]
         connection = [f"--IPEngine.url_file={self.folder / folders.CONNECTION}", "--IPEngine.wait_for_url_file=180"]
@@ -334,7 +334,7 @@ class Ranks:
             self.stop()
             if isinstance(error, (RankError, OSError, TimeoutError)):
                 if not controller_ended:
-                    why = f"{why}\n{mpi.suspects()}"
+                    why = f"{why}\n{which_mpi.suspects()}"
                 raise RankError(
                     f"The ranks did not start: {error}\n{why.strip()}".rstrip() + allocation.hint(job)
                 ) from None

@@ -21,8 +21,8 @@ from IPython.core.error import StdinNotImplementedError
 
 from workshop_lib.paths import replacing
 
-from .errors import named
 from .messages import CallUnderWay, PdbCommand
+from .rank_errors import named
 
 ANSWER_LIMIT_S = 600.0  # how long a rank waits for the next command
 LOOK_EVERY_S = 0.05

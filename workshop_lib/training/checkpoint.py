@@ -34,7 +34,7 @@ class State(TypedDict):
     total_seconds: float
     must_match: dict[str, Any]
     record: dict[str, Any]  # "epochs" and "seconds_to_99" of the run record
-    ranks: list[dict[str, Any]]  # each rank's own state (Learner.own_state)
+    ranks: list[dict[str, Any]]  # each rank's own state (Replica.own_state)
     model: dict[str, torch.Tensor]  # by parameter name
     optimizer: Any  # a dict by parameter name for PyTorch, a list for TensorFlow
 

@@ -6,7 +6,7 @@ from statistics import median
 from workshop_lib.cli.findings import Finding
 from workshop_lib.lessons.compute_nodes.preflight.reports import PreflightReport, RankReport
 from workshop_lib.lessons.forecasting.catalogue import Machine
-from workshop_lib.ranks.errors import grouped, named
+from workshop_lib.ranks.rank_errors import grouped, named
 
 # A bandwidth below these shares of what is expected is worth a look, or wrong.
 LOOK_SHARE = 0.6

@@ -27,7 +27,7 @@ from workshop_lib.lessons.compute_nodes.preflight import gpus
 from workshop_lib.lessons.compute_nodes.preflight.reports import KIND, Checkpoint, PairRow, PreflightReport, RankReport
 from workshop_lib.lessons.forecasting import benchmark
 from workshop_lib.ranks import allocation
-from workshop_lib.ranks.errors import grouped, named
+from workshop_lib.ranks.rank_errors import grouped, named
 from workshop_lib.training import rendezvous, world
 from workshop_lib.training.cores import affinity
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from workshop_lib.ranks import RankError, call, errors, folders, verdict
+from workshop_lib.ranks import RankError, call, failures, folders, rank_errors
 from workshop_lib.ranks.call import Call as RealCall
 from workshop_lib.ranks.messages import Loss
 
@@ -81,11 +81,11 @@ class Call:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     for name in ("GRACE_S", "LOOK_AGAIN_S", "CHECK_LOOK_EVERY_S"):
-        monkeypatch.setattr(verdict, name, 0.01)
-    monkeypatch.setattr(verdict, "CHECK_LIMIT_S", 0.5)
+        monkeypatch.setattr(failures, name, 0.01)
+    monkeypatch.setattr(failures, "CHECK_LIMIT_S", 0.5)
 
 
-def looked(call, looks, watcher=verdict.Others):
+def looked(call, looks, watcher=failures.Others):
     """Look at the others of a rank that failed this often; the message, if they were given up."""
     others = watcher(call)
     try:
@@ -129,11 +129,11 @@ def test_a_rank_is_not_given_up_at_the_first_look():
 
 
 def test_a_rank_that_goes_on_for_long_is_interrupted_and_not_blamed(monkeypatch):
-    monkeypatch.setattr(verdict, "STILL_LIMIT_S", 0.03)
+    monkeypatch.setattr(failures, "STILL_LIMIT_S", 0.03)
     call = failed_with(COMPUTING)
     call.wait = lambda _: call.outcomes.update({0: {"error": ERROR | {"what": "raised KeyboardInterrupt"}}}) or True
     assert looked(call, 3) is None and len(call.signals) == 1
-    text = verdict._errors_text(call)
+    text = failures._errors_text(call)
     assert text.startswith("rank 1 raised ValueError") and "rank 0 was still running 0 s later and was interr" in text
 
 
@@ -155,7 +155,7 @@ IN_CHECK = [frame("comm.bcast(token)", "workshop_lib/ranks/engine.py", name="in_
 def test_a_time_out_of_the_check_is_no_mismatch(check, in_step, said):
     call = failed_with([], check=check)
     with pytest.raises(RankError, match=said):
-        verdict.raise_failed(call)
+        failures.raise_failed(call)
     assert (call.team.trouble is None) == bool(in_step)
 
 
@@ -166,14 +166,14 @@ def test_the_loss_of_a_rank_during_the_check_is_told_as_such():
     call = failed_with([])
     call.follow_up = lost
     with pytest.raises(RankError, match=r"boom\nAfter that, rank 0 on vm was killed by SIGKILL\."):
-        verdict.raise_failed(call)
+        failures.raise_failed(call)
 
 
 def test_after_an_interrupt_fresh_ranks_say_what_is_gone(monkeypatch):
-    monkeypatch.setattr(verdict, "INTERRUPT_LIMIT_S", 0.01)
+    monkeypatch.setattr(failures, "INTERRUPT_LIMIT_S", 0.01)
     call = Call({0: RECEIVING, 1: []}, stopped={1: STOPPED})
     with pytest.raises(RankError) as caught:
-        verdict.raise_interrupted(call)
+        failures.raise_interrupted(call)
     assert str(caught.value) == (
         "interrupted, but not every rank could be:\n"
         "  rank 0: at In[3], line 4, in <module>:  comm.recv(source=1)\n"
@@ -185,7 +185,7 @@ def test_after_an_interrupt_fresh_ranks_say_what_is_gone(monkeypatch):
 def test_a_time_out_says_that_a_rank_is_stopped_and_how_to_go_on():
     call = Call({0: RECEIVING, 1: []}, stopped={1: STOPPED})
     with pytest.raises(RankError) as caught:
-        verdict.raise_timeout(call, 60)
+        failures.raise_timeout(call, 60)
     assert "rank 1: stopped by SIGSTOP (process 4242 on node7)" in str(caught.value)
     assert "Before the time-out, `kill -CONT 4242` lets a stopped rank go on." in str(caught.value)
     assert "team.restart()" in str(caught.value)
@@ -195,7 +195,7 @@ def test_a_time_out_before_the_others_are_given_up_says_what_a_rank_raised():
     with pytest.raises(
         RankError, match="^rank 1 raised ValueError:\n    ValueError: boom\nMeanwhile:\n  rank 0 was still"
     ):
-        verdict.raise_timeout(failed_with(RECEIVING), 1)
+        failures.raise_timeout(failed_with(RECEIVING), 1)
 
 
 @pytest.mark.parametrize(
@@ -213,44 +213,44 @@ def test_a_time_out_before_the_others_are_given_up_says_what_a_rank_raised():
     ],
 )
 def test_calls_that_wait_for_other_ranks_are_known_by_name(code, waits):
-    assert errors.is_communicating([frame(code)]) == waits
+    assert rank_errors.is_communicating([frame(code)]) == waits
 
 
 def test_of_several_stacks_the_last_one_counts():
     dump = 'Thread 0x00aa (most recent call first):\n  File "z.py", line 1 in other\n' + (
         'Current thread 0x00bb (most recent call first):\n  File "{}.py", line 7 in f\n  File "c.py", line 2 in g\n'
     )
-    frames = errors.parse_stack(dump.format("old") + dump.format("new"), 0xBB)
+    frames = rank_errors.parse_stack(dump.format("old") + dump.format("new"), 0xBB)
     assert [(each["file"], each["line"]) for each in frames] == [("new.py", 7), ("c.py", 2)]
 
 
 def test_a_rank_that_runs_a_cell_alone_and_waits_is_reported_at_the_third_look():
     call = Call({1: RECEIVING})
-    assert looked(call, 2, verdict.Alone) is None
-    message = looked(call, 3, verdict.Alone)
+    assert looked(call, 2, failures.Alone) is None
+    message = looked(call, 3, failures.Alone)
     assert message.startswith("rank 1 cannot go on: the others do not run this cell.\n  rank 1: at In[3]")
     assert "Name every rank that takes part, or leave out --on." in message
     assert call.team.trouble == "rank 1 alone took part in a collective or waited for a message"
 
 
 def test_ranks_that_run_a_cell_together_may_use_a_communicator_of_their_own_in_a_loop():
-    assert looked(Call({0: RECEIVING, 1: RECEIVING}), verdict.TOGETHER_LOOKS, verdict.Alone) is None
-    message = looked(Call({0: RECEIVING, 1: RECEIVING}), verdict.TOGETHER_LOOKS + 1, verdict.Alone)
+    assert looked(Call({0: RECEIVING, 1: RECEIVING}), failures.TOGETHER_LOOKS, failures.Alone) is None
+    message = looked(Call({0: RECEIVING, 1: RECEIVING}), failures.TOGETHER_LOOKS + 1, failures.Alone)
     assert message.startswith("ranks 0, 1 cannot go on")
 
 
 def test_a_rank_that_computes_alone_is_left_in_peace():
-    assert looked(Call({1: COMPUTING}), 9, verdict.Alone) is None
+    assert looked(Call({1: COMPUTING}), 9, failures.Alone) is None
 
 
 @pytest.mark.parametrize(("in_step", "said"), [(True, None), (False, "took part in a collective"), (None, "busy")])
 def test_after_a_cell_on_some_ranks_the_others_still_match(monkeypatch, in_step, said):
-    monkeypatch.setattr(verdict, "still_in_step", lambda call_again, allow_unreceived: in_step)
+    monkeypatch.setattr(failures, "still_in_step", lambda call_again, allow_unreceived: in_step)
     call = Call({0: []})
     if said is None:
-        return verdict.check_alone(call)
+        return failures.check_alone(call)
     with pytest.raises(RankError, match=f"rank 0 .*{said}.*\nName every rank"):
-        verdict.check_alone(call)
+        failures.check_alone(call)
 
 
 def told_of(loss: Loss) -> tuple[Call, str]:
@@ -258,7 +258,7 @@ def told_of(loss: Loss) -> tuple[Call, str]:
     call = Call({})
     call.left_behind = loss
     with pytest.raises(RankError) as caught:
-        verdict.raise_lost(call)
+        failures.raise_lost(call)
     return call, str(caught.value)
 
 
@@ -307,7 +307,7 @@ def test_a_lost_rank_is_named_with_where_everyone_was(loss, said):
 def test_a_canceled_job_is_not_taken_for_a_lost_host(loss, meanwhile):
     _, text = told_of(loss)
     ended = "the ranks are gone: the process that held them on node9, or its job, has ended.\n"
-    assert text == ended + meanwhile + errors.HOLD_AGAIN
+    assert text == ended + meanwhile + rank_errors.HOLD_AGAIN
 
 
 class Client:

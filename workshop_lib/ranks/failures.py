@@ -7,7 +7,8 @@ from typing import NoReturn
 
 from . import engine
 from .clock import Clock
-from .errors import (
+from .messages import CallUnderWay, ErrorReport, Frame, Loss
+from .rank_errors import (
     HOLD_AGAIN,
     RankError,
     calls_text,
@@ -22,7 +23,6 @@ from .errors import (
     traceback_text,
     where,
 )
-from .messages import CallUnderWay, ErrorReport, Frame, Loss
 
 GRACE_S = 0.7  # from the failure of one rank to the first look at where the others are
 LOOK_AGAIN_S = 0.7
