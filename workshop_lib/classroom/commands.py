@@ -40,15 +40,20 @@ def rehearse(route: str, plan: bool) -> int:
     if busy := others.warning(ROOM_FOR, "so cells take longer than on a quiet one"):
         print(f"{busy}\n")
     print(f"begins  promised{'' if plan else '     cells'}  reading and working   step")
-    begins, run_s, late = 0, 0.0, []
+    begins = 0  # minutes from the start of the route
+    run_s = 0.0
+    late = []
     for done in map(routes.Rehearsed, chosen.steps) if plan else routes.rehearse(chosen):
-        step, work = done.step, routes.effort(done.step).minutes
-        begins, run_s = begins + step.minutes, run_s + done.seconds
-        clock = f"{(begins - step.minutes) // 60}:{(begins - step.minutes) % 60:02}"
+        step = done.step
+        work = routes.effort(step).minutes
+        clock = f"{begins // 60}:{begins % 60:02}"
+        begins += step.minutes
+        run_s += done.seconds
         measured = f"{done.seconds / 60:.1f} min" if done.cells else "-"
         cells = "" if plan else f" {measured:>9}"
         over = work + done.seconds / 60 > step.minutes
-        late += [step.title] if over else []
+        if over:
+            late.append(step.title)
         note = " (TOO LONG)" if over else ""
         print(f"{clock:>6} {step.minutes:>5} min{cells} {work:>17} min   {step.title}{note}")
         if step.notebook and plan:

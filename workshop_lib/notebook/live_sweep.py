@@ -108,7 +108,9 @@ class SweepDashboard(Dashboard):
         if self.box is None:
             return
         self.ended = True
-        word = "stopped" if self.stop_requested else "done" if len(self.runs) == self.total else "ended by an error"
+        word = "done" if len(self.runs) == self.total else "ended by an error"
+        if self.stop_requested:
+            word = "stopped"
         status = self._status(f"{len(self.runs)} of {plural(self.total, 'run')} · {word}")
         self.leave(word, status, self.curve.value, *self._note())
 

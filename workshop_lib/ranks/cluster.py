@@ -197,7 +197,7 @@ class Ranks:
         if isinstance(show, TextView):
             view = show
         elif show:
-            view = self.view(self.n if on is None else len(on), trains=call[0] is engine.train_here)
+            view = self.view(self.n if on is None else len(on))
         self.busy = True
         try:
             return OfRanks(watch(self, payload, timeout, view, on))
@@ -222,7 +222,8 @@ class Ranks:
 
         show: whether to show the progress, or the view that shows it.
         """
-        record = self._run((engine.train_here, (options,), {}), timeout, show)[0]
+        view = self.view(self.n, trains=True) if show is True else show
+        record = self._run((engine.train_here, (options,), {}), timeout, view)[0]
         record["epochs"] = Epochs(record["epochs"])
         learner.keep(learner.Training.of(record))
         return record

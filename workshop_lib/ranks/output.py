@@ -158,9 +158,11 @@ class Output:
         cleared = [row for row in self.rows if rank in row.parts] if new["clears"] else []
         for row in cleared:
             del row.parts[rank]
-        old = [row for row in self.rows if rank in row.parts and new["name"] is not None]
-        old = [row for row in old if row.parts[rank]["name"] == new["name"]] if new["updates"] else []
-        here = old if new["updates"] else [self._next_row(rank)] if new["data"] else []
+        here = []
+        if new["updates"] and new["name"] is not None:
+            here = [row for row in self.rows if rank in row.parts and row.parts[rank]["name"] == new["name"]]
+        elif new["data"] and not new["updates"]:
+            here = [self._next_row(rank)]
         for row in here:
             row.parts[rank] = new
             row.changed.add(rank)

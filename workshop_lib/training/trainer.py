@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import SupportsFloat, TypeVar
@@ -59,7 +59,37 @@ class Trainer:
         self.hooks = hooks
         self.world = backend.world
         self.device = backend.device
-        self.record = record.start(options, backend)
+        self.total_seconds = 0.0  # training and evaluation on the slowest rank
+
+    def run(self, learned: Mapping | None = None) -> RunRecord:
+        """Train from the beginning, or from a checkpoint; return the record. All ranks call it, and it blocks.
+
+        learned: weights and optimizer state to begin with, as `replica.state()` of another run returned them.
+        """
+        self.set_up()
+        if learned is not None:
+            self.replica.load_state(learned)
+        if self.options.resume:
+            self.resume()
+        self.start()
+        stopped = False
+        while self.steps_left > 0 and not stopped:
+            stopped = self.train_epoch()
+            complete = self.step >= self.steps_per_epoch
+            if not complete:
+                self.save()
+            if complete or not stopped:
+                self.finish_epoch()
+            if complete:
+                self.start_epoch(self.epoch + 1)
+                self.save()
+        self.finish(stopped)
+        return self.record
+
+    def set_up(self) -> None:
+        """Begin the record, load the data, plan the steps, and create the replica, with the weights of rank 0."""
+        options = self.options
+        self.record = record.start(options, self.backend)
         memory.reset_peak(self.device)
         self.call_hooks("on_phase", "reading MNIST")
         self.data_dir: str | Path | None = options.data_dir
@@ -67,15 +97,27 @@ class Trainer:
             self.all_succeed(self.stage_data)
         self.all_succeed(self.load_data)
         self.plan_steps()
-        self.must_match = checkpoint.must_match(options, self.world.world_size, self.train_size, backend.framework)
+        self.must_match = checkpoint.must_match(options, self.world.world_size, self.train_size, self.backend.framework)
         if options.checkpoint is not None:
             self.on_rank_0(checkpoint.require_place, options.checkpoint)
-        self.replica = backend.replica(options, *self.splits)
-        self.total_seconds = 0.0  # training and evaluation on the slowest rank
+        self.replica = self.backend.replica(options, *self.splits)
         self.start_epoch(1)
-        if options.resume:
-            self.resume()
-        self.stop_is_possible = any(backend.allgather(bool(hooks["should_stop"])))
+
+    def start(self) -> None:
+        """Tell the callbacks what begins, and find out whether one of them may stop the run."""
+        self.stop_is_possible = any(self.backend.allgather(bool(self.hooks["should_stop"])))
+        self.call_hooks("on_phase", "taking the first step")
+        self.tracer = Tracer(self.backend)
+        self.call_hooks("on_start", self.info())
+
+    def finish(self, stopped: bool) -> None:
+        """Complete the record with what is known at the end. Raises RunError if the ranks' weights differ."""
+        digests = self.backend.allgather(record.weights_sha256(self.replica.weights()))
+        record.check_identical(digests)
+        self.record |= {"weights_sha256": digests, "ranks_identical": True, "stopped": stopped, "memory": self.memory()}
+        image_shape = self.splits[0].images.shape[1:]
+        if self.backend.framework == "PyTorch" and (used := flops.compute(self.record, image_shape)):
+            self.record["compute"] = used
 
     def all_succeed(self, action: Callable[[], None]) -> None:
         """Call `action` on this rank. All ranks call it, and it blocks.
@@ -159,29 +201,6 @@ class Trainer:
     def steps_left(self) -> int:
         whole = self.options.epochs * self.steps_per_epoch
         return min(whole, self.options.max_steps or whole) - self.steps_done
-
-    def run(self) -> RunRecord:
-        self.call_hooks("on_phase", "taking the first step")
-        self.tracer = Tracer(self.backend)
-        self.call_hooks("on_start", self.info())
-        stopped = False
-        while self.steps_left > 0 and not stopped:
-            stopped = self.train_epoch()
-            complete = self.step >= self.steps_per_epoch
-            if not complete:
-                self.save()
-            if complete or not stopped:
-                self.finish_epoch()
-            if complete:
-                self.start_epoch(self.epoch + 1)
-                self.save()
-        digests = self.backend.allgather(record.weights_sha256(self.replica.weights()))
-        record.check_identical(digests)
-        self.record |= {"weights_sha256": digests, "ranks_identical": True, "stopped": stopped, "memory": self.memory()}
-        image_shape = self.splits[0].images.shape[1:]
-        if self.backend.framework == "PyTorch" and (used := flops.compute(self.record, image_shape)):
-            self.record["compute"] = used
-        return self.record
 
     def memory(self) -> dict[str, list[int | None]]:
         """Return the bytes on each rank, by rank: the peak, and the model's states if the replica knows them."""

@@ -306,7 +306,11 @@ class RankRecorder:
         self.write("collective", name=name, line=self.line())
 
     def collective(self, name: str, size: int, seconds: float) -> None:
-        phase = "forward" if self.in_forward else "backward" if self.in_backward else "between"
+        phase = "between"
+        if self.in_backward:
+            phase = "backward"
+        if self.in_forward:
+            phase = "forward"
         record = self.evaluation if self.evaluation is not None else self.current()
         entry = record["collectives"].setdefault(f"{name} {phase}", [0, 0, 0.0])
         entry[0] += 1
