@@ -239,7 +239,8 @@ def still_in_step(call_again: Callable[..., CallUnderWay], allow_unreceived: boo
         if not all(outcome.get("value") for outcome in check.outcomes.values()):
             return False
         if time.monotonic() > next_look:
-            inside = all(_inside_check(frames) for frames in check.stacks().values())
+            names = [[frame["name"] for frame in frames] for frames in check.stacks().values()]
+            inside = all(engine.in_step.__name__ in each for each in names)
             looks = looks + 1 if inside else 0
             next_look = time.monotonic() + CHECK_LOOK_EVERY_S
         if looks == CHECK_LOOKS:
@@ -247,15 +248,13 @@ def still_in_step(call_again: Callable[..., CallUnderWay], allow_unreceived: boo
     return None if check.running else all(outcome.get("value") for outcome in check.outcomes.values())
 
 
-def _inside_check(frames: list[Frame]) -> bool:
-    return any(frame["name"] == engine.in_step.__name__ for frame in frames)
-
-
 def raise_interrupted(call: CallUnderWay) -> NoReturn:
     """Interrupt the ranks after the learner pressed stop, and raise RankError. Restart unusable ranks first."""
     call.signal(SIGINT)
     try:
-        ended = call.wait(INTERRUPT_LIMIT_S) or (not _waits_for_others(call) and call.wait(COMPILED_LIMIT_S))
+        ended = call.wait(INTERRUPT_LIMIT_S)
+        if not ended and not any(is_communicating(frames) for frames in call.stacks().values()):
+            ended = call.wait(COMPILED_LIMIT_S)
         in_step = still_in_step(call.follow_up) if ended else None
     except RankError as lost:
         raise RankError(f"interrupted, and {lost}") from None
@@ -270,10 +269,6 @@ def raise_interrupted(call: CallUnderWay) -> NoReturn:
     empty = team.empty_memory
     team.restart()
     raise RankError(f"{why}\nFresh ranks were started. {empty}")
-
-
-def _waits_for_others(call: CallUnderWay) -> bool:
-    return any(is_communicating(frames) for frames in call.stacks().values())
 
 
 def _errors_text(call: CallUnderWay) -> str:

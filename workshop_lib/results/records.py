@@ -152,15 +152,11 @@ def check(record: dict, where: str) -> None:
     if record["kind"] == "train":
         _check_fields(record, TRAIN_FIELDS[""], where)
         _check_fields(record["what"], TRAIN_FIELDS["what"], where)
-        _check_options(record["what"], where)
+        for option in fields(TrainOptions):
+            if option.name not in record["what"]:
+                raise RecordError(f"{where} lacks the field {option.name!r}; measure again.")
         for epoch in record["epochs"]:
             _check_fields(epoch, TRAIN_FIELDS["epochs"], where)
-
-
-def _check_options(what: dict, where: str) -> None:
-    for option in fields(TrainOptions):
-        if option.name not in what:
-            raise RecordError(f"{where} lacks the field {option.name!r}; measure again.")
 
 
 def _check_fields(part: Any, kinds_of: dict[str, type | UnionType], where: str) -> None:

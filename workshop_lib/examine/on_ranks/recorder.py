@@ -173,7 +173,9 @@ class RankRecorder:
         elif self.evaluation is not None:
             if "buffers" not in self.evaluation and self.models[id(module)].trained:
                 self.evaluation["buffers"] = digests.of_each(_plain(module.buffers()))
-            self.evaluation["forwards"].append(_settled(forward))
+            for name, value in forward.items():
+                forward[name] = value.tolist() if isinstance(value, Tensor) else value
+            self.evaluation["forwards"].append(forward)
         self.spent_s += time.monotonic() - end_s
 
     def _looks_at_samples(self) -> bool:
@@ -395,10 +397,6 @@ def _tokens(inputs: Any) -> Tensor | None:
         if isinstance(part.get("labels"), Tensor) and part["labels"].dim() == 2:
             return (part["labels"] != -100).sum()
     return None
-
-
-def _settled(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in record.items()}
 
 
 def _as_list(value: Any) -> Any:
