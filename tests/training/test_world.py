@@ -89,7 +89,7 @@ def test_the_place_in_a_world_that_another_launcher_describes(more):
         ),
         ({"RANK": "1"}, "several processes .RANK., but lacks WORLD_SIZE, MASTER_ADDR, MASTER_PORT"),
         (HERE | {"MASTER_PORT": ""}, "several processes .RANK, WORLD_SIZE, MASTER_ADDR., but lacks MASTER_PORT:"),
-        (HERE | {"MASTER_ADDR": "n1"}, "but LOCAL_RANK and LOCAL_WORLD_SIZE are not set: "),
+        (HERE | {"MASTER_ADDR": "n1"}, "but lacks LOCAL_RANK, LOCAL_WORLD_SIZE: "),
         (HERE | {"RANK": "2"}, "^RANK is 2, but WORLD_SIZE is 2, and ranks count from 0: "),
         ({"WORLD_SIZE": "two"}, "^WORLD_SIZE is 'two', where launchers write a whole number: unset WORLD_SIZE"),
         (STEP | HERE, "^srun started 4 processes, but .* describes a world of 2: .* unset RANK WORLD_SIZE MASTER"),
