@@ -50,41 +50,41 @@ def test_mpiexec_of_another_mpi_fails_with_a_remedy(tmp_path, monkeypatch):
     """It starts the processes as strangers."""
     mpiexec = program(tmp_path / "mpiexec", '[ "$1" = --version ] && exit 0', "shift 2", '"$@"; "$@"')
     monkeypatch.setenv("WORKSHOP_MPIEXEC", str(mpiexec))
-    finding = doctor._mpi()[-1]
+    finding = doctor.check_mpi()[-1]
     assert (finding.check, finding.level) == ("two ranks", "wrong")
     assert "two worlds of size 1" in finding.seen and "MPI=system" in finding.remedy
 
 
 def test_ranks_that_hang_are_ended_with_their_mpiexec(tmp_path, monkeypatch, nothing_left):
     monkeypatch.setattr(doctor, "COMMAND_LIMIT_S", 0.5)
-    finding = doctor._two_ranks([str(program(tmp_path / "mpiexec", "setsid sleep 61 &", "sleep 61"))])
+    finding = doctor.check_two_ranks([str(program(tmp_path / "mpiexec", "setsid sleep 61 &", "sleep 61"))])
     assert finding.level == "wrong" and "timed out" in finding.seen
 
 
 def test_no_mpiexec_fails_with_a_remedy(monkeypatch):
     monkeypatch.setenv("WORKSHOP_MPIEXEC", "/nonexistent/mpiexec")
-    assert doctor._mpi()[-1].level == "wrong" and doctor._mpi()[-1].remedy
+    assert doctor.check_mpi()[-1].level == "wrong" and doctor.check_mpi()[-1].remedy
     monkeypatch.setattr(which_mpi, "mpiexec", lambda: (_ for _ in ()).throw(which_mpi.MPINotFound("install one")))
-    assert doctor._mpi() == [Finding("wrong", "mpiexec", "none", remedy="install one")]
+    assert doctor.check_mpi() == [Finding("wrong", "mpiexec", "none", remedy="install one")]
 
 
 def test_the_allocation_is_told_or_what_is_wrong_with_it(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKSHOP_HOSTFILE", str(tmp_path / "hosts"))
-    (finding,) = doctor._allocation()
+    (finding,) = doctor.check_allocation()
     assert finding.level == "wrong" and "WORKSHOP_HOSTFILE" in finding.remedy
     (tmp_path / "hosts").write_text("alpha slots=4\nbeta slots=4\n")
-    (finding,) = doctor._allocation()
+    (finding,) = doctor.check_allocation()
     assert (finding.level, finding.seen) == ("ok", "host file: 2 nodes (alpha, …), 4 on each: 8 ranks")
     monkeypatch.delenv("WORKSHOP_HOSTFILE")
-    assert doctor._allocation() == []
+    assert doctor.check_allocation() == []
 
 
 def test_variables_of_another_launcher_are_listed(monkeypatch):
     for name in world.left_over():
         monkeypatch.delenv(name)
-    assert doctor._other_worlds() == []
+    assert doctor.check_other_worlds() == []
     monkeypatch.setenv("WORLD_SIZE", "8")
-    (finding,) = doctor._other_worlds()
+    (finding,) = doctor.check_other_worlds()
     assert (finding.level, finding.seen) == ("look", "WORLD_SIZE=8") and "unset WORLD_SIZE" in finding.remedy
 
 
@@ -139,7 +139,7 @@ def test_processes_and_threads_of_a_cgroup(cgroup):
     (step / "pids.max").write_text("max\n")
     (step.parent / "pids.max").write_text("60\n")
     (step.parent / "pids.current").write_text("12\n")
-    finding = doctor._limits()
+    finding = doctor.check_limits()
     assert finding.level == "wrong" and "60 are allowed here and 12 in use" in finding.seen
     assert "--pids-limit" in finding.remedy
 
@@ -175,15 +175,15 @@ def test_cores_of_a_cgroup_of_version_1(cgroup, monkeypatch):
 def test_strays_are_listed_with_the_command_that_ends_them(monkeypatch, dead_mark):
     left = subprocess.Popen(["sleep", "60"], env=os.environ | {processes.VARIABLE: dead_mark})
     try:
-        finding = doctor._strays()  # there may be others on this machine
+        finding = doctor.check_strays()  # there may be others on this machine
         assert finding.level == "look" and "kill -9 " in finding.remedy
         assert str(left.pid) in finding.remedy.split()
     finally:
         left.kill()
         left.wait(10)
-    assert str(left.pid) not in doctor._strays().remedy.split()
+    assert str(left.pid) not in doctor.check_strays().remedy.split()
     monkeypatch.setattr(processes, "strays", list)
-    assert doctor._strays().level == "ok"
+    assert doctor.check_strays().level == "ok"
 
 
 def test_a_missing_extra_says_what_became_of_it(monkeypatch):
@@ -191,7 +191,7 @@ def test_a_missing_extra_says_what_became_of_it(monkeypatch):
     monkeypatch.setattr(doctor, "_installed", lambda package: iter(()))
     reason = "Horovod could not be installed: no compiler. Notebooks 03 and 04 need it; `make extras` tries again."
     monkeypatch.setattr(installation, "why_missing", lambda extra: reason if extra == "horovod" else "")
-    found = {finding.check: finding for finding in doctor._packages()}
+    found = {finding.check: finding for finding in doctor.check_packages()}
     assert (found["horovod"].level, found["horovod"].remedy) == ("look", reason)
     assert (found["deepspeed"].level, found["deepspeed"].remedy) == ("look", "Notebook 06b needs it: run `make setup`")
     assert found["torch"].level == "wrong"
@@ -199,13 +199,13 @@ def test_a_missing_extra_says_what_became_of_it(monkeypatch):
 
 def test_the_build_of_pytorch_is_told_with_its_reason(monkeypatch):
     monkeypatch.setattr(installation, "why_this_pytorch", lambda: "PyTorch's build is cpu, because no NVIDIA GPU.")
-    (finding,) = doctor._pytorch_build()
+    (finding,) = doctor.check_pytorch_build()
     assert finding.seen == "PyTorch's build is cpu, because no NVIDIA GPU." and finding.level == "ok"
 
 
 def test_a_python_that_is_too_new_is_told_with_what_it_lacks(monkeypatch):
     monkeypatch.setattr(doctor.sys, "version_info", (3, 14, 0))
-    finding = doctor._python()
+    finding = doctor.check_python()
     assert finding.level == "wrong" and "too new: tensorflow-cpu and h5py have no wheels for it" in finding.seen
     assert "3.11, 3.12 or 3.13" in finding.remedy
 
@@ -213,23 +213,23 @@ def test_a_python_that_is_too_new_is_told_with_what_it_lacks(monkeypatch):
 def test_a_package_that_python_would_take_from_elsewhere_is_told(tmp_path, monkeypatch):
     required = ("run `make setup`", "wrong")
     monkeypatch.setattr(doctor, "_installed", lambda name: iter([SimpleNamespace(version="9.9", locate_file=Path)]))
-    assert doctor._package("asttokens", *required).level == "wrong", "it isn't in the current folder"
+    assert doctor.check_package("asttokens", *required).level == "wrong", "it isn't in the current folder"
     monkeypatch.undo()
-    good = doctor._package("asttokens", *required)
+    good = doctor.check_package("asttokens", *required)
     assert good.level == "ok" and good.seen[0].isdigit()
     (tmp_path / "asttokens.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "asttokens", raising=False)
-    hidden = doctor._package("asttokens", *required)
+    hidden = doctor.check_package("asttokens", *required)
     assert hidden.level == "wrong" and f"Python imports {tmp_path}/asttokens.py" in hidden.seen
-    assert doctor._package("not-there", "run `make extras`", "look").level == "look"
+    assert doctor.check_package("not-there", "run `make extras`", "look").level == "look"
 
 
 def test_what_hides_modules_is_told_with_its_folder_and_variable(tmp_path, monkeypatch):
     (tmp_path / "random.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("PYTHONHOME", "/usr")
-    shadow, home = doctor._hidden_modules()
+    shadow, home = doctor.check_hidden_modules()
     assert (shadow.level, home.level) == ("look", "look")
     assert shadow.seen == f"PYTHONPATH names {tmp_path}, which hides Python's own `random`"
     assert shadow.remedy.startswith("unset PYTHONPATH") and home.remedy.startswith("unset it")
@@ -239,14 +239,14 @@ def test_what_hides_modules_is_told_with_its_folder_and_variable(tmp_path, monke
 def test_a_disk_may_have_space_and_no_room_for_another_file(monkeypatch, of, left, level):
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=5e9))
     monkeypatch.setattr(doctor.os, "statvfs", lambda _: SimpleNamespace(f_files=of, f_favail=left))
-    finding = doctor._disk()
+    finding = doctor.check_disk()
     assert finding.level == level and ("room for 3 more files" in finding.seen) == (level == "look")
 
 
 def test_a_checkout_that_cannot_be_written_is_told(monkeypatch):
-    assert doctor._read_only() == []
+    assert doctor.check_read_only() == []
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)
-    (finding,) = doctor._read_only()
+    (finding,) = doctor.check_read_only()
     assert finding.level == "look" and "a checkout of your own, which can share this one's `.venv`" in finding.remedy
     page, _, heading = finding.remedy.partition("as ")[2].partition(" says under ")
     assert f"\n## {heading.strip(chr(39))}\n" in (ROOT / page).read_text()

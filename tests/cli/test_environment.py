@@ -125,7 +125,7 @@ def test_what_the_user_has_set_for_mpi_is_named(tmp_path):
 @pytest.mark.parametrize("name", ["OMPI_MCA_pml", "PMIX_MCA_gds"])
 def test_the_doctor_names_the_variable_that_keeps_ranks_from_starting(monkeypatch, name):
     monkeypatch.setenv(name, "ucx")
-    finding = doctor._mpi()[-1]
+    finding = doctor.check_mpi()[-1]
     assert (finding.check, finding.level) == ("two ranks", "wrong")
     assert f"{name}=ucx" in finding.remedy and "make setup" not in finding.remedy
 
@@ -135,9 +135,9 @@ def test_the_doctor_says_what_ranks_do_not_get(monkeypatch):
         monkeypatch.delenv(rule.variable, raising=False)
     monkeypatch.setenv("HOME", "/nonexistent")
     monkeypatch.delenv(environment.NOTE, raising=False)
-    assert doctor._others_variables().level == "ok"
+    assert doctor.check_variables().level == "ok"
     monkeypatch.setenv("OMP_PROC_BIND", "true")
-    finding = doctor._others_variables()
+    finding = doctor.check_variables()
     assert finding.level == "look" and finding.seen.startswith("OMP_PROC_BIND=true replaced by false")
 
 

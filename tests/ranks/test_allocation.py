@@ -180,7 +180,7 @@ def test_the_variables_of_a_dead_job_are_named_before_anything_starts(machine, m
     )
     with pytest.raises(RankError, match=sentence):
         ranks.start(2)
-    (finding,) = doctor._allocation()
+    (finding,) = doctor.check_allocation()
     assert finding.level == "wrong" and "unset SLURM_JOB_ID SLURM_JOB_NODELIST" in finding.remedy
 
 

@@ -64,7 +64,7 @@ def test_hardware_threads_of_a_core_are_one_core(machine, monkeypatch, allowed, 
 
 def test_the_doctor_says_that_two_ranks_share_a_core(machine):
     machine([0, 1], "0-1", "0-1")
-    finding = doctor._cores()
+    finding = doctor.check_cores()
     assert (finding.level, finding.seen) == (
         "look",
         "2 usable of 2 (affinity and cgroup): 2 hardware threads of 1 core",

