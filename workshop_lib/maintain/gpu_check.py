@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
-from workshop_lib.cli.findings import EXIT_CODES
 from workshop_lib.errors import InputError
 from workshop_lib.paths import BUILD, ROOT
 
@@ -158,6 +157,8 @@ def try_backend(backend: str, n: int, device: str, folder: Path) -> tuple[str, A
 
 def preflight(n: int, device: str, folder: Path) -> tuple[str, Any]:
     """`workshop preflight` on these devices. Raises GpuCheckFailed if one of its lines says "wrong"."""
+    from workshop_lib.cli.findings import EXIT_CODES  # loads packages that `require_packages` looks for
+
     command = [sys.executable, "-m", "workshop_lib", "preflight", "--ranks", str(n), "--device", device, "--json"]
     output = run(command, folder, accept=tuple(EXIT_CODES.values()))
     result, _ = json.JSONDecoder().raw_decode(output[output.index("{") :])  # warnings may come before it
