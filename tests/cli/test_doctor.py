@@ -12,12 +12,11 @@ from types import SimpleNamespace
 import pytest
 from shell_programs import program
 
-from workshop_lib import cgroups, installation
 from workshop_lib.cli import doctor
 from workshop_lib.cli.findings import Finding
+from workshop_lib.machine import cgroups, cores, installation, world
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import processes, which_mpi
-from workshop_lib.training import cores, world
 
 
 def test_everything_is_well_here_and_found_in_five_seconds():

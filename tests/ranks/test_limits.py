@@ -9,9 +9,9 @@ import sys
 import pytest
 from needs import missing
 
-from workshop_lib import cgroups
 from workshop_lib.cli import doctor
 from workshop_lib.cli.findings import Finding
+from workshop_lib.machine import cgroups
 from workshop_lib.ranks import RankError, limits
 
 UNLIMITED = resource.RLIM_INFINITY
