@@ -10,7 +10,6 @@ import pytest
 from needs import missing
 
 from workshop_lib.cli import doctor
-from workshop_lib.cli.findings import Finding
 from workshop_lib.machine import cgroups
 from workshop_lib.ranks import RankError, limits
 
@@ -74,7 +73,7 @@ def test_a_limit_that_cannot_be_raised_is_said_before_anything_starts(allowed, m
 def test_limits_that_suffice_are_listed(allowed, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 0)
     allowed(NOFILE=(1024, 4096), NPROC=(1, 1))
-    assert doctor.check_limits() == Finding("ok", "limits", "two ranks fit: 4,096 open files")
+    assert doctor.check_limits() == doctor.Finding("ok", "limits", "two ranks fit: 4,096 open files")
 
 
 def test_threads_of_ranks_on_other_hosts_do_not_count_here(allowed, monkeypatch):
