@@ -135,22 +135,6 @@ def test_sweep_and_plot(tmp_path):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.exhaustive  # tests/training/test_emulate.py has the numbers, test_sweep_and_plot the command
-def test_sweep_and_plot_of_emulated_workers(tmp_path):
-    out = tmp_path / "sweep.jsonl"
-    data = ("--epochs", "1", "--network", "classic")
-    recipe = ("--lr", "0.01", "--lr-scaling", "linear", "--momentum", "0.5", "--no-nesterov", "--decay", "none")
-    workers = ("--ranks", "2", "--backends", "mpi", "--emulate-workers", "1,16")
-    ran = workshop("sweep", *workers, "--out", str(out), *data, *recipe)
-    assert ran.returncode == 0, ran.stderr
-    runs = records.read(out)
-    assert [run["what"]["global_batch"] for run in runs] == [64, 1024]
-    assert [run["epochs"][0]["lr"] for run in runs] == pytest.approx([0.01, 0.16])
-    assert "mpi, 2 ranks as 16 workers" in ran.stdout
-    assert command_line.workshop("plot", out, "--out-dir", tmp_path).exit_code == 0
-    assert (tmp_path / "workers.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_one_failing_rank_under_mpiexec_ends_them_all():
     program = (
         "import sys; from mpi4py import MPI\n"

@@ -196,12 +196,6 @@ def test_a_missing_extra_says_what_became_of_it(monkeypatch):
     assert found["torch"].level == "wrong"
 
 
-def test_the_build_of_pytorch_is_told_with_its_reason(monkeypatch):
-    monkeypatch.setattr(installation, "why_this_pytorch", lambda: "PyTorch's build is cpu, because no NVIDIA GPU.")
-    (finding,) = doctor.check_pytorch_build()
-    assert finding.seen == "PyTorch's build is cpu, because no NVIDIA GPU." and finding.level == "ok"
-
-
 def test_a_python_that_is_too_new_is_told_with_what_it_lacks(monkeypatch):
     monkeypatch.setattr(doctor.sys, "version_info", (3, 14, 0))
     finding = doctor.check_python()
