@@ -193,7 +193,7 @@ def test_a_time_out_says_that_a_rank_is_stopped_and_how_to_go_on():
 
 def test_a_time_out_before_the_others_are_given_up_says_what_a_rank_raised():
     with pytest.raises(
-        RankError, match="^rank 1 raised ValueError:\n    ValueError: boom\nMeanwhile:\n  rank 0 was still"
+        RankError, match="^rank 1 raised ValueError:\n    ValueError: boom\nMeanwhile:\n  rank 0: still"
     ):
         failures.raise_timeout(failed_with(RECEIVING), 1)
 
