@@ -62,15 +62,19 @@ WRONG = {
             """,
             "Does Keras call your method at all",
         ),
+        "the class": (
+            [("return Averaging.from_config(optimizer.get_config())", "return Averaging")],
+            "the class instead",
+        ),
     },
     "train": {
         "shared out by local rank": ([(SHARD, SHARD.replace("rank::", "hvd.local_rank()::"))], "counts within a host"),
-        "the batch divided": ([("batch_size=64", "batch_size=64 // size")], "leave `batch_size` as it is"),
+        "the batch divided": ([("batch_size=64", "batch_size=64 // size")], "leave `batch_size`"),
         "Horovod's own optimizer": (
             [(WRAPPED, WRAPPED.replace("keras3", STOCK)), (CALLBACKS, BEFORE_FIT), (SAVE, "pass")],
             "nothing averages the gradients",
         ),
-        "saved early": ([(SAVE, "pass"), (CALLBACKS, f"{CALLBACKS}\n    {SAVE}")], "save after training"),
+        "saved early": ([(SAVE, "pass"), (CALLBACKS, f"{CALLBACKS}\n    {SAVE}")], "after training"),
     },
 }
 NEVER_ENDS = {
