@@ -397,7 +397,7 @@ def close(got, right, rounding: float = 1e-9) -> bool:
             return False
         got, right = np.asarray(got, dtype=float), np.asarray(right, dtype=float)
     except (TypeError, ValueError):  # these are not numbers at all
-        return False
+        return bool(np.array_equal(got, right))
     same = (got == right) | (np.isnan(got) & np.isnan(right))
     with np.errstate(invalid="ignore"):
         apart = np.where(same, 0.0, np.abs(got - right))

@@ -149,23 +149,30 @@ class Playing:
     def _up_to_a_failure(self, play: Iterator[tuple], right: list[Step], calls: "Calls") -> Played:
         held: list[str] = []
         try:
-            for text, steps in itertools.groupby(right, key=lambda step: step.text):
+            for text, expected_steps in itertools.groupby(right, key=lambda step: step.text):
                 values = []
                 wrong = None
-                for expected in steps:
-                    step = _step(next(play))
+                for expected in expected_steps:
+                    step = _step(next(play, ()))
                     values.append(step.value)
                     if wrong is None and not alike(step.value, expected.value, self.rounding):
-                        wrong = Step(text, step.value, calls.sentence(step, expected.value), step.advice)
+                        wrong = step._replace(observed=calls.sentence(step, expected.value))
                 if calls.on_some_rank(wrong is not None):
                     return Played(held, values, wrong)
                 held.append(text)
-            next(play)
         except Unlike as unlike:
-            return Played(held, [unlike.wrong and unlike.wrong.value], unlike.wrong)
-        except StopIteration as end:
-            return Played(held, score=end.value)
-        raise RuntimeError("this play yields more often than with the solution")
+            value = unlike.wrong.value if unlike.wrong else None
+            return Played(held, [value], unlike.wrong)
+        return Played(held, score=_returned(play))
+
+
+def _returned(play: Iterator[tuple]) -> float | None:
+    """What a play returns after its last step."""
+    try:
+        next(play)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("this play yields more often than with the solution")
 
 
 def _step(yielded: tuple) -> Step:
