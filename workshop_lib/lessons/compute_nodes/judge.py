@@ -96,7 +96,7 @@ def _starts_over(job: SlurmJob) -> str:
     words = " ".join(given.training_script_args).replace("--out=", "--out ").split()
     out = words[words.index("--out") + 1] if "--out" in words[:-1] else ""
     if not out or out.startswith(LOCAL) or "RESTART" in out:
-        return f"the checkpoint is in `{out}`. The job may get other nodes: name a shared folder with `--out`."
+        return f"it saves to {out or 'no file'}. The job may get other nodes: name a shared folder with `--out`."
     return ""
 
 
