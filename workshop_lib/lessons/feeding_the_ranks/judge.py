@@ -1,4 +1,4 @@
-"""Judges the exercises of 09_feeding_the_ranks: one rank reads for all, reading ahead, and repeatable random numbers."""
+"""Judges the exercises of 09_feeding_the_ranks: one rank reads for all, reading ahead, and random numbers to repeat."""
 
 import threading
 import time
