@@ -25,7 +25,6 @@ from torch.nn.functional import gelu, linear
 from workshop_lib import predict, ranks
 from workshop_lib.lessons.model_parallelism import cut, figures
 from workshop_lib.lessons.model_parallelism import judge as check
-from workshop_lib.lessons.model_parallelism import judge_cut_blocks as check_blocks
 from workshop_lib.lessons.model_parallelism.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
 from workshop_lib.models import vit
 from workshop_lib.notebook import take_home
@@ -289,7 +288,7 @@ def cut_block(block, column, row):
 
 
 # %%
-check_blocks.cut_block(cut_block)
+check.cut_block(cut_block)
 
 # %% [markdown]
 # Each rank needs at least one whole head, so the number of heads limits the number of ranks. In most models of today, several
@@ -579,7 +578,7 @@ class TokenParallel:
 
 
 # %%
-check_blocks.TokenParallel(TokenParallel)
+check.TokenParallel(TokenParallel)
 
 # %% [markdown]
 # Now compare a block that is whole, one cut by tensors, and one cut by tensors and tokens. One thing is new: norms, and the

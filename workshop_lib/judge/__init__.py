@@ -6,6 +6,7 @@ Each lesson has a `judge` module with its exercises. A notebook calls an `Exerci
     observe(comm, function)     runs on every rank: calls the function, returns an observation (plain data)
     properties(observations)    runs in the notebook on all ranks' observations: yields what must hold, in order
     mistakes                    known wrong answers: functions, each with a hint for learners who make this mistake
+    edits                       the same as edits of the solution, each of which the tests run
 
 The first property that fails ends the check, so later properties may rely on earlier ones. If the failed property has
 no hint of its own, the known mistakes are run like the learner's function, and the one that leaves the same evidence
@@ -23,7 +24,7 @@ import numpy as np
 from workshop_lib import ranks
 from workshop_lib.course import exercises, learner
 from workshop_lib.errors import WorkshopError
-from workshop_lib.judge.solutions import Solution
+from workshop_lib.judge.solutions import Replacement, Solution
 
 ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
 STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines below say where."
@@ -39,6 +40,14 @@ ROUNDING = 1e-5  # how much values may differ, as a fraction of the largest
 BESIDE_ZERO = 1e-7  # added to the largest, so that rounding errors beside zeros do not count
 SHOWN = 4  # how many elements of an array a hint shows
 UNSOLVED = "unsolved"  # what a stub leaves in place of an observation
+
+
+class Edit:
+    """A known mistake: the solution with texts in it replaced, and the hint for learners who make this mistake."""
+
+    def __init__(self, hint: str, *replacements: Replacement):
+        self.hint = hint
+        self.replacements = replacements
 
 
 class Mistake(NamedTuple):
@@ -164,6 +173,7 @@ class Verdict:
 class Exercise:
     """One exercise of a notebook; call it with the learner's function to get a Verdict.
 
+    notebook: whose solution the edits change.
     communicates: whether the learner's function needs several ranks. Functions that do not communicate still run on
     the ranks, so that an endless loop can be ended, but their known mistakes run in the notebook, with None for `comm`.
     ready: called on every rank before the clock starts, for work that is slow only the first time.
@@ -179,6 +189,8 @@ class Exercise:
     observe: Callable[[Any, Callable], Any]
     properties: Callable[[list], Iterator[Property]]
     mistakes: Sequence[Mistake] = ()
+    notebook: str = ""
+    edits: Sequence[Edit] = ()
     communicates: bool = True
     ready: Callable[[], None] | None = None
     on: int | None = None
@@ -386,7 +398,7 @@ def close(got, right, rounding: float = 1e-9) -> bool:
             return False
         got, right = np.asarray(got, dtype=float), np.asarray(right, dtype=float)
     except (TypeError, ValueError):  # these are not numbers at all
-        return False
+        return bool(np.array_equal(got, right))
     same = (got == right) | (np.isnan(got) & np.isnan(right))
     with np.errstate(invalid="ignore"):
         apart = np.where(same, 0.0, np.abs(got - right))

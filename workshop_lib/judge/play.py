@@ -19,6 +19,8 @@ A step is a tuple (text, value), or with more to say (text, value, observed, adv
 Consecutive steps with the same text are one property. All of them are played before it fails, because their values
 together tell known mistakes apart. What comes after a property that fails is not played.
 
+If there is something to beat, the play returns the score.
+
 Each result of the function must have the form of the solution's result, and the function leaves its arguments alone
 unless the solution changes them, too. So a play may rely on both.
 """
@@ -32,9 +34,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop_lib.judge import ROUNDING, SHOWN, Exercise, Mistake, Property, alike, is_number, shown
+from workshop_lib.judge import ROUNDING, SHOWN, Edit, Exercise, Mistake, Property, alike, is_number, shown
 from workshop_lib.judge.forms import described, fits, plain
-from workshop_lib.judge.solutions import Replacement, Solution
+from workshop_lib.judge.solutions import Solution
 
 Play = Callable[[Callable, Any], Iterator[tuple]]
 
@@ -54,19 +56,13 @@ class Played:
 
     held: the texts of the properties that hold. failed: the values of the one that fails; None if none does.
     wrong: the first step of that one which is wrong on this rank, if one is.
+    score: what the play returned at its end.
     """
 
     held: list[str]
     failed: list | None = None
     wrong: Step | None = None
-
-
-class Edit:
-    """A known mistake: the solution with texts in it replaced, and the hint for learners who make this mistake."""
-
-    def __init__(self, hint: str, *replacements: Replacement):
-        self.hint = hint
-        self.replacements = replacements
+    score: float | None = None
 
 
 def edited(name: str, notebook: str, edits: Sequence[Edit]) -> list[Mistake]:
@@ -84,6 +80,7 @@ def played(
     in_place: bool = False,
     rounding: float = ROUNDING,
     communicates: bool = True,
+    watched: bool = True,
     ready: Callable[[], None] | None = None,
     **options: Any,
 ) -> Exercise:
@@ -92,15 +89,30 @@ def played(
     returns: what the function returns, in words that complete "It should `return` an array of 4: …".
     in_place: whether the function may change its arguments. Those that the solution changes may be changed anyway.
     rounding: how much values may differ from the solution's, as a fraction of the largest.
+    watched: whether results' forms and arguments are compared with the solution's, call by call. A function that is
+    called in another order each time cannot be watched.
     communicates, ready, and the other options are those of Exercise. `comm` is None if it doesn't communicate.
     """
     solution = Solution(notebook, name)
-    observe = Playing(play, solution, communicates, returns, in_place, rounding)
+    observe = Playing(play, solution, communicates, watched, returns, in_place, rounding)
     must_hold = properties if communicates else properties_of_one
     ready = functools.partial(_get_ready, solution, ready)
     return Exercise(
-        name, observe, must_hold, edited(name, notebook, edits), communicates=communicates, ready=ready, **options
+        name,
+        observe,
+        must_hold,
+        edited(name, notebook, edits),
+        notebook,
+        edits,
+        communicates=communicates,
+        ready=ready,
+        score=_score,
+        **options,
     )
+
+
+def _score(observations: list["Played"], passed: bool) -> float | None:
+    return observations[0].score if passed else None
 
 
 def _get_ready(solution: Solution, ready: Callable[[], None] | None) -> None:
@@ -117,6 +129,7 @@ class Playing:
     play: Play
     solution: Solution
     communicates: bool
+    watched: bool
     returns: str
     in_place: bool
     rounding: float
@@ -124,29 +137,42 @@ class Playing:
     def __call__(self, comm, function: Callable) -> Played:
         if not self.communicates:
             comm = None
-        calls = Calls(comm, self.solution.load(), self.returns, self.in_place)
-        right = [_step(each) for each in self.play(calls.of_solution, comm)]
-        played = self._up_to_a_failure(self.play(calls.beside_solution(function), comm), right, calls)
+        solution = self.solution.load()
+        calls = Calls(comm, solution, self.returns, self.in_place)
+        if self.watched and not inspect.isclass(solution):
+            solution, function = calls.of_solution, calls.beside_solution(function)
+        right = [_step(each) for each in self.play(solution, comm)]
+        played = self._up_to_a_failure(self.play(function, comm), right, calls)
         calls.end()
         return played
 
     def _up_to_a_failure(self, play: Iterator[tuple], right: list[Step], calls: "Calls") -> Played:
         held: list[str] = []
         try:
-            for text, steps in itertools.groupby(right, key=lambda step: step.text):
+            for text, expected_steps in itertools.groupby(right, key=lambda step: step.text):
                 values = []
                 wrong = None
-                for expected in steps:
-                    step = _step(next(play))
+                for expected in expected_steps:
+                    step = _step(next(play, ()))
                     values.append(step.value)
                     if wrong is None and not alike(step.value, expected.value, self.rounding):
-                        wrong = Step(text, step.value, calls.sentence(step, expected.value), step.advice)
+                        wrong = step._replace(observed=calls.sentence(step, expected.value))
                 if calls.on_some_rank(wrong is not None):
                     return Played(held, values, wrong)
                 held.append(text)
         except Unlike as unlike:
-            return Played(held, [unlike.wrong and unlike.wrong.value], unlike.wrong)
-        return Played(held)
+            value = unlike.wrong.value if unlike.wrong else None
+            return Played(held, [value], unlike.wrong)
+        return Played(held, score=_returned(play))
+
+
+def _returned(play: Iterator[tuple]) -> float | None:
+    """What a play returns after its last step."""
+    try:
+        next(play)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("this play yields more often than with the solution")
 
 
 def _step(yielded: tuple) -> Step:
@@ -194,7 +220,7 @@ class Calls:
 
     def sentence(self, step: Step, right: Any) -> str:
         """What a step observed, as a sentence."""
-        if step.observed.endswith((".", ":")):
+        if step.observed.endswith((".", ":")) or isinstance(right, bool):
             return step.observed
         beginning = f"{step.observed}, " if step.observed else ""
         verb = "gives" if self._agreeing is None else "has"
@@ -207,9 +233,7 @@ class Calls:
 
     @property
     def of_solution(self) -> Callable:
-        """The solution, or if that is a function, one that does the same and notes its calls."""
-        if inspect.isclass(self._solution):
-            return self._solution
+        """The solution, which notes its calls."""
 
         @functools.wraps(self._solution)
         def call(*args, **kwargs):
@@ -221,8 +245,6 @@ class Calls:
 
     def beside_solution(self, function: Callable) -> Callable:
         """The function, which raises Unlike after a call if its result or its arguments are not like the solution's."""
-        if inspect.isclass(self._solution):
-            return function
         calls = iter(self._right)
 
         def call(*args, **kwargs):
@@ -259,7 +281,12 @@ class Calls:
 
 
 def _beside(got: Any, right: Any) -> tuple[str, str]:
-    """What to show of two values. Of arrays that begin alike, that's the first element that differs."""
+    """What to show of two values. Of arrays that begin alike, that's the first element that differs; of dictionaries,
+    the first entry."""
+    if isinstance(got, dict) and isinstance(right, dict) and got.keys() == right.keys():
+        key = next((key for key in right if not alike(got[key], right[key])), next(iter(right)))
+        got, right = _beside(got[key], right[key])
+        return f"{key} = {got}", right
     if isinstance(got, np.ndarray) and isinstance(right, np.ndarray):
         if got.shape != right.shape:
             return described(got), described(right)

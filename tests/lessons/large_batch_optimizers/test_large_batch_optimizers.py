@@ -34,9 +34,7 @@ class TestOptimizers(Verdicts):
     }
     wrong = {
         "layer_rate": {
-            "nothing": ([("return trust", "trust")], "it returned nothing"),
-            "zero forgotten": ([("if weights_norm == 0 or gradient_norm == 0:", "if gradient_norm == 0:")], "return 1"),
-            "in place": ([("gradient.norm()", "gradient.add_(1).norm()")], "it changes `gradient`"),
+            "zero forgotten": ([("if weights_norm == 0 or gradient_norm == 0:", "if gradient_norm == 0:")], "return 1")
         }
     }
 

@@ -213,18 +213,14 @@ class CountedCollectives:
         return MPI.REQUEST_NULL
 
     def Ialltoallv(self, going: list, coming: list) -> MPI.Request:
-        (array, (counts, starts), _), (into, (counts_in, starts_in), _) = going, coming
-        self._begin("all-to-all", array)
-
-        def cut(values, first, count):
-            return values[first : first + count]
-
-        cut(into, starts_in[self.rank], counts_in[self.rank])[:] = cut(array, starts[self.rank], counts[self.rank])
+        self._begin("all-to-all", going[0])
+        outgoing = _parts_of(going)
+        incoming = _parts_of(coming)
+        incoming[self.rank][:] = outgoing[self.rank]
         for distance in range(1, self.size):
             dest = (self.rank + distance) % self.size
             source = (self.rank - distance) % self.size
-            arriving = cut(into, starts_in[source], counts_in[source])
-            self.messages.Sendrecv(cut(array, starts[dest], counts[dest]), dest, recvbuf=arriving, source=source)
+            self.messages.Sendrecv(outgoing[dest], dest, recvbuf=incoming[source], source=source)
         return MPI.REQUEST_NULL
 
     def Isend(self, array: np.ndarray, dest: int, tag: int) -> MPI.Request:
@@ -252,6 +248,12 @@ def counted(group) -> Iterator[CountedCollectives]:
         yield group.comm
     finally:
         group.comm = plain
+
+
+def _parts_of(message: list) -> list[np.ndarray]:
+    """Each rank's part of mpi4py's [array, (counts, starts), datatype], in the array's memory."""
+    array, (counts, starts), _ = message
+    return [array[start : start + count] for count, start in zip(counts, starts, strict=True)]
 
 
 def _nbytes(buf) -> int:

@@ -1,8 +1,8 @@
 """Dry-runs a Slurm job script without Slurm, to find out what it asks for and what it starts on each node.
 
-judge_job_script.py judges the learner's job script of 10_compute_nodes with it. `dry_run` reads the directives, and
-runs the script as Slurm would on the first node of the job. `srun`, `torchrun`, `scontrol`, `hostname` and the other
-PROGRAMS are replaced by programs that record how they were called, so nothing is trained.
+10_compute_nodes judges the learner's job script by it. `dry_run` reads the directives, and runs the script as Slurm
+would on the first node of the job. Programs that record how they were called replace `srun`, `torchrun`, `scontrol`,
+`hostname` and the other PROGRAMS, so nothing is trained.
 """
 
 import contextlib
@@ -55,12 +55,6 @@ class Torchrun:
     options: Namespace
     gpus: int
     cores: int
-
-    @property
-    def meeting(self) -> tuple:
-        """Where its ranks meet those of the other torchruns, and under which name: (backend, id, endpoint)."""
-        given = self.options
-        return given.rdzv_backend, given.rdzv_id, given.rdzv_endpoint or f"{given.master_addr}:{given.master_port}"
 
 
 @dataclass
