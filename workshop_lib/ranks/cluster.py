@@ -195,10 +195,8 @@ class Ranks:
             payload = cloudpickle.dumps(call)
         except Exception as error:
             raise RankError(f"This cannot be sent to the ranks: {error}") from None
-        view: TextView | None = None
-        if isinstance(show, TextView):
-            view = show
-        elif show:
+        view = show if isinstance(show, TextView) else None
+        if show is True:
             view = self.view(self.n if on is None else len(on), trains=trains)
         self.busy = True
         try:
