@@ -152,23 +152,20 @@ def test_memory_without_a_limit(cgroup):
     assert cgroups.available_bytes() == math.inf
 
 
-def test_cores_of_a_cgroup(cgroup, monkeypatch):
-    monkeypatch.setattr(cores, "affinity", lambda: set(range(8)))
-    assert cores.usable_cores() == 8
-    step = cgroup(2, "cpu")
-    (step / "cpu.max").write_text("max 100000\n")
-    assert cores.usable_cores() == 8
-    (step.parent / "cpu.max").write_text("250000 100000\n")
-    assert cores.usable_cores() == 3
+CPU_FILES = {2: [("cpu.max", "max 100000")], 1: [("cpu.cfs_quota_us", "-1"), ("cpu.cfs_period_us", "100000")]}
+CPU_LIMITS = {2: [("cpu.max", "250000 100000")], 1: [("cpu.cfs_quota_us", "50000"), ("cpu.cfs_period_us", "100000")]}
 
 
-def test_cores_of_a_cgroup_of_version_1(cgroup, monkeypatch):
+@pytest.mark.parametrize(("version", "cores_left"), [(2, 3), (1, 1)])
+def test_cores_of_a_cgroup_or_of_one_above_it(cgroup, monkeypatch, version, cores_left):
     monkeypatch.setattr(cores, "affinity", lambda: set(range(8)))
-    step = cgroup(1, "cpu")
-    for folder, quota_us in ((step, -1), (step.parent, 50000)):
-        (folder / "cpu.cfs_quota_us").write_text(f"{quota_us}\n")
-        (folder / "cpu.cfs_period_us").write_text("100000\n")
-    assert cores.usable_cores() == 1
+    step = cgroup(version, "cpu")
+    for name, text in CPU_FILES[version]:
+        (step / name).write_text(f"{text}\n")
+    assert cores.usable_cores() == 8
+    for name, text in CPU_LIMITS[version]:
+        (step.parent / name).write_text(f"{text}\n")
+    assert cores.usable_cores() == cores_left
 
 
 def test_strays_are_listed_with_the_command_that_ends_them(monkeypatch, dead_mark):

@@ -72,7 +72,7 @@ def _paragraph(finding: Finding, sections: Sections) -> str:
     if finding.why:
         lines.append(_line("", f"why: {finding.why}"))
     if finding.remedy:
-        lines.append(_line("", f"→ {finding.remedy}"))
+        lines.append(f"{MARGIN}→ {finding.remedy}")  # not wrapped, because it may be a command to copy
     if finding.section:
         notebook, heading = sections[finding.section]
         lines.append(_line("", f"more: {notebook}, “{heading}”"))

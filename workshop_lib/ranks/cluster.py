@@ -184,7 +184,9 @@ class Ranks:
         self._cells.pop(source, None)
         self._cells[source] = name
 
-    def _run(self, call: tuple, timeout: float, show: bool | TextView, on: list[int] | None = None) -> list:
+    def _run(
+        self, call: tuple, timeout: float, show: bool | TextView, on: list[int] | None = None, trains: bool = False
+    ) -> list:
         if not self.healthy:
             raise RankError(f"These ranks cannot run anything: {self.trouble}. {self.remedy}")
         if not timeout > 0:
@@ -193,11 +195,9 @@ class Ranks:
             payload = cloudpickle.dumps(call)
         except Exception as error:
             raise RankError(f"This cannot be sent to the ranks: {error}") from None
-        view: TextView | None = None
-        if isinstance(show, TextView):
-            view = show
-        elif show:
-            view = self.view(self.n if on is None else len(on))
+        view = show if isinstance(show, TextView) else None
+        if show is True:
+            view = self.view(self.n if on is None else len(on), trains=trains)
         self.busy = True
         try:
             return OfRanks(watch(self, payload, timeout, view, on))
@@ -222,8 +222,7 @@ class Ranks:
 
         show: whether to show the progress, or the view that shows it.
         """
-        view = self.view(self.n, trains=True) if show is True else show
-        record = self._run((engine.train_here, (options,), {}), timeout, view)[0]
+        record = self._run((engine.train_here, (options,), {}), timeout, show, trains=True)[0]
         record["epochs"] = Epochs(record["epochs"])
         learner.keep(learner.Training.of(record))
         return record
