@@ -5,19 +5,19 @@ Each lesson has a `judge` module with its exercises. A notebook calls an `Exerci
 
     observe(comm, function)     runs on every rank: calls the function, returns an observation (plain data)
     properties(observations)    runs in the notebook on all ranks' observations: yields what must hold, in order
-    mistakes                    known wrong answers: functions, each with a hint for learners who make this mistake
-    edits                       the same as edits of the solution, each of which the tests run
+    edits                       known mistakes, as edits of the notebook's solution, each with its hint
 
 The first property that fails ends the check, so later properties may rely on earlier ones. If the failed property has
 no hint of its own, the known mistakes are run like the learner's function, and the one that leaves the same evidence
-provides the hint. Nothing that the learner wrote makes a check raise.
+provides the hint. Where that would take too long, every property has a hint, and only the tests run the mistakes.
+Nothing that the learner wrote makes a check raise.
 """
 
 import html
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -48,13 +48,6 @@ class Edit:
     def __init__(self, hint: str, *replacements: Replacement):
         self.hint = hint
         self.replacements = replacements
-
-
-class Mistake(NamedTuple):
-    """A known wrong answer with the exercise's signature, and the hint for learners who make this mistake."""
-
-    answer: Callable | Solution
-    hint: str
 
 
 @dataclass(frozen=True)
@@ -173,7 +166,8 @@ class Verdict:
 class Exercise:
     """One exercise of a notebook; call it with the learner's function to get a Verdict.
 
-    notebook: whose solution the edits change.
+    notebook: the notebook whose solution the edits change.
+    compared: whether the known mistakes are run to find the hint for a failure.
     communicates: whether the learner's function needs several ranks. Functions that do not communicate still run on
     the ranks, so that an endless loop can be ended, but their known mistakes run in the notebook, with None for `comm`.
     ready: called on every rank before the clock starts, for work that is slow only the first time.
@@ -188,9 +182,9 @@ class Exercise:
     name: str
     observe: Callable[[Any, Callable], Any]
     properties: Callable[[list], Iterator[Property]]
-    mistakes: Sequence[Mistake] = ()
-    notebook: str = ""
     edits: Sequence[Edit] = ()
+    notebook: str = ""
+    compared: bool = False
     communicates: bool = True
     ready: Callable[[], None] | None = None
     on: int | None = None
@@ -253,37 +247,40 @@ class Exercise:
     def _hint_of_a_mistake(self, failed: Property, n: int) -> str:
         """The hint of the first known mistake that fails in the same way on n ranks, or advice if there is none."""
         try:
-            n = n if self.communicates else 1
-            if n not in self._known:
-                self.know_mistakes(n, self._observe_mistakes())
-            for mistake, known in zip(self.mistakes, self._known[n], strict=True):
+            for edit, known in zip(self.edits, self._known_failures(n), strict=False):
                 if known is not None and known.text == failed.text and alike(known.evidence, failed.evidence):
-                    return mistake.hint
+                    return edit.hint
         except Exception:  # if ranks ended or values cannot be compared, the verdict still stands
             pass
         return failed.advice or self.unknown
 
-    def _observe_mistakes(self) -> list[tuple]:
+    def _known_failures(self, n: int) -> list[Property | None]:
+        """The property that each known mistake fails on n ranks, or None for a mistake that raises."""
+        if not self.compared:
+            return []
+        n = n if self.communicates else 1
+        if n not in self._known:
+            self._known[n] = [self._known_failure(list(seen)) for seen in self._observe_mistakes()]
+        return self._known[n]
+
+    def _observe_mistakes(self) -> Iterable[tuple]:
         """Every rank's observation of each known mistake."""
-        answers = [mistake.answer for mistake in self.mistakes]
+        answers = [Solution(self.notebook, self.name, edit.replacements) for edit in self.edits]
         if self.communicates:
             limit_s = self.timeout_s * (1 + len(answers))
             team = ranks.current()
-            by_rank = team.run(observe_each_on_rank, self.observe, answers, timeout=limit_s, show=False)
+            by_rank = team.run(_observe_each_on_rank, self.observe, answers, timeout=limit_s, show=False)
         else:
             by_rank = [[observe_one(None, self.observe, answer) for answer in answers]]
-        return list(zip(*by_rank, strict=True))
+        return zip(*by_rank, strict=True)
 
-    def know_mistakes(self, n: int, by_mistake: list[tuple]) -> None:
-        """Store the property that each known mistake fails on n ranks, or None for a mistake that raises."""
-        known: list[Property | None] = []
-        for observations in by_mistake:
-            raised = any(isinstance(seen, Exception) for seen in observations)
-            try:
-                known.append(None if raised else self._first_failure(list(observations), []))
-            except Exception:  # what this mistake returns cannot be compared, so it explains nothing
-                known.append(None)
-        self._known[n] = known
+    def _known_failure(self, observations: list) -> Property | None:
+        if any(isinstance(seen, Exception) for seen in observations):
+            return None
+        try:
+            return self._first_failure(observations, [])
+        except Exception:  # what this mistake returns cannot be compared, so it explains nothing
+            return None
 
     def _did_not_end(self, error: ranks.RankError) -> Verdict:
         """The verdict on a function that raised or never ended. If ranks were lost, this starts fresh ones."""
@@ -323,9 +320,9 @@ def _observe_on_rank(observe: Callable, function: Callable):
     return _unless_stub(observe, _own_communicator(), function)
 
 
-def observe_each_on_rank(observe: Callable, functions: Sequence[Callable | Solution]) -> list:
-    """Runs on every rank: its observation of each function in turn, or an exception for a function that raises."""
-    return [observe_one(_own_communicator(), observe, function) for function in functions]
+def _observe_each_on_rank(observe: Callable, answers: Sequence[Solution]) -> list:
+    """Runs on every rank: its observation of each answer in turn, or an exception for an answer that raises."""
+    return [observe_one(_own_communicator(), observe, answer) for answer in answers]
 
 
 def _own_communicator():

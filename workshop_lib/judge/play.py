@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop_lib.judge import ROUNDING, SHOWN, Edit, Exercise, Mistake, Property, alike, is_number, shown
+from workshop_lib.judge import ROUNDING, SHOWN, Edit, Exercise, Property, alike, is_number, shown
 from workshop_lib.judge.forms import described, fits, plain
 from workshop_lib.judge.solutions import Solution
 
@@ -63,11 +63,6 @@ class Played:
     failed: list | None = None
     wrong: Step | None = None
     score: float | None = None
-
-
-def edited(name: str, notebook: str, edits: Sequence[Edit]) -> list[Mistake]:
-    """The known mistakes of the exercise `name`, also for an exercise that is not judged by a play."""
-    return [Mistake(Solution(notebook, name, edit.replacements), edit.hint) for edit in edits]
 
 
 def played(
@@ -101,9 +96,9 @@ def played(
         name,
         observe,
         must_hold,
-        edited(name, notebook, edits),
-        notebook,
         edits,
+        notebook,
+        compared=True,
         communicates=communicates,
         ready=ready,
         score=_score,
@@ -224,7 +219,7 @@ class Calls:
             return step.observed
         beginning = f"{step.observed}, " if step.observed else ""
         verb = "gives" if self._agreeing is None else "has"
-        got, right = _beside(step.value, right)
+        got, right = beside(step.value, right)
         return f"{beginning}{self._who} {verb} {got} where {right} is right."
 
     def on_some_rank(self, wrong: bool) -> bool:
@@ -280,12 +275,12 @@ class Calls:
         return None
 
 
-def _beside(got: Any, right: Any) -> tuple[str, str]:
+def beside(got: Any, right: Any) -> tuple[str, str]:
     """What to show of two values. Of arrays that begin alike, that's the first element that differs; of dictionaries,
     the first entry."""
     if isinstance(got, dict) and isinstance(right, dict) and got.keys() == right.keys():
         key = next((key for key in right if not alike(got[key], right[key])), next(iter(right)))
-        got, right = _beside(got[key], right[key])
+        got, right = beside(got[key], right[key])
         return f"{key} = {got}", right
     if isinstance(got, np.ndarray) and isinstance(right, np.ndarray):
         if got.shape != right.shape:
