@@ -55,8 +55,12 @@ def observed(exercise: Exercise, answers: list, team, at_once: int = 1, threads:
     if exercise.ready is not None:
         team().run(exercise.ready, timeout=judge.READY_LIMIT_S, show=False)
     limit_s = 10 + exercise.timeout_s * len(answers)
-    by_rank = team().run(judge._observe_each_on_rank, exercise.observe, answers, timeout=limit_s, show=False)
+    by_rank = team().run(_each, exercise.observe, answers, timeout=limit_s, show=False)
     return list(zip(*by_rank, strict=True))
+
+
+def _each(observe, answers):
+    return [judge.observe_one(judge._own_communicator(), observe, answer) for answer in answers]
 
 
 def _observe(exercise: Exercise, answer, comm):

@@ -28,12 +28,11 @@ from workshop_lib.judge.solutions import Replacement, Solution
 
 ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
 STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines below say where."
-TRUNCATED_HINT = "a message was larger than the array that receives it: give that array the size of what arrives."
-SAME_BUFFER_HINT = (
-    "MPI can't read from and write to the same array: `comm.Allreduce(MPI.IN_PLACE, g)` adds up in place, and "
-    "`comm.Allreduce(g, total)` needs a `total` of its own."
-)
-SAME_BUFFER = "invalid buffer pointer"  # both Open MPI and MPICH use these words
+RAISED = {  # hints for errors of MPI, by words in their text that both Open MPI and MPICH use
+    "truncate": "a message was larger than the array that receives it: give that array the size of what arrives.",
+    "invalid buffer pointer": "MPI can't read from and write to the same array: `comm.Allreduce(MPI.IN_PLACE, g)` adds "
+    "up in place, and `comm.Allreduce(g, total)` needs a `total` of its own.",
+}
 UNKNOWN_HINT = "none of the known mistakes does this: work out by hand what it should be, for the smallest case."
 READY_LIMIT_S = 60.0  # limit for work that is slow only on fresh ranks, such as importing PyTorch
 ROUNDING = 1e-5  # how much values may differ, as a fraction of the largest
@@ -66,12 +65,6 @@ class Property:
     evidence: Any = None
     observed: str = ""
     advice: str = ""
-
-    @classmethod
-    def unless(cls, text: str, problems: Iterable[str]) -> "Property":
-        """A property that holds if there are no problems; otherwise the first problem is its hint."""
-        hint = next(iter(problems), "")
-        return cls(text, not hint, hint)
 
 
 class NotPassed(WorkshopError):
@@ -169,12 +162,12 @@ class Exercise:
     notebook: the notebook whose solution the edits change.
     compared: whether the known mistakes are run to find the hint for a failure.
     communicates: whether the learner's function needs several ranks. Functions that do not communicate still run on
-    the ranks, so that an endless loop can be ended, but their known mistakes run in the notebook, with None for `comm`.
+    the ranks, so that an endless loop can be ended, but one rank's observation counts, and their known mistakes run in
+    the notebook, with None for `comm`.
     ready: called on every rank before the clock starts, for work that is slow only the first time.
     on: the number of ranks that the exercise needs; None for any number.
     stuck: the hint for a function that never ends. The default depends on whether it communicates.
-    truncated: the hint for a message that is larger than the array that receives it.
-    raised: the hint for an error that ranks raised, by words in the error's text.
+    raised: the hint for an error that ranks raised, by words in the error's text, beside those of RAISED.
     unknown: the hint for a failure that no known mistake explains.
     score: returns a function's score, given the observations and whether they passed; None if it does not count.
     """
@@ -190,7 +183,6 @@ class Exercise:
     on: int | None = None
     timeout_s: float = 5.0
     stuck: str = ""
-    truncated: str = TRUNCATED_HINT
     raised: Mapping[str, str] = field(default_factory=dict)
     unknown: str = UNKNOWN_HINT
     score: Callable[[list, bool], float | None] | None = None
@@ -213,7 +205,7 @@ class Exercise:
             observations = team.run(_observe_on_rank, self.observe, function, timeout=self.timeout_s)
         except ranks.RankError as error:
             return self._did_not_end(error)
-        return self.verdict(observations)
+        return self.verdict(observations if self.communicates else observations[:1])
 
     def verdict(self, observations: list) -> Verdict:
         """The verdict on a function, from every rank's observation of it."""
@@ -258,7 +250,6 @@ class Exercise:
         """The property that each known mistake fails on n ranks, or None for a mistake that raises."""
         if not self.compared:
             return []
-        n = n if self.communicates else 1
         if n not in self._known:
             self._known[n] = [self._known_failure(list(seen)) for seen in self._observe_mistakes()]
         return self._known[n]
@@ -271,7 +262,7 @@ class Exercise:
             team = ranks.current()
             by_rank = team.run(_observe_each_on_rank, self.observe, answers, timeout=limit_s, show=False)
         else:
-            by_rank = [[observe_one(None, self.observe, answer) for answer in answers]]
+            by_rank = [[observe_one(None, self.observe, answer.load()) for answer in answers]]
         return zip(*by_rank, strict=True)
 
     def _known_failure(self, observations: list) -> Property | None:
@@ -288,9 +279,8 @@ class Exercise:
         if str(error).startswith(f"not finished after {self.timeout_s:g} s"):
             verdict.hint = self.stuck or (STUCK_HINT if self.communicates else ENDLESS_HINT)
         else:
-            hints = {"truncate": self.truncated, SAME_BUFFER: SAME_BUFFER_HINT, **self.raised}
-            text = str(error).lower()
-            verdict.hint = next((hint for words, hint in hints.items() if words.lower() in text), "")
+            hints = RAISED | dict(self.raised)
+            verdict.hint = next((hint for words, hint in hints.items() if words.lower() in str(error).lower()), "")
         try:
             team = ranks.current()
             if not team.healthy:
@@ -316,13 +306,13 @@ def _prepare(observe: Callable, function: Callable, ready: Callable[[], None] | 
 
 
 def _observe_on_rank(observe: Callable, function: Callable):
-    """Runs on every rank: its observation of the learner's function. Exceptions are left for the ranks to report."""
+    """Runs on every rank: its observation of a function, or UNSOLVED. Exceptions are left for the ranks to report."""
     return _unless_stub(observe, _own_communicator(), function)
 
 
 def _observe_each_on_rank(observe: Callable, answers: Sequence[Solution]) -> list:
     """Runs on every rank: its observation of each answer in turn, or an exception for an answer that raises."""
-    return [observe_one(_own_communicator(), observe, answer) for answer in answers]
+    return [observe_one(_own_communicator(), observe, answer.load()) for answer in answers]
 
 
 def _own_communicator():
@@ -332,7 +322,7 @@ def _own_communicator():
     return MPI.COMM_WORLD.Dup()
 
 
-def observe_one(comm, observe: Callable, function: Callable | Solution):
+def observe_one(comm, observe: Callable, function: Callable):
     """The observation of one function, UNSOLVED for a stub, or a RuntimeError that quotes the exception it raised."""
     try:
         return _unless_stub(observe, comm, function)
@@ -340,9 +330,7 @@ def observe_one(comm, observe: Callable, function: Callable | Solution):
         return RuntimeError(f"{type(error).__name__}: {error}")
 
 
-def _unless_stub(observe: Callable, comm, function: Callable | Solution):
-    if isinstance(function, Solution):
-        function = function.load()
+def _unless_stub(observe: Callable, comm, function: Callable):
     try:
         return observe(comm, function)
     except NotImplementedError:

@@ -4,11 +4,10 @@
         value = largest(comm, -comm.rank)
         yield "it is the largest of all values, on every rank", value
 
-A play is a generator that shows a function off. It is played with the learner's function and with the notebook's own
-solution, on every rank. It yields what must hold, the most basic first, each time with the value that shows it, and
-the first value that differs from the solution's on some rank fails the exercise. So a play never says what is right.
-What it does must not depend on what the function returns: it makes the same calls, and yields as often, for a wrong
-function as for the solution. If it communicates, every rank makes as many calls.
+A play is a generator that shows a function off, with the learner's function and with the notebook's own solution, on
+every rank. It yields what must hold, the most basic first, with the value that shows it. The first value that differs
+from the solution's on some rank fails the exercise, so a play never says what is right. It makes the same calls, and
+yields as often, for a wrong function as for the solution. If there is something to beat, it returns the score.
 
 A step is a tuple (text, value), or with more to say (text, value, observed, advice):
 
@@ -18,8 +17,6 @@ A step is a tuple (text, value), or with more to say (text, value, observed, adv
 
 Consecutive steps with the same text are one property. All of them are played before it fails, because their values
 together tell known mistakes apart. What comes after a property that fails is not played.
-
-If there is something to beat, the play returns the score.
 
 Each result of the function must have the form of the solution's result, and the function leaves its arguments alone
 unless the solution changes them, too. So a play may rely on both.
@@ -90,24 +87,19 @@ def played(
     """
     solution = Solution(notebook, name)
     observe = Playing(play, solution, communicates, watched, returns, in_place, rounding)
-    must_hold = properties if communicates else properties_of_one
     ready = functools.partial(_get_ready, solution, ready)
     return Exercise(
         name,
         observe,
-        must_hold,
+        properties,
         edits,
         notebook,
         compared=True,
         communicates=communicates,
         ready=ready,
-        score=_score,
+        score=lambda observations, passed: observations[0].score if passed else None,
         **options,
     )
-
-
-def _score(observations: list["Played"], passed: bool) -> float | None:
-    return observations[0].score if passed else None
 
 
 def _get_ready(solution: Solution, ready: Callable[[], None] | None) -> None:
@@ -183,11 +175,6 @@ def properties(observations: list[Played]) -> Iterator[Property]:
         wrong = next(each.wrong for each in observations if each.wrong is not None)
         evidence = (len(first.held), [each.failed for each in observations])
         yield Property(wrong.text, False, evidence=evidence, observed=wrong.observed, advice=wrong.advice)
-
-
-def properties_of_one(observations: list[Played]) -> Iterator[Property]:
-    """The same for a function that does not communicate, and does the same on every rank."""
-    return properties(observations[:1])
 
 
 class Unlike(Exception):
