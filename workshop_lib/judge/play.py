@@ -4,11 +4,10 @@
         value = largest(comm, -comm.rank)
         yield "it is the largest of all values, on every rank", value
 
-A play is a generator that shows a function off. It is played with the learner's function and with the notebook's own
-solution, on every rank. It yields what must hold, the most basic first, each time with the value that shows it, and
-the first value that differs from the solution's on some rank fails the exercise. So a play never says what is right.
-What it does must not depend on what the function returns: it makes the same calls, and yields as often, for a wrong
-function as for the solution. If it communicates, every rank makes as many calls.
+A play is a generator that shows a function off, with the learner's function and with the notebook's own solution, on
+every rank. It yields what must hold, the most basic first, with the value that shows it. The first value that differs
+from the solution's on some rank fails the exercise, so a play never says what is right. It makes the same calls, and
+yields as often, for a wrong function as for the solution. If there is something to beat, it returns the score.
 
 A step is a tuple (text, value), or with more to say (text, value, observed, advice):
 
@@ -18,8 +17,6 @@ A step is a tuple (text, value), or with more to say (text, value, observed, adv
 
 Consecutive steps with the same text are one property. All of them are played before it fails, because their values
 together tell known mistakes apart. What comes after a property that fails is not played.
-
-If there is something to beat, the play returns the score.
 
 Each result of the function must have the form of the solution's result, and the function leaves its arguments alone
 unless the solution changes them, too. So a play may rely on both.
@@ -34,7 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop_lib.judge import ROUNDING, SHOWN, Edit, Exercise, Mistake, Property, alike, is_number, shown
+from workshop_lib.judge import ROUNDING, SHOWN, Edit, Exercise, Property, alike, is_number, shown
 from workshop_lib.judge.forms import described, fits, plain
 from workshop_lib.judge.solutions import Solution
 
@@ -65,11 +62,6 @@ class Played:
     score: float | None = None
 
 
-def edited(name: str, notebook: str, edits: Sequence[Edit]) -> list[Mistake]:
-    """The known mistakes of the exercise `name`, also for an exercise that is not judged by a play."""
-    return [Mistake(Solution(notebook, name, edit.replacements), edit.hint) for edit in edits]
-
-
 def played(
     name: str,
     notebook: str,
@@ -95,24 +87,19 @@ def played(
     """
     solution = Solution(notebook, name)
     observe = Playing(play, solution, communicates, watched, returns, in_place, rounding)
-    must_hold = properties if communicates else properties_of_one
     ready = functools.partial(_get_ready, solution, ready)
     return Exercise(
         name,
         observe,
-        must_hold,
-        edited(name, notebook, edits),
-        notebook,
+        properties,
         edits,
+        notebook,
+        compared=True,
         communicates=communicates,
         ready=ready,
-        score=_score,
+        score=lambda observations, passed: observations[0].score if passed else None,
         **options,
     )
-
-
-def _score(observations: list["Played"], passed: bool) -> float | None:
-    return observations[0].score if passed else None
 
 
 def _get_ready(solution: Solution, ready: Callable[[], None] | None) -> None:
@@ -190,11 +177,6 @@ def properties(observations: list[Played]) -> Iterator[Property]:
         yield Property(wrong.text, False, evidence=evidence, observed=wrong.observed, advice=wrong.advice)
 
 
-def properties_of_one(observations: list[Played]) -> Iterator[Property]:
-    """The same for a function that does not communicate, and does the same on every rank."""
-    return properties(observations[:1])
-
-
 class Unlike(Exception):
     """Ends a play, on all ranks after the same call, because a result or an argument is not like the solution's."""
 
@@ -224,7 +206,7 @@ class Calls:
             return step.observed
         beginning = f"{step.observed}, " if step.observed else ""
         verb = "gives" if self._agreeing is None else "has"
-        got, right = _beside(step.value, right)
+        got, right = beside(step.value, right)
         return f"{beginning}{self._who} {verb} {got} where {right} is right."
 
     def on_some_rank(self, wrong: bool) -> bool:
@@ -280,12 +262,12 @@ class Calls:
         return None
 
 
-def _beside(got: Any, right: Any) -> tuple[str, str]:
+def beside(got: Any, right: Any) -> tuple[str, str]:
     """What to show of two values. Of arrays that begin alike, that's the first element that differs; of dictionaries,
     the first entry."""
     if isinstance(got, dict) and isinstance(right, dict) and got.keys() == right.keys():
         key = next((key for key in right if not alike(got[key], right[key])), next(iter(right)))
-        got, right = _beside(got[key], right[key])
+        got, right = beside(got[key], right[key])
         return f"{key} = {got}", right
     if isinstance(got, np.ndarray) and isinstance(right, np.ndarray):
         if got.shape != right.shape:

@@ -53,12 +53,9 @@ WRONG = {  # (old text, new text): the rule that it breaks, and words of the hin
     ("#SBATCH --nodes=2\n", ""): ("it gets two nodes", "asks for 1 of 2"),
     (f"srun{SRUN_CPUS} --export=ALL --kill-on-bad-exit=1", "env"): ("each node has one torchrun", "Does `srun` come"),
     ("--ntasks-per-node=1", "--ntasks-per-node=2"): ("each node has one torchrun", "2 and 2 torchruns"),
-    ("torchrun --nnodes", "torchrun --nodes"): ("each node has one torchrun", "are its options right"),
-    ("#SBATCH --gpus-per-node=2\n", ""): ("which sees both GPUs of its node", "0 of the node's 2"),
     ("--gpus-per-node=2", "--gpus-per-task=1"): ("which sees both GPUs of its node", "1 of the node's 2"),
     ("--nproc-per-node=2", "--nproc-per-node=4"): ("and starts a rank for each of them", "*of a node*"),
     (SRUN_CPUS, ""): ("which share all of its cores", "since Slurm 22.05"),
-    ("--cpus-per-task=32", "--cpus-per-task=1"): ("which share all of its cores", "1 of 32"),
     ('--nnodes="$SLURM_JOB_NUM_NODES"', "--standalone"): ("all ranks meet", "trains on its own"),
     ("$first:$port", "localhost:$port"): ("all ranks meet", "which is a different machine on each node"),
     (f"torchrun --nnodes={TRAINING}", f"{EACH_ITS_OWN} --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d"): (
@@ -68,7 +65,6 @@ WRONG = {  # (old text, new text): the rule that it breaks, and words of the hin
     (" --rdzv-backend=c10d", ""): ("all ranks meet", "takes itself for node 0"),
     ("#SBATCH --requeue\n", ""): ("a job whose node fails starts again", "the job is gone"),
     ("#SBATCH --open-mode=append\n", ""): ("a job whose node fails starts again", "overwrites the output"),
-    ("ddp_resume.py", "ddp.py"): ("and continues where it stopped", "starts over"),
     ("=../build/10_compute_nodes", "=/tmp"): ("and continues where it stopped", "name a shared folder"),
 }
 

@@ -44,21 +44,26 @@ class TestModelParallelism(Verdicts):
     }
     wrong = {
         "ColumnParallel": {
-            "the wrong dimension": ([("shard(layer.weight, 0", "shard(layer.weight, 1")], "shard(layer.weight, 0"),
-            "the bias isn't cut": ([(check.BIAS, ROW_BIAS)], "so it's cut, too"),
             "the whole layer": (
                 [(check.WEIGHT, "layer.weight"), (check.BIAS, "layer.bias")],
                 "Cut the weight with `shard`, and the bias too",
-            ),
+            )
+        },
+        "cut_block": {
+            "queries and keys trade places": ([(QUERY, TRADED), (KEY, "")], "the six layers in hint 2"),
+            "the whole block": ("def cut_block(block, column, row):\n    pass", "Which of the six linear layers"),
+        },
+    }
+    raises = {
+        "ColumnParallel": {
+            "the wrong dimension": ([("shard(layer.weight, 0", "shard(layer.weight, 1")], "shard(layer.weight, 0"),
+            "the bias isn't cut": ([(check.BIAS, ROW_BIAS)], "so it's cut, too"),
         },
         "RowParallel": {
             "the wrong dimension": ([("shard(layer.weight, 1", "shard(layer.weight, 0")], "shard(layer.weight, 1"),
             "the bias is cut": ([(ROW_BIAS, check.BIAS)], "whole"),
         },
-        "cut_block": {
-            "the key is whole": ([(KEY, "")], "are query, key and value all cut?"),
-            "queries and keys trade places": ([(QUERY, TRADED), (KEY, "")], "the six layers in hint 2"),
-        },
+        "cut_block": {"the key is whole": ([(KEY, "")], "are query, key and value all cut?")},
         "TokenParallel": {
             "backward as forward": (
                 [("backward=self.scatter_sums", "backward=self.gather")],

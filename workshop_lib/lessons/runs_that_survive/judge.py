@@ -22,7 +22,7 @@ import torch
 
 from workshop_lib.judge import UNKNOWN_HINT, Exercise, Property, own_or_library, own_or_solution
 from workshop_lib.judge.forms import described
-from workshop_lib.judge.play import Edit, edited, played
+from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.runs_that_survive import checkpoints, scenes
 from workshop_lib.paths import SCRIPTS, replacing
 
@@ -227,21 +227,19 @@ my_share = Exercise(
     "my_share",
     observe_shares,
     share_properties,
-    edited(
-        "my_share",
-        NOTEBOOK,
-        [
-            Edit("every rank takes the whole batch. `batch[rank::size]` is one way to deal it out.", (MINE, "batch")),
-            Edit(
-                "`//` drops the remainder, so the global batch shrinks. `batch[rank::size]` leaves nothing out.",
-                (MINE, f"batch[rank * ({EACH}) : (rank + 1) * ({EACH})]"),
-            ),
-            Edit(
-                "with `1 / size`, a sample of a small share counts more. Weight by the share's samples.",
-                (WEIGHT, "1 / size"),
-            ),
-        ],
-    ),
+    [
+        Edit("every rank takes the whole batch. `batch[rank::size]` is one way to deal it out.", (MINE, "batch")),
+        Edit(
+            "`//` drops the remainder, so the global batch shrinks. `batch[rank::size]` leaves nothing out.",
+            (MINE, f"batch[rank * ({EACH}) : (rank + 1) * ({EACH})]"),
+        ),
+        Edit(
+            "with `1 / size`, a sample of a small share counts more. Weight by the share's samples.",
+            (WEIGHT, "1 / size"),
+        ),
+    ],
+    NOTEBOOK,
+    compared=True,
     communicates=False,
 )
 

@@ -126,7 +126,7 @@ average_in_one_message = played(
     _edits("flat"),
     rounding=ROUNDING,
     stuck=STUCK,
-    truncated="the ranks sent arrays of different lengths: put the same parameters into it on every rank.",
+    raised={"truncate": "the ranks sent arrays of different lengths: put the same parameters into it on every rank."},
     unknown="Copy the parts back in the order in which you put them in, each as long as its parameter.",
 )
 

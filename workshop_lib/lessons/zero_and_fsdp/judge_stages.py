@@ -126,7 +126,7 @@ Zero1, Zero2 = (
         rounding=1e-9,  # all numbers are float64
         ready=load_optimizers,
         stuck=SAME_CALLS,
-        truncated=SAME_CALLS,
+        raised={"truncate": SAME_CALLS},
     )
     for name, gradients_too in (("Zero1", False), ("Zero2", True))
 )
