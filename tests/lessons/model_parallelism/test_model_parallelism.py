@@ -40,7 +40,6 @@ class TestModelParallelism(Verdicts):
                     block.mlp.down = row(block.mlp.down)
                 """
         },
-        "TokenParallel": {},
     }
     wrong = {
         "ColumnParallel": {
@@ -49,10 +48,7 @@ class TestModelParallelism(Verdicts):
                 "Cut the weight with `shard`, and the bias too",
             )
         },
-        "cut_block": {
-            "queries and keys trade places": ([(QUERY, TRADED), (KEY, "")], "the six layers in hint 2"),
-            "the whole block": ("def cut_block(block, column, row):\n    pass", "Which of the six linear layers"),
-        },
+        "cut_block": {"queries and keys trade places": ([(QUERY, TRADED), (KEY, "")], "the six layers in hint 2")},
     }
     raises = {
         "ColumnParallel": {
@@ -60,8 +56,7 @@ class TestModelParallelism(Verdicts):
             "the bias isn't cut": ([(check.BIAS, ROW_BIAS)], "so it's cut, too"),
         },
         "RowParallel": {
-            "the wrong dimension": ([("shard(layer.weight, 1", "shard(layer.weight, 0")], "shard(layer.weight, 1"),
-            "the bias is cut": ([(ROW_BIAS, check.BIAS)], "whole"),
+            "the wrong dimension": ([("shard(layer.weight, 1", "shard(layer.weight, 0")], "shard(layer.weight, 1")
         },
         "cut_block": {"the key is whole": ([(KEY, "")], "are query, key and value all cut?")},
         "TokenParallel": {
