@@ -22,8 +22,8 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, linear
 
-from workshop_lib import predict, ranks
-from workshop_lib.lessons.model_parallelism import cut, figures
+from workshop_lib import picture, predict, ranks
+from workshop_lib.lessons.model_parallelism import cut
 from workshop_lib.lessons.model_parallelism import judge as check
 from workshop_lib.lessons.model_parallelism.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
 from workshop_lib.models import vit
@@ -59,7 +59,7 @@ print(f"largest difference to the whole MLP: {(together - mlp(x)).abs().max():.0
 # output, and one allreduce adds up the parts.
 
 # %%
-figures.mlp_in_parts()
+picture("mlp_in_parts")
 
 # %% [markdown]
 # The first kind is called *column-parallel* and the second *row-parallel*, because in $y = xA$ they cut the columns and the
