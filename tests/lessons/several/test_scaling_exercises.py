@@ -1,13 +1,11 @@
-"""The exercises about scaling, of 08, 08b, 08c and 12: right answers pass, and wrong ones get the hint that names the
+"""The exercises about scaling, of 08 and 08b: right answers pass, and wrong ones get the hint that names the
 mistake."""
 
 import pytest
 from judge.answers import solution
 from judge.verdicts import Verdicts
 
-from workshop_lib.lessons.forecasting import judge as forecasting
 from workshop_lib.lessons.scaling_curves import judge as scaling
-from workshop_lib.lessons.thousand_ranks import judge as thousand_ranks
 from workshop_lib.lessons.where_the_time_goes import judge as time_goes
 
 pytestmark = pytest.mark.usefixtures("healthy")
@@ -98,79 +96,4 @@ class TestTimeGoes(Verdicts):
             ),
             "nothing returned": ([("return {", "found = {")], "it returned nothing"),
         },
-    }
-
-
-class TestForecasting(Verdicts):
-    check, notebook, names = forecasting, forecasting.NOTEBOOK, ["fit_and_test", "overlapped_step"]
-    right = {
-        "fit_and_test": {
-            "with weights": """
-                def fit_and_test(message_bytes, seconds, held_out):
-                    used = np.arange(len(seconds)) != held_out
-                    line = np.polyfit(message_bytes[used], seconds[used], 1, w=1 / seconds[used])
-                    error = np.polyval(line, message_bytes[held_out]) / seconds[held_out] - 1
-                    return [line[1], line[0], error]
-                """,
-            "by hand": """
-                def fit_and_test(message_bytes, seconds, held_out):
-                    a = b = c = d = e = 0
-                    for i, (n, t) in enumerate(zip(message_bytes, seconds)):
-                        if i != held_out:
-                            a, b, c = a + 1 / t**2, b + n / t**2, c + n**2 / t**2
-                            d, e = d + 1 / t, e + n / t
-                    alpha, beta = (d * c - e * b) / (a * c - b * b), (a * e - b * d) / (a * c - b * b)
-                    return alpha, beta, (alpha + beta * message_bytes[held_out]) / seconds[held_out] - 1
-                """,
-        },
-        "overlapped_step": {
-            "message after message": """
-                def overlapped_step(forward_s, backward_s, message_s, messages):
-                    end = forward_s
-                    for j in range(1, messages + 1):
-                        end = max(end, forward_s + backward_s * j / messages) + message_s
-                    return end
-                """
-        },
-    }
-    wrong = {
-        "fit_and_test": {
-            "logarithms": (
-                [
-                    (forecasting.ROWS, "np.column_stack([np.ones(len(t)), np.log(n)])"),
-                    (forecasting.SOLVED, "np.exp(np.linalg.lstsq(rows, np.log(t))[0])"),
-                ],
-                "none of the known mistakes",
-            ),
-            "nothing returned": ([("return ", "")], "alpha_s, beta_s_per_byte and the error"),
-            "in microseconds": ([("return alpha_s", "return 1e6 * alpha_s")], "none of the known mistakes"),
-        },
-        "overlapped_step": {
-            "the sum of both": ([(forecasting.LATER, "keeps_up_s + busy_s")], "none of the known mistakes"),
-            "nothing returned": ([("return ", "")], "the seconds"),
-        },
-    }
-
-
-class TestThousandRanks(Verdicts):
-    check, notebook, names = thousand_ranks, thousand_ranks.NOTEBOOK, ["mesh_bytes"]
-    right = {
-        "mesh_bytes": {
-            "collective by collective": """
-                def mesh_bytes(data, tensor, layers, cut, whole, activations):
-                    def ring(p, n):
-                        return (p - 1) / p * n
-                    sent = {"data": 0, "tensor": 0.0}
-                    for _ in range(layers):
-                        sent["data"] += sum(ring(data, whole + cut / tensor) for _ in range(3))
-                        sent["tensor"] += sum(2 * ring(tensor, activations) for _ in range(4))
-                    return sent
-                """
-        }
-    }
-    wrong = {
-        "mesh_bytes": {
-            "nothing returned": ([("return {", "found = {")], "a dictionary with the keys 'data', 'tensor'"),
-            "three allreduces": ([("4 * 2 *", "3 * 2 *")], "none of the known mistakes"),
-        }
     }
