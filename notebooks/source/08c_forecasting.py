@@ -22,8 +22,8 @@ from workshop_lib import ranks
 from workshop_lib.lessons.forecasting import catalogue, figures, fit, published
 from workshop_lib.lessons.forecasting import judge as check
 from workshop_lib.lessons.forecasting.calculator import forecaster
+from workshop_lib.lessons.forecasting.fit import beside_library
 from workshop_lib.lessons.forecasting.forecast import PUNCTUAL
-from workshop_lib.lessons.forecasting.own_fit import beside_library
 from workshop_lib.notebook import profile
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.training import load

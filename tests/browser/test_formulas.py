@@ -6,7 +6,7 @@ import json
 import pytest
 
 from workshop_lib.lessons.forecasting import catalogue, cost_model, report
-from workshop_lib.lessons.forecasting.cost_model import Link
+from workshop_lib.lessons.forecasting.catalogue import Link, Machine
 from workshop_lib.lessons.forecasting.forecast import BACKENDS, Settings, forecast
 from workshop_lib.lessons.zero_and_fsdp import calculator as calculators
 from workshop_lib.lessons.zero_and_fsdp import zero_memory
@@ -63,7 +63,11 @@ def test_rings_through_nodes(compute):
     links = [{"latency_s": link.latency_s, "s_per_byte": link.s_per_byte} for link in (inside, between)]
     cases = list(itertools.product((1, 2, 9), (1, 4, 8), (4, 10**8)))
     computed = compute(f"shape => workshop.ringAcrossNodesS(...shape, ...{json.dumps(links)})", cases)
-    assert computed == pytest.approx([cost_model.ring_across_nodes_s(*shape, inside, between) for shape in cases])
+    expected = []
+    for nodes, a_node, nbytes in cases:
+        machine = Machine("", "", "", "", a_node, "ring across nodes", inside, between, "")
+        expected.append(machine.ring_s(nodes * a_node, nbytes))
+    assert computed == pytest.approx(expected)
 
 
 def test_the_ring_ends_with_the_sum_everywhere_and_begins_as_the_library_does(compute):
