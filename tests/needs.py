@@ -17,7 +17,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from workshop_lib import installation
+from workshop_lib.machine import installation
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import launchers, mpi
 from workshop_lib.training.backends import EXTRAS, REGISTRY

@@ -12,25 +12,16 @@ import pytest
 from workshop_lib.paths import ROOT
 
 LIBRARY = ROOT / "workshop_lib"
-ALWAYS = {
-    "paths",
-    "errors",
-    "quantities",
-    "words",
-    "cgroups",
-    "rooms",
-    "environment",
-    "installation",
-    "learner",
-    "exercises",
-    "shadowing",
-    "__version__",
-}
-DATA, MODELS = ALWAYS | {"data"}, ALWAYS | {"data", "models"}
-TRAINING = ALWAYS | {"data", "models", "training"}
+# What stands beside the rooms: any file may import it.
+ALWAYS = {"paths", "errors", "quantities", "words", "rooms", "__version__"}
+BELOW = ALWAYS | {"machine", "course"}
+DATA, MODELS = BELOW | {"data"}, BELOW | {"data", "models"}
+TRAINING = BELOW | {"data", "models", "training"}
 CORE = TRAINING | {"ranks", "results", "judge", "notebook", "cli"}
 # `ranks` gives its errors to code on a rank, too: that importing it loads nothing else is test_rank_imports'.
 MAY_IMPORT = {
+    "machine": ALWAYS,
+    "course": ALWAYS,
     "data": DATA,
     "models": MODELS,
     "training": TRAINING,
@@ -46,7 +37,7 @@ OUTSIDE = ("lessons", "classroom", "examine", "maintain")  # the core never impo
 # The core names them here alone, as text; and one command that users know has kept its old name.
 NAMES_ROOMS = ("rooms.py", "training/benchmarks.py")
 LESSONS = [path.stem.partition("_")[2] for path in sorted((ROOT / "notebooks" / "source").glob("*.py"))]
-ON_RANKS = ["data", "models", "training", "judge", "lessons"]
+ON_RANKS = ["machine", "data", "models", "training", "judge", "lessons"]
 ON_NOTEBOOKS = ("calculator.py", "live.py")  # those files of lessons that show something with widgets
 HEAVY = ["torch", "matplotlib", "pandas", "numpy", "mpi4py", "ipyparallel", "tensorflow"]
 NOTEBOOK_ONLY = ("ipywidgets", "IPython", "ipyparallel")

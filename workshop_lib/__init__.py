@@ -10,7 +10,7 @@ import atexit
 import gc
 import importlib
 
-from workshop_lib import shadowing
+from workshop_lib.machine import shadowing
 
 # This comes before any other import, so that no file of the user's hides a module that the workshop needs.
 shadowing.look_there_last()

@@ -24,9 +24,9 @@ from workshop_lib.lessons.forecasting import judge as check
 from workshop_lib.lessons.forecasting.calculator import forecaster
 from workshop_lib.lessons.forecasting.fit import beside_library
 from workshop_lib.lessons.forecasting.forecast import PUNCTUAL
+from workshop_lib.machine import load
 from workshop_lib.notebook import profile
 from workshop_lib.notebook.prediction import predict
-from workshop_lib.training import load
 from workshop_lib.training.options import TrainOptions
 
 sizes = profile.current()

@@ -504,7 +504,8 @@ from torch.distributed.tensor.experimental import context_parallel
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from workshop_lib.training import rendezvous, world
+from workshop_lib.machine import world
+from workshop_lib.training import rendezvous
 
 rendezvous.join_process_group(world.detect(), torch.device("cpu"))
 torch.manual_seed(1)

@@ -21,7 +21,7 @@ import pytest
 from our_ranks import TEST_RUN
 from training.ladder import write_packed_mnist
 
-from workshop_lib.exercises import solutions_of
+from workshop_lib.course.exercises import solutions_of
 from workshop_lib.maintain import generate
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import processes

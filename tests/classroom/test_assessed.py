@@ -7,8 +7,8 @@ import shutil
 import command_line
 import pytest
 
-from workshop_lib import exercises
 from workshop_lib.classroom import assessment
+from workshop_lib.course import exercises
 from workshop_lib.maintain import generate
 
 pytestmark = pytest.mark.full

@@ -10,8 +10,8 @@ import jupytext
 import pytest
 from command_line import workshop
 
-from workshop_lib import exercises
 from workshop_lib.classroom import answers, assessment
+from workshop_lib.course import exercises
 from workshop_lib.errors import InputError
 from workshop_lib.judge.sources import YOURS
 from workshop_lib.maintain import generate

@@ -15,9 +15,10 @@ import psutil
 import pytest
 from command_line import workshop
 
-from workshop_lib import learner, paths
+from workshop_lib import paths
 from workshop_lib.classroom import board, board_page, sharing
-from workshop_lib.learner import Check, Prediction, Training
+from workshop_lib.course import learner
+from workshop_lib.course.learner import Check, Prediction, Training
 from workshop_lib.lessons.pipelines import judge as pipelines
 from workshop_lib.lessons.pipelines import orders as pipeline_orders
 from workshop_lib.lessons.thousand_ranks import judge as thousand_ranks
@@ -240,7 +241,8 @@ def test_more_files_than_anyone_shares_and_a_folder_that_is_gone_are_said(room, 
 
 WRITER = """
 import multiprocessing, os, pathlib, sys
-from workshop_lib import learner, paths
+from workshop_lib import paths
+from workshop_lib.course import learner
 from workshop_lib.classroom import sharing
 
 def write(n):

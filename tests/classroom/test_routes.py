@@ -6,8 +6,8 @@ import nbformat
 import pytest
 from command_line import workshop
 
-from workshop_lib import exercises
 from workshop_lib.classroom import routes
+from workshop_lib.course import exercises
 from workshop_lib.errors import InputError
 from workshop_lib.maintain import execute, generate
 

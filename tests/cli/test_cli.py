@@ -18,13 +18,13 @@ from workshop_lib import rooms
 from workshop_lib.cli import checks, commands, doctor, terminal
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.runs_that_survive import fault_injection
+from workshop_lib.machine.world import World
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, engine
 from workshop_lib.results import records
 from workshop_lib.training import checkpoint, record
 from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions
-from workshop_lib.training.world import World
 
 ALONE = TorchBackend(World(0, 1, 0, "single"), torch.device("cpu"))
 

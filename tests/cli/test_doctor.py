@@ -12,11 +12,10 @@ from types import SimpleNamespace
 import pytest
 from shell_programs import program
 
-from workshop_lib import cgroups, installation
 from workshop_lib.cli import doctor
+from workshop_lib.machine import cgroups, cores, installation, world
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi, processes
-from workshop_lib.training import cores, world
 
 
 def test_everything_is_well_here_and_found_in_five_seconds():

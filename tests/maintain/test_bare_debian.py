@@ -51,10 +51,14 @@ def copy(path: Path, to: Path) -> None:
 
 
 def named() -> list[str]:
-    """The files and folders of this machine that pip's configuration or variables name."""
+    """The files and folders of this machine that pip's configuration or variables name.
+
+    Of an index in a folder that's the folder above it, because what it offers may lie beside it.
+    """
     files = [path for path in (Path(name).expanduser() for name in PIP_FILES) if path.is_file()]
     text = "\n".join([*(path.read_text() for path in files), *SETTINGS.values()])
-    return sorted(filter(os.path.exists, set(re.findall(r"(?<![\w/])/[\w./-]+", text.replace("file://", "")))))
+    text = re.sub(r"file://(\S+)", lambda index: str(Path(index[1]).parent), text)
+    return sorted(filter(os.path.exists, set(re.findall(r"(?<![\w/])/[\w./-]+", text))))
 
 
 @needs("root", "debootstrap")

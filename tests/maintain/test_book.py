@@ -161,7 +161,8 @@ BUILDER = """\
 # **Time** is short.
 
 # %%
-from workshop_lib import exercises, learner, paths
+from workshop_lib import paths
+from workshop_lib.course import exercises, learner
 
 print(len(exercises.solved()), "solved, log in", paths.LEARNER, paths.ROOT / "book", paths.Path.home() / "file")
 learner.keep(learner.Prediction("How many?", "", 3.0))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from needs import require
 
-from workshop_lib import installation
+from workshop_lib.machine import installation
 from workshop_lib.maintain import bootstrap
 from workshop_lib.paths import ROOT
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from workshop_lib import exercises
+from workshop_lib.course import exercises
 from workshop_lib.judge.sources import SourceError
 from workshop_lib.maintain import course, generate
 

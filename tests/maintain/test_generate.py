@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from workshop_lib import exercises
+from workshop_lib.course import exercises
 from workshop_lib.errors import InputError
 from workshop_lib.judge.sources import YOURS
 from workshop_lib.maintain import execute as executing

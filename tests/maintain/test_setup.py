@@ -20,12 +20,12 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from shell_programs import program
 
-from workshop_lib import installation
+from workshop_lib.machine import installation
 from workshop_lib.maintain import bootstrap, lock
 from workshop_lib.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-READ_BY_ANY_PYTHON = ("installation", "maintain/bootstrap", "maintain/pip_settings", "maintain/torch_build")
+READ_BY_ANY_PYTHON = ("machine/installation", "maintain/bootstrap", "maintain/pip_settings", "maintain/torch_build")
 CONDA = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
 PLAIN = dict.fromkeys(bootstrap.SETTINGS, "")
 SYSTEM = PLAIN | {"MPI": "system"}
@@ -160,7 +160,8 @@ def run_bootstrap(folder, timeout=30, python=sys.executable, user=None, **enviro
 @pytest.fixture
 def checkout(tmp_path):
     """A checkout in which nothing is installed."""
-    (tmp_path / "workshop_lib" / "maintain").mkdir(parents=True)
+    for room in ("maintain", "machine"):
+        (tmp_path / "workshop_lib" / room).mkdir(parents=True)
     for name in (*READ_BY_ANY_PYTHON, "maintain/horovod_wheel"):
         shutil.copy(ROOT / "workshop_lib" / f"{name}.py", tmp_path / "workshop_lib" / f"{name}.py")
     for name in ("pyproject.toml", "lock.txt"):

@@ -9,7 +9,7 @@ import pytest
 from needs import NEEDED_BY_NOTEBOOKS, require
 from training.ladder import write_packed_mnist
 
-from workshop_lib import exercises
+from workshop_lib.course import exercises
 from workshop_lib.maintain import execute, generate
 from workshop_lib.ranks import processes
 

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from workshop_lib import environment, ranks
+from workshop_lib import ranks
+from workshop_lib.machine import environment
 from workshop_lib.ranks import cluster, engine, folders, launchers, mpi, scratch
 from workshop_lib.ranks.scratch import Scratch
 

@@ -34,7 +34,8 @@ def allreduce():
     "gloo": """\
 import os, signal, sys, time
 import torch, torch.distributed as dist
-from workshop_lib.training import rendezvous, world
+from workshop_lib.training import rendezvous
+from workshop_lib.machine import world
 here = world.detect()
 rendezvous.join_process_group(here, world.choose_device("cpu", here))
 rank = dist.get_rank()

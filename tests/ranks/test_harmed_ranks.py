@@ -14,7 +14,8 @@ from needs import needs
 from ranks import harmed
 from training.launching import rank_environment, run_bounded
 
-from workshop_lib import environment, ranks
+from workshop_lib import ranks
+from workshop_lib.machine import environment
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi
 from workshop_lib.training import backends

@@ -9,8 +9,8 @@ import sys
 import pytest
 from needs import missing
 
-from workshop_lib import cgroups
 from workshop_lib.cli import doctor
+from workshop_lib.machine import cgroups
 from workshop_lib.ranks import RankError, limits
 
 UNLIMITED = resource.RLIM_INFINITY

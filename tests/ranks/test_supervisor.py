@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from needs import needs
 
-from workshop_lib import cgroups
+from workshop_lib.machine import cgroups
 from workshop_lib.ranks import folders, mpi
 from workshop_lib.ranks.errors import how_it_ended
 from workshop_lib.ranks.processes import SUPERVISOR
@@ -130,7 +130,8 @@ def test_a_rank_that_is_killed_because_memory_ran_out_says_so(tmp_path, killed):
     (tmp_path / "own").write_text("0::/\n")
     (tmp_path / "memory.max").write_text("700000000\n")
     source = source.replace("/sys/fs/cgroup", str(tmp_path)).replace("/proc/self/cgroup", str(tmp_path / "own"))
-    (tmp_path / "cgroups.py").write_text(source)
+    (tmp_path / "machine").mkdir()
+    (tmp_path / "machine" / "cgroups.py").write_text(source)
     program = f"import os, signal; open({str(counts)!r}, 'w').write('oom_kill {3 + killed}'); os.kill(os.getpid(), 9)"
     record = exit_record_of(program, tmp_path / "ranks", supervisor=[*SUPERVISOR[:-1], str(supervisor)])
     why = ", because the memory of this container, job or machine (0.7 GB) ran out: start fewer ranks, or allow it more"

@@ -44,8 +44,8 @@ def meet() -> dict:
 
     from mpi4py import MPI
 
+    from workshop_lib.machine.world import detect
     from workshop_lib.models import torch_cnn
-    from workshop_lib.training.world import detect
 
     world = detect()
     size = sum(4 * parameter.numel() for parameter in torch_cnn.build(seed=1).parameters())

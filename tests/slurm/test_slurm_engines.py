@@ -45,7 +45,7 @@ def test_ranks_of_both_nodes_work_together_for_the_login_node(slurm, held, small
 
     def place():
         import os, socket
-        from workshop_lib.training.world import detect
+        from workshop_lib.machine.world import detect
         world = detect()
         return world.rank, world.local_rank, socket.gethostname(), os.environ["SLURMD_NODENAME"]
 

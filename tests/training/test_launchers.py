@@ -11,8 +11,8 @@ from needs import needs
 from training.launching import TRAIN_RUNS, rank_environment, read_outcomes, run_bounded, run_training
 
 from workshop_lib import ranks
+from workshop_lib.machine import world
 from workshop_lib.paths import SCRIPTS
-from workshop_lib.training import world
 from workshop_lib.training.options import TrainOptions
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("only_small_mnist")]

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from workshop_lib.errors import InputError
+from workshop_lib.machine.world import World
 from workshop_lib.models import torch_cnn
 from workshop_lib.models.dropout import Dropout
 from workshop_lib.training import backends, optimizers, trainer
 from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions
-from workshop_lib.training.world import World
 
 
 @pytest.mark.parametrize(

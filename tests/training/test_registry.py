@@ -8,8 +8,8 @@ import pytest
 from training.ladder import HOROVOD, REPLICATED, SHARDED
 
 from workshop_lib.cli import doctor
-from workshop_lib.installation import NEEDED_BY
 from workshop_lib.lessons.forecasting import forecast
+from workshop_lib.machine.installation import NEEDED_BY
 from workshop_lib.notebook import figures
 from workshop_lib.paths import ROOT
 from workshop_lib.results.records import all_names

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from workshop_lib.machine.world import World
 from workshop_lib.training import trainer
 from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.schedules import DECAYS, END, lr_at, scale_lr
-from workshop_lib.training.world import World
 
 
 def test_scaling_and_names_that_are_not_known():

@@ -20,9 +20,10 @@ from training.launching import rank_environment, run_bounded
 
 from workshop_lib import ranks
 from workshop_lib.lessons.mpi_basics import counting
+from workshop_lib.machine import world
 from workshop_lib.models import torch_cnn
 from workshop_lib.ranks import mpi
-from workshop_lib.training import rendezvous, world
+from workshop_lib.training import rendezvous
 
 pytestmark = pytest.mark.full
 
@@ -284,7 +285,8 @@ def test_fsdp_gathers_each_layer_twice_and_scatters_its_gradients_once():
 ALONE = """\
 import os, sys, time, torch, torch.distributed as dist
 from workshop_lib.training import torch_mpi
-from workshop_lib.training import rendezvous, world
+from workshop_lib.training import rendezvous
+from workshop_lib.machine import world
 here = world.detect()
 rendezvous.join_process_group(here, torch.device("cpu"))
 group = rendezvous.join_over_mpi(here, torch.device("cpu"))

@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from workshop_lib.training import trainer, world
+from workshop_lib.machine import world
+from workshop_lib.training import trainer
 from workshop_lib.training.backends import mpi, pytorch
 from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions

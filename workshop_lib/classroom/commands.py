@@ -115,7 +115,7 @@ def rehearse_arguments(parser: Parser) -> None:
 def rehearse(route: str, plan: bool) -> int:
     """Run an instructor's route, and print the promised and measured minutes of each step on this machine."""
     from workshop_lib.classroom import routes
-    from workshop_lib.training import load
+    from workshop_lib.machine import load
 
     if not route:
         for each in routes.load().values():

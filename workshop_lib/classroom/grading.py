@@ -18,8 +18,8 @@ import jupytext
 import nbformat
 
 from workshop_lib import paths
+from workshop_lib.course.exercises import checked_name, defined_names
 from workshop_lib.errors import InputError
-from workshop_lib.exercises import checked_name, defined_names
 from workshop_lib.judge.sources import SolutionBlock, blocks, split
 from workshop_lib.maintain import generate
 

@@ -21,15 +21,16 @@ from IPython.core.getipython import get_ipython
 from IPython.utils.capture import capture_output
 from nbformat.sign import NotebookNotary
 
-from workshop_lib import learner, paths, ranks
+from workshop_lib import paths, ranks
 from workshop_lib.classroom import needs, routes
+from workshop_lib.course import learner
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.judge.sources import YOURS
+from workshop_lib.machine import cores
 from workshop_lib.maintain import execute
 from workshop_lib.maintain.generate import METADATA, NOTEBOOKS, pristine, sources
 from workshop_lib.notebook import profile
 from workshop_lib.ranks import engine
-from workshop_lib.training import cores
 
 STAGE = paths.BUILD / "stage"
 JUPYTER = paths.ROOT / "workshop_lib" / "notebook" / "jupyter"

@@ -15,9 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from workshop_lib import learner, paths
+from workshop_lib import paths
+from workshop_lib.course import learner
 from workshop_lib.errors import InputError
-from workshop_lib.training.cores import usable_cores
+from workshop_lib.machine.cores import usable_cores
 
 SCHEMA = 1
 OWN_FILE = "sharing.json"  # where a learner's choice is kept

@@ -11,8 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from workshop_lib import environment, rooms
 from workshop_lib import ranks as teams
+from workshop_lib import rooms
 from workshop_lib.cli import doctor as machine
 from workshop_lib.cli import engines
 from workshop_lib.cli.arguments import (
@@ -28,11 +28,12 @@ from workshop_lib.cli.arguments import (
 )
 from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, prepare_output, show_error
 from workshop_lib.errors import InputError, WorkshopError
+from workshop_lib.machine import environment
+from workshop_lib.machine.world import detect
 from workshop_lib.results import records
 from workshop_lib.results import sweep as sweeps
 from workshop_lib.training import backends as registry
 from workshop_lib.training.options import TrainOptions
-from workshop_lib.training.world import detect
 
 HELP = "The workshop's command line: look at this machine, train, measure, draw and forecast."
 RANK_0_FIRST_S = 1.0

@@ -17,13 +17,12 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from workshop_lib import cgroups, installation, shadowing
-from workshop_lib import environment as environments
+from workshop_lib.machine import cgroups, cores, installation, shadowing, world
+from workshop_lib.machine import environment as environments
+from workshop_lib.machine.load import Meter, are_left
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, allocation, limits, mpi, processes
-from workshop_lib.training import cores, world
 from workshop_lib.training.backends import EXTRAS
-from workshop_lib.training.load import Meter, are_left
 from workshop_lib.words import plural
 
 COMMAND_LIMIT_S = 10.0

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop_lib import exercises, learner, ranks
+from workshop_lib import ranks
+from workshop_lib.course import exercises, learner
 from workshop_lib.errors import WorkshopError
 from workshop_lib.judge.solutions import Solution
 

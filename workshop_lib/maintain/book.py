@@ -24,7 +24,8 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from workshop_lib import exercises, paths
+from workshop_lib import paths
+from workshop_lib.course import exercises
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting import catalogue, forecast
 from workshop_lib.lessons.zero_and_fsdp import calculator as calculators

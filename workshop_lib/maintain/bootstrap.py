@@ -29,10 +29,10 @@ import tempfile
 import time
 
 if __package__:
-    from workshop_lib import installation
+    from workshop_lib.machine import installation
     from workshop_lib.maintain import pip_settings, torch_build
 else:  # run as a script, which can import its neighbors, but not yet the library's files
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "machine"))
     import installation  # type: ignore[no-redef]
     import pip_settings  # type: ignore[no-redef]
     import torch_build  # type: ignore[no-redef]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from workshop_lib.exercises import CORE_PATH
+from workshop_lib.course.exercises import CORE_PATH
 from workshop_lib.notebook import palette
 
 TIME = re.compile(r"\*\*Time\*\* [^.]*\.")  # the sentence on time in a notebook's first cell

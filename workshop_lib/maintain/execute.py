@@ -20,8 +20,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal
 
 from workshop_lib import paths
+from workshop_lib.course.exercises import solutions_of
 from workshop_lib.errors import InputError
-from workshop_lib.exercises import solutions_of
 from workshop_lib.maintain.generate import NOTEBOOKS, RUN_SECONDS, by_part, chosen, write_pristine
 
 EXECUTED = paths.BUILD / "notebooks"

@@ -19,7 +19,8 @@ import nbformat
 from nbformat import NotebookNode
 from PIL import Image
 
-from workshop_lib import exercises, paths
+from workshop_lib import paths
+from workshop_lib.course import exercises
 from workshop_lib.errors import InputError
 from workshop_lib.maintain import execute, generate
 from workshop_lib.words import plural

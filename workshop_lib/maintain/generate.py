@@ -40,7 +40,8 @@ from pathlib import Path
 import jupytext
 import nbformat
 
-from workshop_lib import exercises, paths
+from workshop_lib import paths
+from workshop_lib.course import exercises
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.judge.sources import SourceError, split
 from workshop_lib.maintain import course

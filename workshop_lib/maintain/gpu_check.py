@@ -140,7 +140,7 @@ def train(backend: str, n: int, device: str, folder: Path, *options: str) -> dic
         )
     if record["where"]["device"] != device:
         raise GpuCheckFailed(f"it ran on {record['where']['device']}, not on {device}")
-    from workshop_lib.training.world import GPU_COLLECTIVES
+    from workshop_lib.machine.world import GPU_COLLECTIVES
 
     carrier = record["what"]["comm"]
     expected = GPU_COLLECTIVES.get(device)
@@ -252,7 +252,7 @@ def devices_here(device: str, n: int | None) -> tuple[str, int]:
     """
     import torch
 
-    from workshop_lib.training import world
+    from workshop_lib.machine import world
 
     if device == "cpu":
         return device, n or 2

@@ -33,8 +33,8 @@ from importlib import metadata, util
 from pathlib import Path
 
 from workshop_lib.errors import WorkshopError
+from workshop_lib.machine.cores import usable_threads
 from workshop_lib.paths import replacing
-from workshop_lib.training.cores import usable_threads
 
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"

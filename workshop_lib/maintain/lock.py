@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-from workshop_lib import installation
+from workshop_lib.machine import installation
 from workshop_lib.maintain import bootstrap
 from workshop_lib.paths import ROOT
 

@@ -4,7 +4,7 @@ Importing this package in a notebook's kernel registers the magic and, where wid
 WORKSHOP_WIDGETS=0 to see progress as plain text.
 """
 
-from workshop_lib import learner
+from workshop_lib.course import learner
 
 
 def _setup() -> None:

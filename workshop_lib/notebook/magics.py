@@ -8,7 +8,7 @@ import shlex
 
 from IPython.core.magic import Magics, cell_magic, magics_class
 
-from workshop_lib import learner
+from workshop_lib.course import learner
 from workshop_lib.ranks import RankError, cells, current
 
 ANSWER_LIMIT_S = 1.0  # longest wait for a completion or an inspection

@@ -17,7 +17,7 @@ from typing import Any
 import cloudpickle
 import psutil
 
-from workshop_lib import learner
+from workshop_lib.course import learner
 from workshop_lib.errors import InputError
 from workshop_lib.training.record import Epochs
 from workshop_lib.words import plural
@@ -47,7 +47,7 @@ CONTROLLER = [sys.executable, "-P", "-c", CONTROLLER_MAIN]
 # Before anything else, a rank removes variables that harm it, which its host's own profile may have set.
 # It blocks debugpy, because importing it takes a fifth of an engine's start; engine.prepare unblocks it.
 ENGINE_MAIN = (
-    "import sys; from workshop_lib import environment; environment.clean(); "
+    "import sys; from workshop_lib.machine import environment; environment.clean(); "
     "sys.modules['debugpy'] = None; from ipyparallel.engine.app import main; main()"
 )
 ENGINE = [sys.executable, "-P", "-c", ENGINE_MAIN, "--mpi"]

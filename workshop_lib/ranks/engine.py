@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, cast
 import cloudpickle
 
 from workshop_lib.errors import WorkshopError
+from workshop_lib.machine.world import forget_other_worlds
 from workshop_lib.paths import ROOT, replacing
-from workshop_lib.training.world import forget_other_worlds
 
 from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
 
@@ -161,7 +161,7 @@ def about() -> AboutRank:
     """Where this rank runs, and which cores and how many threads it may use."""
     from mpi4py import MPI
 
-    from workshop_lib.training.cores import affinity
+    from workshop_lib.machine.cores import affinity
 
     return {
         "rank": MPI.COMM_WORLD.rank,

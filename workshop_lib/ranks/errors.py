@@ -5,7 +5,7 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 
-from workshop_lib import learner
+from workshop_lib.course import learner
 from workshop_lib.errors import WorkshopError
 
 from .messages import ErrorReport, ExitRecord, Frame, StopNote

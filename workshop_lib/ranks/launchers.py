@@ -1,7 +1,7 @@
 """The exact command that starts ranks on an allocation, for each launcher.
 
 Ranks fill one node after the other. Each rank sees all GPUs of its node and takes the one whose number is its local
-rank (training/world.py), so the commands do not mention GPUs.
+rank (machine/world.py), so the commands do not mention GPUs.
 """
 
 import fnmatch

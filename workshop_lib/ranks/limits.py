@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import psutil
 
-from workshop_lib import cgroups
+from workshop_lib.machine import cgroups
 
 from .errors import RankError
 

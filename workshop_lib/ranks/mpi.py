@@ -10,11 +10,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from workshop_lib import environment as others
 from workshop_lib.errors import InputError, WorkshopError
+from workshop_lib.machine import environment as others
+from workshop_lib.machine.cores import affinity, core_ids, here
+from workshop_lib.machine.shadowing import shadows
 from workshop_lib.paths import ROOT
-from workshop_lib.shadowing import shadows
-from workshop_lib.training.cores import affinity, core_ids, here
 from workshop_lib.words import plural
 
 BINDINGS = ("none", "core")

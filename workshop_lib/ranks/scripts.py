@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from workshop_lib.training.world import loopback
+from workshop_lib.machine.world import loopback
 
 from . import allocation, launchers, mpi, processes
 from .clock import Clock

@@ -5,10 +5,10 @@ import sys
 import time
 from pathlib import Path
 
-from workshop_lib import environment
-from workshop_lib.learner import in_notebook
-from workshop_lib.shadowing import shadows
-from workshop_lib.training.load import Meter
+from workshop_lib.course.learner import in_notebook
+from workshop_lib.machine import environment
+from workshop_lib.machine.load import Meter
+from workshop_lib.machine.shadowing import shadows
 
 from . import allocation, folders, processes
 from .cluster import CURRENT, START_ELSEWHERE_LIMIT_S, Ranks, check_number

@@ -35,7 +35,7 @@ PR_SET_PDEATHSIG = 1
 LOOK_AT_FOLDER_EVERY_S = 2.0
 LOOK_EVERY_S = 0.25  # how often to look for the owner; a signal, such as at the child's end, wakes this process at once
 TIDY_LIMIT_S = 2.0
-CGROUPS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "cgroups.py")
+CGROUPS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "machine", "cgroups.py")
 LAST_WORDS_LIMIT_S = 0.2  # time for a rank to write down its line; launchers kill it after a second
 
 

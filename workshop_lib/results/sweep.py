@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, Protocol
 
 from workshop_lib import training
 from workshop_lib.errors import InputError
+from workshop_lib.machine.load import Meter
 from workshop_lib.results import records
 from workshop_lib.training import equivalence
-from workshop_lib.training.load import Meter
 from workshop_lib.words import duration, plural
 
 

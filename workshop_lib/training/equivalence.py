@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from workshop_lib.machine.world import World, choose_device, detect
 from workshop_lib.training.options import TrainOptions
-from workshop_lib.training.world import World, choose_device, detect
 
 STEPS = 10
 BATCH_SIZE = 16  # per rank

@@ -13,11 +13,12 @@ from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
-from workshop_lib import environment, paths
+from workshop_lib import paths
 from workshop_lib.errors import WorkshopError
+from workshop_lib.machine import environment
+from workshop_lib.machine.cores import affinity, core_ids, in_words, quota
 from workshop_lib.training import SCHEMA
 from workshop_lib.training.backends.base import Backend, Communicator
-from workshop_lib.training.cores import affinity, core_ids, in_words, quota
 from workshop_lib.training.options import TrainOptions
 
 TARGET_ACCURACY = 0.99
@@ -120,7 +121,7 @@ class RankDescription(TypedDict):
 
     host: str
     affinity: list[int]  # hardware threads
-    cores: list[int]  # the cores of the affinity (see training/cores.py)
+    cores: list[int]  # the cores of the affinity (see machine/cores.py)
     host_cores: int
     quota: int
     threads: int

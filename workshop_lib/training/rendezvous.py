@@ -10,9 +10,9 @@ import hostlist
 import torch
 import torch.distributed as dist
 
-from workshop_lib import environment
 from workshop_lib.errors import InputError
-from workshop_lib.training.world import GPU_COLLECTIVES, LaunchError, World, loopback
+from workshop_lib.machine import environment
+from workshop_lib.machine.world import GPU_COLLECTIVES, LaunchError, World, loopback
 
 TIMEOUT = "WORKSHOP_GLOO_TIMEOUT_S"
 TIMEOUT_S = 60.0

@@ -14,8 +14,8 @@ import torch
 from workshop_lib import paths
 from workshop_lib.data import mnist, shard, stage
 from workshop_lib.errors import WorkshopError
+from workshop_lib.machine import world as worlds
 from workshop_lib.training import KINDS, backends, checkpoint, flops, memory, record, schedules
-from workshop_lib.training import world as worlds
 from workshop_lib.training.backends.base import Backend, CollectiveSpan, StepResult
 from workshop_lib.training.callbacks import RunInfo, StepEvent, StepValues, Tracer, methods_of
 from workshop_lib.training.options import TrainOptions

@@ -13,7 +13,8 @@ from training.ladder import write_small_mnist
 
 from workshop_lib.lessons.less_communication import compression
 from workshop_lib.lessons.less_communication import trainings as lesson
-from workshop_lib.training import rendezvous, world
+from workshop_lib.machine import world
+from workshop_lib.training import rendezvous
 
 pytestmark = pytest.mark.full
 

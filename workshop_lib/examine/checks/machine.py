@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from workshop_lib.examine.findings import ScriptFinding
 from workshop_lib.examine.observations import RankLog, Run
+from workshop_lib.machine.cores import usable_threads
 from workshop_lib.ranks.errors import named
-from workshop_lib.training.cores import usable_threads
 from workshop_lib.words import plural
 
 WITHOUT_DEVICE = ("barrier", "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")

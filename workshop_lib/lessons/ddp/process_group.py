@@ -8,7 +8,8 @@ import functools
 import torch
 import torch.distributed as dist
 
-from workshop_lib.training import rendezvous, world
+from workshop_lib.machine import world
+from workshop_lib.training import rendezvous
 
 
 def join() -> None:

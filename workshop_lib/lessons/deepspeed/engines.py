@@ -15,8 +15,9 @@ from mpi4py import MPI
 
 from workshop_lib.judge import own_or_solution
 from workshop_lib.lessons.zero_and_fsdp import by_hand, figures
+from workshop_lib.machine import world
 from workshop_lib.notebook.figures import RecordFigure
-from workshop_lib.training import backends, memory, world
+from workshop_lib.training import backends, memory
 
 backends.require("deepspeed")
 

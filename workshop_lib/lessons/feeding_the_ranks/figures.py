@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from workshop_lib.errors import InputError
+from workshop_lib.machine.cores import usable_cores
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.prediction import Question
-from workshop_lib.training.cores import usable_cores
 from workshop_lib.words import plural
 
 MB = 1e6

@@ -21,13 +21,13 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from workshop_lib import environment
 from workshop_lib.data import mnist
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting import benchmark
+from workshop_lib.machine import environment
+from workshop_lib.machine import world as worlds
 from workshop_lib.models import torch_cnn
 from workshop_lib.training import memory, rendezvous
-from workshop_lib.training import world as worlds
 from workshop_lib.training.backends.mpi import Mpi
 
 LR = 0.01

@@ -11,8 +11,8 @@ from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting import published
 from workshop_lib.lessons.forecasting.forecast import ForecastPoint, outgrows_learning, takes_over
 from workshop_lib.lessons.forecasting.report import UNITS_S, answer
+from workshop_lib.machine.cores import usable_cores
 from workshop_lib.notebook import figures, palette
-from workshop_lib.training.cores import usable_cores
 
 
 @figures.styled

@@ -7,9 +7,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.data import mnist
+from workshop_lib.machine import world
 from workshop_lib.models import torch_cnn
 from workshop_lib.models.dropout import WorkerDraws
-from workshop_lib.training import schedules, world
+from workshop_lib.training import schedules
 
 # The peak rates that linear scaling gives 64 and 128 workers, and the steps of a warm-up to them.
 RATES = {

@@ -17,13 +17,13 @@ import torch
 
 from workshop_lib.data import shard
 from workshop_lib.errors import WorkshopError
+from workshop_lib.machine.world import World
 from workshop_lib.paths import ROOT
 from workshop_lib.results import records
 from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.callbacks import methods_of
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.trainer import Trainer
-from workshop_lib.training.world import World
 
 # A fifth of MNIST, so that all runs together take about five minutes on one core.
 CLASSIC: dict[str, Any] = {"network": "classic", "train_samples": 12_000, "epochs": 4, "warmup_epochs": 1.0}

@@ -29,9 +29,10 @@ from workshop_lib.data import mnist, shard
 from workshop_lib.errors import WorkshopError
 from workshop_lib.lessons.less_communication import compression
 from workshop_lib.lessons.mpi_basics.counting import GivenBytes
+from workshop_lib.machine import world
 from workshop_lib.models import torch_cnn
 from workshop_lib.results import records
-from workshop_lib.training import SCHEMA, rendezvous, world
+from workshop_lib.training import SCHEMA, rendezvous
 
 KIND = "less_communication"
 PARAMETERS = 20_434  # of the network that all methods train

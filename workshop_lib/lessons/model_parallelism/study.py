@@ -15,8 +15,9 @@ from workshop_lib.lessons.model_parallelism.cut import cut_block, sum_once
 from workshop_lib.lessons.model_parallelism.tensors import allreduce
 from workshop_lib.lessons.mpi_basics import ring
 from workshop_lib.lessons.mpi_basics.counting import CountingComm
+from workshop_lib.machine import world
 from workshop_lib.models import torch_cnn, vit
-from workshop_lib.training import rendezvous, world
+from workshop_lib.training import rendezvous
 
 IMAGES = 64  # in a step
 TOKENS = 25  # of an image

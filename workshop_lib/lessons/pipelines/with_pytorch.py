@@ -3,7 +3,8 @@
 import torch
 from torch.distributed.pipelining import PipelineStage
 
-from workshop_lib.training import rendezvous, world
+from workshop_lib.machine import world
+from workshop_lib.training import rendezvous
 
 
 def join() -> None:

@@ -12,10 +12,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.judge import own_or_solution
+from workshop_lib.machine.cores import usable_cores
 from workshop_lib.models import torch_cnn
 from workshop_lib.ranks.engine import Publisher, stop_asked
 from workshop_lib.training.callbacks import StepEvent, StepValues, Tracer
-from workshop_lib.training.cores import usable_cores
 
 written = partial(own_or_solution, notebook="02_synchronous_sgd")
 STEPS_BETWEEN_STOP_CHECKS = 8

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from workshop_lib.machine.cores import usable_threads
+from workshop_lib.machine.load import Meter
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import mpi, scripts
 from workshop_lib.results import curves, records
-from workshop_lib.training.cores import usable_threads
-from workshop_lib.training.load import Meter
 
 SAMPLES = 3000
 FILE = BUILD / "08b_binding.jsonl"

@@ -32,8 +32,9 @@ from workshop_lib.lessons.zero_and_fsdp.flat_arrays import (
 )
 from workshop_lib.lessons.zero_and_fsdp.newer_names import give_newer_names
 from workshop_lib.lessons.zero_and_fsdp.traffic import Traffic
+from workshop_lib.machine import world
 from workshop_lib.models import torch_cnn
-from workshop_lib.training import rendezvous, world
+from workshop_lib.training import rendezvous
 
 __all__ = [
     "CountingComm",

@@ -9,8 +9,8 @@ import importlib
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from workshop_lib import installation
 from workshop_lib.errors import InputError
+from workshop_lib.machine import installation
 
 
 @dataclass(frozen=True)

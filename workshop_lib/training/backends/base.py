@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, SupportsF
 
 import numpy as np
 
-from workshop_lib.training.world import World
+from workshop_lib.machine.world import World
 
 if TYPE_CHECKING:  # this file names PyTorch's types but does not need PyTorch
     import torch

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from workshop_lib.machine.world import GPU_COLLECTIVES
 from workshop_lib.training.backends.pytorch import MakeOptimizer, TorchBackend
 from workshop_lib.training.rendezvous import join_over_mpi, join_process_group
-from workshop_lib.training.world import GPU_COLLECTIVES
 
 
 class Ddp(TorchBackend):

@@ -1,7 +1,7 @@
 """Horovod for PyTorch. These calls turn a one-process script into one that uses Horovod:
 
     hvd.init()                                                   joins the other processes
-    torch.cuda.set_device(hvd.local_rank())                      gives each rank its own GPU (training/world.py)
+    torch.cuda.set_device(hvd.local_rank())                      gives each rank its own GPU (machine/world.py)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)    gives every rank the weights of rank 0
     optimizer = hvd.DistributedOptimizer(optimizer, …)           averages gradients during the backward pass
 

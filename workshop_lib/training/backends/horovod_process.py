@@ -6,8 +6,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
 
+from workshop_lib.machine.world import LaunchError, World
 from workshop_lib.training.backends.base import Communicator
-from workshop_lib.training.world import LaunchError, World
 
 LOWEST_PRIORITY = 19
 

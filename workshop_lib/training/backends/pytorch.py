@@ -22,12 +22,12 @@ from torch.nn import functional
 from workshop_lib.data import shard
 from workshop_lib.data.mnist import Split, classes_and_shape
 from workshop_lib.errors import InputError
+from workshop_lib.machine.world import World
 from workshop_lib.models import torch_cnn
 from workshop_lib.models.dropout import WorkerDraws
 from workshop_lib.training import memory, optimizers
 from workshop_lib.training.backends.base import Backend, CollectiveSpan, StepResult
 from workshop_lib.training.options import TrainOptions
-from workshop_lib.training.world import World
 
 MakeOptimizer = Callable[..., torch.optim.Optimizer]  # takes the parameters, and options to override
 TEST_BATCH = 500

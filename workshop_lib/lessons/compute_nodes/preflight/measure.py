@@ -26,10 +26,11 @@ from workshop_lib.errors import WorkshopError
 from workshop_lib.lessons.compute_nodes.preflight import gpus
 from workshop_lib.lessons.compute_nodes.preflight.reports import KIND, Checkpoint, PairRow, PreflightReport, RankReport
 from workshop_lib.lessons.forecasting import benchmark
+from workshop_lib.machine import world
+from workshop_lib.machine.cores import affinity
 from workshop_lib.ranks import allocation
 from workshop_lib.ranks.errors import grouped, named
-from workshop_lib.training import rendezvous, world
-from workshop_lib.training.cores import affinity
+from workshop_lib.training import rendezvous
 
 # Between GPUs, a message has to be large: the time before its first byte would hide how fast the link is.
 SIZES_BYTES = (4 * 2**10, 2**20, 16 * 2**20)

@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from workshop_lib import exercises, learner, paths
+from workshop_lib import paths
 from workshop_lib.classroom import assessment
+from workshop_lib.course import exercises, learner
+from workshop_lib.course.learner import Check
 from workshop_lib.judge.sources import YOURS
-from workshop_lib.learner import Check
 from workshop_lib.lessons.compute_nodes import judge_job_script
 from workshop_lib.lessons.ddp import clinic
 from workshop_lib.lessons.large_batch import recipe_clinic

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import hostlist
 
-from workshop_lib import environment
 from workshop_lib.errors import InputError, WorkshopError
+from workshop_lib.machine import environment
 from workshop_lib.words import listed
 
 # The library that carries PyTorch's collectives between GPUs, by PyTorch's name for their kind.

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from workshop_lib import cgroups
+from workshop_lib.machine import cgroups
 from workshop_lib.words import plural
 
 CPUS = Path("/sys/devices/system/cpu")

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from workshop_lib import exercises, learner, paths
+from workshop_lib import paths
+from workshop_lib.course import exercises, learner
+from workshop_lib.course.learner import Check, Prediction, Training
 from workshop_lib.judge import Exercise, Property
-from workshop_lib.learner import Check, Prediction, Training
 from workshop_lib.notebook.prediction import predict
 
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from training.launching import rank_environment
 
-from workshop_lib import environment as environments
-from workshop_lib.training import rendezvous, world
+from workshop_lib.machine import environment as environments
+from workshop_lib.machine import world
+from workshop_lib.training import rendezvous
 
 STEP = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
 STEP["SLURM_STEP_TASKS_PER_NODE"] = "2(x2)"
@@ -104,7 +105,7 @@ def test_variables_that_are_incomplete_or_contradict_each_other_are_named(enviro
 @pytest.mark.parametrize("variable", ["FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE", "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"])
 def test_processes_that_mpi_cannot_join_are_refused(variable):
     """In a process of its own, which may start MPI."""
-    code = "from workshop_lib.training.world import detect; detect()"
+    code = "from workshop_lib.machine.world import detect; detect()"
     environment = rank_environment(**{variable: "2"})
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
     last = ran.stderr.strip().splitlines()[-1]

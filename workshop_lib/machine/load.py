@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import psutil
 
-from workshop_lib.training.cores import affinity, core_ids, usable_threads
+from workshop_lib.machine.cores import affinity, core_ids, usable_threads
 from workshop_lib.words import plural
 
 IDLE = ("idle", "iowait", "guest", "guest_nice")  # guest time is already part of user time

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from workshop_lib import shadowing
+from workshop_lib.machine import shadowing
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi
 

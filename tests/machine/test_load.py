@@ -8,8 +8,8 @@ import time
 import psutil
 import pytest
 
-from workshop_lib.training import load
-from workshop_lib.training.load import Sample
+from workshop_lib.machine import load
+from workshop_lib.machine.load import Sample
 
 
 @pytest.mark.parametrize(

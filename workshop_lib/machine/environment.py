@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from workshop_lib.pinning import give_back_cores
+from workshop_lib.machine.pinning import give_back_cores
 
 NOTE = "WORKSHOP_NEUTRALIZED"  # a list of sentences, as JSON, in the environment of ranks
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")

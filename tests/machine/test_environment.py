@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from needs import needs
 
-from workshop_lib import environment, pinning
 from workshop_lib.cli import doctor
 from workshop_lib.errors import WorkshopError
+from workshop_lib.machine import environment, pinning
+from workshop_lib.machine.world import loopback
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi, processes, scratch, scripts
-from workshop_lib.training.world import loopback
 
 BASE = {"HOME": "/nonexistent", "KERAS_BACKEND": "tensorflow"}
 HARMFUL = [
@@ -144,7 +144,7 @@ def test_the_doctor_says_what_ranks_do_not_get(monkeypatch):
 PINNED = """\
 import os, sys
 import torch
-from workshop_lib import environment
+from workshop_lib.machine import environment
 pinned = sorted(os.sched_getaffinity(0))
 environment.clean()
 print(pinned, sorted(os.sched_getaffinity(0)), len(environment.notes()), sep="|")
@@ -227,8 +227,8 @@ def test_ranks_have_these_settings_over_the_users(monkeypatch):
 def test_gloo_on_several_hosts_names_the_interface_that_is_missing(monkeypatch):
     import torch
 
+    from workshop_lib.machine.world import World
     from workshop_lib.training import rendezvous
-    from workshop_lib.training.world import World
 
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
     with pytest.raises(WorkshopError, match=r"GLOO_SOCKET_IFNAME is 'ib0', but .* has no such network interface"):

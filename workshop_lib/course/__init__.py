@@ -1,0 +1,1 @@
+"""The course: which exercises the notebooks have, and which of them this learner has solved."""
