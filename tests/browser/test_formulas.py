@@ -5,12 +5,13 @@ import json
 
 import pytest
 
-from workshop_lib.lessons.forecasting import catalogue, cost_model, report
-from workshop_lib.lessons.forecasting.catalogue import Link, Machine
+from workshop_lib.lessons.forecasting import report
 from workshop_lib.lessons.forecasting.forecast import BACKENDS, Settings, forecast
 from workshop_lib.lessons.zero_and_fsdp import calculator as calculators
 from workshop_lib.lessons.zero_and_fsdp import zero_memory
 from workshop_lib.lessons.zero_and_fsdp.figures import memory_answer
+from workshop_lib.machine import catalogue, cost_model
+from workshop_lib.machine.catalogue import Link, Machine
 from workshop_lib.maintain import book
 from workshop_lib.paths import ROOT
 

@@ -27,9 +27,10 @@ from nbformat import NotebookNode
 from workshop_lib import paths
 from workshop_lib.course import exercises
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting import catalogue, forecast
+from workshop_lib.lessons.forecasting import forecast
 from workshop_lib.lessons.zero_and_fsdp import calculator as calculators
 from workshop_lib.lessons.zero_and_fsdp import zero_memory
+from workshop_lib.machine import catalogue
 from workshop_lib.maintain import book_page, course, execute, generate
 
 BOOK = paths.BUILD / "book"

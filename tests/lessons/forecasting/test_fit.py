@@ -5,7 +5,7 @@ import pytest
 from judge.answers import solution, stub
 
 from workshop_lib.lessons.forecasting import fit
-from workshop_lib.lessons.forecasting.cost_model import ALGORITHMS, allreduce_s
+from workshop_lib.machine.cost_model import ALGORITHMS, allreduce_s
 
 ALPHA_S, BETA_S_PER_BYTE, GAMMA_S_PER_BYTE = 2e-6, 1.5e-10, 4e-11
 COMPUTE = {"s_per_step": 3e-4, "s_per_parameter": 1e-9, "s_per_sample": 2e-6, "s_per_product": 5e-11}

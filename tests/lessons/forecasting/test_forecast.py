@@ -6,9 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from workshop_lib.lessons.forecasting import catalogue, published
-from workshop_lib.lessons.forecasting.catalogue import ComputeTime, Link, Machine
-from workshop_lib.lessons.forecasting.cost_model import allreduce_s, slowest_of
+from workshop_lib.lessons.forecasting import published
 from workshop_lib.lessons.forecasting.forecast import (
     DEVICES,
     LATENESS,
@@ -20,6 +18,9 @@ from workshop_lib.lessons.forecasting.forecast import (
     what_if,
 )
 from workshop_lib.lessons.gradient_noise import critical_batch
+from workshop_lib.machine import catalogue
+from workshop_lib.machine.catalogue import ComputeTime, Link, Machine
+from workshop_lib.machine.cost_model import allreduce_s, slowest_of
 from workshop_lib.models import torch_cnn
 
 RESNET = catalogue.model("resnet-50")
@@ -91,7 +92,7 @@ def test_goyals_efficiency_is_explained_by_latency_too():
 
 @pytest.mark.parametrize("name", catalogue.machines())
 def test_a_machine_says_where_its_numbers_are_from(name):
-    entry = catalogue.read("machines.toml")[name]
+    entry = catalogue.read(catalogue.HERE / "machines.toml")[name]
     parts = [entry, *(part for part in entry.values() if isinstance(part, dict)), *entry.get("measured", [])]
     assert all(part["source"] for part in parts)
     assert entry["collectives"] in catalogue.HIERARCHICAL
@@ -120,7 +121,7 @@ def test_the_workshops_network_is_counted_as_it_is():
 
 @pytest.mark.parametrize("name", ["resnet-50", "workshop-cnn"])
 def test_the_law_of_a_target_is_the_one_that_fits_its_published_epochs(name):
-    entry = catalogue.read("models.toml")[name]["target"]
+    entry = catalogue.read(catalogue.HERE / "models.toml")[name]["target"]
     batches = np.array([int(batch) for batch in entry["epochs"]])
     samples = entry["samples_an_epoch"] * np.array(list(entry["epochs"].values()))
     s_min, e_min = critical_batch.least_squares(batches, samples / batches, rounds=1)

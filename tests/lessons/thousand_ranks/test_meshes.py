@@ -7,11 +7,11 @@ import pytest
 from drawn import check_layout, texts
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting.catalogue import Link, Machine, machine
 from workshop_lib.lessons.thousand_ranks import figures as draw
 from workshop_lib.lessons.thousand_ranks import mesh_report, meshes, published_meshes
 from workshop_lib.lessons.thousand_ranks.meshes import Gpt, Mesh, Plan
 from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report
+from workshop_lib.machine.catalogue import Link, Machine, machine
 
 GPT = Gpt(layers=4, width=8, parameters=4000, tokens=10)
 MACHINE = Machine(

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting.cost_model import allreduce_s
+from workshop_lib.machine.cost_model import allreduce_s
 
 if TYPE_CHECKING:  # importing it at run time would start MPI in the notebook's process
     from workshop_lib.lessons.forecasting.benchmark import MessageRow

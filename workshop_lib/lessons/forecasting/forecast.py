@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting.catalogue import Machine, Model
-from workshop_lib.lessons.forecasting.cost_model import overlapped_step_s, slowest_of
+from workshop_lib.machine.catalogue import Machine, Model
+from workshop_lib.machine.cost_model import overlapped_step_s, slowest_of
 from workshop_lib.quantities import positive, whole
 
 DEVICES = tuple(2**k for k in range(13))  # 1 to 4,096

@@ -1,18 +1,19 @@
 """Compares the forecast of 08c_forecasting with scaling that others have published, and fits `Lateness` to it.
 
-presets/published.toml holds the published numbers.
+published.toml holds the published numbers.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from workshop_lib.lessons.forecasting import catalogue
-from workshop_lib.lessons.forecasting.cost_model import slowest_of
 from workshop_lib.lessons.forecasting.forecast import LATENESS, PUNCTUAL, ForecastPoint, Lateness, Settings, forecast
+from workshop_lib.machine import catalogue
+from workshop_lib.machine.cost_model import slowest_of
 
 # Tables that the constants are fitted to, and tables that are held out from this fit. The form of the forecast was
 # chosen on HELD_OUT. Late input, cores lost to the collective, a fixed cost per step, and lateness were tried as terms.
@@ -21,6 +22,7 @@ from workshop_lib.lessons.forecasting.forecast import LATENESS, PUNCTUAL, Foreca
 # more than steps: start-up, tests, and a baseline that was slowed down.
 FITTED = ("DLPerf ResNet-50", "DLPerf BERT", "Horovod")
 HELD_OUT = ("Goyal et al.", "NVIDIA PyTorch", "NVIDIA MXNet", "TensorFlow")
+PUBLISHED = catalogue.read(Path(__file__).parent / "published.toml")
 COVERED = 0.9  # share of the points that the range has to cover
 
 
@@ -62,7 +64,7 @@ def _efficiency(efficiency: dict, times_s: dict, speeds: dict) -> dict[int, floa
     return {int(n): share for n, share in efficiency.items()}
 
 
-EVERYTHING = [_published(what, entry) for what, entry in catalogue.read("published.toml")["scaling"].items()]
+EVERYTHING = [_published(what, entry) for what, entry in PUBLISHED["scaling"].items()]
 
 
 def beside_forecast(lateness: Lateness = LATENESS) -> pd.DataFrame:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from workshop_lib.lessons.forecasting.catalogue import Machine, Model
 from workshop_lib.lessons.forecasting.forecast import (
     ForecastPoint,
     Settings,
@@ -13,6 +12,7 @@ from workshop_lib.lessons.forecasting.forecast import (
     takes_over,
     what_if,
 )
+from workshop_lib.machine.catalogue import Machine, Model
 from workshop_lib.results.tables import rich_table
 
 UNITS_S = {"s": 1, "min": 60, "h": 3600, "days": 86_400}

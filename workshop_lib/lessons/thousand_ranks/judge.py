@@ -11,11 +11,11 @@ from typing import NamedTuple
 from workshop_lib.errors import InputError
 from workshop_lib.judge import Verdict, own_or_solution
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.forecasting import catalogue
 from workshop_lib.lessons.thousand_ranks import edited, meshes
 from workshop_lib.lessons.thousand_ranks.dry_run import dry_run
 from workshop_lib.lessons.thousand_ranks.meshes import Gpt, Mesh, Plan
 from workshop_lib.lessons.thousand_ranks.step_report import Report
+from workshop_lib.machine import catalogue
 
 NOTEBOOK = "12_thousand_ranks"
 written = functools.partial(own_or_solution, notebook=NOTEBOOK)

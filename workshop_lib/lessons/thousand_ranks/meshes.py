@@ -1,19 +1,19 @@
 """Forecast the seconds and memory of a step on a mesh of ranks, data x tensor x pipeline, from bytes and arithmetic.
 
 12_thousand_ranks compares meshes with it. The bytes and the arithmetic come from a dry run (step_report.py) or, for
-models whose code isn't at hand, from the formulas in `work`. The costs of messages come from forecasting/cost_model.py.
-Like there, nothing in this file was measured.
+models whose code isn't at hand, from the formulas in `work`. The costs of messages come from machine/catalogue.py.
+As in 08c, nothing in this file was measured.
 """
 
 import itertools
 from dataclasses import dataclass, field
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting import catalogue
-from workshop_lib.lessons.forecasting.catalogue import Machine
-from workshop_lib.lessons.forecasting.cost_model import slowest_of
 from workshop_lib.lessons.forecasting.forecast import LATENESS
 from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report
+from workshop_lib.machine import catalogue
+from workshop_lib.machine.catalogue import Machine
+from workshop_lib.machine.cost_model import slowest_of
 from workshop_lib.quantities import whole
 
 # What is sharded over the data ranks: nothing (DDP), the optimizer's states (ZeRO-1), or everything (FSDP, ZeRO-3).

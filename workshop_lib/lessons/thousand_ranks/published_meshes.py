@@ -1,6 +1,6 @@
 """Compare forecasts with published runs: 12_thousand_ranks asks how far off its forecasts are.
 
-The runs, with their meshes and speeds, are in lessons/forecasting/presets/published.toml.
+The runs, with their meshes and speeds, are in lessons/forecasting/published.toml.
 """
 
 import functools
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from workshop_lib.lessons.forecasting import catalogue
+from workshop_lib.lessons.forecasting.published import PUBLISHED
 from workshop_lib.lessons.thousand_ranks import meshes
 from workshop_lib.lessons.thousand_ranks.meshes import Gpt, Mesh, Plan
 from workshop_lib.lessons.thousand_ranks.step_report import mesh_shape
+from workshop_lib.machine import catalogue
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,7 @@ def _flops_of(unit: str, model: Gpt, machine: catalogue.Machine) -> float:
     }[unit]
 
 
-TABLES = {
-    name: [_run(name, entry, row) for row in entry["rows"]]
-    for name, entry in catalogue.read("published.toml")["meshes"].items()
-}
+TABLES = {name: [_run(name, entry, row) for row in entry["rows"]] for name, entry in PUBLISHED["meshes"].items()}
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from workshop_lib.lessons.compute_nodes.preflight.reports import PreflightReport, RankReport
-from workshop_lib.lessons.forecasting.catalogue import Machine
+from workshop_lib.machine.catalogue import Machine
 from workshop_lib.ranks.errors import grouped, named
 
 # A bandwidth below these shares of what is expected is worth a look, or wrong.

@@ -2,8 +2,8 @@
 
 import pytest
 
-from workshop_lib.lessons.forecasting.catalogue import Link, Machine, Target
-from workshop_lib.lessons.forecasting.cost_model import ALGORITHMS, allreduce_s, overlapped_step_s
+from workshop_lib.machine.catalogue import Link, Machine, Target
+from workshop_lib.machine.cost_model import ALGORITHMS, allreduce_s, overlapped_step_s
 
 N = 1_000_000
 ALPHA_S, BETA, GAMMA = 10e-6, 1e-9, 0.25e-9

@@ -1,4 +1,8 @@
-"""The networks and machines that 08c_forecasting can forecast: TOML files in presets/ that name their sources."""
+"""Machines and networks that forecasts know, from machines.toml and models.toml, which name their sources.
+
+08c_forecasting and 12_thousand_ranks forecast what a step takes on them, and `workshop preflight` compares the links of
+a job with theirs.
+"""
 
 import functools
 import statistics
@@ -8,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting.cost_model import allreduce_s
+from workshop_lib.machine.cost_model import allreduce_s
 from workshop_lib.quantities import not_negative, positive
 
-PRESETS = Path(__file__).parent / "presets"
+HERE = Path(__file__).parent
 LAPTOP = "laptop"
 # By a machine's `collectives`: the algorithms between nodes of the hierarchical allreduces that it chooses from. Unless
 # it has only such, it also has a ring across nodes.
@@ -44,7 +48,7 @@ class Target:
 class Model:
     """A network: numbers of parameters, of tensors with a gradient, and of operations to train on one sample.
 
-    presets/models.toml says how they are counted.
+    models.toml says how they are counted.
     """
 
     name: str
@@ -187,12 +191,12 @@ def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, ComputeTim
 
 
 def model(name: str) -> Model:
-    """The network of this name in presets/models.toml. For an unknown name, raises InputError with all names."""
+    """The network of this name in models.toml. For an unknown name, raises InputError with all names."""
     return _known("model", name, models())
 
 
 def machine(name: str) -> Machine:
-    """The machine of this name in presets/machines.toml. For an unknown name, raises InputError with all names."""
+    """The machine of this name in machines.toml. For an unknown name, raises InputError with all names."""
     return _known("machine", name, machines())
 
 
@@ -206,7 +210,7 @@ def _known(what: str, name: str, all_of_them: Mapping):
 @functools.cache
 def models() -> dict[str, Model]:
     """All networks, by name."""
-    return {name: _model(name, entry) for name, entry in read("models.toml").items()}
+    return {name: _model(name, entry) for name, entry in read(HERE / "models.toml").items()}
 
 
 def _model(name: str, entry: dict) -> Model:
@@ -219,7 +223,7 @@ def _model(name: str, entry: dict) -> Model:
 @functools.cache
 def machines() -> dict[str, Machine]:
     """All machines, by name."""
-    return {name: _machine(name, entry) for name, entry in read("machines.toml").items()}
+    return {name: _machine(name, entry) for name, entry in read(HERE / "machines.toml").items()}
 
 
 def _machine(name: str, entry: dict) -> Machine:
@@ -249,6 +253,6 @@ def _compute(entry: dict) -> ComputeTime:
     return ComputeTime(fixed_s, s_per_sample, entry["source"], backward_share)
 
 
-def read(name: str) -> dict:
-    """The content of a file in presets/."""
-    return tomllib.loads((PRESETS / name).read_text(encoding="utf-8"))
+def read(path: Path) -> dict:
+    """The content of a TOML file."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
