@@ -71,10 +71,16 @@ def what_if_table(model: Model, machine: Machine, settings: Settings, devices: i
 
 
 def _step_cells(point: ForecastPoint) -> list[str]:
-    low, high = (point.efficiency * point.step_s / bound for bound in (point.most_s, point.least_s))
     waiting = f"{abs(point.waiting_s) / point.step_s:.0%}"
-    efficiency = f"{point.efficiency:.0%} ({100 * low:.0f}–{100 * high:.0f})" if point.devices > 1 else "100%"
-    return [duration(point.step_s), waiting, f"{point.samples_per_s:,.0f}", efficiency]
+    return [duration(point.step_s), waiting, f"{point.samples_per_s:,.0f}", efficiency(point)]
+
+
+def efficiency(point: ForecastPoint) -> str:
+    """The efficiency with its range as text, such as 93% (61–99)."""
+    if point.devices == 1:
+        return "100%"
+    low, high = (point.efficiency * point.step_s / bound for bound in (point.most_s, point.least_s))
+    return f"{point.efficiency:.0%} ({100 * low:.0f}–{100 * high:.0f})"
 
 
 def _learning_cells(point: ForecastPoint) -> list[str]:
