@@ -51,7 +51,7 @@ def test_forecasts_are_what_the_calculator_says():
     for model, machine in (("vgg-16", "horovod-p100"), ("resnet-50", "h100")):
         shown.model.value, shown.machine.value = model, machine
         known = catalogue.machine(machine)
-        *shares, taken = table[model, known.title]
+        *shares, _, _, taken = table[model, known.title]
         points = forecast(catalogue.model(model), known, Settings("ddp", 32), book_tables.DEVICES)
         assert shares == [report.efficiency(point) for point in points]
         assert f"at an efficiency of {shares[-1].partition(' ')[0]}" in shown.sentence

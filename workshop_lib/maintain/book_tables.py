@@ -17,10 +17,8 @@ from workshop_lib.words import plural
 GPUS = (1, 8, 64, 512)
 DEVICES = (8, 64, 512, 4096)
 # Networks that compute much or little for each byte that they send, each with a machine.
-RUNS = (("resnet-50", "aurora"), ("gpt2", "h100"), ("bert-base", "polaris"), ("vgg-16", "horovod-p100"))
+RUNS = {"resnet-50": "aurora", "gpt2": "h100", "bert-base": "polaris", "vgg-16": "horovod-p100"}
 MIB = 2**20
-ALPHA_S = 10e-6
-BETA_S_PER_BYTE = 1e-10
 
 
 def table(headings: Iterable[str], rows: Iterable[list[str]]) -> str:
@@ -29,16 +27,15 @@ def table(headings: Iterable[str], rows: Iterable[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def memory(model: str, gpu: str, recipe: str, sequence: int, checkpointing=False, offload=False) -> list[str]:
+def memory(model: str, gpu: str, recipe="bf16, Adam", sequence=2048, checkpointing=False, offload=False) -> list[str]:
     """A cell for each of GPUS: the first stage at which the model fits, and what it takes on a GPU, or a dash."""
     parameters, shape = MODELS[model]
     assert shape is not None, f"{model} has no shape"
     sizes = zero_memory.RECIPES[recipe]
     kept = {"value_bytes": sizes["parameter_bytes"], "checkpointing": checkpointing}
-    activations = zero_memory.activation_bytes(shape, sequence, 1, **kept)
+    options = {"activations": zero_memory.activation_bytes(shape, sequence, 1, **kept), "offload": offload}
     cells = []
     for ranks in GPUS:
-        options = {"activations": activations, "offload": offload}
         plan = zero_memory.plan(parameters, ranks, zero_memory.GPUS[gpu], sizes, **options)
         fitting = [f"stage {at.stage}: {size(at.total_gpu_bytes)}" for at in plan.stages if at.fits]
         cells.append(fitting[0] if fitting else "–")
@@ -49,25 +46,18 @@ def memory_by_model() -> str:
     rows = []
     for model in ("GPT-2 1.5B", "Llama 7B", "Llama 13B", "Llama 70B"):
         for gpu in ("RTX 4090, 24 GB", "A100, 40 GB", "A100, 80 GB", "H200, 141 GB"):
-            rows.append([model, gpu, *memory(model, gpu, "bf16, Adam", 2048)])
+            rows.append([model, gpu, *memory(model, gpu)])
     return table(["model", "kind of GPU", *(plural(n, "GPU") for n in GPUS)], rows)
 
 
-def memory_by_recipe() -> str:
-    rows = []
-    for recipe in zero_memory.RECIPES:
-        for way, offload in (("", False), (", offload", True)):
-            rows.append([f"{recipe}{way}", *memory("Llama 7B", "A100, 80 GB", recipe, 2048, offload=offload)])
-    return table(["recipe", *(plural(n, "GPU") for n in GPUS)], rows)
-
-
-def memory_by_sequence() -> str:
-    rows = []
-    for sequence in (2048, 8192, 32_768, 131_072):
-        for way, checkpointing in (("", False), (", checkpointing", True)):
-            cells = memory("Llama 7B", "A100, 80 GB", "bf16, Adam", sequence, checkpointing)
-            rows.append([f"{sequence:,} tokens{way}", *cells])
-    return table(["sequence", *(plural(n, "GPU") for n in GPUS)], rows)
+def memory_with_changes() -> str:
+    changes: dict[str, dict] = {"as it is": {}}
+    changes |= {recipe: {"recipe": recipe} for recipe in zero_memory.RECIPES if recipe != "bf16, Adam"}
+    changes |= {f"{sequence:,} tokens": {"sequence": sequence} for sequence in (8192, 32_768, 131_072)}
+    changes["131,072 tokens, checkpointing"] = {"sequence": 131_072, "checkpointing": True}
+    changes |= {"checkpointing": {"checkpointing": True}, "offload": {"offload": True}}
+    rows = [[change, *memory("Llama 7B", "A100, 80 GB", **options)] for change, options in changes.items()]
+    return table(["", *(plural(n, "GPU") for n in GPUS)], rows)
 
 
 def forecast_by_machine() -> str:
@@ -78,26 +68,18 @@ def forecast_by_machine() -> str:
             if model.name not in machine.compute and model.kind not in machine.utilization:
                 continue
             points = forecast.forecast(model, machine, Settings("ddp", 32))
-            cells = [report.efficiency(point) for point in points if point.devices in DEVICES]
-            rows.append([model.name, machine.title, *cells, str(forecast.takes_over(points) or "never")])
-    headings = [plural(n, "device") for n in DEVICES]
+            shown = [point for point in points if point.devices in DEVICES]
+            for batch in (8, 128):
+                shown += forecast.forecast(model, machine, Settings("ddp", batch), [512])
+            taken = forecast.takes_over(points)
+            rows.append([model.name, machine.title, *map(report.efficiency, shown), str(taken or "never")])
+    headings = [*(plural(n, "device") for n in DEVICES), "512, batch of 8", "512, batch of 128"]
     return table(["network", "machine", *headings, "communication takes over at"], rows)
 
 
-def forecast_by_batch() -> str:
-    rows = []
-    for name, on in RUNS:
-        for batch in (8, 32, 128, 512):
-            machine = catalogue.machine(on)
-            points = forecast.forecast(catalogue.model(name), machine, Settings("ddp", batch), DEVICES)
-            rows.append([name, machine.title, str(batch), *map(report.efficiency, points)])
-    return table(["network", "machine", "batch per device", *(plural(n, "device") for n in DEVICES)], rows)
-
-
-def forecast_with_one_change() -> str:
-    settings = Settings("ddp", 32)
-    runs = [(catalogue.model(name), catalogue.machine(on)) for name, on in RUNS]
-    changed = [forecast.what_if(model, machine, settings, 512) for model, machine in runs]
+def forecast_with_changes() -> str:
+    runs = [(catalogue.model(name), catalogue.machine(on)) for name, on in RUNS.items()]
+    changed = [forecast.what_if(model, machine, Settings("ddp", 32), 512) for model, machine in runs]
     rows = [[change, *(report.efficiency(points[change]) for points in changed)] for change in changed[0]]
     return table(["", *(f"{model.name}, {machine.title}" for model, machine in runs)], rows)
 
@@ -122,10 +104,11 @@ def ring_steps(ranks: int = 3) -> str:
 
 
 def ring_costs() -> str:
+    """The latency is 10 µs, and the bandwidth 10 GB/s."""
     rows = []
     for ranks in (4, 8, 64, 1024):
         for nbytes, words in ((1024, "1 KiB"), (MIB, "1 MiB"), (100 * MIB, "100 MiB"), (1024 * MIB, "1 GiB")):
-            seconds = [allreduce_s(name, ranks, nbytes, ALPHA_S, BETA_S_PER_BYTE) for name in ALGORITHMS]
+            seconds = [allreduce_s(name, ranks, nbytes, 10e-6, 1e-10) for name in ALGORITHMS]
             rows.append([str(ranks), words, *durations(seconds)])
     return table(["ranks", "array", *ALGORITHMS], rows)
 
@@ -133,14 +116,12 @@ def ring_costs() -> str:
 def buckets() -> str:
     sizes = {"each tensor": 0, "1 MiB": MIB, "5 MiB": 5 * MIB, "25 MiB": 25 * MIB, "100 MiB": 100 * MIB, "all": 2**62}
     rows = []
-    for name, on in RUNS:
-        for devices in DEVICES:
-            machine = catalogue.machine(on)
-            seconds = []
-            for nbytes in sizes.values():
-                settings = Settings("ddp", 32, message_bytes=nbytes)
-                seconds += [at.step_s for at in forecast.forecast(catalogue.model(name), machine, settings, [devices])]
-            rows.append([name, machine.title, str(devices), *durations(seconds)])
+    for name, on in RUNS.items():
+        model, machine = catalogue.model(name), catalogue.machine(on)
+        by_size = [forecast.forecast(model, machine, Settings(message_bytes=n), DEVICES) for n in sizes.values()]
+        for points in zip(*by_size, strict=True):
+            seconds = [point.step_s for point in points]
+            rows.append([name, machine.title, str(points[0].devices), *durations(seconds)])
     return table(["network", "machine", "devices", *sizes], rows)
 
 
@@ -153,11 +134,9 @@ def durations(seconds: list[float]) -> list[str]:
 
 TABLES: dict[str, Callable[[], str]] = {
     "memory by model": memory_by_model,
-    "memory by recipe": memory_by_recipe,
-    "memory by sequence": memory_by_sequence,
+    "memory with changes": memory_with_changes,
     "forecast by machine": forecast_by_machine,
-    "forecast by batch": forecast_by_batch,
-    "forecast with one change": forecast_with_one_change,
+    "forecast with changes": forecast_with_changes,
     "ring step by step": ring_steps,
     "ring beside other algorithms": ring_costs,
     "buckets": buckets,
