@@ -1,4 +1,8 @@
-"""The networks and machines that 08c_forecasting can forecast: TOML files in presets/ that name their sources."""
+"""Machines and networks that forecasts know, from machines.toml and models.toml, which name their sources.
+
+08c_forecasting and 12_thousand_ranks forecast what a step takes on them, and `workshop preflight` compares the links of
+a job with theirs.
+"""
 
 import functools
 import statistics
@@ -8,29 +12,43 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting import cost_model
-from workshop_lib.lessons.forecasting.cost_model import Link
+from workshop_lib.machine.cost_model import allreduce_s
 from workshop_lib.quantities import not_negative, positive
 
-PRESETS = Path(__file__).parent / "presets"
+HERE = Path(__file__).parent
 LAPTOP = "laptop"
+# By a machine's `collectives`: the algorithms between nodes of the hierarchical allreduces that it chooses from. Unless
+# it has only such, it also has a ring across nodes.
+HIERARCHICAL: dict[str, tuple[str, ...]] = {
+    "ring across nodes": (),
+    "hierarchical": ("rabenseifner",),
+    "cheapest": ("rabenseifner", "recursive doubling", "ring"),
+}
 
 
 @dataclass(frozen=True)
 class Target:
-    """An accuracy, and the samples needed to reach it: least_samples (1 + global batch / critical_batch)."""
+    """An accuracy, and the law of the samples needed to reach it.
+
+    Up to `critical_batch`, doubling the batch nearly halves the steps. Far above it, the steps stay the same, and each
+    additional sample is wasted (McCandlish et al. 2018, arXiv:1812.06162, eq. 2.11).
+    """
 
     what: str
     critical_batch: float
     least_samples: float
     source: str
 
+    def samples(self, global_batch: float) -> float:
+        """Samples needed to reach the accuracy with this batch."""
+        return self.least_samples * (1 + global_batch / self.critical_batch)
+
 
 @dataclass(frozen=True)
 class Model:
     """A network: numbers of parameters, of tensors with a gradient, and of operations to train on one sample.
 
-    presets/models.toml says how they are counted.
+    models.toml says how they are counted.
     """
 
     name: str
@@ -66,6 +84,14 @@ class ComputeTime:
 
 
 @dataclass(frozen=True)
+class Link:
+    """The connection from one rank to another: seconds before the first byte, and seconds for each byte."""
+
+    latency_s: float
+    s_per_byte: float
+
+
+@dataclass(frozen=True)
 class Machine:
     """A machine of nodes, each with one or more devices. Commands know it by its name, people by its title.
 
@@ -77,7 +103,7 @@ class Machine:
     what: str
     device: str
     devices_a_node: int
-    collectives: str  # "ring across nodes", "hierarchical", or "cheapest", the cheapest that is modeled
+    collectives: str  # how its devices communicate: one of HIERARCHICAL
     inside: Link
     between: Link
     source: str
@@ -85,6 +111,7 @@ class Machine:
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # peak by precision
     utilization: Mapping[str, float] = field(default_factory=dict)  # achieved share of the peak, by kind of model
     network: tuple[str, ...] = ()  # NCCL's names for the network between nodes, if it isn't TCP or InfiniBand
+    fp8: bool = False  # whether its devices multiply in FP8
 
     def compute_of(self, model: Model) -> ComputeTime:
         """The measured time if there is one, or else operations / (peak · utilization) where that is realistic.
@@ -114,23 +141,40 @@ class Machine:
         given = ComputeTime(0.0, 1 / samples_per_s, f"given: {samples_per_s:,.0f} samples/s on one device")
         return replace(self, compute={**self.compute, model.name: given})
 
+    def ring_s(self, ranks: int, message_bytes: float, stride: int = 1, network: float = 1.0) -> float:
+        """Seconds of an allreduce in one ring through `ranks` ranks that are `stride` apart, one rank per device.
+
+        The slowest link limits the bandwidth. A part passes 2 (ranks - 1) links, of which 2 (nodes - 1) lie between
+        nodes. All rings that have a rank in a node share that node's network, which is `network` times as fast as it
+        is. NCCL chooses its algorithm by the same model (src/graph/tuning.cc).
+        """
+        inside = max(1, min(ranks, self.devices_a_node // stride))
+        nodes = -(-ranks // inside)
+        slowest = self.inside.s_per_byte
+        if nodes > 1:
+            rings_a_node = min(stride, self.devices_a_node)
+            slowest = max(slowest, rings_a_node * self.between.s_per_byte / network)
+        links_between = 2 * (nodes - 1)
+        links_inside = 2 * (inside * nodes - 1) - links_between
+        latency_s = links_inside * self.inside.latency_s + links_between * self.between.latency_s
+        return latency_s + allreduce_s("ring", inside * nodes, message_bytes, 0.0, slowest)
+
     def allreduce_s(self, devices: int, message_bytes: float, network: float = 1.0) -> float:
         """Seconds of one allreduce over `devices` devices, if the network between nodes is `network` times as fast.
 
-        With "cheapest", the cheapest of these counts: a ring across nodes, and a hierarchical allreduce with each
-        algorithm between nodes except the naive one. Libraries choose by such a model too.
+        It takes the cheapest way that `collectives` has, because libraries choose by such a model too. Apart from a
+        ring across all nodes, there are hierarchical ways. Inside a node, a ring leaves each device with the sum of one
+        part and, at the end, passes the parts around. Between nodes, each device exchanges its part with its peers, and
+        all devices of a node share its network (Jia et al. 2018, arXiv:1807.11205, section 3.3).
         """
         nodes = -(-devices // self.devices_a_node)
-        shape = nodes, min(devices, self.devices_a_node)
-        links = self.inside, Link(self.between.latency_s, self.between.s_per_byte / network)
-        ring_s = cost_model.ring_across_nodes_s(*shape, message_bytes, *links)
-        if self.collectives == "ring across nodes":
-            return ring_s
-        algorithms = ["rabenseifner"]
-        if self.collectives == "cheapest":
-            algorithms += ["recursive doubling", "ring"]
-        apart = [cost_model.hierarchical_allreduce_s(name, *shape, message_bytes, *links) for name in algorithms]
-        return min([ring_s, *apart] if self.collectives == "cheapest" else apart)
+        a_node = min(devices, self.devices_a_node)
+        inside_s = allreduce_s("ring", a_node, message_bytes, self.inside.latency_s, self.inside.s_per_byte)
+        between = self.between.latency_s, self.between.s_per_byte / network
+        ways = [inside_s + allreduce_s(name, nodes, message_bytes, *between) for name in HIERARCHICAL[self.collectives]]
+        if self.collectives != "hierarchical":
+            ways.append(self.ring_s(devices, message_bytes, network=network))
+        return min(ways)
 
 
 def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, ComputeTime]) -> Machine:
@@ -147,12 +191,12 @@ def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, ComputeTim
 
 
 def model(name: str) -> Model:
-    """The network of this name in presets/models.toml. For an unknown name, raises InputError with all names."""
+    """The network of this name in models.toml. For an unknown name, raises InputError with all names."""
     return _known("model", name, models())
 
 
 def machine(name: str) -> Machine:
-    """The machine of this name, a file in presets/machines. For an unknown name, raises InputError with all names."""
+    """The machine of this name in machines.toml. For an unknown name, raises InputError with all names."""
     return _known("machine", name, machines())
 
 
@@ -166,37 +210,23 @@ def _known(what: str, name: str, all_of_them: Mapping):
 @functools.cache
 def models() -> dict[str, Model]:
     """All networks, by name."""
-    known = {}
-    for name, entry in read(PRESETS / "models.toml").items():
-        target = entry.pop("target", None)
-        known[name] = Model(name, **entry, target=target and _target(target))
-    return known
+    return {name: _model(name, entry) for name, entry in read(HERE / "models.toml").items()}
 
 
-def _target(entry: dict) -> Target:
-    """Fit a Target to the published epochs at several batch sizes: the line with the least squared relative errors.
-
-    critical_batch.fit does the same, with intervals. But it needs NumPy, which a command should not have to load only
-    to report a typing error.
-    """
-    line = [(int(batch), epochs * entry["samples_an_epoch"]) for batch, epochs in entry["epochs"].items()]
-    of_one = sum(1 / y for _, y in line)
-    of_batch = sum(x / y for x, y in line)
-    ones, mixed, batches = (sum(x**power / y**2 for x, y in line) for power in range(3))
-    scale = ones * batches - mixed**2
-    least = (batches * of_one - mixed * of_batch) / scale
-    each = (ones * of_batch - mixed * of_one) / scale
-    return Target(entry["what"], least / each, least, entry["source"])
+def _model(name: str, entry: dict) -> Model:
+    target = entry.pop("target", None)
+    if target is not None:
+        target = Target(target["what"], target["critical_batch"], target["least_samples"], target["source"])
+    return Model(name, **entry, target=target)
 
 
 @functools.cache
 def machines() -> dict[str, Machine]:
-    """All machines, by the names of their files."""
-    return {path.stem: _machine(path) for path in sorted((PRESETS / "machines").glob("*.toml"))}
+    """All machines, by name."""
+    return {name: _machine(name, entry) for name, entry in read(HERE / "machines.toml").items()}
 
 
-def _machine(path: Path) -> Machine:
-    entry = read(path)
+def _machine(name: str, entry: dict) -> Machine:
     del entry["looked_up"]
     between = entry.pop("between")
     entry |= {"inside": _link(entry.pop("inside", between)), "between": _link(between)}
@@ -204,7 +234,7 @@ def _machine(path: Path) -> Machine:
     entry["compute"] = {measured["model"]: _compute(measured) for measured in entry.pop("measured", [])}
     for table in ("peak_flops_per_s", "utilization"):
         entry.get(table, {}).pop("source", None)
-    return Machine(path.stem, **entry)
+    return Machine(name, **entry)
 
 
 def _link(entry: dict) -> Link:
@@ -215,12 +245,12 @@ def _compute(entry: dict) -> ComputeTime:
     """The step time as a function of the batch: proportional to it if measured once, else a line through the points."""
     batches = entry["batch_size"]
     speeds = entry["samples_per_s"]
-    share = {name: entry[name] for name in ("backward_share",) if name in entry}
+    backward_share = entry.get("backward_share", ComputeTime.backward_share)
     if len(batches) == 1:
-        return ComputeTime(0.0, 1 / speeds[0], entry["source"], **share)
+        return ComputeTime(0.0, 1 / speeds[0], entry["source"], backward_share)
     steps_s = [batch / speed for batch, speed in zip(batches, speeds, strict=True)]
     s_per_sample, fixed_s = statistics.linear_regression(batches, steps_s)
-    return ComputeTime(fixed_s, s_per_sample, entry["source"], **share)
+    return ComputeTime(fixed_s, s_per_sample, entry["source"], backward_share)
 
 
 def read(path: Path) -> dict:
