@@ -212,9 +212,9 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from workshop_lib.collectives.counting import CountingComm
 from workshop_lib.lessons.model_parallelism import cut, study
 from workshop_lib.lessons.model_parallelism.tensors import allreduce
-from workshop_lib.lessons.mpi_basics.counting import CountingComm
 from workshop_lib.models import vit
 
 torch.set_num_threads(1)
@@ -484,7 +484,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from workshop_lib.lessons.mpi_basics.counting import counted
+from workshop_lib.collectives.counting import counted
 
 warnings.filterwarnings("ignore", message="Full backward hook")  # CommDebugMode sets one on the images' layer
 group = study.process_group_over_mpi()

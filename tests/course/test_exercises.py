@@ -6,7 +6,7 @@ import pytest
 from workshop_lib import paths
 from workshop_lib.course import exercises, learner
 from workshop_lib.course.learner import Check
-from workshop_lib.judge.sources import YOURS
+from workshop_lib.course.sources import YOURS
 from workshop_lib.lessons.compute_nodes import judge as compute_nodes
 from workshop_lib.lessons.ddp import clinic
 from workshop_lib.lessons.large_batch import recipe_clinic

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from workshop_lib.collectives.counting import CountingComm, Event, rounds
 from workshop_lib.errors import WorkshopError
 from workshop_lib.lessons.forecasting import benchmark
-from workshop_lib.lessons.mpi_basics.counting import CountingComm, Event, rounds
 
 
 def send(peer: int, nbytes: int = 8) -> Event:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workshop_lib.judge.sources import split
+from workshop_lib.course.sources import split
 from workshop_lib.paths import SOURCES
 
 Replacement = tuple[str, str]  # (a text of the solution, what a known mistake has in its place)
