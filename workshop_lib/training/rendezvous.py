@@ -46,7 +46,7 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
             f"GLOO_SOCKET_IFNAME is {names!r}, but {socket.gethostname()} has no such network interface: "
             f"unset it, or choose one of {here}."
         )
-    timeout = _timeout(world)
+    timeout = patience(world)
     # Linger at exit: one of gloo's threads may still have to release the last message's tensor, which takes the
     # interpreter's lock. If the interpreter had ended by then, the process would abort.
     if kind == "gloo":
@@ -84,10 +84,10 @@ def join_over_mpi(world: World, device: torch.device) -> dist.ProcessGroup:
     world.mpi_comm()
     from workshop_lib.training import torch_mpi  # imported here because ranks without MPI use this file too
 
-    return torch_mpi.joined(_timeout(world))
+    return torch_mpi.joined(patience(world))
 
 
-def _timeout(world: World) -> timedelta:
+def patience(world: World) -> timedelta:
     default_s = TIMEOUT_S if world.local_size == world.world_size else TIMEOUT_SEVERAL_HOSTS_S
     return timedelta(seconds=float(os.environ.get(TIMEOUT, default_s)))
 
