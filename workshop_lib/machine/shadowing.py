@@ -9,7 +9,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 NAMES_SHOWN = 3
 EXTENSIONS = (".py", ".so")
 # Users may have modules of these names on purpose: Python imports them to let users add to its start-up.
