@@ -32,7 +32,9 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
     hosts. Raises LaunchError if not all ranks meet in that time, if this process already belongs to a different group,
     or if GLOO_SOCKET_IFNAME names a missing network interface.
     """
-    kind = GPU_COLLECTIVES[device.type] if _own_gpu(world, device) else "gloo"
+    kind = "gloo"
+    if device.type in GPU_COLLECTIVES and torch.get_device_module(device).device_count() >= world.local_size:
+        kind = GPU_COLLECTIVES[device.type]  # each rank of this host has a GPU of its own
     if dist.is_initialized():
         _check_same_group(world, kind)
         return dist.distributed_c10d._get_default_group()
@@ -90,10 +92,6 @@ def join_over_mpi(world: World, device: torch.device) -> dist.ProcessGroup:
 def patience(world: World) -> timedelta:
     default_s = TIMEOUT_S if world.local_size == world.world_size else TIMEOUT_SEVERAL_HOSTS_S
     return timedelta(seconds=float(os.environ.get(TIMEOUT, default_s)))
-
-
-def _own_gpu(world: World, device: torch.device) -> bool:
-    return device.type in GPU_COLLECTIVES and torch.get_device_module(device).device_count() >= world.local_size
 
 
 def _check_same_group(world: World, kind: str) -> None:
