@@ -6,8 +6,8 @@ import pytest
 from workshop_lib import paths
 from workshop_lib.course import exercises, learner
 from workshop_lib.course.learner import Check
-from workshop_lib.judge.sources import YOURS
-from workshop_lib.lessons.compute_nodes import judge_job_script
+from workshop_lib.course.sources import YOURS
+from workshop_lib.lessons.compute_nodes import judge as compute_nodes
 from workshop_lib.lessons.ddp import clinic
 from workshop_lib.lessons.large_batch import recipe_clinic
 from workshop_lib.maintain import generate
@@ -80,7 +80,7 @@ def test_every_kind_of_check_is_kept_and_says_where_one_stands(kernel_of, tmp_pa
     kernel_of("07_large_batch")
     assert here("07_large_batch", 1) in repr(recipe_clinic.diagnoses(recipe_clinic.RUNS))
     kernel_of("10_compute_nodes")
-    assert here("10_compute_nodes", 1) in repr(judge_job_script.job(SCRIPTS / "job.sh"))
+    assert here("10_compute_nodes", 1) in repr(compute_nodes.job(SCRIPTS / "job.sh"))
     kept = [(event["notebook"], event["exercise"], event["passed"]) for event in learner.kept()]
     assert kept == [
         ("05_ddp", "diagnoses", False),

@@ -57,7 +57,7 @@ def test_the_notebooks_side_is_there_when_it_is_used():
 @pytest.mark.parametrize(
     ("file", "shown"),
     [
-        ("/a/workshop_lib/b/workshop_lib/lessons/mpi_basics/ring.py", "workshop_lib/lessons/mpi_basics/ring.py"),
+        ("/a/workshop_lib/b/workshop_lib/collectives/ring.py", "workshop_lib/collectives/ring.py"),
         ("/venv/lib/python3.11/site-packages/torch/nn.py", "torch/nn.py"),
         ("/home/me/mine.py", "/home/me/mine.py"),
     ],

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from training.launching import rank_environment, run_bounded
 
 from workshop_lib import ranks
-from workshop_lib.lessons.mpi_basics import counting
+from workshop_lib.collectives import counting
 from workshop_lib.machine import world
 from workshop_lib.models import torch_cnn
 from workshop_lib.ranks import which_mpi

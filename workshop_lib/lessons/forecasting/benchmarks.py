@@ -59,11 +59,6 @@ def perceptron(width: int) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, width), nn.ReLU(), nn.Linear(width, 10))
 
 
-def parameters_of(width: int) -> int:
-    """The number of parameters of `perceptron(width)`."""
-    return 795 * width + 10
-
-
 class StepRow(TypedDict):
     """Times of training steps of `perceptron(width)` with `batch` samples per rank; each list has one value per round.
 
@@ -125,7 +120,7 @@ class _Steps:
         chosen = np.random.default_rng(world.rank).integers(0, data.total, batch)
         self.images = torch.tensor(data.images[chosen], device=where)
         self.labels = torch.tensor(data.labels[chosen], device=where).long()
-        parameters = parameters_of(width)
+        parameters = sum(each.numel() for each in self.model.parameters())
         self.row: StepRow = {
             "width": width,
             "batch": batch,
