@@ -177,6 +177,6 @@ def test_a_meeting_point_on_which_another_program_listens_is_a_sentence(monkeypa
 def test_ranks_on_several_hosts_have_more_patience(monkeypatch):
     monkeypatch.delenv("WORKSHOP_GLOO_TIMEOUT_S", raising=False)
     here, there = world.World(0, 4, 0, "srun", 4), world.World(0, 8, 0, "srun", 4)
-    assert [rendezvous._timeout(each).total_seconds() for each in (here, there)] == [60, 600]
+    assert [rendezvous.patience(each).total_seconds() for each in (here, there)] == [60, 600]
     monkeypatch.setenv("WORKSHOP_GLOO_TIMEOUT_S", "7")
-    assert rendezvous._timeout(there).total_seconds() == 7
+    assert rendezvous.patience(there).total_seconds() == 7
