@@ -188,6 +188,7 @@ prefetch = Exercise(
     "prefetch",
     observe_loops,
     loops_properties,
+    notebook=NOTEBOOK,
     communicates=False,
     stuck=(
         "the loop over the batches waits for one that never comes. Does the thread end silently after an error in "

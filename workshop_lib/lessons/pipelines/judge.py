@@ -285,8 +285,10 @@ INTERLEAVED = [
     ("the ranks are idle no longer than (p − 1) / (v m + p − 1)", _idle, CHUNKS_HINT),
     ("and keep no more than they have to", _kept, CHUNKS_HINT),
 ]
-gpipe = Exercise("gpipe", observe_schedule, partial(properties_of, GPIPE), communicates=False)
-one_f_one_b = Exercise("one_f_one_b", observe_schedule, partial(properties_of, ONE_F_ONE_B), communicates=False)
+gpipe = Exercise("gpipe", observe_schedule, partial(properties_of, GPIPE), notebook=NOTEBOOK, communicates=False)
+one_f_one_b = Exercise(
+    "one_f_one_b", observe_schedule, partial(properties_of, ONE_F_ONE_B), notebook=NOTEBOOK, communicates=False
+)
 
 
 def pieces_kept(cases: list[Seen]) -> int:
@@ -298,6 +300,7 @@ interleaved = Exercise(
     "interleaved",
     observe_chunked,
     partial(properties_of, INTERLEAVED),
+    notebook=NOTEBOOK,
     communicates=False,
     score=lambda observations, passed: pieces_kept(observations[0]) if passed else None,
 )
