@@ -20,10 +20,7 @@ WRONG = {
     "make_distributed": {
         "nothing": ([(f"return {WRAPPED}", WRAPPED)], "It should `return` a SGD: what `hvd.DistributedOptimizer`"),
         "some weights": ([("(model.state_dict()", "(model[0].state_dict()")], "Send all of rank 0's first"),
-        "compressed": (
-            [(WRAPPED, f"{WRAPPED[:-1]}, compression=hvd.Compression.fp16)")],
-            "leave `op` and `compression` at their defaults",
-        ),
+        "compressed": ([(WRAPPED, f"{WRAPPED[:-1]}, compression=hvd.Compression.fp16)")], "`op` and `compression`"),
     }
 }
 NEVER_ENDS = {
