@@ -68,5 +68,6 @@ WRONG = {
             [("arrived = exchange(seats)", "arrived = exchange(torch.tensor(seats.detach().numpy()))")],
             "autograd",
         ),
+        "nobody is dropped": ([(check.KEPT, "kept = places >= 0")], "out of bounds"),
     }
-} | {"through_experts": {"nobody is dropped": ([(check.KEPT, "kept = places >= 0")], "out of bounds")}}
+}

@@ -21,37 +21,31 @@ RIGHT = {
     },
     "cut_block": {
         "in a loop": """
-            def cut_block(block, column, row):
-                for name in ("query", "key", "value"):
-                    setattr(block.attention, name, column(getattr(block.attention, name)))
-                block.attention.out = row(block.attention.out)
-                block.mlp.up = column(block.mlp.up)
-                block.mlp.down = row(block.mlp.down)
-            """
+                def cut_block(block, column, row):
+                    for name in ("query", "key", "value"):
+                        setattr(block.attention, name, column(getattr(block.attention, name)))
+                    block.attention.out = row(block.attention.out)
+                    block.mlp.up = column(block.mlp.up)
+                    block.mlp.down = row(block.mlp.down)
+                """
     },
-    "TokenParallel": {},
 }
 WRONG = {
     "ColumnParallel": {
         "the whole layer": (
             [(check.WEIGHT, "layer.weight"), (check.BIAS, "layer.bias")],
             "Cut the weight with `shard`, and the bias too",
-        )
-    },
-    "cut_block": {
-        "queries and keys trade places": ([(QUERY, TRADED), (KEY, "")], "the six layers in hint 2"),
-        "the whole block": ("def cut_block(block, column, row):\n    pass", "Which of the six linear layers"),
-    },
-} | {
-    "ColumnParallel": {
+        ),
         "the wrong dimension": ([("shard(layer.weight, 0", "shard(layer.weight, 1")], "shard(layer.weight, 0"),
         "the bias isn't cut": ([(check.BIAS, ROW_BIAS)], "so it's cut, too"),
     },
     "RowParallel": {
-        "the wrong dimension": ([("shard(layer.weight, 1", "shard(layer.weight, 0")], "shard(layer.weight, 1"),
-        "the bias is cut": ([(ROW_BIAS, check.BIAS)], "whole"),
+        "the wrong dimension": ([("shard(layer.weight, 1", "shard(layer.weight, 0")], "shard(layer.weight, 1")
     },
-    "cut_block": {"the key is whole": ([(KEY, "")], "are query, key and value all cut?")},
+    "cut_block": {
+        "queries and keys trade places": ([(QUERY, TRADED), (KEY, "")], "the six layers in hint 2"),
+        "the key is whole": ([(KEY, "")], "are query, key and value all cut?"),
+    },
     "TokenParallel": {
         "backward as forward": (
             [("backward=self.scatter_sums", "backward=self.gather")],

@@ -69,7 +69,7 @@ def test_a_wrong_script_is_rejected_with_its_hint(name, tmp_path):
 
 def test_an_accuracy_above_100_percent_is_rejected(tmp_path):
     printed = ["epoch 1: loss 0.123, accuracy 98.00%", "epoch 2: loss 0.100, accuracy 196.30%"]
-    rules = check._rules(Examined(tmp_path, Run([], last_lines=printed), []), tmp_path, 2)
+    rules = check.rules(Examined(tmp_path, Run([], last_lines=printed), []), tmp_path, 2)
     hint = next(hint for rule, hint in rules if rule == "no accuracy is above 100 %")
     assert hint == check.SHARE_HINT.format(196.3)
 

@@ -21,7 +21,7 @@ class DrawnLayer(NamedTuple):
     gradient: torch.Tensor
 
 
-def _layers() -> list[DrawnLayer]:
+def layers() -> list[DrawnLayer]:
     """Return layers of several shapes: one has large gradients, and in two of them a norm is zero."""
     random = torch.Generator().manual_seed(3)
     shapes = [(5, 7), (5, 7), (4, 2, 3, 3), (4, 2, 3, 3), (3, 4)]
@@ -35,7 +35,7 @@ def _layers() -> list[DrawnLayer]:
 
 
 def play_layer_rate(layer_rate: Callable, comm) -> Iterator[tuple]:
-    for name, weights, gradient in _layers():
+    for name, weights, gradient in layers():
         rate = layer_rate(weights.clone(), gradient.clone(), TRUST, WEIGHT_DECAY)
         case = f"with ‖w‖ = {weights.norm():.4g} and ‖∇w‖ = {gradient.norm():.4g}"
         if weights.any() and gradient.any():
