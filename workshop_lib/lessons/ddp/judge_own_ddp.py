@@ -120,10 +120,7 @@ def descend(model: nn.Module, lr: float) -> None:
 def play_own_ddp(
     function: Callable, comm, sent_well: Callable[[list[Message]], Iterator[tuple]]
 ) -> Generator[tuple, None, int]:
-    """Rehearse a step, and train. The score is the number of messages.
-
-    sent_well: what must hold of the messages of one step.
-    """
+    """Rehearse a step, and train; return the number of messages. sent_well: what must hold of those of one step."""
     messages = _rehearsed(comm, function)
     observed = f"rank {comm.rank} sent {len(messages)} messages for {TENSORS} gradients."
     sizes = [message.values for message in messages]
@@ -192,9 +189,15 @@ exercise = partial(
     stuck=STUCK,
     raised={"NoneType": UNUSED},
 )
+
+
+def play_my_ddp(my_ddp: Callable, comm) -> Iterator[tuple]:
+    yield from play_own_ddp(my_ddp, comm, _one_each)
+
+
 my_ddp = exercise(
     "my_ddp",
-    play=partial(play_own_ddp, sent_well=_one_each),
+    play=play_my_ddp,
     edits=[
         Edit("pass `async_op=True`, and wait in `finish`.", (", async_op=True", "")),
         Edit("keep the handle, and call its `wait()` in `finish`.", (f"handles.append({SEND})", f"{SEND}.wait()")),
