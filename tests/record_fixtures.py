@@ -1,5 +1,7 @@
 """Made-up run records for tests of tables and figures. Test fixtures: nothing here was measured."""
 
+from workshop_lib.training.options import TrainOptions
+
 CPU = "Fixture CPU 3000"
 
 
@@ -27,7 +29,7 @@ def run(
         }
         for n, (speed, accuracy) in enumerate(zip(speeds, accuracies, strict=False), 1)
     ]
-    what = {
+    what = TrainOptions().as_dict() | {
         "backend": backend,
         "epochs": len(epochs),
         "batch_size": batch,
@@ -71,3 +73,13 @@ def sweep(backends=("mpi", "ddp"), counts=(1, 2, 4), repeats=3, batch=64):
                 best = tuple(a - 0.0004 * ranks + 0.0006 * repeat for a in (0.975, 0.988, 0.9911))
                 found.append(run(backend, ranks, speeds, best, batch))
     return found
+
+
+def weak_sweep(names=("mpi",)):
+    """Records shaped like a sweep of which each rank has the same number of samples."""
+    records = sweep(names)
+    for record in records:
+        samples = record["what"]["train_samples"] = 10_000 * record["what"]["world_size"]
+        for epoch in record["epochs"]:
+            epoch["seconds"] = samples / epoch["samples_per_s"]
+    return records

@@ -27,6 +27,7 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from workshop_lib.notebook import profile as profile
+    from workshop_lib.notebook.pictures import picture as picture
     from workshop_lib.notebook.prediction import predict as predict
     from workshop_lib.training.options import TrainOptions as TrainOptions
 else:
@@ -34,6 +35,8 @@ else:
     def __getattr__(name: str):
         if name == "profile":
             return importlib.import_module("workshop_lib.notebook.profile")
+        if name == "picture":
+            return importlib.import_module("workshop_lib.notebook.pictures").picture
         if name == "predict":
             return importlib.import_module("workshop_lib.notebook.prediction").predict
         if name == "TrainOptions":

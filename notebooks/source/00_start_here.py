@@ -264,9 +264,9 @@ check.my_part(my_part)
 # the reason. The pictures show the ways for the first two:
 
 # %%
-from workshop_lib.lessons.start_here import figures
+from workshop_lib import picture
 
-figures.splits()
+picture("splits")
 
 # %% [markdown]
 # The colored part of a box is what this rank holds. A dotted border means that some or all of it is elsewhere. *State* is what

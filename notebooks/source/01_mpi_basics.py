@@ -13,7 +13,7 @@
 # %%
 import numpy as np
 
-from workshop_lib import predict, ranks
+from workshop_lib import picture, predict, ranks
 from workshop_lib.lessons.mpi_basics import figures, programs
 from workshop_lib.lessons.mpi_basics import judge as check
 
@@ -334,7 +334,7 @@ figures.before_and_after("broadcast")
 # and a thick frame marks a chunk that has just arrived from the left.
 
 # %%
-figures.ring(4)
+picture("ring")
 
 # %% [markdown]
 # In the first $p - 1$ steps, each rank adds the chunk that arrives to its own, and sends the sum on in the next step.

@@ -12,7 +12,7 @@
 # [02](02_synchronous_sgd.ipynb) first.
 
 # %%
-from workshop_lib import TrainOptions, predict, profile, ranks
+from workshop_lib import TrainOptions, picture, predict, profile, ranks
 from workshop_lib.lessons.large_batch import curvature, figures, recipes
 from workshop_lib.lessons.large_batch import judge as check
 from workshop_lib.notebook.figures.accuracy import worker_curve
@@ -136,7 +136,7 @@ guess.compare(tested[-1] if tested else None)  # none if you pressed Stop before
 # $\eta\lambda$:
 
 # %%
-figures.bowl()
+picture("bowl")
 
 # %% [markdown]
 # At a rate below $2/\lambda$ the steps lead down into the bowl. Above it, each step lands higher up on the opposite side.
@@ -192,7 +192,7 @@ optimizer = own_training.train(lambda step: learning_rate(step, 0.01, 128, warmu
 #   goes from 0 to 1 after the warm-up.
 
 # %%
-figures.decays()
+picture("decays")
 
 # %% [markdown]
 # ### Exercise 2 (normal): a recipe for 128 workers

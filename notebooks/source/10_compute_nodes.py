@@ -11,7 +11,7 @@
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no cluster, no GPU.
 
 # %%
-from workshop_lib import predict, profile, ranks
+from workshop_lib import picture, predict, profile, ranks
 from workshop_lib.lessons.compute_nodes import figures, threads
 from workshop_lib.lessons.compute_nodes import judge as check
 from workshop_lib.lessons.compute_nodes.preflight import run as preflight
@@ -379,7 +379,7 @@ preflight.look_at(team, folder)
 # What is your node next to? A large machine is built in levels:
 
 # %%
-figures.dragonfly()
+picture("dragonfly")
 
 # %% [markdown]
 # This is a *dragonfly*. Nodes are attached to *switches*, all switches of a *group* are connected to each other, and so are all

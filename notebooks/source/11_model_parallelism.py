@@ -22,8 +22,8 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, linear
 
-from workshop_lib import predict, ranks
-from workshop_lib.lessons.model_parallelism import cut, figures
+from workshop_lib import picture, predict, ranks
+from workshop_lib.lessons.model_parallelism import cut
 from workshop_lib.lessons.model_parallelism import judge as check
 from workshop_lib.lessons.model_parallelism.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
 from workshop_lib.models import vit
@@ -59,7 +59,7 @@ print(f"largest difference to the whole MLP: {(together - mlp(x)).abs().max():.0
 # output, and one allreduce adds up the parts.
 
 # %%
-figures.mlp_in_parts()
+picture("mlp_in_parts")
 
 # %% [markdown]
 # The first kind is called *column-parallel* and the second *row-parallel*, because in $y = xA$ they cut the columns and the
@@ -212,9 +212,9 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from workshop_lib.collectives.counting import CountingComm
 from workshop_lib.lessons.model_parallelism import cut, study
 from workshop_lib.lessons.model_parallelism.tensors import allreduce
-from workshop_lib.lessons.mpi_basics.counting import CountingComm
 from workshop_lib.models import vit
 
 torch.set_num_threads(1)
@@ -484,7 +484,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from workshop_lib.lessons.mpi_basics.counting import counted
+from workshop_lib.collectives.counting import counted
 
 warnings.filterwarnings("ignore", message="Full backward hook")  # CommDebugMode sets one on the images' layer
 group = study.process_group_over_mpi()

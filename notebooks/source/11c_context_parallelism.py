@@ -15,7 +15,7 @@
 import pandas as pd
 import torch
 
-from workshop_lib import predict, ranks
+from workshop_lib import picture, predict, ranks
 from workshop_lib.lessons.context_parallelism import figures
 from workshop_lib.lessons.context_parallelism import judge as check
 from workshop_lib.lessons.context_parallelism.blocks import contiguous
@@ -146,7 +146,7 @@ print(f"largest difference to attention over all keys: {(out / total - whole).ab
 # every key.
 
 # %%
-figures.ring_steps(ranks=4)
+picture("ring_steps")
 
 # %% [markdown]
 # ## Exercise 2 (hard): ring attention

@@ -17,7 +17,7 @@ import inspect
 import pandas as pd
 import torch
 
-from workshop_lib import predict, ranks
+from workshop_lib import picture, predict, ranks
 from workshop_lib.lessons.experts import figures, layer
 from workshop_lib.lessons.experts import judge as check
 
@@ -113,7 +113,7 @@ check.route(route)
 # sends every other rank the places for that rank's experts. That's an *all-to-all*:
 
 # %%
-figures.an_exchange(ranks=2, experts=4, capacity=3)
+picture("an_exchange")
 
 # %% [markdown]
 # Do it a second time, and everything is back where it came from. So an all-to-all of equal parts is its own inverse, and the

@@ -9,9 +9,9 @@ from fake_mpi_ranks import run_on_threads
 from judge.answers import written
 
 from workshop_lib import judge
+from workshop_lib.course.solutions import Solution
 from workshop_lib.judge.forms import described, fits, plain
 from workshop_lib.judge.play import Edit, beside, played
-from workshop_lib.judge.solutions import Solution
 from workshop_lib.lessons.mpi_basics import fake_mpi
 
 SOURCE = '''# %% [markdown]
@@ -65,7 +65,7 @@ def source(tmp_path, monkeypatch):
     """Both exercises' notebook, with this name in no other test."""
     name = tmp_path.name
     (tmp_path / f"{name}.py").write_text(SOURCE)
-    monkeypatch.setattr("workshop_lib.judge.solutions.SOURCES", tmp_path)
+    monkeypatch.setattr("workshop_lib.course.solutions.SOURCES", tmp_path)
     return name
 
 

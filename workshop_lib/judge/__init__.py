@@ -23,8 +23,8 @@ import numpy as np
 
 from workshop_lib import ranks
 from workshop_lib.course import exercises, learner
+from workshop_lib.course.solutions import Replacement, Solution
 from workshop_lib.errors import WorkshopError
-from workshop_lib.judge.solutions import Replacement, Solution
 
 ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
 STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines below say where."

@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from workshop_lib.course.solutions import Solution
 from workshop_lib.judge import ROUNDING, SHOWN, Edit, Exercise, Property, alike, is_number, shown
 from workshop_lib.judge.forms import described, fits, plain
-from workshop_lib.judge.solutions import Solution
 
 Play = Callable[[Callable, Any], Iterator[tuple]]
 

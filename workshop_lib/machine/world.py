@@ -11,14 +11,13 @@ import hostlist
 
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.machine import environment
-from workshop_lib.words import listed
 
 # The library that carries PyTorch's collectives between GPUs, by PyTorch's name for their kind.
 GPU_COLLECTIVES = {"cuda": "nccl", "xpu": "xccl"}
-# Variables in which Open MPI, MPICH, Cray PALS and MVAPICH say how many processes mpiexec started.
-MPIEXEC_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE")
-# Variables with which other launchers say how many they started. Such processes meet over MPI or not at all.
-OTHER_SIZES = {"flux": "FLUX_JOB_SIZE", "jsrun": "JSM_NAMESPACE_SIZE", "horovodrun": "HOROVOD_SIZE"}
+# Variables in which Open MPI, MPICH and Cray PALS say how many processes mpiexec started.
+MPIEXEC_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE")
+# The variable with which horovodrun says how many it started. Such processes meet over MPI or not at all.
+HOROVODRUN_SIZE = "HOROVOD_SIZE"
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Variables with which launchers written for PyTorch and Horovod describe a world to its processes.
@@ -89,7 +88,7 @@ def claims(env: Mapping[str, str]) -> dict[str, int]:
     3. mpiexec: MPIEXEC_SIZES. srun may have started the processes that start mpiexec's ranks, one per node.
     4. srun: SLURM_STEP_NUM_TASKS. (SLURM_NTASKS is also set in a batch script, which is one process.)
     5. environment: WORLD_SIZE, or a RANK above 0, from any other launcher, such as DeepSpeed's, or from the user.
-    6. flux, jsrun, horovodrun: OTHER_SIZES.
+    6. horovodrun: HOROVODRUN_SIZE.
 
     Processes inherit variables, so some may be left over from a shell or a job around this one. Leftovers usually
     describe a single process, which is why `detect` prefers a launcher that started several.
@@ -102,9 +101,8 @@ def claims(env: Mapping[str, str]) -> dict[str, int]:
         "mpiexec": _mpiexec_size(env),
         "srun": _srun_size(env),
         "environment": _environment_size(env),
+        "horovodrun": _number(env, HOROVODRUN_SIZE),
     }
-    for launcher, name in OTHER_SIZES.items():
-        found[launcher] = _number(env, name)
     return {launcher: size for launcher, size in found.items() if size}
 
 
@@ -184,11 +182,10 @@ def _from_environment(env: Mapping[str, str]) -> World:
     names = [*RENDEZVOUS] if one_host or not address else [*RENDEZVOUS, "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
     if missing := [name for name in names if not env.get(name)]:
         given = [name for name in RENDEZVOUS if env.get(name)]
-        describe = "describes" if len(given) == 1 else "describe"
         raise LaunchError(
-            f"{listed(given)} {describe} a world of several processes, but {listed(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not set: set what is missing in each process, or start this with "
-            f"torchrun or mpiexec. If there is no such world: unset {' '.join(given)}."
+            f"the environment describes a world of several processes ({', '.join(given)}), but lacks "
+            f"{', '.join(missing)}: set what is missing in each process, or start this with torchrun or mpiexec. If "
+            f"there is no such world: unset {' '.join(given)}."
         )
     numbers = {name: _number(env, name) or 0 for name in names if name != "MASTER_ADDR"}
     rank = numbers["RANK"]
@@ -204,8 +201,8 @@ def _require_one_world(env: Mapping[str, str], launcher: str, sizes: Mapping[str
     other = sizes.get("environment", sizes[launcher])
     if other != sizes[launcher] and all(env.get(name) for name in RENDEZVOUS):
         raise LaunchError(
-            f"{launcher} started {sizes[launcher]} processes, but {listed(RENDEZVOUS)} describe a world of "
-            f"{other}: if they are left over from elsewhere, unset {' '.join(RENDEZVOUS)}."
+            f"{launcher} started {sizes[launcher]} processes, but the environment describes a world of "
+            f"{other}: if that's left over from elsewhere, unset {' '.join(RENDEZVOUS)}."
         )
 
 
@@ -299,7 +296,7 @@ def _mpi_mismatch(launcher: str, started: int, seen: int) -> str:
         "mpiexec": "use the mpiexec of the MPI that mpi4py was built with (workshop doctor names both)",
         "engines": "restart the ranks",
     }.get(launcher, "start it with mpiexec instead")
-    names = [*MPIEXEC_SIZES] if launcher == "mpiexec" else [OTHER_SIZES.get(launcher, "")]
+    names = {"mpiexec": MPIEXEC_SIZES, "horovodrun": (HOROVODRUN_SIZE,)}.get(launcher, ())
     if variables := " ".join(name for name in names if name in os.environ):
         remedy += f"; if no {launcher} started this, unset {variables}"
     who = {"environment": "the launcher that set RANK and WORLD_SIZE"}.get(launcher, launcher)

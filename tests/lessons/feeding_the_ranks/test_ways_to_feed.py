@@ -10,13 +10,15 @@ import zlib
 import numpy as np
 import psutil
 import pytest
+from drawn import texts
 from needs import needs
 from our_ranks import on_the_first
 from training.ladder import idx_bytes
 
 from workshop_lib.data import mnist
 from workshop_lib.errors import WorkshopError
-from workshop_lib.lessons.feeding_the_ranks import feeding, pieces, training
+from workshop_lib.lessons.feeding_the_ranks import feeding, figures, pieces, training
+from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import SCRIPTS
 
 pytestmark = pytest.mark.full
@@ -194,3 +196,15 @@ def test_the_script_of_tf_data_measures_its_chains(tmp_path):
     times = json.loads((tmp_path / "times.json").read_text())
     assert list(times) == ["map", "map, in parallel", "interleave", "map, prefetch"]
     assert sum(times["map, prefetch"][0]) < sum(times["map"][0])
+
+
+def test_a_guess_of_bytes_from_the_storage_is_compared_or_a_line_says_why_not(capsys):
+    guess = predict("How many MB?", low=0, high=100, unit="MB")
+    cold = {"way": "own part", "cold": True, "ranks": 2, "seconds": [0.2], "storage_bytes": [41_000_000]}
+    assert "41 MB" in texts(figures.compare_storage(guess, [cold], "own part"))
+    assert figures.compare_storage(guess, [cold | {"storage_bytes": None}], "own part") is None
+    assert figures.compare_storage(guess, [cold | {"storage_bytes": [0]}], "own part") is None
+    assert capsys.readouterr().out.splitlines() == [
+        "This system doesn't count what comes from the storage.",
+        "Nothing came from the storage: this file system lives in memory, or doesn't forget when asked.",
+    ]

@@ -3,7 +3,7 @@
 import pytest
 
 from workshop_lib import ranks
-from workshop_lib.lessons.forecasting import fit
+from workshop_lib.lessons.forecasting import benchmark, fit
 from workshop_lib.lessons.forecasting.allreduce import ALGORITHMS
 
 pytestmark = pytest.mark.full
@@ -45,10 +45,17 @@ def test_the_command_prints_one_table(team, capsys):
         import sys
 
         sys.argv[1:] = ["16"]
-        runpy.run_module("workshop_lib.training.benchmarks", run_name="__main__")
+        runpy.run_module("workshop_lib.lessons.forecasting.benchmarks", run_name="__main__")
 
     team.run(command, timeout=60)
     lines = capsys.readouterr().out.splitlines()
     assert sum("2 ranks; median, least and most of 7 rounds" in line for line in lines) == 1
     for way in ("ping-pong", "MPI", "gloo", *ALGORITHMS):
         assert [line.split(way)[1].split()[0] for line in lines if f"{way} " in line] == ["4", "16"]
+
+
+def test_bandwidths_are_bytes_over_the_median():
+    found = benchmark.row("ring", 4, 3_000_000, [4e-6, 1e-6, 2e-6, 3e-6, 8e-6])
+    assert (found["median_s"], found["min_s"], found["max_s"]) == (3e-6, 1e-6, 8e-6)
+    assert found["algorithm_bytes_per_s"] == pytest.approx(1e12)
+    assert found["bus_bytes_per_s"] == pytest.approx(1.5e12), "2 (4 - 1)/4 times the algorithm bandwidth"

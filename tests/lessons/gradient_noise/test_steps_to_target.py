@@ -4,8 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from drawn import words
 
-from workshop_lib.lessons.gradient_noise import steps_to_target
+from workshop_lib.lessons.gradient_noise import figures, steps_to_target
 from workshop_lib.results import records
 
 HOW = {"target": 0.6, "test_samples": 200}
@@ -107,3 +108,18 @@ def test_when_asked_to_stop_it_keeps_what_is_done():
     looked = iter([False, False, True])  # in the only step of the first training, after it, and in the second
     kept = list(steps_to_target.tune([8], [0.1], [1, 2], max_steps=1, stop=lambda: next(looked, True)))
     assert [record["what"]["seed"] for record in kept] == [1]
+
+
+def reached(batch, steps, target=0.97):
+    what = {"batch": batch, "lr": 0.1, "seed": 1, "target": target, "lrs": [0.1], "data_dir": None}
+    return {"kind": "steps_to_target", "what": what, "steps": steps}
+
+
+def test_records_are_drawn_with_their_fit_if_the_law_holds_and_different_targets_are_not_mixed():
+    by_the_law = [reached(batch, 100 + 20_000 / batch) for batch in (16, 64, 256, 1024)]
+    assert "critical batch 200 (95 %" in words(figures.target_curve([{"kind": "bench"}, *by_the_law]))
+    assert "no fit" in words(figures.target_curve([reached(batch, batch) for batch in (16, 64, 256, 1024)]))
+    with pytest.raises(records.RecordError, match="target = 0.9 and 0.97"):
+        figures.target_curve([*by_the_law, reached(16, 50, target=0.9)])
+    with pytest.raises(records.RecordError, match="no batch size got to 97% test accuracy"):
+        figures.target_curve([reached(16, None)])

@@ -14,7 +14,9 @@ from lessons.mpi_basics.mpi_programs import PROGRAMS
 from mpi4py import MPI
 
 from workshop_lib.errors import InputError
+from workshop_lib.lessons.mpi_basics import schedule_figures
 from workshop_lib.lessons.mpi_basics.explorer import OrderSearch, explore
+from workshop_lib.lessons.mpi_basics.schedule_report import Box, Picture
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -335,3 +337,22 @@ def test_it_agrees_with_a_search_that_leaves_nothing_out():
 def test_it_agrees_with_a_search_that_leaves_nothing_out_on_many_programs():
     agreed = compare(range(40, 1000), limit=40_000)
     assert agreed.total() > 900
+
+
+def test_a_drawn_run_says_what_it_shows_in_words_and_an_open_exercise_is_not_drawn(capsys):
+    assert repr(schedule_figures.explore(swap)).startswith("Deadlock")
+
+    def stub(comm):
+        raise NotImplementedError("your code here")
+
+    assert schedule_figures.explore(stub) is None
+    assert "isn't solved yet" in capsys.readouterr().out
+
+
+def test_a_drawn_message_arrives_in_a_later_column_unless_both_calls_end_together():
+    together = Picture(
+        [[Box("Send", 1, 5, "")], [Box("Isend", 1, 2, ""), Box("Recv", 2, 5, "")]], [((0, 0), (1, 1))], [True, True]
+    )
+    assert schedule_figures.columns(together) == {(0, 0): 1, (1, 0): 0, (1, 1): 1}
+    buffered = Picture([[Box("Send", 1, 1, "")], [Box("Recv", 2, 5, "")]], [((0, 0), (1, 0))], [True, True])
+    assert schedule_figures.columns(buffered) == {(0, 0): 0, (1, 0): 1}

@@ -24,7 +24,7 @@ def on_ranks(make, size: int) -> dict:
     from mpi4py import MPI
     from torch.nn.functional import cross_entropy
 
-    from workshop_lib.lessons.mpi_basics.counting import CountingComm
+    from workshop_lib.collectives.counting import CountingComm
     from workshop_lib.lessons.pipelines import pipeline
     from workshop_lib.models import vit
 

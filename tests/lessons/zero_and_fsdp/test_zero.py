@@ -11,9 +11,9 @@ from fake_mpi_ranks import run_on_threads
 from judge.answers import solution, stub
 from mpi4py import MPI
 
+from workshop_lib.collectives import ring
+from workshop_lib.collectives.counting import CountingComm, rounds
 from workshop_lib.judge.network import backward, batch, network, weights_of
-from workshop_lib.lessons.mpi_basics import ring
-from workshop_lib.lessons.mpi_basics.counting import CountingComm, rounds
 from workshop_lib.lessons.zero_and_fsdp import by_hand, newer_names
 from workshop_lib.lessons.zero_and_fsdp import judge_stages as check
 from workshop_lib.lessons.zero_and_fsdp.flat_arrays import fill, flat_gradient, flat_weights, free

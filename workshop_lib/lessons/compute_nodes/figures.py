@@ -1,9 +1,8 @@
-"""Draws machines for 10_compute_nodes: the cores on which ranks run, bound or not, and a small dragonfly network."""
+"""Draws the cores on which ranks run, bound or not, for 10_compute_nodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
@@ -13,10 +12,6 @@ from workshop_lib.words import plural
 
 ROOM_FOR_NUMBERS = 24  # most cores per host for which each square has room for its core's number
 MOST_ROWS = 64
-# The drawn dragonfly's groups, switches per group, nodes per switch.
-GROUPS = 5
-SWITCHES = 4
-NODES = 2
 
 
 @figures.styled
@@ -62,53 +57,3 @@ def _label(about: Mapping[str, Any]) -> str:
     threads = about["threads"]
     suffix = "" if threads is None else f", {plural(threads, 'thread')}"
     return f"rank {about['rank']}{suffix}"
-
-
-@figures.styled
-def dragonfly() -> figures.RecordFigure:
-    """Draw a small dragonfly: nodes hang on switches, the switches of a group are all linked, and so are all groups.
-
-    A shortest path between nodes of two groups crosses at most three links between switches; one of these is orange.
-    """
-    figure, axes = figures.canvas((9, 6.5))
-    axes.set_aspect("equal")
-    center = 4 * _around(GROUPS)
-    switch = center[:, None] + _around(SWITCHES, np.pi / 4)
-    link = {"color": palette.GRAY, "linewidth": 1, "zorder": 1, "marker": "", "linestyle": "-", "label": "link"}
-    between = link | {"linestyle": "--", "label": "link between groups"}
-    path = link | {"color": palette.VERMILION, "linewidth": 3.5, "zorder": 2, "label": "one of the longest paths"}
-    node = {"marker": "s", "color": palette.BLUE, "linestyle": "", "zorder": 3, "label": "node"}
-    crossing = {"marker": "o", "color": palette.INK, "linestyle": "", "zorder": 3, "label": "switch"}
-    gateway = {}
-    for one in range(GROUPS):
-        for number, other in enumerate(other for other in range(GROUPS) if other != one):
-            gateway[one, other] = switch[one, number % SWITCHES]
-        for first in range(SWITCHES):
-            for second in range(first):
-                _line(axes, switch[one, first], switch[one, second], **link)
-    for one, other in gateway:
-        if one < other:
-            _line(axes, gateway[one, other], gateway[other, one], **between)
-    way = [switch[0, 2], gateway[0, 2], gateway[2, 0], switch[2, 3]]
-    for start, end in zip(way, way[1:], strict=False):
-        _line(axes, start, end, **path)
-    for at, middle in zip(switch.reshape(-1, 2), np.repeat(center, SWITCHES, axis=0), strict=True):
-        for side in np.linspace(-0.25, 0.25, NODES):
-            out = (at - middle) @ np.array([[np.cos(side), np.sin(side)], [-np.sin(side), np.cos(side)]])
-            _line(axes, at, middle + 1.45 * out, **link)
-            axes.plot(*(middle + 1.45 * out), **node)
-        axes.plot(*at, **crossing)
-    for number, middle in enumerate(center):
-        axes.text(*(1.72 * middle), f"group {number}", **figures.CENTERED)
-    axes.set(xlim=(-8, 8), ylim=(-6, 7.3))
-    return figure
-
-
-def _around(count: int, turned: float = np.pi / 2) -> np.ndarray:
-    """`count` evenly spaced points on the unit circle, the first at the angle `turned` in radians: [count, 2]."""
-    angles = turned + 2 * np.pi * np.arange(count) / count
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
-
-
-def _line(axes: Axes, start: np.ndarray, end: np.ndarray, **look) -> None:
-    axes.plot(*zip(start, end, strict=True), **look)

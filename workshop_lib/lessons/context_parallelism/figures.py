@@ -1,4 +1,4 @@
-"""Figures of 11c_context_parallelism: the steps of a ring, overlap, and who computes which scores of a causal mask."""
+"""Figures of 11c_context_parallelism: the overlap in a ring, and who computes which scores of a causal mask."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,33 +9,11 @@ from torch import Tensor
 
 from workshop_lib.lessons.ddp.figures import TIMELINE_LOOKS
 from workshop_lib.notebook import figures, palette
-from workshop_lib.notebook.figures import CENTERED, SMALL, RecordFigure
+from workshop_lib.notebook.figures import SMALL, RecordFigure
 
 COMPUTING = figures.STEP_LOOKS["computing"]
 SENDING = figures.Look(palette.GREEN, "||")
 IDLE = TIMELINE_LOOKS["waiting"]
-
-
-@figures.styled
-def ring_steps(ranks: int) -> RecordFigure:
-    """Draw which block of the scores each rank computes in each step of a ring, in one panel per step.
-
-    Rows are the queries of a rank, columns the keys and values of a rank. What earlier steps have computed is gray.
-    """
-    figure, grid = figures.canvas((3.1 * ranks, 3.9), columns=ranks)
-    for step, axes in enumerate(np.atleast_1d(grid)):
-        axes.set(xlim=(-1.0, ranks), ylim=(ranks + 0.1, -1.0), aspect="equal")
-        axes.set_title(f"step {step}" + (": own block" if step == 0 else ""))
-        for rank in range(ranks):
-            axes.text(-0.1, rank + 0.5, f"rank {rank}", ha="right", va="center", fontsize=SMALL)
-            axes.text(rank + 0.5, -0.1, f"K, V {rank}", ha="center", va="bottom", fontsize=SMALL)
-            for source in range(ranks):
-                when = (rank - source) % ranks
-                color = palette.TINTS[rank] if when == step else palette.GRID if when < step else palette.PAPER
-                axes.add_patch(Rectangle((source, rank), 1, 1, fc=color, ec=palette.INK, lw=1))
-                if when == step:
-                    axes.text(source + 0.5, rank + 0.5, f"{rank}", **CENTERED)
-    return figure
 
 
 @figures.styled

@@ -1,45 +1,15 @@
-"""Figures of 11d_experts: what an exchange moves, and how a router spreads its tokens during training."""
+"""Figures of 11d_experts: how a router spreads its tokens during training."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 
 from workshop_lib.notebook import figures, palette
-from workshop_lib.notebook.figures import CENTERED, SMALL, RecordFigure
+from workshop_lib.notebook.figures import RecordFigure
 
 LINES = ("-", "--", ":", "-.")
 COLUMNS = {"busiest expert's share": "{:.0%}", "dropped": "{:.0%}", "loss": "{:.2f}"}
-
-
-@figures.styled
-def an_exchange(ranks: int = 2, experts: int = 4, capacity: int = 3) -> RecordFigure:
-    """Draw each rank's places before and after an exchange. A place has the color of the rank whose token it is for."""
-    figure, panels = figures.canvas((6.4 * 2, 1.5 + 1.5 * ranks), columns=2)
-    titles = ("before: the places that a rank fills", "after: the places that its experts get")
-    for axes, title, after in zip(panels, titles, (False, True), strict=True):
-        axes.set(xlim=(-1.6, experts * (capacity + 0.6)), ylim=(2 * ranks - 0.3, -0.7))
-        axes.set_title(title)
-        for rank in range(ranks):
-            axes.text(-0.3, 2 * rank + 0.5, f"rank {rank}", ha="right", va="center")
-            _places(axes, rank, ranks, experts, capacity, after)
-    return figure
-
-
-def _places(axes: Axes, rank: int, ranks: int, experts: int, capacity: int, after: bool) -> None:
-    """Draw one rank's places, a group for each expert, or after an exchange for each expert and sender."""
-    local = experts // ranks
-    for group in range(experts):
-        sender = group // local if after else rank
-        expert = rank * local + group % local if after else group
-        left = group * (capacity + 0.6)
-        for place in range(capacity):
-            box = Rectangle((left + place, 2 * rank), 1, 1, fc=palette.TINTS[sender], ec=palette.INK, lw=1)
-            axes.add_patch(box)
-            axes.text(left + place + 0.5, 2 * rank + 0.5, str(place), fontsize=SMALL, **CENTERED)
-        axes.text(left + capacity / 2, 2 * rank - 0.3, f"for expert {expert}", fontsize=SMALL, **CENTERED)
 
 
 @figures.styled

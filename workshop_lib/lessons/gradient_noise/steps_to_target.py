@@ -22,8 +22,8 @@ import torch
 
 from workshop_lib.data import mnist, shard
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.lessons.gradient_noise.flat import FlatNetwork
 from workshop_lib.models import torch_cnn
+from workshop_lib.models.flat import FlatNetwork
 from workshop_lib.results import records
 from workshop_lib.training import SCHEMA
 

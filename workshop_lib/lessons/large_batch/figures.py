@@ -1,36 +1,15 @@
-"""Figures of 07_large_batch: learning-rate schedules, runs epoch by epoch, overlong steps, and the clinic."""
+"""Figures of 07_large_batch: runs epoch by epoch, the limit of the learning rate, and the clinic."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from workshop_lib.lessons.large_batch import recipes
-from workshop_lib.notebook import figures, palette
+from workshop_lib.notebook import figures
 from workshop_lib.results.curves import recipe
-from workshop_lib.training import GUESS_LOSS, schedules
+from workshop_lib.training import GUESS_LOSS
 
-DECAY_EPOCHS = 10
-WARMUP_EPOCHS = 2
-DECAY_STEPS_PER_EPOCH = 20
-BOWL_RATES = (0.5, 1.8, 2.1)
-BOWL_STEPS = 8
 LEAST_CURVATURE = 0.1  # below this curvature, the longest stable rate means nothing
-
-
-@figures.styled
-def decays() -> figures.RecordFigure:
-    """Draw every decay after a gradual warm-up, as shares of the peak: linear and log scale."""
-    title = f"The learning rate over {DECAY_EPOCHS} epochs, as a share of its peak"
-    figure, both = figures.new_figure(title, f"the first {WARMUP_EPOCHS} epochs: warm-up", columns=2)
-    steps, warmup = (epochs * DECAY_STEPS_PER_EPOCH for epochs in (DECAY_EPOCHS, WARMUP_EPOCHS))
-    at = np.arange(steps) / DECAY_STEPS_PER_EPOCH
-    for axes in both:
-        for decay in schedules.DECAYS:
-            rates = [schedules.lr_at(step, steps, 1.0, warmup, decay) for step in range(steps)]
-            axes.plot(at, rates, marker="", label=decay)
-        axes.set(xlabel="epoch", ylabel="learning rate / peak")
-    both[1].set_yscale("log")
-    return figure
 
 
 @figures.styled
@@ -77,22 +56,6 @@ def clinic(runs: Mapping[str, dict], treated: Mapping[str, dict] | None = None) 
                 axes.plot(recipes.steps(each), losses, **look, label=label)
         axes.axhline(GUESS_LOSS, **figures.LEVEL, label="guessing")
         axes.set_ylim(0, 1.6 * GUESS_LOSS)
-    return figure
-
-
-@figures.styled
-def bowl() -> figures.RecordFigure:
-    """Draw gradient descent in a bowl of curvature 1, from the same start, at each rate in BOWL_RATES."""
-    caption = f"gradient descent on w²/2, whose curvature λ is 1; {BOWL_STEPS} steps"
-    titles = [f"η = {rate:g}/λ" for rate in BOWL_RATES]
-    figure, panels = figures.panels("The same bowl, three learning rates", caption, titles, "weight", "loss")
-    outside = 2.4
-    at = np.linspace(-outside, outside, 200)
-    for axes, rate in zip(panels, BOWL_RATES, strict=True):
-        w = (1 - rate) ** np.arange(BOWL_STEPS + 1)
-        axes.plot(at, at**2 / 2, color=palette.GRAY, linewidth=1.5, marker="", label="the bowl")
-        axes.plot(w, w**2 / 2, color=palette.BLUE, linewidth=1.5, marker="o", linestyle="-", label="the steps")
-        axes.set(xlim=(-outside, outside), ylim=(0, outside**2 / 2))
     return figure
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from workshop_lib.collectives.counting import CountingComm
 from workshop_lib.judge import own_or_solution
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.model_parallelism import cut
-from workshop_lib.lessons.mpi_basics.counting import CountingComm
 from workshop_lib.models.vit import Block
 
 NOTEBOOK = "11_model_parallelism"

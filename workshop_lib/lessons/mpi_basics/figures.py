@@ -1,4 +1,4 @@
-"""Figures of 01_mpi_basics: a collective before and after, the steps of a ring allreduce, and what a message costs."""
+"""Figures of 01_mpi_basics: a collective before and after, and what a message costs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +10,9 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from workshop_lib import ranks
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures, palette
-from workshop_lib.notebook.figures import CENTERED, SMALL, RecordFigure
+from workshop_lib.notebook.figures import CENTERED, RecordFigure
 
 GAP = 0.35
-PHASES = "reduce-scatter:\nadd what arrives", "allgather:\nkeep what arrives"
 
 
 def before_and_after(name: str) -> RecordFigure:
@@ -87,55 +86,6 @@ def _stripes(axes: Axes, x: float, y: float, ranks: list[int]) -> None:
         axes.add_patch(Rectangle((x + at / len(ranks), y), 1 / len(ranks), 1, **look))
     if not ranks:
         axes.add_patch(Rectangle((x, y), 1, 1, fc=palette.PAPER, ec="none"))
-
-
-@figures.styled
-def ring(p: int = 4) -> RecordFigure:
-    """Draw the steps of a ring allreduce of `p` ranks, one panel for the start and one for each step.
-
-    Columns are ranks, and rows are chunks. A cell lists the ranks whose values are summed in it, and has their colors.
-    A thick frame and an arrow mark what has just arrived. Raises InputError unless p is 2 to 5.
-    """
-    if not 2 <= p <= 5:
-        raise InputError(f"a ring of {p} ranks cannot be drawn readably; use 2 to 5.")
-    figure, panels = figures.new_figure("", "", 2, p, (max(7, 0.72 * p * (p + 0.55) + 0.2), 1.2 * p + 2.6))
-    held = [[{rank} for rank in range(p)] for _ in range(p)]  # [chunk][rank]
-    _ring_panel(panels[0, 0], "start", held, [])
-    panels[1, 0].axis("off")
-    for step in range(1, 2 * p - 1):
-        # Chunk c starts at rank c, moves on by one rank per step, and picks up each rank's part of the sum on its way.
-        moves = [(chunk, (chunk + step - 1) % p, (chunk + step) % p) for chunk in range(p)]
-        for chunk, source, dest in moves:
-            adds = step < p
-            held[chunk][dest] = held[chunk][source] | (held[chunk][dest] if adds else set())
-        row, column = (0, step) if step < p else (1, step - p + 1)
-        _ring_panel(panels[row, column], f"step {step}", held, moves)
-    for panel, phase in zip(panels[:, 1], PHASES, strict=True):
-        panel.set_title(f"{phase}\n{panel.get_title(loc='left')}")
-    return figure
-
-
-def _ring_panel(axes: Axes, title: str, held: list[list[set]], moves: list[tuple[int, int, int]]) -> None:
-    p = len(held)
-    axes.set(xlim=(-0.25, p + 0.08), ylim=(p + 0.08, -0.08))
-    axes.set_title(title)
-    axes.set_xticks(np.arange(p) + 0.5, [f"rank {rank}" for rank in range(p)])
-    axes.set_yticks(np.arange(p) + 0.5, [f"chunk {chunk}" for chunk in range(p)])
-    axes.tick_params(length=0, labelsize=SMALL, top=True, labeltop=True, labelbottom=False, labelleft=title == "start")
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
-    arrived = {(chunk, dest) for chunk, _, dest in moves}
-    for chunk in range(p):
-        for rank in range(p):
-            givers = sorted(held[chunk][rank])
-            text = "all" if len(givers) == p else "+".join(map(str, givers))
-            _stripes(axes, rank, chunk, givers)
-            frame = {"lw": 2.6, "zorder": 3} if (chunk, rank) in arrived else {"lw": 0.8, "zorder": 2}
-            axes.add_patch(Rectangle((rank, chunk), 1, 1, fill=False, ec=palette.INK, **frame))
-            axes.text(rank + 0.5, chunk + 0.6, text, fontsize=SMALL if p < 5 else SMALL - 2, **CENTERED)
-    for chunk, _, dest in moves:  # the arrow into rank 0 comes from outside, as its neighbor is the last rank
-        ends = (dest - 0.2, chunk + 0.18), (dest + 0.22, chunk + 0.18)
-        axes.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=10, lw=1.4, zorder=4))
 
 
 @figures.styled

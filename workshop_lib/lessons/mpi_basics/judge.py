@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from workshop_lib.collectives.counting import CountingComm, rounds
 from workshop_lib.judge import shown
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.mpi_basics.counting import CountingComm, rounds
 from workshop_lib.lessons.mpi_basics.explorer import explore
 
 NOTEBOOK = "01_mpi_basics"

@@ -6,16 +6,15 @@ The first is a formula. The second is an edit of the script, which a dry run jud
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from workshop_lib.errors import InputError
 from workshop_lib.judge import Verdict, own_or_solution
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.forecasting import catalogue
 from workshop_lib.lessons.thousand_ranks import edited, meshes
 from workshop_lib.lessons.thousand_ranks.dry_run import dry_run
 from workshop_lib.lessons.thousand_ranks.meshes import Gpt, Mesh, Plan
 from workshop_lib.lessons.thousand_ranks.step_report import Report
+from workshop_lib.machine import catalogue
 
 NOTEBOOK = "12_thousand_ranks"
 written = functools.partial(own_or_solution, notebook=NOTEBOOK)
@@ -37,7 +36,6 @@ def play_bytes(mesh_bytes: Callable, comm) -> Iterator[tuple]:
             yield f"over {dimension}: {text}", of_rank[dimension], given
 
 
-WEIGHTS = "cut / tensor + whole"
 mesh_bytes = played(
     "mesh_bytes",
     NOTEBOOK,
@@ -51,33 +49,17 @@ mesh_bytes = played(
         Edit(
             "a data group only gathers what its tensor rank computes with: divide the weights that are cut by "
             "`tensor`.",
-            (WEIGHTS, "cut + whole"),
-        ),
-        Edit(
-            "`whole` isn't cut by tensor parallelism: each tensor rank has all of it.",
-            (WEIGHTS, "(cut + whole) / tensor"),
+            ("cut / tensor + whole", "cut + whole"),
         ),
         Edit(
             "a rank already has its own share, and never sends more than (p - 1) / p of an array in a ring.",
             ("(data - 1) / data * ", ""),
-        ),
-        Edit(
-            "a rank passes on the parts of all the others, not just its own share: (p - 1) / p of the array.",
-            ("(data - 1) / data", "1 / data"),
         ),
         Edit("those are the bytes of a single layer: multiply by `layers`.", ("layers * over_data", "over_data")),
         Edit(
             "that's half. Backward has two allreduces per layer, too, and an allreduce sends 2 (p - 1) / p of the "
             "array.",
             ("4 * 2 *", "4 *"),
-        ),
-        Edit(
-            "activations aren't cut: every tensor rank has those of all its samples, and adds up whole arrays.",
-            ("* activations", "* activations / tensor"),
-        ),
-        Edit(
-            "a rank sends 2 (p - 1) / p of the array in an allreduce, not twice the array.",
-            ("(tensor - 1) / tensor * ", ""),
         ),
     ],
     returns="the bytes over each dimension",
@@ -96,21 +78,6 @@ ALLREDUCES_A_BLOCK = 4
 SENT_BYTES = 8.8e9
 
 
-class Edited(NamedTuple):
-    """What the dry run of an edited mesh.py says. `error` says why it didn't run, and then the rest counts for nothing.
-
-    held: the elements of all parameters, and how many of them this rank holds.
-    """
-
-    error: str = ""
-    parameters: int = 0
-    held: int = 0
-    peak_bytes: float = 0.0
-    sent_bytes: float = 0.0
-    allreduces: int = 0
-    step_s: float = 0.0
-
-
 @functools.lru_cache(maxsize=4)
 def dry_run_with(source: str) -> Report:
     """The dry run of mesh.py with this text of `build`. Raises InputError if the script fails."""
@@ -122,14 +89,6 @@ def dry_run_with(source: str) -> Report:
 def report(function: Callable) -> Report:
     """The dry run of mesh.py with the learner's `build`. Raises InputError if the script fails."""
     return dry_run_with(edited.source_of(function))
-
-
-def _seen(report: Report) -> Edited:
-    parameters = sum(math.prod(shard.shape) for shard in report.shards)
-    held = sum(math.prod(shard.local_shape) for shard in report.shards)
-    allreduces = sum(each.calls for each in report.collectives if (each.kind, each.over) == ("allreduce", "tensor"))
-    step_s = meshes.forecast(report, BATCH * GPT.flops, catalogue.machine("h100"), MESH, Plan()).step_s
-    return Edited("", parameters, held, report.peak_bytes, report.sent_bytes("data"), allreduces, step_s)
 
 
 def whole_model(data: int = 1, tensor: int = 1) -> float:
@@ -148,51 +107,50 @@ TOO_FEW_HINT = "some blocks are computed again, but too few."
 UNITS_HINT = "call `fully_shard` for each block, and then for the model. Otherwise a rank gathers all weights at once."
 
 
-def verdict_of(seen: Edited) -> Verdict:
-    """The verdict on a script: does it run, with the same model, and does the model fit without sending more?"""
-    verdict = Verdict("build").follow(_rules(seen))
-    if verdict.passed:
-        verdict.score = round(seen.step_s, 3)
-    return verdict
-
-
-def _rules(seen: Edited) -> Iterator[tuple[str, str]]:
-    """What must hold, and a hint where it doesn't."""
-    yield "the script runs dry", seen.error
+def rules(seen: Report) -> Iterator[tuple[str, str]]:
+    """What must hold of the dry run of a script, and a hint where it doesn't."""
+    yield "the script runs dry", ""
+    parameters = sum(math.prod(shard.shape) for shard in seen.shards)
     hint = (
-        f"it trains {seen.parameters:,} parameters, and mesh.py has {round(whole_model()):,}. "
+        f"it trains {parameters:,} parameters, and mesh.py has {round(whole_model()):,}. "
         "Are all blocks in `model`, and is everything in `fully_shard`?"
     )
-    yield "it's the same model", "" if seen.parameters == whole_model() else hint
-    whole = seen.held > 1.01 * whole_model(MESH.data, MESH.tensor)
+    yield "it's the same model", "" if parameters == whole_model() else hint
+    held = sum(math.prod(shard.local_shape) for shard in seen.shards)
     hint = "a rank holds more than in mesh.py: keep `parallelize_module` and `fully_shard` for every block."
-    yield "each rank holds its part of the weights", hint if whole else ""
+    yield "each rank holds its part of the weights", hint if held > 1.01 * whole_model(MESH.data, MESH.tensor) else ""
+    sent_bytes = seen.sent_bytes("data")
+    allreduces = sum(each.calls for each in seen.collectives if (each.kind, each.over) == ("allreduce", "tensor"))
     hint = TOO_FEW_HINT
-    if seen.sent_bytes < 0.95 * SENT_BYTES:
+    if sent_bytes < 0.95 * SENT_BYTES:
         hint = UNITS_HINT
-    elif seen.allreduces == ALLREDUCES_A_BLOCK * LAYERS:
+    elif allreduces == ALLREDUCES_A_BLOCK * LAYERS:
         hint = NOTHING_HINT
-    too_large = seen.peak_bytes > ROOM_BYTES
     peak = f"the peak is {seen.peak_bytes / 1e9:.1f} GB: {hint}"
-    yield f"it fits: at most {ROOM_BYTES / 1e9:.0f} GB", peak if too_large else ""
+    yield f"it fits: at most {ROOM_BYTES / 1e9:.0f} GB", peak if seen.peak_bytes > ROOM_BYTES else ""
     hint = (
-        f"a rank sends {seen.sent_bytes / 1e9:.1f} GB, where mesh.py sends {SENT_BYTES / 1e9:.1f} GB: "
+        f"a rank sends {sent_bytes / 1e9:.1f} GB, where mesh.py sends {SENT_BYTES / 1e9:.1f} GB: "
         "FSDP shouldn't gather a block more than twice, or reduce its gradients more than once."
     )
-    too_much = seen.sent_bytes > 1.02 * SENT_BYTES
+    too_much = sent_bytes > 1.02 * SENT_BYTES
     yield "it sends no more over the data dimension than before", hint if too_much else ""
+
+
+def verdict_on(source: str) -> Verdict:
+    """The verdict on mesh.py with this text of `build`, by what its dry run says. The score is a step's seconds."""
+    try:
+        seen = dry_run_with(source)
+    except InputError as error:
+        return Verdict("build").follow([("the script runs dry", str(error))])
+    verdict = Verdict("build").follow(rules(seen))
+    if verdict.passed:
+        made = meshes.forecast(seen, BATCH * GPT.flops, catalogue.machine("h100"), MESH, Plan())
+        verdict.score = round(made.step_s, 3)
+    return verdict
 
 
 def build(function: Callable) -> Verdict:
     """Run mesh.py dry with the learner's `build`, and judge it by what the dry run says."""
     if "NotImplementedError" in function.__code__.co_names:
         return Verdict("build")
-    return verdict_of(observe(edited.source_of(function))).recorded()
-
-
-def observe(source: str) -> Edited:
-    """What the dry run of mesh.py with this text of `build` says."""
-    try:
-        return _seen(dry_run_with(source))
-    except InputError as error:
-        return Edited(str(error))
+    return verdict_on(edited.source_of(function)).recorded()

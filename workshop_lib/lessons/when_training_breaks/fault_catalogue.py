@@ -20,7 +20,7 @@ from workshop_lib.judge import Verdict
 from workshop_lib.lessons.ddp import clinic
 from workshop_lib.lessons.when_training_breaks import fault_catalogue_ranks
 from workshop_lib.ranks import scripts
-from workshop_lib.ranks.errors import RankError
+from workshop_lib.ranks.rank_errors import RankError
 
 HEALTHY = "is healthy"
 LONGEST_WORDS = 50  # characters that a pandas table shows

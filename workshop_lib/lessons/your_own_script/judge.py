@@ -65,7 +65,7 @@ def rules(report: Examined, checkpoint: Path, epochs: int) -> Iterator[tuple[str
     yield "it runs to its end", "" if run.how == "ended" else ENDED_HINT
     for level in ("wrong", "look"):
         found = [each for each in report.findings if each.level == level and each.check not in OF_THE_MACHINE]
-        hint = f"{found[0].check}: {found[0].seen}. {found[0].change}" if found else ""
+        hint = f"{found[0].check}: {found[0].seen}. {found[0].remedy}" if found else ""
         yield f"the report has nothing that is “{level}”", hint
     printed = [float(accuracy) for line in run.last_lines for accuracy in PRINTED.findall(line)]
     hint = TWICE_HINT if len(printed) > epochs else NONE_HINT

@@ -7,11 +7,11 @@ from unittest import mock
 
 import torch.distributed as dist
 
+from workshop_lib.collectives.counting import CountingComm
 from workshop_lib.judge.network import backward, batch, network, weights_of
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.ddp.judge_own_ddp import last_rank_late
 from workshop_lib.lessons.ddp.process_group import join
-from workshop_lib.lessons.mpi_basics.counting import CountingComm
 from workshop_lib.lessons.zero_and_fsdp.judge_stages import NOTEBOOK, STEPS, load_optimizers, make_sgd
 from workshop_lib.lessons.zero_and_fsdp.newer_names import give_newer_names
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from workshop_lib.collectives.counting import CountingComm
 from workshop_lib.judge.network import backward, batch, network, weights_of
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.mpi_basics.counting import CountingComm
 
 NOTEBOOK = "06_zero_and_fsdp"
 STEPS = 3

@@ -1,6 +1,6 @@
 """One process in PyTorch: what a training script looks like before it is distributed.
 
-The backends for several ranks replace methods of TorchBackend. In each training step, TorchLearner calls
+The backends for several ranks replace methods of TorchBackend. In each training step, TorchReplica calls
 
     loss = loss_sum(local batch) * world_size / n_global
     backend.backward(loss)
@@ -19,7 +19,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from workshop_lib.data import shard
 from workshop_lib.data.mnist import Split, classes_and_shape
 from workshop_lib.errors import InputError
 from workshop_lib.machine.world import World
@@ -49,8 +48,8 @@ class TorchBackend(Backend):
         if self.name == "base" and world.world_size > 1:
             raise InputError("the base backend is for one process: choose another backend for several ranks")
 
-    def learner(self, options: TrainOptions, train: Split, test: Split) -> "TorchLearner":
-        return TorchLearner(options, self, train, test)
+    def replica(self, options: TrainOptions, train: Split, test: Split) -> "TorchReplica":
+        return TorchReplica(options, self, train, test)
 
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer, options):
         """Give every rank the weights of rank 0. Returns the forward function and the optimizer to use.
@@ -123,8 +122,8 @@ class TorchBackend(Backend):
         return value.to(parameter.device, copy=True) if value.shape == parameter.shape else value.clone()
 
 
-class TorchLearner:
-    """The Learner (base.py) of all PyTorch backends.
+class TorchReplica:
+    """The Replica (base.py) of all PyTorch backends.
 
     Creating it broadcasts the weights, so all ranks create it together.
     """
@@ -142,10 +141,7 @@ class TorchLearner:
         world = backend.world
         workers = options.workers(world.world_size)
         self.draws = WorkerDraws(self.model, options.seed, workers, world.rank, world.world_size, self.device)
-        global_batch = options.global_batch(world.world_size)
-        steps_per_epoch = shard.steps_per_epoch(len(train.labels), global_batch, 1)
-        make_optimizer = optimizers.maker(options, options.warmup_steps(steps_per_epoch))
-        self.forward, self.optimizer = backend.prepare(self.model, make_optimizer, options)
+        self.forward, self.optimizer = backend.prepare(self.model, optimizers.maker(options), options)
         self.in_parts = self.device.type == "cpu" and not backend.one_forward
         self.live_bytes: dict[str, int] | None = None
         self.has_stepped = False

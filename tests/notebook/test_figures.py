@@ -1,0 +1,309 @@
+"""Every figure is drawn with what its notebook gives it, and all of its words can be read, in light and dark."""
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from drawn import check_contrast, check_layout, check_places, hollow, words
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
+from record_fixtures import run, sweep, weak_sweep
+
+from workshop_lib import picture
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.compute_nodes import figures as compute_nodes
+from workshop_lib.lessons.context_parallelism import figures as context
+from workshop_lib.lessons.context_parallelism.blocks import contiguous
+from workshop_lib.lessons.ddp import figures as ddp
+from workshop_lib.lessons.experts import figures as experts
+from workshop_lib.lessons.feeding_the_ranks import figures as feeding
+from workshop_lib.lessons.forecasting import figures as forecasting
+from workshop_lib.lessons.forecasting.benchmark import row
+from workshop_lib.lessons.gradient_noise import critical_batch
+from workshop_lib.lessons.gradient_noise import figures as noise
+from workshop_lib.lessons.horovod_pytorch import figures as horovod
+from workshop_lib.lessons.hyperparameter_search import figures as hyperparameter
+from workshop_lib.lessons.hyperparameter_search import recorded
+from workshop_lib.lessons.large_batch import figures as large_batch
+from workshop_lib.lessons.large_batch import recipes
+from workshop_lib.lessons.large_batch_optimizers import figures as optimizers
+from workshop_lib.lessons.less_communication.figures import less_communication
+from workshop_lib.lessons.mpi_basics import figures as mpi_basics
+from workshop_lib.lessons.mpi_basics.schedule_figures import explore
+from workshop_lib.lessons.pipelines import figures as pipelines
+from workshop_lib.lessons.runs_that_survive import figures as survive
+from workshop_lib.lessons.runs_that_survive.fault_injection import Fault, FaultScore, TrainingRun
+from workshop_lib.lessons.synchronous_sgd import figures as synchronous_sgd
+from workshop_lib.lessons.where_the_time_goes import figures as time_goes
+from workshop_lib.lessons.zero_and_fsdp import figures as zero
+from workshop_lib.notebook.figures.accuracy import accuracy_curve, solution_curve, worker_curve
+from workshop_lib.notebook.figures.scaling import scaling_curve, serial_part, weak_scaling_curve
+from workshop_lib.notebook.palette import PAPER, TINTS
+from workshop_lib.notebook.pictures import PICTURES
+from workshop_lib.paths import ROOT
+from workshop_lib.ranks.timeline import timeline
+from workshop_lib.results import records
+from workshop_lib.training import flops
+from workshop_lib.training.schedules import DECAYS
+
+MB = 1_000_000
+BACKWARD = {"backward": 40.0, "ready": [10.0, 25.0, 40.0], "messages": [[11.0, 20.0], [26.0, 38.0]], "end": 55.0}
+# (step, start, end, (when it came to the meeting, when it left)) of each rank, in seconds
+EVEN = timeline([[(1, 0.0, 0.010, ((0.008, 0.009),))], [(1, 0.0, 0.010, ((0.006, 0.009),))]])
+LATE = timeline([[(1, 0.0, 0.030, ((0.008, 0.029),))], [(1, 0.0, 0.030, ((0.028, 0.029),))]])
+STEP_MS = [np.array([[6.0, 1.0, 0.5]]), np.array([[6.5, 0.5, 0.5]])]  # computing, waiting and Allreduce of each rank
+FOLLOWED = [(0, 0.1, 2.3, 0.05), (5, 0.2, 1.0, 3.0)]  # step, rate, loss, curvature
+LAYERS = np.linspace(0.1, 4, 12).reshape(3, 4)
+PREDICTED = pd.DataFrame(
+    [[2, 5, 1e-3, 1.1e-3, 0.9e-3, 2e-3], [2, 5, 4e-3, 3e-3, 2e-3, 5e-3]],
+    columns=["ranks", "repeats", "predicted_s", "measured_s", "measured_min_s", "measured_max_s"],
+)
+LEARNED = recipes.recorded("large_batch")[0]
+SPEEDS = pd.DataFrame(
+    [(1, True, 2, 1, 2000, 1900, 2100), (1, False, 1, 2, 7000, 6900, 7100), (2, False, 1, 2, 12_000, 11_000, 13_000)],
+    columns=["ranks", "bound", "threads", "cores", "samples_per_s", "slowest", "fastest"],
+)
+FAULT_FREE = TrainingRun([(5.0, 1), (6.0, 11)], weights={"a"})
+FAULTY = TrainingRun([(0.0, 1), (2.0, 11)], [(1.0, Fault(6, 0, "kill", 0.0))], {"a"})
+SHARES = [[0.2, 0.1, 3.0], [0.4, 0.2, 2.0]]
+TENSORS = horovod.HorovodTimeline(
+    [horovod.TensorSpan(name, 0, horovod.TRANSFER, start, start + 9) for name, start in (("bias", 1), ("weight", 12))],
+    [horovod.Ready("bias", 0, 1, 4.0)],
+    [0.0, 10.0],
+)
+
+
+def both_send(comm):
+    comm.ssend(1, dest=1 - comm.rank)
+    return comm.recv(source=1 - comm.rank)
+
+
+def passes_on(comm):
+    if comm.rank:
+        comm.recv(source=comm.rank - 1)
+    if comm.rank < comm.size - 1:
+        comm.send(1, dest=comm.rank + 1)
+
+
+def zigzag(tokens, rank, ranks):
+    chunks = np.arange(tokens).reshape(2 * ranks, -1)
+    return contiguous(tokens, 0, 1)[np.concatenate([chunks[rank], chunks[2 * ranks - 1 - rank]])]
+
+
+def messages(sizes):
+    """Rows of benchmark.py, for two ranks."""
+    seconds = [4e-6, 1e-6, 2e-6, 3e-6, 8e-6]
+    return [row(way, 2, n, [n * s for s in seconds]) for way in ("MPI", "gloo", "ring") for n in sizes]
+
+
+def reads(way, cold, seconds, stored):
+    """A row of feeding_the_ranks/reading.py: two ranks that each ask for 40 MB."""
+    measured = {"way": way, "cold": cold, "seconds": seconds, "storage_bytes": [stored] * len(seconds)}
+    return {"ranks": 2, "file_bytes": 40 * MB, "asked_bytes": [40 * MB] * 2} | measured
+
+
+def kept(name):
+    return records.read(ROOT / "assets" / "results" / f"{name}.jsonl")
+
+
+def to_a_target():
+    pairs = {"long run, to 97%": noise.measured.pairs(kept("steps_to_target"))}
+    return noise.steps_to_target(pairs, {name: critical_batch.fit(*pair) for name, pair in pairs.items()}, "MNIST")
+
+
+# What each notebook draws, with the arguments that it gives. What it measures on the spot is made up here.
+CASES = {
+    "01_mpi_basics": {
+        "gather": lambda: mpi_basics.collective("gather", [0, 10, 20, 30], [[0, 10, 20, 30], None, None, None]),
+        "allreduce": lambda: mpi_basics.collective("allreduce", [[1, 2], [10, 20]], [[11, 22]] * 2),
+        "message_times": lambda: mpi_basics.message_times({8: 2e-6, 1000: 3e-6, MB: 1e-3}, 2e-6, 1e-9),
+        "explore, a deadlock": lambda: explore(both_send, ranks=2),
+        "explore, no deadlock": lambda: explore(passes_on, ranks=4),
+    },
+    "02_synchronous_sgd": {
+        "step_times": lambda: synchronous_sgd.step_times(
+            {"64 samples on every rank": STEP_MS, "192 on the last": STEP_MS}
+        )
+    },
+    "03_horovod_pytorch": {"draw": lambda: horovod.draw({"default": TENSORS, "without the cache": TENSORS})},
+    "05_ddp": {
+        "typical_overlap": lambda: ddp.typical_overlap([[{"after": BACKWARD, "during": BACKWARD}]] * 2),
+        "steps": lambda: ddp.steps({"all ranks alike": EVEN, "the last rank 20 ms late": LATE}),
+    },
+    "06_zero_and_fsdp": {"stages": lambda: zero.stages(ranks=4)},
+    "07_large_batch": {
+        "worker_curve": lambda: worker_curve(recipes.recorded("large_batch")),
+        "by_epoch": lambda: large_batch.by_epoch(
+            recipes.recorded("large_batch") + recipes.recorded("large_batch_solution"), 128
+        ),
+        "clinic": lambda: large_batch.clinic(dict.fromkeys(("healthy", *"ABCDE"), LEARNED), {"B": LEARNED}),
+        "limits": lambda: large_batch.limits({"0.64 at once": FOLLOWED, "0.64 after warm-up": FOLLOWED}, momentum=0.5),
+    },
+    "07b_gradient_noise": {
+        "arrows": lambda: noise.arrows(1.5, {1: [(3.0, 5.0), (-3.0, 5.0)], 64: [(2.0, 2.0)]}, "MNIST, 20 batches"),
+        "noise": lambda: noise.noise([10, 20, 30], [40.0, np.nan, 400.0], [10.0, np.nan, 300.0], "MNIST, 2 ranks"),
+        "steps_to_target": to_a_target,
+        "number_line": lambda: noise.number_line({"noise scale, lowest": 5.4, "critical batch, to 97%": 80.0}),
+    },
+    "07d_large_batch_optimizers": {
+        "layer_rates": lambda: optimizers.layer_rates({"16 workers": LAYERS, "128 workers": LAYERS}),
+        "search": lambda: optimizers.search(recipes.recorded("large_batch_search")),
+        "phases": lambda: optimizers.phases(
+            recipes.of(recipes.recorded("large_batch_recipes"), recipes.CONSTANT, recipes.DECAYED, recipes.GROWN)
+        ),
+    },
+    "07c_less_communication": {"less_communication": lambda: less_communication(kept("less_communication"))},
+    "08_scaling_curves": {
+        "scaling_curve": lambda: scaling_curve(sweep()),
+        "weak_scaling_curve": lambda: weak_scaling_curve(weak_sweep()),
+        "accuracy_curve": lambda: accuracy_curve(sweep()),
+        "solution_curve": lambda: solution_curve([run("horovod", n, (1000.0 * n,) * 3) for n in (4, 8, 16)]),
+        "serial_part": lambda: serial_part(0.05),
+    },
+    "08b_where_the_time_goes": {
+        "bound_or_free": time_goes.bound_or_free,
+        "bound_or_free, measured": lambda: time_goes.bound_or_free(SPEEDS),
+        "roofline": lambda: time_goes.roofline(
+            flops.Limits(2e10, 1e10),
+            [flops.Layer(name, "Linear 4 to 2", 1000 * n, 500, 1e-6) for n, name in enumerate(("workshop", "vit"), 1)],
+        ),
+    },
+    "08c_forecasting": {
+        "allreduce_times": lambda: forecasting.allreduce_times(messages([4**power for power in range(1, 14)]), cores=1),
+        "predicted_beside_measured": lambda: forecasting.predicted_beside_measured(PREDICTED, PREDICTED[1:], cores=2),
+    },
+    "09_feeding_the_ranks": {
+        "feeding_ways": lambda: feeding.feeding_ways(
+            [reads("own part", True, [0.4, 0.9], 40 * MB), reads("own part", False, [0.04, 0.02], 0)], cores=1
+        ),
+        "feeding_shares": lambda: feeding.feeding_shares(
+            {"in turn": np.array([[0, 3.0, 2.0]])}, "An epoch of 8 batches"
+        ),
+    },
+    "10_compute_nodes": {
+        "binding": lambda: compute_nodes.binding(
+            [{"rank": r, "host": "ab"[r // 2], "cores": [2 * r, 2 * r + 1], "threads": 2} for r in range(4)], "Bound"
+        )
+    },
+    "11b_pipelines": {
+        "GPipe": lambda: pipelines.example("GPipe", ranks=3, micro_batches=4),
+        "both": lambda: pipelines.example("GPipe", "1F1B", ranks=4, micro_batches=8),
+    },
+    "11c_context_parallelism": {
+        "overlap": lambda: context.overlap(compute_ms=1.0, send_ms=0.6, steps=4),
+        "who_computes": lambda: context.who_computes({"in order": contiguous, "zigzag": zigzag}, ranks=4),
+        "busy": lambda: context.busy({"in order": [1.0, 2.0, 3.0, 4.0], "zigzag": [2.5] * 4}, "CPU time, milliseconds"),
+    },
+    "11d_experts": {
+        "busiest": lambda: experts.busiest({"no balance loss": [SHARES] * 3, "balance loss": [SHARES] * 3})
+    },
+    "13b_runs_that_survive": {
+        "checkpoint_interval": lambda: survive.checkpoint_interval(60, 3 * 3600, 300, jobs=5),
+        "progress": lambda: survive.progress({"yours": FaultScore(FAULT_FREE, FAULTY)}),
+    },
+    "14_hyperparameter_search": {
+        "best_so_far": lambda: hyperparameter.best_so_far(recorded.read()),
+        "wrong_winner": lambda: hyperparameter.wrong_winner(recorded.accuracies(recorded.read()), [1, 2, 3, 5, 10, 20]),
+    },
+}
+
+
+@pytest.mark.parametrize(("notebook", "name"), [(notebook, name) for notebook, each in CASES.items() for name in each])
+def test_every_word_of_a_figure_can_be_read(notebook, name):
+    check_layout(CASES[notebook][name]())
+
+
+@pytest.mark.parametrize(
+    ("draw", "arguments", "complaint"),
+    [
+        (zero.zero, ({"DDP": []}, 1), "nothing to draw"),
+        (synchronous_sgd.step_times, ({},), "at least one"),
+        (feeding.feeding_ways, ([],), "nothing to draw"),
+        (
+            forecasting.allreduce_times,
+            ([row(way, n, 4, [1e-6]) for way, n in (("MPI", 2), ("MPI", 4))],),
+            "of 2 and 4 ranks",
+        ),
+        (mpi_basics.collective, ("x", [1, 2], [1]), "2 ranks before, but 1 after"),
+        (compute_nodes.binding, ([],), "there are 0 ranks"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_in_a_sentence(draw, arguments, complaint):
+    with pytest.raises(InputError, match=complaint):
+        draw(*arguments)
+
+
+@pytest.mark.parametrize(("cores", "too_many"), [(1, True), (2, False)])
+def test_more_ranks_than_cores_are_marked(cores, too_many):
+    figure = forecasting.allreduce_times(messages([4, 1024]), cores=cores)
+    assert all(hollow(axes) == too_many for axes in figure.axes)
+    assert ("An allreduce on 2* ranks" in words(figure)) == too_many
+
+
+def test_the_slowest_rank_of_each_turn_counts():
+    by_rank = [[{"after": {"end": end}} for end in ends] for ends in ([60, 90, 70], [61, 80, 75])]
+    assert ddp.durations_ms(by_rank)["after"].tolist() == [61, 90, 75]
+
+
+def test_a_sum_has_the_colors_of_all_ranks_and_a_wrong_one_stays_white():
+    before = [np.array([1, 2]), np.array([10, 20])]
+    for total, colors in (([11, 22], TINTS[:2] * 4), ([12, 23], [PAPER] * 4)):
+        patches = mpi_basics.collective("allreduce", before, [np.array(total)] * 2).axes[0].patches
+        filled = [to_hex(patch.get_facecolor()).upper() for patch in patches if patch.get_fill()]
+        assert filled[4 : 4 + len(colors)] == colors
+
+
+def test_every_figure_is_checked():
+    """Here, or where it's drawn from what another test has measured."""
+    tests = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
+    checked = "".join(text for text in tests if "check_layout" in text)
+    for path in (ROOT / "workshop_lib").rglob("*.py"):
+        for name in re.findall(r"^@(?:figures\.)?styled\ndef ([a-z]\w+)", path.read_text(), re.MULTILINE):
+            assert re.search(rf"\b{name}\b", checked), f"no test draws {name} in {path.name}: add it to CASES"
+
+
+def words_of(node: ElementTree.Element, inherited: dict[str, str], boxes: list) -> list[tuple]:
+    """The texts of an SVG picture with their boxes, looks and what is behind them. `boxes` collects its rectangles."""
+    look = inherited | node.attrib
+    kind = node.tag.rpartition("}")[2]
+    if kind == "rect" and look.get("fill", "#000000") != "none":
+        x, y, width, height = (float(look.get(name, 0)) for name in ("x", "y", "width", "height"))
+        boxes.append(((x, y), (x + width, y + height), look["fill"]))
+    if kind != "text":
+        return [found for child in node for found in words_of(child, look, boxes)]
+    bold = look.get("font-weight") == "bold"
+    font = FontProperties(family="DejaVu Sans", weight="bold" if bold else "normal")
+    extent = TextPath((0, 0), node.text, size=float(look["font-size"]), prop=font).get_extents()
+    x, y = float(look["x"]), float(look["y"])
+    left = x - {"start": 0, "middle": 0.5, "end": 1}[look.get("text-anchor", "start")] * extent.width
+    low, high = np.array([[left, y - extent.y1], [left + extent.width, y - extent.y0]])
+    if "rotate(-90" in look.get("transform", ""):
+        low, high = np.array([[x - extent.y1, y - extent.width / 2], [x - extent.y0, y + extent.width / 2]])
+    behind = [color for start, end, color in boxes if (np.minimum(high, end) - np.maximum(low, start)).min() > 1]
+    return [(node.text, low, high, look, behind[1:] or behind[:1])]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in PICTURES.glob("*.svg")))
+def test_every_word_of_a_picture_can_be_read(name):
+    shown = picture(name)
+    root = ElementTree.fromstring(shown.svg)
+    size = np.array(root.get("viewBox").split()[2:], float)
+    found = words_of(root, {}, [])
+    assert len(shown.svg) < 40_000 and len(shown.in_words) > 100 and shown.in_words == repr(shown)
+    texts, low, high, looks, behind = zip(*found, strict=True)
+    assert min(float(look["font-size"]) for look in looks) >= 12
+    check_places(list(texts), np.array(low), np.array(high), size)
+    for text, look, colors in zip(texts, looks, behind, strict=True):
+        rgb = np.array([to_rgb(color) for color in colors])
+        check_contrast(text, look.get("fill", "#000000"), rgb, look.get("font-weight") == "bold")
+
+
+def test_a_picture_is_an_image_with_words_that_darkens_in_a_dark_theme():
+    image = ElementTree.fromstring(picture("ring")._repr_html_() + "</img>")
+    assert "workshop-figure" in image.get("class") and "the sum of all" in image.get("alt")
+    assert set(DECAYS) <= {*re.findall(r">(\w+)</text>", picture("decays").svg)}, "the names that a learner can give"
+    with pytest.raises(ValueError, match="no picture 'rign'"):
+        picture("rign")
