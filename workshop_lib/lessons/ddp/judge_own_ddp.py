@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.judge.network import Batch, batch, gradient_of, weights_of
+from workshop_lib.judge.network import batch, gradient_of, weights_of
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.ddp.backward import Message, Recorder
 from workshop_lib.lessons.ddp.process_group import alone, join
@@ -44,11 +44,8 @@ class _Network(nn.Module):
 
 VALUES = sum(p.numel() for p in _Network(0).used.parameters())
 TENSORS = len(list(_Network(0).used.parameters()))
+three_wide = partial(batch, width=3)
 MOST_MESSAGES = 8 * VALUES // BUCKET_BYTES + 1  # all messages but the last hold at least BUCKET_BYTES
-
-
-def _batch(rank: int, step: int) -> Batch:
-    return batch(rank, step, width=3)
 
 
 def _rehearsed(comm, function: Callable) -> list[Message]:
@@ -57,7 +54,7 @@ def _rehearsed(comm, function: Callable) -> list[Message]:
     with Recorder(model, alone()) as recorder:
         finish = function(model)
         recorder.clear()
-        inputs, labels = _batch(comm.rank, 0)
+        inputs, labels = three_wide(comm.rank, 0)
         cross_entropy(model(inputs), labels).backward()
         recorder.in_backward = False
         finish()
@@ -75,7 +72,7 @@ def _trained(comm, function: Callable) -> tuple[np.ndarray, bool, list[np.ndarra
         stood_still = False
         for step in range(STEPS):
             model.zero_grad()
-            inputs, labels = _batch(comm.rank, step)
+            inputs, labels = three_wide(comm.rank, step)
             loss = cross_entropy(model(inputs), labels)
             recorder.clear()
             stood_still |= last_rank_late(comm, loss.backward)
