@@ -111,7 +111,7 @@ def save_properties(observations: list) -> Iterator[Property]:
         yield Property(text, not hint, hint)
 
 
-save = Exercise("save", observe_save, save_properties, communicates=False)
+save = Exercise("save", observe_save, save_properties, notebook=NOTEBOOK, communicates=False)
 
 LIMIT_S = 4.0  # the time that a scene may take
 WELL = ["ends", "ends", "ends"]
@@ -138,10 +138,7 @@ ENDLESS_HINTS = {  # for a supervisor that doesn't end in a scene
 
 
 def observe_supervise(comm, supervise: Callable) -> list[dict]:
-    """Play the scenes up to the first one that doesn't end. Only rank 0 does so, because one process is enough.
-
-    Raises NotImplementedError if the learner's function is still a stub.
-    """
+    """Play the scenes up to the first one that doesn't end. Only rank 0 does so, because one process is enough."""
     if comm is not None and comm.rank:
         return []
     ran = subprocess.run(
@@ -179,6 +176,7 @@ supervise = Exercise(
     "supervise",
     observe_supervise,
     supervise_properties,
+    notebook=NOTEBOOK,
     communicates=False,
     timeout_s=5 * LIMIT_S + 5,
     stuck="the scenes took too long: is the machine very busy? Run the check again.",
