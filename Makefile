@@ -81,7 +81,6 @@ large-batch-%: setup
 search-sgd: RATES = 0.1 0.2 0.4 0.8
 search-lars: RATES = 5 10 20 40 80
 search-lamb: RATES = 0.01 0.02 0.04 0.08
-search-rmsprop-sgd: RATES = 0.1 0.2 0.4 0.8
 search-adam: RATES = 0.005 0.01 0.02 0.04 0.08
 # The best of these rates, with two more seeds.
 search-sgd: BEST = 0.2 0.4
@@ -89,7 +88,7 @@ search-lars: BEST = 20
 search-lamb: BEST = 0.04
 search-adam: BEST = 0.04
 
-large-batch-search: search-sgd search-adam search-lars search-lamb search-rmsprop-sgd ## peak rates for 128 workers, five optimizers (with -j2: 40 minutes)
+large-batch-search: search-sgd search-adam search-lars search-lamb ## peak rates for 128 workers, four optimizers (with -j2: 40 minutes)
 
 large-batch-solution: setup ## the recipe with which 128 workers train in notebook 07, three seeds (8 minutes of one core)
 	@rm -f $(BUILD)/large_batch_solution.jsonl

@@ -30,10 +30,6 @@ def printed(table, width: int = 80) -> str:
     return captured.get()
 
 
-def legend(figure) -> list[str]:
-    return [entry.get_text() for entry in figure.legends[0].get_texts()]
-
-
 def panel(figure, title: str):
     """The axes with this title."""
     return next(axes for axes in figure.axes if axes.get_title(loc="left") == title)

@@ -54,9 +54,6 @@ def mpi_agrees(monkeypatch):
         (STEP | ONE | {"TORCHELASTIC_RUN_ID": "none", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, "srun", 4),
         ({"OMPI_COMM_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, "mpiexec", 4),  # exported by a job's prolog
         (STEP | HERE | {"WORLD_SIZE": "4"}, "srun", 4),
-        ({"FLUX_JOB_SIZE": "2"}, "flux", 2),
-        ({"FLUX_JOB_SIZE": "2", "PMI_SIZE": "2"}, "mpiexec", 2),
-        ({"JSM_NAMESPACE_SIZE": "2"}, "jsrun", 2),
         ({"HOROVOD_SIZE": "2", "HOROVOD_RANK": "1"}, "horovodrun", 2),
         ({"HOROVOD_SIZE": "8", "OMPI_COMM_WORLD_SIZE": "4"}, "mpiexec", 4),
         ({"WORKSHOP_LAUNCHER": "engines", "OMPI_COMM_WORLD_SIZE": "2"} | STEP | TORCHRUN, "engines", None),
@@ -102,7 +99,7 @@ def test_variables_that_are_incomplete_or_contradict_each_other_are_named(enviro
         world.detect(environment)
 
 
-@pytest.mark.parametrize("variable", ["FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE", "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"])
+@pytest.mark.parametrize("variable", ["HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"])
 def test_processes_that_mpi_cannot_join_are_refused(variable):
     """In a process of its own, which may start MPI."""
     code = "from workshop_lib.machine.world import detect; detect()"
@@ -177,6 +174,6 @@ def test_a_meeting_point_on_which_another_program_listens_is_a_sentence(monkeypa
 def test_ranks_on_several_hosts_have_more_patience(monkeypatch):
     monkeypatch.delenv("WORKSHOP_GLOO_TIMEOUT_S", raising=False)
     here, there = world.World(0, 4, 0, "srun", 4), world.World(0, 8, 0, "srun", 4)
-    assert [rendezvous._timeout(each).total_seconds() for each in (here, there)] == [60, 600]
+    assert [rendezvous.patience(each).total_seconds() for each in (here, there)] == [60, 600]
     monkeypatch.setenv("WORKSHOP_GLOO_TIMEOUT_S", "7")
-    assert rendezvous._timeout(there).total_seconds() == 7
+    assert rendezvous.patience(there).total_seconds() == 7

@@ -25,13 +25,19 @@ from workshop_lib.lessons.forecasting.benchmark import row
 from workshop_lib.lessons.gradient_noise import critical_batch
 from workshop_lib.lessons.gradient_noise import figures as noise
 from workshop_lib.lessons.horovod_pytorch import figures as horovod
+from workshop_lib.lessons.hyperparameter_search import figures as hyperparameter
+from workshop_lib.lessons.hyperparameter_search import recorded
 from workshop_lib.lessons.large_batch import figures as large_batch
 from workshop_lib.lessons.large_batch import recipes
 from workshop_lib.lessons.large_batch_optimizers import figures as optimizers
+from workshop_lib.lessons.less_communication.figures import less_communication
 from workshop_lib.lessons.mpi_basics import figures as mpi_basics
 from workshop_lib.lessons.mpi_basics.schedule_figures import explore
 from workshop_lib.lessons.pipelines import figures as pipelines
+from workshop_lib.lessons.runs_that_survive import figures as survive
+from workshop_lib.lessons.runs_that_survive.fault_injection import Fault, FaultScore, TrainingRun
 from workshop_lib.lessons.synchronous_sgd import figures as synchronous_sgd
+from workshop_lib.lessons.where_the_time_goes import figures as time_goes
 from workshop_lib.lessons.zero_and_fsdp import figures as zero
 from workshop_lib.notebook.figures.accuracy import accuracy_curve, solution_curve, worker_curve
 from workshop_lib.notebook.figures.scaling import scaling_curve, serial_part, weak_scaling_curve
@@ -40,6 +46,7 @@ from workshop_lib.notebook.pictures import PICTURES
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks.timeline import timeline
 from workshop_lib.results import records
+from workshop_lib.training import flops
 from workshop_lib.training.schedules import DECAYS
 
 MB = 1_000_000
@@ -55,6 +62,12 @@ PREDICTED = pd.DataFrame(
     columns=["ranks", "repeats", "predicted_s", "measured_s", "measured_min_s", "measured_max_s"],
 )
 LEARNED = recipes.recorded("large_batch")[0]
+SPEEDS = pd.DataFrame(
+    [(1, True, 2, 1, 2000, 1900, 2100), (1, False, 1, 2, 7000, 6900, 7100), (2, False, 1, 2, 12_000, 11_000, 13_000)],
+    columns=["ranks", "bound", "threads", "cores", "samples_per_s", "slowest", "fastest"],
+)
+FAULT_FREE = TrainingRun([(5.0, 1), (6.0, 11)], weights={"a"})
+FAULTY = TrainingRun([(0.0, 1), (2.0, 11)], [(1.0, Fault(6, 0, "kill", 0.0))], {"a"})
 SHARES = [[0.2, 0.1, 3.0], [0.4, 0.2, 2.0]]
 TENSORS = horovod.HorovodTimeline(
     [horovod.TensorSpan(name, 0, horovod.TRANSFER, start, start + 9) for name, start in (("bias", 1), ("weight", 12))],
@@ -92,9 +105,12 @@ def reads(way, cold, seconds, stored):
     return {"ranks": 2, "file_bytes": 40 * MB, "asked_bytes": [40 * MB] * 2} | measured
 
 
+def kept(name):
+    return records.read(ROOT / "assets" / "results" / f"{name}.jsonl")
+
+
 def to_a_target():
-    kept = records.read(ROOT / "assets" / "results" / "steps_to_target.jsonl")
-    pairs = {"long run, to 97%": noise.measured.pairs(kept)}
+    pairs = {"long run, to 97%": noise.measured.pairs(kept("steps_to_target"))}
     return noise.steps_to_target(pairs, {name: critical_batch.fit(*pair) for name, pair in pairs.items()}, "MNIST")
 
 
@@ -139,12 +155,21 @@ CASES = {
             recipes.of(recipes.recorded("large_batch_recipes"), recipes.CONSTANT, recipes.DECAYED, recipes.GROWN)
         ),
     },
+    "07c_less_communication": {"less_communication": lambda: less_communication(kept("less_communication"))},
     "08_scaling_curves": {
         "scaling_curve": lambda: scaling_curve(sweep()),
         "weak_scaling_curve": lambda: weak_scaling_curve(weak_sweep()),
         "accuracy_curve": lambda: accuracy_curve(sweep()),
         "solution_curve": lambda: solution_curve([run("horovod", n, (1000.0 * n,) * 3) for n in (4, 8, 16)]),
         "serial_part": lambda: serial_part(0.05),
+    },
+    "08b_where_the_time_goes": {
+        "bound_or_free": time_goes.bound_or_free,
+        "bound_or_free, measured": lambda: time_goes.bound_or_free(SPEEDS),
+        "roofline": lambda: time_goes.roofline(
+            flops.Limits(2e10, 1e10),
+            [flops.Layer(name, "Linear 4 to 2", 1000 * n, 500, 1e-6) for n, name in enumerate(("workshop", "vit"), 1)],
+        ),
     },
     "08c_forecasting": {
         "allreduce_times": lambda: forecasting.allreduce_times(messages([4**power for power in range(1, 14)]), cores=1),
@@ -174,6 +199,14 @@ CASES = {
     },
     "11d_experts": {
         "busiest": lambda: experts.busiest({"no balance loss": [SHARES] * 3, "balance loss": [SHARES] * 3})
+    },
+    "13b_runs_that_survive": {
+        "checkpoint_interval": lambda: survive.checkpoint_interval(60, 3 * 3600, 300, jobs=5),
+        "progress": lambda: survive.progress({"yours": FaultScore(FAULT_FREE, FAULTY)}),
+    },
+    "14_hyperparameter_search": {
+        "best_so_far": lambda: hyperparameter.best_so_far(recorded.read()),
+        "wrong_winner": lambda: hyperparameter.wrong_winner(recorded.accuracies(recorded.read()), [1, 2, 3, 5, 10, 20]),
     },
 }
 

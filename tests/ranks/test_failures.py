@@ -133,7 +133,7 @@ def test_a_rank_that_goes_on_for_long_is_interrupted_and_not_blamed(monkeypatch)
     call = failed_with(COMPUTING)
     call.wait = lambda _: call.outcomes.update({0: {"error": ERROR | {"what": "raised KeyboardInterrupt"}}}) or True
     assert looked(call, 3) is None and len(call.signals) == 1
-    text = failures._errors_text(call)
+    text = failures.errors_text(call)
     assert text.startswith("rank 1 raised ValueError") and "rank 0 was still running 0 s later and was interr" in text
 
 

@@ -76,12 +76,12 @@ def test_ranks_at_a_hundred_places_are_not_all_listed_but_can_be_looked_up():
     ids=["texts that differ", "lines that differ"],
 )
 def test_a_hundred_errors_are_told_as_one_or_as_three(outcomes, last):
-    lines = failures._errors_text(Call(dict.fromkeys(range(N), []), outcomes)).splitlines()
+    lines = failures.errors_text(Call(dict.fromkeys(range(N), []), outcomes)).splitlines()
     assert len(lines) <= LINES and lines[-1] == last
 
 
 def test_two_ranks_that_fail_differently_are_both_quoted():
-    text = failures._errors_text(Call({0: [], 1: []}, {0: failed("one"), 1: failed("two")}))
+    text = failures.errors_text(Call({0: [], 1: []}, {0: failed("one"), 1: failed("two")}))
     assert "rank 0 raised ValueError" in text and "one" in text and "rank 1 raised" in text and "two" in text
 
 
@@ -148,7 +148,7 @@ def test_an_idle_rank_moves_messages_less_often_after_a_while(monkeypatch):
     monkeypatch.setattr("tornado.ioloop.PeriodicCallback", lambda look, _: looks.append(look) or timer)
     mpi = SimpleNamespace(Is_finalized=lambda: True)
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
-    engine._keep_moving_messages()
+    engine.keep_moving_messages()
     [look] = looks
     engine._last_call.ended = time.monotonic() - engine.PROGRESS_LATER_AFTER_S - 1
     look()

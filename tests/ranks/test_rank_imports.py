@@ -63,4 +63,4 @@ def test_the_notebooks_side_is_there_when_it_is_used():
     ],
 )
 def test_files_are_named_as_the_learner_knows_them(file, shown):
-    assert rank_errors._short(file) == shown
+    assert rank_errors.short_name(file) == shown

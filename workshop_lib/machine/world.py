@@ -14,10 +14,10 @@ from workshop_lib.machine import environment
 
 # The library that carries PyTorch's collectives between GPUs, by PyTorch's name for their kind.
 GPU_COLLECTIVES = {"cuda": "nccl", "xpu": "xccl"}
-# Variables in which Open MPI, MPICH, Cray PALS and MVAPICH say how many processes mpiexec started.
-MPIEXEC_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE")
-# Variables with which other launchers say how many they started. Such processes meet over MPI or not at all.
-OTHER_SIZES = {"flux": "FLUX_JOB_SIZE", "jsrun": "JSM_NAMESPACE_SIZE", "horovodrun": "HOROVOD_SIZE"}
+# Variables in which Open MPI, MPICH and Cray PALS say how many processes mpiexec started.
+MPIEXEC_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE")
+# The variable with which horovodrun says how many it started. Such processes meet over MPI or not at all.
+HOROVODRUN_SIZE = "HOROVOD_SIZE"
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Variables with which launchers written for PyTorch and Horovod describe a world to its processes.
@@ -88,7 +88,7 @@ def claims(env: Mapping[str, str]) -> dict[str, int]:
     3. mpiexec: MPIEXEC_SIZES. srun may have started the processes that start mpiexec's ranks, one per node.
     4. srun: SLURM_STEP_NUM_TASKS. (SLURM_NTASKS is also set in a batch script, which is one process.)
     5. environment: WORLD_SIZE, or a RANK above 0, from any other launcher, such as DeepSpeed's, or from the user.
-    6. flux, jsrun, horovodrun: OTHER_SIZES.
+    6. horovodrun: HOROVODRUN_SIZE.
 
     Processes inherit variables, so some may be left over from a shell or a job around this one. Leftovers usually
     describe a single process, which is why `detect` prefers a launcher that started several.
@@ -101,9 +101,8 @@ def claims(env: Mapping[str, str]) -> dict[str, int]:
         "mpiexec": _mpiexec_size(env),
         "srun": _srun_size(env),
         "environment": _environment_size(env),
+        "horovodrun": _number(env, HOROVODRUN_SIZE),
     }
-    for launcher, name in OTHER_SIZES.items():
-        found[launcher] = _number(env, name)
     return {launcher: size for launcher, size in found.items() if size}
 
 
@@ -297,7 +296,7 @@ def _mpi_mismatch(launcher: str, started: int, seen: int) -> str:
         "mpiexec": "use the mpiexec of the MPI that mpi4py was built with (workshop doctor names both)",
         "engines": "restart the ranks",
     }.get(launcher, "start it with mpiexec instead")
-    names = [*MPIEXEC_SIZES] if launcher == "mpiexec" else [OTHER_SIZES.get(launcher, "")]
+    names = {"mpiexec": MPIEXEC_SIZES, "horovodrun": (HOROVODRUN_SIZE,)}.get(launcher, ())
     if variables := " ".join(name for name in names if name in os.environ):
         remedy += f"; if no {launcher} started this, unset {variables}"
     who = {"environment": "the launcher that set RANK and WORLD_SIZE"}.get(launcher, launcher)

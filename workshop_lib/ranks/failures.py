@@ -191,12 +191,12 @@ def _last_words(call: CallUnderWay, loss: Loss) -> str:
 
 
 def raise_stuck(call: CallUnderWay, stacks: dict[int, list[Frame]]) -> NoReturn:
-    text = f"{_errors_text(call)}\nMeanwhile:\n{_where(call, stacks, still='still ')}\n"
+    text = f"{errors_text(call)}\nMeanwhile:\n{_where(call, stacks, still='still ')}\n"
     _give_up(call, "a rank failed while others waited for it", text)
 
 
 def raise_timeout(call: CallUnderWay, timeout_s: float) -> NoReturn:
-    if _errors_text(call):  # an error on a rank says more than the timeout does
+    if errors_text(call):  # an error on a rank says more than the timeout does
         raise_stuck(call, call.stacks())
     done = [rank for rank in call.ranks if rank not in call.running]
     ended = f" (ended already: {listed(done)})" if done else ""
@@ -211,7 +211,7 @@ def raise_timeout(call: CallUnderWay, timeout_s: float) -> NoReturn:
 
 def raise_failed(call: CallUnderWay) -> NoReturn:
     """Raise RankError after all ranks have ended, some with an error; it says whether the ranks can still be used."""
-    errors = _errors_text(call)
+    errors = errors_text(call)
     try:
         in_step = still_in_step(call.follow_up)
     except RankError as lost:
@@ -271,7 +271,7 @@ def raise_interrupted(call: CallUnderWay) -> NoReturn:
     raise RankError(f"{why}\nFresh ranks were started. {empty}")
 
 
-def _errors_text(call: CallUnderWay) -> str:
+def errors_text(call: CallUnderWay) -> str:
     """The errors in the order in which they arrived, each one once, with all ranks that raised it.
 
     If there are many, those raised by the same calls count as one, even if their texts differ.

@@ -65,10 +65,10 @@ def _is_library(file: str) -> bool:
 
 
 def _place(frame: Frame) -> str:
-    return f"{_short(frame['file'])}, line {frame['line']}, in {frame['name']}"
+    return f"{short_name(frame['file'])}, line {frame['line']}, in {frame['name']}"
 
 
-def _short(file: str) -> str:
+def short_name(file: str) -> str:
     """A file's name as the learner knows it: the cell, or the path from its package on."""
     shell = learner.shell()
     if shell and (cell := shell.compile.format_code_name(file)):
@@ -114,7 +114,7 @@ def where(frames: list[Frame]) -> str:
         return "done with its part"
     if own is None:
         return f"idle or in library code ({_place(frames[0])})"
-    inside = "" if own is frames[0] else f"   (inside {_short(frames[0]['file'])}, {frames[0]['name']})"
+    inside = "" if own is frames[0] else f"   (inside {short_name(frames[0]['file'])}, {frames[0]['name']})"
     return f"at {_place(own)}:  {_code(own)}{inside}"
 
 

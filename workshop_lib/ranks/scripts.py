@@ -96,8 +96,10 @@ def started(
     scratch = Scratch(set_id)
     try:
         environment = which_mpi.rank_environment(_settings() | scratch.settings | settings)
+        beside_python = Path(sys.executable).parent / words[0]
+        program = str(beside_python) if beside_python.exists() else words[0]
         process = subprocess.Popen(
-            processes.supervised([_beside_python(words[0]), *words[1:]]),
+            processes.supervised([program, *words[1:]]),
             cwd=folder,
             env=environment | {processes.VARIABLE: processes.mark(set_id)},
             stdin=subprocess.DEVNULL,
@@ -193,11 +195,6 @@ def rank_of(process: psutil.Process) -> str:
         return process.environ().get("RANK", "")
     except psutil.Error:
         return ""
-
-
-def _beside_python(program: str) -> str:
-    path = Path(sys.executable).parent / program
-    return str(path) if path.exists() else program
 
 
 def _settings() -> dict[str, str]:

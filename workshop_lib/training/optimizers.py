@@ -1,8 +1,8 @@
-"""Optimizers for large batches, written by hand: LARS, LARC, LAMB, Muon, and one that turns from RMSProp into SGD.
+"""Optimizers for large batches, written by hand: LARS, LAMB and Muon.
 
-The first three make a layer's step a fixed fraction of the norm of its weights, whatever the norm of its gradient. With
+The first two make a layer's step a fixed fraction of the norm of its weights, whatever the norm of its gradient. With
 a single learning rate for all layers, a layer with small weights and large gradients diverges before the others have
-moved. These three and Muon update biases (one-dimensional tensors) as plain SGD or Adam does, and without weight decay.
+moved. All three update biases (one-dimensional tensors) as plain SGD or Adam does, and without weight decay.
 """
 
 import math
@@ -10,8 +10,6 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-
-from workshop_lib.training.schedules import STARTING_LR
 
 TRUST = 0.001  # η: the fraction of its norm that a layer may move in one step at a learning rate of 1
 
@@ -36,13 +34,11 @@ class Lars(_ByTensor):
     """SGD with layer-wise adaptive rates (You, Gitman and Ginsburg 2017, arXiv:1708.03888, Algorithm 1).
 
     v ← m·v + γ·λ·(g + β·w);  w ← w − v, with λ = η·‖w‖ / (‖g‖ + β·‖w‖) for each layer. The learning rate γ is inside
-    the momentum, as in the paper. With `clip` this is LARC, which never takes a larger step than plain SGD would:
-    λ ← min(λ / γ, 1).
+    the momentum, as in the paper.
     """
 
-    def __init__(self, params, lr=0.1, momentum=0.9, weight_decay=0.0, trust=TRUST, clip=False):
-        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "clip": clip}
-        super().__init__(params, defaults)
+    def __init__(self, params, lr=0.1, momentum=0.9, weight_decay=0.0, trust=TRUST):
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
 
     def update(self, p, group):
         step = p.grad
@@ -64,8 +60,6 @@ def layer_rate(weights: torch.Tensor, gradient: torch.Tensor, group: dict) -> to
     weights_norm = norm(weights)
     gradient_norm = norm(gradient)
     rate = group["trust"] * weights_norm / (gradient_norm + group["weight_decay"] * weights_norm)
-    if group["clip"]:
-        rate = (rate / group["lr"]).clamp(max=1.0)
     return _or_one(rate, weights_norm, gradient_norm)
 
 
@@ -102,53 +96,6 @@ class Lamb(_ByTensor):
         p.sub_(group["lr"] * rate * update)
 
 
-class RmspropToSgd(_ByTensor):
-    """RMSProp at first, SGD from step `switch_steps` on, and a blend in between.
-
-    Akiba, Suzuki and Fukuda trained ImageNet in 15 minutes with this "RMSprop warm-up" (2017, arXiv:1711.04325).
-
-    v ← m·v + γ·a·g + (1 − m)·ρ·(1 − a)·g / (√s + ε);  w ← w − v, where s is the running mean of g² and ρ is RMSProp's
-    own rate. SGD's share a grows exponentially to a half, and then in a straight line (see sgd_share).
-
-    The paper's rule lacks the factor (1 − m). With this factor, a constant gradient moves w by ρ per step, as in
-    RMSProp itself, and not by ρ / (1 − m). Here ρ is Keras's default, 0.001. The paper's rule with the 0.0003 of a
-    reproduction (github.com/crest-deep/dlframeworks) steps three times as far at m = 0.9. The learning rate γ is inside
-    the momentum, as in Lars. That makes no difference while γ is constant, but in a gradual warm-up γ is not constant.
-    """
-
-    def __init__(
-        self, params, lr=0.1, momentum=0.9, weight_decay=0.0, switch_steps=100, rmsprop_lr=STARTING_LR["rmsprop"]
-    ):
-        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(params, defaults | {"switch_steps": switch_steps, "rmsprop_lr": rmsprop_lr})
-
-    def update(self, p, group):
-        state = self.state[p]
-        if not state:
-            state |= {"step": torch.zeros(()), "momentum_buffer": torch.zeros_like(p)}
-            state["square_avg"] = torch.zeros_like(p)
-        gradient = p.grad.add(p, alpha=group["weight_decay"])
-        square = state["square_avg"].mul_(0.99).addcmul_(gradient, gradient, value=0.01)
-        share = sgd_share(int(state["step"]), group["switch_steps"])
-        state["step"] += 1
-        own_rate = (1 - group["momentum"]) * group["rmsprop_lr"] * (1 - share)
-        step = gradient * (group["lr"] * share) + gradient / (square.sqrt() + 1e-8) * own_rate
-        p.sub_(state["momentum_buffer"].mul_(group["momentum"]).add_(step))
-
-
-def sgd_share(step: int, switch_steps: int) -> float:
-    """Return SGD's share a, which grows from almost 0 to 1: (1 + ELU(z)) / 2, with z = 2·(done − center) / period.
-
-    The center is at 0.8 of `switch_steps` and the period is 0.4 of it; in the paper they are epochs 10 and 5. Past the
-    center, a transcription and a reproduction of the paper use 1/2 + z, which would pass 1 before the switch and end at
-    3/2. Here (1 + z) / 2 continues with the slope of the exponential, and is 1 at the switch.
-    """
-    if step >= switch_steps:
-        return 1.0
-    past_center = (step / switch_steps - 0.8) / 0.4
-    return math.exp(2 * past_center) / 2 if past_center < 0 else 0.5 + past_center
-
-
 class Muon(_ByTensor):
     """SGD whose momentum matrix is made orthogonal (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
 
@@ -182,7 +129,7 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
     return x if wide is matrix else x.T
 
 
-def maker(options, warmup_steps: int):
+def maker(options):
     """Return a function that creates the optimizer named by the options, given the parameters to optimize.
 
     The function also takes keyword arguments, which override options of PyTorch's own optimizers only.
@@ -196,9 +143,7 @@ def maker(options, warmup_steps: int):
         return partial(torch.optim.Adam, lr=options.lr, fused=True, decoupled_weight_decay=True, **decay)
     by_name: dict[str, Callable] = {
         "lars": partial(Lars, **momentum),
-        "larc": partial(Lars, clip=True, **momentum),
         "lamb": partial(Lamb, **decay),
-        "rmsprop-sgd": partial(RmspropToSgd, switch_steps=warmup_steps, **momentum),
         "muon": partial(Muon, **momentum),
     }
     make = by_name[options.optimizer]

@@ -21,8 +21,8 @@ DEFAULT_ZERO_STAGE = 2
 DEVICES = ("auto", "cpu", "cuda", "xpu")
 ON_XPU = ("mpi", "ddp", "fsdp")  # backends for Intel's GPUs; DeepSpeed and Horovod need other builds there
 NETWORKS = ("workshop", "classic", "vit")
-OPTIMIZERS = ("sgd", "adam", "lars", "larc", "lamb", "rmsprop-sgd", "muon")
-BY_LAYER = ("lars", "larc", "lamb", "muon")  # these optimizers need each layer's norm or its whole matrix
+OPTIMIZERS = ("sgd", "adam", "lars", "lamb", "muon")
+BY_LAYER = ("lars", "lamb", "muon")  # these optimizers need each layer's norm or its whole matrix
 WITHOUT_MOMENTUM = ("adam", "lamb")
 DEFAULT_MOMENTUM = 0.9
 

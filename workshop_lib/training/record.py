@@ -150,7 +150,7 @@ def start(options: TrainOptions, backend: Backend) -> RunRecord:
     started = datetime.now(UTC).isoformat(timespec="seconds")
     ranks = backend.allgather(describe_rank(backend.device))
     # All ranks use rank 0's start time and commit, so that the record is the same on every rank.
-    commit = _commit() if backend.world.rank == 0 else None
+    commit = commit_here() if backend.world.rank == 0 else None
     started, commit = backend.allgather((started, commit))[0]
     world = backend.world
     cores, hardware_threads = usable_together([rank for rank in ranks if rank["host"] == ranks[0]["host"]])
@@ -295,7 +295,7 @@ def _mpi_library(backend) -> str | None:
     return MPI.Get_library_version().splitlines()[0].split(",")[0].strip("\0 ")
 
 
-def _commit() -> str | None:
+def commit_here() -> str | None:
     # Git answers about another account's checkout only if it's told to.
     command = ["git", "-c", f"safe.directory={paths.ROOT}", "rev-parse", "--short", "HEAD"]
     try:

@@ -30,9 +30,6 @@ SHAPES = {
 }
 DECAYS = tuple(SHAPES)
 
-# Common initial learning rate of each optimizer: the defaults of Keras (Adam, RMSProp, SGD) and PyTorch (the others).
-STARTING_LR = {"adam": 0.001, "rmsprop": 0.001, "sgd": 0.01, "adagrad": 0.01, "adadelta": 1.0}
-
 
 def scale_lr(lr: float, scaling: str, workers: int) -> float:
     """Return the peak learning rate when the global batch is `workers` times the batch of one rank.

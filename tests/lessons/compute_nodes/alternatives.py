@@ -1,4 +1,4 @@
-"""Right answers to the second exercise of 10 beside the solution, and a wrong one."""
+"""Right answers to the exercises of 10 beside the solutions, and wrong ones beside the known mistakes."""
 
 RIGHT = {
     "device_of": {

@@ -3,6 +3,7 @@
 from workshop_lib.lessons.context_parallelism import judge as check
 
 RANKS = 4  # on 2, left and right are the same
+
 RIGHT = {
     "merge": {
         "both parts in a loop": """
@@ -68,4 +69,16 @@ WRONG = {
         "one step ahead": ([(check.SOURCE, "source = (comm.rank - step - 1) % comm.size")], "after `step` exchanges"),
         "one block too many": ([("step == comm.size - 1", "False")], "are enough for 4 ranks"),
     },
+}
+NEVER_ENDS = {
+    "ring_attention": {
+        "all receive first": (
+            [
+                ("sending = comm.Isend(block.numpy(), right)", "comm.Recv(arriving.numpy(), left)"),
+                ("receiving = comm.Irecv(arriving.numpy(), left)", "comm.Send(block.numpy(), right)"),
+                ("            sending.Wait()\n            receiving.Wait()\n", ""),
+            ],
+            "sends to its right and receives from its left",
+        )
+    }
 }

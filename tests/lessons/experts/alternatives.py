@@ -60,7 +60,6 @@ RIGHT = {
 }
 WRONG = {
     "through_experts": {
-        "nobody is dropped": ([(check.KEPT, "kept = places >= 0")], "out of bounds"),
         "three exchanges": (
             [("home = exchange(experts(arrived))", "home = exchange(exchange(exchange(experts(arrived))))")],
             "two exchanges are enough",
@@ -69,5 +68,6 @@ WRONG = {
             [("arrived = exchange(seats)", "arrived = exchange(torch.tensor(seats.detach().numpy()))")],
             "autograd",
         ),
+        "nobody is dropped": ([(check.KEPT, "kept = places >= 0")], "out of bounds"),
     }
 }

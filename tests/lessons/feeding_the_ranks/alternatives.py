@@ -4,6 +4,7 @@ from workshop_lib.lessons.feeding_the_ranks import judge as check
 
 FIRST = "coming = helper.submit(read, 0) if n else None"
 WAIT = "batch = coming.result()"
+HAND_OUT = "yield batch"
 
 RIGHT = {
     "read_and_scatter": {
@@ -101,7 +102,9 @@ WRONG = {
             "one is enough",
         ),
         "past the end": ([("if i + 1 < n:", "if True:")], "for the batches [0, 1, 2, 3, 4, 5, 6]"),
+        "the last missing": ([("for i in range(n):", "for i in range(n - 1):")], "[0, 1, 2, 3, 4]"),
         "the future": ([(WAIT, "batch = coming")], "waits for the batch itself"),
+        "nothing handed out": ([(HAND_OUT, "pass")], "with `yield`"),
         "the error swallowed": (
             [(WAIT, "try: batch = coming.result()\n            except OSError: return")],
             "raises the error again",

@@ -36,12 +36,12 @@ RIGHT = {
                 lr = np.exp(random.uniform(np.log(0.001), np.log(1)))
                 batch = 2 ** random.integers(4, 8)
                 return {"batch": batch, "momentum": (0, 0.5, 0.9)[random.integers(3)], "lr": lr}
-        """,
+            """,
         "with logspace": """
             def draw(random):
                 rest = {"batch": random.choice([16, 32, 64, 128]), "momentum": random.choice([0.0, 0.5, 0.9])}
                 return rest | {"lr": 0.001 * 1000 ** random.random()}
-        """,
+            """,
     },
     "Asha": {"the lowest rung first": LOWEST_FIRST},
     "winner": {
@@ -49,7 +49,7 @@ RIGHT = {
             def winner(rows):
                 *_, best = sorted(rows, key=lambda row: row["held_out"])
                 return [best["trial"], best["test"]]
-        """
+            """
     },
 }
 WRONG = {

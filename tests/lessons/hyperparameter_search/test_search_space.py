@@ -71,13 +71,7 @@ def done(trial, images, held_out, ranks, start_s, end_s):
 def test_the_figures_are_drawn_and_idle_time_is_counted(tmp_path):
     state = Search(2, tmp_path, done=[done(0, 10, 0.5, [0], 0, 2), done(1, 10, 0.6, [1], 0, 1)])
     assert figures.idle_share(state) == pytest.approx(0.25)
-    kept = recorded.read()
-    for figure in (
-        figures.ranks_over_time({"two": state}),
-        figures.best_so_far(kept),
-        figures.wrong_winner(recorded.accuracies(kept), [1, 3]),
-    ):
-        check_layout(figure)
+    check_layout(figures.ranks_over_time({"two": state}))
     with pytest.raises(records.RecordError, match="no searches to draw"):
         figures.best_so_far([])
 

@@ -4,11 +4,9 @@ import json
 
 import pytest
 from command_line import workshop
-from drawn import bars, check_layout, curve, lines
 from record_fixtures import run
 
-from workshop_lib.notebook.figures.accuracy import worker_curve
-from workshop_lib.results.curves import PUBLISHED, accuracies, recipe
+from workshop_lib.results.curves import accuracies, recipe
 from workshop_lib.results.records import RecordError
 from workshop_lib.training.options import TrainOptions
 
@@ -57,16 +55,6 @@ def test_runs_that_differ_in_more_than_the_recipe_are_refused():
         accuracies([*FOUND, emulated(8, 0.9, seed=3, lr=0.2)])
     with pytest.raises(RecordError, match="nothing to draw"):
         accuracies([])
-
-
-def test_means_spread_and_the_published_points():
-    figure = worker_curve([{"kind": "bench"}, *FOUND])
-    train, test = figure.axes
-    assert list(curve(test)[1]) == pytest.approx([97.5, 11, 11])
-    assert bars(test).ravel() == pytest.approx([97, 98, 11, 11, 10, 12])
-    published = "published, 128 nodes (read off the figure)"
-    assert dict(lines(train)[published]) == PUBLISHED and published not in lines(test), "they are of training"
-    check_layout(figure)
 
 
 def test_the_plot_command_draws_it(tmp_path):

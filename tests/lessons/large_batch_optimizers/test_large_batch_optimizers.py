@@ -15,7 +15,7 @@ ADAM = {"lr": 0.02, "warmup_epochs": 1, "decay": "polynomial"}
 
 def test_the_solution_is_what_the_library_trains_with():
     layer_rate = solution(check.NOTEBOOK, "layer_rate")
-    group = {"trust": 0.002, "weight_decay": 0.3, "clip": False}
+    group = {"trust": 0.002, "weight_decay": 0.3}
     for _, weights, gradient in check.layers():
         right = float(optimizers.layer_rate(weights, gradient, group))
         assert float(layer_rate(weights, gradient, 0.002, 0.3)) == pytest.approx(right)

@@ -21,13 +21,13 @@ RIGHT = {
     },
     "cut_block": {
         "in a loop": """
-            def cut_block(block, column, row):
-                for name in ("query", "key", "value"):
-                    setattr(block.attention, name, column(getattr(block.attention, name)))
-                block.attention.out = row(block.attention.out)
-                block.mlp.up = column(block.mlp.up)
-                block.mlp.down = row(block.mlp.down)
-            """
+                def cut_block(block, column, row):
+                    for name in ("query", "key", "value"):
+                        setattr(block.attention, name, column(getattr(block.attention, name)))
+                    block.attention.out = row(block.attention.out)
+                    block.mlp.up = column(block.mlp.up)
+                    block.mlp.down = row(block.mlp.down)
+                """
     },
 }
 WRONG = {

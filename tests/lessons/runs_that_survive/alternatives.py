@@ -2,27 +2,28 @@
 
 from workshop_lib.lessons.runs_that_survive import judge as check
 
-KILL = "for pid in running:\n            os.kill(pid, signal.SIGKILL)"
+REPLACE = 'os.replace(f"{path}.part", path)'
+IMPORTS = "import os, pathlib, shutil, signal, tempfile\nimport torch"
+
+
+def answer(head: str, *lines: str) -> str:
+    body = "\n    ".join(lines)
+    return f"{IMPORTS}\ndef {head}:\n    {body}\n"
+
+
+SAVE = "save(state, path)"
+SUPERVISE = "supervise(start, ranks, restarts)"
+
 RIGHT = {
     "save": {
-        "a temporary file": """
-            def save(state, path):
-                import tempfile
-                with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                    torch.save(state, file)
-                os.rename(file.name, path)
-            """,
-        "pathlib": """
-            def save(state, path):
-                part = path.with_suffix(".new")
-                torch.save(state, part)
-                part.replace(path)
-            """,
-        "moved": """
-            def save(state, path):
-                torch.save(state, f"{path}.new")
-                shutil.move(f"{path}.new", path)
-            """,
+        "a temporary file": answer(
+            SAVE,
+            "with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:",
+            "    torch.save(state, file)",
+            "os.rename(file.name, path)",
+        ),
+        "pathlib": answer(SAVE, "part = path.with_suffix('.new')", "torch.save(state, part)", "part.replace(path)"),
+        "moved": answer(SAVE, "torch.save(state, f'{path}.new')", "shutil.move(f'{path}.new', path)"),
     },
     "my_share": {
         "split": """
@@ -52,85 +53,75 @@ RIGHT = {
     "supervise": {
         "kills all, then waits": [
             (
-                f"{KILL}\n            os.waitpid(pid, 0)",
-                f"{KILL}\n        for pid in running:\n            os.waitpid(pid, 0)",
+                "for pid in running:\n            os.kill(pid, signal.SIGKILL)\n            os.waitpid(pid, 0)",
+                "for pid in running:\n            os.kill(pid, signal.SIGKILL)\n"
+                "        for pid in running:\n            os.waitpid(pid, 0)",
             )
         ],
-        "looks now and then": """
-            def supervise(start, ranks, restarts):
-                import time
-                for attempt in range(restarts + 1):
-                    running = [start(rank, attempt) for rank in range(ranks)]
-                    lost = False
-                    while running and not lost:
-                        time.sleep(0.01)
-                        for pid in list(running):
-                            done, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
-                            if done and status == 0: running.remove(pid)
-                            elif done:
-                                lost = True
-                                if not os.WIFSTOPPED(status): running.remove(pid)
-                    if not lost: return attempt
-                    for pid in running:
-                        os.kill(pid, signal.SIGKILL)
-                        os.waitpid(pid, 0)
-                raise RuntimeError("too many restarts")
-            """,
+        "looks now and then": answer(
+            SUPERVISE,
+            "import time",
+            "for attempt in range(restarts + 1):",
+            "    running = [start(rank, attempt) for rank in range(ranks)]",
+            "    lost = False",
+            "    while running and not lost:",
+            "        time.sleep(0.01)",
+            "        for pid in list(running):",
+            "            done, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)",
+            "            if done and status == 0: running.remove(pid)",
+            "            elif done:",
+            "                lost = True",
+            "                if not os.WIFSTOPPED(status): running.remove(pid)",
+            "    if not lost: return attempt",
+            "    for pid in running:",
+            "        os.kill(pid, signal.SIGKILL)",
+            "        os.waitpid(pid, 0)",
+            "raise RuntimeError('too many restarts')",
+        ),
     },
 }
-REPLACE = 'os.replace(f"{path}.part", path)'
 WRONG = {
     "save": {
-        "straight into the file": (
-            """
-            def save(state, path):
-                torch.save(state, path)
-            """,
-            check.DIRECT_HINT,
+        "straight into the file": (answer(SAVE, "torch.save(state, path)"), check.DIRECT_HINT),
+        "deleted first": (
+            answer(
+                SAVE,
+                "torch.save(state, f'{path}.part')",
+                "path.unlink(missing_ok=True)",
+                "os.rename(f'{path}.part', path)",
+            ),
+            "would find no checkpoint",
         ),
-        "deleted first": ([(REPLACE, f"path.unlink(missing_ok=True)\n    {REPLACE}")], "would find no checkpoint"),
-        "copied": ([(REPLACE, 'shutil.copyfile(f"{path}.part", path)')], "would find half a checkpoint"),
+        "copied": (
+            answer(SAVE, "torch.save(state, f'{path}.part')", "shutil.copyfile(f'{path}.part', path)"),
+            "would find half a checkpoint",
+        ),
         "silent": (
-            """
-            def save(state, path):
-                try:
-                    torch.save(state, f"{path}.part")
-                    os.replace(f"{path}.part", path)
-                except OSError:
-                    pass
-            """,
+            answer(
+                SAVE, "try:", "    torch.save(state, f'{path}.part')", f"    {REPLACE}", "except OSError:", "    pass"
+            ),
             check.SILENT_HINT,
         ),
-        "the weights alone": ([("torch.save(state,", 'torch.save(state["weights"],')], "save all of `state`"),
+        "the weights alone": (
+            answer(SAVE, "torch.save(state['weights'], f'{path}.part')", REPLACE),
+            "save all of `state`",
+        ),
     },
     "supervise": {
-        "no stopped rank": ([(", os.WUNTRACED", ", 0")], "os.WUNTRACED"),
+        "no kill of a stopped one": ([(", os.WUNTRACED", ", 0")], "os.WUNTRACED"),
         "no error at the end": (
             [('raise SystemExit(f"given up after {restarts} restarts")', "return")],
             check.ERROR_HINT,
         ),
         "waits for one rank after the other": (
-            """
-            def supervise(start, ranks, restarts):
-                for attempt in range(restarts + 1):
-                    pids = [start(rank, attempt) for rank in range(ranks)]
-                    if not any([os.waitpid(pid, 0)[1] for pid in pids]): return
-                raise SystemExit("given up")
-            """,
+            answer(
+                SUPERVISE,
+                "for attempt in range(restarts + 1):",
+                "    pids = [start(rank, attempt) for rank in range(ranks)]",
+                "    if not any([os.waitpid(pid, 0)[1] for pid in pids]): return",
+                "raise SystemExit('given up')",
+            ),
             "it waits for rank 0",
-        ),
-        "starts the lost one alone": (
-            """
-            def supervise(start, ranks, restarts):
-                rank_of, attempt = {start(rank, 0): rank for rank in range(ranks)}, 0
-                while rank_of:
-                    pid, status = os.waitpid(-1, os.WUNTRACED)
-                    rank = rank_of.pop(pid)
-                    if status:
-                        attempt += 1
-                        rank_of[start(rank, attempt)] = rank
-            """,
-            "(0, 0), (0, 1), (0, 2), (1, 2), and",
         ),
         "kills nobody": ([("for pid in running:", "for pid in ():")], check.KILL_HINT),
         "never gives up": ([("range(restarts + 1)", "__import__('itertools').count()")], "after `restarts`"),

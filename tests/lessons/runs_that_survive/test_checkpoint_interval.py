@@ -4,9 +4,8 @@ import statistics
 
 import numpy as np
 import pytest
-from drawn import check_layout, lines
 
-from workshop_lib.lessons.runs_that_survive import checkpoints, fault_injection, figures
+from workshop_lib.lessons.runs_that_survive import checkpoints
 
 COSTS = [(1.0, 1000.0), (60.0, 10_800.0), (0.1, 1.2)]
 
@@ -26,17 +25,3 @@ def test_simulated_jobs_agree_with_the_expectation(restart_s):
     jobs = [checkpoints.simulated_share(100 * 10_800, 1000, 60, 10_800, restart_s, seed) for seed in range(40)]
     expected = checkpoints.useful_share(1000, 60, 10_800, restart_s)
     assert statistics.mean(jobs) == pytest.approx(expected, abs=4 * statistics.stdev(jobs) / 40**0.5)
-
-
-def test_the_figures_show_what_they_were_given():
-    figure = figures.checkpoint_interval(60, 10_800, 300, jobs=2)
-    drawn = lines(figure.axes[0])
-    assert drawn["expected"][:, 1].max() == pytest.approx(checkpoints.useful_share(1100, 60, 10_800, 300), abs=1e-3)
-    check_layout(figure)
-    free = fault_injection.TrainingRun([(5.0, 1), (6.0, 11)], weights={"a"})
-    fault = fault_injection.Fault(6, 0, "kill", 0.0)
-    faulty = fault_injection.TrainingRun([(0.0, 1), (2.0, 11)], [(1.0, fault)], {"a"})
-    figure = figures.progress({"mine": fault_injection.FaultScore(free, faulty)})
-    without, with_faults, hits = (line.get_xydata().tolist() for line in figure.axes[0].lines)
-    assert without == [[0, 1], [1, 11]] and with_faults == [[0, 1], [2, 11]] and hits == [[1, 6]]
-    check_layout(figure)

@@ -1,19 +1,31 @@
-"""13b's fault injection trains with the learner's functions, and its scripts have the solutions."""
+"""The exercises of 13b accept every right way, and reject wrong answers with the hint that names the mistake."""
 
 import runpy
 
+import pytest
 from judge.answers import written
 
 from workshop_lib.lessons.runs_that_survive import judge as check
 from workshop_lib.paths import SCRIPTS
 
+pytestmark = pytest.mark.usefixtures("healthy")
+
+IMPORTS = "import os, pathlib, shutil, signal, tempfile\nimport torch"
+
+
 SAVE = "save(state, path)"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_scenes():
+    """A scene that never ends takes the whole limit, and many a wrong answer has one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check, "LIMIT_S", 2.0)
+        yield
+
+
 def test_fault_injection_gets_the_learners_function_and_the_modules_it_uses(tmp_path):
-    mine = written(
-        "import shutil\nimport torch", SAVE, "torch.save(state, f'{path}.mine')", "shutil.move(f'{path}.mine', path)"
-    )
+    mine = written(IMPORTS, SAVE, "torch.save(state, f'{path}.mine')", "shutil.move(f'{path}.mine', path)")
     text = check.script("elastic.py", tmp_path / "elastic.py", mine).read_text()
     assert "shutil.move" in text and "import shutil as shutil" in text and "os.replace" not in text
     assert text.count("def save(") == text.count("def train(") == 1

@@ -21,5 +21,4 @@ RIGHT = {
             """
     },
 }
-# Every function that needs no ranks is stopped like this one.
 NEVER_ENDS = {"serial_fraction": {"a loop": ([("return ", "while n: ")], "doesn't end")}}

@@ -3,9 +3,7 @@
 import json
 
 import pytest
-from drawn import check_layout, lines, texts
 
-from workshop_lib.lessons.where_the_time_goes import figures
 from workshop_lib.training import flops, trainer
 from workshop_lib.training.options import TrainOptions
 
@@ -72,17 +70,3 @@ def test_a_run_has_its_share_once_the_peak_is_measured(kept, small_mnist):
     used = train().get("compute")
     assert used is None or used["peak_flops_per_s"] == limits.flops_per_s
     assert used is None or used["utilization"] > 0
-
-
-def test_the_roofline_names_each_layer_and_both_sides():
-    layers = [
-        flops.Layer("workshop", "Linear 4 to 2", 1000, 500, 1e-6),
-        flops.Layer("vit", "Linear 8 to 8", 9000, 90, 1e-6),
-    ]
-    figure = figures.roofline(flops.Limits(2e10, 1e10), layers)
-    [axes] = figure.axes
-    assert texts(axes) == ["Linear 4 to 2", "Linear 8 to 8", "waits for memory", "waits for arithmetic"]
-    assert lines(axes)["vit"].tolist() == [[100, 9]], "flop per byte, and Gflop/s"
-    roof = lines(axes)["roof: what memory and arithmetic allow"]
-    assert list(roof[1:, 1]) == [20, 20], "Gflop/s, from the ridge on"
-    check_layout(figure)

@@ -2,7 +2,6 @@
 
 import json
 
-import pandas as pd
 import pytest
 from drawn import check_layout, texts
 
@@ -76,15 +75,3 @@ def test_only_a_bound_job_gives_up_the_workshops_mapping():
     assert "OMP_NUM_THREADS=2" in free and "OMP_NUM_THREADS=2" in bound
     assert "PRTE_MCA_hwloc_default_binding_policy=core" in bound
     assert not [word for word in free if "PRTE" in word]
-
-
-def test_the_four_squares_show_what_was_measured_against_each():
-    columns = ["ranks", "bound", "threads", "cores", "samples_per_s", "slowest", "fastest"]
-    rows = [(1, True, 2, 1, 2000, 1900, 2100), (1, False, 1, 2, 7000, 6900, 7100), (1, False, 2, 2, 8000, 7900, 8100)]
-    rows.append((2, False, 1, 2, 12_000, 11_000, 13_000))
-    figure = figures.bound_or_free(pd.DataFrame(rows, columns=columns))
-    shown = [axes.texts[-1].get_text() for axes in figure.axes]
-    assert shown[0] == "not measured"
-    assert shown[1].endswith("2 ranks seem 6.0 times as fast")
-    check_layout(figure)
-    check_layout(figures.bound_or_free())

@@ -164,7 +164,7 @@ class RankRecorder:
         count = tensors[0].shape[0] if tensors else 0
         tensors = [tensor for tensor in tensors if tensor.shape[0] == count]
         forward["size"] = count
-        if count and self._looks_at_samples():
+        if count and self.looks_at_samples():
             forward["samples"] = digests.samples(tensors, count)
         forward["tokens"] = _tokens(inputs)
         trains = self.evaluation is None
@@ -178,7 +178,7 @@ class RankRecorder:
             self.evaluation["forwards"].append(forward)
         self.spent_s += time.monotonic() - end_s
 
-    def _looks_at_samples(self) -> bool:
+    def looks_at_samples(self) -> bool:
         """Whether to look at the samples of this forward pass: always, unless their indices say which ones they are."""
         if self.evaluation is not None:
             return len(self.evaluation["forwards"]) < FIRST_STEPS

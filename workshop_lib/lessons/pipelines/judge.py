@@ -278,9 +278,9 @@ INTERLEAVED = [
     ("the ranks are idle no longer than (p − 1) / (v m + p − 1)", _idle, CHUNKS_HINT),
     ("and keep no more than they have to", _kept, CHUNKS_HINT),
 ]
-_exercise = partial(Exercise, notebook=NOTEBOOK, communicates=False)
-gpipe = _exercise("gpipe", observe_schedule, partial(properties_of, GPIPE))
-one_f_one_b = _exercise("one_f_one_b", observe_schedule, partial(properties_of, ONE_F_ONE_B))
+exercise = partial(Exercise, notebook=NOTEBOOK, communicates=False)
+gpipe = exercise("gpipe", observe_schedule, partial(properties_of, GPIPE))
+one_f_one_b = exercise("one_f_one_b", observe_schedule, partial(properties_of, ONE_F_ONE_B))
 
 
 def pieces_kept(cases: list[Seen]) -> int:
@@ -288,7 +288,7 @@ def pieces_kept(cases: list[Seen]) -> int:
     return sum(orders.most_alive(order) for seen in cases for order in seen.orders)
 
 
-interleaved = _exercise(
+interleaved = exercise(
     "interleaved",
     observe_chunked,
     partial(properties_of, INTERLEAVED),

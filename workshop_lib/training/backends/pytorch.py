@@ -19,7 +19,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from workshop_lib.data import shard
 from workshop_lib.data.mnist import Split, classes_and_shape
 from workshop_lib.errors import InputError
 from workshop_lib.machine.world import World
@@ -142,10 +141,7 @@ class TorchReplica:
         world = backend.world
         workers = options.workers(world.world_size)
         self.draws = WorkerDraws(self.model, options.seed, workers, world.rank, world.world_size, self.device)
-        global_batch = options.global_batch(world.world_size)
-        steps_per_epoch = shard.steps_per_epoch(len(train.labels), global_batch, 1)
-        make_optimizer = optimizers.maker(options, options.warmup_steps(steps_per_epoch))
-        self.forward, self.optimizer = backend.prepare(self.model, make_optimizer, options)
+        self.forward, self.optimizer = backend.prepare(self.model, optimizers.maker(options), options)
         self.in_parts = self.device.type == "cpu" and not backend.one_forward
         self.live_bytes: dict[str, int] | None = None
         self.has_stepped = False
