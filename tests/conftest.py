@@ -8,6 +8,7 @@ import fcntl
 import functools
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import needs
@@ -39,6 +40,8 @@ class Lanes(LoadScopeScheduling):
         path = nodeid.partition("::")[0]
         if path.endswith("notebooks/test_run.py"):
             return nodeid  # each notebook is on its own
+        if path.endswith("judge/test_every_exercise.py"):
+            return nodeid.partition("[")[2].partition("-")[0]  # the notebook, whose exercises share their ranks
         if "/slurm/" in path:
             return "slurm"  # one Slurm
         return "trainings" if uses_trainings(path) else path
@@ -57,14 +60,26 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_addoption(parser):
     parser.addoption("--tier", choices=tiers.TIERS, help="run the tests of this tier alone (see tests/tiers.py)")
+    parser.addoption("--layer", choices=["unit"], help="leave out the tests that start another process")
     parser.addoption("--lesson", help="run the tests of this lesson alone, given as the number of its notebook: 06")
 
 
 def pytest_configure(config):
     config.pluginmanager.register(needs)
+    if config.getoption("layer") == "unit":
+        sys.addaudithook(leave_out_tests_with_processes)
     lesson = config.getoption("lesson")
     if lesson and lesson not in tiers.LESSONS:
         raise pytest.UsageError(f"there is no lesson {lesson}: choose one of {', '.join(tiers.LESSONS)}")
+
+
+STARTS_A_PROCESS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
+
+
+def leave_out_tests_with_processes(event: str, _) -> None:
+    """A test is left out at the moment when it wants to start a process, so no list says which tests do."""
+    if event in STARTS_A_PROCESS and "PYTEST_CURRENT_TEST" in os.environ:
+        pytest.skip("starts another process")
 
 
 COLLECTED = pytest.StashKey[list[pytest.Item]]()
@@ -111,9 +126,9 @@ def locked(name: str, how: int):
 def pytest_runtest_protocol(item):
     """A test that compares times has the machine to itself: the other lane waits meanwhile."""
     how = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
-    with contextlib.ExitStack() as running:
+    with contextlib.ExitStack() as turn:
         with locked("tests.turn", fcntl.LOCK_EX):  # nobody overtakes the one that waits to be alone
-            running.enter_context(locked("tests.lock", how))
+            turn.enter_context(locked("tests.lock", how))
         return (yield)
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from workshop_lib.lessons.mpi_basics import counting, fake_mpi
+from workshop_lib.collectives import counting
+from workshop_lib.lessons.mpi_basics import fake_mpi
 from workshop_lib.lessons.mpi_basics.explorer import OrderSearch
 
 

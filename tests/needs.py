@@ -19,7 +19,7 @@ import pytest
 
 from workshop_lib.machine import installation
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import launchers, mpi
+from workshop_lib.ranks import launchers, which_mpi
 from workshop_lib.training.backends import EXTRAS, REGISTRY
 
 
@@ -51,7 +51,7 @@ MACHINE: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "linux": (lambda: sys.platform == "linux", "only Linux has what is tested: /proc, and news of stopped processes"),
     "openmpi": (
-        lambda: launchers.flavor(tuple(mpi.mpiexec())) == "openmpi",
+        lambda: launchers.flavor(tuple(which_mpi.mpiexec())) == "openmpi",
         "only Open MPI's mpiexec lets a program stand in for ssh: run `make setup MPI=`",
     ),
     "root": (

@@ -1,5 +1,7 @@
 """Made-up run records for tests of tables and figures. Test fixtures: nothing here was measured."""
 
+from workshop_lib.training.options import TrainOptions
+
 CPU = "Fixture CPU 3000"
 
 
@@ -27,7 +29,7 @@ def run(
         }
         for n, (speed, accuracy) in enumerate(zip(speeds, accuracies, strict=False), 1)
     ]
-    what = {
+    what = TrainOptions().as_dict() | {
         "backend": backend,
         "epochs": len(epochs),
         "batch_size": batch,

@@ -14,7 +14,7 @@ from workshop_lib.paths import ROOT
 LIBRARY = ROOT / "workshop_lib"
 # What stands beside the rooms: any file may import it.
 ALWAYS = {"paths", "errors", "quantities", "words", "rooms", "__version__"}
-BELOW = ALWAYS | {"machine", "course"}
+BELOW = ALWAYS | {"machine", "course", "collectives"}
 DATA, MODELS = BELOW | {"data"}, BELOW | {"data", "models"}
 TRAINING = BELOW | {"data", "models", "training"}
 CORE = TRAINING | {"ranks", "results", "judge", "notebook", "cli"}
@@ -22,6 +22,7 @@ CORE = TRAINING | {"ranks", "results", "judge", "notebook", "cli"}
 MAY_IMPORT = {
     "machine": ALWAYS,
     "course": ALWAYS,
+    "collectives": ALWAYS | {"data"},
     "data": DATA,
     "models": MODELS,
     "training": TRAINING,
@@ -34,10 +35,10 @@ MAY_IMPORT = {
     "examine": CORE,
 }
 OUTSIDE = ("lessons", "classroom", "examine", "maintain")  # the core never imports these
-# The core names them here alone, as text; and one command that users know has kept its old name.
-NAMES_ROOMS = ("rooms.py", "training/benchmarks.py")
+# The core names them here alone, as text.
+NAMES_ROOMS = ("rooms.py",)
 LESSONS = [path.stem.partition("_")[2] for path in sorted((ROOT / "notebooks" / "source").glob("*.py"))]
-ON_RANKS = ["machine", "data", "models", "training", "judge", "lessons"]
+ON_RANKS = ["machine", "collectives", "data", "models", "training", "judge", "lessons"]
 ON_NOTEBOOKS = ("calculator.py", "live.py")  # those files of lessons that show something with widgets
 HEAVY = ["torch", "matplotlib", "pandas", "numpy", "mpi4py", "ipyparallel", "tensorflow"]
 NOTEBOOK_ONLY = ("ipywidgets", "IPython", "ipyparallel")

@@ -1,6 +1,8 @@
 """Every test is in one tier, `make` runs each tier, and `make test` keeps a test of everything that it promises."""
 
 import re
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -11,7 +13,8 @@ from workshop_lib.paths import ROOT
 from workshop_lib.results.records import all_names
 
 # What `make test` promises: names of tests, as pytest's -v lists them, of which each must be there.
-UNIT = ["data", "models", "loop", "options", "optimizers", "checkpoint", "verdict", "records", "cli", "doctor", "setup"]
+UNIT = ["data", "models", "loop", "options", "optimizers", "checkpoint", "failures", "records"]
+UNIT += ["cli", "doctor", "setup"]
 FAULTS = [
     "lost_rank_is_reported_at_once.*raises",
     "lost_rank_is_reported_at_once.*is asked to end",
@@ -67,3 +70,12 @@ def test_every_test_has_a_tier_and_what_is_about_a_lesson_can_be_run_alone(all_t
     assert set(counts) == set(tiers.TIERS)
     of_lessons = Counter(lesson for item in all_tests for lesson in tiers.lessons_of(item))
     assert set(of_lessons) == set(tiers.LESSONS)
+
+
+def test_the_layer_unit_leaves_out_what_starts_a_process():
+    """Of these two files, all tests but one, and none."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "--layer", "unit"]
+    files = ["tests/course/test_exercises.py", "tests/ranks/test_supervisor.py"]
+    ran = subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    passed, skipped = re.search(r"(\d+) passed, (\d+) skipped", ran.stdout).groups()
+    assert (int(passed), int(skipped) > 5) == (3, True), ran.stdout

@@ -22,7 +22,19 @@ FULL_FOLDERS = ("browser", "slurm", "submissions")
 CORE_LESSONS = tuple(name.partition("_")[0] for name in exercises.tracks() if exercises.is_on_core_path(name))
 STEMS = {source.stem for source in generate.sources()}
 LESSONS = [source.stem.partition("_")[0] for source in generate.sources()]
-CORE_FOLDERS = ("machine", "course", "data", "models", "training", "ranks", "results", "notebook", "judge", "cli")
+CORE_FOLDERS = (
+    "machine",
+    "course",
+    "collectives",
+    "data",
+    "models",
+    "training",
+    "ranks",
+    "results",
+    "notebook",
+    "judge",
+    "cli",
+)
 ROOMS = {source.stem.partition("_")[2]: source.stem.partition("_")[0] for source in generate.sources()}
 # A module of these parts is a lesson's own where no more than two notebooks import it.
 OF_LESSONS = re.compile(r"workshop_lib\.lessons\.\w+\.\w+$")

@@ -14,18 +14,9 @@ SHIPPED_MNIST = ROOT / "assets" / "mnist"
 # WORKSHOP_MNIST gives all notebooks a different data set in the same format, such as Fashion-MNIST. The tests give them
 # a part of MNIST.
 MNIST = Path(os.environ.get("WORKSHOP_MNIST", SHIPPED_MNIST))
-# The learner's log, which learner.py writes. Beside it are the record of what they solved and what they chose to share.
-# None of these files is under version control.
-PROGRESS = ROOT / "progress" / "progress.jsonl"
-LEARNER = Path(os.environ.get("WORKSHOP_LEARNER_FILE") or PROGRESS)
-
-
-def learners_files(name: str) -> list[Path]:
-    """The places of a file of the learner's, older ones last: these files used to stand among the notebooks."""
-    places = [LEARNER.with_name(name)]
-    if LEARNER == PROGRESS:
-        places.append(ROOT / "notebooks" / name)
-    return places
+# The learner's log, which learner.py writes. Beside it is what they chose to share. Neither file is under version
+# control.
+LEARNER = Path(os.environ.get("WORKSHOP_LEARNER_FILE") or ROOT / "progress" / "progress.jsonl")
 
 
 @contextlib.contextmanager

@@ -14,8 +14,6 @@ COMMANDS = {
     "faults": "workshop_lib.lessons.runs_that_survive.commands:faults_arguments",
     "preflight": "workshop_lib.lessons.compute_nodes.preflight.commands:preflight_arguments",
     "examine": "workshop_lib.examine.commands:examine_arguments",
-    "assess": "workshop_lib.classroom.commands:assess_arguments",
-    "verify": "workshop_lib.classroom.commands:verify_arguments",
     "rehearse": "workshop_lib.classroom.commands:rehearse_arguments",
     "present": "workshop_lib.classroom.commands:present_arguments",
     "export-nbgrader": "workshop_lib.classroom.commands:export_nbgrader_arguments",

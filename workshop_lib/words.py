@@ -1,4 +1,4 @@
-"""Words that depend on a number, and lists in words."""
+"""Numbers in words."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,18 @@ def duration(seconds: float) -> str:
     return f"{whole_s / 60:.0f} min" if whole_s >= 90 else f"{whole_s} s"
 
 
-def listed(names: Iterable, word: str = "and") -> str:
-    """The names in words: "a", "a and b", "a, b and c"."""
-    *first, last = map(str, names)
-    return f"{', '.join(first)} {word} {last}" if first else last
+def ranges(numbers: Iterable[int]) -> list[str]:
+    """Numbers as texts, three or more in a row as one range: ["0–126", "128"]."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts: list[str] = []
+    for run in runs:
+        if len(run) > 2:
+            parts.append(f"{run[0]}–{run[-1]}")
+        else:
+            parts += map(str, run)
+    return parts

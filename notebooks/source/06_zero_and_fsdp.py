@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from workshop_lib import predict, profile, ranks
-from workshop_lib.lessons.mpi_basics import ring
+from workshop_lib.collectives import ring
 from workshop_lib.lessons.zero_and_fsdp import by_hand, figures
 from workshop_lib.lessons.zero_and_fsdp import judge as check
 from workshop_lib.lessons.zero_and_fsdp.calculator import calculator
@@ -97,7 +97,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.lessons.mpi_basics import ring
+from workshop_lib.collectives import ring
 from workshop_lib.lessons.zero_and_fsdp import by_hand
 
 comm = by_hand.join()

@@ -39,7 +39,7 @@ from mpi4py import MPI
 
 from workshop_lib.data import mnist, shard
 from workshop_lib.lessons.gradient_noise import noise_scale
-from workshop_lib.lessons.gradient_noise.flat import FlatNetwork
+from workshop_lib.models.flat import FlatNetwork
 
 comm = MPI.COMM_WORLD
 train, test = mnist.load("train"), mnist.load("test")

@@ -284,8 +284,8 @@ accuracy_curve(strong)
 #
 # ## What you can do now
 #
-# This is the end of the core path. If you want a record of what you solved, save your notebooks and type
-# `.venv/bin/workshop assess` in a terminal.
+# This is the end of the core path. The table at the end of [00](00_start_here.ipynb) counts the exercises you've solved in each
+# notebook, and the map above it shows where you can go from here.
 #
 # ## Deeper: weak scaling
 #

@@ -19,12 +19,12 @@ import numpy as np
 import pandas as pd
 
 from workshop_lib import ranks
-from workshop_lib.lessons.forecasting import catalogue, figures, fit, published
+from workshop_lib.lessons.forecasting import figures, fit, published
 from workshop_lib.lessons.forecasting import judge as check
 from workshop_lib.lessons.forecasting.calculator import forecaster
+from workshop_lib.lessons.forecasting.fit import beside_library
 from workshop_lib.lessons.forecasting.forecast import PUNCTUAL
-from workshop_lib.lessons.forecasting.own_fit import beside_library
-from workshop_lib.machine import load
+from workshop_lib.machine import catalogue, load
 from workshop_lib.notebook import profile
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.training.options import TrainOptions
@@ -219,8 +219,8 @@ shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%
 # ## Forecast a larger machine
 #
 # Now look at a machine that you don't have. You need a handful of numbers: how many parameters the network has, how fast *one*
-# device is, and the latency and bandwidth of the links. `workshop_lib/lessons/forecasting/presets` has such numbers, published or
-# estimated, each with its source.
+# device is, and the latency and bandwidth of the links. `machines.toml` and `models.toml` in `workshop_lib/machine` have such
+# numbers, published or estimated, each with its source.
 #
 # Libraries overlap the two parts: while the backward pass is still computing, the gradients it has finished are already on their
 # way, in large messages. (DDP calls them *buckets*, Horovod *fusion buffers*.) Suppose that $k$ messages have the same size,
@@ -413,8 +413,8 @@ for entry in published.EVERYTHING:
 # climate simulations. (On Summit, a half-precision version of the network peaked above 10^18 operations per second.)
 
 # %%
-from workshop_lib.lessons.forecasting.cost_model import slowest_of
 from workshop_lib.lessons.forecasting.forecast import LATENESS
+from workshop_lib.machine.cost_model import slowest_of
 
 science = {  # devices and efficiency, from the abstracts
     "CosmoFlow, Cori, Xeon Phi": (8192, 0.77),
@@ -445,7 +445,8 @@ for name, (n, efficiency) in science.items():
 # doc/PERFORMANCE.md. S. Li et al., *PyTorch Distributed* (arXiv:2006.15704), for overlap. S. McCandlish et al., *An Empirical
 # Model of Large-Batch Training* (arXiv:1812.06162), for the critical batch. A. Mathuriya et al., *CosmoFlow*
 # (arXiv:1808.04728), and T. Kurth et al., *Exascale Deep Learning for Climate Analytics* (arXiv:1810.01993), for the runs of
-# 2018. The published tables, machines and networks have their sources in workshop_lib/lessons/forecasting/presets.
+# 2018. The machines and networks have their sources in `workshop_lib/machine`, the published tables in
+# `workshop_lib/lessons/forecasting/published.toml`.
 
 # %%
 ranks.stop()

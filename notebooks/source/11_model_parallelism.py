@@ -25,7 +25,6 @@ from torch.nn.functional import gelu, linear
 from workshop_lib import picture, predict, ranks
 from workshop_lib.lessons.model_parallelism import cut
 from workshop_lib.lessons.model_parallelism import judge as check
-from workshop_lib.lessons.model_parallelism import judge_cut_blocks as check_blocks
 from workshop_lib.lessons.model_parallelism.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
 from workshop_lib.models import vit
 from workshop_lib.notebook import take_home
@@ -213,9 +212,9 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from workshop_lib.collectives.counting import CountingComm
 from workshop_lib.lessons.model_parallelism import cut, study
 from workshop_lib.lessons.model_parallelism.tensors import allreduce
-from workshop_lib.lessons.mpi_basics.counting import CountingComm
 from workshop_lib.models import vit
 
 torch.set_num_threads(1)
@@ -289,7 +288,7 @@ def cut_block(block, column, row):
 
 
 # %%
-check_blocks.cut_block(cut_block)
+check.cut_block(cut_block)
 
 # %% [markdown]
 # Each rank needs at least one whole head, so the number of heads limits the number of ranks. In most models of today, several
@@ -485,7 +484,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from workshop_lib.lessons.mpi_basics.counting import counted
+from workshop_lib.collectives.counting import counted
 
 warnings.filterwarnings("ignore", message="Full backward hook")  # CommDebugMode sets one on the images' layer
 group = study.process_group_over_mpi()
@@ -579,7 +578,7 @@ class TokenParallel:
 
 
 # %%
-check_blocks.TokenParallel(TokenParallel)
+check.TokenParallel(TokenParallel)
 
 # %% [markdown]
 # Now compare a block that is whole, one cut by tensors, and one cut by tensors and tokens. One thing is new: norms, and the

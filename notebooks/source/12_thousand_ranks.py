@@ -15,10 +15,10 @@
 import pandas as pd
 
 from workshop_lib import predict, ranks
-from workshop_lib.lessons.forecasting import catalogue
 from workshop_lib.lessons.thousand_ranks import edited, figures, mesh_report, meshes, published_meshes
 from workshop_lib.lessons.thousand_ranks import judge as check
 from workshop_lib.lessons.thousand_ranks.dry_run import dry_run, dry_runs, real_run
+from workshop_lib.machine import catalogue
 from workshop_lib.notebook import take_home
 from workshop_lib.ranks import scripts
 

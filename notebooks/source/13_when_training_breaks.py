@@ -155,7 +155,7 @@ Markdown(filename=SCRIPTS / "when_ranks_hang.md")
 
 # %%
 patients = fault_catalogue.admit()
-patients.rows
+fault_catalogue.rows(patients)
 
 # %% [markdown]
 # ### Exercise 1 (normal): the diagnosis

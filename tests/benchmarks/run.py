@@ -22,7 +22,7 @@ from jupyter_client.manager import start_new_kernel
 from workshop_lib import ranks
 from workshop_lib.lessons.forecasting import fit
 from workshop_lib.paths import BUILD, ROOT
-from workshop_lib.ranks import mpi
+from workshop_lib.ranks import which_mpi
 from workshop_lib.results import records
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.record import TARGET_ACCURACY
@@ -41,7 +41,7 @@ def train_command(out: Path, *arguments: str) -> list[str]:
 
 
 def start(command: list[str]) -> subprocess.Popen:
-    environment = os.environ | mpi.environment()
+    environment = os.environ | which_mpi.environment()
     return subprocess.Popen(
         command, env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
@@ -62,7 +62,7 @@ def speed(record: dict) -> float:
 def under_mpiexec(n: int, *arguments: str) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.jsonl"
-        finish(start([*mpi.mpiexec(), "-n", str(n), *train_command(out, *arguments)]))
+        finish(start([*which_mpi.mpiexec(), "-n", str(n), *train_command(out, *arguments)]))
         return records.read(out)[0]
 
 

@@ -264,8 +264,8 @@ def test_from_stub_to_solution_with_a_hint_and_a_deadlock_on_the_way(open_in):
     lab.run_all(90)
     assert "not solved yet" in says("whoami")
     deadlock = says("not finished after 3 s")
-    assert "ranks 0, 1 were at In[4], line 5" in deadlock, "the number beside the cell, the line in it"
-    assert "ranks 0, 1 were at " in deadlock and "comm.Ssend(np.zeros(1), dest=1 - comm.rank)" in deadlock
+    assert "ranks 0, 1: at In[4], line 5" in deadlock, "the number beside the cell, the line in it"
+    assert "ranks 0, 1: at " in deadlock and "comm.Ssend(np.zeros(1), dest=1 - comm.rank)" in deadlock
     lab.screenshot(SCREENSHOTS / "deadlock-laptop.png", *SIZES["laptop"], ".jp-OutputArea-output")
     lab.edit_and_run("ranks.start(2)", "team.restart()")
     for answer, verdict in (("0, comm.size", "Hint: "), ("comm.rank, comm.size", "correct")):

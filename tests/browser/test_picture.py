@@ -90,6 +90,6 @@ def test_a_session_looks_as_in_the_readme(browser, tmp_path):
         cropped = picture.convert("RGB").crop((0, 0, *(PIXELS * length for length in CROPPED)))
         cropped.quantize(COLORS).save(taken, optimize=True)
     assert taken.stat().st_size < 300_000
-    assert "ranks 0, 1 were at In[5], line 2" in shown and "comm.Ssend(gradient, dest=1 - comm.rank)" in shown
+    assert "ranks 0, 1: at In[5], line 2" in shown and "comm.Ssend(gradient, dest=1 - comm.rank)" in shown
     if os.environ.get("WORKSHOP_PICTURE") == "1":
         PICTURE.write_bytes(taken.read_bytes())

@@ -361,14 +361,3 @@ def test_what_there_is_to_beat_has_a_score_that_only_counts_what_fits():
     seen = pipelines.observe_chunked(None, pipeline_orders.interleaved)
     verdict = pipelines.interleaved.verdict([seen])
     assert verdict.passed and verdict.score == pipelines.pieces_kept(seen) > 0
-
-
-def test_a_choice_kept_among_the_notebooks_is_still_read_and_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
-    for name in ("LEARNER", "PROGRESS"):
-        monkeypatch.setattr(paths, name, tmp_path / "progress" / "progress.jsonl")
-    old = tmp_path / "notebooks" / "sharing.json"
-    old.parent.mkdir()
-    old.write_text(json.dumps({"folder": str(tmp_path), "name": "otter-12"}))
-    assert sharing.stop() == sharing.Sharing(str(tmp_path), "otter-12")
-    assert sharing.chosen() is None and not old.exists()

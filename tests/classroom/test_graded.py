@@ -14,7 +14,7 @@ import pytest
 
 from workshop_lib.classroom import grading
 from workshop_lib.judge import NotPassed
-from workshop_lib.lessons.compute_nodes import judge_job_script as job_script
+from workshop_lib.lessons.compute_nodes import judge as compute_nodes
 from workshop_lib.lessons.ddp import judge_script as script
 from workshop_lib.lessons.mpi_basics import programs
 from workshop_lib.lessons.start_here import judge as start_here
@@ -44,7 +44,7 @@ def test_the_solution_gets_the_point_but_neither_the_stub_nor_a_mistake_which_ge
 
 
 FILES = {"hello.py": ("01_mpi_basics", programs.hello), "changes.py": ("05_ddp", script.script)}
-FILES["job.sh"] = ("10_compute_nodes", job_script.job)
+FILES["job.sh"] = ("10_compute_nodes", compute_nodes.job)
 
 
 @pytest.mark.exhaustive

@@ -12,8 +12,8 @@ import pytest
 from command_line import workshop
 
 from workshop_lib.classroom import grading
+from workshop_lib.course.sources import YOURS
 from workshop_lib.judge import Exercise, NotPassed, Verdict
-from workshop_lib.judge.sources import YOURS
 from workshop_lib.maintain import generate
 
 SOURCES = {source.stem: source for source in generate.sources()}

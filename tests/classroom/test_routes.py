@@ -150,6 +150,3 @@ def test_a_learners_own_notebooks_and_answers_stay_out_of_a_rehearsal(tmp_path, 
     env = execute.without_learner(tmp_path / "run")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [f"{step.notebook}.ipynb", "solutions"]
     assert env["WORKSHOP_LEARNER_FILE"] == str(tmp_path / "run" / "progress.jsonl")
-    monkeypatch.setenv("WORKSHOP_NOTEBOOKS", env["WORKSHOP_NOTEBOOKS"])
-    ended = workshop("assess")
-    assert str(tmp_path / "run" / "00_start_here.ipynb") in ended.output, "it reads the notebooks of the run"

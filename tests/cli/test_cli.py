@@ -273,18 +273,19 @@ def test_a_wrong_option_is_refused_before_anything_slow_is_imported():
 
 
 @pytest.mark.parametrize(
-    ("ranks", "learning_rates", "drawn", "said"),
+    ("ranks", "changes", "drawn", "said"),
     [
-        ((1, 2), (0.1, 0.1), ["accuracy.png", "scaling.png"], ""),
-        ((2, 4), (0.1, 0.1), ["accuracy.png", "solution.png"], ""),
-        ((2, 2), (0.1, 0.1), ["accuracy.png"], "no solution curve: time against ranks needs runs on several"),
-        ((1, 2), (0.1, 0.4), [], "no accuracy curve: these records mix runs with lr = 0.1 and 0.4"),
+        ((1, 2), {}, ["accuracy.png", "scaling.png"], ""),
+        ((2, 4), {}, ["accuracy.png", "solution.png"], ""),
+        ((2, 2), {}, ["accuracy.png"], "no solution curve: time against ranks needs runs on several"),
+        ((1, 2), {"lr": 0.4}, [], "no accuracy curve: these records mix runs with lr = 0.1 and 0.4"),
+        ((2, 2), {"emulate_workers": 16}, ["workers.png"], ""),
     ],
 )
-def test_each_figure_is_drawn_if_it_can_be(tmp_path, ranks, learning_rates, drawn, said):
-    for n, lr in zip(ranks, learning_rates, strict=True):
-        made = run("mpi", n)
-        made["what"]["lr"] = lr
+def test_each_figure_is_drawn_if_it_can_be(tmp_path, ranks, changes, drawn, said):
+    runs = [run("mpi", n) for n in ranks]
+    runs[1]["what"] |= changes
+    for made in runs:
         records.write(tmp_path / "runs.jsonl", made)
     ended = workshop("plot", tmp_path / "runs.jsonl", "--out-dir", tmp_path / "figures")
     assert said in ended.output

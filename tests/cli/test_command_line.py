@@ -10,7 +10,7 @@ import command_line
 import pytest
 
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import mpi
+from workshop_lib.ranks import which_mpi
 from workshop_lib.results import records
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("only_small_mnist")]
@@ -21,7 +21,7 @@ def workshop(*arguments, launcher=(), limit_s=120, **environment):
     return subprocess.run(
         [*launcher, sys.executable, "-m", "workshop_lib", *arguments],
         cwd=ROOT,
-        env=os.environ | mpi.environment() | environment,
+        env=os.environ | which_mpi.environment() | environment,
         text=True,
         timeout=limit_s,
         stdin=subprocess.DEVNULL,
@@ -93,7 +93,7 @@ def test_a_training_that_diverges_still_leaves_its_record(tmp_path, ranks):
 def test_records_of_engines_and_of_mpiexec_say_what_ran_and_where_and_have_the_same_weights(tmp_path):
     out = tmp_path / "runs.jsonl"
     options = ("--backend", "ddp", "--out", str(out), "--seed", "3", *SMALL)
-    for arguments, launcher in ((("--ranks", "2"), ()), ((), [*mpi.mpiexec(), "-n", "2"])):
+    for arguments, launcher in ((("--ranks", "2"), ()), ((), [*which_mpi.mpiexec(), "-n", "2"])):
         ran = workshop("train", *arguments, *options, launcher=launcher)
         assert ran.returncode == 0, ran.stderr
         assert "weights identical on all ranks" in ran.stdout
@@ -135,35 +135,19 @@ def test_sweep_and_plot(tmp_path):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.exhaustive  # tests/training/test_emulate.py has the numbers, test_sweep_and_plot the command
-def test_sweep_and_plot_of_emulated_workers(tmp_path):
-    out = tmp_path / "sweep.jsonl"
-    data = ("--epochs", "1", "--network", "classic")
-    recipe = ("--lr", "0.01", "--lr-scaling", "linear", "--momentum", "0.5", "--no-nesterov", "--decay", "none")
-    workers = ("--ranks", "2", "--backends", "mpi", "--emulate-workers", "1,16")
-    ran = workshop("sweep", *workers, "--out", str(out), *data, *recipe)
-    assert ran.returncode == 0, ran.stderr
-    runs = records.read(out)
-    assert [run["what"]["global_batch"] for run in runs] == [64, 1024]
-    assert [run["epochs"][0]["lr"] for run in runs] == pytest.approx([0.01, 0.16])
-    assert "mpi, 2 ranks as 16 workers" in ran.stdout
-    assert command_line.workshop("plot", out, "--out-dir", tmp_path).exit_code == 0
-    assert (tmp_path / "workers.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_one_failing_rank_under_mpiexec_ends_them_all():
     program = (
         "import sys; from mpi4py import MPI\n"
-        "from workshop_lib import cli; from workshop_lib.training.backends.pytorch import TorchLearner\n"
+        "from workshop_lib import cli; from workshop_lib.training.backends.pytorch import TorchReplica\n"
         "def broken(*_): raise ZeroDivisionError('on rank 1')\n"
-        "if MPI.COMM_WORLD.rank == 1: TorchLearner.step = broken\n"
+        "if MPI.COMM_WORLD.rank == 1: TorchReplica.step = broken\n"
         "sys.argv = ['workshop', 'train']; cli.main()"
     )
     started = time.monotonic()
     ran = subprocess.run(
-        [*mpi.mpiexec(), "-n", "2", sys.executable, "-c", program],
+        [*which_mpi.mpiexec(), "-n", "2", sys.executable, "-c", program],
         cwd=ROOT,
-        env=os.environ | mpi.environment(),
+        env=os.environ | which_mpi.environment(),
         text=True,
         timeout=60,
         capture_output=True,

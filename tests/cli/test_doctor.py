@@ -13,9 +13,10 @@ import pytest
 from shell_programs import program
 
 from workshop_lib.cli import doctor
+from workshop_lib.cli.findings import Finding
 from workshop_lib.machine import cgroups, cores, installation, world
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import mpi, processes
+from workshop_lib.ranks import processes, which_mpi
 
 
 def test_everything_is_well_here_and_found_in_five_seconds():
@@ -23,25 +24,24 @@ def test_everything_is_well_here_and_found_in_five_seconds():
     command = [sys.executable, "-m", "workshop_lib", "doctor", "--json"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     took_s = time.monotonic() - started
-    findings = {finding["name"]: finding for finding in json.loads(ran.stdout)}
+    findings = {finding["check"]: finding for finding in json.loads(ran.stdout)}
     assert ran.returncode == 0, ran.stdout
-    assert not [finding for finding in findings.values() if finding["status"] == "fail"]
-    assert "one world of size 2" in findings["two ranks"]["found"]
-    assert "60,000 + 10,000" in findings["MNIST"]["found"]
+    assert not [finding for finding in findings.values() if finding["level"] == "wrong"]
+    assert "one world of size 2" in findings["two ranks"]["seen"]
+    assert "60,000 + 10,000" in findings["MNIST"]["seen"]
     looked_at = {"Python", "mpiexec", "MPI settings", "cores", "memory", "disk", "GPUs", "torch", "stray ranks"}
     looked_at |= {"other programs"}
     assert looked_at <= set(findings)
     assert took_s < 5, f"doctor took {took_s:.1f} s"
 
 
-def test_the_table_has_each_finding_and_its_remedy(monkeypatch, capsys):
-    findings = [doctor.Finding("memory", "warn", "1 GB", "close something"), doctor.Finding("cores", "ok", "2 of 2")]
+def test_what_needs_attention_stands_above_its_remedy_and_only_what_is_wrong_fails(monkeypatch, capsys):
+    findings = [Finding("ok", "cores", "2 of 2"), Finding("look", "memory", "1 GB", remedy="close something")]
     monkeypatch.setattr(doctor, "examine", lambda: findings)
-    assert doctor.main() == 0, "a warning is no failure"
-    warned, remedy, good = (line.strip() for line in capsys.readouterr().out.splitlines()[1:])
-    assert (warned.split(), remedy) == (["warn", "memory", "1", "GB"], "→ close something")
-    assert good.split() == ["ok", "cores", "2", "of", "2"]
-    findings.append(doctor.Finding("mpiexec", "fail", "none", "install one"))
+    assert doctor.main() == 0, "what is worth a look is no failure"
+    said = " ".join(capsys.readouterr().out.split())
+    assert said == "look memory: 1 GB → close something ok cores: 2 of 2 0 wrong, 1 to look at, 1 ok"
+    findings.append(Finding("wrong", "mpiexec", "none", remedy="install one"))
     assert doctor.main() == 1
 
 
@@ -49,42 +49,42 @@ def test_mpiexec_of_another_mpi_fails_with_a_remedy(tmp_path, monkeypatch):
     """It starts the processes as strangers."""
     mpiexec = program(tmp_path / "mpiexec", '[ "$1" = --version ] && exit 0', "shift 2", '"$@"; "$@"')
     monkeypatch.setenv("WORKSHOP_MPIEXEC", str(mpiexec))
-    finding = doctor._mpi()[-1]
-    assert (finding.name, finding.status) == ("two ranks", "fail")
-    assert "two worlds of size 1" in finding.found and "MPI=system" in finding.remedy
+    finding = doctor.check_mpi()[-1]
+    assert (finding.check, finding.level) == ("two ranks", "wrong")
+    assert "two worlds of size 1" in finding.seen and "MPI=system" in finding.remedy
 
 
 def test_ranks_that_hang_are_ended_with_their_mpiexec(tmp_path, monkeypatch, nothing_left):
     monkeypatch.setattr(doctor, "COMMAND_LIMIT_S", 0.5)
-    finding = doctor._two_ranks([str(program(tmp_path / "mpiexec", "setsid sleep 61 &", "sleep 61"))])
-    assert finding.status == "fail" and "timed out" in finding.found
+    finding = doctor.check_two_ranks([str(program(tmp_path / "mpiexec", "setsid sleep 61 &", "sleep 61"))])
+    assert finding.level == "wrong" and "timed out" in finding.seen
 
 
 def test_no_mpiexec_fails_with_a_remedy(monkeypatch):
     monkeypatch.setenv("WORKSHOP_MPIEXEC", "/nonexistent/mpiexec")
-    assert doctor._mpi()[-1].status == "fail" and doctor._mpi()[-1].remedy
-    monkeypatch.setattr(mpi, "mpiexec", lambda: (_ for _ in ()).throw(mpi.MPINotFound("install one")))
-    assert doctor._mpi() == [doctor.Finding("mpiexec", "fail", "none", "install one")]
+    assert doctor.check_mpi()[-1].level == "wrong" and doctor.check_mpi()[-1].remedy
+    monkeypatch.setattr(which_mpi, "mpiexec", lambda: (_ for _ in ()).throw(which_mpi.MPINotFound("install one")))
+    assert doctor.check_mpi() == [Finding("wrong", "mpiexec", "none", remedy="install one")]
 
 
 def test_the_allocation_is_told_or_what_is_wrong_with_it(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKSHOP_HOSTFILE", str(tmp_path / "hosts"))
-    (finding,) = doctor._allocation()
-    assert finding.status == "fail" and "WORKSHOP_HOSTFILE" in finding.remedy
+    (finding,) = doctor.check_allocation()
+    assert finding.level == "wrong" and "WORKSHOP_HOSTFILE" in finding.remedy
     (tmp_path / "hosts").write_text("alpha slots=4\nbeta slots=4\n")
-    (finding,) = doctor._allocation()
-    assert (finding.status, finding.found) == ("ok", "host file: 2 nodes (alpha, …), 4 on each: 8 ranks")
+    (finding,) = doctor.check_allocation()
+    assert (finding.level, finding.seen) == ("ok", "host file: 2 nodes (alpha, …), 4 on each: 8 ranks")
     monkeypatch.delenv("WORKSHOP_HOSTFILE")
-    assert doctor._allocation() == []
+    assert doctor.check_allocation() == []
 
 
 def test_variables_of_another_launcher_are_listed(monkeypatch):
     for name in world.left_over():
         monkeypatch.delenv(name)
-    assert doctor._other_worlds() == []
+    assert doctor.check_other_worlds() == []
     monkeypatch.setenv("WORLD_SIZE", "8")
-    (finding,) = doctor._other_worlds()
-    assert (finding.status, finding.found) == ("warn", "WORLD_SIZE=8") and "unset WORLD_SIZE" in finding.remedy
+    (finding,) = doctor.check_other_worlds()
+    assert (finding.level, finding.seen) == ("look", "WORLD_SIZE=8") and "unset WORLD_SIZE" in finding.remedy
 
 
 @pytest.fixture
@@ -138,8 +138,8 @@ def test_processes_and_threads_of_a_cgroup(cgroup):
     (step / "pids.max").write_text("max\n")
     (step.parent / "pids.max").write_text("60\n")
     (step.parent / "pids.current").write_text("12\n")
-    finding = doctor._limits()
-    assert finding.status == "fail" and "60 are allowed here and 12 in use" in finding.found
+    finding = doctor.check_limits()
+    assert finding.level == "wrong" and "60 are allowed here and 12 in use" in finding.seen
     assert "--pids-limit" in finding.remedy
 
 
@@ -152,37 +152,34 @@ def test_memory_without_a_limit(cgroup):
     assert cgroups.available_bytes() == math.inf
 
 
-def test_cores_of_a_cgroup(cgroup, monkeypatch):
-    monkeypatch.setattr(cores, "affinity", lambda: set(range(8)))
-    assert cores.usable_cores() == 8
-    step = cgroup(2, "cpu")
-    (step / "cpu.max").write_text("max 100000\n")
-    assert cores.usable_cores() == 8
-    (step.parent / "cpu.max").write_text("250000 100000\n")
-    assert cores.usable_cores() == 3
+CPU_FILES = {2: [("cpu.max", "max 100000")], 1: [("cpu.cfs_quota_us", "-1"), ("cpu.cfs_period_us", "100000")]}
+CPU_LIMITS = {2: [("cpu.max", "250000 100000")], 1: [("cpu.cfs_quota_us", "50000"), ("cpu.cfs_period_us", "100000")]}
 
 
-def test_cores_of_a_cgroup_of_version_1(cgroup, monkeypatch):
+@pytest.mark.parametrize(("version", "cores_left"), [(2, 3), (1, 1)])
+def test_cores_of_a_cgroup_or_of_one_above_it(cgroup, monkeypatch, version, cores_left):
     monkeypatch.setattr(cores, "affinity", lambda: set(range(8)))
-    step = cgroup(1, "cpu")
-    for folder, quota_us in ((step, -1), (step.parent, 50000)):
-        (folder / "cpu.cfs_quota_us").write_text(f"{quota_us}\n")
-        (folder / "cpu.cfs_period_us").write_text("100000\n")
-    assert cores.usable_cores() == 1
+    step = cgroup(version, "cpu")
+    for name, text in CPU_FILES[version]:
+        (step / name).write_text(f"{text}\n")
+    assert cores.usable_cores() == 8
+    for name, text in CPU_LIMITS[version]:
+        (step.parent / name).write_text(f"{text}\n")
+    assert cores.usable_cores() == cores_left
 
 
 def test_strays_are_listed_with_the_command_that_ends_them(monkeypatch, dead_mark):
     left = subprocess.Popen(["sleep", "60"], env=os.environ | {processes.VARIABLE: dead_mark})
     try:
-        finding = doctor._strays()  # there may be others on this machine
-        assert finding.status == "warn" and "kill -9 " in finding.remedy
+        finding = doctor.check_strays()  # there may be others on this machine
+        assert finding.level == "look" and "kill -9 " in finding.remedy
         assert str(left.pid) in finding.remedy.split()
     finally:
         left.kill()
         left.wait(10)
-    assert str(left.pid) not in doctor._strays().remedy.split()
+    assert str(left.pid) not in doctor.check_strays().remedy.split()
     monkeypatch.setattr(processes, "strays", list)
-    assert doctor._strays().status == "ok"
+    assert doctor.check_strays().level == "ok"
 
 
 def test_a_missing_extra_says_what_became_of_it(monkeypatch):
@@ -190,62 +187,56 @@ def test_a_missing_extra_says_what_became_of_it(monkeypatch):
     monkeypatch.setattr(doctor, "_installed", lambda package: iter(()))
     reason = "Horovod could not be installed: no compiler. Notebooks 03 and 04 need it; `make extras` tries again."
     monkeypatch.setattr(installation, "why_missing", lambda extra: reason if extra == "horovod" else "")
-    found = {finding.name: finding for finding in doctor._packages()}
-    assert (found["horovod"].status, found["horovod"].remedy) == ("warn", reason)
-    assert (found["deepspeed"].status, found["deepspeed"].remedy) == ("warn", "Notebook 06b needs it: run `make setup`")
-    assert found["torch"].status == "fail"
-
-
-def test_the_build_of_pytorch_is_told_with_its_reason(monkeypatch):
-    monkeypatch.setattr(installation, "why_this_pytorch", lambda: "PyTorch's build is cpu, because no NVIDIA GPU.")
-    (finding,) = doctor._pytorch_build()
-    assert finding.found == "PyTorch's build is cpu, because no NVIDIA GPU." and finding.status == "ok"
+    found = {finding.check: finding for finding in doctor.check_packages()}
+    assert (found["horovod"].level, found["horovod"].remedy) == ("look", reason)
+    assert (found["deepspeed"].level, found["deepspeed"].remedy) == ("look", "Notebook 06b needs it: run `make setup`")
+    assert found["torch"].level == "wrong"
 
 
 def test_a_python_that_is_too_new_is_told_with_what_it_lacks(monkeypatch):
     monkeypatch.setattr(doctor.sys, "version_info", (3, 14, 0))
-    finding = doctor._python()
-    assert finding.status == "fail" and "too new: tensorflow-cpu and h5py have no wheels for it" in finding.found
+    finding = doctor.check_python()
+    assert finding.level == "wrong" and "too new: tensorflow-cpu and h5py have no wheels for it" in finding.seen
     assert "3.11, 3.12 or 3.13" in finding.remedy
 
 
 def test_a_package_that_python_would_take_from_elsewhere_is_told(tmp_path, monkeypatch):
-    required = ("run `make setup`", "fail")
+    required = ("run `make setup`", "wrong")
     monkeypatch.setattr(doctor, "_installed", lambda name: iter([SimpleNamespace(version="9.9", locate_file=Path)]))
-    assert doctor._package("asttokens", *required).status == "fail", "it isn't in the current folder"
+    assert doctor.check_package("asttokens", *required).level == "wrong", "it isn't in the current folder"
     monkeypatch.undo()
-    good = doctor._package("asttokens", *required)
-    assert good.status == "ok" and good.found[0].isdigit()
+    good = doctor.check_package("asttokens", *required)
+    assert good.level == "ok" and good.seen[0].isdigit()
     (tmp_path / "asttokens.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "asttokens", raising=False)
-    hidden = doctor._package("asttokens", *required)
-    assert hidden.status == "fail" and f"Python imports {tmp_path}/asttokens.py" in hidden.found
-    assert doctor._package("not-there", "run `make extras`", "warn").status == "warn"
+    hidden = doctor.check_package("asttokens", *required)
+    assert hidden.level == "wrong" and f"Python imports {tmp_path}/asttokens.py" in hidden.seen
+    assert doctor.check_package("not-there", "run `make extras`", "look").level == "look"
 
 
 def test_what_hides_modules_is_told_with_its_folder_and_variable(tmp_path, monkeypatch):
     (tmp_path / "random.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("PYTHONHOME", "/usr")
-    shadow, home = doctor._hidden_modules()
-    assert (shadow.status, home.status) == ("warn", "warn")
-    assert shadow.found == f"PYTHONPATH names {tmp_path}, which hides Python's own `random`"
+    shadow, home = doctor.check_hidden_modules()
+    assert (shadow.level, home.level) == ("look", "look")
+    assert shadow.seen == f"PYTHONPATH names {tmp_path}, which hides Python's own `random`"
     assert shadow.remedy.startswith("unset PYTHONPATH") and home.remedy.startswith("unset it")
 
 
-@pytest.mark.parametrize(("of", "left", "status"), [(0, 0, "ok"), (9999, 3, "warn"), (9999, 5000, "ok")])
-def test_a_disk_may_have_space_and_no_room_for_another_file(monkeypatch, of, left, status):
+@pytest.mark.parametrize(("of", "left", "level"), [(0, 0, "ok"), (9999, 3, "look"), (9999, 5000, "ok")])
+def test_a_disk_may_have_space_and_no_room_for_another_file(monkeypatch, of, left, level):
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=5e9))
     monkeypatch.setattr(doctor.os, "statvfs", lambda _: SimpleNamespace(f_files=of, f_favail=left))
-    finding = doctor._disk()
-    assert finding.status == status and ("room for 3 more files" in finding.found) == (status == "warn")
+    finding = doctor.check_disk()
+    assert finding.level == level and ("room for 3 more files" in finding.seen) == (level == "look")
 
 
 def test_a_checkout_that_cannot_be_written_is_told(monkeypatch):
-    assert doctor._read_only() == []
+    assert doctor.check_read_only() == []
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)
-    (finding,) = doctor._read_only()
-    assert finding.status == "warn" and "a checkout of your own, which can share this one's `.venv`" in finding.remedy
+    (finding,) = doctor.check_read_only()
+    assert finding.level == "look" and "a checkout of your own, which can share this one's `.venv`" in finding.remedy
     page, _, heading = finding.remedy.partition("as ")[2].partition(" says under ")
     assert f"\n## {heading.strip(chr(39))}\n" in (ROOT / page).read_text()

@@ -1,15 +1,13 @@
 """Which exercises there are, and where a learner stands: counted from the sources, whatever their notebooks hold."""
 
-import json
-
+import jupytext
 import pytest
 
 from workshop_lib import paths
-from workshop_lib.classroom import assessment
 from workshop_lib.course import exercises, learner
 from workshop_lib.course.learner import Check
-from workshop_lib.judge.sources import YOURS
-from workshop_lib.lessons.compute_nodes import judge_job_script
+from workshop_lib.course.sources import YOURS
+from workshop_lib.lessons.compute_nodes import judge as compute_nodes
 from workshop_lib.lessons.ddp import clinic
 from workshop_lib.lessons.large_batch import recipe_clinic
 from workshop_lib.maintain import generate
@@ -46,15 +44,15 @@ def here(notebook, solved):
     return f"{solved} of {len(exercises.by_notebook()[notebook])} here"
 
 
-def test_each_cell_to_be_written_has_its_exercise_and_an_assessment_names_the_same():
+def test_each_cell_to_be_written_has_its_exercise_in_the_core_or_deeper():
     found = exercises.by_notebook()
     assert list(found) == [source.stem for source in generate.sources()]
     for source in generate.sources():
         asked, _ = generate.split(source.read_text(encoding="utf-8"), source.name)
-        code = [cell for cell in exercises.CELL.split(asked) if not cell.startswith(" [markdown]")]
-        assert len(found[source.stem]) == sum(YOURS in cell for cell in code), source
-    for task in assessment.TASKS:
-        assert found[task.notebook][task.name].is_core == task.core, task
+        cells = jupytext.reads(asked, fmt="py:percent").cells
+        code = [(part, text) for part, at, text in generate.by_part(cells) if cells[at].cell_type == "code"]
+        in_core = [part == "core" for part, text in code if YOURS in text]
+        assert [place.is_core for place in found[source.stem].values()] == in_core, source
 
 
 def test_where_one_stands_names_the_next_notebook_once_the_core_here_is_solved(kernel_of):
@@ -82,7 +80,7 @@ def test_every_kind_of_check_is_kept_and_says_where_one_stands(kernel_of, tmp_pa
     kernel_of("07_large_batch")
     assert here("07_large_batch", 1) in repr(recipe_clinic.diagnoses(recipe_clinic.RUNS))
     kernel_of("10_compute_nodes")
-    assert here("10_compute_nodes", 1) in repr(judge_job_script.job(SCRIPTS / "job.sh"))
+    assert here("10_compute_nodes", 1) in repr(compute_nodes.job(SCRIPTS / "job.sh"))
     kept = [(event["notebook"], event["exercise"], event["passed"]) for event in learner.kept()]
     assert kept == [
         ("05_ddp", "diagnoses", False),
@@ -95,32 +93,3 @@ def test_every_kind_of_check_is_kept_and_says_where_one_stands(kernel_of, tmp_pa
 def test_an_open_check_without_a_not_implemented_error_does_not_ask_to_replace_one():
     for verdict in (clinic.diagnoses({"A": ...}), recipe_clinic.diagnoses({}), recipe_clinic.changes({}, {})):
         assert verdict.passed is None and "Replace the dots" in verdict.headline
-
-
-def test_what_was_kept_among_the_notebooks_still_counts(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
-    for name in ("LEARNER", "PROGRESS"):
-        monkeypatch.setattr(paths, name, tmp_path / "progress" / "progress.jsonl")
-    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "notebooks" / "00_start_here.ipynb"))
-    old = {"notebook": "00_start_here", "what": "check", "exercise": "whoami", "passed": True}
-    script = {"notebook": "05_ddp", "what": "check", "exercise": "script", "passed": True}
-    (tmp_path / "notebooks").mkdir()
-    lines = [json.dumps(event) + "\n" for event in (old, script)]
-    (tmp_path / "notebooks" / "progress.jsonl").write_text("".join(lines))
-    learner.keep(Check("my_part", True))
-    assert exercises.standing("00_start_here").startswith(f"{here('00_start_here', 2)}, 3 of {ON_PATH}")
-    assert [path.name for path in (tmp_path / "notebooks").iterdir()] == ["progress.jsonl"]
-    assert (tmp_path / "progress" / "progress.jsonl").is_file()
-
-
-def test_an_exercise_that_was_solved_in_another_notebook_counts_where_it_is_now(kernel_of):
-    kernel_of("07_large_batch")
-    learner.keep(Check("layer_rate", True))
-    later = "07d_large_batch_optimizers"
-    assert exercises.solved() == {(later, "layer_rate")}
-    assert exercises.standing(later).startswith(here(later, 1))
-
-
-def test_the_exercises_of_13b_were_in_13():
-    moved = {exercise for (_, exercise), now in exercises.MOVED.items() if now == "13b_runs_that_survive"}
-    assert moved == exercises.by_notebook()["13b_runs_that_survive"].keys()

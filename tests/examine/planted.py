@@ -6,8 +6,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from workshop_lib.cli.findings import Finding
 from workshop_lib.examine import checks
-from workshop_lib.examine.findings import ScriptFinding
 from workshop_lib.examine.observations import Run
 from workshop_lib.examine.run import observe
 
@@ -50,11 +50,11 @@ def run(script: str, *edits: tuple[str, str], files: dict[str, str] | None = Non
         return observe(2, [str(path)], show=False, **{"seconds": 60.0} | limits)
 
 
-def examined(script: str, *edits: tuple[str, str], **limits) -> list[ScriptFinding]:
+def examined(script: str, *edits: tuple[str, str], **limits) -> list[Finding]:
     return checks.examine(run(script, *edits, **limits))
 
 
-def missing(fault: Planted, findings: list[ScriptFinding]) -> str:
+def missing(fault: Planted, findings: list[Finding]) -> str:
     """What the findings lack; empty if the fault was found, with its rank, step and cause."""
     of_check = [each for each in findings if each.check == fault.check and each.level == fault.level]
     if not of_check:

@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 import recorded
 
-from workshop_lib.examine import checks, report
+from workshop_lib.cli.findings import LEVELS, Finding, as_data, as_text, worst
+from workshop_lib.examine import checks
 from workshop_lib.examine.checks import machine
-from workshop_lib.examine.findings import LEVELS, SECTIONS, ScriptFinding, worst
 from workshop_lib.examine.observations import RankLog, Run, read_rank
+from workshop_lib.examine.sections import SECTIONS
 from workshop_lib.maintain import generate
 
 CASES: list[tuple[str, Callable[[Run], object], str, str, str]] = []
@@ -351,9 +352,7 @@ def failed(run):
     run.ranks[1].records = [*run.ranks[1].records[:-1], error]
 
 
-@case(
-    "wrong", "ended", "rank 0 waited for a call that another rank never made:\nrank 0 was at train.py, line 5, in main:"
-)
+@case("wrong", "ended", "rank 0 waited for a call that another rank never made:\nrank 0: at train.py, line 5, in main:")
 def stuck(run):
     run.how = "stuck"
     run.stacks = {0: [{"file": "train.py", "line": 5, "name": "main"}]}
@@ -487,10 +486,9 @@ def test_sections_are_in_the_notebooks():
 
 
 def test_a_report_has_why_what_to_change_and_where_to_read():
-    finding = ScriptFinding("wrong", "batches", "seen", "because", "change this", "sampler", (0, 1), 3)
-    text = report.as_text([finding, ScriptFinding("ok", "weights", "equal")])
-    assert text.index("wrong  batches: seen") < text.index("why: because") < text.index("change: change this")
+    finding = Finding("wrong", "batches", "seen", "because", "change this", "sampler", (0, 1), 3)
+    text = as_text([finding, Finding("ok", "weights", "equal")], SECTIONS)
+    assert text.index("wrong  batches: seen") < text.index("why: because") < text.index("→ change this")
     assert "more: 05_ddp, “Who sees which sample?”" in text and text.endswith("1 wrong, 0 to look at, 1 ok")
-    as_json = report.as_json([finding], 2)
-    assert as_json["worst"] == "wrong" and as_json["findings"][0]["section"]["notebook"] == "05_ddp"
+    assert as_data([finding], SECTIONS)[0]["section"]["notebook"] == "05_ddp"
     assert worst([]) == LEVELS[0]

@@ -50,7 +50,7 @@ class Recomputed(nn.Module):
 def test_activations_recomputed_in_the_backward_pass_hide_no_later_forward_pass():
     """PyTorch ends the repeated forward pass with an error as soon as it has what it needs, and catches it."""
     recorder = Passes()
-    handles = hooks._forward(recorder)
+    handles = hooks.watch_forward(recorder)
     model = nn.Sequential(nn.Linear(4, 4), Recomputed())
     try:
         for _ in range(3):
@@ -68,14 +68,14 @@ def test_activations_recomputed_in_the_backward_pass_hide_no_later_forward_pass(
     ("value", "decides"), [(torch.tensor(1), True), (torch.tensor(True), True), (torch.tensor(45), False)]
 )
 def test_a_yes_or_no_is_told_from_a_count(value, decides):
-    assert hooks._is_decision([value]) is decides
-    assert not hooks._is_decision([value.float()]), "a loss may be 1.0"
+    assert hooks.is_decision([value]) is decides
+    assert not hooks.is_decision([value.float()]), "a loss may be 1.0"
 
 
 def test_labels_are_the_integers_of_each_sample():
     batch = {"images": torch.ones(2, 3), "label": torch.tensor([7, 8]), "masks": torch.ones(2, 3, dtype=torch.int64)}
-    assert hooks._labels(batch) == [(7,), (8,)]
-    assert hooks._labels([torch.ones(2, 3)]) == []
+    assert hooks.labels_of(batch) == [(7,), (8,)]
+    assert hooks.labels_of([torch.ones(2, 3)]) == []
 
 
 def test_a_share_of_fully_sharded_data_parallel_is_recognized():
@@ -104,11 +104,11 @@ def test_samples_whose_indices_are_known_are_looked_at_in_few_steps(recorder):
     recorder.step = FIRST_STEPS + 1
     recorder.now = {}
     recorder.loader = 0
-    assert recorder._looks_at_samples()
+    assert recorder.looks_at_samples()
     recorder.indexed.add(0)
-    assert not recorder._looks_at_samples()
+    assert not recorder.looks_at_samples()
     recorder.now["weights"] = None
-    assert recorder._looks_at_samples()
+    assert recorder.looks_at_samples()
 
 
 def test_the_thread_that_pins_memory_chooses_no_device(recorder, monkeypatch):
@@ -116,7 +116,7 @@ def test_the_thread_that_pins_memory_chooses_no_device(recorder, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "set_device_index", called.append)
     monkeypatch.setattr(torch.cuda, "set_device", torch.cuda.set_device)
     monkeypatch.setattr(distributed, "init_process_group", distributed.init_process_group)
-    hooks._devices(recorder)
+    hooks.watch_devices(recorder)
     torch.accelerator.set_device_index(1)
     pins = threading.Thread(target=torch.accelerator.set_device_index, args=(0,))
     pins.start()
@@ -129,7 +129,7 @@ def test_what_a_dataset_reads_while_it_loads_is_not_counted(recorder, monkeypatc
     monkeypatch.setattr(nn.utils, "clip_grad_norm_", nn.utils.clip_grad_norm_)  # put back at the end, as the others
     for name in hooks.READ_BY_CPU:
         monkeypatch.setattr(torch.Tensor, name, getattr(torch.Tensor, name))
-    hooks._gradients(recorder)
+    hooks.watch_gradients(recorder)
     torch.ones(1).item()
     recorder.in_loader = True
     torch.ones(1).item()

@@ -7,7 +7,7 @@ import itertools
 import linecache
 import textwrap
 
-from workshop_lib.judge.solutions import definition, with_imports
+from workshop_lib.course.solutions import definition, with_imports
 from workshop_lib.maintain import generate
 
 _number = itertools.count(1)

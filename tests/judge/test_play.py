@@ -2,15 +2,17 @@
 
 from functools import partial
 
+import mpi4py
 import numpy as np
 import pytest
-from judge import thread_ranks
+from fake_mpi_ranks import run_on_threads
 from judge.answers import written
 
 from workshop_lib import judge
+from workshop_lib.course.solutions import Solution
 from workshop_lib.judge.forms import described, fits, plain
-from workshop_lib.judge.play import Edit, _beside, played
-from workshop_lib.judge.solutions import Solution
+from workshop_lib.judge.play import Edit, beside, played
+from workshop_lib.lessons.mpi_basics import fake_mpi
 
 SOURCE = '''# %% [markdown]
 # # A notebook
@@ -63,7 +65,7 @@ def source(tmp_path, monkeypatch):
     """Both exercises' notebook, with this name in no other test."""
     name = tmp_path.name
     (tmp_path / f"{name}.py").write_text(SOURCE)
-    monkeypatch.setattr("workshop_lib.judge.solutions.SOURCES", tmp_path)
+    monkeypatch.setattr("workshop_lib.course.solutions.SOURCES", tmp_path)
     return name
 
 
@@ -85,17 +87,31 @@ def scaled(source):
     return played("scaled", source, play_scaled, edits, communicates=False)
 
 
+class ThreadTeam:
+    """Ranks that are threads of this process."""
+
+    healthy = True
+
+    def __init__(self, n: int):
+        self.n = n
+
+    def run(self, function, *args, timeout: float, show: bool = True) -> list:
+        return run_on_threads(lambda comm: function(*args), self.n)
+
+
+@pytest.fixture(autouse=True)
+def on_threads(monkeypatch):
+    """A rank finds its communicator in mpi4py, as in a process of its own."""
+    monkeypatch.setattr(mpi4py, "MPI", fake_mpi.FakeMPI())
+    monkeypatch.delattr(fake_mpi.FakeComm, "__getattr__")
+    monkeypatch.setattr(fake_mpi.FakeComm, "Dup", lambda comm: comm, raising=False)
+    monkeypatch.setattr(fake_mpi.FakeComm, "Free", lambda comm: None, raising=False)
+
+
 def verdict(exercise, function, ranks=2):
-    """The verdict on a function, with threads as the ranks, and with all known mistakes observed before."""
-
-    def observed(answer):
-        if not exercise.communicates:
-            return [judge.observe_one(None, exercise.observe, answer)]
-        return thread_ranks.run(ranks, lambda comm: judge.observe_one(comm, exercise.observe, answer))
-
-    seen = observed(function)
-    exercise.know_mistakes(len(seen), [observed(mistake.answer) for mistake in exercise.mistakes])
-    return exercise.verdict(seen)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judge.ranks, "current", lambda: ThreadTeam(ranks))
+        return exercise(function)
 
 
 answer = partial(written, "import numpy as np", TOTAL)
@@ -268,5 +284,5 @@ def test_what_is_shown_of_two_arrays_tells_them_apart():
     right = np.zeros((2, 3))
     wrong = right.copy()
     wrong[1, 2] = 7
-    assert _beside(wrong, right) == ("7 at [1, 2]", "0")
-    assert _beside(right[0], right) == ("an array of 3", "an array of shape (2, 3)")
+    assert beside(wrong, right) == ("7 at [1, 2]", "0")
+    assert beside(right[0], right) == ("an array of 3", "an array of shape (2, 3)")

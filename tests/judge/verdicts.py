@@ -55,8 +55,12 @@ def observed(exercise: Exercise, answers: list, team, at_once: int = 1, threads:
     if exercise.ready is not None:
         team().run(exercise.ready, timeout=judge.READY_LIMIT_S, show=False)
     limit_s = 10 + exercise.timeout_s * len(answers)
-    by_rank = team().run(judge.observe_each_on_rank, exercise.observe, answers, timeout=limit_s, show=False)
+    by_rank = team().run(_each, exercise.observe, answers, timeout=limit_s, show=False)
     return list(zip(*by_rank, strict=True))
+
+
+def _each(observe, answers):
+    return [judge.observe_one(judge._own_communicator(), observe, answer) for answer in answers]
 
 
 def _observe(exercise: Exercise, answer, comm):
@@ -75,7 +79,8 @@ def verdicts_of(cls: "type[Verdicts]", team) -> dict:
     for name in cls.names:
         exercise = getattr(cls.check, name)
         answers = {("solution", name, ""): solution(cls.notebook, name), ("stub", name, ""): stub(cls.notebook, name)}
-        answers |= {("known", name, str(at)): mistake.answer for at, mistake in enumerate(exercise.mistakes)}
+        for at, edit in enumerate(exercise.edits):
+            answers["known", name, str(at)] = variant(cls.notebook, name, *edit.replacements)
         planted_ones = [("right", title, make) for title, make in cls.right.items()]
         planted_ones += [("wrong", title, make) for title, (make, _) in cls.wrong.items()]
         for kind, title, make in planted_ones:
@@ -84,9 +89,9 @@ def verdicts_of(cls: "type[Verdicts]", team) -> dict:
                 answers[kind, name, title] = answer
         made = observed(exercise, list(answers.values()), team, cls.at_once.get(name, 1), cls.threads)
         observations = dict(zip(answers, made, strict=True))
-        known = [tuple(observations["known", name, str(at)]) for at in range(len(exercise.mistakes))]
+        known = [list(observations["known", name, str(at)]) for at in range(len(exercise.edits))]
         n = len(made[0])
-        exercise.know_mistakes(n, known)  # or it would observe them once more
+        exercise._known[n] = [exercise._known_failure(seen) for seen in known]  # or it would observe them once more
         found |= {key: verdict_of(exercise, seen) for key, seen in observations.items()}
     return found
 
@@ -117,10 +122,7 @@ class Verdicts:
         cls.raises = _made(cls.notebook, cls.raises)
         cls.never_ends = _made(cls.notebook, cls.never_ends)
         for test, cases in (
-            (
-                "test_a_known_mistake_is_rejected_with_its_hint",
-                [getattr(cls.check, name).mistakes for name in cls.names],
-            ),
+            ("test_a_known_mistake_is_rejected_with_its_hint", [getattr(cls.check, name).edits for name in cls.names]),
             ("test_another_right_way_passes", cls.right),
             ("test_a_wrong_answer_is_rejected_with_its_hint", cls.wrong),
             ("test_an_answer_that_raises_is_rejected_with_what_it_raised", cls.raises),
@@ -133,7 +135,7 @@ class Verdicts:
         known = [
             pytest.param((name, at), id=f"{name}-{at}")
             for name in self.names
-            for at in range(len(getattr(self.check, name).mistakes))
+            for at in range(len(getattr(self.check, name).edits))
         ]
         cases = {
             "name": list(self.names),
@@ -165,9 +167,7 @@ class Verdicts:
         exercise = getattr(self.check, name)
         verdict = verdicts["known", name, str(at)]
         assert verdict.passed is False, verdict
-        assert exercise.mistakes[at].hint.lower() in verdict.hint.lower(), verdict
-        if (failed := next(iter(exercise._known.values()))[at]) is not None:
-            assert not failed.hint, f"{failed.text!r} has a hint of its own: plant this mistake in a test instead"
+        assert exercise.edits[at].hint.lower() in verdict.hint.lower(), verdict
 
     def test_another_right_way_passes(self, way, verdicts):
         [verdict] = [verdict for (kind, _, title), verdict in verdicts.items() if (kind, title) == ("right", way)]

@@ -11,7 +11,7 @@ from workshop_lib.cli import doctor
 from workshop_lib.errors import InputError
 from workshop_lib.machine import cores
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import launchers, mpi
+from workshop_lib.ranks import launchers, which_mpi
 from workshop_lib.ranks.allocation import Allocation
 from workshop_lib.training import record
 
@@ -35,7 +35,7 @@ def machine(tmp_path, monkeypatch):
 
     def make(allowed, *siblings):
         monkeypatch.setattr(cores, "affinity", lambda: set(allowed))
-        monkeypatch.setattr(mpi, "affinity", lambda: set(allowed))
+        monkeypatch.setattr(which_mpi, "affinity", lambda: set(allowed))
         monkeypatch.setattr(os, "cpu_count", lambda: len(allowed))
         monkeypatch.setattr(cores, "CPUS", tmp_path)
         for thread, text in enumerate(siblings):
@@ -65,9 +65,9 @@ def test_hardware_threads_of_a_core_are_one_core(machine, monkeypatch, allowed, 
 
 def test_the_doctor_says_that_two_ranks_share_a_core(machine):
     machine([0, 1], "0-1", "0-1")
-    finding = doctor._cores()
-    assert (finding.status, finding.found) == (
-        "warn",
+    finding = doctor.check_cores()
+    assert (finding.level, finding.seen) == (
+        "look",
         "2 usable of 2 (affinity and cgroup): 2 hardware threads of 1 core",
     )
 
@@ -79,9 +79,9 @@ def test_ranks_are_bound_to_hardware_threads_where_cores_do_not_suffice(machine,
     machine([0, 1], "0-1", "0-1")
     if bound is None:
         with pytest.raises(InputError, match="needs 3 cores for 3 ranks .*there are 2 hardware threads of 1 core"):
-            mpi.binding(bind, ranks, 1)
+            which_mpi.binding(bind, ranks, 1)
         return
-    assert mpi.binding(bind, ranks, 1) == bound
+    assert which_mpi.binding(bind, ranks, 1) == bound
     job = Allocation("host file", None, ("localhost",))
     monkeypatch.setattr(launchers, "flavor", lambda words: "openmpi")
     words = launchers.plan(ranks, 1, bind, job).command

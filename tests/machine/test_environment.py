@@ -14,7 +14,7 @@ from workshop_lib.errors import WorkshopError
 from workshop_lib.machine import environment, pinning
 from workshop_lib.machine.world import loopback
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import mpi, processes, scratch, scripts
+from workshop_lib.ranks import processes, scratch, scripts, which_mpi
 
 BASE = {"HOME": "/nonexistent", "KERAS_BACKEND": "tensorflow"}
 HARMFUL = [
@@ -125,8 +125,8 @@ def test_what_the_user_has_set_for_mpi_is_named(tmp_path):
 @pytest.mark.parametrize("name", ["OMPI_MCA_pml", "PMIX_MCA_gds"])
 def test_the_doctor_names_the_variable_that_keeps_ranks_from_starting(monkeypatch, name):
     monkeypatch.setenv(name, "ucx")
-    finding = doctor._mpi()[-1]
-    assert (finding.name, finding.status) == ("two ranks", "fail")
+    finding = doctor.check_mpi()[-1]
+    assert (finding.check, finding.level) == ("two ranks", "wrong")
     assert f"{name}=ucx" in finding.remedy and "make setup" not in finding.remedy
 
 
@@ -135,10 +135,10 @@ def test_the_doctor_says_what_ranks_do_not_get(monkeypatch):
         monkeypatch.delenv(rule.variable, raising=False)
     monkeypatch.setenv("HOME", "/nonexistent")
     monkeypatch.delenv(environment.NOTE, raising=False)
-    assert doctor._others_variables().status == "ok"
+    assert doctor.check_variables().level == "ok"
     monkeypatch.setenv("OMP_PROC_BIND", "true")
-    finding = doctor._others_variables()
-    assert finding.status == "warn" and finding.found.startswith("OMP_PROC_BIND=true replaced by false")
+    finding = doctor.check_variables()
+    assert finding.level == "look" and finding.seen.startswith("OMP_PROC_BIND=true replaced by false")
 
 
 PINNED = """\
@@ -219,7 +219,7 @@ def test_what_a_command_leaves_in_its_temporary_folder_goes_away_with_it(capfd):
 def test_ranks_have_these_settings_over_the_users(monkeypatch):
     monkeypatch.setenv("OMP_PROC_BIND", "close")
     monkeypatch.setenv("OMP_PLACES", "threads")
-    given = mpi.rank_environment(mpi.environment(2))
+    given = which_mpi.rank_environment(which_mpi.environment(2))
     assert (given["OMP_PROC_BIND"], given["OMP_NUM_THREADS"]) == ("false", "2")
     assert "OMP_PLACES" not in given and os.environ["OMP_PLACES"] == "threads"
 

@@ -83,15 +83,15 @@ def test_the_place_in_a_world_that_another_launcher_describes(more):
     [
         (
             {"WORLD_SIZE": "2"},
-            "^WORLD_SIZE describes .* RANK, MASTER_ADDR and MASTER_PORT are not set: .*unset WORLD_SIZE",
+            "several processes .WORLD_SIZE., but lacks RANK, MASTER_ADDR, MASTER_PORT: .*unset WORLD_SIZE",
         ),
-        ({"RANK": "1"}, "^RANK describes .*, but WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not set"),
-        (HERE | {"MASTER_PORT": ""}, "^RANK, WORLD_SIZE and MASTER_ADDR describe .*, but MASTER_PORT is not set"),
-        (HERE | {"MASTER_ADDR": "n1"}, "but LOCAL_RANK and LOCAL_WORLD_SIZE are not set: "),
+        ({"RANK": "1"}, "several processes .RANK., but lacks WORLD_SIZE, MASTER_ADDR, MASTER_PORT"),
+        (HERE | {"MASTER_PORT": ""}, "several processes .RANK, WORLD_SIZE, MASTER_ADDR., but lacks MASTER_PORT:"),
+        (HERE | {"MASTER_ADDR": "n1"}, "but lacks LOCAL_RANK, LOCAL_WORLD_SIZE: "),
         (HERE | {"RANK": "2"}, "^RANK is 2, but WORLD_SIZE is 2, and ranks count from 0: "),
         ({"WORLD_SIZE": "two"}, "^WORLD_SIZE is 'two', where launchers write a whole number: unset WORLD_SIZE"),
-        (STEP | HERE, "^srun started 4 processes, but RANK, .* describe a world of 2: .* unset RANK WORLD_SIZE MASTER"),
-        ({"PMI_SIZE": "4"} | HERE, "^mpiexec started 4 processes, but RANK, "),
+        (STEP | HERE, "^srun started 4 processes, but .* describes a world of 2: .* unset RANK WORLD_SIZE MASTER"),
+        ({"PMI_SIZE": "4"} | HERE, "^mpiexec started 4 processes, but the environment "),
     ],
 )
 def test_variables_that_are_incomplete_or_contradict_each_other_are_named(environment, sentence):
@@ -174,6 +174,6 @@ def test_a_meeting_point_on_which_another_program_listens_is_a_sentence(monkeypa
 def test_ranks_on_several_hosts_have_more_patience(monkeypatch):
     monkeypatch.delenv("WORKSHOP_GLOO_TIMEOUT_S", raising=False)
     here, there = world.World(0, 4, 0, "srun", 4), world.World(0, 8, 0, "srun", 4)
-    assert [rendezvous._timeout(each).total_seconds() for each in (here, there)] == [60, 600]
+    assert [rendezvous.patience(each).total_seconds() for each in (here, there)] == [60, 600]
     monkeypatch.setenv("WORKSHOP_GLOO_TIMEOUT_S", "7")
-    assert rendezvous._timeout(there).total_seconds() == 7
+    assert rendezvous.patience(there).total_seconds() == 7

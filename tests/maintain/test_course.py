@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from workshop_lib.course import exercises
-from workshop_lib.judge.sources import SourceError
+from workshop_lib.course.sources import SourceError
 from workshop_lib.maintain import course, generate
 
 FIRST_CELL = "# Title: a subtitle\n\n**Time** 38 minutes for the core, 9 more for the rest. **Needs** nothing."

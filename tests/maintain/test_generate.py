@@ -4,8 +4,8 @@ import sys
 import pytest
 
 from workshop_lib.course import exercises
+from workshop_lib.course.sources import YOURS
 from workshop_lib.errors import InputError
-from workshop_lib.judge.sources import YOURS
 from workshop_lib.maintain import execute as executing
 from workshop_lib.maintain import generate
 

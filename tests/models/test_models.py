@@ -7,9 +7,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.data import mnist
-from workshop_lib.lessons.gradient_noise.flat import FlatNetwork
 from workshop_lib.models import torch_cnn, vit
 from workshop_lib.models.dropout import Dropout, WorkerDraws
+from workshop_lib.models.flat import FlatNetwork
 
 CPU = torch.device("cpu")
 

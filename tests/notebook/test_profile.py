@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from workshop_lib.judge.solutions import definition
-from workshop_lib.lessons.forecasting import catalogue
+from workshop_lib.course.solutions import definition
 from workshop_lib.lessons.forecasting.forecast import Settings, forecast
+from workshop_lib.machine import catalogue
 from workshop_lib.notebook.profile import PROFILES
 from workshop_lib.paths import ROOT
 from workshop_lib.training.options import TrainOptions

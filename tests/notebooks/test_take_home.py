@@ -32,7 +32,7 @@ from notebooks import scripts_in_turn
 from workshop_lib.data import mnist
 from workshop_lib.lessons.less_communication.trainings import outer_step
 from workshop_lib.models import torch_cnn
-from workshop_lib.ranks import mpi
+from workshop_lib.ranks import which_mpi
 from workshop_lib.training.backends import available
 from workshop_lib.training.equivalence import largest_relative_difference
 
@@ -69,7 +69,7 @@ def launcher(name):
         return PYTHON
     if name in UNDER_TORCHRUN:
         return TORCHRUN
-    return [*mpi.mpiexec(), "-n", "2", *PYTHON, *(("-m", "mpi4py") if name == "mpi_by_hand" else ())]
+    return [*which_mpi.mpiexec(), "-n", "2", *PYTHON, *(("-m", "mpi4py") if name == "mpi_by_hand" else ())]
 
 
 def run(*words, **variables):
@@ -191,7 +191,7 @@ def test_deepspeeds_script_under_its_own_launcher_and_under_mpi(launcher, traine
         pytest.skip("DeepSpeed asks `hostname -I` for an address to meet at, and this machine has none")
     own = ["--no_local_rank", "--num_gpus", "2", "--master_addr", "127.0.0.1"]
     deepspeed = [Path(sys.executable).parent / "deepspeed", *own]
-    words = {"deepspeed": deepspeed, "mpiexec": [*mpi.mpiexec(), "-n", "2", *PYTHON, "-m", "mpi4py"]}[launcher]
+    words = {"deepspeed": deepspeed, "mpiexec": [*which_mpi.mpiexec(), "-n", "2", *PYTHON, "-m", "mpi4py"]}[launcher]
     program = scripts_in_turn.__file__, trained.folder, "zero_deepspeed"
     status, output = run(*words, *program, LOCAL_SIZE="2")  # ranks that a CPU has room for
     assert status == 0, output

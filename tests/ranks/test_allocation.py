@@ -175,13 +175,13 @@ def test_the_variables_of_a_dead_job_are_named_before_anything_starts(machine, m
     for name, value in DEAD.items():
         monkeypatch.setenv(name, value)
     sentence = (
-        "^SLURM_JOB_ID and SLURM_JOB_NODELIST describe job 7 on nid001, but no host named nid001 can be found from "
-        "here. If they are left over, unset SLURM_JOB_ID SLURM_JOB_NODELIST and start again"
+        "^The environment describes job 7 on nid001 .SLURM_JOB_ID, SLURM_JOB_NODELIST., but no host named nid001 can "
+        "be found from here. If that's left over, unset SLURM_JOB_ID SLURM_JOB_NODELIST and start again"
     )
     with pytest.raises(RankError, match=sentence):
         ranks.start(2)
-    (finding,) = doctor._allocation()
-    assert finding.status == "fail" and "unset SLURM_JOB_ID SLURM_JOB_NODELIST" in finding.remedy
+    (finding,) = doctor.check_allocation()
+    assert finding.level == "wrong" and "unset SLURM_JOB_ID SLURM_JOB_NODELIST" in finding.remedy
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_pbs_is_asked_as_well(machine):
     program(
         machine / "qstat", 'echo "qstat: $1 Job has finished, use -x to obtain historical job information" >&2; exit 35'
     )
-    with pytest.raises(RankError, match="^PBS_JOBID and PBS_NODEFILE describe job 12.server on nid001, but `qstat`"):
+    with pytest.raises(RankError, match="describes job 12.server on nid001 .PBS_JOBID, PBS_NODEFILE., but `qstat`"):
         allocation.find_living(job)
 
 
@@ -238,7 +238,7 @@ def test_a_resolver_that_does_not_answer_refuses_nothing(machine, monkeypatch):
 def test_ranks_that_did_not_start_elsewhere_are_told_where_their_hosts_come_from():
     job = Allocation("slurm", "7", ("nid001",))
     assert allocation.hint(job, DEAD).startswith(
-        "\nSLURM_JOB_ID and SLURM_JOB_NODELIST describe job 7 on nid001. If they"
+        "\nThe environment describes job 7 on nid001 (SLURM_JOB_ID, SLURM_JOB_NODELIST). If that"
     )
     assert allocation.hint(Allocation("slurm", "7", (socket.gethostname(),)), DEAD) == allocation.hint(None) == ""
 

@@ -6,7 +6,7 @@ import pytest
 from our_ranks import our_ranks, press_stop_after
 
 from workshop_lib import ranks
-from workshop_lib.ranks import engine, verdict, watch
+from workshop_lib.ranks import engine, failures, watch
 from workshop_lib.ranks.progress import TextView
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("no_ranks_afterwards")]
@@ -40,7 +40,7 @@ def test_an_interrupt_at_any_other_moment(team, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(watch, "_follow", pressed)
-    monkeypatch.setattr(verdict, "raise_interrupted", pressed)
+    monkeypatch.setattr(failures, "raise_interrupted", pressed)
     with pytest.raises(KeyboardInterrupt):
         team.run_cell("import time\ntime.sleep(0.1)\n1 / 0")
     monkeypatch.undo()
@@ -124,5 +124,5 @@ def test_a_cell_without_a_name_is_quoted_too(team):
     cell = "from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1:\n    1 / 0\nMPI.COMM_WORLD.Barrier()"
     with pytest.raises(ranks.RankError) as caught:
         team.run_cell(cell)
-    assert "rank 0 was still at cell, line 4, in <module>:  MPI.COMM_WORLD.Barrier()" in str(caught.value)
+    assert "rank 0: still at cell, line 4, in <module>:  MPI.COMM_WORLD.Barrier()" in str(caught.value)
     team.restart()

@@ -80,7 +80,7 @@ def test_all_ranks_step_together_and_one_may_be_asked_alone(debug):
 
 def test_a_rank_may_wait_while_the_others_wait_for_it_for_longer_than_the_time_out(debug):
     said = debug(ON_RANK_0, after(2.5, "p rank"), "@1 p rank", "c", timeout=2)
-    assert "Rank 1 isn't at a breakpoint: rank 0 is.\n" in said
+    assert "Rank 1 isn't at a breakpoint. At one: rank 0.\n" in said
     assert last_lines(said) == ["[0] total 2", "[1] total 2"]
 
 
@@ -108,7 +108,7 @@ def test_quitting_ends_the_cell_and_keeps_the_ranks(debug):
 def test_the_stop_button_works_at_the_prompt(debug):
     with pytest.raises(ranks.RankError, match="interrupted. The ranks stopped what they did and are ready"):
         debug(CELL, KeyboardInterrupt())
-    with pytest.raises(ranks.RankError, match=r"rank 1 was at In\[2\], line 3.*\nFresh ranks were started"):
+    with pytest.raises(ranks.RankError, match=r"rank 1: at In\[2\], line 3.*\nFresh ranks were started"):
         debug(ON_RANK_0, KeyboardInterrupt())
 
 

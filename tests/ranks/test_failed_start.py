@@ -7,7 +7,7 @@ import pytest
 
 from workshop_lib import ranks
 from workshop_lib.machine import environment
-from workshop_lib.ranks import cluster, engine, folders, launchers, mpi, scratch
+from workshop_lib.ranks import cluster, engine, folders, launchers, scratch, which_mpi
 from workshop_lib.ranks.scratch import Scratch
 
 BROKEN = "raise ImportError('a file of the learner')\n"
@@ -136,7 +136,7 @@ def test_the_first_sentence_of_open_mpi_s_message_is_said_with_the_variable_at_f
     with pytest.raises(ranks.RankError) as error:
         ranks.start(1)
     _, message, variable = str(error.value).splitlines()
-    if "openmpi" in launchers.flavor(tuple(mpi.mpiexec())):
+    if "openmpi" in launchers.flavor(tuple(which_mpi.mpiexec())):
         assert message.startswith("A requested component was not found, or was unable to be opened. Host: ")
     assert "OMPI_MCA_btl=nothing" in variable
 

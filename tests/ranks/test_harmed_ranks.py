@@ -17,7 +17,7 @@ from training.launching import rank_environment, run_bounded
 from workshop_lib import ranks
 from workshop_lib.machine import environment
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import mpi
+from workshop_lib.ranks import which_mpi
 from workshop_lib.training import backends
 
 EVERYTHING = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
@@ -90,7 +90,7 @@ def test_ranks_of_the_users_own_launcher_are_cleaned_too(tmp_path, home, launche
     """torchrun is pinned itself, since it imports PyTorch, and its ranks inherit that."""
     over_mpi = "horovod-tf" if "horovod-tf" in backends.available() else "mpi"
     words, backend = {
-        "mpiexec": ([*mpi.mpiexec(), "-n", "2", sys.executable, "-m", "mpi4py"], over_mpi),
+        "mpiexec": ([*which_mpi.mpiexec(), "-n", "2", sys.executable, "-m", "mpi4py"], over_mpi),
         "torchrun": ([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"], "ddp"),
     }[launcher]
     out = tmp_path / "run.jsonl"

@@ -7,7 +7,7 @@ import sys
 import pytest
 from shell_programs import program
 
-from workshop_lib.ranks import launchers, mpi
+from workshop_lib.ranks import launchers, which_mpi
 from workshop_lib.ranks.allocation import Allocation
 
 HOSTS = ("n1", "n2", "n3")
@@ -52,7 +52,7 @@ def test_whose_mpiexec_it_is(tmp_path, output):
 def test_an_mpiexec_that_says_nothing_is_known_by_its_folder(tmp_path):
     assert launchers.flavor((str(program(tmp_path / "pals" / "bin" / "mpiexec", "exit 1")),)) == "pals"
     assert launchers.flavor((str(tmp_path / "missing"),)) == "unknown"
-    assert launchers.flavor(tuple(mpi.mpiexec())) in ("openmpi", "hydra"), "the one beside Python"
+    assert launchers.flavor(tuple(which_mpi.mpiexec())) in ("openmpi", "hydra"), "the one beside Python"
 
 
 @pytest.fixture
@@ -66,9 +66,9 @@ def system_mpi(tmp_path, monkeypatch):
     program(tmp_path / "aprun")
     program(tmp_path / "srun", "echo MPI plugin types are... >&2", "printf '\\tnone\\n\\tpmi2\\n\\tpmix\\n' >&2")
     program(tmp_path / "scontrol", "echo 'MpiDefault              = none'")
-    mpi.srun.cache_clear()
+    which_mpi.srun.cache_clear()
     yield tmp_path
-    mpi.srun.cache_clear()
+    which_mpi.srun.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -76,18 +76,18 @@ def system_mpi(tmp_path, monkeypatch):
     [("slurm", ["srun", "--mpi=pmix"]), ("cobalt", ["aprun"]), ("pbs", ["{0}/mpiexec"]), (None, ["{0}/mpiexec"])],
 )
 def test_the_schedulers_own_launcher_starts_the_clusters_mpi(system_mpi, scheduler, words):
-    assert mpi.mpiexec(scheduler) == [word.format(system_mpi) for word in words]
+    assert which_mpi.mpiexec(scheduler) == [word.format(system_mpi) for word in words]
 
 
 def test_what_the_site_chose_for_srun_is_kept_and_an_mpiexec_beside_python_comes_first(system_mpi, monkeypatch):
     monkeypatch.setenv("SLURM_MPI_TYPE", "pmi2")
-    assert mpi.mpiexec("slurm") == ["srun"]
+    assert which_mpi.mpiexec("slurm") == ["srun"]
     monkeypatch.delenv("SLURM_MPI_TYPE")
-    mpi.srun.cache_clear()
+    which_mpi.srun.cache_clear()
     program(system_mpi / "scontrol", "echo 'MpiDefault              = cray_shasta'")
-    assert mpi.mpiexec("slurm") == ["srun"]
+    assert which_mpi.mpiexec("slurm") == ["srun"]
     beside = program(system_mpi / "venv/bin/mpiexec")
-    assert mpi.mpiexec("slurm") == [str(beside)], "the mpiexec beside Python comes before srun"
+    assert which_mpi.mpiexec("slurm") == [str(beside)], "the mpiexec beside Python comes before srun"
 
 
 def test_a_command_of_ones_own_is_taken_as_it_is(monkeypatch):
@@ -100,7 +100,7 @@ def test_a_command_of_ones_own_is_taken_as_it_is(monkeypatch):
 def test_without_an_allocation_nothing_is_said_of_hosts(monkeypatch):
     monkeypatch.delenv("WORKSHOP_MPIEXEC", raising=False)
     plan = launchers.plan(4, 1, "none", None)
-    assert plan.command == [*mpi.mpiexec(), "-n", "4"]
+    assert plan.command == [*which_mpi.mpiexec(), "-n", "4"]
     assert not plan.elsewhere and plan.engine_options == []
 
 
@@ -164,9 +164,9 @@ def test_engines_are_told_the_address_that_leads_to_them():
 def test_variables_of_a_job_without_its_node_file_do_not_stop_open_mpi(monkeypatch, tmp_path, name):
     monkeypatch.setenv(name, "1")
     monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "missing"))
-    assert mpi.environment()["PRTE_MCA_ras"] == "^pbs"
+    assert which_mpi.environment()["PRTE_MCA_ras"] == "^pbs"
     (tmp_path / "missing").write_text("here\n")
-    assert "PRTE_MCA_ras" not in mpi.environment()
+    assert "PRTE_MCA_ras" not in which_mpi.environment()
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,10 @@ def test_variables_of_a_job_without_its_node_file_do_not_stop_open_mpi(monkeypat
     ],
 )
 def test_a_fabric_is_left_out_only_where_all_ranks_are_here(monkeypatch, allocation, words, one_host):
-    for name in mpi.ON_ONE_HOST:
+    for name in which_mpi.ON_ONE_HOST:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WORKSHOP_MPIEXEC", words)
     settings = launchers.plan(2, 1, "none", allocation).settings
-    assert (mpi.ON_ONE_HOST.items() <= settings.items()) is one_host
+    assert (which_mpi.ON_ONE_HOST.items() <= settings.items()) is one_host
     monkeypatch.setenv("OMPI_MCA_btl", "self,tcp")
     assert "OMPI_MCA_btl" not in launchers.plan(2, 1, "none", allocation).settings, "the user's own choice stays"

@@ -22,7 +22,7 @@ from our_ranks import left_after, our_ranks
 
 from workshop_lib import ranks
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import folders, mpi, processes
+from workshop_lib.ranks import folders, processes, which_mpi
 
 pytestmark = pytest.mark.full
 
@@ -233,7 +233,7 @@ def interfaces(team):
 def test_only_ranks_that_may_be_on_other_hosts_reach_the_controller_from_there(monkeypatch):
     ranks.stop()
     assert interfaces(ranks.start(2)) == {"tcp://127.0.0.1"}
-    monkeypatch.setenv("WORKSHOP_MPIEXEC", shlex.join(mpi.mpiexec()))
+    monkeypatch.setenv("WORKSHOP_MPIEXEC", shlex.join(which_mpi.mpiexec()))
     ranks.stop()
     team = ranks.start(2)
     assert interfaces(team) == {"tcp://*"}

@@ -66,14 +66,14 @@ def test_a_limit_that_cannot_be_raised_is_said_before_anything_starts(allowed, m
     allowed(**given)
     with pytest.raises(RankError, match=f"^The ranks did not start: they need {sentence.removeprefix('need ')}"):
         limits.require(2)
-    finding = doctor._limits()
-    assert finding.status == "fail" and finding.found.startswith("two ranks do not start: they need about")
+    finding = doctor.check_limits()
+    assert finding.level == "wrong" and finding.seen.startswith("two ranks do not start: they need about")
 
 
 def test_limits_that_suffice_are_listed(allowed, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 0)
     allowed(NOFILE=(1024, 4096), NPROC=(1, 1))
-    assert doctor._limits() == doctor.Finding("limits", "ok", "two ranks fit: 4,096 open files")
+    assert doctor.check_limits() == doctor.Finding("ok", "limits", "two ranks fit: 4,096 open files")
 
 
 def test_threads_of_ranks_on_other_hosts_do_not_count_here(allowed, monkeypatch):

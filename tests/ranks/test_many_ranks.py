@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import cloudpickle
 import pytest
 from IPython.lib.pretty import pretty
-from test_verdict import COMPUTING, RECEIVING, Call, frame
+from test_failures import COMPUTING, RECEIVING, Call, frame
 
-from workshop_lib.ranks import RankError, engine, errors, verdict
+from workshop_lib.ranks import RankError, engine, failures, rank_errors
 from workshop_lib.ranks.messages import Loss
 from workshop_lib.ranks.output import OfRanks, Output
 from workshop_lib.ranks.watch import _Screen
@@ -41,29 +41,29 @@ def failed(text="boom", line=4, frames=1):
     ],
 )
 def test_ranks_in_a_row_are_named_as_a_range(ranks, said):
-    assert errors.named(ranks) == said
+    assert rank_errors.named(ranks) == said
 
 
 def test_one_rank_fails_and_the_others_wait_in_one_line():
     call = Call(dict.fromkeys(range(N), BARRIER), {5: failed()})
-    lines = lines_of(verdict.raise_stuck, call, call.stacks())
+    lines = lines_of(failures.raise_stuck, call, call.stacks())
     assert lines[0] == "rank 5 raised ValueError:"
-    assert "  ranks 0–4, 6–127 were still at In[3], line 8, in <module>:  comm.Barrier()" in lines
+    assert "  ranks 0–4, 6–127: still at In[3], line 8, in <module>:  comm.Barrier()" in lines
     assert len(lines) <= LINES
     assert len(call.team.positions) == N - 1
 
 
 def test_the_one_that_is_elsewhere_comes_first():
     call = Call(dict.fromkeys(range(N), BARRIER) | {77: COMPUTING})
-    lines = lines_of(verdict.raise_timeout, call, 20)
-    assert lines[1].startswith("  rank 77 was at In[3], line 4") and lines[2].startswith("  ranks 0–76, 78–127 were at")
+    lines = lines_of(failures.raise_timeout, call, 20)
+    assert lines[1].startswith("  rank 77: at In[3], line 4") and lines[2].startswith("  ranks 0–76, 78–127: at")
 
 
 def test_ranks_at_a_hundred_places_are_not_all_listed_but_can_be_looked_up():
     call = Call({rank: [frame("comm.recv()", line=rank)] for rank in range(N)})
-    lines = lines_of(verdict.raise_timeout, call, 20)
+    lines = lines_of(failures.raise_timeout, call, 20)
     assert len(lines) <= LINES
-    assert "  ranks 6–127 were elsewhere: `team.positions` has the place of each rank" in lines
+    assert "  ranks 6–127: elsewhere (`team.positions` has the place of each rank)" in lines
     assert "line 127" in call.team.positions[127]
 
 
@@ -76,17 +76,17 @@ def test_ranks_at_a_hundred_places_are_not_all_listed_but_can_be_looked_up():
     ids=["texts that differ", "lines that differ"],
 )
 def test_a_hundred_errors_are_told_as_one_or_as_three(outcomes, last):
-    lines = verdict._errors_text(Call(dict.fromkeys(range(N), []), outcomes)).splitlines()
+    lines = failures.errors_text(Call(dict.fromkeys(range(N), []), outcomes)).splitlines()
     assert len(lines) <= LINES and lines[-1] == last
 
 
 def test_two_ranks_that_fail_differently_are_both_quoted():
-    text = verdict._errors_text(Call({0: [], 1: []}, {0: failed("one"), 1: failed("two")}))
+    text = failures.errors_text(Call({0: [], 1: []}, {0: failed("one"), 1: failed("two")}))
     assert "rank 0 raised ValueError" in text and "one" in text and "rank 1 raised" in text and "two" in text
 
 
 def test_a_thousand_calls_of_one_function_are_cut_in_the_middle():
-    text = errors.traceback_text(failed(frames=1000)["error"])
+    text = rank_errors.traceback_text(failed(frames=1000)["error"])
     assert "    … 995 more calls …" in text and len(text.splitlines()) <= LINES
 
 
@@ -96,10 +96,10 @@ def test_after_a_loss_the_errors_and_places_of_the_others_are_grouped():
     raised = {rank: failed(f"lost {rank}")["error"] for rank in range(20, 40)}
     stacks = dict.fromkeys(range(N), RECEIVING)
     call.left_behind = Loss([record], stacks, raised)
-    lines = lines_of(verdict.raise_lost, call)
+    lines = lines_of(failures.raise_lost, call)
     assert lines[0] == "rank 11 on node7 was killed by SIGKILL."
     assert any(line.startswith("  ranks 20–39 raised ValueError at In[3]") for line in lines)
-    assert any(line.startswith("  ranks 0–10, 12–19, 40–127 were at In[3]") for line in lines)
+    assert any(line.startswith("  ranks 0–10, 12–19, 40–127: at In[3]") for line in lines)
     assert len(lines) <= LINES
 
 
@@ -107,7 +107,7 @@ def test_stopped_ranks_of_a_host_share_a_line():
     notes = {rank: {"rank": rank, "host": "node7", "pid": 100 + rank, "signal": 19} for rank in range(3)}
     screen = _Screen(None, SimpleNamespace(answers={}, stopped=lambda: notes))
     (line,) = screen._newly_stopped()
-    assert line.startswith("ranks 0–2 are stopped by SIGSTOP on node7: `kill -CONT 100 101 102` there")
+    assert line.startswith("ranks 0–2: stopped by SIGSTOP on node7. To go on, type `kill -CONT 100 101 102` there")
     assert screen._newly_stopped() == [], "said once"
 
 
@@ -148,7 +148,7 @@ def test_an_idle_rank_moves_messages_less_often_after_a_while(monkeypatch):
     monkeypatch.setattr("tornado.ioloop.PeriodicCallback", lambda look, _: looks.append(look) or timer)
     mpi = SimpleNamespace(Is_finalized=lambda: True)
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
-    engine._keep_moving_messages()
+    engine.keep_moving_messages()
     [look] = looks
     engine._last_call.ended = time.monotonic() - engine.PROGRESS_LATER_AFTER_S - 1
     look()

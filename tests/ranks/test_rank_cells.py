@@ -98,20 +98,20 @@ def test_what_is_the_same_on_all_ranks_is_shown_once():
 
 
 def test_a_widget_is_shown_in_words_and_what_is_too_large_is_named():
-    static = cells._static({cells.WIDGET: {}, "text/plain": "IntSlider(value=3)"})
+    static = cells.static({cells.WIDGET: {}, "text/plain": "IntSlider(value=3)"})
     assert "IntSlider(value=3)" in static["text/html"] and cells.STATIC in static["text/html"]
-    assert cells._static({cells.WIDGET: {}, "image/png": PNG, "text/plain": "x"}) == {
+    assert cells.static({cells.WIDGET: {}, "image/png": PNG, "text/plain": "x"}) == {
         "image/png": PNG,
         "text/plain": "x",
     }
-    bounded = cells._bounded({"text/html": "x" * (cells.MAX_ITEM_BYTES + 1), "text/plain": "a table"})
+    bounded = cells.bounded({"text/html": "x" * (cells.MAX_ITEM_BYTES + 1), "text/plain": "a table"})
     assert bounded == {"text/plain": "a table\n(not shown: text/html, 2.0 MB; at most 2 MB each)"}
 
 
 @pytest.mark.parametrize("text", ["x" * 2 * cells.MAX_CHARACTERS, "x\n" * 2 * cells.MAX_LINES])
 def test_what_a_cell_prints_is_cut_off_and_says_so_once(text):
     written = []
-    printed = cells._Printed(types.SimpleNamespace(write=written.append))
+    printed = cells.Printed(types.SimpleNamespace(write=written.append))
     for _ in range(3):
         printed.write(text)
     printed.write("\r 50%")
@@ -121,7 +121,7 @@ def test_what_a_cell_prints_is_cut_off_and_says_so_once(text):
 
 
 def test_a_progress_bar_may_be_redrawn_forever():
-    printed = cells._Printed(types.SimpleNamespace(write=lambda text: len(text)))
+    printed = cells.Printed(types.SimpleNamespace(write=lambda text: len(text)))
     for _ in range(2 * cells.MAX_CHARACTERS // 100):
         printed.write("\r" + "x" * 100)
     assert not printed.is_cut
@@ -196,15 +196,15 @@ def test_a_rank_cell_in_a_new_kernel_names_the_line_that_starts_ranks(monkeypatc
     monkeypatch.setenv("JPY_SESSION_NAME", str(path))
     monkeypatch.setattr(session.CURRENT, "team", None)  # an earlier test may have left ranks
     with pytest.raises(RankError, match=r"run the cell with `team = ranks.start\(2\)` again; Run > Run All Above"):
-        magics._team()
+        magics.current_team()
     monkeypatch.delenv("JPY_SESSION_NAME")
     visual_studio_code = types.SimpleNamespace(user_ns={"__vsc_ipynb_file__": str(path)})
     with monkeypatch.context() as patch:
         patch.setattr("IPython.get_ipython", lambda: visual_studio_code)
-        assert magics._line_that_starts_ranks() == "team = ranks.start(2)"
+        assert magics.line_that_starts_ranks() == "team = ranks.start(2)"
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "none"))
     with pytest.raises(RankError, match="run the cell that starts ranks again"):
-        magics._team()
+        magics.current_team()
 
 
 def test_a_new_kernel_has_the_magic_from_a_startup_file(monkeypatch, tmp_path):

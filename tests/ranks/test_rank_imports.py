@@ -8,7 +8,7 @@ import pytest
 
 from workshop_lib import ranks
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import errors, session
+from workshop_lib.ranks import rank_errors, session
 
 NOTEBOOK = {"IPython", "ipyparallel", "ipywidgets", "workshop_lib.ranks.cluster"}
 FRAMEWORKS = {"torch", "tensorflow"}
@@ -21,7 +21,7 @@ MUST_NOT_LOAD = {
     "training.equivalence": FRAMEWORKS | NOTEBOOK,
     "training.record": FRAMEWORKS | NOTEBOOK,
     "notebook.figures.accuracy": NOTEBOOK,
-    "ranks.errors": NOTEBOOK,
+    "ranks.rank_errors": NOTEBOOK,
     "ranks.engine": NOTEBOOK,
     "ranks.progress": NOTEBOOK,
     "lessons.synchronous_sgd.judge": NOTEBOOK,
@@ -49,7 +49,7 @@ def test_a_module_loads_no_more_than_it_may(loaded, module):
 def test_the_notebooks_side_is_there_when_it_is_used():
     for name in set(ranks.__all__) - {"RankError"}:
         assert getattr(ranks, name) is getattr(session, name)
-    assert ranks.RankError is errors.RankError
+    assert ranks.RankError is rank_errors.RankError
     with pytest.raises(AttributeError, match="strat"):
         _ = ranks.strat
 
@@ -57,10 +57,10 @@ def test_the_notebooks_side_is_there_when_it_is_used():
 @pytest.mark.parametrize(
     ("file", "shown"),
     [
-        ("/a/workshop_lib/b/workshop_lib/lessons/mpi_basics/ring.py", "workshop_lib/lessons/mpi_basics/ring.py"),
+        ("/a/workshop_lib/b/workshop_lib/collectives/ring.py", "workshop_lib/collectives/ring.py"),
         ("/venv/lib/python3.11/site-packages/torch/nn.py", "torch/nn.py"),
         ("/home/me/mine.py", "/home/me/mine.py"),
     ],
 )
 def test_files_are_named_as_the_learner_knows_them(file, shown):
-    assert errors._short(file) == shown
+    assert rank_errors.short_name(file) == shown

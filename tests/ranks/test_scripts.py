@@ -19,7 +19,7 @@ from our_ranks import our_ranks
 
 from workshop_lib.notebook import profile, take_home
 from workshop_lib.paths import MNIST, ROOT, SCRIPTS
-from workshop_lib.ranks import RankError, folders, launchers, mpi, processes, scripts, session
+from workshop_lib.ranks import RankError, folders, launchers, processes, scripts, session, which_mpi
 from workshop_lib.ranks.scratch import Scratch
 
 
@@ -98,11 +98,11 @@ def test_torchrun_starts_only_this_nodes_ranks_and_says_so(two_nodes, monkeypatc
 
 
 def test_mpi_starts_ranks_on_all_nodes_of_a_job(two_nodes, monkeypatch):
-    monkeypatch.setattr(mpi, "mpiexec", lambda scheduler=None: ["srun"])
+    monkeypatch.setattr(which_mpi, "mpiexec", lambda scheduler=None: ["srun"])
     words = scripts.mpiexec(8)
     srun = words[words.index("srun") :]
     assert " -n 8 --nodes=2 --ntasks-per-node=4 " in " ".join(srun)
-    assert words[0] == "env" and {"-u", *mpi.ON_ONE_HOST} <= set(words), "the network between nodes stays in use"
+    assert words[0] == "env" and {"-u", *which_mpi.ON_ONE_HOST} <= set(words), "the network between nodes stays in use"
 
 
 def test_open_mpi_is_told_only_of_variables_that_a_script_has(two_nodes, monkeypatch):

@@ -26,10 +26,10 @@ def test_a_training_that_was_stopped_before_its_first_test_says_so(monkeypatch):
     record = {"what": {}, "epochs": [], "stopped": True}
     monkeypatch.setattr(cluster.learner, "keep", list)
     monkeypatch.setattr(cluster.learner.Training, "of", lambda record: [])
-    stopped = Ranks.train(SimpleNamespace(_run=lambda *_: [record]), None)
+    stopped = Ranks.train(SimpleNamespace(_run=lambda *_, **__: [record]), None)
     with pytest.raises(IndexError, match="stopped before the first test") as error:
         stopped["epochs"][-1]["test_accuracy"]
     assert len(error.value._render_traceback_()) == 1, "one line in place of a traceback"
     assert stopped["epochs"] == stopped["epochs"][1:] == []
-    trained = Ranks.train(SimpleNamespace(_run=lambda *_: [record | {"epochs": [{"epoch": 1}]}]), None)
+    trained = Ranks.train(SimpleNamespace(_run=lambda *_, **__: [record | {"epochs": [{"epoch": 1}]}]), None)
     assert trained["epochs"][-1] == {"epoch": 1}

@@ -14,9 +14,9 @@ import pytest
 from needs import needs
 
 from workshop_lib.machine import cgroups
-from workshop_lib.ranks import folders, mpi
-from workshop_lib.ranks.errors import how_it_ended
+from workshop_lib.ranks import folders, which_mpi
 from workshop_lib.ranks.processes import SUPERVISOR
+from workshop_lib.ranks.rank_errors import how_it_ended
 
 RANK = """\
 import faulthandler, signal, sys, time
@@ -78,14 +78,14 @@ def test_a_rank_taken_along_by_a_lost_one_says_where_it_was(rank, tmp_path, lost
 
 def test_a_killed_mpiexec_leaves_nothing_and_what_another_one_left_is_in_nobodys_way(tmp_path):
     """Open MPI's refuses to start where there's a folder of a killed one with its process number."""
-    settings = os.environ | mpi.environment() | {"TMPDIR": str(tmp_path)}
+    settings = os.environ | which_mpi.environment() | {"TMPDIR": str(tmp_path)}
     run = functools.partial(subprocess.run, env=settings, timeout=20)
     kill = ["bash", "-c", "mkdir -p $PRTE_MCA_prte_local_tmpdir_base/ompi.$$ && kill -9 $$"]
     assert run([*SUPERVISOR, "--", *kill]).returncode == 128 + signal.SIGKILL
     assert not list(tmp_path.iterdir())
 
     planted = 'mkdir -p $TMPDIR/ompi.$$; touch $TMPDIR/ompi.$$/pmix.vm.tool; exec "$0" "$@"'
-    command = ["bash", "-c", planted, *mpi.mpiexec(), "-n", "1", "true"]
+    command = ["bash", "-c", planted, *which_mpi.mpiexec(), "-n", "1", "true"]
     assert run([*SUPERVISOR, "--", *command]).returncode == 0
     [other] = tmp_path.iterdir()
     assert [file.name for file in other.iterdir()] == ["pmix.vm.tool"]

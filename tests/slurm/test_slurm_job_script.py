@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workshop_lib.paths import SCRIPTS
-from workshop_lib.ranks import mpi
+from workshop_lib.ranks import which_mpi
 
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
 
@@ -24,7 +24,7 @@ def test_it_trains_on_both_nodes_and_after_a_requeue_goes_on(slurm, tmp_path, re
     job = slurm.command(
         *("sbatch", "--parsable", f"--output={output}", f"--chdir={SCRIPTS.parent}", script),
         *("--images", images, "--epochs", epochs),
-        **mpi.environment() | {"PATH": beside, "PYTHONPATH": mpi.python_path(), "PYTHONUNBUFFERED": "1"},
+        **which_mpi.environment() | {"PATH": beside, "PYTHONPATH": which_mpi.python_path(), "PYTHONUNBUFFERED": "1"},
     ).strip()
     if restart:
         slurm._wait_for("a checkpoint", checkpoint.exists, 120)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from shell_programs import program
 
 from workshop_lib.paths import BUILD, ROOT
-from workshop_lib.ranks import mpi
+from workshop_lib.ranks import which_mpi
 
 MACHINES = tomllib.loads(Path(__file__).with_name("machines.toml").read_text())
 SCRIPTS = sorted((ROOT / "submissions").glob("*/*.sh"))
@@ -106,5 +106,5 @@ def here(most_ranks: int, options: str) -> dict[str, str]:
         "WORKSHOP_NO_MODULES": "1",
         "WORKSHOP_JOB_OPTIONS": options,
         "STAND_IN_RANKS": str(most_ranks),
-        "STAND_IN_START": json.dumps([mpi.mpiexec(), mpi.environment()]),
+        "STAND_IN_START": json.dumps([which_mpi.mpiexec(), which_mpi.environment()]),
     }

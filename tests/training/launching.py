@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from workshop_lib.ranks import mpi
+from workshop_lib.ranks import which_mpi
 from workshop_lib.ranks.supervisor import MPIEXECS_PLACE
 
 TRAIN_RUNS = Path(__file__).with_name("train_runs.py")
@@ -20,8 +20,8 @@ def rank_environment(**extra: str) -> dict[str, str]:
     """The environment of a rank, without what a launcher around the tests may have set."""
     foreign = ("SLURM_", "OMPI_COMM", "PMI_", "PMIX_", "TORCHELASTIC_", "MASTER_")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
-    timeouts = {"PYTHONPATH": mpi.python_path(), "WORKSHOP_GLOO_TIMEOUT_S": "30"}
-    return inherited | mpi.environment() | timeouts | extra
+    timeouts = {"PYTHONPATH": which_mpi.python_path(), "WORKSHOP_GLOO_TIMEOUT_S": "30"}
+    return inherited | which_mpi.environment() | timeouts | extra
 
 
 def run_bounded(commands: list[list[str]], environments: list[dict], timeout_s: float) -> list:
@@ -71,7 +71,7 @@ def run_script(ranks: int, script: Path, *arguments, timeout_s: float) -> None:
     """Run a script to its end on so many ranks; one rank is started without MPI."""
     command = [sys.executable, script, *arguments]
     if ranks > 1:
-        command = [*mpi.mpiexec(), "-n", ranks, *command]
+        command = [*which_mpi.mpiexec(), "-n", ranks, *command]
     [(status, output)] = run_bounded([command], [rank_environment()], timeout_s)
     assert status == 0, output
 

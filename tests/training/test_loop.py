@@ -105,7 +105,7 @@ def test_a_run_that_was_stopped_at_its_end_is_complete(train, stop_at, options, 
 def test_the_commit_is_known_in_another_account_s_checkout(monkeypatch):
     """There, git says nothing unless it's told to."""
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    assert re.fullmatch("[0-9a-f]{7,}", record._commit() or "")
+    assert re.fullmatch("[0-9a-f]{7,}", record.commit_here() or "")
 
 
 def test_a_nan_is_a_nan_in_the_checksum_of_the_weights():

@@ -19,10 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 from training.launching import rank_environment, run_bounded
 
 from workshop_lib import ranks
-from workshop_lib.lessons.mpi_basics import counting
+from workshop_lib.collectives import counting
 from workshop_lib.machine import world
 from workshop_lib.models import torch_cnn
-from workshop_lib.ranks import mpi
+from workshop_lib.ranks import which_mpi
 from workshop_lib.training import rendezvous
 
 pytestmark = pytest.mark.full
@@ -307,7 +307,7 @@ print("ends", flush=True)
 
 def test_a_rank_that_waits_alone_says_so_and_ends(tmp_path):
     (tmp_path / "alone.py").write_text(ALONE)
-    command = [*mpi.mpiexec(), "-n", 2, sys.executable, tmp_path / "alone.py"]
+    command = [*which_mpi.mpiexec(), "-n", 2, sys.executable, tmp_path / "alone.py"]
     [(_, output)] = run_bounded([command], [rank_environment()], 60)
     alone = "Iallreduce had not ended after 1 s on rank 0"
     assert f"{alone}: the other ranks may have failed or be elsewhere. Restart all ranks." in output

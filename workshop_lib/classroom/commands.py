@@ -1,107 +1,19 @@
 """The classroom's commands.
 
-`workshop assess` and `verify`: a record of what a learner can do, which others can check. `rehearse` and `present`: an
-instructor's routes. `export-nbgrader`: the exercises as assignments for a grader. The functions import what they need
-themselves, because most commands do without it.
+`rehearse` and `present`: an instructor's routes. `export-nbgrader`: the exercises as assignments for a grader. The
+functions import what they need themselves, because most commands do without it.
 """
 
 import argparse
-import os
 import subprocess
 import time
 from pathlib import Path
 
-from workshop_lib import paths
-from workshop_lib import ranks as teams
 from workshop_lib.cli.arguments import Parser
-from workshop_lib.errors import InputError
 
-NOTEBOOKS = paths.ROOT / "notebooks"
-RECORD = paths.LEARNER.with_name("assessment.jsonl")
 # Before a rehearsal: how long to watch other programs, and the cores it needs.
 LOOK_S = 1.0
 ROOM_FOR = 2
-
-
-def assess_arguments(parser: Parser) -> None:
-    parser.runs(assess)
-    parser.add_argument(
-        "--ranks", type=int, default=2, metavar="N", help="Number of ranks, for exercises that run on any number."
-    )
-    parser.add_argument("--learner", default="", metavar="NAME", help="A name or nickname to write into the record.")
-    notebooks = Path(os.environ.get("WORKSHOP_NOTEBOOKS", NOTEBOOKS))
-    parser.add_argument(
-        "--notebooks", type=Path, default=notebooks, metavar="FOLDER", help="The folder with your notebooks."
-    )
-    parser.add_argument(
-        "--out", type=Path, default=RECORD, metavar="FILE", help="Where to write the record. It replaces an older one."
-    )
-
-
-def assess(ranks: int, learner: str, notebooks: Path, out: Path) -> None:
-    """Check again what you solved on the core path, and write a record that anyone can verify."""
-    from workshop_lib.classroom import assessment
-
-    if ranks not in range(2, assessment.MOST_RANKS + 1):
-        raise InputError(f"--ranks {ranks}: give 2 to {assessment.MOST_RANKS}.")
-    paths.require_writable(out)
-    os.environ.pop("JPY_SESSION_NAME", None)  # even in a notebook, these checks don't count as that notebook's
-    rows = []
-    try:
-        for task, verdict, row in assessment.assess(notebooks, ranks):
-            failed = " ".join([verdict.failed, *verdict.details.splitlines()[:1]]) if verdict else ""
-            said = f"solved, {assessment.in_words(row)}" if row else "not solved yet"
-            _show(task, f"not yet: {failed}" if failed else said)
-            rows += [row] if row else []
-        if rows:
-            assessment.write(out, rows, learner)
-    finally:
-        teams.stop()
-    core = sum(task.core for task in assessment.TASKS)
-    solved = sum(row["core"] for row in rows)
-    print(
-        f"\nSolved: {solved} of {core} core exercises, {len(rows) - solved} of {len(assessment.TASKS) - core} deeper."
-    )
-    if rows:
-        print(f"record: {out}\nAnyone can check it with `workshop verify {os.path.relpath(out)}`.")
-    else:
-        print("There's no record to write yet. Is your notebook saved?")
-
-
-def _show(task, text: str) -> None:
-    print(f"{task.notebook:<20} {task.name:<23} {'core  ' if task.core else 'deeper'} {text}", flush=True)
-
-
-def verify_arguments(parser: Parser) -> None:
-    parser.runs(verify)
-    parser.add_argument("record", type=Path, metavar="RECORD", help="A record that `workshop assess` wrote.")
-    parser.add_argument(
-        "--run", action="store_true", help=argparse.SUPPRESS
-    )  # the checks always run, with or without it
-
-
-def verify(record: Path, run: bool) -> int:
-    """Run the checks of a record on the code in it, which EXECUTES that code on this machine."""
-    from workshop_lib.classroom import assessment
-
-    header, rows = assessment.read(record)
-    versions = ", ".join(f"{name} {version}" for name, version in header["versions"].items() if version)
-    print(_printable(f"{header['learner'] or 'somebody'}, {header['made']}, with {versions}"))
-    if header["checks"] != assessment.checks():
-        print("note: the checks of this checkout are not those that it was made with.")
-    os.environ.pop("JPY_SESSION_NAME", None)
-    failed = 0
-    try:
-        for task, difference in assessment.rerun(rows):
-            _show(task, _printable(difference) or "passes here, too")
-            failed += bool(difference)
-    finally:
-        teams.stop()
-    if failed:
-        print(f"\n{failed} of {len(rows)} answers don't do what the record says.")
-        return 1
-    print(f"\n{record}: {len(rows)} exercises solved, by code that passes here, too. This doesn't show who wrote it.")
-    return 0
 
 
 def rehearse_arguments(parser: Parser) -> None:
@@ -128,15 +40,20 @@ def rehearse(route: str, plan: bool) -> int:
     if busy := others.warning(ROOM_FOR, "so cells take longer than on a quiet one"):
         print(f"{busy}\n")
     print(f"begins  promised{'' if plan else '     cells'}  reading and working   step")
-    begins, run_s, late = 0, 0.0, []
+    begins = 0  # minutes from the start of the route
+    run_s = 0.0
+    late = []
     for done in map(routes.Rehearsed, chosen.steps) if plan else routes.rehearse(chosen):
-        step, work = done.step, routes.effort(done.step).minutes
-        begins, run_s = begins + step.minutes, run_s + done.seconds
-        clock = f"{(begins - step.minutes) // 60}:{(begins - step.minutes) % 60:02}"
+        step = done.step
+        work = routes.effort(step).minutes
+        clock = f"{begins // 60}:{begins % 60:02}"
+        begins += step.minutes
+        run_s += done.seconds
         measured = f"{done.seconds / 60:.1f} min" if done.cells else "-"
         cells = "" if plan else f" {measured:>9}"
         over = work + done.seconds / 60 > step.minutes
-        late += [step.title] if over else []
+        if over:
+            late.append(step.title)
         note = " (TOO LONG)" if over else ""
         print(f"{clock:>6} {step.minutes:>5} min{cells} {work:>17} min   {step.title}{note}")
         if step.notebook and plan:
@@ -215,8 +132,3 @@ def present(what: str, section: list[str], record: bool, open_lab: bool) -> int:
         return 0
     command, env = slides.lab(files[0])
     return subprocess.call(command, env=env)
-
-
-def _printable(text: str) -> str:
-    """The text with a "?" for every unprintable character, because such characters can control a terminal."""
-    return "".join(each if each.isprintable() else "?" for each in text)

@@ -19,8 +19,8 @@ import nbformat
 
 from workshop_lib import paths
 from workshop_lib.course.exercises import checked_name, defined_names
+from workshop_lib.course.sources import SolutionBlock, blocks, split
 from workshop_lib.errors import InputError
-from workshop_lib.judge.sources import SolutionBlock, blocks, split
 from workshop_lib.maintain import generate
 
 SCHEMA_VERSION = 3  # version of nbgrader's metadata

@@ -24,8 +24,8 @@ from nbformat.sign import NotebookNotary
 from workshop_lib import paths, ranks
 from workshop_lib.classroom import needs, routes
 from workshop_lib.course import learner
+from workshop_lib.course.sources import YOURS
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.judge.sources import YOURS
 from workshop_lib.machine import cores
 from workshop_lib.maintain import execute
 from workshop_lib.maintain.generate import METADATA, NOTEBOOKS, pristine, sources

@@ -129,10 +129,9 @@ def _keep(sharing: Sharing, name: str) -> None:
 
 
 def _kept(name: str) -> Sharing | None:
-    for file in paths.learners_files(name):
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            kept = json.loads(file.read_text("utf8"))
-            return Sharing(str(kept["folder"]), str(kept["name"]))
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        kept = json.loads(paths.LEARNER.with_name(name).read_text("utf8"))
+        return Sharing(str(kept["folder"]), str(kept["name"]))
     return None
 
 
@@ -151,8 +150,7 @@ def stop() -> Sharing | None:
     before = chosen()
     if before:
         before.file.unlink(missing_ok=True)
-        for file in paths.learners_files(OWN_FILE):
-            file.unlink(missing_ok=True)
+        paths.LEARNER.with_name(OWN_FILE).unlink(missing_ok=True)
     return before
 
 

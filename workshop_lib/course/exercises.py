@@ -19,12 +19,6 @@ HEADING = re.compile(r"^# (#+) (.*)$", re.MULTILINE)
 # What an answer defines: a file, a function or class, or a dictionary.
 NAME = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|(?:def|class) (\w+)|(\w+) = \{)", re.MULTILINE)
 CHECK = re.compile(r"^(?!team\.)\w+\.\w+\((.*)\)$")
-RENAMED = {"script": "changes.py"}  # names of exercises in old logs
-# The notebook that has an exercise now, by the notebook and the exercise in old logs.
-MOVED = {("07_large_batch", "layer_rate"): "07d_large_batch_optimizers"} | {
-    ("13_when_training_breaks", name): "13b_runs_that_survive"
-    for name in ("save", "interval_s", "supervise", "my_share")
-}
 
 
 def defined_names(answer: str) -> list[str]:
@@ -98,12 +92,8 @@ def is_on_core_path(notebook: str) -> bool:
 
 def solved() -> set[tuple[str, str]]:
     """The notebook and name of each check that this learner has passed."""
-    found = set()
-    for event in learner.kept():
-        if event.get("what") == "check" and event.get("passed") is True:
-            exercise = RENAMED.get(event["exercise"], event["exercise"])
-            found.add((MOVED.get((event["notebook"], exercise), event["notebook"]), exercise))
-    return found
+    checks = [event for event in learner.kept() if event.get("what") == "check"]
+    return {(event["notebook"], event["exercise"]) for event in checks if event.get("passed") is True}
 
 
 def standing(notebook: str) -> str:

@@ -104,9 +104,8 @@ def keep(event: Prediction | Check | Training) -> None:
 
 def kept() -> Iterator[dict]:
     """Every logged event, oldest first; damaged lines are left out."""
-    for path in reversed(paths.learners_files(paths.LEARNER.name)):
-        if not path.is_file():
-            continue
-        for line in path.read_text("utf8", "replace").splitlines():
-            with contextlib.suppress(ValueError):
-                yield json.loads(line)
+    if not paths.LEARNER.is_file():
+        return
+    for line in paths.LEARNER.read_text("utf8", "replace").splitlines():
+        with contextlib.suppress(ValueError):
+            yield json.loads(line)

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from workshop_lib.cli.arguments import Parser
+from workshop_lib.cli.findings import EXIT_CODES, as_data, show, worst
 from workshop_lib.errors import InputError
-from workshop_lib.examine import report
 from workshop_lib.examine.checks import examine as check
-from workshop_lib.examine.findings import EXIT_CODES, worst
 from workshop_lib.examine.run import observe
+from workshop_lib.examine.sections import SECTIONS
 
 FAILED = 1  # exit code when nothing was examined, because 2 says that something is worth a look
 PYTHON_S = 60.0  # for another Python to import PyTorch
@@ -57,9 +57,10 @@ def examine(ranks: int, steps: int, seconds: float, alone: bool, python: str, js
     run.alone = one
     findings = check(run)
     if json:
-        print(as_json.dumps(report.as_json(findings, ranks), indent=2))
+        result = {"ranks": ranks, "worst": worst(findings), "findings": as_data(findings, SECTIONS)}
+        print(as_json.dumps(result, indent=2))
     else:
-        print(report.as_text(findings))
+        show(findings, SECTIONS)
     return EXIT_CODES[worst(findings)]
 
 

@@ -17,8 +17,8 @@ import psutil
 
 from workshop_lib.examine.observations import Run, read_rank
 from workshop_lib.ranks import scripts
-from workshop_lib.ranks.errors import is_communicating, is_in_framework, parse_stack
 from workshop_lib.ranks.messages import Frame
+from workshop_lib.ranks.rank_errors import is_communicating, is_in_framework, parse_stack
 
 LOOK_EVERY_S = 0.1
 QUIET_S = 8.0  # when no rank has written anything for this long, look where the ranks are

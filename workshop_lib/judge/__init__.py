@@ -5,34 +5,34 @@ Each lesson has a `judge` module with its exercises. A notebook calls an `Exerci
 
     observe(comm, function)     runs on every rank: calls the function, returns an observation (plain data)
     properties(observations)    runs in the notebook on all ranks' observations: yields what must hold, in order
-    mistakes                    known wrong answers: functions, each with a hint for learners who make this mistake
+    edits                       known mistakes, as edits of the notebook's solution, each with its hint
 
 The first property that fails ends the check, so later properties may rely on earlier ones. If the failed property has
 no hint of its own, the known mistakes are run like the learner's function, and the one that leaves the same evidence
-provides the hint. Nothing that the learner wrote makes a check raise.
+provides the hint. Where that would take too long, every property has a hint, and only the tests run the mistakes.
+Nothing that the learner wrote makes a check raise.
 """
 
 import html
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from workshop_lib import ranks
 from workshop_lib.course import exercises, learner
+from workshop_lib.course.solutions import Replacement, Solution
 from workshop_lib.errors import WorkshopError
-from workshop_lib.judge.solutions import Solution
 
 ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
 STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines below say where."
-TRUNCATED_HINT = "a message was larger than the array that receives it: give that array the size of what arrives."
-SAME_BUFFER_HINT = (
-    "MPI can't read from and write to the same array: `comm.Allreduce(MPI.IN_PLACE, g)` adds up in place, and "
-    "`comm.Allreduce(g, total)` needs a `total` of its own."
-)
-SAME_BUFFER = "invalid buffer pointer"  # both Open MPI and MPICH use these words
+RAISED = {  # hints for errors of MPI, by words in their text that both Open MPI and MPICH use
+    "truncate": "a message was larger than the array that receives it: give that array the size of what arrives.",
+    "invalid buffer pointer": "MPI can't read from and write to the same array: `comm.Allreduce(MPI.IN_PLACE, g)` adds "
+    "up in place, and `comm.Allreduce(g, total)` needs a `total` of its own.",
+}
 UNKNOWN_HINT = "none of the known mistakes does this: work out by hand what it should be, for the smallest case."
 READY_LIMIT_S = 60.0  # limit for work that is slow only on fresh ranks, such as importing PyTorch
 ROUNDING = 1e-5  # how much values may differ, as a fraction of the largest
@@ -41,11 +41,12 @@ SHOWN = 4  # how many elements of an array a hint shows
 UNSOLVED = "unsolved"  # what a stub leaves in place of an observation
 
 
-class Mistake(NamedTuple):
-    """A known wrong answer with the exercise's signature, and the hint for learners who make this mistake."""
+class Edit:
+    """A known mistake: the solution with texts in it replaced, and the hint for learners who make this mistake."""
 
-    answer: Callable | Solution
-    hint: str
+    def __init__(self, hint: str, *replacements: Replacement):
+        self.hint = hint
+        self.replacements = replacements
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,6 @@ class Property:
     evidence: Any = None
     observed: str = ""
     advice: str = ""
-
-    @classmethod
-    def unless(cls, text: str, problems: Iterable[str]) -> "Property":
-        """A property that holds if there are no problems; otherwise the first problem is its hint."""
-        hint = next(iter(problems), "")
-        return cls(text, not hint, hint)
 
 
 class NotPassed(WorkshopError):
@@ -164,13 +159,15 @@ class Verdict:
 class Exercise:
     """One exercise of a notebook; call it with the learner's function to get a Verdict.
 
+    notebook: the notebook whose solution the edits change.
+    compared: whether the known mistakes are run to find the hint for a failure.
     communicates: whether the learner's function needs several ranks. Functions that do not communicate still run on
-    the ranks, so that an endless loop can be ended, but their known mistakes run in the notebook, with None for `comm`.
+    the ranks, so that an endless loop can be ended, but one rank's observation counts, and their known mistakes run in
+    the notebook, with None for `comm`.
     ready: called on every rank before the clock starts, for work that is slow only the first time.
     on: the number of ranks that the exercise needs; None for any number.
     stuck: the hint for a function that never ends. The default depends on whether it communicates.
-    truncated: the hint for a message that is larger than the array that receives it.
-    raised: the hint for an error that ranks raised, by words in the error's text.
+    raised: the hint for an error that ranks raised, by words in the error's text, beside those of RAISED.
     unknown: the hint for a failure that no known mistake explains.
     score: returns a function's score, given the observations and whether they passed; None if it does not count.
     """
@@ -178,13 +175,14 @@ class Exercise:
     name: str
     observe: Callable[[Any, Callable], Any]
     properties: Callable[[list], Iterator[Property]]
-    mistakes: Sequence[Mistake] = ()
+    edits: Sequence[Edit] = ()
+    notebook: str = ""
+    compared: bool = False
     communicates: bool = True
     ready: Callable[[], None] | None = None
     on: int | None = None
     timeout_s: float = 5.0
     stuck: str = ""
-    truncated: str = TRUNCATED_HINT
     raised: Mapping[str, str] = field(default_factory=dict)
     unknown: str = UNKNOWN_HINT
     score: Callable[[list, bool], float | None] | None = None
@@ -207,7 +205,7 @@ class Exercise:
             observations = team.run(_observe_on_rank, self.observe, function, timeout=self.timeout_s)
         except ranks.RankError as error:
             return self._did_not_end(error)
-        return self.verdict(observations)
+        return self.verdict(observations if self.communicates else observations[:1])
 
     def verdict(self, observations: list) -> Verdict:
         """The verdict on a function, from every rank's observation of it."""
@@ -241,37 +239,39 @@ class Exercise:
     def _hint_of_a_mistake(self, failed: Property, n: int) -> str:
         """The hint of the first known mistake that fails in the same way on n ranks, or advice if there is none."""
         try:
-            n = n if self.communicates else 1
-            if n not in self._known:
-                self.know_mistakes(n, self._observe_mistakes())
-            for mistake, known in zip(self.mistakes, self._known[n], strict=True):
+            for edit, known in zip(self.edits, self._known_failures(n), strict=False):
                 if known is not None and known.text == failed.text and alike(known.evidence, failed.evidence):
-                    return mistake.hint
+                    return edit.hint
         except Exception:  # if ranks ended or values cannot be compared, the verdict still stands
             pass
         return failed.advice or self.unknown
 
-    def _observe_mistakes(self) -> list[tuple]:
+    def _known_failures(self, n: int) -> list[Property | None]:
+        """The property that each known mistake fails on n ranks, or None for a mistake that raises."""
+        if not self.compared:
+            return []
+        if n not in self._known:
+            self._known[n] = [self._known_failure(list(seen)) for seen in self._observe_mistakes()]
+        return self._known[n]
+
+    def _observe_mistakes(self) -> Iterable[tuple]:
         """Every rank's observation of each known mistake."""
-        answers = [mistake.answer for mistake in self.mistakes]
+        answers = [Solution(self.notebook, self.name, edit.replacements) for edit in self.edits]
         if self.communicates:
             limit_s = self.timeout_s * (1 + len(answers))
             team = ranks.current()
-            by_rank = team.run(observe_each_on_rank, self.observe, answers, timeout=limit_s, show=False)
+            by_rank = team.run(_observe_each_on_rank, self.observe, answers, timeout=limit_s, show=False)
         else:
-            by_rank = [[observe_one(None, self.observe, answer) for answer in answers]]
-        return list(zip(*by_rank, strict=True))
+            by_rank = [[observe_one(None, self.observe, answer.load()) for answer in answers]]
+        return zip(*by_rank, strict=True)
 
-    def know_mistakes(self, n: int, by_mistake: list[tuple]) -> None:
-        """Store the property that each known mistake fails on n ranks, or None for a mistake that raises."""
-        known: list[Property | None] = []
-        for observations in by_mistake:
-            raised = any(isinstance(seen, Exception) for seen in observations)
-            try:
-                known.append(None if raised else self._first_failure(list(observations), []))
-            except Exception:  # what this mistake returns cannot be compared, so it explains nothing
-                known.append(None)
-        self._known[n] = known
+    def _known_failure(self, observations: list) -> Property | None:
+        if any(isinstance(seen, Exception) for seen in observations):
+            return None
+        try:
+            return self._first_failure(observations, [])
+        except Exception:  # what this mistake returns cannot be compared, so it explains nothing
+            return None
 
     def _did_not_end(self, error: ranks.RankError) -> Verdict:
         """The verdict on a function that raised or never ended. If ranks were lost, this starts fresh ones."""
@@ -279,9 +279,8 @@ class Exercise:
         if str(error).startswith(f"not finished after {self.timeout_s:g} s"):
             verdict.hint = self.stuck or (STUCK_HINT if self.communicates else ENDLESS_HINT)
         else:
-            hints = {"truncate": self.truncated, SAME_BUFFER: SAME_BUFFER_HINT, **self.raised}
-            text = str(error).lower()
-            verdict.hint = next((hint for words, hint in hints.items() if words.lower() in text), "")
+            hints = RAISED | dict(self.raised)
+            verdict.hint = next((hint for words, hint in hints.items() if words.lower() in str(error).lower()), "")
         try:
             team = ranks.current()
             if not team.healthy:
@@ -307,13 +306,13 @@ def _prepare(observe: Callable, function: Callable, ready: Callable[[], None] | 
 
 
 def _observe_on_rank(observe: Callable, function: Callable):
-    """Runs on every rank: its observation of the learner's function. Exceptions are left for the ranks to report."""
+    """Runs on every rank: its observation of a function, or UNSOLVED. Exceptions are left for the ranks to report."""
     return _unless_stub(observe, _own_communicator(), function)
 
 
-def observe_each_on_rank(observe: Callable, functions: Sequence[Callable | Solution]) -> list:
-    """Runs on every rank: its observation of each function in turn, or an exception for a function that raises."""
-    return [observe_one(_own_communicator(), observe, function) for function in functions]
+def _observe_each_on_rank(observe: Callable, answers: Sequence[Solution]) -> list:
+    """Runs on every rank: its observation of each answer in turn, or an exception for an answer that raises."""
+    return [observe_one(_own_communicator(), observe, answer.load()) for answer in answers]
 
 
 def _own_communicator():
@@ -323,7 +322,7 @@ def _own_communicator():
     return MPI.COMM_WORLD.Dup()
 
 
-def observe_one(comm, observe: Callable, function: Callable | Solution):
+def observe_one(comm, observe: Callable, function: Callable):
     """The observation of one function, UNSOLVED for a stub, or a RuntimeError that quotes the exception it raised."""
     try:
         return _unless_stub(observe, comm, function)
@@ -331,9 +330,7 @@ def observe_one(comm, observe: Callable, function: Callable | Solution):
         return RuntimeError(f"{type(error).__name__}: {error}")
 
 
-def _unless_stub(observe: Callable, comm, function: Callable | Solution):
-    if isinstance(function, Solution):
-        function = function.load()
+def _unless_stub(observe: Callable, comm, function: Callable):
     try:
         return observe(comm, function)
     except NotImplementedError:
@@ -386,7 +383,7 @@ def close(got, right, rounding: float = 1e-9) -> bool:
             return False
         got, right = np.asarray(got, dtype=float), np.asarray(right, dtype=float)
     except (TypeError, ValueError):  # these are not numbers at all
-        return False
+        return bool(np.array_equal(got, right))
     same = (got == right) | (np.isnan(got) & np.isnan(right))
     with np.errstate(invalid="ignore"):
         apart = np.where(same, 0.0, np.abs(got - right))

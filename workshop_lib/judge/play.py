@@ -4,11 +4,10 @@
         value = largest(comm, -comm.rank)
         yield "it is the largest of all values, on every rank", value
 
-A play is a generator that shows a function off. It is played with the learner's function and with the notebook's own
-solution, on every rank. It yields what must hold, the most basic first, each time with the value that shows it, and
-the first value that differs from the solution's on some rank fails the exercise. So a play never says what is right.
-What it does must not depend on what the function returns: it makes the same calls, and yields as often, for a wrong
-function as for the solution. If it communicates, every rank makes as many calls.
+A play is a generator that shows a function off, with the learner's function and with the notebook's own solution, on
+every rank. It yields what must hold, the most basic first, with the value that shows it. The first value that differs
+from the solution's on some rank fails the exercise, so a play never says what is right. It makes the same calls, and
+yields as often, for a wrong function as for the solution. If there is something to beat, it returns the score.
 
 A step is a tuple (text, value), or with more to say (text, value, observed, advice):
 
@@ -32,9 +31,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop_lib.judge import ROUNDING, SHOWN, Exercise, Mistake, Property, alike, is_number, shown
+from workshop_lib.course.solutions import Solution
+from workshop_lib.judge import ROUNDING, SHOWN, Edit, Exercise, Property, alike, is_number, shown
 from workshop_lib.judge.forms import described, fits, plain
-from workshop_lib.judge.solutions import Replacement, Solution
 
 Play = Callable[[Callable, Any], Iterator[tuple]]
 
@@ -54,24 +53,13 @@ class Played:
 
     held: the texts of the properties that hold. failed: the values of the one that fails; None if none does.
     wrong: the first step of that one which is wrong on this rank, if one is.
+    score: what the play returned at its end.
     """
 
     held: list[str]
     failed: list | None = None
     wrong: Step | None = None
-
-
-class Edit:
-    """A known mistake: the solution with texts in it replaced, and the hint for learners who make this mistake."""
-
-    def __init__(self, hint: str, *replacements: Replacement):
-        self.hint = hint
-        self.replacements = replacements
-
-
-def edited(name: str, notebook: str, edits: Sequence[Edit]) -> list[Mistake]:
-    """The known mistakes of the exercise `name`, also for an exercise that is not judged by a play."""
-    return [Mistake(Solution(notebook, name, edit.replacements), edit.hint) for edit in edits]
+    score: float | None = None
 
 
 def played(
@@ -84,6 +72,7 @@ def played(
     in_place: bool = False,
     rounding: float = ROUNDING,
     communicates: bool = True,
+    watched: bool = True,
     ready: Callable[[], None] | None = None,
     **options: Any,
 ) -> Exercise:
@@ -92,14 +81,24 @@ def played(
     returns: what the function returns, in words that complete "It should `return` an array of 4: …".
     in_place: whether the function may change its arguments. Those that the solution changes may be changed anyway.
     rounding: how much values may differ from the solution's, as a fraction of the largest.
+    watched: whether results' forms and arguments are compared with the solution's, call by call. A function that is
+    called in another order each time cannot be watched.
     communicates, ready, and the other options are those of Exercise. `comm` is None if it doesn't communicate.
     """
     solution = Solution(notebook, name)
-    observe = Playing(play, solution, communicates, returns, in_place, rounding)
-    must_hold = properties if communicates else properties_of_one
+    observe = Playing(play, solution, communicates, watched, returns, in_place, rounding)
     ready = functools.partial(_get_ready, solution, ready)
     return Exercise(
-        name, observe, must_hold, edited(name, notebook, edits), communicates=communicates, ready=ready, **options
+        name,
+        observe,
+        properties,
+        edits,
+        notebook,
+        compared=True,
+        communicates=communicates,
+        ready=ready,
+        score=lambda observations, passed: observations[0].score if passed else None,
+        **options,
     )
 
 
@@ -117,6 +116,7 @@ class Playing:
     play: Play
     solution: Solution
     communicates: bool
+    watched: bool
     returns: str
     in_place: bool
     rounding: float
@@ -124,29 +124,42 @@ class Playing:
     def __call__(self, comm, function: Callable) -> Played:
         if not self.communicates:
             comm = None
-        calls = Calls(comm, self.solution.load(), self.returns, self.in_place)
-        right = [_step(each) for each in self.play(calls.of_solution, comm)]
-        played = self._up_to_a_failure(self.play(calls.beside_solution(function), comm), right, calls)
+        solution = self.solution.load()
+        calls = Calls(comm, solution, self.returns, self.in_place)
+        if self.watched and not inspect.isclass(solution):
+            solution, function = calls.of_solution, calls.beside_solution(function)
+        right = [_step(each) for each in self.play(solution, comm)]
+        played = self._up_to_a_failure(self.play(function, comm), right, calls)
         calls.end()
         return played
 
     def _up_to_a_failure(self, play: Iterator[tuple], right: list[Step], calls: "Calls") -> Played:
         held: list[str] = []
         try:
-            for text, steps in itertools.groupby(right, key=lambda step: step.text):
+            for text, expected_steps in itertools.groupby(right, key=lambda step: step.text):
                 values = []
                 wrong = None
-                for expected in steps:
-                    step = _step(next(play))
+                for expected in expected_steps:
+                    step = _step(next(play, ()))
                     values.append(step.value)
                     if wrong is None and not alike(step.value, expected.value, self.rounding):
-                        wrong = Step(text, step.value, calls.sentence(step, expected.value), step.advice)
+                        wrong = step._replace(observed=calls.sentence(step, expected.value))
                 if calls.on_some_rank(wrong is not None):
                     return Played(held, values, wrong)
                 held.append(text)
         except Unlike as unlike:
-            return Played(held, [unlike.wrong and unlike.wrong.value], unlike.wrong)
-        return Played(held)
+            value = unlike.wrong.value if unlike.wrong else None
+            return Played(held, [value], unlike.wrong)
+        return Played(held, score=_returned(play))
+
+
+def _returned(play: Iterator[tuple]) -> float | None:
+    """What a play returns after its last step."""
+    try:
+        next(play)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("this play yields more often than with the solution")
 
 
 def _step(yielded: tuple) -> Step:
@@ -162,11 +175,6 @@ def properties(observations: list[Played]) -> Iterator[Property]:
         wrong = next(each.wrong for each in observations if each.wrong is not None)
         evidence = (len(first.held), [each.failed for each in observations])
         yield Property(wrong.text, False, evidence=evidence, observed=wrong.observed, advice=wrong.advice)
-
-
-def properties_of_one(observations: list[Played]) -> Iterator[Property]:
-    """The same for a function that does not communicate, and does the same on every rank."""
-    return properties(observations[:1])
 
 
 class Unlike(Exception):
@@ -194,11 +202,11 @@ class Calls:
 
     def sentence(self, step: Step, right: Any) -> str:
         """What a step observed, as a sentence."""
-        if step.observed.endswith((".", ":")):
+        if step.observed.endswith((".", ":")) or isinstance(right, bool):
             return step.observed
         beginning = f"{step.observed}, " if step.observed else ""
         verb = "gives" if self._agreeing is None else "has"
-        got, right = _beside(step.value, right)
+        got, right = beside(step.value, right)
         return f"{beginning}{self._who} {verb} {got} where {right} is right."
 
     def on_some_rank(self, wrong: bool) -> bool:
@@ -207,9 +215,7 @@ class Calls:
 
     @property
     def of_solution(self) -> Callable:
-        """The solution, or if that is a function, one that does the same and notes its calls."""
-        if inspect.isclass(self._solution):
-            return self._solution
+        """The solution, which notes its calls."""
 
         @functools.wraps(self._solution)
         def call(*args, **kwargs):
@@ -221,8 +227,6 @@ class Calls:
 
     def beside_solution(self, function: Callable) -> Callable:
         """The function, which raises Unlike after a call if its result or its arguments are not like the solution's."""
-        if inspect.isclass(self._solution):
-            return function
         calls = iter(self._right)
 
         def call(*args, **kwargs):
@@ -258,8 +262,13 @@ class Calls:
         return None
 
 
-def _beside(got: Any, right: Any) -> tuple[str, str]:
-    """What to show of two values. Of arrays that begin alike, that's the first element that differs."""
+def beside(got: Any, right: Any) -> tuple[str, str]:
+    """What to show of two values. Of arrays that begin alike, that's the first element that differs; of dictionaries,
+    the first entry."""
+    if isinstance(got, dict) and isinstance(right, dict) and got.keys() == right.keys():
+        key = next((key for key in right if not alike(got[key], right[key])), next(iter(right)))
+        got, right = beside(got[key], right[key])
+        return f"{key} = {got}", right
     if isinstance(got, np.ndarray) and isinstance(right, np.ndarray):
         if got.shape != right.shape:
             return described(got), described(right)

@@ -1,1 +1,1 @@
-"""What a process finds out about where it runs: ranks, cores, limits, and what harms it. Imports no other room."""
+"""What a process finds out about where it runs, and the machines that forecasts know. Imports no other room."""

@@ -28,12 +28,7 @@ def give_back_cores(variables: Sequence[str]) -> str:
     if cores <= before:
         return ""
     os.sched_setaffinity(0, cores)
-    return f"{variable} had pinned this process to {_listed(before)}: it has {_listed(cores)} again"
-
-
-def _listed(cores: set[int]) -> str:
-    listed = ",".join(map(str, sorted(cores)))
-    return f"core {listed}" if len(cores) == 1 else f"cores {listed}"
+    return f"{variable} had pinned this process (cores {sorted(before)}): it has {sorted(cores)} again"
 
 
 def _cores_before_openmp() -> set[int]:

@@ -9,7 +9,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 NAMES_SHOWN = 3
 EXTENSIONS = (".py", ".so")
 # Users may have modules of these names on purpose: Python imports them to let users add to its start-up.
@@ -46,18 +46,14 @@ def shadows() -> list[Shadow]:
     for folder, variable in suspects.items():
         files = {name: path for name, path in _modules_in(folder).items() if PathFinder.find_spec(name, own)}
         if variable and files:
-            remedy = f"unset {variable}"
-            found.append(Shadow(folder, f"{variable} names {folder}, which hides {_listed(sorted(files))}", remedy))
+            hidden = [whose(name) for name in sorted(files)[:NAMES_SHOWN]]
+            hidden += ["…"] if len(files) > NAMES_SHOWN else []
+            what = f"{variable} names {folder}, which hides {', '.join(hidden)}"
+            found.append(Shadow(folder, what, f"unset {variable}"))
         elif files:
             for name, path in files.items():
                 found.append(Shadow(folder, f"your file {short(path)} hides {whose(name)}", "rename it"))
     return found
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(whose(name) for name in names[:NAMES_SHOWN])
-    left_out = len(names) - NAMES_SHOWN
-    return f"{shown} and {left_out} more" if left_out > 0 else shown
 
 
 def look_there_last() -> None:

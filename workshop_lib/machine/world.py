@@ -11,7 +11,6 @@ import hostlist
 
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.machine import environment
-from workshop_lib.words import listed
 
 # The library that carries PyTorch's collectives between GPUs, by PyTorch's name for their kind.
 GPU_COLLECTIVES = {"cuda": "nccl", "xpu": "xccl"}
@@ -183,11 +182,10 @@ def _from_environment(env: Mapping[str, str]) -> World:
     names = [*RENDEZVOUS] if one_host or not address else [*RENDEZVOUS, "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
     if missing := [name for name in names if not env.get(name)]:
         given = [name for name in RENDEZVOUS if env.get(name)]
-        describe = "describes" if len(given) == 1 else "describe"
         raise LaunchError(
-            f"{listed(given)} {describe} a world of several processes, but {listed(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not set: set what is missing in each process, or start this with "
-            f"torchrun or mpiexec. If there is no such world: unset {' '.join(given)}."
+            f"the environment describes a world of several processes ({', '.join(given)}), but lacks "
+            f"{', '.join(missing)}: set what is missing in each process, or start this with torchrun or mpiexec. If "
+            f"there is no such world: unset {' '.join(given)}."
         )
     numbers = {name: _number(env, name) or 0 for name in names if name != "MASTER_ADDR"}
     rank = numbers["RANK"]
@@ -203,8 +201,8 @@ def _require_one_world(env: Mapping[str, str], launcher: str, sizes: Mapping[str
     other = sizes.get("environment", sizes[launcher])
     if other != sizes[launcher] and all(env.get(name) for name in RENDEZVOUS):
         raise LaunchError(
-            f"{launcher} started {sizes[launcher]} processes, but {listed(RENDEZVOUS)} describe a world of "
-            f"{other}: if they are left over from elsewhere, unset {' '.join(RENDEZVOUS)}."
+            f"{launcher} started {sizes[launcher]} processes, but the environment describes a world of "
+            f"{other}: if that's left over from elsewhere, unset {' '.join(RENDEZVOUS)}."
         )
 
 

@@ -11,14 +11,12 @@ notebooks are named, only these are executed.
 import argparse
 import csv
 import hashlib
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import nbformat
@@ -27,10 +25,7 @@ from nbformat import NotebookNode
 from workshop_lib import paths
 from workshop_lib.course import exercises
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting import catalogue, forecast
-from workshop_lib.lessons.zero_and_fsdp import calculator as calculators
-from workshop_lib.lessons.zero_and_fsdp import zero_memory
-from workshop_lib.maintain import book_page, course, execute, generate
+from workshop_lib.maintain import book_page, book_tables, course, execute, generate
 
 BOOK = paths.BUILD / "book"
 UNSOLVED = BOOK / "notebooks"  # as the sources give them, whatever a learner did to those of the checkout
@@ -99,9 +94,11 @@ def write_pages(pages: Path) -> None:
     table = course.table(generate.stops(), folder="notebooks/")
     index.write_text(index.read_text(encoding="utf-8").replace(MAP, table), encoding="utf-8")
     (pages / "coverage.md").write_text("\n".join(topics()), encoding="utf-8")
-    (pages / "_static" / "data.js").write_text(f"window.workshopData = {json.dumps(data())};\n", encoding="utf-8")
     for path in pages.rglob("*.md"):
         text = path.read_text(encoding="utf-8").replace("- [ ] ", "- ☐ ")
+        for name, make in book_tables.TABLES.items():
+            if f"{{{name}}}" in text:
+                text = text.replace(f"{{{name}}}", make())
         text = links_in_site(text, from_book=path.name in of_book and path.parent == pages)
         path.write_text(links_to_pages(text, path.parent), encoding="utf-8")
 
@@ -191,24 +188,6 @@ def place_link(place: str) -> str:
         title = (paths.ROOT / place).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         return f"[{title}]({place})"
     return f"[{place}]({place})"
-
-
-def data() -> dict:
-    """The data that the pages with controls take from the library."""
-    models = {
-        name: {"parameters": count, "shape": shape and asdict(shape)}
-        for name, (count, shape) in calculators.MODELS.items()
-        if count
-    }
-    return {
-        "models": models,
-        "recipes": zero_memory.RECIPES,
-        "gpus": zero_memory.GPUS,
-        "networks": {name: asdict(model) for name, model in catalogue.models().items()},
-        "machines": {name: asdict(machine) for name, machine in catalogue.machines().items()},
-        "backends": {name: asdict(backend) for name, backend in forecast.BACKENDS.items()},
-        "lateness": asdict(forecast.LATENESS),
-    }
 
 
 def sphinx(builder: str, folder: Path, target: str) -> int:

@@ -23,14 +23,14 @@ This page is for reading. To run its cells, change them and have your answers ch
     make lab NOTEBOOK=notebooks/{name}.ipynb
 
 What you see under the cells came out with the smallest sizes (`WORKSHOP_PROFILE=quick`), on a machine with {cores}
-cores. Your numbers will differ. Each exercise shows the cell as you get it; click on *Solution* for ours.{try_it}
+cores. Your numbers will differ. Each exercise shows the cell as you get it; click on *Solution* for ours.{look_up}
 :::"""
 NOT_RUN = """\
 :::{warning}
 The cells of this page didn't run where this site was built, or not to their end. So it has no outputs.
 :::"""
-PAGES = {  # pages with controls: what one finds there, the notebooks about it, and the call in their cells, if any
-    "ring": ("watch a ring allreduce, step by step", ("01_mpi_basics",), None),
+PAGES = {  # pages with tables: what one finds there, the notebooks about it, and the call in their cells, if any
+    "ring": ("a ring allreduce, step by step", ("01_mpi_basics",), None),
     "buckets": ("choose a bucket size", ("05_ddp",), None),
     "memory": ("does a model fit your GPUs?", ("06_zero_and_fsdp",), re.compile(r"^calculator\(", re.MULTILINE)),
     "forecast": ("what would more devices bring?", ("08c_forecasting",), re.compile(r"^forecaster\(", re.MULTILINE)),
@@ -59,14 +59,14 @@ def page(name: str, asked: NotebookNode, solved: NotebookNode, ran: NotebookNode
         notebook.cells.append(cell)
         for target, (what, _, call) in PAGES.items():
             if cell.cell_type == "code" and call and call.search(cell.source):
-                text = f"You can choose right here, too: [{what}](../{target}.md)"
+                text = f"What it says for other choices: [{what}](../{target}.md)"
                 notebook.cells.append(nbformat.v4.new_markdown_cell(text, id=f"{cell.id}-{target}"))
     first = notebook.cells[0]
     first.source = first.source.replace("# ", f"# {name.partition('_')[0]} · ", 1)
     first.source, section, rest = first.source.partition("\n## ")
     links = [f"[{what}](../{target}.md)" for target, (what, about, _) in PAGES.items() if name in about]
-    try_it = f" And without any set-up: {links[0]}" if links else ""
-    notes = [DO_IT.format(name=name, cores=os.cpu_count(), try_it=try_it)]
+    look_up = f" See also: {links[0]}" if links else ""
+    notes = [DO_IT.format(name=name, cores=os.cpu_count(), look_up=look_up)]
     if ran is None:
         notes.append(NOT_RUN)
     notebook.cells.insert(1, nbformat.v4.new_markdown_cell("\n\n".join(notes), id="do-it-yourself"))

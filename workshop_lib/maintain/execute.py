@@ -82,7 +82,7 @@ def without_learner(folder: Path) -> dict[str, str]:
     write_pristine(folder)
     log = folder / "progress.jsonl"
     log.unlink(missing_ok=True)
-    return {"WORKSHOP_NOTEBOOKS": str(folder), "WORKSHOP_LEARNER_FILE": str(log)}
+    return {"WORKSHOP_LEARNER_FILE": str(log)}
 
 
 def _run_cells(notebook, begun: list[int], cell_timeout_s: float, env: dict, folder: Path) -> str:

@@ -42,8 +42,8 @@ import nbformat
 
 from workshop_lib import paths
 from workshop_lib.course import exercises
+from workshop_lib.course.sources import SourceError, split
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.judge.sources import SourceError, split
 from workshop_lib.maintain import course
 from workshop_lib.notebook import take_home
 

@@ -3,10 +3,10 @@
     python workshop_lib/maintain/horovod_wheel.py
 
 The set-up runs this in .venv. Horovod's last release, 0.28.1 of June 2023, does not build against today's
-PyTorch and TensorFlow without the changes in PATCHES, which also says why each is needed. GCC 12, 14 and 15 have built
-it, in about 4 minutes on two cores. GCC 13, GCC 16 and clang compile the files that stopped them before. A wheel fits
-exactly one Python, PyTorch, TensorFlow and MPI, so these make up the name of its folder in the cache, which lies in
-the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
+PyTorch and TensorFlow without the changes in PATCHES, which also says why each is needed. GCC 12, 13, 14 and 15 and
+clang 19 have built it, in about 4 minutes on two cores, and two ranks trained with each build as one process does. A
+wheel fits exactly one Python, PyTorch, TensorFlow and MPI, so these make up the name of its folder in the cache, which
+lies in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
 
 The system's C library is part of that name, too, because a wheel built on a newer system does not load on an older one
 that shares its home folder. The compiler is not: GCC and clang build to one ABI and use the same libstdc++, so a wheel

@@ -206,13 +206,14 @@ def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
         y = top + row * ROW_HEIGHT
         parts.append(f'<g data-strip="{rank}">' + _text(STRIP_LEFT - 6, y + 12, f"rank {rank}", "end"))
         for kind in KINDS:
-            path = "".join(
-                f"M{STRIP_LEFT + STRIP_WIDTH * (start_s - zero) / seconds:.1f} {y}"
-                f"h{(w := STRIP_WIDTH * (end_s - start_s) / seconds):.1f}v{ROW_HEIGHT - 4}h-{w:.1f}z"
-                for piece, start_s, end_s in shown.pieces[rank]
-                if piece == kind and end_s > start_s
-            )
-            parts.append(f'<path d="{path}" fill="{fills[kind]}"/>' if path else "")
+            bars = []
+            for piece, start_s, end_s in shown.pieces[rank]:
+                if piece == kind and end_s > start_s:
+                    x = STRIP_LEFT + STRIP_WIDTH * (start_s - zero) / seconds
+                    width = STRIP_WIDTH * (end_s - start_s) / seconds
+                    bars.append(f"M{x:.1f} {y}h{width:.1f}v{ROW_HEIGHT - 4}h-{width:.1f}z")
+            if bars:
+                parts.append(f'<path d="{"".join(bars)}" fill="{fills[kind]}"/>')
         for column, kind in enumerate(() if mixed else KINDS):
             x = SHARES_LEFT + SHARE_WIDTH * (column + 1) - 12
             parts.append(_text(x, y + 12, f"{shares[kind]:.0%}", "end"))

@@ -101,14 +101,18 @@ class SweepDashboard(Dashboard):
         self._draw()
 
     def _draw(self) -> None:
-        colors = {run.name: _color(run.name) for run in self.runs}
+        colors = {run.name: style_of(run.name)["color"] for run in self.runs}
+        # Black is that of the page's text, because it would vanish on a dark page.
+        colors = {name: "currentColor" if color == BLACK else color for name, color in colors.items()}
         self.curve.value = charts.speeds(self.runs, self.rank_counts, colors)
 
     def end(self) -> None:
         if self.box is None:
             return
         self.ended = True
-        word = "stopped" if self.stop_requested else "done" if len(self.runs) == self.total else "ended by an error"
+        word = "done" if len(self.runs) == self.total else "ended by an error"
+        if self.stop_requested:
+            word = "stopped"
         status = self._status(f"{len(self.runs)} of {plural(self.total, 'run')} · {word}")
         self.leave(word, status, self.curve.value, *self._note())
 
@@ -118,9 +122,3 @@ class SweepDashboard(Dashboard):
         if not disturbed:
             return []
         return [f"Other programs used the cores during {disturbed} of {plural(len(self.runs), 'run')}."]
-
-
-def _color(name: str) -> str:
-    """The color of a run's name in all figures. Black is that of the page's text, as it would vanish on a dark page."""
-    color = style_of(name)["color"]
-    return "currentColor" if color == BLACK else color

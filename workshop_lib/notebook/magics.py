@@ -34,18 +34,18 @@ PARSER.add_argument("--timeout", type=float, default=60.0)
 PARSER.add_argument("--catch", action="store_true")
 
 
-def _team():
+def current_team():
     try:
         return current()
     except RankError as error:
-        start = f"the cell with `{line}`" if (line := _line_that_starts_ranks()) else "the cell that starts ranks"
+        start = f"the cell with `{line}`" if (line := line_that_starts_ranks()) else "the cell that starts ranks"
         raise RankError(
             f"{error} After a kernel restart, run {start} again; Run > Run All Above Selected Cell runs "
             "everything before this cell."
         ) from None
 
 
-def _line_that_starts_ranks() -> str:
+def line_that_starts_ranks() -> str:
     """The line of this notebook that starts ranks; empty if there is none or the server does not name the notebook."""
     file = learner.notebook()
     if file is None:
@@ -132,7 +132,7 @@ class RanksMagics(Magics):
         name = f"In[{self.shell.displayhook.prompt_count}]"
         try:
             # The extra newline stands for the magic's line, so that messages give the line numbers the learner sees.
-            _team().run_cell("\n" + cell, name, options.timeout, options.on)
+            current_team().run_cell("\n" + cell, name, options.timeout, options.on)
         except RankError as error:
             if name := _stub(error):
                 print(f"{name} isn't written yet. Write it above, then run this cell again.")

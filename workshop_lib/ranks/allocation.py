@@ -12,8 +12,8 @@ from pathlib import Path
 
 import hostlist
 
-from . import mpi
-from .errors import RankError
+from . import which_mpi
+from .rank_errors import RankError
 
 HOST_FILE = "WORKSHOP_HOSTFILE"
 RANKS_PER_NODE = "WORKSHOP_RANKS_PER_NODE"
@@ -117,10 +117,8 @@ def _left_over(job: Allocation, environ: Mapping[str, str]) -> tuple[str, str]:
     """Two texts: a clause on which variables describe the allocation, and a sentence on how to ignore it."""
     names = [name for name in VARIABLES[job.scheduler] if environ.get(name)]
     what = f"job {job.job_id} on {job.hosts[0]}" if job.job_id else job.hosts[0]
-    describe = "describe" if len(names) > 1 else "describes"
-    those = "they are" if len(names) > 1 else "it is"
-    origin = f"{' and '.join(names)} {describe} {what}"
-    return origin, f"If {those} left over, unset {' '.join(names)} and start again: the ranks then run on this machine."
+    origin = f"The environment describes {what} ({', '.join(names)})"
+    return origin, f"If that's left over, unset {' '.join(names)} and start again: the ranks then run on this machine."
 
 
 def _why_ended(job: Allocation) -> str | None:
@@ -135,7 +133,7 @@ def _why_ended(job: Allocation) -> str | None:
         return None
     program, *words = QUERIES[job.scheduler]
     if shutil.which(program):
-        answer = mpi.output_of(program, *words, job.job_id)
+        answer = which_mpi.output_of(program, *words, job.job_id)
         # There are several states if the job's id is also that of a job array.
         states = re.findall(r"JobState=(\w+)", answer)
         if states and all(state in ENDED for state in states):

@@ -12,11 +12,11 @@ import psutil
 from ipyparallel import AsyncResult
 from ipyparallel.error import KernelError
 
-from . import engine, folders, verdict
+from . import engine, failures, folders
 from .allocation import is_here
 from .clock import Clock
-from .errors import parse_stack
 from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, StopNote
+from .rank_errors import parse_stack
 
 POLL_S = 0.002
 STACK_LIMIT_S = 1.5
@@ -121,7 +121,7 @@ class Call:
     def collect(self) -> None:
         """Take the outcomes that have arrived. If a rank has ended, give all ranks up and raise RankError."""
         if self.team._lost():
-            verdict.raise_lost(self)
+            failures.raise_lost(self)
         for rank in self.running:
             if not self.answers[rank].ready():
                 continue
@@ -130,7 +130,7 @@ class Call:
             except KernelError as error:  # the call itself failed, not the learner's function in it
                 kind = getattr(error, "ename", type(error).__name__)
                 if kind == "EngineError":
-                    verdict.raise_lost(self)
+                    failures.raise_lost(self)
                 self.outcomes[rank] = Outcome(error=_without_frames(f"raised {kind}", kind, error))
             except Exception as error:
                 what = "gave a result that cannot be used in the notebook"

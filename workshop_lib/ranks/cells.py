@@ -23,8 +23,8 @@ from IPython.display import display
 from workshop_lib.errors import InputError
 
 from .engine import NAMESPACE
-from .errors import remember_source
 from .messages import Displayed, displayed_key
+from .rank_errors import remember_source
 
 # Printed by a cell on one rank.
 MAX_LINES = 5_000
@@ -129,7 +129,7 @@ class _Output:
 
     def __init__(self, shell):
         self.shell = shell
-        self.printed = [_Printed(sys.stdout), _Printed(sys.stderr)]
+        self.printed = [Printed(sys.stdout), Printed(sys.stderr)]
 
     def __enter__(self) -> None:
         self.before = self.shell.display_pub, self.shell._showtraceback
@@ -149,7 +149,7 @@ class _Output:
         print("\n".join(lines), file=sys.stderr)
 
 
-class _Printed:
+class Printed:
     """Counts the lines that a cell writes to a stream, and cuts off what exceeds the limits."""
 
     def __init__(self, stream):
@@ -179,7 +179,7 @@ class _Printed:
 class _Displays(ZMQDisplayPublisher):
     """Sends what a cell displays to the notebook, with its position in the lines that the cell prints."""
 
-    def __init__(self, printed: list[_Printed]):
+    def __init__(self, printed: list[Printed]):
         super().__init__()
         self.printed = printed
         self.sent = 0
@@ -187,7 +187,7 @@ class _Displays(ZMQDisplayPublisher):
         self.clears = self.is_cut = False
 
     def publish(self, data, metadata=None, *, transient=None, update=False, **_) -> None:
-        data = _bounded(_static(data))
+        data = bounded(static(data))
         name = (transient or {}).get("display_id")
         if set(data) == {"text/plain"} and not (name or self.clears):
             print(data["text/plain"])
@@ -221,7 +221,7 @@ class _Displays(ZMQDisplayPublisher):
         self.clears = False
 
 
-def _static(data: dict) -> dict:
+def static(data: dict) -> dict:
     """A MIME bundle without a widget's live view: its other formats, or the widget in words if there are none."""
     if WIDGET not in data:
         return data
@@ -232,7 +232,7 @@ def _static(data: dict) -> dict:
     return data
 
 
-def _bounded(data: dict) -> dict:
+def bounded(data: dict) -> dict:
     """A MIME bundle without formats that are too large to send. Its text names the formats that were left out."""
     small = {mime: value for mime, value in data.items() if _size(value) <= MAX_ITEM_BYTES}
     if len(small) < len(data):

@@ -22,12 +22,12 @@ from workshop_lib.errors import InputError
 from workshop_lib.training.record import Epochs
 from workshop_lib.words import plural
 
-from . import allocation, cells, engine, folders, launchers, limits, mpi, processes, scratch
+from . import allocation, cells, engine, folders, launchers, limits, processes, scratch, which_mpi
 from .allocation import is_here
 from .clock import Clock
-from .errors import RankError, how_it_ended, named, remember_source
 from .output import EACH_UP_TO, OfRanks
 from .progress import TextView
+from .rank_errors import RankError, how_it_ended, named, remember_source
 from .watch import watch
 
 UNNAMED = "cell"
@@ -184,7 +184,9 @@ class Ranks:
         self._cells.pop(source, None)
         self._cells[source] = name
 
-    def _run(self, call: tuple, timeout: float, show: bool | TextView, on: list[int] | None = None) -> list:
+    def _run(
+        self, call: tuple, timeout: float, show: bool | TextView, on: list[int] | None = None, trains: bool = False
+    ) -> list:
         if not self.healthy:
             raise RankError(f"These ranks cannot run anything: {self.trouble}. {self.remedy}")
         if not timeout > 0:
@@ -193,11 +195,9 @@ class Ranks:
             payload = cloudpickle.dumps(call)
         except Exception as error:
             raise RankError(f"This cannot be sent to the ranks: {error}") from None
-        view: TextView | None = None
-        if isinstance(show, TextView):
-            view = show
-        elif show:
-            view = self.view(self.n if on is None else len(on), trains=call[0] is engine.train_here)
+        view = show if isinstance(show, TextView) else None
+        if show is True:
+            view = self.view(self.n if on is None else len(on), trains=trains)
         self.busy = True
         try:
             return OfRanks(watch(self, payload, timeout, view, on))
@@ -222,7 +222,7 @@ class Ranks:
 
         show: whether to show the progress, or the view that shows it.
         """
-        record = self._run((engine.train_here, (options,), {}), timeout, show)[0]
+        record = self._run((engine.train_here, (options,), {}), timeout, show, trains=True)[0]
         record["epochs"] = Epochs(record["epochs"])
         learner.keep(learner.Training.of(record))
         return record
@@ -309,10 +309,10 @@ class Ranks:
             processes.VARIABLE: processes.mark(self._set_id),
             "WORKSHOP_LAUNCHER": "engines",
             "WORKSHOP_CWD": os.getcwd(),
-            "PYTHONPATH": mpi.python_path(),
+            "PYTHONPATH": which_mpi.python_path(),
             "IPYTHONDIR": str(self.folder),
         }
-        environment = mpi.rank_environment(plan.settings | settings, plan.one_host)
+        environment = which_mpi.rank_environment(plan.settings | settings, plan.one_host)
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
         record = [*processes.SUPERVISOR, "--record", str(self.folder), "--"]
         connection = [f"--IPEngine.url_file={self.folder / folders.CONNECTION}", "--IPEngine.wait_for_url_file=180"]
@@ -334,7 +334,7 @@ class Ranks:
             self.stop()
             if isinstance(error, (RankError, OSError, TimeoutError)):
                 if not controller_ended:
-                    why = f"{why}\n{mpi.suspects()}"
+                    why = f"{why}\n{which_mpi.suspects()}"
                 raise RankError(
                     f"The ranks did not start: {error}\n{why.strip()}".rstrip() + allocation.hint(job)
                 ) from None

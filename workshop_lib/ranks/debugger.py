@@ -21,8 +21,8 @@ from IPython.core.error import StdinNotImplementedError
 
 from workshop_lib.paths import replacing
 
-from .errors import named
 from .messages import CallUnderWay, PdbCommand
+from .rank_errors import named
 
 ANSWER_LIMIT_S = 600.0  # how long a rank waits for the next command
 LOOK_EVERY_S = 0.05
@@ -125,7 +125,7 @@ class Prompt:
             ranks = [int(number) for number in for_some[1].split(",")] if for_some else waiting
             if not (elsewhere := [rank for rank in ranks if rank not in waiting]):
                 return ranks, for_some[2] if for_some else line
-            print(f"Rank {elsewhere[0]} isn't at a breakpoint: {names} {'are' if len(waiting) > 1 else 'is'}.")
+            print(f"Rank {elsewhere[0]} isn't at a breakpoint. At one: {names}.")
 
 
 def command_file(folder: Path, rank: int) -> Path:

@@ -81,10 +81,10 @@ def prepare(folder: str) -> None:
     note = RankNote(rank=rank, pid=os.getpid(), host=socket.gethostname(), main_thread=main_thread)
     with replacing(os.path.join(folder, "rank", f"{rank}.json")) as temporary:
         temporary.write_text(json.dumps(note))
-    _keep_moving_messages()
+    keep_moving_messages()
 
 
-def _keep_moving_messages() -> None:
+def keep_moving_messages() -> None:
     """Let MPI make progress while this rank is idle.
 
     MPI moves messages only inside its own calls. Over a network, a send may return before the whole message is on its

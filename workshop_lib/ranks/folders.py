@@ -16,12 +16,12 @@ import ipyparallel as ipp
 from workshop_lib.errors import cause
 from workshop_lib.paths import BUILD, keeps_secrets, replacing
 
-from . import mpi, processes
+from . import processes, which_mpi
 from .allocation import is_here
 from .clock import Clock
-from .errors import RankError
 from .messages import ExitRecord, RankNote, StopNote
 from .processes import is_dead
+from .rank_errors import RankError
 
 PROBE_LIMIT_S = 0.5
 # Marker files in a ranks' folder. HELD: `workshop engines start` holds the ranks. STOP and RESTART are requests to it.
@@ -189,7 +189,7 @@ def _notes(folder: Path, kind: str) -> list:
 def why_ended(folder: Path, log: str) -> str:
     """Why a program ended too early, from its log (see mpi.what_failed); empty without a log."""
     try:
-        return mpi.what_failed((folder / log).read_text("utf8", "replace"))
+        return which_mpi.what_failed((folder / log).read_text("utf8", "replace"))
     except OSError:
         return ""
 

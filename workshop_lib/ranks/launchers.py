@@ -14,7 +14,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import mpi
+from . import which_mpi
 from .allocation import Allocation, is_here
 
 # Options of each launcher: those that are always given, and those that bind each rank to its own cores, to its own
@@ -26,7 +26,7 @@ TABLE = {
         {
             "none": "--map-by slot:oversubscribe --bind-to none",
             "core": "--map-by slot:PE={threads} --bind-to core",
-            mpi.HARDWARE_THREAD: "--map-by slot:PE={threads}:HWTCPUS --bind-to hwthread",
+            which_mpi.HARDWARE_THREAD: "--map-by slot:PE={threads}:HWTCPUS --bind-to hwthread",
         },
     ),
     "hydra": (
@@ -34,7 +34,7 @@ TABLE = {
         {
             "none": "-bind-to none",
             "core": "-bind-to core:{threads}",
-            mpi.HARDWARE_THREAD: "-bind-to hwthread:{threads}",
+            which_mpi.HARDWARE_THREAD: "-bind-to hwthread:{threads}",
         },
     ),
     "pals": ("-n {n} --ppn {per_node} --depth {threads}", {"none": "--cpu-bind none", "core": "--cpu-bind depth"}),
@@ -44,7 +44,7 @@ TABLE = {
         # --export, the ranks of a job submitted with --export=NONE would get none of their settings.
         "--overlap --export=ALL --kill-on-bad-exit=1 -n {n} --nodes={nodes} "
         "--ntasks-per-node={per_node} --nodelist={hosts} --cpus-per-task={threads}",
-        {"none": "--cpu-bind=none", "core": "--cpu-bind=cores", mpi.HARDWARE_THREAD: "--cpu-bind=threads"},
+        {"none": "--cpu-bind=none", "core": "--cpu-bind=cores", which_mpi.HARDWARE_THREAD: "--cpu-bind=threads"},
     ),
     "unknown": ("-n {n}", {"none": "", "core": ""}),
 }
@@ -79,11 +79,11 @@ def plan(
     own: the names of variables that are set for these ranks. WORKSHOP_MPIEXEC is used as it is; only the number of
     ranks is added. Raises MPINotFound if there is no mpiexec, and InputError for a bad `threads` or `bind`.
     """
-    words = mpi.mpiexec(allocation.scheduler if allocation else None)
+    words = which_mpi.mpiexec(allocation.scheduler if allocation else None)
     own_words = bool(os.environ.get("WORKSHOP_MPIEXEC"))  # a command of the user's may reach other hosts
     one_host = not own_words and (allocation is None or not allocation.elsewhere)
-    bind = mpi.binding(bind, 0 if own_words else _ranks_here(n, allocation), threads)
-    settings = mpi.environment(threads, bind, one_host)
+    bind = which_mpi.binding(bind, 0 if own_words else _ranks_here(n, allocation), threads)
+    settings = which_mpi.environment(threads, bind, one_host)
     if allocation and allocation.scheduler == "slurm":
         settings["SLURM_EXPORT_ENV"] = "ALL"  # for the srun that Open MPI or the user's own command calls
     if allocation is None or own_words:
@@ -152,7 +152,7 @@ def flavor(words: tuple[str, ...]) -> str:
     name = Path(words[0]).name
     if name in ("srun", "aprun"):
         return name
-    version = mpi.output_of(*words, "--version")
+    version = which_mpi.output_of(*words, "--version")
     for mark, kind in (("Open MPI", "openmpi"), ("OpenRTE", "openmpi"), ("PALS", "pals"), ("HYDRA", "hydra")):
         if mark.lower() in version.lower():
             return kind

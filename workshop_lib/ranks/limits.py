@@ -10,7 +10,7 @@ import psutil
 
 from workshop_lib.machine import cgroups
 
-from .errors import RankError
+from .rank_errors import RankError
 
 MB, GB = 1e6, 1e9
 

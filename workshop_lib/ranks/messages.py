@@ -163,7 +163,7 @@ class Point(NamedTuple):
 
 
 class CallUnderWay(Protocol):
-    """The part of a call under way (call.Call) that verdict.py and debugger.py use."""
+    """The part of a call under way (call.Call) that failures.py and debugger.py use."""
 
     team: Any
     ranks: list[int]  # the ranks that run the call

@@ -3,8 +3,8 @@
 import time
 from dataclasses import dataclass, field
 
-from .errors import grouped, listed
 from .messages import Displayed, displayed_key
+from .rank_errors import grouped, listed
 
 EACH_UP_TO = 8  # with more ranks than that, ranks that print the same share a line
 OTHERS_LIMIT_S = 0.5  # how long a display waits for other ranks' displays, to be shown beside them
@@ -158,9 +158,11 @@ class Output:
         cleared = [row for row in self.rows if rank in row.parts] if new["clears"] else []
         for row in cleared:
             del row.parts[rank]
-        old = [row for row in self.rows if rank in row.parts and new["name"] is not None]
-        old = [row for row in old if row.parts[rank]["name"] == new["name"]] if new["updates"] else []
-        here = old if new["updates"] else [self._next_row(rank)] if new["data"] else []
+        here = []
+        if new["updates"] and new["name"] is not None:
+            here = [row for row in self.rows if rank in row.parts and row.parts[rank]["name"] == new["name"]]
+        elif new["data"] and not new["updates"]:
+            here = [self._next_row(rank)]
         for row in here:
             row.parts[rank] = new
             row.changed.add(rank)

@@ -129,7 +129,10 @@ class TextView:
         """Show lines that ranks printed, and rows of what they displayed."""
         for item in items:
             for line in [item] if isinstance(item, str) else item.new_lines():
-                tqdm.write(line, file=sys.stdout) if self.bar else print(line, flush=True)
+                if self.bar:
+                    tqdm.write(line, file=sys.stdout)
+                else:
+                    print(line, flush=True)
 
     def unfinished(self, lines: list[str]) -> None:
         """Show the lines that ranks are still writing. As text, nothing is shown before a line is finished."""
@@ -165,9 +168,11 @@ class TextView:
 def epoch_line(row: dict) -> str:
     """One epoch's result in one line, followed by a sentence if the training has diverged."""
     loss = row["train_loss"]
-    shown = "not finite" if loss is None else f"{loss:.4f}" if loss < 1000 else f"{loss:.1e}"
-    return (
+    shown = "not finite"
+    if loss is not None:
+        shown = f"{loss:.4f}" if loss < 1000 else f"{loss:.1e}"
+    line = (
         f"epoch {row['epoch']}: train loss {shown}, test accuracy "
         f"{row['test_accuracy']:.2%}, {row['seconds']:.1f} s, {row['samples_per_s']:,.0f} samples/s"
-        + (f"\n{DIVERGED}" if diverged(row) else "")
     )
+    return f"{line}\n{DIVERGED}" if diverged(row) else line

@@ -17,9 +17,9 @@ import psutil
 
 from workshop_lib.machine.world import loopback
 
-from . import allocation, launchers, mpi, processes
+from . import allocation, launchers, processes, which_mpi
 from .clock import Clock
-from .errors import RankError
+from .rank_errors import RankError
 from .scratch import Scratch
 
 LOOK_EVERY_S = 0.1
@@ -78,7 +78,7 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
         by_gloo = "PyTorch's gloo aborted a rank that was done, as it rarely does: run it again."
         why = by_gloo if aborted else "the lines above say why."
         if Path(words[0]).name == "mpiexec":
-            why = f"{why} {mpi.suspects()}".rstrip()
+            why = f"{why} {which_mpi.suspects()}".rstrip()
         raise RankError(f"`{shlex.join(words)}` ended with exit code {status}; {why}")
 
 
@@ -95,9 +95,11 @@ def started(
     _require_a_node_of_the_job()
     scratch = Scratch(set_id)
     try:
-        environment = mpi.rank_environment(_settings() | scratch.settings | settings)
+        environment = which_mpi.rank_environment(_settings() | scratch.settings | settings)
+        beside_python = Path(sys.executable).parent / words[0]
+        program = str(beside_python) if beside_python.exists() else words[0]
         process = subprocess.Popen(
-            processes.supervised([_beside_python(words[0]), *words[1:]]),
+            processes.supervised([program, *words[1:]]),
             cwd=folder,
             env=environment | {processes.VARIABLE: processes.mark(set_id)},
             stdin=subprocess.DEVNULL,
@@ -125,7 +127,7 @@ def mpiexec(n: int) -> list[str]:
     if job is None and not os.environ.get("WORKSHOP_MPIEXEC"):
         return ["mpiexec", "-n", str(n)]
     plan = launchers.plan(n, 1, "none", job, launchers.OWN_VARIABLES)
-    usual = mpi.environment()  # what `started` sets
+    usual = which_mpi.environment()  # what `started` sets
     changes = [f"{name}={value}" for name, value in plan.settings.items() if usual.get(name) != value]
     removals = [word for name in sorted(usual.keys() - plan.settings.keys()) for word in ("-u", name)]
     return ["env", *removals, *changes, *plan.command] if removals or changes else plan.command
@@ -195,13 +197,8 @@ def rank_of(process: psutil.Process) -> str:
         return ""
 
 
-def _beside_python(program: str) -> str:
-    path = Path(sys.executable).parent / program
-    return str(path) if path.exists() else program
-
-
 def _settings() -> dict[str, str]:
     """The variables of ranks, with gloo on the loopback interface, so that an odd host name does no harm."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    own = {"PATH": path, "PYTHONPATH": mpi.python_path(), "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": loopback()}
-    return mpi.environment() | own
+    own = {"PATH": path, "PYTHONPATH": which_mpi.python_path(), "PYTHONUNBUFFERED": "1"}
+    return which_mpi.environment() | own | {"GLOO_SOCKET_IFNAME": loopback()}

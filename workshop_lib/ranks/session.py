@@ -12,7 +12,7 @@ from workshop_lib.machine.shadowing import shadows
 
 from . import allocation, folders, processes
 from .cluster import CURRENT, START_ELSEWHERE_LIMIT_S, Ranks, check_number
-from .errors import HOLD_AGAIN, RankError
+from .rank_errors import HOLD_AGAIN, RankError
 
 ATTACH = "WORKSHOP_ATTACH"  # if set to anything but 0, `start` attaches to ranks that are held for this user
 CONNECT_LIMIT_S = 10.0

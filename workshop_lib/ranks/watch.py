@@ -4,12 +4,12 @@ import signal
 import time
 import warnings
 
-from . import debugger, verdict
+from . import debugger, failures
 from .call import POLL_S, Call
 from .clock import Clock
-from .errors import RankError, named, signal_name, stopped_text
 from .messages import StopNote
 from .output import Output
+from .rank_errors import RankError, named, signal_name
 
 VIEW_EVERY_S = 0.1
 STOP_LIMIT_S = 4.0
@@ -49,13 +49,10 @@ class _Screen:
     @staticmethod
     def _stopped_line(notes: list[StopNote]) -> str:
         pids = " ".join(str(note["pid"]) for note in notes)
-        stop = "or stop this call, and `team.restart()` brings fresh ranks."
-        if len(notes) == 1:
-            what = f"rank {notes[0]['rank']} is {stopped_text(notes[0])}"
-            return f"{what}: `kill -CONT {pids}` there lets it go on; {stop}"
         who = named([note["rank"] for note in notes])
-        what = f"{who} are stopped by {signal_name(notes[0]['signal'])} on {notes[0]['host']}"
-        return f"{what}: `kill -CONT {pids}` there lets them go on; {stop}"
+        what = f"{who}: stopped by {signal_name(notes[0]['signal'])} on {notes[0]['host']}"
+        stop = "stop this call, and `team.restart()` brings fresh ranks."
+        return f"{what}. To go on, type `kill -CONT {pids}` there; or {stop}"
 
     def close(self) -> None:
         if self.view is None:
@@ -99,19 +96,19 @@ def _watch(call: Call, timeout_s: float, screen: _Screen) -> list:
     try:
         _follow(call, timeout_s, screen)
     except KeyboardInterrupt:
-        verdict.raise_interrupted(call)
+        failures.raise_interrupted(call)
     finally:
         screen.close()
     if call.failed:
-        verdict.raise_failed(call)
+        failures.raise_failed(call)
     if len(call.ranks) < call.team.n:
-        verdict.check_alone(call)
+        failures.check_alone(call)
     return [call.outcomes[rank]["value"] for rank in call.ranks]
 
 
 def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
-    others: verdict.Others | None = None
-    alone = verdict.Alone(call) if len(call.ranks) < call.team.n else None
+    others: failures.Others | None = None
+    alone = failures.Alone(call) if len(call.ranks) < call.team.n else None
     prompt = debugger.Prompt(call)
     stopping: Clock | None = None
     next_view = 0.0
@@ -129,13 +126,13 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
             with call.clock_stopped():
                 prompt.ask()
         elif call.failed:
-            others = others or verdict.Others(call)
+            others = others or failures.Others(call)
             others.look()
         elif alone:
             alone.look()
         if stopping is not None and stopping.elapsed_s > STOP_LIMIT_S:
             raise KeyboardInterrupt
         if call.elapsed_s > timeout_s:
-            verdict.raise_timeout(call, timeout_s)
+            failures.raise_timeout(call, timeout_s)
         # A short call is over at once. The longer a call takes, the less often it is looked at: ranks need the cores.
         time.sleep(min(VIEW_EVERY_S, max(POLL_S, call.elapsed_s / 20)))

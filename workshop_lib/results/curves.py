@@ -11,7 +11,6 @@ from workshop_lib.results.records import RecordError
 from workshop_lib.results.tables import rich_table
 from workshop_lib.training import KINDS, equivalence, options
 from workshop_lib.training.record import cores_in_words
-from workshop_lib.words import listed
 
 SPEEDS = ["first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s", "communication_share"]
 OUTCOMES = ["test_accuracy", "seconds_to_99", "ladder_difference", "samples_per_rank", "state_bytes"]
@@ -52,7 +51,7 @@ def to_frame(runs: Iterable[dict]) -> pd.DataFrame:
 
 def _row(record: dict, number: int) -> dict:
     records.check(record, f"training record {number}")
-    what = options.with_defaults(record["what"])
+    what = record["what"]
     where = record["where"]
     epochs = record["epochs"]
     first = epochs[0] if epochs else {"seconds": None, "samples_per_s": None}
@@ -210,7 +209,7 @@ def accuracies(runs: Iterable[dict]) -> pd.DataFrame:
     ended = [record for record in runs if record.get("kind") == "train" and record["epochs"] and not record["stopped"]]
     if not ended:
         raise RecordError(NOTHING)
-    whats = [options.with_defaults(record["what"]) for record in ended]
+    whats = [record["what"] for record in ended]
     chosen = pd.DataFrame(whats)
     require_same(chosen, options.must_be_same(options.WORKERS))
     for _, of_recipe in chosen.groupby([recipe(what) for what in whats]):
@@ -297,9 +296,8 @@ def _caption(points: pd.DataFrame, more: dict[str, str], shared: pd.Series) -> s
     if "ladder_difference" in more:
         notes.append(f"parameter difference: after {equivalence.STEPS} steps, to one process with the global batch")
     if points["oversubscribed"].any():
-        notes.append(
-            "* more ranks than cores" + (f": they share {listed(shared.unique(), 'or')}" if len(shared) else "")
-        )
+        on = f" ({', '.join(shared.unique())})" if len(shared) else ""
+        notes.append(f"* more ranks than cores{on}")
     if points["first_epoch_only"].any():
         notes.append("† some runs have one epoch only: start-up included")
     return "\n".join(notes)

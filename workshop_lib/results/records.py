@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args
@@ -14,10 +15,10 @@ from workshop_lib.errors import InputError, cause
 from workshop_lib.paths import require_writable
 from workshop_lib.training import SCHEMA
 from workshop_lib.training.backends import CHOOSE_TRANSPORT, REGISTRY
-from workshop_lib.training.options import ZERO_STAGES
+from workshop_lib.training.options import ZERO_STAGES, TrainOptions
 
 KINDS = ("train", "steps_to_target", "less_communication", "bench", "search")
-# Fields, by part, that every record of a training run has had since the first version. Tables and figures rely on them.
+# Fields, by part, that tables and figures rely on. "what" also has all options of the training.
 TRAIN_FIELDS: dict[str, dict[str, type | UnionType]] = {
     "": {"what": dict, "where": dict, "epochs": list, "seconds_to_99": float | None, "ranks_identical": bool | None},
     "what": {"backend": str, "world_size": int, "batch_size": int, "global_batch": int, "oversubscribed": bool},
@@ -151,14 +152,17 @@ def check(record: dict, where: str) -> None:
     if record["kind"] == "train":
         _check_fields(record, TRAIN_FIELDS[""], where)
         _check_fields(record["what"], TRAIN_FIELDS["what"], where)
+        for option in fields(TrainOptions):
+            if option.name not in record["what"]:
+                raise RecordError(f"{where} lacks the field {option.name!r}; measure again.")
         for epoch in record["epochs"]:
             _check_fields(epoch, TRAIN_FIELDS["epochs"], where)
 
 
-def _check_fields(part: Any, fields: dict[str, type | UnionType], where: str) -> None:
+def _check_fields(part: Any, kinds_of: dict[str, type | UnionType], where: str) -> None:
     if not isinstance(part, dict):
         raise RecordError(f"{where}: {part!r} stands where named fields belong; measure again.")
-    for name, kind in fields.items():
+    for name, kind in kinds_of.items():
         if name not in part:
             raise RecordError(f"{where} lacks the field {name!r}; measure again.")
         value = part[name]

@@ -112,16 +112,12 @@ def sweep(
                 pending.pop(0)
                 seconds[option] = time.monotonic() - began
                 began = time.monotonic()
-                view.measured(MeasuredRun(record, number, total, _left_s(pending, seconds), warning))
+                mean_s = sum(seconds.values()) / len(seconds)
+                left_s = sum(seconds.get(option, mean_s) for option in pending)
+                view.measured(MeasuredRun(record, number, total, left_s, warning))
                 yield record
     finally:
         view.end()
-
-
-def _left_s(options: list, seconds: dict) -> float:
-    """The estimated time for runs with these options, based on earlier runs."""
-    mean = sum(seconds.values()) / len(seconds)
-    return sum(seconds.get(option, mean) for option in options)
 
 
 def result_line(record: Mapping) -> str:

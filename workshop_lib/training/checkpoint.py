@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from workshop_lib.errors import InputError, cause
 from workshop_lib.paths import replacing, require_writable
 from workshop_lib.training import schedules
-from workshop_lib.training.options import RESUME, TrainOptions, must_be_same, with_defaults
+from workshop_lib.training.options import RESUME, TrainOptions, must_be_same
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +34,7 @@ class State(TypedDict):
     total_seconds: float
     must_match: dict[str, Any]
     record: dict[str, Any]  # "epochs" and "seconds_to_99" of the run record
-    ranks: list[dict[str, Any]]  # each rank's own state (Learner.own_state)
+    ranks: list[dict[str, Any]]  # each rank's own state (Replica.own_state)
     model: dict[str, torch.Tensor]  # by parameter name
     optimizer: Any  # a dict by parameter name for PyTorch, a list for TensorFlow
 
@@ -110,7 +109,7 @@ def read(path: str | Path, wanted: dict) -> State:
 
     try:
         state = torch.load(io.BytesIO(_undamaged(content)), weights_only=True, map_location="cpu")
-        written_with = with_defaults(state["must_match"])
+        written_with = state["must_match"]
     except Exception as error:  # torch raises many kinds of errors for a damaged file
         raise CheckpointError(
             f"{path}: this is not a checkpoint of this workshop, or it was damaged after it was written; "
@@ -124,12 +123,8 @@ def read(path: str | Path, wanted: dict) -> State:
 
 
 def _undamaged(content: bytes) -> bytes:
-    """Return what torch.save wrote. Raises ValueError or BadZipFile if the content has changed since then."""
+    """Return what torch.save wrote. Raises ValueError if the content has changed since then."""
     saved = content[:-SEAL_BYTES]
-    if content[-SEAL_BYTES:] == _seal(saved):
-        return saved
-    # Checkpoints from before the seal existed end with the archive itself, which has a CRC-32 for each of its files.
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        if SEAL in content or archive.testzip() is not None:
-            raise ValueError("a checksum is not that of the content")
-    return content
+    if content[-SEAL_BYTES:] != _seal(saved):
+        raise ValueError("the checksum is not that of the content")
+    return saved

@@ -97,7 +97,8 @@ def layers(network: str, batch: int = 64, repeats: int = 20) -> list[Layer]:
                 output = layer(given)
             numbers = given.numel() + output.numel() + sum(weight.numel() for weight in layer.parameters())
             seconds = _fastest(lambda layer=layer, given=given: layer(given), repeats)
-            shown = f"{type(layer).__name__} {' to '.join(map(str, layer.weight.shape[1::-1]))}"
+            numbers_out, numbers_in = layer.weight.shape[:2]
+            shown = f"{type(layer).__name__} {numbers_in} to {numbers_out}"
             timed = Layer(network, shown, counter.get_total_flops(), FLOAT_BYTES * numbers, seconds)
             kept.setdefault(frozenset(layer.weight.shape), timed)
     return list(kept.values())

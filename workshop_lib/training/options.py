@@ -9,14 +9,12 @@ This file imports neither PyTorch nor NumPy, so that a wrong option is refused b
 import math
 import operator
 import typing
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from workshop_lib.errors import InputError
 from workshop_lib.training.backends import CHOOSE_TRANSPORT, REGISTRY
 from workshop_lib.training.schedules import DECAYS, SCALINGS, WARMUPS
-from workshop_lib.words import listed
 
 ZERO_STAGES = (0, 1, 2, 3)
 DEFAULT_ZERO_STAGE = 2
@@ -52,7 +50,8 @@ class Rule(NamedTuple):
     def problem(self, value: Any, kind: type) -> str | None:
         """Return what to use instead of `value` for an option of type `kind`, or None if the value is fine."""
         if self.choices:
-            return None if isinstance(value, kind) and value in self.choices else f"use {listed(self.choices, 'or')}"
+            is_one = isinstance(value, kind) and value in self.choices
+            return None if is_one else f"use one of {', '.join(map(str, self.choices))}"
         if kind is bool:
             return None if isinstance(value, bool) else "use True or False"
         if kind is str:  # everything is fine, because it may be a path in any form that Python takes
@@ -76,9 +75,6 @@ class TrainOptions:
 
     None means that an option is not given. For momentum and zero_stage, which only some optimizers and backends have,
     the default then replaces None.
-
-    Records and checkpoints that are older than an option lack it (see `with_defaults`). So the default of a new option
-    must be what runs have done without it.
     """
 
     backend: str = option("mpi", "How gradients are averaged", tuple(REGISTRY))
@@ -175,9 +171,9 @@ class TrainOptions:
         elif self.zero_stage is not None:
             self._refuse("zero_stage", f"only deepspeed has stages, not {self.backend}; leave it out")
         if self.comm == "mpi" and not entry.chooses_transport:
-            self._refuse("comm", f"only {listed(CHOOSE_TRANSPORT, 'or')} can choose, not {self.backend}; leave it out")
+            self._refuse("comm", f"only for {', '.join(CHOOSE_TRANSPORT)}, not for {self.backend}; leave it out")
         if self.device == "xpu" and self.backend not in ON_XPU:
-            self._refuse("device", f"{self.backend} doesn't train on Intel's GPUs here; use {listed(ON_XPU, 'or')}")
+            self._refuse("device", f"{self.backend} doesn't train on Intel's GPUs here; use one of {', '.join(ON_XPU)}")
         if entry.framework == "TensorFlow":
             if self.precision != "fp32":
                 self._refuse("precision", f"{self.backend} computes in fp32 here; use fp32")
@@ -237,8 +233,3 @@ class TrainOptions:
 def must_be_same(reason: str) -> list[str]:
     """Return the names of the options that need the same value in several runs. The reason is RESUME, SPEED, …"""
     return [each.name for each in fields(TrainOptions) if reason in each.metadata["rule"].same_for]
-
-
-def with_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a record or a checkpoint holds, and the defaults of the options that it is too old to have."""
-    return {each.name: each.default for each in fields(TrainOptions)} | dict(written)

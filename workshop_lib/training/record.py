@@ -6,7 +6,6 @@ import os
 import platform
 import socket
 import subprocess
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -20,6 +19,7 @@ from workshop_lib.machine.cores import affinity, core_ids, in_words, quota
 from workshop_lib.training import SCHEMA
 from workshop_lib.training.backends.base import Backend, Communicator
 from workshop_lib.training.options import TrainOptions
+from workshop_lib.words import ranges
 
 TARGET_ACCURACY = 0.99
 PACKAGES = ("torch", "tensorflow", "tensorflow-cpu", "keras", "horovod", "deepspeed", "numpy", "mpi4py")
@@ -150,7 +150,7 @@ def start(options: TrainOptions, backend: Backend) -> RunRecord:
     started = datetime.now(UTC).isoformat(timespec="seconds")
     ranks = backend.allgather(describe_rank(backend.device))
     # All ranks use rank 0's start time and commit, so that the record is the same on every rank.
-    commit = _commit() if backend.world.rank == 0 else None
+    commit = commit_here() if backend.world.rank == 0 else None
     started, commit = backend.allgather((started, commit))[0]
     world = backend.world
     cores, hardware_threads = usable_together([rank for rank in ranks if rank["host"] == ranks[0]["host"]])
@@ -237,7 +237,7 @@ def binding(ranks: list[RankDescription]) -> str:
     """
     if all(len(rank["affinity"]) == rank["host_cores"] for rank in ranks):
         return "none"
-    distinct = dict.fromkeys(_ranges(rank["affinity"]) for rank in ranks)
+    distinct = dict.fromkeys(",".join(ranges(rank["affinity"])) for rank in ranks)
     unit = "cores" if all(rank["affinity"] == rank["cores"] for rank in ranks) else "hardware threads"
     return f"{unit} " + " | ".join(distinct)
 
@@ -264,17 +264,6 @@ def usable_together(here: list[RankDescription]) -> tuple[int, int]:
     # A cgroup's quota limits all ranks of the host together, while a binding limits each rank separately.
     most = max(rank["quota"] for rank in here)
     return min(len(cores), most), min(len(threads), most)
-
-
-def _ranges(cores: Iterable[int]) -> str:
-    """Write sorted core numbers as ranges: [0, 1, 2, 5] -> "0-2,5"."""
-    runs: list[list[int]] = []
-    for core in cores:
-        if runs and core == runs[-1][1] + 1:
-            runs[-1][1] = core
-        else:
-            runs.append([core, core])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
 def cpu_model() -> str:
@@ -306,7 +295,7 @@ def _mpi_library(backend) -> str | None:
     return MPI.Get_library_version().splitlines()[0].split(",")[0].strip("\0 ")
 
 
-def _commit() -> str | None:
+def commit_here() -> str | None:
     # Git answers about another account's checkout only if it's told to.
     command = ["git", "-c", f"safe.directory={paths.ROOT}", "rev-parse", "--short", "HEAD"]
     try:

@@ -32,7 +32,9 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
     hosts. Raises LaunchError if not all ranks meet in that time, if this process already belongs to a different group,
     or if GLOO_SOCKET_IFNAME names a missing network interface.
     """
-    kind = GPU_COLLECTIVES[device.type] if _own_gpu(world, device) else "gloo"
+    kind = "gloo"
+    if device.type in GPU_COLLECTIVES and torch.get_device_module(device).device_count() >= world.local_size:
+        kind = GPU_COLLECTIVES[device.type]  # each rank of this host has a GPU of its own
     if dist.is_initialized():
         _check_same_group(world, kind)
         return dist.distributed_c10d._get_default_group()
@@ -46,7 +48,7 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
             f"GLOO_SOCKET_IFNAME is {names!r}, but {socket.gethostname()} has no such network interface: "
             f"unset it, or choose one of {here}."
         )
-    timeout = _timeout(world)
+    timeout = patience(world)
     # Linger at exit: one of gloo's threads may still have to release the last message's tensor, which takes the
     # interpreter's lock. If the interpreter had ended by then, the process would abort.
     if kind == "gloo":
@@ -84,16 +86,12 @@ def join_over_mpi(world: World, device: torch.device) -> dist.ProcessGroup:
     world.mpi_comm()
     from workshop_lib.training import torch_mpi  # imported here because ranks without MPI use this file too
 
-    return torch_mpi.joined(_timeout(world))
+    return torch_mpi.joined(patience(world))
 
 
-def _timeout(world: World) -> timedelta:
+def patience(world: World) -> timedelta:
     default_s = TIMEOUT_S if world.local_size == world.world_size else TIMEOUT_SEVERAL_HOSTS_S
     return timedelta(seconds=float(os.environ.get(TIMEOUT, default_s)))
-
-
-def _own_gpu(world: World, device: torch.device) -> bool:
-    return device.type in GPU_COLLECTIVES and torch.get_device_module(device).device_count() >= world.local_size
 
 
 def _check_same_group(world: World, kind: str) -> None:

@@ -16,6 +16,7 @@ progress whenever this rank waits for anything.
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from select import select
 from time import monotonic
 
@@ -93,10 +94,8 @@ class MpiWork(dist._Work):
 
         The loop is on one line, so that a stuck rank is seen to stay at that line.
         """
-        asked = self.requests
-        states = self.statuses
-        rest: tuple = ([], [], [], pause_s)
-        while not (arrived := MPI.Request.Testall(asked, states)) and monotonic() < deadline and select(*rest):
+        pause = partial(select, [], [], [], pause_s)  # returns three empty lists, which count as true
+        while not (arrived := MPI.Request.Testall(self.requests, self.statuses)) and monotonic() < deadline and pause():
             pass
         return arrived
 

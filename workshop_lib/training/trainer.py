@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import SupportsFloat, TypeVar
@@ -59,7 +59,37 @@ class Trainer:
         self.hooks = hooks
         self.world = backend.world
         self.device = backend.device
-        self.record = record.start(options, backend)
+        self.total_seconds = 0.0  # training and evaluation on the slowest rank
+
+    def run(self, learned: Mapping | None = None) -> RunRecord:
+        """Train from the beginning, or from a checkpoint; return the record. All ranks call it, and it blocks.
+
+        learned: weights and optimizer state to begin with, as `replica.state()` of another run returned them.
+        """
+        self.set_up()
+        if learned is not None:
+            self.replica.load_state(learned)
+        if self.options.resume:
+            self.resume()
+        self.start()
+        stopped = False
+        while self.steps_left > 0 and not stopped:
+            stopped = self.train_epoch()
+            complete = self.step >= self.steps_per_epoch
+            if not complete:
+                self.save()
+            if complete or not stopped:
+                self.finish_epoch()
+            if complete:
+                self.start_epoch(self.epoch + 1)
+                self.save()
+        self.finish(stopped)
+        return self.record
+
+    def set_up(self) -> None:
+        """Begin the record, load the data, plan the steps, and create the replica, with the weights of rank 0."""
+        options = self.options
+        self.record = record.start(options, self.backend)
         memory.reset_peak(self.device)
         self.call_hooks("on_phase", "reading MNIST")
         self.data_dir: str | Path | None = options.data_dir
@@ -67,15 +97,27 @@ class Trainer:
             self.all_succeed(self.stage_data)
         self.all_succeed(self.load_data)
         self.plan_steps()
-        self.must_match = checkpoint.must_match(options, self.world.world_size, self.train_size, backend.framework)
+        self.must_match = checkpoint.must_match(options, self.world.world_size, self.train_size, self.backend.framework)
         if options.checkpoint is not None:
             self.on_rank_0(checkpoint.require_place, options.checkpoint)
-        self.learner = backend.learner(options, *self.splits)
-        self.total_seconds = 0.0  # training and evaluation on the slowest rank
+        self.replica = self.backend.replica(options, *self.splits)
         self.start_epoch(1)
-        if options.resume:
-            self.resume()
-        self.stop_is_possible = any(backend.allgather(bool(hooks["should_stop"])))
+
+    def start(self) -> None:
+        """Tell the callbacks what begins, and find out whether one of them may stop the run."""
+        self.stop_is_possible = any(self.backend.allgather(bool(self.hooks["should_stop"])))
+        self.call_hooks("on_phase", "taking the first step")
+        self.tracer = Tracer(self.backend)
+        self.call_hooks("on_start", self.info())
+
+    def finish(self, stopped: bool) -> None:
+        """Complete the record with what is known at the end. Raises RunError if the ranks' weights differ."""
+        digests = self.backend.allgather(record.weights_sha256(self.replica.weights()))
+        record.check_identical(digests)
+        self.record |= {"weights_sha256": digests, "ranks_identical": True, "stopped": stopped, "memory": self.memory()}
+        image_shape = self.splits[0].images.shape[1:]
+        if self.backend.framework == "PyTorch" and (used := flops.compute(self.record, image_shape)):
+            self.record["compute"] = used
 
     def all_succeed(self, action: Callable[[], None]) -> None:
         """Call `action` on this rank. All ranks call it, and it blocks.
@@ -149,7 +191,7 @@ class Trainer:
         self.epoch = epoch
         self.step = 0
         self.epoch_seconds = 0.0
-        self.learner.reset_sums()
+        self.replica.reset_sums()
 
     @property
     def steps_done(self) -> int:
@@ -160,32 +202,9 @@ class Trainer:
         whole = self.options.epochs * self.steps_per_epoch
         return min(whole, self.options.max_steps or whole) - self.steps_done
 
-    def run(self) -> RunRecord:
-        self.call_hooks("on_phase", "taking the first step")
-        self.tracer = Tracer(self.backend)
-        self.call_hooks("on_start", self.info())
-        stopped = False
-        while self.steps_left > 0 and not stopped:
-            stopped = self.train_epoch()
-            complete = self.step >= self.steps_per_epoch
-            if not complete:
-                self.save()
-            if complete or not stopped:
-                self.finish_epoch()
-            if complete:
-                self.start_epoch(self.epoch + 1)
-                self.save()
-        digests = self.backend.allgather(record.weights_sha256(self.learner.weights()))
-        record.check_identical(digests)
-        self.record |= {"weights_sha256": digests, "ranks_identical": True, "stopped": stopped, "memory": self.memory()}
-        image_shape = self.splits[0].images.shape[1:]
-        if self.backend.framework == "PyTorch" and (used := flops.compute(self.record, image_shape)):
-            self.record["compute"] = used
-        return self.record
-
     def memory(self) -> dict[str, list[int | None]]:
-        """Return the bytes on each rank, by rank: the peak, and the model's states if the learner knows them."""
-        own = {"peak": memory.peak_bytes(self.device)} | (self.learner.live_bytes or {})
+        """Return the bytes on each rank, by rank: the peak, and the model's states if the replica knows them."""
+        own = {"peak": memory.peak_bytes(self.device)} | (self.replica.live_bytes or {})
         ranks = self.backend.allgather(own)
         return {f"{kind}_bytes": [rank.get(kind) for rank in ranks] for kind in ("peak", *KINDS)}
 
@@ -214,18 +233,18 @@ class Trainer:
         self.backend.allgather(None)  # a barrier, so that all ranks' clocks start together
         self.epoch_start = self.step_start = time.perf_counter()
         for indices, n_global, lr in self.steps():
-            result = self.learner.step(indices, n_global, lr)  # forward, backward, average, update
+            result = self.replica.step(indices, n_global, lr)  # forward, backward, average, update
             stopped = self.after_step(result, len(indices), n_global, lr)  # callbacks, stop button, trace
             if stopped:
                 break
-        self.learner.sums()  # waits until a GPU has done all steps
+        self.replica.sums()  # waits until a GPU has done all steps
         seconds = max(self.backend.allgather(time.perf_counter() - self.epoch_start))
         self.epoch_seconds += seconds
         self.total_seconds += seconds
         return stopped
 
     def steps(self) -> Iterator[tuple[np.ndarray, int, float]]:
-        """Yield the arguments of the learner's step() for each step that is left in this epoch.
+        """Yield the arguments of the replica's step() for each step that is left in this epoch.
 
         They are this rank's samples (indices), the size of the global batch and the learning rate.
         """
@@ -270,7 +289,7 @@ class Trainer:
         }
         later = {
             "loss": lambda: float(loss) / n_local if n_local else None,
-            "sums": lambda: self.learner.sums().tolist(),
+            "sums": lambda: self.replica.sums().tolist(),
             "trace": lambda: list(self.tracer.last),
         }
         self.call_hooks("on_step", StepEvent(values, later))
@@ -289,8 +308,8 @@ class Trainer:
         """Add the epoch's row to the record, with metrics over all samples of all ranks."""
         start = time.perf_counter()
         whole = self.train_size if self.step >= self.steps_per_epoch else None
-        loss, accuracy, samples = record.over_ranks("training", self.learner.sums(), whole, self.backend)
-        test_loss, test_accuracy, _ = record.over_ranks("test", self.learner.evaluate(), self.test_size, self.backend)
+        loss, accuracy, samples = record.over_ranks("training", self.replica.sums(), whole, self.backend)
+        test_loss, test_accuracy, _ = record.over_ranks("test", self.replica.evaluate(), self.test_size, self.backend)
         communication_s = None
         if self.communication_s is not None:
             communication_s = float(np.mean(self.backend.allgather(self.communication_s)))
@@ -316,7 +335,7 @@ class Trainer:
         path = self.options.checkpoint
         if path is None:
             return
-        shared = self.learner.state()
+        shared = self.replica.state()
         state: checkpoint.State = {
             "epoch": self.epoch,
             "step": self.step,
@@ -324,7 +343,7 @@ class Trainer:
             "total_seconds": self.total_seconds,
             "must_match": self.must_match,
             "record": {"epochs": self.record["epochs"], "seconds_to_99": self.record["seconds_to_99"]},
-            "ranks": self.backend.allgather(self.learner.own_state()),
+            "ranks": self.backend.allgather(self.replica.own_state()),
             "model": shared["model"],
             "optimizer": shared["optimizer"],
         }
@@ -340,11 +359,11 @@ class Trainer:
         self.total_seconds = state["total_seconds"]
         self.record["epochs"] = state["record"]["epochs"]
         self.record["seconds_to_99"] = state["record"]["seconds_to_99"]
-        self.learner.load_state(state)
+        self.replica.load_state(state)
         if len(state["ranks"]) == self.world.world_size:
-            self.learner.load_own_state(state["ranks"][self.world.rank])
+            self.replica.load_own_state(state["ranks"][self.world.rank])
         elif self.world.rank == 0:  # written on a different number of ranks: rank 0 takes over all of their sums
-            self.learner.load_own_state({"sums": sum(own["sums"] for own in state["ranks"])})
+            self.replica.load_own_state({"sums": sum(own["sums"] for own in state["ranks"])})
 
 
 def finite(loss: float) -> float | None:

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from command_line import workshop
 
 from workshop_lib.lessons.compute_nodes.preflight import checks, gpus, measure
-from workshop_lib.lessons.forecasting import benchmark, catalogue
+from workshop_lib.lessons.forecasting import benchmark
+from workshop_lib.machine import catalogue
 
 GOOD_BUS = 1.5e9
 

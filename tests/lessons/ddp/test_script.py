@@ -1,12 +1,12 @@
 """The script of 05: the learner's parts make the finished one, and wrong ones are rejected with their hint."""
 
 import itertools
+from collections.abc import Iterable
 from functools import partial
 
 import pytest
-from judge.verdicts import observed, verdict_of
 
-from workshop_lib.judge import observe_one
+from workshop_lib.judge import Verdict, observe_one
 from workshop_lib.lessons.ddp import judge_script as script
 from workshop_lib.maintain import generate
 from workshop_lib.notebook.take_home import diff
@@ -16,28 +16,19 @@ pytestmark = [pytest.mark.lesson("05"), pytest.mark.usefixtures("healthy")]
 
 FINISHED = (SCRIPTS / "ddp.py").read_text(encoding="utf-8")
 SAVES = "        if rank == 0:\n"
-REDUCE = "        dist.all_reduce(right)\n"
-LOADER = "DataLoader(train, BATCH, sampler=sampler, drop_last=True)"
 SAMPLER = "DistributedSampler(train, seed=1)"
-OWN_TESTS = "Subset(test, range(rank, len(test), size))"
 WRONG = {
-    "the same images": ([(SAMPLER, "DistributedSampler(train, size, 0, seed=1)")], script.SAME_HINT),
-    "a seed per rank": ([(SAMPLER, "DistributedSampler(train, seed=rank)")], script.SAME_HINT),
-    "no sampler": ([(LOADER, "DataLoader(train, BATCH, shuffle=True, drop_last=True)")], script.STEPS_HINT),
-    "one order": ([("        sampler.set_epoch(epoch)", "        sampler.set_epoch(1)")], script.ORDER_HINT),
-    "not wrapped": ([("(ddp(images", "(model(images")], script.APART_HINT),
-    "all test everything": ([(OWN_TESTS, "test")], script.TESTED_HINT),
-    "counts not added up": ([(REDUCE, "")], script.SHARE_HINT),
-    "all print and save": ([(SAVES, "        if True:\n")], script.ALL_PRINT_HINT),
-    "all save": ([(SAVES, "        if True:\n"), (" print(", " rank or print(")], script.ALL_SAVE_HINT),
-    "nobody saves": ([("            save(", "            print(")], script.NOT_SAVED_HINT),
-    "the wrapper's names": ([("model.state_dict()", "ddp.state_dict()")], script.WRAPPED_HINT),
+    "the same images": ([(SAMPLER, "DistributedSampler(train, size, 0, seed=1)")], "no image comes twice"),
+    "all test everything": ([("Subset(test, range(rank, len(test), size))", "test")], "each test image is tested once"),
+    "all print and save": ([(SAVES, "        if True:\n")], "no other rank prints"),
+    "all save": ([(SAVES, "        if True:\n"), (" print(", " rank or print(")], "no other rank does"),
+    "nobody saves": ([("            save(", "            print(")], "rank 0 writes the checkpoint"),
 }
 RIGHT = {
     "finished": [],
     "in blocks": [
         (SAMPLER, "torch.utils.data.RandomSampler(range(rank * len(train) // size, (rank + 1) * len(train) // size))"),
-        (LOADER, "DataLoader(Subset(train, sampler.data_source), BATCH, shuffle=True, drop_last=True)"),
+        (script.LOADER, "DataLoader(Subset(train, sampler.data_source), BATCH, shuffle=True, drop_last=True)"),
         ("        sampler.set_epoch(epoch)", "        "),
     ],
     "the wrapper everywhere": [
@@ -48,32 +39,34 @@ RIGHT = {
 }
 
 
-def changed(replacements: list[tuple[str, str]]) -> str:
+def judged(replacements: Iterable[tuple[str, str]]) -> Verdict:
     text = FINISHED
     for old, new in replacements:
         assert old in text
         text = text.replace(old, new)
-    return text
-
-
-@pytest.fixture(scope="module")
-def verdicts(team):
-    texts = {title: changed(replacements) for title, replacements in RIGHT.items()}
-    texts |= {title: changed(replacements) for title, (replacements, _) in WRONG.items()}
-    answers = [partial(str, text) for text in texts.values()]
-    seen = observed(script.converted, answers, lambda: team)
-    return {title: verdict_of(script.converted, each) for title, each in zip(texts, seen, strict=True)}
+    verdict: Verdict = script.converted(partial(str, text))
+    return verdict
 
 
 @pytest.mark.parametrize("title", RIGHT)
-def test_a_right_script_passes(title, verdicts):
-    assert verdicts[title].passed is True, verdicts[title]
+def test_a_right_script_passes(team, title):
+    verdict = judged(RIGHT[title])
+    assert verdict.passed is True, verdict
+
+
+@pytest.mark.parametrize("edit", script.EDITS, ids=range(len(script.EDITS)))
+def test_a_known_mistake_is_rejected_with_its_hint(team, edit):
+    verdict = judged(edit.replacements)
+    assert verdict.passed is False
+    assert verdict.hint == edit.hint, verdict
 
 
 @pytest.mark.parametrize("title", WRONG)
-def test_a_wrong_script_is_rejected_with_its_hint(title, verdicts):
-    assert verdicts[title].passed is False
-    assert verdicts[title].hint == WRONG[title][1], verdicts[title]
+def test_another_wrong_script_is_rejected(team, title):
+    replacements, failed = WRONG[title]
+    verdict = judged(replacements)
+    assert verdict.passed is False
+    assert failed in verdict.failed, verdict
 
 
 def parts(solved: bool) -> str:

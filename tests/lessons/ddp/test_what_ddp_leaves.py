@@ -9,7 +9,7 @@ import pytest
 from training.launching import rank_environment, run_bounded
 
 from workshop_lib.maintain import generate
-from workshop_lib.ranks import mpi
+from workshop_lib.ranks import which_mpi
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 pytestmark = [pytest.mark.lesson("05"), pytest.mark.usefixtures("healthy")]
@@ -141,7 +141,7 @@ def test_ranks_of_other_launchers_meet_and_know_their_local_rank(launcher, tmp_p
     script = tmp_path / "ddp.py"
     if launcher == "mpiexec":
         script.write_text(fenced("python") + SCRIPT)
-        command = [*mpi.mpiexec(), "-n", "2", sys.executable, str(script)]
+        command = [*which_mpi.mpiexec(), "-n", "2", sys.executable, str(script)]
     else:
         script.write_text(SCRIPT)
         task = 'SLURM_PROCID=$task SLURM_LOCALID=$task SLURM_NTASKS=2 "$@" &'

@@ -16,7 +16,7 @@ from our_ranks import on_every_rank
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.experts import figures
 from workshop_lib.lessons.experts.compare import EXPERTS, TOKENS, WIDTH, with_one_process
-from workshop_lib.lessons.experts.judge import CASES, NOTEBOOK, routing_of
+from workshop_lib.lessons.experts.judge import CASES, NOTEBOOK, random_probabilities
 from workshop_lib.lessons.experts.layer import BatchedExperts, capacity_of
 
 RANKS = 4
@@ -123,7 +123,7 @@ def test_experts_that_do_not_divide_are_refused():
 @pytest.mark.parametrize("rank", range(4))
 def test_some_choices_of_the_judges_cases_are_dropped_on_every_rank(rank):
     for k, capacity in CASES:
-        chosen, _, places = routing_of(10 * k + rank, k)
+        chosen, _, places = solution(NOTEBOOK, "route")(random_probabilities(10 * k + rank, 40, 12), k)
         assert 0 < (places >= capacity).sum() < places.numel() / 2
         assert chosen.flatten().bincount().min() < capacity, "and some places stay empty"
 

@@ -1,11 +1,10 @@
-"""The exercise of 06c, and what the notebook says about activations and 16 bits."""
+"""What 06c says about activations and 16 bits."""
 
 import sys
 
 import cloudpickle
 import pytest
 import torch
-from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.fitting_more import judge as check
 from workshop_lib.lessons.fitting_more import recompute
@@ -15,41 +14,7 @@ from workshop_lib.lessons.zero_and_fsdp.calculator import MODELS
 from workshop_lib.lessons.zero_and_fsdp.zero_memory import activation_bytes
 from workshop_lib.paths import SOURCES
 
-ONCE_MORE = """with torch.enable_grad():
-        y = block(x)
-    y.backward(gradient)"""
-
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
-
-
-class TestRecompute(Verdicts):
-    check, notebook, names = check, check.NOTEBOOK, ["backward_again"]
-    right = {
-        "backward_again": {
-            "all gradients at once": [
-                (
-                    "y.backward(gradient)\n    return x.grad",
-                    "parameters = list(block.parameters())\n"
-                    "    own, *others = torch.autograd.grad(y, [x, *parameters], gradient)\n"
-                    "    for p, other in zip(parameters, others):\n"
-                    "        p.grad = other if p.grad is None else p.grad + other\n"
-                    "    return own",
-                )
-            ],
-            "as a sum of products": [
-                ("y.backward(gradient)", "with torch.enable_grad(): loss = (y * gradient).sum()\n    loss.backward()")
-            ],
-        }
-    }
-    wrong = {
-        "backward_again": {
-            "computes it twice": (
-                [(ONCE_MORE, f"with torch.enable_grad(): block(x)\n    {ONCE_MORE}")],
-                "One forward pass of the block is enough",
-            ),
-            "returns nothing": ([("return x.grad", "return None")], "it returned nothing"),
-        }
-    }
 
 
 def test_activations_of_the_notebooks_opening():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from fake_mpi_ranks import run_on_threads
 
+from workshop_lib.collectives.counting import CountingComm, rounds
 from workshop_lib.lessons.forecasting.allreduce import ALGORITHMS
-from workshop_lib.lessons.mpi_basics.counting import CountingComm, rounds
 
 ITEM_BYTES = 8
 

@@ -45,7 +45,7 @@ def test_the_command_prints_one_table(team, capsys):
         import sys
 
         sys.argv[1:] = ["16"]
-        runpy.run_module("workshop_lib.training.benchmarks", run_name="__main__")
+        runpy.run_module("workshop_lib.lessons.forecasting.benchmarks", run_name="__main__")
 
     team.run(command, timeout=60)
     lines = capsys.readouterr().out.splitlines()

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from judge.answers import solution, stub
 
-from workshop_lib.lessons.forecasting import fit, own_fit
-from workshop_lib.lessons.forecasting.cost_model import ALGORITHMS, allreduce_s
+from workshop_lib.lessons.forecasting import fit
+from workshop_lib.machine.cost_model import ALGORITHMS, allreduce_s
 
 ALPHA_S, BETA_S_PER_BYTE, GAMMA_S_PER_BYTE = 2e-6, 1.5e-10, 4e-11
 COMPUTE = {"s_per_step": 3e-4, "s_per_parameter": 1e-9, "s_per_sample": 2e-6, "s_per_product": 5e-11}
@@ -129,15 +129,15 @@ def test_steps_alone_are_compared_with_the_same_steps_together():
 def test_the_learners_fit_stands_beside_the_librarys_and_both_leave_out_the_size():
     rows = messages(way="MPI")
     rows[9]["median_s"] *= 2
-    solved = own_fit.beside_library(solution("08c_forecasting", "fit_and_test"), rows[::-1], SIZES[9])
+    solved = fit.beside_library(solution("08c_forecasting", "fit_and_test"), rows[::-1], SIZES[9])
     assert list(solved.index) == ["yours", "the library's"]
     for _, line in solved.iterrows():
         assert line.to_dict() == pytest.approx({"alpha_s": ALPHA_S, "beta_s_per_byte": BETA_S_PER_BYTE, "error": -0.5})
-    still_open = own_fit.beside_library(stub("08c_forecasting", "fit_and_test"), rows, SIZES[9])
+    still_open = fit.beside_library(stub("08c_forecasting", "fit_and_test"), rows, SIZES[9])
     assert still_open.to_dict("index") == {"the library's": solved.loc["the library's"].to_dict()}
 
 
 def test_the_librarys_fit_sets_a_negative_latency_to_zero():
     nbytes = np.array([1000, 2000, 3000, 4000])
-    alpha_s, _, error = own_fit.fit_and_test(nbytes, 1e-9 * nbytes - 1e-7, 3)
+    alpha_s, _, error = fit.fit_and_test(nbytes, 1e-9 * nbytes - 1e-7, 3)
     assert alpha_s == 0 and error < 0

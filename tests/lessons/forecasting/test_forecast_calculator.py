@@ -4,9 +4,10 @@ import pytest
 from command_line import workshop
 from drawn import check_layout, printed, words
 
-from workshop_lib.lessons.forecasting import catalogue, figures, published, report
+from workshop_lib.lessons.forecasting import figures, published, report
 from workshop_lib.lessons.forecasting.figures import draw_forecast as draw
 from workshop_lib.lessons.forecasting.forecast import Settings, forecast, takes_over
+from workshop_lib.machine import catalogue
 
 RESNET, HOROVOD = catalogue.model("resnet-50"), catalogue.machine("horovod-p100")
 SETTINGS = Settings("horovod", 32)

@@ -27,7 +27,7 @@ def test_a_rate_that_is_far_too_high_does_not_reach_it_and_ends(small_mnist):
 
 
 def test_whole_batches_only(small_mnist):
-    sizes = [len(rows) for rows, _ in zip(steps_to_target._batches(1000, 300, seed=1), range(7), strict=False)]
+    sizes = [len(rows) for rows, _ in zip(steps_to_target.batches(1000, 300, seed=1), range(7), strict=False)]
     assert sizes == [300] * 7
 
 

@@ -6,12 +6,12 @@ from judge.answers import solution, variant
 from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.hyperparameter_search import judge as check
-from workshop_lib.lessons.hyperparameter_search import judge_halving as halving
 from workshop_lib.lessons.hyperparameter_search import schedulers
 
 NOTEBOOK = "14_hyperparameter_search"
-LOOP, BEST = "for rung in reversed(range(len(self.rungs) - 1)):", "len(scores) // self.eta"
-SCORES, NOT_SENT = "scores = self.scores[rung]", "if trial not in self.sent_on[rung]:"
+LOOP = "for rung in reversed(range(len(self.rungs) - 1)):"
+GOOD = "len(scores) // self.eta"
+SCORES = "scores = self.scores[rung]"
 LOWEST_FIRST = '''
 class Asha:
     """The lowest rung first, trials numbered from 5, accuracies sorted upwards."""
@@ -64,24 +64,13 @@ class TestSearch(Verdicts):
     }
     wrong = {
         "draw": {
-            "a list": ([('{"lr": float(lr), ', "[lr], {")], "dictionary"),
             "two momenta": ([("[0.0, 0.5, 0.9]", "[0.0, 0.9]")], "momentum was drawn as"),
             "batches by tens": ([("[16, 32, 64, 128]", "[10, 100]")], "batch was drawn as"),
             "four rates": ([(check.LR, "random.choice([0.001, 0.01, 0.1, 1])")], "a grid"),
         },
         "Asha": {
-            "ascending": ([(", reverse=True", "")], "those are the worst"),
-            "twice": ([("self.sent_on[rung].add(trial)", "pass")], "remember whom you've sent on"),
-            "from zero": ([("self.rungs[rung + 1]", "self.rungs[rung + 1] - self.rungs[rung]")], "first image on"),
-            "a new setting": ([("trial, self.settings[trial], ", "trial, self.draw(), ")], "keep each trial's"),
-            "one rung": ([("range(len(self.rungs) - 1)", "range(1)")], "it stops at the second rung"),
-            "across rungs": (
-                [
-                    (SCORES, "scores = {trial: score for rung in self.scores for trial, score in rung.items()}"),
-                    (NOT_SENT, f"if trial in self.scores[rung] and {NOT_SENT[3:]}"),
-                ],
-                halving.NOT_BEST_HINTS["ahead"],
-            ),
+            "a new setting": ([("trial, self.settings[trial], ", "trial, self.draw(), ")], check.ADVICE[check.KEEPS]),
+            "from the top": ([("[-1], self.rungs[0]", "[-1], self.rungs[-1]")], check.ADVICE[check.CLIMBS]),
             "waits for the rung": (
                 [
                     (
@@ -90,23 +79,19 @@ class TestSearch(Verdicts):
                         f"            return None\n        {LOOP}",
                     )
                 ],
-                halving.IDLE_HINT,
+                "`ask` returned None",
             ),
             "waits for a full rung": (
-                [(BEST, f"{BEST} if len(scores) >= self.eta ** (len(self.rungs) - 1 - rung) else 0")],
-                halving.MISSED_HINTS["some"],
+                [(GOOD, f"{GOOD} if len(scores) >= self.eta ** (len(self.rungs) - 1 - rung) else 0")],
+                check.ADVICE[check.SOON],
             ),
-            "rounds up": ([(BEST, "-(-len(scores) // self.eta)")], halving.NOT_BEST_HINTS["early"]),
+            "rounds up": ([(GOOD, "-(-len(scores) // self.eta)")], check.ADVICE[check.BEST]),
             "of those that are left": (
                 [(SCORES, "scores = {t: s for t, s in self.scores[rung].items() if t not in self.sent_on[rung]}")],
-                halving.NOT_BEST_HINTS["leftover"],
+                check.ADVICE[check.BEST],
             ),
-            "at random": ([("range(len(self.rungs) - 1)", "range(0)")], halving.MISSED_HINTS["never"]),
-            "from the top": ([("[-1], self.rungs[0]", "[-1], self.rungs[-1]")], halving.BOTTOM_HINT),
-            "to the top": ([("self.rungs[rung + 1]", "self.rungs[-1]")], "none of the known mistakes"),
-            "nothing": ([("return trial, self", "return None, self")], "`ask` returned"),
+            "at random": ([("range(len(self.rungs) - 1)", "range(0)")], check.ADVICE[check.SOON]),
         },
-        "winner": {"the number alone": ([('best["trial"], best["test"]', 'best["trial"]')], "it returned")},
     }
 
 

@@ -23,7 +23,6 @@ class TestLargeBatch(Verdicts):
                 """
         }
     }
-    wrong = {"learning_rate": {"text": ([(check.RATE, "'fast'")], "returned 'fast'")}}
 
 
 def test_the_solution_is_what_the_library_trains_with():
@@ -37,11 +36,8 @@ def test_the_solution_is_what_the_library_trains_with():
 def test_a_diagnosis_is_judged_by_what_the_curves_would_show():
     assert check.diagnoses(clinic.RUNS).passed is True
     assert check.diagnoses(clinic.RUNS | {"A": ...}).passed is None
-    for said in clinic.SIGNS:
-        run = next(run for run, illness in clinic.RUNS.items() if illness != said)
-        verdict = check.diagnoses(clinic.RUNS | {run: said})
-        assert verdict.passed is False
-        assert clinic.SIGNS[said] in verdict.hint
+    verdict = check.diagnoses(clinic.RUNS | {"A": "rate too low"})
+    assert verdict.passed is False and clinic.SIGNS["rate too low"] in verdict.hint
 
 
 CURES = {
@@ -71,15 +67,18 @@ def test_each_change_that_cures_passes_and_dots_are_not_solved_yet():
     assert check.treat(None, CURES | {"E": ...}) == {}
 
 
-@pytest.mark.parametrize("turn", clinic.WRONG_TURNS, ids=lambda turn: f"{turn.illness}-{turn.option}-{turn.up}")
-def test_a_change_that_does_not_help_is_told_why(turn):
-    run = next(run for run, illness in clinic.RUNS.items() if illness == turn.illness)
-    old = clinic.PATIENTS[run].get(turn.option, 0.1)
-    change = {turn.option: old * 2 if turn.up else type(old)(old / 2)}
-    verdict = judged(CURES | {run: change}, WELL | {run: 0.5})
+@pytest.mark.parametrize(
+    ("run", "option", "value", "hint"),
+    [
+        ("C", "lr", 0.5, "the right direction, but not far enough"),
+        ("D", "epochs", 20, "by heart already"),
+        ("A", "lr", 0.2, "the same illness, too much weight decay"),
+    ],
+)
+def test_a_change_that_does_not_help_is_told_why(run, option, value, hint):
+    verdict = judged(CURES | {run: {option: value}}, WELL | {run: 0.5})
     assert verdict.passed is False
-    assert turn.hint in verdict.hint
-    assert "50.0%" in verdict.hint
+    assert hint in verdict.hint and "50.0%" in verdict.hint
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,6 @@ def test_a_change_that_does_not_help_is_told_why(turn):
         ({"lr": 0.1, "epochs": 20}, "one thing at a time"),
         ({"lr": 1.0}, "the value it has already"),
         ({"speed": 2}, "can't be run"),
-        ({"lr": -1}, "lr -1: use a number above 0"),
         ({"epochs": 1000}, "would take long"),
         (0.1, "write an option"),
     ],

@@ -34,9 +34,7 @@ class TestOptimizers(Verdicts):
     }
     wrong = {
         "layer_rate": {
-            "nothing": ([("return trust", "trust")], "it returned nothing"),
-            "zero forgotten": ([("if weights_norm == 0 or gradient_norm == 0:", "if gradient_norm == 0:")], "return 1"),
-            "in place": ([("gradient.norm()", "gradient.add_(1).norm()")], "it changes `gradient`"),
+            "zero forgotten": ([("if weights_norm == 0 or gradient_norm == 0:", "if gradient_norm == 0:")], "return 1")
         }
     }
 
@@ -44,7 +42,7 @@ class TestOptimizers(Verdicts):
 def test_the_solution_is_what_the_library_trains_with():
     layer_rate = solution(check.NOTEBOOK, "layer_rate")
     group = {"trust": 0.002, "weight_decay": 0.3}
-    for _, weights, gradient in check._layers():
+    for _, weights, gradient in check.layers():
         right = float(optimizers.layer_rate(weights, gradient, group))
         assert float(layer_rate(weights, gradient, 0.002, 0.3)) == pytest.approx(right)
 
@@ -81,7 +79,6 @@ def test_adam_s_result_decides():
         (ADAM | {"lr": 0.128}, (0.1, 0.1), "its steps are too long"),
         (ADAM | {"lr": 0.002}, (0.5, 0.8), "its steps are too short"),
         (ADAM | {"optimizer": "lars"}, (), "'optimizer' isn't among the options of this exercise"),
-        (ADAM | {"momentum": 0.9}, (), "'momentum' isn't among the options"),
     ],
 )
 def test_a_recipe_for_adam_that_fails_gets_its_hint(recipe, accuracies, hint):

@@ -4,7 +4,6 @@ import pytest
 from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.model_parallelism import judge as check
-from workshop_lib.lessons.model_parallelism import judge_cut_blocks as cut_blocks
 
 pytestmark = pytest.mark.usefixtures("healthy")
 
@@ -13,9 +12,14 @@ G = "both_ways(part, forward=partial(allreduce, self.comm), backward=same)"
 ROW_BIAS = "nn.Parameter(layer.bias.detach().clone())"
 
 
-class TestLayers(Verdicts):
+QUERY = check.QUERY
+KEY = QUERY.replace("query", "key")
+TRADED = "    attention.query, attention.key = column(attention.key), column(attention.query)\n"
+
+
+class TestModelParallelism(Verdicts):
     check, notebook = check, check.NOTEBOOK
-    names = ("ColumnParallel", "RowParallel")
+    names = ("ColumnParallel", "RowParallel", "cut_block", "TokenParallel")
     right = {
         "ColumnParallel": {
             "with a hook": [(f"x = {F}", "x = x.view_as(x)\n        x.register_hook(partial(allreduce, self.comm))")]
@@ -26,38 +30,6 @@ class TestLayers(Verdicts):
                 (f"{G} + self.bias", G),
             ]
         },
-    }
-    wrong = {
-        "ColumnParallel": {
-            "the wrong dimension": ([("shard(layer.weight, 0", "shard(layer.weight, 1")], "shard(layer.weight, 0"),
-            "the bias isn't cut": ([(check.BIAS, ROW_BIAS)], "so it's cut, too"),
-            "the whole layer": (
-                [(check.WEIGHT, "layer.weight"), (check.BIAS, "layer.bias")],
-                "Cut the weight with `shard`, and the bias too",
-            ),
-            "no parameters": ([(check.WEIGHT, f"{check.WEIGHT}.data")], "rank 0 has 12 where 156 is right"),
-            "f and g mixed up": ([(F, G.replace("part,", "x,"))], "x is already whole on every rank"),
-        },
-        "RowParallel": {
-            "the wrong dimension": ([("shard(layer.weight, 1", "shard(layer.weight, 0")], "shard(layer.weight, 1"),
-            "the bias is cut": ([(ROW_BIAS, check.BIAS)], "whole"),
-            "f and g mixed up": ([(G, F.replace("x,", "part,"))], "only its own inputs' part"),
-            "the bias before and after": ([(check.PART, check.OUTPUTS)], "none of the known"),
-        },
-    }
-
-
-QUERY = cut_blocks.QUERY
-KEY = QUERY.replace("query", "key")
-VALUE = QUERY.replace("query", "value")
-OUT = "    attention.out = row(attention.out)\n"
-TRADED = "    attention.query, attention.key = column(attention.key), column(attention.query)\n"
-
-
-class TestBlocks(Verdicts):
-    check, notebook = cut_blocks, check.NOTEBOOK
-    names = ("cut_block", "TokenParallel")
-    right = {
         "cut_block": {
             "in a loop": """
                 def cut_block(block, column, row):
@@ -68,29 +40,29 @@ class TestBlocks(Verdicts):
                     block.mlp.down = row(block.mlp.down)
                 """
         },
-        "TokenParallel": {},
     }
     wrong = {
-        "cut_block": {
-            "the key is whole": ([(KEY, "")], "are query, key and value all cut?"),
-            "only the MLP": ([(QUERY, ""), (KEY, ""), (VALUE, ""), (OUT, "")], "Which of the six linear layers"),
-            "out by columns": ([("row(attention.out)", "column(attention.out)")], "row-parallel layer reads parts"),
-            "queries and keys trade places": ([(QUERY, TRADED), (KEY, "")], "the six layers in hint 2"),
-            "up by rows": ([("column(mlp.up), row(mlp.down)", "row(mlp.up), column(mlp.down)")], "which comes first"),
+        "ColumnParallel": {
+            "the whole layer": (
+                [(check.WEIGHT, "layer.weight"), (check.BIAS, "layer.bias")],
+                "Cut the weight with `shard`, and the bias too",
+            )
         },
+        "cut_block": {"queries and keys trade places": ([(QUERY, TRADED), (KEY, "")], "the six layers in hint 2")},
+    }
+    raises = {
+        "ColumnParallel": {
+            "the wrong dimension": ([("shard(layer.weight, 0", "shard(layer.weight, 1")], "shard(layer.weight, 0"),
+            "the bias isn't cut": ([(check.BIAS, ROW_BIAS)], "so it's cut, too"),
+        },
+        "RowParallel": {
+            "the wrong dimension": ([("shard(layer.weight, 1", "shard(layer.weight, 0")], "shard(layer.weight, 1")
+        },
+        "cut_block": {"the key is whole": ([(KEY, "")], "are query, key and value all cut?")},
         "TokenParallel": {
-            "enter is leave": (
-                [
-                    (
-                        "(x, forward=self.gather, backward=self.scatter_sums)",
-                        "(x, forward=self.scatter_sums, backward=self.gather)",
-                    )
-                ],
-                "needs all of them",
-            ),
             "backward as forward": (
                 [("backward=self.scatter_sums", "backward=self.gather")],
                 "has the shape of what it belongs to",
-            ),
+            )
         },
     }

@@ -7,7 +7,6 @@ from judge.answers import variant, written
 from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.runs_that_survive import judge as check
-from workshop_lib.lessons.runs_that_survive import judge_supervise as supervise
 from workshop_lib.paths import SCRIPTS
 
 pytestmark = pytest.mark.usefixtures("healthy")
@@ -95,31 +94,21 @@ WRONG = {
         answer(
             SAVE, "torch.save(state, f'{path}.part')", "path.unlink(missing_ok=True)", "os.rename(f'{path}.part', path)"
         ),
-        check.GONE_HINT,
+        "would find no checkpoint",
     ),
     "copied": (
         answer(SAVE, "torch.save(state, f'{path}.part')", "shutil.copyfile(f'{path}.part', path)"),
-        check.COPIED_HINT,
+        "would find half a checkpoint",
     ),
     "silent": (
         answer(SAVE, "try:", "    torch.save(state, f'{path}.part')", f"    {REPLACE}", "except OSError:", "    pass"),
         check.SILENT_HINT,
     ),
-    "the weights alone": (answer(SAVE, "torch.save(state['weights'], f'{path}.part')", REPLACE), check.WEIGHTS_HINT),
-    "truncated to 0 and pickled first": (
-        answer(
-            SAVE,
-            "import io",
-            "buffer = io.BytesIO()",
-            "torch.save(state, buffer)",
-            "path.write_bytes(buffer.getvalue())",
-        ),
-        "Rename the file instead",
-    ),
-    "no kill of a stopped one": (supervisor((", os.WUNTRACED", ", 0")), supervise.STOPPED_HINT),
+    "the weights alone": (answer(SAVE, "torch.save(state['weights'], f'{path}.part')", REPLACE), "save all of `state`"),
+    "no kill of a stopped one": (supervisor((", os.WUNTRACED", ", 0")), "os.WUNTRACED"),
     "no error at the end": (
         supervisor(('raise SystemExit(f"given up after {restarts} restarts")', "return")),
-        supervise.ERROR_HINT,
+        check.ERROR_HINT,
     ),
     "waits for one rank after the other": (
         answer(
@@ -129,7 +118,7 @@ WRONG = {
             "    if not any([os.waitpid(pid, 0)[1] for pid in pids]): return",
             "raise SystemExit('given up')",
         ),
-        supervise.IN_TURN_HINT,
+        "it waits for rank 0",
     ),
     "starts the lost one alone": (
         answer(
@@ -142,13 +131,10 @@ WRONG = {
             "        attempt += 1",
             "        rank_of[start(rank, attempt)] = rank",
         ),
-        supervise.ALONE_HINT,
+        "(0, 0), (0, 1), (0, 2), (1, 2), and",
     ),
-    "takes every end for a good one": (supervisor(("lost = status != 0", "lost = False")), supervise.STATUS_HINT),
-    "every attempt is the first": (supervisor(("start(rank, attempt)", "start(rank, 0)")), supervise.NUMBER_HINT),
-    "kills nobody": (supervisor(("for pid in running:", "for pid in ():")), supervise.KILL_HINT),
-    "never gives up": (supervisor(("range(restarts + 1)", "__import__('itertools').count()")), supervise.BOUND_HINT),
-    "one restart too few": (supervisor(("range(restarts + 1)", "range(restarts)")), supervise.COUNT_HINT),
+    "kills nobody": (supervisor(("for pid in running:", "for pid in ():")), check.KILL_HINT),
+    "never gives up": (supervisor(("range(restarts + 1)", "__import__('itertools').count()")), "after `restarts`"),
 }
 
 
@@ -156,8 +142,7 @@ WRONG = {
 def short_scenes():
     """A scene that never ends takes the whole limit, and many a wrong answer has one."""
     with pytest.MonkeyPatch.context() as patch:
-        shorter = f"import {supervise.__name__} as supervise; supervise.LIMIT_S = 2.0; "
-        patch.setattr(supervise, "PROGRAM", shorter + supervise.PROGRAM)
+        patch.setattr(check, "LIMIT_S", 2.0)
         yield
 
 

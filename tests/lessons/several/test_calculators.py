@@ -4,15 +4,15 @@ import base64
 
 import pytest
 
-from workshop_lib.lessons.forecasting import catalogue
 from workshop_lib.lessons.forecasting.calculator import forecaster
-from workshop_lib.lessons.forecasting.catalogue import ComputeTime
 from workshop_lib.lessons.forecasting.forecast import Settings, forecast
 from workshop_lib.lessons.forecasting.report import answer
 from workshop_lib.lessons.zero_and_fsdp import zero_memory
 from workshop_lib.lessons.zero_and_fsdp.calculator import MODELS, calculator
 from workshop_lib.lessons.zero_and_fsdp.figures import memory_answer
 from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, RECIPES, activation_bytes
+from workshop_lib.machine import catalogue
+from workshop_lib.machine.catalogue import ComputeTime
 from workshop_lib.notebook.figures import RecordFigure
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from workshop_lib.cli.doctor import Finding
+from workshop_lib.cli.findings import Finding
 from workshop_lib.lessons.start_here.machine import Examination
 
-FINE = Finding("cores", "ok", "2 usable of 2")
-SMALL = Finding("memory", "warn", "1 GB <free>", "close something")
-NO_MPI = Finding("mpiexec", "fail", "none", "install one")
+FINE = Finding("ok", "cores", "2 usable of 2")
+SMALL = Finding("look", "memory", "1 GB <free>", remedy="close something")
+NO_MPI = Finding("wrong", "mpiexec", "none", remedy="install one")
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,6 @@ def test_what_is_fine_is_folded_up_and_what_is_not_says_what_to_do(findings, hea
     shown, folded = examination._repr_html_().split("<details>")
     assert repr(examination).startswith(headline) and headline in shown
     for finding in findings:
-        assert (finding.name in shown, finding.name in folded) == (finding is not FINE, finding is FINE)
+        assert (finding.check in shown, finding.check in folded) == (finding is not FINE, finding is FINE)
         assert finding.remedy in repr(examination)
     assert "<free>" not in shown

@@ -1,150 +1,45 @@
-"""The exercises of 02 accept the solutions, and reject wrong answers with the hint that names the mistake."""
+"""The solutions of 02 train as one process does with the global batch."""
 
+import sys
+
+import cloudpickle
+import numpy as np
 import pytest
-from judge.verdicts import Verdicts
+import torch
+from judge.answers import solution
+from mpi4py import MPI
 
+from workshop_lib.judge.network import backward, batch, network, weights_of
 from workshop_lib.lessons.synchronous_sgd import judge as check
 
 pytestmark = pytest.mark.usefixtures("healthy")
 
-NAMES = ["average_gradients", "broadcast_weights", "weighted_mean", "train_epoch", "average_in_one_message"]
-RANKS = 3  # with two, a swap with one partner is as good as an allreduce
-
-LOOP = "for p in model.parameters():"
-REDUCE = "comm.Allreduce(mine, total)"
-WRITE = "p.grad.copy_(torch.from_numpy(total / comm.size))"
-WEIGH = "weighted = gradient * n_samples"
-AVERAGE, STEP, SCHEDULE = "average(model, comm)", "optimizer.step()", "schedule.step()"
-FLAT = "comm.Allreduce(flat.numpy(), total.numpy())"
-PUT_BACK = "p.grad.copy_(piece.view(p.shape))"
-
-RIGHT = {
-    "average_gradients": {
-        "one message for all parameters": """
-            def average_gradients(model, comm):
-                flat = torch.cat([p.grad.flatten() for p in model.parameters()]).numpy()
-                mean = np.empty_like(flat)
-                comm.Allreduce(flat, mean)
-                mean, at = torch.from_numpy(mean / comm.size), 0
-                for p in model.parameters():
-                    p.grad.copy_(mean[at:at + p.numel()].view(p.shape))
-                    at += p.numel()
-            """,
-        "objects": """
-            def average_gradients(model, comm):
-                for p in model.parameters():
-                    p.grad = comm.allreduce(p.grad) / comm.size
-            """,
-        "divided first": """
-            def average_gradients(model, comm):
-                for p in model.parameters():
-                    mine, total = p.grad.numpy().copy() / comm.size, np.empty(p.shape, dtype=np.float32)
-                    comm.Allreduce(mine, total)
-                    p.grad.copy_(torch.from_numpy(total))
-            """,
-    },
-    "weighted_mean": {
-        "by NumPy": """
-            def weighted_mean(gradient, n_samples, comm):
-                return np.average(comm.allgather(gradient), axis=0, weights=comm.allgather(n_samples))
-            """
-    },
-    "train_epoch": {
-        "cleared after the step": """
-            def train_epoch(model, optimizer, schedule, batches, average, comm):
-                for images, labels in batches:
-                    cross_entropy(model(images), labels).backward()
-                    average(model, comm)
-                    optimizer.step(); schedule.step(); model.zero_grad()
-            """
-    },
-    "average_in_one_message": {
-        "calls that send nothing": """
-            def average_in_one_message(model, comm):
-                flat = torch.cat([p.grad.flatten() for p in model.parameters()])
-                flat = torch.from_numpy(comm.allreduce(flat.numpy()) / comm.Get_size())
-                for p, piece in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()])):
-                    p.grad.copy_(piece.view(p.shape))
-            """,
-        "in place": """
-            def average_in_one_message(model, comm):
-                flat = torch.nn.utils.parameters_to_vector(p.grad for p in model.parameters())
-                comm.Allreduce(MPI.IN_PLACE, flat.numpy())
-                at = 0
-                for p in model.parameters():
-                    p.grad = (flat[at:at + p.numel()] / comm.size).view_as(p); at += p.numel()
-            """,
-    },
-}
-WRONG = {
-    "average_gradients": {
-        "divided by the batch": ([("/ comm.size", "/ comm.size / 50")], "is 0.02 times the mean"),
-        "no gradient left": ([(WRITE, "p.grad = None")], "write into `p.grad`"),
-        "written on rank 0 only": ([(WRITE, f"if comm.rank == 0: {WRITE}")], "all need the mean"),
-        "only matrices": ([(LOOP, f"{LOOP}\n        if p.ndim == 1: continue")], "all of model.parameters()"),
-        "parameters and gradients": ([(WRITE, f"{WRITE}; p.data.mul_(0.5)")], "average `p.grad`, not `p`"),
-        "of two neighbors": (
-            [
-                (REDUCE, "comm.Sendrecv(mine, comm.rank ^ 1 if comm.rank < 2 else 2, recvbuf=total); total += mine"),
-                ("total / comm.size", "total / 2"),
-            ],
-            "Allreduce gives every rank the sum over all ranks",
-        ),
-        "only roughly the same": ([(WRITE, f"{WRITE}; p.grad *= 1 + 1e-6 * comm.rank")], "they agree only roughly"),
-    },
-    "broadcast_weights": {
-        "every other one": ([(LOOP, "for p in list(model.parameters())[::2]:")], "all of model.parameters()"),
-        "scaled afterwards": ([(check.COPY, f"{check.COPY}; p.mul_(1.5)")], "and change nothing else"),
-    },
-    "weighted_mean": {
-        "in place": (
-            [(WEIGH, "gradient *= n_samples; weighted = gradient")],
-            "`a + b` is a new array, and `a += b` changes `a`",
-        ),
-        "nothing returned": ([("return ", "")], "rank 0 returned nothing. It should `return` an array of 6: the mean"),
-        "one number": ([(check.DIVIDE, "comm.allreduce(n_samples)")], "It should `return` an array of 6"),
-        "half of it": ([(check.DIVIDE, f"{check.DIVIDE} / 2 / comm.size")], "Weigh each gradient"),
-    },
-    "train_epoch": {
-        "the schedule once": ([(f"        {SCHEDULE}", f"    {SCHEDULE}")], "The learning rate never changed"),
-        "the first batch only": ([(SCHEDULE, f"{SCHEDULE}; return")], "took 1 of 2 batches"),
-        "averaged before backward": (
-            [(f"loss.backward()\n        {AVERAGE}", f"{AVERAGE}\n        loss.backward()")],
-            "`average` was called while `p.grad` was still None: call it after `backward`",
-        ),
-        "stepped before backward": (
-            [("loss.backward()", f"{STEP}; loss.backward()"), (f"{AVERAGE}\n        {STEP}", AVERAGE)],
-            "`optimizer.step` was called while `p.grad` was still None",
-        ),
-        "two steps a batch": ([(STEP, f"{STEP}; {STEP}")], "For each batch: clear the gradients"),
-    },
-    "average_in_one_message": {
-        "six messages": (
-            [(FLAT, "for p in parameters: p.grad = comm.allreduce(p.grad) / comm.size"), (PUT_BACK, "pass")],
-            "they went in 6 messages",
-        ),
-        "put back the wrong way round": (
-            [(PUT_BACK, "p.grad.copy_(piece.flip(0).view(p.shape))")],
-            "in the order in which you put them in",
-        ),
-    },
-}
-RAISES = {
-    "average_gradients": {
-        "in place": ([(REDUCE, "comm.Allreduce(mine, mine)"), ("total /", "mine /")], "Allreduce(MPI.IN_PLACE, g)")
-    }
-}
-NEVER_ENDS = {
-    "average_gradients": {"on rank 0 only": ([(REDUCE, f"if comm.rank == 0: {REDUCE}")], "inside an `if`")},
-    "broadcast_weights": {"on rank 0 only": ([(check.SEND, f"if comm.rank == 0: {check.SEND}")], "inside an `if`")},
-    "weighted_mean": {
-        "no samples, no call": ([(WEIGH, f"if n_samples == 0: return gradient\n    {WEIGH}")], "inside an `if`")
-    },
-    "train_epoch": {"averaged on rank 0 only": ([(AVERAGE, f"if comm.rank == 0: {AVERAGE}")], "inside an `if`")},
-    "average_in_one_message": {"sent by rank 0 only": ([(FLAT, f"if comm.rank == 0: {FLAT}")], "inside an `if`")},
-}
+RANKS = 3
+STEPS = 3
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 
 
-class TestSyncSgd(Verdicts):
-    check, notebook, names = check, check.NOTEBOOK, NAMES
-    right, wrong, raises, never_ends = RIGHT, WRONG, RAISES, NEVER_ENDS
+def trained(broadcast_weights, train_epoch, *averages) -> list[np.ndarray]:
+    """On a rank: the weights after a few steps with each way to average, and those of one process."""
+    comm = MPI.COMM_WORLD
+    found = []
+    for average in averages:
+        model = network(seed=1 + comm.rank)
+        broadcast_weights(model, comm)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
+        train_epoch(model, optimizer, schedule, [batch(comm.rank, step) for step in range(STEPS)], average, comm)
+        found.append(weights_of(model))
+    model = network()
+    for step in range(STEPS):
+        backward(model, [batch(rank, step) for rank in range(comm.size)])
+        for p in model.parameters():
+            p.data -= 0.1 / 3 * p.grad  # the schedule begins with a third of the rate
+    return [*found, weights_of(model)]
+
+
+def test_what_a_learner_writes_trains_as_one_process_with_the_global_batch(team):
+    names = ("broadcast_weights", "train_epoch", "average_gradients", "average_in_one_message")
+    for *found, alone in team.run(trained, *(solution(check.NOTEBOOK, name) for name in names), timeout=60):
+        for weights in found:
+            assert np.allclose(weights, alone, rtol=0, atol=1e-12)

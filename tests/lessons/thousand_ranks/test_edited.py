@@ -5,7 +5,7 @@ from functools import reduce as combined
 
 import pytest
 
-from workshop_lib.judge.solutions import Solution
+from workshop_lib.course.solutions import Solution
 from workshop_lib.lessons.thousand_ranks import edited
 from workshop_lib.lessons.thousand_ranks import judge as check
 from workshop_lib.lessons.thousand_ranks.judge import Edited

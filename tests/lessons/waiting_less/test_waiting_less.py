@@ -45,15 +45,7 @@ class TestWaitingLess(Verdicts):
                     ("        traveling = start", "        new = gradient(weights, step)\n        traveling = start"),
                 ],
                 "compute first, then wait",
-            ),
-            "averages twice": (
-                [("start_average(new)", "start_average(start_average(new).wait())")],
-                "none of the known mistakes",
-            ),
-            "the last gradient is applied twice": (
-                [("    return weights", "    weights = weights - lr * traveling.wait()\n    return weights")],
-                "none of the known mistakes",
-            ),
+            )
         }
     }
 

@@ -19,13 +19,12 @@ pytestmark = pytest.mark.usefixtures("healthy")
 def test_a_wrong_diagnosis_is_told_what_it_would_show(of):
     assert of.diagnoses(of.RUNS).passed is True
     assert of.diagnoses(of.RUNS | {"C": ...}).passed is None
-    for said, sign in of.SIGNS.items():
-        run = next(run for run, illness in of.RUNS.items() if illness != said)
-        verdict = of.diagnoses(of.RUNS | {run: said})
-        assert verdict.passed is False
-        assert verdict.failed == f"run {run}: {said}"
-        assert sign in verdict.hint
-        assert len(verdict.held) == len(of.RUNS) - 1, "the others are right"
+    said, sign = next(iter(of.SIGNS.items()))
+    run = next(run for run, illness in of.RUNS.items() if illness != said)
+    verdict = of.diagnoses(of.RUNS | {run: said})
+    assert verdict.passed is False and verdict.failed == f"run {run}: {said}"
+    assert sign in verdict.hint
+    assert len(verdict.held) == len(of.RUNS) - 1, "the others are right"
 
 
 def test_an_unknown_diagnosis_is_answered_with_the_known_ones():

@@ -1,5 +1,4 @@
-"""The exercises of 06 accept the solutions, and reject wrong answers with the hint that names the mistake; and the ring
-and the flat arrays that they are about."""
+"""The ring and the flat arrays that the exercises of 06 are about, and what the notebook says of PyTorch."""
 
 import sys
 
@@ -10,13 +9,12 @@ import torch
 import torch.distributed as dist
 from fake_mpi_ranks import run_on_threads
 from judge.answers import solution, stub
-from judge.verdicts import Verdicts
 from mpi4py import MPI
 
+from workshop_lib.collectives import ring
+from workshop_lib.collectives.counting import CountingComm, rounds
 from workshop_lib.judge.network import backward, batch, network, weights_of
-from workshop_lib.lessons.mpi_basics import ring
-from workshop_lib.lessons.mpi_basics.counting import CountingComm, rounds
-from workshop_lib.lessons.zero_and_fsdp import by_hand, judge, newer_names
+from workshop_lib.lessons.zero_and_fsdp import by_hand, newer_names
 from workshop_lib.lessons.zero_and_fsdp import judge_stages as check
 from workshop_lib.lessons.zero_and_fsdp.flat_arrays import fill, flat_gradient, flat_weights, free
 from workshop_lib.training import memory
@@ -24,129 +22,6 @@ from workshop_lib.training import memory
 pytestmark = pytest.mark.usefixtures("healthy")
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
-GRADIENT_1 = "self.shard.grad = torch.from_numpy(total / self.comm.size)"
-GATHER = "ring.allgather(self.comm, self.weights.numpy())"
-STEP = "self.optimizer.step()"
-GRADIENT_2 = "self.shards[p].grad = torch.from_numpy(total / self.comm.size)"
-DROP = "p.grad = None"
-
-
-def lines(*of_method: str) -> str:
-    """Lines of a method, after the indentation of the first one."""
-    return "\n        ".join(of_method)
-
-
-RIGHT = {
-    "Zero1": {
-        "divided before": [
-            (check.REDUCE, "total = ring.reduce_scatter(self.comm, gradient.numpy() / self.comm.size)"),
-            (GRADIENT_1, "self.shard.grad = torch.from_numpy(total)"),
-        ]
-    },
-    "Zero2": {
-        "adds up until the step": [
-            (
-                GRADIENT_2,
-                lines(
-                    "mean, old = torch.from_numpy(total / self.comm.size), self.shards[p].grad",
-                    "self.shards[p].grad = mean if old is None else old + mean",
-                ),
-            ),
-            (STEP, "self.optimizer.step(); self.optimizer.zero_grad()"),
-        ]
-    },
-}
-WRONG = {
-    "Zero1": {
-        "no allgather": ([(GATHER, "pass")], "with an allgather of the weights"),
-        "allgather before the step": (
-            [(STEP, "pass"), (GATHER, f"{GATHER}; {STEP}")],
-            "with an allgather of the weights",
-        ),
-        "no step": ([(STEP, "pass")], "the step moves nothing"),
-        "every rank alone": ([(check.REDUCE, check.OWN_PART), (GATHER, "pass")], "no rank sent anything"),
-        "state for everything": (
-            [
-                ("self.shard = torch.nn.Parameter(self.weights[mine])", "self.shard = self.weights[mine]"),
-                ("make_optimizer([self.shard])", "make_optimizer(self.parameters)"),
-                (check.REDUCE, check.ALLREDUCE),
-                (GRADIENT_1, "flat = gradient / self.comm.size; at = 0"),
-                (
-                    STEP,
-                    lines(
-                        "for p in self.parameters:",
-                        "    p.grad = flat[at : at + p.numel()].view_as(p); at += p.numel()",
-                        "self.optimizer.step()",
-                    ),
-                ),
-            ],
-            "Make the optimizer for the shards",
-        ),
-        "state lost": ([(STEP, "self.optimizer.step(); self.optimizer.state.clear()")], "the optimizer's state lost"),
-    },
-    "Zero2": {
-        "p.grad kept": ([(DROP, "pass")], "The whole gradient is still there"),
-        "no gradient for the share": ([(GRADIENT_2, "pass")], "the step moves nothing"),
-        "reduced in step": (
-            [
-                (lines(check.REDUCE, GRADIENT_2, DROP), "pass"),
-                (
-                    STEP,
-                    lines(
-                        "for p, shard in self.shards.items():",
-                        "    flat = by_hand.flat_gradient([p], self.comm.size)",
-                        "    shard.grad = torch.from_numpy(ring.reduce_scatter(self.comm, flat.numpy()) / 2)",
-                        "self.optimizer.step()",
-                    ),
-                ),
-            ],
-            "belongs in `reduce`, not in `step`",
-        ),
-        "all dropped with the last one": (
-            [
-                (
-                    DROP,
-                    lines(
-                        "self.seen = [*getattr(self, 'seen', []), p]",
-                        "if len(self.seen) % 4 == 0:",
-                        "    for seen in self.seen: seen.grad = None",
-                    ),
-                )
-            ],
-            "Drop each gradient as soon as it is reduced",
-        ),
-        "a third is kept": ([(DROP, "p.grad = None if p.numel() > 3 else p.grad")], "Keep only the shard"),
-        "adds to the step before": (
-            [
-                (
-                    GRADIENT_2,
-                    lines(
-                        "self.sums = getattr(self, 'sums', {})",
-                        "self.sums[p] = self.sums.get(p, 0) + torch.from_numpy(total / self.comm.size)",
-                        "self.shards[p].grad = self.sums[p]",
-                    ),
-                )
-            ],
-            "the gradient of the step before",
-        ),
-    },
-}
-NEVER_ENDS = {
-    "Zero1": {
-        "allgather on rank 0 alone": ([(GATHER, f"if self.comm.rank == 0: {GATHER}")], "same calls in the same order")
-    },
-    "Zero2": {
-        "rank 0 waits for a message that nobody sends": (
-            [(check.REDUCE, lines("if self.comm.rank == 0: self.comm.recv(source=1, tag=99)", check.REDUCE))],
-            "once for every parameter",
-        )
-    },
-}
-
-
-class TestZero(Verdicts):
-    check, notebook, names = check, check.NOTEBOOK, ["Zero1", "Zero2"]
-    right, wrong, never_ends = RIGHT, WRONG, NEVER_ENDS
 
 
 def test_parts_that_do_not_divide_are_refused():
@@ -218,39 +93,6 @@ def test_released_arrays_take_no_memory_and_come_back_for_the_views_that_autogra
     layer.bias.grad = None
     gradient = flat_gradient([layer.weight, layer.bias], 5)
     assert torch.equal(gradient, torch.tensor([1.0] * 6 + [0.0] * 4)), "zeros where backward left none"
-
-
-class TestBytes(Verdicts):
-    check, notebook, names = judge, check.NOTEBOOK, ["bytes_per_rank"]
-    right = {
-        "bytes_per_rank": {
-            "rounded up": """
-                def bytes_per_rank(parameters, ranks, stage):
-                    share = -(-parameters // ranks)
-                    state = {"parameters": 4 * parameters, "gradients": 4 * parameters, "optimizer": 8 * parameters}
-                    if stage > 0:
-                        state["optimizer"] = 8 * share
-                    if stage > 1:
-                        state["gradients"] = 4 * share
-                    if stage > 2:
-                        state["parameters"] = 4 * share
-                    return state
-                """
-        }
-    }
-    wrong = {
-        "bytes_per_rank": {
-            "numbers": ([("4 *", "1 *"), ("8 *", "2 *")], "each takes 4 bytes"),
-            "of another optimizer": ([("8 *", "6 *")], "none of the known mistakes"),
-            "a number": (
-                """
-                def bytes_per_rank(parameters, ranks, stage):
-                    return 16 * parameters
-                """,
-                "it returned 16000. It should `return` a dictionary with the keys 'parameters', 'gradients'",
-            ),
-        }
-    }
 
 
 def test_an_older_pytorch_gets_the_newer_names(monkeypatch):

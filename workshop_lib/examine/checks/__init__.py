@@ -5,11 +5,11 @@ A check with nothing to look at yields nothing. One that looked and found no fau
 
 from collections.abc import Callable, Iterator
 
+from workshop_lib.cli.findings import LEVELS, Finding
 from workshop_lib.examine.checks import data, ending, evaluation, files, gradients, machine, randomness, speed, weights
-from workshop_lib.examine.findings import LEVELS, ScriptFinding
 from workshop_lib.examine.observations import Run
 
-CHECKS: tuple[Callable[[Run], Iterator[ScriptFinding]], ...] = (
+CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     ending.ended,
     ending.joined,
     weights.equal,
@@ -43,9 +43,9 @@ BEFORE_TRAINING = (ending.ended, ending.joined, files.written, machine.devices)
 WITHOUT_GROUP = (ending.ended, ending.joined)  # everything else follows from the group that's missing
 
 
-def examine(run: Run) -> list[ScriptFinding]:
+def examine(run: Run) -> list[Finding]:
     """All findings, the worst first."""
-    checks: tuple[Callable[[Run], Iterator[ScriptFinding]], ...] = BEFORE_TRAINING
+    checks: tuple[Callable[[Run], Iterator[Finding]], ...] = BEFORE_TRAINING
     if run.trains:
         checks = CHECKS if run.joined else WITHOUT_GROUP
     findings = [finding for check in checks for finding in check(run)]

@@ -4,9 +4,9 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import RankLog, Run
-from workshop_lib.ranks.errors import named
+from workshop_lib.ranks.rank_errors import named
 from workshop_lib.words import plural
 
 SAME_SHARE = 0.9  # of the steps in which two ranks have the same batch; the rest may be chance
@@ -16,7 +16,7 @@ FEWEST_LABELS = 20  # of samples with the same indices on both ranks; fewer may 
 FIRST = 3  # batches of an epoch that are compared with those of the epoch before, at least
 
 
-def batches(run: Run) -> Iterator[ScriptFinding]:
+def batches(run: Run) -> Iterator[Finding]:
     """Do ranks train on the same samples?"""
     steps = [step for step in run.common_steps if all(log.samples(step) for log in run.ranks)]
     if run.size == 1 or not run.is_data_parallel or len(steps) < FEWEST_STEPS:
@@ -31,9 +31,9 @@ def batches(run: Run) -> Iterator[ScriptFinding]:
         if len(distinct) == 1:
             why = "But every step has this one batch, so the data may be made up for a test."
             change = "With real data, share it out."
-            yield ScriptFinding("look", "batches", seen, why, change, "sampler", (one, other), same[0])
+            yield Finding("look", "batches", seen, why, change, "sampler", (one, other), same[0])
         else:
-            yield ScriptFinding(
+            yield Finding(
                 "wrong",
                 "batches",
                 f"{seen}{_why_the_same(run, one, other)}",
@@ -48,7 +48,7 @@ def batches(run: Run) -> Iterator[ScriptFinding]:
         (_overlap(run, one, other, steps), one, other) for one, other in itertools.combinations(range(run.size), 2)
     )
     if share > OVERLAP_SHARE:
-        yield ScriptFinding(
+        yield Finding(
             "look",
             "batches",
             f"{share:.0%} of the samples that rank {one} saw in one pass, rank {other} saw too",
@@ -60,7 +60,7 @@ def batches(run: Run) -> Iterator[ScriptFinding]:
         )
         return
     seen = f"the ranks trained on different samples in each of the {plural(len(steps), 'step')} compared"
-    yield ScriptFinding("ok", "batches", seen)
+    yield Finding("ok", "batches", seen)
 
 
 def _why_the_same(run: Run, one: int, other: int) -> str:
@@ -140,7 +140,7 @@ def _trained_with(log: RankLog) -> Iterator[tuple[int, list[dict]]]:
         yield loader, log.loaders[loader]
 
 
-def sampler(run: Run) -> Iterator[ScriptFinding]:
+def sampler(run: Run) -> Iterator[Finding]:
     """Are the settings of every DistributedSampler those of this process group?"""
     if not run.is_data_parallel or run.size == 1:
         return
@@ -152,7 +152,7 @@ def sampler(run: Run) -> Iterator[ScriptFinding]:
                 continue
             seeds.setdefault(loader, set()).add(settings["seed"])
             if settings["num_replicas"] != run.size or settings["rank"] != rank:
-                yield ScriptFinding(
+                yield Finding(
                     "wrong",
                     "sampler",
                     f"on rank {rank} of {run.size}, the DistributedSampler is rank {settings['rank']} of "
@@ -164,7 +164,7 @@ def sampler(run: Run) -> Iterator[ScriptFinding]:
                     1,
                 )
     if any(len(each) > 1 for each in seeds.values()):
-        yield ScriptFinding(
+        yield Finding(
             "wrong",
             "sampler",
             f"the DistributedSampler has a different seed on each rank: {max(map(sorted, seeds.values()), key=len)}",
@@ -175,7 +175,7 @@ def sampler(run: Run) -> Iterator[ScriptFinding]:
         )
 
 
-def coverage(run: Run) -> Iterator[ScriptFinding]:
+def coverage(run: Run) -> Iterator[Finding]:
     """Does an epoch hold every sample once?"""
     if not run.is_data_parallel:
         return
@@ -192,7 +192,7 @@ def coverage(run: Run) -> Iterator[ScriptFinding]:
         twice = len(loaded) - len(set(loaded))
         global_batch = math.ceil(len(orders[0]) / epochs[0]["batches"]) * run.size
         if lost >= global_batch or twice > global_batch:
-            yield ScriptFinding(
+            yield Finding(
                 "look",
                 "coverage",
                 f"the first epoch left out {lost:,} of {total:,} samples, and loaded {twice:,} again",
@@ -202,10 +202,10 @@ def coverage(run: Run) -> Iterator[ScriptFinding]:
             )
         else:
             seen = f"an epoch loaded {len(set(loaded)):,} of {total:,} samples, {twice:,} of them twice"
-            yield ScriptFinding("ok", "coverage", seen)
+            yield Finding("ok", "coverage", seen)
 
 
-def order(run: Run) -> Iterator[ScriptFinding]:
+def order(run: Run) -> Iterator[Finding]:
     """Does the order change from epoch to epoch?"""
     for rank, log in enumerate(run.ranks):
         compared = False
@@ -222,7 +222,7 @@ def order(run: Run) -> Iterator[ScriptFinding]:
                 shuffles = after.get("distributed", {}).get("shuffle", False)
                 seen = f"on {named((rank,))}, epoch {number} loads the samples in the order of epoch {number - 1}"
                 why = "A DistributedSampler reshuffles only if you tell it the epoch." if shuffles else ""
-                yield ScriptFinding(
+                yield Finding(
                     "wrong" if shuffles else "look",
                     "order",
                     seen,
@@ -234,12 +234,12 @@ def order(run: Run) -> Iterator[ScriptFinding]:
                 )
                 return
         if compared and rank == run.size - 1:
-            yield ScriptFinding("ok", "order", "each epoch has an order of its own")
+            yield Finding("ok", "order", "each epoch has an order of its own")
     if not any(log.training_loaders for log in run.ranks):
         yield from _order_of_batches(run)
 
 
-def _order_of_batches(run: Run) -> Iterator[ScriptFinding]:
+def _order_of_batches(run: Run) -> Iterator[Finding]:
     """The same for scripts without a DataLoader, judged by the batches themselves."""
     log = run.ranks[0]
     rows = [tuple(log.samples(step)) for step in sorted(log.steps)]
@@ -250,12 +250,12 @@ def _order_of_batches(run: Run) -> Iterator[ScriptFinding]:
     if period >= FIRST and len(repeats) >= FIRST and all(repeats):
         seen = f"from step {period + 1} on, rank 0's batches repeat those from step 1 on"
         why = "Every epoch has the same batches in the same order."
-        yield ScriptFinding(
+        yield Finding(
             "look", "order", seen, why, "Reshuffle in each epoch, the same way on all ranks.", "sampler", (0,)
         )
 
 
-def unequal_parts(run: Run) -> Iterator[ScriptFinding]:
+def unequal_parts(run: Run) -> Iterator[Finding]:
     """Does an average of averages weigh samples differently?"""
     if not run.is_data_parallel:
         return
@@ -265,7 +265,7 @@ def unequal_parts(run: Run) -> Iterator[ScriptFinding]:
     for step, each in sizes.items():
         sums = [sum(parts) for parts in each]
         if len(set(sums)) > 1:
-            yield ScriptFinding(
+            yield Finding(
                 "look",
                 "parts",
                 f"in step {step}, the ranks had {_numbers(sums)} samples",
@@ -280,14 +280,14 @@ def unequal_parts(run: Run) -> Iterator[ScriptFinding]:
     yield from _unequal_tokens(run)
 
 
-def _unequal_micro_batches(sizes: dict[int, list[list[int]]]) -> Iterator[ScriptFinding]:
+def _unequal_micro_batches(sizes: dict[int, list[list[int]]]) -> Iterator[Finding]:
     parts = {step: each[0] for step, each in sizes.items()}
     if not any(len(each) > 1 for each in parts.values()):
         return
     usual = max(len(each) for each in parts.values())
     for step, each in parts.items():
         if len(set(each)) > 1 or len(each) < usual:
-            yield ScriptFinding(
+            yield Finding(
                 "look",
                 "parts",
                 f"in step {step}, the micro-batches have {_numbers(each)} samples, and other steps accumulate {usual}",
@@ -299,14 +299,14 @@ def _unequal_micro_batches(sizes: dict[int, list[list[int]]]) -> Iterator[Script
             return
 
 
-def _unequal_tokens(run: Run) -> Iterator[ScriptFinding]:
+def _unequal_tokens(run: Run) -> Iterator[Finding]:
     for step in run.common_steps:
         counts = [[forward.get("tokens") for forward in log.forwards(step)] for log in run.ranks]
         if any(count is None for each in counts for count in each):
             return
         sums = [sum(count or 0 for count in each) for each in counts]
         if len(set(sums)) > 1:
-            yield ScriptFinding(
+            yield Finding(
                 "look",
                 "tokens",
                 f"in step {step}, the ranks' losses are means over {_numbers(sums)} tokens",

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import Run
-from workshop_lib.ranks.errors import named, where
+from workshop_lib.ranks.rank_errors import named, where
 from workshop_lib.words import plural
 
 TEXT_SHOWN = 200
@@ -13,7 +13,7 @@ MISMATCH = "doesn't match expected size"
 SAME_CALLS = "Make every rank call the same collectives in the same order, and take the same number of steps."
 
 
-def ended(run: Run) -> Iterator[ScriptFinding]:
+def ended(run: Run) -> Iterator[Finding]:
     failed = {rank: record for rank, log in enumerate(run.ranks) if (record := log.first("error"))}
     positions = [_position(run, rank) for rank in range(run.size)]
     done = [rank for rank, log in enumerate(run.ranks) if log.first("end")]
@@ -29,7 +29,7 @@ def ended(run: Run) -> Iterator[ScriptFinding]:
         at = f" at {place[0]}, line {place[1]}" if place and "examine/on_ranks" not in place[0] else ""
         others = [_position(run, other) for other in range(run.size) if other != rank]
         taken = max((record["step"] for record in run.ranks[rank].records), default=0)
-        yield ScriptFinding(
+        yield Finding(
             "wrong",
             "ended",
             "\n".join([f"rank {rank} failed in step {taken}{at}: {shortened(error['text'])}", *others]),
@@ -40,7 +40,7 @@ def ended(run: Run) -> Iterator[ScriptFinding]:
             taken,
         )
     elif how == "failed" and (mismatch := _mismatch(run)):
-        yield ScriptFinding(
+        yield Finding(
             "wrong",
             "ended",
             "\n".join([f"a rank aborted: {shortened(mismatch)}", *positions]),
@@ -51,11 +51,11 @@ def ended(run: Run) -> Iterator[ScriptFinding]:
         )
     elif how == "failed":
         tail = "\n".join(run.last_lines[-8:])
-        yield ScriptFinding("wrong", "ended", f"the script ended with an error:\n{tail}", section="stuck")
+        yield Finding("wrong", "ended", f"the script ended with an error:\n{tail}", section="stuck")
     elif how == "stuck":
         steps = [max(log.steps, default=0) for log in run.ranks]
         waiting = tuple(run.stacks)
-        yield ScriptFinding(
+        yield Finding(
             "wrong",
             "ended",
             "\n".join([f"{named(waiting)} waited for a call that another rank never made:", *positions]),
@@ -69,16 +69,16 @@ def ended(run: Run) -> Iterator[ScriptFinding]:
         seen = "no step of an optimizer was seen on every rank"
         seen += " before the time was up" if how == "time" else ""
         change = "Give --seconds more, or start the script so that it trains in the process that torchrun starts."
-        yield ScriptFinding("look", "ended", "\n".join([seen, *positions]), "", change)
+        yield Finding("look", "ended", "\n".join([seen, *positions]), "", change)
     else:
         took = plural(len(run.common_steps), "step")
         stopped = " until the time was up" if how == "time" else ""
-        yield ScriptFinding("ok", "ended", f"{run.size} ranks took {took}{stopped}, and no rank failed")
+        yield Finding("ok", "ended", f"{run.size} ranks took {took}{stopped}, and no rank failed")
     steps = [len(log.steps) for log in run.ranks]
     if how == "ended" and run.trains and len(set(steps)) > 1:
         ends = [log.first("end").get("weights") for log in run.ranks]
         agree = all(ends) and all(end == ends[0] for end in ends)  # as after DDP's Join
-        yield ScriptFinding(
+        yield Finding(
             "wrong" if run.is_data_parallel and not agree else "look",
             "steps",
             f"the ranks took different numbers of steps: {_list(steps)} on ranks 0 to {run.size - 1}",
@@ -101,7 +101,7 @@ def _position(run: Run, rank: int) -> str:
     """Where a rank was in the end, in words."""
     log = run.ranks[rank]
     if run.stacks.get(rank):
-        return f"rank {rank} was {where(run.stacks[rank])}"
+        return f"rank {rank}: {where(run.stacks[rank])}"
     if log.first("end"):
         return f"rank {rank} had ended"
     if error := log.first("error"):
@@ -128,13 +128,13 @@ def _list(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def joined(run: Run) -> Iterator[ScriptFinding]:
+def joined(run: Run) -> Iterator[Finding]:
     if run.size == 1 or not any(log.steps for log in run.ranks):
         return
     has_group = any(log.first("group") for log in run.ranks)
     libraries = sorted({name for log in run.ranks for name in log.model.get("joined_by", [])})
     if not has_group and libraries:
-        yield ScriptFinding(
+        yield Finding(
             "look",
             "joined",
             f"the script imports {' and '.join(libraries)} and never called init_process_group",
@@ -142,7 +142,7 @@ def joined(run: Run) -> Iterator[ScriptFinding]:
             "Nothing, but examine can't watch this script: it follows ranks that torch.distributed joins.",
         )
     elif not has_group:
-        yield ScriptFinding(
+        yield Finding(
             "wrong",
             "joined",
             f"the script never called init_process_group: it's {run.size} trainings that know nothing of each other",
@@ -153,6 +153,6 @@ def joined(run: Run) -> Iterator[ScriptFinding]:
     elif not run.joined:
         sizes = [log.first("group").get("size", 1) for log in run.ranks]
         seen = f"the ranks' process groups have {_list(sizes)} ranks, not {run.size}"
-        yield ScriptFinding(
+        yield Finding(
             "wrong", "joined", seen, "", "Call init_process_group() without rank and world_size.", "processes"
         )

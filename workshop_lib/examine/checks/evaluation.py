@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.checks.weights import differing, named_parameters
-from workshop_lib.examine.findings import ScriptFinding
 from workshop_lib.examine.observations import Record, Run
 
 # Collectives that may put results together. A "decision" doesn't: it's a yes or no, such as whether to stop.
@@ -26,7 +26,7 @@ def _is_shared_out(evaluations: list[Record]) -> bool:
     return all(samples) and any(len(each - samples[0]) > len(each) / 2 for each in samples[1:])
 
 
-def combined(run: Run) -> Iterator[ScriptFinding]:
+def combined(run: Run) -> Iterator[Finding]:
     """Do ranks that evaluate a part each put their results together?"""
     seen_parts = False
     for evaluations in _together(run):
@@ -37,7 +37,7 @@ def combined(run: Run) -> Iterator[ScriptFinding]:
             sum(count for name, (count, *_) in each["collectives"].items() if _joins(name)) for each in evaluations
         ]
         if not any(calls):
-            yield ScriptFinding(
+            yield Finding(
                 "look",
                 "metric",
                 f"after step {evaluations[0]['step']}, each rank evaluated different samples "
@@ -49,9 +49,9 @@ def combined(run: Run) -> Iterator[ScriptFinding]:
             )
             return
     if seen_parts:
-        yield ScriptFinding("ok", "metric", "each rank evaluated a part, and a collective put the results together")
+        yield Finding("ok", "metric", "each rank evaluated a part, and a collective put the results together")
     elif any(True for _ in _together(run)):
-        yield ScriptFinding("ok", "metric", "every rank evaluated the same samples, so one rank's number is everyone's")
+        yield Finding("ok", "metric", "every rank evaluated the same samples, so one rank's number is everyone's")
 
 
 def _joins(name: str) -> bool:
@@ -59,7 +59,7 @@ def _joins(name: str) -> bool:
     return kind in JOIN and phase == "between"
 
 
-def padding(run: Run) -> Iterator[ScriptFinding]:
+def padding(run: Run) -> Iterator[Finding]:
     """Does a sampler repeat samples to give all ranks equally many?"""
     if run.size == 1:
         return
@@ -75,7 +75,7 @@ def padding(run: Run) -> Iterator[ScriptFinding]:
             loaded = [index for order in orders for index in order]
             twice = len(loaded) - len(set(loaded))
             if settings.get("distributed") and 0 < twice < run.size:
-                yield ScriptFinding(
+                yield Finding(
                     "look",
                     "padding",
                     f"the evaluation's sampler loads {twice} of {settings['samples']:,} samples twice, "
@@ -88,7 +88,7 @@ def padding(run: Run) -> Iterator[ScriptFinding]:
                 return
 
 
-def buffers(run: Run) -> Iterator[ScriptFinding]:
+def buffers(run: Run) -> Iterator[Finding]:
     """Do all ranks evaluate with the same buffers, such as the statistics of batch normalization?"""
     names = run.ranks[0].model["buffers"]
     for evaluations in _together(run):
@@ -97,17 +97,17 @@ def buffers(run: Run) -> Iterator[ScriptFinding]:
             continue
         odd = differing(names, digests)
         if odd:
-            yield ScriptFinding(
+            yield Finding(
                 "look", "buffers", f"ranks evaluate with different buffers: {named_parameters(odd)}", *_ADVICE
             )
             return
-        yield ScriptFinding("ok", "buffers", "all ranks evaluated with the same buffers")
+        yield Finding("ok", "buffers", "all ranks evaluated with the same buffers")
         return
     ends = [log.first("end").get("buffers") for log in run.ranks]
     if run.is_data_parallel and all(ends) and run.ranks[0].first("ddp").get("broadcast_buffers") is False:
         odd = differing(names, ends)
         if odd:
-            yield ScriptFinding(
+            yield Finding(
                 "look", "buffers", f"at the end, buffers differ between the ranks: {named_parameters(odd)}", *_ADVICE
             )
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import Run
-from workshop_lib.ranks.errors import named
+from workshop_lib.ranks.rank_errors import named
 
 
-def written(run: Run) -> Iterator[ScriptFinding]:
+def written(run: Run) -> Iterator[Finding]:
     """Do several ranks write files of the same name?"""
     writers: dict[str, dict[int, dict]] = {}
     for rank, log in enumerate(run.ranks):
@@ -22,7 +22,7 @@ def written(run: Run) -> Iterator[ScriptFinding]:
         first = records[ranks[0]]
         is_checkpoint = any(log for log in run.ranks for each in log.of_kind("save") if each["path"] == path)
         found = True
-        yield ScriptFinding(
+        yield Finding(
             "wrong" if is_checkpoint else "look",
             "files",
             f"{named(ranks)} write {path} ({first['line'] or 'in a library'})",
@@ -33,16 +33,16 @@ def written(run: Run) -> Iterator[ScriptFinding]:
             first["step"],
         )
     if writers and not found:
-        yield ScriptFinding("ok", "files", "no two ranks wrote a file of the same name")
+        yield Finding("ok", "files", "no two ranks wrote a file of the same name")
 
 
-def shares(run: Run) -> Iterator[ScriptFinding]:
+def shares(run: Run) -> Iterator[Finding]:
     """Is a checkpoint of sharded parameters whole?"""
     saves = [(rank, each) for rank, log in enumerate(run.ranks) for each in log.of_kind("save") if each["shares"]]
     ranks = tuple(sorted({rank for rank, _ in saves}))
     if saves and len(ranks) < run.size:
         record = saves[0][1]
-        yield ScriptFinding(
+        yield Finding(
             "wrong",
             "checkpoint",
             f"{named(ranks)} alone saves {record['path']} ({record['line']}), with {record['shares']} tensors of "
@@ -55,7 +55,7 @@ def shares(run: Run) -> Iterator[ScriptFinding]:
         )
 
 
-def resumed(run: Run) -> Iterator[ScriptFinding]:
+def resumed(run: Run) -> Iterator[Finding]:
     """Does every rank resume?"""
     if run.size == 1 or not run.is_data_parallel:
         return
@@ -65,7 +65,7 @@ def resumed(run: Run) -> Iterator[ScriptFinding]:
     if ranks and len(ranks) < run.size:
         missed = tuple(rank for rank in range(run.size) if rank not in ranks)
         line = next(record["line"] for record in loaded[ranks[0]] if record["what"] == "optimizer")
-        yield ScriptFinding(
+        yield Finding(
             "wrong",
             "resume",
             f"{named(ranks)} loaded the optimizer's state at {line}, and {named(missed)} didn't",
@@ -77,4 +77,4 @@ def resumed(run: Run) -> Iterator[ScriptFinding]:
         )
         return
     if any(loaded) and all(loaded):
-        yield ScriptFinding("ok", "resume", "every rank loaded the same kinds of state")
+        yield Finding("ok", "resume", "every rank loaded the same kinds of state")

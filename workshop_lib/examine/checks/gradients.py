@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterator
 
+from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.checks.weights import named_parameters
-from workshop_lib.examine.findings import ScriptFinding
 from workshop_lib.examine.observations import Run
 from workshop_lib.words import plural
 
 
-def clipping(run: Run) -> Iterator[ScriptFinding]:
+def clipping(run: Run) -> Iterator[Finding]:
     """Are gradients clipped after they are averaged?"""
     if run.size == 1 or not run.is_data_parallel or run.ranks[0].model["fsdp"]:
         return
@@ -20,7 +20,7 @@ def clipping(run: Run) -> Iterator[ScriptFinding]:
         known = all(norm is not None and math.isfinite(norm) for norm in norms) and all(gradients)
         averaged_later = known and all(each == gradients[0] for each in gradients)
         if averaged_later and max(norms) - min(norms) > 1e-4 * max(norms):
-            yield ScriptFinding(
+            yield Finding(
                 "wrong",
                 "clipping",
                 f"in step {step}, {lines[0]} clips gradients of norm {', '.join(f'{norm:.3g}' for norm in norms)}, "
@@ -32,10 +32,10 @@ def clipping(run: Run) -> Iterator[ScriptFinding]:
             )
             return
     if clipped:
-        yield ScriptFinding("ok", "clipping", f"all ranks clipped the same gradients in {plural(len(clipped), 'step')}")
+        yield Finding("ok", "clipping", f"all ranks clipped the same gradients in {plural(len(clipped), 'step')}")
 
 
-def accumulation(run: Run) -> Iterator[ScriptFinding]:
+def accumulation(run: Run) -> Iterator[Finding]:
     """Do micro-batches communicate only once per step?"""
     log = run.ranks[0]
     if run.size == 1 or not (log.model["ddp"] or log.model["fsdp"]):
@@ -47,7 +47,7 @@ def accumulation(run: Run) -> Iterator[ScriptFinding]:
             continue
         synchronized = sum(forward["sync"] for forward in forwards)
         if synchronized > 1:
-            yield ScriptFinding(
+            yield Finding(
                 "look",
                 "accumulation",
                 f"a step has {backwards} micro-batches, and the gradients were sent after {synchronized} of them",
@@ -58,11 +58,11 @@ def accumulation(run: Run) -> Iterator[ScriptFinding]:
             )
         else:
             seen = f"a step has {backwards} micro-batches, and gradients are sent once"
-            yield ScriptFinding("ok", "accumulation", seen)
+            yield Finding("ok", "accumulation", seen)
         return
 
 
-def unused(run: Run) -> Iterator[ScriptFinding]:
+def unused(run: Run) -> Iterator[Finding]:
     """Does every parameter get a gradient?"""
     log = run.ranks[0]
     records = [record for record in log.steps.values() if "without_gradient" in record]
@@ -71,7 +71,7 @@ def unused(run: Run) -> Iterator[ScriptFinding]:
     never = set.intersection(*(set(record["without_gradient"]) for record in records))
     if never:
         names = named_parameters([name for name in records[0]["without_gradient"] if name in never])
-        yield ScriptFinding(
+        yield Finding(
             "look",
             "unused",
             f"{names} never got a gradient in {plural(len(records), 'step')}",
@@ -81,7 +81,7 @@ def unused(run: Run) -> Iterator[ScriptFinding]:
         )
     searches = log.first("ddp").get("find_unused")
     if searches and not any(record["without_gradient"] for record in records):
-        yield ScriptFinding(
+        yield Finding(
             "look",
             "unused",
             f"find_unused_parameters=True, but every parameter got a gradient in {plural(len(records), 'step')}",
@@ -90,4 +90,4 @@ def unused(run: Run) -> Iterator[ScriptFinding]:
             "branches",
         )
     if not never and not searches:
-        yield ScriptFinding("ok", "unused", "every parameter got a gradient")
+        yield Finding("ok", "unused", "every parameter got a gradient")

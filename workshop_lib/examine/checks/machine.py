@@ -2,22 +2,22 @@
 
 from collections.abc import Iterator
 
-from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.machine.cores import usable_threads
-from workshop_lib.ranks.errors import named
+from workshop_lib.ranks.rank_errors import named
 from workshop_lib.words import plural
 
 WITHOUT_DEVICE = ("barrier", "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
 
 
-def threads(run: Run, cores: int | None = None) -> Iterator[ScriptFinding]:
+def threads(run: Run, cores: int | None = None) -> Iterator[Finding]:
     """Are there as many threads as cores, at most?"""
     cores = cores or usable_threads()
     counts = [log.steps[max(log.steps)]["threads"] for log in run.ranks]
     on_cpu = all(log.model["device"] == "cpu" for log in run.ranks)
     if on_cpu and run.size > 1 and sum(counts) > cores and max(counts) > 1:
-        yield ScriptFinding(
+        yield Finding(
             "look",
             "threads",
             f"{plural(run.size, 'rank')} with {max(counts)} threads each share {plural(cores, 'core')}",
@@ -26,14 +26,14 @@ def threads(run: Run, cores: int | None = None) -> Iterator[ScriptFinding]:
             "threads",
         )
     else:
-        yield ScriptFinding("ok", "threads", f"{plural(run.size, 'rank')} with {plural(max(counts), 'thread')} each")
+        yield Finding("ok", "threads", f"{plural(run.size, 'rank')} with {plural(max(counts), 'thread')} each")
 
 
-def devices(run: Run) -> Iterator[ScriptFinding]:
+def devices(run: Run) -> Iterator[Finding]:
     """Does each rank compute on a device of its own, chosen before a collective needs it?"""
     late = [rank for rank, log in enumerate(run.ranks) if _chosen_late(log)]
     if late:
-        yield ScriptFinding(
+        yield Finding(
             "look",
             "devices",
             f"{named(late)} chose a device after the first barrier or collective of objects",
@@ -50,7 +50,7 @@ def devices(run: Run) -> Iterator[ScriptFinding]:
     twice = sorted({device for device in used if device != "cpu" and used.count(device) > 1})
     if twice:
         ranks = tuple(rank for rank, device in enumerate(used) if device == twice[0])
-        yield ScriptFinding(
+        yield Finding(
             "wrong",
             "devices",
             f"{named(ranks)} compute on {twice[0]}",
@@ -62,9 +62,9 @@ def devices(run: Run) -> Iterator[ScriptFinding]:
     elif accelerators and all(device == "cpu" for device in used):
         seen = f"the model is on the CPU, and there are {plural(accelerators, 'accelerator')}"
         change = "Move the model and each batch to torch.accelerator.current_accelerator()."
-        yield ScriptFinding("look", "devices", seen, "The accelerators sit idle.", change, "devices")
+        yield Finding("look", "devices", seen, "The accelerators sit idle.", change, "devices")
     elif accelerators:
-        yield ScriptFinding("ok", "devices", f"the ranks compute on {', '.join(used)}")
+        yield Finding("ok", "devices", f"the ranks compute on {', '.join(used)}")
 
 
 def _chosen_late(log: RankLog) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import Run
 from workshop_lib.words import plural
 
@@ -24,7 +24,7 @@ def _same(states: dict[int, list]) -> list[int]:
     return [step for step, each in states.items() if len(set(each)) == 1]
 
 
-def in_forward(run: Run) -> Iterator[ScriptFinding]:
+def in_forward(run: Run) -> Iterator[Finding]:
     """Does dropout differ between ranks?"""
     if run.size == 1 or not run.is_data_parallel:
         return
@@ -36,7 +36,7 @@ def in_forward(run: Run) -> Iterator[ScriptFinding]:
     states = {step: each for step, each in _states(run, "torch").items() if step in draws}
     same = _same(states)
     if len(same) >= SAME_SHARE * len(states):
-        yield ScriptFinding(
+        yield Finding(
             "look",
             "dropout",
             f"in {plural(len(same), 'step')}, all ranks drew the same random numbers in the forward pass",
@@ -46,10 +46,10 @@ def in_forward(run: Run) -> Iterator[ScriptFinding]:
             step=same[0],
         )
     else:
-        yield ScriptFinding("ok", "dropout", "each rank draws random numbers of its own in the forward pass")
+        yield Finding("ok", "dropout", "each rank draws random numbers of its own in the forward pass")
 
 
-def in_loading(run: Run) -> Iterator[ScriptFinding]:
+def in_loading(run: Run) -> Iterator[Finding]:
     """Does augmentation differ between ranks?"""
     if run.size == 1 or not run.is_data_parallel:
         return
@@ -70,8 +70,8 @@ def in_loading(run: Run) -> Iterator[ScriptFinding]:
             return
 
 
-def _same_augmentation(seen: str, step: int) -> ScriptFinding:
-    return ScriptFinding(
+def _same_augmentation(seen: str, step: int) -> Finding:
+    return Finding(
         "look",
         "augmentation",
         f"{seen} while loading",
@@ -82,7 +82,7 @@ def _same_augmentation(seen: str, step: int) -> ScriptFinding:
     )
 
 
-def drift(run: Run) -> Iterator[ScriptFinding]:
+def drift(run: Run) -> Iterator[Finding]:
     """Do generators that agreed on all ranks stop agreeing?"""
     if run.size == 1 or not run.is_data_parallel:
         return
@@ -95,7 +95,7 @@ def drift(run: Run) -> Iterator[ScriptFinding]:
             values = states[step]
             usual = max(values, key=values.count)
             odd = tuple(rank for rank, value in enumerate(values) if value != usual)
-            yield ScriptFinding(
+            yield Finding(
                 "look",
                 "drift",
                 f"the ranks' random numbers ({name}) agree before step {step} and differ from there on",

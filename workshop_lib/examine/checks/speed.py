@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from statistics import median
 
-from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.words import plural
 
@@ -41,7 +41,7 @@ def waits_s(run: Run, step: int) -> list[float]:
     return [max(begins_s) - each for each in begins_s]
 
 
-def stragglers(run: Run) -> Iterator[ScriptFinding]:
+def stragglers(run: Run) -> Iterator[Finding]:
     steps = measured(run)
     if len(steps) < FEWEST_STEPS or not meets(run, steps):
         return
@@ -52,7 +52,7 @@ def stragglers(run: Run) -> Iterator[ScriptFinding]:
     lost_s = median(max(each) for each in waits.values())
     if last.count(late) < USUALLY * len(last) or lost_s < max(LATE_SHARE * typical_s, LATE_S):
         seen = f"the ranks wait {lost_s / typical_s:.0%} of a step for each other"
-        yield ScriptFinding("ok", "straggler", seen)
+        yield Finding("ok", "straggler", seen)
         return
     parts = {
         "loading data": [_median(log, steps, "data_s") for log in run.ranks],
@@ -65,7 +65,7 @@ def stragglers(run: Run) -> Iterator[ScriptFinding]:
     reason = max(more_s, key=lambda what: more_s[what])
     known = more_s[reason] > lost_s / 3
     because = f", {more_s[reason] * 1e3:.0f} ms of them for {reason}" if known else ", in code around the model"
-    yield ScriptFinding(
+    yield Finding(
         "look",
         "straggler",
         f"in {last.count(late)} of {len(steps)} steps, the ranks waited for rank {late}, usually {lost_s * 1e3:.0f} ms"
@@ -82,7 +82,7 @@ def _median(log: RankLog, steps: list[int], name: str) -> float:
     return median(log.steps[step][name] for step in steps)
 
 
-def reads(run: Run) -> Iterator[ScriptFinding]:
+def reads(run: Run) -> Iterator[Finding]:
     """Does the script read values from the device in every step?"""
     steps = measured(run)
     if not steps:
@@ -90,7 +90,7 @@ def reads(run: Run) -> Iterator[ScriptFinding]:
     counts = [median(log.steps[step]["items"] for step in steps) for log in run.ranks]
     if min(counts) >= 1:
         on_cpu = run.ranks[0].model["device"] == "cpu"
-        yield ScriptFinding(
+        yield Finding(
             "ok" if on_cpu else "look",
             "reads",
             f"a step reads {max(counts):g} values from tensors (.item() and the like)"
@@ -101,7 +101,7 @@ def reads(run: Run) -> Iterator[ScriptFinding]:
         )
 
 
-def facts(run: Run) -> Iterator[ScriptFinding]:
+def facts(run: Run) -> Iterator[Finding]:
     """The batch, the learning rate, and the speed."""
     log = run.ranks[0]
     steps = measured(run) or run.common_steps
@@ -113,7 +113,7 @@ def facts(run: Run) -> Iterator[ScriptFinding]:
         accumulated = f" x {micro} micro-batches" if micro > 1 else ""
         seen = f"{per_rank:g} samples per rank{accumulated} x {plural(run.size, 'rank')}"
         rate = f"{min(rates):.3g}" if min(rates) == max(rates) else f"{min(rates):.3g} to {max(rates):.3g}"
-        yield ScriptFinding(
+        yield Finding(
             "ok", "batch", f"{seen}: a global batch of {median(batch):g}, learning rate {rate}", section="rate"
         )
     if len(steps) >= FEWEST_STEPS and run.is_data_parallel:
@@ -130,7 +130,7 @@ def facts(run: Run) -> Iterator[ScriptFinding]:
             one = facts_speed(alone)
             efficiency = speed / run.size / one
             listed += f"; one rank alone does {one:,.0f} samples/s, so the efficiency is {efficiency:.0%}"
-        yield ScriptFinding("ok", "speed", f"{speed:,.0f} samples/s; of a step: {listed}", section="inside")
+        yield Finding("ok", "speed", f"{speed:,.0f} samples/s; of a step: {listed}", section="inside")
 
 
 def facts_speed(run: Run) -> float:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.words import plural
 
@@ -25,7 +25,7 @@ def differing(names: list[str], digests: list) -> list[str]:
     return [row[0] for row in rows if len(set(row[1:])) > 1]
 
 
-def equal(run: Run) -> Iterator[ScriptFinding]:
+def equal(run: Run) -> Iterator[Finding]:
     if run.size == 1:
         return
     if not run.same_model:
@@ -34,7 +34,7 @@ def equal(run: Run) -> Iterator[ScriptFinding]:
         which = f": {named_parameters(sorted(unshared))}" if unshared else ", or have them in different orders"
         seen = f"the ranks' models have different parameters{which}"
         why = "That's right for pipelines only. Averaged gradients need the same parameters on every rank."
-        yield ScriptFinding("look", "weights", seen, why, "Build the same model on every rank.", "same start")
+        yield Finding("look", "weights", seen, why, "Build the same model on every rank.", "same start")
         return
     shared_out = [each[3] for each in run.ranks[0].model["parameters"]]
     if not run.is_data_parallel or all(shared_out):
@@ -47,12 +47,12 @@ def equal(run: Run) -> Iterator[ScriptFinding]:
     if not different:
         if all(end is not None for end in ends) and any(end != ends[0] for end in ends):
             seen = f"the final weights differ between the ranks, in {named_parameters(differing(names, ends))}"
-            yield ScriptFinding("wrong", "weights", seen, "The ranks no longer have one model.", "", "equal")
+            yield Finding("wrong", "weights", seen, "The ranks no longer have one model.", "", "equal")
             return
         if not weights:
             return
         seen = f"bit-identical on {run.size} ranks in {plural(len(_compared(run)), 'step')}"
-        yield ScriptFinding("ok", "weights", f"the weights are {seen}")
+        yield Finding("ok", "weights", f"the weights are {seen}")
         return
     first = min(different)
     again = [f"before step {step}" for step in _compared(run) if step > first and step not in different]
@@ -66,10 +66,10 @@ def equal(run: Run) -> Iterator[ScriptFinding]:
     if again or _averages_now_and_then(run):
         equal_again = f"They're equal again {again[0]}" if again else "Some steps send as much as the whole model"
         why = f"{equal_again}, as in local SGD, so this may be on purpose."
-        yield ScriptFinding("look", "weights", seen, why, change, section, _odd_ranks(run, first), first - 1)
+        yield Finding("look", "weights", seen, why, change, section, _odd_ranks(run, first), first - 1)
         return
     why = "From there on, the ranks' models differ. Nothing in the loss tells you."
-    yield ScriptFinding("wrong", "weights", seen, why, change, section, _odd_ranks(run, first), max(first - 1, 0))
+    yield Finding("wrong", "weights", seen, why, change, section, _odd_ranks(run, first), max(first - 1, 0))
 
 
 def _averages_now_and_then(run: Run) -> bool:
@@ -175,14 +175,14 @@ def _not_averaged(run: Run, step: int, gradients: list, names: list[str]) -> tup
     return cause, "Wrap the model in torch.nn.parallel.DistributedDataParallel, or use fully_shard.", "averaging"
 
 
-def shards_from_one_model(run: Run) -> Iterator[ScriptFinding]:
+def shards_from_one_model(run: Run) -> Iterator[Finding]:
     shards = [log.of_kind("shard") for log in run.ranks]
     if not all(shards) or run.size == 1:
         return
     for each in zip(*shards, strict=False):
         odd = differing(each[0]["names"], [one["before"] for one in each])
         if odd:
-            yield ScriptFinding(
+            yield Finding(
                 "look",
                 "shards",
                 f"the ranks' weights differed when fully_shard shared them out, in {named_parameters(odd)}",
@@ -191,16 +191,16 @@ def shards_from_one_model(run: Run) -> Iterator[ScriptFinding]:
                 "fsdp",
             )
             return
-    yield ScriptFinding("ok", "shards", "all ranks had the same weights when fully_shard shared them out")
+    yield Finding("ok", "shards", "all ranks had the same weights when fully_shard shared them out")
 
 
-def trainable(run: Run) -> Iterator[ScriptFinding]:
+def trainable(run: Run) -> Iterator[Finding]:
     if not run.same_model or not run.is_data_parallel:
         return
     rows = zip(*(log.model["parameters"] for log in run.ranks), strict=True)
     odd = [row[0][0] for row in rows if len({each[2] for each in row}) > 1]
     if odd:
-        yield ScriptFinding(
+        yield Finding(
             "wrong",
             "frozen",
             f"{named_parameters(odd)} is trained on some ranks and frozen on others",
@@ -210,7 +210,7 @@ def trainable(run: Run) -> Iterator[ScriptFinding]:
         )
 
 
-def in_the_optimizer(run: Run) -> Iterator[ScriptFinding]:
+def in_the_optimizer(run: Run) -> Iterator[Finding]:
     log: RankLog = run.ranks[0]
     records = [record for record in log.steps.values() if "stepped_names" in record]
     if not records or len(log.of_kind("model")) > 1:
@@ -223,7 +223,7 @@ def in_the_optimizer(run: Run) -> Iterator[ScriptFinding]:
         known = [each for each in own if each]
         if len(known) < 2 or any(each != known[0] for each in known):
             return  # something else updates them, such as DeepSpeed's flat optimizer
-        yield ScriptFinding(
+        yield Finding(
             "wrong",
             "optimizer",
             "the optimizer holds none of the model's parameters",
@@ -235,4 +235,4 @@ def in_the_optimizer(run: Run) -> Iterator[ScriptFinding]:
     elif left_out:
         seen = f"no optimizer updates {named_parameters(left_out)}, although it requires gradients"
         change = "Give it to the optimizer, or freeze it before you wrap the model."
-        yield ScriptFinding("look", "optimizer", seen, "Its gradient is computed and sent for nothing.", change, "ddp")
+        yield Finding("look", "optimizer", seen, "Its gradient is computed and sent for nothing.", change, "ddp")

@@ -34,15 +34,15 @@ NOT_FILES = ("/dev/", "/proc/", "/sys/", "/.cache/", "__pycache__", "site-packag
 
 def install(recorder: RankRecorder) -> None:
     """Install all hooks in this process."""
-    _forward(recorder)
+    watch_forward(recorder)
     _backward(recorder)
     _optimizers(recorder)
     _loaders(recorder)
     _collectives(recorder)
     _wrappers(recorder)
-    _gradients(recorder)
+    watch_gradients(recorder)
     _files(recorder)
-    _devices(recorder)
+    watch_devices(recorder)
 
 
 def _replace(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
@@ -66,7 +66,7 @@ def _noting(recorder: RankRecorder, note: Callable[..., None]) -> Callable[[Call
     return make
 
 
-def _forward(recorder: RankRecorder) -> tuple[RemovableHandle, ...]:
+def watch_forward(recorder: RankRecorder) -> tuple[RemovableHandle, ...]:
     stack: list[dict[str, Any] | None] = []  # the record of each module that is running; only the outermost has one
 
     def before(module, args):
@@ -168,7 +168,7 @@ def _loaders(recorder: RankRecorder) -> None:
             iterator.examined_before = True
             recorder.loader = number
             if recorder.step <= FIRST_STEPS:
-                recorder.write("labels", loader=number, epoch=epochs[number], values=_labels(result))
+                recorder.write("labels", loader=number, epoch=epochs[number], values=labels_of(result))
             return result
 
         return following
@@ -205,7 +205,7 @@ def _loaders(recorder: RankRecorder) -> None:
     _replace(DataLoader, "__iter__", make)
 
 
-def _labels(batch: Any) -> list:
+def labels_of(batch: Any) -> list:
     """Each sample's integers, such as its class: what no noise changes. Empty if a batch has none."""
     tensors = list(digests.tensors_in(batch))
     rows = [each for each in tensors if each.dim() == 1 and each.dtype in (torch.int64, torch.int32)]
@@ -251,7 +251,7 @@ def _collectives(recorder: RankRecorder) -> None:
             begin_s = time.monotonic()
             tensors = list(digests.tensors_in(args[:1]))
             size = sum(each.numel() * each.element_size() for each in tensors)
-            decides = recorder.evaluation is not None and _is_decision(tensors)
+            decides = recorder.evaluation is not None and is_decision(tensors)
             recorder.last_collective(name)
             try:
                 return original(*args, **kwargs)
@@ -268,7 +268,7 @@ def _collectives(recorder: RankRecorder) -> None:
             setattr(distributed, name, getattr(distributed_c10d, name))
 
 
-def _is_decision(tensors: list[Tensor]) -> bool:
+def is_decision(tensors: list[Tensor]) -> bool:
     """Whether a collective is about a yes or no, such as whether to stop, and not about a result."""
     if len(tensors) != 1 or tensors[0].numel() != 1 or tensors[0].is_floating_point() or tensors[0].is_complex():
         return False
@@ -308,7 +308,7 @@ def _wrappers(recorder: RankRecorder) -> None:
     _replace(fsdp.FSDPModule, "set_requires_gradient_sync", _noting(recorder, sync))
 
 
-def _gradients(recorder: RankRecorder) -> None:
+def watch_gradients(recorder: RankRecorder) -> None:
     def make(original):
         def clip(parameters, *args, **kwargs):
             norm = original(parameters, *args, **kwargs)
@@ -367,7 +367,7 @@ def _files(recorder: RankRecorder) -> None:
     _replace(torch.optim.Optimizer, "load_state_dict", _noting(recorder, loading("optimizer")))
 
 
-def _devices(recorder: RankRecorder) -> None:
+def watch_devices(recorder: RankRecorder) -> None:
     def choose(device, *args, **kwargs):
         if threading.current_thread() is threading.main_thread():  # the DataLoader's pinning thread calls it, too
             recorder.write("device", device=str(device))

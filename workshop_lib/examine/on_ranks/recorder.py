@@ -164,7 +164,7 @@ class RankRecorder:
         count = tensors[0].shape[0] if tensors else 0
         tensors = [tensor for tensor in tensors if tensor.shape[0] == count]
         forward["size"] = count
-        if count and self._looks_at_samples():
+        if count and self.looks_at_samples():
             forward["samples"] = digests.samples(tensors, count)
         forward["tokens"] = _tokens(inputs)
         trains = self.evaluation is None
@@ -173,10 +173,12 @@ class RankRecorder:
         elif self.evaluation is not None:
             if "buffers" not in self.evaluation and self.models[id(module)].trained:
                 self.evaluation["buffers"] = digests.of_each(_plain(module.buffers()))
-            self.evaluation["forwards"].append(_settled(forward))
+            for name, value in forward.items():
+                forward[name] = value.tolist() if isinstance(value, Tensor) else value
+            self.evaluation["forwards"].append(forward)
         self.spent_s += time.monotonic() - end_s
 
-    def _looks_at_samples(self) -> bool:
+    def looks_at_samples(self) -> bool:
         """Whether to look at the samples of this forward pass: always, unless their indices say which ones they are."""
         if self.evaluation is not None:
             return len(self.evaluation["forwards"]) < FIRST_STEPS
@@ -306,7 +308,11 @@ class RankRecorder:
         self.write("collective", name=name, line=self.line())
 
     def collective(self, name: str, size: int, seconds: float) -> None:
-        phase = "forward" if self.in_forward else "backward" if self.in_backward else "between"
+        phase = "between"
+        if self.in_backward:
+            phase = "backward"
+        if self.in_forward:
+            phase = "forward"
         record = self.evaluation if self.evaluation is not None else self.current()
         entry = record["collectives"].setdefault(f"{name} {phase}", [0, 0, 0.0])
         entry[0] += 1
@@ -391,10 +397,6 @@ def _tokens(inputs: Any) -> Tensor | None:
         if isinstance(part.get("labels"), Tensor) and part["labels"].dim() == 2:
             return (part["labels"] != -100).sum()
     return None
-
-
-def _settled(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in record.items()}
 
 
 def _as_list(value: Any) -> Any:

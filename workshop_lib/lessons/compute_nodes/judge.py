@@ -1,80 +1,158 @@
-"""Judges `device_of`, the second exercise of 10_compute_nodes: which GPU does each rank use?
+"""Judges the exercises of 10_compute_nodes: a job script, and which GPU each rank uses.
 
-The first exercise, a job script, is judged in judge_job_script.py.
+`job` judges the script by what it would start on each node (slurm_dry_run.py). The notebook then starts the job's
+torchruns with `on_this_machine`.
 """
 
+import shlex
+import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from workshop_lib.judge import Exercise, Mistake, Property, is_number, shown
-from workshop_lib.lessons.compute_nodes.judge_job_script import job, on_this_machine
+from workshop_lib.judge import Verdict
+from workshop_lib.judge.play import Edit, played
+from workshop_lib.lessons.compute_nodes.slurm_dry_run import ADDRESS, CORES, GPUS, NODES, SlurmJob, dry_run
+from workshop_lib.paths import SCRIPTS
 
-__all__ = ["device_of", "job", "on_this_machine"]
-
-# Each letter is the host of one rank, in rank order: nodes filled one after the other, ranks dealt out to the nodes in
-# turn, and nodes with different numbers of ranks.
-FILLED = "aaaabbbb"
-DEALT_OUT = "abababab"
-UNEQUAL = "aaabbccc"
+LOCAL = ("/tmp", "/dev/shm", "/local", "/var/tmp")
 
 
-def observe_device(comm, function: Callable) -> dict[str, list]:
-    """What `function` returns for every rank of each list of hosts."""
-    return {
-        hosts: [function(rank, list(hosts)) for rank in range(len(hosts))] for hosts in (FILLED, DEALT_OUT, UNEQUAL)
-    }
+def job(script: str | Path) -> Verdict:
+    """Judge the job script at this path."""
+    return _verdict(Path(script)).recorded()
 
 
-def device_properties(observations: list[dict]) -> Iterator[Property]:
-    devices = observations[0]
-    first = devices[FILLED][0]
-    hint = "it returned nothing: `return` the number." if first is None else f"for rank 0 it returned {shown(first)}."
-    yield Property("it returns a number", all(is_number(device) for of in devices.values() for device in of), hint)
-    for hosts, text in (
-        (FILLED, "every rank of a host has its own GPU, where nodes are filled one after the other"),
-        (DEALT_OUT, "also where ranks are dealt out to the nodes in turn"),
-        (UNEQUAL, "also where nodes have different numbers of ranks"),
-    ):
-        right = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
-        observed = f"on the hosts {' '.join(hosts)} it returns {tuple(devices[hosts])}."
-        yield Property(text, devices[hosts] == right, evidence=devices[hosts], observed=observed)
+def _verdict(path: Path) -> Verdict:
+    verdict = Verdict(path.name, to_do="Write the lines that are missing")
+    if "your code here" in path.read_text(encoding="utf-8"):
+        return verdict
+    try:
+        verdict.follow(_rules(dry_run(path)))
+    except (ValueError, OSError) as error:  # for example, the value of an option is not a number
+        verdict.passed = False
+        verdict.failed = "its options can't be read"
+        verdict.hint = str(error)
+    return verdict
 
 
-_IN_TURN = "A remainder is right only if nodes are filled one after the other, not in turn: look at `hosts`."
+def _rules(job: SlurmJob) -> Iterator[tuple[str, str]]:
+    """What must hold of the job, each with a hint if it doesn't. Later rules rely on earlier ones."""
+    hint = f"bash says: {job.problem}" if job.problem else ""
+    if job.late:
+        hint = f"Slurm reads `#SBATCH` only above the first command, and `{job.late[0]}` comes below it."
+    yield "Slurm reads all of it", hint
+    hint = f"it asks for {job.nodes} of {len(NODES)} nodes: `#SBATCH --nodes={len(NODES)}`."
+    yield "it gets two nodes", hint if job.nodes != len(NODES) else ""
+    counts = [sum(each.node == node for each in job.torchruns) for node in NODES]
+    hint = (
+        f"its nodes start {' and '.join(map(str, counts))} torchruns, and one per node is enough: each starts a rank "
+        "per GPU. Does `srun` come before torchrun, and are its options right (`torchrun --help`)?"
+    )
+    yield "each node has one torchrun", hint if job.alone or set(counts) != {1} else ""
+    gpus = min(each.gpus for each in job.torchruns)
+    hint = (
+        f"each torchrun sees {gpus} of the node's {GPUS} GPUs: `#SBATCH --gpus-per-node={GPUS}`. (`--gpus-per-task` "
+        "counts for torchrun, not a rank.)"
+    )
+    yield "which sees both GPUs of its node", hint if gpus != GPUS else ""
+    ranks = {each.options.nproc_per_node for each in job.torchruns}
+    hint = f"torchrun starts {', '.join(ranks)} per node: `--nproc-per-node={GPUS}`, one rank for each GPU *of a node*."
+    yield "and starts a rank for each of them", hint if not ranks <= {str(GPUS), "gpu", "auto"} else ""
+    cores = min(each.cores for each in job.torchruns)
+    hint = (
+        f"`srun` binds torchrun and its ranks to {cores} of {CORES} cores. Since Slurm 22.05 it doesn't take "
+        f"`--cpus-per-task={CORES}` from `#SBATCH`. Say it again: `srun --cpus-per-task=$SLURM_CPUS_PER_TASK`."
+    )
+    yield "which share all of its cores", hint if cores < CORES else ""
+    yield "all ranks meet", _apart(job)
+    hint = "" if "requeue" in job.asked else "if a node fails, the job is gone: `#SBATCH --requeue` queues it again."
+    if not hint and job.asked.get("open-mode", "truncate")[:1] != "a":
+        hint = "the second start overwrites the output of the first, with its error: `#SBATCH --open-mode=append`."
+    yield "a job whose node fails starts again", hint
+    yield "and continues where it stopped", _starts_over(job)
 
 
-def _before(rank: int, hosts: list) -> int:
-    """The right answer: the number of earlier ranks on the same host."""
-    return hosts[:rank].count(hosts[rank])
+def _apart(job: SlurmJob) -> str:
+    """Why not all ranks meet; empty if they do."""
+    options = [each.options for each in job.torchruns]
+    endpoints = [given.rdzv_endpoint or f"{given.master_addr}:{given.master_port}" for given in options]
+    host = endpoints[0].rpartition(":")[0]
+    if any(given.nnodes != str(len(NODES)) or given.standalone for given in options):
+        return f"each node trains on its own: with `--nnodes={len(NODES)}`, without `--standalone`, they meet."
+    if len(set(zip(endpoints, [(given.rdzv_backend, given.rdzv_id) for given in options], strict=True))) > 1:
+        return "the torchruns go to different places, or under different names, and wait there. Give them all the same."
+    if host not in (*NODES, ADDRESS):
+        return f"they meet at {host or 'no host'}, which is a different machine on each node, or none: name one node."
+    if options[0].rdzv_backend == "static" and [given.node_rank for given in options] != list(range(len(NODES))):
+        return "every torchrun takes itself for node 0: `--rdzv-backend=c10d` numbers them, or use `--node-rank`."
+    return ""
 
 
-device_of = Exercise(
+def _starts_over(job: SlurmJob) -> str:
+    """Why the job doesn't continue after a requeue; empty if it does."""
+    given = job.torchruns[0].options
+    if Path(given.training_script).name != "ddp_resume.py":
+        return f"{Path(given.training_script).name} starts over every time: `ddp_resume.py` loads its checkpoint."
+    words = " ".join(given.training_script_args).replace("--out=", "--out ").split()
+    out = words[words.index("--out") + 1] if "--out" in words[:-1] else ""
+    if not out or out.startswith(LOCAL) or "RESTART" in out:
+        return f"it saves to {out or 'no file'}. The job may get other nodes: name a shared folder with `--out`."
+    return ""
+
+
+def on_this_machine(script: str | Path, *options: object) -> Iterator[str]:
+    """Yield one torchrun command per node, changed so that all run on this machine and meet at a free local port.
+
+    The commands come from the learner's script once it is right, and from the finished script until then. `options`
+    are passed to the script as arguments. All ranks compute on CPUs, because here the ranks of both nodes would use
+    the same GPUs.
+    """
+    path = Path(script) if _verdict(Path(script)).passed else SCRIPTS / "job.sh"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for each in dry_run(path, *map(str, options)).torchruns:
+        given = each.options
+        words = ["env", "CUDA_VISIBLE_DEVICES=", "torchrun", f"--nnodes={given.nnodes}", f"--nproc-per-node={GPUS}"]
+        words += ["--local-addr=127.0.0.1", f"--rdzv-backend={given.rdzv_backend}", f"--rdzv-id={given.rdzv_id}"]
+        words += [f"--node-rank={given.node_rank}", f"--rdzv-endpoint=127.0.0.1:{port}"]
+        yield shlex.join([*words, given.training_script, *given.training_script_args])
+
+
+HOSTS = {  # each letter is the host of one rank, in rank order
+    "aaaabbbb": "every rank of a host has its own GPU, where nodes are filled one after the other",
+    "abababab": "also where ranks are dealt out to the nodes in turn",
+    "aaabbccc": "also where nodes have different numbers of ranks",
+}
+
+
+def play_device_of(device_of: Callable, comm) -> Iterator[tuple]:
+    for hosts, text in HOSTS.items():
+        devices = [device_of(rank, list(hosts)) for rank in range(len(hosts))]
+        yield text, devices, f"on the hosts {' '.join(hosts)}"
+
+
+SOLUTION = "hosts[:rank].count(hosts[rank])"
+device_of = played(
     "device_of",
-    observe_device,
-    device_properties,
+    "10_compute_nodes",
+    play_device_of,
     [
-        Mistake(lambda rank, hosts: rank, "That is the rank in the whole job: count only the ranks of the same host."),
-        Mistake(lambda rank, hosts: 0, "Every rank takes GPU 0, and the other GPUs stay idle."),
-        Mistake(
-            lambda rank, hosts: sorted(set(hosts)).index(hosts[rank]),
-            "That is the number of the node: its ranks would share one GPU.",
+        Edit("that is the rank in the whole job: count only the ranks of the same host.", (SOLUTION, "rank")),
+        Edit("GPUs are numbered from 0: count the ranks *before* this one.", (SOLUTION, f"{SOLUTION} + 1")),
+        Edit(
+            "that is the number of the node: its ranks would share one GPU.",
+            (SOLUTION, "sorted(set(hosts)).index(hosts[rank])"),
         ),
-        Mistake(lambda r, hosts: _before(r, hosts) + 1, "GPUs are numbered from 0: count the ranks *before* this one."),
-        Mistake(
-            lambda rank, hosts: hosts[rank + 1 :].count(hosts[rank]),
-            "You count the ranks after this one; count those before it.",
+        Edit(
+            "a remainder is right only if nodes are filled one after the other, not in turn: look at `hosts`.",
+            (SOLUTION, "rank % hosts.count(hosts[rank])"),
         ),
-        Mistake(lambda r, hosts: hosts.count(hosts[r]), "That is how many ranks the host has, but which is this one?"),
-        Mistake(lambda rank, hosts: rank % hosts.count(hosts[rank]), _IN_TURN),
-        Mistake(lambda rank, hosts: rank % hosts.count(hosts[0]), _IN_TURN),
-        Mistake(
-            lambda rank, hosts: rank - hosts.index(hosts[rank]),
-            "The distance to the host's first rank is right only if nodes are filled one after the other.",
-        ),
-        Mistake(
-            lambda rank, hosts: _before(rank, hosts) % (2 if len(set(hosts)) > 2 else len(hosts)),
-            "Nodes can have different numbers of ranks: how many ranks of the same host come before this one?",
+        Edit(
+            "the distance to the host's first rank is right only if nodes are filled one after the other.",
+            (SOLUTION, "rank - hosts.index(hosts[rank])"),
         ),
     ],
+    returns="the number of the GPU",
     communicates=False,
-    unknown="How many ranks of the same host come before this one?",
+    unknown="how many ranks of the same host come before this one?",
 )

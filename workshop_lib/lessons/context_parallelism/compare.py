@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from workshop_lib.collectives.counting import CountingComm
 from workshop_lib.lessons.context_parallelism.blocks import BlockAttention
-from workshop_lib.lessons.mpi_basics.counting import CountingComm
 
 TOKENS = 1024
 HEADS = 4

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workshop_lib.collectives.counting import CountingComm
+from workshop_lib.course.solutions import Solution
 from workshop_lib.judge import own_or_solution
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.context_parallelism.blocks import BlockAttention, Partial, contiguous
-from workshop_lib.lessons.mpi_basics.counting import CountingComm
 
 NOTEBOOK = "11c_context_parallelism"
 written = partial(own_or_solution, notebook=NOTEBOOK)
@@ -80,7 +81,6 @@ merge = played(
             "These are parts of one sum, so add them. Nothing is divided until the very end.",
             (SCALED_OUT, f"({SCALED_OUT}) / ({SCALED_TOTAL})"),
         ),
-        Edit("The new `top` must be the larger of the two, or exp can overflow.", ("torch.maximum", "torch.minimum")),
     ],
     returns="(top, total, out)",
     communicates=False,
@@ -107,25 +107,18 @@ class WatchedAttend:
         return self.attend(query, key, value, source)
 
 
-def merge_two(a: Partial, b: Partial) -> Partial:
-    """Merge two partial results, whatever the learner's `merge` does."""
-    top = torch.maximum(a[0], b[0])
-    scales = [(each[0] - top).exp() for each in (a, b)]
-    total, out = (a[at] * scales[0] + b[at] * scales[1] for at in (1, 2))
-    return top, total, out
-
-
 def play_ring(ring_attention: Callable, comm) -> Iterator[tuple]:
     size = comm.size
     tokens = SHAPE[2]
     query, key, value = (random(seed, *SHAPE) for seed in (1, 2, 3))
     positions = [contiguous(tokens, rank, size) for rank in range(size)]
+    right_merge = Solution(NOTEBOOK, "merge").load()  # whatever the learner's does
     counting = CountingComm(comm)
     keys, values = ([whole[:, :, at].contiguous() for at in positions] for whole in (key, value))
     watched = WatchedAttend(BlockAttention(positions, comm.rank), keys, values)
     mine = query[:, :, positions[comm.rank]].contiguous()
     out, logsumexp = ring_attention(
-        mine, keys[comm.rank].clone(), values[comm.rank].clone(), watched, merge_two, counting
+        mine, keys[comm.rank].clone(), values[comm.rank].clone(), watched, right_merge, counting
     )
     observed = f"rank {comm.rank} called `attend` for {ranks_in_words(watched.sources)}:"
     advice = "each rank's block has to be attended to exactly once, its own included."
@@ -146,7 +139,6 @@ def ranks_in_words(sources: list[int]) -> str:
     return f"ranks {', '.join(map(str, sources))}" if sources else "no rank"
 
 
-LAST = "step == comm.size - 1"
 SOURCE = "source = (comm.rank - step) % comm.size"
 RESULT = "return out / total, top + total.log()"
 ring_attention = played(
@@ -167,14 +159,11 @@ ring_attention = played(
             "In each step, send on the block that has just arrived. You keep sending your own.",
             ("Isend(block.numpy()", "Isend(torch.stack([key, value]).numpy()"),
         ),
-        Edit("Keys and values belong together: pass both on.", ("block[0], block[1]", "block[0], value")),
-        Edit("After the last block nobody needs another one, so don't send it on.", (LAST, "False")),
         Edit("`out` is still a sum. Divide it by `total` at the very end.", (RESULT, "return out, top + total.log()")),
         Edit(
             "`total` is relative to `top`. The logarithm of the whole sum is `top + total.log()`.",
             (RESULT, "return out / total, total.log()"),
         ),
-        Edit("Keep what you have so far, and merge each new part into it.", ("merge(merged, part)", "part")),
     ],
     returns="the attention of this rank's queries, and their logsumexp",
     on=4,  # on 2 ranks, left and right are the same

@@ -29,7 +29,7 @@ from torch.distributed.elastic.multiprocessing import errors
 
 from workshop_lib.data import mnist
 from workshop_lib.errors import InputError
-from workshop_lib.judge import Exercise, Property, Verdict
+from workshop_lib.judge import Edit, Exercise, Property, Verdict
 from workshop_lib.judge.network import weights_of
 from workshop_lib.lessons.ddp.process_group import join
 from workshop_lib.paths import SCRIPTS, replacing
@@ -164,59 +164,55 @@ def _accuracy(network: nn.Module) -> float:
     return float((network(images).argmax(1).numpy() == test.labels[:TESTED]).mean())
 
 
-STEPS_HINT = (
-    "all ranks together go through the images once per epoch, so each has its share of them: in part 2, make a "
-    "`DistributedSampler(train, seed=1)`, and give it to the loader instead of `shuffle=True`."
-)
-SAME_HINT = (
-    "some images come twice in an epoch, and others never. A `DistributedSampler` knows its rank and the number of "
-    "ranks by itself, and its seed must be the same on all of them."
-)
-ORDER_HINT = "the second epoch has the order of the first: call `sampler.set_epoch(epoch)` before each epoch."
-APART_HINT = "each rank trained a network of its own: wrap it, `ddp = DistributedDataParallel(model)`, and call `ddp`."
-TESTED_HINT = (
-    "every test image should be tested once, on one rank: in part 2, begin at `rank`, and take every `size`-th of them."
-)
-SHARE_HINT = (
-    "that's the accuracy of rank 0's share: add up the counts of all ranks first, with `dist.all_reduce(right)`."
-)
-ALL_PRINT_HINT = "every rank prints: `if rank == 0:`."
-ALL_SAVE_HINT = "every rank writes the same file, and they may overwrite each other: `if rank == 0:`."
-NOT_SAVED_HINT = "rank 0 wrote no file: keep the line with `save(…)`."
-WRAPPED_HINT = (
-    "the names begin with `module.`, so only a wrapped network could load them: save those of the network inside."
-)
-
-
 def script_properties(observations: list[Ran]) -> Iterator[Property]:
     size = len(observations)
     epoch = IMAGES // (BATCH * size) * BATCH  # images per rank and epoch
-    everywhere = [image for each in observations for image in each.trained[:epoch]]
-    reshuffled = all(each.trained[:epoch] != each.trained[epoch:] for each in observations)
     right = all(each.batches == {BATCH} and len(each.trained) == EPOCHS * epoch for each in observations)
     yield Property(f"in every step of every epoch, each rank takes {BATCH} images", right, STEPS_HINT)
-    yield Property("no image comes twice in an epoch, on any rank", len(set(everywhere)) == len(everywhere), SAME_HINT)
+    everywhere = [image for each in observations for image in each.trained[:epoch]]
+    hint = (
+        "some images come twice in an epoch, and others never. A `DistributedSampler` knows its rank and the number of "
+        "ranks by itself, and its seed must be the same on all of them."
+    )
+    yield Property("no image comes twice in an epoch, on any rank", len(set(everywhere)) == len(everywhere), hint)
+    reshuffled = all(each.trained[:epoch] != each.trained[epoch:] for each in observations)
     yield Property("each epoch has an order of its own", reshuffled, ORDER_HINT)
     alike = len({each.weights for each in observations}) == 1
     yield Property("all ranks end with the same weights, to the last bit", alike, APART_HINT)
-    yield Property("each test image is tested once", sum(each.tested for each in observations) == TESTED, TESTED_HINT)
-    yield from _reports(observations)
-
-
-def _reports(observations: list[Ran]) -> Iterator[Property]:
-    """Check what rank 0 prints and saves, and that no other rank does either."""
+    hint = "every test image should be tested once: in part 2, begin at `rank`, and take every `size`-th of them."
+    yield Property("each test image is tested once", sum(each.tested for each in observations) == TESTED, hint)
     first, *others = observations
     reported = re.findall(r"([\d.]+)%", first.printed)
     right = bool(reported) and abs(float(reported[-1]) / 100 - first.accuracy) < 0.5 / TESTED
-    hint = SHARE_HINT if reported else "it prints no accuracy: keep the line with `print`."
-    yield Property("rank 0 prints the accuracy on all test images", right, hint)
-    yield Property("no other rank prints", not any(each.printed for each in others), ALL_PRINT_HINT)
-    yield Property("rank 0 writes the checkpoint", first.saved is not None, NOT_SAVED_HINT)
-    yield Property("no other rank does", all(each.saved is None for each in others), ALL_SAVE_HINT)
+    yield Property("rank 0 prints the accuracy on all test images", right, SHARE_HINT)
+    yield Property(
+        "no other rank prints", not any(each.printed for each in others), "every rank prints: `if rank == 0:`."
+    )
+    yield Property("rank 0 writes the checkpoint", first.saved is not None, "keep the line with `save(…)`.")
+    hint = "every rank writes the same file, and they may overwrite each other: `if rank == 0:`."
+    yield Property("no other rank does", all(each.saved is None for each in others), hint)
     plain = not any(name.startswith("module.") for name in first.saved or [])
     yield Property("one process can load it", plain, WRAPPED_HINT)
 
 
+STEPS_HINT = (
+    "all ranks together go through the images once per epoch, so each has its share of them: in part 2, make a "
+    "`DistributedSampler(train, seed=1)`, and give it to the loader instead of `shuffle=True`."
+)
+ORDER_HINT = "the second epoch has the order of the first: call `sampler.set_epoch(epoch)` before each epoch."
+APART_HINT = "each rank trained a network of its own: wrap it, `ddp = DistributedDataParallel(model)`, and call `ddp`."
+SHARE_HINT = "print the accuracy of all ranks' shares: add up their counts first, with `dist.all_reduce(right)`."
+WRAPPED_HINT = (
+    "the names begin with `module.`, so only a wrapped network could load them: save those of the network inside."
+)
+LOADER = "DataLoader(train, BATCH, sampler=sampler, drop_last=True)"
+EDITS = [  # of the finished script
+    Edit(STEPS_HINT, (LOADER, "DataLoader(train, BATCH, shuffle=True, drop_last=True)")),
+    Edit(ORDER_HINT, ("sampler.set_epoch(epoch)", "sampler.set_epoch(1)")),
+    Edit(APART_HINT, ("(ddp(images", "(model(images")),
+    Edit(SHARE_HINT, ("        dist.all_reduce(right)\n", "")),
+    Edit(WRAPPED_HINT, ("model.state_dict()", "ddp.state_dict()")),
+]
 converted = Exercise(
     "changes.py",
     observe_script,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workshop_lib.judge import Exercise, Property, is_number, shown
+from workshop_lib.judge import is_number, shown
 from workshop_lib.judge.play import Edit, played
 
 NOTEBOOK = "06b_deepspeed"
@@ -29,10 +29,6 @@ MICRO = "train_micro_batch_size_per_gpu"
 STEPS = "gradient_accumulation_steps"
 
 
-def observe_configuration(comm, function: Callable) -> list:
-    return [function(*wanted) for wanted in WANTED]
-
-
 def batches(config: dict, ranks: int) -> tuple[float, float]:
     """Samples per rank and backward pass, and backward passes per step, as DeepSpeed reads them from a configuration.
 
@@ -48,49 +44,54 @@ def batches(config: dict, ranks: int) -> tuple[float, float]:
     return micro, steps
 
 
-DICTIONARY_HINT = "return a dictionary, or what `json.loads` makes of a JSON file."
-STAGE_HINT = 'the stage is nested: `"zero_optimization": {"stage": stage}`.'
-SAMPLES_HINT = "a step sees micro-batch × accumulation steps × ranks samples: is one of the three missing?"
-MEMORY_HINT = "a backward pass gets more samples than fit into memory. Accumulate more, smaller micro-batches."
-FEWER_HINT = "smaller micro-batches than needed: each costs messages in stages 2 and 3. Take the largest that divides."
-WHOLE_HINT = "the micro-batch and the number of them must be whole numbers: `//` divides without a remainder."
-SAME_HINT = "the three keys contradict each other, and DeepSpeed refuses that. Leave `train_batch_size` out."
-CLIPPING_HINT = f"without `{CLIPPING}` DeepSpeed clips gradients to a norm of 1, silently. Set it to 0."
-UNTESTED_HINT = f"DeepSpeed refuses PyTorch's SGD unless you set `{UNTESTED}` to True."
-
-
-def _largest(wanted: Wanted) -> int:
-    """The largest micro-batch that fits, and divides a rank's samples."""
-    samples = wanted.global_batch // wanted.ranks
-    return max(m for m in range(1, wanted.largest_micro_batch + 1) if samples % m == 0)
-
-
-def configuration_properties(observations: list) -> Iterator[Property]:
-    configs = observations[0]
-    other = [config for config in configs if not isinstance(config, dict)]
-    hint = f"it returned {shown(other[0])}: {DICTIONARY_HINT}" if other else ""
-    yield Property("it returns a dictionary", not other, hint)
-    pairs = list(zip(WANTED, configs, strict=True))
-    stages = [(config.get(ZERO) if isinstance(config.get(ZERO), dict) else {}).get("stage") for config in configs]
-    yield Property("it says which stage", stages == [wanted.stage for wanted in WANTED], STAGE_HINT)
-    divided = [(wanted, *batches(config, wanted.ranks)) for wanted, config in pairs]
+def play_configuration(configuration: Callable, comm) -> Iterator[tuple]:
+    """Ask for several configurations, and read them as DeepSpeed does."""
+    configs = [configuration(*wanted) for wanted in WANTED]
+    observed = f"it returned {shown(configs[0])}:"
+    advice = "return a dictionary, or what `json.loads` makes of a JSON file."
+    yield "it returns a dictionary", all(isinstance(config, dict) for config in configs), observed, advice
+    stages = [config[ZERO].get("stage") if isinstance(config.get(ZERO), dict) else None for config in configs]
+    yield "it says which stage", stages, "", 'the stage is nested: `"zero_optimization": {"stage": stage}`.'
+    pairs = [(wanted, *batches(config, wanted.ranks)) for wanted, config in zip(WANTED, configs, strict=True)]
     given = [config[name] for config in configs for name in (BATCH, MICRO, STEPS) if name in config]
-    whole = all(isinstance(number, int) for number in given) and all(m % 1 == steps % 1 == 0 for _, m, steps in divided)
-    yield Property("samples and steps are whole numbers", whole, WHOLE_HINT)
-    right = all(micro * steps * wanted.ranks == wanted.global_batch for wanted, micro, steps in divided)
-    yield Property("a step sees the global batch", right, SAMPLES_HINT)
-    same = all(config.get(BATCH, wanted.global_batch) == wanted.global_batch for wanted, config in pairs)
-    yield Property("the numbers agree", same, SAME_HINT)
-    fits = all(micro <= wanted.largest_micro_batch for wanted, micro, _ in divided)
-    yield Property("a backward pass fits into memory", fits, MEMORY_HINT)
-    largest = all(micro == _largest(wanted) for wanted, micro, _ in divided)
-    yield Property("and is as large as can be", largest, FEWER_HINT)
-    yield Property("PyTorch's SGD is allowed", all(config.get(UNTESTED) is True for config in configs), UNTESTED_HINT)
+    whole = all(isinstance(number, int) for number in given) and all(m % 1 == steps % 1 == 0 for _, m, steps in pairs)
+    yield "samples and steps are whole numbers", whole, "", "`//` divides without a remainder."
+    samples = [micro * steps * wanted.ranks for wanted, micro, steps in pairs]
+    observed = "a step sees micro-batch × accumulation steps × ranks samples:"
+    yield "a step sees the global batch", samples, observed, "is one of the three missing?"
+    wholes = [config.get(BATCH, wanted.global_batch) for wanted, config in zip(WANTED, configs, strict=True)]
+    advice = "The three keys contradict each other, and DeepSpeed refuses that. Leave `train_batch_size` out."
+    yield "the numbers agree", wholes, "", advice
+    text = "a backward pass gets the largest micro-batch that fits into memory and divides a rank's samples"
+    yield text, [micro for _, micro, _ in pairs]
+    yield "PyTorch's SGD is allowed", all(config.get(UNTESTED) is True for config in configs)
     unclipped = all(config.get(CLIPPING) == 0 and is_number(config.get(CLIPPING)) for config in configs)
-    yield Property("gradients aren't clipped", unclipped, CLIPPING_HINT)
+    yield "gradients aren't clipped", unclipped
 
 
-configuration = Exercise("configuration", observe_configuration, configuration_properties, communicates=False)
+configuration = played(
+    "configuration",
+    NOTEBOOK,
+    play_configuration,
+    [
+        Edit('the stage is nested: `"zero_optimization": {"stage": stage}`.', ('{"stage": stage}', "stage")),
+        Edit("a rank has only its part of the global batch.", ("global_batch // ranks", "global_batch")),
+        Edit(
+            "a backward pass gets more samples than fit into memory. Accumulate more, smaller micro-batches.",
+            ("max(m for m in range(1, largest_micro_batch + 1) if mine % m == 0)", "mine"),
+        ),
+        Edit(
+            f"DeepSpeed refuses PyTorch's SGD unless you set `{UNTESTED}` to True.",
+            ('"zero_allow_untested_optimizer": True,', ""),
+        ),
+        Edit(
+            f"without `{CLIPPING}` DeepSpeed clips gradients to a norm of 1, silently. Set it to 0.",
+            ('"gradient_clipping": 0.0,', ""),
+        ),
+    ],
+    communicates=False,
+    watched=False,  # other keys than the solution's may say the same
+)
 
 
 MAX_NORM = 2.0
@@ -123,11 +124,6 @@ clip = played(
     [
         Edit("that's the norm of this rank's shards alone: add up the squares of all ranks.", (_ALL, "squares**0.5")),
         Edit("norms don't add up, but their squares do: take the root last.", (_ALL, "comm.allreduce(squares**0.5)")),
-        Edit("that's the square of the norm: take the root.", (_ALL, "comm.allreduce(squares)")),
-        Edit(
-            "the gradient is the ranks' shards together, not their mean.",
-            (_ALL, "(comm.allreduce(squares) / comm.size) ** 0.5"),
-        ),
         Edit("a gradient that is short enough stays as it is.", ("norm > max_norm", "norm > 0")),
         Edit("multiply by `max_norm / norm`, so that the norm becomes `max_norm`.", ("max_norm / norm", "1 / norm")),
         Edit(

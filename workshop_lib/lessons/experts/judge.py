@@ -6,11 +6,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from workshop_lib.collectives.counting import CountingComm
+from workshop_lib.course.solutions import Solution
 from workshop_lib.judge import own_or_solution
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.experts.compare import gradient
-from workshop_lib.lessons.experts.layer import BatchedExperts, Routing, exchange
-from workshop_lib.lessons.mpi_basics.counting import CountingComm
+from workshop_lib.lessons.experts.layer import BatchedExperts, exchange
 
 NOTEBOOK = "11d_experts"
 written = partial(own_or_solution, notebook=NOTEBOOK)
@@ -50,7 +51,6 @@ route = played(
     NOTEBOOK,
     play_route,
     [
-        Edit("These are the least probable experts.", (TOPK, "probabilities.topk(k, dim=1, largest=False)")),
         Edit(
             "Leave the gates as they are. If they add up to 1, the only gate is always 1 with k = 1, and the router "
             "never gets a gradient.",
@@ -63,10 +63,6 @@ route = played(
         Edit(
             "Places begin at 0: count how many choices came *before*, without this one.",
             (BEFORE, "wants.cumsum(dim=0)"),
-        ),
-        Edit(
-            "Each expert has places of its own, so count for each expert separately.",
-            ("(before * wants).sum(dim=1)", "torch.arange(chosen.numel())"),
         ),
         Edit(
             "The second choices begin again at 0, so two tokens get the same place and one overwrites the other. Go on "
@@ -84,28 +80,10 @@ route = played(
             (BY_CHOICE, "chosen.flatten()"),
             (UNFLATTENED, ".view(-1, k)"),
         ),
-        Edit(
-            "The places belong to other choices. Your queue has all first choices, then all second ones, so its places "
-            "come back as `[k, tokens]`.",
-            (UNFLATTENED, ".view(-1, k)"),
-        ),
     ],
     returns="(chosen, gates, places)",
     communicates=False,
 )
-
-
-def routing_of(seed: int, k: int) -> Routing:
-    """Whatever the learner's `route` does: the right routing of a rank's tokens."""
-    gates, chosen = random_probabilities(seed, TOKENS, EXPERTS).topk(k, dim=1)
-    taken = [0] * EXPERTS
-    places = torch.zeros_like(chosen)
-    for choice in range(k):
-        for token in range(TOKENS):
-            expert = int(chosen[token, choice])
-            places[token, choice] = taken[expert]
-            taken[expert] += 1
-    return chosen, gates, places
 
 
 def play_through(through_experts: Callable, comm) -> Iterator[tuple]:
@@ -136,7 +114,8 @@ class RoundTrip:
         counting = CountingComm(comm)
         torch.manual_seed(5)
         experts = BatchedExperts(WIDTH, EXPERTS, counting).double()
-        chosen, gates, places = routing_of(10 * k + comm.rank, k)
+        route = Solution(NOTEBOOK, "route").load()  # whatever the learner's does
+        chosen, gates, places = route(random_probabilities(10 * k + comm.rank, TOKENS, EXPERTS), k)
         gates = gates.requires_grad_()
         tokens = torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(comm.rank), dtype=torch.float64)
         tokens = tokens.requires_grad_()
@@ -158,62 +137,33 @@ class RoundTrip:
 
 
 KEPT = "kept = places < seats.shape[2]"
-FILLED = "seats.flatten(0, 1)[chosen[kept], places[kept]] = tokens[token]"
-THERE = "arrived = exchange(seats)"
 HOME = "home = exchange(experts(arrived)).flatten(0, 1)"
 WEIGHTED = "home[chosen[kept], places[kept]] * gates[kept][:, None]"
-SUMMED = "torch.zeros_like(tokens).index_add(0, token, outputs)"
 through_experts = played(
     "through_experts",
     NOTEBOOK,
     play_through,
     [
         Edit(
-            "The tokens never leave: `exchange(seats)` sends each rank what its experts should compute.",
-            (THERE, "arrived = seats"),
-        ),
-        Edit(
             "The results never come back: after the experts, call `exchange` again.",
             (HOME, "home = experts(arrived).flatten(0, 1)"),
         ),
         Edit("Multiply each output by its gate.", (WEIGHTED, "home[chosen[kept], places[kept]]")),
         Edit(
-            "Apply the gate to what an expert returns. An expert isn't linear, so it makes a difference.",
-            (FILLED, FILLED.replace("tokens[token]", "tokens[token] * gates[kept][:, None]")),
-            (WEIGHTED, "home[chosen[kept], places[kept]]"),
-        ),
-        Edit(
             "A token that goes to several experts gets the *sum* of their outputs. An assignment keeps only one of "
             "them: use `index_add`.",
-            (f"return {SUMMED}", "result = torch.zeros_like(tokens)\n    result[token] = outputs\n    return result"),
+            (
+                "return torch.zeros_like(tokens).index_add(0, token, outputs)",
+                "result = torch.zeros_like(tokens)\n    result[token] = outputs\n    return result",
+            ),
         ),
         Edit(
             "Dropped tokens must not sit on somebody else's place. Only those with `places < capacity` travel.",
             (KEPT, "places = places.clamp(max=seats.shape[2] - 1)\n    kept = places >= 0"),
         ),
         Edit(
-            "Places begin at 0, so those below the capacity exist, and the last one counts.",
-            (KEPT, "kept = places < seats.shape[2] - 1"),
-        ),
-        Edit(
-            "A dropped token gets 0 here. Its block adds the token itself anyway, so don't add it twice.",
-            (SUMMED, SUMMED.replace("zeros_like(tokens)", "where(kept.any(dim=1, keepdim=True), 0.0, tokens)")),
-        ),
-        Edit(
-            "Only its first choice takes a token along. Send it to all k experts.",
-            (KEPT, f"{KEPT}\n    kept[:, 1:] = False"),
-        ),
-        Edit(
             "The gates are cut off from autograd, so the router gets no gradient and never learns.",
             (WEIGHTED, "home[chosen[kept], places[kept]] * gates[kept][:, None].detach()"),
-        ),
-        Edit(
-            "The tokens are cut off from autograd, so the layers before this one get no gradient.",
-            (FILLED, FILLED.replace("tokens[token]", "tokens[token].detach()")),
-        ),
-        Edit(
-            "All tokens have traded places: the rows of `outputs` belong to the tokens in `token`.",
-            (SUMMED, SUMMED.replace("token, outputs", "token, outputs.flip(0)")),
         ),
     ],
     returns="the outputs of this rank's tokens",

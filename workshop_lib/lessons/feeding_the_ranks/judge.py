@@ -1,21 +1,18 @@
-"""Judges the exercises of 09_feeding_the_ranks. `generator`, the last one, is in judge_augmentation.py."""
+"""Judges the exercises of 09_feeding_the_ranks: one rank reads for all, reading ahead, and random numbers to repeat."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from workshop_lib.judge import Exercise, Property, own_or_solution
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.feeding_the_ranks.judge_augmentation import generator
 
-__all__ = ["generator", "prefetch", "read_and_scatter", "written"]
-
-written = partial(own_or_solution, notebook="09_feeding_the_ranks")
+NOTEBOOK = "09_feeding_the_ranks"
+written = partial(own_or_solution, notebook=NOTEBOOK)
 BATCHES = 6
 READ_S = 0.005
 LATE_S = 0.3  # how long the consumer computes at most while it waits for the next read to begin
@@ -51,14 +48,13 @@ def play_read_and_scatter(read_and_scatter: Callable, comm) -> Iterator[tuple]:
             yield in_one_piece, reads, observed, advice
 
 
-FIRST = "parts[0][0]"
 TOTAL = "sum(nbytes for _, nbytes in parts)"
 PIECE = "whole[offset - first : offset - first + nbytes]"
 ON_RANK_0 = "if comm.rank == 0:"
 SCATTER = "return comm.scatter(pieces)"
 read_and_scatter = played(
     "read_and_scatter",
-    "09_feeding_the_ranks",
+    NOTEBOOK,
     play_read_and_scatter,
     [
         Edit(
@@ -69,16 +65,7 @@ read_and_scatter = played(
             "the slice ends at the length of the part. It should end at its start plus its length.",
             (PIECE, "whole[offset - first : nbytes]"),
         ),
-        Edit(
-            "reading begins at the start of the file, but the first part begins later.",
-            (f"read(first, {TOTAL})", f"read(0, {TOTAL})"),
-        ),
-        Edit("not every group's first part begins after the header. Take the first offset in `parts`.", (FIRST, "16")),
         Edit("every rank reads all parts. Put the reading under `if comm.rank == 0`.", (ON_RANK_0, "if True:")),
-        Edit(
-            "every rank reads its own part. Here, only rank 0 reads, and scatters.",
-            (SCATTER, "return read(*parts[comm.rank])"),
-        ),
         Edit(
             "rank 0 reads part by part. One large read is faster than many small ones.",
             (PIECE, "read(offset, nbytes)"),
@@ -87,10 +74,6 @@ read_and_scatter = played(
         Edit(
             "it returns all pieces on rank 0, and nothing elsewhere: `comm.scatter` gives each rank its own.",
             (SCATTER, "return pieces"),
-        ),
-        Edit(
-            "rank 0 returns the pieces of all ranks to everybody: use `comm.scatter`.",
-            (SCATTER, "return comm.bcast(pieces)"),
         ),
     ],
     returns="the bytes of its part",
@@ -107,14 +90,12 @@ class Reader:
         self.began = [threading.Event() for _ in range(n)]
         self.reads: list[int] = []
         self.threads: set[int] = set()
-        self.outside: list[int] = []
 
     def __call__(self, i: int) -> np.ndarray:
-        if not 0 <= i < self.n:
-            self.outside.append(i)
-            raise IndexError(f"there is no batch {i}: they are numbered from 0 to {self.n - 1}")
         self.reads.append(i)
         self.threads.add(threading.get_ident())
+        if not 0 <= i < self.n:
+            raise IndexError(f"there is no batch {i}: they are numbered from 0 to {self.n - 1}")
         self.began[i].set()
         time.sleep(READ_S)
         if i == self.fails_at:
@@ -127,39 +108,28 @@ class Consumed:
     """What one loop over the batches requested and got."""
 
     reads: list[int]
-    outside: list[int]  # requested batches that do not exist
-    got: list[int | None] = field(default_factory=list)
-    ahead: list[int] = field(default_factory=list, compare=False)  # by batch: later reads that had begun
+    got: list[int | str] = field(default_factory=list)  # the number in each batch, or the type of what's no batch
+    ahead: list[int] = field(default_factory=list)  # by batch: later reads that had begun
     overlapped: list[bool] = field(default_factory=list)  # by batch: whether the next read began while it was in use
     error: str = ""
-    not_batches: str = ""  # what the function gave instead of batches
     same_thread: bool = False  # whether the consumer's own thread did the reading
 
     def __str__(self) -> str:
-        if self.error:
-            return f"{self.got} and then {self.error}"
-        return f"{self.got}, without an error" if self.got else f"{self.got}"
+        return f"{self.got}{' and then ' if self.error else ''}{self.error}"
 
 
-def observe_loops(comm, function: Callable) -> list[Consumed]:
+def observe_loops(comm, prefetch: Callable) -> list[Consumed]:
     """Loops over several batches, over one, over none, and over several of which one cannot be read."""
-    return [_consumed(function, *which) for which in ((BATCHES,), (1,), (0,), (BATCHES, FAILS_AT))]
+    return [_consumed(prefetch, *which) for which in ((BATCHES,), (1,), (0,), (BATCHES, FAILS_AT))]
 
 
-def _consumed(function: Callable, n: int, fails_at: int | None = None) -> Consumed:
+def _consumed(prefetch: Callable, n: int, fails_at: int | None = None) -> Consumed:
     """Loop over the batches, with pauses in which a prefetching reader can read the next ones."""
     read = Reader(n, fails_at)
-    loop = Consumed(read.reads, read.outside)
+    loop = Consumed(read.reads)
     try:
-        batches: Any = function(read, n)
-        if not hasattr(batches, "__iter__"):
-            loop.not_batches = repr(batches)
-            batches = ()
-        for batch in batches:
-            if not isinstance(batch, np.ndarray):
-                loop.not_batches = f"a {type(batch).__name__}"
-                break
-            loop.got.append(int(batch.flat[0]) if batch.size else None)
+        for batch in prefetch(read, n):
+            loop.got.append(int(batch[0]) if isinstance(batch, np.ndarray) else f"a {type(batch).__name__}")
             _compute(read, loop)
             if len(loop.got) > n:
                 break
@@ -183,61 +153,35 @@ def _compute(read: Reader, loop: Consumed) -> None:
     loop.ahead.append(begun - coming)
 
 
+READER_HINT = "the thread that reads can't compute at the same time. Let a second one read: `helper.submit(read, i)`."
+SUBMIT_HINT = (
+    "the next read begins only when the next batch is asked for. A generator stands still at `yield` while its batch "
+    "is used, so submit the next read before `yield`, and call its `result()` only after."
+)
+
+
 def loops_properties(observations: list) -> Iterator[Property]:
     """Check what the loops got. Each property has its own hint, because running a known mistake would take a second."""
     several, one, none, failing = observations[0]
-    yield Property("it hands out batches", not several.not_batches, _kind_hint(several))
     right = list(range(BATCHES))
-    in_order = several.got == right and not several.error and not several.outside
-    yield Property("all batches come, each once and in order", in_order, _order_hint(several, right))
-    hint = f"`read` was called {len(several.reads)} times, for the batches {sorted(set(several.reads))}."
+    hint = f"it handed out {several}. Hand out what `read` returns, with `yield`, from the first to the last."
+    if "a Future" in several.got:
+        hint = "it hands out a Future, the promise of a batch. Call its `result()`, which waits for the batch itself."
+    yield Property("all batches come, each once and in order", several.got == right and not several.error, hint)
+    hint = f"`read` was called for the batches {sorted(several.reads)}."
     yield Property("each is read once", sorted(several.reads) == right, hint)
     most = max(several.ahead)
-    hint = (
-        f"while the consumer had one batch, {most} more were read or begun. A whole data set may not fit into memory, "
-        "and one read ahead is enough to have the next batch ready."
-    )
+    hint = f"{most} more batches were read or begun while one was used. They may not fit into memory: one is enough."
     yield Property("it reads only a little ahead", most <= MOST_AHEAD, hint)
-    hint = (
-        "the thread that reads also computes, and it can't do both at a time. Let a second thread read: "
-        "`helper.submit(read, i)`."
-        if several.same_thread
-        else "the next read begins only when the next batch is asked for. A generator stands still at `yield` while "
-        "its batch is used, so submit the next read before `yield`, and call its `result()` only after."
-    )
+    hint = READER_HINT if several.same_thread else SUBMIT_HINT
     yield Property("the next batch is read while this one is used", all(several.overlapped), hint)
-    short = one.got == [0] and none.got == [] and not any(loop.error or loop.outside for loop in (one, none))
-    hint = f"for n = 1 it gave {one}, for n = 0 {none}."
-    yield Property("also for a single batch, and for none", short, hint)
+    short = one.got == one.reads == [0] and none.got == none.reads == [] and not (one.error or none.error)
+    yield Property("also for a single batch, and for none", short, f"for n = 1 it gave {one}, for n = 0 {none}.")
     hint = (
         f"`read({FAILS_AT})` raised an error, and the consumer got {failing}. Its training would continue with "
         "only part of the data, and nobody would notice. `future.result()` raises the error again."
     )
     yield Property("an error while reading reaches the consumer", "cannot be read" in failing.error, hint)
-
-
-def _kind_hint(loop: Consumed) -> str:
-    if loop.not_batches == "None":
-        return "it returned nothing: hand out the batches with `yield`, one at a time."
-    if loop.not_batches == "a Future":
-        return "it hands out a Future, the promise of a batch. Call its `result()`, which waits for the batch itself."
-    return f"it gave {loop.not_batches}: hand out what `read` returns, with `yield`."
-
-
-def _order_hint(loop: Consumed, right: list[int]) -> str:
-    if loop.outside:
-        return f"it asked for batch {loop.outside[0]}, but the last one is {right[-1]}."
-    if loop.error:
-        return f"after {loop.got} it ended with {loop.error}."
-    if loop.got == right[:-1]:
-        return "the last batch is missing: when the loop ends, one is still to come."
-    if loop.got == right[1:]:
-        return "batch 0 is missing: submit its read before the loop."
-    if len(loop.got) > len(set(loop.got)):
-        return f"it handed out {loop.got}, some of them twice. Is the next read submitted with the next number?"
-    if sorted(loop.got, key=str) == right:
-        return f"they came as {loop.got}: hand them out in order, whichever was read first."
-    return f"it handed out {loop.got} instead of {right}."
 
 
 prefetch = Exercise(
@@ -249,4 +193,66 @@ prefetch = Exercise(
         "the loop over the batches waits for one that never comes. Does the thread end silently after an error in "
         "`read`, or after the last batch? `future.result()` raises the error again."
     ),
+)
+
+SEED = 7
+RANKS = 3
+STEPS = 4
+DRAWS = 3
+PLACES = [(rank, step) for rank in range(RANKS) for step in range(STEPS)]
+
+
+def play_generator(generator: Callable, comm) -> Iterator[tuple]:
+    first = _drawn(generator, SEED, PLACES)
+    repeated = first == _drawn(generator, SEED, PLACES[::-1])
+    one = generator(SEED, 0, 1) is generator(SEED, 1, 0)
+    observed = "asked for every rank and step once more, it drew other numbers:"
+    yield "asked again, it draws the same numbers, so a run can be resumed", [repeated, one], observed
+    # The first place that draws the same numbers, for each place. Equal lists mean equal mistakes.
+    same = [first.index(numbers) for numbers in first]
+    at = next((at for at, earlier in enumerate(same) if earlier != at), 0)
+    (rank, step), (other, earlier) = PLACES[at], PLACES[same[at]]
+    observed = f"rank {rank} in step {step} draws what rank {other} draws in step {earlier}."
+    yield "every rank draws different numbers in every step", same, observed
+    differs = first != _drawn(generator, SEED + 1, PLACES)
+    observed = f"the seeds {SEED} and {SEED + 1} give the same numbers."
+    yield (
+        "a different seed draws different numbers",
+        differs,
+        observed,
+        "use the seed, too: else all runs draw the same.",
+    )
+
+
+def _drawn(generator: Callable, seed: int, order: list[tuple[int, int]]) -> list[list[float]]:
+    """The first numbers of each rank and step, in the order of PLACES; their generators are requested in `order`."""
+    numbers = {place: generator(seed, *place).random(DRAWS).tolist() for place in order}
+    return [numbers[place] for place in PLACES]
+
+
+NUMBERS = "[seed, rank, step]"
+generator = played(
+    "generator",
+    NOTEBOOK,
+    play_generator,
+    [
+        Edit(
+            "without a seed it draws different numbers after a restart, and nobody can repeat the run.", (NUMBERS, "")
+        ),
+        Edit(
+            "all ranks draw the same in every step: the first image always moves in the same way, on every rank.",
+            (NUMBERS, "seed"),
+        ),
+        Edit(
+            "all ranks draw alike: image i moves in the same way on each of them. Use the rank, too.",
+            (NUMBERS, "[seed, step]"),
+        ),
+        Edit(
+            "it starts over in each step: the first image of every batch moves in the same way. Use the step, too.",
+            (NUMBERS, "[seed, rank]"),
+        ),
+        Edit("a sum isn't enough: give all of them, as a list.", (NUMBERS, "seed + rank + step")),
+    ],
+    communicates=False,
+    unknown="`np.random.default_rng` also takes a list of numbers, and a different list draws different numbers.",
 )

@@ -14,7 +14,7 @@ the largest power of two up to p, and arrays of n bytes:
 The terms in brackets apply when p is not a power of two: the p - q extra ranks first send their arrays to other ranks,
 and get the sum at the end. No allreduce can send less than 2 (p - 1)/p n bytes (Patarasuk and Yuan 2009), and none can
 take fewer rounds than log2 p. The ring saves bytes but takes more rounds, and recursive doubling saves rounds but sends
-more bytes; Rabenseifner's algorithm comes within a factor of two of both limits. The ring is in mpi_basics/ring.py.
+more bytes; Rabenseifner's algorithm comes within a factor of two of both limits. The ring is in collectives/ring.py.
 Sources: Thakur, Rabenseifner and Gropp 2005, section 4.5; Patarasuk and Yuan 2009, section 3.
 """
 
@@ -22,8 +22,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from workshop_lib.collectives import ring
 from workshop_lib.data.shard import parts
-from workshop_lib.lessons.mpi_basics import ring
 
 
 def naive(comm, array: np.ndarray) -> None:

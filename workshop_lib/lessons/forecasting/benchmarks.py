@@ -3,7 +3,7 @@
 08c_forecasting calls it through fit.py. All ranks call these functions together, and they block. Under a launcher, like
 the OSU micro-benchmarks,
 
-    mpiexec -n 2 python -m mpi4py -m workshop_lib.training.benchmarks [BYTES]
+    mpiexec -n 2 python -m mpi4py -m workshop_lib.lessons.forecasting.benchmarks [BYTES]
 
 prints a table for messages of up to BYTES. (`-m mpi4py` ends all ranks when one fails.)
 """
@@ -57,11 +57,6 @@ def perceptron(width: int) -> nn.Sequential:
     The arithmetic per sample and the bytes of the gradients both grow in proportion to the parameters.
     """
     return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, width), nn.ReLU(), nn.Linear(width, 10))
-
-
-def parameters_of(width: int) -> int:
-    """The number of parameters of `perceptron(width)`."""
-    return 795 * width + 10
 
 
 class StepRow(TypedDict):
@@ -125,7 +120,7 @@ class _Steps:
         chosen = np.random.default_rng(world.rank).integers(0, data.total, batch)
         self.images = torch.tensor(data.images[chosen], device=where)
         self.labels = torch.tensor(data.labels[chosen], device=where).long()
-        parameters = parameters_of(width)
+        parameters = sum(each.numel() for each in self.model.parameters())
         self.row: StepRow = {
             "width": width,
             "batch": batch,

@@ -7,7 +7,8 @@ from rich.console import Console
 
 from workshop_lib.cli.arguments import Parser, whole_numbers
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting import catalogue, forecast, report
+from workshop_lib.lessons.forecasting import forecast, report
+from workshop_lib.machine import catalogue
 
 
 def predict_arguments(parser: Parser) -> None:

@@ -35,8 +35,6 @@ WITHOUT_BYTES = "np.delete(message_bytes, held_out)"
 WITHOUT_SECONDS = "np.delete(seconds, held_out)"
 ROWS = "np.column_stack([1 / t, n / t])"
 SOLVED = "np.linalg.lstsq(rows, np.ones(len(t)))[0]"
-PREDICTED = "alpha_s + beta_s_per_byte * message_bytes[held_out]"
-ERROR = "(predicted_s - seconds[held_out]) / seconds[held_out]"
 fit_and_test = played(
     "fit_and_test",
     NOTEBOOK,
@@ -46,11 +44,6 @@ fit_and_test = played(
             "the fit has seen the held-out size, so it can't be tested on it: leave that size out of both arrays.",
             (WITHOUT_BYTES, "message_bytes"),
             (WITHOUT_SECONDS, "seconds"),
-        ),
-        Edit(
-            "leave out the size number `held_out`, which isn't always the last one.",
-            (WITHOUT_BYTES, "message_bytes[:-1]"),
-            (WITHOUT_SECONDS, "seconds[:-1]"),
         ),
         Edit(
             "that minimizes absolute errors, and the largest messages decide everything: divide each error by the "
@@ -68,31 +61,8 @@ fit_and_test = played(
             ("np.ones(len(t))", "1 / t"),
         ),
         Edit(
-            "the errors are divided by the square root of the measured time: divide by the time itself.",
-            (ROWS, "np.column_stack([1 / np.sqrt(t), n / np.sqrt(t)])"),
-            ("np.ones(len(t))", "np.sqrt(t)"),
-        ),
-        Edit(
-            "the latency is missing: even a message of 0 bytes takes alpha.",
-            (SOLVED, "0.0, np.linalg.lstsq(rows[:, 1:], np.ones(len(t)))[0][0]"),
-        ),
-        Edit(
             "alpha and beta are the wrong way round: return alpha_s first.",
             ("return alpha_s, beta_s_per_byte", "return beta_s_per_byte, alpha_s"),
-        ),
-        Edit(
-            "beta is the seconds per byte. Its inverse is the bandwidth.",
-            ("return alpha_s, beta_s_per_byte", "return alpha_s, 1 / beta_s_per_byte"),
-        ),
-        Edit("relative to the *measured* time, not to the predicted one.", (ERROR, ERROR[:-17] + "predicted_s")),
-        Edit("predicted - measured, so a prediction that is too high has a positive error.", (ERROR, f"-{ERROR}")),
-        Edit("divide the error by the measured time.", (ERROR, ERROR.split(" / ")[0])),
-        Edit("keep the sign, which says whether the prediction is too high or too low.", (ERROR, f"abs({ERROR})")),
-        Edit("the prediction lacks the latency: it's alpha + beta × bytes.", (PREDICTED, PREDICTED[10:])),
-        Edit(
-            "predict the size that you held out, not the last one.",
-            (PREDICTED, PREDICTED.replace("held_out", "-1")),
-            (ERROR, ERROR.replace("held_out", "-1")),
         ),
     ],
     returns="alpha_s, beta_s_per_byte and the error",
@@ -115,10 +85,7 @@ def play_steps(overlapped_step: Callable, comm) -> Iterator[tuple]:
         yield text, overlapped_step(*numbers), f"with {given}"
 
 
-KEEPS_UP = "forward_s + backward_s + message_s"
-BUSY = "forward_s + backward_s / messages + messages * message_s"
 LATER = "max(keeps_up_s, busy_s)"
-LAST = "the last message is ready when backward ends, so it can't overlap with anything: add it."
 overlapped_step = played(
     "overlapped_step",
     NOTEBOOK,
@@ -128,27 +95,16 @@ overlapped_step = played(
             "that is a step without overlap, but messages travel while backward computes.",
             (LATER, "forward_s + backward_s + messages * message_s"),
         ),
-        Edit(LAST, (KEEPS_UP, "forward_s + backward_s"), (BUSY, "messages * message_s")),
-        Edit(LAST, (LATER, "forward_s + max(backward_s, messages * message_s)")),
-        Edit(
-            "where the messages take longer than backward, the link sets the pace: it's busy from the first one on.",
-            (LATER, "keeps_up_s"),
-        ),
         Edit("where the link keeps up, backward sets the pace.", (LATER, "busy_s")),
+        Edit("the step ends at the later of the two: `max`.", (LATER, "min(keeps_up_s, busy_s)")),
         Edit(
             "the first message is ready only after a k-th of backward: `backward_s / messages`.",
             (" + backward_s / messages", ""),
         ),
         Edit(
-            "`message_s` is of one message: all of them take k times that.",
-            (KEEPS_UP, "forward_s + backward_s + message_s / messages"),
-            ("messages * message_s", "message_s"),
-        ),
-        Edit("the step ends at the later of the two: `max`.", (LATER, "min(keeps_up_s, busy_s)")),
-        Edit("forward is missing: no gradient is ready before it has ended.", ("forward_s + ", "")),
-        Edit(
-            "forward has no gradients: all of it is over before the first message is ready.",
-            ("forward_s + backward_s / messages", "(forward_s + backward_s) / messages"),
+            "where the messages take longer than backward, the link sets the pace: from the first one on, it sends all "
+            "k messages, one after the other.",
+            (LATER, "keeps_up_s"),
         ),
     ],
     returns="the seconds",

@@ -1,18 +1,19 @@
 """Compares the forecast of 08c_forecasting with scaling that others have published, and fits `Lateness` to it.
 
-presets/published.toml holds the published numbers.
+published.toml holds the published numbers.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from workshop_lib.lessons.forecasting import catalogue
-from workshop_lib.lessons.forecasting.cost_model import slowest_of
 from workshop_lib.lessons.forecasting.forecast import LATENESS, PUNCTUAL, ForecastPoint, Lateness, Settings, forecast
+from workshop_lib.machine import catalogue
+from workshop_lib.machine.cost_model import slowest_of
 
 # Tables that the constants are fitted to, and tables that are held out from this fit. The form of the forecast was
 # chosen on HELD_OUT. Late input, cores lost to the collective, a fixed cost per step, and lateness were tried as terms.
@@ -21,6 +22,7 @@ from workshop_lib.lessons.forecasting.forecast import LATENESS, PUNCTUAL, Foreca
 # more than steps: start-up, tests, and a baseline that was slowed down.
 FITTED = ("DLPerf ResNet-50", "DLPerf BERT", "Horovod")
 HELD_OUT = ("Goyal et al.", "NVIDIA PyTorch", "NVIDIA MXNet", "TensorFlow")
+PUBLISHED = catalogue.read(Path(__file__).parent / "published.toml")
 COVERED = 0.9  # share of the points that the range has to cover
 
 
@@ -62,7 +64,7 @@ def _efficiency(efficiency: dict, times_s: dict, speeds: dict) -> dict[int, floa
     return {int(n): share for n, share in efficiency.items()}
 
 
-EVERYTHING = [_published(what, entry) for what, entry in catalogue.read(catalogue.PRESETS / "published.toml").items()]
+EVERYTHING = [_published(what, entry) for what, entry in PUBLISHED["scaling"].items()]
 
 
 def beside_forecast(lateness: Lateness = LATENESS) -> pd.DataFrame:
@@ -102,76 +104,39 @@ def _compared(base: ForecastPoint, point: ForecastPoint, published: float) -> di
     }
 
 
-def errors(rows: pd.DataFrame) -> pd.DataFrame:
-    """Summarize rows of `beside_forecast` by published table.
-
-    The columns are the number of points, the number with a forecast that is too high, the mean and the largest error in
-    percentage points, and the number of points in the forecast's range.
-    """
-    rows = rows.assign(error=rows["difference_points"].abs(), too_high=rows["difference_points"] > 0)
-    found = rows.groupby("table", sort=False).agg(
-        points=("error", "size"),
-        too_high=("too_high", "sum"),
-        mean_error=("error", "mean"),
-        largest_error=("error", "max"),
-        inside=("inside", "sum"),
-    )
-    return found.round(1)
-
-
 def mean_errors(columns: Mapping[str, Lateness]) -> pd.DataFrame:
     """A table of each table's mean error in percentage points, with one column per named lateness.
 
     It has the tables FITTED and HELD_OUT, each with the number of its points.
     """
-    summaries = {name: errors(beside_forecast(lateness)) for name, lateness in columns.items()}
-    found = pd.DataFrame({name: summary["mean_error"] for name, summary in summaries.items()})
-    found.insert(0, "points", next(iter(summaries.values()))["points"])
-    return pd.concat({"fitted": found.loc[list(FITTED)], "held out": found.loc[list(HELD_OUT)]})
-
-
-class _Step(NamedTuple):
-    """A published point: the measured seconds of a step, and the forecast without any late device."""
-
-    table: str
-    measured_s: float
-    punctual: ForecastPoint
-
-    def error(self, typical: float) -> float:
-        """The absolute error of the forecast efficiency, a fraction of 1, if the slowest device is this late."""
-        compute_s = self.punctual.compute_s
-        late_s = compute_s * (1 + typical * slowest_of(self.punctual.devices))
-        return abs(compute_s / max(self.punctual.step_s, late_s) - compute_s / self.measured_s)
-
-    def at_worst_needed(self) -> float:
-        """The least `at_worst` with which the forecast's range reaches down to the measured efficiency."""
-        point = self.punctual
-        lost_s = self.measured_s - point.compute_s - LATENESS.slower_messages * point.communication_s
-        return lost_s / (point.compute_s * slowest_of(point.devices))
+    found: dict[str, pd.Series] = {}
+    for name, lateness in columns.items():
+        rows = beside_forecast(lateness)
+        errors = rows["difference_points"].abs().groupby(rows["table"])
+        found |= {"points": errors.size(), name: errors.mean().round(1)}
+    table = pd.DataFrame(found)
+    return pd.concat({"fitted": table.loc[list(FITTED)], "held out": table.loc[list(HELD_OUT)]})
 
 
 def fit_lateness(tables: Iterable[str] = FITTED) -> Lateness:
     """Fit the `typical` and `at_worst` lateness to these tables, both to a thousandth.
 
     `typical` has the least mean error, with each table counting the same. `at_worst` is the least with which the
-    forecast's range reaches down to a share COVERED of the points.
+    forecast's range reaches down to a share COVERED of the points. The baseline of these tables is one device.
     """
-    steps = [step for entry in EVERYTHING if entry.table in tables for step in _steps(entry)]
-    tries = [number / 1000 for number in range(201)]
+    entries = [entry for entry in EVERYTHING if entry.table in tables]
+    table = np.array([entry.table for entry in entries for _ in entry.efficiency])
+    published = np.array([share for entry in entries for share in entry.efficiency.values()])
+    points = pd.DataFrame([point for entry in entries for point in _forecast(entry, entry.efficiency, PUNCTUAL)])
+    compute_s = points["compute_s"]
+    slowest_s = compute_s * points["devices"].map(slowest_of)
 
     def error(typical: float) -> float:
-        of_tables: dict[str, list[float]] = {}
-        for step in steps:
-            of_tables.setdefault(step.table, []).append(step.error(typical))
-        return sum(sum(of) / len(of) for of in of_tables.values())
+        forecast = compute_s / np.maximum(points["step_s"], compute_s + typical * slowest_s)
+        return (forecast - published).abs().groupby(table).mean().sum()
 
-    needed = sorted(step.at_worst_needed() for step in steps)
+    lost_s = compute_s / published - compute_s - LATENESS.slower_messages * points["communication_s"]
+    needed = sorted(lost_s / slowest_s)
     at_worst = needed[math.ceil(COVERED * len(needed)) - 1]
-    return Lateness(min(tries, key=error), math.ceil(1000 * at_worst) / 1000, LATENESS.slower_messages)
-
-
-def _steps(entry: PublishedScaling) -> list[_Step]:
-    """The published points of an entry whose baseline is one device."""
-    points = _forecast(entry, entry.efficiency, PUNCTUAL)
-    shares = entry.efficiency.values()
-    return [_Step(entry.table, point.compute_s / share, point) for point, share in zip(points, shares, strict=True)]
+    typical = min((number / 1000 for number in range(201)), key=error)
+    return Lateness(typical, math.ceil(1000 * at_worst) / 1000, LATENESS.slower_messages)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from workshop_lib.lessons.forecasting.catalogue import Machine, Model
 from workshop_lib.lessons.forecasting.forecast import (
     ForecastPoint,
     Settings,
@@ -13,6 +12,7 @@ from workshop_lib.lessons.forecasting.forecast import (
     takes_over,
     what_if,
 )
+from workshop_lib.machine.catalogue import Machine, Model
 from workshop_lib.results.tables import rich_table
 
 UNITS_S = {"s": 1, "min": 60, "h": 3600, "days": 86_400}
@@ -71,10 +71,16 @@ def what_if_table(model: Model, machine: Machine, settings: Settings, devices: i
 
 
 def _step_cells(point: ForecastPoint) -> list[str]:
-    low, high = (point.efficiency * point.step_s / bound for bound in (point.most_s, point.least_s))
     waiting = f"{abs(point.waiting_s) / point.step_s:.0%}"
-    efficiency = f"{point.efficiency:.0%} ({100 * low:.0f}–{100 * high:.0f})" if point.devices > 1 else "100%"
-    return [duration(point.step_s), waiting, f"{point.samples_per_s:,.0f}", efficiency]
+    return [duration(point.step_s), waiting, f"{point.samples_per_s:,.0f}", efficiency(point)]
+
+
+def efficiency(point: ForecastPoint) -> str:
+    """The efficiency with its range as text, such as 93% (61–99)."""
+    if point.devices == 1:
+        return "100%"
+    low, high = (point.efficiency * point.step_s / bound for bound in (point.most_s, point.least_s))
+    return f"{point.efficiency:.0%} ({100 * low:.0f}–{100 * high:.0f})"
 
 
 def _learning_cells(point: ForecastPoint) -> list[str]:

@@ -24,9 +24,6 @@ def play_estimates(noise_estimates: Callable, comm) -> Iterator[tuple]:
 
 SQUARE = "(big_batch * big_sq - small_batch * small_sq) / (big_batch - small_batch)"
 TRACE = "(small_sq - big_sq) / (1 / small_batch - 1 / big_batch)"
-MEASURED = "that is one of the measured norms, and both contain noise: combine the two equations."
-SIGN = "the sign is the wrong way round."
-UNDIVIDED = "divide by the difference of the two batches."
 noise_estimates = played(
     "noise_estimates",
     NOTEBOOK,
@@ -36,26 +33,11 @@ noise_estimates = played(
             "the two are the other way round: |G|² comes first.",
             ("return gradient_sq, trace", "return trace, gradient_sq"),
         ),
-        Edit(MEASURED, (SQUARE, "big_sq")),
-        Edit(MEASURED, (TRACE, "small_sq")),
-        Edit(SIGN, (SQUARE, f"-{SQUARE}")),
-        Edit(SIGN, (TRACE, f"-{TRACE}")),
-        Edit(UNDIVIDED, (" / (big_batch - small_batch)", "")),
-        Edit(UNDIVIDED, (TRACE, "(small_sq - big_sq) * small_batch * big_batch")),
         Edit(
-            "multiply each norm by its own batch.",
-            (SQUARE, "(big_batch * small_sq - small_batch * big_sq) / (big_batch - small_batch)"),
+            "that is one of the measured norms, and both contain noise: combine the two equations.", (SQUARE, "big_sq")
         ),
+        Edit("divide by the difference of the two batches.", (" / (big_batch - small_batch)", "")),
         Edit("divide the difference by 1/small_batch - 1/big_batch.", (TRACE, "small_sq - big_sq")),
-        Edit("it uses big_sq as |G|², but big_sq contains noise, too.", (TRACE, "(small_sq - big_sq) * small_batch")),
-        Edit(
-            "divide by 1/small_batch - 1/big_batch, don't multiply.",
-            (TRACE, "(small_sq - big_sq) * (1 / small_batch - 1 / big_batch)"),
-        ),
-        Edit(
-            "in the equations tr(Σ) is divided by the batch, so its factors are 1/small_batch and 1/big_batch.",
-            (TRACE, "(small_sq - big_sq) / (big_batch - small_batch)"),
-        ),
         Edit(
             "that is already the noise scale. Return tr(Σ) itself: both estimates are averaged before you divide.",
             (TRACE, f"{TRACE} / gradient_sq"),
@@ -81,15 +63,16 @@ def play_fit(fit_law: Callable, comm) -> Iterator[tuple]:
 
 FIT = "np.polyfit(1 / batches, steps, 1, w=1 / steps)"
 RETURN = "return s_min, e_min"
-STRAIGHT = "In 1 / B they are: fit against that."
 fit_law = played(
     "fit_law",
     NOTEBOOK,
     play_fit,
     [
         Edit("the two are the other way round: return S_min, then E_min.", (RETURN, "return e_min, s_min")),
-        Edit(f"steps are not a straight line in B. {STRAIGHT}", (FIT, "np.polyfit(batches, steps, 1)")),
-        Edit(f"steps are not a straight line in log B. {STRAIGHT}", (FIT, "np.polyfit(np.log(batches), steps, 1)")),
+        Edit(
+            "steps are not a straight line in B. In 1 / B they are: fit against that.",
+            (FIT, "np.polyfit(batches, steps, 1)"),
+        ),
         Edit(
             "even the largest batch took more than S_min: read it off where the line meets 1 / B = 0.",
             (RETURN, "return min(steps), e_min"),
@@ -98,12 +81,7 @@ fit_law = played(
             "even the smallest batch took more samples than E_min: it is the slope of the line.",
             (RETURN, "return s_min, min(batches * steps)"),
         ),
-        Edit(
-            "those are the smallest measured values, but both limits lie below them.",
-            (RETURN, "return min(steps), min(batches * steps)"),
-        ),
         Edit("the second value is already the critical batch: return E_min itself.", (RETURN, f"{RETURN} / s_min")),
-        Edit("E_min is the slope of the line, not one over it.", (RETURN, "return s_min, 1 / e_min")),
     ],
     returns="s_min, e_min",
     rounding=1e-3,  # wide enough for an iterative fit

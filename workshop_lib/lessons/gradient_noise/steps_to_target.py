@@ -22,8 +22,8 @@ import torch
 
 from workshop_lib.data import mnist, shard
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.lessons.gradient_noise.flat import FlatNetwork
 from workshop_lib.models import torch_cnn
+from workshop_lib.models.flat import FlatNetwork
 from workshop_lib.results import records
 from workshop_lib.training import SCHEMA
 
@@ -67,7 +67,7 @@ def measure(
     labels = test.labels[:test_samples]
     look_at = 1
     limit = max_steps or MAX_EPOCHS * train.total // batch
-    for step, rows in enumerate(itertools.islice(_batches(train.total, batch, seed), limit), 1):
+    for step, rows in enumerate(itertools.islice(batches(train.total, batch, seed), limit), 1):
         if stop():
             return None
         weights -= np.float32(lr) * network.gradient(weights, train.images[rows], train.labels[rows])
@@ -81,7 +81,7 @@ def measure(
     return None
 
 
-def _batches(size: int, batch: int, seed: int) -> Iterator[np.ndarray]:
+def batches(size: int, batch: int, seed: int) -> Iterator[np.ndarray]:
     for epoch in itertools.count(1):
         for rows, _ in shard.epoch_batches(size, batch, 0, 1, seed, epoch):
             if len(rows) == batch:  # the last samples of an epoch would be a step with a smaller batch

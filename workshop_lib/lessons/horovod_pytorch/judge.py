@@ -6,14 +6,13 @@ did, so a check does not have to run the mistakes.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from workshop_lib.judge import Exercise, Property, close
+from workshop_lib.judge import Edit, Exercise, Property, close
 from workshop_lib.judge.network import backward, batch, gradient_of, network, weights_of
 
 LR = 0.05
@@ -51,15 +50,13 @@ def _built(rank: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), LR, momentum=0.9)
 
 
-@dataclass
-class MadeDistributed:
+class MadeDistributed(NamedTuple):
     """What `make_distributed` did on one rank. Without wrapped optimizers on all ranks, the gradients are None."""
 
     type: str
     is_optimizer: bool
     is_wrapped: bool
     has_weights: bool  # whether the weights equal those that rank 0 had before the call
-    is_untouched: bool  # whether the weights equal those that this rank had before the call
     gradient: np.ndarray | None = None
     expected_gradient: np.ndarray | None = None
 
@@ -68,16 +65,13 @@ def observe_distributed(comm, function: Callable) -> MadeDistributed:
     """What the weights are after the call, and the gradients that the returned optimizer averages in one step."""
     with _running() as hvd:
         model, optimizer = _built(comm.rank)
-        before = weights_of(model)
         of_rank_0, _ = _built(0)
         returned: Any = function(model, optimizer, hvd)
-        weights = weights_of(model)
         seen = MadeDistributed(
             type(returned).__name__,
             isinstance(returned, torch.optim.Optimizer),
             hasattr(returned, "synchronize") and hasattr(returned, "skip_synchronize"),
-            np.array_equal(weights, weights_of(of_rank_0)),
-            np.array_equal(weights, before),
+            np.array_equal(weights_of(model), weights_of(of_rank_0)),
         )
         # From here on all ranks must make the same calls, or one would wait for the others.
         if comm.allreduce(int(seen.is_optimizer and seen.is_wrapped)) != comm.size:
@@ -85,43 +79,41 @@ def observe_distributed(comm, function: Callable) -> MadeDistributed:
         model.load_state_dict(of_rank_0.state_dict())
         backward(model, [batch(comm.rank, 0)])
         returned.synchronize()
-        seen.gradient = gradient_of(model)
-        seen.expected_gradient = backward(of_rank_0, [batch(rank, 0) for rank in range(comm.size)])
-        return seen
-
-
-NO_OPTIMIZER_HINT = "return what `hvd.DistributedOptimizer` gives you."
-PLAIN_HINT = "a plain optimizer averages nothing, so each rank would train a network of its own. " + NO_OPTIMIZER_HINT
-NOT_SENT_HINT = (
-    "a rank still has its own weights. Averaging gradients keeps equal weights equal, but it doesn't make them equal. "
-    "Send rank 0's first: `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`."
-)
-ROOT_HINT = "rank 0 lost its weights. All ranks get the weights of `root_rank`, so it has to be 0."
-SOME_SENT_HINT = "a rank has only some of rank 0's weights: broadcast all of `model.state_dict()`."
-SUM_HINT = "they're the sum over the ranks: leave `op` at its default, the mean."
-COMPRESSED_HINT = "they're nearly right. Did you compress something on the way?"
-SAME_CALLS_HINT = "a rank waits in a collective that another skips: all ranks must make the same calls, even rank 0."
+        expected_gradient = backward(of_rank_0, [batch(rank, 0) for rank in range(comm.size)])
+        return seen._replace(gradient=gradient_of(model), expected_gradient=expected_gradient)
 
 
 def distributed_properties(observations: list[MadeDistributed]) -> Iterator[Property]:
-    first = observations[0]
     types = sorted({seen.type for seen in observations if not seen.is_optimizer})
-    yield Property("it returns an optimizer", not types, f"it returned {', '.join(types)}: {NO_OPTIMIZER_HINT}")
-    yield Property("the optimizer is wrapped by Horovod", all(seen.is_wrapped for seen in observations), PLAIN_HINT)
-    other = [seen for seen in observations if not seen.has_weights]
-    hint = NOT_SENT_HINT if any(seen.is_untouched for seen in other) else SOME_SENT_HINT
-    hint = hint if first.has_weights else ROOT_HINT
-    yield Property("all ranks hold rank 0's weights", not other, hint)
+    yield Property("it returns an optimizer", not types, f"it returned {', '.join(types)}: {NO_OPTIMIZER}")
+    yield Property("the optimizer is wrapped by Horovod", all(seen.is_wrapped for seen in observations), PLAIN)
+    yield Property("all ranks hold rank 0's weights", all(seen.has_weights for seen in observations), NOT_SENT)
     right = all(close(seen.gradient, seen.expected_gradient) for seen in observations)
-    hint = COMPRESSED_HINT if close(first.gradient, first.expected_gradient, 1e-2) else SUM_HINT
-    yield Property("its gradients are averaged over the ranks", right, hint)
+    yield Property("its gradients are averaged over the ranks", right, NO_MEAN)
 
 
+NO_OPTIMIZER = "return what `hvd.DistributedOptimizer` gives you."
+PLAIN = f"a plain optimizer averages nothing, so each rank would train a network of its own. {NO_OPTIMIZER}"
+NOT_SENT = (
+    "a rank has other weights. Averaging gradients keeps equal weights equal, but it doesn't make them equal. Send all "
+    "of rank 0's first: `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`."
+)
+NO_MEAN = "they aren't the mean, as when they are summed or compressed: leave `op` and `compression` at their defaults."
+SEND = "hvd.broadcast_parameters(model.state_dict(), root_rank=0)"
+WRAPPED = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())"
 make_distributed = Exercise(
     "make_distributed",
     observe_distributed,
     distributed_properties,
+    notebook="03_horovod_pytorch",
+    edits=[
+        Edit(NO_OPTIMIZER, (f"return {WRAPPED}", WRAPPED)),
+        Edit(PLAIN, (f"return {WRAPPED}", f"{WRAPPED}\n    return optimizer")),
+        Edit(NOT_SENT, (SEND, "pass")),
+        Edit(NOT_SENT, ("root_rank=0", "root_rank=hvd.size() - 1")),
+        Edit(NO_MEAN, (WRAPPED, f"{WRAPPED[:-1]}, op=hvd.Sum)")),
+    ],
     ready=ready,
     timeout_s=LIMIT_S,
-    stuck=SAME_CALLS_HINT,
+    stuck="a rank waits in a collective that another skips: all ranks must make the same calls, even rank 0.",
 )

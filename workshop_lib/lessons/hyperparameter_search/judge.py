@@ -1,16 +1,14 @@
 """The exercises of 14_hyperparameter_search: drawing a setting, halving without waiting, and what to report."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from workshop_lib.judge import own_or_solution, shown
+from workshop_lib.judge import is_number, own_or_solution, shown
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.hyperparameter_search import schedulers
-from workshop_lib.lessons.hyperparameter_search.judge_halving import Asha
-
-__all__ = ["Asha", "draw", "winner", "written"]
 
 NOTEBOOK = "14_hyperparameter_search"
 written = partial(own_or_solution, notebook=NOTEBOOK)
@@ -80,8 +78,6 @@ draw = played(
             (LR, "10 ** np.random.default_rng(1).uniform(-3, 0)"),
         ),
         Edit("the exponents belong to 10, not to e: `10 ** x`.", (LR, "np.exp(random.uniform(-3, 0))")),
-        Edit("10 to a positive exponent is above 1: the exponents go from -3 to 0.", ("(-3, 0)", "(0, 3)")),
-        Edit("the exponents start too low: 0.001 is 10 to the -3.", ("(-3, 0)", "(-4, 0)")),
         Edit(
             "nobody could repeat your search: draw everything from `random`, which was given.",
             (LR, "10 ** np.random.default_rng().uniform(-3, 0)"),
@@ -90,6 +86,121 @@ draw = played(
     communicates=False,
 )
 
+
+@dataclass(frozen=True)
+class SimulatedSearch:
+    """A search to simulate: its rungs, eta, number of ranks, how many jobs finish, and a seed."""
+
+    rungs: tuple[int, ...]
+    eta: int
+    ranks: int
+    jobs: int
+    seed: int
+
+
+PLANS = [SimulatedSearch((10, 30, 90), 3, 4, 80, 1), SimulatedSearch((8, 16, 32, 64), 2, 3, 90, 2)]
+FORM = "a rank that asks gets a trial, a setting and images, so none ever waits"
+KEEPS = "each trial has a setting drawn for it, and keeps it"
+CLIMBS = "a trial begins with the first rung, and goes on to the next, each once"
+BEST = "only the best 1/eta of a rung go on"
+SOON = "and they go on as soon as they are among the best"
+ADVICE = {  # what must hold, the most basic first, and what to do if no known mistake explains a failure
+    FORM: "`return trial, setting, images`, and begin a new trial when nobody can go on, instead of waiting.",
+    KEEPS: "call `self.draw()` once for each new trial, and give out the same setting when the trial goes on.",
+    CLIMBS: "a new trial starts with `rungs[0]` images. Then remember whom you've sent on.",
+    BEST: (
+        "take the best 1/eta of *all* that finished this rung, those you've sent on included, and round down: the best "
+        "of a single trial says nothing yet."
+    ),
+    SOON: "before you begin a new trial, look at every rung but the last, full or not: of 3, the best one goes on.",
+}
+
+
+def accuracy(trial: int, rung: int, seed: int) -> float:
+    """Return a made-up accuracy. It rises from rung to rung, but the leader of one rung need not lead the next."""
+    quality = np.random.default_rng([seed, trial]).uniform()
+    luck = np.random.default_rng([seed, trial, rung]).uniform()
+    return 0.4 + 0.15 * rung + 0.1 * quality + 0.04 * luck
+
+
+def problem(scheduler_class: Callable, plan: SimulatedSearch) -> tuple[str, str]:
+    """Simulate a search in which ranks finish their jobs in random order, up to the first job that is wrong.
+
+    Returns what doesn't hold, a key of ADVICE, and a sentence; two empty texts if every job is right.
+    """
+    random = np.random.default_rng(plan.seed)
+    drawn: list[dict] = []
+
+    def draw() -> dict:
+        drawn.append({"lr": 0.001 * (1 + len(drawn))})
+        return dict(drawn[-1])
+
+    scheduler = scheduler_class(draw, list(plan.rungs), plan.eta)
+    scores: list[dict] = [{} for _ in plan.rungs]
+    settings: dict[int, dict] = {}
+    sent_on: set[tuple[int, int]] = set()
+    running: list[tuple[int, int]] = []
+    for _ in range(plan.jobs):
+        while len(running) < plan.ranks:
+            job = scheduler.ask()
+            if not isinstance(job, tuple | list) or len(job) != 3 or not is_number(job[0]):
+                return FORM, f"`ask` returned {shown(job)}."
+            trial, setting, images = job
+            done = sum(trial in of_rung for of_rung in scores)
+            leaders = {
+                (other, rung)
+                for rung, of_rung in enumerate(scores[:-1])
+                for other in schedulers.best(of_rung, len(of_rung) // plan.eta)
+            }
+            if setting != settings.get(trial, drawn[-1] if drawn else None):
+                return KEEPS, f"trial {trial} was given out with a setting that isn't its own."
+            again = any(trial == other for other, _ in running) or done == len(plan.rungs)
+            if again or images != plan.rungs[done]:
+                return CLIMBS, f"trial {trial} had finished {done} rungs, and was given out with {images} images."
+            if trial in settings:
+                if (trial, done - 1) not in leaders:
+                    of_rung = scores[done - 1]
+                    place = 1 + schedulers.best(of_rung, len(of_rung)).index(trial)
+                    return BEST, f"trial {trial} went on as number {place} of {len(of_rung)} in its rung."
+                sent_on.add((trial, done - 1))
+            elif leaders - sent_on:
+                leader, rung = min(leaders - sent_on)
+                return SOON, f"trial {leader} was among the best of {len(scores[rung])}, but a new trial began."
+            elif len(drawn) != len(settings) + 1:
+                return KEEPS, f"{len(settings) + 1} trials have begun, and {len(drawn)} settings were drawn."
+            settings[trial] = setting
+            running.append((trial, done))
+        trial, rung = running.pop(int(random.integers(len(running))))
+        scores[rung][trial] = accuracy(trial, rung, plan.seed)
+        scheduler.tell(trial, plan.rungs[rung], scores[rung][trial])
+    return "", ""
+
+
+def play_asha(asha: Callable, comm) -> Iterator[tuple]:
+    problems = [(plan, *problem(asha, plan)) for plan in PLANS]
+    for text, advice in ADVICE.items():
+        for plan, failed, sentence in problems:
+            wrong = sentence if failed == text else ""
+            yield text, wrong, f"with rungs {list(plan.rungs)} and eta = {plan.eta}, {wrong}", advice
+
+
+Asha = played(
+    "Asha",
+    NOTEBOOK,
+    play_asha,
+    [
+        Edit("those are the worst: sort the accuracies from the highest down.", (", reverse=True", "")),
+        Edit(
+            "remember whom you've sent on, or the best trial goes again and again.",
+            ("self.sent_on[rung].add(trial)", "pass"),
+        ),
+        Edit(
+            "`images` counts from the trial's first image on, not from the end of its last rung: `rungs[rung + 1]`.",
+            ("self.rungs[rung + 1]", "self.rungs[rung + 1] - self.rungs[rung]"),
+        ),
+    ],
+    communicates=False,
+)
 
 TABLES = [  # one tuple per trial: its number, training loss, held-out accuracy and test accuracy
     [(4, 0.21, 0.951, 0.957), (7, 0.08, 0.962, 0.955), (9, 0.02, 0.944, 0.946), (12, 0.11, 0.958, 0.961)],
@@ -119,7 +230,6 @@ winner = played(
             "a low training loss may be overfitting: choose by the held-out images.", (HELD_OUT, '-row["train_loss"]')
         ),
         Edit("that's the worst one: take the highest accuracy.", (HELD_OUT, f"-{HELD_OUT}")),
-        Edit("that's simply the last trial.", (HELD_OUT, 'row["trial"]')),
         Edit(
             "the held-out accuracy has chosen this trial, so it's too good to be reported: report the test accuracy.",
             (REPORTED, 'best["held_out"]'),

@@ -18,9 +18,9 @@ import cloudpickle
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.hyperparameter_search import train_trial
 from workshop_lib.lessons.hyperparameter_search.train_trial import Job, TrialResult
-from workshop_lib.ranks import verdict
+from workshop_lib.ranks import failures
 from workshop_lib.ranks.call import Call
-from workshop_lib.ranks.errors import RankError
+from workshop_lib.ranks.rank_errors import RankError
 
 VIEW_EVERY_S = 0.25
 READY_LIMIT_S = 120.0  # time limit for loading the images on every rank
@@ -133,10 +133,10 @@ def search(
     try:
         _follow(jobs, state, scheduler, groups, timeout_s, show)
     except KeyboardInterrupt:
-        verdict.raise_interrupted(jobs)
+        failures.raise_interrupted(jobs)
     except InputError:  # for example, a job that nobody can train
         jobs.signal(signal.SIGINT)
-        if not jobs.wait(verdict.STILL_LIMIT_S):
+        if not jobs.wait(failures.STILL_LIMIT_S):
             team._give_up("a search on them was cut off")  # a job still running would block the next call
         raise
     except BaseException:
@@ -166,7 +166,7 @@ def _follow(jobs: Jobs, state: Search, scheduler, groups, timeout_s: float, show
                 _end(jobs, state, scheduler, ranks)
         state.seconds = jobs.elapsed_s
         if any(state.seconds - jobs.since[rank] > timeout_s for rank in jobs.running):
-            verdict.raise_timeout(jobs, timeout_s)
+            failures.raise_timeout(jobs, timeout_s)
         if state.seconds >= next_view:
             next_view = state.seconds + VIEW_EVERY_S
             for rank, (job, since, _) in state.running.items():
@@ -201,9 +201,9 @@ def _end(jobs: Jobs, state: Search, scheduler, ranks: list[int]) -> None:
 def _raise_failed(jobs: Jobs) -> None:
     """Interrupt the other jobs, which are of no use once a trial has raised, and raise its error."""
     jobs.signal(signal.SIGINT)
-    if not jobs.wait(verdict.INTERRUPT_LIMIT_S):
-        verdict.raise_stuck(jobs, jobs.stacks())
+    if not jobs.wait(failures.INTERRUPT_LIMIT_S):
+        failures.raise_stuck(jobs, jobs.stacks())
     interrupted = [rank for rank in jobs.failed if "KeyboardInterrupt" in jobs.outcomes[rank]["error"]["what"]]
     for rank in interrupted:
         jobs.forget(rank)
-    verdict.raise_failed(jobs)
+    failures.raise_failed(jobs)

@@ -18,8 +18,8 @@ from mpi4py import MPI
 
 from workshop_lib.data import mnist, shard
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.gradient_noise.flat import FlatNetwork
 from workshop_lib.lessons.hyperparameter_search.schedulers import EPOCH
+from workshop_lib.models.flat import FlatNetwork
 from workshop_lib.paths import replacing
 
 IMAGES = EPOCH  # the first of the training images; few, so that a trial takes seconds

@@ -50,9 +50,6 @@ def _rates(learning_rate: Callable, text: str, told: RateCase, steps: range) -> 
 
 SHARE = "min(1, (step + 1) / warmup_steps) if warmup_steps else 1"
 RATE = "base_lr * workers * share"
-BEYOND = "it climbs beyond the peak. Stop it with `min(…, 1)` or an `if`."
-WASTED = "a rate of zero wastes the first step. Steps count from 0, so divide `step + 1`."
-BASE = "it climbs from the base rate. Here it should climb from 0, by an equal part in each step."
 learning_rate = played(
     "learning_rate",
     NOTEBOOK,
@@ -60,28 +57,18 @@ learning_rate = played(
     [
         Edit("that's the rate of one worker. Multiply it by `workers`.", (RATE, "base_lr * share")),
         Edit(
-            "that's square-root scaling. Linear scaling multiplies by `workers`.",
-            (RATE, "base_lr * workers**0.5 * share"),
+            "it climbs beyond the peak. Stop it with `min(…, 1)` or an `if`.",
+            (SHARE, "(step + 1) / max(1, warmup_steps)"),
         ),
-        Edit(
-            "you divided by `workers`. More workers take fewer steps, so each step has to be longer.",
-            (RATE, "base_lr / workers * share"),
-        ),
-        Edit(BEYOND, (SHARE, "(step + 1) / max(1, warmup_steps)")),
-        Edit(BEYOND, (SHARE, "step / max(1, warmup_steps)")),
         Edit("that's already the peak, so there's no warm-up.", (SHARE, "1")),
-        Edit(WASTED, (SHARE, "min(1, step / max(1, warmup_steps - 1))")),
-        Edit(WASTED, (SHARE, "min(1, step / max(1, warmup_steps))")),
         Edit(
-            "it reaches the peak one step late. The last step of the warm-up should already have it.",
-            (SHARE, "min(1, (step + 1) / (warmup_steps + 1))"),
+            "a rate of zero wastes the first step. Steps count from 0, so divide `step + 1`.",
+            (SHARE, "min(1, step / max(1, warmup_steps))"),
         ),
         Edit(
-            "it stays the same during the warm-up, but should climb.",
-            (RATE, "base_lr * (workers if step >= warmup_steps - 1 else 1)"),
+            "it climbs from the base rate. Here it should climb from 0, by an equal part in each step.",
+            (RATE, "(base_lr + base_lr * (workers - 1) * share)"),
         ),
-        Edit(BASE, (RATE, "(base_lr + base_lr * (workers - 1) * share)")),
-        Edit(BASE, (RATE, "(base_lr + base_lr * (workers - 1) * min(1, step / max(1, warmup_steps)))")),
     ],
     returns="the rate",
     communicates=False,

@@ -34,17 +34,17 @@ def train(
     images = mnist.load("train")
     tested = mnist.load("test", None, comm.rank, comm.size)
     options = TrainOptions(network="classic", momentum=MOMENTUM, nesterov=False, emulate_workers=workers)
-    learner = Mpi(world, torch.device("cpu")).learner(options, images, tested)
+    replica = Mpi(world, torch.device("cpu")).replica(options, images, tested)
     if make_optimizer:
-        learner.optimizer = make_optimizer(learner.model.parameters())
+        replica.optimizer = make_optimizer(replica.model.parameters())
     step = 0
     for epoch in range(1, epochs + 1):
         per_rank = BATCH * workers // comm.size
         for rows, total in shard.epoch_batches(samples, per_rank, comm.rank, comm.size, seed=1, epoch=epoch):
-            learner.step(rows, total, rate(step))  # forward pass, backward pass, average, update
+            replica.step(rows, total, rate(step))  # forward pass, backward pass, average, update
             step += 1
-        right, count = comm.allreduce(learner.evaluate()[1:])
+        right, count = comm.allreduce(replica.evaluate()[1:])
         if comm.rank == 0:
             last = rate(step - 1)
             print(f"epoch {epoch}: rate {last:.3g}, {right / count:.1%} of the test images are right", flush=True)
-    return learner.optimizer
+    return replica.optimizer

@@ -3,7 +3,7 @@
 The learner diagnoses each fault from the curves, changes one option of each run, and trains again.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -35,35 +35,14 @@ RUNS = {
 }
 
 
-class WrongTurn(NamedTuple):
-    """A change that does not cure an illness: the option, whether it goes up, and the hint for the learner."""
-
-    illness: str
-    option: str
-    up: bool
-    hint: str
-
-
-_BY_HEART = "it knows these images by heart already, so going over them again adds nothing. Give it new images."
-_MEMORY = "that changes how it learns these images, but it still has too few of them. Give it more."
-_DECAY = "the decay pulls at the weights in every step: turn it down instead of learning against it."
-WRONG_TURNS = [
-    WrongTurn("rate too high", "lr", True, "its steps were too long already: a higher rate makes them longer."),
-    WrongTurn("rate too high", "lr", False, "the right direction, but not far enough. What does the healthy run have?"),
-    WrongTurn("rate too high", "epochs", True, "there's hardly any gradient left there, so more steps won't help."),
-    WrongTurn("rate too low", "lr", False, "its steps were too short already: a lower rate makes them shorter."),
-    WrongTurn("rate too low", "lr", True, "the right direction, but not this far. What does the healthy run have?"),
-    WrongTurn("rate too low", "epochs", True, "that would take very many epochs, because its steps are tiny."),
-    WrongTurn("too few steps", "emulate_workers", True, "more workers mean larger batches, and even fewer steps."),
-    WrongTurn("too few steps", "train_samples", False, "fewer images mean even fewer steps in an epoch."),
-    WrongTurn("too few steps", "lr", True, "longer steps can't make up for this many missing ones. Where did they go?"),
-    WrongTurn("too little data", "epochs", True, _BY_HEART),
-    WrongTurn("too little data", "lr", True, _MEMORY),
-    WrongTurn("too little data", "lr", False, _MEMORY),
-    WrongTurn("too much weight decay", "epochs", True, _DECAY),
-    WrongTurn("too much weight decay", "lr", True, _DECAY),
-    WrongTurn("too much weight decay", "weight_decay", True, "that's the wrong direction. The weights shrink faster."),
-]
+# Changes that cure nothing, though many learners try them: (illness, option, whether it goes up), and the hint.
+WRONG_TURNS = {
+    ("rate too high", "lr", False): "the right direction, but not far enough. What does the healthy run have?",
+    ("rate too low", "lr", True): "the right direction, but not this far. What does the healthy run have?",
+    ("too few steps", "lr", True): "longer steps can't make up for this many missing ones. Where did they go?",
+    ("too little data", "epochs", True): "it knows these images by heart already. Give it new images.",
+    ("too much weight decay", "epochs", True): "the decay pulls in every step: turn it down, don't learn against it.",
+}
 
 
 def patients() -> dict[str, dict]:
@@ -148,7 +127,5 @@ def _turned(illness: str, before: dict, change: dict) -> str:
     """Return the hint on a change that did not help."""
     [(option, value)] = change.items()
     old = TrainOptions(**before).as_dict()[option]
-    for turn in WRONG_TURNS:
-        if turn.illness == illness and turn.option == option and turn.up == (value > old):
-            return turn.hint
-    return f"it still has the same illness, {illness}. Compare its options with those of the healthy run."
+    general = f"it still has the same illness, {illness}. Compare its options with those of the healthy run."
+    return WRONG_TURNS.get((illness, option, value > old), general)

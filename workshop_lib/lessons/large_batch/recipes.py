@@ -95,10 +95,8 @@ def train(recipe: Recipe, seed: int, callbacks: Iterable = ()) -> dict:
     learned = None
     for number, phase in enumerate(recipe.phases):
         trainer = Trainer(TrainOptions(**phase, seed=seed + 100 * number), backend, methods_of(callbacks))
-        if learned is not None:
-            trainer.learner.load_state(learned)
-        parts.append(dict(trainer.run()))
-        learned = trainer.learner.state()
+        parts.append(dict(trainer.run(learned)))
+        learned = trainer.replica.state()
     epochs = [epoch for part in parts for epoch in part["epochs"]]
     varied = [{name: phase.get(name) for name in ("epochs", "emulate_workers", "lr")} for phase in recipe.phases]
     return parts[0] | {

@@ -21,7 +21,7 @@ class DrawnLayer(NamedTuple):
     gradient: torch.Tensor
 
 
-def _layers() -> list[DrawnLayer]:
+def layers() -> list[DrawnLayer]:
     """Return layers of several shapes: one has large gradients, and in two of them a norm is zero."""
     random = torch.Generator().manual_seed(3)
     shapes = [(5, 7), (5, 7), (4, 2, 3, 3), (4, 2, 3, 3), (3, 4)]
@@ -35,7 +35,7 @@ def _layers() -> list[DrawnLayer]:
 
 
 def play_layer_rate(layer_rate: Callable, comm) -> Iterator[tuple]:
-    for name, weights, gradient in _layers():
+    for name, weights, gradient in layers():
         rate = layer_rate(weights.clone(), gradient.clone(), TRUST, WEIGHT_DECAY)
         case = f"with ‖w‖ = {weights.norm():.4g} and ‖∇w‖ = {gradient.norm():.4g}"
         if weights.any() and gradient.any():
@@ -45,10 +45,8 @@ def play_layer_rate(layer_rate: Callable, comm) -> Iterator[tuple]:
             yield f"{name}: 1, as there is no ratio", rate, case, advice
 
 
-NORMS = "weights.norm(), gradient.norm()"
 BELOW = "(gradient_norm + weight_decay * weights_norm)"
 LAYER_RATE = f"trust * weights_norm / {BELOW}"
-NORM = "that isn't the norm. The norm is the square root of the sum of the squares, as `.norm()` computes it."
 layer_rate = played(
     "layer_rate",
     NOTEBOOK,
@@ -60,43 +58,13 @@ layer_rate = played(
             "you left out β. The decay pulls with β ‖w‖, not with all of ‖w‖.",
             (BELOW, "(gradient_norm + weights_norm)"),
         ),
-        Edit("the decay is β times the norm of the weights, not β alone.", (BELOW, "(gradient_norm + weight_decay)")),
-        Edit(
-            "β belongs to the norm of the weights, not to that of the gradient.",
-            (BELOW, "(weights_norm + weight_decay * gradient_norm)"),
-        ),
         Edit(
             "a pair of parentheses is missing: divide by the whole sum, ‖∇w‖ + β ‖w‖.",
             (LAYER_RATE, "trust * (weights_norm / gradient_norm + weight_decay * weights_norm)"),
         ),
         Edit(
-            "it's upside down. Large gradients should give a small rate.",
-            (LAYER_RATE, f"trust * {BELOW} / weights_norm"),
-        ),
-        Edit(
             "these are the squares of the norms: take the root, as `.norm()` does.",
-            (NORMS, "weights.norm() ** 2, gradient.norm() ** 2"),
-        ),
-        Edit(
-            "that's trust / (‖∇w‖ + β ‖w‖). Now multiply by the norm of the weights.", (LAYER_RATE, f"trust / {BELOW}")
-        ),
-        Edit(
-            "that's trust × ‖w‖. Now divide by what pulls at the weights, ‖∇w‖ + β ‖w‖.",
-            (LAYER_RATE, "trust * weights_norm"),
-        ),
-        Edit(
-            "you added the two before taking the norm. In the formula, the norms are added.",
-            (BELOW, "(gradient + weight_decay * weights).norm()"),
-        ),
-        Edit(
-            "one of the norms is a mean over the weights. A norm is the root of a sum, not of a mean.",
-            (LAYER_RATE, f"{LAYER_RATE} / weights.numel() ** 0.5"),
-        ),
-        Edit(NORM, (NORMS, "weights.abs().max(), gradient.abs().max()")),
-        Edit(NORM, (NORMS, "weights.abs().sum(), gradient.abs().sum()")),
-        Edit(
-            "that's one value per weight. A layer has a single rate, computed from the two norms.",
-            (LAYER_RATE, f"trust * weights.abs() / {BELOW}"),
+            ("weights.norm(), gradient.norm()", "weights.norm() ** 2, gradient.norm() ** 2"),
         ),
     ],
     returns="the layer's rate",

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from workshop_lib.collectives.counting import GivenBytes
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.mpi_basics.counting import GivenBytes
 
 NOTEBOOK = "07c_less_communication"
 # (gradient, old residual, k)
@@ -36,27 +36,23 @@ def _listed(values: np.ndarray) -> str:
 
 
 CHOOSE = "np.abs(total)"
-SEND = "return total[indices]"
 KEEP = "kept[indices] = 0"
-LOST = "what it kept before is lost unless it is sent this time: start from gradient + residual."
 compress = played(
     "compress",
     NOTEBOOK,
     play_compress,
     [
         Edit("large negative values count as much: compare magnitudes, `np.abs`.", (CHOOSE, "total")),
-        Edit("those are the smallest magnitudes: choose the largest.", (CHOOSE, "-np.abs(total)")),
         Edit(
             "it chooses by the gradient alone, so what it kept never gets its turn: choose by gradient + residual.",
             (CHOOSE, "np.abs(gradient)"),
         ),
-        Edit("it leaves out what was kept back: send gradient + residual.", (SEND, "return gradient[indices]")),
-        Edit("send the values with their signs.", (SEND, "return np.abs(total)[indices]")),
         Edit("it drops what was not sent: keep it.", (KEEP, "kept[:] = 0")),
         Edit("it keeps what it sent, and will send it again: set it to 0.", (KEEP, "pass")),
-        Edit(LOST, ("kept = total.copy()", "kept = gradient.copy()")),
-        Edit(LOST, (KEEP, "kept = gradient.copy(); kept[indices] -= total[indices]")),
-        Edit("that is what it sent: keep the rest.", (KEEP, "kept = 0 * total; kept[indices] = total[indices]")),
+        Edit(
+            "what it kept before is lost unless it is sent this time: start from gradient + residual.",
+            ("kept = total.copy()", "kept = gradient.copy()"),
+        ),
     ],
     returns="values, indices, residual",
     communicates=False,
@@ -96,20 +92,9 @@ outer_step = played(
         Edit("every rank continues with its own weights: average `mine` over the ranks.", (GRADIENT, "start - mine")),
         Edit("that is the sum over the ranks: divide by `comm.size`.", (" / comm.size", "")),
         Edit("the sign is wrong: SGD subtracts the gradient, so it is start - mean.", (GRADIENT, f"-({GRADIENT})")),
-        Edit("the gradient is how far the mean is from `start`: start - mean.", ("start - total", "total")),
         Edit("it averages and ignores `lr`: go from `start`, by `lr` times the step.", ("start - lr *", "start -")),
-        Edit("momentum is missing.", (STEP, "gradient")),
         Edit(
             "that is plain momentum: Nesterov steps by gradient + momentum * velocity, the new one.", (STEP, "velocity")
-        ),
-        Edit(
-            "leave out the factor (1 - momentum): the gradient goes into the velocity as it is.",
-            ("velocity + gradient", "velocity + (1 - momentum) * gradient"),
-        ),
-        Edit(
-            "it returns the old velocity: return the new one, or every round starts without momentum.",
-            ("    velocity = momentum", "    old, velocity = velocity, momentum"),
-            ("return weights, velocity", "return weights, old"),
         ),
     ],
     returns="weights, velocity",

@@ -25,10 +25,10 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from workshop_lib.collectives.counting import GivenBytes
 from workshop_lib.data import mnist, shard
 from workshop_lib.errors import WorkshopError
 from workshop_lib.lessons.less_communication import compression
-from workshop_lib.lessons.mpi_basics.counting import GivenBytes
 from workshop_lib.machine import world
 from workshop_lib.models import torch_cnn
 from workshop_lib.results import records

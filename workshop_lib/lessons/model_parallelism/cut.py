@@ -8,7 +8,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from workshop_lib.judge.solutions import Solution
+from workshop_lib.course.solutions import Solution
 from workshop_lib.lessons.model_parallelism.tensors import allreduce, both_ways, same
 
 NOTEBOOK = "11_model_parallelism"

@@ -1,5 +1,6 @@
-"""Two exercises of 11_model_parallelism: linear layers cut by columns and by rows."""
+"""Judges the exercises of 11_model_parallelism: layers cut by columns and by rows, a block, and shared tokens."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -8,9 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from workshop_lib.collectives.counting import CountingComm
 from workshop_lib.judge import own_or_solution
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.mpi_basics.counting import CountingComm
+from workshop_lib.lessons.model_parallelism import cut
+from workshop_lib.models.vit import Block
 
 NOTEBOOK = "11_model_parallelism"
 written = partial(own_or_solution, notebook=NOTEBOOK)
@@ -20,7 +23,6 @@ IN = 12
 OUT = 24
 STEPS = 3
 LR = 0.01
-CLASHES = ("shapes cannot be multiplied", "must match the", "size mismatch", "Expected size for")
 TRAINED = f"after {STEPS - 1} steps of training the outputs are still right"
 
 
@@ -33,7 +35,6 @@ class Cut:
     input_gradient: np.ndarray  # the gradient of x in the first step
     forward_bytes: int  # bytes sent in the first forward pass
     backward_bytes: int  # bytes sent in the first backward pass
-    clash: str = ""  # PyTorch's message about shapes that don't fit; empty if they do
 
 
 def small_linear() -> nn.Linear:
@@ -71,60 +72,36 @@ def take_steps(layer: nn.Module, x: torch.Tensor, counting: CountingComm) -> Cut
     return Cut(numbers, outputs, gradient, forward_bytes, backward_bytes)
 
 
-def steps_or_clash(make: Callable[[], nn.Module], x: torch.Tensor, counting: CountingComm) -> Cut:
-    """Call take_steps with the layer that `make` returns. Shapes that do not fit stop all ranks, so that none waits."""
-    try:
-        return take_steps(make(), x, counting)
-    except RuntimeError as error:
-        if not any(words in str(error) for words in CLASHES):
-            raise
-        return Cut(0, [], np.empty(0), 0, 0, str(error).splitlines()[0])
-
-
 def play_columns(column_parallel: Callable, comm) -> Iterator[tuple]:
     counting = CountingComm(comm)
-    seen = steps_or_clash(lambda: column_parallel(small_linear(), counting), inputs(ROWS, IN), counting)
-    advice = (
-        "`layer.weight` has the shape [outputs, inputs], and this layer cuts its outputs, so take "
-        "`shard(layer.weight, 0, comm)`. The bias has a number per output, so it's cut, too."
-    )
-    yield "the shapes fit", not seen.clash, f"PyTorch says: {seen.clash}.", advice
+    seen = take_steps(column_parallel(small_linear(), counting), inputs(ROWS, IN), counting)
     advice = "Cut the weight with `shard`, and the bias too."
     yield f"a rank holds 1/{comm.size} of the weight", seen.numbers, "of the layer's numbers", advice
     yield "rank r has the r-th part of one process's outputs", seen.outputs[0]
     yield "every rank has the gradient of the whole x", seen.input_gradient
     yield TRAINED, seen.outputs[-1]
-    one = 2 * (comm.size - 1) * 8 * ROWS * IN // comm.size
-    observed = f"it sends {seen.forward_bytes} bytes in forward:"
-    yield "forward sends nothing", seen.forward_bytes, observed, "0 are enough."
-    observed = f"it sends {seen.backward_bytes} bytes in backward:"
-    yield "backward sends one allreduce", seen.backward_bytes, observed, f"{one} are enough."
+    yield "forward sends nothing", seen.forward_bytes, "of the bytes sent in forward"
+    yield "backward sends one allreduce", seen.backward_bytes, "of the bytes sent in backward"
 
 
 def play_rows(row_parallel: Callable, comm) -> Iterator[tuple]:
     counting = CountingComm(comm)
     x = own(inputs(ROWS, IN), comm.rank, comm.size)
-    seen = steps_or_clash(lambda: row_parallel(small_linear(), counting), x, counting)
-    advice = (
-        "`layer.weight` has the shape [outputs, inputs], and this layer cuts its inputs, so take "
-        "`shard(layer.weight, 1, comm)`. The bias belongs to the outputs, which are whole."
-    )
-    yield "the shapes fit", not seen.clash, f"PyTorch says: {seen.clash}.", advice
+    seen = take_steps(row_parallel(small_linear(), counting), x, counting)
     weight = IN * OUT // comm.size
-    share = weight + OUT
-    observed = f"rank {comm.rank} holds {seen.numbers} numbers in its parameters, but {share} are its share."
-    # A layer may keep its bias elsewhere.
-    held = share if seen.numbers == weight else seen.numbers
+    held = weight + OUT if seen.numbers == weight else seen.numbers  # a layer may keep its bias elsewhere
     advice = "Cut the weight with `shard`, and keep one bias."
-    yield f"a rank holds 1/{comm.size} of the weight", held, observed, advice
+    yield f"a rank holds 1/{comm.size} of the weight", held, "of the layer's numbers", advice
     yield "every rank has one process's outputs", seen.outputs[0]
     yield "rank r has the gradient of its part of x", seen.input_gradient
     yield TRAINED, seen.outputs[-1]
-    one = 2 * (comm.size - 1) * 8 * ROWS * OUT // comm.size
-    observed = f"it sends {seen.forward_bytes} bytes in forward:"
-    yield "forward sends one allreduce", seen.forward_bytes, observed, f"{one} are enough."
-    observed = f"it sends {seen.backward_bytes} bytes in backward:"
-    yield "backward sends nothing", seen.backward_bytes, observed, "0 are enough."
+    yield "forward sends one allreduce", seen.forward_bytes, "of the bytes sent in forward"
+    yield "backward sends nothing", seen.backward_bytes, "of the bytes sent in backward"
+
+
+def if_shapes_clash(hint: str) -> dict[str, str]:
+    """The hint for each of PyTorch's messages about shapes that don't fit."""
+    return dict.fromkeys(("shapes cannot be multiplied", "must match the", "size mismatch", "Expected size for"), hint)
 
 
 def own(tensor: torch.Tensor, rank: int, size: int) -> torch.Tensor:
@@ -166,6 +143,10 @@ ColumnParallel = played(
             ),
         ),
     ],
+    raised=if_shapes_clash(
+        "`layer.weight` has the shape [outputs, inputs], and this layer cuts its outputs, so take "
+        "`shard(layer.weight, 0, comm)`. The bias has a number per output, so it's cut, too."
+    ),
 )
 
 PART = "linear(x, self.weight)"
@@ -191,12 +172,138 @@ RowParallel = played(
             (PART, OUTPUTS),
             (ADD_BIAS, ""),
         ),
-        Edit(
-            "the outputs are right at first, but the bias learns p times too slowly: its gradient is divided by p too. "
-            "Add the whole bias, after the allreduce.",
-            (ADD_BIAS, ""),
-            (PART, "linear(x, self.weight, self.bias / self.comm.size)"),
-        ),
         Edit("the bias is missing: add it after the allreduce.", (ADD_BIAS, "")),
     ],
+    raised=if_shapes_clash(
+        "`layer.weight` has the shape [outputs, inputs], and this layer cuts its inputs, so take "
+        "`shard(layer.weight, 1, comm)`. The bias belongs to the outputs, which are whole."
+    ),
+)
+
+# TOKENS divides by 2, 3 and 4 ranks.
+IMAGES = 3
+TOKENS = 12
+WIDTH = 5
+BLOCK_WIDTH = 16
+HEADS = 4
+
+
+def play_block(cut_block: Callable, comm) -> Iterator[tuple]:
+    counting = CountingComm(comm)
+
+    torch.manual_seed(1)
+    block = Block(BLOCK_WIDTH, HEADS).double()
+    cut_block(block, partial(cut.ColumnParallel, comm=counting), partial(cut.RowParallel, comm=counting))
+    seen = take_steps(block, inputs(IMAGES, TOKENS, BLOCK_WIDTH), counting)
+    advice = "Which of the six linear layers is still whole?"
+    yield f"a rank holds 1/{comm.size} of all six weights", seen.numbers, "of the block's numbers", advice
+    yield "every rank has one process's outputs", seen.outputs[0]
+    yield "and its gradient of the inputs", seen.input_gradient
+    yield TRAINED, seen.outputs[-1]
+    text = "forward sends two allreduces of the tokens, one in attention and one in the MLP"
+    yield text, seen.forward_bytes, "of the bytes sent in forward"
+
+
+QUERY = "    attention.query = column(attention.query)\n"
+PARTS = "attention, mlp = block.attention, block.mlp\n"
+cut_block = played(
+    "cut_block",
+    NOTEBOOK,
+    play_block,
+    [
+        Edit(
+            "each rank has all heads here, but only a part of each, and softmax of a part of a score isn't a part of "
+            "its softmax. Leave `head_width` alone: then each rank has fewer heads, but whole ones.",
+            (
+                QUERY,
+                f"    whole = attention.query.out_features\n{QUERY}"
+                "    attention.head_width = attention.head_width * len(attention.query.weight) // whole\n",
+            ),
+        ),
+        Edit(
+            "the numbers of one head have been spread over all heads. Leave `by_head` alone: a rank's rows of `query` "
+            "already are whole heads.",
+            (
+                PARTS,
+                f"{PARTS}    by_head = lambda x: x.unflatten(2, (attention.head_width, -1)).permute(0, 3, 1, 2)\n"
+                "    attention.by_head = by_head\n",
+            ),
+        ),
+    ],
+    unknown="look at the six layers in hint 2 again: which read whole tokens, and which read parts?",
+    raised=if_shapes_clash(
+        "a column-parallel layer reads whole tokens and returns a part of each; a row-parallel layer reads parts and "
+        "returns whole tokens. So which comes first in the MLP and in attention? And are query, key and value all cut?"
+    ),
+)
+
+
+def values(seed: int) -> torch.Tensor:
+    """Return random values for all tokens: [IMAGES, TOKENS, WIDTH]."""
+    return torch.randn(IMAGES, TOKENS, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def play_tokens(token_parallel: Callable, comm) -> Iterator[tuple]:
+    """Run `enter` and `leave`, each with values and gradients that differ from rank to rank."""
+    counting = CountingComm(comm)
+    tokens = token_parallel(counting)
+    mine = own(values(1), comm.rank, comm.size).requires_grad_()
+    parts = values(200 + comm.rank).requires_grad_()
+    sent = [counting.bytes_sent]
+    entered = tokens.enter(mine)
+    sent.append(counting.bytes_sent)
+    yield "every rank gets all tokens from `enter`", entered
+    left = tokens.leave(parts)
+    sent.append(counting.bytes_sent)
+    yield "`leave` adds up the ranks' parts and gives each rank its own tokens", left
+    entered.backward(values(100 + comm.rank))
+    sent.append(counting.bytes_sent)
+    left.backward(own(values(2), comm.rank, comm.size))
+    sent.append(counting.bytes_sent)
+    yield "in backward, `enter` adds up the ranks' gradients of this rank's tokens", mine.grad
+    yield "in backward, `leave` gives every rank the gradient of all tokens", parts.grad
+    most = max(after - before for before, after in itertools.pairwise(sent))
+    half = (comm.size - 1) * entered.nbytes // comm.size
+    observed = f"one of them sends {most} bytes, but half an allreduce is {half}."
+    yield "each sends half an allreduce, in forward and in backward", most, observed
+
+
+GATHER = "self.gather = partial(allgather, comm, dim=1)"
+SCATTER = "self.scatter_sums = partial(reduce_scatter, comm, dim=1)"
+OWN = "chunk(comm.size, 1)[comm.rank].contiguous()"
+ADD_UP = "what the ranks hold are parts of one sum. Cutting out this rank's tokens loses the others' parts. Add up with"
+TokenParallel = played(
+    "TokenParallel",
+    NOTEBOOK,
+    play_tokens,
+    [
+        Edit(
+            f"{ADD_UP} `self.scatter_sums` in the backward of `enter`.",
+            (GATHER, f"{GATHER}\n        self.own = lambda whole: whole.{OWN}"),
+            ("backward=self.scatter_sums", "backward=self.own"),
+        ),
+        Edit(
+            f"{ADD_UP} `self.scatter_sums` in the forward of `leave`.",
+            (GATHER, f"{GATHER}\n        self.own = lambda whole: whole.{OWN}"),
+            ("forward=self.scatter_sums", "forward=self.own"),
+        ),
+        Edit(
+            "An allreduce gives every rank all sums. `self.scatter_sums` gives it its own.",
+            (SCATTER, f"self.scatter_sums = lambda parts: allreduce(comm, parts).{OWN}"),
+        ),
+        Edit(
+            "`enter` has this rank's tokens and needs all of them, so its forward is `self.gather`.",
+            (SCATTER, f"{SCATTER}\n        self.gather, self.scatter_sums = self.scatter_sums, self.gather"),
+        ),
+        Edit(
+            "these are parts of a sum. Add them up, and don't divide.",
+            (SCATTER, "self.scatter_sums = lambda parts: reduce_scatter(comm, parts, dim=1) / comm.size"),
+        ),
+    ],
+    raised={
+        "invalid gradient": (
+            "a gradient has the shape of what it belongs to. So what `enter` makes larger, its backward makes smaller "
+            "again, and `leave` the other way round."
+        )
+    },
 )

@@ -9,12 +9,12 @@ from mpi4py import MPI
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
+from workshop_lib.collectives import ring
+from workshop_lib.collectives.counting import CountingComm
 from workshop_lib.data import mnist
 from workshop_lib.lessons.fitting_more.saved import kept_for_backward
 from workshop_lib.lessons.model_parallelism.cut import cut_block, sum_once
 from workshop_lib.lessons.model_parallelism.tensors import allreduce
-from workshop_lib.lessons.mpi_basics import ring
-from workshop_lib.lessons.mpi_basics.counting import CountingComm
 from workshop_lib.machine import world
 from workshop_lib.models import torch_cnn, vit
 from workshop_lib.training import rendezvous

@@ -10,7 +10,7 @@ from typing import overload
 
 import torch
 
-from workshop_lib.lessons.mpi_basics import ring
+from workshop_lib.collectives import ring
 
 
 def allreduce(comm, tensor: torch.Tensor) -> torch.Tensor:

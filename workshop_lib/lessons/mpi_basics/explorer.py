@@ -21,9 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from workshop_lib.errors import InputError
+from workshop_lib.judge import alike
 from workshop_lib.lessons.mpi_basics.fake_mpi import replaced_mpi
 from workshop_lib.lessons.mpi_basics.rank_thread import RankThread
 from workshop_lib.lessons.mpi_basics.schedule import Choice, RunOutcome, Schedule
@@ -32,6 +31,7 @@ from workshop_lib.lessons.mpi_basics.schedule_report import Picture
 RUNS = 1000
 LIMIT_S = 6.0
 LARGEST = 4
+ROUNDING = 1e-9  # how much results may differ between orders, as a fraction of the largest
 WORST_FIRST = ("mismatch", "message", "deadlock", "error", "endless", "reuse", "stuck", "race")
 NOT_REPEATED = (
     "{} did something else when it ran again in the same order, so its orders can't be explored. Does it use the "
@@ -259,23 +259,7 @@ def _short(value: Any) -> str:
 def _apart(one: RunOutcome, other: RunOutcome) -> int | None:
     """Return the first rank whose result or output differs between two runs; None if there is none."""
     pairs = zip(one.results, other.results, one.printed, other.printed, strict=False)
-    return next((rank for rank, (a, b, c, d) in enumerate(pairs) if c != d or not same(a, b)), None)
-
-
-def same(a: Any, b: Any) -> bool:
-    """Return whether two results are equal up to rounding."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        a = np.asarray(a)
-        b = np.asarray(b)
-        numbers = a.dtype.kind in "biufc" and b.dtype.kind in "biufc"
-        return a.shape == b.shape and bool(np.allclose(a, b, rtol=1e-9, equal_nan=True) if numbers else (a == b).all())
-    if isinstance(a, float) and isinstance(b, float):
-        return bool(np.isclose(a, b, rtol=1e-9, equal_nan=True))
-    return bool(a == b)
+    return next((rank for rank, (a, b, c, d) in enumerate(pairs) if c != d or not alike(a, b, ROUNDING)), None)
 
 
 class _ByRank(io.TextIOBase):

@@ -1,53 +1,42 @@
 """The exercises of 01_mpi_basics: a swap between partners, results collected as they arrive, the mean of all ranks'
-values, and the ring allreduce (judge_ring.py).
+values, and the ring allreduce.
+
+Each call gets its own communicator, so a message that one call leaves unreceived is never mistaken for a message of the
+next call.
 """
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 
-from workshop_lib.judge import Exercise, Mistake, Property, shown
+from workshop_lib.collectives.counting import CountingComm, rounds
+from workshop_lib.judge import shown
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.mpi_basics.counting import CountingComm
-from workshop_lib.lessons.mpi_basics.explorer import Exploration, explore
-from workshop_lib.lessons.mpi_basics.judge_ring import NOTEBOOK, ring_allreduce
+from workshop_lib.lessons.mpi_basics.explorer import explore
 
-__all__ = ["collect", "exchange", "global_mean", "ring_allreduce"]
-
+NOTEBOOK = "01_mpi_basics"
 RESULTS = [4, 1, 3, 0]  # the results that ranks send in `collect`, unsorted on purpose
+ORIGIN = 100  # rank r adds ORIGIN**r, so a sum's digits show how often each rank's value was added
 
 
 def play_exchange(exchange: Callable, comm) -> Iterator[tuple]:
     """Swap arrays between partners twice, with different lengths and types."""
-    counting = [CountingComm(comm.Dup()), CountingComm(comm.Dup())]
-    mine = 1000.0 * comm.rank + np.arange(6)
-    theirs = exchange(counting[0], mine.copy())
-    yield "it has the type of the partner's array", *_type(theirs, mine)
-    yield "it has the partner's values", theirs
-    mine = (1000 * comm.rank + np.arange(1000)).astype(np.int32)
-    theirs = exchange(counting[1], mine.copy())
-    yield "also for an array of another length and type", *_type(theirs, mine)
-    yield "with the partner's values", theirs
-    most = max(comm.allgather(counting[0].messages_sent))
-    observed = f"a rank sent {most} messages in one exchange:"
-    yield "each rank sends one message", most == 1, observed, "its array can go in one."
+    floats = 1000.0 * comm.rank + np.arange(6)
+    integers = (1000 * comm.rank + np.arange(1000)).astype(np.int32)
+    for mine, text in ((floats, "it is the partner's array"), (integers, "also for one of another length and type")):
+        counting = CountingComm(comm.Dup())
+        theirs = exchange(counting, mine.copy())
+        yield text, theirs
+        got = np.asarray(theirs).dtype
+        observed = f"it returned {got} where its partner sent {mine.dtype}."
+        advice = "Make the array to receive into like `mine`: `np.empty_like(mine)`."
+        yield f"{text}: its type", str(got), observed, advice
+    observed = f"rank {comm.rank} sent {counting.messages_sent} messages in one exchange:"
+    yield "each rank sends one message", counting.messages_sent, observed, "its array can go in one."
 
 
-def _type(theirs: np.ndarray, mine: np.ndarray) -> tuple[str, str, str]:
-    """The type of what came back, with a sentence and advice."""
-    got = np.asarray(theirs).dtype
-    observed = f"it returned {got} where its partner sent {mine.dtype}."
-    return str(got), observed, "Make the array to receive into like `mine`: `np.empty_like(mine)`."
-
-
-NEIGHBOR = "That came from a neighbor in the ring: the partner is rank `comm.rank ^ 1`."
-MAKE = "theirs = np.empty_like(mine)"
-SWAP = "dest=partner, recvbuf=theirs, source=partner"
-RIGHT = "(comm.rank + 1) % comm.size"
-LEFT = "(comm.rank - 1) % comm.size"
-
+SWAP = "comm.Sendrecv(mine, dest=partner, recvbuf=theirs, source=partner)"
 exchange = played(
     "exchange",
     NOTEBOOK,
@@ -56,11 +45,13 @@ exchange = played(
         Edit(
             "Each rank returned its own values: return the array you received into.", ("return theirs", "return mine")
         ),
-        Edit(NEIGHBOR, (SWAP, f"dest={RIGHT}, recvbuf=theirs, source={LEFT}")),
-        Edit(NEIGHBOR, (SWAP, f"dest={LEFT}, recvbuf=theirs, source={RIGHT}")),
+        Edit(
+            "That came from a neighbor in the ring: the partner is rank `comm.rank ^ 1`.",
+            (SWAP, "comm.Sendrecv(mine, (comm.rank + 1) % 4, recvbuf=theirs, source=(comm.rank - 1) % 4)"),
+        ),
         Edit(
             "What arrived has overwritten it: receive into a separate array, `np.empty_like(mine)`.",
-            (MAKE, "theirs, mine = mine, mine.copy()"),
+            ("theirs = np.empty_like(mine)", "theirs, mine = mine, mine.copy()"),
         ),
     ],
     returns="the partner's array, for which `np.empty_like(mine)` makes room",
@@ -71,85 +62,53 @@ exchange = played(
 )
 
 
-def observe_collect(comm, function: Callable) -> list[Exploration]:
-    """Explore all orders on three ranks and on four, in this process. Of the ranks' results, keeps only rank 0's."""
-    explored = [explore(lambda comm: function(comm, RESULTS[comm.rank]), ranks) for ranks in (3, 4)]
-    return [replace(each, results=each.results[:1]) for each in explored]
-
-
-def collect_properties(observations: list[list[Exploration]]) -> Iterator[Property]:
-    three, four = observations[0]
-    returned, of_four = (each.results[0] if each.results else None for each in (three, four))
-    stuck = three.kind not in ("", "race")
-    yield Property("no order gets stuck or fails", not stuck, evidence=three.kind, observed=str(three))
+def play_collect(collect: Callable, comm) -> Iterator[tuple]:
+    """Explore all orders in which messages can arrive on three ranks and on four, in this process."""
+    three, four = (explore(lambda comm: collect(comm, RESULTS[comm.rank]), ranks) for ranks in (3, 4))
+    yield "no order gets stuck or fails", three.kind not in ("", "race") and three.kind, str(three)
+    returned = three.results[0]
     observed = f"rank 0 returned {shown(returned)} where {RESULTS[:3]} is right."
-    text = "rank 0 returns all results in the order of the ranks"
-    yield Property(text, _is_right(returned, 3), evidence=returned, observed=observed)
-    yield Property("whoever comes first", not three.kind, evidence=three.kind, observed=str(three))
-    observed = f"messages can arrive in 2 orders, and it takes {three.orders} of them."
+    yield "rank 0 returns all results in the order of the ranks", returned, observed
+    yield "whoever comes first", three.kind, str(three)
     calls = [box.name.lower() for lane in three.picture.lanes for box in lane] if three.picture else []
     gathers = any("gather" in name for name in calls)
-    yield Property("it takes them as they come", three.orders > 1, evidence=gathers, observed=observed)
-    yield Property("nothing is left over", not three.notes, " ".join(three.notes))
-    right = _is_right(of_four, 4) and not four.kind and four.orders >= math.factorial(3)
-    hint = f"{four} Rank 0 returned {shown(of_four)}."
-    yield Property("the same holds on four ranks", right, hint)
+    observed = f"messages can arrive in 2 orders, and it takes {three.orders} of them."
+    yield "it takes them as they come", three.orders > 1 or ["gather"] * gathers, observed
+    yield "nothing is left over", three.notes, " ".join(three.notes)
+    is_right = not four.kind and four.orders >= math.factorial(3)
+    yield "the same holds on four ranks", is_right and four.results[0], f"{four} Rank 0 returned {four.results[:1]}."
 
 
-def _is_right(returned, ranks: int) -> bool:
-    return isinstance(returned, list | tuple | np.ndarray) and list(returned) == RESULTS[:ranks]
-
-
-def _collects(receive: Callable) -> Callable:
-    """Make a wrong `collect`: `receive` makes rank 0's list from the communicator and rank 0's own result."""
-
-    def collect(comm, result):
-        if comm.rank == 0:
-            return receive(comm, result)
-        comm.send(result, dest=0)
-        return None
-
-    return collect
-
-
-def _any_then_named(comm, result) -> list:
-    first = comm.recv()  # without a source, recv takes a message from any rank
-    return [result, first, *(comm.recv(source=other) for other in range(2, comm.size))]
-
-
-collect = Exercise(
+RECEIVE = "value = comm.recv(source=MPI.ANY_SOURCE, status=status)"
+ONE_BY_ONE = "for _ in range(comm.size - 1)"
+collect = played(
     "collect",
-    observe_collect,
-    collect_properties,
+    NOTEBOOK,
+    play_collect,
     [
-        Mistake(
-            _collects(_any_then_named),
+        Edit(
             "A receive from any source may have taken the very message that a later one waits for: receive all of them "
             "from any source.",
+            (ONE_BY_ONE, "for other in [MPI.ANY_SOURCE, *range(2, comm.size)]"),
+            ("source=MPI.ANY_SOURCE", "source=other"),
         ),
-        Mistake(
-            _collects(lambda comm, result: [result, *(comm.recv() for _ in range(comm.size - 1))]),
+        Edit(
             "You list them as they came, so who is quick comes first: `status.source` says whose result it is.",
+            (ONE_BY_ONE, "for at in range(1, comm.size)"),
+            ("[status.source]", "[at]"),
         ),
-        Mistake(
-            _collects(lambda comm, result: [result, *(comm.recv(source=r) for r in range(1, comm.size))]),
+        Edit(
             "Rank 0 waits for rank 1 while the others may be ready: receive from `MPI.ANY_SOURCE`.",
+            (ONE_BY_ONE, "for other in range(1, comm.size)"),
+            ("source=MPI.ANY_SOURCE", "source=other"),
         ),
-        Mistake(
-            lambda comm, result: comm.gather(result),
+        Edit(
             "`gather` returns when the last one has come, and rank 0 can do nothing before: use `recv`.",
+            ("if comm.rank > 0:", "return comm.gather(result)\n    if comm.rank > 0:"),
         ),
-        Mistake(
-            _collects(lambda comm, result: sorted([result, *(comm.recv() for _ in range(comm.size - 1))])),
-            "They are sorted by their values: put each in the place of the rank that sent it.",
-        ),
-        Mistake(
-            _collects(lambda comm, result: [comm.recv(source=r) for r in range(1, comm.size)]),
-            "Rank 0 has a result, too: put it in the first place.",
-        ),
-        Mistake(lambda comm, result: result, "Nothing is sent: every rank but 0 sends its result to rank 0."),
     ],
     communicates=False,
+    watched=False,
     unknown="Make a list with a place for each rank, receive size - 1 times from any source, and put each result in "
     "the place of the rank it came from.",
 )
@@ -161,16 +120,12 @@ def play_global_mean(global_mean: Callable, comm) -> Iterator[tuple]:
         (comm.rank + 2, "it is the mean of all values"),
         (0 if comm.rank == 1 else 3, "also when a rank has no values at all"),
     ):
-        mean = global_mean(comm.Dup(), 10.0 * comm.rank**2 + np.arange(length))
-        advice = NO_VALUES if math.isnan(mean) else ""
-        yield text, mean, "", advice
+        yield text, global_mean(comm.Dup(), 10.0 * comm.rank**2 + np.arange(length))
 
 
-NO_VALUES = "The mean of no values is not a number (nan): add up sums and counts, and divide once."
 SUM = "values.sum()"
 COUNT = "comm.allreduce(len(values))"
 RETURN = "return total / count"
-
 global_mean = played(
     "global_mean",
     NOTEBOOK,
@@ -181,28 +136,96 @@ global_mean = played(
             (SUM, "values.mean()"),
             (COUNT, "comm.size"),
         ),
-        Edit(
-            "That is the sum of the ranks' means: add up values and counts.",
-            (SUM, "values.mean()"),
-            (RETURN, "return total"),
-        ),
         Edit("That is the sum of all values: divide by how many there are.", (RETURN, "return total")),
         Edit("You divided by the number of ranks: use that of values.", (COUNT, "comm.size")),
-        Edit(
-            "The sum is right, but you divided it by this rank's count alone: add up the counts as well.",
-            (COUNT, "max(1, len(values))"),
-        ),
         Edit("That is the mean of this rank's own values: use `comm.allreduce`.", (RETURN, "return values.mean()")),
-        Edit("That is the sum of this rank's own values: use `comm.allreduce`.", (RETURN, "return values.sum()")),
         Edit(
-            "`reduce` and `gather` give their result to one rank, `allreduce` to all.",
-            (RETURN, f"if comm.rank == 0: {RETURN}"),
+            "The mean of no values is not a number (nan): add up sums and counts, and divide once.",
+            (SUM, "values.mean() * len(values)"),
         ),
-        Edit("Take the number out of it, as with `[0]`.", (RETURN, "return np.array([total]) / count")),
-        Edit("Each rank has to add up its own values, too.", (RETURN, "return values / count")),
     ],
     returns="the mean, on every rank",
     on=4,
     stuck="a collective ends only when every rank has called it: is it inside an `if`?",
     unknown="Add up the values of all ranks and their counts, each with one allreduce, and divide.",
+)
+
+
+def play_ring(ring_allreduce: Callable, comm) -> Iterator[tuple]:
+    """Sum four arrays.
+
+    One sum shows whose values went into it, one array divides into equal chunks, one does not, and one has fewer values
+    than there are ranks.
+    """
+    p = comm.size
+    total = ring_allreduce(CountingComm(comm.Dup()), np.full(2 * p, float(ORIGIN**comm.rank)))
+    yield "it is the sum of all ranks' values, on every rank", total, _times_added(comm, total)
+    random = np.random.default_rng(comm.rank)
+    equal = CountingComm(comm.Dup())
+    total = ring_allreduce(equal, random.random(1000 * p))
+    advice = "The values are added in the wrong places: a chunk must be added to the chunk with the same number."
+    yield "the sum agrees with comm.Allreduce, element by element", total, "", advice
+    advice = "`np.array_split(total, p)` cuts any length into p chunks."
+    for n, text in (
+        (2 * p + p // 2, "also when the length is not a multiple of the number of ranks"),
+        (p - 1, "also with fewer values than ranks"),
+    ):
+        yield text, ring_allreduce(CountingComm(comm.Dup()), random.random(n)), "", advice
+
+    array = 8 * 1000 * p
+    needed = 2 * (p - 1)
+    due = needed * array // p
+    observed = f"rank {comm.rank} sent {equal.bytes_sent:,} bytes."
+    advice = "Each step should send one chunk, 1/p of the array, to the neighbor, with upper-case calls."
+    text = f"every rank sends 2(p-1)/p of the array: {due:,} bytes for an array of {array:,}"
+    yield text, equal.bytes_sent == due, observed, advice
+    observed = f"rank {comm.rank} sent {equal.messages_sent} messages:"
+    advice = "send each chunk in one piece, once per step."
+    yield f"every rank sends at most 2(p-1) = {needed} messages", equal.messages_sent <= needed, observed, advice
+    took = rounds(comm.allgather(equal.log))
+    observed = f"it took {took} rounds: in every step some ranks wait before they send."
+    advice = "Sendrecv lets a rank send and receive in the same round."
+    yield f"all of it takes at most {needed} rounds", took <= needed, observed, advice
+
+
+def _times_added(comm, total: np.ndarray) -> str:
+    """How often some rank's value went into this rank's sum, if it isn't once; empty if that isn't clear."""
+    times = np.asarray(total)[:, None] // ORIGIN ** np.arange(comm.size) % ORIGIN  # [element, whose value]
+    wrong = np.argwhere(times != 1)
+    if len(wrong) == 0 or times.max() > comm.size:
+        return ""
+    element, of = wrong[0]
+    return f"value {element} on rank {comm.rank} holds rank {of}'s value {times[element, of]:.0f} times."
+
+
+STEPS = "range(2 * (p - 1))"
+ADDS = "step < p - 1"
+ring_allreduce = played(
+    "ring_allreduce",
+    NOTEBOOK,
+    play_ring,
+    [
+        Edit(
+            "In the second phase the chunks that arrive are finished: they replace what is there. Do not add them.",
+            (ADDS, "True"),
+        ),
+        Edit(
+            "The first phase leaves one finished chunk per rank. Pass the finished chunks round in p-1 more steps.",
+            (STEPS, "range(p - 1)"),
+        ),
+        Edit(
+            "In each step a rank sends the chunk that it has just received, and receives the one before that.",
+            ("(comm.rank - step - 1) % p", "(comm.rank - step) % p"),
+        ),
+        Edit(
+            "Those are the means of the ranks' values: an allreduce gives the sum, without dividing.",
+            ("return total", "return total / p"),
+        ),
+        Edit("Begin with `total = values.copy()`.", ("total = values.copy()", "total = values")),
+    ],
+    returns="the sum of all ranks' values",
+    on=4,
+    stuck="when every rank sends first, nobody receives. Sendrecv sends and receives at once; or let even ranks "
+    "send first and odd ranks receive first. Does every rank take the same number of steps?",
+    unknown="Each rank's value belongs in every sum exactly once: follow one chunk through the picture.",
 )

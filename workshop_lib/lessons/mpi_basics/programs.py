@@ -13,8 +13,8 @@ from pathlib import Path
 
 from workshop_lib.judge import Property, Verdict
 from workshop_lib.paths import BUILD
-from workshop_lib.ranks import mpi, scripts
-from workshop_lib.ranks.errors import RankError
+from workshop_lib.ranks import scripts, which_mpi
+from workshop_lib.ranks.rank_errors import RankError
 
 PROCESSES = 3
 
@@ -29,7 +29,7 @@ def folder() -> Path:
 def mpiexec(processes: int, *command: str | Path, timeout_s: float = 6.0) -> None:
     """Run `mpiexec -n PROCESSES COMMAND`, and print what it prints and, if it fails or takes too long, that."""
     try:
-        scripts.run(*mpi.mpiexec(), "-n", processes, *command, timeout_s=timeout_s)
+        scripts.run(*which_mpi.mpiexec(), "-n", processes, *command, timeout_s=timeout_s)
     except RankError as error:
         print(error)
 
@@ -46,7 +46,7 @@ def _judged(script: Path) -> Verdict:
     output = io.StringIO()
     try:
         with contextlib.redirect_stdout(output):
-            scripts.run(*mpi.mpiexec(), "-n", PROCESSES, sys.executable, "-m", "mpi4py", script, timeout_s=30)
+            scripts.run(*which_mpi.mpiexec(), "-n", PROCESSES, sys.executable, "-m", "mpi4py", script, timeout_s=30)
     except RankError as error:
         verdict.passed = False
         verdict.failed = f"it did not run to its end.\n{error}"

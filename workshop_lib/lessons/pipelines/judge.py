@@ -1,27 +1,173 @@
-"""How 11b_pipelines checks its exercises: a stage (judge_stage.py), three schedules (here) and a cut (judge_cuts.py).
+"""Judges the exercises of 11b_pipelines: a stage, three schedules, and a cut.
 
-A simulator runs the learner's schedule. The schedule passes if all ranks reach the end of their lists, keep no more
-than they have to, and are idle no longer than necessary.
+All stages run in one process, and a dictionary of arrays takes the place of MPI's messages. Receiving a message that
+nobody sent raises an error at once, so nothing can hang. A simulator runs the learner's schedules.
 """
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import NamedTuple
 
-from workshop_lib.judge import Exercise, Property, own_or_solution, shown
-from workshop_lib.judge.play import Edit, edited
-from workshop_lib.lessons.pipelines import orders
-from workshop_lib.lessons.pipelines.judge_cuts import balanced
-from workshop_lib.lessons.pipelines.judge_stage import MyStage
+import numpy as np
+import torch
+from torch import nn
 
-__all__ = ["MyStage", "balanced", "gpipe", "interleaved", "one_f_one_b", "written"]
+from workshop_lib.judge import Exercise, Property, own_or_solution, shown
+from workshop_lib.judge.play import Edit, played
+from workshop_lib.lessons.pipelines import orders, pipeline
+from workshop_lib.words import plural
 
 NOTEBOOK = "11b_pipelines"
 written = partial(own_or_solution, notebook=NOTEBOOK)
+# Micro-batches, samples per micro-batch, numbers per sample.
+M = 4
+SAMPLES = 3
+WIDTH = 5
+STAGES = [(2, orders.gpipe), (3, orders.one_f_one_b), (1, orders.gpipe)]
 
-CASES = [(2, 4), (4, 8), (3, 5), (4, 4), (1, 3), (4, 2)]  # (ranks, micro-batches)
+
+class Letters:
+    """Takes the place of a rank's communicator. All ranks of this process share the dictionary `sent` of messages."""
+
+    def __init__(self, sent: dict[tuple, list[np.ndarray]], rank: int, size: int):
+        self.sent = sent
+        self.rank = rank
+        self.size = size
+
+    def Isend(self, array: np.ndarray, dest: int, tag: int) -> SimpleNamespace:
+        self.sent.setdefault((self.rank, dest, tag), []).append(array.copy())
+        return SimpleNamespace(Wait=lambda: None)
+
+    def Recv(self, array: np.ndarray, source: int, tag: int) -> None:
+        waiting = self.sent.get((source, self.rank, tag))
+        if not waiting:
+            raise LookupError(f"rank {self.rank} waits for a message that rank {source} never sent")
+        np.copyto(array, waiting.pop(0))
+
+
+@dataclass
+class TrainedStages:
+    """What one step on all stages left behind."""
+
+    error: str
+    gradients: list[np.ndarray]  # one vector per stage
+    unread: int  # messages that nobody received
+    most_kept: list[int]  # the most micro-batches that each stage kept at once
+    kept_at_the_end: int
+
+
+def _parts(stages: int) -> list[nn.Sequential]:
+    torch.manual_seed(1)
+    hidden = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(stages - 1)]
+    return [part.double() for part in [*hidden, nn.Sequential(nn.Linear(WIDTH, 3))]]
+
+
+def _batch() -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(2)
+    inputs = torch.randn(M * SAMPLES, WIDTH, generator=random, dtype=torch.float64)
+    return inputs, torch.randint(3, (M * SAMPLES,), generator=random)
+
+
+def _gradients(parts: list[nn.Sequential]) -> list[np.ndarray]:
+    """The gradients of each stage in one vector, with zeros for parameters that have no gradient."""
+    return [
+        torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in part.parameters()]).numpy()
+        for part in parts
+    ]
+
+
+def _trained(make: Callable, size: int, schedule: Callable) -> TrainedStages:
+    parts = _parts(size)
+    error = ""
+    sent: dict[tuple, list[np.ndarray]] = {}
+    stages = [pipeline.stages_of_rank(make, parts, Letters(sent, rank, size), (WIDTH,))[0] for rank in range(size)]
+    for stage in stages:
+        stage.load(*_batch(), M)
+    run = orders.simulate([schedule(rank, size, M) for rank in range(size)])
+    spans = [(span, rank) for rank, row in enumerate(run.spans) for span in row]
+    most_kept = [0] * size
+    try:
+        for span, rank in sorted(spans, key=lambda each: each[0].start):
+            stage = stages[rank]
+            (stage.forward if span.kind == "F" else stage.backward)(span.micro_batch)
+            most_kept[rank] = max(most_kept[rank], len(stage.kept))
+    except NotImplementedError:
+        raise
+    except Exception as raised:  # the learner's methods may raise anything, and the check reports it
+        kind = "forward" if span.kind == "F" else "backward"
+        error = f"in {kind}({span.micro_batch}) of stage {rank} of {size}: {raised}".splitlines()[0][:200]
+    unread = sum(len(letters) for letters in sent.values())
+    kept = sum(len(stage.kept) for stage in stages)
+    return TrainedStages(error, _gradients(parts), unread, most_kept, kept)
+
+
+OWN_GRADIENT = (
+    "this stage went back from ones, or from a sum. `y.backward(gradient)` takes the gradient that the next stage sent."
+)
+TAKE_OUT = "take it out when its backward begins: `self.kept.pop(i)`. Otherwise a step keeps everything to its end."
+
+
+def play_stage(my_stage: Callable, comm) -> Iterator[tuple]:
+    """Take one step with the class in each of STAGES."""
+    two, three, alone = cases = [_trained(my_stage, size, schedule) for size, schedule in STAGES]
+    error = next((seen.error for seen in cases if seen.error), "")
+    yield "every operation runs to its end", error, f"{error.removesuffix('.')}."
+    unread = two.unread + three.unread + alone.unread
+    yield "every message is received", unread, f"nobody received {plural(unread, 'message')}.", OWN_GRADIENT
+    for seen, text in (
+        (two, "two stages have the gradients of one process"),
+        (three, "so have three, with 1F1B"),
+        (alone, "so has a single stage"),
+    ):
+        for stage, gradients in enumerate(seen.gradients):
+            yield text, gradients, f"for the layers of stage {stage}"
+    keeps = [*two.most_kept, *three.most_kept]
+    advice = "keep what backward needs in `self.kept[i]`, so that everyone can see what's still alive."
+    yield "`kept` holds what backward will need", min(keeps) > 0, "on some stage `kept` is always empty:", advice
+    left = sum(seen.kept_at_the_end for seen in cases)
+    yield "a backward takes it out", left, "after a step, `kept` isn't empty:", TAKE_OUT
+    yield "so 1F1B keeps no more than it has to", three.most_kept, "with three stages", TAKE_OUT
+
+
+GO_BACK = "y.backward(self.receive_gradient(i))"
+SEND_BACK = "self.send_gradient(i, x.grad)"
+MyStage = played(
+    "MyStage",
+    NOTEBOOK,
+    play_stage,
+    [
+        Edit(
+            "autograd only computes a gradient by the input if you ask for it: `x.requires_grad_()`, before the layers "
+            "compute.",
+            (".requires_grad_()", ""),
+        ),
+        Edit(
+            f"they are {M} times too large: each micro-batch adds its own mean. Divide its loss by `self.m`.",
+            (" / self.m", ""),
+        ),
+        Edit(OWN_GRADIENT, (GO_BACK, "y.backward(torch.ones_like(self.receive_gradient(i)))")),
+        Edit(
+            "the stage before needs the gradient by *its* output. That's your input's: send `x.grad`.",
+            (GO_BACK, "gradient = self.receive_gradient(i)\n            y.backward(gradient)"),
+            (SEND_BACK, "self.send_gradient(i, x.grad if self.last else gradient)"),
+        ),
+        Edit(
+            "several micro-batches are under way at once. Keep what each backward needs under its number, in "
+            "`kept[i]`.",
+            ("self.kept[i]", "self.kept[0]"),
+            ("self.kept.pop(i)", "self.kept.pop(0)"),
+        ),
+    ],
+    communicates=False,
+    unknown="In forward: get the input, compute, send or take the loss, keep. In backward: take out, go back, send.",
+)
+
+
+PLAIN = [(2, 4), (4, 8), (3, 5), (4, 4), (1, 3), (4, 2)]  # (ranks, micro-batches)
 CHUNKED = [(2, 4, 2), (4, 8, 2), (2, 2, 3), (3, 6, 2), (1, 2, 2)]  # (ranks, micro-batches, chunks)
 
 
@@ -35,155 +181,112 @@ class Seen(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.ranks} ranks and {self.micro_batches} micro-batches"
+        return f"with {self.ranks} ranks and {self.micro_batches} micro-batches"
+
+    @property
+    def operations(self) -> Counter:
+        """What a rank has to do, each once."""
+        chunks = [range(self.chunks)] if self.chunks > 1 else []
+        return Counter((kind, *each) for kind in "FB" for each in itertools.product(range(self.micro_batches), *chunks))
 
 
-def observe_schedule(comm, function: Callable) -> list[Seen]:
-    return [Seen(p, m, 1, [_plain(function(rank, p, m)) for rank in range(p)]) for p, m in CASES]
+def observe_schedule(comm, schedule: Callable) -> list[Seen]:
+    return [Seen(p, m, 1, [_operations(schedule(rank, p, m)) for rank in range(p)]) for p, m in PLAIN]
 
 
-def observe_chunked(comm, function: Callable) -> list[Seen]:
-    return [Seen(p, m, v, [_plain(function(rank, p, m, v)) for rank in range(p)]) for p, m, v in CHUNKED]
+def observe_chunked(comm, schedule: Callable) -> list[Seen]:
+    return [Seen(p, m, v, [_operations(schedule(rank, p, m, v)) for rank in range(p)]) for p, m, v in CHUNKED]
 
 
-def _plain(returned) -> list[tuple] | str:
+def _operations(returned) -> list[tuple] | str:
     try:
-        operations = [tuple(each) for each in returned]
-        if all(each[0] in ("F", "B") and all(number == int(number) for number in each[1:]) for each in operations):
-            return [(kind, *map(int, numbers)) for kind, *numbers in operations]
-    except (TypeError, ValueError, IndexError):
-        pass
-    return shown(returned)
+        return [(kind, *map(int, numbers)) for kind, *numbers in returned]
+    except (TypeError, ValueError):
+        return shown(returned)
 
 
-def _operations(seen: Seen) -> Counter:
-    numbers = [range(seen.micro_batches)]
-    if seen.chunks > 1:
-        numbers.append(range(seen.chunks))
-    return Counter((kind, *each) for kind in "FB" for each in itertools.product(*numbers))
+def _miscounted(seen: Seen) -> str:
+    for rank, order in enumerate(seen.orders):
+        if isinstance(order, str):
+            return f"it returned {order}, but a list of operations such as {next(iter(seen.operations))} is expected"
+        missing = seen.operations - Counter(order)
+        extra = Counter(order) - seen.operations
+        if missing or extra:
+            what = f"lacks {min(missing)}" if missing else f"has {min(extra)} too often"
+            return f"{seen.name}, the order of rank {rank} {what}"
+    return ""
 
 
-FORM_HINT = 'Return a list of pairs such as ("F", 0): "F" or "B", and the number of a micro-batch.'
-CHUNK_FORM_HINT = 'Return a list such as [("F", 0, 1)]: "F" or "B", the number of a micro-batch, and that of a chunk.'
-NO_FORWARD_HINT = "A rank has nothing to go backward with before its own forward."
+def _stuck(seen: Seen) -> str:
+    stuck = list(orders.simulate(seen.orders).stuck.values())
+    stuck.sort(key=lambda text: "before it went forward" not in text)  # causes before consequences
+    return f"{seen.name}, {stuck[0]}" if stuck else ""
 
 
-def _runs(cases: list[Seen], form_hint: str) -> Iterator[Property]:
-    """Check what every schedule needs: the right form, each operation exactly once, and ranks that all finish."""
-    others = (order for seen in cases for order in seen.orders if isinstance(order, str))
-    yield Property.unless("it returns operations", (f"it returned {other}. {form_hint}" for other in others))
-    yield Property.unless("each micro-batch goes forward once, and backward once", _miscounted(cases))
-    stuck = [(seen, text) for seen in cases for text in orders.simulate(seen.orders).stuck.values()]
-    stuck.sort(key=lambda each: "before it went forward" not in each[1])  # causes before consequences
-    observed = f"With {stuck[0][0].name}, {stuck[0][1]}." if stuck else ""
-    early = any("before it went forward" in text for _, text in stuck)
-    hint = f"{observed} {NO_FORWARD_HINT}" if early and cases[0].chunks == 1 else ""
-    evidence = [(seen.name, text) for seen, text in stuck]
-    yield Property("all ranks get to the end", not stuck, hint, evidence, observed)
+def _idle(seen: Seen) -> str:
+    share = orders.bubble(orders.simulate(seen.orders).spans)
+    best = orders.bubble_formula(seen.ranks, seen.micro_batches, seen.chunks)
+    return (
+        f"{seen.name}, ranks are idle for {share:.0%} of the time, and {best:.0%} is enough"
+        if share > best + 1e-9
+        else ""
+    )
 
 
-def _miscounted(cases: list[Seen]) -> Iterator[str]:
-    for seen in cases:
-        for rank, order in enumerate(seen.orders):
-            missing = _operations(seen) - Counter(order)
-            extra = Counter(order) - _operations(seen)
-            if missing or extra:
-                what = f"lacks {min(missing)}" if missing else f"has {min(extra)} too often"
-                yield f"with {seen.name}, the order of rank {rank} {what}."
+def _kept(seen: Seen) -> str:
+    """Too much that a rank keeps. With chunks, twice as far ahead as necessary is allowed: that hides messages."""
+    for rank, order in enumerate(seen.orders):
+        behind = seen.ranks - 1 - rank
+        ahead = 2 * behind + (seen.chunks - 1) * seen.ranks if seen.chunks > 1 else behind
+        enough = min(seen.micro_batches * seen.chunks, ahead + 1)
+        most = orders.most_alive(order)
+        if most > enough:
+            return f"{seen.name}, rank {rank} keeps up to {most}, and {enough} is enough"
+    return ""
 
 
-def _idle(cases: list[Seen], text: str) -> Property:
-    """Check that the bubble is as short as it can be."""
-    measured = [(seen, orders.bubble(orders.simulate(seen.orders).spans)) for seen in cases]
-    longer = [
-        (seen, share, best)
-        for seen, share in measured
-        if share > (best := orders.bubble_formula(seen.ranks, seen.micro_batches, seen.chunks)) + 1e-9
-    ]
-    observed = ""
-    if longer:
-        seen, share, best = longer[0]
-        observed = f"With {seen.name}, the ranks are idle for {share:.0%} of the time, but {best:.0%} is enough."
-    return Property(text, not longer, evidence=[round(share, 9) for _, share in measured], observed=observed)
+def _mixed(seen: Seen) -> str:
+    kinds = ["".join(kind for kind, *_ in order) for order in seen.orders]
+    mixed = [each for each in kinds if "BF" in each]
+    return f"{seen.name}, a rank does {mixed[0]}" if mixed else ""
 
 
-def _kept_too_many(cases: list[Seen], enough: Callable[[Seen, int], int], unit: str, hint: str) -> Iterator[str]:
-    """Yield a sentence for each rank that keeps more at once than `enough(seen, rank)`."""
-    for seen in cases:
-        for rank, order in enumerate(seen.orders):
-            most = orders.most_alive(order)
-            limit = enough(seen, rank)
-            if most > limit:
-                yield f"with {seen.name}, rank {rank} keeps up to {most}{unit}, but {limit} is enough. {hint}"
+def properties_of(rules: Sequence[tuple[str, Callable, str]], observations: list) -> Iterator[Property]:
+    """Check each rule in every case: what must hold, a function that says what's wrong with a case, and a hint."""
+    for text, wrong_with, hint in rules:
+        wrong = next(filter(None, map(wrong_with, observations[0])), "")
+        yield Property(text, not wrong, f"{wrong}. {hint}")
 
 
-ORDER_HINT = "Go backward in the same order on every rank, or a rank waits for a gradient that comes later."
+ORDER_HINT = "Go backward in the same order on every rank, and never before the rank's own forward."
 MIXED_HINT = "GPipe goes forward with all micro-batches before it goes backward with the first."
-
-
-def gpipe_properties(observations: list[list[Seen]]) -> Iterator[Property]:
-    cases = observations[0]
-    yield from _runs(cases, FORM_HINT)
-    kinds = ["".join(kind for kind, *_ in order) for seen in cases for order in seen.orders]
-    yield Property("all forwards come first", not any("BF" in each for each in kinds), MIXED_HINT)
-    yield _idle(cases, "no rank is idle longer than (p − 1) / (m + p − 1)")
-
-
-gpipe = Exercise("gpipe", observe_schedule, gpipe_properties, communicates=False, unknown=ORDER_HINT)
-
-TOO_MANY_HINT = (
-    "Start with as many forwards as there are ranks *behind* you, then one forward and one backward in turn."
+AHEAD_HINT = "Start with as many forwards as there are ranks *behind* you, then one forward and one backward in turn."
+CHUNKS_HINT = (
+    "The chunks take turns: `ranks` micro-batches in chunk 0, the same in chunk 1, and so on, then the next. Backward "
+    "begins with the last chunk, as soon as it can."
 )
-TOO_FEW_HINT = "Go forward `ranks - 1 - rank` times before you begin to take turns, so that no rank runs out of work."
-
-
-def one_f_one_b_properties(observations: list[list[Seen]]) -> Iterator[Property]:
-    cases = observations[0]
-    yield from _runs(cases, FORM_HINT)
-    many = _kept_too_many(cases, lambda seen, rank: min(seen.micro_batches, seen.ranks - rank), "", TOO_MANY_HINT)
-    yield Property.unless("a rank keeps no more than min(m, p − rank) micro-batches", many)
-    yield _idle(cases, "the ranks are idle no longer than with GPipe")
-
-
-AHEAD = "ahead = min(m, ranks - 1 - rank)"
-one_f_one_b = Exercise(
-    "one_f_one_b",
-    observe_schedule,
-    one_f_one_b_properties,
-    edited(
-        "one_f_one_b",
-        NOTEBOOK,
-        [
-            Edit(TOO_FEW_HINT, (AHEAD, "ahead = max(0, min(m, ranks - 2 - rank))")),
-            Edit(TOO_FEW_HINT, (AHEAD, "ahead = 0")),
-            Edit(
-                "The first rank has to go ahead the furthest, and the last one not at all.",
-                (AHEAD, "ahead = min(m, rank)"),
-            ),
-        ],
-    ),
-    communicates=False,
-    unknown="The first backward can't start before the last rank has had a micro-batch; until then, go forward.",
-)
-
-BREADTH_HINT = (
-    "Take turns between chunks after every `ranks` micro-batches, and begin to go backward as soon as you can."
-)
-ONE_CHUNK_HINT = (
-    "the chunks take turns: `ranks` micro-batches in chunk 0, the same in chunk 1, and so on, then the next."
-)
-
-
-def interleaved_properties(observations: list[list[Seen]]) -> Iterator[Property]:
-    cases = observations[0]
-    yield from _runs(cases, CHUNK_FORM_HINT)
-    yield _idle(cases, "the ranks are idle no longer than (p − 1) / (v m + p − 1)")
-
-    def enough(seen: Seen, rank: int) -> int:
-        ahead = 2 * (seen.ranks - 1 - rank) + (seen.chunks - 1) * seen.ranks
-        return min(seen.micro_batches * seen.chunks, ahead + 1)
-
-    yield Property.unless("and keep no more than they have to", _kept_too_many(cases, enough, " pieces", BREADTH_HINT))
+ONCE = "each micro-batch goes forward once, and backward once"
+END = "all ranks get to the end"
+GPIPE = [
+    (ONCE, _miscounted, ""),
+    (END, _stuck, ORDER_HINT),
+    ("all forwards come first", _mixed, MIXED_HINT),
+    ("no rank is idle longer than (p − 1) / (m + p − 1)", _idle, ORDER_HINT),
+]
+ONE_F_ONE_B = [
+    (ONCE, _miscounted, ""),
+    (END, _stuck, AHEAD_HINT),
+    ("a rank keeps no more than min(m, p − rank) micro-batches", _kept, AHEAD_HINT),
+    ("the ranks are idle no longer than with GPipe", _idle, AHEAD_HINT),
+]
+INTERLEAVED = [
+    (ONCE, _miscounted, ""),
+    (END, _stuck, CHUNKS_HINT),
+    ("the ranks are idle no longer than (p − 1) / (v m + p − 1)", _idle, CHUNKS_HINT),
+    ("and keep no more than they have to", _kept, CHUNKS_HINT),
+]
+gpipe = Exercise("gpipe", observe_schedule, partial(properties_of, GPIPE), communicates=False)
+one_f_one_b = Exercise("one_f_one_b", observe_schedule, partial(properties_of, ONE_F_ONE_B), communicates=False)
 
 
 def pieces_kept(cases: list[Seen]) -> int:
@@ -191,23 +294,49 @@ def pieces_kept(cases: list[Seen]) -> int:
     return sum(orders.most_alive(order) for seen in cases for order in seen.orders)
 
 
-FURTHER = "2 * (ranks - 1 - rank) + (chunks - 1) * ranks"
 interleaved = Exercise(
     "interleaved",
     observe_chunked,
-    interleaved_properties,
-    edited(
-        "interleaved",
-        NOTEBOOK,
-        [
-            Edit(
-                "Backward begins with the last chunk, where the loss is: its turn is `chunks - 1 - turn`.",
-                ("chunks - 1 - chunk", "chunk"),
-            ),
-            Edit(f"Go ahead `{FURTHER}` times, each time with one chunk.", (FURTHER, "2 * (ranks - 1 - rank)")),
-        ],
-    ),
+    partial(properties_of, INTERLEAVED),
     communicates=False,
-    unknown=ONE_CHUNK_HINT,
     score=lambda observations, passed: pieces_kept(observations[0]) if passed else None,
+)
+
+SECONDS = [  # (seconds of each layer, number of stages)
+    ([1.0, 1.0, 1.0, 1.0], 2),
+    ([5.0, 1.0, 1.0, 1.0, 1.0, 1.0], 2),
+    ([1.0, 1.0, 1.0, 6.0, 1.0, 2.0, 2.0], 3),
+    ([2.0, 3.0, 4.0], 3),
+    ([1.0, 1.0, 5.0, 1.0, 4.0, 2.0], 3),
+    ([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0], 4),
+    ([7.0, 2.0], 1),
+]
+
+
+def play_balanced(balanced: Callable, comm) -> Iterator[tuple]:
+    cuts = [(seconds, stages, balanced(list(seconds), stages)) for seconds, stages in SECONDS]
+    for seconds, stages, counts in cuts:
+        observed = f"for {len(seconds)} layers in {stages} stages it returned {shown(counts)}:"
+        advice = "return how many layers each stage gets, at least 1."
+        whole = len(counts) == stages and sum(counts) == len(seconds) and min(counts) >= 1
+        yield "each layer is in one stage, and each stage has a layer", whole, observed, advice
+    for seconds, _, counts in cuts:
+        left = iter(seconds)
+        slowest_s = max(sum(itertools.islice(left, int(count))) for count in counts)
+        yield "the slowest stage is as fast as possible", slowest_s, f"for the slowest stage of {seconds}"
+
+
+balanced = played(
+    "balanced",
+    NOTEBOOK,
+    play_balanced,
+    [
+        Edit(
+            "The same number of layers isn't the same time: compare the seconds.",
+            ("max(sum(seconds[start:end])", "max(end - start"),
+        )
+    ],
+    returns="how many layers each stage gets",
+    communicates=False,
+    unknown="The slowest stage sets the pace, so make the largest of the stages' times as small as you can.",
 )

@@ -222,7 +222,7 @@ def sent(
     comm,
 ) -> dict[str, int]:
     """How many messages and bytes this rank sends in a step. Every rank must call it."""
-    from workshop_lib.lessons.mpi_basics.counting import CountingComm  # starts MPI, which a notebook must not
+    from workshop_lib.collectives.counting import CountingComm  # starts MPI, which a notebook must not
 
     counting = CountingComm(comm)
     stages = stages_of_rank(make, parts, counting)

@@ -31,7 +31,7 @@ import psutil
 
 from workshop_lib.errors import InputError
 from workshop_lib.ranks import processes, scripts
-from workshop_lib.ranks.errors import RankError
+from workshop_lib.ranks.rank_errors import RankError
 
 KINDS = {"kill": signal.SIGKILL, "crash": signal.SIGSEGV, "raise": signal.SIGINT, "stop": signal.SIGSTOP}
 # A command that takes no step for this many seconds is killed and started again, as somebody on duty would do. Its

@@ -1,52 +1,39 @@
-"""How 13b_runs_that_survive checks its exercises: safe checkpoints, how often to save, and a fixed global batch.
+"""Judges the exercises of 13b_runs_that_survive: safe checkpoints, a supervisor, how often to save, and a rank's share.
 
-The supervisor that starts lost ranks again is checked in judge_supervise.py. `script` puts the learner's functions into
-the scripts that the notebook trains with.
+`script` puts the learner's functions into the scripts that the notebook trains with.
 """
 
 import ast
 import functools
 import inspect
-import math
+import json
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import torch
 
-from workshop_lib.judge import Exercise, Property, own_or_library, own_or_solution, shown
-from workshop_lib.judge.play import Edit, edited, played
-from workshop_lib.lessons.runs_that_survive import checkpoints
-from workshop_lib.lessons.runs_that_survive.judge_supervise import supervise
+from workshop_lib.judge import UNKNOWN_HINT, Exercise, Property, own_or_library, own_or_solution
+from workshop_lib.judge.forms import described
+from workshop_lib.judge.play import Edit, played
+from workshop_lib.lessons.runs_that_survive import checkpoints, scenes
 from workshop_lib.paths import SCRIPTS, replacing
-
-__all__ = ["interval_s", "my_share", "save", "script", "supervise", "written"]
 
 NOTEBOOK = "13b_runs_that_survive"
 written = functools.partial(own_or_solution, notebook=NOTEBOOK)
+
 OLD = {"step": 1, "weights": torch.ones(3)}
 NEW = {"step": 2, "weights": torch.full((3,), 2.0)}
-WATCHED = ("open", "os.remove", "os.rename", "os.truncate", "shutil.copyfile")
-BATCHES = [(64, 4), (64, 3), (10, 4), (3, 4), (5, 1)]  # (samples of the global batch, ranks)
-COSTS = [(1.0, 1000.0), (1.0, 100.0), (60.0, 3 * 3600.0), (0.002, 1.2)]  # seconds (per checkpoint, between failures)
-NEAR = 0.004  # tolerance as a fraction of the best share: half of what it costs to forget the 2 under the root
-
-
-@dataclass
-class Saved:
-    """What happened when OLD and then NEW was saved at one path, and when the disk was full half-way."""
-
-    loaded: str  # the checkpoint that is there afterwards
-    seen: list[str]  # what a rank would have loaded at each moment of saving NEW
-    written: bool  # whether the file at the path was opened for writing
-    full: str  # the checkpoint that is there after the disk was full
-    raised: bool  # whether the function raised the error of the full disk
-    left: list[str] = field(compare=False)  # names of the files in the folder at the end
+DIRECT_HINT = "write to a file with a different name, and give it the right one once it's whole."
+MOMENT_HINT = "write a file with a different name. Then `os.replace` lets it take the old one's place in a single step."
+SILENT_HINT = "let the error through, or training goes on for days without a checkpoint, and nobody knows."
 
 
 class _FullDisk:
@@ -54,6 +41,32 @@ class _FullDisk:
 
     def __reduce__(self):
         raise OSError(28, "No space left on device")
+
+
+def observe_save(comm, save: Callable) -> list[tuple[str, str]]:
+    """What must hold of a checkpoint that takes the place of an older one, each with a hint if it doesn't."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "checkpoint.pt"
+        save(OLD, path)
+        moments = _moments(save, path)
+        after = _loaded(path)
+        raised = False
+        torch.save(OLD, path)
+        try:
+            save({**NEW, "optimizer": _FullDisk()}, path)
+        except OSError:
+            raised = True
+        full = _loaded(path)
+    broken = [seen for seen in moments if seen not in ("the old one", "the new one")]
+    lost = f"afterwards, there is {after}: save all of `state`, or training can't go on exactly."
+    torn = f"the disk was full half-way, and a rank that started then would find {full}: {DIRECT_HINT}"
+    gone = f"for a moment, a rank that started would find {broken[0]}: {MOMENT_HINT}" if broken else ""
+    return [
+        ("what was saved can be loaded", "" if after == "the new one" else lost),
+        ("a full disk leaves the old one alone", "" if full == "the old one" else torn),
+        ("there's a whole checkpoint at any time", gone),
+        ("a full disk is reported", "" if raised else SILENT_HINT),
+    ]
 
 
 def _loaded(path: Path) -> str:
@@ -71,130 +84,140 @@ def _loaded(path: Path) -> str:
     return "something else"
 
 
-@functools.cache
-def _listeners() -> list[Callable[[str, tuple], None]]:
-    """The functions that get every audit event of this process. Python can't remove a hook, so one serves them all."""
-    listeners: list[Callable[[str, tuple], None]] = []
-
-    def hook(event: str, arguments: tuple) -> None:
-        for listener in tuple(listeners):
-            listener(event, arguments)
-
-    sys.addaudithook(hook)
-    return listeners
-
-
-def _watched(save: Callable, path: Path) -> tuple[list[str], bool]:
-    """Save NEW, and watch the file at the path meanwhile.
-
-    Returns what a rank would load each time Python is about to open, rename, remove or copy a file, and whether the
-    file at the path was opened for writing.
-    """
+def _moments(save: Callable, path: Path) -> list[str]:
+    """Save NEW; return what a rank would find each time Python is about to open, rename or remove a file."""
     seen: list[str] = []
-    written = False
     watching = True
 
     def look(event: str, arguments: tuple) -> None:
-        nonlocal written, watching
-        if not watching or event not in WATCHED:
+        nonlocal watching
+        if not watching or event not in ("open", "os.remove", "os.rename"):
             return
         watching = False  # _loaded opens a file, too, which isn't the learner's doing
-        to_path = event in ("open", "shutil.copyfile") and str(arguments[event != "open"]) == str(path)
-        written |= to_path and (event != "open" or "r" not in (arguments[1] or "r") or "+" in arguments[1])
-        seen.append(_loaded(path))
+        into = event == "open" and str(arguments[0]) == str(path) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        seen.append("half a checkpoint" if into else _loaded(path))
         watching = True
 
-    _listeners().append(look)
+    sys.addaudithook(look)  # Python can't remove a hook, so this one stays and does nothing
     try:
         save(NEW, path)
     finally:
-        _listeners().remove(look)
-    return seen, written
+        watching = False
+    return seen
 
 
-def observe_save(comm, function: Callable) -> Saved:
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "checkpoint.pt"
-        function(OLD, path)
-        seen, written = _watched(function, path)
-        loaded = _loaded(path)
-        raised = False
-        torch.save(OLD, path)
-        try:
-            function({**NEW, "optimizer": _FullDisk()}, path)
-        except OSError:
-            raised = True
-        left = sorted(each.name for each in Path(name).iterdir())
-        return Saved(loaded, seen, written, _loaded(path), raised, left)
-
-
-WEIGHTS_HINT = "save all of `state`: without the optimizer and the step, training can't go on exactly."
-DIRECT_HINT = "write to a file with a different name, and give it the right one once it's whole."
-GONE_HINT = "don't remove the old one first: `os.replace` takes its place in a single step."
-COPIED_HINT = "a copy is written byte by byte, too. Rename the file instead, with `os.replace`."
-SILENT_HINT = "let the error through, or training goes on for days without a checkpoint, and nobody knows."
-
-
-def save_properties(observations: list[Saved]) -> Iterator[Property]:
-    seen = observations[0]
-    hint = WEIGHTS_HINT if seen.loaded == "something else" else f"afterwards, there is {seen.loaded}."
-    yield Property("what was saved can be loaded", seen.loaded == "the new one", hint)
-    hint = f"the disk was full half-way, and a rank that started then would find {seen.full}: {DIRECT_HINT}"
-    yield Property("a full disk leaves the old one alone", seen.full == "the old one", hint)
-    hint = f"for a moment there was no checkpoint at all: {GONE_HINT}"
-    yield Property("there's a checkpoint at any time", "no checkpoint" not in seen.seen, hint)
-    torn = seen.written or "half a checkpoint" in seen.seen
-    hint = f"bytes went into the file that others may be reading: {COPIED_HINT}"
-    yield Property("and never half of one", not torn, hint)
-    yield Property("a full disk is reported", seen.raised, SILENT_HINT)
+def save_properties(observations: list) -> Iterator[Property]:
+    for text, hint in observations[0]:
+        yield Property(text, not hint, hint)
 
 
 save = Exercise("save", observe_save, save_properties, communicates=False)
 
+LIMIT_S = 4.0  # the time that a scene may take
+WELL = ["ends", "ends", "ends"]
+STOPPED = "a stopped rank counts as lost, too"
+DIES = "the same if one dies and the others wait for it"
+GIVES_UP = f"after {scenes.RESTARTS} restarts it gives up, with an error"
+SCENES = {  # what must hold, and what each rank does in each attempt
+    "it returns when all ranks have ended well": [WELL],
+    "if one raises, all are started again, as attempt 1": [["ends", "ends", "raises"], WELL],
+    DIES: [["waits", "dies", "waits"], WELL],
+    STOPPED: [["waits", "waits", "stops"], WELL],
+    GIVES_UP: [["waits", "raises"]] * (1 + scenes.RESTARTS),
+}
+KILL_HINT = "ranks of an earlier attempt still run. Kill them, and wait until they're gone."
+ERROR_HINT = "raise an error at the end, or a job that failed looks like one that's done."
+ENDLESS_HINTS = {  # for a supervisor that doesn't end in a scene
+    DIES: (
+        "it waits for rank 0, but rank 0 waits for the rank that's gone. Wait for whichever ends first, with "
+        "`os.waitpid(-1, …)`, and then end the others."
+    ),
+    STOPPED: "a stopped rank hasn't ended, so `os.waitpid` returns only if you also give it `os.WUNTRACED`.",
+    GIVES_UP: "a mistake in the script would start it forever: stop after `restarts`.",
+}
 
-def observe_shares(comm, function: Callable) -> list[list]:
-    """What the function returns on every rank, for each of BATCHES."""
-    return [[_pair(function(np.arange(100, 100 + n), rank, size)) for rank in range(size)] for n, size in BATCHES]
+
+def observe_supervise(comm, supervise: Callable) -> list[dict]:
+    """Play the scenes up to the first one that doesn't end. Only rank 0 does so, because one process is enough.
+
+    Raises NotImplementedError if the learner's function is still a stub.
+    """
+    if comm is not None and comm.rank:
+        return []
+    ran = subprocess.run(
+        [sys.executable, "-m", scenes.__name__, str(LIMIT_S)],
+        input=cloudpickle.dumps((supervise, list(SCENES.values()))),
+        stdout=subprocess.PIPE,
+        timeout=30 + len(SCENES) * LIMIT_S,
+    )
+    seen = json.loads(ran.stdout.splitlines()[-1])
+    if seen[-1]["end"] == scenes.UNSOLVED:
+        raise NotImplementedError
+    return seen
 
 
-def _pair(returned):
-    try:
-        samples, weight = returned
-        return [int(sample) for sample in samples], float(weight)
-    except (TypeError, ValueError):
-        return shown(returned)
+def supervise_properties(observations: list[list[dict]]) -> Iterator[Property]:
+    for (text, scene), seen in zip(SCENES.items(), observations[0], strict=False):
+        right = [[attempt, rank] for attempt in range(len(scene)) for rank in range(len(scene[0]))]
+        ends = "raised" if text == GIVES_UP else "returned"
+        hint = f"it started these (attempt, rank): {_pairs(seen['starts'])}, and {_pairs(right)} would be right."
+        if seen["left"]:
+            hint = KILL_HINT
+        elif seen["end"] == scenes.ENDLESS:
+            hint = ENDLESS_HINTS.get(text, UNKNOWN_HINT)
+        elif seen["starts"] == right:
+            hint = ERROR_HINT if text == GIVES_UP else UNKNOWN_HINT
+        holds = seen["end"].startswith(ends) and seen["starts"] == right and not seen["left"]
+        yield Property(text, holds, f"it {seen['end']}: {hint}")
+
+
+def _pairs(starts: list[list[int]]) -> str:
+    return ", ".join(f"({attempt}, {rank})" for attempt, rank in starts)
+
+
+supervise = Exercise(
+    "supervise",
+    observe_supervise,
+    supervise_properties,
+    communicates=False,
+    timeout_s=5 * LIMIT_S + 5,
+    stuck="the scenes took too long: is the machine very busy? Run the check again.",
+)
+
+BATCHES = [(64, 4), (64, 3), (10, 4), (3, 4), (5, 1)]  # (samples of the global batch, ranks)
+
+
+def observe_shares(comm, my_share: Callable) -> list:
+    """Per case: on how many ranks each sample is, and how much it counts in the step; or what was returned instead."""
+    return [_shares(my_share, n, size) for n, size in BATCHES]
+
+
+def _shares(my_share: Callable, n: int, size: int) -> tuple[np.ndarray, np.ndarray] | str:
+    taken = np.zeros(n, int)
+    counts = np.zeros(n)
+    for rank in range(size):
+        returned = my_share(np.arange(n), rank, size)
+        if not isinstance(returned, tuple | list) or len(returned) != 2:
+            return described(returned)
+        samples = [int(sample) for sample in returned[0]]
+        np.add.at(taken, samples, 1)
+        np.add.at(counts, samples, float(returned[1]) * n / max(1, len(samples)))
+    return taken, counts
 
 
 def share_properties(observations: list) -> Iterator[Property]:
-    cases = [(n, size, shares) for (n, size), shares in zip(BATCHES, observations[0], strict=True)]
-    others = (share for *_, shares in cases for share in shares if isinstance(share, str))
-    hint = "return this rank's samples and their weight, `samples, weight`."
-    yield Property.unless("it returns samples and a weight", (f"it returned {other}: {hint}" for other in others))
-    for text, problem_of in (("each sample is taken once", _cover), ("the weighted sum is the mean", _weighted)):
-        problems = [(n, size, problem_of(n, shares)) for n, size, shares in cases]
-        first = next((f"{n} samples on {size} rank(s): {problem}:" for n, size, problem in problems if problem), "")
-        yield Property(text, not first, evidence=first, observed=first)
-
-
-def _cover(n: int, shares: list) -> str:
-    taken = [sample for samples, _ in shares for sample in samples]
-    if sorted(taken) == list(range(100, 100 + n)):
-        return ""
-    missing = n - len(set(taken))
-    twice = len(taken) - len(set(taken))
-    return f"{twice} are taken more than once" if twice else f"{missing} are left out"
-
-
-def _weighted(n: int, shares: list) -> str:
-    """A sentence if some sample of the batch doesn't count 1/n; otherwise empty."""
-    counts = {weight / len(samples) for samples, weight in shares if samples}
-    if all(math.isclose(count, 1 / n, rel_tol=1e-6) for count in counts):
-        return ""
-    low = min(counts) * n
-    high = max(counts) * n
-    if math.isclose(low, high):
-        return f"each sample counts {low:.3g} times as much as it should"
-    return f"some samples count {low:.2f} times, others {high:.2f} times as much as they should"
+    others = [case for case in observations[0] if isinstance(case, str)]
+    hint = f"it returned {others[0]}. Return both, `samples, weight`." if others else ""
+    yield Property("it returns samples and a weight", not others, hint)
+    for at, text in enumerate(("each sample is taken once", "each counts alike, and together they are the mean")):
+        values = [case[at] for case in observations[0]]
+        wrong = [at for at, counts in enumerate(values) if not np.allclose(counts, 1, rtol=1e-6)]
+        observed = ""
+        if wrong:
+            n, size = BATCHES[wrong[0]]
+            low, high = min(values[wrong[0]]), max(values[wrong[0]])
+            observed = f"with {n} samples on {size} ranks, samples count {low:.3g} to {high:.3g} times."
+        yield Property(text, not wrong, evidence=values, observed=observed)
 
 
 MINE = "batch[rank::size]"
@@ -204,24 +227,24 @@ my_share = Exercise(
     "my_share",
     observe_shares,
     share_properties,
-    edited(
-        "my_share",
-        NOTEBOOK,
-        [
-            Edit("every rank takes the whole batch. `batch[rank::size]` is one way to deal it out.", (MINE, "batch")),
-            Edit(
-                "`//` drops the remainder, so the global batch shrinks. `batch[rank::size]` leaves nothing out.",
-                (MINE, f"batch[rank * ({EACH}) : (rank + 1) * ({EACH})]"),
-            ),
-            Edit(
-                "with `1 / size`, a sample of a small share counts more. Weight by the share's samples.",
-                (WEIGHT, "1 / size"),
-            ),
-            Edit("divide by the samples of the whole batch: then the weights add up to 1.", (WEIGHT, "len(mine)")),
-        ],
-    ),
+    [
+        Edit("every rank takes the whole batch. `batch[rank::size]` is one way to deal it out.", (MINE, "batch")),
+        Edit(
+            "`//` drops the remainder, so the global batch shrinks. `batch[rank::size]` leaves nothing out.",
+            (MINE, f"batch[rank * ({EACH}) : (rank + 1) * ({EACH})]"),
+        ),
+        Edit(
+            "with `1 / size`, a sample of a small share counts more. Weight by the share's samples.",
+            (WEIGHT, "1 / size"),
+        ),
+    ],
+    NOTEBOOK,
+    compared=True,
     communicates=False,
 )
+
+COSTS = [(1.0, 1000.0), (1.0, 100.0), (60.0, 3 * 3600.0), (0.002, 1.2)]  # seconds (per checkpoint, between failures)
+NEAR = 0.004  # tolerance as a fraction of the best share: half of what it costs to forget the 2 under the root
 
 
 def play_intervals(interval_s: Callable, comm) -> Iterator[tuple]:

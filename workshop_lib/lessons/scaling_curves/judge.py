@@ -32,70 +32,29 @@ def play_scaling_table(scaling_table: Callable, comm) -> Iterator[tuple]:
     yield "also with more epochs, and when 1 rank isn't first in the dictionary", [*longer[4], *longer[1]]
 
 
-FIRST = "the first epoch is in it: take the epochs after it, `run[1:]`."
 TYPICAL = "median(mean(run[1:]) for run in runs)"
 SPEEDUP = "(typical_s[1] / s, typical_s[1] / s / n)"
-TABLE = f"{{n: {SPEEDUP} for n, s in typical_s.items()}}"
-
-
-def _speedup(of_n: str) -> tuple[str, str]:
-    """Another speed-up in the solution, and the efficiency that follows from it."""
-    return SPEEDUP, f"({of_n}, ({of_n}) / n)"
-
-
-def _efficiency(of_n: str) -> tuple[str, str]:
-    """Another efficiency in the solution, from the speed-up `typical_s[1] / s`."""
-    return SPEEDUP, f"(typical_s[1] / s, {of_n})"
-
-
 scaling_table = played(
     "scaling_table",
     NOTEBOOK,
     play_scaling_table,
     [
-        Edit(FIRST, (TYPICAL, "median(mean(run) for run in runs)")),
-        Edit(FIRST, (TYPICAL, "median(s for run in runs for s in run)")),
-        Edit("leave out the first epoch, and take the median, not the mean.", (TYPICAL, "mean(map(mean, runs))")),
-        Edit("leave out the first epoch, and take the median, not the fastest.", (TYPICAL, "min(map(mean, runs))")),
-        Edit("it uses only the first epochs. Leave those out: `run[1:]`.", (TYPICAL, "median(run[0] for run in runs)")),
         Edit(
-            "chance can make a run fast as well as slow: take the median.",
-            (TYPICAL, "min(mean(run[1:]) for run in runs)"),
-        ),
-        Edit(
-            "it uses the slowest run, or the one in the middle without sorting them first: take the median.",
-            (TYPICAL, "max(mean(run[1:]) for run in runs)"),
+            "the first epoch is in it: take the epochs after it, `run[1:]`.",
+            (TYPICAL, "median(mean(run) for run in runs)"),
         ),
         Edit("a single slow run can spoil a mean: take the median.", (TYPICAL, "mean(mean(run[1:]) for run in runs)")),
-        Edit("it uses only the first run: take the median of all.", (TYPICAL, "mean(runs[0][1:])")),
-        Edit("it uses only the last run: take the median of all.", (TYPICAL, "mean(runs[-1][1:])")),
-        Edit("it uses only the second epoch: take all after the first.", (TYPICAL, "median(run[1] for run in runs)")),
-        Edit("it uses only the last epoch: take all after the first.", (TYPICAL, "median(run[-1] for run in runs)")),
-        Edit("it is upside down: divide the seconds on 1 rank by those on N.", _speedup("s / typical_s[1]")),
         Edit(
-            "each is compared with the number of ranks before it, but the baseline is always 1 rank.",
-            _speedup("typical_s[max(1, n // 2)] / s"),
+            "it is upside down: divide the seconds on 1 rank by those on N.",
+            (SPEEDUP, "(s / typical_s[1], s / typical_s[1] / n)"),
         ),
-        Edit("the baseline is 1 rank, not the largest number of ranks.", _speedup("typical_s[4] / s")),
         Edit(
-            "the baseline is 1 rank, wherever it stands, not whatever comes first in the dictionary.",
-            _speedup("next(iter(typical_s.values())) / s"),
+            "that is the speed-up again: divide it by the number of ranks.",
+            (SPEEDUP, "(typical_s[1] / s, typical_s[1] / s)"),
         ),
-        Edit("those are seconds: divide the seconds on 1 rank by them.", _speedup("s")),
-        Edit("that is the efficiency, but the speed-up comes first.", _speedup("typical_s[1] / s / n")),
-        Edit(
-            "that says how many percent faster it is. Speed-up is a ratio: seconds on 1 rank / seconds on N.",
-            _speedup("100 * (typical_s[1] / s - 1)"),
-        ),
-        Edit("that is the speed-up again: divide it by the number of ranks.", _efficiency("typical_s[1] / s")),
-        Edit("divide by the number of ranks, don't multiply.", _efficiency("typical_s[1] / s * n")),
-        Edit("give it as a fraction, where 1 is perfect.", _efficiency("100 * typical_s[1] / s / n")),
-        Edit("it is upside down: speed-up divided by ranks.", _efficiency("n / (typical_s[1] / s)")),
-        Edit("divide each by its own number of ranks, not by the largest.", _efficiency("typical_s[1] / s / 4")),
-        Edit("on 2 ranks it isn't divided by 2.", _efficiency("typical_s[1] / s / (n if n > 2 else 1)")),
         Edit(
             "`seconds` has 1, 2 and 4: make an entry for each of them, 1 included.",
-            (TABLE, TABLE.replace("items()", "items() if n > 1")),
+            ("in typical_s.items()}", "in typical_s.items() if n > 1}"),
         ),
     ],
     returns="(speed-up, efficiency) for each number of ranks",
@@ -117,26 +76,14 @@ def play_serial_fraction(serial_fraction: Callable, comm) -> Iterator[tuple]:
 
 
 FRACTION = "(1 / speedup - 1 / n) / (1 - 1 / n)"
-SOLVE = "Solve 1/S = f + (1 - f)/n for f."
 serial_fraction = played(
     "serial_fraction",
     NOTEBOOK,
     play_serial_fraction,
     [
         Edit("divide this by 1 - 1/n, because the f in (1 - f)/n counts as well.", (" / (1 - 1 / n)", "")),
-        Edit(f"that is 1/S (if you divided with `1 // n`: that is 0). {SOLVE}", (FRACTION, "1 / speedup")),
-        Edit(f"that is the efficiency. {SOLVE}", (FRACTION, "speedup / n")),
-        Edit(f"that is 1 minus the efficiency. {SOLVE}", (FRACTION, "1 - speedup / n")),
-        Edit(
-            f"that is Amdahl's law with the speed-up in place of f. {SOLVE}",
-            (FRACTION, "1 / (speedup + (1 - speedup) / n)"),
-        ),
+        Edit("that is 1 minus the efficiency. Solve 1/S = f + (1 - f)/n for f.", (FRACTION, "1 - speedup / n")),
         Edit("that is the part that the ranks divide up: f is 1 minus that.", (FRACTION, f"1 - {FRACTION}")),
-        Edit("the sign is the wrong way round.", (FRACTION, f"-{FRACTION}")),
-        Edit(
-            "that is Gustafson's s, a share of the time on n ranks. Amdahl's f is a share of the time on 1 rank.",
-            (FRACTION, "(n - speedup) / (n - 1)"),
-        ),
         Edit("give it as a fraction, not in percent.", (FRACTION, f"100 * {FRACTION}")),
         Edit(
             "don't clip it at 0: a negative value tells you that something in the measurement is wrong.",

@@ -87,9 +87,6 @@ def _items(items: list[int]) -> str:
 START = "n * rank // size"
 STOP = "n * (rank + 1) // size"
 FLOOR_START = (START, "rank * (n // size)")
-FLOOR_STOP = (STOP, "(rank + 1) * (n // size)")
-PAST_ITS_END = "`stop` is the first item that the rank does *not* take, as in range(start, stop)."
-OVERLAP = "Does each rank start where the one before it stops?"
 my_part = played(
     "my_part",
     NOTEBOOK,
@@ -99,17 +96,10 @@ my_part = played(
         Edit(
             "`n // size` items per rank leave `n % size` over: give each of the first ranks one of these.",
             FLOOR_START,
-            FLOOR_STOP,
+            (STOP, "(rank + 1) * (n // size)"),
         ),
-        Edit(PAST_ITS_END, (STOP, f"{STOP} - 1")),
-        Edit(PAST_ITS_END, FLOOR_START, (STOP, "(rank + 1) * (n // size) - 1")),
-        Edit(OVERLAP, (START, f"max(0, {START} - 1)")),
-        Edit(OVERLAP, (STOP, f"{STOP} + 1")),
-        Edit("Every rank takes all of the items: it should take only its own part.", (f"{START}, {STOP}", "0, n")),
         Edit(
-            "Rounding up gives away more items than there are: the last ranks run past the end.",
-            (START, "rank * -(-n // size)"),
-            (STOP, "(rank + 1) * -(-n // size)"),
+            "`stop` is the first item that the rank does *not* take, as in range(start, stop).", (STOP, f"{STOP} - 1")
         ),
         Edit(
             "Rounding up leaves too little for the last ranks: part sizes may differ by at most one.",

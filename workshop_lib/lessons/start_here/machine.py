@@ -4,38 +4,31 @@ import html
 from dataclasses import dataclass
 
 from workshop_lib.cli import doctor
+from workshop_lib.cli.findings import Finding, paragraphs, worst
 from workshop_lib.words import plural
 
 
 @dataclass(frozen=True)
 class Examination:
-    """What the doctor found. It shows warnings and failures with their remedies, and folds up what is fine."""
+    """What the doctor found. It shows what needs attention with its remedy, and folds up what is fine."""
 
-    findings: list[doctor.Finding]
+    findings: list[Finding]
 
     @property
     def headline(self) -> str:
-        statuses = [finding.status for finding in self.findings]
-        if "fail" in statuses:
-            return "Something is missing: follow the arrows below the lines that begin with 'fail'."
-        warnings = statuses.count("warn")
+        if worst(self.findings) == "wrong":
+            return "Something is missing: follow the arrows below the lines that begin with 'wrong'."
+        warnings = sum(finding.level == "look" for finding in self.findings)
         return "Ready." if not warnings else f"Ready, with {plural(warnings, 'warning')}."
 
-    def _lines(self, fine: bool) -> list[str]:
-        chosen = [finding for finding in self.findings if (finding.status == "ok") == fine]
-        return [
-            f"{each.status:4}  {each.name}: {each.found}" + (f"\n      → {each.remedy}" if each.remedy else "")
-            for each in chosen
-        ]
-
     def __repr__(self) -> str:
-        return "\n".join([self.headline, *self._lines(fine=False)])
+        attention = [finding for finding in self.findings if finding.level != "ok"]
+        return f"{self.headline}\n{paragraphs(attention)}".rstrip()
 
     def _repr_html_(self) -> str:
-        fine = self._lines(fine=True)
-        folded = "\n".join(html.escape(line) for line in fine)
+        fine = [finding for finding in self.findings if finding.level == "ok"]
         summary = f"{plural(len(fine), 'check')} passed"
-        details = f"<details><summary>{summary}</summary><pre>{folded}</pre></details>"
+        details = f"<details><summary>{summary}</summary><pre>{html.escape(paragraphs(fine))}</pre></details>"
         return f"<pre>{html.escape(repr(self))}</pre>{details}"
 
 

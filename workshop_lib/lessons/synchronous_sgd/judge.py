@@ -1,6 +1,5 @@
-"""How 02_synchronous_sgd checks its exercises: the training loop, broadcast weights and a mean over all samples.
-
-The two exercises on averaged gradients are in judge_averaging.py.
+"""The exercises of 02_synchronous_sgd: averaged gradients, the same in one message, the training loop, broadcast
+weights, and a mean over all samples.
 """
 
 from collections import Counter
@@ -9,45 +8,138 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
+from workshop_lib.judge.forms import plain
 from workshop_lib.judge.network import weights_of
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.synchronous_sgd.judge_averaging import (
-    ALL_PARAMETERS,
-    NOTEBOOK,
-    ROUNDING,
-    STUCK,
-    average_gradients,
-    average_in_one_message,
-    image_batch,
-    weights_by_name,
-)
 from workshop_lib.models import torch_cnn
 
-__all__ = [
-    "NOTEBOOK",
-    "average_gradients",
-    "average_in_one_message",
-    "broadcast_weights",
-    "train_epoch",
-    "weighted_mean",
-]
+NOTEBOOK = "02_synchronous_sgd"
+SAMPLES = 4  # per rank and step
+STEPS = 2  # of the training loop
+STUCK = "every rank must make the same collective calls in the same order: is one inside an `if`, or after `return`?"
+ROUNDING = 1e-4  # float32 sums depend on the order of addition
 
-# In the training loop: samples per rank and step, and number of steps.
-SAMPLES = 4
-STEPS = 2
+
+def random_batch(seed: int, ranks: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images [samples, 1, 28, 28] and labels [samples] of a global batch, the same on every rank."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(SAMPLES * ranks, 1, 28, 28, generator=generator)
+    return images, torch.randint(10, (SAMPLES * ranks,), generator=generator)
+
+
+def part_of(comm) -> slice:
+    """This rank's part of a global batch."""
+    return slice(SAMPLES * comm.rank, SAMPLES * (comm.rank + 1))
+
+
+def by_name(model: torch.nn.Module) -> dict[str, np.ndarray]:
+    return {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
+
+
+class CallCounter:
+    """A communicator that counts the calls that may send something."""
+
+    QUIET = ("Get_", "get_", "Dup", "Free")
+
+    def __init__(self, comm):
+        self._comm = comm
+        self.rank = comm.rank
+        self.size = comm.size
+        self.calls = 0
+
+    def __getattr__(self, name: str):
+        attribute = getattr(self._comm, name)
+        if not callable(attribute) or name.startswith(self.QUIET):
+            return attribute
+
+        def counted(*args, **kwargs):
+            self.calls += 1
+            return attribute(*args, **kwargs)
+
+        return counted
+
+
+def play_average(average: Callable, comm) -> Iterator[tuple]:
+    """Call it on ranks with the same weights, as in training, and then on ranks whose weights differ.
+
+    The second call shows whether the function changes the weights themselves.
+    """
+    images, labels = random_batch(7, comm.size)
+    mine = part_of(comm)
+    found = []
+    for seed in (1, comm.rank):
+        model = torch_cnn.build(seed=seed)
+        before = by_name(model)
+        cross_entropy(model(images[mine]), labels[mine]).backward()
+        average(model, comm)
+        weights = by_name(model)
+        kept = all(np.array_equal(before[name], weights[name]) for name in before)
+        found.append((kept, {name: plain(p.grad) for name, p in model.named_parameters()}))
+    (_, gradients), (kept, _) = found
+    yield "the weights are left alone", kept, "the weights themselves changed:", "average `p.grad`, not `p`."
+    yield "every rank has the gradient of the global batch", gradients
+    of_rank_0 = comm.bcast(gradients)
+    same = all(np.array_equal(gradients[name], of_rank_0[name]) for name in gradients)
+    advice = "every rank must get the same sum, as from one Allreduce."
+    yield "the ranks' gradients are equal to the last bit", same, "they agree only roughly:", advice
+
+
+MEAN = "total / comm.size"
+
+
+def _edits(mine: str) -> list[Edit]:
+    """The known mistakes of a solution in which `mine` is this rank's own gradient."""
+    return [
+        Edit("That is the sum over ranks: divide by comm.size.", (MEAN, "total")),
+        Edit("Each rank still has its own gradient: write the mean into `p.grad`.", (MEAN, mine)),
+        Edit("Each rank divided its own gradient: use Allreduce to add up.", (MEAN, f"{mine} / comm.size")),
+        Edit("All ranks have the gradient of rank 0, not the mean.", (MEAN, f"comm.bcast({mine})")),
+    ]
+
+
+average_gradients = played(
+    "average_gradients",
+    NOTEBOOK,
+    play_average,
+    _edits("mine"),
+    rounding=ROUNDING,
+    stuck=STUCK,
+    unknown="Allreduce gives every rank the sum over all ranks: divide that by comm.size, and by nothing else.",
+)
+
+
+def play_one_message(average: Callable, comm) -> Iterator[tuple]:
+    counting = CallCounter(comm)
+    yield from play_average(lambda model, _: average(model, counting), comm)
+    messages = counting.calls / 2
+    observed = f"they went in {messages:g} messages:"
+    advice = "put all gradients into one array first, as with `torch.cat`."
+    yield "all gradients go in one message", messages, observed, advice
+
+
+average_in_one_message = played(
+    "average_in_one_message",
+    NOTEBOOK,
+    play_one_message,
+    _edits("flat"),
+    rounding=ROUNDING,
+    stuck=STUCK,
+    raised={"truncate": "the ranks sent arrays of different lengths: put the same parameters into it on every rank."},
+    unknown="Copy the parts back in the order in which you put them in, each as long as its parameter.",
+)
 
 
 def play_loop(train_epoch: Callable, comm) -> Iterator[tuple]:
     """Run a short epoch on this rank's parts of random batches."""
-    whole = [image_batch(SAMPLES * comm.size, seed=step) for step in range(STEPS)]
-    mine = slice(SAMPLES * comm.rank, SAMPLES * (comm.rank + 1))
     count: Counter[str] = Counter()
 
     def own_batches():
-        for images, labels in whole:
+        for step in range(STEPS):
+            images, labels = random_batch(step, comm.size)
             count["batches"] += 1
-            yield images[mine], labels[mine]
+            yield images[part_of(comm)], labels[part_of(comm)]
 
     def average(model, comm):
         count["averages"] += 1
@@ -64,10 +156,9 @@ def play_loop(train_epoch: Callable, comm) -> Iterator[tuple]:
     advice = "is there a `return` or a `break` inside the loop?"
     yield "it goes through all batches", count["batches"], observed, advice
     text = "there are gradients when it averages and when it steps"
-    observed = "`average` was called while `p.grad` was still None:"
-    yield text, count["averages of nothing"], observed, "call it after `backward`, which computes the gradients."
-    observed = "`optimizer.step` was called while `p.grad` was still None:"
-    yield text, sgd.steps_without_gradients, observed, "call it after `backward`, which computes the gradients."
+    too_early = [count["averages of nothing"], sgd.steps_without_gradients]
+    observed = "`average` or `optimizer.step` was called while `p.grad` was still None:"
+    yield text, too_early, observed, "call it after `backward`, which computes the gradients."
     weights = weights_of(model)
     every_step = count["averages"] == STEPS
     observed = f"rank {comm.rank} averaged {count['averages']} times in {STEPS} steps."
@@ -106,14 +197,10 @@ class _Sgd:
 
 AVERAGE = "        average(model, comm)\n"
 STEP = "        optimizer.step()\n"
-SCHEDULE = "        schedule.step()"
 AVERAGE_BY_NAME = """
         for p in model.parameters():
             p.grad.copy_(torch.from_numpy(comm.allreduce(p.grad.numpy()) / comm.size))
 """
-AVERAGE_WEIGHTS = """
-    for p in model.parameters():
-        p.data.copy_(torch.from_numpy(comm.allreduce(p.detach().numpy()) / comm.size))"""
 train_epoch = played(
     "train_epoch",
     NOTEBOOK,
@@ -127,17 +214,7 @@ train_epoch = played(
         ),
         Edit("You average after the step: by then, the optimizer has used `p.grad`.", (AVERAGE + STEP, STEP + AVERAGE)),
         Edit("`backward` adds to the gradients of the last step: clear them first.", ("optimizer.zero_grad()", "pass")),
-        Edit("The learning rate never changed: call `schedule.step()` in each step.", (SCHEDULE, "")),
-        Edit("The weights have not changed at all: let the optimizer step.", (STEP, "")),
-        Edit(
-            "That is the gradient of the summed loss: `cross_entropy` takes the mean.",
-            (", labels)\n", ', labels, reduction="sum")\n'),
-        ),
-        Edit(
-            "You average weights at the end of the epoch: average the gradients in every step instead.",
-            (AVERAGE, ""),
-            (SCHEDULE, SCHEDULE + AVERAGE_WEIGHTS),
-        ),
+        Edit("The learning rate never changed: call `schedule.step()` in each step.", ("schedule.step()", "pass")),
     ],
     rounding=ROUNDING,
     stuck="every rank must average as often as the others: is `average` inside an `if`?",
@@ -148,15 +225,8 @@ train_epoch = played(
 def play_broadcast(broadcast_weights: Callable, comm) -> Iterator[tuple]:
     """Call it on ranks whose weights differ."""
     model = torch_cnn.build(seed=10 + comm.rank)
-    of_rank_0 = comm.bcast(weights_by_name(model))
     broadcast_weights(model, comm)
-    got = weights_by_name(model)
-    wrong = {name: got[name] for name in got if not np.array_equal(got[name], of_rank_0[name])}
-    observed = f"on rank {comm.rank}, {next(iter(wrong), '')} is not that of rank 0."
-    advice = ""
-    if len(wrong) < len(got):
-        advice = f"But other parameters are: {ALL_PARAMETERS}"
-    yield "every rank has the weights of rank 0, to the last bit", wrong, observed, advice
+    yield "every rank has the weights of rank 0, to the last bit", by_name(model)
 
 
 COPY = "p.copy_(torch.from_numpy(array))"
@@ -172,17 +242,11 @@ broadcast_weights = played(
             "That is the mean of the ranks' weights: every rank needs those of rank 0.",
             (SEND, "array = comm.allreduce(array) / comm.size"),
         ),
-        Edit(
-            "That is the sum of the ranks' weights: every rank needs those of rank 0.",
-            (SEND, "array = comm.allreduce(array)"),
-        ),
-        Edit(
-            "They were rounded to 16 bits on the way: send them as they are, in 32.",
-            (SEND, 'array = comm.bcast(array.astype("float16"))'),
-        ),
     ],
+    rounding=0,
     stuck=STUCK,
-    unknown="Send the array from rank 0 with Bcast, copy what arrived into the parameter, and change nothing else.",
+    unknown="Send each parameter of model.parameters() from rank 0 with Bcast, copy what arrived into it, and change "
+    "nothing else.",
 )
 
 
@@ -202,7 +266,6 @@ def play_weighted(weighted_mean: Callable, comm) -> Iterator[tuple]:
 
 
 WEIGHED = "gradient * n_samples"
-ADD_UP = "comm.Allreduce(weighted, total)"
 DIVIDE = "total / comm.allreduce(n_samples)"
 _WEIGH = "Weigh each gradient by its number of samples."
 weighted_mean = played(
@@ -211,13 +274,10 @@ weighted_mean = played(
     play_weighted,
     [
         Edit(f"That is the plain mean over ranks. {_WEIGH}", (WEIGHED, "gradient"), (DIVIDE, "total / comm.size")),
-        Edit(f"That is the plain sum over ranks. {_WEIGH}", (WEIGHED, "gradient"), (DIVIDE, "total")),
         Edit("That is the sum over all samples: divide by their number.", (DIVIDE, "total")),
         Edit("Divide by the number of all samples, not of ranks.", (DIVIDE, "total / comm.size")),
         Edit("You divided by this rank's count: add up counts.", (DIVIDE, "total / max(1, n_samples)")),
-        Edit("That is this rank's part of the mean: add up all parts.", (ADD_UP, "total = weighted")),
         Edit("Each rank returned its own gradient: add up those of all ranks.", (DIVIDE, "gradient.copy()")),
-        Edit("You divided the mean over samples once more, by the number of ranks.", (DIVIDE, f"{DIVIDE} / comm.size")),
     ],
     returns="the mean",
     rounding=ROUNDING,

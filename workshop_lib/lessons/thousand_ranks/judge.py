@@ -11,11 +11,11 @@ from typing import NamedTuple
 from workshop_lib.errors import InputError
 from workshop_lib.judge import Verdict, own_or_solution
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.forecasting import catalogue
 from workshop_lib.lessons.thousand_ranks import edited, meshes
 from workshop_lib.lessons.thousand_ranks.dry_run import dry_run
 from workshop_lib.lessons.thousand_ranks.meshes import Gpt, Mesh, Plan
 from workshop_lib.lessons.thousand_ranks.step_report import Report
+from workshop_lib.machine import catalogue
 
 NOTEBOOK = "12_thousand_ranks"
 written = functools.partial(own_or_solution, notebook=NOTEBOOK)
@@ -37,7 +37,6 @@ def play_bytes(mesh_bytes: Callable, comm) -> Iterator[tuple]:
             yield f"over {dimension}: {text}", of_rank[dimension], given
 
 
-WEIGHTS = "cut / tensor + whole"
 mesh_bytes = played(
     "mesh_bytes",
     NOTEBOOK,
@@ -51,33 +50,17 @@ mesh_bytes = played(
         Edit(
             "a data group only gathers what its tensor rank computes with: divide the weights that are cut by "
             "`tensor`.",
-            (WEIGHTS, "cut + whole"),
-        ),
-        Edit(
-            "`whole` isn't cut by tensor parallelism: each tensor rank has all of it.",
-            (WEIGHTS, "(cut + whole) / tensor"),
+            ("cut / tensor + whole", "cut + whole"),
         ),
         Edit(
             "a rank already has its own share, and never sends more than (p - 1) / p of an array in a ring.",
             ("(data - 1) / data * ", ""),
-        ),
-        Edit(
-            "a rank passes on the parts of all the others, not just its own share: (p - 1) / p of the array.",
-            ("(data - 1) / data", "1 / data"),
         ),
         Edit("those are the bytes of a single layer: multiply by `layers`.", ("layers * over_data", "over_data")),
         Edit(
             "that's half. Backward has two allreduces per layer, too, and an allreduce sends 2 (p - 1) / p of the "
             "array.",
             ("4 * 2 *", "4 *"),
-        ),
-        Edit(
-            "activations aren't cut: every tensor rank has those of all its samples, and adds up whole arrays.",
-            ("* activations", "* activations / tensor"),
-        ),
-        Edit(
-            "a rank sends 2 (p - 1) / p of the array in an allreduce, not twice the array.",
-            ("(tensor - 1) / tensor * ", ""),
         ),
     ],
     returns="the bytes over each dimension",

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from workshop_lib.lessons.forecasting.catalogue import Machine
 from workshop_lib.lessons.thousand_ranks import meshes
 from workshop_lib.lessons.thousand_ranks.meshes import Forecast, Gpt
 from workshop_lib.lessons.thousand_ranks.step_report import Report, Shard, mesh_shape
+from workshop_lib.machine.catalogue import Machine
 
 KIND_OF = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer's state"}
 

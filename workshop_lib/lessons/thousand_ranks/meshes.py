@@ -1,19 +1,19 @@
 """Forecast the seconds and memory of a step on a mesh of ranks, data x tensor x pipeline, from bytes and arithmetic.
 
 12_thousand_ranks compares meshes with it. The bytes and the arithmetic come from a dry run (step_report.py) or, for
-models whose code isn't at hand, from the formulas in `work`. The costs of messages come from forecasting/cost_model.py.
-Like there, nothing in this file was measured.
+models whose code isn't at hand, from the formulas in `work`. The costs of messages come from machine/catalogue.py.
+As in 08c, nothing in this file was measured.
 """
 
 import itertools
 from dataclasses import dataclass, field
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting import cost_model
-from workshop_lib.lessons.forecasting.catalogue import Machine
-from workshop_lib.lessons.forecasting.cost_model import Link
 from workshop_lib.lessons.forecasting.forecast import LATENESS
 from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report
+from workshop_lib.machine import catalogue
+from workshop_lib.machine.catalogue import Machine
+from workshop_lib.machine.cost_model import slowest_of
 from workshop_lib.quantities import whole
 
 # What is sharded over the data ranks: nothing (DDP), the optimizer's states (ZeRO-1), or everything (FSDP, ZeRO-3).
@@ -25,7 +25,6 @@ RECOMPUTE = ("none", "selective", "full")
 # torchtitan trains Llama 3.1 8B on 8 H100 only 1.28 times as fast (benchmarks/llama3_h100_202412_torchtitan.md, table
 # 1). The linear layers of its blocks, which alone are in FP8, have 69 % of the operations: they run 1.47 times as fast.
 LINEAR_SPEED = {"bf16": 1.0, "fp8": 1.47}
-WITH_FP8 = ("h100", "h200", "b200", "gb200-nvl72")
 # Bytes per parameter with Adam: bf16 weights and fp32 gradients, and the optimizer in fp32, as in Megatron-LM. FSDP
 # keeps all its shards in fp32.
 CAST_BYTES = 2 + 4
@@ -202,16 +201,9 @@ def with_layers(few: Report, more: Report, layers: float) -> Estimated:
 
 
 def collective_s(machine: Machine, each: Collective, stride: int) -> float:
-    """Seconds of all calls of one collective, as rings through ranks that are `stride` apart.
-
-    All groups that have a rank in a node share that node's network.
-    """
-    a_node = machine.devices_a_node
-    inside = max(1, min(each.ranks, a_node // stride))
-    sharing = min(stride, a_node)
-    between = Link(machine.between.latency_s, machine.between.s_per_byte * sharing)
+    """Seconds of all calls of one collective, as rings through ranks that are `stride` apart."""
     one = each.handed_bytes / max(1, each.calls)
-    ring_s = cost_model.ring_across_nodes_s(-(-each.ranks // inside), inside, one, machine.inside, between)
+    ring_s = machine.ring_s(each.ranks, one, stride)
     return each.calls * ring_s * (1.0 if each.kind == "allreduce" else 0.5)
 
 
@@ -242,7 +234,7 @@ def forecast(
     if plan.sharding == "full":
         calls = sum(each.calls for each in done.collectives if each.over not in ("tensor",))
         exposed_s = max(data_s - busy_s, 0.0) + 2 * data_s / max(calls, 2)
-    late_s = LATENESS.typical * cost_model.slowest_of(mesh.ranks) * compute_s if mesh.ranks > 1 else 0.0
+    late_s = LATENESS.typical * slowest_of(mesh.ranks) * compute_s
     waiting_s = tensor_s + bubble_s + exposed_s
     step_s = compute_s + max(waiting_s, late_s)
     mfu = model_flops / (mesh.ranks * step_s * peak)
@@ -254,8 +246,9 @@ def of_formulas(model: Gpt, machine: Machine, mesh: Mesh, plan: Plan, share: flo
 
     Raises InputError if the plan is in FP8 and the machine can't multiply in FP8.
     """
-    if plan.precision == "fp8" and machine.name not in WITH_FP8:
-        raise InputError(f"{machine.device} has no FP8: choose one of {', '.join(WITH_FP8)}, or bf16.")
+    if plan.precision == "fp8" and not machine.fp8:
+        others = ", ".join(name for name, each in catalogue.machines().items() if each.fp8)
+        raise InputError(f"{machine.device} has no FP8: choose one of {others}, or bf16.")
     sequences = mesh.data * plan.micro_batch * plan.micro_batches
     return forecast(work(model, mesh, plan), sequences * model.flops, machine, mesh, plan, share)
 

@@ -154,7 +154,11 @@ class StepMeter(TorchDispatchMode):
 
 def _pretended_value(scalar: torch.Tensor) -> float | int | bool:
     """The value that loss.item() gets from a tensor without values: 1, or False for a Boolean such as isnan's."""
-    return 1.0 if scalar.is_floating_point() else scalar.dtype != torch.bool and 1
+    if scalar.is_floating_point():
+        return 1.0
+    if scalar.dtype == torch.bool:
+        return False
+    return 1
 
 
 def _shard(name: str, parameter: torch.Tensor) -> Shard:

@@ -88,7 +88,6 @@ one_step_late = played(
             (INSIDE, "            pass\n"),
         ),
         Edit("SGD goes against the gradient: subtract it.", (INSIDE, INSIDE.replace("-", "+"))),
-        Edit("multiply the average by `lr`.", (INSIDE, INSIDE.replace("lr * ", ""))),
         Edit(
             "the last average is still traveling when it returns: wait for it, and apply it.",
             ("return weights - lr * traveling.wait()", "return weights"),

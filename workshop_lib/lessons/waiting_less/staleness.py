@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from mpi4py import MPI
 
+from workshop_lib.course.solutions import Solution
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.judge.solutions import Solution
 
 Gradient = Callable[[np.ndarray, int], np.ndarray]
 SERVER = 0

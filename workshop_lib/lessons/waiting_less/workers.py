@@ -8,8 +8,8 @@ import pandas as pd
 
 from workshop_lib.data import mnist
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.gradient_noise.flat import FlatNetwork
 from workshop_lib.lessons.waiting_less import staleness
+from workshop_lib.models.flat import FlatNetwork
 from workshop_lib.training.record import weights_sha256
 
 STRAGGLERS = ("roaming", "fixed")

@@ -6,7 +6,6 @@ words, its losses, and a digest of its weights.
 """
 
 import contextlib
-import hashlib
 import io
 import json
 import re
@@ -21,7 +20,7 @@ from workshop_lib.judge import Verdict
 from workshop_lib.lessons.ddp import clinic
 from workshop_lib.lessons.when_training_breaks import fault_catalogue_ranks
 from workshop_lib.ranks import scripts
-from workshop_lib.ranks.errors import RankError
+from workshop_lib.ranks.rank_errors import RankError
 
 HEALTHY = "is healthy"
 LONGEST_WORDS = 50  # characters that a pandas table shows
@@ -53,11 +52,7 @@ class Rank:
     words: str
     losses: list[float]
     steps_s: list[float]
-    weights: str
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.weights.encode()).hexdigest()[:8] if self.weights else ""
+    digest: str  # of its weights
 
 
 def meet(*faults: str, timeout_s: float = 120.0, settings: Mapping[str, str] | None = None) -> dict[str, list[Rank]]:
@@ -84,7 +79,6 @@ def table(met: Mapping[str, list[Rank]]) -> pd.DataFrame:
         sick = ranks[fault_catalogue_ranks.SICK]
         others = [each for each in ranks if each is not sick]
         first = min(others, key=lambda each: each.after_s if each.after_s is not None else float("inf"))
-        weights = {each.weights for each in ranks}
         rows.append(
             {
                 "rank 1 …": fault,
@@ -93,7 +87,7 @@ def table(met: Mapping[str, list[Rank]]) -> pd.DataFrame:
                 "after s": "" if first.after_s is None else f"{first.after_s:.2f}",
                 "rank 1 says": shortened(sick.words),
                 "another rank says": shortened(first.words),
-                "same weights": "yes" if len(weights) == 1 else "no",
+                "same weights": "yes" if len({each.digest for each in ranks}) == 1 else "no",
             }
         )
     return pd.DataFrame(rows).set_index("rank 1 …")
@@ -107,35 +101,22 @@ def shortened(words: str) -> str:
     return text if len(text) <= LONGEST_WORDS else text[: LONGEST_WORDS - 1] + "…"
 
 
-@dataclass
-class FaultClinic:
-    """The runs to diagnose, by name, the healthy one first."""
-
-    runs: dict[str, list[Rank]]
-
-    @property
-    def rows(self) -> pd.DataFrame:
-        rows = [
-            {
-                "run": name,
-                "rank": rank,
-                "ends with": each.end,
-                "steps": len(each.losses),
-                "ms a step": f"{1000 * statistics.median(each.steps_s[-5:]):.0f}" if each.steps_s else "",
-                "last three losses": "  ".join(f"{loss:.4f}" for loss in each.losses[-3:]),
-                "weights": each.digest,
-                "last words": shortened(each.words),
-            }
-            for name, of_ranks in self.runs.items()
-            for rank, each in enumerate(of_ranks)
-        ]
-        return pd.DataFrame(rows).set_index(["run", "rank"])
-
-
-def admit() -> FaultClinic:
+def admit() -> dict[str, list[Rank]]:
     """Train once without a fault and once with each fault of RUNS, for the learner to diagnose."""
     met = meet(HEALTHY, *RUNS.values())
-    return FaultClinic({"healthy": met[HEALTHY], **{name: met[fault] for name, fault in RUNS.items()}})
+    return {"healthy": met[HEALTHY], **{name: met[fault] for name, fault in RUNS.items()}}
+
+
+def rows(runs: Mapping[str, list[Rank]]) -> pd.DataFrame:
+    """One row per run and rank: how it ended, its steps, losses and digest, and its last words."""
+    found = []
+    for name, of_ranks in runs.items():
+        for rank, each in enumerate(of_ranks):
+            row = {"run": name, "rank": rank, "ends with": each.end, "steps": len(each.losses)}
+            row["ms a step"] = f"{1000 * statistics.median(each.steps_s[-5:]):.0f}" if each.steps_s else ""
+            row["last three losses"] = "  ".join(f"{loss:.4f}" for loss in each.losses[-3:])
+            found.append(row | {"weights": each.digest, "last words": shortened(each.words)})
+    return pd.DataFrame(found).set_index(["run", "rank"])
 
 
 def diagnoses(answers: dict[str, str]) -> Verdict:

@@ -6,6 +6,7 @@
 fault. Several faults run at the same time.
 """
 
+import hashlib
 import importlib
 import json
 import multiprocessing
@@ -168,7 +169,8 @@ def train(rank: int, fault: str, folder: Path) -> None:
         of.weights -= 0.2 * of.gradient[: len(of.weights)]
         of.step += 1
         steps_s.append(time.monotonic() - began_s)
-        report = {"losses": of.losses, "steps_s": steps_s, "weights": of.weights.numpy().tobytes().hex()}
+        digest = hashlib.sha256(of.weights.numpy().tobytes()).hexdigest()[:8]
+        report = {"losses": of.losses, "steps_s": steps_s, "digest": digest}
         (folder / f"part.{rank}").write_text(json.dumps(report))
         (folder / f"part.{rank}").replace(folder / f"report.{rank}")
 
@@ -206,32 +208,29 @@ def dump_flight_record(rank: int) -> None:
     Path(f"{prefix}{rank}").write_bytes(pickle.dumps(record))
 
 
-def watch(pids: list[int], folder: Path) -> list[dict]:
+def watch(pids: list[int], folder: Path) -> list[tuple[str, float | None]]:
     """Wait for the ranks, and kill those that don't end in time.
 
     Returns how each rank ended, and when by time.monotonic(), with None for a rank that was killed here.
     """
-    ends: list[dict] = [{"end": "", "ended": None} for _ in pids]
+    ends: dict[int, tuple[str, float | None]] = {}
     deadline = time.monotonic() + START_LIMIT_S
-    while any(not each["end"] for each in ends):
-        if deadline > time.monotonic() + LIMIT_S and (folder / "fault").exists():
-            deadline = time.monotonic() + LIMIT_S
-        for pid, each in zip(pids, ends, strict=True):
-            if each["end"]:
-                continue
+    while len(ends) < len(pids):
+        if (folder / "fault").exists():
+            deadline = min(deadline, time.monotonic() + LIMIT_S)
+        for pid in set(pids) - set(ends):
             if time.monotonic() > deadline:
                 stopped = psutil.Process(pid).status() == psutil.STATUS_STOPPED
-                each["end"] = "stopped" if stopped else "still running"
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
+                ends[pid] = "stopped" if stopped else "still running", None
                 continue
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 code = os.waitstatus_to_exitcode(status)
-                each["end"] = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-                each["ended"] = time.monotonic()
+                ends[pid] = f"exit code {code}" if code >= 0 else signal.Signals(-code).name, time.monotonic()
         time.sleep(0.005)
-    return ends
+    return [ends[pid] for pid in pids]
 
 
 def meet(fault: str) -> dict:
@@ -239,15 +238,17 @@ def meet(fault: str) -> dict:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ends = watch([start(rank, fault, folder) for rank in range(RANKS)], folder)
-        fault_s = float((folder / "fault").read_text()) if (folder / "fault").exists() else None
-        for rank, each in enumerate(ends):
-            ended_s = each.pop("ended")
-            each["after_s"] = None if ended_s is None or fault_s is None else ended_s - fault_s
+        ranks = []
+        for rank, (end, ended_s) in enumerate(ends):
+            after_s = None
+            if ended_s is not None and (folder / "fault").exists():
+                after_s = ended_s - float((folder / "fault").read_text())
             words = (folder / f"words.{rank}").read_text(errors="replace").strip().splitlines()
-            each["words"] = words[-1] if words else ""
-            report = folder / f"report.{rank}"
-            each |= json.loads(report.read_text()) if report.exists() else {"losses": [], "steps_s": [], "weights": ""}
-    return {"fault": fault, "ranks": ends}
+            report = {"losses": [], "steps_s": [], "digest": ""}
+            if (folder / f"report.{rank}").exists():
+                report = json.loads((folder / f"report.{rank}").read_text())
+            ranks.append({"end": end, "after_s": after_s, "words": words[-1] if words else "", **report})
+    return {"fault": fault, "ranks": ranks}
 
 
 if __name__ == "__main__":

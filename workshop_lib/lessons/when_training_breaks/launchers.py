@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from workshop_lib.ranks import mpi, scripts
-from workshop_lib.ranks.errors import RankError
+from workshop_lib.ranks import scripts, which_mpi
+from workshop_lib.ranks.rank_errors import RankError
 
 DEATHS = {"exits with 7": "os._exit(7)", "is killed": "os.kill(os.getpid(), 9)"}
 SLEEP_S = 20  # the time that the other rank sleeps, if nobody ends it
@@ -39,7 +39,7 @@ def after_a_death(folder: Path) -> pd.DataFrame:
 
     folder: where to write the scripts. Returns a table of how long the job lasted, and of its exit codes.
     """
-    launchers = {"mpiexec": [*mpi.mpiexec(), "-n", 2, "python"], "torchrun": torchrun(2)}
+    launchers = {"mpiexec": [*which_mpi.mpiexec(), "-n", 2, "python"], "torchrun": torchrun(2)}
     rows = []
     for name, command in launchers.items():
         for death, code in DEATHS.items():

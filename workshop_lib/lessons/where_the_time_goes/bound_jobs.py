@@ -8,7 +8,7 @@ import pandas as pd
 from workshop_lib.machine.cores import usable_threads
 from workshop_lib.machine.load import Meter
 from workshop_lib.paths import BUILD
-from workshop_lib.ranks import mpi, scripts
+from workshop_lib.ranks import scripts, which_mpi
 from workshop_lib.results import curves, records
 
 SAMPLES = 3000
@@ -31,7 +31,7 @@ class PlacedJob(NamedTuple):
         words.append(f"OMP_NUM_THREADS={self.threads}")
         if self.threads > 1:
             words.append("OMP_WAIT_POLICY=ACTIVE")
-        words += [*mpi.mpiexec(), "-n", str(self.ranks), sys.executable, "-m", "workshop_lib", "train"]
+        words += [*which_mpi.mpiexec(), "-n", str(self.ranks), sys.executable, "-m", "workshop_lib", "train"]
         return [*words, "--backend", "mpi", "--epochs", "2", "--train-samples", str(samples), "--out", str(FILE)]
 
 

@@ -42,8 +42,6 @@ def play_straggler(straggler: Callable, comm) -> Iterator[tuple]:
 WAITING = "sum(max(step) - step[rank] for step in arrived_s)"
 SHARE = "waiting_s / seconds"
 LATEST = "waiting.index(min(waiting))"
-LAST_MOST_OFTEN = "max(range(len(waiting)), key=lambda rank: sum(step[rank] == max(step) for step in arrived_s))"
-
 straggler = played(
     "straggler",
     NOTEBOOK,
@@ -54,40 +52,14 @@ straggler = played(
             (WAITING, "sum(step[rank] - min(step) for step in arrived_s)"),
         ),
         Edit(
-            "each `Allreduce` begins when the last rank arrives at this one: take the largest of each step.",
-            (WAITING, "sum(max(map(max, arrived_s)) - step[rank] for step in arrived_s)"),
-        ),
-        Edit(
-            "the `Allreduce` begins when the last rank arrives, not at the mean of all arrivals.",
-            (WAITING, "sum(sum(step) / len(step) - step[rank] for step in arrived_s)"),
-        ),
-        Edit(
-            "the `Allreduce` begins when the last rank arrives, and the last one isn't always the highest rank.",
-            (WAITING, "sum(step[-1] - step[rank] for step in arrived_s)"),
-        ),
-        Edit("the sign is the wrong way round.", (WAITING, "sum(step[rank] - max(step) for step in arrived_s)")),
-        Edit(
             "it looks only at the longest wait: add up the waiting of all steps.",
             (WAITING, WAITING.replace("sum(", "max(", 1)),
         ),
-        Edit(
-            "it looks only at the first step: add up all of them.", (WAITING, "max(arrived_s[0]) - arrived_s[0][rank]")
-        ),
-        Edit(
-            "it looks only at the last step: add up all of them.", (WAITING, "max(arrived_s[-1]) - arrived_s[-1][rank]")
-        ),
         Edit("those are seconds: divide them by `seconds`.", (SHARE, "waiting_s")),
-        Edit("that's the mean wait per step: divide the sum by `seconds`.", (SHARE, "waiting_s / len(arrived_s)")),
         Edit("give fractions, not percentages.", (SHARE, f"100 * {SHARE}")),
-        Edit("that's the share of the time that the rank does *not* wait.", (SHARE, f"1 - {SHARE}")),
         Edit(
             "that rank waits longest, so it waits *for* somebody. Who does not wait?",
             (LATEST, "waiting.index(max(waiting))"),
-        ),
-        Edit("it isn't always the last rank.", (LATEST, "len(waiting) - 1")),
-        Edit(
-            "that rank is the last one most often, but by so little that nobody waits long for it. Who waits least?",
-            (LATEST, LAST_MOST_OFTEN),
         ),
     ],
     returns="the share of its time that each rank waits, and the rank that the others wait for",
@@ -114,7 +86,6 @@ fair_speedups = played(
         Edit("the baseline has two threads on one core: leave that run out.", (USED, f'{USED} or run["ranks"] == 1')),
         Edit("the baseline has a different number of threads.", (SPEEDUP, "speed / fair[1, 1]")),
         Edit("it is upside down.", (SPEEDUP, "fair[1, threads] / speed")),
-        Edit("that is the efficiency: don't divide by the ranks.", (SPEEDUP, f"{SPEEDUP} / n")),
         Edit("those are samples per second: divide by the baseline's.", (SPEEDUP, "speed")),
     ],
     returns="speed-ups by (ranks, threads)",

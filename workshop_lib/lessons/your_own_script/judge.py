@@ -51,7 +51,7 @@ def train(script: str | Path, report: Examined, checkpoint: Path, epochs: int) -
     text = Path(script).read_text(encoding="utf-8")
     if text.strip().endswith(ONE_PROCESS.read_text(encoding="utf-8").strip()):
         return Verdict("train.py", to_do="Convert the script")
-    verdict = Verdict("train.py").follow(_rules(report, checkpoint, epochs))
+    verdict = Verdict("train.py").follow(rules(report, checkpoint, epochs))
     passed = Path(script).with_name(PASSED)
     passed.unlink(missing_ok=True)
     if verdict.passed:
@@ -59,13 +59,13 @@ def train(script: str | Path, report: Examined, checkpoint: Path, epochs: int) -
     return verdict.recorded()
 
 
-def _rules(report: Examined, checkpoint: Path, epochs: int) -> Iterator[tuple[str, str]]:
+def rules(report: Examined, checkpoint: Path, epochs: int) -> Iterator[tuple[str, str]]:
     """What must hold, and a hint where it doesn't; in the order in which it's best repaired."""
     run = report.run
     yield "it runs to its end", "" if run.how == "ended" else ENDED_HINT
     for level in ("wrong", "look"):
         found = [each for each in report.findings if each.level == level and each.check not in OF_THE_MACHINE]
-        hint = f"{found[0].check}: {found[0].seen}. {found[0].change}" if found else ""
+        hint = f"{found[0].check}: {found[0].seen}. {found[0].remedy}" if found else ""
         yield f"the report has nothing that is “{level}”", hint
     printed = [float(accuracy) for line in run.last_lines for accuracy in PRINTED.findall(line)]
     hint = TWICE_HINT if len(printed) > epochs else NONE_HINT

@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from workshop_lib.examine import report
+from workshop_lib.cli.findings import Finding, as_text
 from workshop_lib.examine.checks import examine as check
-from workshop_lib.examine.findings import ScriptFinding
 from workshop_lib.examine.observations import Run
 from workshop_lib.examine.run import observe
+from workshop_lib.examine.sections import SECTIONS
 from workshop_lib.ranks import scripts
 
 ACCURACY = re.compile(r"accuracy ([\d.]+)%")
@@ -22,10 +22,10 @@ class Examined:
 
     path: Path
     run: Run
-    findings: list[ScriptFinding]
+    findings: list[Finding]
 
     def __repr__(self) -> str:
-        return report.as_text(self.findings)
+        return as_text(self.findings, SECTIONS)
 
 
 def examine(script: str | Path, *options: object, ranks: int = 2, timeout_s: float = 120.0) -> Examined:

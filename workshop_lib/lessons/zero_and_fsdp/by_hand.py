@@ -16,9 +16,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 
+from workshop_lib.collectives.counting import CountingComm
 from workshop_lib.data import mnist
 from workshop_lib.judge import own_or_solution
-from workshop_lib.lessons.mpi_basics.counting import CountingComm
 from workshop_lib.lessons.zero_and_fsdp.cost import TrainingCost
 from workshop_lib.lessons.zero_and_fsdp.flat_arrays import (
     GatheredByLayer,

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
-from workshop_lib.lessons.mpi_basics import ring
+from workshop_lib.collectives import ring
 from workshop_lib.training import KINDS
 from workshop_lib.training.memory import storage_bytes, tensors
 

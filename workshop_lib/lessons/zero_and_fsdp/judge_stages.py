@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from workshop_lib.collectives.counting import CountingComm
 from workshop_lib.judge.network import backward, batch, network, weights_of
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.mpi_basics.counting import CountingComm
 
 NOTEBOOK = "06_zero_and_fsdp"
 STEPS = 3
@@ -57,12 +57,12 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
         weights.append(weights_of(model))
     sent_bytes = (counting.bytes_sent - before) / STEPS
 
-    moved = weights[0] != start
+    moved = bool((weights[0] != start).any())
     advice = "Does the shard have a `.grad` before `self.optimizer.step()`?"
-    yield "the step changes the weights", bool(moved.any()), "the step moves nothing.", advice
+    yield "the step changes the weights", moved, "the step moves nothing.", advice
     same = all(map(np.array_equal, weights, comm.bcast(weights)))
-    observed, advice = _different_weights(comm.allgather(sent_bytes), comm.allgather(moved))
-    yield "after each step the ranks hold the same weights, to the last bit", same, observed, advice
+    observed = f"the ranks hold different weights, and rank {comm.rank} sent {sent_bytes:.0f} bytes per step."
+    yield "after each step the ranks hold the same weights, to the last bit", same or sent_bytes, observed
     yield "the first step is that of one process with the global batch", weights[0], "after one step"
     advice = "is the gradient of the step before still in a shard's `.grad`, or is the optimizer's state lost?"
     yield f"so are {STEPS} steps with momentum", weights[-1], f"after {STEPS} steps", advice
@@ -70,19 +70,15 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     buffers = counts if gradients_too else [sum(counts)]
     shard_bytes = 8 * sum(-(-n // comm.size) for n in buffers)  # each buffer is padded
     if gradients_too:
+        text = "the gradients are sent during the backward pass"
+        yield text, in_backward_bytes > 0, "", "The reduce-scatter belongs in `reduce`, not in `step`."
         held = held_bytes[-1]
         observed = f"after the backward pass a rank holds {held} bytes of gradients, but its shard is {shard_bytes}."
-        advice = "Keep only the shard of each gradient."
-        if not in_backward_bytes:
-            advice = "Nothing was sent during the backward pass: the reduce-scatter belongs in `reduce`, not in `step`."
-        elif held >= start.nbytes:
-            advice = "The whole gradient is still there. Drop it, `p.grad = None`, as soon as you have its shard."
-        yield f"after the backward pass a rank holds 1/{comm.size} of the gradients", held, observed, advice
+        yield f"after the backward pass a rank holds 1/{comm.size} of the gradients", held, observed, ONLY_SHARDS
         allowed = shard_bytes + 8 * max(counts)
         most = max(held_bytes)
         observed = f"it held {most} bytes, but may never hold more than {allowed}."
-        advice = "Drop each gradient as soon as it is reduced."
-        yield "and never more than its shard and one gradient", most <= allowed, observed, advice
+        yield "and never more than its shard and one gradient", most <= allowed, observed, ONLY_SHARDS
     states = [value for state in zero.optimizer.state.values() for value in state.values()]
     state_bytes = sum(value.nbytes for value in states if isinstance(value, torch.Tensor))
     observed = f"rank {comm.rank} holds {state_bytes} bytes of state, but its shard is {shard_bytes}."
@@ -94,49 +90,43 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     yield "a step sends as many bytes as one ring allreduce", sent_bytes, observed, advice
 
 
-def _different_weights(sent_bytes: list[float], moved: list[np.ndarray]) -> tuple[str, str]:
-    """What all ranks show if their weights differ after a step, and advice."""
-    if not any(sent_bytes):
-        return "no rank sent anything, so each trained alone.", "Reduce-scatter the gradients first."
-    if not np.all(moved, axis=0).any():
-        return "each rank has new weights only in its own part.", "End the step with an allgather of the weights."
-    advice = "call `self.optimizer.step()` first, then `ring.allgather` on the weights that it has updated."
-    return "the ranks hold different weights.", advice
-
-
+ONLY_SHARDS = "Keep only the shard of each gradient, and drop the rest as soon as it is reduced."
 REDUCE = "total = ring.reduce_scatter(self.comm, gradient.numpy())"
 MEAN = "total / self.comm.size"
 OWN_PART = "total = gradient.numpy()[ring.part(len(gradient), self.comm.rank, self.comm.size)]"
 ALLREDUCE = f"""{OWN_PART}
         total[:] = ring.reduce_scatter(self.comm, gradient.numpy())
         ring.allgather(self.comm, gradient.numpy())"""
-PART_OF_RANK_0 = f"{ALLREDUCE}\n        total = gradient.numpy()[: len(total)]"
-OWN_HINT = "a part is updated from its own rank's samples alone. `ring.reduce_scatter` adds up all ranks' gradients."
+GATHER = "ring.allgather(self.comm, self.weights.numpy())"
 EDITS = [
-    Edit(OWN_HINT, (REDUCE, OWN_PART), (MEAN, "total")),
-    Edit(OWN_HINT, (REDUCE, OWN_PART)),
-    Edit("the gradient is the sum over ranks, not the mean: divide by `self.comm.size`.", (MEAN, "total")),
-    Edit("you divide by the number of ranks twice.", (MEAN, f"{MEAN}**2")),
     Edit(
-        "rank 0's part of the gradients updates every part. Each rank needs those of its own part.",
-        (REDUCE, PART_OF_RANK_0),
+        "a part is updated from its own rank's samples alone. `ring.reduce_scatter` adds up all ranks' gradients.",
+        (REDUCE, OWN_PART),
     ),
+    Edit("the gradient is the sum over ranks, not the mean: divide by `self.comm.size`.", (MEAN, "total")),
     Edit(
         "That is an allreduce of the gradients, which gathers what nobody needs, and an allgather of the weights.",
         (REDUCE, ALLREDUCE),
     ),
 ]
+OF_ONE = {
+    "Zero1": Edit("End the step with an allgather of the weights.", (GATHER, "pass")),
+    "Zero2": Edit(
+        "The whole gradient is still there. Drop it, `p.grad = None`, as soon as you have its shard.",
+        ("p.grad = None", "pass"),
+    ),
+}
 SAME_CALLS = "every rank must make the same calls in the same order, in the backward pass once for every parameter."
 Zero1, Zero2 = (
     played(
         name,
         NOTEBOOK,
         functools.partial(play_steps, gradients_too=gradients_too),
-        EDITS,
+        [*EDITS, OF_ONE[name]],
         rounding=1e-9,  # all numbers are float64
         ready=load_optimizers,
         stuck=SAME_CALLS,
-        truncated=SAME_CALLS,
+        raised={"truncate": SAME_CALLS},
     )
     for name, gradients_too in (("Zero1", False), ("Zero2", True))
 )

@@ -1,6 +1,6 @@
 """What the trainer needs from a backend: how its ranks talk to each other, and what computes on each of them.
 
-`Communicator` joins the ranks of one run. `Backend` adds a name and the learner of its framework. See pytorch.py for
+`Communicator` joins the ranks of one run. `Backend` adds a name and the replica of its framework. See pytorch.py for
 what a PyTorch backend changes in a training step.
 """
 
@@ -45,14 +45,14 @@ class Communicator:
 
 
 class Backend(Communicator):
-    """The communicator of a run, which also creates the learner of its framework."""
+    """The communicator of a run, which also creates the replica of its framework."""
 
     name: ClassVar[str]
     framework: ClassVar[str]
     # What carries the messages if PyTorch does: gloo, nccl, xccl or mpi. None for other backends.
     transport: str | None = None
 
-    def learner(self, options, train: Split, test: Split) -> Learner:
+    def replica(self, options, train: Split, test: Split) -> Replica:
         """Return what computes on this rank. All ranks call it together, and all start with the weights of rank 0."""
         raise NotImplementedError
 
@@ -68,7 +68,7 @@ class StepResult(NamedTuple):
     averaging: CollectiveSpan | None = None
 
 
-class Learner(Protocol):
+class Replica(Protocol):
     """The network, the optimizer and the data of one rank."""
 
     live_bytes: dict[str, int] | None  # this rank's bytes of the model's states (memory.py), None if unknown

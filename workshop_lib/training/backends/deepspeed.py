@@ -86,9 +86,9 @@ class Deepspeed(Ddp):
         super().__init__(world, device)
         start(world, device)
 
-    def learner(self, options, train, test):
+    def replica(self, options, train, test):
         self.shape = train.shape
-        return super().learner(options, train, test)
+        return super().replica(options, train, test)
 
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer, options):
         # Stage 0 has no fp32 copy of the weights to update, so it casts to bf16 as the other backends do.

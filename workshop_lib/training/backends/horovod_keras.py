@@ -13,10 +13,10 @@ import numpy as np
 
 from workshop_lib.data.mnist import Split
 from workshop_lib.training.backends import keras3
-from workshop_lib.training.backends.base import Learner, StepResult
+from workshop_lib.training.backends.base import Replica, StepResult
 from workshop_lib.training.backends.horovod_tf import (
     HorovodTf,
-    TensorflowLearner,
+    TensorflowReplica,
     cross_entropy,
     metric_sums,
     some_rows,
@@ -27,12 +27,12 @@ from workshop_lib.training.options import TrainOptions
 class HorovodKeras(HorovodTf):
     name = "horovod-keras"
 
-    def learner(self, options: TrainOptions, train: Split, test: Split) -> Learner:
-        return KerasLearner(options, self, train, test)
+    def replica(self, options: TrainOptions, train: Split, test: Split) -> Replica:
+        return KerasReplica(options, self, train, test)
 
 
-class KerasLearner(TensorflowLearner):
-    """The Learner (base.py) whose step is Keras's train_on_batch."""
+class KerasReplica(TensorflowReplica):
+    """The Replica (base.py) whose step is Keras's train_on_batch."""
 
     def prepare(self) -> None:
         self.optimizer = keras3.DistributedOptimizer(self.optimizer)

@@ -24,7 +24,7 @@ import torch
 
 from workshop_lib.data.mnist import Split, classes_and_shape
 from workshop_lib.models import keras_cnn, torch_cnn
-from workshop_lib.training.backends.base import Backend, Learner, StepResult
+from workshop_lib.training.backends.base import Backend, Replica, StepResult
 from workshop_lib.training.backends.horovod_process import HorovodRanks
 from workshop_lib.training.options import TrainOptions
 
@@ -46,8 +46,8 @@ class HorovodTf(HorovodRanks, Backend):
             own = gpus[world.local_rank % len(gpus)]
             tf.config.set_visible_devices([own] if device.type == "cuda" else [], "GPU")
 
-    def learner(self, options: TrainOptions, train: Split, test: Split) -> Learner:
-        return TensorflowLearner(options, self, train, test)
+    def replica(self, options: TrainOptions, train: Split, test: Split) -> Replica:
+        return TensorflowReplica(options, self, train, test)
 
     def broadcast(self, variables: list) -> None:
         """Give every rank the values of rank 0. Blocks."""
@@ -60,8 +60,8 @@ class HorovodTf(HorovodRanks, Backend):
         return hvd.allreduce(tf.constant(values), op=hvd.Sum, name="sum").numpy()
 
 
-class TensorflowLearner:
-    """The Learner (base.py) with our own loop and gradient tape.
+class TensorflowReplica:
+    """The Replica (base.py) with our own loop and gradient tape.
 
     Creating it broadcasts the weights, so all ranks create it together.
     """
@@ -116,7 +116,7 @@ class TensorflowLearner:
         ]
     )
     def _step(self, images, labels, scale, lr):
-        """Do one optimizer step and return the summed loss. As in TorchLearner, world_size cancels in the mean.
+        """Do one optimizer step and return the summed loss. As in TorchReplica, world_size cancels in the mean.
 
         images: uint8 [n, height, width], labels: uint8 [n]. Samples with a scale of 0 do not count.
         """
@@ -159,14 +159,14 @@ class TensorflowLearner:
     def load_state(self, state: Mapping) -> None:
         self.model.set_weights(keras_cnn.from_torch([w.numpy() for w in state["model"].values()], self.shape))
         for variable, value in zip(self.optimizer.variables, state["optimizer"], strict=True):
-            variable.assign(value.numpy().reshape(variable.shape))  # older files have [1] for a number
+            variable.assign(value.numpy())
 
     def own_state(self) -> dict:
         return {"sums": torch.tensor(self.sums()), "draws": [as_torch(np.int64(state)) for state in self._draws]}
 
     def load_own_state(self, own: dict) -> None:
         self._sums.assign(own["sums"].numpy())
-        if "draws" not in own:  # an older file, or one written on a different number of ranks: the masks begin anew
+        if "draws" not in own:  # written on a different number of ranks: the masks begin anew
             return
         for state, saved in zip(self._draws, own["draws"], strict=True):
             state.assign(saved.numpy().astype(np.uint32))

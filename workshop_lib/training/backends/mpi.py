@@ -41,9 +41,13 @@ class Mpi(TorchBackend):
         """
         for parameter, view in self.views:
             gradient = parameter.grad
-            if gradient is not view:
-                view.zero_() if gradient is None else view.copy_(gradient)
-                parameter.grad = view
+            if gradient is view:
+                continue
+            if gradient is None:
+                view.zero_()
+            else:
+                view.copy_(gradient)
+            parameter.grad = view
 
     def broadcast(self, parameter: nn.Parameter) -> None:
         """Give every rank the values of rank 0. Blocks."""

@@ -1,6 +1,6 @@
 """One process in PyTorch: what a training script looks like before it is distributed.
 
-The backends for several ranks replace methods of TorchBackend. In each training step, TorchLearner calls
+The backends for several ranks replace methods of TorchBackend. In each training step, TorchReplica calls
 
     loss = loss_sum(local batch) * world_size / n_global
     backend.backward(loss)
@@ -48,8 +48,8 @@ class TorchBackend(Backend):
         if self.name == "base" and world.world_size > 1:
             raise InputError("the base backend is for one process: choose another backend for several ranks")
 
-    def learner(self, options: TrainOptions, train: Split, test: Split) -> "TorchLearner":
-        return TorchLearner(options, self, train, test)
+    def replica(self, options: TrainOptions, train: Split, test: Split) -> "TorchReplica":
+        return TorchReplica(options, self, train, test)
 
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer, options):
         """Give every rank the weights of rank 0. Returns the forward function and the optimizer to use.
@@ -122,8 +122,8 @@ class TorchBackend(Backend):
         return value.to(parameter.device, copy=True) if value.shape == parameter.shape else value.clone()
 
 
-class TorchLearner:
-    """The Learner (base.py) of all PyTorch backends.
+class TorchReplica:
+    """The Replica (base.py) of all PyTorch backends.
 
     Creating it broadcasts the weights, so all ranks create it together.
     """

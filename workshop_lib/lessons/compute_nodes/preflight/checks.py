@@ -1,12 +1,12 @@
 """What a pre-flight report says about an allocation, a line per check, from the report alone."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from statistics import median
 
+from workshop_lib.cli.findings import Finding
 from workshop_lib.lessons.compute_nodes.preflight.reports import PreflightReport, RankReport
-from workshop_lib.lessons.forecasting.catalogue import Machine
-from workshop_lib.ranks.errors import grouped, named
+from workshop_lib.machine.catalogue import Machine
+from workshop_lib.ranks.rank_errors import grouped, named
 
 # A bandwidth below these shares of what is expected is worth a look, or wrong.
 LOOK_SHARE = 0.6
@@ -24,19 +24,9 @@ CHANGED_SHARE = 0.7
 LEAST_DRIVER = {"11": 450, "12": 525, "13": 580}
 
 
-@dataclass(frozen=True)
-class PreflightLine:
-    """The result of one check; `remedy` is empty if the level is "ok"."""
-
-    level: str  # one of examine.findings.LEVELS
-    check: str
-    seen: str
-    remedy: str = ""
-
-
 def check(
     report: PreflightReport, machine: Machine | None = None, before: PreflightReport | None = None
-) -> list[PreflightLine]:
+) -> list[Finding]:
     """All lines. machine: what to compare bandwidths with. before: an earlier report of the same allocation."""
     lines = [*_builds(report), *_devices(report), *_transport(report, machine), *_allreduce(report, machine)]
     lines += [*_pairs(report), *_binding(report), *_loader(report), *_clocks(report), *_memory(report)]
@@ -53,7 +43,7 @@ def _in_words(said: list[tuple[list[int], str]]) -> str:
     return "; ".join(f"{named(ranks)}: {text}" for ranks, text in said)
 
 
-def _builds(report: PreflightReport) -> Iterator[PreflightLine]:
+def _builds(report: PreflightReport) -> Iterator[Finding]:
     def words(rank: RankReport) -> str:
         other = "Intel's GPUs" if rank["device_id"] else "CPUs"
         cuda = f"for CUDA {rank['cuda']}" if rank["cuda"] else f"for {other}"
@@ -63,17 +53,17 @@ def _builds(report: PreflightReport) -> Iterator[PreflightLine]:
     said = _said(words, report)
     if len(said) > 1:
         seen = _in_words(said)
-        yield PreflightLine(
-            "wrong", "build", seen, "All ranks need one environment: give every node the same .venv and modules."
+        yield Finding(
+            "wrong", "build", seen, remedy="All ranks need one environment: give every node the same .venv and modules."
         )
     else:
-        yield PreflightLine("ok", "build", said[0][1])
+        yield Finding("ok", "build", said[0][1])
     old = [rank for rank in report["ranks"] if _driver_is_too_old(rank)]
     if old:
         needed = LEAST_DRIVER[old[0]["cuda"].partition(".")[0]]
         seen = f"{named([rank['rank'] for rank in old])}: driver {old[0]['driver']}, and CUDA {old[0]['cuda']}"
         remedy = f"This build of PyTorch needs driver {needed} or newer: install a build for an older CUDA."
-        yield PreflightLine("wrong", "driver", f"{seen} needs {needed}", remedy)
+        yield Finding("wrong", "driver", f"{seen} needs {needed}", remedy=remedy)
 
 
 def _driver_is_too_old(rank: RankReport) -> bool:
@@ -82,7 +72,7 @@ def _driver_is_too_old(rank: RankReport) -> bool:
     return needed is not None and version.isdigit() and int(version) < needed
 
 
-def _devices(report: PreflightReport) -> Iterator[PreflightLine]:
+def _devices(report: PreflightReport) -> Iterator[Finding]:
     taken: dict[tuple[str, str], list[int]] = {}
     for rank in report["ranks"]:
         if rank["device_id"]:
@@ -93,22 +83,22 @@ def _devices(report: PreflightReport) -> Iterator[PreflightLine]:
         (host, _), ranks = shared[0]
         more = f" (and {len(shared) - 1} more)" if len(shared) > 1 else ""
         remedy = "Start one rank per GPU, and let each take the GPU of its local rank."
-        yield PreflightLine("wrong", "devices", f"{named(ranks)} compute on one GPU of {host}{more}", remedy)
+        yield Finding("wrong", "devices", f"{named(ranks)} compute on one GPU of {host}{more}", remedy=remedy)
     elif idle:
         remedy = (
             "Start at most one rank per GPU; PyTorch needs a build for these GPUs, and a driver that is new enough."
         )
-        yield PreflightLine("look", "devices", f"on a CPU, although the host has GPUs: {named(idle)}", remedy)
+        yield Finding("look", "devices", f"on a CPU, although the host has GPUs: {named(idle)}", remedy=remedy)
     else:
         said = _said(lambda rank: rank["device"], report)
-        yield PreflightLine("ok", "devices", _in_words(said))
+        yield Finding("ok", "devices", _in_words(said))
 
 
 def _hosts(report: PreflightReport) -> int:
     return len({rank["host"] for rank in report["ranks"]})
 
 
-def _transport(report: PreflightReport, machine: Machine | None) -> Iterator[PreflightLine]:
+def _transport(report: PreflightReport, machine: Machine | None) -> Iterator[Finding]:
     said = _said(lambda rank: rank["transport"], report)
     seen = _in_words(said)
     networks = {rank["transport"].removeprefix("NCCL over ") for rank in report["ranks"]}
@@ -117,20 +107,20 @@ def _transport(report: PreflightReport, machine: Machine | None) -> Iterator[Pre
         remedy = (
             "NCCL lacks its plug-in, so you'd measure TCP. Load its module or set its path: see the machine's page."
         )
-        yield PreflightLine("wrong", "transport", f"{seen}, but this machine has {expected[0]}", remedy)
+        yield Finding("wrong", "transport", f"{seen}, but this machine has {expected[0]}", remedy=remedy)
     elif expected and not networks <= set(expected) and _hosts(report) > 1:
         remedy = "It may be the same network under a new name: the bandwidths below tell."
-        yield PreflightLine("look", "transport", f"{seen}; this machine usually has {expected[0]}", remedy)
+        yield Finding("look", "transport", f"{seen}; this machine usually has {expected[0]}", remedy=remedy)
     elif "Socket" in networks and _hosts(report) > 1:
         remedy = "If this machine has InfiniBand or Slingshot, NCCL lacks its plug-in: see the machine's page."
-        yield PreflightLine("look", "transport", seen, remedy)
+        yield Finding("look", "transport", seen, remedy=remedy)
     elif len(said) > 1:
-        yield PreflightLine("wrong", "transport", seen, "All ranks need the same: look for a node with other modules.")
+        yield Finding("wrong", "transport", seen, remedy="All ranks need the same: look for a node with other modules.")
     else:
-        yield PreflightLine("ok", "transport", seen)
+        yield Finding("ok", "transport", seen)
 
 
-def _allreduce(report: PreflightReport, machine: Machine | None) -> Iterator[PreflightLine]:
+def _allreduce(report: PreflightReport, machine: Machine | None) -> Iterator[Finding]:
     if len(report["ranks"]) < 2:
         return
     speeds = ", ".join(
@@ -138,7 +128,7 @@ def _allreduce(report: PreflightReport, machine: Machine | None) -> Iterator[Pre
     )
     large = report["allreduces"][-1]
     if machine is None:
-        yield PreflightLine("ok", "allreduce", f"bus bandwidth {speeds}")
+        yield Finding("ok", "allreduce", f"bus bandwidth {speeds}")
         return
     expected_s = machine.allreduce_s(large["ranks"], large["message_bytes"])
     share = expected_s / large["median_s"]
@@ -147,14 +137,14 @@ def _allreduce(report: PreflightReport, machine: Machine | None) -> Iterator[Pre
     if level != "ok":
         remedy = "Look at the transport above and the slowest pair below, and whether another job shares the network."
     seen = f"bus bandwidth {speeds}: {share:.0%} of what {machine.name} is expected to do"
-    yield PreflightLine(level, "allreduce", seen, remedy)
+    yield Finding(level, "allreduce", seen, remedy=remedy)
 
 
 def _size(nbytes: int) -> str:
     return f"{nbytes / 2**20:g} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:g} KiB"
 
 
-def _pairs(report: PreflightReport) -> Iterator[PreflightLine]:
+def _pairs(report: PreflightReport) -> Iterator[Finding]:
     if not report["pairs"]:
         return
     hosts = {rank["rank"]: rank["host"] for rank in report["ranks"]}
@@ -170,31 +160,31 @@ def _pairs(report: PreflightReport) -> Iterator[PreflightLine]:
     on_gpus = any(rank["device_id"] for rank in report["ranks"])
     if slowest["bytes_per_s"] < (SLOW_GPU_PAIR_SHARE if on_gpus else SLOW_PAIR_SHARE) * middle:
         remedy = "Every collective waits for this pair: ask for other nodes, or tell the machine's support."
-        yield PreflightLine("look", "pairs", seen, remedy)
+        yield Finding("look", "pairs", seen, remedy=remedy)
     else:
-        yield PreflightLine("ok", "pairs", seen)
+        yield Finding("ok", "pairs", seen)
 
 
-def _binding(report: PreflightReport) -> Iterator[PreflightLine]:
+def _binding(report: PreflightReport) -> Iterator[Finding]:
     clash = _sharing_cores(report)
     crowded = [rank["rank"] for rank in report["ranks"] if rank["threads"] > len(rank["cores"])]
     idle = [rank["rank"] for rank in report["ranks"] if _share_of_cores(rank, report) >= IDLE_CORES * rank["threads"]]
     if clash:
         remedy = "Bind each rank to cores of its own: --bind core, or the launcher's own option."
-        yield PreflightLine("wrong", "binding", clash, remedy)
+        yield Finding("wrong", "binding", clash, remedy=remedy)
     elif crowded:
         remedy = "Set OMP_NUM_THREADS to the number of cores that a rank has."
-        yield PreflightLine("wrong", "binding", f"{named(crowded)}: more threads than cores", remedy)
+        yield Finding("wrong", "binding", f"{named(crowded)}: more threads than cores", remedy=remedy)
     elif idle:
         threads = report["ranks"][idle[0]]["threads"]
         cores = int(_share_of_cores(report["ranks"][idle[0]], report))
         seen = f"{threads} of {cores} cores are used by {named(idle)}"
-        yield PreflightLine(
-            "look", "binding", seen, "On CPUs, use them: --threads; on GPUs, the loader's workers need them."
+        yield Finding(
+            "look", "binding", seen, remedy="On CPUs, use them: --threads; on GPUs, the loader's workers need them."
         )
     else:
         said = _said(lambda rank: f"{len(rank['cores'])} cores, threads: {rank['threads']}", report)
-        yield PreflightLine("ok", "binding", _in_words(said))
+        yield Finding("ok", "binding", _in_words(said))
 
 
 def _sharing_cores(report: PreflightReport) -> str:
@@ -220,34 +210,34 @@ def _share_of_cores(rank: RankReport, report: PreflightReport) -> float:
     return len(rank["cores"]) / len(alike)
 
 
-def _loader(report: PreflightReport) -> Iterator[PreflightLine]:
+def _loader(report: PreflightReport) -> Iterator[Finding]:
     speeds = {rank["rank"]: rank["loader_samples_per_s"] for rank in report["ranks"]}
     slowest = min(speeds, key=speeds.__getitem__)
     middle = median(speeds.values())
     seen = f"{middle:,.0f} samples/s per rank without training; slowest: rank {slowest} with {speeds[slowest]:,.0f}"
     if speeds[slowest] < SLOW_LOADER_SHARE * middle:
         host = next(rank["host"] for rank in report["ranks"] if rank["rank"] == slowest)
-        yield PreflightLine("look", "loader", seen, f"All ranks will wait for it: look at {host}'s disk and cores.")
+        yield Finding("look", "loader", seen, remedy=f"All ranks will wait for it: look at {host}'s disk and cores.")
     else:
-        yield PreflightLine("ok", "loader", seen)
+        yield Finding("ok", "loader", seen)
 
 
-def _clocks(report: PreflightReport) -> Iterator[PreflightLine]:
+def _clocks(report: PreflightReport) -> Iterator[Finding]:
     ahead_s = {rank["host"]: rank["clock_ahead_s"] for rank in report["ranks"]}
     host = max(ahead_s, key=lambda name: abs(ahead_s[name]))
     apart_s = abs(ahead_s[host])
     level = "wrong" if apart_s > CLOCK_WRONG_S else "look" if apart_s > CLOCK_LOOK_S else "ok"
     if level == "ok":
-        yield PreflightLine("ok", "clocks", f"they agree within {max(apart_s * 1e3, 0.01):.2g} ms")
+        yield Finding("ok", "clocks", f"they agree within {max(apart_s * 1e3, 0.01):.2g} ms")
         return
     direction = "ahead of" if ahead_s[host] > 0 else "behind"
     seen = f"{host} is {apart_s:.2g} s {direction} rank 0's host"
-    yield PreflightLine(
-        level, "clocks", seen, "Don't compare times in logs of different hosts; its time service needs a look."
+    yield Finding(
+        level, "clocks", seen, remedy="Don't compare times in logs of different hosts; its time service needs a look."
     )
 
 
-def _memory(report: PreflightReport) -> Iterator[PreflightLine]:
+def _memory(report: PreflightReport) -> Iterator[Finding]:
     per_host: dict[str, list[RankReport]] = {}
     for rank in report["ranks"]:
         per_host.setdefault(rank["host"], []).append(rank)
@@ -255,25 +245,25 @@ def _memory(report: PreflightReport) -> Iterator[PreflightLine]:
     least = min(free, key=free.__getitem__)
     seen = f"{free[least] / 1e9:.1f} GB free on {least}, for {len(per_host[least])} ranks"
     if free[least] < MEMORY_PER_RANK_BYTES * len(per_host[least]):
-        yield PreflightLine("look", "memory", seen, "Something else uses it: look for processes of an earlier job.")
+        yield Finding("look", "memory", seen, remedy="Something else uses it: look for processes of an earlier job.")
     else:
-        yield PreflightLine("ok", "memory", seen)
+        yield Finding("ok", "memory", seen)
 
 
-def _checkpoint(report: PreflightReport) -> Iterator[PreflightLine]:
+def _checkpoint(report: PreflightReport) -> Iterator[Finding]:
     found = report["checkpoint"]
     size = _size(found["bytes"])
     if found["error"]:
         remedy = "Make room there, or write checkpoints elsewhere (--folder)."
-        yield PreflightLine("wrong", "checkpoint", f"{size} in {found['folder']}: {found['error']}", remedy)
+        yield Finding("wrong", "checkpoint", f"{size} in {found['folder']}: {found['error']}", remedy=remedy)
         return
     write = f"written at {found['bytes'] / found['write_s'] / 1e9:.2g} GB/s"
     read = f"read at {found['bytes'] / found['read_s'] / 1e9:.2g} GB/s (perhaps from memory)"
     seen = f"{size} in {found['folder']}: {write}, {read}; {found['free_bytes'] / 1e9:.0f} GB free"
-    yield PreflightLine("ok", "checkpoint", seen)
+    yield Finding("ok", "checkpoint", seen)
 
 
-def _changes(report: PreflightReport, before: PreflightReport) -> Iterator[PreflightLine]:
+def _changes(report: PreflightReport, before: PreflightReport) -> Iterator[Finding]:
     def speeds(of: PreflightReport) -> dict[str, float]:
         found = {"loader": median(rank["loader_samples_per_s"] for rank in of["ranks"])}
         if of["allreduces"] and len(of["ranks"]) > 1:
@@ -285,8 +275,8 @@ def _changes(report: PreflightReport, before: PreflightReport) -> Iterator[Prefl
         return found
 
     if len(report["ranks"]) != len(before["ranks"]):
-        yield PreflightLine(
-            "look", "before", f"it had {len(before['ranks'])} ranks", "Compare with a record of as many ranks."
+        yield Finding(
+            "look", "before", f"it had {len(before['ranks'])} ranks", remedy="Compare with a record of as many ranks."
         )
         return
     old = speeds(before)
@@ -295,4 +285,4 @@ def _changes(report: PreflightReport, before: PreflightReport) -> Iterator[Prefl
     slower = [name for name, share in shares.items() if share < CHANGED_SHARE]
     level = "look" if slower else "ok"
     remedy = f"Slower than before: {', '.join(slower)}." if slower else ""
-    yield PreflightLine(level, "before", f"of the speeds on {before['date'][:10]}: {seen}", remedy)
+    yield Finding(level, "before", f"of the speeds on {before['date'][:10]}: {seen}", remedy=remedy)

@@ -1,13 +1,12 @@
 """The command `workshop preflight`."""
 
-import dataclasses
 import json as as_json
 from pathlib import Path
 
 from workshop_lib import ranks as teams
 from workshop_lib.cli.arguments import BIND, Parser
+from workshop_lib.cli.findings import EXIT_CODES, as_data, show, worst
 from workshop_lib.errors import InputError
-from workshop_lib.examine.findings import EXIT_CODES, worst
 from workshop_lib.paths import BUILD
 from workshop_lib.training.options import DEVICES
 
@@ -41,7 +40,7 @@ def preflight(
     The exit code is 0 if all is well, 2 if something is worth a look, and 3 if something is wrong.
     """
     from workshop_lib.lessons.compute_nodes.preflight import checks, run
-    from workshop_lib.lessons.forecasting import catalogue
+    from workshop_lib.machine import catalogue
 
     if device not in DEVICES:
         raise InputError(f"--device {device}: choose one of {', '.join(DEVICES)}.")
@@ -62,9 +61,9 @@ def preflight(
         Path(out).write_text(as_json.dumps(report, indent=1) + "\n")
     lines = checks.check(report, compared_with, earlier)
     if json:
-        print(as_json.dumps({"lines": [dataclasses.asdict(line) for line in lines], "report": report}, indent=1))
+        print(as_json.dumps({"lines": as_data(lines), "report": report}, indent=1))
     else:
-        run.show(lines)
+        show(lines)
     return EXIT_CODES[worst(lines)]
 
 

@@ -29,7 +29,7 @@ from workshop_lib.lessons.forecasting import benchmark
 from workshop_lib.machine import world
 from workshop_lib.machine.cores import affinity
 from workshop_lib.ranks import allocation
-from workshop_lib.ranks.errors import grouped, named
+from workshop_lib.ranks.rank_errors import grouped, named
 from workshop_lib.training import rendezvous
 
 # Between GPUs, a message has to be large: the time before its first byte would hide how fast the link is.

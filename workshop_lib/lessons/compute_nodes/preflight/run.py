@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from workshop_lib.lessons.compute_nodes.preflight.checks import PreflightLine, check
+from workshop_lib.cli.findings import show
+from workshop_lib.lessons.compute_nodes.preflight.checks import check
 from workshop_lib.lessons.compute_nodes.preflight.reports import PreflightReport
 from workshop_lib.ranks.cluster import Ranks
 
-COLORS = {"ok": "green", "look": "yellow", "wrong": "red"}
 TIMEOUT_S = 300.0
 
 
@@ -27,11 +24,3 @@ def _measure(folder: str, device: str) -> PreflightReport:
 def look_at(team: Ranks, folder: Path) -> None:
     """Show what a pre-flight check says about these ranks."""
     show(check(report_of(team, folder)))
-
-
-def show(lines: list[PreflightLine]) -> None:
-    table = Table("", "", "seen", box=None)
-    for line in lines:
-        text = line.seen + (f"\n→ {line.remedy}" if line.remedy else "")
-        table.add_row(f"[{COLORS[line.level]}]{line.level}[/]", line.check, text)
-    Console(soft_wrap=True).print(table)

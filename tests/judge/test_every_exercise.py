@@ -1,0 +1,107 @@
+"""Every exercise: the solution and other right ways pass, the stub isn't solved yet, each known mistake gets its hint.
+
+The known mistakes are the exercise's own edits. The other right ways, and answers that never end, stand in the
+alternatives.py of the lesson's tests.
+"""
+
+import importlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from judge.answers import own, solution, stub, variant
+from needs import NEEDED_BY_NOTEBOOKS, needs
+
+from workshop_lib import ranks
+from workshop_lib.judge import Exercise, Verdict
+from workshop_lib.paths import ROOT
+
+ROOMS = sorted(path.parent.name for path in ROOT.glob("tests/lessons/*/alternatives.py"))
+
+
+def of_room(room: str) -> dict[tuple[str, str], Exercise]:
+    """The exercises that a lesson's judges define, by notebook and name."""
+    files: list[Path] = sorted((ROOT / "workshop_lib" / "lessons" / room).glob("judge*.py"))
+    modules = [importlib.import_module(f"workshop_lib.lessons.{room}.{file.stem}") for file in files]
+    found = [each for module in modules for each in vars(module).values() if isinstance(each, Exercise)]
+    return {(each.notebook, each.name): each for each in found if each.notebook}
+
+
+EXERCISES = {key: exercise for room in ROOMS for key, exercise in of_room(room).items()}
+TABLES = {key: importlib.import_module(f"lessons.{room}.alternatives") for room in ROOMS for key in of_room(room)}
+
+
+def cases(table: str = "") -> list:
+    """The parameters (notebook, name, title) of each answer in the tables of this name, or of each edit.
+
+    To end ranks and start fresh ones takes seconds: one answer per notebook that never ends, unless everything is run.
+    """
+    found = []
+    begun = set()
+    for notebook, name in EXERCISES:
+        answers = getattr(TABLES[notebook, name], table, {}).get(name, {})
+        for title in answers if table else range(len(EXERCISES[notebook, name].edits)):
+            marks = [needs(*NEEDED_BY_NOTEBOOKS.get(notebook, ()))]
+            if table == "NEVER_ENDS" and notebook in begun:
+                marks.append(pytest.mark.exhaustive)
+            begun.add(notebook)
+            found.append(pytest.param(notebook, name, title, id=f"{notebook}-{name}-{title}", marks=marks))
+    return found
+
+
+def made(notebook: str, name: str, answer: list | str):
+    """The answer that a table has as edits of the solution or as a learner's text."""
+    return own(notebook, name, answer) if isinstance(answer, str) else variant(notebook, name, *answer)
+
+
+def judged(notebook: str, name: str, answer, **changes) -> Verdict:
+    exercise = EXERCISES[notebook, name]
+    team = ranks.start(exercise.on or getattr(TABLES[notebook, name], "RANKS", 2))
+    if not team.healthy:
+        team.restart()
+    verdict: Verdict = (replace(exercise, **changes) if changes else exercise)(answer)
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("notebook", "name"),
+    [pytest.param(*key, id="-".join(key), marks=[needs(*NEEDED_BY_NOTEBOOKS.get(key[0], ()))]) for key in EXERCISES],
+)
+def test_the_solution_passes_and_the_stub_is_not_solved_yet(notebook, name):
+    verdict = judged(notebook, name, solution(notebook, name))
+    assert verdict.passed is True, verdict
+    verdict = judged(notebook, name, stub(notebook, name))
+    assert verdict.passed is None
+    assert "not solved yet" in repr(verdict)
+
+
+@pytest.mark.parametrize(("notebook", "name", "title"), cases("RIGHT"))
+def test_another_right_way_passes(notebook, name, title):
+    verdict = judged(notebook, name, made(notebook, name, TABLES[notebook, name].RIGHT[name][title]))
+    assert verdict.passed is True, verdict
+
+
+@pytest.mark.parametrize(("notebook", "name", "at"), cases())
+def test_a_known_mistake_is_rejected_with_its_hint(notebook, name, at):
+    edit = EXERCISES[notebook, name].edits[at]
+    verdict = judged(notebook, name, variant(notebook, name, *edit.replacements))
+    assert verdict.passed is False, verdict
+    assert edit.hint.lower() in verdict.hint.lower(), verdict
+
+
+@pytest.mark.parametrize(("notebook", "name", "title"), cases("WRONG"))
+def test_an_unforeseen_answer_is_rejected_and_what_it_did_is_said(notebook, name, title):
+    answer, words = TABLES[notebook, name].WRONG[name][title]
+    verdict = judged(notebook, name, made(notebook, name, answer))
+    assert verdict.passed is False, verdict
+    assert words.lower() in f"{verdict.hint}\n{verdict.details}".lower(), verdict
+
+
+@pytest.mark.parametrize(("notebook", "name", "title"), cases("NEVER_ENDS"))
+def test_an_answer_that_never_ends_is_stopped_and_the_hint_says_why(notebook, name, title):
+    answer, hint = TABLES[notebook, name].NEVER_ENDS[name][title]
+    verdict = judged(notebook, name, made(notebook, name, answer), timeout_s=1.0)
+    assert verdict.passed is False, verdict
+    assert "was at" in verdict.details or "were at" in verdict.details, "it says on which line the ranks wait"
+    assert hint in verdict.hint, verdict
+    assert ranks.current().healthy, "fresh ranks are there for the next cell"

@@ -1,0 +1,73 @@
+"""Right answers to the exercises of 05 beside the solutions, and wrong ones beside the known mistakes."""
+
+from workshop_lib.lessons.ddp.judge_own_ddp import SEND
+
+HOOK = f"p.grad /= dist.get_world_size()\n        handles.append({SEND})"
+WAIT = "for handle in handles:\n            handle.wait()"
+
+RIGHT = {
+    "accumulate": {
+        "last one apart": """
+            def accumulate(model, micro_batches, loss_function):
+                k = len(micro_batches)
+                model.zero_grad()
+                with model.no_sync():
+                    for inputs, targets in micro_batches[:-1]:
+                        (loss_function(model(inputs), targets) / k).backward()
+                inputs, targets = micro_batches[-1]
+                (loss_function(model(inputs), targets) / k).backward()
+            """,
+        "divided at the end": """
+            def accumulate(model, micro_batches, loss_function):
+                k = len(micro_batches)
+                for i, (inputs, targets) in enumerate(micro_batches):
+                    with model.no_sync() if i < k - 1 else contextlib.nullcontext():
+                        loss_function(model(inputs), targets).backward()
+                for p in model.parameters():
+                    p.grad /= k
+            """,
+    },
+    "my_ddp": {
+        "divided after": [
+            (HOOK, f"handles.append((p, {SEND}))"),
+            (WAIT, "for p, handle in handles:\n            handle.wait(); p.grad /= dist.get_world_size()"),
+        ],
+        "with futures": [(SEND, f"{SEND}.get_future()"), (WAIT, "torch.futures.wait_all(handles)")],
+    },
+    "my_buckets": {
+        "divided after, with new gradients": [
+            ("for p in bucket]) / dist.get_world_size()", "for p in bucket])"),
+            ("sum(each.grad.nbytes for each in bucket)", "8 * sum(each.numel() for each in bucket)"),
+            ("p.grad.copy_(part.view_as(p))", "p.grad = (part / dist.get_world_size()).view_as(p)"),
+        ]
+    },
+}
+WRONG = {
+    "my_ddp": {
+        "divided in finish, where there may be no gradient": (
+            [
+                (HOOK, f"handles.append({SEND})"),
+                (WAIT, f"{WAIT}\n        for p in model.parameters(): p.grad /= dist.get_world_size()"),
+            ],
+            "a parameter that the network doesn't use has no gradient",
+        ),
+        "rank 0 alone sends": ([("handles.append", "dist.get_rank() or handles.append")], "not inside an `if`"),
+    }
+}
+NEVER_ENDS = {
+    "accumulate": {
+        "rank 0 alone communicates": (
+            [("if last", "if last and dist.get_rank() == 0")],
+            "All ranks must enter `no_sync`",
+        )
+    },
+    "my_ddp": {
+        "a barrier on rank 0 alone": (
+            """
+            def my_ddp(model):
+                if dist.get_rank() == 0: dist.barrier()
+            """,
+            "inside an `if`",
+        )
+    },
+}

@@ -1,0 +1,83 @@
+"""Right answers to the exercises of 04 beside the solutions, and wrong ones beside the known mistakes."""
+
+from workshop_lib.lessons.horovod_tensorflow.judge import MEAN
+
+SHARD = "images[rank::size], labels[rank::size]"
+CALLBACKS = "callbacks = [keras3.BroadcastVariables()]"
+WRAPPED = "keras3.DistributedOptimizer(keras.optimizers.SGD(0.02 * size, momentum=0.9))"
+DATASET = "dataset = __import__('tensorflow').data.Dataset.from_tensor_slices((images, labels))"
+SAVE = "if rank == 0:\n        model.save(path)"
+STOCK = "__import__('horovod.tensorflow.keras').tensorflow.keras"
+BEFORE_FIT = "callbacks = []\n    hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)"
+STEP = "return super().apply(mean, variables)"
+IMPORT = "import horovod.tensorflow as hvd"
+AVERAGED_WEIGHTS = """super().apply(gradients, variables)
+            means = hvd.grouped_allreduce([v.value for v in variables], op=hvd.Average)
+            for v, mean in zip(variables, means, strict=True): v.assign(mean)"""
+
+RIGHT = {
+    "averaging": {
+        "one allreduce each": [
+            (MEAN, "[hvd.allreduce(g, op=hvd.Average, name=f'g{i}') for i, g in enumerate(gradients)]")
+        ],
+        "a sum divided": [(MEAN, f"[g / hvd.size() for g in {MEAN.replace('Average', 'Sum')}]")],
+        "apply of the object replaced": """
+            def averaging(optimizer):
+                import horovod.tensorflow as hvd
+
+                def apply(gradients, variables=None):
+                    return plain(hvd.grouped_allreduce(list(gradients), op=hvd.Average), variables)
+
+                plain, optimizer.apply = optimizer.apply, apply
+                return optimizer
+            """,
+        "the library's": """
+            def averaging(optimizer):
+                from workshop_lib.training.backends import keras3
+
+                return keras3.DistributedOptimizer(optimizer)
+            """,
+    },
+    "train": {
+        "in blocks": [
+            (SHARD, "np.array_split(images, size)[rank], np.array_split(labels, size)[rank]"),
+            (IMPORT, f"{IMPORT}, numpy as np"),
+        ],
+        "a dataset": [
+            (f"{SHARD}, batch_size=64", "dataset.shard(size, rank).batch(64)"),
+            (CALLBACKS, f"{CALLBACKS}\n    {DATASET}"),
+        ],
+        "broadcast before fit": [(CALLBACKS, BEFORE_FIT)],
+    },
+}
+WRONG = {
+    "averaging": {
+        "weights averaged": ([(STEP, AVERAGED_WEIGHTS), (MEAN, "0")], "before the step"),
+        "Horovod's own class": (
+            """
+            def averaging(optimizer):
+                import horovod.tensorflow.keras as hvd
+
+                return hvd.DistributedOptimizer(optimizer)
+            """,
+            "Does Keras call your method at all",
+        ),
+        "the class": (
+            [("return Averaging.from_config(optimizer.get_config())", "return Averaging")],
+            "the class instead",
+        ),
+    },
+    "train": {
+        "shared out by local rank": ([(SHARD, SHARD.replace("rank::", "hvd.local_rank()::"))], "counts within a host"),
+        "the batch divided": ([("batch_size=64", "batch_size=64 // size")], "leave `batch_size`"),
+        "Horovod's own optimizer": (
+            [(WRAPPED, WRAPPED.replace("keras3", STOCK)), (CALLBACKS, BEFORE_FIT), (SAVE, "pass")],
+            "nothing averages the gradients",
+        ),
+        "saved early": ([(SAVE, "pass"), (CALLBACKS, f"{CALLBACKS}\n    {SAVE}")], "after training"),
+    },
+}
+NEVER_ENDS = {
+    "train": {"rank 0 alone trains": ([("    model.fit(", "    rank or model.fit(")], "not rank 0 alone")},
+    "averaging": {"rank 0 alone averages": ([(MEAN, f"{MEAN} if hvd.rank() == 0 else gradients")], "not rank 0 alone")},
+}

@@ -1,0 +1,116 @@
+"""Right answers to the exercises of 02 beside the solutions, and wrong ones beside the known mistakes."""
+
+from workshop_lib.lessons.synchronous_sgd.judge import SEND
+
+RANKS = 3  # with two, a swap with one partner is as good as an allreduce
+LOOP = "for p in model.parameters():"
+REDUCE = "comm.Allreduce(mine, total)"
+WRITE = "p.grad.copy_(torch.from_numpy(total / comm.size))"
+WEIGH = "weighted = gradient * n_samples"
+AVERAGE, STEP, SCHEDULE = "average(model, comm)", "optimizer.step()", "schedule.step()"
+FLAT = "comm.Allreduce(flat.numpy(), total.numpy())"
+PUT_BACK = "p.grad.copy_(piece.view(p.shape))"
+
+RIGHT = {
+    "average_gradients": {
+        "one message for all parameters": """
+            def average_gradients(model, comm):
+                flat = torch.cat([p.grad.flatten() for p in model.parameters()]).numpy()
+                mean = np.empty_like(flat)
+                comm.Allreduce(flat, mean)
+                mean, at = torch.from_numpy(mean / comm.size), 0
+                for p in model.parameters():
+                    p.grad.copy_(mean[at:at + p.numel()].view(p.shape))
+                    at += p.numel()
+            """,
+        "objects": """
+            def average_gradients(model, comm):
+                for p in model.parameters():
+                    p.grad = comm.allreduce(p.grad) / comm.size
+            """,
+        "divided first": """
+            def average_gradients(model, comm):
+                for p in model.parameters():
+                    mine, total = p.grad.numpy().copy() / comm.size, np.empty(p.shape, dtype=np.float32)
+                    comm.Allreduce(mine, total)
+                    p.grad.copy_(torch.from_numpy(total))
+            """,
+    },
+    "weighted_mean": {
+        "by NumPy": """
+            def weighted_mean(gradient, n_samples, comm):
+                return np.average(comm.allgather(gradient), axis=0, weights=comm.allgather(n_samples))
+            """
+    },
+    "train_epoch": {
+        "cleared after the step": """
+            def train_epoch(model, optimizer, schedule, batches, average, comm):
+                for images, labels in batches:
+                    cross_entropy(model(images), labels).backward()
+                    average(model, comm)
+                    optimizer.step(); schedule.step(); model.zero_grad()
+            """
+    },
+    "average_in_one_message": {
+        "calls that send nothing": """
+            def average_in_one_message(model, comm):
+                flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+                flat = torch.from_numpy(comm.allreduce(flat.numpy()) / comm.Get_size())
+                for p, piece in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()])):
+                    p.grad.copy_(piece.view(p.shape))
+            """,
+        "in place": """
+            def average_in_one_message(model, comm):
+                flat = torch.nn.utils.parameters_to_vector(p.grad for p in model.parameters())
+                comm.Allreduce(MPI.IN_PLACE, flat.numpy())
+                at = 0
+                for p in model.parameters():
+                    p.grad = (flat[at:at + p.numel()] / comm.size).view_as(p); at += p.numel()
+            """,
+    },
+}
+WRONG = {
+    "average_gradients": {
+        "in place": ([(REDUCE, "comm.Allreduce(mine, mine)"), ("total /", "mine /")], "Allreduce(MPI.IN_PLACE, g)"),
+        "one parameter only": ([(LOOP, "for p in list(model.parameters())[:1]:")], "bias ="),
+        "parameters and gradients": ([(WRITE, f"{WRITE}; p.data.mul_(0.5)")], "average `p.grad`, not `p`"),
+        "of two neighbors": (
+            [
+                (REDUCE, "comm.Sendrecv(mine, comm.rank ^ 1 if comm.rank < 2 else 2, recvbuf=total); total += mine"),
+                ("total / comm.size", "total / 2"),
+            ],
+            "Allreduce gives every rank the sum over all ranks",
+        ),
+        "only roughly the same": ([(WRITE, f"{WRITE}; p.grad *= 1 + 1e-6 * comm.rank")], "they agree only roughly"),
+    },
+    "broadcast_weights": {
+        "every other one": (
+            [(LOOP, "for p in list(model.parameters())[::2]:")],
+            "each parameter of model.parameters()",
+        ),
+        "rounded": ([(SEND, 'array = comm.bcast(array.astype("float16"))')], "each parameter of model.parameters()"),
+    },
+    "weighted_mean": {"in place": ([(WEIGH, "gradient *= n_samples; weighted = gradient")], "`a + b` is a new array")},
+    "train_epoch": {
+        "the first batch only": ([(SCHEDULE, f"{SCHEDULE}; return")], "took 1 of 2 batches"),
+        "averaged before backward": (
+            [(f"loss.backward()\n        {AVERAGE}", f"{AVERAGE}\n        loss.backward()")],
+            "call it after `backward`",
+        ),
+        "two steps a batch": ([(STEP, f"{STEP}; {STEP}")], "For each batch: clear the gradients"),
+    },
+    "average_in_one_message": {
+        "six messages": (
+            [(FLAT, "for p in parameters: p.grad = comm.allreduce(p.grad) / comm.size"), (PUT_BACK, "pass")],
+            "they went in 6 messages",
+        ),
+        "put back the wrong way round": (
+            [(PUT_BACK, "p.grad.copy_(piece.flip(0).view(p.shape))")],
+            "in the order in which you put them in",
+        ),
+    },
+}
+NEVER_ENDS = {
+    "average_gradients": {"on rank 0 only": ([(REDUCE, f"if comm.rank == 0: {REDUCE}")], "inside an `if`")},
+    "train_epoch": {"averaged on rank 0 only": ([(AVERAGE, f"if comm.rank == 0: {AVERAGE}")], "inside an `if`")},
+}

@@ -1,0 +1,362 @@
+"""What is said of ranks whose call does not end well, and whether they can go on: each from made-up ranks."""
+
+import json
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from workshop_lib.ranks import RankError, call, failures, folders, rank_errors
+from workshop_lib.ranks.call import Call as RealCall
+from workshop_lib.ranks.messages import Loss
+
+ERROR = {"what": "raised ValueError", "text": "ValueError: boom", "frames": []}
+STOPPED = {"rank": 1, "host": "node7", "pid": 4242, "signal": 19}
+
+
+def frame(code, file="In[3]", line=4, name="<module>"):
+    return {"file": file, "line": line, "name": name, "code": code}
+
+
+COMPUTING = [frame("for _ in range(n):")]
+RECEIVING = [frame("comm.recv(source=1)")]
+BACKWARD = [frame("Variable._execution_engine.run_backward(", "/v/site-packages/torch/autograd/graph.py")]
+
+
+class Team:
+    n = 2
+    remedy = "`team.restart()` brings fresh ones."
+    attached_only = False
+    holder_host = ""
+    trouble = None
+    empty_memory = "Their memory is empty: run In[1] again."
+
+    def _give_up(self, trouble):
+        self.trouble = trouble
+
+    def restart(self):
+        self.trouble = "restarted"
+
+
+class Call:
+    """A call whose ranks are at these places, and come to an end after so many looks at them."""
+
+    def __init__(self, stacks, outcomes=(), looks=99, cpu_s=(), check=None, stopped=None):
+        self.team, self.at, self.outcomes = Team(), stacks, dict(outcomes)
+        self.ranks = list(stacks)
+        self.looks, self.used, self.check = looks, iter(cpu_s), check
+        self.is_stopped = stopped or {}
+        self.signals = []
+
+    @property
+    def running(self):
+        return [rank for rank in self.at if rank not in self.outcomes]
+
+    def wait(self, limit_s):
+        time.sleep(0.01)
+        return not self.running
+
+    def stacks(self):
+        self.looks -= 1
+        if self.looks == 0:
+            self.outcomes |= {rank: {"value": True} for rank in self.running}
+        return {rank: self.at[rank] for rank in self.running}
+
+    def cpu_s(self):
+        return next(self.used, {})
+
+    def stopped(self):
+        return self.is_stopped
+
+    def signal(self, number):
+        self.signals.append(number)
+
+    def follow_up(self, *_):
+        return self.check
+
+    def loss(self):
+        return self.left_behind
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    for name in ("GRACE_S", "LOOK_AGAIN_S", "CHECK_LOOK_EVERY_S"):
+        monkeypatch.setattr(failures, name, 0.01)
+    monkeypatch.setattr(failures, "CHECK_LIMIT_S", 0.5)
+
+
+def looked(call, looks, watcher=failures.Others):
+    """Look at the others of a rank that failed this often; the message, if they were given up."""
+    others = watcher(call)
+    try:
+        for _ in range(looks):
+            time.sleep(0.02)
+            others.look()
+    except RankError as error:
+        return str(error)
+    return None
+
+
+def failed_with(at_0, **more):
+    return Call({0: at_0, 1: []}, {1: {"error": ERROR}}, **more)
+
+
+@pytest.mark.parametrize(
+    ("at_0", "cpu_s", "given_up"),
+    [
+        (RECEIVING, [], True),
+        ([frame("work.wait()", "/v/site-packages/torch/distributed/distributed_c10d.py")], [], True),
+        (BACKWARD, [{0: 5.0}, {0: 5.0}], True),
+        (BACKWARD, [{0: 5.0}, {0: 5.7}], False),
+        (BACKWARD, [], False),  # on another host nobody knows whether it computes
+        (COMPUTING, [{0: 5.0}, {0: 5.0}], False),
+        ([frame("time.sleep(3)")], [{0: 5.0}, {0: 5.0}], False),
+        ([frame("return self.send(msg)", "/v/lib/python3.11/site-packages/zmq/socket.py")], [], False),
+        ([], [], False),
+    ],
+)
+def test_only_ranks_that_wait_for_the_failed_one_are_given_up(at_0, cpu_s, given_up):
+    call = failed_with(at_0, cpu_s=cpu_s)
+    message = looked(call, 2)
+    assert (message is not None) == given_up == (call.team.trouble is not None)
+    if given_up:
+        assert message.startswith("rank 1 raised ValueError:\n    ValueError: boom\nMeanwhile:\n  rank 0: still at ")
+        assert "team.restart()" in message
+
+
+def test_a_rank_is_not_given_up_at_the_first_look():
+    assert looked(failed_with(RECEIVING), 1) is None
+
+
+def test_a_rank_that_goes_on_for_long_is_interrupted_and_not_blamed(monkeypatch):
+    monkeypatch.setattr(failures, "STILL_LIMIT_S", 0.03)
+    call = failed_with(COMPUTING)
+    call.wait = lambda _: call.outcomes.update({0: {"error": ERROR | {"what": "raised KeyboardInterrupt"}}}) or True
+    assert looked(call, 3) is None and len(call.signals) == 1
+    text = failures.errors_text(call)
+    assert text.startswith("rank 1 raised ValueError") and "rank 0 was still running 0 s later and was interr" in text
+
+
+IN_CHECK = [frame("comm.bcast(token)", "workshop_lib/ranks/engine.py", name="in_step")]
+
+
+@pytest.mark.parametrize(
+    ("check", "in_step", "said"),
+    [
+        (Call({0: [], 1: []}, {0: {"value": True}, 1: {"value": True}}), True, "still in step and ready"),
+        (Call({0: COMPUTING, 1: IN_CHECK}, looks=5), True, "still in step and ready"),
+        (Call({0: IN_CHECK, 1: IN_CHECK}), False, "Some ranks had sent messages that others never received"),
+        (Call({0: IN_CHECK, 1: []}, {1: {"value": False}}), False, "never received"),
+        (Call({0: IN_CHECK, 1: []}, {1: {"error": ERROR}}), False, "never received"),
+        (Call({0: COMPUTING, 1: IN_CHECK}), None, "still busy 30 s later, so whether they match is unknown"),
+    ],
+    ids=["yes", "yes, late", "stuck", "no", "error", "no answer"],
+)
+def test_a_time_out_of_the_check_is_no_mismatch(check, in_step, said):
+    call = failed_with([], check=check)
+    with pytest.raises(RankError, match=said):
+        failures.raise_failed(call)
+    assert (call.team.trouble is None) == bool(in_step)
+
+
+def test_the_loss_of_a_rank_during_the_check_is_told_as_such():
+    def lost(*_):
+        raise RankError("rank 0 on vm was killed by SIGKILL.")
+
+    call = failed_with([])
+    call.follow_up = lost
+    with pytest.raises(RankError, match=r"boom\nAfter that, rank 0 on vm was killed by SIGKILL\."):
+        failures.raise_failed(call)
+
+
+def test_after_an_interrupt_fresh_ranks_say_what_is_gone(monkeypatch):
+    monkeypatch.setattr(failures, "INTERRUPT_LIMIT_S", 0.01)
+    call = Call({0: RECEIVING, 1: []}, stopped={1: STOPPED})
+    with pytest.raises(RankError) as caught:
+        failures.raise_interrupted(call)
+    assert str(caught.value) == (
+        "interrupted, but not every rank could be:\n"
+        "  rank 0: at In[3], line 4, in <module>:  comm.recv(source=1)\n"
+        "  rank 1: stopped by SIGSTOP (process 4242 on node7)\n"
+        "Fresh ranks were started. Their memory is empty: run In[1] again."
+    )
+
+
+def test_a_time_out_says_that_a_rank_is_stopped_and_how_to_go_on():
+    call = Call({0: RECEIVING, 1: []}, stopped={1: STOPPED})
+    with pytest.raises(RankError) as caught:
+        failures.raise_timeout(call, 60)
+    assert "rank 1: stopped by SIGSTOP (process 4242 on node7)" in str(caught.value)
+    assert "Before the time-out, `kill -CONT 4242` lets a stopped rank go on." in str(caught.value)
+    assert "team.restart()" in str(caught.value)
+
+
+def test_a_time_out_before_the_others_are_given_up_says_what_a_rank_raised():
+    with pytest.raises(
+        RankError, match="^rank 1 raised ValueError:\n    ValueError: boom\nMeanwhile:\n  rank 0: still"
+    ):
+        failures.raise_timeout(failed_with(RECEIVING), 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "waits"),
+    [
+        ("comm.Allreduce(MPI.IN_PLACE, data)", True),
+        ("MPI.COMM_WORLD.bcast(x)", True),
+        ("MPI.Request.Waitall(requests)", True),
+        ("comm.Sendrecv_replace(a, dest=1)", True),
+        ("node = comm.Split_type(MPI.COMM_TYPE_SHARED)", True),
+        ("event.wait(3)", False),
+        ("loss.backward()", False),
+        ("functools.reduce(add, rows)", True),  # cannot be told from comm.reduce, and rarely takes long
+        ("total = allreduced + 1", False),
+    ],
+)
+def test_calls_that_wait_for_other_ranks_are_known_by_name(code, waits):
+    assert rank_errors.is_communicating([frame(code)]) == waits
+
+
+def test_of_several_stacks_the_last_one_counts():
+    dump = 'Thread 0x00aa (most recent call first):\n  File "z.py", line 1 in other\n' + (
+        'Current thread 0x00bb (most recent call first):\n  File "{}.py", line 7 in f\n  File "c.py", line 2 in g\n'
+    )
+    frames = rank_errors.parse_stack(dump.format("old") + dump.format("new"), 0xBB)
+    assert [(each["file"], each["line"]) for each in frames] == [("new.py", 7), ("c.py", 2)]
+
+
+def test_a_rank_that_runs_a_cell_alone_and_waits_is_reported_at_the_third_look():
+    call = Call({1: RECEIVING})
+    assert looked(call, 2, failures.Alone) is None
+    message = looked(call, 3, failures.Alone)
+    assert message.startswith("rank 1 cannot go on: the others do not run this cell.\n  rank 1: at In[3]")
+    assert "Name every rank that takes part, or leave out --on." in message
+    assert call.team.trouble == "rank 1 alone took part in a collective or waited for a message"
+
+
+def test_ranks_that_run_a_cell_together_may_use_a_communicator_of_their_own_in_a_loop():
+    assert looked(Call({0: RECEIVING, 1: RECEIVING}), failures.TOGETHER_LOOKS, failures.Alone) is None
+    message = looked(Call({0: RECEIVING, 1: RECEIVING}), failures.TOGETHER_LOOKS + 1, failures.Alone)
+    assert message.startswith("ranks 0, 1 cannot go on")
+
+
+def test_a_rank_that_computes_alone_is_left_in_peace():
+    assert looked(Call({1: COMPUTING}), 9, failures.Alone) is None
+
+
+@pytest.mark.parametrize(("in_step", "said"), [(True, None), (False, "took part in a collective"), (None, "busy")])
+def test_after_a_cell_on_some_ranks_the_others_still_match(monkeypatch, in_step, said):
+    monkeypatch.setattr(failures, "still_in_step", lambda call_again, allow_unreceived: in_step)
+    call = Call({0: []})
+    if said is None:
+        return failures.check_alone(call)
+    with pytest.raises(RankError, match=f"rank 0 .*{said}.*\nName every rank"):
+        failures.check_alone(call)
+
+
+def told_of(loss: Loss) -> tuple[Call, str]:
+    """A call whose ranks left this behind, and the text of its error."""
+    call = Call({})
+    call.left_behind = loss
+    with pytest.raises(RankError) as caught:
+        failures.raise_lost(call)
+    return call, str(caught.value)
+
+
+KILLED = {"rank": 1, "host": "node7", "pid": 4242, "returncode": -9, "asked": False, "time": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (
+            Loss([KILLED], {0: RECEIVING, 1: COMPUTING, 2: RECEIVING}, {2: ERROR | {"frames": COMPUTING}}),
+            "rank 1 on node7 was killed by SIGKILL.\n"
+            "  It was at In[3], line 4, in <module>:  for _ in range(n):\n"
+            "Meanwhile:\n"
+            "  rank 2 raised ValueError at In[3], line 4, in <module>:  for _ in range(n):\n"
+            "  rank 0: at In[3], line 4, in <module>:  comm.recv(source=1)\n",
+        ),
+        (Loss([KILLED], {}, {}), "rank 1 on node7 was killed by SIGKILL.\n"),
+        (Loss([], {0: COMPUTING}, {}), "the ranks are gone: their mpiexec or controller ended.\n"),
+        (
+            Loss([KILLED], {1: COMPUTING}, {}, lost_hosts={"node8": [2, 3]}),
+            "node8 was lost with ranks 2, 3: the node, its network or the job's processes there are gone.\n"
+            "Meanwhile:\n"
+            "  rank 1: at In[3], line 4, in <module>:  for _ in range(n):\n",
+        ),
+    ],
+)
+def test_a_lost_rank_is_named_with_where_everyone_was(loss, said):
+    call, text = told_of(loss)
+    more = " If node8 stays away, leave this job and start a new one." if loss.lost_hosts else ""
+    assert text == f"{said}MPI ends all ranks when one is lost. {Team.remedy}{more}"
+    assert said.startswith(call.team.trouble), "the ranks are given up"
+
+
+@pytest.mark.parametrize(
+    ("loss", "meanwhile"),
+    [
+        (Loss([], {}, {}, "node9"), ""),
+        # The holder's host was cleaned up at once, and a rank on another host had time to say how it ended.
+        (
+            Loss([KILLED], {1: COMPUTING}, {}, "node9", {"node9": [0]}),
+            "Meanwhile:\n  rank 1: at In[3], line 4, in <module>:  for _ in range(n):\n",
+        ),
+    ],
+)
+def test_a_canceled_job_is_not_taken_for_a_lost_host(loss, meanwhile):
+    _, text = told_of(loss)
+    ended = "the ranks are gone: the process that held them on node9, or its job, has ended.\n"
+    assert text == ended + meanwhile + rank_errors.HOLD_AGAIN
+
+
+class Client:
+    """Takes every call for every rank, and answers nothing."""
+
+    def __getitem__(self, ranks):
+        return self
+
+    def apply_async(self, *_):
+        return SimpleNamespace(metadata={})
+
+
+def test_a_rank_that_was_sent_nothing_is_not_running():
+    team = Team()
+    team.client = Client()
+    call = RealCall(team)
+    assert call.running == []
+    call.send(b"", [1])
+    assert call.running == [1]
+    call.outcomes[1] = {"value": None}
+    assert call.running == []
+    call.send(b"", [1])
+    assert call.running == [1], "its next job"
+
+
+NODES = ["node7", "node7", "node8", "node8"]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "registered", "lost"),
+    [
+        ([0, 1], [0, 1, 2, 3], {"node8": [2, 3]}),
+        ([1, 3], [], {}),  # a rank of each host said how it ended
+        ([], [0, 1], {"node8": [2, 3]}),  # the network is cut: nobody has ended, but half of them answer no more
+        ([], [0, 1, 3], {}),
+        ([], [], {}),  # no host is left to tell that another one has gone
+    ],
+)
+def test_a_host_is_lost_if_none_of_its_ranks_says_how_it_ended(tmp_path, monkeypatch, recorded, registered, lost):
+    monkeypatch.setattr(call, "RECORD_LIMIT_S", 0.0)
+    monkeypatch.setattr(call, "OTHERS_LIMIT_S", 0.0)
+    monkeypatch.setattr(call, "HOSTS_LIMIT_S", 0.05)
+    for kind in folders.NOTES:
+        (tmp_path / kind).mkdir()
+    for rank, host in enumerate(NODES):
+        (tmp_path / "rank" / f"{rank}.json").write_text(json.dumps({"rank": rank, "host": host}))
+    for rank in recorded:
+        record = KILLED | {"rank": rank, "host": NODES[rank]}
+        (tmp_path / "exit" / f"{rank}.json").write_text(json.dumps(record))
+    team = Team()
+    team.n, team.folder, team.client = 4, tmp_path, SimpleNamespace(ids=registered)
+    assert RealCall(team).loss().lost_hosts == lost

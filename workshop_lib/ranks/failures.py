@@ -1,0 +1,296 @@
+"""What to say when a call does not end well, and whether the ranks can take the next call."""
+
+import time
+from collections.abc import Callable
+from signal import SIGINT
+from typing import NoReturn
+
+from . import engine
+from .clock import Clock
+from .messages import CallUnderWay, ErrorReport, Frame, Loss
+from .rank_errors import (
+    HOLD_AGAIN,
+    RankError,
+    calls_text,
+    grouped,
+    how_it_ended,
+    is_communicating,
+    is_in_framework,
+    listed,
+    named,
+    positions,
+    positions_text,
+    traceback_text,
+    where,
+)
+
+GRACE_S = 0.7  # from the failure of one rank to the first look at where the others are
+LOOK_AGAIN_S = 0.7
+# How often to look at ranks that run a cell without the others.
+ALONE_LOOKS = 2
+TOGETHER_LOOKS = 12
+IDLE_SHARE = 0.1  # a process that waits without spinning uses at most this share of a core
+STILL_LIMIT_S = 10.0  # time for ranks that compute or sleep to end by themselves after one has failed
+INTERRUPT_LIMIT_S = 2.0
+COMPILED_LIMIT_S = 3.0  # compiled code must first return, if it can
+CHECK_LIMIT_S = 30.0  # time for busy ranks to join the check of whether all ranks are in step
+CHECK_LOOK_EVERY_S = 1.5
+CHECK_LOOKS = 3
+USELESS = "These ranks cannot be used any more."
+READY = "The ranks are still in step and ready for the next cell."
+OUT_OF_STEP = "some ranks had sent messages that others never received"
+ERRORS_SHOWN = 3  # a message about a hundred ranks has to fit a screen
+NO_ANSWER = f"the ranks were still busy {CHECK_LIMIT_S:.0f} s later, so whether they match is unknown"
+
+
+class Others:
+    """Watches ranks that still run after one has failed: do they wait for that rank, or can they end by themselves?
+
+    A rank that is inside the same collective at two looks waits for a rank that will not come. A rank that computes or
+    sleeps may end by itself, or go on to a collective; after STILL_LIMIT_S it is interrupted.
+    """
+
+    def __init__(self, call: CallUnderWay):
+        self.call = call
+        self.clock = Clock()
+        self.next_look = time.monotonic() + GRACE_S
+        self.stacks: dict[int, list[Frame]] = {}
+        self.cpu_s: dict[int, float] = {}
+
+    def look(self) -> None:
+        """Give the ranks up and raise RankError once the others cannot end by themselves."""
+        if not self.call.running or time.monotonic() < self.next_look:
+            return
+        stacks = self.call.stacks()
+        cpu_s = self.call.cpu_s()
+        if all(self._waits(rank, stacks[rank], cpu_s) for rank in stacks):
+            raise_stuck(self.call, stacks)
+        self.stacks = stacks
+        self.cpu_s = cpu_s
+        self.next_look = time.monotonic() + LOOK_AGAIN_S
+        if self.clock.elapsed_s > STILL_LIMIT_S:
+            self._interrupt()
+
+    def _waits(self, rank: int, frames: list[Frame], cpu_s: dict[int, float]) -> bool:
+        if not frames or self.stacks.get(rank, [])[:1] != frames[:1]:
+            return False
+        if is_communicating(frames):
+            return True
+        # For example, DDP waits in loss.backward(): no Python frame names DDP, but the rank computes nothing either.
+        known = rank in cpu_s and rank in self.cpu_s
+        return is_in_framework(frames) and known and cpu_s[rank] - self.cpu_s[rank] < IDLE_SHARE * LOOK_AGAIN_S
+
+    def _interrupt(self) -> None:
+        late = self.call.running
+        self.call.signal(SIGINT)
+        if not self.call.wait(INTERRUPT_LIMIT_S):
+            raise_stuck(self.call, self.call.stacks())
+        for rank in late:
+            if "error" in self.call.outcomes[rank]:
+                what = f"was still running {STILL_LIMIT_S:.0f} s later and was interrupted"
+                self.call.outcomes[rank]["error"]["what"] = what
+
+
+class Alone(Others):
+    """Watches ranks that run a cell without the others: do they wait for a rank that never comes?
+
+    A single rank that stays inside one collective or message does. Several ranks may have a communicator of their own
+    and use it in a loop, so they are watched for longer.
+    """
+
+    def __init__(self, call: CallUnderWay):
+        super().__init__(call)
+        self.looks_left = ALONE_LOOKS if len(call.ranks) == 1 else TOGETHER_LOOKS
+        self.looks = self.looks_left
+
+    def look(self) -> None:
+        """Give all ranks up and raise RankError once the ranks cannot go on without the others."""
+        if not self.call.running or time.monotonic() < self.next_look:
+            return
+        stacks = self.call.stacks()
+        still = {rank for rank, frames in stacks.items() if self.stacks.get(rank, [])[:1] == frames[:1]}
+        wait = stacks and all(rank in still and is_communicating(frames) for rank, frames in stacks.items())
+        self.looks_left = self.looks_left - 1 if wait else self.looks
+        if not self.looks_left:
+            _raise_alone(self.call, f"cannot go on: the others do not run this cell.\n{_where(self.call, stacks)}")
+        self.stacks = stacks
+        self.next_look = time.monotonic() + LOOK_AGAIN_S
+
+
+def check_alone(call: CallUnderWay) -> None:
+    """Give all ranks up and raise RankError if ranks that ran a cell alone have begun a collective with the others.
+
+    The cell may end all the same, because the root of a broadcast can leave it before the other ranks join.
+    """
+    if not (in_step := still_in_step(call.follow_up, allow_unreceived=True)):
+        joined = "took part in a collective that the others never joined."
+        _raise_alone(call, f"ran the cell, but {NO_ANSWER}." if in_step is None else joined)
+
+
+def _raise_alone(call: CallUnderWay, what: str) -> NoReturn:
+    who = named(call.ranks)
+    trouble = f"{who} alone took part in a collective or waited for a message"
+    _give_up(call, trouble, f"{who} {what}\nName every rank that takes part, or leave out --on. ")
+
+
+def _give_up(call: CallUnderWay, trouble: str, text: str, advice: str = "") -> NoReturn:
+    """Stop ranks that can no longer be used, and raise RankError with this text, followed by what to do."""
+    remedy = call.team.remedy
+    call.team._give_up(trouble)
+    error = RankError(f"{text}{USELESS} {remedy}{advice}")
+    error.what = text.strip()
+    raise error
+
+
+def raise_lost(call: CallUnderWay) -> NoReturn:
+    """Give all ranks up and raise RankError after one has ended: which one, how, and where all of them were."""
+    remedy = f"MPI ends all ranks when one is lost. {call.team.remedy}"
+    loss = call.loss()
+    what = _what_ended(loss)
+    call.team._give_up(what)
+    text = f"{what}.{_last_words(call, loss)}"
+    if loss.holder_ended:
+        remedy = HOLD_AGAIN
+    elif loss.lost_hosts:
+        remedy += f" If {' and '.join(loss.lost_hosts)} stays away, leave this job and start a new one."
+    error = RankError(f"{text}\n{remedy}")
+    error.what = text
+    raise error from None
+
+
+def _what_ended(loss: Loss) -> str:
+    if loss.holder_ended:
+        return f"the ranks are gone: the process that held them on {loss.holder}, or its job, has ended"
+    if loss.lost_hosts:
+        lost = " and ".join(f"{host} was lost with {named(ranks)}" for host, ranks in loss.lost_hosts.items())
+        return f"{lost}: the node, its network or the job's processes there are gone"
+    if loss.records:
+        first = loss.records[0]
+        return f"rank {first['rank']} on {first['host']} {how_it_ended(first)}"
+    return "the ranks are gone: their mpiexec or controller ended"
+
+
+def _where(call: CallUnderWay, stacks: dict[int, list[Frame]], still: str = "") -> str:
+    """Where these ranks are, as lines for a message; the place of each one stays in `team.positions`."""
+    call.team.positions = positions(stacks, call.stopped())
+    return positions_text(call.team.positions, still)
+
+
+def _last_words(call: CallUnderWay, loss: Loss) -> str:
+    """Where the lost rank was, which errors the others had raised by then, and where the rest were."""
+    if not loss.records:
+        return ""
+    lost = None if loss.lost_hosts else loss.records[0]["rank"]
+    text = f"\n  It was {where(loss.stacks[lost])}" if lost in loss.stacks else ""
+    raised = {rank: f"{error['what']} {where(error['frames'][::-1])}" for rank, error in loss.errors.items()}
+    rows = [f"  {named(ranks)} {words}" for ranks, words in grouped(raised)[:ERRORS_SHOWN]]
+    rest = {rank: frames for rank, frames in loss.stacks.items() if rank != lost and rank not in loss.errors}
+    if rest:
+        rows.append(_where(call, rest))
+    return "\n".join([text, "Meanwhile:", *rows]) if rows else text
+
+
+def raise_stuck(call: CallUnderWay, stacks: dict[int, list[Frame]]) -> NoReturn:
+    text = f"{errors_text(call)}\nMeanwhile:\n{_where(call, stacks, still='still ')}\n"
+    _give_up(call, "a rank failed while others waited for it", text)
+
+
+def raise_timeout(call: CallUnderWay, timeout_s: float) -> NoReturn:
+    if errors_text(call):  # an error on a rank says more than the timeout does
+        raise_stuck(call, call.stacks())
+    done = [rank for rank in call.ranks if rank not in call.running]
+    ended = f" (ended already: {listed(done)})" if done else ""
+    stopped = call.stopped()
+    longer = " If the work only needs longer, give `timeout=` more seconds."
+    if stopped:
+        pids = " ".join(str(note["pid"]) for note in stopped.values())
+        longer = f" Before the time-out, `kill -CONT {pids}` lets a stopped rank go on."
+    text = f"not finished after {timeout_s:g} s{ended}:\n{_where(call, call.stacks())}\n"
+    _give_up(call, f"a call did not end within {timeout_s:g} s", text, longer)
+
+
+def raise_failed(call: CallUnderWay) -> NoReturn:
+    """Raise RankError after all ranks have ended, some with an error; it says whether the ranks can still be used."""
+    errors = errors_text(call)
+    try:
+        in_step = still_in_step(call.follow_up)
+    except RankError as lost:
+        raise RankError(f"{errors}\nAfter that, {lost}") from None
+    if in_step:
+        raise RankError(f"{errors}\n{READY}")
+    why = NO_ANSWER if in_step is None else OUT_OF_STEP
+    _give_up(call, f"after an error {why}", f"{errors}\n{why[0].upper()}{why[1:]}. ")
+
+
+def still_in_step(call_again: Callable[..., CallUnderWay], allow_unreceived: bool = False) -> bool | None:
+    """Whether the ranks still match each other; None if busy ranks do not join the check.
+
+    allow_unreceived: whether messages from one rank to another may still wait to be received.
+
+    It proves nothing if no rank answers for a while: the machine may be busy, or a thread may hold the interpreter. Two
+    things prove that the ranks do not match: one rank says so, or all ranks that have not answered are stuck inside the
+    check. Raises RankError if a rank has ended.
+    """
+    check = call_again(engine.in_step, int(time.time()), allow_unreceived)
+    looks = 0
+    clock = Clock()
+    next_look = time.monotonic() + CHECK_LOOK_EVERY_S
+    while not check.wait(0.1) and clock.elapsed_s < CHECK_LIMIT_S:
+        if not all(outcome.get("value") for outcome in check.outcomes.values()):
+            return False
+        if time.monotonic() > next_look:
+            names = [[frame["name"] for frame in frames] for frames in check.stacks().values()]
+            inside = all(engine.in_step.__name__ in each for each in names)
+            looks = looks + 1 if inside else 0
+            next_look = time.monotonic() + CHECK_LOOK_EVERY_S
+        if looks == CHECK_LOOKS:
+            return False
+    return None if check.running else all(outcome.get("value") for outcome in check.outcomes.values())
+
+
+def raise_interrupted(call: CallUnderWay) -> NoReturn:
+    """Interrupt the ranks after the learner pressed stop, and raise RankError. Restart unusable ranks first."""
+    call.signal(SIGINT)
+    try:
+        ended = call.wait(INTERRUPT_LIMIT_S)
+        if not ended and not any(is_communicating(frames) for frames in call.stacks().values()):
+            ended = call.wait(COMPILED_LIMIT_S)
+        in_step = still_in_step(call.follow_up) if ended else None
+    except RankError as lost:
+        raise RankError(f"interrupted, and {lost}") from None
+    if in_step:
+        raise RankError("interrupted. The ranks stopped what they did and are ready for the next cell.")
+    why = f"interrupted. But {NO_ANSWER if in_step is None else OUT_OF_STEP}."
+    if not ended:
+        why = f"interrupted, but not every rank could be:\n{_where(call, call.stacks())}"
+    team = call.team
+    if team.attached_only:
+        _give_up(call, "they could not be interrupted", f"{why}\n")
+    empty = team.empty_memory
+    team.restart()
+    raise RankError(f"{why}\nFresh ranks were started. {empty}")
+
+
+def errors_text(call: CallUnderWay) -> str:
+    """The errors in the order in which they arrived, each one once, with all ranks that raised it.
+
+    If there are many, those raised by the same calls count as one, even if their texts differ.
+    """
+    errors = {rank: outcome["error"] for rank, outcome in call.outcomes.items() if outcome.get("error")}
+    texts = _by_text(errors, lambda error: f"{error['what']}:\n{traceback_text(error)}")
+    if len(texts) > ERRORS_SHOWN:
+        texts = _by_text(errors, lambda error: f"{error['what']}:\n{calls_text(error)}")
+        texts = {f"{text}    {errors[ranks[0]]['text']} (on rank {ranks[0]})": ranks for text, ranks in texts.items()}
+    blocks = [f"{named(sorted(ranks))} {text}" for text, ranks in texts.items()]
+    if len(blocks) > ERRORS_SHOWN:
+        rest = [rank for ranks in list(texts.values())[ERRORS_SHOWN:] for rank in ranks]
+        blocks = [*blocks[:ERRORS_SHOWN], f"{named(sorted(rest))} raised other errors"]
+    return "\n".join(blocks)
+
+
+def _by_text(errors: dict[int, ErrorReport], text: Callable[[ErrorReport], str]) -> dict[str, list[int]]:
+    """The ranks of each text, in the order in which the errors arrived."""
+    ranks: dict[str, list[int]] = {}
+    for rank, error in errors.items():
+        ranks.setdefault(text(error), []).append(rank)
+    return ranks
