@@ -24,7 +24,6 @@ from workshop_lib import ranks
 from workshop_lib.paths import BUILD, ROOT
 from workshop_lib.ranks import processes
 
-pytest.register_assert_rewrite("judge.verdicts")
 os.environ.setdefault("MPLBACKEND", "Agg")
 for variable, folder in (("IPYTHONDIR", "ipython"), ("MPLCONFIGDIR", "matplotlib")):
     os.environ.setdefault(variable, str(BUILD / folder))
@@ -213,10 +212,3 @@ def healthy(team):
     """A wrong answer that left the ranks stuck does not reach the next test."""
     if not team.healthy:
         team.restart()
-
-
-@pytest.fixture(scope="class")
-def verdicts(request):
-    from judge.verdicts import verdicts_of  # whose asserts are rewritten by now
-
-    return verdicts_of(request.cls, lambda: request.getfixturevalue("team"))

@@ -86,10 +86,7 @@ class Verdict:
     standing: str = ""  # how much the learner has solved by now, once the check passed
 
     def recorded(self) -> "Verdict":
-        """Put this verdict into the learner's log, add where they stand if it passed, and return it.
-
-        Every check ends with this. Outside a learner's notebook, it changes nothing.
-        """
+        """Put this verdict into the log of a learner's notebook, add where they stand if it passed, and return it."""
         if self.passed is not None:
             failed = f"{self.failed}\n{self.details}".strip()
             learner.keep(learner.Check(self.name, self.passed, failed, self.score))
@@ -98,10 +95,7 @@ class Verdict:
         return self
 
     def follow(self, rules: Iterable[tuple[str, str]]) -> "Verdict":
-        """Judge by rules in order, up to the first that fails, and return this verdict.
-
-        Each rule is what must hold, with an empty string if it holds, and with a hint otherwise.
-        """
+        """Judge by rules (what must hold, a hint if it doesn't, else "") up to the first that fails; return this."""
         self.passed = True
         for text, hint in rules:
             if hint:
@@ -161,9 +155,8 @@ class Exercise:
 
     notebook: the notebook whose solution the edits change.
     compared: whether the known mistakes are run to find the hint for a failure.
-    communicates: whether the learner's function needs several ranks. Functions that do not communicate still run on
-    the ranks, so that an endless loop can be ended, but one rank's observation counts, and their known mistakes run in
-    the notebook, with None for `comm`.
+    communicates: whether the learner's function needs several ranks. Other functions still run on the ranks, so that
+    an endless loop can be ended, but one observation counts, and their mistakes run in the notebook, without `comm`.
     ready: called on every rank before the clock starts, for work that is slow only the first time.
     on: the number of ranks that the exercise needs; None for any number.
     stuck: the hint for a function that never ends. The default depends on whether it communicates.

@@ -6,7 +6,6 @@ import subprocess
 
 import psutil
 import pytest
-from judge.verdicts import Verdicts
 from needs import needs
 
 from workshop_lib.lessons.compute_nodes import judge as check
@@ -128,27 +127,6 @@ def test_here_the_nodes_run_the_script_with_the_options(tmp_path):
 def test_shellcheck_finds_nothing_in_it():
     ran = subprocess.run(["shellcheck", SCRIPTS / "job.sh"], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stdout
-
-
-class TestTheGpuOfEachRank(Verdicts):
-    check, notebook, names = check, "10_compute_nodes", ["device_of"]
-    right = {
-        "device_of": {
-            "by counting": """
-                def device_of(rank, hosts):
-                    before = 0
-                    for other, host in enumerate(hosts):
-                        if host == hosts[rank] and other < rank:
-                            before += 1
-                    return before
-                """,
-            "by the list of the host's ranks": """
-                def device_of(rank, hosts):
-                    return [r for r, host in enumerate(hosts) if host == hosts[rank]].index(rank)
-                """,
-        }
-    }
-    wrong = {"device_of": {"nothing returned": ([("return ", "")], "it returned nothing")}}
 
 
 def test_products_of_matrices_are_timed_with_few_and_with_all_threads(team, capsys):

@@ -16,6 +16,7 @@ from workshop_lib.lessons.compute_nodes.preflight import checks, gpus, measure
 from workshop_lib.lessons.forecasting import benchmark
 from workshop_lib.machine import catalogue
 
+POLARIS = catalogue.machine("polaris")
 GOOD_BUS = 1.5e9
 
 
@@ -43,10 +44,9 @@ def rank(number, host="node1", **changed):
 def healthy():
     """A report of eight ranks on two nodes, in which nothing is wrong."""
     ranks = [rank(number, "node1" if number < 4 else "node2") for number in range(8)]
-    polaris = catalogue.machine("polaris")
     rows = []
     for nbytes in measure.GPU_SIZES_BYTES:
-        rows.append(benchmark.row("nccl", 8, nbytes, [polaris.allreduce_s(8, nbytes)] * 5))
+        rows.append(benchmark.row("nccl", 8, nbytes, [POLARIS.allreduce_s(8, nbytes)] * 5))
     pairs = []
     for partners in measure.rounds(8):
         for one, other in enumerate(partners):
@@ -65,7 +65,7 @@ def healthy():
 
 
 def test_a_healthy_allocation_is_ok_in_every_line():
-    lines = checks.check(healthy(), catalogue.machine("polaris"), healthy())
+    lines = checks.check(healthy(), POLARIS, healthy())
     assert [line for line in lines if line.level != "ok" or line.remedy] == []
     assert {"build", "devices", "transport", "allreduce", "pairs", "binding", "clocks"} <= {
         line.check for line in lines
@@ -155,7 +155,7 @@ def test_a_planted_fault_is_one_line_with_a_remedy(name):
     report = copy.deepcopy(healthy())
     plant(report)
     before = healthy() if check == "before" else None
-    [line] = [line for line in checks.check(report, catalogue.machine("polaris"), before) if line.level != "ok"]
+    [line] = [line for line in checks.check(report, POLARIS, before) if line.level != "ok"]
     assert (line.level, line.check) == (level, check)
     assert seen in line.seen and line.remedy
 
@@ -164,7 +164,7 @@ def test_sockets_between_nodes_are_worth_a_look_on_a_machine_that_nobody_named()
     report = healthy()
     of_ranks(range(8), transport="NCCL over Socket")(report)
     assert [line.check for line in checks.check(report) if line.level == "look"] == ["transport"]
-    plain = replace(catalogue.machine("polaris"), network=())
+    plain = replace(POLARIS, network=())
     assert "transport" in {line.check for line in checks.check(report, plain) if line.level == "look"}
 
 
@@ -172,9 +172,7 @@ def test_sockets_between_nodes_are_worth_a_look_on_a_machine_that_nobody_named()
 def test_the_plug_in_counts_by_each_of_its_names(name):
     report = healthy()
     of_ranks(range(8), transport=f"NCCL over {name}")(report)
-    assert "transport" not in {
-        line.check for line in checks.check(report, catalogue.machine("polaris")) if line.level != "ok"
-    }
+    assert "transport" not in {line.check for line in checks.check(report, POLARIS) if line.level != "ok"}
 
 
 @pytest.mark.parametrize("link_bytes_per_s", [25e9, 300e9])

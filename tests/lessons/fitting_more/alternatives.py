@@ -1,4 +1,4 @@
-"""Right answers to the exercise of 06c beside the solution, and wrong ones beside the known mistakes."""
+"""Right answers to the exercises of 06c beside the solutions, and wrong ones beside the known mistakes."""
 
 RIGHT = {
     "backward_again": {

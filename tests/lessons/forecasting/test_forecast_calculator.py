@@ -1,73 +1,58 @@
-"""The forecast as figure, tables and command."""
+"""The forecast as figure, tables, words, calculator and command."""
 
 import pytest
 from command_line import workshop
+from controls import changed, quick  # noqa: F401
 from drawn import check_layout, printed, words
 
 from workshop_lib.lessons.forecasting import figures, published, report
-from workshop_lib.lessons.forecasting.figures import draw_forecast as draw
+from workshop_lib.lessons.forecasting.calculator import forecaster
+from workshop_lib.lessons.forecasting.figures import draw_forecast
 from workshop_lib.lessons.forecasting.forecast import Settings, forecast, takes_over
 from workshop_lib.machine import catalogue
+from workshop_lib.machine.catalogue import ComputeTime
 
-RESNET, HOROVOD = catalogue.model("resnet-50"), catalogue.machine("horovod-p100")
+RESNET, VGG = catalogue.model("resnet-50"), catalogue.model("vgg-16")
+HOROVOD = catalogue.machine("horovod-p100")
 SETTINGS = Settings("horovod", 32)
 POINTS = forecast(RESNET, HOROVOD, SETTINGS)
-CONDITIONS = report.conditions(RESNET, HOROVOD, SETTINGS)
-
-
-def lines_of(axes):
-    return [list(line.get_ydata()) for line in axes.lines]
 
 
 def test_the_figures_show_what_was_forecast():
-    figure = draw(POINTS, CONDITIONS)
-    left, right = figure.axes
-    for values in (
-        [p.efficiency for p in POINTS],
-        [p.learning for p in POINTS],
-        [p.efficiency * p.learning for p in POINTS],
-    ):
-        assert values in lines_of(left)
-    hours = [point.time_to_target_s / 3600 for point in POINTS]
-    assert lines_of(right)[:2] == [pytest.approx(hours), pytest.approx([hours[0] / p.devices for p in POINTS])]
+    figure = draw_forecast(POINTS, report.conditions(RESNET, HOROVOD, SETTINGS))
+    left, right = ([list(line.get_ydata()) for line in axes.lines] for axes in figure.axes)
+    assert [point.efficiency for point in POINTS] in left and [point.learning for point in POINTS] in left
+    assert right[0] == pytest.approx([point.time_to_target_s / 3600 for point in POINTS])
     check_layout(figure)
-    without_target = forecast(catalogue.model("vgg-16"), HOROVOD, SETTINGS)
-    assert [point.samples_per_s for point in without_target] in lines_of(draw(without_target, CONDITIONS).axes[1])
+    without_target = forecast(VGG, HOROVOD, SETTINGS)
+    lines = draw_forecast(without_target).axes[1].lines
+    assert list(lines[0].get_ydata()) == [point.samples_per_s for point in without_target]
     with pytest.raises(ValueError, match="no points to draw"):
-        draw([])
+        draw_forecast([])
 
 
 def test_published_beside_forecast_is_drawn():
-    rows = published.beside_forecast()
-    parts = [rows[rows["table"].isin(tables)] for tables in (published.FITTED, published.HELD_OUT)]
-    figure = figures.beside_published(rows)
+    figure = figures.beside_published(published.beside_forecast())
     assert "whose form was chosen on the held-out tables" in words(figure)
-    for container, part in zip(figure.axes[0].containers, parts, strict=True):
-        assert list(container[0].get_ydata()) == pytest.approx(list(100 * part["published"]))
     check_layout(figure)
 
 
 def test_the_table_has_the_numbers():
     shown, last = printed(report.table(POINTS), 200), POINTS[-1]
-    assert f"{last.samples_per_s:,.0f}" in shown and f"{last.efficiency:.0%} (" in shown
+    assert f"{last.samples_per_s:,.0f}" in shown and report.efficiency(last) in shown
     assert report.duration(last.time_to_target_s) in shown
-    changed = printed(report.what_if_table(RESNET, HOROVOD, SETTINGS, 512), 200)
-    assert "twice the batch" in changed and "a network 4 times as fast" in changed
-    assert "time to" not in printed(report.table(forecast(catalogue.model("vgg-16"), HOROVOD, SETTINGS)), 200)
+    assert "time to" not in printed(report.table(forecast(VGG, HOROVOD, SETTINGS)), 200)
 
 
 @pytest.mark.parametrize("model", catalogue.models())
 def test_the_tables_fit_into_80_columns(model):
     """Each row keeps its line, and each number its column: also where the output is piped."""
     asked = catalogue.model(model)
-    for machine in map(catalogue.machine, catalogue.machines()):
-        settings = Settings("ddp", 32)
-        machine = machine.with_speed(asked, 2400.0)
-        points = forecast(asked, machine, settings)
-        for table, rows in (
-            (report.table(points), len(points)),
-            (report.what_if_table(asked, machine, settings, 4096), 7),
-        ):
+    for machine in catalogue.machines().values():
+        known = machine.with_speed(asked, 2400.0)
+        points = forecast(asked, known, Settings("ddp", 32))
+        what_if = report.what_if_table(asked, known, Settings("ddp", 32), 4096)
+        for table, rows in ((report.table(points), len(points)), (what_if, 7)):
             shown = printed(table)
             body = shown.split("─\n")[1].splitlines()
             assert len(body) == rows + (table.caption or "").count("\n") + bool(table.caption), shown
@@ -91,6 +76,26 @@ def test_the_answer_in_words():
     assert report.answer(POINTS[:1]).startswith("On 1 device a step takes 164 ms, at an efficiency of 100%")
 
 
+@pytest.mark.usefixtures("quick")
+def test_the_calculator_answers_each_change():
+    cnn = catalogue.model("workshop-cnn")
+    shown = forecaster(catalogue.laptop(20e-6, 1e-9, {cnn.name: ComputeTime(1e-3, 1e-4, "measured")}))
+    assert shown.overlap.label and not shown.speed.value
+    assert shown.machine.value == "laptop" and shown.model.value == "workshop-cnn", "what was measured"
+    assert shown.speed.placeholder == "7,619", "32 samples of 0.1 ms each and 1 ms per step"
+    assert ("DGX H100", "h100") in shown.machine.options and shown.machine.label == "this machine"
+    changed(shown, batch=128, backend="mpi")
+    shown.machine.value = "thetagpu"
+    assert "no speed of workshop-cnn on ThetaGPU" in shown.shown_sentence.value and not shown.image.value
+    assert shown.speed.placeholder == "none published", "not that of the machine before"
+    shown.speed.value = "fast"
+    assert "samples/s each is &#x27;fast&#x27;: give a number such as" in shown.shown_sentence.value
+    changed(shown, speed="20,000", overlap="yes", compression=2, network=4, model="resnet-50")
+    machine = catalogue.machine("thetagpu").with_speed(RESNET, 20_000)
+    settings = Settings("mpi", 128, compression=2, network=4, overlap=True)
+    assert shown.sentence == report.answer(forecast(RESNET, machine, settings))
+
+
 def invoke(*arguments):
     return workshop("predict", *arguments, COLUMNS="120")
 
@@ -99,10 +104,11 @@ def test_the_command_prints_what_the_library_forecasts(tmp_path):
     how = "vgg-16 horovod-p100 --backend horovod --batch-size 32 --devices 1,512 --out-dir"
     ended = invoke(*how.split(), tmp_path)
     assert ended.exit_code == 0, ended.output
-    one, many = forecast(catalogue.model("vgg-16"), HOROVOD, SETTINGS, [1, 512])
+    one, many = forecast(VGG, HOROVOD, SETTINGS, [1, 512])
     for point in (one, many):
         assert f"{point.samples_per_s:,.0f}" in ended.output
-    assert f"{many.efficiency:.0%} (" in ended.output and "with one thing changed" in ended.output
+    assert report.efficiency(many) in ended.output and "with one thing changed" in ended.output
+    assert "twice the batch" in ended.output and "a network 4 times as fast" in ended.output
     assert (tmp_path / "forecast.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -116,17 +122,26 @@ def test_the_command_takes_a_laptop_and_a_global_batch():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("alexnet", "polaris"), "model 'alexnet' is not known: choose one of inception-v3"),
-        (("vgg-16", "mine"), ", or laptop"),
-        (("vgg-16", "polaris", "--devices", "1,x"), "--devices '1,x': give whole numbers"),
-        (("vgg-16", "polaris", "--gb-per-s", 1), "--gb-per-s: only for laptop"),
-        (("vgg-16", "laptop", "--gb-per-s", 1), "add --latency-us"),
-        (("vgg-16", "laptop", "--gb-per-s", 0, "--latency-us", 1), "--gb-per-s 0: give a number above 0"),
-        (("workshop-cnn", "polaris"), "measure it on one device and give samples_per_s"),
+        ("alexnet polaris", "model 'alexnet' is not known: choose one of inception-v3"),
+        ("vgg-16 mine", "machine 'mine' is not known: choose one of aurora, b200, dgx1"),
+        ("vgg-16 mine", ", or laptop"),
+        ("vgg-16 polaris --devices 1,x", "--devices '1,x': give whole numbers"),
+        ("vgg-16 polaris --devices 0", "--devices '0': give whole numbers of at least 1"),
+        ("vgg-16 polaris --global-batch 8 --devices 16", "among 16 devices"),
+        ("vgg-16 polaris --batch-size 0", "batch_size is 0: give a whole number"),
+        ("vgg-16 polaris --compression 0", "compression is 0.0: give a number above 0"),
+        ("vgg-16 polaris --fusion-mb nan", "message_bytes is nan"),
+        ("vgg-16 polaris --samples-per-s 0", "samples_per_s is 0.0"),
+        ("vgg-16 polaris --backend nccl", "backend 'nccl' is not known: choose one of mpi, "),
+        ("vgg-16 polaris --gb-per-s 1", "--gb-per-s: only for laptop"),
+        ("vgg-16 laptop --gb-per-s 1", "add --latency-us"),
+        ("vgg-16 laptop --gb-per-s 0 --latency-us 1", "--gb-per-s 0: give a number above 0"),
+        ("workshop-cnn polaris", "no speed of workshop-cnn on Polaris is known"),
+        ("workshop-cnn polaris", "measure it on one device and give samples_per_s"),
     ],
 )
 def test_the_command_says_in_one_sentence_what_is_wrong(arguments, message):
-    ended = invoke(*arguments)
+    ended = invoke(*arguments.split())
     assert ended.exit_code == 1
     output = " ".join(ended.output.split())
     assert output.startswith("workshop: ") and message in output

@@ -1,4 +1,4 @@
-"""Right answers to the exercise of 03 beside the solution, and wrong ones beside the known mistakes."""
+"""Right answers to the exercises of 03 beside the solutions, and wrong ones beside the known mistakes."""
 
 from workshop_lib.lessons.horovod_pytorch.judge import SEND, WRAPPED
 
@@ -18,11 +18,9 @@ RIGHT = {
 }
 WRONG = {
     "make_distributed": {
+        "nothing": ([(f"return {WRAPPED}", WRAPPED)], "It should `return` a SGD: what `hvd.DistributedOptimizer`"),
         "some weights": ([("(model.state_dict()", "(model[0].state_dict()")], "Send all of rank 0's first"),
-        "compressed": (
-            [(WRAPPED, f"{WRAPPED[:-1]}, compression=hvd.Compression.fp16)")],
-            "leave `op` and `compression` at their defaults",
-        ),
+        "compressed": ([(WRAPPED, f"{WRAPPED[:-1]}, compression=hvd.Compression.fp16)")], "`op` and `compression`"),
     }
 }
 NEVER_ENDS = {

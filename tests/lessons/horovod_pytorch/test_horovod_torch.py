@@ -2,10 +2,12 @@
 
 import re
 
+import numpy as np
 import pytest
 from judge.answers import solution
 from needs import needs
 
+from workshop_lib.judge.network import backward, batch, gradient_of
 from workshop_lib.lessons.horovod_pytorch import judge as horovod_torch
 from workshop_lib.maintain.generate import NOTEBOOKS
 
@@ -22,6 +24,21 @@ def test_horovod_is_shut_down_after_a_check(team):
 
     horovod_torch.make_distributed(solution(NOTEBOOK, "make_distributed"))
     assert team.run(running) == [False, False]
+
+
+def test_the_solution_averages_what_one_process_has(team):
+    def gradients(make_distributed):
+        with horovod_torch.running() as hvd:
+            model, optimizer = horovod_torch.built(hvd.rank())
+            wrapped = make_distributed(model, optimizer, hvd)
+            backward(model, [batch(hvd.rank(), 0)])
+            wrapped.synchronize()
+            size = hvd.size()
+        whole = backward(horovod_torch.built(0)[0], [batch(rank, 0) for rank in range(size)])
+        return gradient_of(model), whole
+
+    for averaged, whole in team.run(gradients, solution(NOTEBOOK, "make_distributed")):
+        assert np.allclose(averaged, whole, rtol=0, atol=1e-12)
 
 
 def test_the_lines_for_a_checkpoint_keep_its_momentum_on_all_ranks(team):

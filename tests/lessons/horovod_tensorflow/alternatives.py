@@ -69,7 +69,7 @@ WRONG = {
     },
     "train": {
         "shared out by local rank": ([(SHARD, SHARD.replace("rank::", "hvd.local_rank()::"))], "counts within a host"),
-        "the batch divided": ([("batch_size=64", "batch_size=64 // size")], "leave `batch_size`"),
+        "the batch divided": ([("batch_size=64", "batch_size=64 // size")], "in batches of 64"),
         "Horovod's own optimizer": (
             [(WRAPPED, WRAPPED.replace("keras3", STOCK)), (CALLBACKS, BEFORE_FIT), (SAVE, "pass")],
             "nothing averages the gradients",

@@ -2,27 +2,12 @@
 
 import pytest
 from judge.answers import solution
-from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.large_batch import judge as check
 from workshop_lib.lessons.large_batch import recipe_clinic as clinic
 from workshop_lib.training import GUESS_LOSS, schedules
 
 pytestmark = pytest.mark.usefixtures("healthy")
-
-
-class TestLargeBatch(Verdicts):
-    check, notebook, names = check, check.NOTEBOOK, ["learning_rate"]
-    right = {
-        "learning_rate": {
-            "with an if": """
-                def learning_rate(step, base_lr, workers, warmup_steps):
-                    if step < warmup_steps:
-                        return base_lr * workers * (step + 1) / warmup_steps
-                    return base_lr * workers
-                """
-        }
-    }
 
 
 def test_the_solution_is_what_the_library_trains_with():

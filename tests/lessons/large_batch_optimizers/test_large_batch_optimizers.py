@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from judge.answers import solution
-from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.large_batch_optimizers import judge as check
 from workshop_lib.notebook.profile import PROFILES
@@ -12,31 +11,6 @@ from workshop_lib.training import optimizers
 
 LAPTOP = PROFILES["laptop"]
 ADAM = {"lr": 0.02, "warmup_epochs": 1, "decay": "polynomial"}
-
-
-class TestOptimizers(Verdicts):
-    check, notebook, names = check, check.NOTEBOOK, ["layer_rate"]
-    right = {
-        "layer_rate": {
-            "sums of squares": """
-                def layer_rate(weights, gradient, trust, weight_decay):
-                    w, g = [float((t * t).sum()) ** 0.5 for t in (weights, gradient)]
-                    return trust * w / (g + weight_decay * w) if w and g else 1.0
-                """,
-            "a tensor": """
-                def layer_rate(weights, gradient, trust, weight_decay):
-                    if not weights.any() or not gradient.any():
-                        return torch.tensor(1.0)
-                    w, g = torch.linalg.vector_norm(weights), torch.linalg.vector_norm(gradient)
-                    return trust / (g / w + weight_decay)
-                """,
-        }
-    }
-    wrong = {
-        "layer_rate": {
-            "zero forgotten": ([("if weights_norm == 0 or gradient_norm == 0:", "if gradient_norm == 0:")], "return 1")
-        }
-    }
 
 
 def test_the_solution_is_what_the_library_trains_with():

@@ -2,38 +2,10 @@
 
 import pytest
 from judge.answers import solution
-from judge.verdicts import Verdicts
 
 from workshop_lib.lessons.scaling_curves import judge as scaling
 
 pytestmark = pytest.mark.usefixtures("healthy")
-
-
-class TestScalingCurves(Verdicts):
-    check, notebook, names = scaling, scaling.NOTEBOOK, ["scaling_table", "serial_fraction"]
-    right = {
-        "scaling_table": {
-            "with numpy": """
-                def scaling_table(seconds):
-                    import numpy as np
-                    time = {n: np.median(np.array(runs)[:, 1:].sum(axis=1)) for n, runs in seconds.items()}
-                    return {n: [time[1] / time[n], time[1] / (n * time[n])] for n in sorted(time)}
-                """,
-            "one median of all epochs but the first": """
-                def scaling_table(seconds):
-                    time = {n: median(s for run in runs for s in run[1:]) for n, runs in seconds.items()}
-                    return {n: (time[1] / time[n], time[1] / time[n] / n) for n in time}
-                """,
-        },
-        "serial_fraction": {
-            "another form": """
-                def serial_fraction(speedup, n):
-                    return (n / speedup - 1) / (n - 1)
-                """
-        },
-    }
-    # Every function that needs no ranks is stopped like this one.
-    never_ends = {"serial_fraction": {"a loop": ([("return ", "while n: ")], "doesn't end")}}
 
 
 def test_the_solutions_of_08_are_right():

@@ -8,12 +8,12 @@ import pytest
 from workshop_lib.course.solutions import Solution
 from workshop_lib.lessons.thousand_ranks import edited
 from workshop_lib.lessons.thousand_ranks import judge as check
-from workshop_lib.lessons.thousand_ranks.judge import Edited
+from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report, Shard
 
 WRAP = "blocks = [checkpoint_wrapper(block) for block in blocks]"
 UNITS = "for unit in (*blocks, model):"
 ONE_UNIT = "for unit in (model,):"
-RECOMPUTED = Edited("", round(check.whole_model()), 13_000_000, 36.6e9, check.SENT_BYTES, 160, 6.0)
+PARAMETERS = round(check.whole_model())
 
 LIMIT = 3
 
@@ -43,26 +43,35 @@ def test_what_a_learners_function_uses_is_imported_or_copied():
         assert line in text
 
 
+def dry_run(parameters=PARAMETERS, held=13e6, peak_bytes=36.6e9, sent_bytes=check.SENT_BYTES, calls=160) -> Report:
+    """What the dry run of an edited script says; by default, of the solution."""
+    sent = [Collective("allreduce", "tensor", 8, calls, 1.0), Collective("gather", "data", 64, 1, sent_bytes)]
+    return Report(0, 512, [Shard("", [parameters], [held], [])], {}, peak_bytes, 10**12, sent)
+
+
+def failed(**seen) -> list[tuple[str, str]]:
+    """The rules that such a dry run breaks, with their hints."""
+    return [(text, hint) for text, hint in check.rules(dry_run(**seen)) if hint]
+
+
 @pytest.mark.parametrize(
-    ("seen", "failed", "hint"),
+    ("seen", "text", "hint"),
     [
-        (RECOMPUTED._replace(error="NameError in line 93"), "runs dry", "NameError"),
-        (RECOMPUTED._replace(parameters=7), "the same model", "are all blocks in `model`"),
-        (RECOMPUTED._replace(held=10 * 13_000_000), "its part of the weights", "keep `parallelize_module`"),
-        (RECOMPUTED._replace(peak_bytes=75.2e9, allreduces=128), "it fits", "no block computes"),
-        (RECOMPUTED._replace(peak_bytes=72.5e9, allreduces=129), "it fits", "too few"),
-        (RECOMPUTED._replace(peak_bytes=77e9, sent_bytes=4e9), "it fits", "call `fully_shard` for each block"),
-        (RECOMPUTED._replace(sent_bytes=13e9), "sends no more", "more than twice"),
+        ({"parameters": 7}, "the same model", "Are all blocks in `model`"),
+        ({"held": 130_000_000}, "its part of the weights", "keep `parallelize_module`"),
+        ({"peak_bytes": 75.2e9, "calls": 128}, "it fits", "no block computes"),
+        ({"peak_bytes": 72.5e9, "calls": 129}, "it fits", "too few"),
+        ({"peak_bytes": 77e9, "sent_bytes": 4e9}, "it fits", "call `fully_shard` for each block"),
+        ({"sent_bytes": 13e9}, "sends no more", "more than twice"),
     ],
 )
-def test_each_mistake_has_its_hint(seen, failed, hint):
-    verdict = check.verdict_of(seen)
-    assert verdict.passed is False and verdict.score is None
-    assert failed in verdict.failed and hint.lower() in verdict.hint.lower()
+def test_each_mistake_has_its_hint(seen, text, hint):
+    [(broken, said)] = failed(**seen)
+    assert text in broken and hint in said
 
 
 def test_a_model_that_fits_passes_and_a_stub_is_not_judged():
-    assert check.verdict_of(RECOMPUTED).passed
+    assert failed() == []
 
     def build(args, mesh, device):
         raise NotImplementedError
@@ -70,11 +79,19 @@ def test_a_model_that_fits_passes_and_a_stub_is_not_judged():
     assert check.build(build).passed is None
 
 
+@pytest.mark.parametrize(("peak_bytes", "fits"), [(40e9, True), (74e9, False)])
+def test_what_there_is_to_beat_has_a_score_if_it_fits(monkeypatch, peak_bytes, fits):
+    monkeypatch.setattr(check, "dry_run_with", lambda source: dry_run(peak_bytes=peak_bytes))
+    verdict = check.verdict_on("")
+    assert verdict.passed is fits and (verdict.score is not None) is fits
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("replacements", "hint"),
     [
         ((), ""),
+        ((("fully_shard(unit,", "fully_shard(units,"),), "NameError"),
         (((WRAP, "blocks[::4] = [checkpoint_wrapper(block) for block in blocks[::4]]"),), ""),
         pytest.param(((WRAP, "pass"),), "no block computes", marks=pytest.mark.exhaustive),
         pytest.param(
@@ -89,6 +106,6 @@ def test_a_model_that_fits_passes_and_a_stub_is_not_judged():
 )
 def test_the_dry_run_tells_a_script_that_fits_from_one_that_does_not(tmp_path, monkeypatch, replacements, hint):
     monkeypatch.setattr(edited, "FOLDER", tmp_path)
-    verdict = check.verdict_of(check.observe(source(*replacements)))
+    verdict = check.verdict_on(source(*replacements))
     assert verdict.passed is not bool(hint), repr(verdict)
     assert hint in verdict.hint

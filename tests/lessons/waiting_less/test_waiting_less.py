@@ -4,50 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 from drawn import check_layout
-from judge.verdicts import Verdicts
 from matplotlib.colors import to_hex
 
 from workshop_lib.lessons.waiting_less import figures, staleness
-from workshop_lib.lessons.waiting_less import judge as check
 from workshop_lib.notebook import palette
-
-
-class TestWaitingLess(Verdicts):
-    check, notebook, names = check, check.NOTEBOOK, ["one_step_late"]
-    right = {
-        "one_step_late": {
-            "a pipeline that is filled before the loop": """
-                def one_step_late(start_average, gradient, weights, lr, steps):
-                    traveling = start_average(gradient(weights, 0))
-                    for step in range(1, steps):
-                        new = gradient(weights, step)
-                        weights -= lr * traveling.wait()
-                        traveling = start_average(new)
-                    return weights - lr * traveling.wait()
-                """,
-            "the next average starts before the wait": """
-                def one_step_late(start_average, gradient, weights, lr, steps):
-                    before = None
-                    for step in range(steps):
-                        now = start_average(gradient(weights, step))
-                        if before is not None:
-                            weights = weights - lr * before.wait()
-                        before = now
-                    return weights - lr * before.wait()
-                """,
-        }
-    }
-    wrong = {
-        "one_step_late": {
-            "waits before it computes": (
-                [
-                    ("        new = gradient(weights, step)\n", ""),
-                    ("        traveling = start", "        new = gradient(weights, step)\n        traveling = start"),
-                ],
-                "compute first, then wait",
-            )
-        }
-    }
 
 
 def test_the_figure_has_a_bar_for_each_gradient_and_shows_the_late_ones():

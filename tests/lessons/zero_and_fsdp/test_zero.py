@@ -102,24 +102,6 @@ def test_an_older_pytorch_gets_the_newer_names(monkeypatch):
     assert dist.all_gather_single is not dist.all_gather_into_tensor, "a name that PyTorch has stays as it is"
 
 
-def storages_under_ddp() -> dict:
-    """On a rank: how many storages the gradients of 8 parameters are in, by whether they are views of DDP's buckets."""
-    by_hand.join()
-    found = {}
-    for view in (False, True):
-        model = by_hand.perceptron(width=64)
-        ddp = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=view)
-        images, labels = by_hand.batch()
-        torch.nn.functional.cross_entropy(ddp(images), labels).backward()
-        found[view] = len({p.grad.untyped_storage().data_ptr() for p in model.parameters()})
-    return found
-
-
-def test_ddp_keeps_gradients_beside_its_buckets_unless_they_are_views(team):
-    """So a parameter takes 4 bytes more by default: 20 instead of 16 with Adam."""
-    assert team.run(storages_under_ddp) == [{False: 8, True: 1}] * 2
-
-
 def norms_under_fsdp() -> list[float]:
     """On a rank: the norm of the whole gradient, from PyTorch's clipping under FSDP and from one process."""
     comm = by_hand.join()

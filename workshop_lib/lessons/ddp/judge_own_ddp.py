@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.judge.network import Batch, batch, gradient_of, weights_of
+from workshop_lib.judge.network import batch, gradient_of, weights_of
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.ddp.backward import Message, Recorder
 from workshop_lib.lessons.ddp.process_group import alone, join
@@ -44,11 +44,8 @@ class _Network(nn.Module):
 
 VALUES = sum(p.numel() for p in _Network(0).used.parameters())
 TENSORS = len(list(_Network(0).used.parameters()))
+three_wide = partial(batch, width=3)
 MOST_MESSAGES = 8 * VALUES // BUCKET_BYTES + 1  # all messages but the last hold at least BUCKET_BYTES
-
-
-def _batch(rank: int, step: int) -> Batch:
-    return batch(rank, step, width=3)
 
 
 def _rehearsed(comm, function: Callable) -> list[Message]:
@@ -57,7 +54,7 @@ def _rehearsed(comm, function: Callable) -> list[Message]:
     with Recorder(model, alone()) as recorder:
         finish = function(model)
         recorder.clear()
-        inputs, labels = _batch(comm.rank, 0)
+        inputs, labels = three_wide(comm.rank, 0)
         cross_entropy(model(inputs), labels).backward()
         recorder.in_backward = False
         finish()
@@ -75,7 +72,7 @@ def _trained(comm, function: Callable) -> tuple[np.ndarray, bool, list[np.ndarra
         stood_still = False
         for step in range(STEPS):
             model.zero_grad()
-            inputs, labels = _batch(comm.rank, step)
+            inputs, labels = three_wide(comm.rank, step)
             loss = cross_entropy(model(inputs), labels)
             recorder.clear()
             stood_still |= last_rank_late(comm, loss.backward)
@@ -120,10 +117,7 @@ def descend(model: nn.Module, lr: float) -> None:
 def play_own_ddp(
     function: Callable, comm, sent_well: Callable[[list[Message]], Iterator[tuple]]
 ) -> Generator[tuple, None, int]:
-    """Rehearse a step, and train. The score is the number of messages.
-
-    sent_well: what must hold of the messages of one step.
-    """
+    """Rehearse a step, and train; return the number of messages. sent_well: what must hold of those of one step."""
     messages = _rehearsed(comm, function)
     observed = f"rank {comm.rank} sent {len(messages)} messages for {TENSORS} gradients."
     sizes = [message.values for message in messages]
@@ -192,9 +186,15 @@ exercise = partial(
     stuck=STUCK,
     raised={"NoneType": UNUSED},
 )
+
+
+def play_my_ddp(my_ddp: Callable, comm) -> Iterator[tuple]:
+    yield from play_own_ddp(my_ddp, comm, _one_each)
+
+
 my_ddp = exercise(
     "my_ddp",
-    play=partial(play_own_ddp, sent_well=_one_each),
+    play=play_my_ddp,
     edits=[
         Edit("pass `async_op=True`, and wait in `finish`.", (", async_op=True", "")),
         Edit("keep the handle, and call its `wait()` in `finish`.", (f"handles.append({SEND})", f"{SEND}.wait()")),

@@ -188,11 +188,10 @@ prefetch = Exercise(
     "prefetch",
     observe_loops,
     loops_properties,
+    notebook=NOTEBOOK,
     communicates=False,
-    stuck=(
-        "the loop over the batches waits for one that never comes. Does the thread end silently after an error in "
-        "`read`, or after the last batch? `future.result()` raises the error again."
-    ),
+    stuck="the loop over the batches waits for one that never comes. Does the thread end silently after an error in "
+    "`read`, or after the last batch? `future.result()` raises the error again.",
 )
 
 SEED = 7

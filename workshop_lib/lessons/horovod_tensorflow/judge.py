@@ -6,7 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -152,101 +152,55 @@ def start(rank: int) -> list[np.ndarray]:
 
 
 def samples(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs [n, 3] and labels [n]. The first input tells the sample's number."""
+    """Inputs [n, 3] and labels [n]."""
     random = np.random.default_rng(1)
-    inputs = random.normal(size=(n, 3)).astype("float32")
-    inputs[:, 0] = np.arange(n) / n
-    return inputs, random.integers(2, size=n)
+    return random.normal(size=(n, 3)).astype("float32"), random.integers(2, size=n)
 
 
-class Trained(NamedTuple):
-    """What training did on one rank."""
+def trained(train: Callable, comm) -> tuple[np.ndarray, bool, np.ndarray | None]:
+    """The weights that `train` reaches on this rank, whether it saves a file, and the weights that Keras finds in it.
 
-    steps: list[list[int]]  # the numbers of the samples in each step
-    weights: list[np.ndarray]  # the weights before each step, and after the last one
-    saves: bool
-    saved: np.ndarray | None  # the weights in the file; None if it cannot be loaded
-
-
-def trained(train: Callable, comm) -> Trained:
-    """What `train` does on this rank, as if each rank ran on a host of its own: local_rank() is 0 everywhere."""
+    It runs as if each rank had a host of its own: local_rank() is 0 everywhere.
+    """
     import horovod.tensorflow as hvd
     import horovod.tensorflow.keras as hvd_keras
+    import keras
 
-    steps: list[list[int]] = []
-    weights: list[np.ndarray] = []
-    n = SAMPLES * comm.size
-    model = _watched(start(comm.rank), n, steps, weights)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.set_weights(start(comm.rank))
     local: dict[str, Any] = {"local_rank": lambda: 0, "local_size": lambda: 1}
     with tempfile.TemporaryDirectory(prefix="workshop-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.keras"
         with horovod(comm), mock.patch.multiple(hvd, **local), mock.patch.multiple(hvd_keras, **local):
-            train(model, *samples(n), str(path))
-        weights.append(_flat(model.get_weights()))
+            train(model, *samples(SAMPLES * comm.size), str(path))
+        weights = _flat(model.get_weights())
         saves = any(Path(folder).iterdir())
         saved = None
         with contextlib.suppress(OSError, KeyError, ValueError):  # there is no file, or Keras did not write it
             model.load_weights(path)
             saved = _flat(model.get_weights())
-    return Trained(steps, weights, saves, saved)
-
-
-def _watched(start: list, samples: int, steps: list, weights_before: list):
-    """A linear model that records the numbers of the samples in each training step, and the weights before the step."""
-    import keras
-    import tensorflow as tf
-
-    class Watched(keras.Sequential):
-        def train_step(self, data):
-            inputs = keras.utils.unpack_x_y_sample_weight(data)[0]
-            recorded = tf.numpy_function(record, [inputs, *(w.value for w in self.weights)], tf.int64)
-            with tf.control_dependencies([recorded]):
-                return super().train_step(data)
-
-    def record(inputs, *weights):
-        steps.append([round(x * samples) for x in inputs[:, 0]])
-        weights_before.append(_flat(weights))
-        return np.int64(0)
-
-    model = Watched([keras.Input((3,)), keras.layers.Dense(2)])
-    model.set_weights(start)
-    return model
+    return weights, saves, saved
 
 
 def play_train(train: Callable, comm) -> Iterator[tuple]:
-    done = trained(train, comm)
-    observed = f"rank {comm.rank} took no step:"
-    yield "every rank trains", bool(done.steps), observed, "call `model.fit` on every rank."
-    used = [sample for steps in comm.allgather(done.steps) for step in steps for sample in step]
-    observed = f"per epoch, {len(used) // 2} samples were trained on, {len(set(used))} different ones."
-    yield "each sample is trained on once per epoch, by one rank", np.sort(used), observed, UNSHARED
-    advice = "leave `batch_size` and `epochs` as they are."
-    yield f"each rank takes batches of {SAMPLES}", list(map(len, done.steps)), f"rank {comm.rank}'s steps:", advice
-    yield "all ranks begin with rank 0's weights", done.weights[0]
-    weights = done.weights[-1]
+    weights, saves, saved = trained(train, comm)
     same = np.array_equal(weights, comm.bcast(weights))
-    yield "the ranks agree after training", same
+    yield "the ranks agree after training", same or weights, f"rank {comm.rank} has other weights than rank 0."
     text = f"the weights are those of one process with all samples and {comm.size} times the learning rate"
     yield text, weights, "after training"
-    if comm.rank == 0:
-        yield "rank 0 alone saves", done.saves, "rank 0 wrote no file:", "call `model.save(path)`."
-    else:
-        yield "rank 0 alone saves", done.saves, "another rank saved as well, and all of them would write one file."
+    observed = f"rank {comm.rank} {'saved' if saves else 'saved nothing'}:"
+    yield "rank 0 alone saves", saves, observed, "call `model.save(path)` on rank 0."
     text = "the file holds the trained weights"
-    yield text, done.saved, "the file holds others:", "call `model.save(path)` after training."
+    yield text, saved, "the file holds others:", "call `model.save(path)` after training."
 
 
-UNSHARED = (
-    "Give each rank its own part, such as `images[hvd.rank()::hvd.size()]`. (`local_rank()` counts within a host, and "
-    "here each rank is alone on its host.)"
-)
 train = played(
     "train",
     NOTEBOOK,
     play_train,
     [
         Edit(
-            "every rank trains on all samples: give each its own part, such as `images[hvd.rank()::hvd.size()]`.",
+            "give each rank its own part of the samples, such as `images[hvd.rank()::hvd.size()]`.",
             ("images[rank::size], labels[rank::size]", "images, labels"),
         ),
         Edit(
@@ -269,5 +223,6 @@ train = played(
     ready=join,
     timeout_s=LIMIT_S,
     stuck=STUCK,
-    unknown="is it SGD with momentum 0.9 and `hvd.size()` times the learning rate, the same loss, and two epochs?",
+    unknown="Each rank trains for two epochs on its own part of the samples, in batches of 64, with SGD, momentum 0.9 "
+    "and `hvd.size()` times the learning rate. (`local_rank()` counts within a host.)",
 )

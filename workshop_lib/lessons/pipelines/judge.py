@@ -285,8 +285,9 @@ INTERLEAVED = [
     ("the ranks are idle no longer than (p − 1) / (v m + p − 1)", _idle, CHUNKS_HINT),
     ("and keep no more than they have to", _kept, CHUNKS_HINT),
 ]
-gpipe = Exercise("gpipe", observe_schedule, partial(properties_of, GPIPE), communicates=False)
-one_f_one_b = Exercise("one_f_one_b", observe_schedule, partial(properties_of, ONE_F_ONE_B), communicates=False)
+exercise = partial(Exercise, notebook=NOTEBOOK, communicates=False)
+gpipe = exercise("gpipe", observe_schedule, partial(properties_of, GPIPE))
+one_f_one_b = exercise("one_f_one_b", observe_schedule, partial(properties_of, ONE_F_ONE_B))
 
 
 def pieces_kept(cases: list[Seen]) -> int:
@@ -294,11 +295,10 @@ def pieces_kept(cases: list[Seen]) -> int:
     return sum(orders.most_alive(order) for seen in cases for order in seen.orders)
 
 
-interleaved = Exercise(
+interleaved = exercise(
     "interleaved",
     observe_chunked,
     partial(properties_of, INTERLEAVED),
-    communicates=False,
     score=lambda observations, passed: pieces_kept(observations[0]) if passed else None,
 )
 

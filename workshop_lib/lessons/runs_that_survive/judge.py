@@ -111,7 +111,7 @@ def save_properties(observations: list) -> Iterator[Property]:
         yield Property(text, not hint, hint)
 
 
-save = Exercise("save", observe_save, save_properties, communicates=False)
+save = Exercise("save", observe_save, save_properties, notebook=NOTEBOOK, communicates=False)
 
 LIMIT_S = 4.0  # the time that a scene may take
 WELL = ["ends", "ends", "ends"]
@@ -179,6 +179,7 @@ supervise = Exercise(
     "supervise",
     observe_supervise,
     supervise_properties,
+    notebook=NOTEBOOK,
     communicates=False,
     timeout_s=5 * LIMIT_S + 5,
     stuck="the scenes took too long: is the machine very busy? Run the check again.",

@@ -6,7 +6,6 @@ The first is a formula. The second is an edit of the script, which a dry run jud
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from workshop_lib.errors import InputError
 from workshop_lib.judge import Verdict, own_or_solution
@@ -79,21 +78,6 @@ ALLREDUCES_A_BLOCK = 4
 SENT_BYTES = 8.8e9
 
 
-class Edited(NamedTuple):
-    """What the dry run of an edited mesh.py says. `error` says why it didn't run, and then the rest counts for nothing.
-
-    held: the elements of all parameters, and how many of them this rank holds.
-    """
-
-    error: str = ""
-    parameters: int = 0
-    held: int = 0
-    peak_bytes: float = 0.0
-    sent_bytes: float = 0.0
-    allreduces: int = 0
-    step_s: float = 0.0
-
-
 @functools.lru_cache(maxsize=4)
 def dry_run_with(source: str) -> Report:
     """The dry run of mesh.py with this text of `build`. Raises InputError if the script fails."""
@@ -105,14 +89,6 @@ def dry_run_with(source: str) -> Report:
 def report(function: Callable) -> Report:
     """The dry run of mesh.py with the learner's `build`. Raises InputError if the script fails."""
     return dry_run_with(edited.source_of(function))
-
-
-def _seen(report: Report) -> Edited:
-    parameters = sum(math.prod(shard.shape) for shard in report.shards)
-    held = sum(math.prod(shard.local_shape) for shard in report.shards)
-    allreduces = sum(each.calls for each in report.collectives if (each.kind, each.over) == ("allreduce", "tensor"))
-    step_s = meshes.forecast(report, BATCH * GPT.flops, catalogue.machine("h100"), MESH, Plan()).step_s
-    return Edited("", parameters, held, report.peak_bytes, report.sent_bytes("data"), allreduces, step_s)
 
 
 def whole_model(data: int = 1, tensor: int = 1) -> float:
@@ -131,51 +107,50 @@ TOO_FEW_HINT = "some blocks are computed again, but too few."
 UNITS_HINT = "call `fully_shard` for each block, and then for the model. Otherwise a rank gathers all weights at once."
 
 
-def verdict_of(seen: Edited) -> Verdict:
-    """The verdict on a script: does it run, with the same model, and does the model fit without sending more?"""
-    verdict = Verdict("build").follow(_rules(seen))
-    if verdict.passed:
-        verdict.score = round(seen.step_s, 3)
-    return verdict
-
-
-def _rules(seen: Edited) -> Iterator[tuple[str, str]]:
-    """What must hold, and a hint where it doesn't."""
-    yield "the script runs dry", seen.error
+def rules(seen: Report) -> Iterator[tuple[str, str]]:
+    """What must hold of the dry run of a script, and a hint where it doesn't."""
+    yield "the script runs dry", ""
+    parameters = sum(math.prod(shard.shape) for shard in seen.shards)
     hint = (
-        f"it trains {seen.parameters:,} parameters, and mesh.py has {round(whole_model()):,}. "
+        f"it trains {parameters:,} parameters, and mesh.py has {round(whole_model()):,}. "
         "Are all blocks in `model`, and is everything in `fully_shard`?"
     )
-    yield "it's the same model", "" if seen.parameters == whole_model() else hint
-    whole = seen.held > 1.01 * whole_model(MESH.data, MESH.tensor)
+    yield "it's the same model", "" if parameters == whole_model() else hint
+    held = sum(math.prod(shard.local_shape) for shard in seen.shards)
     hint = "a rank holds more than in mesh.py: keep `parallelize_module` and `fully_shard` for every block."
-    yield "each rank holds its part of the weights", hint if whole else ""
+    yield "each rank holds its part of the weights", hint if held > 1.01 * whole_model(MESH.data, MESH.tensor) else ""
+    sent_bytes = seen.sent_bytes("data")
+    allreduces = sum(each.calls for each in seen.collectives if (each.kind, each.over) == ("allreduce", "tensor"))
     hint = TOO_FEW_HINT
-    if seen.sent_bytes < 0.95 * SENT_BYTES:
+    if sent_bytes < 0.95 * SENT_BYTES:
         hint = UNITS_HINT
-    elif seen.allreduces == ALLREDUCES_A_BLOCK * LAYERS:
+    elif allreduces == ALLREDUCES_A_BLOCK * LAYERS:
         hint = NOTHING_HINT
-    too_large = seen.peak_bytes > ROOM_BYTES
     peak = f"the peak is {seen.peak_bytes / 1e9:.1f} GB: {hint}"
-    yield f"it fits: at most {ROOM_BYTES / 1e9:.0f} GB", peak if too_large else ""
+    yield f"it fits: at most {ROOM_BYTES / 1e9:.0f} GB", peak if seen.peak_bytes > ROOM_BYTES else ""
     hint = (
-        f"a rank sends {seen.sent_bytes / 1e9:.1f} GB, where mesh.py sends {SENT_BYTES / 1e9:.1f} GB: "
+        f"a rank sends {sent_bytes / 1e9:.1f} GB, where mesh.py sends {SENT_BYTES / 1e9:.1f} GB: "
         "FSDP shouldn't gather a block more than twice, or reduce its gradients more than once."
     )
-    too_much = seen.sent_bytes > 1.02 * SENT_BYTES
+    too_much = sent_bytes > 1.02 * SENT_BYTES
     yield "it sends no more over the data dimension than before", hint if too_much else ""
+
+
+def verdict_on(source: str) -> Verdict:
+    """The verdict on mesh.py with this text of `build`, by what its dry run says. The score is a step's seconds."""
+    try:
+        seen = dry_run_with(source)
+    except InputError as error:
+        return Verdict("build").follow([("the script runs dry", str(error))])
+    verdict = Verdict("build").follow(rules(seen))
+    if verdict.passed:
+        made = meshes.forecast(seen, BATCH * GPT.flops, catalogue.machine("h100"), MESH, Plan())
+        verdict.score = round(made.step_s, 3)
+    return verdict
 
 
 def build(function: Callable) -> Verdict:
     """Run mesh.py dry with the learner's `build`, and judge it by what the dry run says."""
     if "NotImplementedError" in function.__code__.co_names:
         return Verdict("build")
-    return verdict_of(observe(edited.source_of(function))).recorded()
-
-
-def observe(source: str) -> Edited:
-    """What the dry run of mesh.py with this text of `build` says."""
-    try:
-        return _seen(dry_run_with(source))
-    except InputError as error:
-        return Edited(str(error))
+    return verdict_on(edited.source_of(function)).recorded()

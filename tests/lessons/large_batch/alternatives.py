@@ -1,0 +1,12 @@
+"""Right answers to the exercises of 07 beside the solutions, and wrong ones beside the known mistakes."""
+
+RIGHT = {
+    "learning_rate": {
+        "with an if": """
+            def learning_rate(step, base_lr, workers, warmup_steps):
+                if step < warmup_steps:
+                    return base_lr * workers * (step + 1) / warmup_steps
+                return base_lr * workers
+            """
+    }
+}

@@ -1,0 +1,55 @@
+"""Right answers to the exercises of 11 beside the solutions, and wrong ones beside the known mistakes."""
+
+from workshop_lib.lessons.model_parallelism import judge as check
+
+F = "both_ways(x, forward=same, backward=partial(allreduce, self.comm))"
+G = "both_ways(part, forward=partial(allreduce, self.comm), backward=same)"
+ROW_BIAS = "nn.Parameter(layer.bias.detach().clone())"
+QUERY = check.QUERY
+KEY = QUERY.replace("query", "key")
+TRADED = "    attention.query, attention.key = column(attention.key), column(attention.query)\n"
+
+RIGHT = {
+    "ColumnParallel": {
+        "with a hook": [(f"x = {F}", "x = x.view_as(x)\n        x.register_hook(partial(allreduce, self.comm))")]
+    },
+    "RowParallel": {
+        "the bias on rank 0 before the sum": [
+            (f"part = {check.PART}", f"part = {check.PART} + (self.comm.rank == 0) * self.bias"),
+            (f"{G} + self.bias", G),
+        ]
+    },
+    "cut_block": {
+        "in a loop": """
+                def cut_block(block, column, row):
+                    for name in ("query", "key", "value"):
+                        setattr(block.attention, name, column(getattr(block.attention, name)))
+                    block.attention.out = row(block.attention.out)
+                    block.mlp.up = column(block.mlp.up)
+                    block.mlp.down = row(block.mlp.down)
+                """
+    },
+}
+WRONG = {
+    "ColumnParallel": {
+        "the whole layer": (
+            [(check.WEIGHT, "layer.weight"), (check.BIAS, "layer.bias")],
+            "Cut the weight with `shard`, and the bias too",
+        ),
+        "the wrong dimension": ([("shard(layer.weight, 0", "shard(layer.weight, 1")], "shard(layer.weight, 0"),
+        "the bias isn't cut": ([(check.BIAS, ROW_BIAS)], "so it's cut, too"),
+    },
+    "RowParallel": {
+        "the wrong dimension": ([("shard(layer.weight, 1", "shard(layer.weight, 0")], "shard(layer.weight, 1")
+    },
+    "cut_block": {
+        "queries and keys trade places": ([(QUERY, TRADED), (KEY, "")], "the six layers in hint 2"),
+        "the key is whole": ([(KEY, "")], "are query, key and value all cut?"),
+    },
+    "TokenParallel": {
+        "backward as forward": (
+            [("backward=self.scatter_sums", "backward=self.gather")],
+            "has the shape of what it belongs to",
+        )
+    },
+}
