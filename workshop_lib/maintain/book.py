@@ -41,11 +41,12 @@ This workshop grew out of five documents. Here is every topic in them, and where
 
 
 def digest(notebook: NotebookNode) -> str:
-    """A digest of all code that determines a notebook's outputs: its own, the library's and the scripts'."""
+    """A digest of all that determines a notebook's outputs: its code, the library's and the scripts', and pictures."""
     files = [path for path in (paths.ROOT / "workshop_lib").rglob("*") if path.suffix in (".py", ".toml")]
     files = [path for path in files if path not in (Path(__file__), Path(book_page.__file__))]
     content = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     files += [path for path in paths.SCRIPTS.iterdir() if path.suffix in (".py", ".sh")]
+    files += (paths.ROOT / "assets" / "pictures").glob("*.svg")
     content += [path.read_text(encoding="utf-8") for path in sorted(files)]
     return hashlib.sha256("\0".join(content).encode()).hexdigest()[:16]
 
