@@ -50,7 +50,7 @@ def test_make_test_keeps_its_promise(promise, all_tests):
 
 
 def test_every_exercise_of_the_core_path_is_in_make_test(all_tests):
-    tried = [item for item in all_tests if item.originalname == "test_the_solution_passes"]
+    tried = [item for item in all_tests if item.originalname.startswith("test_the_solution_passes")]
     lessons = Counter(lesson for item in tried for lesson in tiers.lessons_of(item) if tiers.tier_of(item) == "core")
     assert set(lessons) == set(tiers.CORE_LESSONS)
 

@@ -28,9 +28,9 @@ def test_the_first_guess_counts_and_is_drawn_beside_the_result_which_else_stands
     assert texts(figure) == ["1.9 times", "3 times"]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["measured", "your guess"]
     check_layout(figure)
-    alone = predict("How many?", 0, 10).compare(1234)
+    alone = predict("How many?", 0, 10, "messages").compare(1234)
     assert bars(alone) == [1234]
-    assert texts(alone) == ["1,234"] and "no guess was made" in words(alone)
+    assert texts(alone) == ["1,234 messages"] and "no guess was made" in words(alone)
     check_layout(alone)
 
 

@@ -91,7 +91,7 @@ def test_the_layers_compute_in_the_precision_and_all_else_is_fp32(precision, dty
     options = TrainOptions(precision=precision)
     model = torch_cnn.build(1)
     backend = TorchBackend(World(), torch.device("cpu"))
-    forward, optimizer = backend.prepare(model, optimizers.maker(options, 0), options)
+    forward, optimizer = backend.prepare(model, optimizers.maker(options), options)
     found, logits = outputs_of_layers(model, forward)
     assert [output.dtype for output in found] == [dtype] * 3
     torch.nn.functional.cross_entropy(logits, torch.tensor([1, 2, 3])).backward()

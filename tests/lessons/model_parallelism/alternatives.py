@@ -5,8 +5,7 @@ from workshop_lib.lessons.model_parallelism import judge as check
 F = "both_ways(x, forward=same, backward=partial(allreduce, self.comm))"
 G = "both_ways(part, forward=partial(allreduce, self.comm), backward=same)"
 ROW_BIAS = "nn.Parameter(layer.bias.detach().clone())"
-QUERY = check.QUERY
-KEY = QUERY.replace("query", "key")
+KEY = check.QUERY.replace("query", "key")
 TRADED = "    attention.query, attention.key = column(attention.key), column(attention.query)\n"
 
 RIGHT = {
@@ -29,6 +28,7 @@ RIGHT = {
                     block.mlp.down = row(block.mlp.down)
                 """
     },
+    "TokenParallel": {"with a lambda": [(check.SCATTER, "self.scatter_sums = lambda x: reduce_scatter(comm, x, 1)")]},
 }
 WRONG = {
     "ColumnParallel": {
@@ -43,7 +43,7 @@ WRONG = {
         "the wrong dimension": ([("shard(layer.weight, 1", "shard(layer.weight, 0")], "shard(layer.weight, 1")
     },
     "cut_block": {
-        "queries and keys trade places": ([(QUERY, TRADED), (KEY, "")], "the six layers in hint 2"),
+        "queries and keys trade places": ([(check.QUERY, TRADED), (KEY, "")], "the six layers in hint 2"),
         "the key is whole": ([(KEY, "")], "are query, key and value all cut?"),
     },
     "TokenParallel": {

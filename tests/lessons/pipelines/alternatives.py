@@ -24,6 +24,7 @@ RIGHT = {
     },
     # What is twice as far in Megatron-LM leaves time for messages, which take none here.
     "interleaved": {"ahead by one for each rank": [("2 * (ranks", "(ranks")]},
+    "balanced": {"the last of equally good cuts": [("slowest < best[0]", "slowest <= best[0]")]},
 }
 WRONG = {
     "MyStage": {
@@ -50,10 +51,7 @@ WRONG = {
         "one more ahead": ([(AHEAD, "ahead = min(m, ranks - rank)")], check.AHEAD_HINT),
         "one fewer ahead": ([(AHEAD, "ahead = max(0, min(m, ranks - 2 - rank))")], check.AHEAD_HINT),
     },
-    "balanced": {
-        "edges": ([("[end - start for start, end in edges]", "[end for start, end in edges]")], "at least 1"),
-        "the shortest sum": ([("max(sum", "min(sum")], "sets the pace"),
-    },
+    "balanced": {"the shortest sum": ([("max(sum", "min(sum")], "sets the pace")},
     "interleaved": {
         "everything ahead": ([(FURTHER, "ahead = total")], check.CHUNKS_HINT),
         "backward from the first chunk": ([("chunks - 1 - chunk", "chunk")], check.CHUNKS_HINT),

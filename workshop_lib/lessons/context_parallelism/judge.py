@@ -120,7 +120,7 @@ def play_ring(ring_attention: Callable, comm) -> Iterator[tuple]:
     out, logsumexp = ring_attention(
         mine, keys[comm.rank].clone(), values[comm.rank].clone(), watched, right_merge, counting
     )
-    observed = f"rank {comm.rank} called `attend` for {ranks_in_words(watched.sources)}:"
+    observed = f"rank {comm.rank} called `attend` for the sources {watched.sources}:"
     advice = "each rank's block has to be attended to exactly once, its own included."
     yield "every rank attends to each rank's block once", sorted(watched.sources), observed, advice
     mismatch = watched.mismatches[0] if watched.mismatches else ""
@@ -133,10 +133,6 @@ def play_ring(ring_attention: Callable, comm) -> Iterator[tuple]:
     observed = f"rank {comm.rank} sent {counting.bytes_sent / block:.3g} blocks of keys and values:"
     advice = f"{size - 1} are enough for {size} ranks."
     yield "every rank sends p − 1 blocks", counting.bytes_sent, observed, advice
-
-
-def ranks_in_words(sources: list[int]) -> str:
-    return f"ranks {', '.join(map(str, sources))}" if sources else "no rank"
 
 
 SOURCE = "source = (comm.rank - step) % comm.size"

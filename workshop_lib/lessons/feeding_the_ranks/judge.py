@@ -161,7 +161,6 @@ SUBMIT_HINT = (
 
 
 def loops_properties(observations: list) -> Iterator[Property]:
-    """Check what the loops got. Each property has its own hint, because running a known mistake would take a second."""
     several, one, none, failing = observations[0]
     right = list(range(BATCHES))
     hint = f"it handed out {several}. Hand out what `read` returns, with `yield`, from the first to the last."

@@ -27,7 +27,8 @@ def play_draw(draw: Callable, comm) -> Iterator[tuple]:
     observed = (
         f"the learning rates go from {lrs.min():.2g} to {lrs.max():.2g}, and should lie within {LOW:g} to {HIGH:g}."
     )
-    yield f"learning rates lie within {LOW:g} to {HIGH:g}", _outside(lrs), observed
+    within = bool(lrs.min() >= LOW * 0.999 and lrs.max() <= HIGH * 1.001)
+    yield f"learning rates lie within {LOW:g} to {HIGH:g}", within, observed
     decades = [float(np.mean((lrs > LOW * 10**k) & (lrs <= LOW * 10 ** (k + 1)))) for k in range(3)]
     shares = ", ".join(f"{share:.0%}" for share in decades)
     observed = f"the shares of 0.001 to 0.01, 0.01 to 0.1 and 0.1 to 1 are {shares}."
@@ -44,13 +45,6 @@ def play_draw(draw: Callable, comm) -> Iterator[tuple]:
     again = np.random.default_rng(1)
     repeats = [draw(again)["lr"] for _ in range(5)] == lrs[:5].tolist()
     yield "an equal generator draws the same again", repeats, "it draws other learning rates."
-
-
-def _outside(lrs: np.ndarray) -> str:
-    """Where learning rates are that should not be; empty if there are none."""
-    if lrs.min() < LOW * 0.999:
-        return "below"
-    return "above" if lrs.max() > HIGH * 1.001 else ""
 
 
 def _uneven(decades: list[float]) -> str:

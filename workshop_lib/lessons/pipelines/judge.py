@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from workshop_lib.judge import Exercise, Property, own_or_solution, shown
+from workshop_lib.judge.network import gradient_of
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.pipelines import orders, pipeline
 from workshop_lib.words import plural
@@ -72,14 +73,6 @@ def _batch() -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, torch.randint(3, (M * SAMPLES,), generator=random)
 
 
-def _gradients(parts: list[nn.Sequential]) -> list[np.ndarray]:
-    """The gradients of each stage in one vector, with zeros for parameters that have no gradient."""
-    return [
-        torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in part.parameters()]).numpy()
-        for part in parts
-    ]
-
-
 def _trained(make: Callable, size: int, schedule: Callable) -> TrainedStages:
     parts = _parts(size)
     error = ""
@@ -102,7 +95,7 @@ def _trained(make: Callable, size: int, schedule: Callable) -> TrainedStages:
         error = f"in {kind}({span.micro_batch}) of stage {rank} of {size}: {raised}".splitlines()[0][:200]
     unread = sum(len(letters) for letters in sent.values())
     kept = sum(len(stage.kept) for stage in stages)
-    return TrainedStages(error, _gradients(parts), unread, most_kept, kept)
+    return TrainedStages(error, [gradient_of(part) for part in parts], unread, most_kept, kept)
 
 
 OWN_GRADIENT = (

@@ -138,10 +138,7 @@ ENDLESS_HINTS = {  # for a supervisor that doesn't end in a scene
 
 
 def observe_supervise(comm, supervise: Callable) -> list[dict]:
-    """Play the scenes up to the first one that doesn't end. Only rank 0 does so, because one process is enough.
-
-    Raises NotImplementedError if the learner's function is still a stub.
-    """
+    """Play the scenes up to the first one that doesn't end. Only rank 0 does so, because one process is enough."""
     if comm is not None and comm.rank:
         return []
     ran = subprocess.run(

@@ -6,7 +6,7 @@ As in 08c, nothing in this file was measured.
 """
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting.forecast import LATENESS
@@ -99,15 +99,6 @@ class Plan:
                 raise InputError(f"{name} {chosen!r} is not known: choose one of {', '.join(choices)}")
 
 
-@dataclass
-class Estimated:
-    """What one rank computes, holds and sends in a step, like the Report of a dry run."""
-
-    flops: float
-    peak_bytes: float
-    collectives: list[Collective] = field(default_factory=list)
-
-
 @dataclass(frozen=True)
 class Forecast:
     """The seconds of a step, and its parts. mfu: the model's operations as a share of the devices' peak in bf16,
@@ -124,7 +115,7 @@ class Forecast:
     peak_bytes: float
 
 
-def work(model: Gpt, mesh: Mesh, plan: Plan) -> Estimated:
+def work(model: Gpt, mesh: Mesh, plan: Plan) -> Report:
     """Estimate what one rank computes, holds and sends in a step, with 2 bytes per value and 4 per summed gradient.
 
     Each layer has two allreduces of its activations in forward and two in backward, and two more if all of forward is
@@ -153,7 +144,7 @@ def work(model: Gpt, mesh: Mesh, plan: Plan) -> Estimated:
             units = max(1, round(layers))
             found.append(Collective("allgather", "data", mesh.data, units * gathers, gathers * 2 * share))
             found.append(Collective("reduce-scatter", "data", mesh.data, units * times, times * 4 * share))
-    return Estimated(flops, memory_bytes(model, mesh, plan), found)
+    return Report(0, mesh.ranks, [], {}, memory_bytes(model, mesh, plan), flops, found)
 
 
 def memory_bytes(model: Gpt, mesh: Mesh, plan: Plan) -> float:
@@ -182,7 +173,7 @@ def memory_bytes(model: Gpt, mesh: Mesh, plan: Plan) -> float:
     return states + gathered + activations + logits
 
 
-def with_layers(few: Report, more: Report, layers: float) -> Estimated:
+def with_layers(few: Report, more: Report, layers: float) -> Report:
     """Extrapolate the work of a deep model from dry runs of two shallower ones. All layers must cost the same.
 
     layers: how many times the difference between `few` and `more` is added to `few`; 15 gets from runs of 2 and 4
@@ -197,7 +188,8 @@ def with_layers(few: Report, more: Report, layers: float) -> Estimated:
         Collective(a.kind, a.over, a.ranks, round(grown(a.calls, b.calls)), grown(a.handed_bytes, b.handed_bytes))
         for a, b in pairs
     ]
-    return Estimated(grown(few.flops, more.flops), grown(few.peak_bytes, more.peak_bytes), collectives)
+    peak_bytes = grown(few.peak_bytes, more.peak_bytes)
+    return Report(few.rank, few.world_size, [], {}, peak_bytes, grown(few.flops, more.flops), collectives)
 
 
 def collective_s(machine: Machine, each: Collective, stride: int) -> float:
@@ -208,7 +200,7 @@ def collective_s(machine: Machine, each: Collective, stride: int) -> float:
 
 
 def forecast(
-    done: Report | Estimated, model_flops: float, machine: Machine, mesh: Mesh, plan: Plan, share: float | None = None
+    done: Report, model_flops: float, machine: Machine, mesh: Mesh, plan: Plan, share: float | None = None
 ) -> Forecast:
     """Forecast the step of a rank that does this work, in a mesh on this machine.
 

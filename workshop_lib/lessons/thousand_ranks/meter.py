@@ -5,9 +5,9 @@
     $METER --out FOLDER --pretend 3/1024 SCRIPT …  rank 3 of 1,024 that don't exist
 
 Every report in 12_thousand_ranks comes from here, through dry_run.py. The script runs until its optimizer has taken
-`--steps` steps. The report covers the last of these steps, from the end of the step before it. FOLDER/RANK.json has
-the Report (step_report.py) of a real rank, or the error that ended the script. For pretended worlds, the files are
-FOLDER/0.json, FOLDER/1.json and so on, in the order of the worlds.
+two steps. The report covers the second step, from the end of the first. FOLDER/RANK.json has the Report
+(step_report.py) of a real rank, or the error that ended the script. For pretended worlds, the files are FOLDER/0.json,
+FOLDER/1.json and so on, in the order of the worlds.
 """
 
 import argparse
@@ -38,17 +38,19 @@ from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report, 
 from workshop_lib.lessons.zero_and_fsdp.traffic import NAMES
 from workshop_lib.training import KINDS, memory
 
+STEPS = 2  # in the first step, the optimizer creates its state
+
 
 class EnoughSteps(BaseException):
-    """Ends a script that has taken all its steps. It is no Exception, because a script might catch that."""
+    """Ends a script that has taken its steps. It is no Exception, because a script might catch that."""
 
 
 class StepMeter(TorchDispatchMode):
     """Counts collectives, arithmetic and live memory by looking at each PyTorch operator that this thread calls."""
 
-    def __init__(self, steps: int = 2):
+    def __init__(self):
         super().__init__()
-        self.steps = steps
+        self.steps_to_take = STEPS
         self.live_bytes = 0
         self._sizes: dict[int, int] = {}  # bytes of each storage that is alive
         self._models: dict[int, torch.nn.Module] = {}  # modules in the order of their first call, outer ones first
@@ -129,8 +131,8 @@ class StepMeter(TorchDispatchMode):
         self._models.setdefault(id(module), module)
 
     def _step_ended(self, optimizer: torch.optim.Optimizer) -> None:
-        self.steps -= 1
-        if self.steps:
+        self.steps_to_take -= 1
+        if self.steps_to_take:
             self._start_step()
             return
         trained = [p for group in optimizer.param_groups for p in group["params"]]
@@ -191,15 +193,15 @@ def run(script: str, options: list[str], meter: StepMeter, pretended: tuple[int,
         runpy.run_path(script, run_name="__main__")
 
 
-def metered(script: str, options: list[str], pretended: tuple[int, int] | None, fake: bool, steps: int) -> dict:
+def metered(script: str, options: list[str], pretended: tuple[int, int] | None, fake: bool) -> dict:
     """Run the script, and return its Report as plain data, or {"error": …} with what went wrong."""
-    meter = StepMeter(steps)
+    meter = StepMeter()
     result = dict[str, Any]()
     try:
         run(script, options, meter, pretended, fake)
         if meter.report is None:
-            taken = steps - meter.steps
-            result = {"error": f"it ended after {taken} steps of its optimizer, and a dry run reads step {steps}"}
+            taken = STEPS - meter.steps_to_take
+            result = {"error": f"it ended after {taken} steps of its optimizer, and a dry run reads step {STEPS}"}
     except SystemExit as error:
         reason = f": {error.code}" if isinstance(error.code, str) else f", with exit code {error.code}"
         result = {"error": f"it ended itself{reason}"}
@@ -217,7 +219,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--pretend", action="append", default=[], help="rank/ranks, or rank/ranks@mesh")
     parser.add_argument("--fake", action="store_true", help="tensors without values")
-    parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("script")
     parser.add_argument("options", nargs=argparse.REMAINDER)
     args = parser.parse_args()
@@ -227,14 +228,14 @@ def main() -> None:
         start = time.perf_counter()
         rank, size = map(int, place.split("/"))
         options = [*args.options, "--mesh", mesh] if mesh else args.options
-        result = metered(args.script, options, (rank, size), args.fake, args.steps)
+        result = metered(args.script, options, (rank, size), args.fake)
         result["seconds"] = time.perf_counter() - start
         (args.out / f"{number}.json").write_text(json.dumps(result), encoding="utf-8")
         dist.destroy_process_group()
         if "error" in result:
             break
     if not args.pretend:
-        result = metered(args.script, args.options, None, False, args.steps)
+        result = metered(args.script, args.options, None, False)
         (args.out / f"{os.environ['RANK']}.json").write_text(json.dumps(result), encoding="utf-8")
         if dist.is_initialized():
             dist.barrier()  # a rank that exits early would cut off ranks that are still receiving

@@ -64,7 +64,7 @@ class Collective:
 
 @dataclass
 class Report:
-    """What one step took on one rank.
+    """What one step took on one rank. Shards and states are left out if it's estimated by a formula.
 
     state_bytes: bytes of the parameters, the gradients and the optimizer's state when the step ends. peak_bytes: the
     most bytes of all tensors together during the step, including activations, gathered layers and the script's data.
@@ -75,8 +75,8 @@ class Report:
     world_size: int
     shards: list[Shard]
     state_bytes: dict[str, int]
-    peak_bytes: int
-    flops: int
+    peak_bytes: float
+    flops: float
     collectives: list[Collective] = field(default_factory=list)
     fake_tensors: bool = False
     seconds: float = 0.0  # how long the dry run took; a report of `dry_run` includes Python's start
@@ -89,7 +89,7 @@ class Report:
         return cls(shards=shards, collectives=[Collective(**each) for each in content.pop("collectives")], **content)
 
     @property
-    def other_bytes(self) -> int:
+    def other_bytes(self) -> float:
         """Bytes at the peak that aren't the model's states: activations, gathered layers and the script's data."""
         return self.peak_bytes - sum(self.state_bytes.values())
 
