@@ -217,14 +217,6 @@ def test_a_solution_has_only_the_imports_that_it_needs(source):
     assert edited.text().startswith("import math\nimport numpy as np\ndef total(")
 
 
-def test_arrays_that_begin_alike_are_shown_where_they_differ(source):
-    def play(total, comm):
-        yield "it is right", total(comm, np.arange(9.0), 2)[0]
-
-    function = answer("values = np.where(values > 5, 0, values)\n    return weight * values, np.arange(1)")
-    assert verdict(played("total", source, play), function, ranks=1).hint.startswith("rank 0 has 0 at 6 where 12 is")
-
-
 def test_an_edit_of_what_is_not_in_the_solution_is_refused(source):
     with pytest.raises(ValueError, match="total has no 'nowhere'"):
         Solution(source, "total", (("nowhere", ""),)).load()

@@ -166,6 +166,7 @@ def trained(train: Callable, comm) -> tuple[np.ndarray, bool, np.ndarray | None]
     import horovod.tensorflow.keras as hvd_keras
     import keras
 
+    keras.utils.set_random_seed(1)  # Keras shuffles the samples
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.set_weights(start(comm.rank))
     local: dict[str, Any] = {"local_rank": lambda: 0, "local_size": lambda: 1}
@@ -186,12 +187,11 @@ def play_train(train: Callable, comm) -> Iterator[tuple]:
     weights, saves, saved = trained(train, comm)
     same = np.array_equal(weights, comm.bcast(weights))
     yield "the ranks agree after training", same or weights, f"rank {comm.rank} has other weights than rank 0."
-    text = f"the weights are those of one process with all samples and {comm.size} times the learning rate"
-    yield text, weights, "after training"
+    yield f"they have the weights of one process with {comm.size} times the learning rate", weights, "after training"
     observed = f"rank {comm.rank} {'saved' if saves else 'saved nothing'}:"
     yield "rank 0 alone saves", saves, observed, "call `model.save(path)` on rank 0."
-    text = "the file holds the trained weights"
-    yield text, saved, "the file holds others:", "call `model.save(path)` after training."
+    advice = "call `model.save(path)` after training."
+    yield "the file holds the trained weights", saved, "it holds others:", advice
 
 
 train = played(
