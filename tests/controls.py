@@ -19,7 +19,7 @@ def quick(monkeypatch):
 
 
 def changed(shown, **controls) -> list[str]:
-    """Set one control after another, of which each must change what is drawn; returns the sentences."""
+    """Set one control after another, check that each changes the figure, and return the sentences shown."""
     sentences = []
     for control, value in controls.items():
         image = shown.image.value

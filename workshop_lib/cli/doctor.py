@@ -38,10 +38,24 @@ def judged(name: str, found: str, good: bool, remedy: str, otherwise: str = "loo
 def examine() -> list[Finding]:
     """Findings on everything that decides whether the workshop runs on this machine."""
     others = Meter()
-    several = [*check_packages(), *check_mpi(), *check_allocation()]
-    several += [check_variables(), *check_other_worlds(), *check_hidden_modules(), *check_read_only()]
-    rest = [check_cores(), check_memory(), check_limits(), check_disk(), check_gpus(), check_data(), check_strays()]
-    return [check_python(), *several, *rest, check_others(others)]
+    return [
+        check_python(),
+        *check_packages(),
+        *check_mpi(),
+        *check_allocation(),
+        check_variables(),
+        *check_other_worlds(),
+        *check_hidden_modules(),
+        *check_read_only(),
+        check_cores(),
+        check_memory(),
+        check_limits(),
+        check_disk(),
+        check_gpus(),
+        check_data(),
+        check_strays(),
+        check_others(others),
+    ]
 
 
 def main(as_json: bool = False) -> int:

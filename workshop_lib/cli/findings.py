@@ -1,4 +1,4 @@
-"""What a check reports, and the one way to print it: the doctor's checks, `preflight`'s and `examine`'s."""
+"""The findings of `doctor`, `preflight` and `examine`, as text and as data."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 LEVELS = ("ok", "look", "wrong")  # from best to worst
-EXIT_CODES = {"ok": 0, "look": 2, "wrong": 3}  # of a command, by the worst level it reports
+# The exit codes of `preflight` and `examine`, by the worst level. The doctor exits with 1 if anything is wrong.
+EXIT_CODES = {"ok": 0, "look": 2, "wrong": 3}
 COLORS = {"ok": "green", "look": "yellow", "wrong": "red"}
 WIDTH = 100
 MARGIN = " " * 7
@@ -35,7 +36,7 @@ def worst(findings: Sequence[Finding]) -> str:
 
 
 def paragraphs(findings: Sequence[Finding], sections: Sections | None = None) -> str:
-    """The findings as text: a paragraph for each that needs attention, then one line for each that doesn't."""
+    """The findings as text: a paragraph for each that needs attention, then one line for each that does not."""
     parts = [_paragraph(finding, sections or {}) for finding in findings if finding.level != "ok"]
     parts.append("\n".join(_line("ok", f"{each.check}: {each.seen}") for each in findings if each.level == "ok"))
     return "\n\n".join(part for part in parts if part)

@@ -95,7 +95,10 @@ class Verdict:
         return self
 
     def follow(self, rules: Iterable[tuple[str, str]]) -> "Verdict":
-        """Judge by rules (what must hold, a hint if it doesn't, else "") up to the first that fails; return this."""
+        """Judge by rules, up to the first one that fails, and return this verdict.
+
+        A rule is a text of what must hold, and a hint, which is empty if it holds.
+        """
         self.passed = True
         for text, hint in rules:
             if hint:

@@ -263,8 +263,11 @@ class Calls:
 
 
 def beside(got: Any, right: Any) -> tuple[str, str]:
-    """What to show of two values. Of arrays that begin alike, that's the first element that differs; of dictionaries,
-    the first entry."""
+    """Texts that show two values beside each other.
+
+    For arrays that begin alike, this is the first element that differs. For dictionaries with the same keys, it is the
+    first entry that differs.
+    """
     if isinstance(got, dict) and isinstance(right, dict) and got.keys() == right.keys():
         key = next((key for key in right if not alike(got[key], right[key])), next(iter(right)))
         got, right = beside(got[key], right[key])

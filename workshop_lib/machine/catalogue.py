@@ -17,8 +17,8 @@ from workshop_lib.quantities import not_negative, positive
 
 HERE = Path(__file__).parent
 LAPTOP = "laptop"
-# By a machine's `collectives`: the algorithms between nodes of the hierarchical allreduces that it chooses from. Unless
-# it has only such, it also has a ring across nodes.
+# By a machine's `collectives`: the algorithms between nodes of the hierarchical allreduces that it chooses from. With
+# each but "hierarchical", it may also choose one ring across all nodes.
 HIERARCHICAL: dict[str, tuple[str, ...]] = {
     "ring across nodes": (),
     "hierarchical": ("rabenseifner",),

@@ -1,4 +1,4 @@
-"""What the notebooks' calculators say over a range, as tables in Markdown for pages of book/.
+"""Tables in Markdown for pages of book/, computed by the lessons' own functions.
 
 Such a page has places like {memory by model}, and book.py fills each with the table of this name in TABLES.
 """
@@ -19,6 +19,7 @@ DEVICES = (8, 64, 512, 4096)
 # Networks that compute much or little for each byte that they send, each with a machine.
 RUNS = {"resnet-50": "aurora", "gpt2": "h100", "bert-base": "polaris", "vgg-16": "horovod-p100"}
 MIB = 2**20
+ONE_MESSAGE = 2**62  # more bytes than any model's gradients have
 
 
 def table(headings: Iterable[str], rows: Iterable[list[str]]) -> str:
@@ -104,7 +105,7 @@ def ring_steps(ranks: int = 3) -> str:
 
 
 def ring_costs() -> str:
-    """The latency is 10 µs, and the bandwidth 10 GB/s."""
+    """Seconds of each allreduce by ranks and bytes, at a latency of 10 µs and a bandwidth of 10 GB/s."""
     rows = []
     for ranks in (4, 8, 64, 1024):
         for nbytes, words in ((1024, "1 KiB"), (MIB, "1 MiB"), (100 * MIB, "100 MiB"), (1024 * MIB, "1 GiB")):
@@ -114,7 +115,8 @@ def ring_costs() -> str:
 
 
 def buckets() -> str:
-    sizes = {"each tensor": 0, "1 MiB": MIB, "5 MiB": 5 * MIB, "25 MiB": 25 * MIB, "100 MiB": 100 * MIB, "all": 2**62}
+    sizes = {"each tensor": 0, "1 MiB": MIB, "5 MiB": 5 * MIB, "25 MiB": 25 * MIB, "100 MiB": 100 * MIB}
+    sizes["all"] = ONE_MESSAGE
     rows = []
     for name, on in RUNS.items():
         model, machine = catalogue.model(name), catalogue.machine(on)

@@ -17,7 +17,6 @@ from workshop_lib.lessons.forecasting import benchmark
 from workshop_lib.machine import catalogue
 
 POLARIS = catalogue.machine("polaris")
-GOOD_BUS = 1.5e9
 
 
 def rank(number, host="node1", **changed):

@@ -12,7 +12,11 @@ NO_MPI = Finding("wrong", "mpiexec", "none", remedy="install one")
 
 @pytest.mark.parametrize(
     ("findings", "headline"),
-    [([FINE], "Ready."), ([FINE, SMALL], "Ready, with 1 warning."), ([SMALL, NO_MPI], "Something is missing: ")],
+    [
+        ([FINE], "Ready."),
+        ([FINE, SMALL], "Ready, with 1 thing to look at."),
+        ([SMALL, NO_MPI], "Something is missing: "),
+    ],
 )
 def test_what_is_fine_is_folded_up_and_what_is_not_says_what_to_do(findings, headline):
     examination = Examination(findings)

@@ -57,7 +57,7 @@ def equal(run: Run) -> Iterator[Finding]:
     first = min(different)
     again = [f"before step {step}" for step in _compared(run) if step > first and step not in different]
     again += ["at the end"] if all(ends) and all(end == ends[0] for end in ends) else []
-    cause, change, section = _cause(run, first, names)
+    cause, change, section = _cause(run, first)
     equal_before = max((step for step in weights if step < first), default=first - 1)
     when = "before the first step" if first == 1 else f"after step {first - 1}"
     if equal_before < first - 1:  # the weights of long trainings aren't compared in each step
@@ -103,7 +103,7 @@ def _odd_ranks(run: Run, step: int) -> tuple[int, ...]:
     return tuple(rank for rank, value in enumerate(values) if value != usual)
 
 
-def _cause(run: Run, first: int, names: list[str]) -> tuple[str, str, str]:
+def _cause(run: Run, first: int) -> tuple[str, str, str]:
     """Why the weights differ before step `first`: cause, remedy and section."""
     logs = run.ranks
     ddp = [log.first("ddp") for log in logs]

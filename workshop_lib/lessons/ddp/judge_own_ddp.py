@@ -87,7 +87,7 @@ def _trained(comm, function: Callable) -> tuple[np.ndarray, bool, list[np.ndarra
 
 
 def last_rank_late(comm, backward: Callable[[], object]) -> bool:
-    """Run the backward pass on every rank, on the last one after a delay; whether another rank waited for it meanwhile.
+    """Run the backward pass, on the last rank only after a delay; return whether the others had to wait for that rank.
 
     All ranks call this, and the last one returns the answer. The delay also shows who reads gradients too early.
     """
@@ -117,7 +117,7 @@ def descend(model: nn.Module, lr: float) -> None:
 def play_own_ddp(
     function: Callable, comm, sent_well: Callable[[list[Message]], Iterator[tuple]]
 ) -> Generator[tuple, None, int]:
-    """Rehearse a step, and train; return the number of messages. sent_well: what must hold of those of one step."""
+    """Rehearse a step, and train; return the number of messages. sent_well: what must hold for one step's messages."""
     messages = _rehearsed(comm, function)
     observed = f"rank {comm.rank} sent {len(messages)} messages for {TENSORS} gradients."
     sizes = [message.values for message in messages]

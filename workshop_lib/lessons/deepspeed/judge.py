@@ -54,8 +54,9 @@ def play_configuration(configuration: Callable, comm) -> Iterator[tuple]:
     yield "it says which stage", stages, "", 'the stage is nested: `"zero_optimization": {"stage": stage}`.'
     pairs = [(wanted, *batches(config, wanted.ranks)) for wanted, config in zip(WANTED, configs, strict=True)]
     given = [config[name] for config in configs for name in (BATCH, MICRO, STEPS) if name in config]
-    whole = all(isinstance(number, int) for number in given) and all(m % 1 == steps % 1 == 0 for _, m, steps in pairs)
-    yield "samples and steps are whole numbers", whole, "", "`//` divides without a remainder."
+    are_ints = all(isinstance(number, int) for number in given)
+    are_whole = all(micro % 1 == 0 and steps % 1 == 0 for _, micro, steps in pairs)
+    yield "samples and steps are whole numbers", are_ints and are_whole, "", "`//` divides without a remainder."
     samples = [micro * steps * wanted.ranks for wanted, micro, steps in pairs]
     observed = "a step sees micro-batch × accumulation steps × ranks samples:"
     yield "a step sees the global batch", samples, observed, "is one of the three missing?"

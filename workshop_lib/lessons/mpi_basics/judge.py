@@ -65,7 +65,8 @@ exchange = played(
 def play_collect(collect: Callable, comm) -> Iterator[tuple]:
     """Explore all orders in which messages can arrive on three ranks and on four, in this process."""
     three, four = (explore(lambda comm: collect(comm, RESULTS[comm.rank]), ranks) for ranks in (3, 4))
-    yield "no order gets stuck or fails", three.kind not in ("", "race") and three.kind, str(three)
+    failed = "" if three.kind == "race" else three.kind
+    yield "no order gets stuck or fails", failed, str(three)
     returned = three.results[0]
     observed = f"rank 0 returned {shown(returned)} where {RESULTS[:3]} is right."
     yield "rank 0 returns all results in the order of the ranks", returned, observed
@@ -73,7 +74,8 @@ def play_collect(collect: Callable, comm) -> Iterator[tuple]:
     calls = [box.name.lower() for lane in three.picture.lanes for box in lane] if three.picture else []
     gathers = any("gather" in name for name in calls)
     observed = f"messages can arrive in 2 orders, and it takes {three.orders} of them."
-    yield "it takes them as they come", three.orders > 1 or ["gather"] * gathers, observed
+    takes_them = three.orders > 1
+    yield "it takes them as they come", (takes_them, gathers and not takes_them), observed
     yield "nothing is left over", three.notes, " ".join(three.notes)
     is_right = not four.kind and four.orders >= math.factorial(3)
     yield "the same holds on four ranks", is_right and four.results[0], f"{four} Rank 0 returned {four.results[:1]}."
@@ -189,7 +191,7 @@ def play_ring(ring_allreduce: Callable, comm) -> Iterator[tuple]:
 
 
 def _times_added(comm, total: np.ndarray) -> str:
-    """How often some rank's value went into this rank's sum, if it isn't once; empty if that isn't clear."""
+    """A sentence on a value that this sum contains twice or not at all; empty if there is none, or if it is unclear."""
     times = np.asarray(total)[:, None] // ORIGIN ** np.arange(comm.size) % ORIGIN  # [element, whose value]
     wrong = np.argwhere(times != 1)
     if len(wrong) == 0 or times.max() > comm.size:

@@ -227,7 +227,10 @@ def _idle(seen: Seen) -> str:
 
 
 def _kept(seen: Seen) -> str:
-    """Too much that a rank keeps. With chunks, twice as far ahead as necessary is allowed: that hides messages."""
+    """A sentence on the first rank that keeps more micro-batches than necessary; empty if there is none.
+
+    With chunks, a rank may be twice as far ahead as necessary, because that hides messages.
+    """
     for rank, order in enumerate(seen.orders):
         behind = seen.ranks - 1 - rank
         ahead = 2 * behind + (seen.chunks - 1) * seen.ranks if seen.chunks > 1 else behind

@@ -18,8 +18,8 @@ class Examination:
     def headline(self) -> str:
         if worst(self.findings) == "wrong":
             return "Something is missing: follow the arrows below the lines that begin with 'wrong'."
-        warnings = sum(finding.level == "look" for finding in self.findings)
-        return "Ready." if not warnings else f"Ready, with {plural(warnings, 'warning')}."
+        to_look_at = sum(finding.level == "look" for finding in self.findings)
+        return "Ready." if not to_look_at else f"Ready, with {plural(to_look_at, 'thing')} to look at."
 
     def __repr__(self) -> str:
         attention = [finding for finding in self.findings if finding.level != "ok"]

@@ -49,7 +49,7 @@ def _run(table: str, entry: dict, row: list) -> PublishedRun:
 
 
 def _flops_of(unit: str, model: Gpt, machine: catalogue.Machine) -> float:
-    """The model's floating-point operations per second on one GPU that make up one of this unit."""
+    """How many of the model's floating-point operations per second and GPU one of this unit stands for."""
     return {
         "teraFLOP/s per GPU": 1e12,
         "teraFLOP/s per GPU, with recomputing": 1e12 / (4 / 3),
