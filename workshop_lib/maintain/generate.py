@@ -49,7 +49,6 @@ from workshop_lib.notebook import take_home
 
 NOTEBOOKS = paths.ROOT / "notebooks"
 MAP = "map.svg"  # in the folder of the notebooks, because JupyterLab only shows what is in there
-TIME = course.TIME
 SOLUTION_OF = re.compile(r"# (\{solution of ([\w.]+)\})")
 HEADING = re.compile(r"(#+) (.+)")
 NOT_READ = re.compile(r"<details>.*?</details>|```.*?```|\]\(.*?\)|\$\$.*?\$\$", re.DOTALL)
@@ -234,7 +233,7 @@ def notebook_json(text: str, time: str = "") -> str:
 def finished(notebook: nbformat.NotebookNode, time: str = "") -> str:
     """The file of a notebook whose cells come from a source, with metadata, ids, and shell scripts as they are run."""
     if time:
-        notebook.cells[0].source = TIME.sub(time, notebook.cells[0].source)
+        notebook.cells[0].source = course.TIME.sub(time, notebook.cells[0].source)
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat = 4
     notebook.nbformat_minor = 5

@@ -190,13 +190,14 @@ def build(folder: Path) -> Path:
 
 def check_machine() -> None:
     """Raise HorovodError if this machine cannot compile an extension module."""
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     compilers = [os.environ.get("CXX", "").split(" ")[0], "g++", "c++", "clang++"]
     if not any(name and shutil.which(name) for name in compilers):
+        packages = "g++" if header.exists() else "g++ python3-dev"
         raise HorovodError(
-            "Horovod needs a C++ compiler to be built, and none was found: install g++ (Debian: apt-get install g++), "
-            "load your cluster's compiler module, or name one with CXX."
+            "Horovod needs a C++ compiler to be built, and none was found: install g++ (Debian: apt-get install "
+            f"{packages}), load your cluster's compiler module, or name one with CXX."
         )
-    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not header.exists():
         raise HorovodError(
             f"Horovod needs Python's headers to be built, and {header} is not there: install them (Debian: apt-get "
