@@ -21,7 +21,7 @@ from workshop_lib import paths
 from workshop_lib.course.exercises import checked_name, defined_names
 from workshop_lib.course.sources import SolutionBlock, blocks, split
 from workshop_lib.errors import InputError
-from workshop_lib.maintain import course, generate
+from workshop_lib.maintain import course_map, generate
 
 SCHEMA_VERSION = 3  # version of nbgrader's metadata
 POINTS = 1  # points per exercise
@@ -86,7 +86,7 @@ def assignment(source: Path) -> tuple[str, list[str]]:
         removed = [f'(folder / "{name}").unlink(missing_ok=True)' for name in files]
         setup.source += "\n".join(["", "", "# So that nobody is graded for a file of somebody else's.", *removed])
     shown, _ = generate.pristine(source.stem)
-    time = course.TIME.search(shown.cells[0].source)
+    time = course_map.TIME.search(shown.cells[0].source)
     return generate.finished(notebook, time[0] if time else ""), exercises
 
 

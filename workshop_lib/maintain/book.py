@@ -25,7 +25,7 @@ from nbformat import NotebookNode
 from workshop_lib import paths
 from workshop_lib.course import exercises
 from workshop_lib.errors import InputError
-from workshop_lib.maintain import book_page, book_tables, course, execute, generate
+from workshop_lib.maintain import book_page, book_tables, course_map, execute, generate
 
 BOOK = paths.BUILD / "book"
 UNSOLVED = BOOK / "notebooks"  # as the sources give them, whatever a learner did to those of the checkout
@@ -92,7 +92,7 @@ def write_pages(pages: Path) -> None:
     for name in generate.chosen(()):
         write_notebook(name, None, pages)
     index = pages / "index.md"
-    table = course.table(generate.stops(), folder="notebooks/")
+    table = course_map.table(generate.stops(), folder="notebooks/")
     index.write_text(index.read_text(encoding="utf-8").replace(MAP, table), encoding="utf-8")
     (pages / "coverage.md").write_text("\n".join(topics()), encoding="utf-8")
     for path in pages.rglob("*.md"):

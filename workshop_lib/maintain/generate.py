@@ -20,7 +20,7 @@ In a text cell, a line `{solution of NAME}` is replaced by the solution of the f
 or of the file NAME that a cell writes, as the last of its hints. An exercise's heading says how hard it is, as in
 "Exercise 2 (hard): the ring".
 The first cell's "**Time** …." is replaced by the time that the notebook takes: see `Effort`. A source's first line
-names the notebook's track on the map: see course.py.
+names the notebook's track on the map: see course_map.py.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from workshop_lib import paths
 from workshop_lib.course import exercises
 from workshop_lib.course.sources import SourceError, split
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.maintain import course
+from workshop_lib.maintain import course_map
 from workshop_lib.notebook import take_home
 
 NOTEBOOKS = paths.ROOT / "notebooks"
@@ -233,7 +233,7 @@ def notebook_json(text: str, time: str = "") -> str:
 def finished(notebook: nbformat.NotebookNode, time: str = "") -> str:
     """The file of a notebook whose cells come from a source, with metadata, ids, and shell scripts as they are run."""
     if time:
-        notebook.cells[0].source = course.TIME.sub(time, notebook.cells[0].source)
+        notebook.cells[0].source = course_map.TIME.sub(time, notebook.cells[0].source)
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat = 4
     notebook.nbformat_minor = 5
@@ -270,19 +270,19 @@ def map_of(files: dict[Path, str], folder: Path) -> dict[Path, str]:
         return {}
     stops = list(stops_of(files, folder))
     for each in stops:
-        if each.track not in course.KNOWN:
-            known = ", ".join(course.KNOWN)
+        if each.track not in course_map.KNOWN:
+            known = ", ".join(course_map.KNOWN)
             first_line = '# %% [markdown] track="…"'
             raise SourceError(f"{each.name}.py: begin it with `{first_line}`, naming one of the tracks: {known}.")
     page = readme.read_text(encoding="utf-8")
-    return {folder / MAP: course.picture(stops), readme: course.with_table(page, stops)}
+    return {folder / MAP: course_map.picture(stops), readme: course_map.with_table(page, stops)}
 
 
-def stops_of(files: dict[Path, str], folder: Path) -> Iterator[course.Stop]:
+def stops_of(files: dict[Path, str], folder: Path) -> Iterator[course_map.Stop]:
     """The place on the map of each learner's notebook in `folder`, given the content of the notebooks' files."""
     for name, track in exercises.tracks(folder / "source").items():
         if text := files.get(folder / f"{name}.ipynb"):
-            yield course.stop(name, "".join(json.loads(text)["cells"][0]["source"]), track)
+            yield course_map.stop(name, "".join(json.loads(text)["cells"][0]["source"]), track)
 
 
 def of_source(source: Path, note: str = "") -> tuple[str, str]:
@@ -315,10 +315,10 @@ def pristine(name: str) -> tuple[nbformat.NotebookNode, nbformat.NotebookNode]:
     return nbformat.reads(asked, as_version=4), nbformat.reads(solved, as_version=4)
 
 
-def stops() -> list[course.Stop]:
-    """All notebooks on the map, as the sources give them: `course.table(stops(), folder="notebooks/")` is the table."""
+def stops() -> list[course_map.Stop]:
+    """All notebooks on the map, as the sources give them. `course_map.table` makes a table of them."""
     tracks = exercises.tracks()
-    return [course.stop(name, pristine(name)[0].cells[0].source, track) for name, track in tracks.items()]
+    return [course_map.stop(name, pristine(name)[0].cells[0].source, track) for name, track in tracks.items()]
 
 
 def write_pristine(folder: Path) -> None:
@@ -343,7 +343,7 @@ def overview(here: str, folder: Path = NOTEBOOKS) -> str:
     def counts(name: str) -> tuple[int, int]:
         return sum((name, exercise) in solved for exercise in asked[name]), len(asked[name])
 
-    return course.table(stops_of(files, folder), here, solved=counts)
+    return course_map.table(stops_of(files, folder), here, solved=counts)
 
 
 def write(folder: Path = NOTEBOOKS) -> list[Path]:

@@ -7,48 +7,48 @@ import pytest
 
 from workshop_lib.course import exercises
 from workshop_lib.course.sources import SourceError
-from workshop_lib.maintain import course, generate
+from workshop_lib.maintain import course_map, generate
 
 FIRST_CELL = "# Title: a subtitle\n\n**Time** 38 minutes for the core, 9 more for the rest. **Needs** nothing."
 STOPS = [
-    course.stop("00_start", FIRST_CELL, exercises.CORE_PATH),
-    course.stop("06_shards", FIRST_CELL, exercises.CORE_PATH),
-    course.stop("06c_new", FIRST_CELL, "large models"),
-    course.stop("11_layers", FIRST_CELL.replace("38", "60"), "large models"),
+    course_map.stop("00_start", FIRST_CELL, exercises.CORE_PATH),
+    course_map.stop("06_shards", FIRST_CELL, exercises.CORE_PATH),
+    course_map.stop("06c_new", FIRST_CELL, "large models"),
+    course_map.stop("11_layers", FIRST_CELL.replace("38", "60"), "large models"),
 ]
 
 
 def test_a_stop_is_read_from_the_first_cell():
-    assert STOPS[0] == course.Stop("00_start", "Title: a subtitle", exercises.CORE_PATH, 38)
+    assert STOPS[0] == course_map.Stop("00_start", "Title: a subtitle", exercises.CORE_PATH, 38)
     assert (STOPS[2].number, STOPS[2].label) == ("06c", "Title")
 
 
 def test_the_table_links_each_notebook_and_adds_up_the_minutes():
-    rows = course.table(STOPS, here="00_start", folder="notebooks/").splitlines()
+    rows = course_map.table(STOPS, here="00_start", folder="notebooks/").splitlines()
     assert rows[2:] == [
         "| **core path** | 00 Title (40) · [06 Title](notebooks/06_shards.ipynb) (40) | 1.5 h |",
         "| large models | [06c Title](notebooks/06c_new.ipynb) (40) · [11 Title](notebooks/11_layers.ipynb) (60) "
         "| 1.5 h |",
     ]
     solved = {"00_start": (2, 2), "06_shards": (1, 3), "06c_new": (0, 0), "11_layers": (0, 1)}
-    rows = course.table(STOPS, solved=solved.get).splitlines()
+    rows = course_map.table(STOPS, solved=solved.get).splitlines()
     assert rows[2].endswith("(40) ✓ · [06 Title](06_shards.ipynb) (40) | 1.5 h | 3 of 5 |")
 
 
 def test_the_picture_has_a_circle_for_each_notebook_on_its_own_place():
-    drawn = ElementTree.fromstring(course.picture(STOPS))
+    drawn = ElementTree.fromstring(course_map.picture(STOPS))
     circles = drawn.findall(".//{*}circle")
     assert len({(each.get("cx"), each.get("cy")) for each in circles}) == len(STOPS)
     numbers = [text.text for text in drawn.findall(".//{*}text") if text.get("class") == "number"]
     assert sorted(numbers) == ["00", "06", "06c", "11"]
-    assert float(drawn.get("viewBox").split()[3]) > max(float(each.get("cy")) for each in circles) + course.RADIUS
+    assert float(drawn.get("viewBox").split()[3]) > max(float(each.get("cy")) for each in circles) + course_map.RADIUS
 
 
 def test_all_notebooks_are_on_the_map_that_is_kept():
     drawn = (generate.NOTEBOOKS / generate.MAP).read_text(encoding="utf-8")
     numbers = re.findall(r'class="number"[^>]*>(\w+)<', drawn)
     assert sorted(numbers) == [source.stem.partition("_")[0] for source in generate.sources()]
-    assert course.picture(generate.stops()) == drawn
+    assert course_map.picture(generate.stops()) == drawn
 
 
 @pytest.fixture
