@@ -59,8 +59,8 @@ def cases(table: str = "") -> list:
         answers = getattr(TABLES[notebook, name], table, {}).get(name, {})
         for title in answers if table else range(len(EXERCISES[notebook, name].edits)):
             marks = [needs(*NEEDED_BY_NOTEBOOKS.get(notebook, ()))]
-            if table == "NEVER_ENDS" and notebook in begun:
-                marks.append(pytest.mark.exhaustive)
+            if table == "NEVER_ENDS":
+                marks.append(pytest.mark.exhaustive if notebook in begun else pytest.mark.full)
             begun.add(notebook)
             found.append(pytest.param(notebook, name, title, id=f"{notebook}-{name}-{title}", marks=marks))
     return found

@@ -135,7 +135,7 @@ def test_the_first_sentence_of_open_mpi_s_message_is_said_with_the_variable_at_f
     monkeypatch.setenv("OMPI_MCA_btl", "nothing")
     with pytest.raises(ranks.RankError) as error:
         ranks.start(1)
-    _, message, variable = str(error.value).splitlines()
+    _, message, variable, *_ = str(error.value).splitlines()
     if "openmpi" in launchers.flavor(tuple(which_mpi.mpiexec())):
         assert message.startswith("A requested component was not found, or was unable to be opened. Host: ")
     assert "OMPI_MCA_btl=nothing" in variable
