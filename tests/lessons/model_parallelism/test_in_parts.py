@@ -23,7 +23,7 @@ IMPORTS = (
     "functools",
     "torch.nn",
     "mpi4py",
-    *(f"workshop_lib.{part}" for part in ("data", "models", "training", "lessons")),
+    *(f"workshop_lib.{part}" for part in ("collectives", "data", "models", "training", "lessons")),
 )
 ROUNDING, TRAINED = 1e-5, 1e-4  # of the largest number
 TOKENS_BYTES = 64 * 25 * 64 * 4  # images, tokens, width, bytes
