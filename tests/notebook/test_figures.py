@@ -45,7 +45,6 @@ from workshop_lib.notebook.palette import PAPER, TINTS
 from workshop_lib.notebook.pictures import PICTURES
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks.timeline import timeline
-from workshop_lib.results import records
 from workshop_lib.training import flops
 from workshop_lib.training.schedules import DECAYS
 
@@ -105,12 +104,8 @@ def reads(way, cold, seconds, stored):
     return {"ranks": 2, "file_bytes": 40 * MB, "asked_bytes": [40 * MB] * 2} | measured
 
 
-def kept(name):
-    return records.read(ROOT / "assets" / "results" / f"{name}.jsonl")
-
-
 def to_a_target():
-    pairs = {"long run, to 97%": noise.measured.pairs(kept("steps_to_target"))}
+    pairs = {"long run, to 97%": noise.measured.pairs(recipes.recorded("steps_to_target"))}
     return noise.steps_to_target(pairs, {name: critical_batch.fit(*pair) for name, pair in pairs.items()}, "MNIST")
 
 
@@ -155,7 +150,9 @@ CASES = {
             recipes.of(recipes.recorded("large_batch_recipes"), recipes.CONSTANT, recipes.DECAYED, recipes.GROWN)
         ),
     },
-    "07c_less_communication": {"less_communication": lambda: less_communication(kept("less_communication"))},
+    "07c_less_communication": {
+        "less_communication": lambda: less_communication(recipes.recorded("less_communication"))
+    },
     "08_scaling_curves": {
         "scaling_curve": lambda: scaling_curve(sweep()),
         "weak_scaling_curve": lambda: weak_scaling_curve(weak_sweep()),

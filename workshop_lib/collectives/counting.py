@@ -13,7 +13,7 @@ import contextlib
 import functools
 import pickle
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,10 +82,7 @@ class CountingComm:
         self._log_receive(status)
 
     def Irecv(self, buf, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
-        before = len(self.log)
-        request = self._comm.Irecv(buf, source, tag)
-        self._under_way.append(Receive(request, source, tag, before))
-        return request
+        return self._begin_receive(self._comm.Irecv, buf, source, tag)
 
     def Sendrecv(
         self,
@@ -117,10 +114,7 @@ class CountingComm:
         return obj
 
     def irecv(self, buf=None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
-        before = len(self.log)
-        request = self._comm.irecv(buf, source, tag)
-        self._under_way.append(Receive(request, source, tag, before))
-        return request
+        return self._begin_receive(self._comm.irecv, buf, source, tag)
 
     def sendrecv(
         self,
@@ -146,6 +140,12 @@ class CountingComm:
 
     def _log_send(self, kind: str, dest: int, tag: int, nbytes: int) -> None:
         self.log.append(Event(kind, dest, tag, nbytes))
+
+    def _begin_receive(self, receive: Callable[..., MPI.Request], buf, source: int, tag: int) -> MPI.Request:
+        before = len(self.log)
+        request = receive(buf, source, tag)
+        self._under_way.append(Receive(request, source, tag, before))
+        return request
 
     def _log_receive(self, status: MPI.Status, since: int = 0) -> None:
         self.log.append(Event("recv", status.Get_source(), status.Get_tag(), since=since))

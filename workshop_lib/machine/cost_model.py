@@ -16,7 +16,7 @@ def allreduce_s(
 ) -> float:
     """Seconds of one allreduce of `message_bytes` on any number of `ranks`; 0 on one rank. algorithm: of ALGORITHMS.
 
-    Each algorithm takes a number of rounds, and its busiest rank sends and sums so many times the message. "naive"
+    An algorithm is described by its rounds, and by how many times the message its busiest rank sends and sums. "naive"
     sends all arrays to rank 0 and the sum back to each. The others are in Patarasuk and Yuan 2009, section 3 (ring),
     and Thakur, Rabenseifner and Gropp 2005, section 4.5. When the number of ranks is not a power of two, recursive
     doubling and Rabenseifner's algorithm run on a power of two: the extra ranks first send their arrays to others, and
