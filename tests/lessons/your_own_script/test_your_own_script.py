@@ -91,10 +91,10 @@ def test_an_unchanged_script_is_not_solved(tmp_path):
 
 @pytest.mark.full
 def test_the_report_names_five_of_the_six_faults(tmp_path):
-    """8 s."""
+    """8 s. On a busy machine a rank may really be late, and the report says so."""
     report = examine(SCRIPTS / "own_script_sick.py", *OPTIONS, "--out", tmp_path / "sick.pt", timeout_s=60.0)
     found = {each.check for each in report.findings if each.level != "ok"}
-    assert found == {"weights", "order", "dropout", "augmentation", "padding", "files"}
+    assert found - {"straggler"} == {"weights", "order", "dropout", "augmentation", "padding", "files"}
     changed = [
         line for line in difflib.ndiff(FINISHED.splitlines(), report.path.read_text().splitlines()) if line[:2] == "- "
     ]
