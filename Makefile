@@ -141,8 +141,8 @@ gpu-check: ## try every backend and script on this host's GPUs; needs PyTorch, n
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) -m workshop_lib.maintain.gpu_check
 
 FAULTS ?= 100
-soak: setup ## lose ranks at random, over and over, and see what is said (FAULTS=1000: an hour; SEED=1)
-	@$(BIN)/python tests/benchmarks/soak.py --faults $(FAULTS) --seed $(or $(SEED),1)
+soak: setup ## lose ranks at random, over and over, and see what is said (FAULTS=1000: an hour; RANKS=16; SEED=1)
+	@$(BIN)/python tests/benchmarks/soak.py --faults $(FAULTS) --seed $(or $(SEED),1) --ranks $(or $(RANKS),2)
 
 lock: ## write down the exact versions of all packages after a change of pyproject.toml (UPGRADE=1: the newest ones)
 	@$(BIN)/python -m workshop_lib.maintain.lock $(if $(UPGRADE),--upgrade)

@@ -13,7 +13,7 @@ import cloudpickle
 import psutil
 import pytest
 
-from workshop_lib.ranks import processes
+from workshop_lib.ranks import agents, processes
 
 TEST_RUN = "WORKSHOP_TEST_RUN"
 LANE = os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -23,11 +23,11 @@ if not os.environ.get(TEST_RUN, "").endswith(f"/{LANE}"):
 
 
 def our_ranks() -> list[psutil.Process]:
-    """Those that still live."""
+    """Those that still live, without the agent that makes this process's ranks."""
     ours = []
     for process, _ in processes.marked():
         try:
-            if process.environ().get(TEST_RUN) == os.environ[TEST_RUN]:
+            if process.pid != agents.pid() and process.environ().get(TEST_RUN) == os.environ[TEST_RUN]:
                 ours.append(process)
         except psutil.Error:
             continue

@@ -76,22 +76,26 @@ class Soaked:
     strays: int
 
 
-def prepare(library: str) -> ranks.Ranks:
+def works(n: int) -> str:
+    return WORKS.replace("== 2", f"== {n}")
+
+
+def prepare(library: str, n: int) -> ranks.Ranks:
     """Healthy ranks on which allreduce() works over this library."""
-    team = ranks.start(2)
+    team = ranks.start(n)
     if getattr(team, "soaks", None) != library:
         if getattr(team, "soaks", None) is not None:
             team.restart()
         team.run_cell(SETUP[library], "In[1]", timeout=60)
         team.soaks = library
-    team.run_cell(WORKS, "In[2]", timeout=60)
+    team.run_cell(works(n), "In[2]", timeout=60)
     return team
 
 
-def meet(library: str, fault: str, chance: random.Random, folder: Path) -> Soaked:
-    """Let a rank meet the fault; returns what came of it, once fresh ranks work."""
-    team = prepare(library)
-    rank, moment_s, mark = chance.randrange(2), chance.random() * LONGEST_RUN_S, folder / "fault"
+def meet(library: str, fault: str, chance: random.Random, folder: Path, n: int) -> Soaked:
+    """Let one of `n` ranks meet the fault; returns what came of it, once fresh ranks work."""
+    team = prepare(library, n)
+    rank, moment_s, mark = chance.randrange(n), chance.random() * LONGEST_RUN_S, folder / "fault"
     mark.unlink(missing_ok=True)
     old = [about["pid"] for about in team.about()]
     told = {"rank": rank, "moment_s": moment_s, "mark": str(mark), "fault": INSIDE.get(fault, "pass")}
@@ -111,7 +115,7 @@ def meet(library: str, fault: str, chance: random.Random, folder: Path) -> Soake
     team.restart()
     del team.soaks
     team.run_cell(SETUP[library], "In[1]", timeout=60)
-    team.run_cell(WORKS, "In[2]", timeout=60)
+    team.run_cell(works(n), "In[2]", timeout=60)
     team.soaks = library
     back_s, alive = time.monotonic() - now_s, [process for process in our_ranks() if process.pid in old]
     says = bool(re.search(rf"\branks? (0, )?{rank}\b", message)), bool(LINE.search(message))
@@ -148,6 +152,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--libraries", default=",".join(SETUP))
     options = parser.parse_args()
     interrupted = threading.Event()
@@ -161,7 +166,7 @@ def main() -> int:
                 if number % IN_A_ROW == 1:
                     library = chance.choice(libraries)
                 case = library, chance.choice([*INSIDE, *OUTSIDE])
-                row = meet(*case, chance, Path(folder))
+                row = meet(*case, chance, Path(folder), options.ranks)
                 rows.append(row)
                 says = " and ".join(["a rank"] * row.names_rank + ["a line"] * row.names_line) or "neither"
                 said = f"message after {row.message_s:.2f} s names {says}" if row.reported else "NO MESSAGE"

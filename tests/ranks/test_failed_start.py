@@ -55,8 +55,8 @@ def test_ranks_that_cannot_be_spawned_leave_no_folder(monkeypatch, tmp_path):
     made = []
     monkeypatch.setattr(scratch, "Scratch", lambda *args, **given: made.append(Scratch(*args, **given)) or made[0])
     monkeypatch.setattr(folders, "BUILD", tmp_path)
-    monkeypatch.setattr(cluster, "CONTROLLER", ["\0"])  # Popen refuses it
-    with pytest.raises(ValueError, match="null byte"):
+    monkeypatch.setattr(cluster, "CONTROLLER", ["\0"])  # no process can be made of it
+    with pytest.raises(ranks.RankError, match="a process could not be made: ValueError: .*null"):
         ranks.start(1)
     left = [folder for folder in made[0].folders if folder.exists()]
     assert (left, list(tmp_path.rglob("security"))) == ([], [])

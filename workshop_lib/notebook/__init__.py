@@ -16,7 +16,7 @@ def _setup() -> None:
 
     from workshop_lib import rooms
     from workshop_lib.notebook import live, magics, widgets
-    from workshop_lib.ranks import Ranks
+    from workshop_lib.ranks import Ranks, agents
 
     # This kernel is not a rank. Some systems end a process that starts MPI outside their launcher.
     mpi4py.rc.initialize = False
@@ -24,6 +24,7 @@ def _setup() -> None:
     rooms.load(rooms.AFTER_CELLS)(shell)
     if kernel := getattr(shell, "kernel", None):
         magics.RankAnswers(kernel)
+        agents.begin()
         Ranks.view = live.LiveView if widgets.has_widgets() else live.NotebookView
 
 

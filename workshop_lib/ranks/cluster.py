@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from workshop_lib.errors import InputError
 from workshop_lib.training.record import Epochs
 from workshop_lib.words import plural
 
-from . import allocation, cells, engine, folders, launchers, limits, processes, scratch, which_mpi
+from . import agents, allocation, cells, engine, folders, launchers, limits, processes, scratch, which_mpi
 from .allocation import is_here
 from .clock import Clock
 from .output import EACH_UP_TO, OfRanks
@@ -96,7 +95,7 @@ def _heartbeat(n: int) -> list[str]:
     return [f"--HeartMonitor.period={period_ms}", f"--HeartMonitor.max_heartmonitor_misses={misses}"]
 
 
-def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path, own: scratch.Scratch) -> None:
+def _end(supervised: list[subprocess.Popen | agents.Made], set_id: str, folder: Path, own: scratch.Scratch) -> None:
     # First ask mpiexec to terminate, so that it ends ranks on other nodes; then kill everything that is left here.
     for process in supervised[1:]:
         process.terminate()
@@ -113,8 +112,8 @@ def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path, own: scr
 class Ranks:
     """MPI ranks in ipyparallel engines; engine id = MPI rank = position in every list of results.
 
-    The controller and `mpiexec` are started directly, not through `ipyparallel.Cluster`, so that each has a
-    supervisor: they end when this process ends, no matter how it ends.
+    An agent makes the controller and the ranks, and `mpiexec` has a supervisor, so all of them end when this process
+    ends, no matter how it ends. `ipyparallel.Cluster` could not promise that.
     """
 
     view = TextView  # how a run shows its progress; the notebook package sets its own
@@ -128,7 +127,7 @@ class Ranks:
         self.shape: tuple[int, int | None, str | None] = (n, threads_per_rank, bind)
         self.trouble: str | None = "they were never started"  # None if the ranks can take a call
         self.client: Any = None  # an ipyparallel.Client
-        self._supervised: list[subprocess.Popen] = []
+        self._supervised: list[subprocess.Popen | agents.Made] = []
         self._end: Callable[[], None] = lambda: None
         self._start()
 
@@ -295,7 +294,7 @@ class Ranks:
         job = allocation.find_living()
         plan = launchers.plan(n, threads_per_rank or 1, bind or "none", job)
         self._cells: dict[str, str] = {}  # the names of cells that ran on these ranks, by their source
-        self._set_id = uuid.uuid4().hex[:12]
+        self._set_id = processes.new_set_id()
         limits.require(n, threads_per_rank or 1, all_here=plan.one_host)
         self.folder = folders.create(self._set_id, plan.elsewhere)
         # ipyparallel adds an engine's working folder to sys.path, so engines do not start in the learner's folder.
@@ -314,16 +313,18 @@ class Ranks:
         }
         environment = which_mpi.rank_environment(plan.settings | settings, plan.one_host)
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
-        record = [*processes.SUPERVISOR, "--record", str(self.folder), "--"]
         connection = [f"--IPEngine.url_file={self.folder / folders.CONNECTION}", "--IPEngine.wait_for_url_file=180"]
         options = [*plan.engine_options, *([] if plan.elsewhere else WITHOUT_NANNY)]
-        ranks = [*record, *ENGINE, *places, *connection, *options, f"--IPEngine.startup_command={prepare}"]
+        ranks = [*ENGINE, *places, *connection, *options, f"--IPEngine.startup_command={prepare}"]
         controller = [*CONTROLLER, *places, *_heartbeat(n), *NO_COPIES, *(REACHABLE if plan.elsewhere else [])]
         limit_s = (START_ELSEWHERE_LIMIT_S if plan.elsewhere else START_LIMIT_S) + START_LIMIT_PER_RANK_S * n
-        clock = Clock()
         try:
-            self._spawn(controller, CONTROLLER_LOG, environment)
-            self._spawn([*plan.command, *ranks], RANKS_LOG, environment)  # both import for a second, at the same time
+            agent = agents.ready(environment)
+            clock = Clock()
+            with open(self.folder / CONTROLLER_LOG, "wb") as output:
+                self._supervised.append(agent.make(controller, environment, output))
+            stub = agents.stub_command(self.folder, agent if plan.one_host else None)
+            self._launch([*plan.command, *stub, *ranks], environment)
             self.client = folders.connect(self.folder, limit_s, self._supervised)
             self._wait_for_engines(clock, limit_s)
             self.trouble = None
@@ -340,8 +341,8 @@ class Ranks:
                 ) from None
             raise
 
-    def _spawn(self, command: list[str], log: str, environment: dict[str, str]) -> None:
-        with open(self.folder / log, "wb") as output:
+    def _launch(self, command: list[str], environment: dict[str, str]) -> None:
+        with open(self.folder / RANKS_LOG, "wb") as output:
             process = subprocess.Popen(
                 processes.supervised(command),
                 env=environment,

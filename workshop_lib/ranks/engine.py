@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -77,6 +78,12 @@ def prepare(folder: str) -> None:
     sys.path[:] = [entry for entry in sys.path if entry not in ("", os.getcwd())] + [os.getcwd()]
     if sys.modules.get("debugpy", ...) is None:  # blocked while the engine started (cluster.ENGINE_MAIN)
         del sys.modules["debugpy"]
+    # The agent of this host may have imported these, with one thread and one state of random numbers for all its ranks.
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    tempfile.tempdir = None  # so that TMPDIR is read anew
     main_thread = threading.main_thread().ident
     note = RankNote(rank=rank, pid=os.getpid(), host=socket.gethostname(), main_thread=main_thread)
     with replacing(os.path.join(folder, "rank", f"{rank}.json")) as temporary:

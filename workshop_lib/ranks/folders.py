@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -194,7 +193,7 @@ def why_ended(folder: Path, log: str) -> str:
         return ""
 
 
-def connect(folder: Path, limit_s: float, supervised: Sequence[subprocess.Popen] = ()) -> ipp.Client:
+def connect(folder: Path, limit_s: float, supervised: Sequence = ()) -> ipp.Client:
     """Connect to the controller whose connection files are in `folder`, as soon as they are complete.
 
     Raises RankError if the controller has ended or does not answer within `limit_s` seconds.

@@ -33,7 +33,7 @@ class Outcome(TypedDict, total=False):
 
 
 class ExitRecord(TypedDict):
-    """exit/N.json, which the supervisor of rank N writes. If a signal killed the rank, returncode is minus the signal.
+    """exit/N.json, which the agent that made rank N writes. After a signal, returncode is minus the signal.
 
     asked: whether the rank's launcher asked it to end, as a launcher asks all ranks when one is lost. why: the limit
     for which Linux killed it, as the end of a sentence, if one is known.

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,11 @@ SUPERVISOR = [sys.executable, "-I", "-S", str(Path(__file__).with_name("supervis
 def supervised(command: list[str]) -> list[str]:
     """The words that run `command`, and end it when this process is gone."""
     return [*SUPERVISOR, "--owner", str(os.getpid()), "--", *command]
+
+
+def new_set_id() -> str:
+    """A name for a set of processes that no other set has; all such names have the same length."""
+    return uuid.uuid4().hex[:12]
 
 
 def mark(set_id: str) -> str:

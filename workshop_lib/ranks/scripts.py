@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +40,7 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
     print("$", shlex.join(words), flush=True)
     if "--standalone" in words and (job := allocation.find()) is not None and job.elsewhere:
         print("torchrun --standalone stays on this node. Notebook 10 has a job script for several nodes.", flush=True)
-    set_id = set_id or uuid.uuid4().hex[:12]
+    set_id = set_id or processes.new_set_id()
     ended = threading.Event()
     too_long = threading.Event()
 
@@ -159,7 +158,7 @@ def run_and_lose(*command, rank: int, once: Path, timeout_s: float = 120.0, only
     The command is expected to fail then, so this raises no error. Returns the seconds from the kill to the end of the
     last process; None if the rank had ended before.
     """
-    set_id = uuid.uuid4().hex[:12]
+    set_id = processes.new_set_id()
     ended = threading.Event()
     killed_s: list[float] = []
 

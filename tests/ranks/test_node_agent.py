@@ -1,0 +1,286 @@
+"""The agent of a host makes ranks for stubs: what a rank gets, what is written about its end, and who ends when."""
+
+import contextlib
+import functools
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import cloudpickle
+import psutil
+import pytest
+from needs import needs
+from our_ranks import left_after
+
+from workshop_lib import ranks
+from workshop_lib.machine import cgroups
+from workshop_lib.ranks import agents, folders, node_agent, stub
+from workshop_lib.ranks.rank_errors import how_it_ended
+
+WAITS = """\
+import faulthandler, os, signal, sys, time
+faulthandler.register(signal.SIGUSR1, file=open(sys.argv[1], "a"))
+print(os.getpid(), flush=True), time.sleep(60)
+"""
+
+
+@pytest.fixture
+def record():
+    """The folder of a set of ranks, in a folder whose path is short enough for a socket's."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as parent:
+        for kind in folders.NOTES:
+            Path(parent, "record", kind).mkdir(parents=True)
+        yield Path(parent, "record")
+
+
+@contextlib.contextmanager
+def started(record, program, *arguments, rank=1, **given):
+    """A stub of this rank, whose host has no agent yet."""
+    command = [sys.executable, "-I", "-S", stub.__file__, "--record", str(record), "--"]
+    process = subprocess.Popen(
+        [*command, sys.executable, "-S", "-c", program, *arguments],
+        env=os.environ | {"OMPI_COMM_WORLD_RANK": str(rank), "TMPDIR": str(record.parent)},
+        stdout=subprocess.PIPE,
+        **given,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(10)
+        process.stdout.close()
+        until(lambda: not list(record.parent.glob("workshop-*")))  # the agent ends with its last rank
+
+
+@pytest.fixture
+def rank(record):
+    """The stub of rank 1, which waits, and the agent's child that is the rank."""
+    with started(record, WAITS, str(record / "stack.1.txt")) as process:
+        yield process, int(process.stdout.readline())
+
+
+def until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def ended(record):
+    until(lambda: folders.exit_records(record))
+    return folders.exit_records(record)[-1]
+
+
+@needs("linux")
+def test_a_stopped_rank_is_noted_until_it_goes_on(rank, record):
+    _, pid = rank
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: folders.stopped_ranks(record))
+    note = folders.stopped_ranks(record)[1]
+    assert (note["pid"], note["signal"]) == (pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: not folders.stopped_ranks(record))
+
+
+@needs("linux")
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_rank_taken_along_by_a_lost_one_says_where_it_was(rank, record, lost):
+    process, pid = rank
+    if lost:
+        (record / "exit" / "0.json").write_text(json.dumps({"rank": 0, "asked": False, "returncode": -9, "time": 0}))
+    process.terminate()
+    assert process.wait(10) == 128 + signal.SIGKILL
+    how = ended(record)
+    assert (how["rank"], how["pid"], how["asked"], how["returncode"]) == (1, pid, True, -signal.SIGKILL)
+    assert ("line 3 in <module>" in (record / "stack.1.txt").read_text()) == lost
+
+
+@needs("linux")
+@pytest.mark.parametrize("killed", ["stub", "rank", "agent"])
+def test_what_is_left_of_a_rank_whose_stub_or_agent_is_killed(rank, record, killed):
+    process, pid = rank
+    agent = psutil.Process(pid).ppid()
+    os.kill({"stub": process.pid, "rank": pid, "agent": agent}[killed], signal.SIGKILL)
+    process.wait(10)
+    until(lambda: not psutil.pid_exists(pid) and not psutil.pid_exists(agent))
+    if killed == "agent":
+        shutil.rmtree(next(record.parent.glob("workshop-*")))  # nobody else was there to do it
+    else:
+        assert (ended(record)["rank"], ended(record)["returncode"]) == (1, -signal.SIGKILL)
+
+
+@needs("linux")
+def test_a_rank_ends_when_its_folder_is_removed(rank, record):
+    process, pid = rank
+    shutil.rmtree(record)
+    assert process.wait(10) == 128 + signal.SIGKILL
+    until(lambda: not psutil.pid_exists(pid))
+
+
+def test_a_rank_has_what_its_stub_had(record):
+    """Its environment, working folder, limits, cores and open files, and nothing of the agent's."""
+    program = (
+        "import json, os, resource; print(json.dumps([os.environ['OWN'], os.getcwd(), os.umask(0),\n"
+        "resource.getrlimit(resource.RLIMIT_NOFILE)[0], sorted(os.sched_getaffinity(0)), os.listdir('/proc/self/fd'),\n"
+        "os.read(int(os.environ['PMI_FD']), 9).decode()]))"
+    )
+    reading, writing = os.pipe()
+    os.write(writing, b"from PMI")
+    core = min(os.sched_getaffinity(0))
+
+    def before():
+        os.umask(0o27)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (321, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        os.sched_setaffinity(0, [core])
+
+    os.environ["PMI_FD"] = str(reading)
+    os.environ["OWN"] = "yes"
+    try:
+        with started(record, program, cwd="/", pass_fds=[reading], preexec_fn=before) as process:
+            *seen, files, sent = json.loads(process.stdout.read())
+    finally:
+        del os.environ["PMI_FD"], os.environ["OWN"]
+        os.close(reading), os.close(writing)
+    assert seen == ["yes", "/", 0o27, 321, [core]]
+    assert (len(files), sent) == (5, "from PMI")  # the standard streams, PMI's, and the list itself
+
+
+def exit_record_of(program, record, **given):
+    with started(record, program, rank=0, **given) as process:
+        process.wait(30)
+    return ended(record)
+
+
+def test_a_rank_that_used_up_its_time_on_the_cores_says_so(record):
+    """Linux kills it, as it does when memory runs out."""
+    one_second = functools.partial(resource.setrlimit, resource.RLIMIT_CPU, (1, 1))
+    assert how_it_ended(exit_record_of("while True: pass", record, preexec_fn=one_second)) == (
+        "was killed by SIGKILL, because it had computed for 1 s, which is all that a process may here (`ulimit -t`)"
+    )
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_that_is_killed_because_memory_ran_out_says_so(record, tmp_path, monkeypatch, killed):
+    """In a made-up cgroup, whose count of killed processes grows, or not, while the rank runs."""
+    counts = tmp_path / "memory.events"
+    counts.write_text("oom_kill 3\n")
+    rooms = tmp_path / "workshop_lib"
+    for name in ("stub", "node_agent"):
+        (rooms / "ranks").mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(stub.__file__).with_name(f"{name}.py"), rooms / "ranks")
+    source = Path(cgroups.__file__).read_text()
+    assert "/sys/fs/cgroup" in source and "/proc/self/cgroup" in source
+    (tmp_path / "own").write_text("0::/\n")
+    (tmp_path / "memory.max").write_text("700000000\n")
+    source = source.replace("/sys/fs/cgroup", str(tmp_path)).replace("/proc/self/cgroup", str(tmp_path / "own"))
+    (rooms / "machine").mkdir()
+    (rooms / "machine" / "cgroups.py").write_text(source)
+    monkeypatch.setattr(stub, "__file__", str(rooms / "ranks" / "stub.py"))
+    program = f"import os, signal; open({str(counts)!r}, 'w').write('oom_kill {3 + killed}'); os.kill(os.getpid(), 9)"
+    why = ", because the memory of this container, job or machine (0.7 GB) ran out: start fewer ranks, or allow it more"
+    text = "was killed by SIGKILL" + (f"{why} memory" if killed else "")
+    assert how_it_ended(exit_record_of(program, record)) == text
+
+
+def what_it_is() -> dict:
+    """What a rank knows about itself that a fork could have wrong."""
+    forked = "torch" in sys.modules
+    import numpy
+    import torch
+
+    return {
+        "forked": forked,
+        "parent": psutil.Process().parent().name(),
+        "threads_of_torch": torch.get_num_threads(),
+        "modules": [name for name in ("tensorflow", "our_ranks") if name in sys.modules],
+        "main": sorted(name for name in vars(sys.modules["__main__"]) if not name.startswith("_")),
+        "argv": sys.argv[0],
+        "drawn": [random.random(), float(numpy.random.rand())],
+        "cpu_s": time.process_time(),
+        "temporary": tempfile.gettempdir() == os.environ["TMPDIR"],
+        "cuda": torch.cuda.is_initialized(),
+        "sockets": [each.laddr for each in psutil.Process().net_connections("unix") if "agent" in str(each.laddr)],
+        "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+    }
+
+
+@needs("linux", "torch")
+@pytest.mark.parametrize(("fork", "threads"), [("yes", 1), ("yes", 2), ("no", 2)])
+def test_a_rank_is_as_it_would_be_without_forking(monkeypatch, fork, threads):
+    monkeypatch.setenv(agents.FORK, fork)
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    team = ranks.start(2, threads_per_rank=threads)
+    first, second = team.run(what_it_is, show=False)
+    drawn = first.pop("drawn"), second.pop("drawn")
+    assert len({*drawn[0], *drawn[1]}) == 4, "ranks draw different random numbers"
+    for here in (first, second):
+        assert here.pop("cpu_s") < 20
+        here.pop("parent"), here.pop("main")
+        assert here == {
+            "forked": fork == "yes",
+            "threads_of_torch": threads,
+            "modules": [],
+            "argv": "-c",
+            "temporary": True,
+            "cuda": False,
+            "sockets": [],
+            "interrupt": True,
+        }
+    here = psutil.Process(team.about()[0]["pid"])
+    assert here.ppid() == agents.pid()
+    assert here.cmdline()[1:3] == ["-P", "-c"]
+    assert here.environ()[ranks.session.processes.VARIABLE] == folders.mark(team.folder)
+    ranks.stop()
+    assert not left_after(10)
+
+
+def test_an_agent_is_kept_for_as_long_as_its_ranks_would_be_the_same(monkeypatch):
+    """Unless a file of the library, or a variable that is read when Python is loaded, has changed."""
+    seed = {"PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "2"}
+    agent = agents.Agent(False, agents.read_when_loaded(seed))
+    try:
+        assert agent.suits(False, seed) and not agent.suits(True, seed)
+        agent.loads = True
+        assert agent.suits(True, seed | {"OMP_NUM_THREADS": "1", "WORKSHOP_CWD": "/"})
+        assert not agent.suits(True, seed | {"PYTHONHASHSEED": "8"})
+        agent.wait()
+        agent.path.unlink()
+        assert not agent.suits(True, seed), "its socket is gone"
+        agent.was_ready = False
+        monkeypatch.setattr(agents, "state_of_the_library", dict)
+        assert not agent.suits(True, seed)
+    finally:
+        agent.end()
+    assert not agent.suits(False, seed) and not agent.folder.exists()
+
+
+@needs("linux")
+def test_an_agent_that_was_killed_is_replaced_and_its_ranks_are_reported():
+    team = ranks.start(2)
+    os.kill(agents.pid(), signal.SIGKILL)
+    until(lambda: not team.healthy)
+    assert ranks.start(2).run(int, show=False) == [0, 0]
+    ranks.stop()
+
+
+def test_a_process_with_threads_is_not_forked(monkeypatch):
+    import threading
+
+    assert node_agent.one_thread() == (threading.active_count() == 1 and len(os.listdir("/proc/self/task")) == 1)
+    monkeypatch.setattr(os, "listdir", lambda folder: ["1", "2"])
+    assert not node_agent.one_thread()
+
+
+def test_an_agent_that_cannot_load_says_why(monkeypatch):
+    agents.end()
+    monkeypatch.setattr(agents, "PRELOAD", "workshop_lib.not_there")
+    with pytest.raises(ranks.RankError, match="(?s)did not start.*No module named 'workshop_lib.not_there'.*=no"):
+        ranks.start(1)

@@ -1,0 +1,248 @@
+"""This process's agent, which makes ranks on this host (node_agent.py).
+
+A notebook starts it while the learner still reads, so the first ranks need not wait until PyTorch is imported.
+"""
+
+import atexit
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from workshop_lib.course.learner import in_notebook
+from workshop_lib.paths import ROOT
+
+from . import node_agent, processes, scratch, stub, which_mpi
+from .rank_errors import RankError
+
+FORK = "WORKSHOP_FORK"  # if set to "no", every rank imports everything by itself
+PRELOAD = "workshop_lib.ranks.preload"
+READY_LIMIT_S = 120.0
+SAY_AFTER_S = 1.0
+GIVES_WAY = 10  # of 19
+# Python and libraries read variables with these beginnings when they are loaded: an agent that was started with others
+# is replaced. OMP_NUM_THREADS is set in each rank anew (engine.prepare).
+READ_WHEN_LOADED = ("PYTHON", "LD_", "DYLD_", "TORCH", "PYTORCH", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "OMP_")
+SET_LATER = ("OMP_NUM_THREADS",)
+
+
+def forks() -> bool:
+    """Whether ranks are forks here: on Linux, unless WORKSHOP_FORK is "no"."""
+    return sys.platform == "linux" and os.environ.get(FORK, "").lower() not in ("no", "0")
+
+
+def stub_command(record: Path, agent: "Agent | None") -> list[str]:
+    """The words that mpiexec starts for each rank, before the rank's own command.
+
+    agent: the one that makes the ranks; None if the first rank on each host starts one there.
+    """
+    words = [sys.executable, "-I", "-S", stub.__file__, "--record", str(record)]
+    if agent is not None:
+        words += ["--agent", str(agent.path)]
+    elif forks():
+        words += ["--load", PRELOAD]
+    return [*words, "--"]
+
+
+def state_of_the_library() -> dict[str, int]:
+    """When each file of the library was last changed."""
+    return {str(path): path.stat().st_mtime_ns for path in (ROOT / "workshop_lib").rglob("*.py")}
+
+
+def read_when_loaded(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a process reads only when it loads its libraries."""
+    names = [name for name in environment if name.startswith(READ_WHEN_LOADED) and name not in SET_LATER]
+    return {name: environment[name] for name in names}
+
+
+def own_environment() -> dict[str, str]:
+    """The environment of an agent of this process: that of ranks with one thread, on this host."""
+    return which_mpi.rank_environment(which_mpi.environment() | {"PYTHONPATH": which_mpi.python_path()})
+
+
+class Made:
+    """A process that the agent made for this one, which follows it as it would follow a subprocess.Popen.
+
+    The process ends with this one, because the agent ends it when the connection is closed.
+    """
+
+    def __init__(self, connection, command: list[str]):
+        self._connection = connection
+        self._command = command
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, minus the signal's number after a signal; None while the process runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        """Wait for the end. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        if self.returncode is not None:
+            return self.returncode
+        self._connection.settimeout(timeout)
+        try:
+            answer = self._connection.recv(64)
+        except (BlockingIOError, TimeoutError):
+            raise subprocess.TimeoutExpired(self._command, timeout) from None
+        except OSError:
+            answer = b""
+        self._connection.close()
+        self.returncode = int(answer) if answer else -9  # without an answer, the agent was killed
+        return self.returncode
+
+    def terminate(self) -> None:
+        """Ask the process to end; the agent kills it after 2 s."""
+        with contextlib.suppress(OSError):
+            self._connection.send(b"\x0f")
+
+
+class Agent:
+    """An agent that ends with this process. It is ready when its socket is there.
+
+    loads: whether it imports what ranks need, and forks. variables: what `read_when_loaded` says of its ranks.
+    """
+
+    def __init__(self, loads: bool, variables: dict[str, str]):
+        self.loads = loads
+        self.owner = os.getpid()
+        self.was_ready = False
+        self.library = state_of_the_library()
+        # An agent's mark is as long as its ranks' marks, which are written over it.
+        self.set_id = processes.new_set_id()
+        self.variables = variables
+        environment = own_environment() | variables
+        self.folder = Path(tempfile.mkdtemp(prefix=scratch.PREFIX, dir=scratch.temporary_folder()))
+        self.path = self.folder / "agent"
+        self.log = self.folder / "agent.log"
+        (self.folder / "owner").write_text(processes.mark(self.set_id))
+        flags = ["-P"] if loads else ["-I", "-S"]
+        words = [sys.executable, *flags, node_agent.__file__, "--socket", str(self.path), "--owner", str(self.owner)]
+        with open(self.log, "wb") as output:
+            self.process = subprocess.Popen(
+                [*words, "--load", PRELOAD] if loads else words,
+                env=environment | {processes.VARIABLE: processes.mark(self.set_id)},
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        atexit.register(self.end)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.path.exists()
+
+    def give_way(self, nice: int) -> None:
+        """Let other programs come before this agent (0: no longer), where the system shares cores by session."""
+        node_agent.write(f"/proc/{self.process.pid}/autogroup", str(nice))
+
+    def suits(self, loads: bool, environment: Mapping[str, str]) -> bool:
+        """Whether ranks with this environment can come from this agent: it runs, and nothing that it loaded changed."""
+        vanished = self.was_ready and not self.is_ready  # as when a temporary folder is tidied up
+        if self.process.poll() is not None or self.loads != loads or vanished:
+            return False
+        return not loads or (self.variables == read_when_loaded(environment) and self.library == state_of_the_library())
+
+    def wait(self) -> None:
+        """Wait until the agent is ready; a notebook says so if that takes a while. Raises RankError if it fails."""
+        self.give_way(0)
+        began = time.monotonic()
+        said = False
+        while not self.is_ready:
+            waited_s = time.monotonic() - began
+            if self.process.poll() is not None or waited_s > READY_LIMIT_S:
+                how = f"did not get ready in {READY_LIMIT_S:.0f} s"
+                if self.process.poll() is not None:
+                    how = f"ended with exit code {self.process.returncode}"
+                why = which_mpi.what_failed(self.log.read_text(errors="replace"))
+                self.end()
+                raise RankError(f"The process that makes ranks {how}.\n{why}\n`{FORK}=no` does without it.")
+            if waited_s > SAY_AFTER_S and not said and self.loads and in_notebook():
+                said = True
+                print("Importing PyTorch once, for all ranks that this notebook starts …")
+            time.sleep(0.01)
+        self.was_ready = True
+
+    def make(self, command: list[str], environment: dict[str, str], output) -> Made:
+        """Have the agent run a command that is not a rank; it ends with this process. output: an open file."""
+        connection = stub.connect(str(self.path), READY_LIMIT_S)
+        with open(os.devnull, "rb") as nothing:
+            files = {0: nothing.fileno(), 1: output.fileno(), 2: output.fileno()}
+            stub.ask(connection, command, None, environment, files)
+        return Made(connection, command)
+
+    def end(self) -> None:
+        """End the agent and all that it made, unless this is only a fork of the process that owns it."""
+        if os.getpid() != self.owner:
+            return
+        atexit.unregister(self.end)
+        self.process.terminate()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class _OfThisProcess:
+    """The agent of this process, made once and replaced when it no longer suits."""
+
+    def __init__(self):
+        self.agent: Agent | None = None
+        self.lock = threading.Lock()
+
+
+_OF_THIS_PROCESS = _OfThisProcess()
+
+
+def begin() -> None:
+    """Start this process's agent now, so that it is ready once ranks are wanted.
+
+    Meanwhile, what the learner runs comes first. Errors wait until ranks are wanted, too.
+    """
+    with contextlib.suppress(OSError, RankError):
+        agent = _agent(own_environment())
+        agent.give_way(GIVES_WAY)
+
+
+def ready(environment: Mapping[str, str]) -> Agent:
+    """An agent for ranks with this environment, ready to make them. Raises RankError if there can be none."""
+    agent = _agent(environment)
+    agent.wait()
+    return agent
+
+
+def end() -> None:
+    """End this process's agent, if there is one; the next ranks get a new one."""
+    if _OF_THIS_PROCESS.agent is not None:
+        _OF_THIS_PROCESS.agent.end()
+        _OF_THIS_PROCESS.agent = None
+
+
+def pid() -> int | None:
+    """The process id of this process's agent, if there is one."""
+    agent = _OF_THIS_PROCESS.agent
+    return agent.process.pid if agent else None
+
+
+def _agent(environment: Mapping[str, str]) -> Agent:
+    here = _OF_THIS_PROCESS
+    with here.lock:
+        if here.agent is not None and here.agent.owner != os.getpid():  # this process is a fork of the owner
+            here.agent = None
+        if here.agent is not None and not here.agent.suits(forks(), environment):
+            here.agent.end()
+            here.agent = None
+        if here.agent is None:
+            here.agent = Agent(forks(), read_when_loaded(environment))
+        return here.agent
