@@ -28,6 +28,7 @@ from workshop_lib.machine.world import forget_other_worlds
 from workshop_lib.paths import ROOT, replacing
 
 from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
+from .printed import limited
 
 if TYPE_CHECKING:
     from workshop_lib.training.record import RunRecord
@@ -108,7 +109,9 @@ def call(payload: bytes) -> bytes:
     _stop.clear()
     try:
         function, args, kwargs = cloudpickle.loads(payload)
-        return cloudpickle.dumps(Outcome(value=function(*args, **kwargs)))
+        with limited():
+            value = function(*args, **kwargs)
+        return _pickled(value)
     except BaseException as error:
         return cloudpickle.dumps(Outcome(error=describe(error)))
     finally:
@@ -116,6 +119,21 @@ def call(payload: bytes) -> bytes:
         sys.settrace(None)  # a learner who steps in the debugger leaves it where the function ends
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _pickled(value) -> bytes:
+    """A call's result as a pickled Outcome; an error if the result means nothing outside this rank."""
+    from mpi4py import MPI
+
+    what = "gave a result that cannot be sent to the notebook"
+    if isinstance(value, MPI.Comm):  # it would arrive as the notebook's own communicator, of one process
+        text = f"{type(value).__name__}: a communicator exists only on the ranks. Use it there, in %%ranks or `team.run`."
+        return cloudpickle.dumps(Outcome(error=ErrorReport(what=what, text=text, frames=[])))
+    try:
+        return cloudpickle.dumps(Outcome(value=value))
+    except Exception as error:
+        text = f"{type(value).__name__}: {error}. Return numbers, texts, arrays, or lists and dictionaries of them."
+        return cloudpickle.dumps(Outcome(error=ErrorReport(what=what, text=text, frames=[])))
 
 
 def stop_asked() -> bool:

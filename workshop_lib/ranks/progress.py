@@ -127,12 +127,16 @@ class TextView:
 
     def output(self, items: Sequence[str | Row]) -> None:
         """Show lines that ranks printed, and rows of what they displayed."""
-        for item in items:
-            for line in [item] if isinstance(item, str) else item.new_lines():
-                if self.bar:
-                    tqdm.write(line, file=sys.stdout)
-                else:
-                    print(line, flush=True)
+        lines = [line for item in items for line in ([item] if isinstance(item, str) else item.new_lines())]
+        if lines:
+            self.write("\n".join(lines))
+
+    def write(self, text: str) -> None:
+        """Print these lines at once: a message to the page for each line would be too many."""
+        if self.bar:
+            tqdm.write(text, file=sys.stdout)
+        else:
+            print(text, flush=True)
 
     def unfinished(self, lines: list[str]) -> None:
         """Show the lines that ranks are still writing. As text, nothing is shown before a line is finished."""
