@@ -15,11 +15,14 @@ from ipyparallel.error import KernelError
 from . import engine, failures, folders
 from .allocation import is_here
 from .clock import Clock
-from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, StopNote
+from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, StopNote, Whereabouts
 from .rank_errors import parse_stack
+from .traffic import Traffic, measure
 
 POLL_S = 0.002
 STACK_LIMIT_S = 1.5
+ANSWER_LIMIT_S = 0.05  # time for ranks that wait to say what for; ranks that compute may not say it
+LOOK_EVERY_S = 0.01
 # Time for the lost rank's exit record, and for the others'.
 RECORD_LIMIT_S = 1.0
 OTHERS_LIMIT_S = 0.5
@@ -157,27 +160,55 @@ class Call:
         stopped = self.stopped()
         asked = [rank for rank in self.running if rank not in stopped]
         self._clear_stacks()
+        folders.forget_answers(self.team.folder)
         self.signal(signal.SIGUSR1)
         deadline = time.monotonic() + STACK_LIMIT_S
-        stacks: dict[int, list[Frame]] = {}
-        while len(stacks) < len(asked) and time.monotonic() < deadline:
-            time.sleep(0.05)
-            stacks = {rank: frames for rank in asked if (frames := self._written_stack(rank))}
+        texts: dict[int, str] = {}
+        while time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY_S)
+            before = texts
+            texts = {rank: text for rank in asked if (text := self._written(rank))}
+            if len(texts) == len(asked) and texts == before:  # each stack arrives line by line
+                break
         self._clear_stacks()  # whatever the files contain later are a rank's last words
+        stacks = {rank: self._parsed(rank, text) for rank, text in texts.items()}
         return dict.fromkeys(self.running, []) | stacks
+
+    def whereabouts(self) -> dict[int, Whereabouts]:
+        """What the running ranks said about the last look at their stacks. A rank that computes may say nothing."""
+        deadline = time.monotonic() + ANSWER_LIMIT_S
+        while True:
+            answers = {rank: note for rank, note in folders.answers_of(self.team.folder).items() if rank in self.running}
+            if len(answers) == len(self.running) or time.monotonic() > deadline:
+                return answers
+            time.sleep(LOOK_EVERY_S)
+
+    def traffic(self) -> Traffic | None:
+        """What the running ranks have sent and computed so far; None if not all are here, or nothing tells."""
+        segments = self.team.segments
+        here = self.team.processes_here(self.ranks)
+        if segments is None or len(here) < len(self.ranks):
+            return None
+        return measure(segments, {rank: process.pid for rank, process in here.items()})
 
     def _clear_stacks(self) -> None:
         for rank in self.running:
             with contextlib.suppress(OSError):  # the folder disappears with the ranks' holder
                 (self.team.folder / f"stack.{rank}.txt").write_text("")
 
+    def _written(self, rank: int) -> str:
+        with contextlib.suppress(OSError):
+            return (self.team.folder / f"stack.{rank}.txt").read_text("utf8", "replace")
+        return ""
+
+    def _parsed(self, rank: int, text: str) -> list[Frame]:
+        with contextlib.suppress(OSError):
+            note = (self.team.folder / "rank" / f"{rank}.json").read_text()
+            return parse_stack(text, json.loads(note)["main_thread"])
+        return []
+
     def _written_stack(self, rank: int) -> list[Frame]:
-        folder = self.team.folder
-        try:
-            main_thread = json.loads((folder / "rank" / f"{rank}.json").read_text())["main_thread"]
-            return parse_stack((folder / f"stack.{rank}.txt").read_text("utf8", "replace"), main_thread)
-        except OSError:
-            return []
+        return self._parsed(rank, self._written(rank))
 
     def cpu_s(self) -> dict[int, float]:
         """The CPU seconds that each running rank on this host has used, by rank."""

@@ -22,7 +22,7 @@ from workshop_lib.errors import InputError
 from workshop_lib.training.record import Epochs
 from workshop_lib.words import plural
 
-from . import allocation, cells, engine, folders, launchers, limits, processes, scratch, which_mpi
+from . import allocation, cells, crowding, engine, folders, launchers, limits, processes, scratch, which_mpi
 from .allocation import is_here
 from .clock import Clock
 from .output import EACH_UP_TO, OfRanks
@@ -264,6 +264,7 @@ class Ranks:
         """
         if n is not None:
             check_number(n)
+            crowding.check(n)
             self.shape = (n, *self.shape[1:])
         CURRENT.replace(self)  # stops any ranks started in place of these, because only one set may run
         end_old = threading.Thread(target=self._let_go())

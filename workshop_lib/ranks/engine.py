@@ -27,6 +27,7 @@ from workshop_lib.errors import WorkshopError
 from workshop_lib.machine.world import forget_other_worlds
 from workshop_lib.paths import ROOT, replacing
 
+from . import whereabouts
 from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
 from .printed import limited
 
@@ -69,7 +70,8 @@ def prepare(folder: str) -> None:
     sys.breakpointhook = RankDebugger(Path(folder), rank).pause
     stacks = open(os.path.join(folder, f"stack.{rank}.txt"), "a")  # noqa: SIM115 - stays open while the engine lives
     faulthandler.enable(stacks)
-    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    whereabouts.answer(Path(folder), rank)
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True, chain=True)
     signal.signal(signal.SIGUSR2, lambda *_: _stop.set())
     # A Python handler would run only after MPI returns: never, if the rank is in a collective that others don't join.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

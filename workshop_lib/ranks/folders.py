@@ -19,9 +19,10 @@ from workshop_lib.paths import BUILD, keeps_secrets, replacing
 from . import processes, which_mpi
 from .allocation import is_here
 from .clock import Clock
-from .messages import ExitRecord, RankNote, StopNote
+from .messages import ExitRecord, RankNote, StopNote, Whereabouts
 from .processes import is_dead
 from .rank_errors import RankError
+from .whereabouts import AT
 
 PROBE_LIMIT_S = 0.5
 # Marker files in a ranks' folder. HELD: `workshop engines start` holds the ranks. STOP and RESTART are requests to it.
@@ -65,7 +66,7 @@ def _make(folder: Path, set_id: str) -> Path:
         if not keeps_secrets(folder):
             raise OSError("its file system keeps no permissions, so others could read the ranks' key")
         # A call looks for notes every few milliseconds, so each kind has a folder of its own, which is mostly empty.
-        for kind in NOTES:
+        for kind in (*NOTES, AT):
             (folder / kind).mkdir()
         (folder / "owner").write_text(processes.mark(set_id))
     except OSError:
@@ -176,6 +177,20 @@ def stopped_ranks(folder: Path) -> dict[int, StopNote]:
 def rank_notes(folder: Path) -> dict[int, RankNote]:
     """The notes that ranks wrote about themselves when they were ready, by rank."""
     return {note["rank"]: note for note in _notes(folder, "rank")}
+
+
+def answers_of(folder: Path) -> dict[int, Whereabouts]:
+    """What ranks have answered since their last answers were forgotten, by rank."""
+    answered = {}
+    for path in (folder / AT).glob("*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            answered[int(path.stem)] = json.loads(path.read_text())
+    return answered
+
+
+def forget_answers(folder: Path) -> None:
+    for path in (folder / AT).glob("*.json"):
+        path.unlink(missing_ok=True)
 
 
 def _notes(folder: Path, kind: str) -> list:

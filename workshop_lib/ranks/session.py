@@ -4,13 +4,14 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import EllipsisType
 
 from workshop_lib.course.learner import in_notebook
 from workshop_lib.machine import environment
 from workshop_lib.machine.load import Meter
 from workshop_lib.machine.shadowing import shadows
 
-from . import allocation, folders, processes
+from . import allocation, crowding, folders, processes
 from .cluster import CURRENT, START_ELSEWHERE_LIMIT_S, Ranks, check_number
 from .rank_errors import HOLD_AGAIN, RankError
 
@@ -21,7 +22,7 @@ PROBE_EVERY_S = 0.5
 PROBES_FAILED = 3
 
 
-def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: str = "none") -> Ranks:
+def start(n: int | EllipsisType = ..., *, threads_per_rank: int | None = None, bind: str = "none") -> Ranks:
     """Start MPI ranks and make them the notebook's current ones.
 
     n: number of ranks. By default, as many as fill the scheduler's allocation (WORKSHOP_RANKS_PER_NODE on each node;
@@ -34,19 +35,20 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
     With WORKSHOP_ATTACH=1, the ranks are those that `workshop engines start` holds, for instance in a job. They are
     restarted if their number is not `n`. In this way, a notebook runs unchanged on a login node. Their threads and
     binding stay as they are, and a sentence says so if the call asks for others.
-    Raises InputError for a bad argument, and RankError if the ranks do not come up in time: a minute (three if there
+    Raises InputError for a bad argument or far too many ranks for this machine, and RankError if the ranks do not come up in time: a minute (three if there
     are other nodes) and a second per rank.
     """
-    if n is not None:
+    if n is not ...:
         check_number(n)
     if os.environ.get(ATTACH, "0") != "0":
         if threads_per_rank is not None or bind != "none":
             print(f"{ATTACH} is set, so threads_per_rank and bind are those of the ranks' holder.", file=sys.stderr)
-        return _start_attached(n)
+        return _start_attached(None if n is ... else n)
     environment.unpin()
     job = allocation.find()
-    if n is None:
+    if n is ...:
         n = job.ranks() if job else 2
+    crowding.check(n)
     if threads_per_rank is None:
         threads_per_rank = (job and job.cores_per_task) or 1
     shape = (n, threads_per_rank, bind)
