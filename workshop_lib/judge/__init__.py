@@ -272,7 +272,7 @@ class Exercise:
     def _did_not_end(self, error: ranks.RankError) -> Verdict:
         """The verdict on a function that raised or never ended. If ranks were lost, this starts fresh ones."""
         verdict = Verdict(self.name, False, failed="it did not run to its end on every rank", details=str(error))
-        if str(error).startswith(f"not finished after {self.timeout_s:g} s"):
+        if error.is_stuck:
             verdict.hint = self.stuck or (STUCK_HINT if self.communicates else ENDLESS_HINT)
         else:
             hints = RAISED | dict(self.raised)

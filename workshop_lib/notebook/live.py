@@ -215,6 +215,8 @@ class LiveView(Dashboard):
         epochs = self.progress.epochs
         if self.stop_requested:
             return "stopped"
+        if self.interrupted:
+            return "interrupted"
         return "done" if step and epochs and epochs[-1]["epoch"] >= step["epoch"] else "ended by an error"
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from .allocation import is_here
 from .clock import Clock
 from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, StopNote, Whereabouts
 from .rank_errors import parse_stack
-from .traffic import Traffic, measure
+from .traffic import Traffic, asleep, measure
 
 POLL_S = 0.002
 STACK_LIMIT_S = 1.5
@@ -107,6 +107,11 @@ class Call:
         """How long the call has taken, without the time for which the machine was asleep."""
         return self._clock.elapsed_s
 
+    @property
+    def is_training(self) -> bool:
+        """Whether a rank has said that it trains."""
+        return any("phase" in answer.data for answer in self.answers.values())
+
     def published(self) -> list[Published]:
         """What each rank published last about its progress."""
         return [self.published_by(rank) for rank in self.ranks]
@@ -178,7 +183,9 @@ class Call:
         """What the running ranks said about the last look at their stacks. A rank that computes may say nothing."""
         deadline = time.monotonic() + ANSWER_LIMIT_S
         while True:
-            answers = {rank: note for rank, note in folders.answers_of(self.team.folder).items() if rank in self.running}
+            answers = {
+                rank: note for rank, note in folders.answers_of(self.team.folder).items() if rank in self.running
+            }
             if len(answers) == len(self.running) or time.monotonic() > deadline:
                 return answers
             time.sleep(LOOK_EVERY_S)
@@ -190,6 +197,10 @@ class Call:
         if segments is None or len(here) < len(self.ranks):
             return None
         return measure(segments, {rank: process.pid for rank, process in here.items()})
+
+    def asleep(self, rank: int) -> bool:
+        """Whether no thread of a rank on this host computes, or waits for a core to do so."""
+        return all(asleep(process.pid) for process in self.team.processes_here([rank]).values())
 
     def _clear_stacks(self) -> None:
         for rank in self.running:

@@ -122,6 +122,7 @@ class Ranks:
     holder_host = ""  # the host of that process
     busy = False  # whether a call is under way
     asked: Any = None  # the AsyncResult of the last question to rank 0
+    _wait_until_ended: Callable[[], None] = staticmethod(lambda: None)  # waits for ranks that were given up
     positions: Mapping[int, str] = {}  # where each rank was when a call last failed, in words
 
     def __init__(self, n: int, threads_per_rank: int = 1, bind: str = "none"):
@@ -131,6 +132,12 @@ class Ranks:
         self._supervised: list[subprocess.Popen] = []
         self._end: Callable[[], None] = lambda: None
         self._start()
+
+    @property
+    def segments(self) -> Path | None:
+        """The folder of the ranks' shared memory; None if they have none of their own."""
+        folder = self._scratch.settings.get(scratch.SEGMENTS)
+        return Path(folder) if folder else None
 
     @property
     def remedy(self) -> str:
@@ -188,6 +195,7 @@ class Ranks:
         self, call: tuple, timeout: float, show: bool | TextView, on: list[int] | None = None, trains: bool = False
     ) -> list:
         if not self.healthy:
+            self._wait_until_ended()
             raise RankError(f"These ranks cannot run anything: {self.trouble}. {self.remedy}")
         if not timeout > 0:
             raise InputError(f"timeout is {timeout!r}; it must be a number of seconds above 0.")
@@ -267,6 +275,7 @@ class Ranks:
             crowding.check(n)
             self.shape = (n, *self.shape[1:])
         CURRENT.replace(self)  # stops any ranks started in place of these, because only one set may run
+        self._wait_until_ended()
         end_old = threading.Thread(target=self._let_go())
         end_old.start()  # the old ranks are gone before the fresh ones have loaded Python
         try:
@@ -278,6 +287,7 @@ class Ranks:
     def stop(self) -> None:
         """End the ranks and everything started for them; do nothing if they are stopped already."""
         self._let_go()()
+        self._wait_until_ended()
 
     def _let_go(self) -> Callable[[], None]:
         """Mark the ranks unusable; return a function that ends their processes."""
@@ -406,6 +416,11 @@ class Ranks:
         return any(process.poll() is not None for process in self._supervised)
 
     def _give_up(self, trouble: str) -> None:
-        """Stop ranks that can no longer be used, because stuck ranks would keep cores busy until someone notices."""
-        self.stop()
+        """Stop ranks that can no longer be used, because stuck ranks would keep cores busy until someone notices.
+
+        They end in the background, because the learner's message need not wait for that.
+        """
+        ending = threading.Thread(target=self._let_go())
+        ending.start()
+        self._wait_until_ended = ending.join
         self.trouble = trouble

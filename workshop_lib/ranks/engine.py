@@ -129,7 +129,9 @@ def _pickled(value) -> bytes:
 
     what = "gave a result that cannot be sent to the notebook"
     if isinstance(value, MPI.Comm):  # it would arrive as the notebook's own communicator, of one process
-        text = f"{type(value).__name__}: a communicator exists only on the ranks. Use it there, in %%ranks or `team.run`."
+        text = (
+            f"{type(value).__name__}: a communicator exists only on the ranks. Use it there, in %%ranks or `team.run`."
+        )
         return cloudpickle.dumps(Outcome(error=ErrorReport(what=what, text=text, frames=[])))
     try:
         return cloudpickle.dumps(Outcome(value=value))

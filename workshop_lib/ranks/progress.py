@@ -124,6 +124,7 @@ class TextView:
         self.line_shown_s = 0.0
         self.progress = Progress()
         self.stop_requested = False
+        self.interrupted = False  # by the notebook's own stop button, or Ctrl-C
 
     def output(self, items: Sequence[str | Row]) -> None:
         """Show lines that ranks printed, and rows of what they displayed."""

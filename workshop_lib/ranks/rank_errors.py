@@ -33,9 +33,11 @@ class RankError(WorkshopError, RuntimeError):
 
     what: the text without what to do next, for a caller that does it; empty if nothing can be left out.
     reports: the errors that ranks raised, if they ended a call. The text's last line is then about the ranks' state.
+    is_stuck: whether the call never ended, because a rank went on forever or ranks waited for each other.
     """
 
     what: str = ""
+    is_stuck: bool = False
 
     reports: tuple[ErrorReport, ...] | None = None
 

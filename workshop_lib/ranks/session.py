@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import EllipsisType
 
@@ -105,6 +106,7 @@ class AttachedRanks(Ranks):
     """Ranks that another process holds, such as a job's. They are used like any ranks, but `stop` only disconnects."""
 
     attached_only = True
+    segments = None  # only the holder knows their folder
 
     def __init__(self, folder: Path):
         self._supervised = []
@@ -148,12 +150,13 @@ class AttachedRanks(Ranks):
             return self.restart(n)
         return self
 
-    def stop(self) -> None:
+    def _let_go(self) -> Callable[[], None]:
         """Disconnect from the ranks; their holder keeps them running."""
         if self.client is not None:
             self.trouble = "they were stopped"
             self.client.close(linger=0)
             self.client = None
+        return lambda: None
 
     def _wait_for_fresh(self) -> Path:
         begun = seen = time.monotonic()

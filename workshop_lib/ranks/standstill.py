@@ -94,10 +94,13 @@ class Standstill:
         if not all(each and each["only_on_ranks"] for each in waiting.values()):
             return False
         (first_s, first), (last_s, last) = self.first, self.last
-        spinning = [rank for rank, each in waiting.items() if each and each["spins"]]
-        asleep = [rank for rank in waiting if rank not in spinning]
-        had_their_turn = all(last.cpu_s[rank] > first.cpu_s[rank] for rank in spinning)
-        return had_their_turn and traffic.idle(first, last, last_s - first_s, asleep)
+        for rank, each in waiting.items():
+            used_s = last.cpu_s[rank] - first.cpu_s[rank]
+            idles = used_s < traffic.IDLE_SHARE * (last_s - first_s) and self.call.asleep(rank)
+            # A rank that spins needs a core to see its message. One that sleeps wakes up when its message comes.
+            if not (used_s > 0 if each and each["spins"] else idles):
+                return False
+        return True
 
     def explanation(self) -> str:
         """Why these ranks cannot go on, in a sentence; empty if that's not obvious."""

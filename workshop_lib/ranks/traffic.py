@@ -6,7 +6,6 @@ share, and an object that arrives needs pages of memory. Ranks that wait for eac
 
 import os
 import zlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,29 +18,24 @@ STATE, MINOR_FAULTS = 0, 7
 
 
 class Traffic(NamedTuple):
-    """What ranks have done so far: a checksum of the shared segments, and by rank the CPU seconds and pages touched.
-
-    awake: ranks with a thread that computes or wants to.
-    """
+    """What ranks have done so far: a checksum of the shared segments, and by rank the CPU seconds and pages touched."""
 
     segments: int
     cpu_s: dict[int, float]
     faults: dict[int, int]
-    awake: frozenset[int]
 
 
 def measure(segments: Path, pids: dict[int, int]) -> Traffic | None:
     """The traffic of these processes; None if the system does not say enough, or a process is gone."""
     try:
         rows = {rank: _fields(Path(f"/proc/{pid}/stat")) for rank, pid in pids.items()}
-        awake = {rank for rank, pid in pids.items() if any(map(_runs, Path(f"/proc/{pid}/task").glob("*/stat")))}
         checksum = _checksum(sorted(segments.glob("sm_segment.*")))
     except OSError:
         return None
     if checksum is None:
         return None
     cpu_s = {rank: sum(int(fields[tick]) for tick in TICKS) * TICK_S for rank, fields in rows.items()}
-    return Traffic(checksum, cpu_s, {rank: int(row[MINOR_FAULTS]) for rank, row in rows.items()}, frozenset(awake))
+    return Traffic(checksum, cpu_s, {rank: int(row[MINOR_FAULTS]) for rank, row in rows.items()})
 
 
 def moved(before: Traffic, now: Traffic, seconds: float) -> bool:
@@ -50,11 +44,9 @@ def moved(before: Traffic, now: Traffic, seconds: float) -> bool:
     return before.segments != now.segments or any(now.faults[rank] - before.faults[rank] > most for rank in now.faults)
 
 
-def idle(before: Traffic, now: Traffic, seconds: float, ranks: Iterable[int]) -> bool:
-    """Whether these ranks sleep, and have hardly computed in the meantime."""
-    return all(
-        rank not in now.awake and now.cpu_s[rank] - before.cpu_s[rank] < IDLE_SHARE * seconds for rank in ranks
-    )
+def asleep(pid: int) -> bool:
+    """Whether no thread of this process computes, or waits for a core to do so."""
+    return not any(map(_runs, Path(f"/proc/{pid}/task").glob("*/stat")))
 
 
 def _fields(stat: Path) -> list[str]:

@@ -36,6 +36,16 @@ class _Screen:
             self._draw(self.view.unfinished, self.output.unfinished())
             self._draw(self.view.update, self.call.published(), self.call.elapsed_s, self.call.running)
 
+    def tell(self, lines: list[str]) -> None:
+        """Show these lines about the ranks, if any, below what the ranks have printed by now."""
+        if self.view is not None and lines:
+            self.show()
+            self.view.output(lines)
+
+    def note_interrupt(self) -> None:
+        if self.view is not None:
+            self.view.interrupted = True
+
     def _newly_stopped(self) -> list[str]:
         """What to do about ranks that SIGSTOP or a debugger has stopped since the last report; one line per host."""
         stopped = self.call.stopped()
@@ -96,7 +106,8 @@ def _watch(call: Call, timeout_s: float, screen: _Screen) -> list:
     try:
         _follow(call, timeout_s, screen)
     except KeyboardInterrupt:
-        failures.raise_interrupted(call)
+        screen.note_interrupt()
+        failures.raise_interrupted(call, trains=call.is_training)
     finally:
         screen.close()
     if call.failed:
@@ -109,6 +120,7 @@ def _watch(call: Call, timeout_s: float, screen: _Screen) -> list:
 def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
     others: failures.Others | None = None
     alone = failures.Alone(call) if len(call.ranks) < call.team.n else None
+    together = failures.Together(call)
     prompt = debugger.Prompt(call)
     stopping: Clock | None = None
     next_view = 0.0
@@ -127,9 +139,11 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
                 prompt.ask()
         elif call.failed:
             others = others or failures.Others(call)
-            others.look()
+            screen.tell(others.look())
         elif alone:
             alone.look()
+        else:
+            screen.tell(together.look())
         if stopping is not None and stopping.elapsed_s > STOP_LIMIT_S:
             raise KeyboardInterrupt
         if call.elapsed_s > timeout_s:

@@ -6,6 +6,7 @@ needs the interpreter, which a rank gives away while it waits for messages.
 
 import ast
 import contextlib
+import dis
 import json
 import linecache
 import operator
@@ -113,24 +114,36 @@ def _of_mpi(frame: types.FrameType) -> Waiting | None:
     """What a call of mpi4py waits for: the method, its buffer's size, its communicator's ranks and its root."""
     from mpi4py import MPI
 
-    call = _call(frame)
-    if call is None or not isinstance(call.func, ast.Attribute):
-        return None
-    read = _Reader(frame)
-    comm = read.value(call.func.value)
+    where = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    comm, name = _method(frame, where)
     if not isinstance(comm, MPI.Comm):
         return None
-    keywords = {keyword.arg: read.value(keyword.value) for keyword in call.keywords}
-    root = keywords.get("root")
-    sizes = [size for each in call.args[:2] if (size := _size(read.value(each)))]
-    return Waiting(
-        name=call.func.attr,
-        size=sizes[0] if sizes else None,
-        ranks=_members(comm),
-        root=root if isinstance(root, int) else None,
-        spins=True,
-        only_on_ranks=True,
-    )
+    size = root = None
+    if call := _source(frame, where):
+        read = _Reader(frame)
+        root = next((read.value(keyword.value) for keyword in call.keywords if keyword.arg == "root"), None)
+        size = next(filter(None, (_size(read.value(each)) for each in call.args[:2])), None)
+    root = root if isinstance(root, int) else None
+    return Waiting(name=name, size=size, ranks=_members(comm), root=root, spins=True, only_on_ranks=True)
+
+
+def _method(frame: types.FrameType, where: tuple) -> tuple[Any, str]:
+    """The object whose method is called at this place of the source, and the method's name, from the bytecode."""
+    names = {**frame.f_builtins, **frame.f_globals, **frame.f_locals}
+    value: Any = None
+    owner: Any = None
+    name = ""
+    for step in dis.get_instructions(frame.f_code):
+        line, _, column, _ = step.positions or (None, None, None, None)
+        if step.offset >= frame.f_lasti or line is None or (line, column) != (where[0], where[2]):
+            continue
+        if step.opname.startswith(("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF")):
+            value = names.get(step.argval)
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            owner = value
+            name = step.argval
+            value = getattr(owner, "__dict__", {}).get(name)
+    return owner, name
 
 
 def _members(comm: Any) -> list[int] | None:
@@ -149,11 +162,9 @@ def _members(comm: Any) -> list[int] | None:
     return list(ranks)
 
 
-def _call(frame: types.FrameType) -> ast.Call | None:
-    """The call in the source that this frame is at."""
-    line, end_line, column, end_column = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-    if None in (line, end_line, column, end_column):
-        return None
+def _source(frame: types.FrameType, where: tuple) -> ast.Call | None:
+    """The call at this place of the source; None if this rank does not have the source."""
+    line, end_line, column, end_column = where
     lines = [text.encode() for text in linecache.getlines(frame.f_code.co_filename)[line - 1 : end_line]]
     if not lines:
         return None
