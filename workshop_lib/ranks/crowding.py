@@ -27,7 +27,7 @@ def check(n: int) -> None:
     fine = min(max(ALWAYS_FINE, RANKS_PER_CORE * cores.usable_cores()), max(2, math.floor(memory / RANK_BYTES)))
     if n > fine:
         raise InputError(
-            f"{n:,} ranks are far too many for this machine. It has {cores.here()} and {memory / 1e9:.0f} GB of memory, "
-            f"and {n:,} ranks need about {n * TRAINING_BYTES / 1e9:.0f} GB once they train with PyTorch. "
+            f"{n:,} ranks are far too many for this machine, which has {cores.here()} and {memory / 1e9:.0f} GB of "
+            f"memory. {n:,} ranks need about {n * TRAINING_BYTES / 1e9:.0f} GB once they train with PyTorch. "
             f"Start at most {fine}. To try it all the same, set {INSIST}=1 first (in a notebook: `%env {INSIST}=1`)."
         )

@@ -36,8 +36,8 @@ def start(n: int | EllipsisType = ..., *, threads_per_rank: int | None = None, b
     With WORKSHOP_ATTACH=1, the ranks are those that `workshop engines start` holds, for instance in a job. They are
     restarted if their number is not `n`. In this way, a notebook runs unchanged on a login node. Their threads and
     binding stay as they are, and a sentence says so if the call asks for others.
-    Raises InputError for a bad argument or far too many ranks for this machine, and RankError if the ranks do not come up in time: a minute (three if there
-    are other nodes) and a second per rank.
+    Raises InputError for a bad argument or far too many ranks for this machine, and RankError if the ranks do not come
+    up in time: a minute (three if there are other nodes) and a second per rank.
     """
     if n is not ...:
         check_number(n)
