@@ -56,6 +56,10 @@ class Answer:
     def ready(self) -> bool:
         return self._result.done()
 
+    def wait(self, limit_s: float) -> None:
+        """Wait until the rank has answered, at most `limit_s` seconds."""
+        self._result.wait(limit_s)
+
     def outcome(self) -> Outcome:
         """The rank's outcome. Raises TimeoutError if there is none yet, and KernelError if the call itself failed."""
         return cloudpickle.loads(self._result.result(0))
@@ -149,8 +153,13 @@ class Call:
         clock = Clock()
         while self.running and clock.elapsed_s < limit_s:
             self.collect()
-            time.sleep(POLL_S)
+            self.pause(POLL_S)
         return not self.running
+
+    def pause(self, limit_s: float) -> None:
+        """Wait for the first rank that still runs, at most `limit_s` seconds: so a short call ends without delay."""
+        for rank in self.running[:1]:
+            self.answers[rank].wait(limit_s)
 
     def signal(self, number: int) -> None:
         """Send the running ranks a signal."""

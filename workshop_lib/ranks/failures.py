@@ -23,6 +23,7 @@ from .rank_errors import (
     where,
 )
 from .standstill import Standstill
+from .traffic import Traffic
 
 GRACE_S = 0.1  # from the failure of one rank to the first look at where the others are
 LOOK_AGAIN_S = 0.2
@@ -138,7 +139,7 @@ class Together:
         self.standstill = Standstill(call)
         self.pause_s = TOGETHER_EVERY_S
         self.next_look = time.monotonic() + self.pause_s
-        self.traffic = call.traffic()
+        self.traffic: Traffic | None = None
         self.published = [None] * len(call.ranks)  # what each rank has published last about its training
         self.has_noticed = False
 

@@ -149,4 +149,4 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
         if call.elapsed_s > timeout_s:
             failures.raise_timeout(call, timeout_s)
         # A short call is over at once. The longer a call takes, the less often it is looked at: ranks need the cores.
-        time.sleep(min(VIEW_EVERY_S, max(POLL_S, call.elapsed_s / 20)))
+        call.pause(min(VIEW_EVERY_S, max(POLL_S, call.elapsed_s / 20)))
