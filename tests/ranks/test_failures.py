@@ -69,7 +69,7 @@ class Call:
     def whereabouts(self):
         return {rank: next(self.places[rank]) for rank in self.running if rank in self.places}
 
-    def traffic(self):
+    def activity(self):
         return next(self.measured, None)
 
     def published_by(self, rank):

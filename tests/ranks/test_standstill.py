@@ -9,8 +9,8 @@ import pytest
 from test_failures import COMPUTING, RECEIVING, Call
 
 from workshop_lib import ranks
-from workshop_lib.ranks import RankError, failures, standstill, traffic
-from workshop_lib.ranks.traffic import Traffic
+from workshop_lib.ranks import RankError, activity, failures, standstill
+from workshop_lib.ranks.activity import Activity
 
 SETUP = """\
 import time
@@ -132,8 +132,8 @@ def test_why_ranks_cannot_go_on(at_0, at_1, said):
     assert said in sentence and bool(said) == bool(sentence)
 
 
-STILL = Traffic(7, {0: 1.0, 1: 1.0}, {0: 5, 1: 5})
-SPUN = Traffic(7, {0: 2.0, 1: 2.0}, {0: 9, 1: 9})
+STILL = Activity(7, {0: 1.0, 1: 1.0}, {0: 5, 1: 5})
+SPUN = Activity(7, {0: 2.0, 1: 2.0}, {0: 9, 1: 9})
 
 
 def watched(monkeypatch, stacks, measured, waits=None):
@@ -194,13 +194,13 @@ def test_what_may_be_a_long_operation_is_noted_once_and_goes_on(monkeypatch, mea
 
 
 def test_processes_tell_what_they_do(tmp_path):
-    assert traffic.measure(tmp_path, {0: os.getpid()}) is None, "no segments"
+    assert activity.measure(tmp_path, {0: os.getpid()}) is None, "no segments"
     (tmp_path / "sm_segment.0").write_bytes(b"a")
-    before = traffic.measure(tmp_path, {0: os.getpid()})
+    before = activity.measure(tmp_path, {0: os.getpid()})
     kept = bytes(10**7)
-    assert len(kept) and not traffic.asleep(os.getpid())
-    later = traffic.measure(tmp_path, {0: os.getpid()})
-    assert not traffic.moved(before, later._replace(faults=before.faults), 1.0)
+    assert len(kept) and not activity.asleep(os.getpid())
+    later = activity.measure(tmp_path, {0: os.getpid()})
+    assert not activity.moved(before, later._replace(faults=before.faults), 1.0)
     (tmp_path / "sm_segment.0").write_bytes(b"b")
-    assert traffic.moved(before, traffic.measure(tmp_path, {0: os.getpid()}), 1.0)
-    assert traffic.moved(before, before._replace(faults={0: before.faults[0] + 1000}), 1.0)
+    assert activity.moved(before, activity.measure(tmp_path, {0: os.getpid()}), 1.0)
+    assert activity.moved(before, before._replace(faults={0: before.faults[0] + 1000}), 1.0)

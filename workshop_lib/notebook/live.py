@@ -5,7 +5,6 @@ Output of several ranks stands side by side, as HTML that stays in the saved not
 
 import base64
 import html
-import itertools
 import sys
 import time
 import uuid
@@ -50,12 +49,15 @@ class NotebookView(TextView):
         self.print_again_at = 0.0
 
     def output(self, items: Sequence[str | Row]) -> None:
-        for are_lines, group in itertools.groupby(items, key=lambda item: isinstance(item, str)):
-            if are_lines:
-                super().output(list(group))
+        lines: list[str | Row] = []
+        for item in items:
+            if isinstance(item, Row):
+                super().output(lines)
+                lines = []
+                self.show(item)
             else:
-                for row in group:
-                    self.show(row)
+                lines.append(item)
+        super().output(lines)
 
     def write(self, text: str) -> None:
         """Print these lines, but no faster than Jupyter's server takes them: it drops what exceeds its limit."""

@@ -13,11 +13,11 @@ from ipyparallel import AsyncResult
 from ipyparallel.error import KernelError
 
 from . import engine, failures, folders
+from .activity import Activity, asleep, measure
 from .allocation import is_here
 from .clock import Clock
 from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, StopNote, Whereabouts
 from .rank_errors import parse_stack
-from .traffic import Traffic, asleep, measure
 
 POLL_S = 0.002
 STACK_LIMIT_S = 1.5
@@ -199,7 +199,7 @@ class Call:
                 return answers
             time.sleep(LOOK_EVERY_S)
 
-    def traffic(self) -> Traffic | None:
+    def activity(self) -> Activity | None:
         """What the running ranks have sent and computed so far; None if not all are here, or nothing tells."""
         segments = self.team.segments
         here = self.team.processes_here(self.ranks)

@@ -43,7 +43,7 @@ cloudpickle.register_pickle_by_value(NAMESPACE)
 
 
 # Files that run the learner's code. Error messages leave out their frames.
-HIDDEN = (__file__, "workshop_lib/ranks/cells.py", "/IPython/core/", bdb.__file__)
+HIDDEN = (__file__, "workshop_lib/ranks/cells.py", "workshop_lib/ranks/printed.py", "/IPython/core/", bdb.__file__)
 POINTS_SENT = 8
 # How often an idle rank lets MPI move messages. Each time costs 0.4 ms of a core, which adds up on a shared node.
 PROGRESS_EVERY_MS = 50

@@ -6,6 +6,7 @@ from signal import SIGINT, SIGUSR2
 from typing import NoReturn
 
 from . import engine
+from .activity import Activity
 from .clock import Clock
 from .messages import CallUnderWay, ErrorReport, Frame, Loss
 from .rank_errors import (
@@ -23,7 +24,6 @@ from .rank_errors import (
     where,
 )
 from .standstill import Standstill
-from .traffic import Traffic
 
 GRACE_S = 0.1  # from the failure of one rank to the first look at where the others are
 LOOK_AGAIN_S = 0.2
@@ -76,7 +76,7 @@ class Others:
         if not self.call.running or time.monotonic() < self.next_look:
             return []
         self.standstill.look()
-        enough_s = STILL_S if self.standstill.knows_traffic else STILL_UNNOTICED_S
+        enough_s = STILL_S if self.standstill.knows_activity else STILL_UNNOTICED_S
         if self.standstill.all_still_s >= enough_s:
             raise_stuck(self.call, self.standstill.stacks)
         self.next_look = time.monotonic() + self.again_s
@@ -139,8 +139,8 @@ class Together:
         self.standstill = Standstill(call)
         self.pause_s = TOGETHER_EVERY_S
         self.next_look = time.monotonic() + self.pause_s
-        self.traffic: Traffic | None = None
-        self.published = [None] * len(call.ranks)  # what each rank has published last about its training
+        self.activity: Activity | None = None
+        self.published: list = [None] * len(call.ranks)  # what each rank has published last about its training
         self.has_noticed = False
 
     def look(self) -> list[str]:
@@ -166,10 +166,10 @@ class Together:
 
     def _moves(self) -> bool:
         """Whether ranks have sent each other something, or have published progress, since this was asked last."""
-        before = self.traffic, self.published
-        self.traffic = self.call.traffic()
+        before = self.activity, self.published
+        self.activity = self.call.activity()
         self.published = [self.call.published_by(rank).get("points") for rank in self.call.ranks]
-        was, now = before[0], self.traffic
+        was, now = before[0], self.activity
         return before[1] != self.published or (was is not None and now is not None and was.segments != now.segments)
 
 

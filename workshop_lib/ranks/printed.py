@@ -3,6 +3,8 @@
 import contextlib
 import sys
 from collections.abc import Iterator
+from types import MethodType
+from typing import cast
 
 MAX_LINES = 5_000
 MAX_CHARACTERS = 500_000
@@ -21,7 +23,7 @@ class Printed:
     @staticmethod
     def by_this_call() -> list["Printed"]:
         """What the call under way has written to stdout and stderr (see `limited`)."""
-        return [stream.write.__self__ for stream in (sys.stdout, sys.stderr)]  # type: ignore[attr-defined]
+        return [cast(Printed, cast(MethodType, stream.write).__self__) for stream in (sys.stdout, sys.stderr)]
 
     def write(self, text: str) -> int:
         redraws = text.startswith("\r") and "\n" not in text  # a progress bar, which stays on one line

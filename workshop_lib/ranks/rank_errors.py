@@ -13,7 +13,7 @@ from .messages import ErrorReport, ExitRecord, Frame, StopNote
 
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
 # Files that run the learner's code, and files that it calls. The line to look at is never in one of them.
-IN_BETWEEN = ("engine.py", "cells.py", "training/torch_mpi.py", "judge/", "lessons/")
+IN_BETWEEN = ("ranks/engine.py", "ranks/cells.py", "ranks/printed.py", "training/torch_mpi.py", "judge/", "lessons/")
 # How to recognize code that waits for other ranks: mpi4py's calls by their name in the line, frameworks by their files.
 _MPI_CALL = re.compile(
     r"\.((?i:all(reduce|gatherv?|toall[vw]?)|barrier|bcast|gatherv?|scatterv?|reduce(_scatter(_block)?)?|(ex)?scan"

@@ -3,10 +3,10 @@
 import time
 from typing import NamedTuple
 
-from . import traffic
+from . import activity
+from .activity import Activity
 from .messages import CallUnderWay, Frame, Waiting, Whereabouts
 from .rank_errors import grouped, is_communicating, is_in_framework, named
-from .traffic import Traffic
 
 IDLE_AFTER_S = 0.5  # CPU seconds are counted in hundredths, so a shorter time says too little
 # A rank that looks for messages for this long sees a message that is there. Answering signals takes less.
@@ -22,7 +22,7 @@ COLLECTIVES |= {"Reduce_scatter_block", "all_gather", "all_gather_into_tensor", 
 COLLECTIVES |= {"reduce_scatter_tensor", "all_to_all_single"}
 
 
-class Seen(NamedTuple):
+class Arrival(NamedTuple):
     """What was seen when a rank came to the place where it still is."""
 
     at: tuple[Frame | None, int | None]
@@ -37,20 +37,20 @@ class Standstill:
         self.call = call
         self.stacks: dict[int, list[Frame]] = {}
         self.whereabouts: dict[int, Whereabouts] = {}
-        self.seen: dict[int, Seen] = {}
-        self.first: tuple[float, Traffic] | None = None  # what was measured when nothing had moved yet
-        self.last: tuple[float, Traffic] | None = None
+        self.seen: dict[int, Arrival] = {}
+        self.first: tuple[float, Activity] | None = None  # what was measured when nothing had moved yet
+        self.last: tuple[float, Activity] | None = None
 
     def look(self) -> None:
         """Look at all running ranks once."""
         self.stacks = self.call.stacks()
         self.whereabouts = self.call.whereabouts()
         cpu_s = self.call.cpu_s()
-        measured = self.call.traffic()
+        measured = self.call.activity()
         now = time.monotonic()
         if measured is None:
             self.first = None
-        elif self.first is None or traffic.moved(self.first[1], measured, now - self.first[0]):
+        elif self.first is None or activity.moved(self.first[1], measured, now - self.first[0]):
             self.first = (now, measured)
             self.seen = {}
         self.last = None if measured is None else (now, measured)
@@ -58,12 +58,12 @@ class Standstill:
             place = self.whereabouts[rank]["place"] if rank in self.whereabouts else None
             at = (frames[0] if frames else None, place)
             if not frames or rank not in self.seen or self.seen[rank].at != at:
-                self.seen[rank] = Seen(at, now, cpu_s.get(rank))
+                self.seen[rank] = Arrival(at, now, cpu_s.get(rank))
         self.cpu_s = cpu_s
         self.looked_at = now
 
     @property
-    def knows_traffic(self) -> bool:
+    def knows_activity(self) -> bool:
         """Whether messages and objects on their way would have been noticed."""
         return self.first is not None
 
@@ -77,7 +77,7 @@ class Standstill:
         # For example, DDP waits in loss.backward(): no Python frame names DDP, but the rank computes nothing either.
         if not is_in_framework(frames) or seen.cpu_s is None or rank not in self.cpu_s:
             return 0.0
-        idles = self.cpu_s[rank] - seen.cpu_s < traffic.IDLE_SHARE * for_s
+        idles = self.cpu_s[rank] - seen.cpu_s < activity.IDLE_SHARE * for_s
         return for_s if idles and for_s >= IDLE_AFTER_S else 0.0
 
     @property
@@ -98,7 +98,7 @@ class Standstill:
         (first_s, first), (last_s, last) = self.first, self.last
         for rank, each in waiting.items():
             used_s = last.cpu_s[rank] - first.cpu_s[rank]
-            idles = used_s < traffic.IDLE_SHARE * (last_s - first_s) and self.call.asleep(rank)
+            idles = used_s < activity.IDLE_SHARE * (last_s - first_s) and self.call.asleep(rank)
             # A rank that spins needs a core to see its message. One that sleeps wakes up when its message comes.
             if not (used_s > SPUN_S if each and each["spins"] else idles):
                 return False

@@ -17,7 +17,7 @@ TICKS = (11, 12)  # user and system time, behind the name in /proc/PID/stat
 STATE, MINOR_FAULTS = 0, 7
 
 
-class Traffic(NamedTuple):
+class Activity(NamedTuple):
     """What ranks have done so far: a checksum of the shared segments, and by rank the CPU seconds and pages touched."""
 
     segments: int
@@ -25,8 +25,8 @@ class Traffic(NamedTuple):
     faults: dict[int, int]
 
 
-def measure(segments: Path, pids: dict[int, int]) -> Traffic | None:
-    """The traffic of these processes; None if the system does not say enough, or a process is gone."""
+def measure(segments: Path, pids: dict[int, int]) -> Activity | None:
+    """The activity of these processes; None if the system does not say enough, or a process is gone."""
     try:
         rows = {rank: _fields(Path(f"/proc/{pid}/stat")) for rank, pid in pids.items()}
         checksum = _checksum(sorted(segments.glob("sm_segment.*")))
@@ -35,10 +35,10 @@ def measure(segments: Path, pids: dict[int, int]) -> Traffic | None:
     if checksum is None:
         return None
     cpu_s = {rank: sum(int(fields[tick]) for tick in TICKS) * TICK_S for rank, fields in rows.items()}
-    return Traffic(checksum, cpu_s, {rank: int(row[MINOR_FAULTS]) for rank, row in rows.items()})
+    return Activity(checksum, cpu_s, {rank: int(row[MINOR_FAULTS]) for rank, row in rows.items()})
 
 
-def moved(before: Traffic, now: Traffic, seconds: float) -> bool:
+def moved(before: Activity, now: Activity, seconds: float) -> bool:
     """Whether a message or an object was on its way in the meantime."""
     most = FAULTS + FAULTS_PER_S * seconds
     return before.segments != now.segments or any(now.faults[rank] - before.faults[rank] > most for rank in now.faults)
