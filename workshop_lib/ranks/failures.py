@@ -10,6 +10,7 @@ from .activity import Activity
 from .clock import Clock
 from .messages import CallUnderWay, ErrorReport, Frame, Loss
 from .rank_errors import (
+    DEADLOCK,
     HOLD_AGAIN,
     RankError,
     calls_text,
@@ -189,13 +190,12 @@ def _raise_alone(call: CallUnderWay, what: str) -> NoReturn:
     _give_up(call, trouble, f"{who} {what}\nName every rank that takes part, or leave out --on. ")
 
 
-def _give_up(call: CallUnderWay, trouble: str, text: str, advice: str = "", is_stuck: bool = False) -> NoReturn:
+def _give_up(call: CallUnderWay, trouble: str, text: str, advice: str = "") -> NoReturn:
     """Stop ranks that can no longer be used, and raise RankError with this text, followed by what to do."""
     remedy = call.team.remedy
     call.team._give_up(trouble)
     error = RankError(f"{text}{USELESS} {remedy}{advice}")
     error.what = text.strip()
-    error.is_stuck = is_stuck
     raise error
 
 
@@ -254,11 +254,11 @@ def raise_stuck(call: CallUnderWay, stacks: dict[int, list[Frame]]) -> NoReturn:
 
 def raise_deadlock(call: CallUnderWay, standstill: Standstill, still_s: float) -> NoReturn:
     ended = f" ({listed(_ended(call))} had ended already)" if _ended(call) else ""
-    text = f"deadlock: every rank waits for another one, and nothing has moved for {still_s:.0f} s{ended}:\n"
+    text = f"{DEADLOCK}: every rank waits for another one, and nothing has moved for {still_s:.0f} s{ended}:\n"
     text += f"{_where(call, standstill.stacks)}\n"
     if why := standstill.explanation():
         text += f"{why}\n"
-    _give_up(call, "they waited for each other", text, is_stuck=True)
+    _give_up(call, "they waited for each other", text)
 
 
 def _ended(call: CallUnderWay) -> list[int]:
@@ -275,7 +275,7 @@ def raise_timeout(call: CallUnderWay, timeout_s: float) -> NoReturn:
         pids = " ".join(str(note["pid"]) for note in stopped.values())
         longer = f" Before the time-out, `kill -CONT {pids}` lets a stopped rank go on."
     text = f"not finished after {timeout_s:g} s{ended}:\n{_where(call, call.stacks())}\n"
-    _give_up(call, f"a call did not end within {timeout_s:g} s", text, longer, is_stuck=True)
+    _give_up(call, f"a call did not end within {timeout_s:g} s", text, longer)
 
 
 def raise_failed(call: CallUnderWay) -> NoReturn:

@@ -21,6 +21,7 @@ _MPI_CALL = re.compile(
 )
 COMMUNICATION = ("torch/distributed/", "/horovod/", "deepspeed/comm/")
 FRAMEWORKS = ("torch", "tensorflow", "keras", "deepspeed", "horovod")
+DEADLOCK = "deadlock"  # how the error of a call begins whose ranks wait for each other
 PLACES_SHOWN = 6  # a message about a hundred ranks has to fit a screen
 FRAMES_SHOWN = 5
 PARTS_LISTED = 12
@@ -33,11 +34,9 @@ class RankError(WorkshopError, RuntimeError):
 
     what: the text without what to do next, for a caller that does it; empty if nothing can be left out.
     reports: the errors that ranks raised, if they ended a call. The text's last line is then about the ranks' state.
-    is_stuck: whether the call never ended, because a rank went on forever or ranks waited for each other.
     """
 
     what: str = ""
-    is_stuck: bool = False
 
     reports: tuple[ErrorReport, ...] | None = None
 
