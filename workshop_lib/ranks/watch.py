@@ -99,6 +99,7 @@ def watch(team, payload: bytes, timeout_s: float, view, ranks: list[int] | None 
     except BaseException:
         # For example, the stop button was pressed twice. Whatever still runs would keep the next call waiting.
         team._give_up("a call on them was cut off")
+        team._wait_until_ended()
         raise
 
 
