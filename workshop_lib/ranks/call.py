@@ -78,6 +78,7 @@ class Call:
         self.answers: dict[int, Answer] = {}
         self.outcomes: dict[int, Outcome] = {}
         self._clock = Clock()
+        self._pids: dict[int, int] = {}  # of the ranks on this host, once they were looked up
 
     def send(self, payload: bytes, ranks: list[int] | None = None) -> None:
         """Start a pickled (function, arguments, keyword arguments) on these ranks, or on all ranks of the call."""
@@ -202,10 +203,10 @@ class Call:
     def activity(self) -> Activity | None:
         """What the running ranks have sent and computed so far; None if not all are here, or nothing tells."""
         segments = self.team.segments
-        here = self.team.processes_here(self.ranks)
-        if segments is None or len(here) < len(self.ranks):
+        if segments is None:
             return None
-        return measure(segments, {rank: process.pid for rank, process in here.items()})
+        self._pids = self._pids or {rank: each.pid for rank, each in self.team.processes_here(self.ranks).items()}
+        return measure(segments, self._pids) if len(self._pids) == len(self.ranks) else None
 
     def asleep(self, rank: int) -> bool:
         """Whether no thread of a rank on this host computes, or waits for a core to do so."""

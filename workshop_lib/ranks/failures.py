@@ -46,6 +46,7 @@ CHECK_LOOK_EVERY_S = 1.5
 CHECK_LOOKS = 3
 TOGETHER_EVERY_S = 0.5  # how often to look at ranks that all run, at first and at most, while one of them computes
 TOGETHER_MOST_S = 5.0
+MOVING_MOST_S = 2.0  # the same while ranks send messages
 STILL_EVERY_S = 0.5  # the same while all of them wait
 DEADLOCK_S = 2.5
 NOTICE_S = 5.0
@@ -150,7 +151,8 @@ class Together:
             return []
         if self._moves():  # so there is no need to disturb the ranks
             self.standstill = Standstill(self.call)
-            self.next_look = time.monotonic() + TOGETHER_EVERY_S
+            self.pause_s = min(MOVING_MOST_S, 1.5 * self.pause_s)
+            self.next_look = time.monotonic() + self.pause_s
             return []
         self.standstill.look()
         still_s = self.standstill.all_still_s
@@ -167,11 +169,13 @@ class Together:
 
     def _moves(self) -> bool:
         """Whether ranks have sent each other something, or have published progress, since this was asked last."""
-        before = self.activity, self.published
-        self.activity = self.call.activity()
-        self.published = [self.call.published_by(rank).get("points") for rank in self.call.ranks]
-        was, now = before[0], self.activity
-        return before[1] != self.published or (was is not None and now is not None and was.segments != now.segments)
+        published = [self.call.published_by(rank).get("points") for rank in self.call.ranks]
+        if published != self.published:
+            self.published = published
+            return True
+        before = self.activity
+        self.activity = now = self.call.activity()
+        return before is not None and now is not None and before.segments != now.segments
 
 
 def check_alone(call: CallUnderWay) -> None:
@@ -253,7 +257,7 @@ def raise_stuck(call: CallUnderWay, stacks: dict[int, list[Frame]]) -> NoReturn:
 
 
 def raise_deadlock(call: CallUnderWay, standstill: Standstill, still_s: float) -> NoReturn:
-    ended = f" ({listed(_ended(call))} had ended already)" if _ended(call) else ""
+    ended = f" ({named(_ended(call))} had ended already)" if _ended(call) else ""
     text = f"{DEADLOCK}: every rank waits for another one, and nothing has moved for {still_s:.0f} s{ended}:\n"
     text += f"{_where(call, standstill.stacks)}\n"
     if why := standstill.explanation():
