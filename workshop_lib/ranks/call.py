@@ -179,13 +179,14 @@ class Call:
         self.signal(signal.SIGUSR1)
         deadline = time.monotonic() + STACK_LIMIT_S
         texts: dict[int, str] = {}
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not self.team._lost():
             time.sleep(LOOK_EVERY_S)
             before = texts
             texts = {rank: text for rank in asked if (text := self._written(rank))}
             if len(texts) == len(asked) and texts == before:  # each stack arrives line by line
                 break
-        self._clear_stacks()  # whatever the files contain later are a rank's last words
+        if not self.team._lost():  # the last words of ranks stay
+            self._clear_stacks()
         stacks = {rank: self._parsed(rank, text) for rank, text in texts.items()}
         return dict.fromkeys(self.running, []) | stacks
 
