@@ -185,8 +185,7 @@ def build(args, mesh, device):
     """mesh.py's function, whose blocks compute their forward pass again in the backward pass."""
     plan = {"qkv": ColwiseParallel(), "out": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
     policy = MixedPrecisionPolicy(param_dtype=getattr(torch, args.dtype), reduce_dtype=torch.float32)
-    torch.manual_seed(1)
-    with device:
+    with torch.device("meta"):
         blocks = [parallelize_module(Block(args.width, args.heads), mesh["tensor"], plan) for _ in range(args.layers)]
         # <solution>
         blocks = [checkpoint_wrapper(block) for block in blocks]
@@ -198,6 +197,8 @@ def build(args, mesh, device):
         model = nn.Sequential(embedding, *blocks, nn.LayerNorm(args.width), nn.Linear(args.width, args.vocabulary))
     for unit in (*blocks, model):
         fully_shard(unit, mesh=mesh["data"], mp_policy=policy)
+    model.to_empty(device=device)
+    initialize(model)
     return model
 
 

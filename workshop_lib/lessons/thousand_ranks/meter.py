@@ -5,7 +5,8 @@
     $METER --out FOLDER --pretend 3/1024 SCRIPT …  rank 3 of 1,024 that don't exist
 
 Every report in 12_thousand_ranks comes from here, through dry_run.py. The script runs until its optimizer has taken
-two steps. The report covers the second step, from the end of the first. FOLDER/RANK.json has the Report
+two steps. The report covers the second step, from the end of the first, and the memory before the first forward
+pass. FOLDER/RANK.json has the Report
 (step_report.py) of a real rank, or the error that ended the script. For pretended worlds, the files are FOLDER/0.json,
 FOLDER/1.json and so on, in the order of the worlds.
 """
@@ -52,6 +53,7 @@ class StepMeter(TorchDispatchMode):
         super().__init__()
         self.steps_to_take = STEPS
         self.live_bytes = 0
+        self.building_peak_bytes = 0
         self._sizes: dict[int, int] = {}  # bytes of each storage that is alive
         self._models: dict[int, torch.nn.Module] = {}  # modules in the order of their first call, outer ones first
         self.report: Report | None = None
@@ -88,6 +90,8 @@ class StepMeter(TorchDispatchMode):
             seen.handed_bytes += max(tensor.nbytes for tensor in memory.tensors([list(args), output]))
 
     def _see(self, tensor: torch.Tensor) -> None:
+        if tensor.is_meta:
+            return  # takes no memory in a real run, either
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._sizes:
@@ -128,6 +132,8 @@ class StepMeter(TorchDispatchMode):
                 hook.remove()
 
     def _called(self, module: torch.nn.Module, inputs) -> None:
+        if not self._models:
+            self.building_peak_bytes = self.peak_bytes
         self._models.setdefault(id(module), module)
 
     def _step_ended(self, optimizer: torch.optim.Optimizer) -> None:
@@ -150,6 +156,7 @@ class StepMeter(TorchDispatchMode):
             self.peak_bytes,
             self.flops,
             used,
+            building_peak_bytes=self.building_peak_bytes,
         )
         raise EnoughSteps
 

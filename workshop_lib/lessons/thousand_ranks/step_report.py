@@ -81,6 +81,7 @@ class Report:
     fake_tensors: bool = False
     seconds: float = 0.0  # how long the dry run took; a report of `dry_run` includes Python's start
     resident_bytes: int = 0  # the most memory that the dry run's process took
+    building_peak_bytes: int = 0  # the most bytes of all tensors together before the first forward pass
 
     @classmethod
     def read(cls, path: Path) -> "Report":
