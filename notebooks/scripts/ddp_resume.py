@@ -163,7 +163,8 @@ def main():
             optimizer.step()
             schedule.step()
             ending = step % ASK_EVERY == 0 and any_rank(told_to_end.is_set(), device)
-            if rank == 0 and (ending or step % args.save_every == 0):
+            due = step % args.save_every == 0 and step < steps
+            if rank == 0 and (due or ending):
                 save_progress(epoch - 1, step * size * BATCH)
                 print(f"epoch {epoch}, step {step}: saved", flush=True)
             if ending:

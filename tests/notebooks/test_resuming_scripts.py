@@ -1,4 +1,4 @@
-"""Scripts that resume go on from rank 0's checkpoint, whatever other ranks see; what mesh.py says."""
+"""Scripts that resume go on from the checkpoint that rank 0 sees, and send none of it; what mesh.py says and clips."""
 
 import re
 import runpy
@@ -44,7 +44,7 @@ def accuracies(text: str) -> list[float]:
 
 
 def loaded(folder, name: str):
-    return torch.load(folder / "0" / f"{name}.pt", weights_only=True)
+    return torch.load(folder / "saved" / f"{name}.pt", weights_only=True)
 
 
 def same(one, other) -> bool:
@@ -58,8 +58,8 @@ def same(one, other) -> bool:
     return one == other
 
 
-def test_a_checkpoint_that_rank_0_alone_can_see_is_continued_on_every_rank(folder):
-    """It ends as if nothing had happened, weights and momentum. Rank 1 has no file, before or after."""
+def test_a_training_that_was_ended_ends_as_if_nothing_had_happened(folder):
+    """Its weights and momentum are the same."""
     said = printed(folder, 0)
     assert epochs(said["whole"]) == [1, 2] and epochs(said["same"]) == [2]
     assert same(loaded(folder, "whole"), loaded(folder, "same"))
@@ -70,7 +70,12 @@ def test_a_checkpoint_that_rank_0_alone_can_see_is_continued_on_every_rank(folde
         re.findall(r"has weights (\w+)", printed(folder, rank)[name]) for rank in (0, 1) for name in ("alone", "lost")
     ]
     assert len({digest for [digest] in digests}) == 1
-    assert not list((folder / "1").iterdir())
+
+
+def test_a_checkpoint_that_rank_0_cannot_see_is_no_checkpoint_on_any_rank(folder):
+    """Rank 1 sees one of two epochs, and trains the first one with rank 0 all the same."""
+    assert epochs(printed(folder, 0)["behind"]) == [1]
+    assert torch.load(folder / "0" / "behind.pt", weights_only=True)["epoch"] == 1
 
 
 def test_the_realistic_script_resumes_and_takes_the_steps_of_one_rank(folder, tmp_path, monkeypatch):
@@ -109,21 +114,47 @@ def test_an_epoch_with_another_number_of_steps_is_trained_at_its_own_learning_ra
 def test_a_training_that_is_done_and_a_file_without_an_epoch_are_sentences(folder):
     said = printed(folder, 0)
     assert (
-        said["done"] == f"{folder / '0' / 'same.pt'} has trained 2 epochs already: give more with --epochs to go on.\n"
+        said["done"]
+        == f"{folder / 'saved' / 'same.pt'} has trained 2 epochs already: give more with --epochs to go on.\n"
     )
     for rank in (0, 1):
         assert "other.pt says no epoch to continue from: delete it" in printed(folder, rank)["other"]
 
 
-@pytest.mark.parametrize("name", ["ddp_realistic", "diloco"])
-def test_the_file_of_another_script_is_a_sentence(name, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(SCRIPTS)
-    load = runpy.run_path(str(SCRIPTS / f"{name}.py"))["load"]
-    load.__globals__["dist"] = SimpleNamespace(get_rank=lambda: 0, broadcast_object_list=lambda found: None)
+@pytest.fixture
+def load(request, monkeypatch):
+    """The function `load` of a script, on rank 1 of a world whose rank 0 has found a checkpoint, or hasn't."""
+
+    def loaded(name: str, path: Path, found: bool):
+        monkeypatch.syspath_prepend(SCRIPTS)
+        load = runpy.run_path(str(SCRIPTS / f"{name}.py"))["load"]
+        broadcast = lambda tensor, src: tensor.fill_(found)  # noqa: E731 - all that may be sent
+        load.__globals__["dist"] = SimpleNamespace(get_rank=lambda: 1, broadcast=broadcast)
+        return load(path, torch.device("cpu"))
+
+    return loaded
+
+
+@pytest.mark.parametrize("name", ["ddp_realistic", "ddp_resume", "diloco", "elastic"])
+def test_ranks_map_a_checkpoint_that_rank_0_has_found_into_their_memory_and_send_none_of_it(
+    name, load, tmp_path, monkeypatch
+):
+    whole = {"epoch": 1, "outer": {}, "model": {"weight": torch.ones(3)}}
+    torch.save(whole, tmp_path / "saved.pt")
+    mapped = []
+    read = torch.load
+    monkeypatch.setattr(torch, "load", lambda path, **options: mapped.append(options["mmap"]) or read(path, **options))
+    assert same(load(name, tmp_path / "saved.pt", True), whole) and mapped == [True]
+    assert load(name, tmp_path / "saved.pt", False) is None
+    with pytest.raises(SystemExit, match=r"none\.pt can be read on rank 0, but not on rank 1: put it where"):
+        load(name, tmp_path / "none.pt", True)
+
+
+@pytest.mark.parametrize("name", ["ddp_realistic", "ddp_resume", "diloco"])
+def test_the_file_of_another_script_is_a_sentence(name, load, tmp_path):
     torch.save({"model": {}}, tmp_path / "other.pt")
-    assert load(tmp_path / "none.pt") is None
     with pytest.raises(SystemExit, match=r"other\.pt .*: delete it, or give another file with --out\."):
-        load(tmp_path / "other.pt")
+        load(name, tmp_path / "other.pt", True)
 
 
 def test_a_mesh_that_cannot_be_read_is_a_sentence():
@@ -137,3 +168,10 @@ def test_a_mesh_takes_all_ranks_or_says_why_not(folder):
     assert "step 5: loss " in said["mesh"]
     assert said["wrong"] == "--mesh 1x1: 1 times 1 isn't the number of ranks, which is 2.\n"
     assert said["heads"].endswith("--heads 1 among 2: give multiples of 1 and 2.\n")
+
+
+def test_gradients_on_two_meshes_are_clipped_by_their_common_norm(folder):
+    for shape in ("clipped1", "clipped2"):
+        before, after = map(float, printed(folder, 0)[shape].split())
+        assert before == pytest.approx(3.0, abs=1) and after == pytest.approx(0.5, abs=1e-4)
+    assert printed(folder, 0)["clipped1"] == printed(folder, 0)["clipped2"], "on any mesh, the weights start equal"

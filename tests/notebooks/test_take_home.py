@@ -22,6 +22,7 @@ import pytest
 import torch
 from needs import needs
 from notebooks.scripts_in_turn import IMAGES, SCRIPTS, short
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.utils.data import DataLoader
@@ -96,6 +97,9 @@ def script_weights(folder, name):
     if name == "zero_deepspeed":
         saved = torch.load(folder / f"{name}.pt" / "epoch1" / "mp_rank_00_model_states.pt", weights_only=False)
         return saved["module"]
+    if name == "fsdp2":
+        dcp_to_torch_save(folder / f"{name}.pt" / "epoch1", folder / "whole.pt")
+        return torch.load(folder / "whole.pt", weights_only=True)["model"]
     if (saved := folder / f"{name}.pt").exists():
         return torch.load(saved, weights_only=True)["model"]
     import h5py  # here, because it comes with Keras
@@ -316,3 +320,11 @@ def test_two_epochs_of_mnist(name, tmp_path):
     accuracy = float(output.rpartition("test accuracy ")[2].split("%")[0])
     assert accuracy >= 98.9
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_the_readme_says_who_would_start_from_which_script():
+    readme = (SCRIPTS / "README.md").read_text()
+    cases = readme.partition("Which one would you start from?")[2].partition("Most scripts")[0]
+    for name in ("trainer.py", "own_script_ddp.py", "ddp_realistic.py", "ddp_resume.py", "fsdp2.py", "mesh.py"):
+        assert f"`{name}`" in cases
+    assert re.search(r"Horovod's last release, 0\.28\.1, is from June 2023", cases)
