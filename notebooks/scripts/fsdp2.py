@@ -126,7 +126,8 @@ def main():
     own_images = len(range(rank, len(test), size))
     steps = len(loader) // args.accumulate
     if steps < 2:
-        raise SystemExit(f"--images {args.images} is too few for two steps of {BATCH * args.accumulate} per process: give more.")
+        per_step = BATCH * args.accumulate
+        raise SystemExit(f"--images {args.images} is too few for two steps of {per_step} per process: give more.")
 
     model = build(device, args)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)

@@ -150,6 +150,7 @@ ddp = DistributedDataParallel(model)
 # ...  # your code here
 # </stub>
 # </solution>
+torch.manual_seed(1000 + rank)  # from here on, each rank draws noise of its own, such as dropout's
 # 4. An epoch in an order of its own, and the loss
 # <solution>
 sampler.set_epoch(epoch)
@@ -165,6 +166,8 @@ for images, labels in loader:
 # 5. Images per second, of all ranks (done)
 speed = steps * size * BATCH / (time.perf_counter() - start)
 # 6. Test, print and save
+for buffer in model.buffers():  # such as the statistics of batch normalization: rank 0's on all ranks
+    dist.broadcast(buffer, 0)
 right = count_right(model, test_loader, device)
 # <solution>
 dist.all_reduce(right)
@@ -194,12 +197,14 @@ scripts.run(*launch, check.own_or_finished(folder / "changes.py"), *options, tim
 # as many steps, and after so few of them the network has learned less. [07](07_large_batch.ipynb) is about this. And the speed
 # is less than twice that of one process, because this network is so small that its messages take a large part of each step.
 #
-# The finished script is [scripts/ddp.py](scripts/ddp.py). Three lines in it are easily forgotten:
+# The finished script is [scripts/ddp.py](scripts/ddp.py). Five lines in it are easily forgotten:
 #
 # | line | why |
 # |---|---|
 # | `set_device_index(…)`, in `join()` | the ranks of one host are also numbered among themselves, from 0. This *local rank* chooses the GPU. With a plain `"cuda"`, all of them would share GPU 0 |
 # | `@record`, above `main()` | if a rank fails, `torchrun` prints its traceback |
+# | `torch.manual_seed(1000 + rank)` | with one seed, dropout would drop the same units on all ranks. This network has no dropout, but yours may |
+# | `dist.broadcast(buffer, 0)` | each rank has statistics of batch normalization from its own images. All ranks should test the network that rank 0 saves |
 # | `save(…)` of `model`, not of `ddp` | the network inside the wrapper tests without sending messages, and saves its weights under their own names |
 #
 # *Break it:* take the same images on every rank, with `DistributedSampler(train, size, 0, seed=1)`. Training still runs, the

@@ -172,7 +172,7 @@ by_hand.train_fsdp(in_bf16)
 # %% [markdown]
 # The weights differ more than in 06, because both passes were computed in bf16. Two allgathers of bf16 weights take $n$ bytes
 # together instead of $2n$, where $n$ is the size of the weights in fp32. Gradients are still added up in fp32, because every
-# sum in bf16 would be rounded. You'll find this policy in a comment of [fsdp2.py](scripts/fsdp2.py).
+# sum in bf16 would be rounded. [fsdp2.py](scripts/fsdp2.py) has this policy as its option `--bf16`.
 #
 # ## A model that is never whole
 #
@@ -198,11 +198,12 @@ print(f"{before} bytes at first; now {part:.0%} of a tensor of shape {tuple(firs
 # %% [markdown]
 # `to_empty` leaves whatever was in that memory, so every layer must draw its own values, or you load a checkpoint into the
 # shards. On CPUs, each rank draws only its shard, so with one seed all shards would be equal. On GPUs, PyTorch draws as for a
-# whole tensor, so there all ranks need one seed.
+# whole tensor, so there all ranks need one seed. `fsdp2.py` takes another way: it gives memory to one whole layer, draws its
+# values, and shards it before it turns to the next one. Then the network is the same on any number of ranks.
 #
 # ## Checkpoints in shards
 #
-# `fsdp2.py` gathers the whole network on rank 0 to save it. With 7 billion parameters and Adam's state, that's 84 GB through
+# You could gather the whole network on rank 0 and save it there. With 7 billion parameters and Adam's state, that's 84 GB through
 # one process. With *distributed checkpoints*, all ranks write their own shards at the same time:
 
 # %%
@@ -323,7 +324,8 @@ dist.destroy_process_group()
 # - Computing in bf16 saves time, and halves the activations and FSDP's allgathers. The master weights stay in fp32.
 # - Build large models on the meta device, and save them in shards.
 #
-# **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py).
+# **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py), with `--bf16 --recompute --accumulate 2 --clip 1`. Killed and started
+# again, on the same number of ranks or another, it goes on.
 #
 # **Sources.** T. Chen et al., [*Sublinear Memory Cost*](https://arxiv.org/abs/1604.06174), for recomputation. V. Korthikanti et
 # al., [*Reducing Activation Recomputation*](https://arxiv.org/abs/2205.05198), for the bytes. P. Micikevicius et al., [*Mixed

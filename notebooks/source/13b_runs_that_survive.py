@@ -140,7 +140,7 @@ if not quick:  # it takes a minute
 # `os.kill(pid, signal.SIGKILL)` ends a child, even a stopped one. It's gone once `os.waitpid(pid, 0)` has returned.
 #
 # A rank that hangs reports nothing. But the ranks that wait for it raise an error after the time-out of elastic.py's process
-# group, 10 seconds. In a script of your own, make this time-out longer than your longest save, because the other ranks wait for
+# group: 5 minutes in a rank's first step, because a GPU's first connections and a compiler take long, and 10 seconds later. In a script of your own, make this time-out longer than your longest save, because the other ranks wait for
 # rank 0 while it writes.
 #
 # ### Exercise 2 (hard): a supervisor

@@ -100,21 +100,8 @@ def main(place: Path) -> None:
         with killed_after_one_epoch([folder / "resumed.pt"]):
             started("ddp_realistic.py", "realistic", *realistic, "--out", folder / "realistic.pt")
         started("ddp_realistic.py", "resumed", *realistic, "--out", folder / "resumed.pt")
-        quick = (
-            *data,
-            "--images",
-            256,
-            "--batch",
-            16,
-            "--accumulate",
-            1,
-            "--epochs",
-            1,
-            "--out",
-            folder / "quick.pt",
-            "--profile",
-            place / "traces",
-        )
+        short = *data, "--images", 256, "--batch", 16, "--accumulate", 1, "--epochs", 1
+        quick = *short, "--out", folder / "quick.pt", "--profile", place / "traces"
         started("ddp_realistic.py", "quick", *quick)
         started("mesh.py", "mesh", "--steps", 5)
         for shape in ("1x2", "2x1"):

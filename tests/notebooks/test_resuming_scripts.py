@@ -113,10 +113,8 @@ def test_an_epoch_with_another_number_of_steps_is_trained_at_its_own_learning_ra
 
 def test_a_training_that_is_done_and_a_file_without_an_epoch_are_sentences(folder):
     said = printed(folder, 0)
-    assert (
-        said["done"]
-        == f"{folder / 'saved' / 'same.pt'} has trained 2 epochs already: give more with --epochs to go on.\n"
-    )
+    saved = folder / "saved" / "same.pt"
+    assert said["done"] == f"{saved} has trained 2 epochs already: give more with --epochs to go on.\n"
     for rank in (0, 1):
         assert "other.pt says no epoch to continue from: delete it" in printed(folder, rank)["other"]
 
