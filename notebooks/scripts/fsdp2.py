@@ -5,6 +5,7 @@ last checkpoint, on any number of ranks.
 """
 
 import argparse
+import math
 import os
 import shutil
 import time
@@ -69,7 +70,7 @@ def build(device, args):
             continue
         layer.to_empty(device=device)
         layer.reset_parameters()
-        if args.recompute:
+        if args.recompute and not list(layer.buffers()):  # batch normalization would count each batch twice
             model[at] = layer = checkpoint_wrapper(layer)
         fully_shard(layer, mesh=mesh, mp_policy=policy)  # gathered as a unit
     fully_shard(model, mesh=mesh, mp_policy=policy)
@@ -77,11 +78,14 @@ def build(device, args):
 
 
 @torch.no_grad()
-def count_right(model, loader, device, count):
-    """Return how many of the loader's first `count` images the model recognizes."""
+def count_right(model, loader, device):
+    """Return how many images the model recognizes."""
     model.eval()
-    hits = [model(images.to(device)).argmax(1) == labels.to(device) for images, labels in loader]
-    return torch.cat(hits)[:count].sum()
+    right = torch.zeros((), dtype=torch.int64, device=device)
+    for images, labels in loader:
+        guesses = model(images.to(device)).argmax(1)
+        right += (guesses == labels.to(device)).sum()
+    return right
 
 
 def load(folder, model, optimizer, device):
@@ -120,10 +124,10 @@ def main():
     test = MNIST(args.data, "test")
     sampler = DistributedSampler(train, seed=1)  # shuffles, and gives each rank images of its own
     loader = DataLoader(train, BATCH, sampler=sampler, drop_last=True)
-    # All ranks gather weights in each forward pass, so all need as many batches: this sampler repeats an image where
-    # one is missing. It comes last, and doesn't count.
-    test_loader = DataLoader(test, batch_size=500, sampler=DistributedSampler(test, shuffle=False))
-    own_images = len(range(rank, len(test), size))
+    # Each test image is tested once. All ranks gather weights in each forward pass, so all need as many batches.
+    own_images = range(rank, len(test), size)
+    batches = math.ceil(len(test) / (500 * size))
+    test_loader = DataLoader(test, batch_sampler=[own_images[first::batches] for first in range(batches)])
     steps = len(loader) // args.accumulate
     if steps < 2:
         per_step = BATCH * args.accumulate
@@ -162,7 +166,7 @@ def main():
         speed = number * size * BATCH / (time.perf_counter() - start)
         for buffer in model.buffers():  # such as the statistics of batch normalization: rank 0's on all ranks
             dist.broadcast(buffer, 0)
-        right = count_right(model, test_loader, device, own_images)
+        right = count_right(model, test_loader, device)
         dist.all_reduce(right)
         if rank == 0:
             print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")

@@ -101,7 +101,6 @@ def build(args, mesh, device):
     return model
 
 
-@torch.no_grad()
 def initialize(model):
     """Draw the weights. Each rank draws the same whole tensors, one at a time, and keeps its shard of each.
 
@@ -115,7 +114,7 @@ def initialize(model):
         else:
             whole.fill_(0 if name.endswith("bias") else 1)  # the others are the norms' factors
         shards = distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None)
-        weight.to_local().copy_(shards.to_local())
+        weight.detach().to_local().copy_(shards.to_local())
 
 
 def clip(parameters, largest):

@@ -1,6 +1,7 @@
 """MNIST with DeepSpeed's ZeRO. Start it with: torchrun --standalone --nproc-per-node 2 zero_deepspeed.py"""
 
 import argparse
+import math
 import time
 from pathlib import Path
 
@@ -27,11 +28,14 @@ def parse_arguments():
 
 
 @torch.no_grad()
-def count_right(model, loader, device, dtype, count):
-    """Return how many of the loader's first `count` images the model recognizes."""
+def count_right(model, loader, device, dtype):
+    """Return how many images the model recognizes."""
     model.eval()
-    hits = [model(images.to(device, dtype)).argmax(1) == labels.to(device) for images, labels in loader]
-    return torch.cat(hits)[:count].sum()
+    right = torch.zeros((), dtype=torch.int64, device=device)
+    for images, labels in loader:
+        guesses = model(images.to(device, dtype)).argmax(1)
+        right += (guesses == labels.to(device)).sum()
+    return right
 
 
 @record  # torchrun's report then has the traceback of the rank that failed first
@@ -49,10 +53,11 @@ def main():
     test = MNIST(args.data, "test")
     sampler = DistributedSampler(train, seed=1)  # shuffles, and gives each rank images of its own
     loader = DataLoader(train, BATCH, sampler=sampler, drop_last=True)
-    # With stage 3, all ranks gather weights in each forward pass, so all need as many batches: this sampler repeats an
-    # image where one is missing. It comes last, and doesn't count.
-    test_loader = DataLoader(test, batch_size=500, sampler=DistributedSampler(test, shuffle=False))
-    own_images = len(range(rank, len(test), size))
+    # Each test image is tested once. With stage 3, all ranks gather weights in each forward pass, so all need as many
+    # batches.
+    own_images = range(rank, len(test), size)
+    batches = math.ceil(len(test) / (500 * size))
+    test_loader = DataLoader(test, batch_sampler=[own_images[first::batches] for first in range(batches)])
     steps = len(loader)
     if steps < 2:
         raise SystemExit(f"--images {args.images} is too few for two steps of {BATCH} per process: give more.")
@@ -93,7 +98,7 @@ def main():
         speed = steps * size * BATCH / (time.perf_counter() - start)
         for buffer in model.buffers():  # such as the statistics of batch normalization: rank 0's on all ranks
             dist.broadcast(buffer, 0)
-        right = count_right(model, test_loader, device, dtype, own_images)
+        right = count_right(model, test_loader, device, dtype)
         dist.all_reduce(right)
         if rank == 0:
             print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")

@@ -342,7 +342,7 @@ take_home.function("fsdp2.py", "build")
 # |---|---|
 # | `torch.device("meta")`, then `to_empty` | the layers get their memory one after the other, so no rank ever holds all of them. More on this, `policy` and `recompute` in [06c](06c_fitting_more.ipynb) |
 # | `fully_shard(layer)`, then `fully_shard(model)` | each call makes a unit, whose weights are gathered together. The last one takes what's left |
-# | `DistributedSampler(test, …)` | each forward pass gathers weights, so all ranks must run the same number of them, in tests too |
+# | `DataLoader(test, batch_sampler=…)` | each forward pass gathers weights, so all ranks must run the same number of them, in tests too |
 # | `get_state_dict(…)` and `dcp.save(…)` on *every* rank | each rank writes its own shards. If you called `dcp.save` on rank 0 alone, that rank would wait forever |
 #
 # Two lines haven't changed, but matter more now:

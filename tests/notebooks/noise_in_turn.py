@@ -3,8 +3,9 @@
     noise_in_turn.py FOLDER SCRIPT...    with MNIST's files in FOLDER/data
 
 Each script trains for an epoch. FOLDER/<script>.<rank>.json then says how the rank trained and tested: digests of which
-units its first batch dropped and of the statistics that it tested with, and the number of batches that it tested. A
-script named with a * is ended in the middle of the epoch and started again, in addition.
+units its first batch dropped and of the statistics that it tested with, the number of batches that it tested, and the
+type in which it computed. A script named with a * is ended in the middle of the epoch and started again, in addition.
+ddp_resume.py* is also told to end, on rank 1 alone: its exit code is then "ended with".
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import json
 import os
 import runpy
 import shutil
+import signal
 import sys
 from pathlib import Path
 from unittest import mock
@@ -31,13 +33,13 @@ def noisy_network() -> nn.Sequential:
 
 
 def digest(*tensors: torch.Tensor) -> str:
-    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()
+    return hashlib.sha256(b"".join(tensor.float().numpy().tobytes() for tensor in tensors)).hexdigest()
 
 
 @contextlib.contextmanager
 def watched():
     """Within this context, note what dropout drops, and what batch normalization tests with."""
-    seen: dict = {"dropped": "", "tested with": "", "batches tested": 0}
+    seen: dict = {"dropped": "", "tested with": "", "batches tested": 0, "computed in": ""}
 
     def look(module, inputs, output):
         if isinstance(module, nn.Dropout) and module.training:
@@ -45,6 +47,9 @@ def watched():
         if isinstance(module, nn.BatchNorm2d) and not module.training:
             seen["tested with"] = digest(module.running_mean, module.running_var)
             seen["batches tested"] += 1
+
+        if isinstance(module, nn.Linear) and module.training:
+            seen["computed in"] = str(output.dtype)
 
     hook = nn.modules.module.register_module_forward_hook(look)
     try:
@@ -70,6 +75,26 @@ def start(name: str, folder: Path, *options: str) -> None:
     runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
 
 
+def told_to_end(name: str, folder: Path) -> int | str | None:
+    """The exit code of the script, if rank 1 gets a signal during its third batch."""
+    batches = 0
+
+    def count(module, inputs):
+        nonlocal batches
+        batches += isinstance(module, nn.Linear)
+        if batches == 3 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    hook = nn.modules.module.register_module_forward_pre_hook(count)
+    try:
+        start(name, folder, "--out", str(folder / f"{name}-told.pt"))
+    except SystemExit as ended:
+        return ended.code
+    finally:
+        hook.remove()
+    return None
+
+
 def main(folder: Path, names: list[str]) -> None:
     sys.path.insert(0, str(SCRIPTS))
     import mnist_data
@@ -82,6 +107,8 @@ def main(folder: Path, names: list[str]) -> None:
         again = folder / f"{name}-again.pt"
         with watched() as seen, saved_in_the_epoch(again):
             start(name, folder)
+        if word == "ddp_resume*":
+            seen["ended with"] = told_to_end(name, folder)
         (folder / f"{name}.{rank}.json").write_text(json.dumps(seen))
         if word != name:
             start(name, folder, "--out", str(again))

@@ -45,6 +45,21 @@ def killed_after_one_epoch(copies: list[Path]):
     return mock.patch.object(torch, "save", save_and_copy)
 
 
+@contextlib.contextmanager
+def sequences():
+    """Within this context, print which bytes enter a network: the first of each batch."""
+
+    def look(module, inputs):
+        if isinstance(module, torch.nn.Embedding) and module.num_embeddings == 256:
+            print("bytes", *inputs[0].flatten()[:20].tolist())
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(look)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
 def norm(model) -> torch.Tensor:
     return torch.stack([parameter.grad.full_tensor().norm() for parameter in model.parameters()]).norm()
 
@@ -95,12 +110,20 @@ def main(place: Path) -> None:
         if rank == "0":
             torch.save({"model": {}}, folder / "other.pt")
         torch.distributed.barrier()
+        print(
+            f"--- timeouts\n{torch.distributed.group.WORLD._get_backend(torch.device('cpu')).options._timeout}",
+            flush=True,
+        )
+        with mock.patch.object(shutil, "rmtree"):  # keeps the first epoch's checkpoint
+            started("fsdp2.py", "sharded", *ddp, IMAGES, "--out", folder / "sharded")
+        with sequences():
+            started("context_parallel.py", "context", "--steps", 3, "--tokens", 64, "--out", folder / "context.pt")
         started("ddp_resume.py", "other", *ddp, IMAGES, "--out", folder / "other.pt")
         realistic = *data, *REALISTIC, "--batch", 32
         with killed_after_one_epoch([folder / "resumed.pt"]):
             started("ddp_realistic.py", "realistic", *realistic, "--out", folder / "realistic.pt")
         started("ddp_realistic.py", "resumed", *realistic, "--out", folder / "resumed.pt")
-        short = *data, "--images", 256, "--batch", 16, "--accumulate", 1, "--epochs", 1
+        short = *data, "--images", 256, "--batch", 16, "--accumulate", 1, "--epochs", 1, "--workers", 1
         quick = *short, "--out", folder / "quick.pt", "--profile", place / "traces"
         started("ddp_realistic.py", "quick", *quick)
         started("mesh.py", "mesh", "--steps", 5)

@@ -1,6 +1,7 @@
 """Scripts to take home with a network that drops units and normalizes batches, as mnist_data.py's doesn't."""
 
 import json
+import signal
 
 import pytest
 import torch
@@ -57,6 +58,18 @@ def test_ranks_that_gather_weights_test_as_many_batches(folder, name):
 def test_a_training_that_was_ended_within_an_epoch_goes_on_with_the_same_images_and_noise(folder, name):
     whole, again = (torch.load(folder / f"{name}{of}.pt", weights_only=True) for of in ("", "-again"))
     assert whole["epoch"] == 1 and same(whole, again)
+
+
+def test_ranks_end_after_the_same_step_if_one_of_them_is_told_to(folder):
+    for seen in seen_by_ranks(folder, "ddp_resume"):
+        assert seen["ended with"] == 128 + signal.SIGTERM
+    saved = torch.load(folder / "ddp_resume-told.pt", weights_only=True)
+    assert (saved["epoch"], saved["images"]) == (0, 10 * 2 * 64), "after ten steps, they ask each other"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name in ("fsdp2", "zero_deepspeed")])
+def test_what_shards_can_compute_in_bf16(folder, name):
+    assert [seen["computed in"] for seen in seen_by_ranks(folder, name)] == ["torch.bfloat16"] * 2
 
 
 @needs("horovod")
