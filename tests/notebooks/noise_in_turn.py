@@ -3,9 +3,9 @@
     noise_in_turn.py FOLDER SCRIPT...    with MNIST's files in FOLDER/data
 
 Each script trains for an epoch. FOLDER/<script>.<rank>.json then says how the rank trained and tested: digests of which
-units its first batch dropped and of the statistics that it tested with, the number of batches that it tested, and the
-type in which it computed. A script named with a * is ended in the middle of the epoch and started again, in addition.
-ddp_resume.py* is also told to end, on rank 1 alone: its exit code is then "ended with".
+units its first batch dropped and of the statistics that it tested with, and the number of batches that it tested. A
+script named with a * is ended in the middle of the epoch and started again, in addition. ddp_resume* is also told to
+end, on rank 1 alone, and "ended with" is its exit code.
 """
 
 import contextlib
@@ -23,7 +23,12 @@ import torch
 from scripts_in_turn import SCRIPTS, one_process_group, short
 from torch import nn
 
-OPTIONS = {"ddp_realistic": ["--no-bf16", "--workers", "0", "--save-every", "3"], "ddp_resume": ["--save-every", "3"]}
+OPTIONS = {
+    "ddp_realistic": ["--no-bf16", "--workers", "0", "--save-every", "3"],
+    "ddp_resume": ["--save-every", "3"],
+    "fsdp2": ["--recompute", "--accumulate", "2", "--clip", "0.5"],
+    "zero_deepspeed": ["--stage", "3"],
+}
 
 
 def noisy_network() -> nn.Sequential:
@@ -39,7 +44,7 @@ def digest(*tensors: torch.Tensor) -> str:
 @contextlib.contextmanager
 def watched():
     """Within this context, note what dropout drops, and what batch normalization tests with."""
-    seen: dict = {"dropped": "", "tested with": "", "batches tested": 0, "computed in": ""}
+    seen: dict = {"dropped": "", "tested with": "", "batches tested": 0}
 
     def look(module, inputs, output):
         if isinstance(module, nn.Dropout) and module.training:
@@ -47,9 +52,6 @@ def watched():
         if isinstance(module, nn.BatchNorm2d) and not module.training:
             seen["tested with"] = digest(module.running_mean, module.running_var)
             seen["batches tested"] += 1
-
-        if isinstance(module, nn.Linear) and module.training:
-            seen["computed in"] = str(output.dtype)
 
     hook = nn.modules.module.register_module_forward_hook(look)
     try:

@@ -60,6 +60,16 @@ def sequences():
         hook.remove()
 
 
+def shards_in_bf16(out: Path) -> None:
+    """Print in which types fsdp2.py computes and keeps weights with --bf16, and which share of them a rank keeps."""
+    script = runpy.run_path(str(SCRIPTS / "fsdp2.py"))
+    sys.argv = ["fsdp2.py", "--bf16", "--recompute", "--out", str(out)]
+    model = script["build"](torch.device("cpu"), script["parse_arguments"]())
+    logits = model(torch.zeros(1, 1, 28, 28))
+    last = list(model.parameters())[-2]
+    print(f"--- bf16\n{logits.dtype} {last.dtype} {last.to_local().nbytes / last.nbytes}", flush=True)
+
+
 def norm(model) -> torch.Tensor:
     return torch.stack([parameter.grad.full_tensor().norm() for parameter in model.parameters()]).norm()
 
@@ -116,6 +126,7 @@ def main(place: Path) -> None:
         )
         with mock.patch.object(shutil, "rmtree"):  # keeps the first epoch's checkpoint
             started("fsdp2.py", "sharded", *ddp, IMAGES, "--out", folder / "sharded")
+        shards_in_bf16(folder / "in_bf16")
         with sequences():
             started("context_parallel.py", "context", "--steps", 3, "--tokens", 64, "--out", folder / "context.pt")
         started("ddp_resume.py", "other", *ddp, IMAGES, "--out", folder / "other.pt")

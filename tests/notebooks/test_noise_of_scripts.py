@@ -67,11 +67,6 @@ def test_ranks_end_after_the_same_step_if_one_of_them_is_told_to(folder):
     assert (saved["epoch"], saved["images"]) == (0, 10 * 2 * 64), "after ten steps, they ask each other"
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name in ("fsdp2", "zero_deepspeed")])
-def test_what_shards_can_compute_in_bf16(folder, name):
-    assert [seen["computed in"] for seen in seen_by_ranks(folder, name)] == ["torch.bfloat16"] * 2
-
-
 @needs("horovod")
 def test_horovods_ranks_draw_noise_of_their_own_and_test_with_the_same_statistics(tmp_path):
     first, second = seen_by_ranks(trained(tmp_path, launcher("horovod_torch"), ["horovod_torch"]), "horovod_torch")

@@ -98,6 +98,10 @@ def whole(checkpoint: Path, file: Path) -> dict:
     return torch.load(file, weights_only=True)["model"]
 
 
+def test_fsdp_computes_in_bf16_and_keeps_half_of_the_weights_in_float32(folder):
+    assert printed(folder, 0)["bf16"] == "torch.bfloat16 torch.float32 0.5\n"
+
+
 def test_fsdp_goes_on_with_fewer_ranks_and_the_same_steps(folder, tmp_path, monkeypatch):
     """Two ranks write the checkpoint of the first epoch, and one trains the second, with twice the micro-batches."""
     shutil.copytree(folder / "saved" / "sharded" / "epoch1", tmp_path / "again" / "epoch1")

@@ -202,6 +202,18 @@ def test_deepspeeds_script_under_its_own_launcher_and_under_mpi(launcher, traine
     check("zero_deepspeed", output, trained)
 
 
+@needs("deepspeed")
+def test_deepspeeds_script_shards_the_weights_and_computes_in_bf16(trained, tmp_path):
+    (tmp_path / "data").symlink_to(trained.folder / "data")
+    options = [*short(tmp_path, "zero_deepspeed"), "--stage", "3", "--bf16"]
+    status, output = run(*TORCHRUN, SCRIPTS / "zero_deepspeed.py", *options)
+    assert status == 0 and float(output.rpartition("test accuracy ")[2].split("%")[0]) > 40, output
+    saved = torch.load(
+        tmp_path / "zero_deepspeed.pt" / "epoch1" / "zero_pp_rank_0_mp_rank_00_model_states.pt", weights_only=False
+    )
+    assert all(value.dtype == torch.bfloat16 for value in saved["module"].values())
+
+
 def step_by_hand(model, optimizer, rows):
     """A step on these images of MNIST."""
     train = mnist.load("train")
