@@ -20,13 +20,13 @@ FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 SRUN = 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"'
 RENDEZVOUS = '--rdzv-backend=c10d --rdzv-endpoint="$first:$port" --rdzv-id="$SLURM_JOB_ID"'
 STATIC = '--node-rank="$SLURM_NODEID" --master-addr="$first" --master-port=29400'
-RANKS = '--nproc-per-node="${SLURM_GPUS_ON_NODE:-1}"'
-TRAINING = f'"$SLURM_JOB_NUM_NODES" {RANKS} \\\n    {RENDEZVOUS}'
+PER_GPU = '--nproc-per-node="${SLURM_GPUS_ON_NODE:-1}"'
+TRAINING = f'"$SLURM_JOB_NUM_NODES" {PER_GPU} \\\n    {RENDEZVOUS}'
 RIGHT = {
     "the finished one": [],
     "short options": [("--nodes=2", "-N 2"), ("--cpus-per-task=32", "-c 32"), ("srun --cpus-per-task=", "srun -c ")],
     "tasks in all": [("#SBATCH --nodes=2\n", "#SBATCH -n 2\n")],
-    "a generic resource": [("--gpus-per-node=2", "--gres=gpu:a100:2"), (RANKS, "--nproc-per-node=gpu")],
+    "a generic resource": [("--gpus-per-node=2", "--gres=gpu:a100:2"), (PER_GPU, "--nproc-per-node=gpu")],
     "GPUs per torchrun": [("--gpus-per-node=2", "--gpus-per-task=2")],
     "a variable for srun": [(SRUN, 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"\nsrun')],
     "nothing bound": [(SRUN, "srun --cpu-bind=none"), ("#SBATCH --requeue", "#SBATCH --exclusive --requeue")],
@@ -46,7 +46,7 @@ RIGHT = {
         ("#SBATCH --signal=B:USR1@120\n", ""),
         ("trap ", "# trap "),
     ],
-    "as many ranks as the node's GPUs, in figures": [(RANKS, "--nproc-per-node=2")],
+    "as many ranks as the node's GPUs, in figures": [(PER_GPU, "--nproc-per-node=2")],
 }
 SRUN_CPUS = ' --cpus-per-task="$SLURM_CPUS_PER_TASK"'
 EACH_ITS_OWN = "bash -c 'torchrun --rdzv-endpoint=$(hostname):29500 \"$@\"' _"
@@ -56,7 +56,7 @@ WRONG = {  # (old text, new text): the rule that it breaks, and words of the hin
     (f"srun{SRUN_CPUS} --export=ALL --kill-on-bad-exit=1", "env"): ("each node has one torchrun", "Does `srun` come"),
     ("--ntasks-per-node=1", "--ntasks-per-node=2"): ("each node has one torchrun", "2 and 2 torchruns"),
     ("--gpus-per-node=2", "--gpus-per-task=1"): ("which sees both GPUs of its node", "1 of the node's 2"),
-    (RANKS, "--nproc-per-node=4"): ("and starts a rank for each of them", "*of a node*"),
+    (PER_GPU, "--nproc-per-node=4"): ("and starts a rank for each of them", "*of a node*"),
     (SRUN_CPUS, ""): ("which share all of its cores", "since Slurm 22.05"),
     ('--nnodes="$SLURM_JOB_NUM_NODES"', "--standalone"): ("all ranks meet", "trains on its own"),
     ("$first:$port", "localhost:$port"): ("all ranks meet", "which is a different machine on each node"),
