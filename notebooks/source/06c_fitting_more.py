@@ -228,7 +228,8 @@ for file in sorted((folder / "sharded").iterdir()):
 # `.metadata` says which piece of which tensor is in which file. A different number of ranks can therefore load the checkpoint,
 # too. To resume training, save the optimizer as well: `get_state_dict(model, optimizer)` returns both states, and you save them
 # in one dictionary, `{"model": …, "optimizer": …}`. Later, make the same dictionary from a fresh model and optimizer, let
-# `dcp.load(states, checkpoint_id=…)` fill it in place, and give both entries to `set_state_dict`. A single process can turn the
+# `dcp.load(states, checkpoint_id=…)` fill it in place, and give both entries to `set_state_dict`. In
+# [13b](13b_runs_that_survive.ipynb), you save on two ranks, and continue on three and on one. A single process can turn the
 # shards into one file:
 
 # %%
@@ -323,7 +324,8 @@ dist.destroy_process_group()
 # - Computing in bf16 saves time, and halves the activations and FSDP's allgathers. The master weights stay in fp32.
 # - Build large models on the meta device, and save them in shards.
 #
-# **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py).
+# **Take it home:** [scripts/trainer.py](scripts/trainer.py). Its `build` creates a GPT on the meta device, and its
+# `Checkpoints` are in shards. [scripts/fsdp2.py](scripts/fsdp2.py) is the shorter one.
 #
 # **Sources.** T. Chen et al., [*Sublinear Memory Cost*](https://arxiv.org/abs/1604.06174), for recomputation. V. Korthikanti et
 # al., [*Reducing Activation Recomputation*](https://arxiv.org/abs/2205.05198), for the bytes. P. Micikevicius et al., [*Mixed

@@ -387,7 +387,8 @@ pd.DataFrame(best).T.style.format(precision=2)
 #   latency slows a ring of 1,024 ranks. For 175 billion, the line tied with a grid, 4 % ahead of the best pipeline. That's less
 #   than the forecast's error, so measure the best of each kind first.
 #
-# **Take it home:** [scripts/mesh.py](scripts/mesh.py).
+# **Take it home:** [scripts/mesh.py](scripts/mesh.py), and [scripts/trainer.py](scripts/trainer.py), the same with all that a
+# long training needs. `workshop dryrun notebooks/scripts/trainer.py --mesh 64x8` runs it dry, too.
 #
 # **Sources.** D. Narayanan et al., [*Efficient Large-Scale Language Model Training … Using
 # Megatron-LM*](https://arxiv.org/abs/2104.04473), tables 1 and 2, and its formulas. [*The Llama 3 Herd of

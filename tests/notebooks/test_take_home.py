@@ -147,6 +147,7 @@ def test_every_script_is_tested():
     # test_your_own_script.py runs those of notebook 15.
     elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf", "elastic", "survive", "per_step", "mesh"}
     elsewhere |= {"own_script", "own_script_ddp", "own_script_sick"}
+    elsewhere |= {"trainer"}  # test_trainer.py runs it
     elsewhere |= {"context_parallel"}  # test_ring.py runs it
     elsewhere |= {"expert_parallel"}  # test_experts_on_ranks.py runs it
     here = {"mnist_data", "one_process", "ddp_realistic", "diloco", "tensor_parallel", "pipeline", "search", *BACKEND}
