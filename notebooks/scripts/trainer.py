@@ -50,10 +50,10 @@ def count(text):
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text", type=Path, default=Path(__file__).parent, help="a folder of .py, .md and .txt files")
-    parser.add_argument("--out", type=Path, default=Path("trainer"), help="folder of the checkpoints")
+    parser.add_argument("--out", type=Path, default=Path("trainer"), help="folder of checkpoints, which all nodes see")
     parser.add_argument("--steps", type=count, default=200)
     parser.add_argument("--schedule-steps", type=count, help="length of the schedule, by default as many as --steps")
-    parser.add_argument("--save-every", type=count, default=50, help="steps between two checkpoints")
+    parser.add_argument("--save-every", type=count, default=50, help="steps between two checkpoints and evaluations")
     parser.add_argument("--log-every", type=count, default=10, help="steps between two lines")
     parser.add_argument("--mesh", help="rows x columns, by default as many rows as there are ranks")
     parser.add_argument("--batch", type=count, default=16, help="sequences per step, on all ranks together")
@@ -147,7 +147,7 @@ def pack(documents, length):
 
 
 @functools.cache
-def order(seed, epoch, size):
+def order_of_epoch(seed, epoch, size):
     return np.random.default_rng([seed, epoch]).permutation(size)
 
 
@@ -172,10 +172,8 @@ class Data:
     def batch(self, first):
         """The batch that begins with this sequence of all epochs. It depends on the seed, and not on the ranks."""
         epochs, places = np.divmod(np.arange(first, first + self.args.batch), len(self.training))
-        in_order = [
-            order(self.args.seed, epoch, len(self.training))[place] for epoch, place in zip(epochs, places, strict=True)
-        ]
-        return self.training[in_order]
+        orders = [order_of_epoch(self.args.seed, epoch, len(self.training)) for epoch in epochs]
+        return self.training[[order[place] for order, place in zip(orders, places, strict=True)]]
 
     def micro_batches(self, numbers):
         """This rank's share of these sequences, as micro-batches [3, sequences, tokens]; all ranks have as many."""
@@ -211,6 +209,7 @@ class Block(nn.Module):
     def forward(self, x, mask):  # [sequences, tokens, width], [sequences, 1, tokens, tokens]
         by_head = self.qkv(self.norm1(x)).unflatten(2, (-1, 3, self.head_width))
         query, key, value = by_head.transpose(1, 2).unbind(3)  # [sequences, heads, tokens, head_width] each
+        # For sequences of many thousands of tokens on GPUs, FlexAttention skips what such a mask excludes.
         mixed = scaled_dot_product_attention(query, key, value, mask)
         x = x + self.dropout(self.out(mixed.transpose(1, 2).flatten(2)))
         return x + self.dropout(self.down(gelu(self.up(self.norm2(x)))))
@@ -458,6 +457,9 @@ def main():
         if progress["step"] % args.save_every == 0:
             checkpoints.save(progress)
             saved_step = progress["step"]
+            held_out = evaluate(model, data)
+            if rank == 0:
+                print(f"step {saved_step}: held-out loss {held_out:.5f}", flush=True)
 
     if saved_step < progress["step"]:
         checkpoints.save(progress)
