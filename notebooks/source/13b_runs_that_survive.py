@@ -533,7 +533,7 @@ for size in (3, 1):
         losses = resharded.train(model, optimizer, mesh, step, 20)
         if comm.rank == 0:
             largest = max(abs(losses[at] - uninterrupted[at]) for at in uninterrupted)
-            print(f"{size} ranks, from step {step}: the losses differ by up to {largest:.0e}")
+            print(f"ranks: {size}. From step {step} on, the losses differ by up to {largest:.0e}.")
 
 # %% [markdown]
 # Only rounding is left. [trainer.py](scripts/trainer.py) saves and resumes like this, in its class `Checkpoints`. It also writes
