@@ -47,6 +47,18 @@ def count(text):
     return int(text)
 
 
+def share(text):
+    if not 0 <= float(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} isn't at least 0 and below 1")
+    return float(text)
+
+
+def positive(text):
+    if not 0 < float(text) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} isn't above 0")
+    return float(text)
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text", type=Path, default=Path(__file__).parent, help="a folder of .py, .md and .txt files")
@@ -62,13 +74,15 @@ def parse_arguments():
     parser.add_argument("--width", type=count, default=128)
     parser.add_argument("--heads", type=count, default=4)
     parser.add_argument("--layers", type=count, default=4)
-    parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--lr", type=float, default=3e-3, help="largest learning rate")
+    parser.add_argument("--dropout", type=share, default=0.0)
+    parser.add_argument("--lr", type=positive, default=3e-3, help="largest learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="of both passes; weights and sums stay in fp32")
     parser.add_argument("--recompute", action=argparse.BooleanOptionalAction, default=True, help="blocks' activations")
     parser.add_argument("--compile", action="store_true", help="compile each block")
-    parser.add_argument("--peak-tflops", type=float, default=989, help="of one device, for the MFU: an H100's in bf16")
+    parser.add_argument(
+        "--peak-tflops", type=positive, default=989, help="of one device, for the MFU: an H100's in bf16"
+    )
     return parser.parse_args()
 
 
@@ -114,7 +128,8 @@ def join():
 
 def read_documents(folder):
     """The texts in a folder, one document each. Ends with a sentence if there are none, or if one isn't text."""
-    files = sorted(path for path in folder.glob("*") if path.suffix in (".py", ".md", ".txt") and path.stat().st_size)
+    texts = [path for path in folder.glob("*") if path.suffix in (".py", ".md", ".txt") and path.is_file()]
+    files = sorted(path for path in texts if path.stat().st_size)
     if not files:
         raise SystemExit(f"--text {folder}: this folder has no .py, .md or .txt file with text in it.")
     documents = [file.read_bytes() for file in files]
@@ -286,6 +301,8 @@ class Checkpoints:
     """A folder of distributed checkpoints. All ranks write their own parts, and any number of ranks can read them."""
 
     def __init__(self, folder, model, optimizer, run):
+        if folder.exists() and not folder.is_dir():
+            raise SystemExit(f"--out {folder} is a file: give a folder.")
         self.folder = folder
         self.model = model
         self.optimizer = optimizer
@@ -454,7 +471,7 @@ def main():
                 f"MFU {mfu:.1%}, {peak_memory_gb(device):.2f} GB, goodput {goodput:.0%}",
                 flush=True,
             )
-        if progress["step"] % args.save_every == 0:
+        if progress["step"] % args.save_every == 0 and progress["step"] < args.steps:
             checkpoints.save(progress)
             saved_step = progress["step"]
             held_out = evaluate(model, data)

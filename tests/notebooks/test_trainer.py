@@ -172,6 +172,7 @@ def test_the_log_has_what_a_run_is_watched_by(said):
         ("heads", "--mesh 1x2: --heads 1 can't be cut into 2 equal parts."),
         ("width", "--width 33 isn't a multiple of --heads 2: give one that is."),
         ("text", "--text {}/nothing: this folder has no .py, .md or .txt file with text in it."),
+        ("file", "--out {}/bytes/binary.txt is a file: give a folder."),
         ("bytes", "--text {}/bytes: binary.txt contains a byte 0, so it isn't text. Take it out."),
         ("seed", "--out {}/plain has a run with --seed 1, and you gave 2: give the same, or another folder."),
     ],
@@ -181,7 +182,18 @@ def test_a_wrong_input_is_a_sentence_on_every_rank(folder, said, title, sentence
         assert printed(folder, rank)[title].strip() == sentence.format(folder)
 
 
-@pytest.mark.parametrize("words", [("--steps", 0), ("--steps", "ten"), ("--batch", -1), ("--dtype", "fp64")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--steps", 0),
+        ("--steps", "ten"),
+        ("--batch", -1),
+        ("--dtype", "fp64"),
+        ("--dropout", 1.0),
+        ("--lr", "nan"),
+        ("--peak-tflops", 0),
+    ],
+)
 def test_a_wrong_number_is_refused_before_anything_starts(trainer, folder, capsys, words):
     with pytest.raises(SystemExit):
         options(trainer, folder, *words)

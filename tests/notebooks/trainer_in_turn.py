@@ -37,6 +37,7 @@ def main(folder: Path) -> None:
         train("heads", "--mesh", "1x2", "--heads", 1)
         train("width", "--width", 33)
         train("seed", "--seed", 2, out="plain")
+        train("file", out="bytes/binary.txt")
         started("trainer.py", "text", "--text", folder / "nothing")
         started("trainer.py", "bytes", "--text", folder / "bytes")
     destroy()

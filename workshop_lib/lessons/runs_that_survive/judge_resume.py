@@ -4,10 +4,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.tensor import DTensor
 
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.runs_that_survive import resharded
@@ -27,7 +29,7 @@ def get_ready() -> None:
 
 def whole(model: torch.nn.Module) -> torch.Tensor:
     """All weights of a sharded network. All ranks that share it call this."""
-    return torch.cat([p.full_tensor().detach().flatten() for p in model.parameters()])  # type: ignore[operator]
+    return torch.cat([cast(DTensor, p).full_tensor().detach().flatten() for p in model.parameters()])
 
 
 def save(place: Path, mesh) -> None:
