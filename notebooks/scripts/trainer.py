@@ -119,7 +119,7 @@ def join():
     torch.accelerator.set_device_index(device.index)
     # NCCL is for tensors on GPUs, and gloo for those on the host.
     backends = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
-    dist.init_process_group(backends, device_id=device, timeout=patience)
+    dist.init_process_group(backend=backends, device_id=device, timeout=patience)
     return device
 
 

@@ -388,7 +388,7 @@ pd.DataFrame(best).T.style.format(precision=2)
 #   than the forecast's error, so measure the best of each kind first.
 #
 # **Take it home:** [scripts/mesh.py](scripts/mesh.py), and [scripts/trainer.py](scripts/trainer.py), the same with all that a
-# long training needs. `workshop dryrun notebooks/scripts/trainer.py --mesh 64x8` runs it dry, too.
+# long training needs. `workshop dryrun notebooks/scripts/trainer.py --mesh 128x4 --batch 512` runs it dry, too.
 #
 # **Sources.** D. Narayanan et al., [*Efficient Large-Scale Language Model Training … Using
 # Megatron-LM*](https://arxiv.org/abs/2104.04473), tables 1 and 2, and its formulas. [*The Llama 3 Herd of

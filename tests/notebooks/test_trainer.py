@@ -359,12 +359,12 @@ def test_examine_finds_nothing(folder, tmp_path):
 
 
 def test_a_model_of_20_billion_parameters_fits_on_512_ranks(folder, tmp_path):
-    """In a dry run, on GPUs of 80 GB."""
+    """In a dry run. Without recomputing, the peak would be 34 GB."""
     shape = "--width", 8192, "--heads", 64, "--layers", 24, "--tokens", 4096, "--batch", 256, "--micro-batch", 4
     place = "--text", folder / "text", "--out", tmp_path / "out"
     report = dry_run.dry_run(SCRIPT, *place, *shape, "--dtype", "bf16", world_size=512, mesh="64x8")
     parameters = sum(np.prod(shard.shape) for shard in report.shards)
     assert 19e9 < parameters < 21e9
     assert sum(report.state_bytes.values()) == pytest.approx(16 * parameters / 512, rel=0.01)
-    assert report.peak_bytes < 70e9
+    assert report.peak_bytes < 8e9
     assert {each.over for each in report.collectives} == {"world", "data", "tensor"}
