@@ -47,15 +47,9 @@ def count(text):
     return int(text)
 
 
-def share(text):
-    if not 0 <= float(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} isn't at least 0 and below 1")
-    return float(text)
-
-
 def positive(text):
     if not 0 < float(text) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} isn't above 0")
+        raise argparse.ArgumentTypeError(f"{text} isn't a number above 0")
     return float(text)
 
 
@@ -74,15 +68,13 @@ def parse_arguments():
     parser.add_argument("--width", type=count, default=128)
     parser.add_argument("--heads", type=count, default=4)
     parser.add_argument("--layers", type=count, default=4)
-    parser.add_argument("--dropout", type=share, default=0.0)
+    parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--lr", type=positive, default=3e-3, help="largest learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="of both passes; weights and sums stay in fp32")
     parser.add_argument("--recompute", action=argparse.BooleanOptionalAction, default=True, help="blocks' activations")
     parser.add_argument("--compile", action="store_true", help="compile each block")
-    parser.add_argument(
-        "--peak-tflops", type=positive, default=989, help="of one device, for the MFU: an H100's in bf16"
-    )
+    parser.add_argument("--peak-tflops", type=positive, default=989, help="of a device, for the MFU: an H100's in bf16")
     return parser.parse_args()
 
 
@@ -121,6 +113,11 @@ def join():
     backends = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
     dist.init_process_group(backend=backends, device_id=device, timeout=patience)
     return device
+
+
+def say(text):
+    if dist.get_rank() == 0:
+        print(text, flush=True)
 
 
 # --- data
@@ -344,18 +341,15 @@ class Checkpoints:
                 dcp.load(saved, checkpoint_id=place)
                 for name, value in saved["run"].items():
                     if self.run[name] != value:
-                        raise SystemExit(
-                            f"--out {self.folder} has a run with {name} {value}, and you gave {self.run[name]}: "
-                            "give the same, or another folder."
-                        )
+                        differs = f"has a run with {name} {value}, and you gave {self.run[name]}"
+                        raise SystemExit(f"--out {self.folder} {differs}: give the same, or another folder.")
                 state = self.state(progress)
                 dcp.load(state, checkpoint_id=place)
             except CheckpointException as error:
-                if dist.get_rank() == 0:
-                    print(f"{place} can't be read, so it isn't used: {error}", flush=True)
+                say(f"{place} can't be read, so it isn't used: {error}")
                 continue
-            parts = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
-            set_state_dict(self.model, self.optimizer, **parts)
+            weights, moments = state["model"], state["optimizer"]
+            set_state_dict(self.model, self.optimizer, model_state_dict=weights, optim_state_dict=moments)
             return state["progress"]
         if found[0]:
             raise SystemExit(f"--out {self.folder}: none of its checkpoints can be read. Delete it, or give another.")
@@ -417,7 +411,6 @@ def peak_memory_gb(device):
 def main():
     args = parse_arguments()
     device = join()
-    rank = dist.get_rank()
     size = dist.get_world_size()
     rows, columns = mesh_shape(args, size)
     mesh = init_device_mesh(device.type, (rows, columns), mesh_dim_names=("data", "tensor"))
@@ -461,32 +454,26 @@ def main():
             dist.all_reduce(loss, group=data.group)
             loss, norm = loss.item(), norm.item()  # wait for a GPU
         progress["useful_s"] += time.perf_counter() - start
-        if log and rank == 0:
+        if log:
             speed = logged_tokens / (progress["useful_s"] - logged_s)
             logged_tokens, logged_s = 0, progress["useful_s"]
             mfu = speed * flops / (size * args.peak_tflops * 1e12)
             goodput = progress["useful_s"] / (time.time() - progress["started"])
-            print(
-                f"step {progress['step']}: loss {loss:.5f}, gradient norm {norm:.3f}, {speed:,.0f} tokens/s, "
-                f"MFU {mfu:.1%}, {peak_memory_gb(device):.2f} GB, goodput {goodput:.0%}",
-                flush=True,
-            )
+            learned = f"loss {loss:.5f}, gradient norm {norm:.3f}"
+            used = f"MFU {mfu:.1%}, {peak_memory_gb(device):.2f} GB, goodput {goodput:.0%}"
+            say(f"step {progress['step']}: {learned}, {speed:,.0f} tokens/s, {used}")
         if progress["step"] % args.save_every == 0 and progress["step"] < args.steps:
             checkpoints.save(progress)
             saved_step = progress["step"]
-            held_out = evaluate(model, data)
-            if rank == 0:
-                print(f"step {saved_step}: held-out loss {held_out:.5f}", flush=True)
+            say(f"step {saved_step}: held-out loss {evaluate(model, data):.5f}")
 
     if saved_step < progress["step"]:
         checkpoints.save(progress)
     checkpoints.finish()
     if progress["step"] < args.steps:
-        message = f"stopped by a signal after step {progress['step']}. Start it again to continue."
+        say(f"stopped by a signal after step {progress['step']}. Start it again to continue.")
     else:
-        message = f"loss {evaluate(model, data):.5f}"
-    if rank == 0:
-        print(message)
+        say(f"loss {evaluate(model, data):.5f}")
     dist.destroy_process_group()
 
 

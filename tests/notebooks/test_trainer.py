@@ -184,15 +184,7 @@ def test_a_wrong_input_is_a_sentence_on_every_rank(folder, said, title, sentence
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ("--steps", 0),
-        ("--steps", "ten"),
-        ("--batch", -1),
-        ("--dtype", "fp64"),
-        ("--dropout", 1.0),
-        ("--lr", "nan"),
-        ("--peak-tflops", 0),
-    ],
+    [("--steps", 0), ("--steps", "ten"), ("--batch", -1), ("--dtype", "fp64"), ("--lr", "nan"), ("--peak-tflops", 0)],
 )
 def test_a_wrong_number_is_refused_before_anything_starts(trainer, folder, capsys, words):
     with pytest.raises(SystemExit):
