@@ -13,7 +13,6 @@ import resource
 import shutil
 import signal
 import sys
-import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -39,21 +38,29 @@ NO_TARGET = -100  # cross_entropy leaves these out
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 CLIP = 1.0  # largest norm of the gradient
 DECAY = 0.1  # of matrices
+PATIENCE = timedelta(minutes=10)  # for ranks that compile or read first; new_group doesn't inherit it
 
 
-def count(text):
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text} isn't a whole number of at least 1")
-    return int(text)
+def number(kind, fits, description):
+    """A type for argparse, which accepts only numbers that fit."""
 
+    def parse(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan  # which fits nowhere
+        if not fits(value):
+            raise argparse.ArgumentTypeError(f"{text} isn't {description}")
+        return value
 
-def positive(text):
-    if not 0 < float(text) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} isn't a number above 0")
-    return float(text)
+    return parse
 
 
 def parse_arguments():
+    count = number(int, lambda value: value >= 1, "a whole number of at least 1")
+    seed = number(int, lambda value: value >= 0, "a whole number of at least 0")
+    positive = number(float, lambda value: 0 < value < math.inf, "a number above 0")
+    share = number(float, lambda value: 0 <= value < 1, "a number from 0 to below 1")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text", type=Path, default=Path(__file__).parent, help="a folder of .py, .md and .txt files")
     parser.add_argument("--out", type=Path, default=Path("trainer"), help="folder of checkpoints, which all nodes see")
@@ -68,9 +75,9 @@ def parse_arguments():
     parser.add_argument("--width", type=count, default=128)
     parser.add_argument("--heads", type=count, default=4)
     parser.add_argument("--layers", type=count, default=4)
-    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--dropout", type=share, default=0.0)
     parser.add_argument("--lr", type=positive, default=3e-3, help="largest learning rate")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=seed, default=1)
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="of both passes; weights and sums stay in fp32")
     parser.add_argument("--recompute", action=argparse.BooleanOptionalAction, default=True, help="blocks' activations")
     parser.add_argument("--compile", action="store_true", help="compile each block")
@@ -98,11 +105,10 @@ def join():
     """Join the other ranks, and return this rank's own device: a GPU of its node, or the CPU."""
     if "RANK" not in os.environ:
         raise SystemExit("RANK isn't set: start it with torchrun --standalone --nproc-per-node 1 trainer.py")
-    patience = timedelta(minutes=10)  # enough for compiling, and for a slow file system
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None or accelerator.type == "mps":  # Apple's GPUs have no collectives
         torch.set_num_threads(1)  # one core per process, however many processes there are
-        dist.init_process_group("gloo", timeout=patience)
+        dist.init_process_group("gloo", timeout=PATIENCE)
         return torch.device("cpu")
     local_rank = dist.get_node_local_rank(fallback_rank=int(os.environ["RANK"]))
     # Some launchers show each rank one GPU only, which is number 0 on all ranks.
@@ -111,8 +117,13 @@ def join():
     torch.accelerator.set_device_index(device.index)
     # NCCL is for tensors on GPUs, and gloo for those on the host.
     backends = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
-    dist.init_process_group(backend=backends, device_id=device, timeout=patience)
+    dist.init_process_group(backend=backends, device_id=device, timeout=PATIENCE)
     return device
+
+
+def one_seed(*numbers):
+    """A seed for this combination of numbers. Other combinations have other seeds."""
+    return int(np.random.default_rng(numbers).integers(2**62))
 
 
 def say(text):
@@ -146,7 +157,7 @@ def pack(documents, length):
     sequences = []
     free = 0
     for document in documents:
-        text = np.array([END, *document, END])
+        text = np.frombuffer(bytes([END]) + document + bytes([END]), np.uint8)
         for first in range(0, len(text) - 1, length):
             piece = text[first : first + length + 1]
             size = len(piece) - 1
@@ -158,7 +169,7 @@ def pack(documents, length):
     return torch.from_numpy(np.stack([*sequences, padding], axis=1))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=2)  # a batch can reach into the next epoch
 def order_of_epoch(seed, epoch, size):
     return np.random.default_rng([seed, epoch]).permutation(size)
 
@@ -285,7 +296,7 @@ def build(args, mesh, device):
         whole = torch.ones(parameter.shape, device=device)  # one weight at a time
         if parameter.ndim > 1:
             scale = 0.02 / math.sqrt(2 * args.layers) if name.endswith(("out.weight", "down.weight")) else 0.02
-            whole.normal_(0, scale, generator=torch.Generator(device).manual_seed(1000 * args.seed + number))
+            whole.normal_(0, scale, generator=torch.Generator(device).manual_seed(one_seed(args.seed, number)))
         part = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
         parameter.detach().to_local().copy_(part.to_local())
     return model
@@ -304,7 +315,8 @@ class Checkpoints:
         self.model = model
         self.optimizer = optimizer
         self.run = run  # what all who continue must have in common
-        self.group = dist.new_group()  # the background's collectives must not mix with those of the training
+        # The background's collectives must not mix with those of the training.
+        self.group = dist.new_group(backend="gloo", timeout=PATIENCE)
         self.writing = None
 
     def state(self, progress):
@@ -320,7 +332,9 @@ class Checkpoints:
         self.finish()
         state = self.state(progress) | {"run": self.run}
         place = self.folder / f"step_{progress['step']:08}"
-        self.writing = dcp.async_save(state, checkpoint_id=place, process_group=self.group)
+        # This writer copies in this thread. By default, DCP copies in another one, which also takes memory of GPU 0.
+        writer = dcp.FileSystemWriter(place)
+        self.writing = dcp.async_save(state, storage_writer=writer, process_group=self.group)
 
     def finish(self):
         """Wait until the last checkpoint is on the disk, or raise what went wrong. Then delete all but two."""
@@ -370,7 +384,7 @@ def learning_rate(args, step):
 def train_step(args, model, optimizer, data, micro_batches, step, tokens):
     """Take a step on a batch with this many tokens. Return the loss of this rank's part, and the gradient's norm."""
     # Noise follows from these three numbers alone, so a checkpoint needs no state of random generators.
-    torch.manual_seed(int(np.random.default_rng([args.seed, step, dist.get_rank()]).integers(2**62)))
+    torch.manual_seed(one_seed(args.seed, step, dist.get_rank()))
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(args, step)
     model.train()
@@ -428,10 +442,12 @@ def main():
     # Operations per token in both passes: 6 per weight that isn't looked up, and attention. Recomputing doesn't count.
     weights = sum(parameter.numel() for parameter in (*model.blocks.parameters(), *model.head.parameters()))
     flops = 6 * weights + 12 * args.layers * args.width * args.tokens
-    stop = threading.Event()  # a scheduler sends a signal some time before it ends a job
+    # Schedulers send a signal some time before they end a job. Start torchrun with --signals-to-handle
+    # SIGTERM,SIGINT,SIGUSR1 --shutdown-timeout 120: by default it dies of SIGUSR1, and kills ranks 30 s after SIGTERM.
+    signals = []
     for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, lambda *_: stop.set())
-    host = dist.new_group()
+        signal.signal(number, lambda number, _: signals.append(number))
+    host = dist.new_group(backend="gloo", timeout=PATIENCE)
     logged_tokens, logged_s = 0, progress["useful_s"]
     saved_step = progress["step"]
 
@@ -440,7 +456,7 @@ def main():
         micro_batches = data.micro_batches(data.batch(progress["sequences"]))
         own = sum(int((targets != NO_TARGET).sum()) for _, targets, _ in micro_batches)
         # These sums are taken on the host, so no GPU has to wait. The ranks of a row have the same tokens.
-        sums = torch.tensor([own / columns, stop.is_set()], dtype=torch.float64)
+        sums = torch.tensor([own / columns, bool(signals)], dtype=torch.float64)
         dist.all_reduce(sums, group=host)
         if sums[1] > 0:
             break
