@@ -1,7 +1,7 @@
 """Train a small GPT as real projects do. Start it with: torchrun --standalone --nproc-per-node 2 trainer.py
 
-The ranks form a mesh: --mesh 8x2 shares out sequences and weights among 8 rows (FSDP), and cuts each layer in 2 (tensor
-parallelism). Start it again with the same --out, on any number of ranks, and it continues.
+The ranks form a mesh, data-parallel x tensor-parallel: --mesh 8x2 shares out sequences and weights among 8 (FSDP), and
+cuts each layer in 2. Start it again with the same --out, on any number of ranks, and it continues.
 """
 
 import argparse
@@ -9,10 +9,8 @@ import functools
 import hashlib
 import math
 import os
-import resource
 import shutil
 import signal
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -68,7 +66,7 @@ def parse_arguments():
     parser.add_argument("--schedule-steps", type=count, help="length of the schedule, by default as many as --steps")
     parser.add_argument("--save-every", type=count, default=50, help="steps between two checkpoints and evaluations")
     parser.add_argument("--log-every", type=count, default=10, help="steps between two lines")
-    parser.add_argument("--mesh", help="rows x columns, by default as many rows as there are ranks")
+    parser.add_argument("--mesh", help="data-parallel x tensor-parallel, by default without the latter")
     parser.add_argument("--batch", type=count, default=16, help="sequences per step, on all ranks together")
     parser.add_argument("--micro-batch", type=count, default=4, help="sequences per rank and forward pass")
     parser.add_argument("--tokens", type=count, default=128, help="tokens per sequence")
@@ -88,17 +86,17 @@ def parse_arguments():
 def mesh_shape(args, size):
     """Return the two sizes of the mesh, or end with a sentence if the model can't be cut this way."""
     mesh = args.mesh or f"{size}x1"
-    rows, _, columns = mesh.partition("x")
-    if not (rows.isdecimal() and columns.isdecimal()):
+    data, _, tensor = mesh.partition("x")
+    if not (data.isdecimal() and tensor.isdecimal()):
         raise SystemExit(f"--mesh {mesh}: give two whole numbers with an x between them, such as 2x2.")
-    if int(rows) * int(columns) != size:
-        raise SystemExit(f"--mesh {mesh}: {rows} times {columns} isn't the number of ranks, which is {size}.")
+    if int(data) * int(tensor) != size:
+        raise SystemExit(f"--mesh {mesh}: {data} times {tensor} isn't the number of ranks, which is {size}.")
     if args.width % args.heads:
         raise SystemExit(f"--width {args.width} isn't a multiple of --heads {args.heads}: give one that is.")
     for name, number in {"--heads": args.heads, "--tokens": args.tokens, "vocabulary": VOCABULARY}.items():
-        if number % int(columns):
-            raise SystemExit(f"--mesh {mesh}: {name} {number} can't be cut into {columns} equal parts.")
-    return int(rows), int(columns)
+        if number % int(tensor):
+            raise SystemExit(f"--mesh {mesh}: {name} {number} can't be cut into {tensor} equal parts.")
+    return int(data), int(tensor)
 
 
 def join():
@@ -124,6 +122,13 @@ def join():
 def one_seed(*numbers):
     """A seed for this combination of numbers. Other combinations have other seeds."""
     return int(np.random.default_rng(numbers).integers(2**62))
+
+
+def require_same(settings, others, whose, remedy):
+    """End with a sentence if one of these settings differs from the others."""
+    for name, value in settings.items():
+        if value != others[name]:
+            raise SystemExit(f"{whose} --{name.replace('_', '-')} {others[name]}, and you gave {value}: {remedy}.")
 
 
 def say(text):
@@ -181,8 +186,8 @@ class Data:
         self.args = args
         self.device = device
         self.group = mesh.get_group()
-        self.row = mesh.get_local_rank()
-        self.rows = mesh.size()
+        self.rank = mesh.get_local_rank()
+        self.ranks = mesh.size()
         documents = read_documents(args.text)
         self.digest = hashlib.sha256(bytes([END]).join(documents)).hexdigest()[:12]
         self.packed = pack(documents, args.tokens)
@@ -198,25 +203,24 @@ class Data:
         orders = [order_of_epoch(self.args.seed, epoch, len(self.training)) for epoch in epochs]
         return self.training[[order[place] for order, place in zip(orders, places, strict=True)]]
 
+    def targets(self, numbers):
+        """How many tokens of these sequences have a target, on all ranks together."""
+        return int((self.packed[1, numbers] != NO_TARGET).sum())
+
     def micro_batches(self, numbers):
         """This rank's share of these sequences, as micro-batches [3, sequences, tokens]; all ranks have as many."""
-        share = numbers[self.row :: self.rows]
-        count = math.ceil(len(numbers) / self.rows / self.args.micro_batch)
+        share = numbers[self.rank :: self.ranks]
+        count = math.ceil(len(numbers) / self.ranks / self.args.micro_batch)
         filled = np.full(count * self.args.micro_batch, -1)  # sequence -1 is all padding
         filled[: len(share)] = share
         return [self.packed[:, part] for part in np.split(filled, count)]
-
-    def on_device(self, micro_batch):
-        if self.device.type == "cpu":
-            return micro_batch
-        return micro_batch.pin_memory().to(self.device, non_blocking=True)
 
 
 # --- model
 
 
 class Block(nn.Module):
-    """A layer of a transformer. Its attention has as many heads as its weights on this rank have."""
+    """A layer of a transformer. With tensor parallelism, a rank has only its share of the heads."""
 
     def __init__(self, width, heads, dropout):
         super().__init__()
@@ -260,7 +264,7 @@ class GPT(nn.Module):
 
 
 def cut_layers(model, mesh):
-    """Tensor parallelism: each rank of a row holds a part of each layer, and between layers a part of each sequence."""
+    """Tensor parallelism: each rank holds a part of each layer, and between layers a part of each sequence."""
     part = Shard(1)  # dimension 1 of [sequences, tokens, width]
     plan = {
         "token": RowwiseParallel(input_layouts=Replicate(), output_layouts=part),
@@ -314,7 +318,7 @@ class Checkpoints:
         self.folder = folder
         self.model = model
         self.optimizer = optimizer
-        self.run = run  # what all who continue must have in common
+        self.run = run  # settings that a continued run must not change
         # The background's collectives must not mix with those of the training.
         self.group = dist.new_group(backend="gloo", timeout=PATIENCE)
         self.writing = None
@@ -349,14 +353,12 @@ class Checkpoints:
         """Load the newest checkpoint that all ranks can read. Returns its progress, or what it was given."""
         found = [self.complete()]
         dist.broadcast_object_list(found)  # what rank 0 found, so all ranks continue from the same one
-        for place in found[0]:
+        for number, place in enumerate(found[0]):
             try:
                 saved = {"run": dict(self.run)}
                 dcp.load(saved, checkpoint_id=place)
-                for name, value in saved["run"].items():
-                    if self.run[name] != value:
-                        differs = f"has a run with {name} {value}, and you gave {self.run[name]}"
-                        raise SystemExit(f"--out {self.folder} {differs}: give the same, or another folder.")
+                whose = f"--out {self.folder} has a run with"
+                require_same(self.run, saved["run"], whose, "give the same, or another folder")
                 state = self.state(progress)
                 dcp.load(state, checkpoint_id=place)
             except CheckpointException as error:
@@ -364,6 +366,9 @@ class Checkpoints:
                 continue
             weights, moments = state["model"], state["optimizer"]
             set_state_dict(self.model, self.optimizer, model_state_dict=weights, optim_state_dict=moments)
+            if dist.get_rank() == 0:
+                for unreadable in found[0][:number]:  # don't try these again, nor count them among the two to keep
+                    (unreadable / ".metadata").rename(unreadable / "unreadable.metadata")
             return state["progress"]
         if found[0]:
             raise SystemExit(f"--out {self.folder}: none of its checkpoints can be read. Delete it, or give another.")
@@ -381,7 +386,7 @@ def learning_rate(args, step):
     return args.lr * min((step + 1) / warmup, 0.55 + 0.45 * math.cos(math.pi * fallen))
 
 
-def train_step(args, model, optimizer, data, micro_batches, step, tokens):
+def train_step(args, model, optimizer, data, numbers, tokens, step):
     """Take a step on a batch with this many tokens. Return the loss of this rank's part, and the gradient's norm."""
     # Noise follows from these three numbers alone, so a checkpoint needs no state of random generators.
     torch.manual_seed(one_seed(args.seed, step, dist.get_rank()))
@@ -389,11 +394,13 @@ def train_step(args, model, optimizer, data, micro_batches, step, tokens):
         group["lr"] = learning_rate(args, step)
     model.train()
     total = torch.zeros((), device=data.device)
+    micro_batches = data.micro_batches(numbers)
     for number, micro_batch in enumerate(micro_batches, 1):
-        # Only the last one sends gradients. If the sums that wait for it don't fit, let all of them send.
+        # Reduce gradients only after the last micro-batch. Until then each rank holds full, unsharded fp32 gradients.
         model.set_requires_gradient_sync(number == len(micro_batches))
-        loss = model(*data.on_device(micro_batch)) / tokens
-        (loss * data.rows).backward()  # FSDP averages over the rows, but this is a sum
+        loss = model(*micro_batch.to(data.device)) / tokens
+        # FSDP divides by the number of data-parallel ranks; undo that, since the loss is already divided by all tokens.
+        (loss * data.ranks).backward()
         total += loss.detach()
     norm = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     optimizer.step()
@@ -405,20 +412,11 @@ def train_step(args, model, optimizer, data, micro_batches, step, tokens):
 def evaluate(model, data):
     """The mean loss of all tokens that are held out, over all ranks."""
     model.eval()
-    total = torch.zeros(2, dtype=torch.float64, device=data.device)
+    total = torch.zeros((), dtype=torch.float64, device=data.device)
     for micro_batch in data.micro_batches(data.held_out):
-        total[0] += model(*data.on_device(micro_batch))
-        total[1] += (micro_batch[1] != NO_TARGET).sum()
+        total += model(*micro_batch.to(data.device))
     dist.all_reduce(total, group=data.group)
-    return (total[0] / total[1]).item()
-
-
-def peak_memory_gb(device):
-    """The most memory that this rank has used: of its GPU, or of its process."""
-    if device.type != "cpu":
-        return torch.accelerator.max_memory_allocated(device) / 1e9
-    unit_bytes = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes / 1e9
+    return total.item() / data.targets(data.held_out)
 
 
 @record  # torchrun's report then has the traceback of the rank that failed first
@@ -426,16 +424,19 @@ def main():
     args = parse_arguments()
     device = join()
     size = dist.get_world_size()
-    rows, columns = mesh_shape(args, size)
-    mesh = init_device_mesh(device.type, (rows, columns), mesh_dim_names=("data", "tensor"))
+    mesh = init_device_mesh(device.type, mesh_shape(args, size), mesh_dim_names=("data", "tensor"))
     data = Data(args, mesh["data"], device)
+    settings = vars(args) | {"text": data.digest}  # folders of texts may differ, the texts must not
+    first = [settings]
+    dist.broadcast_object_list(first)
+    require_same(settings, first[0], "rank 0 has", f"give rank {dist.get_rank()} the same")
+
     model = build(args, mesh, device)
     matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.ndim == 1]
     groups = [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95), fused=True)
-    run = {f"--{name}": getattr(args, name) for name in ("seed", "tokens", "width", "heads", "layers")}
-    run["--text"] = data.digest
+    run = {name: settings[name] for name in ("seed", "text", "tokens", "width", "heads", "layers")}
     checkpoints = Checkpoints(args.out, model, optimizer, run)
     progress = checkpoints.load({"step": 0, "sequences": 0, "useful_s": 0.0, "started": time.time()})
 
@@ -449,44 +450,46 @@ def main():
         signal.signal(number, lambda number, _: signals.append(number))
     host = dist.new_group(backend="gloo", timeout=PATIENCE)
     logged_tokens, logged_s = 0, progress["useful_s"]
-    saved_step = progress["step"]
+    stopped = False
 
-    while progress["step"] < args.steps:
+    while progress["step"] < args.steps and not stopped:
         start = time.perf_counter()
-        micro_batches = data.micro_batches(data.batch(progress["sequences"]))
-        own = sum(int((targets != NO_TARGET).sum()) for _, targets, _ in micro_batches)
-        # These sums are taken on the host, so no GPU has to wait. The ranks of a row have the same tokens.
-        sums = torch.tensor([own / columns, bool(signals)], dtype=torch.float64)
-        dist.all_reduce(sums, group=host)
-        if sums[1] > 0:
-            break
-        tokens = sums[0].item()
-        loss, norm = train_step(args, model, optimizer, data, micro_batches, progress["step"], tokens)
+        numbers = data.batch(progress["sequences"])
+        tokens = data.targets(numbers)
+        stop = torch.tensor(bool(signals), dtype=torch.int)
+        dist.all_reduce(stop, group=host)  # ranks stop after the same step; on the host, so no GPU has to wait
+        loss, norm = train_step(args, model, optimizer, data, numbers, tokens, progress["step"])
         progress["step"] += 1
         progress["sequences"] += args.batch
         logged_tokens += tokens
-        log = progress["step"] % args.log_every == 0
+        step = progress["step"]
+        stopped = stop.item() > 0
+        save = stopped or step % args.save_every == 0 or step == args.steps
+        log = save or step % args.log_every == 0
         if log:
             dist.all_reduce(loss, group=data.group)
-            loss, norm = loss.item(), norm.item()  # wait for a GPU
+            loss, norm = loss.item(), norm.item()  # wait for a GPU, so that its work is in the measured time
         progress["useful_s"] += time.perf_counter() - start
         if log:
+            if not math.isfinite(loss + norm):
+                checkpoints.finish()
+                diverged = f"step {step}: the loss is {loss} and the gradient norm {norm}, so this step isn't saved"
+                raise SystemExit(f"{diverged}. Start again with a --lr below {args.lr}.")
             speed = logged_tokens / (progress["useful_s"] - logged_s)
             logged_tokens, logged_s = 0, progress["useful_s"]
             mfu = speed * flops / (size * args.peak_tflops * 1e12)
             goodput = progress["useful_s"] / (time.time() - progress["started"])
-            learned = f"loss {loss:.5f}, gradient norm {norm:.3f}"
-            used = f"MFU {mfu:.1%}, {peak_memory_gb(device):.2f} GB, goodput {goodput:.0%}"
-            say(f"step {progress['step']}: {learned}, {speed:,.0f} tokens/s, {used}")
-        if progress["step"] % args.save_every == 0 and progress["step"] < args.steps:
+            used = f"MFU {mfu:.1%}, goodput {goodput:.0%}"
+            if device.type != "cpu":
+                used += f", {torch.accelerator.max_memory_allocated(device) / 1e9:.2f} GB"
+            say(f"step {step}: loss {loss:.5f}, gradient norm {norm:.3f}, {speed:,.0f} tokens/s, {used}")
+        if save:
             checkpoints.save(progress)
-            saved_step = progress["step"]
-            say(f"step {saved_step}: held-out loss {evaluate(model, data):.5f}")
+            if step < args.steps and not stopped:
+                say(f"step {step}: held-out loss {evaluate(model, data):.5f}")
 
-    if saved_step < progress["step"]:
-        checkpoints.save(progress)
     checkpoints.finish()
-    if progress["step"] < args.steps:
+    if stopped and progress["step"] < args.steps:
         say(f"stopped by a signal after step {progress['step']}. Start it again to continue.")
     else:
         say(f"loss {evaluate(model, data):.5f}")

@@ -155,10 +155,17 @@ def test_it_learns(said):
     assert losses(said["learned"])[0] < 1.4
 
 
+def test_a_run_that_diverges_ends_before_it_saves(folder, said):
+    for rank in (0, 1):
+        *_, sentence = printed(folder, rank)["diverged"].splitlines()
+        assert re.fullmatch(r"step 3: .* (nan|inf).* isn't saved\. Start again with a --lr below 1e\+38\.", sentence)
+    assert not list((folder / "diverged").glob("step_*"))
+
+
 def test_the_log_has_what_a_run_is_watched_by(said):
     line = said["plain"].splitlines()[-2]
     number = r"[\d.,]+"
-    log = f"step 12: loss {number}, gradient norm {number}, {number} tokens/s, MFU {number}%, {number} GB, goodput .*"
+    log = f"step 12: loss {number}, gradient norm {number}, {number} tokens/s, MFU {number}%, goodput .*"
     assert re.fullmatch(log, line), line
     share = int(re.search(r"goodput (\d+)%", line)[1])
     assert 0 < share <= 100
@@ -235,11 +242,11 @@ def test_every_epoch_has_every_sequence_once_whoever_trains_on_it(trainer, folde
     assert list(drawn[:size]) != list(drawn[size : 2 * size])
     assert not set(data.training) & set(data.held_out)
     batch = data.batch(0)
-    for rows in (1, 2, 3, 7, 16):
-        data.rows = rows
+    for ranks in (1, 2, 3, 7, 16):
+        data.ranks = ranks
         shares = []
-        for row in range(rows):
-            data.row = row
+        for rank in range(ranks):
+            data.rank = rank
             shares.append(data.micro_batches(batch))
         assert len({len(share) for share in shares}) == 1, "FSDP needs as many forward passes on every rank"
         found = torch.cat([part[1] for share in shares for part in share])
@@ -252,7 +259,7 @@ def test_an_unreadable_checkpoint_gives_way_to_the_one_before(trainer, folder, a
     args = options(trainer, folder)
     model = trainer.build(args, alone, torch.device("cpu"))
     optimizer = torch.optim.AdamW(model.parameters())
-    checkpoints = trainer.Checkpoints(tmp_path, model, optimizer, {"--seed": 1})
+    checkpoints = trainer.Checkpoints(tmp_path, model, optimizer, {"seed": 1})
     weights = []
     for step in (10, 20, 30):
         weights.append(model.head.weight.full_tensor().clone())
@@ -266,6 +273,7 @@ def test_an_unreadable_checkpoint_gives_way_to_the_one_before(trainer, folder, a
     assert checkpoints.load({"step": 0}) == {"step": 20}
     assert torch.equal(model.head.weight.full_tensor(), weights[1])
     assert "step_00000030 can't be read, so it isn't used" in capsys.readouterr().out
+    assert [place.name for place in checkpoints.complete()] == ["step_00000020"], "it isn't tried again"
     (tmp_path / "step_00000020" / ".metadata").write_bytes(b"")
     with pytest.raises(SystemExit, match="none of its checkpoints can be read"):
         checkpoints.load({"step": 0})
@@ -323,6 +331,18 @@ def on_one_rank(folder: Path, out: Path, capsys) -> dict[int, float]:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
     return losses(capsys.readouterr().out)
+
+
+def test_a_rank_with_other_settings_than_rank_0_ends_with_a_sentence(folder, tmp_path, capsys, monkeypatch):
+    def broadcast(objects):
+        objects[0] = objects[0] | {"save_every": 7}
+
+    monkeypatch.setattr(dist, "broadcast_object_list", broadcast)
+    try:
+        with pytest.raises(SystemExit, match="^rank 0 has --save-every 7, and you gave 50: give rank 0 the same.$"):
+            on_one_rank(folder, tmp_path, capsys)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_killed_on_two_ranks_it_continues_on_three_and_on_one(folder, said, tmp_path, capsys, nothing_left):

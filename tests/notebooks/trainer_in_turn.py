@@ -32,6 +32,7 @@ def main(folder: Path) -> None:
         train("noise", "--steps", STEPS // 2, *NOISY)
         train("again", "--steps", STEPS, *NOISY, out="noise")
         train("learned", "--steps", 60, "--lr", 0.01)
+        train("diverged", "--lr", 1e38, "--save-every", 3, "--log-every", 50)
         train("size", "--mesh", "3x1")
         train("form", "--mesh", "2*1")
         train("heads", "--mesh", "1x2", "--heads", 1)
