@@ -180,6 +180,9 @@ def run(script: str, options: list[str], meter: StepMeter, pretended: tuple[int,
         os.environ |= {name: str(value) for name, value in place.items()}
         pretend.join_fake_group(rank, size)
         patches += [mock.patch.object(dist, name) for name in ("init_process_group", "destroy_process_group")]
+        new_group = dist.new_group  # scripts may ask for a backend that needs real ranks, such as gloo
+        fake_group = {"new_group": lambda *ranks, **how: new_group(*ranks, **how | {"backend": "fake"})}
+        patches.append(mock.patch.multiple(dist, **fake_group))
         patches.append(mock.patch.object(torch.cuda, "is_available", return_value=False))
         patches.append(mock.patch.object(torch.accelerator, "current_accelerator", return_value=None))
     with contextlib.ExitStack() as stack, contextlib.suppress(EnoughSteps):
