@@ -18,6 +18,7 @@ import cloudpickle
 import psutil
 
 from workshop_lib.course import learner
+from workshop_lib.emulation import session as emulation
 from workshop_lib.errors import InputError
 from workshop_lib.training.record import Epochs
 from workshop_lib.words import plural
@@ -120,12 +121,18 @@ class Ranks:
     view = TextView  # how a run shows its progress; the notebook package sets its own
     attached_only = False  # whether another process holds these ranks
     holder_host = ""  # the host of that process
+    machine: str | None = None
+    paced = False
     busy = False  # whether a call is under way
     asked: Any = None  # the AsyncResult of the last question to rank 0
     positions: Mapping[int, str] = {}  # where each rank was when a call last failed, in words
 
-    def __init__(self, n: int, threads_per_rank: int = 1, bind: str = "none"):
+    def __init__(
+        self, n: int, threads_per_rank: int = 1, bind: str = "none", machine: str | None = None, paced: bool = False
+    ):
         self.shape: tuple[int, int | None, str | None] = (n, threads_per_rank, bind)
+        self.machine = machine  # what the ranks emulate, or None
+        self.paced = paced
         self.trouble: str | None = "they were never started"  # None if the ranks can take a call
         self.client: Any = None  # an ipyparallel.Client
         self._supervised: list[subprocess.Popen] = []
@@ -158,7 +165,8 @@ class Ranks:
 
     def __repr__(self):
         state = "ready" if self.healthy else f"stopped: {self.trouble}"
-        return f"<{plural(self.n, 'MPI rank')}, {state}>"
+        emulated = f", emulating {self.machine}" if self.machine else ""
+        return f"<{plural(self.n, 'MPI rank')}, {state}{emulated}>"
 
     def run(self, function, /, *args, timeout: float = 120.0, show: bool = True, **kwargs) -> list:
         """Call `function(*args, **kwargs)` on every rank; returns the results in rank order.
@@ -311,6 +319,7 @@ class Ranks:
             "WORKSHOP_CWD": os.getcwd(),
             "PYTHONPATH": which_mpi.python_path(),
             "IPYTHONDIR": str(self.folder),
+            **emulation.settings(self.machine, self.paced),
         }
         environment = which_mpi.rank_environment(plan.settings | settings, plan.one_host)
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"

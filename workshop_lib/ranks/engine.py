@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, cast
 
 import cloudpickle
 
+from workshop_lib.emulation import session as emulation
 from workshop_lib.errors import WorkshopError
 from workshop_lib.machine.world import forget_other_worlds
 from workshop_lib.paths import ROOT, replacing
@@ -77,6 +78,7 @@ def prepare(folder: str) -> None:
     sys.path[:] = [entry for entry in sys.path if entry not in ("", os.getcwd())] + [os.getcwd()]
     if sys.modules.get("debugpy", ...) is None:  # blocked while the engine started (cluster.ENGINE_MAIN)
         del sys.modules["debugpy"]
+    emulation.start_if_asked()
     main_thread = threading.main_thread().ident
     note = RankNote(rank=rank, pid=os.getpid(), host=socket.gethostname(), main_thread=main_thread)
     with replacing(os.path.join(folder, "rank", f"{rank}.json")) as temporary:
@@ -247,9 +249,9 @@ class Publisher:
     def on_step(self, event):
         self.event = event
         self.steps += 1
-        if event["step"] % self.every_steps == 0 or time.perf_counter() - self.since > 4 * self.every_s:
+        if event["step"] % self.every_steps == 0 or time.monotonic() - self.since > 4 * self.every_s:
             self.publish(self._progress())
-            seconds_a_step = (time.perf_counter() - self.since) / self.steps
+            seconds_a_step = (time.monotonic() - self.since) / self.steps
             self.every_steps = 2 ** max(0, int(math.log2(self.every_s / seconds_a_step)))
             self._start_counting()
 
@@ -263,7 +265,7 @@ class Publisher:
 
     def _start_counting(self):
         self.steps = 0
-        self.since = time.perf_counter()
+        self.since = time.monotonic()
 
     def _progress(self) -> Published:
         """This rank's state after its last step, with a few earlier points in case the notebook misses a message."""
