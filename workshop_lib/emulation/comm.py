@@ -140,7 +140,7 @@ class EmulatedRequest(PLAIN_REQUEST):
     """A request whose wait also moves the clock. `Test` counts as a wait if the real message has arrived."""
 
     message: Collective | Sent | Received
-    status: MPI.Status | None = None
+    real: MPI.Request  # keeps alive the memory that MPI works on
 
     @property
     def parts(self) -> list[MPI.Request]:
@@ -318,6 +318,7 @@ class EmulatedComm(PLAIN):
 def _request(real: MPI.Request, message: Collective | Sent | Received) -> EmulatedRequest:
     request = EmulatedRequest(real)
     request.message = message
+    request.real = real
     return request
 
 

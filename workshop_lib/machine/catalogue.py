@@ -152,6 +152,10 @@ class Machine:
             )
         return 1 / (self.utilization[kind] * max(self.peak_flops_per_s.values()))
 
+    def trains(self, model: Model) -> bool:
+        """Whether the time that a step of this network takes is known."""
+        return model.name in self.compute or model.kind in self.utilization
+
     def with_speed(self, model: Model, samples_per_s: float) -> "Machine":
         """A copy of this machine, on which one device was measured to train `model` at `samples_per_s`.
 
@@ -262,12 +266,15 @@ def _model(name: str, entry: dict) -> Model:
 @functools.cache
 def emulated_machines() -> dict[str, Machine]:
     """All machines that ranks can emulate, by name. They include a laptop, which forecasts measure instead."""
-    return {name: _machine(name, entry) for name, entry in read(HERE / "machines.toml").items()}
+    table = read(HERE / "machines.toml")
+    also = {entry.pop("also"): name for name, entry in table.items() if "also" in entry}
+    known = {name: _machine(name, entry) for name, entry in table.items()}
+    return known | {other: replace(known[name], name=other) for other, name in also.items()}
 
 
 def machines() -> dict[str, Machine]:
     """All machines that forecasts know, by name."""
-    return {name: each for name, each in emulated_machines().items() if name != LAPTOP}
+    return {name: emulated_machines()[name] for name in read(HERE / "machines.toml") if name != LAPTOP}
 
 
 def _machine(name: str, entry: dict) -> Machine:

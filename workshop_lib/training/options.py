@@ -147,10 +147,16 @@ class TrainOptions:
         None, "Use only this many training samples, from the beginning", same_for=(RESUME, RESULT, WORKERS), at_least=1
     )
     machine: str | None = option(
-        None, "The machine that the ranks emulate: times are those that it would take", same_for=(SPEED,)
+        None,
+        "A machine that the ranks emulate: all times are those that it would take",
+        tuple(catalogue.emulated_machines()),
+        same_for=(SPEED,),
     )
     stands_for: str | None = option(
-        None, "The large network that the small one stands for on an emulated machine", same_for=(SPEED,)
+        None,
+        "A large network for which the small one stands on an emulated machine",
+        tuple(catalogue.models()),
+        same_for=(SPEED,),
     )
     emulate_workers: int | None = option(
         None, "Emulate this many workers on the ranks that there are", same_for=(SPEED, RESULT), at_least=1
@@ -198,12 +204,15 @@ class TrainOptions:
                 self._refuse("backend", f"its messages can't be emulated; on {self.machine} use {', '.join(EMULATED)}")
             if self.device not in ("auto", "cpu"):
                 self._refuse("device", f"a rank that emulates {self.machine} computes on a CPU; use auto or cpu")
-            if self.stands_for is not None:
-                machine.compute_of(catalogue.model(self.stands_for))
-        if self.stands_for is not None:
-            catalogue.model(self.stands_for)
-            if self.data_dir is not None:
-                self._refuse("stands_for", "only the workshop's own networks on MNIST can stand for a large one")
+            trainable = [name for name, model in catalogue.models().items() if machine.trains(model)]
+            if self.stands_for is not None and self.stands_for not in trainable:
+                self._refuse("stands_for", f"how fast {self.machine} trains it isn't known; use {', '.join(trainable)}")
+            if self.stands_for is None and not machine.utilization and not machine.own_time:
+                self._refuse("machine", f"how fast it computes isn't known; add stands_for {', '.join(trainable)}")
+        if self.stands_for is not None and self.data_dir is not None:
+            self._refuse(
+                "stands_for", "only a network that trains on MNIST can stand for a large one; leave out data_dir"
+            )
 
     def _check_optimizer(self) -> None:
         if self.optimizer in BY_LAYER and self.zero_stage:

@@ -28,8 +28,8 @@ SLURM_PORTS = 12000
 def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
     """Return this process's process group, which the first call joins and the process keeps until it ends.
 
-    Ranks that were started to emulate a machine meet over MPI, whose messages take emulated time. All ranks call it, and
-    it blocks. A rank or a collective whose peers are missing raises an error after WORKSHOP_GLOO_TIMEOUT_S seconds
+    Ranks that were started to emulate a machine meet over MPI, whose messages take emulated time. All ranks call it,
+    and it blocks. A rank or a collective whose peers are missing raises an error after WORKSHOP_GLOO_TIMEOUT_S seconds
     instead of waiting forever: by default 60, and 600 if the ranks are on several hosts. Raises LaunchError if not all
     ranks meet in that time, if this process already belongs to a different group, or if GLOO_SOCKET_IFNAME names a
     missing network interface.
