@@ -9,7 +9,7 @@ import random
 import time
 
 
-class Event:
+class StreamEvent:
     """A moment in the work of a stream, with the methods of torch.cpu.Event."""
 
     def __init__(self, *_, **__):
@@ -45,8 +45,8 @@ class Stream:
         """Wait for an event. An event from before the emulation, which may be None, is over."""
         self.now_s = max(self.now_s, getattr(event, "at_s", 0.0))
 
-    def record_event(self, event: Event | None = None) -> Event:
-        event = event or Event()
+    def record_event(self, event: StreamEvent | None = None) -> StreamEvent:
+        event = event or StreamEvent()
         event.record(self)
         return event
 

@@ -42,7 +42,7 @@ class Places:
         self.scale = 1.0
 
 
-class Collective:
+class EmulatedCollective:
     """One collective under way: when the last rank was ready, and when it ends, which all ranks compute alike."""
 
     def __init__(self, comm: "EmulatedComm", kind: str, nbytes: float):
@@ -117,6 +117,7 @@ class Received:
         self.stamp = array.array("d", [0.0, 0.0])
         self.agreed = None
         self.done = source == MPI.PROC_NULL
+        self.end_s = 0.0
         if source >= 0 and tag >= 0:  # the constants for any source and any tag are negative
             self.agreed = comm.times.Irecv(self.stamp, source, tag)
 
@@ -132,14 +133,15 @@ class Received:
         places = self.comm.places
         first_s, seconds = self.stamp
         inside = places.network.inside((places.rank, self.comm.members[self.source]))
-        CLOCK.wait_until(places.links.into[inside].carry(first_s, seconds))
+        self.end_s = places.links.into[inside].carry(first_s, seconds)
+        CLOCK.wait_until(self.end_s)
         CLOCK.leave()
 
 
 class EmulatedRequest(PLAIN_REQUEST):
     """A request whose wait also moves the clock. `Test` counts as a wait if the real message has arrived."""
 
-    message: Collective | Sent | Received
+    message: EmulatedCollective | Sent | Received
     real: MPI.Request  # keeps alive the memory that MPI works on
 
     @property
@@ -201,7 +203,7 @@ class EmulatedComm(PLAIN):
     world_group: MPI.Group
     times: MPI.Intracomm  # where the times travel
     members: tuple[int, ...]  # the ranks of this communicator in the world
-    under_way: list[Collective]
+    under_way: list[EmulatedCollective]
     stamps: list[MPI.Request]  # keep alive the times that are being sent
     free_s: float  # when the last collective of this communicator ends
 
@@ -315,7 +317,7 @@ class EmulatedComm(PLAIN):
         return self.places.scale * max((_nbytes(buffer) for buffer in buffers), default=0)
 
 
-def _request(real: MPI.Request, message: Collective | Sent | Received) -> EmulatedRequest:
+def _request(real: MPI.Request, message: EmulatedCollective | Sent | Received) -> EmulatedRequest:
     request = EmulatedRequest(real)
     request.message = message
     request.real = real
@@ -340,7 +342,7 @@ def _blocking(name: str, kind: str) -> Callable:
 
     @functools.wraps(plain)
     def call(self, *args, **kwargs):
-        collective = Collective(self, kind, self._bytes(*args, *kwargs.values()))
+        collective = EmulatedCollective(self, kind, self._bytes(*args, *kwargs.values()))
         result = plain(self, *args, **kwargs)
         collective.arrive()
         return result
@@ -356,7 +358,7 @@ def _of_objects(name: str, kind: str) -> Callable:
         given = [*args, *kwargs.values()]
         nbytes = _pickled(given[0]) if given and name != "barrier" else 0
         gathers = name in ("gather", "allgather")
-        collective = Collective(self, kind, nbytes * self.size if gathers else nbytes)
+        collective = EmulatedCollective(self, kind, nbytes * self.size if gathers else nbytes)
         result = plain(self, *args, **kwargs)
         collective.arrive()
         return result
@@ -369,7 +371,7 @@ def _nonblocking(name: str, kind: str) -> Callable:
 
     @functools.wraps(plain)
     def call(self, *args, **kwargs):
-        collective = Collective(self, kind, self._bytes(*args, *kwargs.values()))
+        collective = EmulatedCollective(self, kind, self._bytes(*args, *kwargs.values()))
         return _request(plain(self, *args, **kwargs), collective)
 
     return call

@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from workshop_lib.emulation.clock import CLOCK, Event, OnStream, Stream
+from workshop_lib.emulation.clock import CLOCK, OnStream, Stream, StreamEvent
 from workshop_lib.machine.catalogue import Machine
 
 aten = torch.ops.aten
@@ -70,7 +70,7 @@ class Device:
         self.mode.__enter__()
         self.places = [(torch.cpu, name) for name in OF_STREAMS] + [(torch.accelerator, "current_stream")]
         self.plain = [getattr(module, name) for module, name in self.places]
-        replaced: list[Any] = [Stream, Event, OnStream, _current_stream, OnStream, _synchronize, _current_stream]
+        replaced: list[Any] = [Stream, StreamEvent, OnStream, _current_stream, OnStream, _synchronize, _current_stream]
         for (module, name), value in zip(self.places, replaced, strict=True):
             setattr(module, name, value)
         self.hook = register_optimizer_step_post_hook(lambda *_: CLOCK.next_step())

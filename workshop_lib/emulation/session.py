@@ -5,12 +5,14 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from workshop_lib.emulation.clock import CLOCK
 from workshop_lib.errors import InputError
 from workshop_lib.machine import catalogue
-from workshop_lib.machine.catalogue import Machine, Model
+from workshop_lib.machine.catalogue import Link, Machine, Model
+from workshop_lib.quantities import positive
 
 VARIABLE = "WORKSHOP_MACHINE"  # the name of the machine that a rank emulates from its start
 PACED = "WORKSHOP_PACED"  # by how much the emulated time of such a rank is stretched, if its clock really waits
@@ -68,6 +70,13 @@ class Emulation:
             self.device.mode.declared_flop_s = self.machine.compute_of(model).step_s(batch) / real_operations
         self.places.scale = model.gradient_bytes / real_bytes
 
+    def set_network(self, bytes_per_s: float) -> None:
+        """Give the network between nodes this bandwidth from now on. All ranks call it."""
+        positive(bytes_per_s=bytes_per_s)
+        link = Link(self.machine.between.latency_s, 1 / bytes_per_s)
+        inside = self.machine.inside if self.machine.devices_a_node > 1 else link
+        self.machine = self.places.network.machine = replace(self.machine, inside=inside, between=link)
+
     def end(self) -> None:
         """Return to real time and real messages. The emulated communicators stay usable."""
         from mpi4py import MPI
@@ -81,13 +90,13 @@ class Emulation:
             self.device = None
 
 
-class Current:
+class CurrentEmulation:
     """The emulation of this process, or None."""
 
     emulation: Emulation | None = None
 
 
-CURRENT = Current()
+CURRENT = CurrentEmulation()
 
 
 def start(machine: str | Machine, stretch: float = 0.0) -> Emulation:

@@ -79,6 +79,7 @@ class MpiWork(dist._Work):
         self.requests = [part for request in started for part in getattr(request, "parts", [request])]
         self.statuses = [MPI.Status() for _ in self.requests]
         self.done = False
+        self.end_s: float | None = None  # when the last of them arrived, if their time is emulated
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the results are in place. Raises CommError after `timeout`, by default the group's own limit."""
@@ -108,6 +109,7 @@ class MpiWork(dist._Work):
         self.finish = None
         for request in self.emulated:
             request.arrive(self.statuses[0])
+            self.end_s = request.message.end_s
         self.emulated = []
         self.done = True
         if finish is not None:

@@ -75,7 +75,9 @@ class Recorder:
         self._works.append(work)
 
         def arrived(_):
-            message.arrived_s = time.perf_counter()
+            message.arrived_s = (
+                getattr(work, "end_s", None) or time.perf_counter()
+            )  # torch_mpi.MpiWork knows it exactly
 
         work.get_future().then(arrived)
         if async_op or self._group is not None:
