@@ -275,7 +275,8 @@ for record in sweep(ranks.start, [1, 2, 4, 8, 16], both, timeout_s=sizes.timeout
 strong_on_gpus, weak_on_gpus = on_gpus[::2], on_gpus[1::2]
 
 # %%
-guess_16.compare([100 * speedup / 16 for speedup in tables.speedups_of_runs(strong_on_gpus, "ddp", 16)])
+efficiencies = [100 * speedup / 16 for speedup in tables.speedups_of_runs(strong_on_gpus, "ddp", 16)]
+guess_16.compare(efficiencies, emulated_on="a100-ethernet")
 
 # %%
 scaling_curve(strong_on_gpus, same="global_batch")

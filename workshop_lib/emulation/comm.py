@@ -209,11 +209,12 @@ class EmulatedComm(PLAIN):
 
     @classmethod
     def over(cls, comm: MPI.Intracomm, places: Places, world: MPI.Group) -> "EmulatedComm":
-        """Return the emulated form of a plain communicator. All its ranks call it."""
+        """Return the emulated form of a communicator. All its ranks call it."""
+        comm = PLAIN(comm)  # Dup and Clone return this class, and the times have to travel over a plain communicator
         emulated = cls(comm)
         emulated.places = places
         emulated.world_group = world
-        emulated.times = PLAIN.Dup(comm)
+        emulated.times = comm.Dup()
         emulated.members = tuple(MPI.Group.Translate_ranks(comm.group, range(comm.size), world))
         emulated.under_way = []
         emulated.stamps = []

@@ -74,8 +74,8 @@ def by_bandwidth(
     axes.set(xlabel="bandwidth of the network (GB/s)", ylabel="milliseconds")
     axes.set_xscale("log")
     axes.set_yscale("log")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:,g}")
+    figures.log_ticks(axes.xaxis)
+    figures.log_ticks(axes.yaxis)
     return figure
 
 
