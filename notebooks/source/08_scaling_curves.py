@@ -270,7 +270,7 @@ def both(n):
 
 
 on_gpus = []
-for record in sweep(ranks.start, [1, 2, 4, 8, 16], both, timeout_s=sizes.timeout_s):
+for record in sweep(ranks.start, [1, 2, 4, 8, 16], both, timeout_s=5 * sizes.timeout_s):
     on_gpus.append(record)
 strong_on_gpus, weak_on_gpus = on_gpus[::2], on_gpus[1::2]
 

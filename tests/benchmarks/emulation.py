@@ -205,7 +205,7 @@ def repeatable(team, report) -> None:
 
 
 def real_cost(report) -> None:
-    """What 16 and 64 emulated ranks really take here: the start, a step of DDP on 16, a ring allreduce on 64, memory."""
+    """What emulated ranks really take here: their start, a step of DDP on 16, a ring allreduce on 64, and memory."""
     for n, work, repeats in ((16, steps_of, 10), (64, rings_of, 10)):
         ranks.stop()
         began = time.perf_counter()

@@ -35,16 +35,33 @@ class DeviceMode(TorchDispatchMode):
         super().__init__()
         self.machine = machine
         self.declared_flop_s: float | None = None  # seconds per operation of a network that stands for a large one
+        self.operations = 0  # floating-point operations so far
         self.byte_s = 1 / machine.memory_bytes_per_s if machine.memory_bytes_per_s else 0.0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if any(issubclass(kind, torch.distributed.tensor.DTensor) for kind in types):
+        if any(kind.__name__ == "DTensor" for kind in types):  # importing the class takes seconds
             return NotImplemented  # its operations on this rank's shards come here next
         result = func(*args, **(kwargs or {}))
         formula = FORMULAS.get(func._overloadpacket)
-        if formula is not None and not CLOCK.profiled:
-            CLOCK.compute(self.seconds(func, formula(*args, **(kwargs or {}), out_val=result), (args, result)))
+        if formula is not None:
+            operations = formula(*args, **(kwargs or {}), out_val=result)
+            self.operations += operations
+            if not CLOCK.profiled:
+                CLOCK.compute(self.seconds(func, operations, (args, result)))
         return result
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep PyTorch from wrapping this mode, for which it would import its compiler."""
+        return False
+
+    def operations_of(self, network: nn.Module, sample: torch.Tensor) -> int:
+        """Floating-point operations of training on these samples, which take no emulated time here."""
+        before = self.operations
+        profiled, CLOCK.profiled = CLOCK.profiled, True
+        network(sample).sum().backward()
+        CLOCK.profiled = profiled
+        return self.operations - before
 
     def seconds(self, func, flops: int, tensors) -> float:
         if self.declared_flop_s is not None:

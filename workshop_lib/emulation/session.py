@@ -58,17 +58,18 @@ class Emulation:
             if device.may_begin():
                 self.device = device.Device(self.machine)
 
-    def declare(self, model: Model, batch: int, real_operations: float, real_bytes: float) -> None:
+    def declare(self, model: Model, batch: int, network, sample) -> None:
         """Let a small network stand for `model`: a step has the model's time, and gradients have the model's bytes.
 
-        batch: samples per rank. real_operations: those of a step of the small network. real_bytes: its gradients'.
-        Raises InputError if the time of such a step on this machine is not known.
+        batch: samples per rank. network, sample: the small network, and one of its inputs, [1, ...]. Raises InputError
+        if the time of such a step on this machine is not known.
         """
         self.model = model
         self.begin_device()
         if self.device is not None:
+            real_operations = batch * self.device.mode.operations_of(network, sample)
             self.device.mode.declared_flop_s = self.machine.compute_of(model).step_s(batch) / real_operations
-        self.places.scale = model.gradient_bytes / real_bytes
+        self.places.scale = model.gradient_bytes / sum(weight.nbytes for weight in network.parameters())
 
     def set_network(self, bytes_per_s: float) -> None:
         """Give the network between nodes this bandwidth from now on. All ranks call it."""

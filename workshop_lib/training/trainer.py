@@ -17,7 +17,7 @@ from workshop_lib.emulation import session
 from workshop_lib.errors import WorkshopError
 from workshop_lib.machine import catalogue
 from workshop_lib.machine import world as worlds
-from workshop_lib.models import torch_cnn
+from workshop_lib.models import torch_cnn, vit
 from workshop_lib.training import KINDS, backends, checkpoint, flops, memory, record, schedules
 from workshop_lib.training.backends.base import Backend, CollectiveSpan, StepResult
 from workshop_lib.training.callbacks import RunInfo, StepEvent, StepValues, Tracer, methods_of
@@ -117,10 +117,8 @@ class Trainer:
 
     def declare(self, model: catalogue.Model) -> None:
         """Let the network stand for a large one on the emulated machine."""
-        network = self.options.network
-        operations = self.samples_per_step * flops.per_sample(network)
-        gradient_bytes = sum(parameter.nbytes for parameter in torch_cnn.build(0, network).parameters())
-        session.current().declare(model, self.samples_per_step, operations, gradient_bytes)
+        network = torch_cnn.build(0, self.options.network)
+        session.current().declare(model, self.samples_per_step, network, torch.zeros(1, 1, *vit.MNIST))
 
     def start(self) -> None:
         """Tell the callbacks what begins, and find out whether one of them may stop the run."""
