@@ -7,6 +7,7 @@ the same on every machine; only those of `real_cost` are measured.
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -16,6 +17,9 @@ from workshop_lib import ranks
 from workshop_lib.collectives import ring
 from workshop_lib.machine.catalogue import Link, Machine
 from workshop_lib.machine.cost_model import overlapped_step_s
+from workshop_lib.results import records
+from workshop_lib.results.sweep import SweepText, sweep
+from workshop_lib.training.options import TrainOptions
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import the benchmarks
 
@@ -219,6 +223,19 @@ def real_cost(report) -> None:
         pids = [about["pid"] for about in team.about()]
         used = sum(psutil.Process(pid).memory_full_info().pss for pid in pids) / 2**30
         report(f"memory of {n} emulated ranks, GiB", "measured", [used])
+
+
+def scaling(out: Path) -> None:
+    """Write records of strong and weak scaling of DDP and FSDP2 on 1 to 16 emulated GPUs."""
+    named = {"epochs": 2, "machine": "a100-ethernet", "stands_for": "resnet-50"}
+
+    def options(n: int) -> list[TrainOptions]:
+        strong = {"batch_size": 256 // n, "train_samples": 1024}
+        weak = {"batch_size": 64, "train_samples": 256 * n}
+        return [TrainOptions(backend=name, **sizes, **named) for name in ("ddp", "fsdp") for sizes in (strong, weak)]
+
+    for record in sweep(ranks.start, [1, 2, 4, 8, 16], options, view=SweepText(runs_show=False)):
+        records.write(out, record)
 
 
 def steps_of(repeats: int) -> None:

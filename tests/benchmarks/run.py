@@ -313,6 +313,7 @@ def prediction() -> None:
 def emulation() -> None:
     """How exact emulated ranks are, and what they cost."""
     try:
+        emulated_ranks.scaling(BUILD / "emulated_scaling.jsonl")
         emulated_ranks.proofs(report)
         emulated_ranks.real_cost(report)
     finally:

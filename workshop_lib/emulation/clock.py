@@ -81,6 +81,7 @@ class Clock:
         self.default = Stream()
         self.stream = self.default
         self.slowness = 1.0
+        self.computed_s = 0.0  # how long this device has computed, on all streams
         self.profiled = False  # whether layers have a profile, which is then charged instead of their operations
         self.lateness = lateness
         self.own_time = own_time
@@ -101,7 +102,9 @@ class Clock:
 
     def compute(self, seconds: float) -> None:
         """Compute for this long on a device that is neither late nor slow."""
-        self.stream.now_s += seconds * self.pace * self.slowness
+        taken_s = seconds * self.pace * self.slowness
+        self.stream.now_s += taken_s
+        self.computed_s += taken_s
         self.keep_pace()
 
     def wait_until(self, moment_s: float) -> None:
