@@ -291,7 +291,7 @@ weak_scaling_curve(weak_on_gpus)
 # Now $f$ does grow, so no fixed serial part explains this curve. Up to 8 GPUs, all messages stay inside a node, and DDP hides
 # nearly all of them. What you lose there is mostly the wait for the latest of the GPUs: each one's time varies by 3.6 %. From 8
 # GPUs to 16, the messages cross the slow network, and take longer than the whole step computes: $f$ jumps. With 64 images per GPU,
-# the same messages meet four times the computing, and most of the loss is gone.
+# the same messages meet four times the computing, and more than half of the efficiency is back.
 #
 # So who was right at the beginning? Neither can be refuted by one number. The same 16 GPUs look bad or good depending on what
 # was kept the same, and a single point can't say whether another node helps.

@@ -1,4 +1,4 @@
-"""Measure how exact emulated ranks are, and what they cost; write records to build/emulated.jsonl.
+"""Measure how exact emulated ranks are, and what they cost; write records to build/emulated_bench.jsonl.
 
 Each proof runs real code on real ranks, and compares its emulated time with a formula worked out by hand. The times are
 the same on every machine; only those of `real_cost` are measured.
@@ -19,7 +19,7 @@ from workshop_lib.machine.catalogue import Link, Machine
 from workshop_lib.machine.cost_model import overlapped_step_s
 from workshop_lib.results import records
 from workshop_lib.results.sweep import SweepText, sweep
-from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.options import EMULATED, TrainOptions
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import the benchmarks
 
@@ -226,14 +226,9 @@ def real_cost(report) -> None:
 
 
 def scaling(out: Path) -> None:
-    """Write records of strong and weak scaling of DDP and FSDP2 on 1 to 16 emulated GPUs."""
-    named = {"epochs": 2, "machine": "a100-ethernet", "stands_for": "resnet-50"}
-
-    def options(n: int) -> list[TrainOptions]:
-        strong = {"batch_size": 256 // n, "train_samples": 1024}
-        weak = {"batch_size": 64, "train_samples": 256 * n}
-        return [TrainOptions(backend=name, **sizes, **named) for name in ("ddp", "fsdp") for sizes in (strong, weak)]
-
+    """Write records of each backend on 1 to 16 emulated GPUs, with 64 images per GPU, for the README's figure."""
+    named = {"epochs": 2, "train_samples": 4096, "machine": "a100-ethernet", "stands_for": "resnet-50"}
+    options = [TrainOptions(backend=name, **named) for name in EMULATED]
     for record in sweep(ranks.start, [1, 2, 4, 8, 16], options, view=SweepText(runs_show=False)):
         records.write(out, record)
 

@@ -35,7 +35,7 @@ RING_BYTES, COMMUNICATION_ROUNDS = 2**24, 15
 MESSAGES_BYTES = [2**k for k in range(16, 23)]  # 64 KiB to 4 MiB: about what the networks send
 LIMIT_S = 1800
 OUT = BUILD / "bench.jsonl"
-EMULATED = BUILD / "emulated.jsonl"
+EMULATED = BUILD / "emulated_bench.jsonl"
 
 
 def train_command(out: Path, *arguments: str) -> list[str]:
@@ -313,7 +313,7 @@ def prediction() -> None:
 def emulation() -> None:
     """How exact emulated ranks are, and what they cost."""
     try:
-        emulated_ranks.scaling(BUILD / "emulated_scaling.jsonl")
+        emulated_ranks.scaling(BUILD / "emulated.jsonl")
         emulated_ranks.proofs(report)
         emulated_ranks.real_cost(report)
     finally:

@@ -39,7 +39,8 @@ class Emulation:
         self.plain = {name: getattr(MPI, name) for name in ("COMM_WORLD", "Request", "Wtime")}
         world = MPI.COMM_WORLD
         self.places = Places(Network(machine, world.size), world.rank)
-        replaced = [EmulatedComm.over(world, self.places, world.group), EmulatedRequest, self.read_s]
+        self.comm = EmulatedComm.over(world, self.places, world.group)
+        replaced = [self.comm, EmulatedRequest, self.read_s]
         for name, value in zip(self.plain, replaced, strict=True):
             setattr(MPI, name, value)
         CLOCK.reset(world.rank, machine.lateness, machine.own_time, stretch)
