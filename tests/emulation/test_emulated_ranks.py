@@ -10,7 +10,9 @@ import pytest
 from workshop_lib import TrainOptions, ranks
 from workshop_lib.errors import InputError
 from workshop_lib.machine.catalogue import Link, Machine
+from workshop_lib.ranks import RankError
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import the tests
 ALPHA_S, BETA = 200e-6, 1e-8
 FORWARD_S, LAYERS, WIDTH, SCALE = 10e-3, 8, 64, 64
 LAYER_BYTES = WIDTH * WIDTH * 4 * SCALE
@@ -19,7 +21,6 @@ SLOW = Machine("slow", "Slow", "", "", 1, "ring across nodes", Link(ALPHA_S, BET
 
 @pytest.fixture(scope="module")
 def team():
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     yield ranks.start(2, machine="ethernet-10g")
     ranks.stop()
 
@@ -260,3 +261,23 @@ def test_ranks_refuse_unknown_machines_before_they_start():
         ranks.start(2, machine="moon")
     with pytest.raises(InputError, match="paced"):
         ranks.start(2, paced=True)
+
+
+def one_raises() -> None:
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    if comm.rank == 1:
+        raise ValueError("a mistake")
+    comm.Allreduce(np.ones(1), np.ones(1))  # waits for rank 1
+
+
+@pytest.mark.full
+def test_a_fault_is_reported_as_on_other_ranks():
+    emulating = ranks.start(2, machine="laptop")
+    began = time.monotonic()
+    with pytest.raises(RankError, match=r"(?s)rank 1 raised ValueError.*a mistake.*rank 0: at .*one_raises"):
+        emulating.run(one_raises, show=False)
+    assert time.monotonic() - began < 15
+    emulating.restart()
+    assert "emulating laptop" in repr(emulating)
