@@ -18,6 +18,7 @@ from workshop_lib import rooms
 from workshop_lib.cli import checks, commands, doctor, terminal
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.runs_that_survive import fault_injection
+from workshop_lib.machine import catalogue
 from workshop_lib.machine.world import World
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, engine
@@ -324,3 +325,10 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly():
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait(60) == 1
+
+
+def test_the_machines_that_can_be_emulated_are_listed():
+    ended = workshop("machines")
+    assert ended.exit_code == 0
+    for name in catalogue.emulated_machines():
+        assert name in ended.output

@@ -227,6 +227,25 @@ def test_a_training_on_emulated_ranks_takes_emulated_time_and_says_so(team):
     assert record["epochs"][0]["seconds"] == pytest.approx(2 * (0.026 + 0.087), rel=0.02)
 
 
+def paced_s() -> float:
+    """On a rank: the real seconds in which a paced clock computes 10 ms, 20 times as long."""
+    from workshop_lib.emulation import session
+    from workshop_lib.emulation.clock import CLOCK
+
+    session.start(SLOW, stretch=session.STRETCH)
+    began = time.monotonic()
+    CLOCK.compute(10e-3)
+    taken = time.monotonic() - began
+    session.stop()
+    session.start_if_asked()
+    return taken
+
+
+def test_a_paced_clock_also_waits(team):
+    for taken in team.run(paced_s, show=False):
+        assert 0.15 < taken < 2
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("backend", ["mpi", "ddp", "fsdp"])
 def test_emulation_changes_times_and_no_weights(backend):
@@ -276,7 +295,9 @@ def one_raises() -> None:
 def test_a_fault_is_reported_as_on_other_ranks():
     emulating = ranks.start(2, machine="laptop")
     began = time.monotonic()
-    with pytest.raises(RankError, match=r"(?s)rank 1 raised ValueError.*a mistake.*rank 0: at .*one_raises"):
+    with pytest.raises(
+        RankError, match=r"(?s)rank 1 raised ValueError.*a mistake.*rank 0: still at .*one_raises:  comm.Allreduce"
+    ):
         emulating.run(one_raises, show=False)
     assert time.monotonic() - began < 15
     emulating.restart()

@@ -65,7 +65,7 @@ class OnStream:
         CLOCK.stream = self.before
 
 
-class Clock:
+class EmulatedClock:
     """The emulated time of this rank, in seconds since its emulation began.
 
     `now_s` is the time of the stream to which work is issued. `slowness` is the factor on all computing: more than 1
@@ -129,4 +129,4 @@ class Clock:
             time.sleep(max(0.0, self.began_s + self.stretch * self.now_s - time.monotonic()))
 
 
-CLOCK = Clock()
+CLOCK = EmulatedClock()

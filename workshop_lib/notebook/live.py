@@ -226,6 +226,8 @@ def _charts(progress: Progress, name: str) -> tuple[str, str]:
     if not shown.steps:
         return curves, ""
     note = OVERSUBSCRIBED if progress.info["oversubscribed"] else ""
+    if machine := progress.info.get("machine"):
+        note = f"All times are emulated on {machine}."
     return curves, charts.strips(shown, timeline(progress.trace, SHARES_OF_LAST_S), name, note)
 
 

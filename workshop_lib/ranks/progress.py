@@ -94,7 +94,9 @@ class Progress:
             loss_sum, _, samples = self.curve[-1].of_ranks()[-1]
             loss = loss_sum / samples if samples else None
         last_loss = [] if loss is None else [f"loss {loss:.3f}"]
-        return [*last_loss, f"learning rate {self.step['lr']:.3g}", f"{self.step['samples_per_s']:,.0f} samples/s"]
+        emulated = " (emulated)" if self.info and self.info.get("machine") else ""
+        speed = f"{self.step['samples_per_s']:,.0f} samples/s{emulated}"
+        return [*last_loss, f"learning rate {self.step['lr']:.3g}", speed]
 
     def shares(self) -> list[str]:
         """How all ranks together spent the last second, in words; empty if that is unknown."""

@@ -235,6 +235,7 @@ class Trainer:
             "backend": self.backend.name,
             "cores": cores_in_words(self.record["where"]),
             "oversubscribed": self.record["what"]["oversubscribed"],
+            "machine": self.record["what"]["machine"],
             "clock_origin_s": self.tracer.clock_origin_s,
         }
 

@@ -20,8 +20,15 @@ from workshop_lib.machine.catalogue import Machine
 from workshop_lib.machine.cost_model import slowest_of
 
 # Calls of torch.distributed that can return before their collective has ended. Some are new in PyTorch 2.13.
-CALLS = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "all_to_all_single")
-CALLS += ("all_gather_single", "reduce_scatter_single")
+CALLS = [
+    "all_reduce",
+    "all_gather_into_tensor",
+    "all_gather_single",
+    "reduce_scatter_tensor",
+    "reduce_scatter_single",
+    "broadcast",
+    "all_to_all_single",
+]
 # The kinds of collectives in emulation/links.py, by the meter's names.
 KINDS = {"allreduce": "allreduce", "allgather": "allgather", "reduce-scatter": "reduce_scatter"}
 KINDS |= {"broadcast": "bcast", "all-to-all": "alltoall"}
