@@ -25,6 +25,7 @@ KINDS |= {"barrier": "barrier", "scan": "scan", "exscan": "scan", "reduce_scatte
 UPPER = {name.capitalize(): kind for name, kind in KINDS.items()}
 UPPER |= {f"{name}v": UPPER[name] for name in ("Gather", "Scatter", "Allgather", "Alltoall")}
 UPPER |= {"Alltoallw": "alltoall", "Reduce_scatter_block": "reduce_scatter"}
+SENDS = ("Send", "Ssend", "Isend", "Issend", "send", "ssend", "isend", "issend")
 NEW = ("Dup", "Split", "Split_type", "Create", "Create_group", "Clone")  # calls that return a new communicator
 
 
@@ -225,24 +226,6 @@ class EmulatedComm(PLAIN):
         self.times.Free()
         super().Free()
 
-    def Send(self, buf, dest: int, tag: int = 0) -> None:
-        sent = Sent(self, dest, tag, self._bytes(buf))
-        super().Send(buf, dest, tag)
-        sent.arrive()
-
-    def Ssend(self, buf, dest: int, tag: int = 0) -> None:
-        sent = Sent(self, dest, tag, self._bytes(buf), synchronous=True)
-        super().Ssend(buf, dest, tag)
-        sent.arrive()
-
-    def Isend(self, buf, dest: int, tag: int = 0) -> EmulatedRequest:
-        sent = Sent(self, dest, tag, self._bytes(buf))
-        return _request(super().Isend(buf, dest, tag), sent)
-
-    def Issend(self, buf, dest: int, tag: int = 0) -> EmulatedRequest:
-        sent = Sent(self, dest, tag, self._bytes(buf), synchronous=True)
-        return _request(super().Issend(buf, dest, tag), sent)
-
     def Recv(self, buf, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> None:
         status = status or MPI.Status()
         received = Received(self, source, tag)
@@ -268,20 +251,6 @@ class EmulatedComm(PLAIN):
         super().Sendrecv(sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
         sent.arrive()
         received.arrive(status)
-
-    def send(self, obj, dest: int, tag: int = 0) -> None:
-        sent = Sent(self, dest, tag, _pickled(obj))
-        super().send(obj, dest, tag)
-        sent.arrive()
-
-    def ssend(self, obj, dest: int, tag: int = 0) -> None:
-        sent = Sent(self, dest, tag, _pickled(obj), synchronous=True)
-        super().ssend(obj, dest, tag)
-        sent.arrive()
-
-    def isend(self, obj, dest: int, tag: int = 0) -> EmulatedRequest:
-        sent = Sent(self, dest, tag, _pickled(obj))
-        return _request(super().isend(obj, dest, tag), sent)
 
     def recv(
         self, buf=None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
@@ -338,6 +307,24 @@ def _nbytes(buffer) -> int:
     return memoryview(buffer).nbytes if isinstance(buffer, array.array | bytearray | bytes) else 0
 
 
+def _send(name: str) -> Callable:
+    """A call that sends: an array if its name has a capital, else a pickled object; see mpi4py's for the others."""
+    plain = getattr(PLAIN, name)
+    waits = not name.lower().startswith("i")
+
+    @functools.wraps(plain)
+    def call(self, message, dest: int, tag: int = 0):
+        nbytes = _pickled(message) if name.islower() else self._bytes(message)
+        sent = Sent(self, dest, tag, nbytes, synchronous=name.lower().endswith("ssend"))
+        real = plain(self, message, dest, tag)
+        if not waits:
+            return _request(real, sent)
+        sent.arrive()
+        return None
+
+    return call
+
+
 def _blocking(name: str, kind: str) -> Callable:
     plain = getattr(PLAIN, name)
 
@@ -389,6 +376,8 @@ def _new(name: str) -> Callable:
     return call
 
 
+for _name in SENDS:
+    setattr(EmulatedComm, _name, _send(_name))
 for _name, _kind in UPPER.items():
     setattr(EmulatedComm, _name, _blocking(_name, _kind))
     setattr(EmulatedComm, f"I{_name.lower()}", _nonblocking(f"I{_name.lower()}", _kind))
