@@ -12,7 +12,11 @@ def test_other_programs_are_a_quiet_line_once(monkeypatch, capsys, in_notebook):
     monkeypatch.setattr(session, "in_notebook", lambda: in_notebook)
     current = cluster.Current()
     monkeypatch.setattr(session, "CURRENT", current)
-    monkeypatch.setattr(session, "Ranks", lambda *shape: SimpleNamespace(healthy=True, shape=shape, stop=list))
+
+    def team(n, threads, bind, machine, paced):
+        return SimpleNamespace(healthy=True, shape=(n, threads, bind), machine=machine, paced=paced, stop=list)
+
+    monkeypatch.setattr(session, "Ranks", team)
     monkeypatch.setattr(session.Meter, "warning", lambda *_: "Others use 2 of 2 cores.")
     for n in (1, 2):
         assert session.start(n).shape == (n, 1, "none") and current.team.shape[0] == n
