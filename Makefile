@@ -108,7 +108,7 @@ search-%: setup
 			--out $(BUILD)/search_$*.jsonl || exit 1; done
 
 figures: setup ## draw assets/figures from the records in assets/results
-	@for name in demo large_batch steps_to_target; do \
+	@for name in demo emulated large_batch steps_to_target; do \
 		$(BIN)/python -m workshop_lib plot assets/results/$$name.jsonl --out-dir assets/figures/$$name; done
 
 picture: setup ## take the README's picture again, in a browser: assets/session.png

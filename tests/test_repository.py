@@ -30,9 +30,16 @@ def test_the_data_card_describes_the_files(name):
         assert row in card, f"the card does not say: {row}"
 
 
-def test_the_book_says_what_was_measured():
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_emulated_records_are_in_files_of_their_own(path):
+    trained = [record for record in records.read(path) if record["kind"] == "train"]
+    emulated = {record["what"]["machine"] is not None for record in trained}
+    assert emulated <= {path.stem.startswith("emulated")}
+
+
+def test_the_book_says_what_was_measured_and_what_was_emulated():
     text = (ROOT / "book" / "measured.md").read_text()
-    for record in records.read(RESULTS / "bench.jsonl"):
+    for record in [*records.read(RESULTS / "bench.jsonl"), *records.read(RESULTS / "emulated_bench.jsonl")]:
         row = f"| {record['name']} | {record['median']:.3g} |"
         assert row in text, f"book/measured.md does not say: {row}"
 
@@ -127,7 +134,7 @@ def test_every_script_stands_in_its_readme():
 def test_the_torchrun_of_readme_and_scripts_asks_nobody_for_this_machines_name():
     [shown] = re.findall(r"^(\.venv/bin/torchrun .+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
     commands = re.findall(r"`(\.venv/bin/torchrun .+)` \|", (SCRIPTS / "README.md").read_text())
-    assert len(commands) == 8 and shown in commands
+    assert len(commands) == 9 and shown in commands
     assert all(" --standalone --local-addr 127.0.0.1 " in command for command in commands)
 
 

@@ -16,7 +16,7 @@ LIBRARY = ROOT / "workshop_lib"
 ALWAYS = {"paths", "errors", "quantities", "words", "rooms", "__version__"}
 BELOW = ALWAYS | {"machine", "course", "collectives"}
 DATA, MODELS = BELOW | {"data"}, BELOW | {"data", "models"}
-TRAINING = BELOW | {"data", "models", "training"}
+TRAINING = BELOW | {"data", "models", "emulation", "training"}
 CORE = TRAINING | {"ranks", "results", "judge", "notebook", "cli"}
 # `ranks` gives its errors to code on a rank, too: that importing it loads nothing else is test_rank_imports'.
 MAY_IMPORT = {
@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "collectives": ALWAYS | {"data"},
     "data": DATA,
     "models": MODELS,
+    "emulation": BELOW,
     "training": TRAINING,
     "ranks": TRAINING | {"ranks"},
     "results": TRAINING | {"results"},
@@ -38,7 +39,7 @@ OUTSIDE = ("lessons", "classroom", "examine", "maintain")  # the core never impo
 # The core names them here alone, as text.
 NAMES_ROOMS = ("rooms.py",)
 LESSONS = [path.stem.partition("_")[2] for path in sorted((ROOT / "notebooks" / "source").glob("*.py"))]
-ON_RANKS = ["machine", "collectives", "data", "models", "training", "judge", "lessons"]
+ON_RANKS = ["machine", "collectives", "emulation", "data", "models", "training", "judge", "lessons"]
 ON_NOTEBOOKS = ("calculator.py", "live.py")  # those files of lessons that show something with widgets
 HEAVY = ["torch", "matplotlib", "pandas", "numpy", "mpi4py", "ipyparallel", "tensorflow"]
 NOTEBOOK_ONLY = ("ipywidgets", "IPython", "ipyparallel")

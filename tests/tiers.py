@@ -28,6 +28,7 @@ CORE_FOLDERS = (
     "collectives",
     "data",
     "models",
+    "emulation",
     "training",
     "ranks",
     "results",

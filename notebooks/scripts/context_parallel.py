@@ -119,15 +119,17 @@ def main():
     mine = positions[rank]
     in_order = torch.cat(positions).argsort()  # of what is gathered, so that the keys are in the sequence's order
     ends = [int(chunk[-1]) + 1 for chunk in mine.chunk(2)]  # each chunk sees the keys up to its own last token
-    text = torch.tensor(list(text[: args.tokens + 1]), device=device)
-    tokens = text[:-1][mine]
-    targets = text[1:][mine]  # shifted before it's cut: the next token may be another rank's
+    text = torch.tensor(list(text), device=device)
 
     torch.manual_seed(1)  # all ranks start with the same weights
     model = Gpt(args.tokens).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     for step in range(1, args.steps + 1):
         start = time.perf_counter()
+        first = (step - 1) * args.tokens % (len(text) - args.tokens)  # each step has the sequence after the last one
+        sequence = text[first : first + args.tokens + 1]
+        tokens = sequence[:-1][mine]
+        targets = sequence[1:][mine]  # shifted before it's cut: the next token may be another rank's
         logits = model(tokens[None], mine, in_order, ends)[0]
         loss = cross_entropy(logits, targets, reduction="sum") / args.tokens  # of all ranks, not of this one
         optimizer.zero_grad()

@@ -80,6 +80,7 @@ def main():
     torch.manual_seed(1)
     model = cnn().to(device)
     ddp = DistributedDataParallel(model)
+    torch.manual_seed(1000 + rank)  # from here on, each rank draws noise of its own, such as dropout's
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
     # The learning rate rises for half an epoch, then falls to zero.
     warmup = steps // 2
@@ -100,6 +101,8 @@ def main():
             schedule.step()
         loss.item()  # waits until a GPU has finished its work
         speed = steps * size * BATCH / (time.perf_counter() - start)
+        for buffer in model.buffers():  # such as the statistics of batch normalization: rank 0's on all ranks
+            dist.broadcast(buffer, 0)
         right = count_right(model, test_loader, device)
         dist.all_reduce(right)
         if rank == 0:

@@ -4,6 +4,7 @@ It computes in bfloat16, adds up gradients of several micro-batches, clips them,
 """
 
 import argparse
+import itertools
 import math
 import os
 import time
@@ -28,6 +29,8 @@ def parse_arguments():
     parser.add_argument("--batch", type=int, default=32, help="images per rank and micro-batch")
     parser.add_argument("--accumulate", type=int, default=2, help="micro-batches per step")
     parser.add_argument("--clip", type=float, default=1.0, help="largest norm of the averaged gradient")
+    parser.add_argument("--workers", type=int, default=2, help="processes per rank that read images; 0: none")
+    parser.add_argument("--save-every", type=int, default=500, help="steps between two checkpoints within an epoch")
     parser.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--profile", help="folder for a trace of each rank")
@@ -50,15 +53,33 @@ def join():
     return device
 
 
-def load(path):
-    """Return the checkpoint on every rank, or None. Rank 0 alone looks for it, so that all ranks resume or none."""
-    found = [None]
-    if dist.get_rank() == 0 and path.exists():
-        found = [torch.load(path, map_location="cpu", weights_only=True)]
-    dist.broadcast_object_list(found)
-    if found[0] and "epoch" not in found[0]:
+class Remaining(DistributedSampler):
+    """Leaves out the images that a rank has trained on in this epoch before the training was started again."""
+
+    skipped = 0  # images of this rank
+
+    def __iter__(self):
+        return itertools.islice(super().__iter__(), self.skipped, None)
+
+    def __len__(self):
+        return super().__len__() - self.skipped
+
+
+def load(path, device):
+    """Return the checkpoint, or None. Rank 0 alone decides if there is one, so all ranks go on from it or none does."""
+    found = torch.tensor(int(path.exists()), device=device)
+    dist.broadcast(found, 0)
+    if not found:
+        return None
+    try:
+        # Each rank maps the file and reads what it needs: nothing is sent, and the ranks of a node share the memory.
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except FileNotFoundError:
+        sentence = f"{path} can be read on rank 0, but not on rank {dist.get_rank()}: put it where all nodes can."
+        raise SystemExit(sentence) from None
+    if "epoch" not in checkpoint:
         raise SystemExit(f"{path} says no epoch to continue from: delete it, or give another file with --out.")
-    return found[0]
+    return checkpoint
 
 
 def save(state, path):
@@ -68,34 +89,36 @@ def save(state, path):
     temporary.replace(path)
 
 
-def train_epoch(ddp, loader, optimizer, schedule, profiler, device, args):
-    """Train on this rank's images once. Return the sum of their losses."""
-    ddp.train()
+def in_steps(loader, count):
+    """Yield lists of `count` micro-batches, one list per step. The last list of an epoch may be shorter."""
+    micro_batches = []
+    for micro_batch in loader:
+        micro_batches.append(micro_batch)
+        if len(micro_batches) == count:
+            yield micro_batches
+            micro_batches = []
+    if micro_batches:
+        yield micro_batches
+
+
+def train_step(ddp, micro_batches, optimizer, device, args):
+    """Take one step. Return the sum of the losses of this rank's images."""
     loss_sum = torch.zeros((), device=device)
-    samples = torch.zeros((), device=device)
-    for number, (images, labels) in enumerate(loader, 1):
-        last = number % args.accumulate == 0 or number == len(loader)
-        # Only a step's last micro-batch sends gradients. Its forward pass decides that, so it belongs in here, too.
-        with nullcontext() if last else ddp.no_sync():
+    samples = torch.tensor(sum(len(labels) for _, labels in micro_batches), device=device)
+    dist.all_reduce(samples)
+    for number, (images, labels) in enumerate(micro_batches, 1):
+        # Only the last micro-batch sends gradients. Its forward pass decides that, so it belongs in here, too.
+        with nullcontext() if number == len(micro_batches) else ddp.no_sync():
             with torch.autocast(device.type, torch.bfloat16, enabled=args.bf16):
                 logits = ddp(images.to(device, non_blocking=True))
             loss = cross_entropy(logits.float(), labels.to(device, non_blocking=True), reduction="sum")
-            loss.backward()
+            # DDP divides the sum of all ranks' gradients by the number of ranks. What counts is the number of samples:
+            # the last micro-batch of an epoch may be smaller than the others.
+            (loss * dist.get_world_size() / samples).backward()
         loss_sum += loss.detach()
-        samples += len(labels)
-        if last:
-            # The gradient is a sum over samples, which DDP has divided by the number of ranks. The mean over all
-            # samples is right even if a micro-batch or a rank has fewer of them, as the last one of an epoch may.
-            dist.all_reduce(samples)
-            for parameter in ddp.parameters():
-                parameter.grad *= dist.get_world_size() / samples
-            torch.nn.utils.clip_grad_norm_(ddp.parameters(), args.clip)
-            optimizer.step()
-            optimizer.zero_grad()
-            schedule.step()
-            samples.zero_()
-        if profiler:
-            profiler.step()
+    torch.nn.utils.clip_grad_norm_(ddp.parameters(), args.clip)
+    optimizer.step()
+    optimizer.zero_grad()
     return loss_sum
 
 
@@ -120,8 +143,16 @@ def main():
 
     train = MNIST(args.data, "train", args.images)
     test = MNIST(args.data, "test")
-    sampler = DistributedSampler(train, seed=1)  # shuffles, and gives each rank images of its own
-    loader = DataLoader(train, args.batch, sampler=sampler, pin_memory=device.type != "cpu")
+    sampler = Remaining(train, seed=1)  # shuffles, and gives each rank images of its own
+    loader = DataLoader(
+        train,
+        args.batch,
+        sampler=sampler,
+        num_workers=args.workers,
+        persistent_workers=args.workers > 0,  # or each epoch starts them again
+        pin_memory=device.type != "cpu",
+        timeout=120 if args.workers else 0,  # a worker that hangs is an error, after this many seconds
+    )
     # Each test image is tested once. A DistributedSampler would repeat some, so that all ranks have as many.
     test_loader = DataLoader(Subset(test, range(rank, len(test), size)), batch_size=500)
     steps = math.ceil(len(loader) / args.accumulate)
@@ -130,15 +161,20 @@ def main():
     torch.manual_seed(1)
     model = cnn().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
-    checkpoint = load(args.out) or {"epoch": 0}
+    checkpoint = load(args.out, device) or {"epoch": 0, "images": 0}
     done = checkpoint["epoch"]
+    first = checkpoint["images"] // (size * args.batch * args.accumulate)  # the first step of the next epoch
+    if first >= steps:  # the last start had smaller steps, or more images
+        done, first = done + 1, 0
     if rank == 0 and done >= args.epochs:
         print(f"{args.out} has trained {done} epochs already: give more with --epochs to go on.")
-    if done:
+    if "model" in checkpoint:
         model.load_state_dict(checkpoint["model"])
         optimizer.load_state_dict(checkpoint["optimizer"])
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / total, last_epoch=done * steps - 1)
-    ddp = DistributedDataParallel(model)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: 1 - step / total, last_epoch=done * steps + first - 1
+    )
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)  # gradients live in the buckets: no copies
     if args.compile:
         ddp.compile()  # in place, so the weights keep their names
     profiler = None
@@ -149,20 +185,38 @@ def main():
         )
         profiler.start()
 
+    def save_progress(epochs, images):
+        """Save what has been trained: whole epochs, and images of all ranks in the one after them."""
+        progress = {"epoch": epochs, "images": images}
+        save({**progress, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
+
     for epoch in range(done + 1, args.epochs + 1):
+        ddp.train()
         sampler.set_epoch(epoch)  # without it, each epoch has the order of the first
+        sampler.skipped = first * args.batch * args.accumulate
+        loss_sum = torch.zeros((), device=device)
         start = time.perf_counter()
-        loss_sum = train_epoch(ddp, loader, optimizer, schedule, profiler, device, args)
+        for step, micro_batches in enumerate(in_steps(loader, args.accumulate), first + 1):
+            torch.manual_seed((epoch * steps + step) * size + rank)  # noise of this step and rank, such as dropout's
+            loss_sum += train_step(ddp, micro_batches, optimizer, device, args)
+            schedule.step()
+            if profiler:
+                profiler.step()
+            if rank == 0 and step % args.save_every == 0 and step < steps:
+                save_progress(epoch - 1, step * size * args.batch * args.accumulate)
+        dist.all_reduce(loss_sum)  # what one rank has seen says little
+        images = size * len(sampler)
+        loss = loss_sum.item() / images  # waits until a GPU has finished its work
+        speed = images / (time.perf_counter() - start)
+        first = 0
+        for buffer in model.buffers():  # such as the statistics of batch normalization: rank 0's on all ranks
+            dist.broadcast(buffer, 0)
         right = count_right(model, test_loader, device)
-        # What one rank has seen says little: these are the sums over all ranks.
-        dist.all_reduce(loss_sum)
         dist.all_reduce(right)
-        seconds = time.perf_counter() - start
         if rank == 0:
-            loss = loss_sum.item() / len(train)
             accuracy = right.item() / len(test)
-            print(f"epoch {epoch}: {len(train) / seconds:,.0f} images/s, loss {loss:.3f}, test accuracy {accuracy:.2%}")
-            save({"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
+            print(f"epoch {epoch}: {speed:,.0f} images/s, loss {loss:.3f}, test accuracy {accuracy:.2%}")
+            save_progress(epoch, 0)
     if profiler:
         profiler.stop()
     dist.destroy_process_group()

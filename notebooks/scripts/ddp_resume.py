@@ -1,7 +1,10 @@
 """MNIST with DDP, in a job that may be ended and started again: job.sh runs torchrun … ddp_resume.py on its nodes."""
 
 import argparse
+import itertools
 import os
+import signal
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 BATCH = 64  # images per rank and step
+ASK_EVERY = 10  # steps after which the ranks ask each other whether one of them has to end
 
 
 def parse_arguments():
@@ -22,6 +26,7 @@ def parse_arguments():
     parser.add_argument("--images", type=int, default=60_000, help="training images")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("cnn.pt"), help="checkpoint to write and to go on from")
+    parser.add_argument("--save-every", type=int, default=200, help="steps between two checkpoints within an epoch")
     return parser.parse_args()
 
 
@@ -41,6 +46,18 @@ def join():
     return device
 
 
+class Remaining(DistributedSampler):
+    """Leaves out the images that a rank has trained on in this epoch before the training was started again."""
+
+    skipped = 0  # images of this rank
+
+    def __iter__(self):
+        return itertools.islice(super().__iter__(), self.skipped, None)
+
+    def __len__(self):
+        return super().__len__() - self.skipped
+
+
 @torch.no_grad()
 def count_right(model, loader, device):
     """Return how many images the model recognizes."""
@@ -52,15 +69,28 @@ def count_right(model, loader, device):
     return right
 
 
-def load(path):
-    """Return rank 0's checkpoint on all ranks, or None. No other rank looks for it, so all go on from it or none."""
-    found = [None]
-    if dist.get_rank() == 0 and path.exists():
-        found = [torch.load(path, map_location="cpu", weights_only=True)]
-    dist.broadcast_object_list(found)
-    if found[0] and "epoch" not in found[0]:
+def load(path, device):
+    """Return the checkpoint, or None. Rank 0 alone decides if there is one, so all ranks go on from it or none does."""
+    found = torch.tensor(int(path.exists()), device=device)
+    dist.broadcast(found, 0)
+    if not found:
+        return None
+    try:
+        # Each rank maps the file and reads what it needs: nothing is sent, and the ranks of a node share the memory.
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except FileNotFoundError:
+        sentence = f"{path} can be read on rank 0, but not on rank {dist.get_rank()}: put it where all nodes can."
+        raise SystemExit(sentence) from None
+    if "epoch" not in checkpoint:
         raise SystemExit(f"{path} says no epoch to continue from: delete it, or give another file with --out.")
-    return found[0]
+    return checkpoint
+
+
+def any_rank(condition, device):
+    """Whether this holds on some rank. They may get a signal at different steps, but have to end after the same one."""
+    holds = torch.tensor(int(condition), device=device)
+    dist.all_reduce(holds, dist.ReduceOp.MAX)
+    return bool(holds)
 
 
 def save(state, path):
@@ -77,10 +107,13 @@ def main():
     rank = dist.get_rank()
     size = dist.get_world_size()
     torch.set_num_threads(1)  # one core per process, however many processes there are
+    # Slurm sends SIGTERM to a job that has to end, and torchrun passes it on. There are about 30 seconds left then.
+    told_to_end = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: told_to_end.set())
 
     train = MNIST(args.data, "train", args.images)
     test = MNIST(args.data, "test")
-    sampler = DistributedSampler(train, seed=1)  # shuffles, and gives each rank images of its own
+    sampler = Remaining(train, seed=1)  # shuffles, and gives each rank images of its own
     loader = DataLoader(train, BATCH, sampler=sampler, drop_last=True)
     # Each test image is tested once. A DistributedSampler would repeat some, so that all ranks have as many.
     test_loader = DataLoader(Subset(test, range(rank, len(test), size)), batch_size=500)
@@ -92,10 +125,14 @@ def main():
     model = cnn().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
     done = 0  # epochs
-    if checkpoint := load(args.out):
+    first = 0  # the first step of the next epoch
+    if checkpoint := load(args.out, device):
         model.load_state_dict(checkpoint["model"])
         optimizer.load_state_dict(checkpoint["optimizer"])
         done = checkpoint["epoch"]
+        first = checkpoint["images"] // (size * BATCH)  # the last start may have had other ranks and images
+        if first >= steps:
+            done, first = done + 1, 0
     if rank == 0 and done >= args.epochs:
         print(f"{args.out} has trained {done} epochs already: give more with --epochs to go on.")
     ddp = DistributedDataParallel(model)  # sends rank 0's weights to all, so it comes after loading
@@ -105,26 +142,44 @@ def main():
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: min((step + 1) / warmup, (total - step) / (total - warmup)),
-        last_epoch=done * steps - 1,  # in steps of this start, which may have other ranks and images than the last
+        last_epoch=done * steps + first - 1,  # in steps of this start
     )
+
+    def save_progress(epochs, images):
+        """Save what has been trained: whole epochs, and images of all ranks in the one after them."""
+        progress = {"epoch": epochs, "images": images}
+        save({**progress, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
 
     for epoch in range(done + 1, args.epochs + 1):
         model.train()
         sampler.set_epoch(epoch)  # without it, each epoch has the order of the first
+        sampler.skipped = first * BATCH
         start = time.perf_counter()
-        for images, labels in loader:
+        for step, (images, labels) in enumerate(loader, first + 1):
+            torch.manual_seed((epoch * steps + step) * size + rank)  # noise of this step and rank, such as dropout's
             loss = cross_entropy(ddp(images.to(device)), labels.to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
+            ending = step % ASK_EVERY == 0 and any_rank(told_to_end.is_set(), device)
+            due = step % args.save_every == 0 and step < steps
+            if rank == 0 and (due or ending):
+                save_progress(epoch - 1, step * size * BATCH)
+                print(f"epoch {epoch}, step {step}: saved", flush=True)
+            if ending:
+                dist.destroy_process_group()
+                raise SystemExit(128 + signal.SIGTERM)  # the exit code of a process that this signal has ended
         loss.item()  # waits until a GPU has finished its work
-        speed = steps * size * BATCH / (time.perf_counter() - start)
+        speed = (steps - first) * size * BATCH / (time.perf_counter() - start)
+        first = 0
+        for buffer in model.buffers():  # such as the statistics of batch normalization: rank 0's on all ranks
+            dist.broadcast(buffer, 0)
         right = count_right(model, test_loader, device)
         dist.all_reduce(right)
         if rank == 0:
             print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")
-            save({"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
+            save_progress(epoch, 0)
     dist.destroy_process_group()
 
 

@@ -64,15 +64,21 @@ def count_right(model, loader, device):
     return right
 
 
-def load(path):
-    """Return rank 0's checkpoint on all ranks, or None. No other rank looks for it, so all go on from it or none."""
-    found = [None]
-    if dist.get_rank() == 0 and path.exists():
-        found = [torch.load(path, map_location="cpu", weights_only=True)]
-    dist.broadcast_object_list(found)
-    if found[0] and "outer" not in found[0]:
+def load(path, device):
+    """Return the checkpoint, or None. Rank 0 alone decides if there is one, so all ranks go on from it or none does."""
+    found = torch.tensor(int(path.exists()), device=device)
+    dist.broadcast(found, 0)
+    if not found:
+        return None
+    try:
+        # Each rank maps the file and reads what it needs: nothing is sent, and the ranks of a node share the memory.
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except FileNotFoundError:
+        sentence = f"{path} can be read on rank 0, but not on rank {dist.get_rank()}: put it where all nodes can."
+        raise SystemExit(sentence) from None
+    if "outer" not in checkpoint:
         raise SystemExit(f"{path} is no checkpoint of this script: delete it, or give another file with --out.")
-    return found[0]
+    return checkpoint
 
 
 def save(state, path):
@@ -103,7 +109,7 @@ def main():
     torch.manual_seed(1)
     model = cnn().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
-    checkpoint = load(args.out)
+    checkpoint = load(args.out, device)
     if checkpoint:
         model.load_state_dict(checkpoint["model"])
     # All ranks have the same weights here, from one seed or one file: where the first round starts.
@@ -120,6 +126,7 @@ def main():
     for epoch in range(done + 1, args.epochs + 1):
         model.train()
         sampler.set_epoch(epoch)  # without it, each epoch has the order of the first
+        torch.manual_seed(1000 * epoch + rank)  # noise of this epoch and rank, such as dropout's
         start = time.perf_counter()
         for step, (images, labels) in enumerate(loader, 1):
             loss = cross_entropy(model(images.to(device)), labels.to(device))
@@ -134,6 +141,8 @@ def main():
                 vector_to_parameters(common.detach().clone(), model.parameters())
         loss.item()  # waits until a GPU has finished its work
         speed = steps * size * BATCH / (time.perf_counter() - start)
+        for buffer in model.buffers():  # such as the statistics of batch normalization: rank 0's on all ranks
+            dist.broadcast(buffer, 0)
         right = count_right(model, test_loader, device)
         dist.all_reduce(right)
         momenta = [None] * size

@@ -4,6 +4,7 @@ Or with: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --nproc-per-
 """
 
 import argparse
+import functools
 import hashlib
 import os
 from datetime import timedelta
@@ -16,6 +17,9 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
+
+# After its first step, a rank waits this long for the others. So a save has to be quicker.
+SHORT = timedelta(seconds=10)
 
 
 def parse_arguments():
@@ -30,27 +34,45 @@ def parse_arguments():
 
 def join():
     """Join the other ranks, and return this rank's own device: a GPU of its node, or the CPU."""
-    short = timedelta(seconds=10)  # a rank waits this long for the others, so a save has to be quicker
+    patient = timedelta(minutes=5)  # for the first step, in which NCCL connects and a compiler may run
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None or accelerator.type == "mps":  # Apple's GPUs have no collectives
-        dist.init_process_group("gloo", timeout=short)
+        dist.init_process_group("gloo", timeout=patient)
         return torch.device("cpu")
     # torchrun sets LOCAL_RANK. survive.py doesn't, but all its ranks are on one node.
     local_rank = dist.get_node_local_rank(fallback_rank=int(os.environ["RANK"]))
     device = torch.device(accelerator.type, local_rank % torch.accelerator.device_count())
     # The device comes first: NCCL takes the current one, and would start all ranks on GPU 0.
     torch.accelerator.set_device_index(device.index)
-    dist.init_process_group(device_id=device, timeout=short)
+    dist.init_process_group(device_id=device, timeout=patient)
     return device
 
 
-def load(path):
-    """Return rank 0's checkpoint on all ranks, or None. No other rank looks for it, so all go on from it or none."""
-    found = [None]
-    if dist.get_rank() == 0 and path.exists():
-        found = [torch.load(path, map_location="cpu", weights_only=True)]
-    dist.broadcast_object_list(found)
-    return found[0]
+@functools.lru_cache(maxsize=1)
+def order_of(epoch, images):
+    """The order of the images in this epoch, the same on all ranks and after each restart."""
+    return torch.randperm(images, generator=torch.Generator().manual_seed(epoch))
+
+
+def images_of(step, images, batch):
+    """The numbers of a step's images. No image comes twice in an epoch."""
+    epoch, number = divmod(step, images // batch)
+    return order_of(epoch, images)[number * batch : (number + 1) * batch]
+
+
+def load(path, device):
+    """Return the checkpoint, or None. Rank 0 alone decides if there is one, so all ranks go on from it or none does."""
+    found = torch.tensor(int(path.exists()), device=device)
+    dist.broadcast(found, 0)
+    if not found:
+        return None
+    try:
+        # Each rank maps the file and reads what it needs: nothing is sent, and the ranks of a node share the memory.
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except FileNotFoundError:
+        sentence = f"{path} can be read on rank 0, but not on rank {dist.get_rank()}: put it where all nodes can."
+        raise SystemExit(sentence) from None
+    return checkpoint
 
 
 def save(state, path):
@@ -66,6 +88,8 @@ def prepare():
     """Do what takes long and is the same on all ranks. survive.py does it once, before it forks the ranks."""
     args = parse_arguments()
     data = MNIST(args.data, "train")
+    if not 1 <= args.batch <= len(data):
+        raise SystemExit(f"--batch {args.batch}: the data has {len(data)} images. Give a number from 1 to that.")
     torch.manual_seed(1)
     model = nn.Sequential(nn.Conv2d(1, 32, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(4608, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)  # the first one imports a lot of PyTorch
@@ -80,14 +104,15 @@ def train(args, data, model, optimizer):
 
     model.to(device)
     done = 0  # steps
-    if checkpoint := load(args.out):
+    if checkpoint := load(args.out, device):
         weights, momentum, done = checkpoint
         model.load_state_dict(weights)
         optimizer.load_state_dict(momentum)
 
     for step in range(done, args.steps):
         # What a step does depends on its number alone, not on the ranks or on the steps before a restart.
-        batch = torch.randint(len(data), (args.batch,), generator=torch.Generator().manual_seed(step))
+        torch.manual_seed(step * size + rank)  # noise of this step and rank, such as dropout's
+        batch = images_of(step, len(data), args.batch)
         images, labels = data[batch[rank::size]]
         optimizer.zero_grad()
         loss = cross_entropy(model(images.to(device)), labels.to(device), reduction="sum") / args.batch
@@ -95,6 +120,9 @@ def train(args, data, model, optimizer):
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)  # the sum of all ranks' shares, whatever their sizes
         optimizer.step()
+        if step == done:
+            dist.barrier()  # all ranks have taken their first step
+            dist.group.WORLD.set_timeout(SHORT)
         if rank == 0 and (step + 1) % args.every == 0:
             save([model.state_dict(), optimizer.state_dict(), step + 1], args.out)
         if rank == 0:

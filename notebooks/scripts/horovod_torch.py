@@ -73,6 +73,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    torch.manual_seed(1000 + rank)  # from here on, each rank draws noise of its own, such as dropout's
     # The learning rate rises for half an epoch, then falls to zero.
     warmup = steps // 2
     total = args.epochs * steps
@@ -92,6 +93,8 @@ def main():
             schedule.step()
         loss.item()  # waits until a GPU has finished its work
         speed = steps * size * BATCH / (time.perf_counter() - start)
+        # Such as the statistics of batch normalization: rank 0's on all ranks.
+        hvd.broadcast_parameters(dict(model.named_buffers()), root_rank=0)
         right = count_right(model, test_loader, device)
         right = hvd.allreduce(right, op=hvd.Sum)
         if rank == 0:

@@ -11,8 +11,10 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 
 def parse_arguments():
@@ -27,6 +29,7 @@ def parse_arguments():
     parser.add_argument("--text", type=Path, default=Path(__file__), help="file whose bytes are the tokens")
     parser.add_argument("--vocabulary", type=int, default=256)
     parser.add_argument("--dtype", default="float32", help="type in which it computes, such as bfloat16")
+    parser.add_argument("--clip", type=float, help="largest norm of the gradient; by default, it isn't clipped")
     return parser.parse_args()
 
 
@@ -87,14 +90,46 @@ def build(args, mesh, device):
     """Return a GPT whose blocks are cut along one dimension of the mesh, and all of whose weights along the other."""
     plan = {"qkv": ColwiseParallel(), "out": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
     policy = MixedPrecisionPolicy(param_dtype=getattr(torch, args.dtype), reduce_dtype=torch.float32)
-    torch.manual_seed(1)
-    with device:
+    with torch.device("meta"):  # shapes without memory: no rank could hold the whole of a large model
         blocks = [parallelize_module(Block(args.width, args.heads), mesh["tensor"], plan) for _ in range(args.layers)]
         embedding = nn.Embedding(args.vocabulary, args.width)
         model = nn.Sequential(embedding, *blocks, nn.LayerNorm(args.width), nn.Linear(args.width, args.vocabulary))
     for unit in (*blocks, model):
         fully_shard(unit, mesh=mesh["data"], mp_policy=policy)
+    model.to_empty(device=device)  # memory for this rank's shards, with nothing in it yet
+    initialize(model)
     return model
+
+
+def initialize(model):
+    """Draw the weights. Each rank draws the same whole tensors, one at a time, and keeps its shard of each.
+
+    So the model starts with the same weights on any mesh, on CPUs and on GPUs.
+    """
+    torch.manual_seed(1)
+    for name, weight in model.named_parameters():
+        whole = torch.empty(weight.shape, device=weight.device)
+        if weight.dim() > 1:
+            whole.normal_(std=0.02)
+        else:
+            whole.fill_(0 if name.endswith("bias") else 1)  # the others are the norms' factors
+        shards = distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None)
+        weight.detach().to_local().copy_(shards.to_local())
+
+
+def clip(parameters, largest):
+    """Scale all gradients by one factor, so that their norm is at most `largest`.
+
+    Blocks are on both dimensions of the mesh, and the other weights on one. A norm is computed on one mesh at a time.
+    """
+    on_mesh = {}
+    for parameter in parameters:
+        on_mesh.setdefault(parameter.device_mesh, []).append(parameter)
+    norms = [get_total_norm([parameter.grad for parameter in each]) for each in on_mesh.values()]
+    whole_norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+    total = torch.stack(whole_norms).norm()
+    for each in on_mesh.values():
+        clip_grads_with_norm_(each, largest, total)
 
 
 @record  # torchrun's report then has the traceback of the rank that failed first
@@ -104,7 +139,7 @@ def main():
     rows, columns = mesh_shape(args, dist.get_world_size())
     mesh = init_device_mesh(device.type, (rows, columns), mesh_dim_names=("data", "tensor"))
     model = build(args, mesh, device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)  # weights are on one mesh or on two
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     text = torch.tensor(list(args.text.read_bytes()), device=device)
 
     share = args.batch // rows
@@ -117,6 +152,8 @@ def main():
         loss = cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
+        if args.clip is not None:
+            clip(model.parameters(), args.clip)
         optimizer.step()
         if dist.get_rank() == 0 and step % 5 == 4:
             print(f"step {step + 1}: loss {loss.item():.3f} on the samples of rank 0")

@@ -6,6 +6,7 @@ weights aren't those of a training without faults.
 """
 
 import argparse
+import functools
 import hashlib
 import os
 import signal
@@ -56,6 +57,18 @@ def start_lighthouse():
     return subprocess.Popen([program, *options], stderr=subprocess.DEVNULL)
 
 
+@functools.lru_cache(maxsize=1)
+def order_of(epoch, images):
+    """The order of the images in this epoch, the same on all ranks and after each restart."""
+    return torch.randperm(images, generator=torch.Generator().manual_seed(epoch))
+
+
+def images_of(step, images, batch):
+    """The numbers of a step's images. No image comes twice in an epoch."""
+    epoch, number = divmod(step, images // batch)
+    return order_of(epoch, images)[number * batch : (number + 1) * batch]
+
+
 def train(args, data, model, optimizer, rank):
     torch.set_num_threads(1)  # one core per process, however many processes there are
     store = dist.TCPStore("127.0.0.1", free_port(), is_master=True, wait_for_workers=False)
@@ -85,7 +98,7 @@ def train(args, data, model, optimizer, rank):
     while manager.current_step() < args.steps:
         step = manager.current_step()
         stepper.zero_grad()  # asks for the quorum: who takes part in this step?
-        batch = torch.randint(len(data), (args.batch,), generator=torch.Generator().manual_seed(step))
+        batch = images_of(step, len(data), args.batch)
         images, labels = data[batch[rank :: args.ranks]]
         cross_entropy(ddp(images), labels).backward()  # an allreduce that fails raises no error, but is remembered
         stepper.step()  # all ranks vote: they take the step only if everything went well on each of them
@@ -140,6 +153,8 @@ def main():
     if torchft is None:
         raise SystemExit("This script needs torchft: pip install torchft")
     data = MNIST(args.data, "train")
+    if not 1 <= args.batch <= len(data):
+        raise SystemExit(f"--batch {args.batch}: the data has {len(data)} images. Give a number from 1 to that.")
     torch.manual_seed(1)
     model = nn.Sequential(nn.Conv2d(1, 32, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(4608, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

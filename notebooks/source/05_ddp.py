@@ -150,6 +150,7 @@ ddp = DistributedDataParallel(model)
 # ...  # your code here
 # </stub>
 # </solution>
+torch.manual_seed(1000 + rank)  # from here on, each rank draws noise of its own, such as dropout's
 # 4. An epoch in an order of its own, and the loss
 # <solution>
 sampler.set_epoch(epoch)
@@ -165,6 +166,8 @@ for images, labels in loader:
 # 5. Images per second, of all ranks (done)
 speed = steps * size * BATCH / (time.perf_counter() - start)
 # 6. Test, print and save
+for buffer in model.buffers():  # such as the statistics of batch normalization: rank 0's on all ranks
+    dist.broadcast(buffer, 0)
 right = count_right(model, test_loader, device)
 # <solution>
 dist.all_reduce(right)
@@ -194,12 +197,14 @@ scripts.run(*launch, check.own_or_finished(folder / "changes.py"), *options, tim
 # as many steps, and after so few of them the network has learned less. [07](07_large_batch.ipynb) is about this. And the speed
 # is less than twice that of one process, because this network is so small that its messages take a large part of each step.
 #
-# The finished script is [scripts/ddp.py](scripts/ddp.py). Three lines in it are easily forgotten:
+# The finished script is [scripts/ddp.py](scripts/ddp.py). Five lines in it are easily forgotten:
 #
 # | line | why |
 # |---|---|
 # | `set_device_index(…)`, in `join()` | the ranks of one host are also numbered among themselves, from 0. This *local rank* chooses the GPU. With a plain `"cuda"`, all of them would share GPU 0 |
 # | `@record`, above `main()` | if a rank fails, `torchrun` prints its traceback |
+# | `torch.manual_seed(1000 + rank)` | with one seed, dropout would drop the same units on all ranks. This network has no dropout, but yours may |
+# | `dist.broadcast(buffer, 0)` | each rank has statistics of batch normalization from its own images. All ranks should test the network that rank 0 saves |
 # | `save(…)` of `model`, not of `ddp` | the network inside the wrapper tests without sending messages, and saves its weights under their own names |
 #
 # *Break it:* take the same images on every rank, with `DistributedSampler(train, size, 0, seed=1)`. Training still runs, the
@@ -339,11 +344,103 @@ guess.compare(100 * (1 - taken_ms["PyTorch's DDP"] / taken_ms["after the backwar
 #
 # So how much did DDP save? Look at the thin line in the figure of your guess, which is the range over all steps. On a laptop,
 # it often lies on both sides of zero: DDP saved nothing that you could rely on. That's what you should expect, because on CPUs
-# gloo's threads use the cores that the backward pass needs. A GPU moves data with separate hardware while it computes, so there
-# most messages hide behind the backward pass.
+# gloo's threads use the cores that the backward pass needs. A GPU moves data with separate hardware while it computes.
 #
 # And why does DDP send fewer messages than you do? It collects gradients in *buckets*, here of 4 MiB, and sends each bucket as
 # one message. *Deeper: buckets* has more.
+#
+# ## What would GPUs gain?
+#
+# Your cores can't show what DDP was built for, but they can *emulate* it. The next ranks are real processes again. Your hooks
+# are real, and so are DDP's buckets and every message. Only time is borrowed: each rank carries a clock, and computing moves
+# that clock on by what a GPU would take. A message carries its sender's time, and it arrives when the emulated network would have
+# delivered it. `time.perf_counter()` reads this clock, so nothing in your code has to change, and the times are the same however
+# busy your machine is.
+#
+# These two ranks emulate two nodes with one GPU each. We say that every `Linear` layer takes 2 ms forward and 4 ms backward, as
+# a few hundred times larger ones would. (What isn't a `Linear` layer takes no time here.)
+
+# %%
+team = ranks.start(2, machine="ethernet-10g")
+team.push(perceptron=perceptron, my_ddp=check.written(my_ddp), turns=1)
+
+# %%
+# %%ranks
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+from workshop_lib import emulation
+from workshop_lib.data import mnist
+from workshop_lib.lessons.ddp import backward
+from workshop_lib.lessons.ddp.process_group import join
+
+join()
+rank, size = dist.get_rank(), dist.get_world_size()
+mine = mnist.load("train", None, rank, size)
+images = torch.tensor(mine.images[:2000]).float() / 255
+labels = torch.tensor(mine.labels[:2000]).long()
+
+
+def on_a_gpu(model):
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            emulation.takes(layer, forward_s=2e-3, backward_s=4e-3)
+    return model
+
+
+def three_ways(bytes_per_s):
+    """Emulated times of the three ways, over a network with this bandwidth."""
+    emulation.current().set_network(bytes_per_s)
+    network = on_a_gpu(perceptron())
+    ways = {
+        "after the backward pass": backward.averaged_after(on_a_gpu(perceptron())),
+        "yours": (network, my_ddp(network)),
+        "PyTorch's DDP": backward.pytorch_ddp(on_a_gpu(perceptron()), bucket_cap_mb=4),
+    }
+    return backward.compare(ways, images[:16], labels[:16], turns)
+
+# %% [markdown]
+# The backward pass takes 16 ms, and the gradients have 11.7 MB. At 1 GB/s, one message with all of them takes 11.7 ms.
+
+# %%
+guess_gpu = predict("What share does DDP save now, at 1 GB/s?", low=0, high=75, unit="%")
+guess_gpu
+
+# %%
+# %%ranks
+times = three_ways(1e9)
+
+# %%
+figures.typical_overlap(team.pull("times"), emulated_on="ethernet-10g")
+
+# %%
+taken_ms = figures.durations_ms(team.pull("times"))
+saved = 100 * (1 - taken_ms["PyTorch's DDP"] / taken_ms["after the backward pass"])
+guess_gpu.compare(saved, emulated_on="ethernet-10g")
+
+# %% [markdown]
+# Now most messages travel while the backward pass computes the other gradients. What remains is the message of the first layer,
+# because nothing is left to compute behind it.
+#
+# So does a faster network make DDP save more, or less? And a slower one? Decide for 10 GB/s and for 0.1 GB/s before you run the
+# next cell.
+
+# %%
+# %%ranks
+times_at = {gb_per_s: three_ways(1e9 * gb_per_s) for gb_per_s in (0.1, 0.3, 1, 3, 10, 30, 100)}
+
+# %%
+figures.by_bandwidth(team.pull("times_at"), emulated_on="ethernet-10g")
+
+# %% [markdown]
+# Overlap saves most where sending takes about as long as the backward pass. At 100 GB/s there's nothing to hide, and at 0.1 GB/s
+# there's nothing left to hide behind: the link is busy all the time, and the step takes as long as the messages.
+#
+# *Try it:* where does DDP stop paying if the layers are twice as fast? Change the seconds in `on_a_gpu`, and run the cells
+# again. From here on, this notebook's ranks emulate the two nodes.
 #
 # ## What DDP doesn't do
 #
@@ -515,14 +612,15 @@ team.push(my_buckets=check.written(my_buckets))
 
 # %%
 # %%ranks
-ways = {"PyTorch's DDP, 4 MiB": backward.pytorch_ddp(perceptron(), bucket_cap_mb=4)}
+emulation.current().set_network(1e9)
+ways = {"PyTorch's DDP, 4 MiB": backward.pytorch_ddp(on_a_gpu(perceptron()), bucket_cap_mb=4)}
 for mebibytes in (0.01, 4, 1000):
-    network = perceptron()
+    network = on_a_gpu(perceptron())
     ways[f"your buckets, {mebibytes} MiB"] = network, my_buckets(network, mebibytes * 2**20)
-bucket_times = backward.compare(ways, images[:256], labels[:256], turns)
+bucket_times = backward.compare(ways, images[:16], labels[:16], turns)
 
 # %%
-figures.typical_overlap(team.pull("bucket_times"), ranks=1)
+figures.typical_overlap(team.pull("bucket_times"), ranks=1, emulated_on="ethernet-10g")
 
 # %% [markdown]
 # *Beat it:* which `bucket_bytes` is fastest here?

@@ -330,17 +330,20 @@ guess.compare(costs[0]["Zero3"].sent / costs[0]["Zero2"].sent)
 # ## FSDP: stage 3 in PyTorch
 #
 # PyTorch's own stage 3 is *fully sharded data parallel*, FSDP. Its second version, FSDP2, is a single function, `fully_shard`.
-# Here is everything that changes in notebook 05's DDP script:
+# In [scripts/fsdp2.py](scripts/fsdp2.py), it's called where the network is built:
 
 # %%
-take_home.diff("ddp.py", "fsdp2.py")
+take_home.function("fsdp2.py", "build")
 
 # %% [markdown]
+# This is what changes in notebook 05's DDP script:
+#
 # | change | why |
 # |---|---|
+# | `torch.device("meta")`, then `to_empty` | the layers get their memory one after the other, so no rank ever holds all of them. More on this, `policy` and `recompute` in [06c](06c_fitting_more.ipynb) |
 # | `fully_shard(layer)`, then `fully_shard(model)` | each call makes a unit, whose weights are gathered together. The last one takes what's left |
-# | `DistributedSampler(test, …)` | each forward pass gathers weights, so all ranks must run the same number of them, in tests too |
-# | `get_state_dict(…)` on *every* rank | it gathers the shards. If you called it on rank 0 alone, that rank would wait forever |
+# | `DataLoader(test, batch_sampler=…)` | each forward pass gathers weights, so all ranks must run the same number of them, in tests too |
+# | `get_state_dict(…)` and `dcp.save(…)` on *every* rank | each rank writes its own shards. If you called `dcp.save` on rank 0 alone, that rank would wait forever |
 #
 # Two lines haven't changed, but matter more now:
 #

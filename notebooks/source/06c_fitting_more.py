@@ -172,7 +172,7 @@ by_hand.train_fsdp(in_bf16)
 # %% [markdown]
 # The weights differ more than in 06, because both passes were computed in bf16. Two allgathers of bf16 weights take $n$ bytes
 # together instead of $2n$, where $n$ is the size of the weights in fp32. Gradients are still added up in fp32, because every
-# sum in bf16 would be rounded. You'll find this policy in a comment of [fsdp2.py](scripts/fsdp2.py).
+# sum in bf16 would be rounded. [fsdp2.py](scripts/fsdp2.py) has this policy as its option `--bf16`.
 #
 # ## A model that is never whole
 #
@@ -198,11 +198,12 @@ print(f"{before} bytes at first; now {part:.0%} of a tensor of shape {tuple(firs
 # %% [markdown]
 # `to_empty` leaves whatever was in that memory, so every layer must draw its own values, or you load a checkpoint into the
 # shards. On CPUs, each rank draws only its shard, so with one seed all shards would be equal. On GPUs, PyTorch draws as for a
-# whole tensor, so there all ranks need one seed.
+# whole tensor, so there all ranks need one seed. `fsdp2.py` takes another way: it gives memory to one whole layer, draws its
+# values, and shards it before it turns to the next one. Then the network is the same on any number of ranks.
 #
 # ## Checkpoints in shards
 #
-# `fsdp2.py` gathers the whole network on rank 0 to save it. With 7 billion parameters and Adam's state, that's 84 GB through
+# You could gather the whole network on rank 0 and save it there. With 7 billion parameters and Adam's state, that's 84 GB through
 # one process. With *distributed checkpoints*, all ranks write their own shards at the same time:
 
 # %%
@@ -228,7 +229,8 @@ for file in sorted((folder / "sharded").iterdir()):
 # `.metadata` says which piece of which tensor is in which file. A different number of ranks can therefore load the checkpoint,
 # too. To resume training, save the optimizer as well: `get_state_dict(model, optimizer)` returns both states, and you save them
 # in one dictionary, `{"model": …, "optimizer": …}`. Later, make the same dictionary from a fresh model and optimizer, let
-# `dcp.load(states, checkpoint_id=…)` fill it in place, and give both entries to `set_state_dict`. A single process can turn the
+# `dcp.load(states, checkpoint_id=…)` fill it in place, and give both entries to `set_state_dict`. In
+# [13b](13b_runs_that_survive.ipynb), you save on two ranks, and continue on three and on one. A single process can turn the
 # shards into one file:
 
 # %%
@@ -323,7 +325,9 @@ dist.destroy_process_group()
 # - Computing in bf16 saves time, and halves the activations and FSDP's allgathers. The master weights stay in fp32.
 # - Build large models on the meta device, and save them in shards.
 #
-# **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py).
+# **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py), with `--bf16 --recompute --accumulate 2 --clip 1`. Killed and started
+# again, on the same number of ranks or another, it goes on. [scripts/trainer.py](scripts/trainer.py) holds all that a longer
+# training needs: its `build` creates a GPT on the meta device, and its `Checkpoints` are in shards.
 #
 # **Sources.** T. Chen et al., [*Sublinear Memory Cost*](https://arxiv.org/abs/1604.06174), for recomputation. V. Korthikanti et
 # al., [*Reducing Activation Recomputation*](https://arxiv.org/abs/2205.05198), for the bytes. P. Micikevicius et al., [*Mixed

@@ -244,6 +244,58 @@ tables.losses(strong, serial_fraction)
 # Does the time in `Allreduce` account for all the efficiency you lost? If not, the computation itself became slower, because
 # the ranks share memory and caches. With a star, there are more ranks than cores, so they share even the cores.
 #
+# ## Does the lost share grow?
+#
+# To see a curve, you need more devices than your machine has. So let the ranks *emulate* them. They still train for real, and
+# send real messages, but each carries a clock of emulated time, as in notebook [05](05_ddp.ipynb). The machine below has nodes of
+# eight A100 GPUs that NVLink joins, and a slow network, 25 Gb/s Ethernet, between the nodes. Our small network stands for
+# ResNet-50: computing takes ResNet-50's time, and the gradients have its 102 MB. `workshop machines` in a terminal lists other
+# machines.
+#
+# Two curves, side by side. For *strong* scaling we keep the **global** batch at 256 images, so 16 GPUs get 16 images each. For
+# *weak* scaling every GPU gets 64 images, however many there are.
+
+# %%
+guess_16 = predict("Global batch 256: which efficiency do 16 GPUs reach?", low=0, high=100, unit="%")
+guess_16
+
+# %%
+emulated = {"backend": "ddp", "epochs": 2, "machine": "a100-ethernet", "stands_for": "resnet-50"}
+
+
+def both(n):
+    fixed_global_batch = TrainOptions(batch_size=256 // n, train_samples=1024, **emulated)
+    fixed_per_rank = TrainOptions(batch_size=64, train_samples=256 * n, **emulated)
+    return [fixed_global_batch, fixed_per_rank]
+
+
+on_gpus = []
+for record in sweep(ranks.start, [1, 2, 4, 8, 16], both, timeout_s=5 * sizes.timeout_s):
+    on_gpus.append(record)
+strong_on_gpus, weak_on_gpus = on_gpus[::2], on_gpus[1::2]
+
+# %%
+efficiencies = [100 * speedup / 16 for speedup in tables.speedups_of_runs(strong_on_gpus, "ddp", 16)]
+guess_16.compare(efficiencies, emulated_on="a100-ethernet")
+
+# %%
+scaling_curve(strong_on_gpus, same="global_batch")
+
+# %%
+tables.losses(strong_on_gpus, serial_fraction)
+
+# %%
+weak_scaling_curve(weak_on_gpus)
+
+# %% [markdown]
+# Now $f$ does grow, so no fixed serial part explains this curve. Up to 8 GPUs, all messages stay inside a node, and DDP hides
+# nearly all of them. What you lose there is mostly the wait for the latest of the GPUs: each one's time varies by 3.6 %. From 8
+# GPUs to 16, the messages cross the slow network, and take longer than the whole step computes: $f$ jumps. With 64 images per GPU,
+# the same messages meet four times the computing, and more than half of the efficiency is back.
+#
+# So who was right at the beginning? Neither can be refuted by one number. The same 16 GPUs look bad or good depending on what
+# was kept the same, and a single point can't say whether another node helps.
+#
 # ## Accuracy is the other half
 #
 # Throughput is worth nothing if the network learns less, and more ranks take fewer steps per epoch. Below, each number of ranks

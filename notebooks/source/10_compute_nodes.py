@@ -71,9 +71,14 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {cores.her
 # That's the *rendezvous*. With `--rdzv-backend=c10d`, the torchrun on that host listens at the port. Rank 0 may be on any node,
 # so all nodes must see the checkpoint.
 #
-# `ddp.py` begins at epoch 1 every time. A job needs a script that continues where it stopped, and these few lines are all it
-# takes. Only rank 0 looks for the checkpoint, and it sends what it finds to all ranks. If each rank looked for itself, a node
-# that can't see the file yet would start over while the others continue, and their gradients would mix.
+# `ddp.py` begins at epoch 1 every time. A job needs a script that continues where it stopped. Only rank 0 looks for the
+# checkpoint, and tells all ranks whether there is one. If each rank decided for itself, a node that can't see the file yet would
+# start over while the others continue, and their gradients would mix. Then each rank reads the file itself, because a checkpoint
+# of 84 GB shouldn't travel through the GPUs.
+#
+# And where did it stop? A job may be shorter than an epoch, so the script saves within epochs, and counts the images of all
+# ranks. Slurm sends the signal `SIGTERM` to a job that has to end. The ranks may notice it at different steps, so they ask each
+# other every few steps, and all end after the same one.
 
 # %%
 take_home.diff("ddp.py", "ddp_resume.py")
@@ -129,6 +134,7 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # #SBATCH --cpus-per-task=32
 # #SBATCH --requeue
 # #SBATCH --open-mode=append
+# #SBATCH --signal=B:USR1@120
 # # Put your own paths here. All nodes must be able to read them.
 # script=scripts/ddp_resume.py
 # checkpoint=../build/10_compute_nodes/mnist.pt
@@ -136,10 +142,13 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # port=$((20000 + SLURM_JOB_ID % 10000))
 #
+# # Two minutes before its time is up, the job goes back into the queue. Slurm ends the ranks then, and the script saves.
+# trap 'scontrol requeue "$SLURM_JOB_ID"; wait' USR1
 # srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --export=ALL --kill-on-bad-exit=1 \
-#     torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=2 \
+#     torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node="${SLURM_GPUS_ON_NODE:-1}" \
 #     --rdzv-backend=c10d --rdzv-endpoint="$first:$port" --rdzv-id="$SLURM_JOB_ID" \
-#     "$script" --out "$checkpoint" "$@"
+#     "$script" --out "$checkpoint" "$@" &
+# wait $!
 # <stub>
 # # #!/bin/bash
 # # #SBATCH --job-name=mnist
@@ -158,7 +167,8 @@ check.job(folder / "job.sh")
 # %% [markdown]
 # The check ran your script as Slurm would, but with stand-ins for `srun` and `torchrun` that only record how they were called.
 # In the solution, `--kill-on-bad-exit=1` makes `srun` end all torchruns when one fails, and `TORCH_FR_DUMP_TEMP_FILE` is where
-# the flight recorder of [13](13_when_training_breaks.ipynb) writes. With `--export=ALL`, the torchruns get this variable even if
+# the flight recorder of [13](13_when_training_breaks.ipynb) writes. What `trap` is for, you'll see in *Deeper: when the time is
+# up*. With `--export=ALL`, the torchruns get this variable even if
 # you submit with `sbatch --export=NONE`.
 #
 # ## When a rank dies
@@ -207,7 +217,7 @@ if after_s is not None:
 scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
-# Training continues after the last epoch that was saved. How often should you save? The section *Deeper: how often?* of
+# Training continues after the last step that was saved. How often should you save? The section *Deeper: how often?* of
 # [13b](13b_runs_that_survive.ipynb) has the answer.
 #
 # *Break it:* put `--rdzv-endpoint="localhost:$port"` into your script. On this machine that would even work. What does the
@@ -360,19 +370,24 @@ preflight.look_at(team, folder)
 #
 # ## Deeper: when the time is up
 #
-# Slurm can warn a job before its time is up. With these lines the script gets the signal `USR1` two minutes before
+# Slurm can warn a job before its time is up. With these lines of `job.sh`, the script gets the signal `USR1` two minutes before
 # the end, and puts itself back into the queue:
 #
 # ```bash
 # #SBATCH --signal=B:USR1@120
-# trap 'scontrol requeue "$SLURM_JOB_ID"' USR1
+# trap 'scontrol requeue "$SLURM_JOB_ID"; wait' USR1
 # srun … &
-# wait
+# wait $!
 # ```
 #
 # `B:` means that only the script gets the signal. `srun` has to run in the background, because bash handles a signal only between
-# commands, or while it waits in `wait`. Stop when `$SLURM_RESTART_COUNT` gets large, or a job whose time is too short for one
-# epoch will restart all night.
+# commands, or while it waits in `wait`. `$!` is the number of the process in the background: with it, `wait` returns `srun`'s
+# exit code, so Slurm learns whether the training failed.
+#
+# Slurm then sends `SIGTERM` to all processes of the job, and `SIGKILL` after the cluster's `KillWait`, usually 30 seconds.
+# torchrun passes `SIGTERM` on to its ranks and waits for just as long. So that's how long `ddp_resume.py` has for its last steps
+# and the save. Stop when `$SLURM_RESTART_COUNT` gets large: a job that is always ended before its first save would restart all
+# night.
 #
 # ## Deeper: nodes, switches and groups
 #

@@ -616,7 +616,8 @@ table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"])
 #
 # Next: [11b](11b_pipelines.ipynb) gives each rank a few whole layers, and keeps all ranks busy.
 #
-# **Take it home:** [scripts/tensor_parallel.py](scripts/tensor_parallel.py).
+# **Take it home:** [scripts/tensor_parallel.py](scripts/tensor_parallel.py), and `cut_layers` in
+# [scripts/trainer.py](scripts/trainer.py), which cuts a whole GPT.
 #
 # **Sources.** M. Shoeybi et al., [*Megatron-LM*](https://arxiv.org/abs/1909.08053), for column and row, f and g. D. Narayanan
 # et al., [*Efficient Large-Scale Language Model Training on GPU Clusters*](https://arxiv.org/abs/2104.04473), for where each

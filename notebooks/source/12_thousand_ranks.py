@@ -185,8 +185,7 @@ def build(args, mesh, device):
     """mesh.py's function, whose blocks compute their forward pass again in the backward pass."""
     plan = {"qkv": ColwiseParallel(), "out": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
     policy = MixedPrecisionPolicy(param_dtype=getattr(torch, args.dtype), reduce_dtype=torch.float32)
-    torch.manual_seed(1)
-    with device:
+    with torch.device("meta"):
         blocks = [parallelize_module(Block(args.width, args.heads), mesh["tensor"], plan) for _ in range(args.layers)]
         # <solution>
         blocks = [checkpoint_wrapper(block) for block in blocks]
@@ -198,6 +197,8 @@ def build(args, mesh, device):
         model = nn.Sequential(embedding, *blocks, nn.LayerNorm(args.width), nn.Linear(args.width, args.vocabulary))
     for unit in (*blocks, model):
         fully_shard(unit, mesh=mesh["data"], mp_policy=policy)
+    model.to_empty(device=device)
+    initialize(model)
     return model
 
 
@@ -387,7 +388,8 @@ pd.DataFrame(best).T.style.format(precision=2)
 #   latency slows a ring of 1,024 ranks. For 175 billion, the line tied with a grid, 4 % ahead of the best pipeline. That's less
 #   than the forecast's error, so measure the best of each kind first.
 #
-# **Take it home:** [scripts/mesh.py](scripts/mesh.py).
+# **Take it home:** [scripts/mesh.py](scripts/mesh.py), and [scripts/trainer.py](scripts/trainer.py), the same with all that a
+# long training needs. `workshop dryrun notebooks/scripts/trainer.py --mesh 128x4 --batch 512` runs it dry, too.
 #
 # **Sources.** D. Narayanan et al., [*Efficient Large-Scale Language Model Training … Using
 # Megatron-LM*](https://arxiv.org/abs/2104.04473), tables 1 and 2, and its formulas. [*The Llama 3 Herd of

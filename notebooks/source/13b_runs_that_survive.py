@@ -140,7 +140,7 @@ if not quick:  # it takes a minute
 # `os.kill(pid, signal.SIGKILL)` ends a child, even a stopped one. It's gone once `os.waitpid(pid, 0)` has returned.
 #
 # A rank that hangs reports nothing. But the ranks that wait for it raise an error after the time-out of elastic.py's process
-# group, 10 seconds. In a script of your own, make this time-out longer than your longest save, because the other ranks wait for
+# group: 5 minutes in a rank's first step, because a GPU's first connections and a compiler take long, and 10 seconds later. In a script of your own, make this time-out longer than your longest save, because the other ranks wait for
 # rank 0 while it writes.
 #
 # ### Exercise 2 (hard): a supervisor
@@ -443,6 +443,104 @@ if comm.rank == 0:
 # - **`future.result()`.** An error in the background surfaces only here. The checkpoint counts once it's written: its `.metadata`
 #   file comes last, so a folder without one is no checkpoint, and you go on from the one before.
 #
+# ## Deeper: shards for another number of ranks
+#
+# Two ranks hold half of the weights and half of Adam's state each. One is lost, or a third one joins. Who cuts the halves into
+# thirds? You don't have to: `.metadata` says where each piece of a tensor is, and every rank reads the pieces that it needs.
+# Here, two of your ranks train ten steps, save, and take ten more, to compare with.
+
+# %%
+halves = folder / "halves"
+shutil.rmtree(halves, ignore_errors=True)
+team.push(halves=halves)
+
+# %%
+# %%ranks
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from workshop_lib.lessons.runs_that_survive import resharded
+
+mesh = resharded.mesh_of_first(2)
+if comm.rank < 2:
+    model, optimizer = resharded.start(mesh)
+    resharded.train(model, optimizer, mesh, 0, 10)
+    weights, moments = get_state_dict(model, optimizer)
+    state = {"model": weights, "optimizer": moments, "step": 10}
+    dcp.save(state, checkpoint_id=halves, process_group=mesh.get_group())
+    uninterrupted = resharded.train(model, optimizer, mesh, 10, 20)
+
+# %% [markdown]
+# ### Exercise 5 (normal): resume on any number of ranks
+#
+# With your `resume`, a fresh model and its optimizer continue from such a checkpoint. It may have been written by another
+# number of ranks. `group` is the process group of the ranks that continue: they all call `resume`, and no others do.
+#
+# <details><summary>Hint 1: how does a rank say which pieces it needs?</summary>
+#
+# `dcp.load` fills a dictionary in place. What this rank needs is what stands in the dictionary, so make one from the fresh model
+# and its optimizer, in the same form as the one that was saved.
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# `get_state_dict` and `dcp.load(state, checkpoint_id=…, process_group=…)`, as when saving. Then
+# `set_state_dict(model, optimizer, model_state_dict=…, optim_state_dict=…)` gives both their states. The step isn't a tensor:
+# put any number into the dictionary, and `dcp.load` replaces it.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of resume}
+#
+# </details>
+
+# %%
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+
+def resume(place, model, optimizer, group):
+    """Give the model and its optimizer the states that were saved at `place`, and return the step.
+
+    All ranks of `group` call it, and no others.
+    """
+    # <solution>
+    weights, moments = get_state_dict(model, optimizer)
+    state = {"model": weights, "optimizer": moments, "step": 0}
+    dcp.load(state, checkpoint_id=place, process_group=group)
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    return state["step"]
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.resume(resume)
+
+# %% [markdown]
+# Now continue on three ranks, and then on a single one:
+
+# %%
+team.push(resume=check.written(resume))
+
+# %%
+# %%ranks
+for size in (3, 1):
+    mesh = resharded.mesh_of_first(size)  # all ranks call this, even those outside the mesh
+    if comm.rank < size:
+        model, optimizer = resharded.start(mesh)
+        step = resume(halves, model, optimizer, mesh.get_group())
+        losses = resharded.train(model, optimizer, mesh, step, 20)
+        if comm.rank == 0:
+            largest = max(abs(losses[at] - uninterrupted[at]) for at in uninterrupted)
+            print(f"ranks: {size}. From step {step} on, the losses differ by up to {largest:.0e}.")
+
+# %% [markdown]
+# Only rounding is left. [trainer.py](scripts/trainer.py) saves and resumes like this, in its class `Checkpoints`. It also writes
+# in the background, looks for the last checkpoint that is complete, and saves once more when the scheduler sends a signal.
+#
+# *Break it:* load the model only, and leave the optimizer as it is. Which step is the first whose loss differs?
+#
 # ## Remember
 #
 # - Write a checkpoint under another name, then rename it. It holds all that a step depends on: weights, optimizer and step, and
@@ -451,9 +549,10 @@ if comm.rank == 0:
 # - After a failure, all ranks start again. But they don't have to import, read and compile again.
 # - If the survivors keep their weights, nobody has to read a checkpoint at all. The price is a smaller batch for some steps.
 # - Save about every $\sqrt{2cM}$ seconds.
-# - If the *global* batch is fixed, any number of ranks can go on.
+# - If the *global* batch is fixed, any number of ranks can go on. Sharded checkpoints fit any number of ranks.
 #
-# **Take it home:** [scripts/elastic.py](scripts/elastic.py), [scripts/survive.py](scripts/survive.py) and
+# **Take it home:** [scripts/trainer.py](scripts/trainer.py), where all of this is in one file,
+# [scripts/elastic.py](scripts/elastic.py), [scripts/survive.py](scripts/survive.py) and
 # [scripts/per_step.py](scripts/per_step.py).
 #
 # **Sources.** Llama Team, [*The Llama 3 Herd of Models*](https://arxiv.org/abs/2407.21783), for the interruptions. J. W. Young,

@@ -451,7 +451,8 @@ check.faults(faults)
 # - DDP chooses the gradients that it averages at the moment it wraps the network. After you thaw a layer, wrap the network again.
 # - Keep the global batch, or change the learning rate with it. Then compare means over seeds with the spread of one process.
 #
-# **Take it home:** [scripts/own_script_ddp.py](scripts/own_script_ddp.py) and `workshop examine`.
+# **Take it home:** [scripts/own_script_ddp.py](scripts/own_script_ddp.py) and `workshop examine`. If you start from nothing,
+# start from [scripts/trainer.py](scripts/trainer.py).
 #
 # **Sources.** PyTorch's documentation of
 # [DDP](https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html), of

@@ -16,6 +16,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import emulation as emulated_ranks
 import psutil
 from jupyter_client.manager import start_new_kernel
 
@@ -34,6 +35,7 @@ RING_BYTES, COMMUNICATION_ROUNDS = 2**24, 15
 MESSAGES_BYTES = [2**k for k in range(16, 23)]  # 64 KiB to 4 MiB: about what the networks send
 LIMIT_S = 1800
 OUT = BUILD / "bench.jsonl"
+EMULATED = BUILD / "emulated_bench.jsonl"
 
 
 def train_command(out: Path, *arguments: str) -> list[str]:
@@ -88,7 +90,8 @@ def report(name: str, wanted: str, values: list[float], **details) -> None:
     where = {"cpu_count": os.cpu_count(), "python": sys.version.split()[0]}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     record = {"schema": 1, "kind": "bench", "name": name, "started": now, "where": where}
-    records.write(OUT, record | {"median": middle, "values": values, "wanted": wanted, **details})
+    out = EMULATED if "emulated" in name else OUT
+    records.write(out, record | {"median": middle, "values": values, "wanted": wanted, **details})
 
 
 def scaling() -> None:
@@ -351,17 +354,28 @@ def prediction() -> None:
     report("held-out step times, error of the prediction", "0.1 or less, 0.2 at worst", errors, **details)
 
 
+def emulation() -> None:
+    """How exact emulated ranks are, and what they cost."""
+    try:
+        emulated_ranks.scaling(BUILD / "emulated.jsonl")
+        emulated_ranks.proofs(report)
+        emulated_ranks.real_cost(report)
+    finally:
+        ranks.stop()
+
+
 def main(names: list[str]) -> None:
     benchmarks = {
         "scaling": scaling, "engines": engines, "target": target, "start": start_up, "ranks": start_ranks,
         "dashboard": dashboard, "communication": communication, "prediction": prediction,
+        "emulation": emulation,
     }  # fmt: skip
     unknown = set(names) - set(benchmarks)
     if unknown:
         sys.exit(f"no benchmark {', '.join(sorted(unknown))}: use {', '.join(benchmarks)}")
     for name in names or benchmarks:
         benchmarks[name]()
-    print(f"records: {OUT}")
+    print(f"records: {OUT} and {EMULATED}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 from browser.lab import Lab
@@ -392,3 +393,36 @@ def test_a_breakpoint_asks_below_the_cell(open_in):
     said = "\n".join(output.text for output in lab.outputs())
     assert "[0] loss = 1.5" in said and "[1] loss = 2.5" in said and "[1] 5.0" in said
     assert said.count("[0] 4.0") == 1
+
+
+MANY_LINES = """\
+# %%
+from workshop_lib import notebook, ranks
+team = ranks.start(2)
+
+# %%
+# %%ranks
+for number in range(4000):
+    print("line", number)
+
+# %%
+# %%ranks
+for number in range(100_000):
+    print("line", number)
+"""
+AS_FAST_AS_A_NOTEBOOKS_OWN_CELL_S = 60  # on a busy machine
+
+
+@pytest.mark.full
+@pytest.mark.timeout(200)
+def test_thousands_of_lines_arrive_whole_and_more_are_cut_off_with_a_notice(open_in):
+    lab = open_in("lines.ipynb", generate.notebook_json(MANY_LINES))
+    began = time.monotonic()
+    lab.run_all(120)
+    assert time.monotonic() - began < AS_FAST_AS_A_NOTEBOOKS_OWN_CELL_S
+    whole, cut = ("".join(one.text for one in lab.outputs() if one.cell == cell) for cell in (2, 3))
+    for rank in (0, 1):
+        assert re.findall(rf"(?m)^\[{rank}\] line (\d+)$", whole) == [str(number) for number in range(4000)]
+        assert f"[{rank}] line 4999\n" in cut
+        assert f"[{rank}] (cut off here: a cell shows 5,000 lines or 500,000 characters per rank)" in cut
+    assert "rate exceeded" not in whole + cut, "Jupyter's server has dropped nothing"

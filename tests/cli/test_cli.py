@@ -18,6 +18,7 @@ from workshop_lib import rooms
 from workshop_lib.cli import checks, commands, doctor, terminal
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.runs_that_survive import fault_injection
+from workshop_lib.machine import catalogue
 from workshop_lib.machine.world import World
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, engine
@@ -69,8 +70,8 @@ def test_what_torch_or_numpy_raise_keeps_its_traceback(doctor_raises, action, ar
 
 
 TYPED = """
---backend fsdp --comm mpi --network classic --precision bf16 --device cpu --seed 7 --data-dir /d --checkpoint /c
---epochs 3 --max-steps 9 --train-samples 99 --batch-size 8 --emulate-workers 4
+--backend fsdp --comm mpi --network classic --precision bf16 --device cpu --seed 7 --checkpoint /c
+--machine polaris --stands-for resnet-50 --epochs 3 --max-steps 9 --train-samples 99 --batch-size 8 --emulate-workers 4
 --lr 0.5 --momentum 0.5 --weight-decay 0.01 --label-smoothing 0.05
 --lr-scaling sqrt --warmup constant --warmup-epochs 0.25 --decay step
 """
@@ -83,13 +84,14 @@ def test_each_option_of_a_training_is_on_the_command_line_with_its_default(monke
     assert workshop("train").exit_code == 0
     typed = TYPED.split()
     assert workshop("train", *typed, "--resume", "--no-nesterov").exit_code == 0
-    assert workshop("train", "--backend", "deepspeed", "--zero-stage", 1, "--optimizer", "adam").exit_code == 0
+    last = ("--backend", "deepspeed", "--zero-stage", 1, "--optimizer", "adam", "--data-dir", "/d")
+    assert workshop("train", *last).exit_code == 0
     default, every = chosen[0].as_dict(), chosen[1].as_dict()
     assert chosen[0] == TrainOptions()
-    assert chosen[2] == TrainOptions(backend="deepspeed", zero_stage=1, optimizer="adam")
+    assert chosen[2] == TrainOptions(backend="deepspeed", zero_stage=1, optimizer="adam", data_dir="/d")
     taken = {f"--{name.replace('_', '-')}": str(value) for name, value in every.items() if value != default[name]}
     assert taken == {**dict(zip(typed[::2], typed[1::2], strict=True)), "--resume": "True", "--nesterov": "False"}
-    assert len(taken) == len(every) - 2, "every option but the two of the last training"
+    assert len(taken) == len(every) - 3, "every option but the three of the last training"
 
 
 @pytest.mark.parametrize(
@@ -323,3 +325,10 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly():
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait(60) == 1
+
+
+def test_the_machines_that_can_be_emulated_are_listed():
+    ended = workshop("machines")
+    assert ended.exit_code == 0
+    for name in catalogue.emulated_machines():
+        assert name in ended.output

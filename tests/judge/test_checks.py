@@ -108,6 +108,15 @@ def test_no_answer_ends_the_notebook(body, words):
     assert number(learner(RIGHT)).passed
 
 
+@pytest.mark.full
+def test_a_deadlock_gets_the_same_hint_as_a_time_out_and_much_sooner(team):
+    exercise = Exercise("meets", observe, properties, timeout_s=30, stuck="who waits?")
+    began = time.monotonic()
+    verdict = exercise(learner("comm.recv(source=1 - comm.rank)"))
+    assert time.monotonic() - began < 20
+    assert verdict.hint == "who waits?" and verdict.details.startswith("deadlock: every rank waits for another one")
+
+
 def test_the_clock_starts_when_the_ranks_have_imported_what_they_need_and_are_ready(team, tmp_path, monkeypatch):
     (tmp_path / "slow_import.py").write_text(
         "import time\ntime.sleep(1)\ndef observe(comm, function):\n    return function(comm)\n"

@@ -129,7 +129,7 @@ def test_one_rank_alone_shows_its_own_step():
 def publisher(every_s, monkeypatch, pace_s):
     """A Publisher on a clock that goes on by pace_s a step, with what it has sent."""
     clock = [0.0]
-    monkeypatch.setattr(engine.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(engine.time, "monotonic", lambda: clock[0])
     sender = engine.Publisher(hz=1 / every_s)
     sent = []
     sender.publish = sent.append
@@ -190,9 +190,10 @@ def view_of(data, monkeypatch, n=2, **more):
 def test_what_a_training_leaves_needs_no_kernel_and_tells_how_it_ended(monkeypatch, capsys):
     """ranks that still run when the view closes were given up; a stop cuts the run short; an error too."""
 
-    def left(running=(), stop=False, **more):
+    def left(running=(), stop=False, interrupt=False, **more):
         view = view_of(training(**more), monkeypatch)
         view.stop_requested = stop
+        view.interrupted = interrupt
         view.update(training(**more), 12.3, list(running))
         view.close()
         assert not view.button.disabled and view.button.comm is not None, "it may have the keyboard's focus"
@@ -205,9 +206,10 @@ def test_what_a_training_leaves_needs_no_kernel_and_tells_how_it_ended(monkeypat
     assert len(marked(f"<html>{ended}</html>", "data-rank")) == 6 and "<svg" in ended
     for ended in (left(running=[1], epochs=[ROW], stop=True), left(stop=True)):
         assert "· stopped" in ended and "running" not in ended and "done" not in ended
+    assert "· interrupted" in (ended := left(interrupt=True)) and "error" not in ended
     for ended in (left(), left(running=[1])):
         assert "· ended by an error" in ended and "running" not in ended
-    assert buttons == ["Done ✓", "Stopped ✓", "Stopped ✓", "Ended", "Ended"]
+    assert buttons == ["Done ✓", "Stopped ✓", "Stopped ✓", "Ended", "Ended", "Ended"]
     view = view_of([{}, {}], monkeypatch)
     view.close()
     assert view.shown[-1] == "" and view.box.comm is None, "nothing is left of a call that does not train"

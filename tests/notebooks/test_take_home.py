@@ -22,6 +22,7 @@ import pytest
 import torch
 from needs import needs
 from notebooks.scripts_in_turn import IMAGES, SCRIPTS, short
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.utils.data import DataLoader
@@ -96,6 +97,9 @@ def script_weights(folder, name):
     if name == "zero_deepspeed":
         saved = torch.load(folder / f"{name}.pt" / "epoch1" / "mp_rank_00_model_states.pt", weights_only=False)
         return saved["module"]
+    if name == "fsdp2":
+        dcp_to_torch_save(folder / f"{name}.pt" / "epoch1", folder / "whole.pt")
+        return torch.load(folder / "whole.pt", weights_only=True)["model"]
     if (saved := folder / f"{name}.pt").exists():
         return torch.load(saved, weights_only=True)["model"]
     import h5py  # here, because it comes with Keras
@@ -147,6 +151,7 @@ def test_every_script_is_tested():
     # test_your_own_script.py runs those of notebook 15.
     elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf", "elastic", "survive", "per_step", "mesh"}
     elsewhere |= {"own_script", "own_script_ddp", "own_script_sick"}
+    elsewhere |= {"trainer"}  # test_trainer.py runs it
     elsewhere |= {"context_parallel"}  # test_ring.py runs it
     elsewhere |= {"expert_parallel"}  # test_experts_on_ranks.py runs it
     here = {"mnist_data", "one_process", "ddp_realistic", "diloco", "tensor_parallel", "pipeline", "search", *BACKEND}
@@ -196,6 +201,18 @@ def test_deepspeeds_script_under_its_own_launcher_and_under_mpi(launcher, traine
     status, output = run(*words, *program, LOCAL_SIZE="2")  # ranks that a CPU has room for
     assert status == 0, output
     check("zero_deepspeed", output, trained)
+
+
+@needs("deepspeed")
+def test_deepspeeds_script_shards_the_weights_and_computes_in_bf16(trained, tmp_path):
+    (tmp_path / "data").symlink_to(trained.folder / "data")
+    options = [*short(tmp_path, "zero_deepspeed"), "--stage", "3", "--bf16"]
+    status, output = run(*TORCHRUN, SCRIPTS / "zero_deepspeed.py", *options)
+    assert status == 0 and float(output.rpartition("test accuracy ")[2].split("%")[0]) > 40, output
+    saved = torch.load(
+        tmp_path / "zero_deepspeed.pt" / "epoch1" / "zero_pp_rank_0_mp_rank_00_model_states.pt", weights_only=False
+    )
+    assert all(value.dtype == torch.bfloat16 for value in saved["module"].values())
 
 
 def step_by_hand(model, optimizer, rows):
@@ -316,3 +333,11 @@ def test_two_epochs_of_mnist(name, tmp_path):
     accuracy = float(output.rpartition("test accuracy ")[2].split("%")[0])
     assert accuracy >= 98.9
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_the_readme_says_who_would_start_from_which_script():
+    readme = (SCRIPTS / "README.md").read_text()
+    cases = readme.partition("Which one would you start from?")[2].partition("Most scripts")[0]
+    for name in ("trainer.py", "own_script_ddp.py", "ddp_realistic.py", "ddp_resume.py", "fsdp2.py", "mesh.py"):
+        assert f"`{name}`" in cases
+    assert re.search(r"Horovod's last release, 0\.28\.1, is from June 2023", cases)

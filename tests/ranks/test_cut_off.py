@@ -36,7 +36,7 @@ def test_a_second_press_of_the_stop_button(team):
 
 
 def test_an_interrupt_at_any_other_moment(team, monkeypatch):
-    def pressed(*_):
+    def pressed(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(watch, "_follow", pressed)

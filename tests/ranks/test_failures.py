@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from workshop_lib.ranks import RankError, call, failures, folders, rank_errors
+from workshop_lib.ranks import RankError, call, failures, folders, rank_errors, standstill
 from workshop_lib.ranks.call import Call as RealCall
 from workshop_lib.ranks.messages import Loss
 
@@ -46,6 +46,7 @@ class Call:
         self.ranks = list(stacks)
         self.looks, self.used, self.check = looks, iter(cpu_s), check
         self.is_stopped = stopped or {}
+        self.places, self.measured = {}, iter(())
         self.signals = []
 
     @property
@@ -65,6 +66,18 @@ class Call:
     def cpu_s(self):
         return next(self.used, {})
 
+    def whereabouts(self):
+        return {rank: next(self.places[rank]) for rank in self.running if rank in self.places}
+
+    def activity(self):
+        return next(self.measured, None)
+
+    def published_by(self, rank):
+        return {}
+
+    def asleep(self, rank):
+        return True
+
     def stopped(self):
         return self.is_stopped
 
@@ -80,8 +93,10 @@ class Call:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    for name in ("GRACE_S", "LOOK_AGAIN_S", "CHECK_LOOK_EVERY_S"):
+    brief = ("GRACE_S", "LOOK_AGAIN_S", "LOOK_AGAIN_MOST_S", "STILL_S", "STILL_UNNOTICED_S", "ALONE_AGAIN_S")
+    for name in (*brief, "CHECK_LOOK_EVERY_S"):
         monkeypatch.setattr(failures, name, 0.01)
+    monkeypatch.setattr(standstill, "IDLE_AFTER_S", 0.01)
     monkeypatch.setattr(failures, "CHECK_LIMIT_S", 0.5)
 
 

@@ -15,6 +15,8 @@ import pytest
 from our_ranks import our_ranks, press_stop_after
 
 from workshop_lib import ranks
+from workshop_lib.ranks.progress import TextView
+from workshop_lib.training.options import TrainOptions
 
 REPEATS = int(os.environ.get("WORKSHOP_FAULT_REPEATS", 1))
 REPORT_WITHIN_S = 3.0
@@ -215,6 +217,26 @@ def test_an_interrupt_inside_a_collective_brings_fresh_ranks(team, repeat):
     works_again(team)
 
 
+class PressedInTraining(TextView):
+    """The notebook's own stop button, pressed as soon as the ranks have trained a few steps."""
+
+    def update(self, data, elapsed_s, running):
+        super().update(data, elapsed_s, running)
+        if self.progress.done > 2 and not self.interrupted:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.full
+def test_an_interrupted_training_leaves_its_ranks_ready_and_names_the_button_that_keeps_the_record():
+    team = ranks.start(2)
+    pids = [about["pid"] for about in team.about()]
+    with pytest.raises(ranks.RankError) as caught:
+        team.train(TrainOptions(epochs=50), show=PressedInTraining(2, trains=True))
+    assert str(caught.value).startswith("interrupted. The ranks stopped what they did and are ready for the next cell.")
+    assert "*Stop*, the button beside a training's progress, ends it too, and keeps its record." in str(caught.value)
+    assert [about["pid"] for about in team.about()] == pids
+
+
 def test_a_stopped_rank_is_told_at_once_and_can_go_on(capsys):
     team = ranks.start(2)
     cell = "import os, signal\nfrom mpi4py import MPI\nMPI.COMM_WORLD.rank and os.kill(os.getpid(), signal.SIGSTOP)"
@@ -226,12 +248,14 @@ def test_a_stopped_rank_is_told_at_once_and_can_go_on(capsys):
     assert team.run(max, 1, 2) == [2, 2]
 
 
-def test_a_rank_that_is_busy_when_another_fails_is_let_finish():
+def test_a_rank_that_is_busy_when_another_fails_is_let_finish(capsys):
     team = ranks.start(2)
     cell = "from mpi4py import MPI\nimport time\nMPI.COMM_WORLD.rank or 1 / 0\ntime.sleep(2)"
     message, took_s = fails(team, cell, timeout=20)
     assert took_s > 2
     assert "still in step and ready" in message and "rank 1" not in message
+    shown = capsys.readouterr().out
+    assert "ZeroDivisionError: division by zero\nWaiting up to 10 s for rank 1 to end as well.\n" in shown, "at once"
 
 
 def test_ranks_that_failed_alike_go_on():

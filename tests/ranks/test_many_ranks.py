@@ -59,6 +59,11 @@ def test_the_one_that_is_elsewhere_comes_first():
     assert lines[1].startswith("  rank 77: at In[3], line 4") and lines[2].startswith("  ranks 0–76, 78–127: at")
 
 
+def test_a_rank_that_prints_is_at_the_line_that_prints():
+    frames = [frame("self._write(text)", file="/w/workshop_lib/ranks/printed.py"), frame("print(x)", line=8)]
+    assert rank_errors.where(frames).startswith("at In[3], line 8, in <module>:  print(x)")
+
+
 def test_ranks_at_a_hundred_places_are_not_all_listed_but_can_be_looked_up():
     call = Call({rank: [frame("comm.recv()", line=rank)] for rank in range(N)})
     lines = lines_of(failures.raise_timeout, call, 20)

@@ -118,6 +118,24 @@ def test_what_is_left_of_a_rank_whose_stub_or_agent_is_killed(rank, record, kill
 
 
 @needs("linux")
+def test_a_rank_ends_when_its_launcher_is_killed(record):
+    """A launcher that is killed sends no signals."""
+    stub_command = [sys.executable, "-I", "-S", stub.__file__, "--record", str(record), "--"]
+    rank_command = [sys.executable, "-S", "-c", WAITS, str(record / "stack.0.txt")]
+    launcher = subprocess.Popen(
+        ["bash", "-c", '"$@" & wait', "bash", *stub_command, *rank_command],
+        env=os.environ | {"TMPDIR": str(record.parent)},
+        stdout=subprocess.PIPE,
+    )
+    launcher.stdout.readline()
+    launcher.kill()
+    launcher.wait(10)
+    assert ended(record)["asked"]
+    launcher.stdout.close()
+    until(lambda: not list(record.parent.glob("workshop-*")))
+
+
+@needs("linux")
 def test_a_rank_ends_when_its_folder_is_removed(rank, record):
     process, pid = rank
     shutil.rmtree(record)

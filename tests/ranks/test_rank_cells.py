@@ -4,12 +4,13 @@ import json
 import sys
 import types
 
+import cloudpickle
 import pytest
 
 from workshop_lib.maintain import bootstrap
 from workshop_lib.notebook import live, magics
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError, cells, session
+from workshop_lib.ranks import RankError, cells, engine, printed, session
 from workshop_lib.ranks.messages import displayed_key
 from workshop_lib.ranks.output import Output, Row
 
@@ -108,23 +109,45 @@ def test_a_widget_is_shown_in_words_and_what_is_too_large_is_named():
     assert bounded == {"text/plain": "a table\n(not shown: text/html, 2.0 MB; at most 2 MB each)"}
 
 
-@pytest.mark.parametrize("text", ["x" * 2 * cells.MAX_CHARACTERS, "x\n" * 2 * cells.MAX_LINES])
+@pytest.mark.parametrize("text", ["x" * 2 * printed.MAX_CHARACTERS, "x\n" * 2 * printed.MAX_LINES])
 def test_what_a_cell_prints_is_cut_off_and_says_so_once(text):
     written = []
-    printed = cells.Printed(types.SimpleNamespace(write=written.append))
+    stream = printed.Printed(types.SimpleNamespace(write=written.append))
     for _ in range(3):
-        printed.write(text)
-    printed.write("\r 50%")
+        stream.write(text)
+    stream.write("\r 50%")
     whole = "".join(written)
-    assert len(whole) < cells.MAX_CHARACTERS + 200 and whole.count("\n") == printed.lines <= cells.MAX_LINES + 2
+    assert len(whole) < printed.MAX_CHARACTERS + 200 and whole.count("\n") == stream.lines <= printed.MAX_LINES + 2
     assert whole.count("cut off here") == 1
 
 
+def test_every_call_is_limited_and_lines_reach_the_page_in_one_message(capsys, monkeypatch):
+    engine.call(cloudpickle.dumps((print, ("x\n" * 2 * printed.MAX_LINES,), {})))
+    assert capsys.readouterr().out.count("x") == printed.MAX_LINES
+    messages = []
+    monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(write=messages.append, flush=list, isatty=bool))
+    live.NotebookView(2).output([f"[0] line {number}" for number in range(1000)])
+    assert len(messages) == 1 and messages[0].endswith("line 998\n[0] line 999\n")
+
+
+def test_no_more_is_printed_than_jupyters_server_passes_on(monkeypatch):
+    clock = types.SimpleNamespace(now=100.0)
+    monkeypatch.setattr(live.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(live.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
+    sent = []
+    stream = types.SimpleNamespace(write=lambda text: sent.append((clock.now, len(text))), flush=list, isatty=bool)
+    monkeypatch.setattr(sys, "stdout", stream)
+    live.NotebookView(2).output(["x" * 10_000_000])
+    for time, _ in sent:
+        assert sum(size for other, size in sent if time - 3 < other <= time) < 3_000_000
+    assert sum(size for _, size in sent) == 10_000_001 and sent[-1][0] < 120
+
+
 def test_a_progress_bar_may_be_redrawn_forever():
-    printed = cells.Printed(types.SimpleNamespace(write=lambda text: len(text)))
-    for _ in range(2 * cells.MAX_CHARACTERS // 100):
-        printed.write("\r" + "x" * 100)
-    assert not printed.is_cut
+    stream = printed.Printed(types.SimpleNamespace(write=lambda text: len(text)))
+    for _ in range(2 * printed.MAX_CHARACTERS // 100):
+        stream.write("\r" + "x" * 100)
+    assert not stream.is_cut
 
 
 def test_the_ranks_of_a_cell_are_chosen_by_number():

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from workshop_lib.ranks import Ranks, cluster, session
+from workshop_lib.errors import InputError
+from workshop_lib.ranks import Ranks, cluster, crowding, session
 
 
 @pytest.mark.parametrize("in_notebook", [True, False])
@@ -12,14 +13,53 @@ def test_other_programs_are_a_quiet_line_once(monkeypatch, capsys, in_notebook):
     monkeypatch.setattr(session, "in_notebook", lambda: in_notebook)
     current = cluster.Current()
     monkeypatch.setattr(session, "CURRENT", current)
-    monkeypatch.setattr(session, "Ranks", lambda *shape: SimpleNamespace(healthy=True, shape=shape, stop=list))
+
+    def team(n, threads, bind, machine, paced):
+        return SimpleNamespace(healthy=True, shape=(n, threads, bind), machine=machine, paced=paced, stop=list)
+
+    monkeypatch.setattr(session, "Ranks", team)
     monkeypatch.setattr(session.Meter, "warning", lambda *_: "Others use 2 of 2 cores.")
     for n in (1, 2):
-        assert session.start(n).shape == (n, 1, "none") and current.team.shape[0] == n
+        assert session.start(n).shape[:3] == (n, 1, "none") and current.team.shape[0] == n
     printed = capsys.readouterr()
     line = "Others use 2 of 2 cores.\n"
     assert printed.out == line * in_notebook, "once; stdout of a program is for its results"
     assert printed.err == line * (not in_notebook), "a notebook shows stderr in red"
+
+
+@pytest.mark.parametrize(
+    ("n", "cores", "memory_gb", "insist", "refused"),
+    [
+        (64, 2, 16, "0", ""),
+        (
+            1000,
+            2,
+            16,
+            "0",
+            "1,000 ranks are far too many for this machine, which has 2 cores and 16 GB of memory. 1,000 r",
+        ),
+        (1000, 2, 16, "1", ""),
+        (300, 16, 64, "0", ""),
+        (
+            64,
+            2,
+            2,
+            "0",
+            "64 ranks need about 11 GB once they train with PyTorch. Start at most 50. To try it all the same",
+        ),
+    ],
+)
+def test_far_too_many_ranks_are_refused_before_any_starts(monkeypatch, n, cores, memory_gb, insist, refused):
+    monkeypatch.setenv("WORKSHOP_OVERSUBSCRIBE", insist)
+    monkeypatch.setattr(crowding.allocation, "find", lambda: None)
+    monkeypatch.setattr(crowding.cores, "usable_cores", lambda: cores)
+    monkeypatch.setattr(crowding.cores, "usable_threads", lambda: cores)
+    monkeypatch.setattr(crowding.cgroups, "memory_bytes", lambda: memory_gb * 1e9)
+    if not refused:
+        return crowding.check(n)
+    with pytest.raises(InputError) as caught:
+        crowding.check(n)
+    assert refused in str(caught.value) and "WORKSHOP_OVERSUBSCRIBE=1" in str(caught.value)
 
 
 def test_a_training_that_was_stopped_before_its_first_test_says_so(monkeypatch):

@@ -28,12 +28,13 @@ from workshop_lib.cli.arguments import (
 )
 from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, prepare_output, show_error
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.machine import environment
+from workshop_lib.machine import catalogue, environment
 from workshop_lib.machine.world import detect
 from workshop_lib.results import records
 from workshop_lib.results import sweep as sweeps
+from workshop_lib.results.tables import rich_table
 from workshop_lib.training import backends as registry
-from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.options import EMULATED, TrainOptions
 
 HELP = "The workshop's command line: look at this machine, train, measure, draw and forecast."
 RANK_0_FIRST_S = 1.0
@@ -243,7 +244,10 @@ def sweep(
     counts = whole_numbers("--ranks", ranks)
     stages: list = whole_numbers("--zero-stages", zero_stages, at_least=0)
     workers: list = [None] if emulate_workers is None else whole_numbers("--emulate-workers", emulate_workers)
+    machine = chosen["machine"]
     names = registry.available() if backends == "all" else backends.split(",")
+    if machine is not None and backends == "all":
+        names = list(EMULATED)
     for name in names:
         registry.require(name)
     options = [
@@ -259,10 +263,11 @@ def sweep(
 
     print(f"Training {repeats * len(counts) * len(options)} times, on {ranks} ranks.", flush=True)
     of_speed = emulate_workers is None  # with emulated workers, the sweep is about accuracy
+    compare = of_speed and machine is None  # emulation changes no result
     done = []
     with contextlib.closing(Interrupt()) as interrupt:
         start = functools.partial(_start, interrupt, not brief, threads_per_rank=threads, bind=bind)
-        runs = sweeps.sweep(start, counts, options, repeats, timeout, compare=of_speed, restart=True)
+        runs = sweeps.sweep(start, counts, options, repeats, timeout, compare=compare, restart=True)
         try:
             for record in runs:
                 records.write(out, record)
@@ -321,10 +326,30 @@ def engines_arguments(parser: Parser) -> None:
     engines.stop_arguments(commands.add_parser("stop", help=first_paragraph(engines.stop.__doc__)))
 
 
+def machines_arguments(parser: Parser) -> None:
+    parser.runs(machines)
+
+
+def machines() -> None:
+    """List the machines that ranks can emulate, with their devices and links."""
+    table = rich_table("name", "devices\na node", "inside a node", "between nodes", "machine")
+    for name, each in catalogue.emulated_machines().items():
+        links = [
+            f"{link.latency_s * 1e6:g} µs, {1 / link.s_per_byte / 1e9:,.3g} GB/s"
+            for link in (each.inside, each.between)
+        ]
+        if each.devices_a_node == 1:
+            links[0] = "–"
+        table.add_row(name, str(each.devices_a_node), *links, each.title)
+    Console().print(table)
+    print("Use one as in: workshop train --ranks 8 --machine a100-ethernet --stands-for resnet-50")
+
+
 COMMANDS: dict[str, Callable[[Parser], None]] = {
     "doctor": doctor_arguments,
     "train": train_arguments,
     "sweep": sweep_arguments,
     "plot": plot_arguments,
     "engines": engines_arguments,
+    "machines": machines_arguments,
 }

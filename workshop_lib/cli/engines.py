@@ -51,7 +51,7 @@ def start(ranks: int | None, ranks_per_node: int | None, threads: int | None, bi
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # these signals act like Ctrl-C
     try:
-        team = teams.start(ranks, threads_per_rank=threads, bind=bind)
+        team = teams.start(... if ranks is None else ranks, threads_per_rank=threads, bind=bind)
         _show(team)
         while not (team.folder / folders.STOP).exists():
             time.sleep(LOOK_EVERY_S)

@@ -135,6 +135,8 @@ class OfThisRank(Terminal):
 def notes(info: dict) -> list[str]:
     """A line about each unusual thing in a run, given its RunInfo."""
     lines = []
+    if machine := info.get("machine"):
+        lines.append(f"All times are emulated on {machine}.")
     if info["oversubscribed"]:
         lines.append(
             f"The threads of {plural(info['world_size'], 'rank')} share {info['cores']} (oversubscribed), so the times "

@@ -25,6 +25,7 @@ from workshop_lib import ranks
 from workshop_lib.course import exercises, learner
 from workshop_lib.course.solutions import Replacement, Solution
 from workshop_lib.errors import WorkshopError
+from workshop_lib.ranks.rank_errors import DEADLOCK
 
 ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
 STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines below say where."
@@ -272,7 +273,7 @@ class Exercise:
     def _did_not_end(self, error: ranks.RankError) -> Verdict:
         """The verdict on a function that raised or never ended. If ranks were lost, this starts fresh ones."""
         verdict = Verdict(self.name, False, failed="it did not run to its end on every rank", details=str(error))
-        if str(error).startswith(f"not finished after {self.timeout_s:g} s"):
+        if str(error).startswith((f"not finished after {self.timeout_s:g} s", DEADLOCK)):
             verdict.hint = self.stuck or (STUCK_HINT if self.communicates else ENDLESS_HINT)
         else:
             hints = RAISED | dict(self.raised)

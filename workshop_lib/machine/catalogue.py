@@ -1,7 +1,7 @@
 """Machines and networks that forecasts know, from machines.toml and models.toml, which name their sources.
 
-08c_forecasting and 12_thousand_ranks forecast what a step takes on them, and `workshop preflight` compares the links of
-a job with theirs.
+08c_forecasting and 12_thousand_ranks forecast what a step takes on them, emulated ranks take the time that it takes on
+them, and `workshop preflight` compares the links of a job with theirs.
 """
 
 import functools
@@ -112,6 +112,13 @@ class Machine:
     utilization: Mapping[str, float] = field(default_factory=dict)  # achieved share of the peak, by kind of model
     network: tuple[str, ...] = ()  # NCCL's names for the network between nodes, if it isn't TCP or InfiniBand
     fp8: bool = False  # whether its devices multiply in FP8
+    # The following are for emulated ranks alone. One message to another node goes through one of a node's network
+    # adapters. `lateness` is by which share of a step's computing time, as a standard deviation, a device is late.
+    # With `own_time`, computing takes the CPU time that it takes on the machine that emulates.
+    adapters: int = 1
+    memory_bytes_per_s: float | None = None
+    lateness: float = 0.0
+    own_time: bool = False
 
     def compute_of(self, model: Model) -> ComputeTime:
         """The measured time if there is one, or else operations / (peak · utilization) where that is realistic.
@@ -131,6 +138,23 @@ class Machine:
         peak = max(self.peak_flops_per_s.values())
         where = f"{share:.0%} of a peak of {peak / 1e12:,.0f} Tflop/s"
         return ComputeTime(0.0, model.operations / (share * peak), where)
+
+    def flop_s(self, kind: str) -> float:
+        """Seconds per operation that training a network of this kind reaches.
+
+        Raises InputError if that speed is not known.
+        """
+        if kind not in self.utilization:
+            known = ", ".join(name for name, each in emulated_machines().items() if each.utilization)
+            raise InputError(
+                f"the table of machines doesn't say how fast {self.title} computes: let the network stand for one that "
+                f"was measured there ({', '.join(self.compute) or 'none was'}), or emulate one of {known}"
+            )
+        return 1 / (self.utilization[kind] * max(self.peak_flops_per_s.values()))
+
+    def trains(self, model: Model) -> bool:
+        """Whether the time that a step of this network takes is known."""
+        return model.name in self.compute or model.kind in self.utilization
 
     def with_speed(self, model: Model, samples_per_s: float) -> "Machine":
         """A copy of this machine, on which one device was measured to train `model` at `samples_per_s`.
@@ -176,6 +200,21 @@ class Machine:
             ways.append(self.ring_s(devices, message_bytes, network=network))
         return min(ways)
 
+    def allgather_s(self, devices: int, message_bytes: float, network: float = 1.0) -> float:
+        """Seconds of one allgather of `message_bytes` in total, or of one reduce-scatter.
+
+        They are the halves of the ways that `allreduce_s` chooses from, except for recursive doubling, which has none.
+        """
+        nodes = -(-devices // self.devices_a_node)
+        a_node = min(devices, self.devices_a_node)
+        inside_s = allreduce_s("ring", a_node, message_bytes, self.inside.latency_s, self.inside.s_per_byte)
+        between = self.between.latency_s, self.between.s_per_byte / network
+        names = [name for name in HIERARCHICAL[self.collectives] if name != "recursive doubling"]
+        ways = [inside_s + allreduce_s(name, nodes, message_bytes, *between) for name in names]
+        if self.collectives != "hierarchical":
+            ways.append(self.ring_s(devices, message_bytes, network=network))
+        return min(ways) / 2
+
 
 def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, ComputeTime]) -> Machine:
     """A machine from measurements: latency and seconds per byte of messages between ranks, and step times by model.
@@ -197,13 +236,17 @@ def model(name: str) -> Model:
 
 def machine(name: str) -> Machine:
     """The machine of this name in machines.toml. For an unknown name, raises InputError with all names."""
-    return _known("machine", name, machines())
+    return _known("machine", name, machines(), f"or {LAPTOP}")
 
 
-def _known(what: str, name: str, all_of_them: Mapping):
+def emulated_machine(name: str) -> Machine:
+    """The machine of this name that ranks can emulate. For an unknown name, raises InputError with all names."""
+    return _known("machine", name, emulated_machines())
+
+
+def _known(what: str, name: str, all_of_them: Mapping, *more: str):
     if name not in all_of_them:
-        choices = [*all_of_them, f"or {LAPTOP}"] if what == "machine" else all_of_them
-        raise InputError(f"{what} {name!r} is not known: choose one of {', '.join(choices)}")
+        raise InputError(f"{what} {name!r} is not known: choose one of {', '.join([*all_of_them, *more])}")
     return all_of_them[name]
 
 
@@ -221,13 +264,23 @@ def _model(name: str, entry: dict) -> Model:
 
 
 @functools.cache
+def emulated_machines() -> dict[str, Machine]:
+    """All machines that ranks can emulate, by name. They include a laptop, which forecasts measure instead."""
+    table = read(HERE / "machines.toml")
+    also = {entry.pop("also"): name for name, entry in table.items() if "also" in entry}
+    known = {name: _machine(name, entry) for name, entry in table.items()}
+    return known | {other: replace(known[name], name=other) for other, name in also.items()}
+
+
 def machines() -> dict[str, Machine]:
-    """All machines, by name."""
-    return {name: _machine(name, entry) for name, entry in read(HERE / "machines.toml").items()}
+    """All machines that forecasts know, by name."""
+    return {name: emulated_machines()[name] for name in read(HERE / "machines.toml") if name != LAPTOP}
 
 
 def _machine(name: str, entry: dict) -> Machine:
     del entry["looked_up"]
+    if "emulation" in entry:
+        entry |= {key: value for key, value in entry.pop("emulation").items() if key != "source"}
     between = entry.pop("between")
     entry |= {"inside": _link(entry.pop("inside", between)), "between": _link(between)}
     entry["network"] = tuple(entry.get("network", ()))

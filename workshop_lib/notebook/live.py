@@ -5,6 +5,7 @@ Output of several ranks stands side by side, as HTML that stays in the saved not
 
 import base64
 import html
+import sys
 import time
 import uuid
 from collections.abc import Sequence
@@ -24,6 +25,10 @@ from workshop_lib.words import duration
 SHOW_AFTER_S = 0.7
 REDRAW_EVERY_S = 0.35
 WORK_SHARE = 0.01  # drawing takes at most this share of one core, because the ranks need the cores
+# By default, Jupyter's server drops what a cell prints beyond 3 MB in 3 s.
+BYTES_PER_S = 600_000
+BURST_S = 1.5
+PIECE_CHARACTERS = 100_000
 STEPS_SHOWN = 4
 SIDE_BY_SIDE = 3  # up to this many ranks; more are stacked, to be opened one by one
 IMAGES = ("image/png", "image/jpeg", "image/gif")
@@ -41,13 +46,29 @@ class NotebookView(TextView):
     def __init__(self, n: int, trains: bool = False):
         super().__init__(n, trains)
         self.handles: dict[Row, DisplayHandle] = {}
+        self.print_again_at = 0.0
 
     def output(self, items: Sequence[str | Row]) -> None:
+        lines: list[str | Row] = []
         for item in items:
-            if isinstance(item, str):
-                super().output([item])
-            else:
+            if isinstance(item, Row):
+                super().output(lines)
+                lines = []
                 self.show(item)
+            else:
+                lines.append(item)
+        super().output(lines)
+
+    def write(self, text: str) -> None:
+        """Print these lines, but no faster than Jupyter's server takes them: it drops what exceeds its limit."""
+        text += "\n"
+        for start in range(0, len(text), PIECE_CHARACTERS):
+            piece = text[start : start + PIECE_CHARACTERS]
+            now = time.monotonic()
+            self.print_again_at = max(self.print_again_at, now - BURST_S) + len(piece.encode()) / BYTES_PER_S
+            time.sleep(max(0.0, self.print_again_at - now))
+            sys.stdout.write(piece)
+            sys.stdout.flush()
 
     def show(self, row: Row) -> None:
         """Show a row. If it is on display already, update it in place."""
@@ -196,6 +217,8 @@ class LiveView(Dashboard):
         epochs = self.progress.epochs
         if self.stop_requested:
             return "stopped"
+        if self.interrupted:
+            return "interrupted"
         return "done" if step and epochs and epochs[-1]["epoch"] >= step["epoch"] else "ended by an error"
 
     def close(self) -> None:
@@ -226,6 +249,8 @@ def _charts(progress: Progress, name: str) -> tuple[str, str]:
     if not shown.steps:
         return curves, ""
     note = OVERSUBSCRIBED if progress.info["oversubscribed"] else ""
+    if machine := progress.info.get("machine"):
+        note = f"All times are emulated on {machine}."
     return curves, charts.strips(shown, timeline(progress.trace, SHARES_OF_LAST_S), name, note)
 
 

@@ -47,6 +47,7 @@ class SweepDashboard(Dashboard):
         super().__init__(max(rank_counts))
         self.rank_counts = rank_counts
         self.runs: list[charts.SpeedRun] = []
+        self.machines: set[str] = set()  # where the runs were emulated
         self.number = 1
         self.total = 0
         self.ranks = 1
@@ -94,6 +95,8 @@ class SweepDashboard(Dashboard):
         speed = curves.samples_per_s(run.record)
         if speed is not None:
             name = records.name_of(what)
+            if what["machine"]:
+                self.machines.add(what["machine"])
             self.runs.append(charts.SpeedRun(name, what["world_size"], speed, disturbed=bool(run.warning)))
         self.left_s = run.left_s
         self.measured_at_s = time.monotonic()
@@ -117,7 +120,9 @@ class SweepDashboard(Dashboard):
         self.leave(word, status, self.curve.value, *self._note())
 
     def _note(self) -> list[str]:
-        """A sentence on what other programs did to the sweep, if they did anything."""
+        """A sentence on where the sweep was emulated, or on what other programs did to it, if they did anything."""
+        if self.machines:
+            return [f"All times are emulated on {' and '.join(sorted(self.machines))}."]
         disturbed = sum(run.disturbed for run in self.runs)
         if not disturbed:
             return []

@@ -52,12 +52,13 @@ class Question:
             learner.keep(learner.Prediction(self.question, self.unit, self.value, measured, self.low, self.high))
 
     def compare(
-        self, measured: float | Iterable[float] | None, spread: tuple[float, float] | None = None
+        self, measured: float | Iterable[float] | None, spread: tuple[float, float] | None = None, emulated_on: str = ""
     ) -> figures.RecordFigure:
         """A figure of the guess and the measurement. `spread` is the lowest and the highest measurement.
 
         Of several measurements, it shows the median and the spread. `measured` is None or nan, or has no numbers, if
-        the run was stopped before there was anything to measure; the figure then says so.
+        the run was stopped before there was anything to measure; the figure then says so. emulated_on: the machine on
+        which the value was emulated, if it wasn't measured.
         """
         if isinstance(measured, Iterable):
             values = [float(value) for value in measured]
@@ -66,10 +67,11 @@ class Question:
         elif measured is not None and math.isnan(measured):
             measured = None
         self._keep(measured)
+        name = f"emulated on\n{emulated_on}" if emulated_on else "measured"
         if measured is None:
-            rows = [("measured", 0.0, MEASURED, (0.0, 0.0), STOPPED)]
+            rows = [(name, 0.0, MEASURED, (0.0, 0.0), STOPPED)]
         else:
-            rows = [("measured", measured, MEASURED, spread or (measured, measured), self._with_unit(measured))]
+            rows = [(name, measured, MEASURED, spread or (measured, measured), self._with_unit(measured))]
         if self.value is not None:
             rows.append(("your guess", self.value, GUESS, (self.value, self.value), self._with_unit(self.value)))
         longest = max(self.high, *(max(value, high) for _, value, _, (_, high), _ in rows))

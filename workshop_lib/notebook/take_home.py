@@ -5,6 +5,7 @@ import ast
 import difflib
 import html
 import re
+import shutil
 
 from IPython.display import Code
 
@@ -90,7 +91,8 @@ def train(script: str) -> None:
     """Train one epoch with a script that `torchrun` starts, with a process for each rank on this host."""
     sizes = profile.current()
     out = BUILD / "scripts" / script.removesuffix(".py")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(out.parent, ignore_errors=True)  # a script that finds its last checkpoint there would go on from it
+    out.parent.mkdir(parents=True)
     launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks_here]
     options = ["--data", MNIST, "--images", sizes.sweep_samples or 60_000, "--epochs", 1, "--out", out]
     scripts.run(*launch, SCRIPTS / script, *options, timeout_s=sizes.timeout_s)

@@ -13,13 +13,16 @@ from ipyparallel import AsyncResult
 from ipyparallel.error import KernelError
 
 from . import engine, failures, folders
+from .activity import Activity, asleep, measure
 from .allocation import is_here
 from .clock import Clock
-from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, StopNote
+from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, StopNote, Whereabouts
 from .rank_errors import parse_stack
 
 POLL_S = 0.002
 STACK_LIMIT_S = 1.5
+ANSWER_LIMIT_S = 0.05  # time for ranks that wait to say what for; ranks that compute may not say it
+LOOK_EVERY_S = 0.01
 # Time for the lost rank's exit record, and for the others'.
 RECORD_LIMIT_S = 1.0
 OTHERS_LIMIT_S = 0.5
@@ -53,6 +56,10 @@ class Answer:
     def ready(self) -> bool:
         return self._result.done()
 
+    def wait(self, limit_s: float) -> None:
+        """Wait until the rank has answered, at most `limit_s` seconds."""
+        self._result.wait(limit_s)
+
     def outcome(self) -> Outcome:
         """The rank's outcome. Raises TimeoutError if there is none yet, and KernelError if the call itself failed."""
         return cloudpickle.loads(self._result.result(0))
@@ -71,6 +78,7 @@ class Call:
         self.answers: dict[int, Answer] = {}
         self.outcomes: dict[int, Outcome] = {}
         self._clock = Clock()
+        self._pids: dict[int, int] = {}  # of the ranks on this host, once they were looked up
 
     def send(self, payload: bytes, ranks: list[int] | None = None) -> None:
         """Start a pickled (function, arguments, keyword arguments) on these ranks, or on all ranks of the call."""
@@ -103,6 +111,11 @@ class Call:
     def elapsed_s(self) -> float:
         """How long the call has taken, without the time for which the machine was asleep."""
         return self._clock.elapsed_s
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a rank has said that it trains."""
+        return any("phase" in answer.data for answer in self.answers.values())
 
     def published(self) -> list[Published]:
         """What each rank published last about its progress."""
@@ -141,8 +154,13 @@ class Call:
         clock = Clock()
         while self.running and clock.elapsed_s < limit_s:
             self.collect()
-            time.sleep(POLL_S)
+            self.pause(POLL_S)
         return not self.running
+
+    def pause(self, limit_s: float) -> None:
+        """Wait for the first rank that still runs, at most `limit_s` seconds: so a short call ends without delay."""
+        for rank in self.running[:1]:
+            self.answers[rank].wait(limit_s)
 
     def signal(self, number: int) -> None:
         """Send the running ranks a signal."""
@@ -157,27 +175,62 @@ class Call:
         stopped = self.stopped()
         asked = [rank for rank in self.running if rank not in stopped]
         self._clear_stacks()
+        folders.forget_answers(self.team.folder)
         self.signal(signal.SIGUSR1)
         deadline = time.monotonic() + STACK_LIMIT_S
-        stacks: dict[int, list[Frame]] = {}
-        while len(stacks) < len(asked) and time.monotonic() < deadline:
-            time.sleep(0.05)
-            stacks = {rank: frames for rank in asked if (frames := self._written_stack(rank))}
-        self._clear_stacks()  # whatever the files contain later are a rank's last words
+        texts: dict[int, str] = {}
+        while time.monotonic() < deadline and not self.team._lost():
+            time.sleep(LOOK_EVERY_S)
+            before = texts
+            texts = {rank: text for rank in asked if (text := self._written(rank))}
+            if len(texts) == len(asked) and texts == before:  # each stack arrives line by line
+                break
+        if not self.team._lost():  # the last words of ranks stay
+            self._clear_stacks()
+        stacks = {rank: self._parsed(rank, text) for rank, text in texts.items()}
         return dict.fromkeys(self.running, []) | stacks
+
+    def whereabouts(self) -> dict[int, Whereabouts]:
+        """What the running ranks said about the last look at their stacks. A rank that computes may say nothing."""
+        deadline = time.monotonic() + ANSWER_LIMIT_S
+        while True:
+            answers = {
+                rank: note for rank, note in folders.answers_of(self.team.folder).items() if rank in self.running
+            }
+            if len(answers) == len(self.running) or time.monotonic() > deadline:
+                return answers
+            time.sleep(LOOK_EVERY_S)
+
+    def activity(self) -> Activity | None:
+        """What the running ranks have sent and computed so far; None if not all are here, or nothing tells."""
+        segments = self.team.segments
+        if segments is None:
+            return None
+        self._pids = self._pids or {rank: each.pid for rank, each in self.team.processes_here(self.ranks).items()}
+        return measure(segments, self._pids) if len(self._pids) == len(self.ranks) else None
+
+    def asleep(self, rank: int) -> bool:
+        """Whether no thread of a rank on this host computes, or waits for a core to do so."""
+        return all(asleep(process.pid) for process in self.team.processes_here([rank]).values())
 
     def _clear_stacks(self) -> None:
         for rank in self.running:
             with contextlib.suppress(OSError):  # the folder disappears with the ranks' holder
                 (self.team.folder / f"stack.{rank}.txt").write_text("")
 
+    def _written(self, rank: int) -> str:
+        with contextlib.suppress(OSError):
+            return (self.team.folder / f"stack.{rank}.txt").read_text("utf8", "replace")
+        return ""
+
+    def _parsed(self, rank: int, text: str) -> list[Frame]:
+        with contextlib.suppress(OSError):
+            note = (self.team.folder / "rank" / f"{rank}.json").read_text()
+            return parse_stack(text, json.loads(note)["main_thread"])
+        return []
+
     def _written_stack(self, rank: int) -> list[Frame]:
-        folder = self.team.folder
-        try:
-            main_thread = json.loads((folder / "rank" / f"{rank}.json").read_text())["main_thread"]
-            return parse_stack((folder / f"stack.{rank}.txt").read_text("utf8", "replace"), main_thread)
-        except OSError:
-            return []
+        return self._parsed(rank, self._written(rank))
 
     def cpu_s(self) -> dict[int, float]:
         """The CPU seconds that each running rank on this host has used, by rank."""

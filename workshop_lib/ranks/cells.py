@@ -24,11 +24,9 @@ from workshop_lib.errors import InputError
 
 from .engine import NAMESPACE
 from .messages import Displayed, displayed_key
+from .printed import Printed
 from .rank_errors import remember_source
 
-# Printed by a cell on one rank.
-MAX_LINES = 5_000
-MAX_CHARACTERS = 500_000
 # Displayed by a cell at any one time.
 MAX_DISPLAYS = 50
 MAX_ITEM_BYTES = 2_000_000
@@ -125,55 +123,23 @@ def _keep_progress_bars_as_text() -> None:
 
 
 class _Output:
-    """Counts and limits what a cell prints while it runs, and sends what it displays to the notebook."""
+    """Sends what a cell displays to the notebook, and prints what IPython says about errors."""
 
     def __init__(self, shell):
         self.shell = shell
-        self.printed = [Printed(sys.stdout), Printed(sys.stderr)]
 
     def __enter__(self) -> None:
         self.before = self.shell.display_pub, self.shell._showtraceback
-        self.shell.display_pub = _Displays(self.printed)
+        self.shell.display_pub = _Displays(Printed.by_this_call())
         self.shell._showtraceback = self._print_traceback
-        for printed in self.printed:
-            printed.stream.write = printed.write
 
     def __exit__(self, *_) -> None:
         self.shell.display_pub, self.shell._showtraceback = self.before
-        for printed in self.printed:
-            del printed.stream.write
 
     @staticmethod
     def _print_traceback(kind, error, lines) -> None:
         """Print IPython's text on an error that IPython does not raise, such as one in an object's __repr__."""
         print("\n".join(lines), file=sys.stderr)
-
-
-class Printed:
-    """Counts the lines that a cell writes to a stream, and cuts off what exceeds the limits."""
-
-    def __init__(self, stream):
-        self.stream = stream
-        self.lines = 0
-        self.characters = 0
-        self.is_cut = False
-        self._write = stream.write
-
-    def write(self, text: str) -> int:
-        redraws = text.startswith("\r") and "\n" not in text  # a progress bar, which stays on one line
-        if not redraws and not self.is_cut:
-            self.characters += len(text)
-            self.is_cut = self.lines + text.count("\n") > MAX_LINES or self.characters > MAX_CHARACTERS
-            if self.is_cut:
-                text = text[: MAX_CHARACTERS - self.characters + len(text)]
-                text = "".join(text.splitlines(keepends=True)[: MAX_LINES - self.lines])
-                text += (
-                    f"\n(cut off here: a cell shows {MAX_LINES:,} lines or {MAX_CHARACTERS:,} characters per rank)\n"
-                )
-        elif self.is_cut:
-            return len(text)
-        self.lines += text.count("\n")
-        return self._write(text)
 
 
 class _Displays(ZMQDisplayPublisher):

@@ -17,11 +17,12 @@ import cloudpickle
 import psutil
 
 from workshop_lib.course import learner
+from workshop_lib.emulation import session as emulation
 from workshop_lib.errors import InputError
 from workshop_lib.training.record import Epochs
 from workshop_lib.words import plural
 
-from . import agents, allocation, cells, engine, folders, launchers, limits, processes, scratch, which_mpi
+from . import agents, allocation, cells, crowding, engine, folders, launchers, limits, processes, scratch, which_mpi
 from .allocation import is_here
 from .clock import Clock
 from .output import EACH_UP_TO, OfRanks
@@ -119,17 +120,30 @@ class Ranks:
     view = TextView  # how a run shows its progress; the notebook package sets its own
     attached_only = False  # whether another process holds these ranks
     holder_host = ""  # the host of that process
+    machine: str | None = None
+    paced = False
     busy = False  # whether a call is under way
     asked: Any = None  # the AsyncResult of the last question to rank 0
+    _wait_until_ended: Callable[[], None] = staticmethod(lambda: None)  # waits for ranks that were given up
     positions: Mapping[int, str] = {}  # where each rank was when a call last failed, in words
 
-    def __init__(self, n: int, threads_per_rank: int = 1, bind: str = "none"):
+    def __init__(
+        self, n: int, threads_per_rank: int = 1, bind: str = "none", machine: str | None = None, paced: bool = False
+    ):
         self.shape: tuple[int, int | None, str | None] = (n, threads_per_rank, bind)
+        self.machine = machine  # what the ranks emulate, or None
+        self.paced = paced
         self.trouble: str | None = "they were never started"  # None if the ranks can take a call
         self.client: Any = None  # an ipyparallel.Client
         self._supervised: list[subprocess.Popen | agents.Made] = []
         self._end: Callable[[], None] = lambda: None
         self._start()
+
+    @property
+    def segments(self) -> Path | None:
+        """The folder of the ranks' shared memory; None if they have none of their own."""
+        folder = self._scratch.settings.get(scratch.SEGMENTS)
+        return Path(folder) if folder else None
 
     @property
     def remedy(self) -> str:
@@ -157,7 +171,8 @@ class Ranks:
 
     def __repr__(self):
         state = "ready" if self.healthy else f"stopped: {self.trouble}"
-        return f"<{plural(self.n, 'MPI rank')}, {state}>"
+        emulated = f", emulating {self.machine}" if self.machine else ""
+        return f"<{plural(self.n, 'MPI rank')}, {state}{emulated}>"
 
     def run(self, function, /, *args, timeout: float = 120.0, show: bool = True, **kwargs) -> list:
         """Call `function(*args, **kwargs)` on every rank; returns the results in rank order.
@@ -187,6 +202,7 @@ class Ranks:
         self, call: tuple, timeout: float, show: bool | TextView, on: list[int] | None = None, trains: bool = False
     ) -> list:
         if not self.healthy:
+            self._wait_until_ended()
             raise RankError(f"These ranks cannot run anything: {self.trouble}. {self.remedy}")
         if not timeout > 0:
             raise InputError(f"timeout is {timeout!r}; it must be a number of seconds above 0.")
@@ -263,8 +279,10 @@ class Ranks:
         """
         if n is not None:
             check_number(n)
+            crowding.check(n)
             self.shape = (n, *self.shape[1:])
         CURRENT.replace(self)  # stops any ranks started in place of these, because only one set may run
+        self._wait_until_ended()
         end_old = threading.Thread(target=self._let_go())
         end_old.start()  # the old ranks are gone before the fresh ones have loaded Python
         try:
@@ -276,6 +294,7 @@ class Ranks:
     def stop(self) -> None:
         """End the ranks and everything started for them; do nothing if they are stopped already."""
         self._let_go()()
+        self._wait_until_ended()
 
     def _let_go(self) -> Callable[[], None]:
         """Mark the ranks unusable; return a function that ends their processes."""
@@ -310,6 +329,7 @@ class Ranks:
             "WORKSHOP_CWD": os.getcwd(),
             "PYTHONPATH": which_mpi.python_path(),
             "IPYTHONDIR": str(self.folder),
+            **emulation.settings(self.machine, self.paced),
         }
         environment = which_mpi.rank_environment(plan.settings | settings, plan.one_host)
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
@@ -406,6 +426,11 @@ class Ranks:
         return any(process.poll() is not None for process in self._supervised)
 
     def _give_up(self, trouble: str) -> None:
-        """Stop ranks that can no longer be used, because stuck ranks would keep cores busy until someone notices."""
-        self.stop()
+        """Stop ranks that can no longer be used, because stuck ranks would keep cores busy until someone notices.
+
+        They end in the background, because the learner's message need not wait for that.
+        """
+        ending = threading.Thread(target=self._let_go())
+        ending.start()
+        self._wait_until_ended = ending.join
         self.trouble = trouble

@@ -24,11 +24,14 @@ from typing import TYPE_CHECKING, cast
 
 import cloudpickle
 
+from workshop_lib.emulation import session as emulation
 from workshop_lib.errors import WorkshopError
 from workshop_lib.machine.world import forget_other_worlds
 from workshop_lib.paths import ROOT, replacing
 
+from . import whereabouts
 from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
+from .printed import limited
 
 if TYPE_CHECKING:
     from workshop_lib.training.record import RunRecord
@@ -42,7 +45,7 @@ cloudpickle.register_pickle_by_value(NAMESPACE)
 
 
 # Files that run the learner's code. Error messages leave out their frames.
-HIDDEN = (__file__, "workshop_lib/ranks/cells.py", "/IPython/core/", bdb.__file__)
+HIDDEN = (__file__, "workshop_lib/ranks/cells.py", "workshop_lib/ranks/printed.py", "/IPython/core/", bdb.__file__)
 POINTS_SENT = 8
 # How often an idle rank lets MPI move messages. Each time costs 0.4 ms of a core, which adds up on a shared node.
 PROGRESS_EVERY_MS = 50
@@ -69,7 +72,8 @@ def prepare(folder: str) -> None:
     sys.breakpointhook = RankDebugger(Path(folder), rank).pause
     stacks = open(os.path.join(folder, f"stack.{rank}.txt"), "a")  # noqa: SIM115 - stays open while the engine lives
     faulthandler.enable(stacks)
-    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    whereabouts.answer(Path(folder), rank)
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True, chain=True)
     signal.signal(signal.SIGUSR2, lambda *_: _stop.set())
     # A Python handler would run only after MPI returns: never, if the rank is in a collective that others don't join.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -84,6 +88,7 @@ def prepare(folder: str) -> None:
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     tempfile.tempdir = None  # so that TMPDIR is read anew
+    emulation.start_if_asked()
     main_thread = threading.main_thread().ident
     note = RankNote(rank=rank, pid=os.getpid(), host=socket.gethostname(), main_thread=main_thread)
     with replacing(os.path.join(folder, "rank", f"{rank}.json")) as temporary:
@@ -115,7 +120,9 @@ def call(payload: bytes) -> bytes:
     _stop.clear()
     try:
         function, args, kwargs = cloudpickle.loads(payload)
-        return cloudpickle.dumps(Outcome(value=function(*args, **kwargs)))
+        with limited():
+            value = function(*args, **kwargs)
+        return _pickled(value)
     except BaseException as error:
         return cloudpickle.dumps(Outcome(error=describe(error)))
     finally:
@@ -123,6 +130,23 @@ def call(payload: bytes) -> bytes:
         sys.settrace(None)  # a learner who steps in the debugger leaves it where the function ends
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _pickled(value) -> bytes:
+    """A call's result as a pickled Outcome; an error if the result means nothing outside this rank."""
+    from mpi4py import MPI
+
+    what = "gave a result that cannot be sent to the notebook"
+    if isinstance(value, MPI.Comm):  # it would arrive as the notebook's own communicator, of one process
+        text = (
+            f"{type(value).__name__}: a communicator exists only on the ranks. Use it there, in %%ranks or `team.run`."
+        )
+        return cloudpickle.dumps(Outcome(error=ErrorReport(what=what, text=text, frames=[])))
+    try:
+        return cloudpickle.dumps(Outcome(value=value))
+    except Exception as error:
+        text = f"{type(value).__name__}: {error}. Return numbers, texts, arrays, or lists and dictionaries of them."
+        return cloudpickle.dumps(Outcome(error=ErrorReport(what=what, text=text, frames=[])))
 
 
 def stop_asked() -> bool:
@@ -254,9 +278,9 @@ class Publisher:
     def on_step(self, event):
         self.event = event
         self.steps += 1
-        if event["step"] % self.every_steps == 0 or time.perf_counter() - self.since > 4 * self.every_s:
+        if event["step"] % self.every_steps == 0 or time.monotonic() - self.since > 4 * self.every_s:
             self.publish(self._progress())
-            seconds_a_step = (time.perf_counter() - self.since) / self.steps
+            seconds_a_step = (time.monotonic() - self.since) / self.steps
             self.every_steps = 2 ** max(0, int(math.log2(self.every_s / seconds_a_step)))
             self._start_counting()
 
@@ -270,7 +294,7 @@ class Publisher:
 
     def _start_counting(self):
         self.steps = 0
-        self.since = time.perf_counter()
+        self.since = time.monotonic()
 
     def _progress(self) -> Published:
         """This rank's state after its last step, with a few earlier points in case the notebook misses a message."""

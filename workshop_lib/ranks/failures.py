@@ -2,20 +2,21 @@
 
 import time
 from collections.abc import Callable
-from signal import SIGINT
+from signal import SIGINT, SIGUSR2
 from typing import NoReturn
 
 from . import engine
+from .activity import Activity
 from .clock import Clock
 from .messages import CallUnderWay, ErrorReport, Frame, Loss
 from .rank_errors import (
+    DEADLOCK,
     HOLD_AGAIN,
     RankError,
     calls_text,
     grouped,
     how_it_ended,
     is_communicating,
-    is_in_framework,
     listed,
     named,
     positions,
@@ -23,19 +24,33 @@ from .rank_errors import (
     traceback_text,
     where,
 )
+from .standstill import Standstill
 
-GRACE_S = 0.7  # from the failure of one rank to the first look at where the others are
-LOOK_AGAIN_S = 0.7
+GRACE_S = 0.1  # from the failure of one rank to the first look at where the others are
+LOOK_AGAIN_S = 0.2
+LOOK_AGAIN_MOST_S = 0.7
+STILL_S = 0.2  # how long ranks wait at one place before it counts, if messages on their way would be noticed
+STILL_UNNOTICED_S = 0.7  # the same, if messages on their way would not be noticed
+TELL_AFTER_S = 0.6  # what a rank raised is shown before the others have ended, if they need longer than this
+ALONE_AGAIN_S = 0.7
 # How often to look at ranks that run a cell without the others.
 ALONE_LOOKS = 2
 TOGETHER_LOOKS = 12
-IDLE_SHARE = 0.1  # a process that waits without spinning uses at most this share of a core
 STILL_LIMIT_S = 10.0  # time for ranks that compute or sleep to end by themselves after one has failed
 INTERRUPT_LIMIT_S = 2.0
+MPI_LIMIT_S = 0.5  # an interrupt has no effect on a rank inside MPI; an operation under way may end in this time
 COMPILED_LIMIT_S = 3.0  # compiled code must first return, if it can
+STOP_LIMIT_S = 1.5  # time for a training to end at a step that all ranks agree on
 CHECK_LIMIT_S = 30.0  # time for busy ranks to join the check of whether all ranks are in step
 CHECK_LOOK_EVERY_S = 1.5
 CHECK_LOOKS = 3
+TOGETHER_EVERY_S = 0.5  # how often to look at ranks that all run, at first and at most, while one of them computes
+TOGETHER_MOST_S = 5.0
+MOVING_MOST_S = 2.0  # the same while ranks send messages
+STILL_EVERY_S = 0.5  # the same while all of them wait
+DEADLOCK_S = 2.5
+NOTICE_S = 5.0
+KEEP_RECORD = "*Stop*, the button beside a training's progress, ends it too, and keeps its record."
 USELESS = "These ranks cannot be used any more."
 READY = "The ranks are still in step and ready for the next cell."
 OUT_OF_STEP = "some ranks had sent messages that others never received"
@@ -46,39 +61,35 @@ NO_ANSWER = f"the ranks were still busy {CHECK_LIMIT_S:.0f} s later, so whether 
 class Others:
     """Watches ranks that still run after one has failed: do they wait for that rank, or can they end by themselves?
 
-    A rank that is inside the same collective at two looks waits for a rank that will not come. A rank that computes or
-    sleeps may end by itself, or go on to a collective; after STILL_LIMIT_S it is interrupted.
+    A rank that stays inside one collective while nothing moves waits for a rank that will not come. A rank that
+    computes or sleeps may end by itself, or go on to a collective; after STILL_LIMIT_S it is interrupted.
     """
 
     def __init__(self, call: CallUnderWay):
         self.call = call
         self.clock = Clock()
         self.next_look = time.monotonic() + GRACE_S
-        self.stacks: dict[int, list[Frame]] = {}
-        self.cpu_s: dict[int, float] = {}
+        self.again_s = LOOK_AGAIN_S
+        self.standstill = Standstill(call)
+        self.is_told = False
 
-    def look(self) -> None:
-        """Give the ranks up and raise RankError once the others cannot end by themselves."""
+    def look(self) -> list[str]:
+        """Give the ranks up and raise RankError once the others cannot end by themselves. Returns lines to show."""
         if not self.call.running or time.monotonic() < self.next_look:
-            return
-        stacks = self.call.stacks()
-        cpu_s = self.call.cpu_s()
-        if all(self._waits(rank, stacks[rank], cpu_s) for rank in stacks):
-            raise_stuck(self.call, stacks)
-        self.stacks = stacks
-        self.cpu_s = cpu_s
-        self.next_look = time.monotonic() + LOOK_AGAIN_S
+            return []
+        self.standstill.look()
+        enough_s = STILL_S if self.standstill.knows_activity else STILL_UNNOTICED_S
+        if self.standstill.all_still_s >= enough_s:
+            raise_stuck(self.call, self.standstill.stacks)
+        self.next_look = time.monotonic() + self.again_s
+        self.again_s = min(LOOK_AGAIN_MOST_S, 1.5 * self.again_s)
         if self.clock.elapsed_s > STILL_LIMIT_S:
             self._interrupt()
-
-    def _waits(self, rank: int, frames: list[Frame], cpu_s: dict[int, float]) -> bool:
-        if not frames or self.stacks.get(rank, [])[:1] != frames[:1]:
-            return False
-        if is_communicating(frames):
-            return True
-        # For example, DDP waits in loss.backward(): no Python frame names DDP, but the rank computes nothing either.
-        known = rank in cpu_s and rank in self.cpu_s
-        return is_in_framework(frames) and known and cpu_s[rank] - self.cpu_s[rank] < IDLE_SHARE * LOOK_AGAIN_S
+        if self.is_told or self.clock.elapsed_s < TELL_AFTER_S or not self.call.running:
+            return []
+        self.is_told = True
+        waits = f"Waiting up to {STILL_LIMIT_S:.0f} s for {named(self.call.running)} to end as well."
+        return [*errors_text(self.call).splitlines(), waits]
 
     def _interrupt(self) -> None:
         late = self.call.running
@@ -91,7 +102,7 @@ class Others:
                 self.call.outcomes[rank]["error"]["what"] = what
 
 
-class Alone(Others):
+class Alone:
     """Watches ranks that run a cell without the others: do they wait for a rank that never comes?
 
     A single rank that stays inside one collective or message does. Several ranks may have a communicator of their own
@@ -99,7 +110,9 @@ class Alone(Others):
     """
 
     def __init__(self, call: CallUnderWay):
-        super().__init__(call)
+        self.call = call
+        self.next_look = time.monotonic() + ALONE_AGAIN_S
+        self.stacks: dict[int, list[Frame]] = {}
         self.looks_left = ALONE_LOOKS if len(call.ranks) == 1 else TOGETHER_LOOKS
         self.looks = self.looks_left
 
@@ -114,7 +127,55 @@ class Alone(Others):
         if not self.looks_left:
             _raise_alone(self.call, f"cannot go on: the others do not run this cell.\n{_where(self.call, stacks)}")
         self.stacks = stacks
-        self.next_look = time.monotonic() + LOOK_AGAIN_S
+        self.next_look = time.monotonic() + ALONE_AGAIN_S
+
+
+class Together:
+    """Watches ranks that all run: does each of them wait for another one, so that none can go on?
+
+    The call is ended only if that's certain. If the ranks may be in one long operation, a notice says where they are.
+    """
+
+    def __init__(self, call: CallUnderWay):
+        self.call = call
+        self.standstill = Standstill(call)
+        self.pause_s = TOGETHER_EVERY_S
+        self.next_look = time.monotonic() + self.pause_s
+        self.activity: Activity | None = None
+        self.published: list = [None] * len(call.ranks)  # what each rank has published last about its training
+        self.has_noticed = False
+
+    def look(self) -> list[str]:
+        """Give the ranks up and raise RankError if they wait for each other. Returns lines to show, if any."""
+        if not self.call.running or time.monotonic() < self.next_look:
+            return []
+        if self._moves():  # so there is no need to disturb the ranks
+            self.standstill = Standstill(self.call)
+            self.pause_s = min(MOVING_MOST_S, 1.5 * self.pause_s)
+            self.next_look = time.monotonic() + self.pause_s
+            return []
+        self.standstill.look()
+        still_s = self.standstill.all_still_s
+        if still_s >= DEADLOCK_S and self.standstill.is_certain:
+            raise_deadlock(self.call, self.standstill, still_s)
+        self.pause_s = STILL_EVERY_S if still_s else min(TOGETHER_MOST_S, 1.5 * self.pause_s)
+        self.next_look = time.monotonic() + self.pause_s
+        if still_s < NOTICE_S or self.has_noticed:
+            return []
+        self.has_noticed = True
+        where = _where(self.call, self.standstill.stacks)
+        advice = "They may be in one long operation. If they shouldn't be, interrupt the cell."
+        return [f"All ranks have waited for each other for {still_s:.0f} s:", *where.splitlines(), advice]
+
+    def _moves(self) -> bool:
+        """Whether ranks have sent each other something, or have published progress, since this was asked last."""
+        published = [self.call.published_by(rank).get("points") for rank in self.call.ranks]
+        if published != self.published:
+            self.published = published
+            return True
+        before = self.activity
+        self.activity = now = self.call.activity()
+        return before is not None and now is not None and before.segments != now.segments
 
 
 def check_alone(call: CallUnderWay) -> None:
@@ -195,11 +256,23 @@ def raise_stuck(call: CallUnderWay, stacks: dict[int, list[Frame]]) -> NoReturn:
     _give_up(call, "a rank failed while others waited for it", text)
 
 
+def raise_deadlock(call: CallUnderWay, standstill: Standstill, still_s: float) -> NoReturn:
+    ended = f" ({named(_ended(call))} had ended already)" if _ended(call) else ""
+    text = f"{DEADLOCK}: every rank waits for another one, and nothing has moved for {still_s:.0f} s{ended}:\n"
+    text += f"{_where(call, standstill.stacks)}\n"
+    if why := standstill.explanation():
+        text += f"{why}\n"
+    _give_up(call, "they waited for each other", text)
+
+
+def _ended(call: CallUnderWay) -> list[int]:
+    return [rank for rank in call.ranks if rank not in call.running]
+
+
 def raise_timeout(call: CallUnderWay, timeout_s: float) -> NoReturn:
     if errors_text(call):  # an error on a rank says more than the timeout does
         raise_stuck(call, call.stacks())
-    done = [rank for rank in call.ranks if rank not in call.running]
-    ended = f" (ended already: {listed(done)})" if done else ""
+    ended = f" (ended already: {listed(_ended(call))})" if _ended(call) else ""
     stopped = call.stopped()
     longer = " If the work only needs longer, give `timeout=` more seconds."
     if stopped:
@@ -248,27 +321,35 @@ def still_in_step(call_again: Callable[..., CallUnderWay], allow_unreceived: boo
     return None if check.running else all(outcome.get("value") for outcome in check.outcomes.values())
 
 
-def raise_interrupted(call: CallUnderWay) -> NoReturn:
+def raise_interrupted(call: CallUnderWay, trains: bool = False) -> NoReturn:
     """Interrupt the ranks after the learner pressed stop, and raise RankError. Restart unusable ranks first."""
-    call.signal(SIGINT)
+    keep = f" {KEEP_RECORD}" if trains else ""
+    stacks: dict[int, list[Frame]] = {}
     try:
-        ended = call.wait(INTERRUPT_LIMIT_S)
-        if not ended and not any(is_communicating(frames) for frames in call.stacks().values()):
-            ended = call.wait(COMPILED_LIMIT_S)
+        if trains:  # all ranks agree on a step, so none is left inside a collective
+            call.signal(SIGUSR2)
+            call.wait(STOP_LIMIT_S)
+        call.signal(SIGINT)
+        ended = call.wait(MPI_LIMIT_S)
+        if not ended:
+            stacks = call.stacks()
+        if not ended and not any(is_communicating(frames) for frames in stacks.values()):
+            ended = call.wait(INTERRUPT_LIMIT_S + COMPILED_LIMIT_S - MPI_LIMIT_S)
+            stacks = call.stacks()
         in_step = still_in_step(call.follow_up) if ended else None
     except RankError as lost:
         raise RankError(f"interrupted, and {lost}") from None
     if in_step:
-        raise RankError("interrupted. The ranks stopped what they did and are ready for the next cell.")
+        raise RankError(f"interrupted. The ranks stopped what they did and are ready for the next cell.{keep}")
     why = f"interrupted. But {NO_ANSWER if in_step is None else OUT_OF_STEP}."
     if not ended:
-        why = f"interrupted, but not every rank could be:\n{_where(call, call.stacks())}"
+        why = f"interrupted, but not every rank could be:\n{_where(call, stacks)}"
     team = call.team
     if team.attached_only:
         _give_up(call, "they could not be interrupted", f"{why}\n")
     empty = team.empty_memory
     team.restart()
-    raise RankError(f"{why}\nFresh ranks were started. {empty}")
+    raise RankError(f"{why}\nFresh ranks were started. {empty}{keep}")
 
 
 def errors_text(call: CallUnderWay) -> str:

@@ -18,9 +18,10 @@ from workshop_lib.paths import BUILD, keeps_secrets, replacing
 from . import processes, which_mpi
 from .allocation import is_here
 from .clock import Clock
-from .messages import ExitRecord, RankNote, StopNote
+from .messages import ExitRecord, RankNote, StopNote, Whereabouts
 from .processes import is_dead
 from .rank_errors import RankError
+from .whereabouts import AT
 
 PROBE_LIMIT_S = 0.5
 # Marker files in a ranks' folder. HELD: `workshop engines start` holds the ranks. STOP and RESTART are requests to it.
@@ -64,7 +65,7 @@ def _make(folder: Path, set_id: str) -> Path:
         if not keeps_secrets(folder):
             raise OSError("its file system keeps no permissions, so others could read the ranks' key")
         # A call looks for notes every few milliseconds, so each kind has a folder of its own, which is mostly empty.
-        for kind in NOTES:
+        for kind in (*NOTES, AT):
             (folder / kind).mkdir()
         (folder / "owner").write_text(processes.mark(set_id))
     except OSError:
@@ -177,11 +178,28 @@ def rank_notes(folder: Path) -> dict[int, RankNote]:
     return {note["rank"]: note for note in _notes(folder, "rank")}
 
 
+def answers_of(folder: Path) -> dict[int, Whereabouts]:
+    """What ranks have answered since their last answers were forgotten, by rank."""
+    answered = {}
+    for path in (folder / AT).glob("*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            answered[int(path.stem)] = json.loads(path.read_text())
+    return answered
+
+
+def forget_answers(folder: Path) -> None:
+    for path in (folder / AT).glob("*.json"):
+        path.unlink(missing_ok=True)
+
+
 def _notes(folder: Path, kind: str) -> list:
     notes = []
-    for path in (folder / kind).glob("*.json"):
-        with contextlib.suppress(OSError, ValueError):
-            notes.append(json.loads(path.read_text()))
+    place = os.path.join(folder, kind)
+    with contextlib.suppress(OSError):  # the folder disappears with the ranks' holder
+        for name in os.listdir(place):  # faster than a glob, because a call asks again and again
+            if name.endswith(".json"):
+                with contextlib.suppress(OSError, ValueError), open(os.path.join(place, name)) as file:
+                    notes.append(json.load(file))
     return notes
 
 

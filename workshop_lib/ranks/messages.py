@@ -5,7 +5,10 @@ CallUnderWay is the interface of a call under way, for modules that must not imp
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, Protocol, TypedDict
+
+if TYPE_CHECKING:
+    from .activity import Activity
 
 
 class Frame(TypedDict):
@@ -76,6 +79,31 @@ class StopNote(TypedDict):
     host: str
     pid: int
     signal: int
+
+
+class Waiting(TypedDict):
+    """What a rank waits for: the call by its name, the size of what it sends, the ranks that take part, and the root.
+
+    None where that is unknown. spins: whether the wait keeps a core busy. only_on_ranks: whether nothing but another
+    rank can end the wait, as a GPU could.
+    """
+
+    name: str
+    size: str | None
+    ranks: list[int] | None
+    root: int | None
+    spins: bool
+    only_on_ranks: bool
+
+
+class Whereabouts(TypedDict):
+    """at/N.json, which rank N writes after SIGUSR1: where it is, and what it waits for, if anything.
+
+    place: a number that changes when the rank moves, even around a loop of one line.
+    """
+
+    place: int
+    waiting: Waiting | None
 
 
 class PdbCommand(TypedDict):
@@ -177,5 +205,8 @@ class CallUnderWay(Protocol):
     def stacks(self) -> dict[int, list[Frame]]: ...
     def stopped(self) -> dict[int, StopNote]: ...
     def loss(self) -> Loss: ...
+    def whereabouts(self) -> dict[int, Whereabouts]: ...
+    def activity(self) -> "Activity | None": ...
+    def asleep(self, rank: int) -> bool: ...
     def cpu_s(self) -> dict[int, float]: ...
     def follow_up(self, function: Callable, *args) -> "CallUnderWay": ...

@@ -94,7 +94,9 @@ class Progress:
             loss_sum, _, samples = self.curve[-1].of_ranks()[-1]
             loss = loss_sum / samples if samples else None
         last_loss = [] if loss is None else [f"loss {loss:.3f}"]
-        return [*last_loss, f"learning rate {self.step['lr']:.3g}", f"{self.step['samples_per_s']:,.0f} samples/s"]
+        emulated = " (emulated)" if self.info and self.info.get("machine") else ""
+        speed = f"{self.step['samples_per_s']:,.0f} samples/s{emulated}"
+        return [*last_loss, f"learning rate {self.step['lr']:.3g}", speed]
 
     def shares(self) -> list[str]:
         """How all ranks together spent the last second, in words; empty if that is unknown."""
@@ -124,15 +126,20 @@ class TextView:
         self.line_shown_s = 0.0
         self.progress = Progress()
         self.stop_requested = False
+        self.interrupted = False  # by the notebook's own stop button, or Ctrl-C
 
     def output(self, items: Sequence[str | Row]) -> None:
         """Show lines that ranks printed, and rows of what they displayed."""
-        for item in items:
-            for line in [item] if isinstance(item, str) else item.new_lines():
-                if self.bar:
-                    tqdm.write(line, file=sys.stdout)
-                else:
-                    print(line, flush=True)
+        lines = [line for item in items for line in ([item] if isinstance(item, str) else item.new_lines())]
+        if lines:
+            self.write("\n".join(lines))
+
+    def write(self, text: str) -> None:
+        """Print these lines at once: a message to the page for each line would be too many."""
+        if self.bar:
+            tqdm.write(text, file=sys.stdout)
+        else:
+            print(text, flush=True)
 
     def unfinished(self, lines: list[str]) -> None:
         """Show the lines that ranks are still writing. As text, nothing is shown before a line is finished."""

@@ -13,14 +13,17 @@ from .messages import ErrorReport, ExitRecord, Frame, StopNote
 
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
 # Files that run the learner's code, and files that it calls. The line to look at is never in one of them.
-IN_BETWEEN = ("engine.py", "cells.py", "training/torch_mpi.py", "judge/", "lessons/")
+OF_CALLS = ("ranks/engine.py", "ranks/cells.py", "ranks/printed.py")
+IN_BETWEEN = (*OF_CALLS, "training/torch_mpi.py", "emulation/", "judge/", "lessons/")
 # How to recognize code that waits for other ranks: mpi4py's calls by their name in the line, frameworks by their files.
 _MPI_CALL = re.compile(
     r"\.((?i:all(reduce|gatherv?|toall[vw]?)|barrier|bcast|gatherv?|scatterv?|reduce(_scatter(_block)?)?|(ex)?scan"
     r"|[bsr]?send|recv|sendrecv(_replace)?|m?probe|waitall)|(Wait|Test)(all|any|some)?|Split\w*|Dup|Create\w*|Fence|Free)\("
 )
 COMMUNICATION = ("torch/distributed/", "/horovod/", "deepspeed/comm/")
+EMULATED = "workshop_lib/emulation/comm.py"  # carries the calls of emulated ranks
 FRAMEWORKS = ("torch", "tensorflow", "keras", "deepspeed", "horovod")
+DEADLOCK = "deadlock"  # how the error of a call begins whose ranks wait for each other
 PLACES_SHOWN = 6  # a message about a hundred ranks has to fit a screen
 FRAMES_SHOWN = 5
 PARTS_LISTED = 12
@@ -143,6 +146,8 @@ def is_communicating(frames: list[Frame]) -> bool:
     file = frames[0]["file"]
     if "site-packages/" in file:
         return any(part in file for part in COMMUNICATION)
+    if EMULATED in file:
+        return True
     return bool(_MPI_CALL.search(_code(frames[0])))
 
 

@@ -3,14 +3,18 @@
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import EllipsisType
 
 from workshop_lib.course.learner import in_notebook
+from workshop_lib.emulation import session as emulation
+from workshop_lib.errors import InputError
 from workshop_lib.machine import environment
 from workshop_lib.machine.load import Meter
 from workshop_lib.machine.shadowing import shadows
 
-from . import allocation, folders, processes
+from . import allocation, crowding, folders, processes
 from .cluster import CURRENT, START_ELSEWHERE_LIMIT_S, Ranks, check_number
 from .rank_errors import HOLD_AGAIN, RankError
 
@@ -21,12 +25,23 @@ PROBE_EVERY_S = 0.5
 PROBES_FAILED = 3
 
 
-def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: str = "none") -> Ranks:
+def start(
+    n: int | EllipsisType = ...,
+    *,
+    threads_per_rank: int | None = None,
+    bind: str = "none",
+    machine: str | None = None,
+    paced: bool = False,
+) -> Ranks:
     """Start MPI ranks and make them the notebook's current ones.
 
     n: number of ranks. By default, as many as fill the scheduler's allocation (WORKSHOP_RANKS_PER_NODE on each node;
     else one per GPU; else the job's tasks), or 2 without an allocation. threads_per_rank: OpenMP threads per rank. By
     default, as many as the cores that the job gives each task, or 1. bind: "none" or "core" (see mpi.environment).
+
+    machine: a machine that the ranks emulate, from the list that `workshop machines` prints. Each rank then has a clock
+    of emulated time, which computing and messages move on as that machine would. With `paced`, the ranks also wait:
+    1 ms takes 20 ms.
 
     Healthy ranks of the same shape are kept, so that a cell with `start` can be run again; other ranks are replaced.
     Processes that killed notebooks left behind on this machine are ended first. Prints a line, once, if other programs
@@ -34,24 +49,31 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
     With WORKSHOP_ATTACH=1, the ranks are those that `workshop engines start` holds, for instance in a job. They are
     restarted if their number is not `n`. In this way, a notebook runs unchanged on a login node. Their threads and
     binding stay as they are, and a sentence says so if the call asks for others.
-    Raises InputError for a bad argument, and RankError if the ranks do not come up in time: a minute (three if there
-    are other nodes) and a second per rank.
+    Raises InputError for a bad argument or far too many ranks for this machine, and RankError if the ranks do not come
+    up in time: a minute (three if there are other nodes) and a second per rank.
     """
-    if n is not None:
+    if n is not ...:
         check_number(n)
     if os.environ.get(ATTACH, "0") != "0":
         if threads_per_rank is not None or bind != "none":
             print(f"{ATTACH} is set, so threads_per_rank and bind are those of the ranks' holder.", file=sys.stderr)
-        return _start_attached(n)
+        if machine is not None:
+            raise InputError(
+                f"{ATTACH} is set, and ranks that are held emulate no machine: unset it, or leave machine out."
+            )
+        return _start_attached(None if n is ... else n)
+    emulation.check(machine, paced)
     environment.unpin()
     job = allocation.find()
-    if n is None:
+    if n is ...:
         n = job.ranks() if job else 2
+    crowding.check(n)
     if threads_per_rank is None:
         threads_per_rank = (job and job.cores_per_task) or 1
     shape = (n, threads_per_rank, bind)
     team = CURRENT.team
-    if team is not None and team.healthy and team.shape == shape:
+    same = team is not None and (team.shape, team.machine, team.paced) == (shape, machine, paced)
+    if team is not None and same and team.healthy:
         return team
     CURRENT.replace(None)
     processes.reap()
@@ -59,8 +81,10 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
     for shadow in shadows():
         print(f"{shadow}. Until then the workshop looks there last.", file=sys.stderr)
     others = Meter()
-    CURRENT.replace(team := Ranks(n, threads_per_rank, bind))
+    CURRENT.replace(team := Ranks(n, threads_per_rank, bind, machine, paced))
     warning = others.warning(n * threads_per_rank, "so don't trust times measured now")
+    if machine is not None:
+        return team
     if warning and not CURRENT.busy_cores_noted:
         # A notebook shows stderr in red, although nothing has failed. Elsewhere, stdout is for a program's results.
         print(warning, file=sys.stdout if in_notebook() else sys.stderr)
@@ -103,6 +127,7 @@ class AttachedRanks(Ranks):
     """Ranks that another process holds, such as a job's. They are used like any ranks, but `stop` only disconnects."""
 
     attached_only = True
+    segments = None  # only the holder knows their folder
 
     def __init__(self, folder: Path):
         self._supervised = []
@@ -146,12 +171,13 @@ class AttachedRanks(Ranks):
             return self.restart(n)
         return self
 
-    def stop(self) -> None:
+    def _let_go(self) -> Callable[[], None]:
         """Disconnect from the ranks; their holder keeps them running."""
         if self.client is not None:
             self.trouble = "they were stopped"
             self.client.close(linger=0)
             self.client = None
+        return lambda: None
 
     def _wait_for_fresh(self) -> Path:
         begun = seen = time.monotonic()

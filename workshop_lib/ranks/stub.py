@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -19,6 +20,7 @@ import time
 
 AGENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "node_agent.py")
 AGENT_LIMIT_S = 120.0  # many nodes read Python from one shared disk
+LOOK_EVERY_S = 0.25  # how often to look for the launcher
 LONGEST_PATH = 50  # a socket's path may have at most 107 characters
 
 
@@ -106,6 +108,7 @@ def connect(path, limit_s):
 def main():
     split = sys.argv.index("--")
     options = dict(zip(sys.argv[1:split:2], sys.argv[2:split:2], strict=True))
+    owner = os.getppid()
     record = options["--record"]
     files = {number: number for number in descriptors()}
     path = options.get("--agent") or agent_of_this_host(record, options.get("--load"))
@@ -114,6 +117,10 @@ def main():
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: connection.send(bytes([number])))
     ask(connection, sys.argv[split + 1 :], record, dict(os.environ), files)
+    while not select.select([connection], [], [], LOOK_EVERY_S)[0]:
+        if os.getppid() != owner:  # the launcher was killed, and so its signals don't come
+            connection.send(bytes([signal.SIGTERM]))
+            owner = os.getppid()
     answer = connection.recv(64)
     status = int(answer) if answer else -signal.SIGKILL  # without an answer, the agent was killed, and took its ranks
     sys.exit(status if status >= 0 else 128 - status)

@@ -36,6 +36,16 @@ class _Screen:
             self._draw(self.view.unfinished, self.output.unfinished())
             self._draw(self.view.update, self.call.published(), self.call.elapsed_s, self.call.running)
 
+    def tell(self, lines: list[str]) -> None:
+        """Show these lines about the ranks, if any, below what the ranks have printed by now."""
+        if self.view is not None and lines:
+            self.show()
+            self.view.output(lines)
+
+    def note_interrupt(self) -> None:
+        if self.view is not None:
+            self.view.interrupted = True
+
     def _newly_stopped(self) -> list[str]:
         """What to do about ranks that SIGSTOP or a debugger has stopped since the last report; one line per host."""
         stopped = self.call.stopped()
@@ -89,6 +99,7 @@ def watch(team, payload: bytes, timeout_s: float, view, ranks: list[int] | None 
     except BaseException:
         # For example, the stop button was pressed twice. Whatever still runs would keep the next call waiting.
         team._give_up("a call on them was cut off")
+        team._wait_until_ended()
         raise
 
 
@@ -96,7 +107,8 @@ def _watch(call: Call, timeout_s: float, screen: _Screen) -> list:
     try:
         _follow(call, timeout_s, screen)
     except KeyboardInterrupt:
-        failures.raise_interrupted(call)
+        screen.note_interrupt()
+        failures.raise_interrupted(call, trains=call.is_training)
     finally:
         screen.close()
     if call.failed:
@@ -109,6 +121,7 @@ def _watch(call: Call, timeout_s: float, screen: _Screen) -> list:
 def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
     others: failures.Others | None = None
     alone = failures.Alone(call) if len(call.ranks) < call.team.n else None
+    together = failures.Together(call)
     prompt = debugger.Prompt(call)
     stopping: Clock | None = None
     next_view = 0.0
@@ -127,12 +140,14 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
                 prompt.ask()
         elif call.failed:
             others = others or failures.Others(call)
-            others.look()
+            screen.tell(others.look())
         elif alone:
             alone.look()
+        else:
+            screen.tell(together.look())
         if stopping is not None and stopping.elapsed_s > STOP_LIMIT_S:
             raise KeyboardInterrupt
         if call.elapsed_s > timeout_s:
             failures.raise_timeout(call, timeout_s)
         # A short call is over at once. The longer a call takes, the less often it is looked at: ranks need the cores.
-        time.sleep(min(VIEW_EVERY_S, max(POLL_S, call.elapsed_s / 20)))
+        call.pause(min(VIEW_EVERY_S, max(POLL_S, call.elapsed_s / 20)))

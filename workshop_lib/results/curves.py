@@ -19,7 +19,7 @@ OUTCOMES = ["test_accuracy", "seconds_to_99", "ladder_difference", "samples_per_
 MORE_COLUMNS = {"state_bytes": "KB of\nstate", "ladder_difference": "param.\ndiffer-\nence"}
 
 # What the points of a figure must have in common: a curve over two machines or settings means nothing.
-SAME_MACHINE = ["device", "cpu_model", "threads_per_rank", "bind"]
+SAME_MACHINE = ["machine", "stands_for", "device", "cpu_model", "threads_per_rank", "bind"]
 SAME_RESULT = options.must_be_same(options.RESULT)
 
 # Training accuracy in % by ranks, read off the scaling figure of the Theta hands-on: Horovod's PyTorch MNIST example on
@@ -58,7 +58,7 @@ def _row(record: dict, number: int) -> dict:
     return {
         "backend": records.name_of(what),
         **{name: what[name] for name in ("world_size", "batch_size", "global_batch")},
-        **{name: what.get(name) for name in ("threads_per_rank", "binding")},
+        **{name: what.get(name) for name in ("machine", "stands_for", "threads_per_rank", "binding")},
         **{name: what[name] for name in SAME_RESULT},
         "data_dir": what["data_dir"] or "MNIST",
         # `binding` names cores, which differ between numbers of ranks. `bind` does not.
@@ -243,7 +243,7 @@ def summary(runs: Iterable[dict]) -> Table:
     if several:
         headings.append("batch\na rank")
     headings += ["samples/s\n(spread)", "effi-\nciency", "test\naccuracy", "s to\n99 %", "ranks\nequal", *more.values()]
-    table = rich_table(*headings, caption=_caption(points, more, frame.loc[frame["oversubscribed"], "cores"].dropna()))
+    table = rich_table(*headings, caption=_caption(frame, points, more))
     for key, group in _finished(frame).groupby(["backend", "batch_size", "world_size"], sort=True):
         backend, batch, ranks = key
         point = points.loc[key]
@@ -283,10 +283,18 @@ def _number(value: float, form: str) -> str:
     return "–" if pd.isna(value) else form.format(value)
 
 
-def _caption(points: pd.DataFrame, more: dict[str, str], shared: pd.Series) -> str:
+def emulated_on(frame: pd.DataFrame) -> str:
+    """Where runs were emulated, for titles and captions: "emulated on polaris". Empty if their times were measured."""
+    names = [name for name in frame["machine"].unique() if name]
+    models = [f", as {name}" for name in frame["stands_for"].unique() if name]
+    return f"emulated on {' and '.join(names)}{''.join(models)}" if names else ""
+
+
+def _caption(frame: pd.DataFrame, points: pd.DataFrame, more: dict[str, str]) -> str:
     batches = points.index.get_level_values("batch_size").unique()
     only = f" ({batches[0]} a rank)" if len(batches) == 1 else ""
     notes = [
+        *([f"{emulated_on(frame)}: no time was measured"] if emulated_on(frame) else []),
         "samples/s: median of the repeats, first epochs left out",
         "spread: slowest to fastest repeat, of the median",
         f"efficiency: against 1 rank of the same backend and batch{only}",
@@ -296,6 +304,7 @@ def _caption(points: pd.DataFrame, more: dict[str, str], shared: pd.Series) -> s
     if "ladder_difference" in more:
         notes.append(f"parameter difference: after {equivalence.STEPS} steps, to one process with the global batch")
     if points["oversubscribed"].any():
+        shared = frame.loc[frame["oversubscribed"], "cores"].dropna()
         on = f" ({', '.join(shared.unique())})" if len(shared) else ""
         notes.append(f"* more ranks than cores{on}")
     if points["first_epoch_only"].any():

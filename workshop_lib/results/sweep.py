@@ -104,7 +104,8 @@ def sweep(
                 record = team.train(option, timeout=timeout_s, show=view.begin(number, total, n))
                 if view.stop_requested:
                     return
-                warning = "" if team.attached_only else others.warning(n)  # attached ranks count as other programs
+                # Attached ranks would count as other programs. Emulated time is the same whatever else runs.
+                warning = "" if team.attached_only or record["what"]["machine"] else others.warning(n)
                 if compare:
                     if (n, option) not in comparisons:
                         comparisons[n, option] = team.run(equivalence.compare, option, timeout=timeout_s, show=False)[0]
@@ -127,6 +128,8 @@ def result_line(record: Mapping) -> str:
     ranks = what["world_size"]
     workers = what.get("emulate_workers")
     name = f"{records.name_of(what)}, {plural(ranks, 'rank')}"
+    if what.get("machine"):
+        name += f" emulated on {what['machine']}"
     if workers is not None:
         name += f" as {plural(workers, 'worker')}"
     if not epochs:

@@ -36,6 +36,7 @@ class RunInfo(TypedDict):
     backend: str
     cores: str  # what the ranks on rank 0's host compute on, in words
     oversubscribed: bool  # whether ranks share cores
+    machine: str | None  # the machine that the ranks emulate, if their times are emulated
     clock_origin_s: float  # time.perf_counter() of this rank at the zero of its trace
 
 

@@ -117,7 +117,7 @@ def compute(record: RunRecord, image_shape: tuple[int, ...]) -> Compute | None:
     flops = kept["flops_per_sample"].get(what.get("network"))
     if image_shape != vit.MNIST or not (peak and flops and record["epochs"]):
         return None
-    if what["oversubscribed"] or where["device"] != "cpu":
+    if what["oversubscribed"] or what["machine"] or where["device"] != "cpu":
         return None
     whole = peak * what["world_size"]
     used = flops * record["epochs"][-1]["samples_per_s"]

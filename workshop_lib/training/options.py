@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from workshop_lib.errors import InputError
+from workshop_lib.machine import catalogue
 from workshop_lib.training.backends import CHOOSE_TRANSPORT, REGISTRY
 from workshop_lib.training.schedules import DECAYS, SCALINGS, WARMUPS
 
@@ -20,6 +21,7 @@ ZERO_STAGES = (0, 1, 2, 3)
 DEFAULT_ZERO_STAGE = 2
 DEVICES = ("auto", "cpu", "cuda", "xpu")
 ON_XPU = ("mpi", "ddp", "fsdp")  # backends for Intel's GPUs; DeepSpeed and Horovod need other builds there
+EMULATED = ("mpi", "ddp", "fsdp")  # backends whose messages an emulated machine carries
 NETWORKS = ("workshop", "classic", "vit")
 OPTIMIZERS = ("sgd", "adam", "lars", "lamb", "muon")
 BY_LAYER = ("lars", "lamb", "muon")  # these optimizers need each layer's norm or its whole matrix
@@ -144,6 +146,18 @@ class TrainOptions:
     train_samples: int | None = option(
         None, "Use only this many training samples, from the beginning", same_for=(RESUME, RESULT, WORKERS), at_least=1
     )
+    machine: str | None = option(
+        None,
+        "A machine that the ranks emulate: all times are those that it would take",
+        tuple(catalogue.emulated_machines()),
+        same_for=(SPEED,),
+    )
+    stands_for: str | None = option(
+        None,
+        "A large network for which the small one stands on an emulated machine",
+        tuple(catalogue.models()),
+        same_for=(SPEED,),
+    )
     emulate_workers: int | None = option(
         None, "Emulate this many workers on the ranks that there are", same_for=(SPEED, RESULT), at_least=1
     )
@@ -157,6 +171,7 @@ class TrainOptions:
                 self._refuse(each.name, remedy)
         self._check_backend()
         self._check_optimizer()
+        self._check_machine()
         if self.resume and self.checkpoint is None:
             raise InputError("resume needs a checkpoint: name the file to continue from")
 
@@ -181,6 +196,23 @@ class TrainOptions:
                 self._refuse("network", f"{self.backend} has no transformer here; use workshop or classic")
             if self.optimizer not in ("sgd", "adam"):
                 self._refuse("optimizer", f"{self.backend} has sgd and adam here; use one of these")
+
+    def _check_machine(self) -> None:
+        if self.machine is not None:
+            machine = catalogue.emulated_machine(self.machine)
+            if self.backend not in EMULATED:
+                self._refuse("backend", f"its messages can't be emulated; on {self.machine} use {', '.join(EMULATED)}")
+            if self.device not in ("auto", "cpu"):
+                self._refuse("device", f"a rank that emulates {self.machine} computes on a CPU; use auto or cpu")
+            trainable = [name for name, model in catalogue.models().items() if machine.trains(model)]
+            if self.stands_for is not None and self.stands_for not in trainable:
+                self._refuse("stands_for", f"how fast {self.machine} trains it isn't known; use {', '.join(trainable)}")
+            if self.stands_for is None and not machine.utilization and not machine.own_time:
+                self._refuse("machine", f"how fast it computes isn't known; add stands_for {', '.join(trainable)}")
+        if self.stands_for is not None and self.data_dir is not None:
+            self._refuse(
+                "stands_for", "only a network that trains on MNIST can stand for a large one; leave out data_dir"
+            )
 
     def _check_optimizer(self) -> None:
         if self.optimizer in BY_LAYER and self.zero_stage:

@@ -13,6 +13,7 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from workshop_lib import paths
+from workshop_lib.emulation import session
 from workshop_lib.errors import WorkshopError
 from workshop_lib.machine import environment
 from workshop_lib.machine.cores import affinity, core_ids, in_words, quota
@@ -54,6 +55,7 @@ class RunSetup(TypedDict):
     binding: str
     launcher: str
     oversubscribed: bool
+    machine: str | None  # the machine that the ranks emulated; None for a run whose times were measured
 
 
 class Where(TypedDict):
@@ -153,6 +155,8 @@ def start(options: TrainOptions, backend: Backend) -> RunRecord:
     commit = commit_here() if backend.world.rank == 0 else None
     started, commit = backend.allgather((started, commit))[0]
     world = backend.world
+    emulation = session.CURRENT.emulation
+    machine = emulation.machine.name if emulation is not None else None
     cores, hardware_threads = usable_together([rank for rank in ranks if rank["host"] == ranks[0]["host"]])
     setup: RunSetup = {
         "backend": backend.name,
@@ -162,7 +166,8 @@ def start(options: TrainOptions, backend: Backend) -> RunRecord:
         "threads_per_rank": max(rank["threads"] for rank in ranks),
         "binding": binding(ranks),
         "launcher": world.launcher,
-        "oversubscribed": oversubscribed(ranks),
+        "oversubscribed": oversubscribed(ranks) and machine is None,
+        "machine": machine,
     }
     where: Where = {
         "hosts": [rank["host"] for rank in ranks],

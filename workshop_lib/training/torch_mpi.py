@@ -73,9 +73,13 @@ class MpiWork(dist._Work):
         self.calls = calls
         self.results = results
         self.finish = finish
-        self.requests = [getattr(group.comm, name)(*arguments) for name, *arguments in calls]
-        self.statuses = [MPI.Status() for _ in calls]
+        started = [getattr(group.comm, name)(*arguments) for name, *arguments in calls]
+        # A request of emulated time (emulation/comm.py) has further parts, and moves this rank's clock when it is done.
+        self.emulated = [request for request in started if hasattr(request, "arrive")]
+        self.requests = [part for request in started for part in getattr(request, "parts", [request])]
+        self.statuses = [MPI.Status() for _ in self.requests]
         self.done = False
+        self.end_s: float | None = None  # when the last of them arrived, if their time is emulated
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the results are in place. Raises CommError after `timeout`, by default the group's own limit."""
@@ -103,6 +107,10 @@ class MpiWork(dist._Work):
         self.group.under_way.discard(self)
         finish = self.finish
         self.finish = None
+        for request in self.emulated:
+            request.arrive(self.statuses[0])
+            self.end_s = request.message.end_s
+        self.emulated = []
         self.done = True
         if finish is not None:
             finish()
@@ -313,8 +321,13 @@ def create(opts, _backend_options=None) -> MpiProcessGroup:
 
 
 def joined(timeout: timedelta) -> dist.ProcessGroup:
-    """Return the group of all ranks over MPI, which the first call creates and later calls reuse. All ranks call it."""
-    made = (group for group in dist.distributed_c10d._world.pg_map if isinstance(group, MpiProcessGroup))
+    """Return the group of all ranks over MPI, which the first call creates and later calls reuse. All ranks call it.
+
+    Each emulation of a machine has a group of its own.
+    """
+    places = getattr(MPI.COMM_WORLD, "places", None)
+    over_mpi = (group for group in dist.distributed_c10d._world.pg_map if isinstance(group, MpiProcessGroup))
+    made = (group for group in over_mpi if getattr(group.comm, "places", None) is places)
     whole = next((group for group in made if group.size() == dist.get_world_size()), None)
     return whole or dist.new_group(backend=NAME, timeout=timeout)
 

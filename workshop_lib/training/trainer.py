@@ -13,8 +13,11 @@ import torch
 
 from workshop_lib import paths
 from workshop_lib.data import mnist, shard, stage
+from workshop_lib.emulation import session
 from workshop_lib.errors import WorkshopError
+from workshop_lib.machine import catalogue
 from workshop_lib.machine import world as worlds
+from workshop_lib.models import torch_cnn, vit
 from workshop_lib.training import KINDS, backends, checkpoint, flops, memory, record, schedules
 from workshop_lib.training.backends.base import Backend, CollectiveSpan, StepResult
 from workshop_lib.training.callbacks import RunInfo, StepEvent, StepValues, Tracer, methods_of
@@ -35,6 +38,13 @@ def train(
     as the options require, and RunError naming the ranks if the ranks do not end with the same weights. An error on one
     rank during setup makes all ranks raise, so that none waits forever in a collective.
     """
+    with session.emulating(options.machine):
+        return _train(options, callbacks, world, backend)
+
+
+def _train(
+    options: TrainOptions, callbacks: Iterable, world: worlds.World | None, backend: Backend | None
+) -> RunRecord:
     torch.set_num_threads(worlds.threads())
     memory.keep_freed_memory()
     hooks = methods_of(callbacks)
@@ -100,8 +110,15 @@ class Trainer:
         self.must_match = checkpoint.must_match(options, self.world.world_size, self.train_size, self.backend.framework)
         if options.checkpoint is not None:
             self.on_rank_0(checkpoint.require_place, options.checkpoint)
+        if options.stands_for is not None:
+            self.declare(catalogue.model(options.stands_for))
         self.replica = self.backend.replica(options, *self.splits)
         self.start_epoch(1)
+
+    def declare(self, model: catalogue.Model) -> None:
+        """Let the network stand for a large one on the emulated machine."""
+        network = torch_cnn.build(0, self.options.network)
+        session.current().declare(model, self.samples_per_step, network, torch.zeros(1, 1, *vit.MNIST))
 
     def start(self) -> None:
         """Tell the callbacks what begins, and find out whether one of them may stop the run."""
@@ -218,6 +235,7 @@ class Trainer:
             "backend": self.backend.name,
             "cores": cores_in_words(self.record["where"]),
             "oversubscribed": self.record["what"]["oversubscribed"],
+            "machine": self.record["what"]["machine"],
             "clock_origin_s": self.tracer.clock_origin_s,
         }
 

@@ -20,12 +20,13 @@ FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 SRUN = 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"'
 RENDEZVOUS = '--rdzv-backend=c10d --rdzv-endpoint="$first:$port" --rdzv-id="$SLURM_JOB_ID"'
 STATIC = '--node-rank="$SLURM_NODEID" --master-addr="$first" --master-port=29400'
-TRAINING = '"$SLURM_JOB_NUM_NODES" --nproc-per-node=2 \\\n    ' + RENDEZVOUS
+PER_GPU = '--nproc-per-node="${SLURM_GPUS_ON_NODE:-1}"'
+TRAINING = f'"$SLURM_JOB_NUM_NODES" {PER_GPU} \\\n    {RENDEZVOUS}'
 RIGHT = {
     "the finished one": [],
     "short options": [("--nodes=2", "-N 2"), ("--cpus-per-task=32", "-c 32"), ("srun --cpus-per-task=", "srun -c ")],
     "tasks in all": [("#SBATCH --nodes=2\n", "#SBATCH -n 2\n")],
-    "a generic resource": [("--gpus-per-node=2", "--gres=gpu:a100:2"), ("--nproc-per-node=2", "--nproc-per-node=gpu")],
+    "a generic resource": [("--gpus-per-node=2", "--gres=gpu:a100:2"), (PER_GPU, "--nproc-per-node=gpu")],
     "GPUs per torchrun": [("--gpus-per-node=2", "--gpus-per-task=2")],
     "a variable for srun": [(SRUN, 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"\nsrun')],
     "nothing bound": [(SRUN, "srun --cpu-bind=none"), ("#SBATCH --requeue", "#SBATCH --exclusive --requeue")],
@@ -40,10 +41,12 @@ RIGHT = {
     "only what the exercise asks for": [(" --kill-on-bad-exit=1", ""), ("export TORCH_FR", "# TORCH_FR")],
     "the usual port": [("$first:$port", "$first:29500")],
     "without options": [(' "$@"', "")],
-    "waiting in the background": [
-        (' "$@"', ' "$@" &\nwait'),
-        ("#SBATCH --requeue", "#SBATCH --requeue --signal=B:USR1@60"),
+    "without a signal before the end": [
+        (' "$@" &\nwait $!', ' "$@"'),
+        ("#SBATCH --signal=B:USR1@120\n", ""),
+        ("trap ", "# trap "),
     ],
+    "as many ranks as the node's GPUs, in figures": [(PER_GPU, "--nproc-per-node=2")],
 }
 SRUN_CPUS = ' --cpus-per-task="$SLURM_CPUS_PER_TASK"'
 EACH_ITS_OWN = "bash -c 'torchrun --rdzv-endpoint=$(hostname):29500 \"$@\"' _"
@@ -53,7 +56,7 @@ WRONG = {  # (old text, new text): the rule that it breaks, and words of the hin
     (f"srun{SRUN_CPUS} --export=ALL --kill-on-bad-exit=1", "env"): ("each node has one torchrun", "Does `srun` come"),
     ("--ntasks-per-node=1", "--ntasks-per-node=2"): ("each node has one torchrun", "2 and 2 torchruns"),
     ("--gpus-per-node=2", "--gpus-per-task=1"): ("which sees both GPUs of its node", "1 of the node's 2"),
-    ("--nproc-per-node=2", "--nproc-per-node=4"): ("and starts a rank for each of them", "*of a node*"),
+    (PER_GPU, "--nproc-per-node=4"): ("and starts a rank for each of them", "*of a node*"),
     (SRUN_CPUS, ""): ("which share all of its cores", "since Slurm 22.05"),
     ('--nnodes="$SLURM_JOB_NUM_NODES"', "--standalone"): ("all ranks meet", "trains on its own"),
     ("$first:$port", "localhost:$port"): ("all ranks meet", "which is a different machine on each node"),
@@ -121,6 +124,17 @@ def test_here_the_nodes_run_the_script_with_the_options(tmp_path):
     commands = list(check.on_this_machine(SCRIPTS / "job.sh", "--epochs", 1))
     assert len(commands) == 2 and len(set(commands)) == 1
     assert "--nnodes=2 --nproc-per-node=2" in commands[0] and commands[0].endswith("mnist.pt --epochs 1")
+
+
+def test_it_has_a_rank_for_each_gpu_of_a_node_however_many_these_are(written):
+    job = slurm_dry_run.dry_run(written(("--gpus-per-node=2", "--gpus-per-node=4")))
+    assert [each.options.nproc_per_node for each in job.torchruns] == ["4", "4"]
+
+
+def test_it_goes_back_into_the_queue_before_its_time_is_up(written):
+    """A test on a real Slurm shows that the script saves then, and goes on in the middle of an epoch."""
+    assert slurm_dry_run.dry_run(SCRIPTS / "job.sh").asked["signal"] == "B:USR1@120"
+    assert "trap 'scontrol requeue \"$SLURM_JOB_ID\"; wait' USR1" in FINISHED and FINISHED.endswith(" &\nwait $!\n")
 
 
 @needs("shellcheck")

@@ -91,7 +91,9 @@ def test_the_stub_is_the_script_for_one_process_and_not_solved_yet(tmp_path):
     known = main((SCRIPTS / "one_process.py").read_text(encoding="utf-8"))
     lines = main(script.filled(parts(solved=False)))
     join = ["    device = join()", "    rank = dist.get_rank()", "    size = dist.get_world_size()"]
-    given = [*join, "    ...", script.LAST.rstrip()]
+    own_noise = "    torch.manual_seed(1000 + rank)"
+    statistics = ["        for buffer in model.buffers():", "            dist.broadcast(buffer, 0)"]
+    given = [*join, own_noise, *statistics, "    ...", script.LAST.rstrip()]
     lines = [line.replace("steps * size * BATCH", "steps * BATCH") for line in lines if line not in given]
     assert lines == [line for line in known if "device = " not in line]
     (tmp_path / "changes.py").write_text(parts(solved=False))

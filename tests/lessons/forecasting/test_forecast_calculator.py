@@ -123,7 +123,7 @@ def test_the_command_takes_a_laptop_and_a_global_batch():
     ("arguments", "message"),
     [
         ("alexnet polaris", "model 'alexnet' is not known: choose one of inception-v3"),
-        ("vgg-16 mine", "machine 'mine' is not known: choose one of aurora, b200, dgx1"),
+        ("vgg-16 mine", "machine 'mine' is not known: choose one of a100-ethernet, aurora, b200"),
         ("vgg-16 mine", ", or laptop"),
         ("vgg-16 polaris --devices 1,x", "--devices '1,x': give whole numbers"),
         ("vgg-16 polaris --devices 0", "--devices '0': give whole numbers of at least 1"),

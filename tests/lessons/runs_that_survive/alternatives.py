@@ -2,6 +2,7 @@
 
 from workshop_lib.lessons.runs_that_survive import judge as check
 
+SET = 'set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])'
 REPLACE = 'os.replace(f"{path}.part", path)'
 IMPORTS = "import os, pathlib, shutil, signal, tempfile\nimport torch"
 
@@ -36,6 +37,19 @@ RIGHT = {
                 first = len(batch) * rank // size
                 last = len(batch) * (rank + 1) // size
                 return list(batch[first:last]), torch.tensor((last - first) / len(batch))
+            """,
+    },
+    "resume": {
+        "in place": [(SET, "pass")],
+        "one after the other": """
+            def resume(place, model, optimizer, group):
+                from torch.distributed.checkpoint import state_dict as states
+                state = {"step": -1, "model": states.get_model_state_dict(model)}
+                state["optimizer"] = states.get_optimizer_state_dict(model, optimizer)
+                dcp.load(state, checkpoint_id=str(place), process_group=group)
+                states.set_model_state_dict(model, state["model"])
+                states.set_optimizer_state_dict(model, optimizer, state["optimizer"])
+                return state["step"]
             """,
     },
     "interval_s": {
@@ -81,6 +95,18 @@ RIGHT = {
     },
 }
 WRONG = {
+    "resume": {
+        "the model alone": (
+            """
+            def resume(place, model, optimizer, group):
+                state = {"model": model.state_dict(), "step": 0}
+                dcp.load(state, checkpoint_id=place, process_group=group)
+                return state["step"]
+            """,
+            "Adam's moments start at zero again",
+        ),
+        "nothing": ([('return state["step"]', "return")], "does the dictionary"),
+    },
     "save": {
         "straight into the file": (answer(SAVE, "torch.save(state, path)"), check.DIRECT_HINT),
         "deleted first": (
@@ -127,3 +153,4 @@ WRONG = {
         "never gives up": ([("range(restarts + 1)", "__import__('itertools').count()")], "after `restarts`"),
     },
 }
+NEVER_ENDS = {"resume": {"waits for all": ([(", process_group=group", "")], "give `dcp.load` the `process_group`")}}

@@ -40,6 +40,15 @@ def test_any_rank_of_a_thousand_has_its_shards(thousand):
     assert thousand.state_bytes["gradients"] == thousand.state_bytes["parameters"]
 
 
+def test_a_rank_never_holds_the_whole_model_not_even_while_it_is_built(thousand):
+    """Initializing takes one tensor after the other: two of them at a time are whole."""
+    largest = max(math.prod(shard.shape) for shard in thousand.shards)
+    whole = sum(math.prod(shard.shape) for shard in thousand.shards)
+    held = thousand.building_peak_bytes / 4
+    assert largest < held < 2 * largest + 4 * sum(math.prod(shard.local_shape) for shard in thousand.shards)
+    assert held < 0.4 * whole
+
+
 def test_a_thousand_ranks_send_what_the_formulas_say(thousand):
     w, tokens, samples = 1024, TOKENS, 4
     over = {(each.kind, each.over): each for each in thousand.collectives}
@@ -147,6 +156,7 @@ def test_the_command_prints_tables_and_refuses_in_a_sentence(thousand, monkeypat
     assert ended.exit_code == 0, ended.output
     [(words, named)] = called
     assert words == (str(MESH), "--width", "1024") and (named["world_size"], named["mesh"]) == (1024, "64x16")
+    assert "peak before the first forward pass" in ended.output
     assert "rank 37 of 1,024" in ended.output and "allreduce" in ended.output and "*.up.weight" in ended.output
     for words, said in [
         ((MESH,), "how many ranks?"),

@@ -1,10 +1,12 @@
 """The fault catalogue of 13: what each fault leaves behind, and what a wrong diagnosis is told."""
 
+import inspect
 import signal
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.debug import start_debug_server
 
 from workshop_lib.lessons.ddp import clinic
 from workshop_lib.lessons.when_training_breaks import fault_catalogue, launchers
@@ -102,3 +104,15 @@ def test_the_card_has_the_variable_and_signals_that_the_installed_versions_know(
         assert "TORCH_FR_DUMP_TEMP_FILE" in card and b"TORCH_FR_DUMP_TEMP_FILE" in contents
     for name, code in (("SIGABRT", 134), ("SIGKILL", 137), ("SIGSEGV", 139), ("SIGTERM", 143)):
         assert f"| {code}, −{code - 128} | `{name}`" in card and signal.Signals[name] == code - 128
+
+
+def test_the_card_has_what_asks_a_live_job_and_what_a_failed_gpu_says():
+    card = (SCRIPTS / "when_ranks_hang.md").read_text()
+    for text in ("ncclras", "28028", "last enqueued NCCL work", "last completed NCCL work", "dmesg -T | grep Xid"):
+        assert text in card, text
+    for xid in ("48, 95", "74", "79", "94"):
+        assert f"| {xid} | " in card
+    port = inspect.signature(start_debug_server).parameters["port"].default
+    assert f"http://NODE:{port}/stacks" in card and "torch.distributed.debug.start_debug_server()" in card
+    for name in ("_record_memory_history", "_dump_snapshot"):
+        assert f"torch.cuda.memory.{name}(" in card and hasattr(torch.cuda.memory, name)

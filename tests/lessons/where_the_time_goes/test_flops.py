@@ -20,7 +20,7 @@ def measured(peak: float) -> str:
 
 
 def record(speed=2000.0, **what):
-    defaults = {"network": "workshop", "threads_per_rank": 1, "world_size": 2, "oversubscribed": False}
+    defaults = {"network": "workshop", "threads_per_rank": 1, "world_size": 2, "oversubscribed": False, "machine": None}
     return {"what": defaults | what, "where": {"device": "cpu"}, "epochs": [{"samples_per_s": speed}]}
 
 
@@ -43,7 +43,9 @@ def test_the_share_of_the_peak_is_that_of_all_ranks(kept):
     assert used == {"flops_per_sample": 1000, "peak_flops_per_s": 2e7, "utilization": pytest.approx(0.1)}
 
 
-@pytest.mark.parametrize("what", [{"oversubscribed": True}, {"threads_per_rank": 2}, {"network": "classic"}])
+@pytest.mark.parametrize(
+    "what", [{"oversubscribed": True}, {"threads_per_rank": 2}, {"network": "classic"}, {"machine": "h100"}]
+)
 def test_it_is_unknown_where_the_peak_does_not_apply(kept, what):
     kept.write_text(measured(peak=1e7))
     assert flops.compute(record(**what), (28, 28)) is None

@@ -77,7 +77,8 @@ class Recorder:
         def arrived(_):
             message.arrived_s = time.perf_counter()
 
-        work.get_future().then(arrived)
+        if not hasattr(work, "end_s"):  # the future of a work over MPI would block; `end_s` says when it arrived
+            work.get_future().then(arrived)
         if async_op or self._group is not None:
             return work
         work.wait()
@@ -94,6 +95,8 @@ class Recorder:
         def ms(moment_s: float) -> float:
             return 1000 * (moment_s - self.start_s)
 
+        for message, work in zip(self.messages, self._works, strict=True):
+            message.arrived_s = message.arrived_s or getattr(work, "end_s", None)
         sent = [[ms(each.sent_s), ms(each.arrived_s or end_s)] for each in self.messages]
         ready = [ms(moment_s) for moment_s in self.ready_s]
         return {"backward": ready[-1], "ready": ready, "messages": sent, "end": ms(end_s)}

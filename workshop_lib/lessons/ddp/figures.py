@@ -25,15 +25,16 @@ class BackwardTimes(TypedDict):
 
 
 @figures.styled
-def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> figures.RecordFigure:
+def overlap(panels: Mapping[str, Sequence[BackwardTimes]], emulated_on: str = "") -> figures.RecordFigure:
     """Draw the backward pass and its allreduces, one step per panel, on a common time axis.
 
-    `panels` maps each title to one entry per rank. Raises InputError when there is nothing to draw.
+    `panels` maps each title to one entry per rank. emulated_on: the machine whose times they are, if they weren't
+    measured. Raises InputError when there is nothing to draw.
     """
     right = 1.16 * max((times["end"] for ranks in panels.values() for times in ranks), default=0.0)
     rows = {title: 1 + max((len(times["messages"]) for times in ranks), default=0) for title, ranks in panels.items()}
     heights = {title: len(ranks) * (rows[title] + 1.1) for title, ranks in panels.items()}
-    figure, every = figures.stacked(heights, "milliseconds since the backward pass began", row_inches=0.3)
+    figure, every = figures.stacked(heights, _milliseconds("since the backward pass began", emulated_on), 0.3)
     for axes, (title, ranks) in zip(every, panels.items(), strict=True):
         _backwards(axes, ranks, rows[title])
         axes.set_xlim(-0.01 * right, right)
@@ -46,10 +47,41 @@ def durations_ms(by_rank: Sequence[Sequence[Mapping[str, BackwardTimes]]]) -> di
     return {title: np.array([max(times[title]["end"] for times in turn) for turn in turns]) for title in turns[0][0]}
 
 
-def typical_overlap(by_rank: Sequence[Sequence[Mapping[str, BackwardTimes]]], ranks: int = 2) -> figures.RecordFigure:
+def typical_overlap(
+    by_rank: Sequence[Sequence[Mapping[str, BackwardTimes]]], ranks: int = 2, emulated_on: str = ""
+) -> figures.RecordFigure:
     """Draw each way's turn of median duration, on the first `ranks` ranks, from what `backward.compare` measured."""
     middle = {title: int(np.argsort(ms)[len(ms) // 2]) for title, ms in durations_ms(by_rank).items()}
-    return overlap({title: [turns[at][title] for turns in by_rank[:ranks]] for title, at in middle.items()})
+    panels = {title: [turns[at][title] for turns in by_rank[:ranks]] for title, at in middle.items()}
+    return overlap(panels, emulated_on)
+
+
+@figures.styled
+def by_bandwidth(
+    by_rank: Sequence[Mapping[float, Sequence[Mapping[str, BackwardTimes]]]], emulated_on: str
+) -> figures.RecordFigure:
+    """Draw how long backward pass and averaging take against the network's bandwidth, a line per way to average.
+
+    Takes what `backward.compare` measured, as by_rank[rank][GB/s][turn][title].
+    """
+    bandwidths = list(by_rank[0])
+    taken = {gb_per_s: durations_ms([rank[gb_per_s] for rank in by_rank]) for gb_per_s in bandwidths}
+    text = f"All times are emulated on {emulated_on}, with other bandwidths. None was measured."
+    figure, axes = figures.new_figure("Backward pass and averaging", text)
+    for number, title in enumerate(taken[bandwidths[0]]):
+        medians = [float(np.median(taken[gb_per_s][title])) for gb_per_s in bandwidths]
+        axes.plot(bandwidths, medians, **figures.style(number), label=title)
+    axes.set(xlabel="bandwidth of the network (GB/s)", ylabel="milliseconds")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    figures.log_ticks(axes.xaxis)
+    figures.log_ticks(axes.yaxis)
+    return figure
+
+
+def _milliseconds(since: str, emulated_on: str) -> str:
+    """The label of an axis of time, which says whether the times are emulated."""
+    return f"milliseconds {since}" + (f" (emulated on {emulated_on})" if emulated_on else "")
 
 
 def _backwards(axes: Axes, ranks: Sequence[BackwardTimes], rows: int) -> None:

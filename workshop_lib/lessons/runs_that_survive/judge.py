@@ -1,5 +1,6 @@
 """Judges the exercises of 13b_runs_that_survive: safe checkpoints, a supervisor, how often to save, and a rank's share.
 
+`resume` is judged in judge_resume.py.
 `script` puts the learner's functions into the scripts that the notebook trains with.
 """
 
@@ -24,7 +25,10 @@ from workshop_lib.judge import UNKNOWN_HINT, Exercise, Property, own_or_library,
 from workshop_lib.judge.forms import described
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.runs_that_survive import checkpoints, scenes
+from workshop_lib.lessons.runs_that_survive.judge_resume import resume
 from workshop_lib.paths import SCRIPTS, replacing
+
+__all__ = ["interval_s", "my_share", "resume", "save", "script", "supervise", "written"]
 
 NOTEBOOK = "13b_runs_that_survive"
 written = functools.partial(own_or_solution, notebook=NOTEBOOK)

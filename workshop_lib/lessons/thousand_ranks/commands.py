@@ -7,6 +7,7 @@ from workshop_lib.errors import InputError
 from workshop_lib.lessons.thousand_ranks import dry_run as dry
 from workshop_lib.lessons.thousand_ranks import mesh_report
 from workshop_lib.lessons.thousand_ranks.step_report import ranks_of
+from workshop_lib.machine.catalogue import emulated_machine
 from workshop_lib.results.tables import rich_table
 
 
@@ -19,12 +20,15 @@ def dryrun_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--mesh", default="", help="Shape of the mesh, such as 64x16. The script gets it as --mesh.")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="The rank to pretend to be.")
+    parser.add_argument("--machine", metavar="NAME", help="Also tell a step's time there: see `workshop machines`.")
     parser.add_argument(
         "--timeout", type=float, default=dry.LIMIT_S, metavar="X", help="End the script after this many seconds."
     )
 
 
-def dryrun(script: str, world_size: int | None, mesh: str, rank: int, timeout: float, rest: list[str]) -> None:
+def dryrun(
+    script: str, world_size: int | None, mesh: str, rank: int, machine: str | None, timeout: float, rest: list[str]
+) -> None:
     """Run a training script as one of many pretended ranks, and print what a step takes.
 
     Options that aren't listed below go to the script.
@@ -33,7 +37,7 @@ def dryrun(script: str, world_size: int | None, mesh: str, rank: int, timeout: f
         if not mesh:
             raise InputError("how many ranks? Give --world-size, or --mesh, or both.")
         world_size = ranks_of(mesh)
-    report = dry.dry_run(script, *rest, world_size=world_size, mesh=mesh, rank=rank, timeout_s=timeout)
+    report = dry.dry_run(script, *rest, world_size=world_size, mesh=mesh, rank=rank, timeout_s=timeout, machine=machine)
     of_mesh = f", mesh {mesh}" if mesh else ""
     print(f"{script}, rank {report.rank} of {report.world_size:,}{of_mesh}: the second step\n")
     for rows in (mesh_report.shards(report), mesh_report.memory(report), mesh_report.collectives(report)):
@@ -43,3 +47,10 @@ def dryrun(script: str, world_size: int | None, mesh: str, rank: int, timeout: f
                 table.add_row(*row.values())
             Console().print(table, "")
     print(f"{report.flops / 1e9:,.3f} Gflop. {mesh_report.cost(report)}")
+    if machine is not None:
+        peak = max(emulated_machine(machine).peak_flops_per_s.values(), default=0.0)
+        share = f", {report.flops / report.step_s / peak:.1%} of a device's peak" if peak else ""
+        print(
+            f"Emulated on {machine}: a step takes {1e3 * report.step_s:,.4g} ms{share}. Computing takes "
+            f"{1e3 * report.compute_s:,.4g} ms, and the wait for collectives the rest."
+        )

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.thousand_ranks.step_report import Report, ranks_of
+from workshop_lib.machine.catalogue import emulated_machine
 from workshop_lib.ranks import scripts
 
 MOST_RANKS = 65_536
@@ -23,16 +24,27 @@ METER = "workshop_lib.lessons.thousand_ranks.meter"
 ROOM_BYTES = 2 * 2**30  # a script that fails on fake tensors is tried with real ones up to this peak
 
 
-def dry_run(script, *options, world_size: int, mesh: str = "", rank: int = 0, timeout_s: float = LIMIT_S) -> Report:
+def dry_run(
+    script,
+    *options,
+    world_size: int,
+    mesh: str = "",
+    rank: int = 0,
+    timeout_s: float = LIMIT_S,
+    machine: str | None = None,
+) -> Report:
     """Run `script` with these options as rank `rank` of `world_size` pretended ranks, and report its second step.
 
-    mesh: such as "64x16"; passed on to the script as its option --mesh. If the script can do without the values of
-    tensors, they have none, so a model may be larger than this machine's memory. Raises InputError if the script is
-    missing, raises, or takes longer than `timeout_s` seconds, if there is no such rank, and if the mesh and the world
-    have different sizes.
+    mesh: such as "64x16"; passed on to the script as its option --mesh. machine: a machine of the table; the report
+    then has the time that the step takes there, with collectives overlapped as the script overlaps them. If the script
+    can do without the values of tensors, they have none, so a model may be larger than this machine's memory. Raises
+    InputError if the script is missing, raises, or takes longer than `timeout_s` seconds, if there is no such rank or
+    machine, and if the mesh and the world have different sizes.
     """
     started = time.monotonic()
-    [report] = _dry_runs(script, options, [(world_size, mesh, rank)], timeout_s)
+    if machine is not None:
+        emulated_machine(machine)
+    [report] = _dry_runs(script, options, [(world_size, mesh, rank)], timeout_s, machine)
     report.seconds = time.monotonic() - started
     return report
 
@@ -43,12 +55,15 @@ def dry_runs(script, *options, meshes: Sequence[str]) -> dict[str, Report]:
     return dict(zip(meshes, _dry_runs(script, options, worlds, LIMIT_S), strict=True))
 
 
-def _dry_runs(script, options: Sequence, worlds: list[tuple[int, str, int]], timeout_s: float) -> list[Report]:
+def _dry_runs(
+    script, options: Sequence, worlds: list[tuple[int, str, int]], timeout_s: float, machine: str | None = None
+) -> list[Report]:
     words = [_checked(script, options, *world) for world in worlds][0]
     pretended = [f"--pretend={rank}/{size}{f'@{mesh}' if mesh else ''}" for size, mesh, rank in worlds]
     for fake in (["--fake"], []):
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", METER, "--out", folder, *pretended, *fake, str(script), *words]
+            on = [f"--machine={machine}"] if machine else []
+            command = [sys.executable, "-m", METER, "--out", folder, *pretended, *fake, *on, str(script), *words]
             output = _run(command, timeout_s, script)
             made = sorted(Path(folder).glob("*.json"), key=lambda path: int(path.stem))
             last = _read(made[-1] if made else Path(folder) / "0.json", script, output)

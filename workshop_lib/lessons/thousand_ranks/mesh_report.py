@@ -36,9 +36,10 @@ def _shape(shape: Iterable[int]) -> str:
 
 
 def memory(report: Report) -> list[dict[str, str]]:
-    """The memory of each kind of state, the rest of the peak, and the peak, in MB."""
+    """The memory of each kind of state, the rest of the step's peak, this peak, and that of building, in MB."""
     sizes: dict[str, float] = {KIND_OF[kind]: size for kind, size in report.state_bytes.items()}
     sizes |= {"the rest of the peak": report.other_bytes, "peak": report.peak_bytes}
+    sizes["peak before the first forward pass"] = report.building_peak_bytes
     return [{"memory": kind, "MB": f"{size / 1e6:,.3f}"} for kind, size in sizes.items()]
 
 

@@ -5,7 +5,8 @@
     $METER --out FOLDER --pretend 3/1024 SCRIPT …  rank 3 of 1,024 that don't exist
 
 Every report in 12_thousand_ranks comes from here, through dry_run.py. The script runs until its optimizer has taken
-two steps. The report covers the second step, from the end of the first. FOLDER/RANK.json has the Report
+two steps. The report covers the second step, from the end of the first, and the memory before the first forward
+pass. FOLDER/RANK.json has the Report
 (step_report.py) of a real rank, or the error that ended the script. For pretended worlds, the files are FOLDER/0.json,
 FOLDER/1.json and so on, in the order of the worlds.
 """
@@ -35,7 +36,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from workshop_lib.lessons.thousand_ranks import pretend
 from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report, Shard
+from workshop_lib.lessons.thousand_ranks.timed import StepClock
 from workshop_lib.lessons.zero_and_fsdp.traffic import NAMES
+from workshop_lib.machine import catalogue
 from workshop_lib.training import KINDS, memory
 
 STEPS = 2  # in the first step, the optimizer creates its state
@@ -48,10 +51,12 @@ class EnoughSteps(BaseException):
 class StepMeter(TorchDispatchMode):
     """Counts collectives, arithmetic and live memory by looking at each PyTorch operator that this thread calls."""
 
-    def __init__(self):
+    def __init__(self, clock: StepClock | None = None):
         super().__init__()
+        self.clock = clock
         self.steps_to_take = STEPS
         self.live_bytes = 0
+        self.building_peak_bytes = 0
         self._sizes: dict[int, int] = {}  # bytes of each storage that is alive
         self._models: dict[int, torch.nn.Module] = {}  # modules in the order of their first call, outer ones first
         self.report: Report | None = None
@@ -62,6 +67,8 @@ class StepMeter(TorchDispatchMode):
         self.flops = 0
         self.peak_bytes = self.live_bytes
         self.collectives: dict[tuple, Collective] = {}
+        if self.clock is not None:
+            self.clock.start_step()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(issubclass(each, DTensor) for each in types):
@@ -85,9 +92,16 @@ class StepMeter(TorchDispatchMode):
             key = (name, self.names.get(group.group_name, "world"), group.size())
             seen = self.collectives.setdefault(key, Collective(*key))
             seen.calls += 1
-            seen.handed_bytes += max(tensor.nbytes for tensor in memory.tensors([list(args), output]))
+            nbytes = max(tensor.nbytes for tensor in memory.tensors([list(args), output]))
+            seen.handed_bytes += nbytes
+            if self.clock is not None:
+                self.clock.collective(name, group, nbytes, output)
+        elif self.clock is not None and func._opname == "wait_tensor":
+            self.clock.wait_for(args[0])
 
     def _see(self, tensor: torch.Tensor) -> None:
+        if tensor.is_meta:
+            return  # takes no memory in a real run, either
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._sizes:
@@ -128,6 +142,8 @@ class StepMeter(TorchDispatchMode):
                 hook.remove()
 
     def _called(self, module: torch.nn.Module, inputs) -> None:
+        if not self._models:
+            self.building_peak_bytes = self.peak_bytes
         self._models.setdefault(id(module), module)
 
     def _step_ended(self, optimizer: torch.optim.Optimizer) -> None:
@@ -150,7 +166,10 @@ class StepMeter(TorchDispatchMode):
             self.peak_bytes,
             self.flops,
             used,
+            building_peak_bytes=self.building_peak_bytes,
         )
+        if self.clock is not None:
+            self.report.step_s, self.report.compute_s = self.clock.took_s()
         raise EnoughSteps
 
 
@@ -180,6 +199,12 @@ def run(script: str, options: list[str], meter: StepMeter, pretended: tuple[int,
         os.environ |= {name: str(value) for name, value in place.items()}
         pretend.join_fake_group(rank, size)
         patches += [mock.patch.object(dist, name) for name in ("init_process_group", "destroy_process_group")]
+        new_group = dist.new_group  # scripts may ask for a backend that needs real ranks, such as gloo
+
+        def fake_group(*ranks, **how):
+            return new_group(*ranks, **how | {"backend": "fake"})
+
+        patches.append(mock.patch.object(dist, "new_group", fake_group))
         patches.append(mock.patch.object(torch.cuda, "is_available", return_value=False))
         patches.append(mock.patch.object(torch.accelerator, "current_accelerator", return_value=None))
     with contextlib.ExitStack() as stack, contextlib.suppress(EnoughSteps):
@@ -189,13 +214,18 @@ def run(script: str, options: list[str], meter: StepMeter, pretended: tuple[int,
             stack.enter_context(pretend.ddp_without_futures())
         if fake:
             stack.enter_context(pretend.fake_tensors())
+        if meter.clock is not None:
+            stack.enter_context(meter.clock.running())
         stack.enter_context(meter.watching())
         runpy.run_path(script, run_name="__main__")
 
 
-def metered(script: str, options: list[str], pretended: tuple[int, int] | None, fake: bool) -> dict:
+def metered(
+    script: str, options: list[str], pretended: tuple[int, int] | None, fake: bool, machine: str | None = None
+) -> dict:
     """Run the script, and return its Report as plain data, or {"error": …} with what went wrong."""
-    meter = StepMeter()
+    clock = StepClock(catalogue.emulated_machine(machine), pretended[1]) if machine and pretended else None
+    meter = StepMeter(clock)
     result = dict[str, Any]()
     try:
         run(script, options, meter, pretended, fake)
@@ -218,6 +248,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--pretend", action="append", default=[], help="rank/ranks, or rank/ranks@mesh")
+    parser.add_argument("--machine", help="the machine whose time a step takes")
     parser.add_argument("--fake", action="store_true", help="tensors without values")
     parser.add_argument("script")
     parser.add_argument("options", nargs=argparse.REMAINDER)
@@ -228,7 +259,7 @@ def main() -> None:
         start = time.perf_counter()
         rank, size = map(int, place.split("/"))
         options = [*args.options, "--mesh", mesh] if mesh else args.options
-        result = metered(args.script, options, (rank, size), args.fake)
+        result = metered(args.script, options, (rank, size), args.fake, args.machine)
         result["seconds"] = time.perf_counter() - start
         (args.out / f"{number}.json").write_text(json.dumps(result), encoding="utf-8")
         dist.destroy_process_group()

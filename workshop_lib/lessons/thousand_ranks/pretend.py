@@ -108,7 +108,8 @@ def ddp_without_futures() -> Iterator[None]:
 
 def _sum_bucket(_, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     buffer = bucket.buffer().div_(dist.get_world_size())
-    dist.all_reduce(buffer)
+    work = dist.all_reduce(buffer, async_op=True)
+    torch.autograd.Variable._execution_engine.queue_callback(work.wait)  # at the end of the backward pass
     future: torch.futures.Future = torch.futures.Future()
     future.set_result(buffer)
     return future

@@ -80,7 +80,10 @@ class Report:
     collectives: list[Collective] = field(default_factory=list)
     fake_tensors: bool = False
     seconds: float = 0.0  # how long the dry run took; a report of `dry_run` includes Python's start
+    step_s: float = 0.0  # the emulated time of the step, if the dry run was on a machine of the table
+    compute_s: float = 0.0  # the part of it that is computing
     resident_bytes: int = 0  # the most memory that the dry run's process took
+    building_peak_bytes: int = 0  # the most bytes of all tensors together before the first forward pass
 
     @classmethod
     def read(cls, path: Path) -> "Report":

@@ -10,7 +10,7 @@ import pandas as pd
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures, palette
 from workshop_lib.results import records as record_files
-from workshop_lib.results.curves import strong_scaling, to_frame, weak_scaling
+from workshop_lib.results.curves import emulated_on, strong_scaling, to_frame, weak_scaling
 
 CROSS = {"color": palette.GRAY, "marker": "x", "linestyle": "", "markersize": 7}
 
@@ -78,8 +78,10 @@ def serial_part(fraction: float) -> figures.RecordFigure:
 
 
 def data_name(frame: pd.DataFrame) -> str:
-    """The name of the data set, for a title: MNIST, or the folder that was given instead."""
-    return " and ".join(sorted({Path(folder).name for folder in frame["data_dir"]}))
+    """The name of the data set, for a title: MNIST, or the folder given instead; and where runs were emulated."""
+    names = " and ".join(sorted({Path(folder).name for folder in frame["data_dir"]}))
+    emulated = emulated_on(frame)
+    return f"{names}, {emulated}" if emulated else names
 
 
 def caption(frame: pd.DataFrame) -> str:
@@ -89,6 +91,9 @@ def caption(frame: pd.DataFrame) -> str:
         return " and ".join(map(str, sorted(frame[name].dropna().unique()))) or "not recorded"
 
     batches = "/".join(map(str, sorted(frame["batch_size"].unique())))
+    if emulated := emulated_on(frame):
+        repeats = int(frame["repeat"].max()) + 1
+        return f"All times are {emulated}, and none was measured; batch {batches} per rank; repeats: {repeats}"
     return (
         f"{values('cpu_model')}, {values('cores')}, {values('device')}; "
         f"threads per rank: {values('threads_per_rank')}, binding: {values('binding')}; "

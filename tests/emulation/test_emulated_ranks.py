@@ -1,0 +1,304 @@
+"""Ranks that emulate a machine: mpi4py code, DDP and FSDP2 take exactly the time that can be worked out by hand."""
+
+import sys
+import time
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from workshop_lib import TrainOptions, ranks
+from workshop_lib.errors import InputError
+from workshop_lib.machine.catalogue import Link, Machine
+from workshop_lib.ranks import RankError
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import the tests
+ALPHA_S, BETA = 200e-6, 1e-8
+FORWARD_S, LAYERS, WIDTH, SCALE = 10e-3, 8, 64, 64
+LAYER_BYTES = WIDTH * WIDTH * 4 * SCALE
+SLOW = Machine("slow", "Slow", "", "", 1, "ring across nodes", Link(ALPHA_S, BETA), Link(ALPHA_S, BETA), "")
+
+
+@pytest.fixture(scope="module")
+def team():
+    yield ranks.start(2, machine="ethernet-10g")
+    ranks.stop()
+
+
+def emulated(function, *arguments) -> float:
+    """On a rank: the emulated seconds of a call on the machine SLOW."""
+    from workshop_lib.emulation import session
+
+    emulation = session.start(SLOW)
+    try:
+        function(*arguments)
+        return emulation.read_s()
+    finally:
+        session.stop()
+        session.start_if_asked()
+
+
+def seconds(team, function, *arguments) -> list[float]:
+    return team.run(emulated, function, *arguments, show=False)
+
+
+def ring(nbytes: int) -> None:
+    from mpi4py import MPI
+
+    from workshop_lib.collectives import ring
+
+    comm = MPI.COMM_WORLD
+    array = np.full(nbytes // 4, comm.rank + 1.0, np.float32)
+    ring.allreduce(comm, array)
+    assert (array == sum(range(comm.size + 1))).all()
+
+
+@pytest.mark.parametrize("nbytes", [8, 8_000, 8_000_000])
+def test_a_ring_by_hand_takes_what_the_formula_says(team, nbytes):
+    assert seconds(team, ring, nbytes) == [pytest.approx(2 * (ALPHA_S + nbytes / 2 * BETA), rel=1e-9)] * 2
+
+
+def calls() -> dict[str, float]:
+    """On a rank: what each way to send takes, in units of alpha; messages are too short for their bytes to count."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    peer = 1 - comm.rank
+    taken = {}
+    out, into = np.zeros(1), np.zeros(1)
+
+    def ping_pong(send, receive):
+        for sender in (0, 1):
+            send() if comm.rank == sender else receive()
+
+    def waited(start, *arguments):
+        return lambda: start(*arguments).Wait()
+
+    def all_at_once():
+        MPI.Request.Waitall([comm.Irecv(into, peer), comm.Isend(out, peer)])
+
+    def of_a_half():
+        half = comm.Split(comm.rank)
+        half.Allreduce(MPI.IN_PLACE, into)
+        half.Free()
+        comm.Dup().allreduce(1)
+
+    ways = {
+        "Send, Recv": lambda: ping_pong(lambda: comm.Send(out, peer), lambda: comm.Recv(into, peer)),
+        "send, recv": lambda: ping_pong(lambda: comm.send(3, peer), lambda: comm.recv(source=peer)),
+        "from anybody": lambda: ping_pong(lambda: comm.Send(out, peer), lambda: comm.Recv(into)),
+        "Isend, Irecv": lambda: ping_pong(waited(comm.Isend, out, peer), waited(comm.Irecv, into, peer)),
+        "isend, irecv": lambda: ping_pong(
+            lambda: comm.isend(3, peer).wait(), lambda: comm.irecv(source=peer, tag=MPI.ANY_TAG).wait()
+        ),
+        "Waitall": all_at_once,
+        "Sendrecv": lambda: comm.Sendrecv(out, peer, recvbuf=into, source=peer),
+        "sendrecv": lambda: comm.sendrecv(3, peer, source=peer),
+        "Allreduce": lambda: comm.Allreduce(MPI.IN_PLACE, into),
+        "allreduce": lambda: comm.allreduce(3, MPI.MAX),
+        "Bcast": lambda: comm.Bcast(into, 0),
+        "allgather": lambda: comm.allgather(3),
+        "Alltoall": lambda: comm.Alltoall(np.zeros(2), np.zeros(2)),
+        "Iallreduce": lambda: comm.Iallreduce(MPI.IN_PLACE, into).Wait(),
+        "Barrier": comm.Barrier,
+        "to myself": lambda: comm.Sendrecv(out, comm.rank, recvbuf=into, source=comm.rank),
+        "to nobody": lambda: comm.Send(out, MPI.PROC_NULL),
+        "a group of one": of_a_half,
+    }
+    for name, way in ways.items():
+        comm.Barrier()
+        began = time.perf_counter()
+        way()
+        taken[name] = max(comm.allgather(time.perf_counter() - began)) / ALPHA_S
+        assert MPI.Wtime() == time.perf_counter()
+    return taken
+
+
+def keep(store: list) -> None:
+    store.append(calls())
+
+
+def of_calls() -> dict[str, float]:
+    taken: list[dict[str, float]] = []
+    emulated(keep, taken)
+    return taken[0]
+
+
+def test_every_call_of_mpi4py_takes_its_rounds(team):
+    twice = ("Send, Recv", "send, recv", "from anybody", "Isend, Irecv", "isend, irecv", "Allreduce", "allreduce")
+    expected = dict.fromkeys(twice, 2) | {"Iallreduce": 2, "to myself": 0, "to nobody": 0}
+    for taken in team.run(of_calls, show=False):
+        for name, rounds in taken.items():
+            if name == "a group of one":
+                continue  # Split itself sends
+            assert rounds == pytest.approx(expected.get(name, 1), abs=0.01), name
+
+
+def late_rank() -> None:
+    """Rank 1 computes for a second before the collective, and both compute for half a second during it."""
+    from mpi4py import MPI
+
+    from workshop_lib.emulation.clock import CLOCK
+
+    comm = MPI.COMM_WORLD
+    CLOCK.compute(1.0 * comm.rank)
+    array = np.zeros(12_500_000)
+    request = comm.Iallreduce(MPI.IN_PLACE, array)
+    CLOCK.compute(0.5)
+    assert CLOCK.now_s == pytest.approx(0.5 + comm.rank)
+    request.Wait()
+
+
+def test_a_collective_starts_with_its_last_rank_and_costs_nothing_until_it_is_waited_for(team):
+    assert seconds(team, late_rank) == [pytest.approx(1 + 2 * (ALPHA_S + 50e6 * BETA), rel=1e-9)] * 2
+
+
+def step(kind: str, cap_mb: float, steps: int) -> None:
+    """Train eight layers of 10 ms forward and 20 ms backward, over PyTorch's own DDP or FSDP2."""
+    import torch
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    from workshop_lib.emulation import device, session
+    from workshop_lib.machine import world
+    from workshop_lib.training import rendezvous
+
+    rendezvous.join_process_group(world.detect(), torch.device("cpu"))
+    group = rendezvous.join_over_mpi(world.detect(), torch.device("cpu"))
+    torch.manual_seed(0)
+    emulation = session.current()
+    emulation.places.scale = SCALE
+    layers = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)]
+    network = nn.Sequential(*[device.takes(layer, FORWARD_S, 2 * FORWARD_S) for layer in layers])
+    if kind == "ddp":
+        model = nn.parallel.DistributedDataParallel(network, process_group=group, bucket_cap_mb=cap_mb / SCALE)
+    else:
+        mesh = DeviceMesh.from_group(group, "cpu")
+        for layer in network:
+            fully_shard(layer, mesh=mesh)
+        model = fully_shard(network, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    before = emulation.read_s()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(2, WIDTH)).sum().backward()
+        optimizer.step()
+    LAST[:] = [(emulation.read_s() - before) / steps]
+
+
+LAST: list[float] = []
+
+
+def of_step(*arguments) -> float:
+    emulated(step, *arguments)
+    return LAST[0]
+
+
+COMPUTE_S = 3 * LAYERS * FORWARD_S
+HALF_S = ALPHA_S + LAYER_BYTES / 2 * BETA  # an allgather or a reduce-scatter of one layer on two ranks
+
+
+@pytest.mark.parametrize(
+    ("kind", "cap_mb", "expected_s"),
+    [
+        ("ddp", 1, COMPUTE_S + 2 * HALF_S),
+        ("ddp", 100, COMPUTE_S + 2 * (ALPHA_S + LAYERS * LAYER_BYTES / 2 * BETA)),
+        ("fsdp", 0, COMPUTE_S + 2 * HALF_S),
+    ],
+    ids=["DDP's last bucket shows", "one message shows whole", "FSDP's first gather and last reduce-scatter show"],
+)
+def test_ddp_and_fsdp_overlap_as_on_gpus(team, kind, cap_mb, expected_s):
+    team.run(of_step, kind, cap_mb, 2, show=False)  # DDP orders its buckets after the first step
+    first, second = team.run(of_step, kind, cap_mb, 1, show=False) if kind == "fsdp" else later_steps(team, cap_mb)
+    assert first == second == pytest.approx(expected_s, rel=1e-6)
+
+
+def later_steps(team, cap_mb: float) -> list[float]:
+    """The seconds of a step of DDP after the first one, which may have one bucket of another size."""
+    three, five = (team.run(of_step, "ddp", cap_mb, steps, show=False) for steps in (3, 5))
+    return [(5 * more - 3 * few) / 2 for few, more in zip(three, five, strict=True)]
+
+
+def test_a_training_on_emulated_ranks_takes_emulated_time_and_says_so(team):
+    record = team.train(TrainOptions(epochs=1, train_samples=256, stands_for="resnet-50"), show=False)
+    assert record["what"]["machine"] == "ethernet-10g" and not record["what"]["oversubscribed"]
+    # Two steps of ResNet-50 with 64 images each: 26 ms of computing, and 102 MB of gradients at 1.18 GB/s.
+    assert record["epochs"][0]["seconds"] == pytest.approx(2 * (0.026 + 0.087), rel=0.02)
+
+
+def paced_s() -> float:
+    """On a rank: the real seconds in which a paced clock computes 10 ms, 20 times as long."""
+    from workshop_lib.emulation import session
+    from workshop_lib.emulation.clock import CLOCK
+
+    session.start(SLOW, stretch=session.STRETCH)
+    began = time.monotonic()
+    CLOCK.compute(10e-3)
+    taken = time.monotonic() - began
+    session.stop()
+    session.start_if_asked()
+    return taken
+
+
+def test_a_paced_clock_also_waits(team):
+    for taken in team.run(paced_s, show=False):
+        assert 0.15 < taken < 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["mpi", "ddp", "fsdp"])
+def test_emulation_changes_times_and_no_weights(backend):
+    plain = ranks.start(2)
+    named = {"backend": backend, "epochs": 1, "train_samples": 256}
+    measured = plain.train(TrainOptions(**named), show=False)
+    emulated_on = {"machine": "polaris", "stands_for": "resnet-50"}
+    once, again = (plain.train(TrainOptions(**named, **emulated_on), show=False) for _ in range(2))
+    assert [record["what"]["machine"] for record in (measured, once, again)] == [None, "polaris", "polaris"]
+    assert measured["weights_sha256"] == once["weights_sha256"] == again["weights_sha256"]
+    assert once["epochs"][0]["seconds"] == again["epochs"][0]["seconds"], "the same on every machine, however busy"
+
+
+@pytest.mark.parametrize(
+    ("named", "sentence"),
+    [
+        ({"machine": "moon"}, "machine 'moon': use one of a100-ethernet, aurora"),
+        ({"machine": "polaris", "backend": "deepspeed"}, "backend 'deepspeed'.* on polaris use mpi, ddp, fsdp"),
+        ({"machine": "polaris", "device": "cuda"}, "device 'cuda'"),
+        ({"machine": "dgx1-v100"}, "machine 'dgx1-v100'.*add stands_for resnet-50"),
+        ({"machine": "dgx1-v100", "stands_for": "gpt2"}, "stands_for 'gpt2'.*use resnet-50"),
+        ({"machine": "polaris", "stands_for": "resnet-50", "data_dir": "x"}, "leave out data_dir"),
+    ],
+)
+def test_what_cannot_be_emulated_is_refused_in_one_sentence(named, sentence):
+    with pytest.raises(InputError, match=sentence):
+        TrainOptions(**named)
+
+
+def test_ranks_refuse_unknown_machines_before_they_start():
+    with pytest.raises(InputError, match="choose one of a100-ethernet"):
+        ranks.start(2, machine="moon")
+    with pytest.raises(InputError, match="paced"):
+        ranks.start(2, paced=True)
+
+
+def one_raises() -> None:
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    if comm.rank == 1:
+        raise ValueError("a mistake")
+    comm.Allreduce(np.ones(1), np.ones(1))  # waits for rank 1
+
+
+@pytest.mark.full
+def test_a_fault_is_reported_as_on_other_ranks():
+    emulating = ranks.start(2, machine="laptop")
+    began = time.monotonic()
+    with pytest.raises(
+        RankError, match=r"(?s)rank 1 raised ValueError.*a mistake.*rank 0: still at .*one_raises:  comm.Allreduce"
+    ):
+        emulating.run(one_raises, show=False)
+    assert time.monotonic() - began < 15
+    emulating.restart()
+    assert "emulating laptop" in repr(emulating)

@@ -1,0 +1,107 @@
+"""The links of an emulated machine: how long messages and collectives take, and when a link is free.
+
+Rank r is device r of a machine whose nodes are filled one after another. The seconds of a collective come from
+catalogue.Machine, as those of the forecasts do.
+"""
+
+import bisect
+import math
+from collections import Counter
+from dataclasses import replace
+
+from workshop_lib.machine.catalogue import Link, Machine
+
+KEPT = 256  # messages that a lane remembers; earlier ones have gone
+
+
+class Lane:
+    """One direction of a rank's link. It carries one message at a time."""
+
+    def __init__(self):
+        self.busy: list[tuple[float, float]] = []  # when each message begins and ends, in order
+        self.free_s = 0.0  # when the last message ends
+
+    def carry(self, ready_s: float, seconds: float) -> float:
+        """Carry a message in the first gap that is long enough, from `ready_s` on. Returns when the message ends."""
+        begin = ready_s
+        for busy_from, busy_to in self.busy:
+            if busy_from >= begin + seconds:
+                break
+            begin = max(begin, busy_to)
+        self.occupy(begin, begin + seconds)
+        return begin + seconds
+
+    def occupy(self, begin: float, end: float) -> None:
+        bisect.insort(self.busy, (begin, end))
+        del self.busy[:-KEPT]
+        self.free_s = max(self.free_s, end)
+
+
+class RankLinks:
+    """The links of one rank, out of it and into it: those to its own node (True), and those to other nodes (False)."""
+
+    def __init__(self):
+        self.out = {True: Lane(), False: Lane()}
+        self.into = {True: Lane(), False: Lane()}
+
+    def free_s(self, inside: bool) -> float:
+        """When both directions of a link are free."""
+        return max(self.out[inside].free_s, self.into[inside].free_s)
+
+
+class Network:
+    """What messages and collectives between the ranks of an emulated machine take.
+
+    A message to another node has one of its node's network adapters to itself, even if ranks of the node share
+    adapters. Collectives do share the network of a node, with the other members there and with sibling groups, such as
+    the other columns of a mesh, which are taken to communicate at the same time.
+    """
+
+    def __init__(self, machine: Machine, world_size: int):
+        self.machine = machine
+        self.world_size = world_size
+
+    def inside(self, ranks: tuple[int, ...]) -> bool:
+        """Whether these ranks share a node."""
+        return len({rank // self.machine.devices_a_node for rank in ranks}) == 1
+
+    def link(self, one: int, other: int) -> Link:
+        """What a message from one rank to another passes."""
+        if self.inside((one, other)):
+            return self.machine.inside
+        between = self.machine.between
+        return Link(between.latency_s, between.s_per_byte * self.machine.adapters)
+
+    def collective_s(self, kind: str, ranks: tuple[int, ...], nbytes: float) -> float:
+        """Seconds of a collective of these ranks, from the arrival of the last one to its end.
+
+        nbytes: bytes of the whole array; for an allgather, of the gathered one. A broadcast or a reduce takes the
+        cheaper of a tree and a pipeline. In a gather, a scatter or an all-to-all, one link carries every byte.
+        """
+        machine = self.machine
+        size = len(ranks)
+        if size == 1:
+            return 0.0
+        per_node = Counter(rank // machine.devices_a_node for rank in ranks)
+        nodes = len(per_node)
+        a_node = max(per_node.values())
+        siblings = min(machine.devices_a_node, self.world_size) // a_node if nodes > 1 else 1
+        shared = Link(machine.between.latency_s, machine.between.s_per_byte * siblings)
+        levels = [(members, link) for members, link in ((a_node, machine.inside), (nodes, shared)) if members > 1]
+        alpha_s = max(link.latency_s for _, link in levels)
+        beta = max(link.s_per_byte for _, link in levels)
+        if kind == "allreduce":
+            return replace(machine, devices_a_node=a_node).allreduce_s(size, nbytes, 1 / siblings)
+        if kind in ("allgather", "reduce_scatter"):
+            return replace(machine, devices_a_node=a_node).allgather_s(size, nbytes, 1 / siblings)
+        if kind == "alltoall":
+            inside_s = nbytes * (a_node - 1) / size * machine.inside.s_per_byte
+            between_s = nbytes * (size - a_node) / size * a_node * shared.s_per_byte
+            return (size - 1) * alpha_s + max(inside_s, between_s)
+        rounds_s = sum(math.ceil(math.log2(members)) * link.latency_s for members, link in levels)
+        if kind == "barrier":
+            return rounds_s
+        if kind in ("gather", "scatter"):
+            return rounds_s + (size - 1) / size * nbytes * beta
+        tree_s = rounds_s + sum(math.ceil(math.log2(members)) * nbytes * link.s_per_byte for members, link in levels)
+        return tree_s if kind == "scan" else min(tree_s, (size - 1) * alpha_s + nbytes * beta)

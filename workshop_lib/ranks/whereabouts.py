@@ -1,0 +1,215 @@
+"""A rank's answer to SIGUSR1: at which instruction its main thread is, and what the call there waits for.
+
+faulthandler writes down the lines of a rank even if the rank holds the interpreter. The thread here says more, but it
+needs the interpreter, which a rank gives away while it waits for messages.
+"""
+
+import ast
+import contextlib
+import dis
+import json
+import linecache
+import operator
+import os
+import signal
+import sys
+import threading
+import types
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .messages import Waiting, Whereabouts
+
+AT = "at"  # the answers' folder in the ranks' folder
+FRAMES_COMPARED = 20
+CALLS = "ranks/engine.py"
+DISTRIBUTED = "torch/distributed/"
+POLLS = "training/torch_mpi.py"  # a wait in Python, whose instruction changes although nothing moves
+ARITHMETIC: dict[type, Callable] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+SPIN = ("mpi4py", "mpi")  # backends of torch.distributed that wait by asking again and again
+ON_CPUS = (*SPIN, "gloo")
+TENSORS = ("tensor", "input_tensor", "input", "tensor_list", "input_tensor_list", "input_list")
+
+
+def answer(folder: Path, rank: int) -> None:
+    """Answer each SIGUSR1 from now on, in a thread of its own, with a file in the ranks' folder."""
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    # Python's own handler of a signal runs in the main thread, after MPI has returned. This pipe hears of it at once.
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    main_thread = threading.main_thread().ident
+    threading.Thread(target=_answer_all, args=(woken, folder, rank, main_thread), daemon=True).start()
+
+
+def _answer_all(woken: int, folder: Path, rank: int, main_thread: int | None) -> None:
+    file = folder / AT / f"{rank}.json"
+    temporary = file.with_suffix(".tmp")
+    while signals := os.read(woken, 64):
+        frame = sys._current_frames().get(main_thread or 0)
+        if signal.SIGUSR1 not in signals or frame is None:
+            continue
+        with contextlib.suppress(Exception):  # such as OSError, because the folder disappears with the ranks' holder
+            temporary.write_text(json.dumps(of(frame)))
+            os.replace(temporary, file)
+
+
+def of(frame: types.FrameType) -> Whereabouts:
+    """Where the main thread is, if this is its innermost frame."""
+    marks: list = []
+    outer: types.FrameType | None = frame
+    for _ in range(FRAMES_COMPARED):
+        if outer is None or (outer.f_code.co_name == "call" and outer.f_code.co_filename.endswith(CALLS)):
+            break
+        file = outer.f_code.co_filename
+        marks += [file, outer.f_code.co_firstlineno]
+        if not file.endswith(POLLS):
+            marks += [outer.f_lasti, *map(_mark, list(outer.f_locals.values()))]
+        outer = outer.f_back
+    return Whereabouts(place=zlib.crc32(repr(marks).encode()), waiting=_waiting(frame))
+
+
+def _mark(value: Any) -> int:
+    """A number that is different after a loop has given a variable its next value."""
+    return hash(value) if isinstance(value, int | float) else id(value)
+
+
+def _waiting(frame: types.FrameType) -> Waiting | None:
+    try:
+        if DISTRIBUTED in frame.f_code.co_filename or frame.f_code.co_filename.endswith(POLLS):
+            return _of_torch(frame)
+        return _of_mpi(frame)
+    except Exception:  # what cannot be read is not said
+        return None
+
+
+def _of_torch(frame: types.FrameType) -> Waiting | None:
+    """What a wait inside torch.distributed is for: the function that was called, and its tensor."""
+    called = None
+    outer: types.FrameType | None = frame
+    while outer is not None and (DISTRIBUTED in outer.f_code.co_filename or outer.f_code.co_filename.endswith(POLLS)):
+        if outer.f_code.co_filename.endswith("distributed_c10d.py") and not outer.f_code.co_name.startswith("_"):
+            called = outer
+        outer = outer.f_back
+    if called is None:
+        return None
+    values = called.f_locals
+    tensor = next((values[name] for name in TENSORS if values.get(name) is not None), None)
+    tensors = tensor if isinstance(tensor, list) else [tensor]
+    distributed = sys.modules["torch.distributed"]
+    backend = distributed.get_backend(values.get("group"))
+    return Waiting(
+        name=called.f_code.co_name,
+        size=None if tensor is None else ", ".join(_size(each) or "?" for each in tensors),
+        ranks=distributed.get_process_group_ranks(values.get("group")),
+        root=values.get("src", values.get("dst")),
+        spins=backend in SPIN,
+        only_on_ranks=backend in ON_CPUS and not sys.modules["torch"].cuda.is_initialized(),
+    )
+
+
+def _of_mpi(frame: types.FrameType) -> Waiting | None:
+    """What a call of mpi4py waits for: the method, its buffer's size, its communicator's ranks and its root."""
+    from mpi4py import MPI
+
+    where = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    comm, name = _method(frame, where)
+    if not isinstance(comm, MPI.Comm):
+        return None
+    size = root = None
+    if call := _source(frame, where):
+        read = _Reader(frame)
+        root = next((read.value(keyword.value) for keyword in call.keywords if keyword.arg == "root"), None)
+        size = next(filter(None, (_size(read.value(each)) for each in call.args[:2])), None)
+    root = root if isinstance(root, int) else None
+    return Waiting(name=name, size=size, ranks=_members(comm), root=root, spins=True, only_on_ranks=True)
+
+
+def _method(frame: types.FrameType, where: tuple) -> tuple[Any, str]:
+    """The object whose method is called at this place of the source, and the method's name, from the bytecode."""
+    names = {**frame.f_builtins, **frame.f_globals, **frame.f_locals}
+    value: Any = None
+    owner: Any = None
+    name = ""
+    for step in dis.get_instructions(frame.f_code):
+        line, _, column, _ = step.positions or (None, None, None, None)
+        if step.offset >= frame.f_lasti or line is None or (line, column) != (where[0], where[2]):
+            continue
+        if step.opname.startswith(("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF")):
+            value = names.get(step.argval)
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            owner = value
+            name = step.argval
+            value = getattr(owner, "__dict__", {}).get(name)
+    return owner, name
+
+
+def _members(comm: Any) -> list[int] | None:
+    """The ranks of a communicator, as numbers in MPI.COMM_WORLD; None if they cannot be asked for here."""
+    from mpi4py import MPI
+
+    if comm == MPI.COMM_WORLD:
+        return list(range(comm.size))
+    if MPI.Query_thread() != MPI.THREAD_MULTIPLE or comm.Is_inter():
+        return None
+    own = comm.Get_group()
+    world = MPI.COMM_WORLD.Get_group()
+    ranks = own.Translate_ranks(None, world)
+    own.Free()
+    world.Free()
+    return list(ranks)
+
+
+def _source(frame: types.FrameType, where: tuple) -> ast.Call | None:
+    """The call at this place of the source; None if this rank does not have the source."""
+    line, end_line, column, end_column = where
+    lines = [text.encode() for text in linecache.getlines(frame.f_code.co_filename)[line - 1 : end_line]]
+    if not lines:
+        return None
+    lines[-1] = lines[-1][:end_column]
+    lines[0] = lines[0][column:]
+    node = ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
+    return node if isinstance(node, ast.Call) else None
+
+
+class _Reader:
+    """Reads the values of simple expressions in a frame. It calls nothing, so none of the rank's code runs again."""
+
+    def __init__(self, frame: types.FrameType):
+        self.names = {**frame.f_builtins, **frame.f_globals, **frame.f_locals}
+
+    def value(self, node: ast.expr | None) -> Any:
+        """The value of an expression; None if it is not simple enough."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            return self.names.get(node.id)
+        if isinstance(node, ast.Attribute):
+            return getattr(self.value(node.value), "__dict__", {}).get(node.attr)
+        if isinstance(node, ast.List):
+            return [self.value(each) for each in node.elts]
+        if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
+            left, right = self.value(node.left), self.value(node.right)
+            if isinstance(left, int) and isinstance(right, int):
+                return ARITHMETIC[type(node.op)](left, right)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+            array = self.value(node.value)
+            bounds = [node.slice.lower, node.slice.upper, node.slice.step]
+            limits = [self.value(bound) for bound in bounds]
+            known = all(bound is None or isinstance(limit, int) for bound, limit in zip(bounds, limits, strict=True))
+            if known and type(array).__name__ == "ndarray":
+                return array[slice(*limits)]
+        return None
+
+
+def _size(buffer: Any) -> str | None:
+    """A buffer's shape and type in words, such as "1000 × float32"; None if it has none."""
+    if isinstance(buffer, list) and buffer:
+        buffer = buffer[0]
+    shape = getattr(buffer, "shape", None)
+    if shape is None:
+        return None
+    numbers = " × ".join(str(int(length)) for length in shape) or "1"
+    return f"{numbers} {str(getattr(buffer, 'dtype', '')).removeprefix('torch.')}".strip()
