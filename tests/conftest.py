@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import functools
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +130,16 @@ def pytest_runtest_protocol(item):
         with locked("tests.turn", fcntl.LOCK_EX):  # nobody overtakes the one that waits to be alone
             turn.enter_context(locked("tests.lock", how))
         return (yield)
+
+
+@pytest.fixture(autouse=True)
+def signals_are_handled_as_before():
+    """A script that a test runs in this process may handle signals, and a later test sends them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
