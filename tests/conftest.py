@@ -132,12 +132,13 @@ def pytest_runtest_protocol(item):
         return (yield)
 
 
+HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+
+
 @pytest.fixture(autouse=True)
-def signals_are_handled_as_before():
-    """A script that a test runs in this process may handle signals, and a later test sends them."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
-    yield
-    for number, handler in before.items():
+def signals_are_handled_as_usual():
+    """A script that an earlier test ran in this process may have left handlers, and tests send signals."""
+    for number, handler in HANDLERS.items():
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)
 
