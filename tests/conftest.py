@@ -132,15 +132,10 @@ def pytest_runtest_protocol(item):
         return (yield)
 
 
-HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
-
-
 @pytest.fixture(autouse=True)
-def signals_are_handled_as_usual():
-    """A script that an earlier test ran in this process may have left handlers, and tests send signals."""
-    for number, handler in HANDLERS.items():
-        if signal.getsignal(number) is not handler:
-            signal.signal(number, handler)
+def an_interrupt_interrupts():
+    """Tests press the stop button, and what an earlier test ran in this process may have left another handler."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
