@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import functools
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -130,12 +129,6 @@ def pytest_runtest_protocol(item):
         with locked("tests.turn", fcntl.LOCK_EX):  # nobody overtakes the one that waits to be alone
             turn.enter_context(locked("tests.lock", how))
         return (yield)
-
-
-@pytest.fixture(autouse=True)
-def an_interrupt_interrupts():
-    """Tests press the stop button, and what an earlier test ran in this process may have left another handler."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,5 @@
 import json
+import signal
 import sys
 
 import pytest
@@ -347,6 +348,7 @@ def test_a_kernel_that_dies_before_its_first_cell_is_started_once_more(execute, 
     outcome, _ = execute("print('fine')")
     assert outcome.cell is None and outcome.error == executing.DIED
     assert "failed before its first cell" in str(outcome)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "Ctrl-C still ends the process"
 
 
 def test_an_unknown_name_is_refused():

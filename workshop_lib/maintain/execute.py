@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -92,12 +93,15 @@ def _run_cells(notebook, begun: list[int], cell_timeout_s: float, env: dict, fol
     client.extra_arguments = ["--log-level=ERROR"]  # keeps the kernel's own warnings out of the output
     # nbclient itself calls this, so it works even for a kernel that dies at once and sends no message.
     client.on_cell_execute = lambda cell, cell_index: begun.append(cell_index)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         client.execute(env=env)
     except CellControlSignal as failure:  # an error in a cell, or a cell that took too long
         return ANSI.sub("", str(failure))
     except RuntimeError:  # nbclient and jupyter_client raise this if the kernel died
         client.create_kernel_manager()  # nbclient looks for a kernel manager when Python ends
+        for number, handler in handlers.items():  # nbclient leaves its own then, and Ctrl-C would do nothing
+            signal.signal(number, handler)
         return DIED
     return ""
 
