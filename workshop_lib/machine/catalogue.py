@@ -272,6 +272,7 @@ def emulated_machines() -> dict[str, Machine]:
     return known | {other: replace(known[name], name=other) for other, name in also.items()}
 
 
+@functools.cache
 def machines() -> dict[str, Machine]:
     """All machines that forecasts know, by name."""
     return {name: emulated_machines()[name] for name in read(HERE / "machines.toml") if name != LAPTOP}

@@ -90,20 +90,16 @@ def receive(connection):
     return json.loads(text), descriptors
 
 
-def killed_for_memory():
-    """How many processes of this container or job Linux has killed because memory ran out."""
-    return runpy.run_path(CGROUPS)["killed_for_memory"]()
-
-
 class Child:
     """A process that the agent made for a stub, or for the ranks' owner."""
 
-    def __init__(self, pid, connection, request, killed_before):
+    def __init__(self, pid, connection, request, memory, killed_before):
         self.pid = pid
         self.connection = connection
         self.folder = request["record"]  # where to write how a rank ended; None for a command that is not a rank
         variables = request["environment"]
         self.rank = next((int(variables[name]) for name in RANK_VARIABLES if name in variables), 0)
+        self.memory = memory  # the functions of machine/cgroups.py
         self.killed_before = killed_before
         self.asked = False  # whether it was asked to end
         self.kill_at = None  # the time at which it is killed
@@ -179,9 +175,8 @@ class Child:
 
     def _why_killed(self, used):
         """Why Linux killed the rank with SIGKILL, as the end of a sentence; empty if no limit tells."""
-        memory = runpy.run_path(CGROUPS)
-        if memory["killed_for_memory"]() > self.killed_before:
-            gigabytes = memory["memory_bytes"]() / 1e9
+        if self.memory["killed_for_memory"]() > self.killed_before:
+            gigabytes = self.memory["memory_bytes"]() / 1e9
             what = f"the memory of this container, job or machine ({gigabytes:.1f} GB) ran out"
             return f"{what}: start fewer ranks, or allow it more memory"
         allowed_s = resource.getrlimit(resource.RLIMIT_CPU)[1]
@@ -195,6 +190,7 @@ class NodeAgent:
         self.path = path
         self.owner = owner
         self.loads = loads
+        self.memory = runpy.run_path(CGROUPS)
         self.asked_to_end = False
         self.children = {}  # by process id
         self.served = False  # whether there was a child yet
@@ -286,7 +282,7 @@ class NodeAgent:
             return None
         words = request["command"]
         in_place = self.loads and words[1:3] == ["-P", "-c"] and one_thread()
-        killed_before = killed_for_memory()
+        killed_before = self.memory["killed_for_memory"]()
         pid = os.fork()
         if pid == 0:
             self._forget(connection)
@@ -295,7 +291,7 @@ class NodeAgent:
         for descriptor in descriptors:
             os.close(descriptor)
         self.served = True
-        self.children[pid] = Child(pid, connection, request, killed_before)
+        self.children[pid] = Child(pid, connection, request, self.memory, killed_before)
         return None
 
     def _forget(self, connection):
