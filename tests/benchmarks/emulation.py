@@ -154,7 +154,10 @@ def worst(pairs: list[tuple[float, float]]) -> float:
 
 def proofs(report) -> None:
     """Compare with theory: the ring, overlapped steps, ZeRO-3, and the bubbles of pipelines."""
-    rings, ddp, hidden, shown = [], [], [], []
+    rings = []
+    ddp = []
+    hidden = []
+    shown = []
     for n in RANKS:
         team = ranks.start(n)
         for nbytes in BYTES:

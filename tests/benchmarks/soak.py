@@ -95,7 +95,9 @@ def prepare(library: str, n: int) -> ranks.Ranks:
 def meet(library: str, fault: str, chance: random.Random, folder: Path, n: int) -> Soaked:
     """Let one of `n` ranks meet the fault; returns what came of it, once fresh ranks work."""
     team = prepare(library, n)
-    rank, moment_s, mark = chance.randrange(n), chance.random() * LONGEST_RUN_S, folder / "fault"
+    rank = chance.randrange(n)
+    moment_s = chance.random() * LONGEST_RUN_S
+    mark = folder / "fault"
     mark.unlink(missing_ok=True)
     old = [about["pid"] for about in team.about()]
     told = {"rank": rank, "moment_s": moment_s, "mark": str(mark), "fault": INSIDE.get(fault, "pass")}

@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any
 
+from workshop_lib.emulation import session as emulation
 from workshop_lib.errors import cause
 from workshop_lib.ranks import RankError
 from workshop_lib.ranks.progress import TextView
@@ -136,7 +137,7 @@ def notes(info: dict) -> list[str]:
     """A line about each unusual thing in a run, given its RunInfo."""
     lines = []
     if machine := info.get("machine"):
-        lines.append(f"All times are emulated on {machine}.")
+        lines.append(emulation.label(machine))
     if info["oversubscribed"]:
         lines.append(
             f"The threads of {plural(info['world_size'], 'rank')} share {info['cores']} (oversubscribed), so the times "

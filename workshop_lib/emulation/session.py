@@ -140,6 +140,11 @@ def emulating(machine: str | None) -> Iterator[Emulation | None]:
         stop()
 
 
+def label(machine: str) -> str:
+    """The sentence that stands beside times emulated on this machine."""
+    return f"All times are emulated on {machine}."
+
+
 def check(machine: str | None, paced: bool) -> None:
     """Raise InputError if no machine has this name, or if ranks that emulate none should be paced."""
     if machine is not None:

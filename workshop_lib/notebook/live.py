@@ -14,6 +14,7 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import HTML, DisplayHandle, display
 
+from workshop_lib.emulation import session as emulation
 from workshop_lib.notebook import charts
 from workshop_lib.notebook.widgets import answers_while_busy, close, leave, size
 from workshop_lib.ranks.messages import Displayed, Published
@@ -250,7 +251,7 @@ def _charts(progress: Progress, name: str) -> tuple[str, str]:
         return curves, ""
     note = OVERSUBSCRIBED if progress.info["oversubscribed"] else ""
     if machine := progress.info.get("machine"):
-        note = f"All times are emulated on {machine}."
+        note = emulation.label(machine)
     return curves, charts.strips(shown, timeline(progress.trace, SHARES_OF_LAST_S), name, note)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import ipywidgets as widgets
 
+from workshop_lib.emulation import session as emulation
 from workshop_lib.notebook import charts
 from workshop_lib.notebook.figures import style_of
 from workshop_lib.notebook.live import REDRAW_EVERY_S, Dashboard
@@ -122,7 +123,7 @@ class SweepDashboard(Dashboard):
     def _note(self) -> list[str]:
         """A sentence on where the sweep was emulated, or on what other programs did to it, if they did anything."""
         if self.machines:
-            return [f"All times are emulated on {' and '.join(sorted(self.machines))}."]
+            return [emulation.label(" and ".join(sorted(self.machines)))]
         disturbed = sum(run.disturbed for run in self.runs)
         if not disturbed:
             return []

@@ -9,6 +9,8 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
+from .processes import stat_fields
+
 FAULTS_PER_S = 50  # pages that a rank's other threads may touch while the rank waits
 FAULTS = 30
 IDLE_SHARE = 0.1  # a process that waits without spinning uses at most this share of a core
@@ -28,7 +30,7 @@ class Activity(NamedTuple):
 def measure(segments: Path, pids: dict[int, int]) -> Activity | None:
     """The activity of these processes; None if the system does not say enough, or a process is gone."""
     try:
-        rows = {rank: _fields(Path(f"/proc/{pid}/stat")) for rank, pid in pids.items()}
+        rows = {rank: stat_fields(Path(f"/proc/{pid}/stat")) for rank, pid in pids.items()}
         checksum = _checksum(sorted(segments.glob("sm_segment.*")))
     except OSError:
         return None
@@ -49,13 +51,9 @@ def asleep(pid: int) -> bool:
     return not any(map(_runs, Path(f"/proc/{pid}/task").glob("*/stat")))
 
 
-def _fields(stat: Path) -> list[str]:
-    return stat.read_text().rpartition(")")[2].split()
-
-
 def _runs(stat: Path) -> bool:
     try:
-        return _fields(stat)[STATE] in "RD"
+        return stat_fields(stat)[STATE] in "RD"
     except OSError:  # this thread has ended
         return False
 

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -95,13 +96,13 @@ class Made:
         except OSError:
             answer = b""
         self._connection.close()
-        self.returncode = int(answer) if answer else -9  # without an answer, the agent was killed
+        self.returncode = int(answer) if answer else -signal.SIGKILL  # without an answer, the agent was killed
         return self.returncode
 
     def terminate(self) -> None:
         """Ask the process to end; the agent kills it after 2 s."""
         with contextlib.suppress(OSError):
-            self._connection.send(b"\x0f")
+            self._connection.send(bytes([signal.SIGTERM]))
 
 
 class Agent:
@@ -241,8 +242,7 @@ def _agent(environment: Mapping[str, str]) -> Agent:
         if here.agent is not None and here.agent.owner != os.getpid():  # this process is a fork of the owner
             here.agent = None
         if here.agent is not None and not here.agent.suits(forks(), environment):
-            here.agent.end()
-            here.agent = None
+            end()
         if here.agent is None:
             here.agent = Agent(forks(), read_when_loaded(environment))
         return here.agent

@@ -136,17 +136,16 @@ def _pickled(value) -> bytes:
     """A call's result as a pickled Outcome; an error if the result means nothing outside this rank."""
     from mpi4py import MPI
 
-    what = "gave a result that cannot be sent to the notebook"
     if isinstance(value, MPI.Comm):  # it would arrive as the notebook's own communicator, of one process
-        text = (
-            f"{type(value).__name__}: a communicator exists only on the ranks. Use it there, in %%ranks or `team.run`."
-        )
-        return cloudpickle.dumps(Outcome(error=ErrorReport(what=what, text=text, frames=[])))
-    try:
-        return cloudpickle.dumps(Outcome(value=value))
-    except Exception as error:
-        text = f"{type(value).__name__}: {error}. Return numbers, texts, arrays, or lists and dictionaries of them."
-        return cloudpickle.dumps(Outcome(error=ErrorReport(what=what, text=text, frames=[])))
+        why = "a communicator exists only on the ranks. Use it there, in %%ranks or `team.run`."
+    else:
+        try:
+            return cloudpickle.dumps(Outcome(value=value))
+        except Exception as error:
+            why = f"{error}. Return numbers, texts, arrays, or lists and dictionaries of them."
+    what = "gave a result that cannot be sent to the notebook"
+    text = f"{type(value).__name__}: {why}"
+    return cloudpickle.dumps(Outcome(error=ErrorReport(what=what, text=text, frames=[])))
 
 
 def stop_asked() -> bool:

@@ -163,9 +163,9 @@ class Together:
         if still_s < NOTICE_S or self.has_noticed:
             return []
         self.has_noticed = True
-        where = _where(self.call, self.standstill.stacks)
+        places = _where(self.call, self.standstill.stacks)
         advice = "They may be in one long operation. If they shouldn't be, interrupt the cell."
-        return [f"All ranks have waited for each other for {still_s:.0f} s:", *where.splitlines(), advice]
+        return [f"All ranks have waited for each other for {still_s:.0f} s:", *places.splitlines(), advice]
 
     def _moves(self) -> bool:
         """Whether ranks have sent each other something, or have published progress, since this was asked last."""

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import ipyparallel as ipp
 
@@ -164,27 +165,23 @@ def exit_records(folder: Path) -> list[ExitRecord]:
     Nobody asked the lost rank to end. A killed rank comes before a rank that exited: when the connection to a lost rank
     breaks, MPI ends the rank at the other end, perhaps before the loss itself is written down.
     """
-    records: list[ExitRecord] = _notes(folder, "exit")
+    records: list[ExitRecord] = list(_notes(folder, "exit").values())
     return sorted(records, key=lambda record: (record["asked"], record["returncode"] >= 0, record["time"]))
 
 
 def stopped_ranks(folder: Path) -> dict[int, StopNote]:
     """The notes of ranks that a SIGSTOP or a debugger has stopped, by rank. Such ranks run nothing until continued."""
-    return {note["rank"]: note for note in _notes(folder, "stopped")}
+    return _notes(folder, "stopped")
 
 
 def rank_notes(folder: Path) -> dict[int, RankNote]:
     """The notes that ranks wrote about themselves when they were ready, by rank."""
-    return {note["rank"]: note for note in _notes(folder, "rank")}
+    return _notes(folder, "rank")
 
 
 def answers_of(folder: Path) -> dict[int, Whereabouts]:
     """What ranks have answered since their last answers were forgotten, by rank."""
-    answered = {}
-    for path in (folder / AT).glob("*.json"):
-        with contextlib.suppress(OSError, ValueError):
-            answered[int(path.stem)] = json.loads(path.read_text())
-    return answered
+    return _notes(folder, AT)
 
 
 def forget_answers(folder: Path) -> None:
@@ -192,14 +189,16 @@ def forget_answers(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _notes(folder: Path, kind: str) -> list:
-    notes = []
+def _notes(folder: Path, kind: str) -> dict[int, Any]:
+    """The notes of this kind by rank, which their files are named after."""
+    notes = {}
     place = os.path.join(folder, kind)
     with contextlib.suppress(OSError):  # the folder disappears with the ranks' holder
         for name in os.listdir(place):  # faster than a glob, because a call asks again and again
-            if name.endswith(".json"):
+            rank, ending = os.path.splitext(name)
+            if ending == ".json":
                 with contextlib.suppress(OSError, ValueError), open(os.path.join(place, name)) as file:
-                    notes.append(json.load(file))
+                    notes[int(rank)] = json.load(file)
     return notes
 
 

@@ -34,6 +34,11 @@ def mark(set_id: str) -> str:
     return f"{set_id}@{socket.gethostname()}/{os.getpid()}/{start_of(os.getpid())}"
 
 
+def stat_fields(stat: Path) -> list[str]:
+    """The fields behind the name in a file of /proc that proc(5) calls stat. Raises OSError if the process is gone."""
+    return stat.read_text().rpartition(")")[2].split()
+
+
 def start_of(pid: int) -> str | None:
     """When a process started, as a text that is the same in every process that asks; None if it is gone.
 
@@ -42,7 +47,7 @@ def start_of(pid: int) -> str | None:
     """
     if sys.platform == "linux":
         try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            fields = stat_fields(Path(f"/proc/{pid}/stat"))
         except OSError:
             return None
         return None if fields[0] in "ZX" else fields[19]

@@ -9,23 +9,16 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from . import processes
+from . import processes, stub
 
 PREFIX = "workshop-"
 SHARED_MEMORY = Path("/dev/shm")
 SEGMENTS = "OMPI_MCA_btl_sm_backing_directory"
-# A socket's path may have at most 107 characters, and the names of Python's sockets in such a folder take up to 40.
-LONGEST_PATH = 50
 
 
 def temporary_folder() -> Path:
     """Where temporary folders are created: the user's choice, unless paths of sockets in it would be too long."""
-    short = Path("/tmp")
-    try:
-        place = Path(tempfile.gettempdir())
-    except OSError:  # no temporary folder can be written
-        return short
-    return place if len(str(place)) <= LONGEST_PATH else short
+    return Path(stub.temporary_folder())
 
 
 class Scratch:

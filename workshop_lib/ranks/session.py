@@ -72,8 +72,8 @@ def start(
         threads_per_rank = (job and job.cores_per_task) or 1
     shape = (n, threads_per_rank, bind)
     team = CURRENT.team
-    same = team is not None and (team.shape, team.machine, team.paced) == (shape, machine, paced)
-    if team is not None and same and team.healthy:
+    wanted = (shape, machine, paced)
+    if team is not None and (team.shape, team.machine, team.paced) == wanted and team.healthy:
         return team
     CURRENT.replace(None)
     processes.reap()
@@ -82,9 +82,9 @@ def start(
         print(f"{shadow}. Until then the workshop looks there last.", file=sys.stderr)
     others = Meter()
     CURRENT.replace(team := Ranks(n, threads_per_rank, bind, machine, paced))
-    warning = others.warning(n * threads_per_rank, "so don't trust times measured now")
-    if machine is not None:
+    if machine is not None:  # emulated time is the same whatever else runs
         return team
+    warning = others.warning(n * threads_per_rank, "so don't trust times measured now")
     if warning and not CURRENT.busy_cores_noted:
         # A notebook shows stderr in red, although nothing has failed. Elsewhere, stdout is for a program's results.
         print(warning, file=sys.stdout if in_notebook() else sys.stderr)

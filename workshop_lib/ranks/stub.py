@@ -21,7 +21,8 @@ import time
 AGENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "node_agent.py")
 AGENT_LIMIT_S = 120.0  # many nodes read Python from one shared disk
 LOOK_EVERY_S = 0.25  # how often to look for the launcher
-LONGEST_PATH = 50  # a socket's path may have at most 107 characters
+# A socket's path may have at most 107 characters, and the names of Python's sockets in such a folder take up to 40.
+LONGEST_PATH = 50
 
 
 def descriptors():
@@ -66,11 +67,19 @@ def ask(connection, command, record, environment, files):
     connection.sendall(text)
 
 
+def temporary_folder():
+    """Where temporary folders are created: the user's choice, unless paths of sockets in it would be too long."""
+    try:
+        place = tempfile.gettempdir()
+    except OSError:  # no temporary folder can be written
+        return "/tmp"
+    return place if len(place) <= LONGEST_PATH else "/tmp"
+
+
 def agent_of_this_host(record, load):
     """The socket of the agent that the stubs on this host share; the first stub starts the agent."""
-    parent = tempfile.gettempdir() if len(tempfile.gettempdir()) <= LONGEST_PATH else "/tmp"
     # The host's name is in it, because several hosts may share this folder.
-    place = os.path.join(parent, f"workshop-{os.path.basename(record)}-{socket.gethostname()[:20]}")
+    place = os.path.join(temporary_folder(), f"workshop-{os.path.basename(record)}-{socket.gethostname()[:20]}")
     path = os.path.join(place, "agent")
     try:
         os.mkdir(place, 0o700)

@@ -36,7 +36,9 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
     """
     kind = "gloo"
     if os.environ.get(session.VARIABLE):
-        kind = _emulated()
+        from workshop_lib.training import torch_mpi  # imported here because ranks without MPI use this file too
+
+        kind = torch_mpi.NAME
     if device.type in GPU_COLLECTIVES and torch.get_device_module(device).device_count() >= world.local_size:
         kind = GPU_COLLECTIVES[device.type]  # each rank of this host has a GPU of its own
     if dist.is_initialized():
@@ -77,13 +79,6 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
             f"has failed, its own message says why. If ranks only start slowly, set {TIMEOUT} to more seconds."
         ) from error
     return dist.distributed_c10d._get_default_group()
-
-
-def _emulated() -> str:
-    """Return the kind of the group over MPI, which carries the messages of ranks that emulate a machine."""
-    from workshop_lib.training import torch_mpi  # imported here because ranks without MPI use this file too
-
-    return torch_mpi.NAME
 
 
 def join_over_mpi(world: World, device: torch.device) -> dist.ProcessGroup:

@@ -34,6 +34,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from workshop_lib.emulation.device import FORMULAS
 from workshop_lib.lessons.thousand_ranks import pretend
 from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report, Shard
 from workshop_lib.lessons.thousand_ranks.timed import StepClock
@@ -83,7 +84,7 @@ class StepMeter(TorchDispatchMode):
         return output
 
     def _count(self, func, args: tuple, kwargs: dict, output) -> None:
-        formula = pretend.FLOPS.get(func._overloadpacket)
+        formula = FORMULAS.get(func._overloadpacket)
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=output)
         name = NAMES.get(func._opname) if func.namespace in ("c10d", "_c10d_functional") else None

@@ -16,17 +16,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import device_mesh
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.flop_counter import flop_registry
-
-aten = torch.ops.aten
-# Attention on a CPU is counted with the GPU's formulas, which fit because both operators begin with the same arguments.
-FLOPS = {
-    **flop_registry,
-    aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
-        aten._scaled_dot_product_flash_attention_backward
-    ],
-}
 
 
 def join_fake_group(rank: int, world_size: int) -> None:
