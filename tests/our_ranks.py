@@ -1,6 +1,7 @@
 """This test run's ranks, without those of a notebook or of another lane beside these tests; tests on them; and their
 stop button."""
 
+import contextlib
 import inspect
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 
 import cloudpickle
 import psutil
@@ -42,9 +44,16 @@ def left_after(limit_s: float) -> list[psutil.Process]:
     return left
 
 
-def press_stop_after(seconds: float) -> None:
-    """Interrupt this process then, as a notebook's stop button does."""
-    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
+@contextlib.contextmanager
+def stop_pressed_after(seconds: float) -> Iterator[None]:
+    """Interrupt this process then, as a notebook's stop button does, unless what stands inside has ended by then."""
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def on_every_rank(test):

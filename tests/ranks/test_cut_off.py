@@ -1,9 +1,11 @@
 """Whatever ends a call in the notebook, ranks that may still run it are not called ready."""
 
+import os
+import signal
 import time
 
 import pytest
-from our_ranks import our_ranks, press_stop_after
+from our_ranks import our_ranks, stop_pressed_after
 
 from workshop_lib import ranks
 from workshop_lib.ranks import engine, failures, watch
@@ -26,13 +28,33 @@ def is_given_up(team):
     assert team.restart().run(max, 1, 2) == [2, 2]
 
 
-def test_a_second_press_of_the_stop_button(team):
-    press_stop_after(0.5)
-    press_stop_after(1.2)  # while the first press waits for a rank inside a collective
+def test_a_second_press_of_the_stop_button(team, monkeypatch):
+    first_press = failures.raise_interrupted
+
+    def pressed_again(*args, **kwargs):
+        with stop_pressed_after(0.1):  # while the first press waits for a rank inside a collective
+            first_press(*args, **kwargs)
+
+    monkeypatch.setattr(failures, "raise_interrupted", pressed_again)
     cell = "from mpi4py import MPI\nimport time\nif MPI.COMM_WORLD.rank == 0:\n    MPI.COMM_WORLD.Barrier()\n"
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), stop_pressed_after(0.5):
         team.run_cell(cell + "time.sleep(60)")
+    monkeypatch.undo()
     is_given_up(team)
+
+
+def test_a_rank_that_the_controller_misses_first_is_named(team, monkeypatch):
+    pid = team.about()[1]["pid"]
+
+    def missed(*_, **__):
+        os.kill(pid, signal.SIGKILL)
+        raise IndexError("No such engine: 1")
+
+    monkeypatch.setattr(team.client, "send_apply_request", missed)
+    with pytest.raises(ranks.RankError, match="rank 1 .* was killed by SIGKILL"):
+        team.run(max, 1, 2)
+    monkeypatch.undo()
+    assert team.restart().run(max, 1, 2) == [2, 2]
 
 
 def test_an_interrupt_at_any_other_moment(team, monkeypatch):

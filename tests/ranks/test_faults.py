@@ -12,7 +12,7 @@ import threading
 import time
 
 import pytest
-from our_ranks import our_ranks, press_stop_after
+from our_ranks import our_ranks, stop_pressed_after
 
 from workshop_lib import ranks
 from workshop_lib.ranks.progress import TextView
@@ -192,8 +192,8 @@ def test_mismatched_collectives_are_located(team, library, mistake, repeat):
 @pytest.mark.parametrize("library", ["mpi"])
 def test_an_interrupt_ends_python_code_and_keeps_the_ranks(team, repeat):
     pids = [about["pid"] for about in team.about()]
-    press_stop_after(0.5)
-    message, took_s = fails(team, "kept = 5\ntime.sleep(60)", timeout=30)
+    with stop_pressed_after(0.5):
+        message, took_s = fails(team, "kept = 5\ntime.sleep(60)", timeout=30)
     assert took_s < 0.5 + REPORT_WITHIN_S
     assert "ready for the next cell" in message
     assert [about["pid"] for about in team.about()] == pids
@@ -205,8 +205,8 @@ def test_an_interrupt_ends_python_code_and_keeps_the_ranks(team, repeat):
 @pytest.mark.parametrize("library", ["mpi", row("gloo", mark=FULL), row("torch over MPI", mark=EXHAUSTIVE)])
 def test_an_interrupt_inside_a_collective_brings_fresh_ranks(team, repeat):
     pids = [about["pid"] for about in team.about()]
-    press_stop_after(0.5)
-    message, took_s = fails(team, "if rank == 0:\n    allreduce()\ntime.sleep(60)", timeout=30)
+    with stop_pressed_after(0.5):
+        message, took_s = fails(team, "if rank == 0:\n    allreduce()\ntime.sleep(60)", timeout=30)
     print(f"{team.communication}: {took_s:.2f} s\n{message}")
     assert took_s < 0.5 + REPORT_WITHIN_S + RESTART_WITHIN_S
     assert "interrupted" in message

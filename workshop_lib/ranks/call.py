@@ -85,7 +85,10 @@ class Call:
         view = self.team.client[:]
         for rank in self.ranks if ranks is None else ranks:
             view.targets = rank
-            self.answers[rank] = Answer(view.apply_async(engine.call, payload))
+            try:
+                self.answers[rank] = Answer(view.apply_async(engine.call, payload))
+            except IndexError:  # the controller has missed the rank before its exit record was here
+                failures.raise_lost(self)
             self.outcomes.pop(rank, None)
 
     def forget(self, rank: int) -> None:

@@ -32,6 +32,7 @@ from .watch import watch
 
 UNNAMED = "cell"
 ABOUT_LIMIT_S = 30.0
+LAST_WORDS_LIMIT_S = 1.0
 # Many nodes read Python from one shared disk.
 START_LIMIT_S = 60.0
 START_ELSEWHERE_LIMIT_S = 180.0
@@ -351,6 +352,10 @@ class Ranks:
             self._check_order()
         except BaseException as error:
             controller_ended = bool(self._supervised) and self._supervised[0].poll() is not None
+            if isinstance(error, RankError) and not controller_ended:
+                for process in self._supervised[1:]:  # mpiexec, whose message is in the log only once it has ended
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(LAST_WORDS_LIMIT_S)
             why = folders.why_ended(self.folder, CONTROLLER_LOG if controller_ended else RANKS_LOG)
             self.stop()
             if isinstance(error, (RankError, OSError, TimeoutError)):

@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 from mpi4py import MPI
-from our_ranks import press_stop_after
+from our_ranks import stop_pressed_after
 
 from workshop_lib import ranks
 from workshop_lib.errors import InputError
@@ -150,7 +150,6 @@ def test_a_job_that_takes_too_long_is_ended(team, tmp_path):
 
 @pytest.mark.exhaustive
 def test_an_interrupt_ends_a_search_and_leaves_usable_ranks(team, tmp_path):
-    press_stop_after(1)
-    with pytest.raises(RankError, match="interrupted"):
+    with pytest.raises(RankError, match="interrupted"), stop_pressed_after(1):
         search(team, schedulers.Listed([GOOD], 10**7), tmp_path, timeout_s=60)
     assert ranks.current().healthy
