@@ -1,8 +1,63 @@
 # ruff: noqa: E501 - tables of replaced text
 """Correct variations of the scripts, in the styles people have. None of them may be called wrong."""
 
-from planted import AVERAGE, BY_HAND, CLIP, EPOCH, LOADER, MODEL, OWN_SEED, SAMPLER, SAVE, SEED, SHARD, STEP, WRAP
+from planted import (
+    AVERAGE,
+    BY_HAND,
+    CLIP,
+    EPOCH,
+    LOADER,
+    MODEL,
+    OWN_SEED,
+    SAMPLER,
+    SAVE,
+    SEED,
+    SHARD,
+    SHARED_ORDER,
+    STEP,
+    WRAP,
+)
+from planted import LOSS as PLANTED_LOSS
 
+SIZED = """\
+class Sized(DistributedSampler):
+    def __iter__(self):
+        return ((64, index) for index in super().__iter__())
+
+
+"""
+STREAM = """\
+class Stream(torch.utils.data.IterableDataset):
+    def __init__(self, data):
+        self.data = data
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        first = int(os.environ["RANK"]) * worker.num_workers + worker.id
+        for index in range(first, 256, int(os.environ["WORLD_SIZE"]) * worker.num_workers):
+            yield self.data[index]
+
+
+"""
+CLOSURE = """\
+            def closure():
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(inputs), labels)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+"""
+# Right ways that once gave something to look at: each has to be silent.
+SILENT = (
+    "keys from the sampler",
+    "a stream",
+    "a teacher",
+    "updated by hand",
+    "evaluated on rank 0",
+    "L-BFGS",
+    "tokens weighed",
+)
 AVERAGE_WEIGHTS = "            if number % 8 == 7:\n                for p in model.parameters():\n                    distributed.all_reduce(p.data)\n                    p.data /= 2\n"
 RESUME = """\
     saved = [None]
@@ -32,9 +87,24 @@ CORRECT = {
     "loading workers": ("ddp", (("drop_last=True)", "drop_last=True, num_workers=2, persistent_workers=True)"),)),
     "subset per rank": ("ddp", ((LOADER, "DataLoader(Subset(train_set, range(rank, 256, size)), batch_size=8, shuffle=True)"),
                                 (EPOCH, ""))),
-    "one generator": ("ddp", ((LOADER, "DataLoader(train_set, batch_size=8, sampler=order)"), (SAMPLER, "order = []"),
-                              (EPOCH, "        order[:] = torch.randperm(256, generator=torch.Generator().manual_seed(epoch))"
-                                      "[rank::size].tolist()\n"))),
+    "keys from the sampler": ("ddp", (("def __getitem__(self, index):\n", "def __getitem__(self, index):\n        index = index[1] "
+                              "if isinstance(index, tuple) else index\n"), (SAMPLER, "sampler = Sized(train_set)"),
+                              ("def build", SIZED + "def build"))),
+    "a stream": ("ddp", ((LOADER, "DataLoader(Stream(train_set), batch_size=8, num_workers=2)"), (EPOCH, ""),
+                         ("def build", STREAM + "def build"))),
+    "a teacher": ("ddp", (("ACCUMULATE = 2", "ACCUMULATE = 2\nTEACHER = nn.Linear(16, 2).eval()"), ("            loss.backward()",
+                          "            with torch.no_grad():\n                    TEACHER(inputs)\n            loss.backward()"))),
+    "updated by hand": ("ddp", (*BY_HAND, ("nn.BatchNorm1d(32)", "nn.Identity()"), (STEP, "            with torch.no_grad():\n                for p in model.parameters():\n"
+                                "                    p -= 0.1 * p.grad\n"))),
+    "evaluated on rank 0": ("ddp", (("= evaluate(model, test_loader)", "= evaluate(model.module, test_loader) if rank == 0 else 0"),
+                                    ("    distributed.all_reduce(right)\n", ""))),
+    "L-BFGS": ("ddp", (("torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)", "torch.optim.LBFGS(model.parameters(), "
+                        "max_iter=3)"), ("ACCUMULATE = 2", "ACCUMULATE = 1"), (CLIP, ""), ("            loss.backward()\n", ""),
+                       (STEP, CLOSURE))),
+    "tokens weighed": ("ddp", ((PLANTED_LOSS, "labels[:3 * distributed.get_rank()] = -100\n            counted = (labels >= 0).sum()"
+                                "\n            distributed.all_reduce(total := counted.clone())\n            " + PLANTED_LOSS +
+                                " * counted / total * 2"),)),
+    "one generator": ("ddp", SHARED_ORDER),
     "bf16": ("ddp", (("loss = nn.functional.cross_entropy(model(inputs), labels) / ACCUMULATE",
                       "with torch.autocast('cpu', torch.bfloat16):\n                loss = nn.functional.cross_entropy("
                       "model(inputs), labels) / ACCUMULATE"),)),

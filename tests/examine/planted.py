@@ -75,6 +75,13 @@ OWN_SEED = "    torch.manual_seed(100 + rank)\n"
 STEP = "            optimizer.step()\n"
 CLIP = "            nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
 AVERAGE = "            for p in model.parameters():\n                distributed.all_reduce(p.grad)\n                p.grad /= 2\n"
+# Instead of the DistributedSampler, an order that all ranks draw alike.
+SHARED_ORDER = (
+    (LOADER, "DataLoader(train_set, batch_size=8, sampler=order)"),
+    (SAMPLER, "order = []"),
+    (EPOCH, "        generator = torch.Generator().manual_seed(epoch)\n        order[:] = torch.randperm(256, generator=generator)"
+            "[rank::size].tolist()\n"),
+)  # fmt: skip
 # DDP replaced by averaging by hand: correct as it is.
 BY_HAND = ((WRAP, ""), (SYNC, "contextlib.nullcontext()"), (CLIP, AVERAGE + CLIP), ("model.module.", "model."))
 OVERFLOW = """\
@@ -89,8 +96,32 @@ SAVE = '            torch.save({"model": model.module.state_dict(), "epoch": epo
 ONLY_0 = "        if rank == 0:\n            print"
 MODEL = "    model = build()\n"
 SHARD = "    fully_shard(model)\n"
+ONE = ("ACCUMULATE = 2", "ACCUMULATE = 1")
+SETS = "train_set, test_set = Points(256, 0.1), Points(90, 0.0)"
+LOSS = "loss = nn.functional.cross_entropy(model(inputs), labels) / ACCUMULATE"
+DIVIDE = "            for p in model.parameters():\n                p.grad /= 2\n"
+HEAD = "    global HEAD\n    HEAD = nn.Linear(2, 2)\n    optimizer.add_param_group({'params': HEAD.parameters()})\n"
+RATE = "            optimizer.param_groups[0]['lr'] = 0.1 * (number < 4)\n"
 
 DDP = (
+    # the size of the gradient, and how samples count in it
+    Planted("ddp", "divided again", (ONE, (CLIP, DIVIDE + CLIP)), "wrong", "size of gradients",
+            "the mean over all ranks, divided by 2", None, 1),
+    Planted("ddp", "summed", (ONE, *BY_HAND, ("                p.grad /= 2\n", "")), "look", "size of gradients",
+            "the sum over the ranks: 2 times their mean", None, 1),
+    Planted("ddp", "clipped while scaled", (("loss.backward()", "scaler.scale(loss).backward()"), (STEP, SCALED_STEP),
+            ("    model.train()\n", "    model.train()\n    scaler = torch.amp.GradScaler('cpu')\n")), "wrong", "clipping",
+            "clips gradients that GradScaler's factor still multiplies"),
+    Planted("ddp", "unequal tokens", ((LOSS, "labels[:3 * distributed.get_rank()] = -100\n            " + LOSS),), "look",
+            "parts", "takes, on the ranks, means over 8, 5 samples or tokens", None, 1),
+    Planted("ddp", "rate over", (ONE, (STEP, STEP + RATE)), "wrong", "rate", "the learning rate is 0 in the last 11 of 32"),
+    Planted("ddp", "criterion outside", ((OWN_SEED, OWN_SEED + HEAD), ("(model(inputs), labels)", "(HEAD(model(inputs)), labels)")),
+            "wrong", "weights", "after step 1, the ranks' weights differ in Linear.weight, Linear.bias", None, 1),
+    Planted("ddp", "split of each rank", ((SETS, "train_set, test_set = torch.utils.data.random_split(Points(346, 0.1), [256, 90])"),),
+            "wrong", "sampler", "the ranks train on different subsets of the data", None, 1),
+    Planted("ddp", "one seed for NumPy", ((OWN_SEED, "    torch.manual_seed(2)\n"), ("import torch\n", "import numpy\nimport torch\n"),
+            ("drop_last=True)", "drop_last=True, num_workers=2)"), ("torch.randn(16)",
+            "torch.from_numpy(numpy.random.randn(16)).float()")), "look", "augmentation", "drew the same numbers (numpy)"),
     # data
     Planted("ddp", "no sampler", ((LOADER, "DataLoader(train_set, batch_size=8)"), (EPOCH, ""),
             ("Points(256, 0.1)", "Points(256, 0.0)")), "wrong", "batches",
@@ -185,7 +216,7 @@ DDP = (
     Planted("ddp", "same dropout", ((OWN_SEED, "    torch.manual_seed(2)\n"),), "look", "dropout", "in 16 steps, all ranks"),
     Planted("ddp", "same augmentation", ((OWN_SEED, "    torch.manual_seed(2)\n"), ("nn.Dropout(0.1)", "nn.Identity()")),
             "look", "augmentation", "all ranks drew the same numbers (torch) while loading"),
-    Planted("ddp", "drift", ((OWN_SEED, "    torch.manual_seed(2)\n"), (ONLY_0, "        if rank == 0:\n            "
+    Planted("ddp", "drift", (*SHARED_ORDER, (OWN_SEED, "    torch.manual_seed(2)\n"), (ONLY_0, "        if rank == 0:\n            "
             "torch.rand(1)\n            print")), "look", "drift", "(torch) agree before step 9 and differ", None, 9),
     # files
     Planted("ddp", "all ranks save", ((ONLY_0, "        if True:\n            print"),
@@ -204,7 +235,7 @@ DDP = (
     Planted("ddp", "a rank without its last batch", (("enumerate(loader):\n        last", "enumerate(loader):\n        if number "
             "== 14 and distributed.get_rank() == 1:\n            break\n        last"),), "wrong", "ended", "rank 1 ", None, 8),
     Planted("ddp", "barrier on rank 0", (("            print(f\"epoch", "            distributed.barrier()\n            "
-            "print(f\"epoch"),), "wrong", "ended", "rank 0 ", None, None),
+            "print(f\"epoch"),), "wrong", "ended", "rank 0: at ", None, None),
     Planted("ddp", "error on one rank", ((STEP, STEP + "            assert number < 7 or distributed.get_rank() == 0, 'bad'\n"),),
             "wrong", "ended", "rank 1 failed in step 4 at ", (1,), 4),
     Planted("ddp", "no process group", (("    distributed.init_process_group(\"gloo\")\n    rank, size = "

@@ -18,7 +18,7 @@ def forward(rank: int, step: int) -> dict:
         "drew": True,
         "size": 2,
         "samples": [step * 4 + 2 * rank, step * 4 + 2 * rank + 1],
-        "tokens": None,
+        "closure": False,
     }
 
 
@@ -34,7 +34,10 @@ def step(rank: int, number: int) -> dict:
         "items": 0,
         "items_s": 0.0,
         "collectives": {},
-        "clips": [[1.5, "train.py:9"]],
+        "clips": [[1.5, "train.py:9", False]],
+        "after_backward": 3.0,
+        "ready": 3.0,
+        "losses": [["train.py:7", 2, "mean", 1.0]],
         "drew_data": [],
         "weights": [number, 10 * number],
         "weights_model": 0,

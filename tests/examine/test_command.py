@@ -11,6 +11,7 @@ import planted
 import pytest
 from command_line import workshop
 
+from workshop_lib.examine import commands
 from workshop_lib.examine.on_ranks import recorder
 from workshop_lib.examine.run import _Watch
 from workshop_lib.ranks import processes
@@ -36,6 +37,28 @@ distributed.recv(torch.zeros(1), src=1 - distributed.get_rank())
 def test_a_mistake_is_answered_before_any_rank_starts(options, says):
     ran = workshop("examine", *options)
     assert ran.exit_code == 1 and says in ran.output
+
+
+@pytest.mark.parametrize(
+    ("typed", "command", "ranks"),
+    [
+        ("train.py --lr 1", "train.py --lr 1", None),
+        ("-m package.train", "-m package.train", None),
+        ("python3 train.py --lr 1", "train.py --lr 1", None),
+        ("torchrun --standalone --nproc_per_node=4 train.py --nproc_per_node 2", "train.py --nproc_per_node 2", 4),
+        ("torchrun --nproc-per-node 4 -m package.train", "-m package.train", 4),
+        ("python -m torch.distributed.run --nproc-per-node gpu train.py", "train.py", None),
+        ("accelerate launch --num_processes 3 train.py", "train.py", 3),
+        ("deepspeed --num_gpus 2 train.py", "train.py", 2),
+    ],
+)
+def test_a_launcher_in_front_of_the_script_is_understood(typed, command, ranks):
+    assert commands.without_launcher(typed.split()) == (command.split(), ranks)
+
+
+def test_a_launch_on_several_nodes_is_refused():
+    ran = workshop("examine", "--", "torchrun", "--nnodes", 2, "train.py")
+    assert ran.exit_code == 1 and "--nnodes 2: examine watches ranks on this machine." in ran.output
 
 
 def test_a_mistyped_option_is_not_told_as_worth_a_look():

@@ -200,18 +200,150 @@ def same_order(run):
 @case("look", "parts", "in step 4, the ranks had 2, 1 samples")
 def unequal_batches(run):
     run.ranks[1].steps[4]["forwards"][0]["size"] = 1
+    del run.ranks[1].steps[4]["losses"]  # of a kind that isn't followed
 
 
-@case("look", "tokens", "in step 3, the ranks' losses are means over 7, 5 tokens")
-def unequal_tokens(run):
+@case("look", "parts", "in step 3, train.py:7 takes, on the ranks, means over 7, 5 samples or tokens")
+def unequal_means(run):
+    for step, count in zip((run.ranks[0].steps[3], run.ranks[1].steps[3]), (7, 5), strict=True):
+        step["losses"] = [["train.py:7", count, "mean", 1.0]]
+
+
+@case("look", "parts", "takes, on the ranks, sums over 7, 5 samples or tokens, and divides them by different numbers")
+def sums_divided_by_their_own_counts(run):
+    for step, count in zip((run.ranks[0].steps[3], run.ranks[1].steps[3]), (7, 5), strict=True):
+        step["losses"] = [["train.py:7", count, "sum", 1 / count]]
+
+
+@case("look", "parts", "train.py:7 takes, in the micro-batches of rank 0, means over 9, 3 samples or tokens")
+def unequal_micro_batches(run):
+    for step in (run.ranks[0].steps[3], run.ranks[1].steps[3]):
+        step["forwards"] *= 2
+        step["losses"] = [["train.py:7", 9, "mean", 0.5], ["train.py:7", 3, "mean", 0.5]]
+
+
+@case("wrong", "size of gradients", "the mean over all ranks, divided by 2")
+def divided_again(run):
     for step in steps_of(run):
-        step["forwards"][0]["tokens"] = 7
-    run.ranks[1].steps[3]["forwards"][0]["tokens"] = 5
+        step["ready"] = 1.5
+
+
+@case("wrong", "size of gradients", "the mean over all ranks, divided by 2")
+def a_loss_divided_by_the_ranks(run):
+    for step in steps_of(run):
+        step["losses"] = [["train.py:7", 2, "mean", 0.5]]
+
+
+@case("look", "size of gradients", "the sum over the ranks: 2 times their mean")
+def summed(run):
+    for step in steps_of(run):
+        step["ready"] = 6.0
+
+
+@case("wrong", "rate", "the learning rate is 0 in the last 5 of 8 steps")
+def a_schedule_that_ends_early(run):
+    for step in steps_of(run):
+        step["optimizers"] = [{"name": "SGD", "lr": [0.1 if step["step"] <= 3 else 0.0]}]
+
+
+@case("wrong", "clipping", "in step 1, train.py:9 clips gradients that GradScaler's factor still multiplies")
+def clipped_while_scaled(run):
+    for step in steps_of(run):
+        step["clips"] = [[1.5, "train.py:9", True]]
+
+
+@case("wrong", "weights", "after step 1, the ranks' weights differ in Head.w, which the optimizer updates")
+def a_criterion_with_weights(run):
+    for rank in range(2):
+        for step in steps_of(run, rank):
+            step["outside"] = [["Head.w", rank]]
+
+
+@case("wrong", "metric", "the ranks evaluate a model with different weights (train.py:20)")
+def averaged_weights_on_one_rank(run):
+    for rank in range(2):
+        records_of(run, "evaluation", rank)[0]["others"] = {"1": [rank]}
+
+
+@case("wrong", "sampler", "the ranks train on different subsets of the data")
+def a_split_of_each_rank(run):
+    for rank in range(2):
+        for record in records_of(run, "epoch", rank):
+            record["subset"] = str(rank)
+
+
+@case("look", "resume", "train.py:4 reads a checkpoint with an optimizer's state, and only the network's part")
+def a_resumed_network_alone(run):
+    for rank in run.ranks:
+        rank.records[:] = [record for record in rank.records if record["kind"] != "load"]
+        rank.records += [
+            {"kind": "load", "step": 0, "what": "file", "line": "train.py:4", "optimizer": True},
+            {"kind": "load", "step": 0, "what": "model", "line": "train.py:5"},
+        ]
+
+
+@case("look", "augmentation", "all ranks' loading workers, or several of one rank, drew the same numbers (numpy)")
+def the_same_noise_in_workers(run):
+    for rank in run.ranks:
+        rank.workers = [[{"random": {"numpy": "7"}, "drew": ["numpy"]}]]
+
+
+def failing(run: Run, text: str, error: str = "SystemExit", says: str = ""):
+    run.how = "failed"
+    run.last_lines = [says]
+    for rank in run.ranks:
+        rank.records[:] = [record for record in rank.records if record["kind"] != "end"]
+        place = ["train.py", 7, "main"]
+        rank.records.append({"kind": "error", "error": error, "step": 0, "text": text, "place": place, "time": 1.0})
+
+
+@case("look", "ended", "nothing was watched: train.py:9 starts 4 processes of its own: work")
+def own_ranks(run):
+    failing(run, "train.py:9 starts 4 processes of its own: work", "StartsItsOwnRanks")
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "advice"),
+    [
+        ("exit code 2", "error: the following arguments are required: --local_rank", "os.environ['LOCAL_RANK']"),
+        ("AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'", "", "This machine has no GPU"),
+        ("AssertionError: Torch not compiled with CUDA enabled", "", "This machine has no GPU"),
+    ],
+)
+def test_an_old_launchers_option_and_a_missing_gpu_are_told_with_the_scripts_line(text, says, advice):
+    run = recorded.run()
+    failing(run, text, says=says)
+    ended = next(each for each in checks.examine(run) if each.check == "ended")
+    assert "failed in step 8 at train.py, line 7" in ended.seen and advice in ended.remedy
+
+
+@case("look", "unseen", "couldn't look at labels (train.py:3): TypeError: no length")
+def something_unseen(run):
+    text = "TypeError: no length"
+    run.ranks[1].records.append({"kind": "unseen", "step": 2, "what": "labels", "text": text, "line": "train.py:3"})
+
+
+def test_samples_that_count_equally_although_the_parts_differ_are_right():
+    run = recorded.run()
+    for step, count in zip((run.ranks[0].steps[3], run.ranks[1].steps[3]), (7, 5), strict=True):
+        step["forwards"][0]["size"] = count
+        step["losses"] = [["train.py:7", count, "mean", count / 6]]
+    assert not [each for each in checks.examine(run) if each.check == "parts"]
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_accumulated_gradients_are_right_with_and_without_dividing_by_the_micro_batches(factor):
+    """Two micro-batches on two ranks: a factor of 2 may be that of the micro-batches."""
+    run = recorded.run()
+    for step in steps_of(run):
+        step["backwards"] *= 2
+        step["losses"] = [["train.py:7", 2, "mean", factor / 2]] * 2
+    assert not [each for each in checks.examine(run) if each.check == "size of gradients" and each.level != "ok"]
 
 
 @case("wrong", "clipping", "in step 5, train.py:9 clips gradients of norm 1.5, 2.5")
 def clipped_before(run):
-    run.ranks[1].steps[5]["clips"] = [[2.5, "train.py:9"]]
+    run.ranks[1].steps[5]["clips"] = [[2.5, "train.py:9", False]]
 
 
 @case("look", "accumulation", "a step has 2 micro-batches, and the gradients were sent after 2 of them")
@@ -270,6 +402,8 @@ def same_workers(run):
 
 @case("look", "drift", "(numpy) agree before step 6 and differ from there on")
 def drifting(run):
+    for record in records_of(run, "epoch"):
+        del record["distributed"]
     for number, rank in enumerate(run.ranks):
         for step in rank.steps.values():
             step["forwards"][0]["random"]["numpy"] = number if step["step"] > 5 else 7
@@ -348,7 +482,7 @@ def joined_by_mpi(run):
 @case("wrong", "ended", "rank 1 failed in step 8 at train.py, line 7: ValueError: bad\nrank 0 had ended")
 def failed(run):
     run.how = "failed"
-    error = {"kind": "error", "step": 8, "text": "ValueError: bad", "frames": [["train.py", 7, "main"]], "time": 1.0}
+    error = {"kind": "error", "step": 8, "text": "ValueError: bad", "place": ["train.py", 7, "main"], "time": 1.0}
     run.ranks[1].records = [*run.ranks[1].records[:-1], error]
 
 

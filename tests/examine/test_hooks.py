@@ -2,6 +2,8 @@
 
 import faulthandler
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 
@@ -14,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from workshop_lib.examine.observations import read_rank
 from workshop_lib.examine.on_ranks import hooks
 from workshop_lib.examine.on_ranks.recorder import FIRST_STEPS, RankRecorder, _is_shared_out
+from workshop_lib.paths import ROOT
 
 
 class Passes:
@@ -29,6 +32,9 @@ class Passes:
 
     def is_on(self):
         return True
+
+    def attempt(self, what, look, *args):
+        return look(*args)
 
     def forward_begins(self, module):
         self.begun.append(module)
@@ -134,3 +140,86 @@ def test_what_a_dataset_reads_while_it_loads_is_not_counted(recorder, monkeypatc
     recorder.in_loader = True
     torch.ones(1).item()
     assert recorder.current()["items"] == 1
+
+
+# Everything that a hook looks at, with looks that fail.
+BLIND = """\
+import sys
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from workshop_lib.examine.on_ranks import digests, hooks
+from workshop_lib.examine.on_ranks.recorder import RankRecorder
+
+folder = Path(sys.argv[1])
+recorder = RankRecorder(folder, 0, 0, str(folder))
+hooks.install(recorder)
+
+
+def fail(*args, **kwargs):
+    raise TypeError("blind")
+
+
+for name in ("forward_begins", "optimizer_stepped", "gradients_are_ready", "random_states", "flush_indices", "backward",
+             "last_collective", "collective", "keep_indices", "loss"):
+    setattr(recorder, name, fail)
+for name in ("of_each", "tensors_in", "samples"):
+    setattr(digests, name, fail)
+
+distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+model = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+scaler = torch.amp.GradScaler("cpu")
+data = TensorDataset(torch.ones(8, 3), torch.ones(8, dtype=torch.int64))
+for inputs, labels in DataLoader(data, 4, num_workers=1):
+    loss = nn.functional.cross_entropy(model(inputs), labels)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    distributed.all_reduce(loss.detach())
+    loss.item()
+torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "model.pt")
+model.load_state_dict(torch.load(folder / "model.pt")["model"])
+open(str(folder).encode() + b"/bytes", "w").close()
+distributed.destroy_process_group()
+print("trained")
+"""
+
+
+@pytest.mark.full
+def test_no_look_that_fails_raises_into_the_script_and_each_is_written_down_once(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-c", BLIND, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert (ended.returncode, ended.stdout) == (0, "trained\n"), ended.stderr
+    unseen = [record["what"] for record in read_rank(tmp_path / "rank.0.jsonl").of_kind("unseen")]
+    assert len(unseen) == len(set(unseen))
+    assert {"DDP", "a DataLoader", "forward passes", "optimizers", "collectives", "gradients"} <= set(unseen)
+
+
+@pytest.mark.parametrize("batch", [["a", "b"], [(64, 0), (64, 1)], [None, None], [torch.tensor(3)], [3]])
+def test_a_sampler_may_yield_anything_that_a_dataset_takes(recorder, batch):
+    recorder.attempt("the order of samples", recorder.keep_indices, (0, 1), batch)
+    assert not recorder.unseen
+    assert recorder.indices == ({(0, 1): [3]} if batch[0] in (3, torch.tensor(3)) else {})
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"reduction": "sum"}, (6, "sum")),
+        ({"ignore_index": 0}, (4, "mean")),
+        ({"reduction": "none"}, None),
+        ({"weight": torch.ones(3)}, None),
+    ],
+)
+def test_the_targets_of_a_loss_are_those_that_count(given, found):
+    target = torch.tensor([0, 0, 1, 1, 2, 2])
+    assert hooks.targets_of_loss("cross_entropy", torch.ones(6, 3), target, **given) == found
+    assert hooks.targets_of_loss("cross_entropy", torch.ones(6, 3), target=torch.ones(6, 3)) == (6, "mean")
+    assert hooks.targets_of_loss("mse_loss", torch.ones(6, 3), torch.ones(6, 3)) == (18, "mean")

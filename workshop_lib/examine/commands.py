@@ -1,6 +1,7 @@
 """The command `workshop examine`."""
 
 import argparse
+import itertools
 import json as as_json
 import shutil
 import subprocess
@@ -14,6 +15,10 @@ from workshop_lib.examine.checks import examine as check
 from workshop_lib.examine.run import observe
 from workshop_lib.examine.sections import SECTIONS
 
+RANKS = 2
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+MODULES = ("torch.distributed.run", "torch.distributed.launch")
+RANKS_OPTIONS = ("nproc-per-node", "num-processes", "num-gpus")
 FAILED = 1  # exit code when nothing was examined, because 2 says that something is worth a look
 PYTHON_S = 60.0  # for another Python to import PyTorch
 ALONE_STEPS = 20
@@ -23,7 +28,7 @@ ALONE_S = 60.0
 def examine_arguments(parser: Parser) -> None:
     parser.runs(examine)
     parser.wrong_usage = FAILED
-    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="How many processes to start.")
+    parser.add_argument("--ranks", type=int, metavar="N", help="How many processes to start. (default: 2)")
     parser.add_argument(
         "--steps", type=int, default=0, metavar="N", help="Stop after this many steps; 0: no limit of steps."
     )
@@ -36,15 +41,18 @@ def examine_arguments(parser: Parser) -> None:
     )
 
 
-def examine(ranks: int, steps: int, seconds: float, alone: bool, python: str, json: bool, script: list[str]) -> int:
+def examine(
+    ranks: int | None, steps: int, seconds: float, alone: bool, python: str, json: bool, script: list[str]
+) -> int:
     """Run your own PyTorch script on several ranks, and report what is wrong with it.
 
     The script really runs and writes its files, and what it prints goes to stderr. The exit code is 0 if all is well,
     1 if examine couldn't run, 2 if something is worth a look, and 3 if something is wrong.
     """
-    command = script[1:] if script[:1] == ["--"] else script
+    command, launched = without_launcher(script[1:] if script[:1] == ["--"] else script)
     if not command:
         raise InputError("which script? Give it after the options: workshop examine --ranks 2 -- train.py.")
+    ranks = ranks if ranks is not None else launched or RANKS
     if ranks < 1:
         raise InputError(f"--ranks {ranks}: give a whole number of at least 1.")
     if seconds <= 0 or steps < 0:
@@ -62,6 +70,28 @@ def examine(ranks: int, steps: int, seconds: float, alone: bool, python: str, js
     else:
         show(findings, SECTIONS)
     return EXIT_CODES[worst(findings)]
+
+
+def without_launcher(command: list[str]) -> tuple[list[str], int | None]:
+    """The script and its options without a launcher in front of it, and the number of ranks that the launcher got.
+
+    Raises InputError for a launch on several nodes.
+    """
+    if not command:
+        return [], None
+    if Path(command[0]).name.startswith("python"):
+        command = command[1:]
+    if len(command) > 1 and command[0] == "-m" and command[1] in MODULES:
+        command = command[1:]
+    if not command or Path(command[0]).name not in (*LAUNCHERS, *MODULES):
+        return command, None
+    start = next((place for place, word in enumerate(command) if word == "-m" or word.endswith(".py")), len(command))
+    options = " ".join(command[1:start]).replace("_", "-").replace("=", " ").split()
+    given = {name.lstrip("-"): value for name, value in itertools.pairwise(options)}
+    if given.get("nnodes", "1") not in ("1", "1:1"):
+        raise InputError(f"--nnodes {given['nnodes']}: examine watches ranks on this machine. Leave --nnodes out.")
+    counts = [given[name] for name in RANKS_OPTIONS if name in given]
+    return command[start:], int(counts[0]) if counts and counts[0].isdigit() else None
 
 
 def _check_python(python: str) -> None:

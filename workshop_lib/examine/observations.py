@@ -16,6 +16,7 @@ class RankLog:
     """The records of one rank, in the order in which it wrote them."""
 
     records: list[Record] = field(default_factory=list)
+    workers: list[list[Record]] = field(default_factory=list)  # what each of its loading workers did first
 
     def of_kind(self, *kinds: str) -> list[Record]:
         return [record for record in self.records if record["kind"] in kinds]

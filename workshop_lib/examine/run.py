@@ -25,6 +25,7 @@ QUIET_S = 8.0  # when no rank has written anything for this long, look where the
 LOOK_AGAIN_S = 2.0
 IDLE_SHARE = 0.2  # a rank that waits uses less than this share of a core
 STACK_LIMIT_S = 1.5
+FETCHES = 2  # of each loading worker
 LAST_LINES = 10_000
 
 
@@ -101,6 +102,9 @@ class _Watch:
                 self.process.wait(5.0)
         self.reader.join(1.0 if self.process.poll() is not None else 0.0)
         logs = [read_rank(self.folder / f"rank.{rank}.jsonl") for rank in range(self.ranks)]
+        for rank, log in enumerate(logs):
+            paths = sorted(self.folder.glob(f"worker.{rank}.*.jsonl"))
+            log.workers = [read_rank(path, most=FETCHES).records for path in paths]
         return Run(logs, how, stacks, list(self.last_lines))
 
     def _is_quiet(self) -> bool:

@@ -12,8 +12,10 @@ from workshop_lib.examine.observations import Run
 CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     ending.ended,
     ending.joined,
+    ending.unseen,
     weights.equal,
     weights.shards_from_one_model,
+    weights.outside,
     weights.trainable,
     weights.in_the_optimizer,
     data.batches,
@@ -21,10 +23,13 @@ CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     data.coverage,
     data.order,
     data.unequal_parts,
+    gradients.size,
+    gradients.rate,
     gradients.clipping,
     gradients.accumulation,
     gradients.unused,
     evaluation.combined,
+    evaluation.other_models,
     evaluation.padding,
     evaluation.buffers,
     randomness.in_forward,
@@ -39,7 +44,7 @@ CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     speed.reads,
     speed.facts,
 )
-BEFORE_TRAINING = (ending.ended, ending.joined, files.written, machine.devices)
+BEFORE_TRAINING = (ending.ended, ending.joined, ending.unseen, files.written, machine.devices)
 WITHOUT_GROUP = (ending.ended, ending.joined)  # everything else follows from the group that's missing
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import RankLog, Run
@@ -13,6 +13,7 @@ SAME_SHARE = 0.9  # of the steps in which two ranks have the same batch; the res
 OVERLAP_SHARE = 0.05  # of the samples; below it, samples may be equal by chance, and padding repeats a few
 FEWEST_STEPS = 2
 FEWEST_LABELS = 20  # of samples with the same indices on both ranks; fewer may agree by chance
+EVEN = 0.01  # of the larger of two numbers that may count as equal
 FIRST = 3  # batches of an epoch that are compared with those of the epoch before, at least
 
 
@@ -144,6 +145,19 @@ def sampler(run: Run) -> Iterator[Finding]:
     """Are the settings of every DistributedSampler those of this process group?"""
     if not run.is_data_parallel or run.size == 1:
         return
+    for loader, epochs in _trained_with(run.ranks[0]):
+        parts = {log.loaders[loader][0].get("subset") for log in run.ranks if loader in log.loaders}
+        if len(parts) > 1 and "distributed" in epochs[0]:
+            yield Finding(
+                "wrong",
+                "sampler",
+                "the ranks train on different subsets of the data, and a DistributedSampler shares each of them out",
+                "Some samples are never trained on. If the rest is for testing, a rank trains on another one's test.",
+                "Draw the split with one seed on all ranks: random_split(..., generator=Generator().manual_seed(0)).",
+                "sampler",
+                step=1,
+            )
+            return
     seeds: dict[int, set[int]] = {}
     for rank, log in enumerate(run.ranks):
         for loader, epochs in _trained_with(log):
@@ -259,8 +273,25 @@ def unequal_parts(run: Run) -> Iterator[Finding]:
     """Does an average of averages weigh samples differently?"""
     if not run.is_data_parallel:
         return
+    known = {step: unequal for step in run.common_steps if (unequal := _unequal_losses(run, step)) is not None}
+    found = next(((step, unequal) for step, unequal in known.items() if unequal), None)
+    if found is not None:
+        step, unequal = found
+        yield Finding(
+            "look",
+            "parts",
+            f"in step {step}, {unequal}",
+            "Each sample or token of a smaller part counts more than one of a larger part.",
+            "Divide the sum of losses by the number of samples or tokens in the whole step, on all ranks together, "
+            "times the number of ranks.",
+            "unequal",
+            step=step,
+        )
+        return
     sizes = {
-        step: [[forward["size"] for forward in log.forwards(step)] for log in run.ranks] for step in run.common_steps
+        step: [[forward["size"] for forward in log.forwards(step)] for log in run.ranks]
+        for step in run.common_steps
+        if step not in known
     }
     for step, each in sizes.items():
         sums = [sum(parts) for parts in each]
@@ -274,10 +305,37 @@ def unequal_parts(run: Run) -> Iterator[Finding]:
                 "unequal",
                 step=step,
             )
-            break
-    else:
-        yield from _unequal_micro_batches(sizes)
-    yield from _unequal_tokens(run)
+            return
+    yield from _unequal_micro_batches(sizes)
+
+
+def _unequal_losses(run: Run, step: int) -> str | None:
+    """How samples count differently in a step's losses; empty if they count equally, None if that isn't known."""
+    losses = [log.steps[step].get("losses", []) for log in run.ranks]
+    lines = [[line for line, *_ in loss] for loss in losses]
+    if not lines[0] or any(each != lines[0] for each in lines):
+        return None
+    if any(len(each) < 4 or not each[1] for loss in losses for each in loss):
+        return None
+    if any(forward.get("closure") for log in run.ranks for forward in log.forwards(step)):
+        return None
+    for calls in zip(*losses, strict=True):  # the same call on all ranks
+        if unequal := _count_differently(calls):
+            return f"{calls[0][0]} takes, on the ranks, {unequal}"
+    whole = len(losses[0]) == len(run.ranks[0].forwards(step)) and len(set(lines[0])) == 1
+    unequal = _count_differently(losses[0]) if whole else ""
+    return f"{lines[0][0]} takes, in the micro-batches of rank 0, {unequal}" if unequal else ""
+
+
+def _count_differently(losses: Sequence[list]) -> str:
+    """How samples count differently in these losses; empty if they don't."""
+    _, counts, reductions, weights = zip(*losses, strict=True)
+    even = max(weights) - min(weights) <= EVEN * max(weights)
+    if set(reductions) == {"mean"} and even and max(counts) - min(counts) > EVEN * max(counts):
+        return f"means over {_numbers(counts)} samples or tokens, and each mean counts the same"
+    if set(reductions) == {"sum"} and not even:
+        return f"sums over {_numbers(counts)} samples or tokens, and divides them by different numbers"
+    return ""
 
 
 def _unequal_micro_batches(sizes: dict[int, list[list[int]]]) -> Iterator[Finding]:
@@ -299,24 +357,5 @@ def _unequal_micro_batches(sizes: dict[int, list[list[int]]]) -> Iterator[Findin
             return
 
 
-def _unequal_tokens(run: Run) -> Iterator[Finding]:
-    for step in run.common_steps:
-        counts = [[forward.get("tokens") for forward in log.forwards(step)] for log in run.ranks]
-        if any(count is None for each in counts for count in each):
-            return
-        sums = [sum(count or 0 for count in each) for each in counts]
-        if len(set(sums)) > 1:
-            yield Finding(
-                "look",
-                "tokens",
-                f"in step {step}, the ranks' losses are means over {_numbers(sums)} tokens",
-                "If every rank divides by its own count, tokens of short texts weigh more.",
-                "Divide the sum of losses by the number of tokens on all ranks, times the number of ranks.",
-                "unequal",
-                step=step,
-            )
-            return
-
-
-def _numbers(values: list[int]) -> str:
+def _numbers(values: Sequence[int]) -> str:
     return ", ".join(f"{value:,}" for value in values)

@@ -9,6 +9,15 @@ from workshop_lib.words import plural
 
 TEXT_SHOWN = 200
 ABORTED = "what(): "  # begins the text of a C++ exception that nobody caught
+# What PyTorch says where a script wants a GPU, and the machine or this build of PyTorch has none.
+NO_GPU = (
+    "_cuda_setDevice",
+    "not compiled with CUDA",
+    "no NVIDIA driver",
+    "No CUDA GPUs",
+    "ProcessGroupNCCL is only",
+    "NCCL built in",
+)
 MISMATCH = "doesn't match expected size"
 SAME_CALLS = "Make every rank call the same collectives in the same order, and take the same number of steps."
 
@@ -19,14 +28,20 @@ def ended(run: Run) -> Iterator[Finding]:
     done = [rank for rank, log in enumerate(run.ranks) if log.first("end")]
     # gloo aborts a rank now and then while Python shuts down. That isn't the script's fault.
     how = "ended" if run.how == "failed" and len(done) == run.size else run.how
-    if failed:
+    if any(error.get("error") == "StartsItsOwnRanks" for error in failed.values()):
+        [text, *_] = [error["text"] for error in failed.values()]
+        yield Finding(
+            "look",
+            "ended",
+            f"nothing was watched: {text}",
+            "examine starts the ranks itself, as torchrun does, and looks into those.",
+            "Let the script call that function once, with RANK, LOCAL_RANK and WORLD_SIZE from the environment.",
+            "processes",
+        )
+    elif failed:
         rank = min(failed, key=lambda each: failed[each]["time"])
         error = failed[rank]
-        place = next(
-            (frame for frame in reversed(error["frames"]) if "site-packages" not in frame[0] and frame[0][0] != "<"),
-            None,
-        )
-        at = f" at {place[0]}, line {place[1]}" if place and "examine/on_ranks" not in place[0] else ""
+        at = f" at {error['place'][0]}, line {error['place'][1]}" if error["place"] else ""
         others = [_position(run, other) for other in range(run.size) if other != rank]
         taken = max((record["step"] for record in run.ranks[rank].records), default=0)
         yield Finding(
@@ -89,6 +104,15 @@ def ended(run: Run) -> Iterator[Finding]:
         )
 
 
+def unseen(run: Run) -> Iterator[Finding]:
+    """What of the script couldn't be looked at?"""
+    found = {each["what"]: each for log in run.ranks for each in log.of_kind("unseen")}
+    for what, record in found.items():
+        seen = f"couldn't look at {what} ({record['line'] or 'in a library'}): {record['text']}"
+        why = "The script isn't at fault. The checks that need it say nothing, or less."
+        yield Finding("look", "unseen", seen, why, step=record["step"])
+
+
 def _mismatch(run: Run) -> str:
     """What gloo said before it aborted a rank because two messages didn't match; empty if that didn't happen."""
     for line in run.last_lines:
@@ -117,6 +141,10 @@ def shortened(text: str) -> str:
 
 
 def _advice(run: Run, text: str) -> str:
+    if any(local in line for line in run.last_lines for local in ("--local_rank", "--local-rank")):
+        return "torchrun doesn't give --local_rank: read int(os.environ['LOCAL_RANK']) instead."
+    if any(words in text for words in NO_GPU):
+        return "This machine has no GPU for it. Take device and backend from torch.accelerator.is_available()."
     if "Expected to have finished reduction" in text:
         return "Use every parameter in every step, or remove those that no step uses."
     if any(log.first("end") for log in run.ranks):

@@ -54,6 +54,29 @@ def combined(run: Run) -> Iterator[Finding]:
         yield Finding("ok", "metric", "every rank evaluated the same samples, so one rank's number is everyone's")
 
 
+def other_models(run: Run) -> Iterator[Finding]:
+    """Are models that ranks evaluate and don't train, such as averaged weights, equal on all ranks?"""
+    all_evaluations = [log.of_kind("evaluation") for log in run.ranks]
+    if run.size == 1 or not run.is_data_parallel or len({len(each) for each in all_evaluations}) > 1:
+        return
+    for evaluations in zip(*all_evaluations, strict=True):
+        models = [each.get("others", {}) for each in evaluations]
+        odd = [number for number in models[0] if len({str(each.get(number)) for each in models}) > 1]
+        if odd:
+            joined = any(_joins(name) for each in evaluations for name in each["collectives"])
+            yield Finding(
+                "wrong" if joined else "look",
+                "metric",
+                f"after step {evaluations[0]['step']}, the ranks evaluate a model with different weights "
+                f"({evaluations[0]['line']}), one that they don't train themselves",
+                "Averaged weights (EMA) that only one rank updates are the usual reason.",
+                "Update such a model on every rank, or evaluate it on the rank that has it.",
+                "metric",
+                step=evaluations[0]["step"],
+            )
+            return
+
+
 def _joins(name: str) -> bool:
     kind, phase = name.split()
     return kind in JOIN and phase == "between"

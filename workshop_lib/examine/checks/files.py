@@ -76,5 +76,17 @@ def resumed(run: Run) -> Iterator[Finding]:
             0,
         )
         return
+    files = [each for log in loaded for each in log if each["what"] == "file" and each.get("optimizer")]
+    if files and not ranks and any(each["what"] == "model" for log in loaded for each in log):
+        yield Finding(
+            "look",
+            "resume",
+            f"{files[0]['line']} reads a checkpoint with an optimizer's state, and only the network's part is loaded",
+            "If the run should go on, it begins with an optimizer that knows nothing, at the first rate and epoch.",
+            "Load the optimizer, the scheduler and the epoch as well, unless you only start from the network.",
+            "resume",
+            step=0,
+        )
+        return
     if any(loaded) and all(loaded):
         yield Finding("ok", "resume", "every rank loaded the same kinds of state")

@@ -1,5 +1,6 @@
 """What happens to gradients between the backward pass and the optimizer."""
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -8,6 +9,12 @@ from workshop_lib.examine.checks.weights import named_parameters
 from workshop_lib.examine.observations import Run
 from workshop_lib.words import plural
 
+FEWEST_STEPS = 2
+FEWEST_WITH_RATE = 8  # steps
+TOLERANCE = 0.01
+NO_RATE = 1e-6  # of the largest rate
+IDLE_SHARE = 0.2
+
 
 def clipping(run: Run) -> Iterator[Finding]:
     """Are gradients clipped after they are averaged?"""
@@ -15,7 +22,18 @@ def clipping(run: Run) -> Iterator[Finding]:
         return
     clipped = [step for step in run.common_steps if all(log.steps[step]["clips"] for log in run.ranks)]
     for step in clipped:
-        norms, lines = zip(*(log.steps[step]["clips"][0] for log in run.ranks), strict=True)
+        norms, lines, scaled = zip(*(log.steps[step]["clips"][0] for log in run.ranks), strict=True)
+        if all(scaled):
+            yield Finding(
+                "wrong",
+                "clipping",
+                f"in step {step}, {lines[0]} clips gradients that GradScaler's factor still multiplies",
+                "The norm is thousands of times too large, so every gradient is clipped, and then divided to nearly 0.",
+                "Call scaler.unscale_(optimizer) before you clip.",
+                "averaging",
+                step=step,
+            )
+            return
         gradients = [log.steps[step].get("gradients") for log in run.ranks]
         known = all(norm is not None and math.isfinite(norm) for norm in norms) and all(gradients)
         averaged_later = known and all(each == gradients[0] for each in gradients)
@@ -43,7 +61,7 @@ def accumulation(run: Run) -> Iterator[Finding]:
     for step in run.common_steps:
         forwards = log.forwards(step)
         backwards = len(log.steps[step]["backwards"])
-        if backwards < 2 or len(forwards) != backwards:
+        if backwards < 2 or len(forwards) != backwards or any(forward.get("closure") for forward in forwards):
             continue
         synchronized = sum(forward["sync"] for forward in forwards)
         if synchronized > 1:
@@ -60,6 +78,93 @@ def accumulation(run: Run) -> Iterator[Finding]:
             seen = f"a step has {backwards} micro-batches, and gradients are sent once"
             yield Finding("ok", "accumulation", seen)
         return
+
+
+def size(run: Run) -> Iterator[Finding]:
+    """Is the gradient the mean over all ranks, and not their sum, or the mean divided once more?"""
+    if run.size == 1 or not run.is_data_parallel:
+        return
+    factors = [factor for step in run.common_steps if (factor := _factor(run, step)) is not None]
+    if len(factors) < FEWEST_STEPS:
+        return
+    step = run.common_steps[0]
+    micro_batches = len(run.ranks[0].steps[step]["backwards"])
+    meant = (1.0, float(micro_batches))  # with the losses divided by the number of micro-batches, and without
+
+    def is_always(*values: float) -> bool:
+        new = [value for value in values if not any(math.isclose(value, each, rel_tol=TOLERANCE) for each in meant)]
+        return any(all(math.isclose(factor, value, rel_tol=TOLERANCE) for factor in factors) for value in new)
+
+    if is_always(*(each / run.size for each in meant)):
+        again = "DDP has averaged them" if run.ranks[0].first("ddp") else "they were averaged"
+        yield Finding(
+            "wrong",
+            "size of gradients",
+            f"the gradients that the optimizer gets are the mean over all ranks, divided by {run.size}",
+            f"The script divides by the number of ranks although {again}, so each step is {run.size} times too short.",
+            "Don't divide the loss or the gradients by the number of ranks.",
+            "averaging",
+            step=step,
+        )
+    elif is_always(*(each * run.size for each in meant)):
+        yield Finding(
+            "look",
+            "size of gradients",
+            f"the gradients that the optimizer gets are the sum over the ranks: {run.size} times their mean",
+            "With more ranks the steps get longer, as if you had raised the learning rate.",
+            "Divide by the number of ranks after all_reduce, or use ReduceOp.AVG, unless the rate allows for it.",
+            "averaging",
+            step=step,
+        )
+    elif is_always(1.0) or any(math.isclose(factors[0], each, rel_tol=TOLERANCE) for each in meant):
+        yield Finding("ok", "size of gradients", "the optimizer gets the mean over all ranks")
+
+
+def _factor(run: Run, step: int) -> float | None:
+    """How many times the mean of the ranks' losses the optimizer's gradients belong to; None if that isn't known."""
+    records = [log.steps[step] for log in run.ranks]
+    after = [record.get("after_backward") for record in records]
+    ready = [record.get("ready") for record in records]
+    scaled = any(clip[2] for record in records for clip in record["clips"])
+    if None in after or None in ready or scaled or any(each.get("closure") for each in run.ranks[0].forwards(step)):
+        return None
+    mean = sum(after) / run.size
+    largest = max(map(abs, after))
+    if abs(mean) < TOLERANCE * largest or max(ready) - min(ready) > TOLERANCE * max(map(abs, ready)):
+        return None
+    factor = ready[0] / mean
+    losses = [record.get("losses", []) for record in records]
+    lines = {each[0] for loss in losses for each in loss}
+    if len(lines) == 1 and all(len(each) == 4 and each[2] == "mean" for loss in losses for each in loss):
+        if any(len(loss) != len(record["backwards"]) for loss, record in zip(losses, records, strict=True)):
+            return None
+        return factor * sum(each[3] for loss in losses for each in loss) / run.size
+    averaged_by_ddp = all(log.first("ddp") for log in run.ranks) and len(records[0]["backwards"]) == 1
+    return factor if averaged_by_ddp else None
+
+
+def rate(run: Run) -> Iterator[Finding]:
+    """Does the learning rate reach 0 long before the end?"""
+    steps = run.common_steps
+    rates = [max((max(each["lr"], default=0) for each in _optimizers(run, step)), default=None) for step in steps]
+    if len(steps) < FEWEST_WITH_RATE or not rates or None in rates or not max(rates):
+        return
+    idle = len(list(itertools.takewhile(lambda each: each <= NO_RATE * max(rates), reversed(rates))))
+    if idle > IDLE_SHARE * len(rates):
+        yield Finding(
+            "wrong",
+            "rate",
+            f"the learning rate is 0 in the last {idle} of {plural(len(rates), 'step')}",
+            "These steps change nothing. The schedule is over: its length may be that of one rank's own epoch, or "
+            "every rank or micro-batch moves it.",
+            "Give the schedule the number of optimizer steps that one rank takes, and step it once after each.",
+            "rate",
+            step=steps[-idle],
+        )
+
+
+def _optimizers(run: Run, step: int) -> list[dict]:
+    return [each for each in run.ranks[0].steps[step].get("optimizers", []) if each["lr"]]
 
 
 def unused(run: Run) -> Iterator[Finding]:

@@ -62,12 +62,23 @@ def in_loading(run: Run) -> Iterator[Finding]:
                 f"in {plural(len(same), 'step')}, all ranks drew the same numbers ({name})", same[0]
             )
             return
+        if _same_in_workers(run, name):
+            seen = f"all ranks' loading workers, or several of one rank, drew the same numbers ({name})"
+            yield _same_augmentation(seen, 1)
+            return
     for loader in run.ranks[0].training_loaders:
         epochs = [log.loaders.get(loader, [{}])[0] for log in run.ranks]
         works = all(each.get("workers") and each.get("random_transform") for each in epochs)
         if works and all(each["random"] == epochs[0]["random"] for each in epochs):
             yield _same_augmentation("all ranks seeded their loading workers equally, and the transforms are random", 1)
             return
+
+
+def _same_in_workers(run: Run, name: str) -> bool:
+    """Whether two loading workers, of one rank or of several, began with the same random numbers, and used them."""
+    firsts = [fetches[0]["random"].get(name) for log in run.ranks for fetches in log.workers if fetches]
+    drew = [name in fetch["drew"] for log in run.ranks for fetches in log.workers for fetch in fetches]
+    return len(set(firsts)) < len(firsts) and all(drew)
 
 
 def _same_augmentation(seen: str, step: int) -> Finding:
@@ -83,8 +94,10 @@ def _same_augmentation(seen: str, step: int) -> Finding:
 
 
 def drift(run: Run) -> Iterator[Finding]:
-    """Do generators that agreed on all ranks stop agreeing?"""
-    if run.size == 1 or not run.is_data_parallel:
+    """Do generators that agreed on all ranks stop agreeing? A DistributedSampler needs none of them."""
+    settings = [log.loaders[loader][0] for log in run.ranks for loader in log.training_loaders]
+    draws_itself = settings and all("distributed" in each for each in settings)
+    if run.size == 1 or not run.is_data_parallel or draws_itself:
         return
     for name in ("torch", "python", "numpy"):
         states = _states(run, name)

@@ -108,7 +108,9 @@ def facts(run: Run) -> Iterator[Finding]:
     batch = [sum(forward["size"] for each in run.ranks for forward in each.forwards(step)) for step in steps]
     per_rank = median(forward["size"] for step in steps for forward in log.forwards(step))
     micro = max(len(log.forwards(step)) for step in steps)
-    rates = [each["lr"][0] for step in run.common_steps for each in log.steps[step].get("optimizers", [])[:1]]
+    rates = [
+        each["lr"][0] for step in run.common_steps for each in log.steps[step].get("optimizers", [])[:1] if each["lr"]
+    ]
     if batch and rates:
         accumulated = f" x {micro} micro-batches" if micro > 1 else ""
         seen = f"{per_rank:g} samples per rank{accumulated} x {plural(run.size, 'rank')}"

@@ -194,6 +194,30 @@ def shards_from_one_model(run: Run) -> Iterator[Finding]:
     yield Finding("ok", "shards", "all ranks had the same weights when fully_shard shared them out")
 
 
+def outside(run: Run) -> Iterator[Finding]:
+    """Do parameters that the trained model lacks, such as those of a criterion, stay equal?"""
+    if run.size == 1 or not run.is_data_parallel:
+        return
+    for step in run.common_steps:
+        own = [log.steps[step].get("outside", []) for log in run.ranks]
+        names = [[name for name, _ in each] for each in own]
+        if any(each != names[0] for each in names):
+            continue
+        odd = differing(names[0], [[digest for _, digest in each] for each in own])
+        if odd:
+            yield Finding(
+                "wrong",
+                "weights",
+                f"after step {step}, the ranks' weights differ in {named_parameters(odd)}, which the optimizer updates "
+                "and the wrapped model doesn't hold",
+                "Nothing averages their gradients, or nothing made them start equal, so every rank has its own.",
+                "Put them into the module that you wrap, or wrap their module as well.",
+                "ddp",
+                step=step,
+            )
+            return
+
+
 def trainable(run: Run) -> Iterator[Finding]:
     if not run.same_model or not run.is_data_parallel:
         return

@@ -1,4 +1,7 @@
-"""Where PyTorch tells a recorder what the script does: its global hooks, and notes around public functions."""
+"""Where PyTorch tells a recorder what the script does: its global hooks, and notes around public functions.
+
+Nothing here may raise into the script, so all that looks at the script's own values runs in `recorder.attempt`.
+"""
 
 import functools
 import os
@@ -15,7 +18,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules import module as modules
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, Subset, get_worker_info
+from torch.utils.data._utils import fetch as fetchers
 from torch.utils.hooks import RemovableHandle
 
 from workshop_lib.examine.on_ranks import digests
@@ -27,9 +31,14 @@ COLLECTIVES = (
     "monitored_barrier", "broadcast_object_list", "scatter_object_list", "send", "recv", "isend", "irecv",
     "batch_isend_irecv",
 )  # fmt: skip
+LOSSES = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits")
 READ_BY_CPU = ("item", "tolist", "__float__", "cpu")
 # Files of no interest: Python's own, caches, and those that only look like files.
 NOT_FILES = ("/dev/", "/proc/", "/sys/", "/.cache/", "__pycache__", "site-packages", "torchinductor", ".lock")
+
+
+class StartsItsOwnRanks(SystemExit):
+    """The script calls mp.spawn although torchrun has started it as one of several ranks."""
 
 
 def install(recorder: RankRecorder) -> None:
@@ -41,8 +50,10 @@ def install(recorder: RankRecorder) -> None:
     _collectives(recorder)
     _wrappers(recorder)
     watch_gradients(recorder)
+    watch_losses(recorder)
     _files(recorder)
     watch_devices(recorder)
+    _launches(recorder)
 
 
 def _replace(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
@@ -58,7 +69,7 @@ def _noting(recorder: RankRecorder, note: Callable[..., None]) -> Callable[[Call
     def make(original: Callable) -> Callable:
         def call(*args, **kwargs):
             if not torch.compiler.is_compiling() and recorder.is_on():
-                note(*args, **kwargs)
+                recorder.attempt(original.__name__, note, *args, **kwargs)
             return original(*args, **kwargs)
 
         return call
@@ -73,7 +84,7 @@ def watch_forward(recorder: RankRecorder) -> tuple[RemovableHandle, ...]:
         if torch.compiler.is_compiling() or not recorder.is_on():
             return
         outermost = not stack and not recorder.in_backward and not recorder.in_loader
-        stack.append(recorder.forward_begins(module) if outermost else None)
+        stack.append(recorder.attempt("forward passes", recorder.forward_begins, module) if outermost else None)
         recorder.in_forward = True
 
     def after(module, args, *more):
@@ -85,7 +96,7 @@ def watch_forward(recorder: RankRecorder) -> tuple[RemovableHandle, ...]:
         forward = stack.pop()
         recorder.in_forward = bool(stack)
         if forward is not None:
-            recorder.forward_ends(module, forward, (*args, kwargs))
+            recorder.attempt("forward passes", recorder.forward_ends, module, forward, (*args, kwargs))
 
     return (
         modules.register_module_forward_pre_hook(before),
@@ -104,7 +115,7 @@ def _backward(recorder: RankRecorder) -> None:
                 return original(*args, **kwargs)
             finally:
                 recorder.in_backward = False
-                recorder.backward(begin_s, time.monotonic() - begin_s)
+                recorder.attempt("gradients", recorder.backward, begin_s, time.monotonic() - begin_s)
 
         return backward
 
@@ -112,19 +123,37 @@ def _backward(recorder: RankRecorder) -> None:
 
 
 def _optimizers(recorder: RankRecorder) -> None:
-    optimizers.register_optimizer_step_post_hook(lambda optimizer, args, kwargs: recorder.optimizer_stepped(optimizer))
+    def begins(optimizer, args, kwargs):
+        recorder.in_optimizer = recorder.has_optimizer = True
+        recorder.attempt("optimizers", recorder.gradients_are_ready)
+
+    def ends(optimizer, args, kwargs):
+        recorder.in_optimizer = False
+        recorder.attempt("optimizers", recorder.optimizer_stepped, optimizer)
+
+    optimizers.register_optimizer_step_pre_hook(begins)
+    optimizers.register_optimizer_step_post_hook(ends)
 
     def make(original):
         def step(scaler, optimizer, *args, **kwargs):
             recorder.stepped = False
             result = original(scaler, optimizer, *args, **kwargs)
             if not recorder.stepped:
-                recorder.optimizer_stepped(optimizer, skipped=True)
+                recorder.attempt("optimizers", recorder.optimizer_stepped, optimizer, skipped=True)
             return result
 
         return step
 
     _replace(torch.amp.GradScaler, "step", make)
+
+    def scaling(is_scaled: bool) -> Callable[..., None]:
+        def note(scaler, *args, **kwargs):
+            recorder.scaled = is_scaled and scaler.is_enabled()
+
+        return note
+
+    _replace(torch.amp.GradScaler, "scale", _noting(recorder, scaling(True)))
+    _replace(torch.amp.GradScaler, "unscale_", _noting(recorder, scaling(False)))
 
 
 def _loaders(recorder: RankRecorder) -> None:
@@ -141,9 +170,8 @@ def _loaders(recorder: RankRecorder) -> None:
         return iterate
 
     def keep(iterator, key):
-        recorder.indexed.add(key[0])
         for batch in iterator:
-            recorder.indices.setdefault(key, []).extend([int(each) for each in batch])
+            recorder.attempt("the order of samples", recorder.keep_indices, key, batch)
             yield batch
 
     def timed(original):
@@ -154,7 +182,7 @@ def _loaders(recorder: RankRecorder) -> None:
             recorder.in_loader = True
             # The first batch of an epoch may draw the seed of its order, so it doesn't count as a random change.
             looks = iterator.examined_before and recorder.looks_at_randomness()
-            before = recorder.random_states() if looks else {}
+            before = recorder.attempt("random numbers", recorder.random_states) if looks else None
             begin_s = time.monotonic()
             try:
                 result = original(iterator)
@@ -162,52 +190,87 @@ def _loaders(recorder: RankRecorder) -> None:
                 record = recorder.current()
                 record["data_s"] += time.monotonic() - begin_s
                 recorder.in_loader = False
-            if looks:
-                after = recorder.random_states()
+            after = recorder.attempt("random numbers", recorder.random_states) if before else None
+            if after:
                 record["drew_data"] = [name for name in after if after[name] != before[name]]
             iterator.examined_before = True
             recorder.loader = number
             if recorder.step <= FIRST_STEPS:
-                recorder.write("labels", loader=number, epoch=epochs[number], values=labels_of(result))
+                recorder.attempt("labels", note_labels, number, result)
             return result
 
         return following
+
+    def note_labels(number, batch):
+        recorder.write("labels", loader=number, epoch=epochs[number], values=labels_of(batch))
+
+    def begin(loader):
+        """Write down an epoch's start; returns the loader's number."""
+        number = numbers.setdefault(id(loader), len(numbers))
+        if number == len(epochs):
+            epochs[number] = 0
+            recorder.loaders_kept.append(loader)  # so that no other loader gets its id
+        epochs[number] += 1
+        recorder.flush_indices()
+        states = recorder.random_states()
+        recorder.write("epoch", loader=number, epoch=epochs[number], random=states["torch"], **_description(loader))
+        chooser = loader.batch_sampler
+        if chooser is not None:
+            batches_of[id(chooser)] = (number, epochs[number])
+            _once(ready, type(chooser), "__iter__", noting_indices)
+        return number
+
+    def follow(iterator, number):
+        iterator.examined = number
+        iterator.examined_before = False
+        _once(ready, type(iterator), "__next__", timed)
 
     def make(original):
         def start(loader):
             if not recorder.is_on():
                 return original(loader)
-            number = numbers.setdefault(id(loader), len(numbers))
-            if number == len(epochs):
-                epochs[number] = 0
-                recorder.loaders_kept.append(loader)  # so that no other loader gets its id
-            epochs[number] += 1
-            recorder.flush_indices()
-            recorder.write(
-                "epoch",
-                loader=number,
-                epoch=epochs[number],
-                random=recorder.random_states()["torch"],
-                **_description(loader),
-            )
-            chooser = loader.batch_sampler
-            if chooser is not None:
-                batches_of[id(chooser)] = (number, epochs[number])
-                _once(ready, type(chooser), "__iter__", noting_indices)
+            number = recorder.attempt("a DataLoader", begin, loader)
             iterator = original(loader)
-            _once(ready, type(iterator), "__next__", timed)
-            iterator.examined = number
-            iterator.examined_before = False
+            if number is not None:
+                recorder.attempt("a DataLoader", follow, iterator, number)
             return iterator
 
         return start
 
     _replace(DataLoader, "__iter__", make)
+    _workers(recorder)
+
+
+def _workers(recorder: RankRecorder) -> None:
+    """In workers, note what the first two fetches draw from the random number generators."""
+    fetched = []
+
+    def make(original):
+        def fetch(fetcher, *args, **kwargs):
+            worker = get_worker_info()
+            if worker is None or len(fetched) >= 2 or recorder.is_on():
+                return original(fetcher, *args, **kwargs)
+            fetched.append(worker.id)
+            before = recorder.attempt("workers", recorder.random_states)
+            result = original(fetcher, *args, **kwargs)
+            if before:
+                recorder.attempt("workers", note, worker.id, before)
+            return result
+
+        return fetch
+
+    def note(worker, before):
+        after = recorder.random_states()
+        drew = [name for name in after if after[name] != before[name]]
+        recorder.write_in_worker(worker=worker, random=before, drew=drew)
+
+    for fetcher in (fetchers._MapDatasetFetcher, fetchers._IterableDatasetFetcher):
+        _replace(fetcher, "fetch", make)
 
 
 def labels_of(batch: Any) -> list:
     """Each sample's integers, such as its class: what no noise changes. Empty if a batch has none."""
-    tensors = list(digests.tensors_in(batch))
+    tensors = [each for each in digests.tensors_in(batch) if each.dim()]
     rows = [each for each in tensors if each.dim() == 1 and each.dtype in (torch.int64, torch.int32)]
     rows = [each for each in rows if each.device.type == "cpu" and len(each) == len(tensors[0])]
     return list(zip(*(each.tolist() for each in rows), strict=True))
@@ -233,6 +296,7 @@ def _description(loader: DataLoader) -> dict[str, Any]:
         "workers": loader.num_workers,
         "sampler": type(sampler).__name__,
         "random_transform": "Random" in transform,
+        "subset": digests.of_bytes(repr(list(dataset.indices)).encode()) if isinstance(dataset, Subset) else None,
     }
     if isinstance(sampler, DistributedSampler):
         names = ("num_replicas", "rank", "shuffle", "seed", "epoch")
@@ -249,17 +313,23 @@ def _collectives(recorder: RankRecorder) -> None:
                 return original(*args, **kwargs)
             recorder.in_collective = True
             begin_s = time.monotonic()
-            tensors = list(digests.tensors_in(args[:1]))
-            size = sum(each.numel() * each.element_size() for each in tensors)
-            decides = recorder.evaluation is not None and is_decision(tensors)
-            recorder.last_collective(name)
+            about = recorder.attempt("collectives", begin, name, args)
             try:
                 return original(*args, **kwargs)
             finally:
                 recorder.in_collective = False
-                recorder.collective("decision" if decides else name, size, time.monotonic() - begin_s)
+                if about:
+                    recorder.attempt("collectives", recorder.collective, *about, time.monotonic() - begin_s)
 
         return collective
+
+    def begin(name, args):
+        """Write the collective down before it begins; returns what it is called and its bytes."""
+        tensors = list(digests.tensors_in(args[:1]))
+        size = sum(each.numel() * each.element_size() for each in tensors)
+        decides = recorder.evaluation is not None and is_decision(tensors)
+        recorder.last_collective(name)
+        return "decision" if decides else name, size
 
     for name in COLLECTIVES:
         _replace(distributed_c10d, name, make)
@@ -278,19 +348,25 @@ def is_decision(tensors: list[Tensor]) -> bool:
 def _wrappers(recorder: RankRecorder) -> None:
     def make_init(original):
         def init(self, module, *args, **kwargs):
-            before = digests.of_each(_plain(module.parameters()))
+            before = recorder.attempt("DDP", digests_of, module)
             original(self, module, *args, **kwargs)
             recorder.wrapped[id(module)] = self
-            recorder.write(
-                "ddp",
-                before=before,
-                after=digests.of_each(_plain(module.parameters())),
-                find_unused=self.find_unused_parameters,
-                broadcast_buffers=self.broadcast_buffers,
-                group=distributed.get_world_size(self.process_group),
-            )
+            recorder.attempt("DDP", wrapped, self, module, before)
 
         return init
+
+    def digests_of(module):
+        return digests.of_each(_plain(module.parameters()))
+
+    def wrapped(ddp, module, before):
+        recorder.write(
+            "ddp",
+            before=before,
+            after=digests_of(module),
+            find_unused=ddp.find_unused_parameters,
+            broadcast_buffers=ddp.broadcast_buffers,
+            group=distributed.get_world_size(ddp.process_group),
+        )
 
     _replace(DistributedDataParallel, "__init__", make_init)
 
@@ -311,12 +387,16 @@ def _wrappers(recorder: RankRecorder) -> None:
 def watch_gradients(recorder: RankRecorder) -> None:
     def make(original):
         def clip(parameters, *args, **kwargs):
+            recorder.attempt("gradients", recorder.gradients_are_ready)
             norm = original(parameters, *args, **kwargs)
-            value = None if isinstance(norm, DTensor) else norm  # a sharded one would need a collective
-            recorder.current()["clips"].append([value, recorder.line()])
+            recorder.attempt("gradients", clipped, norm)
             return norm
 
         return clip
+
+    def clipped(norm):
+        value = None if isinstance(norm, DTensor) else norm  # a sharded one would need a collective
+        recorder.current()["clips"].append([value, recorder.line(), recorder.scaled])
 
     _replace(nn.utils, "clip_grad_norm_", make)
 
@@ -340,13 +420,15 @@ def watch_gradients(recorder: RankRecorder) -> None:
 
 def _files(recorder: RankRecorder) -> None:
     def opened(event: str, args: tuple) -> None:
-        if event not in ("open", "os.rename") or not recorder.is_on():
-            return
+        if event in ("open", "os.rename") and recorder.is_on():
+            recorder.attempt("files", note, event, args)
+
+    def note(event: str, args: tuple) -> None:
         path = args[0] if event == "open" else args[1]
         writes = event == "os.rename" or (isinstance(args[1], str) and set(args[1]) & set("wax+"))
         if not writes or not isinstance(path, str | os.PathLike):
             return
-        place = os.path.abspath(os.fspath(path))
+        place = os.path.abspath(os.fsdecode(path))
         if not any(part in place for part in NOT_FILES) and not place.startswith(str(recorder.folder)):
             mode = "replace" if event == "os.rename" else args[1]
             recorder.write("write", path=place, mode=mode, line=recorder.line())
@@ -362,9 +444,66 @@ def _files(recorder: RankRecorder) -> None:
         return lambda *args, **kwargs: recorder.write("load", what=what, line=recorder.line())
 
     _replace(torch, "save", _noting(recorder, saved))
-    _replace(torch, "load", _noting(recorder, loading("file")))
+
+    def make_load(original):
+        def load(*args, **kwargs):
+            value = original(*args, **kwargs)
+            recorder.attempt("files", read, value)
+            return value
+
+        return load
+
+    def read(value):
+        recorder.write("load", what="file", line=recorder.line(), optimizer=holds_optimizer(value))
+
+    _replace(torch, "load", make_load)
     _replace(nn.Module, "load_state_dict", _noting(recorder, loading("model")))
     _replace(torch.optim.Optimizer, "load_state_dict", _noting(recorder, loading("optimizer")))
+
+
+def holds_optimizer(value: Any) -> bool:
+    """Whether a checkpoint holds the state of an optimizer that has stepped."""
+    if not isinstance(value, dict):
+        return False
+    if {"state", "param_groups"} <= value.keys():
+        return bool(value["state"])
+    return any(holds_optimizer(each) for each in value.values() if isinstance(each, dict))
+
+
+def watch_losses(recorder: RankRecorder) -> None:
+    """Note how much each sample or token of a loss counts in what the backward pass begins with."""
+
+    def make(original):
+        def loss(*args, **kwargs):
+            value = original(*args, **kwargs)
+            if not torch.compiler.is_compiling() and recorder.looks_at_losses():
+                recorder.attempt("losses", note, original.__name__, value, args, kwargs)
+            return value
+
+        return loss
+
+    def note(name, value, args, kwargs):
+        found = targets_of_loss(name, *args, **kwargs)
+        if found is not None and value.requires_grad:
+            entry = recorder.loss(*found)
+            value.register_hook(lambda gradient: entry.append(gradient))
+
+    for name in LOSSES:
+        _replace(nn.functional, name, make)
+
+
+def targets_of_loss(name: str, *args: Any, **kwargs: Any) -> tuple[Tensor | int, str] | None:
+    """Over how many samples, tokens or values a loss goes, and whether it's their "mean" or "sum"; None if unclear."""
+    values, target = (*args[:2], *(kwargs[each] for each in ("input", "target") if each in kwargs))
+    reduction = kwargs.get("reduction", "mean")
+    weighted = any(kwargs.get(each) is not None for each in ("weight", "size_average", "reduce"))
+    if len(args) > 2 or weighted or reduction not in ("mean", "sum"):
+        return None
+    if name not in ("cross_entropy", "nll_loss"):
+        return values.numel(), reduction
+    if target.is_floating_point():  # the probabilities of the classes
+        return target.numel() // target.shape[-1 if target.dim() == 1 else 1], reduction
+    return (target != kwargs.get("ignore_index", -100)).sum(), reduction
 
 
 def watch_devices(recorder: RankRecorder) -> None:
@@ -378,9 +517,27 @@ def watch_devices(recorder: RankRecorder) -> None:
     def make(original):
         def init(*args, **kwargs):
             result = original(*args, **kwargs)
-            recorder.write("group", size=distributed.get_world_size(), backend=distributed.get_backend())
+            recorder.attempt("the group", note)
             return result
 
         return init
 
+    def note():
+        recorder.write("group", size=distributed.get_world_size(), backend=distributed.get_backend())
+
     _replace(distributed, "init_process_group", make)
+
+
+def _launches(recorder: RankRecorder) -> None:
+    """End a script that starts the ranks itself, because nothing watches those."""
+
+    def make(original):
+        def start_processes(function, args=(), nprocs=1, *more, **kwargs):
+            if nprocs > 1 and not distributed.is_initialized():
+                raise StartsItsOwnRanks(f"{recorder.line()} starts {nprocs} processes of its own: {function.__name__}")
+            return original(function, args, nprocs, *more, **kwargs)
+
+        return start_processes
+
+    # The module: torch.multiprocessing.spawn is the function in it.
+    _replace(sys.modules["torch.multiprocessing.spawn"], "start_processes", make)

@@ -1,5 +1,6 @@
 """Writes down what one rank does, one JSON object per line, each with a "kind", for `examine/observations.py`."""
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -9,8 +10,9 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +23,7 @@ from workshop_lib.examine.on_ranks import digests
 
 BUDGET = 0.03  # of the time: when looking at the weights takes more than that, they are looked at less often
 FIRST_STEPS = 30  # these are looked at closely, however long that takes
+Found = TypeVar("Found")
 MOST_WHOLE = 500_000_000  # elements of a model; the last weights of a larger one are compared by their sampled values
 
 
@@ -58,7 +61,11 @@ class RankRecorder:
         self.in_forward = False
         self.in_loader = False
         self.in_collective = False
+        self.in_optimizer = False
+        self.has_optimizer = False
+        self.scaled = False  # whether the gradients are still those of a loss that a GradScaler has scaled
         self.fsdp_sync = True
+        self.unseen: set[str] = set()
         self.loaders_kept: list[Any] = []
         self.loader: int | None = None  # the loader that gave a batch last
         self.indices: dict[tuple[int, int], list[int]] = {}  # not written yet, by loader and epoch
@@ -74,6 +81,22 @@ class RankRecorder:
             began_s = time.monotonic()
             self.file.write(json.dumps({"kind": kind, "step": self.step, **values}, default=_as_list) + "\n")
             self.spent_s += time.monotonic() - began_s
+
+    def attempt(self, what: str, look: Callable[..., Found], *args: Any, **kwargs: Any) -> Found | None:
+        """What `look` returns. If it fails, None: the script goes on, and the report says what couldn't be seen."""
+        try:
+            return look(*args, **kwargs)
+        except Exception as error:
+            if what not in self.unseen:
+                self.unseen.add(what)
+                with contextlib.suppress(Exception):
+                    self.write("unseen", what=what, text=f"{type(error).__name__}: {error}"[:200], line=self.line())
+            return None
+
+    def write_in_worker(self, worker: int, **values: Any) -> None:
+        """Write down what a process has seen that loads data for this rank."""
+        with open(self.folder / f"worker.{self.rank}.{worker}.jsonl", "a") as file:
+            file.write(json.dumps({"kind": "fetch", "worker": worker, **values}, default=_as_list) + "\n")
 
     def is_on(self) -> bool:
         """Whether this process is the rank, and not a worker that loads data for it."""
@@ -94,14 +117,17 @@ class RankRecorder:
         frame = sys._getframe(1)
         while frame is not None:
             file = frame.f_code.co_filename
-            if file.startswith(self.folder_of_script) and "site-packages" not in file:
+            if self._is_of_script(file):
                 return f"{file[len(self.folder_of_script) :].lstrip(os.sep)}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment]
         return ""
 
     def is_called_by_script(self) -> bool:
         """Whether the function that asks was called from a line of the script itself."""
-        file = sys._getframe(2).f_code.co_filename
+        return self._is_of_script(sys._getframe(2).f_code.co_filename)
+
+    def _is_of_script(self, file: str) -> bool:
+        """Whether this file is the script, or lies beside it."""
         return file.startswith(self.folder_of_script) and "site-packages" not in file
 
     # ---- forward passes
@@ -132,16 +158,22 @@ class RankRecorder:
         trains = trains and (model.trained or any(parameter.requires_grad for parameter in module.parameters()))
         if trains:
             self._close_evaluation()
-            if self.stepped or self.now is None:
+            if self.stepped or self.now is None or self._has_stepped_by_hand():
                 self._next_step(began_s)
             if not model.trained:
                 model.trained = True
                 model.module = module
                 self._describe(model, module)
             self._look_at_weights(model)
+        elif self._is_within_step():
+            return None  # such as that of a teacher, or of a metric
         elif self.evaluation is None:
             self._flush_step()
-            self.evaluation = {"forwards": [], "collectives": {}, "line": self.line()}
+            self.evaluation = {"forwards": [], "collectives": {}, "line": self.line(), "others": {}}
+        if self.evaluation is not None and not model.trained:
+            others = self.evaluation["others"]
+            if str(model.number) not in others:
+                others[str(model.number)] = digests.of_each(_plain(module.parameters()))
         forward: dict[str, Any] = {"model": model.number, "loader": self.loader}
         if self.looks_at_randomness():
             forward["random"] = self.random_states(module)
@@ -150,9 +182,31 @@ class RankRecorder:
         else:
             forward["sync"] = getattr(module, "_sync_gradients", self.fsdp_sync)  # FullyShardedDataParallel has its own
             forward["around_ddp"] = id(module) in self.wrapped
+        forward["closure"] = self.in_optimizer
         forward["begin_s"] = time.monotonic()
         self.spent_s += forward["begin_s"] - began_s
         return forward
+
+    def _is_within_step(self) -> bool:
+        """Whether a trained forward pass of this step still waits for its backward pass."""
+        return self.now is not None and not self.stepped and len(self.now["forwards"]) > len(self.now["backwards"])
+
+    def _has_stepped_by_hand(self) -> bool:
+        """Whether the script, which has no optimizer, has changed the weights since this step began."""
+        if self.has_optimizer or self.now is None or self.active is None or not self.now["backwards"]:
+            return False
+        before = self.now.get("weights")
+        after = digests.of_each(_plain(self.active.module.parameters()))
+        if before is None or after is None or torch.equal(before, after):
+            return False
+        self.now.setdefault("optimizers", []).append({"name": "by hand", "lr": []})
+        self._look_at_gradients(list(self.active.module.named_parameters()))
+        return True
+
+    def _look_at_gradients(self, named: list[tuple[str, nn.Parameter]]) -> None:
+        assert self.now is not None
+        self.now["gradients"] = digests.of_each(_plain(each.grad for _, each in named if each.grad is not None))
+        self.now["gradients_of"] = [name for name, each in named if each.grad is not None]
 
     def forward_ends(self, module: nn.Module, forward: dict[str, Any], inputs: Any) -> None:
         end_s = time.monotonic()
@@ -166,7 +220,6 @@ class RankRecorder:
         forward["size"] = count
         if count and self.looks_at_samples():
             forward["samples"] = digests.samples(tensors, count)
-        forward["tokens"] = _tokens(inputs)
         trains = self.evaluation is None
         if trains and self.now is not None:
             self.now["forwards"].append(forward)
@@ -233,7 +286,9 @@ class RankRecorder:
         elapsed_s = time.monotonic() - self.first_step_s
         if self.step > 10 and self.spent_s > BUDGET * elapsed_s and (self.step - 1) % self.every == 0:
             self.every *= 2
-        if (self.step - 1) % self.every == 0:  # ranks that average every 2^n steps are equal again before these steps
+        if (
+            (self.step - 1) % self.every == 0 or not self.has_optimizer
+        ):  # ranks that average every 2^n steps are equal again before these steps
             parameters = list(model.module.parameters())
             now["weights"] = digests.of_each(_plain(parameters))
             now["weights_model"] = model.number
@@ -250,6 +305,46 @@ class RankRecorder:
     def backward(self, begin_s: float, seconds: float) -> None:
         if self.now is not None:
             self.now["backwards"].append([begin_s, seconds])
+            if self.active is not None and self.step <= FIRST_STEPS:
+                self.now["after_backward"] = self._projection(self.active.module)
+
+    def gradients_are_ready(self) -> None:
+        """Note the gradients as they are before they are clipped, or else before the optimizer uses them."""
+        if self.now is not None and self.active is not None and self.step <= FIRST_STEPS and "ready" not in self.now:
+            self.now["ready"] = self._projection(self.active.module)
+
+    @staticmethod
+    def _projection(module: nn.Module) -> float | None:
+        """The gradients' product with a fixed vector: one number that averages as the gradients do. None if sharded."""
+        total = 0.0
+        for number, parameter in enumerate(module.parameters()):
+            if _is_shared_out(parameter):
+                return None
+            gradient = _local(parameter.grad)
+            if gradient is not None:
+                total += digests.projection(gradient, number)
+        return total
+
+    def looks_at_losses(self) -> bool:
+        """Whether a loss that is computed now is part of a step that is looked at closely."""
+        return self.is_on() and self.now is not None and not self.stepped and self.step <= FIRST_STEPS
+
+    def loss(self, count: Tensor | int, reduction: str) -> list[Any]:
+        """Note a loss over `count` samples; returns its record, to which its weight is added in the backward pass."""
+        assert self.now is not None
+        entry = [self.line(), count, reduction]
+        self.now.setdefault("losses", []).append(entry)
+        return entry
+
+    def keep_indices(self, key: tuple[int, int], batch: Any) -> None:
+        """Keep the indices of a batch, if they are whole numbers. Samplers may yield anything that a dataset takes."""
+        loader, _ = key
+        indices = list(batch)
+        if all(isinstance(each, int) or hasattr(each, "__index__") for each in indices):
+            self.indices.setdefault(key, []).extend(map(int, indices))
+            self.indexed.add(loader)
+        else:
+            self.indexed.discard(loader)  # such a loader's samples are compared themselves
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer, skipped: bool = False) -> None:
         if self.now is None:
@@ -273,12 +368,26 @@ class RankRecorder:
                 without = [name for name, each in named if each.requires_grad and each.grad is None and each.numel()]
                 before = now.get("without_gradient", without)  # of an optimizer that stepped earlier in this step
                 now["without_gradient"] = [name for name in without if name in before]
-                now["gradients"] = digests.of_each(_plain(each.grad for _, each in named if each.grad is not None))
-                now["gradients_of"] = [name for name, each in named if each.grad is not None]
+                self._look_at_gradients(named)
             known = set(now.get("stepped_names", []))
             now["stepped_names"] = [name for name, each in named if name in known or id(each) in own]
+            others = own - {id(each) for _, each in named}
+            if others:
+                now.setdefault("outside", []).extend(self._outside([each for each in parameters if id(each) in others]))
         self.spent_s += time.monotonic() - began_s
         now["end_s"] = time.monotonic()
+
+    def _outside(self, parameters: list[nn.Parameter]) -> list[list[Any]]:
+        """Name and digest of the parameters that the optimizer updates and the trained model lacks."""
+        names = {
+            id(each): f"{type(model.module).__name__}.{name}"
+            for model in self.models.values()
+            for name, each in model.module.named_parameters()
+        }
+        plain = [each for each in parameters if _local(each) is not None and each.grad is not None]
+        found = digests.of_each(_plain(plain))
+        named = [names.get(id(each), f"a parameter of shape {tuple(each.shape)}") for each in plain]
+        return [] if found is None else [list(pair) for pair in zip(named, found.tolist(), strict=True)]
 
     def _flush_step(self) -> None:
         if self.now is not None:
@@ -350,7 +459,9 @@ class RankRecorder:
         if isinstance(error, SystemExit) and isinstance(error.code, str):
             text = error.code
         self._finish()
-        self.write("error", text=text[:2000], frames=frames, time=time.monotonic())
+        own = [frame for frame in frames if self._is_of_script(frame[0])]
+        kind = type(error).__name__
+        self.write("error", error=kind, text=text[:2000], place=own[-1] if own else None, time=time.monotonic())
         (self.folder / f"failed.{self.rank}").touch()
 
     def end(self) -> None:
@@ -387,16 +498,6 @@ def _local(tensor: Tensor | None) -> Tensor | None:
 def _plain(tensors: Any) -> list[Tensor]:
     """Tensors to compare between ranks; an empty one stands for each that is shared out."""
     return [found if (found := _local(tensor)) is not None else torch.empty(0) for tensor in tensors]
-
-
-def _tokens(inputs: Any) -> Tensor | None:
-    """How many tokens count in the loss, where the inputs say so the way Hugging Face's models do."""
-    for part in inputs:
-        if not isinstance(part, dict) or part.get("num_items_in_batch") is not None:
-            continue
-        if isinstance(part.get("labels"), Tensor) and part["labels"].dim() == 2:
-            return (part["labels"] != -100).sum()
-    return None
 
 
 def _as_list(value: Any) -> Any:
