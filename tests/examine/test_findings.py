@@ -240,6 +240,35 @@ def summed(run):
         step["ready"] = 6.0
 
 
+def repeated(run: Run, factor: float, share: float):
+    alone = recorded.run()
+    run.repeated = Run(alone.ranks[:1])
+    run.against_one = (factor, share)
+    for step in (*steps_of(run), *steps_of(run.repeated)):
+        step["forwards"][0]["drew"] = False
+
+
+@case("wrong", "against one", "the first step's gradient is 0.5 times that of one process")
+def half_of_one_process(run):
+    repeated(run, 0.5, 1e-7)
+
+
+@case("look", "against one", "the first step's gradient differs by 8% from that of one process")
+def unlike_one_process(run):
+    repeated(run, 1.0, 0.08)
+
+
+@case("ok", "against one", "one process with the same samples has the same gradient, up to 1e-07")
+def like_one_process(run):
+    repeated(run, 1.0, 1e-7)
+
+
+@case("look", "against one", "the first step can't be compared with one process: the forward pass draws random numbers")
+def one_process_with_dropout(run):
+    repeated(run, 1.0, 0.3)
+    run.ranks[0].steps[1]["forwards"][0]["drew"] = True
+
+
 @case("wrong", "rate", "the learning rate is 0 in the last 5 of 8 steps")
 def a_schedule_that_ends_early(run):
     for step in steps_of(run):

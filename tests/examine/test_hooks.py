@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from workshop_lib.examine.observations import read_rank
 from workshop_lib.examine.on_ranks import hooks
+from workshop_lib.examine.on_ranks.first_step import join
 from workshop_lib.examine.on_ranks.recorder import FIRST_STEPS, RankRecorder, _is_shared_out
 from workshop_lib.paths import ROOT
 
@@ -223,3 +224,13 @@ def test_the_targets_of_a_loss_are_those_that_count(given, found):
     assert hooks.targets_of_loss("cross_entropy", torch.ones(6, 3), target, **given) == found
     assert hooks.targets_of_loss("cross_entropy", torch.ones(6, 3), target=torch.ones(6, 3)) == (6, "mean")
     assert hooks.targets_of_loss("mse_loss", torch.ones(6, 3), torch.ones(6, 3)) == (18, "mean")
+
+
+def test_the_ranks_batches_become_one():
+    ones, names = torch.ones(2, 3), ["a", "b"]
+    joined = join([{"x": (ones, ones[:, 0]), "names": names, "size": 64}] * 2)
+    assert [each.shape for each in joined["x"]] == [(4, 3), (4,)]
+    assert joined["names"] == names * 2 and joined["size"] == 64
+    for parts in ([ones, ones[:, :2]], [1, 2], [None, 1]):
+        with pytest.raises(ValueError, match="the ranks' batches"):
+            join(parts)

@@ -1,8 +1,11 @@
 """Planted faults are found on real ranks, with their rank, step and cause; correct scripts have nothing wrong."""
 
+import json
+
 import correct
 import planted
 import pytest
+from command_line import workshop
 
 from workshop_lib.cli.findings import worst
 from workshop_lib.examine import checks
@@ -35,3 +38,26 @@ def test_a_correct_script_has_nothing_wrong(name):
         seen = [f"{each.check}: {each.seen}" for each in findings if each.level == "look" and each.check != "straggler"]
         assert not seen
     assert run.how == "ended" and len(run.common_steps) > 5, "\n".join(run.last_lines)
+
+
+QUIET = (planted.ONE, ("nn.BatchNorm1d(32)", "nn.Identity()"), ("nn.Dropout(0.1)", "nn.Identity()"))
+
+
+@pytest.mark.parametrize(
+    ("edits", "level", "says"),
+    [
+        pytest.param((), "ok", "one process with the same samples has the same gradient", marks=pytest.mark.full),
+        pytest.param(
+            ((planted.CLIP, planted.DIVIDE + planted.CLIP),), "wrong", "is 0.5 times", marks=pytest.mark.exhaustive
+        ),
+    ],
+)
+def test_the_first_step_is_compared_with_one_process(tmp_path, monkeypatch, edits, level, says):
+    script = tmp_path / "train.py"
+    script.write_text(planted.edited("ddp", *QUIET, *edits).replace(" + self.noise * torch.randn(16)", ""))
+    monkeypatch.setenv("OUT", str(tmp_path))
+    ran = workshop("examine", "--against-one", "--json", "--steps", 4, "--", script)
+    [found] = [
+        each for each in json.loads(ran.output[ran.output.index("{\n") :])["findings"] if each["check"] == "against one"
+    ]
+    assert found["level"] == level and says in found["seen"]

@@ -6,6 +6,7 @@ import json as as_json
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from workshop_lib.cli.arguments import Parser
@@ -34,6 +35,9 @@ def examine_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--seconds", type=float, default=120.0, metavar="X", help="Stop after this many seconds.")
     parser.add_argument("--alone", action="store_true", help="Run some steps on one rank first, to compare the speed.")
+    parser.add_argument(
+        "--against-one", action="store_true", help="Run the first step again on one rank, and compare the gradients."
+    )
     parser.add_argument("--python", default=sys.executable, help="The Python of the script's environment.")
     parser.add_argument("--json", action="store_true", help="Machine-readable output.")
     parser.add_argument(
@@ -42,7 +46,14 @@ def examine_arguments(parser: Parser) -> None:
 
 
 def examine(
-    ranks: int | None, steps: int, seconds: float, alone: bool, python: str, json: bool, script: list[str]
+    ranks: int | None,
+    steps: int,
+    seconds: float,
+    alone: bool,
+    against_one: bool,
+    python: str,
+    json: bool,
+    script: list[str],
 ) -> int:
     """Run your own PyTorch script on several ranks, and report what is wrong with it.
 
@@ -60,8 +71,15 @@ def examine(
     if command[0] != "-m" and not Path(command[0]).is_file():
         raise InputError(f"{command[0]}: there is no such file. After -- come your script and its own options.")
     _check_python(python)
+    from workshop_lib.examine.on_ranks.first_step import compare  # imports PyTorch
+
     one = observe(1, command, ALONE_STEPS, min(seconds, ALONE_S), python, show=False) if alone and ranks > 1 else None
-    run = observe(ranks, command, steps, seconds, python)
+    with tempfile.TemporaryDirectory(prefix="workshop-examine-") as folder:
+        first_step = Path(folder) if against_one and ranks > 1 else None
+        run = observe(ranks, command, steps, seconds, python, first_step=first_step)
+        if first_step is not None:
+            run.repeated = observe(1, command, 1, min(seconds, ALONE_S), python, show=False, first_step=first_step)
+            run.against_one = compare(first_step)
     run.alone = one
     findings = check(run)
     if json:

@@ -36,10 +36,12 @@ def observe(
     seconds: float = 120.0,
     python: str = sys.executable,
     show: bool = True,
+    first_step: Path | None = None,
 ) -> Run:
     """Run `command`, a script with its arguments, on ranks of this host; return what they did.
 
     It ends with the script, after `steps` optimizer steps (0: all), after `seconds`, or when the ranks are stuck.
+    first_step: a folder in which several ranks keep their first step, and from which one rank repeats it.
     """
     with tempfile.TemporaryDirectory(prefix="workshop-examine-") as folder:
         words = [
@@ -53,7 +55,7 @@ def observe(
             str(ranks),
             "-m",
         ]
-        words += ["workshop_lib.examine.on_ranks", folder, str(steps), *command]
+        words += ["workshop_lib.examine.on_ranks", folder, str(steps), str(first_step or "-"), *command]
         own = {name: os.environ[name] for name in ("OMP_NUM_THREADS",) if name in os.environ}
         with scripts.started(words, uuid.uuid4().hex[:12], **own) as process:
             return _Watch(ranks, process, Path(folder), show).follow(seconds)

@@ -24,6 +24,7 @@ CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     data.order,
     data.unequal_parts,
     gradients.size,
+    gradients.against_one,
     gradients.rate,
     gradients.clipping,
     gradients.accumulation,

@@ -12,6 +12,7 @@ from workshop_lib.words import plural
 FEWEST_STEPS = 2
 FEWEST_WITH_RATE = 8  # steps
 TOLERANCE = 0.01
+AGAINST_ONE = 0.01  # beyond rounding, also in bf16
 NO_RATE = 1e-6  # of the largest rate
 IDLE_SHARE = 0.2
 
@@ -82,7 +83,7 @@ def accumulation(run: Run) -> Iterator[Finding]:
 
 def size(run: Run) -> Iterator[Finding]:
     """Is the gradient the mean over all ranks, and not their sum, or the mean divided once more?"""
-    if run.size == 1 or not run.is_data_parallel:
+    if run.size == 1 or not run.is_data_parallel or (run.repeated and not _why_not_against_one(run)):
         return
     factors = [factor for step in run.common_steps if (factor := _factor(run, step)) is not None]
     if len(factors) < FEWEST_STEPS:
@@ -141,6 +142,60 @@ def _factor(run: Run, step: int) -> float | None:
         return factor * sum(each[3] for loss in losses for each in loss) / run.size
     averaged_by_ddp = all(log.first("ddp") for log in run.ranks) and len(records[0]["backwards"]) == 1
     return factor if averaged_by_ddp else None
+
+
+def against_one(run: Run) -> Iterator[Finding]:
+    """Is the first step's gradient that of one process with all samples as one batch?"""
+    if run.repeated is None or run.size == 1 or not run.is_data_parallel:
+        return
+    why_not = _why_not_against_one(run)
+    if why_not:
+        yield Finding("look", "against one", f"the first step can't be compared with one process: {why_not}")
+        return
+    assert run.against_one is not None
+    factor, share = run.against_one
+    if share > AGAINST_ONE:
+        yield Finding(
+            "look",
+            "against one",
+            f"the first step's gradient differs by {share:.0%} from that of one process with the same samples",
+            "Samples count differently, or ranks use something of their own: statistics, masks, negative examples.",
+            "Divide sums over all ranks by counts over all ranks, unless the difference is meant.",
+            "unequal",
+            step=1,
+        )
+    elif abs(factor - 1) > AGAINST_ONE:
+        is_certain = any(math.isclose(factor, each, rel_tol=TOLERANCE) for each in (run.size, 1 / run.size))
+        yield Finding(
+            "wrong" if is_certain else "look",
+            "against one",
+            f"the first step's gradient is {factor:.3g} times that of one process with the same samples",
+            "The same learning rate makes steps of another length on every number of ranks.",
+            "Average once over the ranks: DDP does it, and all_reduce adds up.",
+            "averaging",
+            step=1,
+        )
+    else:
+        differ = abs(factor - 1) + share
+        yield Finding(
+            "ok", "against one", f"one process with the same samples has the same gradient, up to {differ:.0e}"
+        )
+
+
+def _why_not_against_one(run: Run) -> str:
+    """Why the comparison would say nothing; empty if it says something."""
+    assert run.repeated is not None
+    logs = [*run.ranks, *run.repeated.ranks]
+    if any(log.model.get("normalizes") for log in logs):
+        return "batch normalization depends on each rank's own batch"
+    if any(forward.get("drew") for log in logs for step in log.steps for forward in log.forwards(step)):
+        return "the forward pass draws random numbers, as dropout does"
+    unseen = [each["text"] for log in logs for each in log.of_kind("unseen") if each["what"] == "the first step"]
+    if unseen:
+        return unseen[0]
+    return (
+        "" if run.against_one else "its batches don't come from a DataLoader, or it didn't get through the step alone"
+    )
 
 
 def rate(run: Run) -> Iterator[Finding]:

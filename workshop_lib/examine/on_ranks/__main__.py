@@ -1,4 +1,9 @@
-"""Run a script as torchrun would, with hooks: `python -m workshop_lib.examine.on_ranks FOLDER STEPS SCRIPT ...`."""
+"""Run a script as torchrun would, with hooks.
+
+    python -m workshop_lib.examine.on_ranks FOLDER STEPS FIRST_STEP SCRIPT ...
+
+FIRST_STEP is a folder for what the first step needs to be repeated on one process, or "-".
+"""
 
 import os
 import runpy
@@ -7,14 +12,17 @@ import time
 from pathlib import Path
 
 from workshop_lib.examine.on_ranks import hooks
+from workshop_lib.examine.on_ranks.first_step import FirstStep
 from workshop_lib.examine.on_ranks.recorder import RankRecorder
 
 OTHERS_S = 0.5  # after an error, how long this rank stays, so that the others can be asked where they are
 
 
 def main() -> None:
-    folder, steps, script, *arguments = sys.argv[1:]
+    folder, steps, first_step, script, *arguments = sys.argv[1:]
     recorder = RankRecorder(Path(folder), int(os.environ["RANK"]), int(steps), os.path.dirname(os.path.abspath(script)))
+    if first_step != "-":
+        recorder.first_step = FirstStep(Path(first_step), recorder.rank, replays=os.environ["WORLD_SIZE"] == "1")
     hooks.install(recorder)
     try:
         if script == "-m":

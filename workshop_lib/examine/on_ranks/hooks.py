@@ -195,6 +195,9 @@ def _loaders(recorder: RankRecorder) -> None:
                 record["drew_data"] = [name for name in after if after[name] != before[name]]
             iterator.examined_before = True
             recorder.loader = number
+            if recorder.first_step is not None:
+                joined = recorder.attempt("the first step", recorder.first_step.batch, number, result)
+                result = result if joined is None else joined
             if recorder.step <= FIRST_STEPS:
                 recorder.attempt("labels", note_labels, number, result)
             return result

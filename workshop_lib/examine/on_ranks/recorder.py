@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from workshop_lib.examine.on_ranks import digests
+from workshop_lib.examine.on_ranks.first_step import FirstStep
 
 BUDGET = 0.03  # of the time: when looking at the weights takes more than that, they are looked at less often
 FIRST_STEPS = 30  # these are looked at closely, however long that takes
@@ -45,6 +46,7 @@ class RankRecorder:
         self.folder_of_script = folder_of_script
         self.folder = folder
         self.is_worker = False
+        self.first_step: FirstStep | None = None  # where the first step is kept or repeated, if it is
         self.file = open(folder / f"rank.{rank}.jsonl", "w", buffering=1)  # noqa: SIM115 - open until the rank ends
         self.stacks = open(folder / f"stack.{rank}.txt", "w")  # noqa: SIM115 - faulthandler writes to it at any time
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # from when Python shuts down, and faulthandler with it
@@ -164,6 +166,8 @@ class RankRecorder:
                 model.trained = True
                 model.module = module
                 self._describe(model, module)
+                if self.first_step is not None and self.step == 1 and not any(map(_is_shared_out, module.parameters())):
+                    self.first_step.begin(module)
             self._look_at_weights(model)
         elif self._is_within_step():
             return None  # such as that of a teacher, or of a metric
@@ -200,6 +204,7 @@ class RankRecorder:
         if before is None or after is None or torch.equal(before, after):
             return False
         self.now.setdefault("optimizers", []).append({"name": "by hand", "lr": []})
+        self.gradients_are_ready()
         self._look_at_gradients(list(self.active.module.named_parameters()))
         return True
 
@@ -310,8 +315,11 @@ class RankRecorder:
 
     def gradients_are_ready(self) -> None:
         """Note the gradients as they are before they are clipped, or else before the optimizer uses them."""
-        if self.now is not None and self.active is not None and self.step <= FIRST_STEPS and "ready" not in self.now:
-            self.now["ready"] = self._projection(self.active.module)
+        if self.now is None or self.active is None or self.step > FIRST_STEPS or "ready" in self.now:
+            return
+        self.now["ready"] = self._projection(self.active.module)
+        if self.first_step is not None and self.step == 1 and self.now["ready"] is not None:
+            self.first_step.end(self.active.module)
 
     @staticmethod
     def _projection(module: nn.Module) -> float | None:
@@ -443,6 +451,7 @@ class RankRecorder:
             ddp=ddp,
             fsdp=any(kind.startswith("FSDP") or kind == "FullyShardedDataParallel" for kind in kinds),
             around_ddp=id(module) in self.wrapped,
+            normalizes=any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in module.modules()),
             parameters=[[name, list(each.shape), each.requires_grad, _is_shared_out(each)] for name, each in named],
             buffers=[name for name, each in module.named_buffers()],
             meshes=[list(mesh) for mesh in meshes],
