@@ -99,7 +99,7 @@ SHARD = "    fully_shard(model)\n"
 ONE = ("ACCUMULATE = 2", "ACCUMULATE = 1")
 SETS = "train_set, test_set = Points(256, 0.1), Points(90, 0.0)"
 LOSS = "loss = nn.functional.cross_entropy(model(inputs), labels) / ACCUMULATE"
-DIVIDE = "            for p in model.parameters():\n                p.grad /= 2\n"
+DIVIDE = "            for p in model.parameters():\n                p.grad /= distributed.get_world_size()\n"
 HEAD = "    global HEAD\n    HEAD = nn.Linear(2, 2)\n    optimizer.add_param_group({'params': HEAD.parameters()})\n"
 RATE = "            optimizer.param_groups[0]['lr'] = 0.1 * (number < 4)\n"
 

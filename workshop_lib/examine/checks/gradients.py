@@ -124,11 +124,12 @@ def size(run: Run) -> Iterator[Finding]:
 def _factor(run: Run, step: int) -> float | None:
     """How many times the mean of the ranks' losses the optimizer's gradients belong to; None if that isn't known."""
     records = [log.steps[step] for log in run.ranks]
-    after = [record.get("after_backward") for record in records]
-    ready = [record.get("ready") for record in records]
     scaled = any(clip[2] for record in records for clip in record["clips"])
-    if None in after or None in ready or scaled or any(each.get("closure") for each in run.ranks[0].forwards(step)):
+    known = all(record.get(key) is not None for record in records for key in ("after_backward", "ready"))
+    if not known or scaled or any(each.get("closure") for each in run.ranks[0].forwards(step)):
         return None
+    after = [float(record["after_backward"]) for record in records]
+    ready = [float(record["ready"]) for record in records]
     mean = sum(after) / run.size
     largest = max(map(abs, after))
     if abs(mean) < TOLERANCE * largest or max(ready) - min(ready) > TOLERANCE * max(map(abs, ready)):
@@ -201,8 +202,8 @@ def _why_not_against_one(run: Run) -> str:
 def rate(run: Run) -> Iterator[Finding]:
     """Does the learning rate reach 0 long before the end?"""
     steps = run.common_steps
-    rates = [max((max(each["lr"], default=0) for each in _optimizers(run, step)), default=None) for step in steps]
-    if len(steps) < FEWEST_WITH_RATE or not rates or None in rates or not max(rates):
+    rates = [max(found) for step in steps if (found := _rates(run, step))]
+    if len(steps) < FEWEST_WITH_RATE or len(rates) < len(steps) or not max(rates):
         return
     idle = len(list(itertools.takewhile(lambda each: each <= NO_RATE * max(rates), reversed(rates))))
     if idle > IDLE_SHARE * len(rates):
@@ -218,8 +219,9 @@ def rate(run: Run) -> Iterator[Finding]:
         )
 
 
-def _optimizers(run: Run, step: int) -> list[dict]:
-    return [each for each in run.ranks[0].steps[step].get("optimizers", []) if each["lr"]]
+def _rates(run: Run, step: int) -> list[float]:
+    """The learning rates of all groups of parameters on rank 0."""
+    return [rate for each in run.ranks[0].steps[step].get("optimizers", []) for rate in each["lr"]]
 
 
 def unused(run: Run) -> Iterator[Finding]:

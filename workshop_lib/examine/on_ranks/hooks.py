@@ -191,7 +191,7 @@ def _loaders(recorder: RankRecorder) -> None:
                 record["data_s"] += time.monotonic() - begin_s
                 recorder.in_loader = False
             after = recorder.attempt("random numbers", recorder.random_states) if before else None
-            if after:
+            if before and after:
                 record["drew_data"] = [name for name in after if after[name] != before[name]]
             iterator.examined_before = True
             recorder.loader = number
@@ -246,7 +246,7 @@ def _loaders(recorder: RankRecorder) -> None:
 
 def _workers(recorder: RankRecorder) -> None:
     """In workers, note what the first two fetches draw from the random number generators."""
-    fetched = []
+    fetched: list[int] = []  # by which worker
 
     def make(original):
         def fetch(fetcher, *args, **kwargs):

@@ -468,7 +468,7 @@ class RankRecorder:
         if isinstance(error, SystemExit) and isinstance(error.code, str):
             text = error.code
         self._finish()
-        own = [frame for frame in frames if self._is_of_script(frame[0])]
+        own = [frame for frame in frames if self._is_of_script(str(frame[0]))]
         kind = type(error).__name__
         self.write("error", error=kind, text=text[:2000], place=own[-1] if own else None, time=time.monotonic())
         (self.folder / f"failed.{self.rank}").touch()
