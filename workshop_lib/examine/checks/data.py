@@ -262,6 +262,7 @@ def unequal_parts(run: Run) -> Iterator[Finding]:
     sizes = {
         step: [[forward["size"] for forward in log.forwards(step)] for log in run.ranks] for step in run.common_steps
     }
+    sizes = {step: each for step, each in sizes.items() if not _counts_samples(run, step, sum(map(sum, each)))}
     for step, each in sizes.items():
         sums = [sum(parts) for parts in each]
         if len(set(sums)) > 1:
@@ -278,6 +279,11 @@ def unequal_parts(run: Run) -> Iterator[Finding]:
     else:
         yield from _unequal_micro_batches(sizes)
     yield from _unequal_tokens(run)
+
+
+def _counts_samples(run: Run, step: int, samples: int) -> bool:
+    """Whether the script adds up how many samples all ranks have in this step, as it must to weigh them equally."""
+    return all(samples in log.steps[step].get("counts", []) for log in run.ranks)
 
 
 def _unequal_micro_batches(sizes: dict[int, list[list[int]]]) -> Iterator[Finding]:

@@ -254,10 +254,13 @@ def _collectives(recorder: RankRecorder) -> None:
             decides = recorder.evaluation is not None and is_decision(tensors)
             recorder.last_collective(name)
             try:
-                return original(*args, **kwargs)
+                result = original(*args, **kwargs)
             finally:
                 recorder.in_collective = False
                 recorder.collective("decision" if decides else name, size, time.monotonic() - begin_s)
+            if result is None and name == "all_reduce" and is_whole_number(tensors):
+                recorder.current()["counts"].append(tensors[0].item())
+            return result
 
         return collective
 
@@ -270,9 +273,13 @@ def _collectives(recorder: RankRecorder) -> None:
 
 def is_decision(tensors: list[Tensor]) -> bool:
     """Whether a collective is about a yes or no, such as whether to stop, and not about a result."""
-    if len(tensors) != 1 or tensors[0].numel() != 1 or tensors[0].is_floating_point() or tensors[0].is_complex():
+    return is_whole_number(tensors) and tensors[0].item() in (0, 1)
+
+
+def is_whole_number(tensors: list[Tensor]) -> bool:
+    if len(tensors) != 1 or tensors[0].is_meta:
         return False
-    return tensors[0].item() in (0, 1)
+    return tensors[0].numel() == 1 and not tensors[0].is_floating_point() and not tensors[0].is_complex()
 
 
 def _wrappers(recorder: RankRecorder) -> None:

@@ -85,7 +85,15 @@ class RankRecorder:
 
     @staticmethod
     def _empty() -> dict[str, Any]:
-        return {"data_s": 0.0, "items": 0, "items_s": 0.0, "collectives": {}, "clips": [], "drew_data": []}
+        return {
+            "data_s": 0.0,
+            "items": 0,
+            "items_s": 0.0,
+            "collectives": {},
+            "clips": [],
+            "drew_data": [],
+            "counts": [],
+        }
 
     # ---- the script's place
 
@@ -362,7 +370,7 @@ class RankRecorder:
             weights = digests.of_each(parameters, whole)
             buffers = digests.of_each(_plain(last.module.buffers()), whole)
         self._finish()
-        self.write("end", weights=weights, buffers=buffers)
+        self.write("end", weights=weights, buffers=buffers, collectives=self.between["collectives"])
 
     def _finish(self) -> None:
         self._flush_step()
