@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -330,9 +331,8 @@ def test_the_model_is_never_whole_on_any_rank(trainer, folder):
     assert meter.peak_bytes < 2.5 * max(whole) < 0.5 * sum(whole)
 
 
-def started(ranks: int, folder: Path, out: Path) -> contextlib.AbstractContextManager[subprocess.Popen]:
-    words = [*TORCHRUN[1:-1], str(ranks), SCRIPT, "--text", folder / "text", *TINY, "--steps", STEPS, "--out", out]
-    words += ["--save-every", 4]
+def started(ranks: int, folder: Path, out: Path, *options) -> contextlib.AbstractContextManager[subprocess.Popen]:
+    words = [*TORCHRUN[1:-1], str(ranks), SCRIPT, "--text", folder / "text", *TINY, "--out", out, *options]
     return scripts.started(["python", *map(str, words)], set_id=f"trainer{ranks}")
 
 
@@ -366,18 +366,23 @@ def on_one_rank(folder: Path, out: Path, capsys) -> dict[int, float]:
 def test_killed_on_two_ranks_it_continues_on_three_and_on_one(folder, said, tmp_path, capsys, nothing_left):
     """The three are stopped by SIGTERM, as a scheduler does, and save; one continues from there, too."""
     right = losses(said["plain"])
-    with started(2, folder, tmp_path / "one") as process:
-        read_until(process, "step 9:")
+    few = "--steps", 7, "--schedule-steps", STEPS, "--save-every", 4
+    with started(2, folder, tmp_path / "one", *few) as process:
+        read_until(process, "step 5:")
+        limit_s = time.monotonic() + 60
+        while not (tmp_path / "one" / "step_00000004" / ".metadata").exists() and time.monotonic() < limit_s:
+            time.sleep(0.01)
         processes.end("trainer2")
-    shutil.rmtree(
-        tmp_path / "one" / "step_00000008", ignore_errors=True
-    )  # so the three have many steps to be stopped in
+    shutil.rmtree(tmp_path / "one" / "step_00000007", ignore_errors=True)  # the kill may have come after the last step
     shutil.copytree(tmp_path / "one", tmp_path / "three")
-    with started(3, folder, tmp_path / "three") as process:
+    # A checkpoint after each step makes steps long enough to be stopped in.
+    with started(3, folder, tmp_path / "three", "--steps", STEPS, "--save-every", 1) as process:
         output = read_until(process, ": loss ")
         process.terminate()
         output += read_until(process, "no such line")
-    stopped = int(re.search(r"stopped by a signal after step (\d+)\. Start it again to continue\.", output)[1])
+    found = re.search(r"stopped by a signal after step (\d+)\. Start it again to continue\.", output)
+    assert found, output
+    stopped = int(found[1])
     on_three = losses(output)
     assert min(on_three) == 5 and max(on_three) == stopped < STEPS
     assert same(on_three, {step: right[step] for step in on_three})
