@@ -134,7 +134,7 @@ def test_every_script_stands_in_its_readme():
 def test_the_torchrun_of_readme_and_scripts_asks_nobody_for_this_machines_name():
     [shown] = re.findall(r"^(\.venv/bin/torchrun .+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
     commands = re.findall(r"`(\.venv/bin/torchrun .+)` \|", (SCRIPTS / "README.md").read_text())
-    assert len(commands) == 9 and shown in commands
+    assert len(commands) == 8 and shown in commands
     assert all(" --standalone --local-addr 127.0.0.1 " in command for command in commands)
 
 

@@ -850,7 +850,7 @@ check.diagnoses(diagnoses)
 # - Every rank must take the same steps and use the same parameters, or you must tell DDP about it.
 # - Runs can be sick without an error. Compare losses and digests between ranks, at least once.
 #
-# **Take it home:** [scripts/ddp.py](scripts/ddp.py), and [scripts/ddp_realistic.py](scripts/ddp_realistic.py), which also
+# **Take it home:** [scripts/ddp.py](scripts/ddp.py), and [scripts/trainer.py](scripts/trainer.py), which also
 # accumulates, clips, and resumes.
 #
 # **Sources.** S. Li et al., [*PyTorch Distributed*](https://arxiv.org/abs/2006.15704), for buckets, overlap, `no_sync` and

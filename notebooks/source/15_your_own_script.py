@@ -427,9 +427,9 @@ check.faults(faults)
 # ## Deeper: a faster step
 #
 # Before you pay for more GPUs, look at one step on one of them. Don't time single lines with Python's clock: a line only *starts*
-# its work on the GPU, and something such as `.item()` waits for the result later. Use the profiler, as
-# [ddp_realistic.py](scripts/ddp_realistic.py) does with `--profile`. In the trace, look at the row of the stream that computes
-# ([08b](08b_where_the_time_goes.ipynb) shows how):
+# its work on the GPU, and something such as `.item()` waits for the result later. Use
+# `torch.profiler.profile`. In the trace, look at the row of the stream that computes ([08b](08b_where_the_time_goes.ipynb) shows
+# how):
 #
 # - *Gaps.* The GPU waits for Python, for the loader, or for `.item()`, `.cpu()` and `print(loss)`, so call these rarely.
 # - *Many short kernels.* Each reads its numbers from memory and writes them back. A compiler can fuse them.
@@ -441,9 +441,9 @@ check.faults(faults)
 # size. If you drop the last, smaller batch, it doesn't have to. Where PyTorch can't follow your Python, it breaks the graph and
 # you gain less: `TORCH_LOGS=graph_breaks` shows these places.
 #
-# Compile the model *after* wrapping it in DDP, as `ddp_realistic.py --compile` does. PyTorch then cuts the graph at DDP's
-# buckets, so that gradients still travel during the backward pass. With FSDP, compile each block before `fully_shard` wraps it,
-# so that equal blocks are compiled only once.
+# Compile the model *after* wrapping it in DDP. PyTorch then cuts the graph at DDP's buckets, so that gradients still travel
+# during the backward pass. With FSDP, compile each block before `fully_shard` wraps it, as `trainer.py --compile` does, so that
+# equal blocks are compiled only once.
 #
 # ## Remember
 #

@@ -625,6 +625,27 @@ def test_ranks_that_share_a_model_are_not_compared(divided):
     assert worst(checks.examine(run)) == "ok"
 
 
+def level(run: Run, check: str) -> list[str]:
+    return [each.level for each in checks.examine(run) if each.check == check]
+
+
+@pytest.mark.parametrize(("name", "levels"), [("send between", ["ok"]), ("all_reduce between", ["look"])])
+def test_ranks_with_their_own_layers_are_right_if_they_send_each_other_something(name, levels):
+    run = recorded.run()
+    run.ranks[1].model["parameters"] = [["other.weight", [2], True, False]]
+    run.ranks[0].steps[1]["collectives"] = {name: [1, 8, 0.1]}
+    assert level(run, "weights") == levels
+
+
+@pytest.mark.parametrize(("name", "levels"), [("all_reduce between", ["ok"]), ("broadcast between", ["look"])])
+def test_ranks_that_are_equal_again_after_an_average_are_right(name, levels):
+    """The average is the last thing that the script does, after its last step."""
+    run = recorded.run()
+    equal_at_the_end(run)
+    records_of(run, "end", 0)[0]["collectives"] = {name: [1, 16, 0.1]}
+    assert level(run, "weights") == levels
+
+
 def test_threads_are_counted_against_cores():
     run = recorded.run()
     for step in steps_of(run):

@@ -24,7 +24,6 @@ from scripts_in_turn import SCRIPTS, one_process_group, short
 from torch import nn
 
 OPTIONS = {
-    "ddp_realistic": ["--no-bf16", "--workers", "0", "--save-every", "3"],
     "ddp_resume": ["--save-every", "3"],
     "fsdp2": ["--recompute", "--accumulate", "2", "--clip", "0.5"],
     "zero_deepspeed": ["--stage", "3"],

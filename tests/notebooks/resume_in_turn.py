@@ -19,7 +19,6 @@ from scripts_in_turn import IMAGES, SCRIPTS, one_process_group
 from torch.distributed.device_mesh import init_device_mesh
 
 # 12 micro-batches per epoch, and the last of a step is smaller than the others. The gradients are clipped.
-REALISTIC = ("--images", 724, "--epochs", 2, "--no-bf16", "--clip", 0.5, "--workers", 0)
 
 
 def started(script: str, title: str, *options: object) -> None:
@@ -130,13 +129,6 @@ def main(place: Path) -> None:
         with sequences():
             started("context_parallel.py", "context", "--steps", 3, "--tokens", 64, "--out", folder / "context.pt")
         started("ddp_resume.py", "other", *ddp, IMAGES, "--out", folder / "other.pt")
-        realistic = *data, *REALISTIC, "--batch", 32
-        with killed_after_one_epoch([folder / "resumed.pt"]):
-            started("ddp_realistic.py", "realistic", *realistic, "--out", folder / "realistic.pt")
-        started("ddp_realistic.py", "resumed", *realistic, "--out", folder / "resumed.pt")
-        short = *data, "--images", 256, "--batch", 16, "--accumulate", 1, "--epochs", 1, "--workers", 1
-        quick = *short, "--out", folder / "quick.pt", "--profile", place / "traces"
-        started("ddp_realistic.py", "quick", *quick)
         started("mesh.py", "mesh", "--steps", 5)
         for shape in ("1x2", "2x1"):
             clip_on_a_mesh(shape)

@@ -17,7 +17,7 @@ from workshop_lib.training.backends import available
 
 pytestmark = pytest.mark.full
 
-RESUMING = ["ddp_realistic", "ddp_resume"]
+RESUMING = ["ddp_resume"]
 NAMES = ["ddp", *RESUMING, "fsdp2", "diloco", *(["zero_deepspeed"] if "deepspeed" in available() else [])]
 # Two ranks share these images as 501 and 500, so that only one of them has a second batch of 500.
 TESTED = 1001

@@ -1,6 +1,5 @@
 """Scripts that resume go on from the checkpoint that rank 0 sees, and send none of it; what mesh.py says and clips."""
 
-import ast
 import re
 import runpy
 import shutil
@@ -11,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from notebooks.resume_in_turn import REALISTIC
 from notebooks.scripts_in_turn import IMAGES, SCRIPTS
 from notebooks.test_take_home import TORCHRUN, WITHIN
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -113,20 +111,6 @@ def test_fsdp_goes_on_with_fewer_ranks_and_the_same_steps(folder, tmp_path, monk
     assert [each.name for each in (tmp_path / "again").iterdir()] == ["epoch2"], "the first one is gone"
 
 
-def test_the_realistic_script_resumes_and_takes_the_steps_of_one_rank(folder, tmp_path, monkeypatch):
-    """One rank with twice the batch. Averages over micro-batches or ranks, and clipping before averaging, differ."""
-    assert epochs(printed(folder, 0)["realistic"]) == [1, 2] and epochs(printed(folder, 0)["resumed"]) == [2]
-    assert same(loaded(folder, "realistic"), loaded(folder, "resumed"))
-    options = "--data", folder / "data", *REALISTIC, "--batch", 64, "--out", tmp_path / "one.pt"
-    alone(monkeypatch, "ddp_realistic.py", *options)
-    one = torch.load(tmp_path / "one.pt", weights_only=True)["model"]
-    assert largest_relative_difference(loaded(folder, "realistic")["model"], one) < WITHIN
-
-
-def test_the_realistic_script_writes_a_trace_of_each_rank(folder):
-    assert "loss " in printed(folder, 0)["quick"] and len(list((folder / "traces").glob("rank[01].*.json"))) == 2
-
-
 @pytest.mark.parametrize("title", ["more", "fewer"])
 def test_an_epoch_with_another_number_of_steps_is_trained_at_its_own_learning_rates(folder, title):
     """As after a start on fewer ranks or more, or with more images or fewer."""
@@ -162,7 +146,7 @@ def load(request, monkeypatch):
     return loaded
 
 
-@pytest.mark.parametrize("name", ["ddp_realistic", "ddp_resume", "diloco", "elastic"])
+@pytest.mark.parametrize("name", ["ddp_resume", "diloco", "elastic"])
 def test_ranks_map_a_checkpoint_that_rank_0_has_found_into_their_memory_and_send_none_of_it(
     name, load, tmp_path, monkeypatch
 ):
@@ -177,7 +161,7 @@ def test_ranks_map_a_checkpoint_that_rank_0_has_found_into_their_memory_and_send
         load(name, tmp_path / "none.pt", True)
 
 
-@pytest.mark.parametrize("name", ["ddp_realistic", "ddp_resume", "diloco"])
+@pytest.mark.parametrize("name", ["ddp_resume", "diloco"])
 def test_the_file_of_another_script_is_a_sentence(name, load, tmp_path):
     torch.save({"model": {}}, tmp_path / "other.pt")
     with pytest.raises(SystemExit, match=r"other\.pt .*: delete it, or give another file with --out\."):
@@ -227,17 +211,9 @@ def test_context_parallelism_reads_on_in_each_step(folder):
     assert len(said) == len(set(said)) == 3
 
 
-@pytest.mark.parametrize("name", ["ddp", "ddp_realistic", "ddp_resume", "fsdp2", "diloco", "zero_deepspeed"])
+@pytest.mark.parametrize("name", ["ddp", "ddp_resume", "fsdp2", "diloco", "zero_deepspeed"])
 def test_images_per_second_are_those_of_training_in_every_script(name):
     """scaling_table.py compares them, so none of them may count the time of a test."""
     _, _, loop = (SCRIPTS / f"{name}.py").read_text().partition("for epoch in range")
     assert loop.index("        start = time.perf_counter()") < loop.index(" / (time.perf_counter() - start)")
     assert loop.index(" / (time.perf_counter() - start)") < loop.index("count_right(")
-
-
-def test_the_realistic_script_has_no_loop_over_parameters_and_no_copies_of_gradients():
-    tree = ast.parse((SCRIPTS / "ddp_realistic.py").read_text())
-    loops = [ast.unparse(node.iter) for node in ast.walk(tree) if isinstance(node, ast.For)]
-    assert not any("parameters" in loop for loop in loops), loops
-    given = {keyword.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords}
-    assert {"gradient_as_bucket_view", "num_workers", "persistent_workers"} <= given

@@ -154,7 +154,7 @@ def test_every_script_is_tested():
     elsewhere |= {"trainer"}  # test_trainer.py runs it
     elsewhere |= {"context_parallel"}  # test_ring.py runs it
     elsewhere |= {"expert_parallel"}  # test_experts_on_ranks.py runs it
-    here = {"mnist_data", "one_process", "ddp_realistic", "diloco", "tensor_parallel", "pipeline", "search", *BACKEND}
+    here = {"mnist_data", "one_process", "diloco", "tensor_parallel", "pipeline", "search", *BACKEND}
     assert {path.stem for path in SCRIPTS.glob("*.py")} == here | elsewhere
 
 
@@ -338,6 +338,6 @@ def test_two_epochs_of_mnist(name, tmp_path):
 def test_the_readme_says_who_would_start_from_which_script():
     readme = (SCRIPTS / "README.md").read_text()
     cases = readme.partition("Which one would you start from?")[2].partition("Most scripts")[0]
-    for name in ("trainer.py", "own_script_ddp.py", "ddp_realistic.py", "ddp_resume.py", "fsdp2.py", "mesh.py"):
+    for name in ("trainer.py", "own_script_ddp.py", "ddp_resume.py", "fsdp2.py", "mesh.py"):
         assert f"`{name}`" in cases
     assert re.search(r"Horovod's last release, 0\.28\.1, is from June 2023", cases)

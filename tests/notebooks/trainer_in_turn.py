@@ -33,14 +33,8 @@ def main(folder: Path) -> None:
         train("again", "--steps", STEPS, *NOISY, out="noise")
         train("learned", "--steps", 60, "--lr", 0.01)
         train("diverged", "--lr", 1e38, "--save-every", 3, "--log-every", 50)
-        train("size", "--mesh", "3x1")
-        train("form", "--mesh", "2*1")
-        train("heads", "--mesh", "1x2", "--heads", 1)
-        train("width", "--width", 33)
         train("seed", "--seed", 2, out="plain")
-        train("file", out="bytes/binary.txt")
         started("trainer.py", "text", "--text", folder / "nothing")
-        started("trainer.py", "bytes", "--text", folder / "bytes")
     destroy()
 
 

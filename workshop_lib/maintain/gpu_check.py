@@ -43,7 +43,7 @@ NEEDED = {
 WITH_TORCHRUN = ("ddp", "fsdp", "deepspeed")
 WITH_MPI = ("mpi", "horovod")
 PACKAGES = {"deepspeed": ("deepspeed",), "mpi": ("mpi4py", "ipyparallel"), "horovod": ("horovod", "mpi4py")}
-MNIST_SCRIPTS = ("ddp", "fsdp2", "ddp_realistic", "diloco", "tensor_parallel", "pipeline")
+MNIST_SCRIPTS = ("ddp", "fsdp2", "diloco", "tensor_parallel", "pipeline")
 TEXT_SCRIPTS = ("context_parallel", "mesh", "trainer")
 
 

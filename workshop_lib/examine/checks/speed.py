@@ -113,11 +113,11 @@ def facts(run: Run) -> Iterator[Finding]:
     ]
     if batch and rates:
         accumulated = f" x {micro} micro-batches" if micro > 1 else ""
-        seen = f"{per_rank:g} samples per rank{accumulated} x {plural(run.size, 'rank')}"
+        seen = f"{per_rank:g} samples per rank{accumulated}"
+        if run.is_data_parallel:
+            seen += f" x {plural(run.size, 'rank')}: a global batch of {median(batch):g}"
         rate = f"{min(rates):.3g}" if min(rates) == max(rates) else f"{min(rates):.3g} to {max(rates):.3g}"
-        yield Finding(
-            "ok", "batch", f"{seen}: a global batch of {median(batch):g}, learning rate {rate}", section="rate"
-        )
+        yield Finding("ok", "batch", f"{seen}, learning rate {rate}", section="rate")
     if len(steps) >= FEWEST_STEPS and run.is_data_parallel:
         took_s = median(step_s(each, step) for each in run.ranks for step in steps)
         speed = median(batch) / took_s

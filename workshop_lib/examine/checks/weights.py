@@ -28,6 +28,9 @@ def differing(names: list[str], digests: list) -> list[str]:
 def equal(run: Run) -> Iterator[Finding]:
     if run.size == 1:
         return
+    if run.is_pipeline:
+        yield Finding("ok", "weights", "each rank has its own layers of one model, as in a pipeline")
+        return
     if not run.same_model:
         own = [run.named_shapes(rank) for rank in range(run.size)]
         unshared = {each[0] for one in own for each in one if any(each not in other for other in own)}
@@ -57,13 +60,17 @@ def equal(run: Run) -> Iterator[Finding]:
     first = min(different)
     again = [f"before step {step}" for step in _compared(run) if step > first and step not in different]
     again += ["at the end"] if all(ends) and all(end == ends[0] for end in ends) else []
+    averages = _averages_now_and_then(run)
+    if again and averages:
+        yield Finding("ok", "weights", f"the ranks train alone, and average their weights: equal again {again[0]}")
+        return
     cause, change, section = _cause(run, first)
     equal_before = max((step for step in weights if step < first), default=first - 1)
     when = "before the first step" if first == 1 else f"after step {first - 1}"
     if equal_before < first - 1:  # the weights of long trainings aren't compared in each step
         when = f"since one of the steps {equal_before} to {first - 1}"
     seen = f"{when}, the ranks' weights differ in {named_parameters(different[first])}: {cause}"
-    if again or _averages_now_and_then(run):
+    if again or averages:
         equal_again = f"They're equal again {again[0]}" if again else "Some steps send as much as the whole model"
         why = f"{equal_again}, as in local SGD, so this may be on purpose."
         yield Finding("look", "weights", seen, why, change, section, _odd_ranks(run, first), first - 1)
@@ -77,8 +84,8 @@ def _averages_now_and_then(run: Run) -> bool:
     log = run.ranks[0]
     elements = sum(math.prod(shape) for _, shape, *_ in log.model["parameters"])
     sends = []
-    for record in log.steps.values():
-        sizes = [size for name, (_, size, _) in record["collectives"].items() if name.split()[0] in AVERAGE]
+    for record in [*log.steps.values(), log.first("end")]:
+        sizes = [size for name, (_, size, _) in record.get("collectives", {}).items() if name.split()[0] in AVERAGE]
         sends.append(sum(sizes) >= SMALLEST_TYPE * elements)
     return 0 < sum(sends) < len(sends) / 2
 

@@ -482,7 +482,7 @@ class RankRecorder:
             weights = digests.of_each(parameters, whole)
             buffers = digests.of_each(_plain(last.module.buffers()), whole)
         self._finish()
-        self.write("end", weights=weights, buffers=buffers)
+        self.write("end", weights=weights, buffers=buffers, collectives=self.between["collectives"])
 
     def _finish(self) -> None:
         self._flush_step()
