@@ -51,6 +51,24 @@ def test_the_controllers_own_error_is_said(monkeypatch):
     assert str(error.value) == f"{ended}\nOSError: [Errno 28] No space left on device"
 
 
+@pytest.mark.parametrize("starts", [1, 2])
+def test_a_controller_whose_port_another_program_has_taken_is_started_once_more(monkeypatch, tmp_path, starts):
+    program = f"""
+import os
+os.mkdir({str(tmp_path)!r} + "/" + str(len(os.listdir({str(tmp_path)!r}))))
+if len(os.listdir({str(tmp_path)!r})) <= {starts}:
+    raise OSError(98, "Address already in use (addr='tcp://127.0.0.1:40000')")
+{cluster.CONTROLLER_MAIN}
+"""
+    monkeypatch.setattr(cluster, "CONTROLLER", [sys.executable, "-P", "-c", program])
+    if starts == 1:
+        assert ranks.start(1).run(max, 1, 2, show=False) == [2]
+    else:
+        with pytest.raises(ranks.RankError, match="did not start(.|\n)*Address already in use"):
+            ranks.start(1)
+    assert len(os.listdir(tmp_path)) == 2
+
+
 def test_ranks_that_cannot_be_spawned_leave_no_folder(monkeypatch, tmp_path):
     made = []
     monkeypatch.setattr(scratch, "Scratch", lambda *args, **given: made.append(Scratch(*args, **given)) or made[0])
@@ -125,10 +143,8 @@ LINES = [f"line {number}" for number in range(20)]
         ("", ""),
     ],
 )
-def test_what_is_wrong_is_found_in_a_program_s_output(tmp_path, output, wrong):
-    (tmp_path / "log").write_text(output)
-    assert folders.why_ended(tmp_path, "log") == wrong
-    assert folders.why_ended(tmp_path, "none") == ""
+def test_what_is_wrong_is_found_in_a_program_s_output(output, wrong):
+    assert which_mpi.what_failed(output) == wrong
 
 
 def test_the_first_sentence_of_open_mpi_s_message_is_said_with_the_variable_at_fault(monkeypatch):

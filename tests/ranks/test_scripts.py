@@ -45,8 +45,8 @@ def test_a_rank_that_gloo_aborts_at_its_end_is_told_from_a_failure():
 def test_a_script_that_cannot_start_leaves_no_folder(monkeypatch):
     made = []
     monkeypatch.setattr(scripts, "Scratch", lambda set_id: made.append(Scratch(set_id)) or made[0])
-    with pytest.raises(FileNotFoundError), scripts.started(["python", "-c", "pass"], "abc", folder="/no/such/folder"):
-        pass
+    with scripts.started(["python", "-c", "pass"], "abc", folder="/no/such/folder") as process:
+        assert "No such file or directory: '/no/such/folder'" in process.stdout.read()
     assert made[0].folders
     assert not any(folder.exists() for folder in made[0].folders)
 
@@ -134,6 +134,16 @@ def test_where_the_ranks_are_held_elsewhere_no_script_starts(tmp_path, monkeypat
             scripts.run("true")
         (held / "owner").write_text(processes.mark("held"))
     scripts.run("true")  # the ranks are held here, or the notebook has its own
+
+
+def test_what_another_mpiexec_left_is_in_nobodys_way_and_a_killed_one_leaves_nothing(tmp_path, monkeypatch, capfd):
+    """Open MPI's refuses to start where there's a folder of a killed one with its process number."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    planted = f'mkdir {tmp_path}/ompi.$$; touch {tmp_path}/ompi.$$/pmix.vm.tool; exec "$0" "$@"'
+    scripts.run("bash", "-c", planted, *which_mpi.mpiexec(), "-n", "1", "true", timeout_s=30)
+    with pytest.raises(RankError, match="exit code -9"):
+        scripts.run("bash", "-c", "mkdir $PRTE_MCA_prte_local_tmpdir_base/ompi.$$ && kill -9 $$")
+    assert [file.name for file in tmp_path.glob("*/*")] == ["pmix.vm.tool"]
 
 
 def alive(command):

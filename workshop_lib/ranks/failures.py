@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable
 from signal import SIGINT, SIGUSR2
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from . import engine
 from .activity import Activity
 from .clock import Clock
-from .messages import CallUnderWay, ErrorReport, Frame, Loss
+from .messages import ErrorReport, Frame, Loss
 from .rank_errors import (
     DEADLOCK,
     HOLD_AGAIN,
@@ -26,16 +26,18 @@ from .rank_errors import (
 )
 from .standstill import Standstill
 
+if TYPE_CHECKING:
+    from .call import Call
+
 GRACE_S = 0.1  # from the failure of one rank to the first look at where the others are
 LOOK_AGAIN_S = 0.2
 LOOK_AGAIN_MOST_S = 0.7
 STILL_S = 0.2  # how long ranks wait at one place before it counts, if messages on their way would be noticed
 STILL_UNNOTICED_S = 0.7  # the same, if messages on their way would not be noticed
 TELL_AFTER_S = 0.6  # what a rank raised is shown before the others have ended, if they need longer than this
-ALONE_AGAIN_S = 0.7
-# How often to look at ranks that run a cell without the others.
-ALONE_LOOKS = 2
-TOGETHER_LOOKS = 12
+ALONE_EVERY_S = 0.7  # how often to look at ranks that run a cell without the others
+ALONE_S = 1.3  # how long a rank that runs a cell alone waits at one place before it counts
+SEVERAL_ALONE_S = 8.0  # the same for several ranks
 STILL_LIMIT_S = 10.0  # time for ranks that compute or sleep to end by themselves after one has failed
 INTERRUPT_LIMIT_S = 2.0
 MPI_LIMIT_S = 0.5  # an interrupt has no effect on a rank inside MPI; an operation under way may end in this time
@@ -65,7 +67,7 @@ class Others:
     computes or sleeps may end by itself, or go on to a collective; after STILL_LIMIT_S it is interrupted.
     """
 
-    def __init__(self, call: CallUnderWay):
+    def __init__(self, call: "Call"):
         self.call = call
         self.clock = Clock()
         self.next_look = time.monotonic() + GRACE_S
@@ -105,29 +107,24 @@ class Others:
 class Alone:
     """Watches ranks that run a cell without the others: do they wait for a rank that never comes?
 
-    A single rank that stays inside one collective or message does. Several ranks may have a communicator of their own
-    and use it in a loop, so they are watched for longer.
+    Several ranks may have a communicator of their own, and one of them may compute in between, so they get longer.
     """
 
-    def __init__(self, call: CallUnderWay):
+    def __init__(self, call: "Call"):
         self.call = call
-        self.next_look = time.monotonic() + ALONE_AGAIN_S
-        self.stacks: dict[int, list[Frame]] = {}
-        self.looks_left = ALONE_LOOKS if len(call.ranks) == 1 else TOGETHER_LOOKS
-        self.looks = self.looks_left
+        self.standstill = Standstill(call)
+        self.next_look = time.monotonic() + ALONE_EVERY_S
+        self.enough_s = ALONE_S if len(call.ranks) == 1 else SEVERAL_ALONE_S
 
     def look(self) -> None:
         """Give all ranks up and raise RankError once the ranks cannot go on without the others."""
         if not self.call.running or time.monotonic() < self.next_look:
             return
-        stacks = self.call.stacks()
-        still = {rank for rank, frames in stacks.items() if self.stacks.get(rank, [])[:1] == frames[:1]}
-        wait = stacks and all(rank in still and is_communicating(frames) for rank, frames in stacks.items())
-        self.looks_left = self.looks_left - 1 if wait else self.looks
-        if not self.looks_left:
-            _raise_alone(self.call, f"cannot go on: the others do not run this cell.\n{_where(self.call, stacks)}")
-        self.stacks = stacks
-        self.next_look = time.monotonic() + ALONE_AGAIN_S
+        self.standstill.look()
+        if self.standstill.all_still_s >= self.enough_s:
+            places = _where(self.call, self.standstill.stacks)
+            _raise_alone(self.call, f"cannot go on: the others do not run this cell.\n{places}")
+        self.next_look = time.monotonic() + ALONE_EVERY_S
 
 
 class Together:
@@ -136,7 +133,7 @@ class Together:
     The call is ended only if that's certain. If the ranks may be in one long operation, a notice says where they are.
     """
 
-    def __init__(self, call: CallUnderWay):
+    def __init__(self, call: "Call"):
         self.call = call
         self.standstill = Standstill(call)
         self.pause_s = TOGETHER_EVERY_S
@@ -178,7 +175,7 @@ class Together:
         return before is not None and now is not None and before.segments != now.segments
 
 
-def check_alone(call: CallUnderWay) -> None:
+def check_alone(call: "Call") -> None:
     """Give all ranks up and raise RankError if ranks that ran a cell alone have begun a collective with the others.
 
     The cell may end all the same, because the root of a broadcast can leave it before the other ranks join.
@@ -188,13 +185,13 @@ def check_alone(call: CallUnderWay) -> None:
         _raise_alone(call, f"ran the cell, but {NO_ANSWER}." if in_step is None else joined)
 
 
-def _raise_alone(call: CallUnderWay, what: str) -> NoReturn:
+def _raise_alone(call: "Call", what: str) -> NoReturn:
     who = named(call.ranks)
     trouble = f"{who} alone took part in a collective or waited for a message"
     _give_up(call, trouble, f"{who} {what}\nName every rank that takes part, or leave out --on. ")
 
 
-def _give_up(call: CallUnderWay, trouble: str, text: str, advice: str = "") -> NoReturn:
+def _give_up(call: "Call", trouble: str, text: str, advice: str = "") -> NoReturn:
     """Stop ranks that can no longer be used, and raise RankError with this text, followed by what to do."""
     remedy = call.team.remedy
     call.team._give_up(trouble)
@@ -203,7 +200,7 @@ def _give_up(call: CallUnderWay, trouble: str, text: str, advice: str = "") -> N
     raise error
 
 
-def raise_lost(call: CallUnderWay) -> NoReturn:
+def raise_lost(call: "Call") -> NoReturn:
     """Give all ranks up and raise RankError after one has ended: which one, how, and where all of them were."""
     remedy = f"MPI ends all ranks when one is lost. {call.team.remedy}"
     loss = call.loss()
@@ -231,13 +228,13 @@ def _what_ended(loss: Loss) -> str:
     return "the ranks are gone: their mpiexec or controller ended"
 
 
-def _where(call: CallUnderWay, stacks: dict[int, list[Frame]], still: str = "") -> str:
+def _where(call: "Call", stacks: dict[int, list[Frame]], still: str = "") -> str:
     """Where these ranks are, as lines for a message; the place of each one stays in `team.positions`."""
     call.team.positions = positions(stacks, call.stopped())
     return positions_text(call.team.positions, still)
 
 
-def _last_words(call: CallUnderWay, loss: Loss) -> str:
+def _last_words(call: "Call", loss: Loss) -> str:
     """Where the lost rank was, which errors the others had raised by then, and where the rest were."""
     if not loss.records:
         return ""
@@ -251,12 +248,12 @@ def _last_words(call: CallUnderWay, loss: Loss) -> str:
     return "\n".join([text, "Meanwhile:", *rows]) if rows else text
 
 
-def raise_stuck(call: CallUnderWay, stacks: dict[int, list[Frame]]) -> NoReturn:
+def raise_stuck(call: "Call", stacks: dict[int, list[Frame]]) -> NoReturn:
     text = f"{errors_text(call)}\nMeanwhile:\n{_where(call, stacks, still='still ')}\n"
     _give_up(call, "a rank failed while others waited for it", text)
 
 
-def raise_deadlock(call: CallUnderWay, standstill: Standstill, still_s: float) -> NoReturn:
+def raise_deadlock(call: "Call", standstill: Standstill, still_s: float) -> NoReturn:
     ended = f" ({named(_ended(call))} had ended already)" if _ended(call) else ""
     text = f"{DEADLOCK}: every rank waits for another one, and nothing has moved for {still_s:.0f} s{ended}:\n"
     text += f"{_where(call, standstill.stacks)}\n"
@@ -265,11 +262,11 @@ def raise_deadlock(call: CallUnderWay, standstill: Standstill, still_s: float) -
     _give_up(call, "they waited for each other", text)
 
 
-def _ended(call: CallUnderWay) -> list[int]:
+def _ended(call: "Call") -> list[int]:
     return [rank for rank in call.ranks if rank not in call.running]
 
 
-def raise_timeout(call: CallUnderWay, timeout_s: float) -> NoReturn:
+def raise_timeout(call: "Call", timeout_s: float) -> NoReturn:
     if errors_text(call):  # an error on a rank says more than the timeout does
         raise_stuck(call, call.stacks())
     ended = f" (ended already: {listed(_ended(call))})" if _ended(call) else ""
@@ -282,7 +279,7 @@ def raise_timeout(call: CallUnderWay, timeout_s: float) -> NoReturn:
     _give_up(call, f"a call did not end within {timeout_s:g} s", text, longer)
 
 
-def raise_failed(call: CallUnderWay) -> NoReturn:
+def raise_failed(call: "Call") -> NoReturn:
     """Raise RankError after all ranks have ended, some with an error; it says whether the ranks can still be used."""
     errors = errors_text(call)
     try:
@@ -295,7 +292,7 @@ def raise_failed(call: CallUnderWay) -> NoReturn:
     _give_up(call, f"after an error {why}", f"{errors}\n{why[0].upper()}{why[1:]}. ")
 
 
-def still_in_step(call_again: Callable[..., CallUnderWay], allow_unreceived: bool = False) -> bool | None:
+def still_in_step(call_again: Callable[..., "Call"], allow_unreceived: bool = False) -> bool | None:
     """Whether the ranks still match each other; None if busy ranks do not join the check.
 
     allow_unreceived: whether messages from one rank to another may still wait to be received.
@@ -321,7 +318,7 @@ def still_in_step(call_again: Callable[..., CallUnderWay], allow_unreceived: boo
     return None if check.running else all(outcome.get("value") for outcome in check.outcomes.values())
 
 
-def raise_interrupted(call: CallUnderWay, trains: bool = False) -> NoReturn:
+def raise_interrupted(call: "Call", trains: bool = False) -> NoReturn:
     """Interrupt the ranks after the learner pressed stop, and raise RankError. Restart unusable ranks first."""
     keep = f" {KEEP_RECORD}" if trains else ""
     stacks: dict[int, list[Frame]] = {}
@@ -352,7 +349,7 @@ def raise_interrupted(call: CallUnderWay, trains: bool = False) -> NoReturn:
     raise RankError(f"{why}\nFresh ranks were started. {empty}{keep}")
 
 
-def errors_text(call: CallUnderWay) -> str:
+def errors_text(call: "Call") -> str:
     """The errors in the order in which they arrived, each one once, with all ranks that raised it.
 
     If there are many, those raised by the same calls count as one, even if their texts differ.

@@ -127,10 +127,9 @@ class AttachedRanks(Ranks):
     """Ranks that another process holds, such as a job's. They are used like any ranks, but `stop` only disconnects."""
 
     attached_only = True
-    segments = None  # only the holder knows their folder
 
     def __init__(self, folder: Path):
-        self._supervised = []
+        self._made = []
         self.client = None
         self._connect(folder)
 

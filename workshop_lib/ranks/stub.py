@@ -44,11 +44,11 @@ def limits():
     return {number: resource.getrlimit(number) for number in {getattr(resource, name) for name in names}}
 
 
-def ask(connection, command, record, environment, files):
+def ask(connection, command, record, environment, files, folder=None):
     """Ask the agent at the other end to make a process with this environment.
 
     record: the folder in which to write how it ended, if it is a rank. files: the open files that it gets, by the
-    number that each has there.
+    number that each has there. folder: where it runs, by default where this process does.
     """
     umask = os.umask(0)
     os.umask(umask)
@@ -56,7 +56,7 @@ def ask(connection, command, record, environment, files):
         "command": command,
         "record": record,
         "environment": environment,
-        "folder": os.getcwd(),
+        "folder": folder or os.getcwd(),
         "umask": umask,
         "limits": limits(),
         "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
