@@ -25,7 +25,6 @@ from .rank_errors import RankError
 
 FORK = "WORKSHOP_FORK"  # if set to "no", every rank imports everything by itself
 PRELOAD = "workshop_lib.ranks.preload"
-READY_LIMIT_S = 120.0
 SAY_AFTER_S = 1.0
 GIVES_WAY = 10  # of 19
 # Python and libraries read variables with these beginnings when they are loaded: an agent that was started with others
@@ -162,8 +161,8 @@ class Agent:
         said = False
         while not self.is_ready:
             waited_s = time.monotonic() - began
-            if self.process.poll() is not None or waited_s > READY_LIMIT_S:
-                how = f"did not get ready in {READY_LIMIT_S:.0f} s"
+            if self.process.poll() is not None or waited_s > stub.AGENT_LIMIT_S:
+                how = f"did not get ready in {stub.AGENT_LIMIT_S:.0f} s"
                 if self.process.poll() is not None:
                     how = f"ended with exit code {self.process.returncode}"
                 why = which_mpi.what_failed(self.log.read_text(errors="replace"))
@@ -180,7 +179,7 @@ class Agent:
 
         output: an open file. folder: where the command runs, by default where this process does.
         """
-        connection = stub.connect(str(self.path), READY_LIMIT_S)
+        connection = stub.connect(str(self.path))
         with open(os.devnull, "rb") as nothing:
             files = {0: nothing.fileno(), 1: output.fileno(), 2: output.fileno()}
             stub.ask(connection, command, None, environment, files, folder)

@@ -1,6 +1,7 @@
 """One call under way on the ranks: what each rank answered, and the evidence of where each rank is."""
 
 import contextlib
+import functools
 import signal
 import time
 from collections.abc import Iterator
@@ -78,9 +79,6 @@ class Call:
         self.answers: dict[int, Answer] = {}
         self.outcomes: dict[int, Outcome] = {}
         self._clock = Clock()
-        # Of the ranks on this host, once they were looked up.
-        self._segments: str | None = None
-        self._pids: dict[int, int] = {}
 
     def send(self, payload: bytes, ranks: list[int] | None = None) -> None:
         """Start a pickled (function, arguments, keyword arguments) on these ranks, or on all ranks of the call."""
@@ -205,19 +203,26 @@ class Call:
                 return answers
             time.sleep(LOOK_EVERY_S)
 
+    @functools.cached_property
+    def _here(self) -> dict[int, psutil.Process]:
+        """The processes of the call's ranks on this host, by rank."""
+        return self.team.processes_here(self.ranks)
+
+    @functools.cached_property
+    def _segments(self) -> str | None:
+        """The folder of the ranks' shared memory."""
+        note = folders.rank_notes(self.team.folder).get(self.ranks[0])
+        return note and note["segments"]
+
     def activity(self) -> Activity | None:
         """What the running ranks have sent and computed so far; None if not all are here, or nothing tells."""
-        if self._segments is None:
-            note = folders.rank_notes(self.team.folder).get(self.ranks[0])
-            self._segments = (note and note["segments"]) or ""
-            self._pids = {rank: each.pid for rank, each in self.team.processes_here(self.ranks).items()}
-        if not self._segments or len(self._pids) < len(self.ranks):
+        if self._segments is None or len(self._here) < len(self.ranks):
             return None
-        return measure(Path(self._segments), self._pids)
+        return measure(Path(self._segments), {rank: process.pid for rank, process in self._here.items()})
 
     def asleep(self, rank: int) -> bool:
         """Whether no thread of a rank on this host computes, or waits for a core to do so."""
-        return all(asleep(process.pid) for process in self.team.processes_here([rank]).values())
+        return asleep(self._here[rank].pid)
 
     def _clear_stacks(self) -> None:
         for rank in self.running:
@@ -237,9 +242,9 @@ class Call:
     def cpu_s(self) -> dict[int, float]:
         """The CPU seconds that each running rank on this host has used, by rank."""
         used_s = {}
-        for rank, process in self.team.processes_here(self.running).items():
-            with contextlib.suppress(psutil.Error):
-                used_s[rank] = sum(process.cpu_times()[:2])
+        for rank in self.running:
+            with contextlib.suppress(KeyError, psutil.Error):  # it is on another host, or gone
+                used_s[rank] = sum(self._here[rank].cpu_times()[:2])
         return used_s
 
     def loss(self) -> Loss:

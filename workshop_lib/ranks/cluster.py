@@ -323,7 +323,6 @@ class Ranks:
         # ipyparallel adds an engine's working folder to sys.path, so engines do not start in the learner's folder.
         # engine.prepare changes to the learner's folder later.
         places = [f"--profile-dir={self.folder}", f"--work-dir={self.folder}"]
-        scratch.sweep()
         self._scratch = scratch.Scratch(self._set_id, one_host=plan.one_host)
         atexit.register(self.stop)
         self._end = functools.partial(_end, self._made, self._set_id, self.folder, self._scratch)

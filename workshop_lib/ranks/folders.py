@@ -75,13 +75,6 @@ def _make(folder: Path, set_id: str) -> Path:
     return folder
 
 
-def remove_dead() -> None:
-    """Remove the folders that killed notebooks left behind."""
-    for folder in (BUILD / "ranks").glob("*"):
-        if is_dead(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def find(folder: str | os.PathLike | None = None, held: bool = False) -> Path:
     """The given folder, or by default the newest folder of running ranks, with a preference for ranks that answer.
 

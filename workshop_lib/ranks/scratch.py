@@ -10,6 +10,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from workshop_lib.paths import BUILD
+
 from . import processes, stub
 
 PREFIX = "workshop-"
@@ -61,11 +63,11 @@ class Scratch:
 
 
 def sweep() -> None:
-    """Remove the folders that killed processes of this user left behind on this host."""
-    for parent in (temporary_folder(), SHARED_MEMORY):
-        for folder in parent.glob(f"{PREFIX}*"):
-            if _is_ours(folder) and processes.is_dead(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+    """Remove what killed processes of this user left behind: these folders, and those of sets of ranks (folders.py)."""
+    left = [folder for parent in (temporary_folder(), SHARED_MEMORY) for folder in parent.glob(f"{PREFIX}*")]
+    for folder in [*left, *(BUILD / "ranks").glob("*")]:
+        if _is_ours(folder) and processes.is_dead(folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_ours(folder: Path) -> bool:

@@ -14,7 +14,7 @@ from workshop_lib.machine import environment
 from workshop_lib.machine.load import Meter
 from workshop_lib.machine.shadowing import shadows
 
-from . import allocation, crowding, folders, processes
+from . import allocation, crowding, folders, processes, scratch
 from .cluster import CURRENT, START_ELSEWHERE_LIMIT_S, Ranks, check_number
 from .rank_errors import HOLD_AGAIN, RankError
 
@@ -77,7 +77,7 @@ def start(
         return team
     CURRENT.replace(None)
     processes.reap()
-    folders.remove_dead()
+    scratch.sweep()
     for shadow in shadows():
         print(f"{shadow}. Until then the workshop looks there last.", file=sys.stderr)
     others = Meter()

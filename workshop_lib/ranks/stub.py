@@ -99,9 +99,9 @@ def agent_of_this_host(record, load):
     return path
 
 
-def connect(path, limit_s):
+def connect(path):
     """A connection to the agent, which may still be starting. Raises OSError if there is none in time."""
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + AGENT_LIMIT_S
     while True:
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -121,7 +121,7 @@ def main():
     record = options["--record"]
     files = {number: number for number in descriptors()}
     path = options.get("--agent") or agent_of_this_host(record, options.get("--load"))
-    connection = connect(path, AGENT_LIMIT_S)
+    connection = connect(path)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the notebook decides what an interrupt means
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: connection.send(bytes([number])))
