@@ -94,7 +94,7 @@ class Call:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     brief = ("GRACE_S", "LOOK_AGAIN_S", "LOOK_AGAIN_MOST_S", "STILL_S", "STILL_UNNOTICED_S", "CHECK_LOOK_EVERY_S")
-    for name in (*brief, "ALONE_EVERY_S", "ALONE_S"):
+    for name in (*brief, "ALONE_S", "TOGETHER_EVERY_S", "STILL_EVERY_S"):
         monkeypatch.setattr(failures, name, 0.01)
     monkeypatch.setattr(failures, "SEVERAL_ALONE_S", 0.15)
     monkeypatch.setattr(standstill, "IDLE_AFTER_S", 0.01)
@@ -250,9 +250,10 @@ def test_of_several_stacks_the_last_one_counts():
         ({1: COMPUTING}, 15, None),
     ],
 )
-def test_ranks_that_run_a_cell_alone_and_wait_are_reported(stacks, looks, said):
+def test_ranks_that_run_a_cell_alone_and_wait_are_reported(monkeypatch, stacks, looks, said):
+    monkeypatch.setattr(Team, "n", 3)
     call = Call(stacks)
-    message = looked(call, looks, failures.Alone)
+    message = looked(call, looks, failures.Together)
     assert (message is None) == (said is None) == (call.team.trouble is None)
     if said:
         assert message.startswith(said) and "Name every rank that takes part, or leave out --on." in message
