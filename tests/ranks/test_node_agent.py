@@ -105,38 +105,6 @@ def test_a_rank_taken_along_by_a_lost_one_says_where_it_was(rank, record, lost):
 
 
 @needs("linux")
-@pytest.mark.parametrize("killed", ["stub", "rank", "agent"])
-def test_what_is_left_of_a_rank_whose_stub_or_agent_is_killed(rank, record, killed):
-    process, pid = rank
-    agent = psutil.Process(pid).ppid()
-    os.kill({"stub": process.pid, "rank": pid, "agent": agent}[killed], signal.SIGKILL)
-    process.wait(10)
-    until(lambda: not psutil.pid_exists(pid) and not psutil.pid_exists(agent))
-    if killed == "agent":
-        shutil.rmtree(next(record.parent.glob("workshop-*")))  # nobody else was there to do it
-    else:
-        assert (ended(record)["rank"], ended(record)["returncode"]) == (1, -signal.SIGKILL)
-
-
-@needs("linux")
-def test_a_rank_ends_when_its_launcher_is_killed(record):
-    """A launcher that is killed sends no signals."""
-    stub_command = [sys.executable, "-I", "-S", stub.__file__, "--record", str(record), "--"]
-    rank_command = [sys.executable, "-S", "-c", WAITS, str(record / "stack.0.txt")]
-    launcher = subprocess.Popen(
-        ["bash", "-c", '"$@" & wait', "bash", *stub_command, *rank_command],
-        env=os.environ | {"TMPDIR": str(record.parent)},
-        stdout=subprocess.PIPE,
-    )
-    launcher.stdout.readline()
-    launcher.kill()
-    launcher.wait(10)
-    assert ended(record)["asked"]
-    launcher.stdout.close()
-    until(lambda: not list(record.parent.glob("workshop-*")))
-
-
-@needs("linux")
 def test_a_rank_ends_when_its_folder_is_removed(rank, record):
     process, pid = rank
     shutil.rmtree(record)
@@ -287,9 +255,11 @@ def test_an_agent_is_kept_for_as_long_as_its_ranks_would_be_the_same(monkeypatch
     assert not agent.suits(False, seed) and not agent.folder.exists()
 
 
+OTHERS = ["agent", *(pytest.param(name, marks=pytest.mark.full) for name in ("mpiexec", "controller", "stub"))]
+
+
 @needs("linux")
-@pytest.mark.full
-@pytest.mark.parametrize("killed", ["agent", "mpiexec", "controller", "stub"])
+@pytest.mark.parametrize("killed", OTHERS)
 def test_the_loss_of_a_process_that_is_no_rank_ends_the_call_and_fresh_ranks_come(killed):
     team = ranks.start(2)
     threading.Timer(0.5, part_of(psutil.Process(agents.pid()), killed).kill).start()

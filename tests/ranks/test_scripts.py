@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from our_ranks import our_ranks
 
-from workshop_lib.notebook import profile, take_home
+from workshop_lib.notebook import take_home
 from workshop_lib.paths import MNIST, ROOT, SCRIPTS
 from workshop_lib.ranks import RankError, folders, launchers, processes, scripts, session, which_mpi
 from workshop_lib.ranks.scratch import Scratch
@@ -207,17 +207,7 @@ def test_a_function_of_a_script_is_shown_alone():
     assert lines[0] == "def main():" and lines[-1].strip().startswith("save(")
 
 
-def test_torchrun_starts_no_more_ranks_than_one_host_has(tmp_path, monkeypatch):
-    """With `--standalone`, it would start the ranks of all hosts here."""
-    hosts = tmp_path / "hosts"
-    hosts.write_text("a slots=3\nb slots=3\n")
-    monkeypatch.setenv("WORKSHOP_HOSTFILE", str(hosts))
-    monkeypatch.setenv(profile.VARIABLE, "cluster")
-    started = []
-    monkeypatch.setattr(scripts, "run", lambda *words, **_: started.append(words))
-    take_home.train("fsdp2.py")
-    [words] = started
-    assert words[words.index("--nproc-per-node") + 1] == 3
+def test_no_notebook_has_torchrun_start_the_ranks_of_all_hosts_here():
     for source in (ROOT / "notebooks" / "source").glob("0*.py"):
         text = source.read_text(encoding="utf-8")
         assert not re.search(r'"--standalone".*sizes\.ranks\b', text), f"{source.name} starts all ranks on this host"

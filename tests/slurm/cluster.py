@@ -14,8 +14,10 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 from hosts import CannotCreate, Hosts
+from our_ranks import TEST_RUN
 
 from workshop_lib.ranks.agents import Agent, Made
 
@@ -76,7 +78,8 @@ class Slurm:
             self.hosts = Hosts(LOGIN, *NODES)
         except CannotCreate:
             self.hosts = None
-        self._agent = Agent(loads=False, variables={})
+        with mock.patch.dict(os.environ, {TEST_RUN: ""}):  # so that no test takes the agent for what a job has left
+            self._agent = Agent(loads=False, variables={})
         self._processes: list[Made] = []
         # What a scheduler around the tests has set would go to the wrong one.
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
