@@ -241,7 +241,7 @@ def test_an_agent_is_kept_for_as_long_as_its_ranks_would_be_the_same(monkeypatch
     agent = agents.Agent(False, agents.read_when_loaded(seed))
     try:
         assert agent.suits(False, seed) and not agent.suits(True, seed)
-        agent.loads = True
+        agent.loads, agent.library = True, agents.state_of_the_library()
         assert agent.suits(True, seed | {"OMP_NUM_THREADS": "1", "WORKSHOP_CWD": "/"})
         assert not agent.suits(True, seed | {"PYTHONHASHSEED": "8"})
         agent.wait()

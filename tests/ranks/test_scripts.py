@@ -51,26 +51,6 @@ def test_a_script_that_cannot_start_leaves_no_folder(monkeypatch):
     assert not any(folder.exists() for folder in made[0].folders)
 
 
-def test_a_rank_is_lost_once_there_is_a_file_and_the_lines_asked_for_are_shown(tmp_path, capfd):
-    checkpoint = tmp_path / "checkpoint"
-    program = (
-        "import os, subprocess, sys\n"
-        "sleep = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
-        "ranks = [subprocess.Popen(sleep, env=os.environ | {'RANK': rank}) for rank in '01']\n"
-        "open(sys.argv[1], 'w').close()\n"
-        "print('frame 1\\nexitcode:', ranks[1].wait(), flush=True)\n"
-        "ranks[0].kill()\n"
-        "sys.exit(1)\n"
-    )
-    command = (sys.executable, "-c", program, checkpoint)
-    after_s = scripts.run_and_lose(*command, rank=1, once=checkpoint, timeout_s=40, only="exitcode")
-    shown = capfd.readouterr().out
-    assert after_s is not None and 0 <= after_s < 20
-    assert "--- rank 1 is killed" in shown and "exitcode: -9" in shown and "(1 more lines)" in shown
-    assert "--- the command ended with exit code 1" in shown
-    assert scripts.run_and_lose(sys.executable, "-c", "", rank=1, once=tmp_path / "none", timeout_s=30) is None
-
-
 @pytest.fixture
 def two_nodes(tmp_path, monkeypatch):
     """Variables of a Slurm job with two nodes of four GPUs."""

@@ -117,7 +117,7 @@ class Agent:
         self.loads = loads
         self.owner = os.getpid()
         self.was_ready = False
-        self.library = state_of_the_library()
+        self.library = state_of_the_library() if loads else {}
         # An agent's mark is as long as its ranks' marks, which are written over it.
         self.set_id = processes.new_set_id()
         self.variables = variables

@@ -361,7 +361,7 @@ class Ranks:
             log = self.folder / (CONTROLLER_LOG if controller_ended else RANKS_LOG)
             why = which_mpi.what_failed(log.read_text("utf8", "replace")) if log.exists() else ""
             self.stop()
-            if isinstance(error, (RankError, OSError, TimeoutError)):
+            if isinstance(error, (RankError, OSError)):
                 if not controller_ended:
                     why = f"{why}\n{which_mpi.suspects()}"
                 raise RankError(
