@@ -166,8 +166,9 @@ class Agent:
                 if self.process.poll() is not None:
                     how = f"ended with exit code {self.process.returncode}"
                 why = which_mpi.what_failed(self.log.read_text(errors="replace"))
+                remedy = f"`{FORK}=no` does without it." if self.loads else ""
                 self.end()
-                raise RankError(f"The process that makes ranks {how}.\n{why}\n`{FORK}=no` does without it.")
+                raise RankError(f"The process that makes ranks {how}.\n{why}\n{remedy}".rstrip())
             if waited_s > SAY_AFTER_S and not said and self.loads and in_notebook():
                 said = True
                 print("Importing PyTorch once, for all ranks that this notebook starts …")
