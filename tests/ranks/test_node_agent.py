@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -186,7 +187,7 @@ def what_it_is() -> dict:
 
     handled = {number: str(signal.getsignal(number)).partition(" at ")[0] for number in signal.valid_signals()}
     files = [os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")[:-1]]
-    kinds = [file.partition(":")[0] if ":" in file else "file" for file in files]
+    named = [re.sub(r"workshop-\w+|[0-9a-f]{12}|\d+", "", file) for file in files if ":" not in file]
     return {
         "threads of torch": torch.get_num_threads(),
         "modules": [name for name in ("tensorflow", "our_ranks") if name in sys.modules],
@@ -197,7 +198,7 @@ def what_it_is() -> dict:
         "cores": sorted(os.sched_getaffinity(0)),
         "handled signals": handled,
         "faulthandler": faulthandler.is_enabled(),
-        "files": sorted(kind for kind in kinds if kind != "socket"),
+        "files": sorted(named),
         "sockets": [each.laddr for each in psutil.Process().net_connections("unix") if "agent" in str(each.laddr)],
         "temporary": tempfile.gettempdir() == os.environ["TMPDIR"],
         "cuda": torch.cuda.is_initialized(),
