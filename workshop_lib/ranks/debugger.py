@@ -14,18 +14,15 @@ import sys
 import time
 import types
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, cast
 
 from ipyparallel.engine.datapub import publish_data
 from IPython.core.error import StdinNotImplementedError
 
 from workshop_lib.paths import replacing
 
-from .messages import PdbCommand
+from .messages import CallUnderWay, PdbCommand
 from .rank_errors import named
-
-if TYPE_CHECKING:
-    from .call import Call
 
 ANSWER_LIMIT_S = 600.0  # how long a rank waits for the next command
 LOOK_EVERY_S = 0.05
@@ -85,7 +82,7 @@ class RankDebugger(pdb.Pdb):
 class Prompt:
     """Asks for the next command when ranks wait at a breakpoint."""
 
-    def __init__(self, call: "Call"):
+    def __init__(self, call: CallUnderWay):
         self.call = call
         self.answered: dict[int, int] = {}  # by rank: the number of the last question that was answered
         self.since: float | None = None  # since when ranks have been waiting

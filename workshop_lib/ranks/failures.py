@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable
 from signal import SIGINT, SIGUSR2
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from . import engine
 from .activity import Activity
 from .clock import Clock
-from .messages import ErrorReport, Frame, Loss
+from .messages import CallUnderWay, ErrorReport, Frame, Loss
 from .rank_errors import (
     DEADLOCK,
     HOLD_AGAIN,
@@ -25,9 +25,6 @@ from .rank_errors import (
     where,
 )
 from .standstill import Standstill
-
-if TYPE_CHECKING:
-    from .call import Call
 
 GRACE_S = 0.1  # from the failure of one rank to the first look at where the others are
 LOOK_AGAIN_S = 0.2
@@ -66,7 +63,7 @@ class Others:
     computes or sleeps may end by itself, or go on to a collective; after STILL_LIMIT_S it is interrupted.
     """
 
-    def __init__(self, call: "Call"):
+    def __init__(self, call: CallUnderWay):
         self.call = call
         self.clock = Clock()
         self.next_look = time.monotonic() + GRACE_S
@@ -110,7 +107,7 @@ class Together:
     But ranks that run a cell without the others, and wait, are likely to wait for a rank that never comes.
     """
 
-    def __init__(self, call: "Call"):
+    def __init__(self, call: CallUnderWay):
         self.call = call
         self.standstill = Standstill(call)
         self.pause_s = TOGETHER_EVERY_S
@@ -156,7 +153,7 @@ class Together:
         return before is not None and now is not None and before.segments != now.segments
 
 
-def check_alone(call: "Call") -> None:
+def check_alone(call: CallUnderWay) -> None:
     """Give all ranks up and raise RankError if ranks that ran a cell alone have begun a collective with the others.
 
     The cell may end all the same, because the root of a broadcast can leave it before the other ranks join.
@@ -166,13 +163,13 @@ def check_alone(call: "Call") -> None:
         _raise_alone(call, f"ran the cell, but {NO_ANSWER}." if in_step is None else joined)
 
 
-def _raise_alone(call: "Call", what: str) -> NoReturn:
+def _raise_alone(call: CallUnderWay, what: str) -> NoReturn:
     who = named(call.ranks)
     trouble = f"{who} alone took part in a collective or waited for a message"
     _give_up(call, trouble, f"{who} {what}\nName every rank that takes part, or leave out --on. ")
 
 
-def _give_up(call: "Call", trouble: str, text: str, advice: str = "") -> NoReturn:
+def _give_up(call: CallUnderWay, trouble: str, text: str, advice: str = "") -> NoReturn:
     """Stop ranks that can no longer be used, and raise RankError with this text, followed by what to do."""
     remedy = call.team.remedy
     call.team._give_up(trouble)
@@ -181,7 +178,7 @@ def _give_up(call: "Call", trouble: str, text: str, advice: str = "") -> NoRetur
     raise error
 
 
-def raise_lost(call: "Call") -> NoReturn:
+def raise_lost(call: CallUnderWay) -> NoReturn:
     """Give all ranks up and raise RankError after one has ended: which one, how, and where all of them were."""
     remedy = f"MPI ends all ranks when one is lost. {call.team.remedy}"
     loss = call.loss()
@@ -209,13 +206,13 @@ def _what_ended(loss: Loss) -> str:
     return "the ranks are gone: their mpiexec or controller ended"
 
 
-def _where(call: "Call", stacks: dict[int, list[Frame]], still: str = "") -> str:
+def _where(call: CallUnderWay, stacks: dict[int, list[Frame]], still: str = "") -> str:
     """Where these ranks are, as lines for a message; the place of each one stays in `team.positions`."""
     call.team.positions = positions(stacks, call.stopped())
     return positions_text(call.team.positions, still)
 
 
-def _last_words(call: "Call", loss: Loss) -> str:
+def _last_words(call: CallUnderWay, loss: Loss) -> str:
     """Where the lost rank was, which errors the others had raised by then, and where the rest were."""
     if not loss.records:
         return ""
@@ -229,12 +226,12 @@ def _last_words(call: "Call", loss: Loss) -> str:
     return "\n".join([text, "Meanwhile:", *rows]) if rows else text
 
 
-def raise_stuck(call: "Call", stacks: dict[int, list[Frame]]) -> NoReturn:
+def raise_stuck(call: CallUnderWay, stacks: dict[int, list[Frame]]) -> NoReturn:
     text = f"{errors_text(call)}\nMeanwhile:\n{_where(call, stacks, still='still ')}\n"
     _give_up(call, "a rank failed while others waited for it", text)
 
 
-def raise_deadlock(call: "Call", standstill: Standstill, still_s: float) -> NoReturn:
+def raise_deadlock(call: CallUnderWay, standstill: Standstill, still_s: float) -> NoReturn:
     ended = f" ({named(_ended(call))} had ended already)" if _ended(call) else ""
     text = f"{DEADLOCK}: every rank waits for another one, and nothing has moved for {still_s:.0f} s{ended}:\n"
     text += f"{_where(call, standstill.stacks)}\n"
@@ -243,11 +240,11 @@ def raise_deadlock(call: "Call", standstill: Standstill, still_s: float) -> NoRe
     _give_up(call, "they waited for each other", text)
 
 
-def _ended(call: "Call") -> list[int]:
+def _ended(call: CallUnderWay) -> list[int]:
     return [rank for rank in call.ranks if rank not in call.running]
 
 
-def raise_timeout(call: "Call", timeout_s: float) -> NoReturn:
+def raise_timeout(call: CallUnderWay, timeout_s: float) -> NoReturn:
     if errors_text(call):  # an error on a rank says more than the timeout does
         raise_stuck(call, call.stacks())
     ended = f" (ended already: {listed(_ended(call))})" if _ended(call) else ""
@@ -260,7 +257,7 @@ def raise_timeout(call: "Call", timeout_s: float) -> NoReturn:
     _give_up(call, f"a call did not end within {timeout_s:g} s", text, longer)
 
 
-def raise_failed(call: "Call") -> NoReturn:
+def raise_failed(call: CallUnderWay) -> NoReturn:
     """Raise RankError after all ranks have ended, some with an error; it says whether the ranks can still be used."""
     errors = errors_text(call)
     try:
@@ -273,7 +270,7 @@ def raise_failed(call: "Call") -> NoReturn:
     _give_up(call, f"after an error {why}", f"{errors}\n{why[0].upper()}{why[1:]}. ")
 
 
-def still_in_step(call_again: Callable[..., "Call"], allow_unreceived: bool = False) -> bool | None:
+def still_in_step(call_again: Callable[..., CallUnderWay], allow_unreceived: bool = False) -> bool | None:
     """Whether the ranks still match each other; None if busy ranks do not join the check.
 
     allow_unreceived: whether messages from one rank to another may still wait to be received.
@@ -299,7 +296,7 @@ def still_in_step(call_again: Callable[..., "Call"], allow_unreceived: bool = Fa
     return None if check.running else all(outcome.get("value") for outcome in check.outcomes.values())
 
 
-def raise_interrupted(call: "Call", trains: bool = False) -> NoReturn:
+def raise_interrupted(call: CallUnderWay, trains: bool = False) -> NoReturn:
     """Interrupt the ranks after the learner pressed stop, and raise RankError. Restart unusable ranks first."""
     keep = f" {KEEP_RECORD}" if trains else ""
     stacks: dict[int, list[Frame]] = {}
@@ -330,7 +327,7 @@ def raise_interrupted(call: "Call", trains: bool = False) -> NoReturn:
     raise RankError(f"{why}\nFresh ranks were started. {empty}{keep}")
 
 
-def errors_text(call: "Call") -> str:
+def errors_text(call: CallUnderWay) -> str:
     """The errors in the order in which they arrived, each one once, with all ranks that raised it.
 
     If there are many, those raised by the same calls count as one, even if their texts differ.

@@ -1,8 +1,14 @@
-"""What the processes of a set of ranks send each other: outcomes, errors, records and progress, as plain data."""
+"""What the processes of a set of ranks send each other: outcomes, errors, records and progress, as plain data.
 
-from collections.abc import Mapping
+CallUnderWay is the interface of a call under way, for modules that must not import call.py.
+"""
+
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, Protocol, TypedDict
+
+if TYPE_CHECKING:
+    from .activity import Activity
 
 
 class Frame(TypedDict):
@@ -187,3 +193,25 @@ class Point(NamedTuple):
     def of_ranks(self) -> list[list[float]]:
         """The sums of each rank, followed by the sums of all ranks together."""
         return [*self.sums, [sum(column) for column in zip(*self.sums, strict=True)]]
+
+
+class CallUnderWay(Protocol):
+    """The part of a call under way (call.Call) that failures.py and debugger.py use."""
+
+    team: Any
+    ranks: list[int]  # the ranks that run the call
+    outcomes: dict[int, Outcome]
+
+    @property
+    def running(self) -> list[int]: ...
+    def published_by(self, rank: int) -> Published: ...
+    def wait(self, limit_s: float) -> bool: ...
+    def signal(self, number: int) -> None: ...
+    def stacks(self) -> dict[int, list[Frame]]: ...
+    def stopped(self) -> dict[int, StopNote]: ...
+    def loss(self) -> Loss: ...
+    def whereabouts(self) -> dict[int, Whereabouts]: ...
+    def activity(self) -> "Activity | None": ...
+    def asleep(self, rank: int) -> bool: ...
+    def cpu_s(self) -> dict[int, float]: ...
+    def follow_up(self, function: Callable, *args) -> "CallUnderWay": ...

@@ -1,15 +1,12 @@
 """Whether ranks stand still: each of them waits for another one, and nothing has moved for a while."""
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from . import activity
 from .activity import Activity
-from .messages import Frame, Waiting, Whereabouts
+from .messages import CallUnderWay, Frame, Waiting, Whereabouts
 from .rank_errors import grouped, is_communicating, is_in_framework, named
-
-if TYPE_CHECKING:
-    from .call import Call
 
 IDLE_AFTER_S = 0.5  # CPU seconds are counted in hundredths, so a shorter time says too little
 # A rank that looks for messages for this long sees a message that is there. Answering signals takes less.
@@ -36,7 +33,7 @@ class Arrival(NamedTuple):
 class Standstill:
     """Looks at the running ranks of a call, and remembers since when nothing has moved."""
 
-    def __init__(self, call: "Call"):
+    def __init__(self, call: CallUnderWay):
         self.call = call
         self.stacks: dict[int, list[Frame]] = {}
         self.whereabouts: dict[int, Whereabouts] = {}
