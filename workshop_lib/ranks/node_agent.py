@@ -312,7 +312,10 @@ def become(request, descriptors, in_place):
     """
     try:
         agent = os.getppid()
-        os.setpgid(0, 0)  # launchers signal process groups, and a rank lives long enough to say where it is
+        if request["record"] is None:
+            os.setsid()  # Linux shares cores among sessions first, and mpiexec starts many processes
+        else:
+            os.setpgid(0, 0)  # launchers signal process groups, and a rank lives long enough to say where it is
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != agent:  # it ended before it could take this process along
