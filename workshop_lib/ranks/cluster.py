@@ -32,6 +32,7 @@ from .watch import watch
 
 UNNAMED = "cell"
 ABOUT_LIMIT_S = 30.0
+ASK_AGAIN_S = 1.0  # the controller drops messages to a rank that has registered, but is not connected to it yet
 LAST_WORDS_LIMIT_S = 1.0
 # Many nodes read Python from one shared disk.
 START_LIMIT_S = 60.0
@@ -398,7 +399,11 @@ class Ranks:
     def _check_order(self) -> None:
         asked = self.client[:].apply_async(engine.about)
         clock = Clock()
+        again_s = ASK_AGAIN_S
         while not asked.ready():
+            if clock.elapsed_s > again_s:
+                asked = self.client[:].apply_async(engine.about)
+                again_s *= 2
             # This doesn't use `run`, where an interrupt ends a call: here an interrupt has to end the start.
             if self._lost() or clock.elapsed_s > ABOUT_LIMIT_S:
                 raise RankError("not every rank answers: one may have ended.")
