@@ -12,7 +12,7 @@
 
 # %%
 from workshop_lib import picture, predict, profile, ranks
-from workshop_lib.lessons.compute_nodes import figures, threads
+from workshop_lib.lessons.compute_nodes import figures, losing, threads
 from workshop_lib.lessons.compute_nodes import judge as check
 from workshop_lib.lessons.compute_nodes.preflight import run as preflight
 from workshop_lib.machine import cores
@@ -190,7 +190,7 @@ checkpoint.unlink(missing_ok=True)
 on_nodes = check.on_this_machine(folder / "job.sh", "--images", sizes.train_samples or 12_000, "--epochs", 3)
 both = " & ".join(on_nodes) + " & wait"
 names = r"^epoch|rank +:|exitcode +:|Root Cause|Error: "
-after_s = scripts.run_and_lose("bash", "-c", both, rank=3, once=checkpoint, only=names, timeout_s=sizes.timeout_s)
+after_s = losing.run_and_lose("bash", "-c", both, rank=3, once=checkpoint, only=names, timeout_s=sizes.timeout_s)
 
 # %%
 if after_s is not None:

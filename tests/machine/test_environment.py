@@ -177,11 +177,17 @@ def test_cores_are_left_alone_without_a_variable_that_pins(monkeypatch):
 
 def test_folders_of_the_dead_are_swept_and_no_others(tmp_path, monkeypatch, dead_mark):
     memory = tmp_path / "memory"
-    memory.mkdir()
+    sets = tmp_path / "ranks"
+    memory.mkdir(), sets.mkdir()
+    monkeypatch.setattr(scratch, "BUILD", tmp_path)
     monkeypatch.setattr(scratch, "temporary_folder", lambda: tmp_path)
     monkeypatch.setattr(scratch, "SHARED_MEMORY", memory)
+    elsewhere = dead_mark.replace("@", "@another-host-than-")
+    for name, mark in (("dead", dead_mark), ("elsewhere", elsewhere)):
+        (sets / name).mkdir()
+        (sets / name / "owner").write_text(mark)
     marks = {"workshop-dead": dead_mark, "workshop-living": processes.mark("abc"), "other": dead_mark}
-    kept = []
+    kept = [sets / "elsewhere"]
     for parent in (tmp_path, memory):
         for name, mark in marks.items():
             (parent / name).mkdir()
@@ -191,7 +197,8 @@ def test_folders_of_the_dead_are_swept_and_no_others(tmp_path, monkeypatch, dead
         kept += [parent / each for each in ("workshop-living", "other", "workshop-unmarked", "workshop-link")]
     scratch.sweep()
     assert all(path.exists() for path in kept)
-    assert not (tmp_path / "workshop-dead").exists() and not (memory / "workshop-dead").exists()
+    for dead in (tmp_path / "workshop-dead", memory / "workshop-dead", sets / "dead"):
+        assert not dead.exists()
     monkeypatch.setattr(os, "getuid", lambda: 54321)
     (tmp_path / "workshop-living" / "owner").write_text(dead_mark)
     scratch.sweep()
@@ -207,7 +214,9 @@ def test_scratch_folders_are_short_private_and_removed(monkeypatch):
     assert scratch.SEGMENTS in made.settings or not scratch.SHARED_MEMORY.exists()
     made.remove()
     assert not any(folder.exists() for folder in made.folders)
-    assert scratch.Scratch("abc", one_host=False).settings == {}
+    elsewhere = scratch.Scratch("abc", one_host=False)
+    assert elsewhere.settings.keys() == {scratch.MPIEXECS_PLACE}
+    elsewhere.remove()
 
 
 def test_what_a_command_leaves_in_its_temporary_folder_goes_away_with_it(capfd):

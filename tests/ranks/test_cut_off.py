@@ -8,7 +8,7 @@ import pytest
 from our_ranks import our_ranks, stop_pressed_after
 
 from workshop_lib import ranks
-from workshop_lib.ranks import engine, failures, watch
+from workshop_lib.ranks import engine, failures
 from workshop_lib.ranks.progress import TextView
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("no_ranks_afterwards")]
@@ -55,18 +55,6 @@ def test_a_rank_that_the_controller_misses_first_is_named(team, monkeypatch):
         team.run(max, 1, 2)
     monkeypatch.undo()
     assert team.restart().run(max, 1, 2) == [2, 2]
-
-
-def test_an_interrupt_at_any_other_moment(team, monkeypatch):
-    def pressed(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(watch, "_follow", pressed)
-    monkeypatch.setattr(failures, "raise_interrupted", pressed)
-    with pytest.raises(KeyboardInterrupt):
-        team.run_cell("import time\ntime.sleep(0.1)\n1 / 0")
-    monkeypatch.undo()
-    is_given_up(team)
 
 
 def test_an_interrupt_while_the_call_is_sent(team, monkeypatch):

@@ -93,9 +93,10 @@ class Call:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    brief = ("GRACE_S", "LOOK_AGAIN_S", "LOOK_AGAIN_MOST_S", "STILL_S", "STILL_UNNOTICED_S", "ALONE_AGAIN_S")
-    for name in (*brief, "CHECK_LOOK_EVERY_S"):
+    brief = ("GRACE_S", "LOOK_AGAIN_S", "LOOK_AGAIN_MOST_S", "STILL_S", "STILL_UNNOTICED_S", "CHECK_LOOK_EVERY_S")
+    for name in (*brief, "ALONE_S", "TOGETHER_EVERY_S", "STILL_EVERY_S"):
         monkeypatch.setattr(failures, name, 0.01)
+    monkeypatch.setattr(failures, "SEVERAL_ALONE_S", 0.15)
     monkeypatch.setattr(standstill, "IDLE_AFTER_S", 0.01)
     monkeypatch.setattr(failures, "CHECK_LIMIT_S", 0.5)
 
@@ -239,23 +240,23 @@ def test_of_several_stacks_the_last_one_counts():
     assert [(each["file"], each["line"]) for each in frames] == [("new.py", 7), ("c.py", 2)]
 
 
-def test_a_rank_that_runs_a_cell_alone_and_waits_is_reported_at_the_third_look():
-    call = Call({1: RECEIVING})
-    assert looked(call, 2, failures.Alone) is None
-    message = looked(call, 3, failures.Alone)
-    assert message.startswith("rank 1 cannot go on: the others do not run this cell.\n  rank 1: at In[3]")
-    assert "Name every rank that takes part, or leave out --on." in message
-    assert call.team.trouble == "rank 1 alone took part in a collective or waited for a message"
-
-
-def test_ranks_that_run_a_cell_together_may_use_a_communicator_of_their_own_in_a_loop():
-    assert looked(Call({0: RECEIVING, 1: RECEIVING}), failures.TOGETHER_LOOKS, failures.Alone) is None
-    message = looked(Call({0: RECEIVING, 1: RECEIVING}), failures.TOGETHER_LOOKS + 1, failures.Alone)
-    assert message.startswith("ranks 0, 1 cannot go on")
-
-
-def test_a_rank_that_computes_alone_is_left_in_peace():
-    assert looked(Call({1: COMPUTING}), 9, failures.Alone) is None
+@pytest.mark.parametrize(
+    ("stacks", "looks", "said"),
+    [
+        ({1: RECEIVING}, 1, None),
+        ({1: RECEIVING}, 3, "rank 1 cannot go on: the others do not run this cell.\n  rank 1: at In[3]"),
+        ({0: RECEIVING, 1: RECEIVING}, 3, None),
+        ({0: RECEIVING, 1: RECEIVING}, 15, "ranks 0, 1 cannot go on"),
+        ({1: COMPUTING}, 15, None),
+    ],
+)
+def test_ranks_that_run_a_cell_alone_and_wait_are_reported(monkeypatch, stacks, looks, said):
+    monkeypatch.setattr(Team, "n", 3)
+    call = Call(stacks)
+    message = looked(call, looks, failures.Together)
+    assert (message is None) == (said is None) == (call.team.trouble is None)
+    if said:
+        assert message.startswith(said) and "Name every rank that takes part, or leave out --on." in message
 
 
 @pytest.mark.parametrize(("in_step", "said"), [(True, None), (False, "took part in a collective"), (None, "busy")])

@@ -35,16 +35,6 @@ def held(set_id, mark=None, age_s=0):
     return folder
 
 
-def test_what_dead_notebooks_left_is_removed_and_nothing_else(build, dead_mark):
-    kept = [held("ours"), held("elsewhere", elsewhere(dead_mark))]
-    (build / "ranks" / "unknown").mkdir()
-    left = held("left", dead_mark)
-    folders.remove_dead()
-    assert not left.exists()
-    assert all(folder.exists() for folder in kept)
-    assert (build / "ranks" / "unknown").exists()
-
-
 def test_the_newest_is_one_whose_holder_lives(build, dead_mark):
     held("old", age_s=50)
     young = held("young", age_s=20)

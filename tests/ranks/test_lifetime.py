@@ -160,6 +160,8 @@ def test_attaching_to_ranks_held_by_another_process(monkeypatch, capsys):
         monkeypatch.setenv("WORKSHOP_ATTACH", "1")
         assert ranks.start(2, bind="core") is team and {about["pid"] for about in team.about()} == old
         assert "threads_per_rank and bind are those of the ranks' holder" in capsys.readouterr().err
+        with pytest.raises(ranks.RankError, match="^deadlock: every rank waits for another one"):
+            team.run_cell("from mpi4py import MPI\nMPI.COMM_WORLD.recv(source=1 - MPI.COMM_WORLD.rank)", timeout=30)
         assert ranks.start(1) is team, "their holder starts another number"
         [fresh] = team.about()
         assert fresh["pid"] not in old

@@ -5,12 +5,14 @@ import functools
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from our_ranks import left_after
 
 from workshop_lib import ranks
 from workshop_lib.machine import cgroups
-from workshop_lib.ranks import agents, folders, node_agent, stub
+from workshop_lib.ranks import agents, folders, node_agent, processes, stub
 from workshop_lib.ranks.rank_errors import how_it_ended
 
 WAITS = """\
@@ -104,38 +106,6 @@ def test_a_rank_taken_along_by_a_lost_one_says_where_it_was(rank, record, lost):
 
 
 @needs("linux")
-@pytest.mark.parametrize("killed", ["stub", "rank", "agent"])
-def test_what_is_left_of_a_rank_whose_stub_or_agent_is_killed(rank, record, killed):
-    process, pid = rank
-    agent = psutil.Process(pid).ppid()
-    os.kill({"stub": process.pid, "rank": pid, "agent": agent}[killed], signal.SIGKILL)
-    process.wait(10)
-    until(lambda: not psutil.pid_exists(pid) and not psutil.pid_exists(agent))
-    if killed == "agent":
-        shutil.rmtree(next(record.parent.glob("workshop-*")))  # nobody else was there to do it
-    else:
-        assert (ended(record)["rank"], ended(record)["returncode"]) == (1, -signal.SIGKILL)
-
-
-@needs("linux")
-def test_a_rank_ends_when_its_launcher_is_killed(record):
-    """A launcher that is killed sends no signals."""
-    stub_command = [sys.executable, "-I", "-S", stub.__file__, "--record", str(record), "--"]
-    rank_command = [sys.executable, "-S", "-c", WAITS, str(record / "stack.0.txt")]
-    launcher = subprocess.Popen(
-        ["bash", "-c", '"$@" & wait', "bash", *stub_command, *rank_command],
-        env=os.environ | {"TMPDIR": str(record.parent)},
-        stdout=subprocess.PIPE,
-    )
-    launcher.stdout.readline()
-    launcher.kill()
-    launcher.wait(10)
-    assert ended(record)["asked"]
-    launcher.stdout.close()
-    until(lambda: not list(record.parent.glob("workshop-*")))
-
-
-@needs("linux")
 def test_a_rank_ends_when_its_folder_is_removed(rank, record):
     process, pid = rank
     shutil.rmtree(record)
@@ -210,54 +180,60 @@ def test_a_rank_that_is_killed_because_memory_ran_out_says_so(record, tmp_path, 
 
 def what_it_is() -> dict:
     """What a rank knows about itself that a fork could have wrong."""
-    forked = "torch" in sys.modules
+    import faulthandler
+
     import numpy
     import torch
 
+    handled = {number: str(signal.getsignal(number)).partition(" at ")[0] for number in signal.valid_signals()}
+    files = [os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")[:-1]]
+    named = [re.sub(r"workshop-\w+|[0-9a-f]{12}|\d+", "", file) for file in files if ":" not in file]
     return {
-        "forked": forked,
-        "parent": psutil.Process().parent().name(),
-        "threads_of_torch": torch.get_num_threads(),
+        "threads of torch": torch.get_num_threads(),
         "modules": [name for name in ("tensorflow", "our_ranks") if name in sys.modules],
-        "main": sorted(name for name in vars(sys.modules["__main__"]) if not name.startswith("_")),
-        "argv": sys.argv[0],
-        "drawn": [random.random(), float(numpy.random.rand())],
-        "cpu_s": time.process_time(),
+        "main": sorted(name for name in vars(sys.modules["__main__"]) if name[0] != "_"),
+        "words": [sys.argv[0], *psutil.Process().cmdline()[:3]],
+        "path": sys.path,
+        "variables": sorted(os.environ),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "handled signals": handled,
+        "faulthandler": faulthandler.is_enabled(),
+        "files": sorted(named),
+        "sockets": [each.laddr for each in psutil.Process().net_connections("unix") if "agent" in str(each.laddr)],
         "temporary": tempfile.gettempdir() == os.environ["TMPDIR"],
         "cuda": torch.cuda.is_initialized(),
-        "sockets": [each.laddr for each in psutil.Process().net_connections("unix") if "agent" in str(each.laddr)],
-        "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        "drawn": [random.random(), float(numpy.random.rand())],
     }
 
 
+def part_of(agent: psutil.Process, name: str) -> psutil.Process:
+    """The agent itself, its first child, which is the controller, the second, which is mpiexec, or a stub."""
+    controller, mpiexec, *_ = sorted(agent.children(), key=psutil.Process.create_time)
+    return {"agent": agent, "controller": controller, "mpiexec": mpiexec, "stub": mpiexec.children()[0]}[name]
+
+
 @needs("linux", "torch")
-@pytest.mark.parametrize(("fork", "threads"), [("yes", 1), ("yes", 2), ("no", 2)])
-def test_a_rank_is_as_it_would_be_without_forking(monkeypatch, fork, threads):
-    monkeypatch.setenv(agents.FORK, fork)
+def test_a_rank_is_as_it_would_be_without_forking(monkeypatch):
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    team = ranks.start(2, threads_per_rank=threads)
-    first, second = team.run(what_it_is, show=False)
-    drawn = first.pop("drawn"), second.pop("drawn")
-    assert len({*drawn[0], *drawn[1]}) == 4, "ranks draw different random numbers"
-    for here in (first, second):
-        assert here.pop("cpu_s") < 20
-        here.pop("parent"), here.pop("main")
-        assert here == {
-            "forked": fork == "yes",
-            "threads_of_torch": threads,
-            "modules": [],
-            "argv": "-c",
-            "temporary": True,
-            "cuda": False,
-            "sockets": [],
-            "interrupt": True,
-        }
-    here = psutil.Process(team.about()[0]["pid"])
-    assert here.ppid() == agents.pid()
-    assert here.cmdline()[1:3] == ["-P", "-c"]
-    assert here.environ()[ranks.session.processes.VARIABLE] == folders.mark(team.folder)
-    ranks.stop()
-    assert not left_after(10)
+    seen = {}
+    for fork in ("yes", "no"):
+        monkeypatch.setenv(agents.FORK, fork)
+        team = ranks.start(2, threads_per_rank=2)
+        agent = psutil.Process(agents.pid())
+        pids = {about["pid"] for about in team.about()}
+        assert pids < {child.pid for child in agent.children()} and len(agent.children()) == len(pids) + 2
+        assert len(part_of(agent, "mpiexec").children()) == len(pids), "a stub for each rank"
+        assert {psutil.Process(pid).environ()[processes.VARIABLE] for pid in pids} == {folders.mark(team.folder)}
+        assert team.run(eval, "'torch' in __import__('sys').modules", show=False) == [fork == "yes"] * 2
+        seen[fork] = team.run(what_it_is, show=False)
+        ranks.stop()
+        assert not left_after(10)
+    drawn = [number for of_ranks in seen.values() for here in of_ranks for number in here.pop("drawn")]
+    assert len(set(drawn)) == len(drawn), "ranks draw different random numbers"
+    for forked, imported in zip(seen["yes"], seen["no"], strict=True):
+        assert {name: (forked[name], imported[name]) for name in forked if forked[name] != imported[name]} == {}
+    first = seen["yes"][0]
+    assert (first["threads of torch"], first["modules"], first["sockets"], first["cuda"]) == (2, [], [], False)
 
 
 def test_an_agent_is_kept_for_as_long_as_its_ranks_would_be_the_same(monkeypatch):
@@ -266,7 +242,7 @@ def test_an_agent_is_kept_for_as_long_as_its_ranks_would_be_the_same(monkeypatch
     agent = agents.Agent(False, agents.read_when_loaded(seed))
     try:
         assert agent.suits(False, seed) and not agent.suits(True, seed)
-        agent.loads = True
+        agent.loads, agent.library = True, agents.state_of_the_library()
         assert agent.suits(True, seed | {"OMP_NUM_THREADS": "1", "WORKSHOP_CWD": "/"})
         assert not agent.suits(True, seed | {"PYTHONHASHSEED": "8"})
         agent.wait()
@@ -280,18 +256,56 @@ def test_an_agent_is_kept_for_as_long_as_its_ranks_would_be_the_same(monkeypatch
     assert not agent.suits(False, seed) and not agent.folder.exists()
 
 
+OTHERS = ["agent", *(pytest.param(name, marks=pytest.mark.full) for name in ("mpiexec", "controller", "stub"))]
+
+
 @needs("linux")
-def test_an_agent_that_was_killed_is_replaced_and_its_ranks_are_reported():
+@pytest.mark.parametrize("killed", OTHERS)
+def test_the_loss_of_a_process_that_is_no_rank_ends_the_call_and_fresh_ranks_come(killed):
     team = ranks.start(2)
-    os.kill(agents.pid(), signal.SIGKILL)
-    until(lambda: not team.healthy)
+    threading.Timer(0.5, part_of(psutil.Process(agents.pid()), killed).kill).start()
+    began = time.monotonic()
+    with pytest.raises(ranks.RankError, match="the ranks are gone: |was killed by SIGKILL"):
+        team.run(time.sleep, 60, show=False)
+    assert time.monotonic() - began < 8
     assert ranks.start(2).run(int, show=False) == [0, 0]
+    ranks.stop()
+    assert not left_after(10)
+
+
+@needs("linux")
+@pytest.mark.full
+def test_restarts_leave_no_process_descriptor_or_thread():
+    def kept() -> list[int]:
+        agent = psutil.Process(agents.pid())
+        here = psutil.Process()
+        return [len(agent.children(recursive=True)), agent.num_fds(), here.num_fds(), here.num_threads()]
+
+    team = ranks.start(2).restart()
+    before = kept()
+    restarts = 4
+    for _ in range(restarts):
+        team.restart()
+    assert all(now - then < restarts for now, then in zip(kept(), before, strict=True)), (before, kept())
+    ranks.stop()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/autogroup"), reason="only Linux shares cores among sessions first")
+def test_a_notebooks_agent_begins_behind_other_programs_and_a_start_waits_for_it(monkeypatch, capsys):
+    agents.end()
+    monkeypatch.setattr(agents, "in_notebook", lambda: True)
+    monkeypatch.setattr(agents, "SAY_AFTER_S", 0.0)
+    agents.begin()
+    pid = agents.pid()
+    priority = Path(f"/proc/{pid}/autogroup")
+    assert priority.read_text().endswith(f" nice {agents.GIVES_WAY}\n")
+    ranks.start(1)
+    assert agents.pid() == pid and priority.read_text().endswith(" nice 0\n")
+    assert capsys.readouterr().out.startswith("Importing PyTorch once, for all ranks that this notebook starts")
     ranks.stop()
 
 
 def test_a_process_with_threads_is_not_forked(monkeypatch):
-    import threading
-
     assert node_agent.one_thread() == (threading.active_count() == 1 and len(os.listdir("/proc/self/task")) == 1)
     monkeypatch.setattr(os, "listdir", lambda folder: ["1", "2"])
     assert not node_agent.one_thread()

@@ -26,6 +26,9 @@ from workshop_lib.training import rendezvous
 from workshop_lib.machine import world
 here = world.detect()
 rendezvous.join_process_group(here, world.choose_device("cpu", here))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+def loss():
+    return model(torch.ones(1, 2)).sum()
 """
 LONG_BEFORE_THE_TIME_OUT_S = 12
 
@@ -87,9 +90,12 @@ def test_the_same_is_said_of_a_function_whose_source_no_rank_has(team):
 
 @pytest.mark.full
 def test_the_same_is_said_of_pytorchs_collectives(team):
+    """Also of those that DDP begins inside a backward pass."""
     team.run_cell(GLOO, timeout=60)
-    message = deadlock(team, team.run_cell, "dist.recv(torch.ones(1), src=1 - rank)", "In[2]")
-    assert "In[2], line 1" in message and message.startswith("deadlock")
+    cell = "if rank:\n    loss().backward()\nelse:\n    dist.recv(torch.ones(1), src=1)"
+    message = deadlock(team, team.run_cell, cell, "In[2]")
+    assert message.startswith("deadlock") and "rank 1: at In[2], line 2" in message
+    assert "rank 0: at In[2], line 4" in message
 
 
 SLOW = {
@@ -98,6 +104,9 @@ SLOW = {
     "a loop of collectives": "end = time.time() + {s}\nwhile comm.allreduce(time.time() < end, MPI.LAND): pass",
     "polled receives": "request = comm.irecv(source=1 - rank)\nend = time.time() + {s}\n"
     "while time.time() < end and not request.Test(): pass\ncomm.send(1, 1 - rank)\nrequest.wait()",
+    "a hook sleeps in a backward pass": f"{GLOO}model.register_comm_hook(None, lambda _, bucket: dist.all_reduce(\n"
+    "    bucket.buffer(), async_op=True).get_future().then(lambda sums: time.sleep({s}) or sums.value()[0]))\n"
+    "loss().backward()",
 }
 
 

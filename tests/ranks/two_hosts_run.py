@@ -11,6 +11,8 @@ import sys
 import time
 from collections import Counter
 
+import psutil
+
 from workshop_lib import ranks
 from workshop_lib.ranks import processes
 from workshop_lib.training.options import TrainOptions
@@ -21,7 +23,10 @@ OPTIONS = TrainOptions(backend="mpi", epochs=1, batch_size=32, train_samples=2 *
 
 
 def is_engine(process) -> bool:
-    return "ipyparallel.engine" in " ".join(process.cmdline())
+    try:
+        return "ipyparallel.engine" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def end_only_here(set_id: str) -> None:

@@ -14,10 +14,12 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 from hosts import CannotCreate, Hosts
+from our_ranks import TEST_RUN
 
-from workshop_lib.ranks.processes import supervised
+from workshop_lib.ranks.agents import Agent, Made
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "squeue", "munged", "mungekey")
 NODES, LOGIN = ("wsnode1", "wsnode2"), "wslogin"
@@ -76,13 +78,16 @@ class Slurm:
             self.hosts = Hosts(LOGIN, *NODES)
         except CannotCreate:
             self.hosts = None
-        self._processes: list[subprocess.Popen] = []
+        with mock.patch.dict(os.environ, {TEST_RUN: ""}):  # so that no test takes the agent for what a job has left
+            self._agent = Agent(loads=False, variables={})
+        self._processes: list[Made] = []
         # What a scheduler around the tests has set would go to the wrong one.
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
         self.environment["SLURM_CONF"] = str(self.folder / "slurm.conf")
 
     def start(self) -> "Slurm":
         try:
+            self._agent.wait()
             self._write_configuration()
             self._start_munge()
             self._spawn("slurmctld", "-D", "-c")
@@ -106,12 +111,9 @@ class Slurm:
         for process in reversed(self._processes):
             if process.poll() is None:
                 process.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(STOP_LIMIT_S)
-            if process.poll() is None:
-                process.kill()
                 process.wait(STOP_LIMIT_S)
         self._processes = []
+        self._agent.end()
         if self.hosts:
             self.hosts.close()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -183,16 +185,7 @@ class Slurm:
         if node and self.hosts:
             command = [*self.hosts.command(node), *command]
         with open(self.folder / f"{program}.{node or 'out'}", "ab") as output:
-            process = subprocess.Popen(
-                supervised(command),
-                env=self.environment,
-                cwd=self.folder,
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
-        self._processes.append(process)
+            self._processes.append(self._agent.make(command, self.environment, output, str(self.folder)))
 
     def _idle(self) -> bool:
         return self.command("sinfo", "--noheader", "--format=%T", check=False).split() == ["idle"]

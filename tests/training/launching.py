@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from workshop_lib.ranks import which_mpi
-from workshop_lib.ranks.supervisor import MPIEXECS_PLACE
+from workshop_lib.ranks.scratch import MPIEXECS_PLACE
 
 TRAIN_RUNS = Path(__file__).with_name("train_runs.py")
 
@@ -27,7 +27,7 @@ def rank_environment(**extra: str) -> dict[str, str]:
 def run_bounded(commands: list[list[str]], environments: list[dict], timeout_s: float) -> list:
     """Run commands at the same time; (exit status, output) of each. Kills them at the limit."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-        own = {MPIEXECS_PLACE: place}  # for the reason that the supervisor gives
+        own = {MPIEXECS_PLACE: place}  # for the reason that scratch.py gives
         return _run_bounded(commands, [environment | own for environment in environments], timeout_s)
 
 

@@ -17,6 +17,7 @@ import psutil
 
 from workshop_lib.examine.observations import Run, read_rank
 from workshop_lib.ranks import scripts
+from workshop_lib.ranks.agents import Made
 from workshop_lib.ranks.messages import Frame
 from workshop_lib.ranks.rank_errors import is_communicating, is_in_framework, parse_stack
 
@@ -64,7 +65,7 @@ def observe(
 class _Watch:
     """Follows the ranks of one run."""
 
-    def __init__(self, ranks: int, process: subprocess.Popen[str], folder: Path, show: bool):
+    def __init__(self, ranks: int, process: Made, folder: Path, show: bool):
         self.ranks = ranks
         self.process = process
         self.folder = folder
@@ -77,7 +78,7 @@ class _Watch:
     def _pass_on(self, show: bool) -> None:
         """Show the script's output as it arrives, on stderr, because stdout is for the report."""
         with contextlib.suppress(ValueError, OSError):  # the pipe is closed
-            for line in self.process.stdout or ():
+            for line in self.process.stdout:
                 self.last_lines.append(line.rstrip("\n"))
                 if show:
                     print(line, end="", file=sys.stderr, flush=True)

@@ -5,16 +5,17 @@ A notebook starts it while the learner still reads, so the first ranks need not 
 
 import atexit
 import contextlib
+import io
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 from workshop_lib.course.learner import in_notebook
 from workshop_lib.paths import ROOT
@@ -24,7 +25,6 @@ from .rank_errors import RankError
 
 FORK = "WORKSHOP_FORK"  # if set to "no", every rank imports everything by itself
 PRELOAD = "workshop_lib.ranks.preload"
-READY_LIMIT_S = 120.0
 SAY_AFTER_S = 1.0
 GIVES_WAY = 10  # of 19
 # Python and libraries read variables with these beginnings when they are loaded: an agent that was started with others
@@ -70,12 +70,14 @@ def own_environment() -> dict[str, str]:
 class Made:
     """A process that the agent made for this one, which follows it as it would follow a subprocess.Popen.
 
-    The process ends with this one, because the agent ends it when the connection is closed.
+    The process ends with this one, because the agent ends it when the connection is closed. stdout: what it prints, if
+    that goes to a pipe.
     """
 
     def __init__(self, connection, command: list[str]):
         self._connection = connection
-        self._command = command
+        self.args = command
+        self.stdout: IO[str] = io.StringIO()
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -84,15 +86,15 @@ class Made:
             self.wait(0.0)
         return self.returncode
 
-    def wait(self, timeout: float) -> int:
-        """Wait for the end. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end. Raises subprocess.TimeoutExpired after `timeout` seconds, if given."""
         if self.returncode is not None:
             return self.returncode
         self._connection.settimeout(timeout)
         try:
             answer = self._connection.recv(64)
         except (BlockingIOError, TimeoutError):
-            raise subprocess.TimeoutExpired(self._command, timeout) from None
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
         except OSError:
             answer = b""
         self._connection.close()
@@ -115,15 +117,14 @@ class Agent:
         self.loads = loads
         self.owner = os.getpid()
         self.was_ready = False
-        self.library = state_of_the_library()
+        self.library = state_of_the_library() if loads else {}
         # An agent's mark is as long as its ranks' marks, which are written over it.
         self.set_id = processes.new_set_id()
         self.variables = variables
         environment = own_environment() | variables
-        self.folder = Path(tempfile.mkdtemp(prefix=scratch.PREFIX, dir=scratch.temporary_folder()))
+        self.folder = scratch.make(scratch.temporary_folder(), self.set_id)
         self.path = self.folder / "agent"
         self.log = self.folder / "agent.log"
-        (self.folder / "owner").write_text(processes.mark(self.set_id))
         flags = ["-P"] if loads else ["-I", "-S"]
         words = [sys.executable, *flags, node_agent.__file__, "--socket", str(self.path), "--owner", str(self.owner)]
         with open(self.log, "wb") as output:
@@ -160,25 +161,29 @@ class Agent:
         said = False
         while not self.is_ready:
             waited_s = time.monotonic() - began
-            if self.process.poll() is not None or waited_s > READY_LIMIT_S:
-                how = f"did not get ready in {READY_LIMIT_S:.0f} s"
+            if self.process.poll() is not None or waited_s > stub.AGENT_LIMIT_S:
+                how = f"did not get ready in {stub.AGENT_LIMIT_S:.0f} s"
                 if self.process.poll() is not None:
                     how = f"ended with exit code {self.process.returncode}"
                 why = which_mpi.what_failed(self.log.read_text(errors="replace"))
+                remedy = f"`{FORK}=no` does without it." if self.loads else ""
                 self.end()
-                raise RankError(f"The process that makes ranks {how}.\n{why}\n`{FORK}=no` does without it.")
+                raise RankError(f"The process that makes ranks {how}.\n{why}\n{remedy}".rstrip())
             if waited_s > SAY_AFTER_S and not said and self.loads and in_notebook():
                 said = True
                 print("Importing PyTorch once, for all ranks that this notebook starts …")
             time.sleep(0.01)
         self.was_ready = True
 
-    def make(self, command: list[str], environment: dict[str, str], output) -> Made:
-        """Have the agent run a command that is not a rank; it ends with this process. output: an open file."""
-        connection = stub.connect(str(self.path), READY_LIMIT_S)
+    def make(self, command: list[str], environment: dict[str, str], output, folder: str | None = None) -> Made:
+        """Have the agent run a command that is not a rank; it ends with this process.
+
+        output: an open file. folder: where the command runs, by default where this process does.
+        """
+        connection = stub.connect(str(self.path))
         with open(os.devnull, "rb") as nothing:
             files = {0: nothing.fileno(), 1: output.fileno(), 2: output.fileno()}
-            stub.ask(connection, command, None, environment, files)
+            stub.ask(connection, command, None, environment, files, folder)
         return Made(connection, command)
 
     def end(self) -> None:

@@ -67,9 +67,9 @@ class Allocation:
             return _whole(RANKS_PER_NODE, text)
         return self.gpus_per_node or self.tasks_per_node or 1
 
-    def ranks_on_a_node(self, n: int, environ: Mapping[str, str] = os.environ) -> int:
+    def ranks_on_a_node(self, n: int) -> int:
         """How many of `n` ranks a node gets, if they fill one node after the other and all have to fit."""
-        return max(self.ranks_per_node(environ), math.ceil(n / len(self.hosts)))
+        return max(self.ranks_per_node(), math.ceil(n / len(self.hosts)))
 
     def ranks(self, environ: Mapping[str, str] = os.environ) -> int:
         """The number of ranks that fill the allocation."""

@@ -1,10 +1,11 @@
 """One call under way on the ranks: what each rank answered, and the evidence of where each rank is."""
 
 import contextlib
-import json
+import functools
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import cloudpickle
@@ -78,7 +79,6 @@ class Call:
         self.answers: dict[int, Answer] = {}
         self.outcomes: dict[int, Outcome] = {}
         self._clock = Clock()
-        self._pids: dict[int, int] = {}  # of the ranks on this host, once they were looked up
 
     def send(self, payload: bytes, ranks: list[int] | None = None) -> None:
         """Start a pickled (function, arguments, keyword arguments) on these ranks, or on all ranks of the call."""
@@ -190,8 +190,7 @@ class Call:
                 break
         if not self.team._lost():  # the last words of ranks stay
             self._clear_stacks()
-        stacks = {rank: self._parsed(rank, text) for rank, text in texts.items()}
-        return dict.fromkeys(self.running, []) | stacks
+        return dict.fromkeys(self.running, []) | self._parsed(texts)
 
     def whereabouts(self) -> dict[int, Whereabouts]:
         """What the running ranks said about the last look at their stacks. A rank that computes may say nothing."""
@@ -204,17 +203,26 @@ class Call:
                 return answers
             time.sleep(LOOK_EVERY_S)
 
+    @functools.cached_property
+    def _here(self) -> dict[int, psutil.Process]:
+        """The processes of the call's ranks on this host, by rank."""
+        return self.team.processes_here(self.ranks)
+
+    @functools.cached_property
+    def _segments(self) -> str | None:
+        """The folder of the ranks' shared memory."""
+        note = folders.rank_notes(self.team.folder).get(self.ranks[0])
+        return note and note["segments"]
+
     def activity(self) -> Activity | None:
         """What the running ranks have sent and computed so far; None if not all are here, or nothing tells."""
-        segments = self.team.segments
-        if segments is None:
+        if self._segments is None or len(self._here) < len(self.ranks):
             return None
-        self._pids = self._pids or {rank: each.pid for rank, each in self.team.processes_here(self.ranks).items()}
-        return measure(segments, self._pids) if len(self._pids) == len(self.ranks) else None
+        return measure(Path(self._segments), {rank: process.pid for rank, process in self._here.items()})
 
     def asleep(self, rank: int) -> bool:
         """Whether no thread of a rank on this host computes, or waits for a core to do so."""
-        return all(asleep(process.pid) for process in self.team.processes_here([rank]).values())
+        return asleep(self._here[rank].pid)
 
     def _clear_stacks(self) -> None:
         for rank in self.running:
@@ -226,21 +234,17 @@ class Call:
             return (self.team.folder / f"stack.{rank}.txt").read_text("utf8", "replace")
         return ""
 
-    def _parsed(self, rank: int, text: str) -> list[Frame]:
-        with contextlib.suppress(OSError):
-            note = (self.team.folder / "rank" / f"{rank}.json").read_text()
-            return parse_stack(text, json.loads(note)["main_thread"])
-        return []
-
-    def _written_stack(self, rank: int) -> list[Frame]:
-        return self._parsed(rank, self._written(rank))
+    def _parsed(self, texts: dict[int, str]) -> dict[int, list[Frame]]:
+        """The stacks that these ranks have written down, without those of ranks whose main thread is unknown."""
+        notes = folders.rank_notes(self.team.folder)
+        return {rank: parse_stack(text, notes[rank]["main_thread"]) for rank, text in texts.items() if rank in notes}
 
     def cpu_s(self) -> dict[int, float]:
         """The CPU seconds that each running rank on this host has used, by rank."""
         used_s = {}
-        for rank, process in self.team.processes_here(self.running).items():
-            with contextlib.suppress(psutil.Error):
-                used_s[rank] = sum(process.cpu_times()[:2])
+        for rank in self.running:
+            with contextlib.suppress(KeyError, psutil.Error):  # it is on another host, or gone
+                used_s[rank] = sum(self._here[rank].cpu_times()[:2])
         return used_s
 
     def loss(self) -> Loss:
@@ -249,7 +253,8 @@ class Call:
         for rank, note in sorted(folders.rank_notes(self.team.folder).items()):
             ranks_on.setdefault(note["host"], []).append(rank)
         records = self._wait_for_exit_records(ranks_on)
-        stacks = {rank: frames for rank in self.running if (frames := self._written_stack(rank))}
+        written = self._parsed({rank: self._written(rank) for rank in self.running})
+        stacks = {rank: frames for rank, frames in written.items() if frames}
         errors = self._raised() if records else {}
         holder = self.team.holder_host
         return Loss(records, stacks, errors, "" if is_here(holder) else holder, self._lost_hosts(records, ranks_on))

@@ -6,11 +6,13 @@ the shell does not run the cell itself, because an error has to leave the rank a
 
 import ast
 import builtins
+import contextlib
 import html
 import os
 import re
 import sys
 import types
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from typing import cast
@@ -44,7 +46,7 @@ def run_cell(source: str, name: str) -> None:
     """Run a cell's source in this rank's namespace, and show the value of a last expression."""
     shell = _shell()
     remember_source(source, name)
-    with _Output(shell):
+    with _output_goes_to_the_notebook(shell):
         try:
             _run(shell, source, name)
         finally:
@@ -122,24 +124,19 @@ def _keep_progress_bars_as_text() -> None:
     os.environ.setdefault("TQDM_POSITION", "0")
 
 
-class _Output:
-    """Sends what a cell displays to the notebook, and prints what IPython says about errors."""
+@contextlib.contextmanager
+def _output_goes_to_the_notebook(shell) -> Iterator[None]:
+    """A context manager: what a cell displays is sent to the notebook, and what IPython says about errors is printed.
 
-    def __init__(self, shell):
-        self.shell = shell
-
-    def __enter__(self) -> None:
-        self.before = self.shell.display_pub, self.shell._showtraceback
-        self.shell.display_pub = _Displays(Printed.by_this_call())
-        self.shell._showtraceback = self._print_traceback
-
-    def __exit__(self, *_) -> None:
-        self.shell.display_pub, self.shell._showtraceback = self.before
-
-    @staticmethod
-    def _print_traceback(kind, error, lines) -> None:
-        """Print IPython's text on an error that IPython does not raise, such as one in an object's __repr__."""
-        print("\n".join(lines), file=sys.stderr)
+    IPython does not raise every error, such as one in an object's __repr__.
+    """
+    before = shell.display_pub, shell._showtraceback
+    shell.display_pub = _Displays(Printed.by_this_call())
+    shell._showtraceback = lambda kind, error, lines: print("\n".join(lines), file=sys.stderr)
+    try:
+        yield
+    finally:
+        shell.display_pub, shell._showtraceback = before
 
 
 class _Displays(ZMQDisplayPublisher):

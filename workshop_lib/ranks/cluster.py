@@ -32,6 +32,7 @@ from .watch import watch
 
 UNNAMED = "cell"
 ABOUT_LIMIT_S = 30.0
+ASK_AGAIN_S = 1.0  # the controller drops messages to a rank that has registered, but is not connected to it yet
 LAST_WORDS_LIMIT_S = 1.0
 # Many nodes read Python from one shared disk.
 START_LIMIT_S = 60.0
@@ -63,6 +64,7 @@ HEARTBEAT_EVERY_MS_PER_RANK = 10
 HEARTBEAT_LIMIT_MS = 30_000
 # By default, the controller keeps a copy of every message and result in memory, for clients that ask again later.
 NO_COPIES = ["--nodb"]
+PORT_TAKEN = "Address already in use"
 # Files in the ranks' folder.
 CONTROLLER_LOG = "controller.log"
 RANKS_LOG = "ranks.log"
@@ -97,14 +99,14 @@ def _heartbeat(n: int) -> list[str]:
     return [f"--HeartMonitor.period={period_ms}", f"--HeartMonitor.max_heartmonitor_misses={misses}"]
 
 
-def _end(supervised: list[subprocess.Popen | agents.Made], set_id: str, folder: Path, own: scratch.Scratch) -> None:
+def _end(made: list[agents.Made], set_id: str, folder: Path, own: scratch.Scratch) -> None:
     # First ask mpiexec to terminate, so that it ends ranks on other nodes; then kill everything that is left here.
-    for process in supervised[1:]:
+    for process in made[1:]:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(4)
     processes.end(set_id)
-    for process in supervised:
+    for process in made:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(4)
     shutil.rmtree(folder, ignore_errors=True)
@@ -114,8 +116,8 @@ def _end(supervised: list[subprocess.Popen | agents.Made], set_id: str, folder: 
 class Ranks:
     """MPI ranks in ipyparallel engines; engine id = MPI rank = position in every list of results.
 
-    An agent makes the controller and the ranks, and `mpiexec` has a supervisor, so all of them end when this process
-    ends, no matter how it ends. `ipyparallel.Cluster` could not promise that.
+    An agent makes the controller, `mpiexec` and the ranks, so all of them end when this process ends, no matter how it
+    ends. `ipyparallel.Cluster` could not promise that.
     """
 
     view = TextView  # how a run shows its progress; the notebook package sets its own
@@ -136,15 +138,9 @@ class Ranks:
         self.paced = paced
         self.trouble: str | None = "they were never started"  # None if the ranks can take a call
         self.client: Any = None  # an ipyparallel.Client
-        self._supervised: list[subprocess.Popen | agents.Made] = []
+        self._made: list[agents.Made] = []  # the controller and mpiexec
         self._end: Callable[[], None] = lambda: None
         self._start()
-
-    @property
-    def segments(self) -> Path | None:
-        """The folder of the ranks' shared memory; None if they have none of their own."""
-        folder = self._scratch.settings.get(scratch.SEGMENTS)
-        return Path(folder) if folder else None
 
     @property
     def remedy(self) -> str:
@@ -306,10 +302,18 @@ class Ranks:
         atexit.unregister(self.stop)  # so that nothing keeps ranks that were replaced
         end = self._end
         self._end = lambda: None
-        self._supervised = []
+        self._made = []
         return end
 
     def _start(self) -> None:
+        try:
+            self._start_once()
+        except RankError as error:
+            if PORT_TAKEN not in str(error):
+                raise
+            self._start_once()  # another program has taken a port that the controller had just found free
+
+    def _start_once(self) -> None:
         n, threads_per_rank, bind = self.shape
         job = allocation.find_living()
         plan = launchers.plan(n, threads_per_rank or 1, bind or "none", job)
@@ -320,10 +324,9 @@ class Ranks:
         # ipyparallel adds an engine's working folder to sys.path, so engines do not start in the learner's folder.
         # engine.prepare changes to the learner's folder later.
         places = [f"--profile-dir={self.folder}", f"--work-dir={self.folder}"]
-        scratch.sweep()
         self._scratch = scratch.Scratch(self._set_id, one_host=plan.one_host)
         atexit.register(self.stop)
-        self._end = functools.partial(_end, self._supervised, self._set_id, self.folder, self._scratch)
+        self._end = functools.partial(_end, self._made, self._set_id, self.folder, self._scratch)
         settings = self._scratch.settings | {
             processes.VARIABLE: processes.mark(self._set_id),
             "WORKSHOP_LAUNCHER": "engines",
@@ -342,41 +345,30 @@ class Ranks:
         try:
             agent = agents.ready(environment)
             clock = Clock()
-            with open(self.folder / CONTROLLER_LOG, "wb") as output:
-                self._supervised.append(agent.make(controller, environment, output))
             stub = agents.stub_command(self.folder, agent if plan.one_host else None)
-            self._launch([*plan.command, *stub, *ranks], environment)
-            self.client = folders.connect(self.folder, limit_s, self._supervised)
+            for name, command in ((CONTROLLER_LOG, controller), (RANKS_LOG, [*plan.command, *stub, *ranks])):
+                with open(self.folder / name, "wb") as output:
+                    self._made.append(agent.make(command, environment, output))
+            self.client = folders.connect(self.folder, limit_s, self._made)
             self._wait_for_engines(clock, limit_s)
             self.trouble = None
             self._check_order()
         except BaseException as error:
-            controller_ended = bool(self._supervised) and self._supervised[0].poll() is not None
+            controller_ended = bool(self._made) and self._made[0].poll() is not None
             if isinstance(error, RankError) and not controller_ended:
-                for process in self._supervised[1:]:  # mpiexec, whose message is in the log only once it has ended
+                for process in self._made[1:]:  # mpiexec, whose message is in the log only once it has ended
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(LAST_WORDS_LIMIT_S)
-            why = folders.why_ended(self.folder, CONTROLLER_LOG if controller_ended else RANKS_LOG)
+            log = self.folder / (CONTROLLER_LOG if controller_ended else RANKS_LOG)
+            why = which_mpi.what_failed(log.read_text("utf8", "replace")) if log.exists() else ""
             self.stop()
-            if isinstance(error, (RankError, OSError, TimeoutError)):
+            if isinstance(error, (RankError, OSError)):
                 if not controller_ended:
                     why = f"{why}\n{which_mpi.suspects()}"
                 raise RankError(
                     f"The ranks did not start: {error}\n{why.strip()}".rstrip() + allocation.hint(job)
                 ) from None
             raise
-
-    def _launch(self, command: list[str], environment: dict[str, str]) -> None:
-        with open(self.folder / RANKS_LOG, "wb") as output:
-            process = subprocess.Popen(
-                processes.supervised(command),
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._supervised.append(process)
 
     def _wait_for_engines(self, clock: Clock, limit_s: float) -> None:
         """Wait until every rank has registered and has run `engine.prepare`.
@@ -390,7 +382,7 @@ class Ranks:
                 print(f"\r{ready} of {self.n} ranks are up", end="", flush=True)
             if records := folders.exit_records(self.folder):
                 raise RankError(f"rank {records[0]['rank']} {how_it_ended(records[0])}.")
-            for name, process in zip(("the controller", "mpiexec"), self._supervised, strict=True):
+            for name, process in zip(("the controller", "mpiexec"), self._made, strict=True):
                 if process.poll() is not None:
                     raise RankError(f"{name} ended with exit code {process.returncode}.")
             if clock.elapsed_s > limit_s:
@@ -407,7 +399,11 @@ class Ranks:
     def _check_order(self) -> None:
         asked = self.client[:].apply_async(engine.about)
         clock = Clock()
+        again_s = ASK_AGAIN_S
         while not asked.ready():
+            if clock.elapsed_s > again_s:
+                asked = self.client[:].apply_async(engine.about)
+                again_s *= 2
             # This doesn't use `run`, where an interrupt ends a call: here an interrupt has to end the start.
             if self._lost() or clock.elapsed_s > ABOUT_LIMIT_S:
                 raise RankError("not every rank answers: one may have ended.")
@@ -428,7 +424,7 @@ class Ranks:
         """Whether a rank, mpiexec or the controller has ended, or the ranks' folder has gone with its holder."""
         if folders.exit_records(self.folder) or not (self.folder / "security").exists():
             return True
-        return any(process.poll() is not None for process in self._supervised)
+        return any(process.poll() is not None for process in self._made)
 
     def _give_up(self, trouble: str) -> None:
         """Stop ranks that can no longer be used, because stuck ranks would keep cores busy until someone notices.

@@ -32,6 +32,7 @@ from workshop_lib.paths import ROOT, replacing
 from . import whereabouts
 from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
 from .printed import limited
+from .scratch import SEGMENTS
 
 if TYPE_CHECKING:
     from workshop_lib.training.record import RunRecord
@@ -89,8 +90,14 @@ def prepare(folder: str) -> None:
         numpy.random.seed()
     tempfile.tempdir = None  # so that TMPDIR is read anew
     emulation.start_if_asked()
-    main_thread = threading.main_thread().ident
-    note = RankNote(rank=rank, pid=os.getpid(), host=socket.gethostname(), main_thread=main_thread)
+    main_thread = threading.main_thread().ident or 0
+    note = RankNote(
+        rank=rank,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        main_thread=main_thread,
+        segments=os.environ.get(SEGMENTS),
+    )
     with replacing(os.path.join(folder, "rank", f"{rank}.json")) as temporary:
         temporary.write_text(json.dumps(note))
     keep_moving_messages()

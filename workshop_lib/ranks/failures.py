@@ -32,10 +32,6 @@ LOOK_AGAIN_MOST_S = 0.7
 STILL_S = 0.2  # how long ranks wait at one place before it counts, if messages on their way would be noticed
 STILL_UNNOTICED_S = 0.7  # the same, if messages on their way would not be noticed
 TELL_AFTER_S = 0.6  # what a rank raised is shown before the others have ended, if they need longer than this
-ALONE_AGAIN_S = 0.7
-# How often to look at ranks that run a cell without the others.
-ALONE_LOOKS = 2
-TOGETHER_LOOKS = 12
 STILL_LIMIT_S = 10.0  # time for ranks that compute or sleep to end by themselves after one has failed
 INTERRUPT_LIMIT_S = 2.0
 MPI_LIMIT_S = 0.5  # an interrupt has no effect on a rank inside MPI; an operation under way may end in this time
@@ -48,6 +44,8 @@ TOGETHER_EVERY_S = 0.5  # how often to look at ranks that all run, at first and 
 TOGETHER_MOST_S = 5.0
 MOVING_MOST_S = 2.0  # the same while ranks send messages
 STILL_EVERY_S = 0.5  # the same while all of them wait
+ALONE_S = 1.3  # how long a rank that runs a cell without the others waits at one place before it counts
+SEVERAL_ALONE_S = 8.0  # the same for several ranks, which may have a communicator of their own
 DEADLOCK_S = 2.5
 NOTICE_S = 5.0
 KEEP_RECORD = "*Stop*, the button beside a training's progress, ends it too, and keeps its record."
@@ -102,38 +100,11 @@ class Others:
                 self.call.outcomes[rank]["error"]["what"] = what
 
 
-class Alone:
-    """Watches ranks that run a cell without the others: do they wait for a rank that never comes?
-
-    A single rank that stays inside one collective or message does. Several ranks may have a communicator of their own
-    and use it in a loop, so they are watched for longer.
-    """
-
-    def __init__(self, call: CallUnderWay):
-        self.call = call
-        self.next_look = time.monotonic() + ALONE_AGAIN_S
-        self.stacks: dict[int, list[Frame]] = {}
-        self.looks_left = ALONE_LOOKS if len(call.ranks) == 1 else TOGETHER_LOOKS
-        self.looks = self.looks_left
-
-    def look(self) -> None:
-        """Give all ranks up and raise RankError once the ranks cannot go on without the others."""
-        if not self.call.running or time.monotonic() < self.next_look:
-            return
-        stacks = self.call.stacks()
-        still = {rank for rank, frames in stacks.items() if self.stacks.get(rank, [])[:1] == frames[:1]}
-        wait = stacks and all(rank in still and is_communicating(frames) for rank, frames in stacks.items())
-        self.looks_left = self.looks_left - 1 if wait else self.looks
-        if not self.looks_left:
-            _raise_alone(self.call, f"cannot go on: the others do not run this cell.\n{_where(self.call, stacks)}")
-        self.stacks = stacks
-        self.next_look = time.monotonic() + ALONE_AGAIN_S
-
-
 class Together:
-    """Watches ranks that all run: does each of them wait for another one, so that none can go on?
+    """Watches ranks none of which has failed: does each of them wait for another one, so that none can go on?
 
     The call is ended only if that's certain. If the ranks may be in one long operation, a notice says where they are.
+    But ranks that run a cell without the others, and wait, are likely to wait for a rank that never comes.
     """
 
     def __init__(self, call: CallUnderWay):
@@ -156,11 +127,15 @@ class Together:
             return []
         self.standstill.look()
         still_s = self.standstill.all_still_s
-        if still_s >= DEADLOCK_S and self.standstill.is_certain:
+        alone = len(self.call.ranks) < self.call.team.n
+        if alone and still_s >= (ALONE_S if len(self.call.ranks) == 1 else SEVERAL_ALONE_S):
+            places = _where(self.call, self.standstill.stacks)
+            _raise_alone(self.call, f"cannot go on: the others do not run this cell.\n{places}")
+        if still_s >= DEADLOCK_S and self.standstill.is_certain and not alone:
             raise_deadlock(self.call, self.standstill, still_s)
         self.pause_s = STILL_EVERY_S if still_s else min(TOGETHER_MOST_S, 1.5 * self.pause_s)
         self.next_look = time.monotonic() + self.pause_s
-        if still_s < NOTICE_S or self.has_noticed:
+        if still_s < NOTICE_S or self.has_noticed or alone:
             return []
         self.has_noticed = True
         places = _where(self.call, self.standstill.stacks)

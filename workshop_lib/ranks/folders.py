@@ -16,7 +16,7 @@ import ipyparallel as ipp
 from workshop_lib.errors import cause
 from workshop_lib.paths import BUILD, keeps_secrets, replacing
 
-from . import processes, which_mpi
+from . import processes
 from .allocation import is_here
 from .clock import Clock
 from .messages import ExitRecord, RankNote, StopNote, Whereabouts
@@ -73,13 +73,6 @@ def _make(folder: Path, set_id: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder
-
-
-def remove_dead() -> None:
-    """Remove the folders that killed notebooks left behind."""
-    for folder in (BUILD / "ranks").glob("*"):
-        if is_dead(folder):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def find(folder: str | os.PathLike | None = None, held: bool = False) -> Path:
@@ -200,14 +193,6 @@ def _notes(folder: Path, kind: str) -> dict[int, Any]:
                 with contextlib.suppress(OSError, ValueError), open(os.path.join(place, name)) as file:
                     notes[int(rank)] = json.load(file)
     return notes
-
-
-def why_ended(folder: Path, log: str) -> str:
-    """Why a program ended too early, from its log (see mpi.what_failed); empty without a log."""
-    try:
-        return which_mpi.what_failed((folder / log).read_text("utf8", "replace"))
-    except OSError:
-        return ""
 
 
 def connect(folder: Path, limit_s: float, supervised: Sequence = ()) -> ipp.Client:

@@ -114,12 +114,17 @@ class PdbCommand(TypedDict):
 
 
 class RankNote(TypedDict):
-    """rank/N.json, which rank N writes once it is ready; main_thread tells its stack from those of other threads."""
+    """rank/N.json, which rank N writes once it is ready.
+
+    main_thread tells its stack from those of other threads. segments: the folder of the ranks' shared memory, if they
+    have one of their own.
+    """
 
     rank: int
     pid: int
     host: str
-    main_thread: int | None
+    main_thread: int
+    segments: str | None
 
 
 class AboutRank(TypedDict):

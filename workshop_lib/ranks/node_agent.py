@@ -180,7 +180,8 @@ class Child:
             what = f"the memory of this container, job or machine ({gigabytes:.1f} GB) ran out"
             return f"{what}: start fewer ranks, or allow it more memory"
         allowed_s = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        if allowed_s != resource.RLIM_INFINITY and used.ru_utime + used.ru_stime > 0.9 * allowed_s:
+        used_s = used.ru_utime + used.ru_stime
+        if allowed_s != resource.RLIM_INFINITY and used_s + 1.0 > 0.9 * allowed_s:  # Linux samples what it compares
             return f"it had computed for {allowed_s} s, which is all that a process may here (`ulimit -t`)"
         return ""
 
@@ -311,7 +312,10 @@ def become(request, descriptors, in_place):
     """
     try:
         agent = os.getppid()
-        os.setpgid(0, 0)  # launchers signal process groups, and a rank lives long enough to say where it is
+        if request["record"] is None:
+            os.setsid()  # Linux shares cores among sessions first, and mpiexec starts many processes
+        else:
+            os.setpgid(0, 0)  # launchers signal process groups, and a rank lives long enough to say where it is
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != agent:  # it ended before it could take this process along

@@ -15,13 +15,6 @@ from pathlib import Path
 import psutil
 
 VARIABLE = "WORKSHOP_RANKS"
-# Runs the command that follows, and ends it when the process that started this supervisor is gone.
-SUPERVISOR = [sys.executable, "-I", "-S", str(Path(__file__).with_name("supervisor.py"))]
-
-
-def supervised(command: list[str]) -> list[str]:
-    """The words that run `command`, and end it when this process is gone."""
-    return [*SUPERVISOR, "--owner", str(os.getpid()), "--", *command]
 
 
 def new_set_id() -> str:

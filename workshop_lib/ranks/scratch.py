@@ -4,16 +4,22 @@ The folders are removed together with the ranks. If their owner was killed, the 
 Each folder carries its owner's mark, so nobody else's folders are touched.
 """
 
+import contextlib
 import os
 import shutil
 import tempfile
 from pathlib import Path
+
+from workshop_lib.paths import BUILD
 
 from . import processes, stub
 
 PREFIX = "workshop-"
 SHARED_MEMORY = Path("/dev/shm")
 SEGMENTS = "OMPI_MCA_btl_sm_backing_directory"
+# Open MPI's mpiexec names its folder by its process id alone, and leaves the folder behind when it is killed. In a
+# shared place, the next mpiexec with the same process id would refuse to start.
+MPIEXECS_PLACE = "PRTE_MCA_prte_local_tmpdir_base"
 
 
 def temporary_folder() -> Path:
@@ -21,31 +27,35 @@ def temporary_folder() -> Path:
     return Path(stub.temporary_folder())
 
 
+def make(parent: Path, set_id: str) -> Path:
+    """Create a folder in `parent` that only its owner can read, with the mark of this set. Raises OSError."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    (folder / "owner").write_text(processes.mark(set_id))
+    return folder
+
+
 class Scratch:
     """The folders of one set of ranks. If one cannot be created, the ranks use the same folder as everybody else.
 
-    settings: the environment variables that send ranks to these folders. Both are empty unless one_host.
+    settings: the environment variables that send ranks to these folders. Other hosts do not have the folders, so unless
+    one_host, only mpiexec gets one.
     """
 
     def __init__(self, set_id: str, one_host: bool = True):
         self.folders: list[Path] = []
         self.settings: dict[str, str] = {}
-        if not one_host:  # the other hosts would not have these folders
-            return
-        if temporary := self._make(temporary_folder(), set_id):
-            self.settings |= {"TMPDIR": str(temporary), "KERAS_HOME": str(temporary / "keras")}
-        if SEGMENTS not in os.environ and (segments := self._make(SHARED_MEMORY, set_id)):
-            self.settings[SEGMENTS] = str(segments)
-
-    def _make(self, parent: Path, set_id: str) -> Path | None:
-        """Create a folder in `parent` that only its owner can read; None if that fails."""
-        try:
-            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-            self.folders.append(folder)
-            (folder / "owner").write_text(processes.mark(set_id))
-        except OSError:
-            return None
-        return folder
+        with contextlib.suppress(OSError):
+            temporary = make(temporary_folder(), set_id)
+            self.folders.append(temporary)
+            if not {MPIEXECS_PLACE, "PRTE_MCA_prte_tmpdir_base"} & os.environ.keys():  # the site has chosen no place
+                self.settings[MPIEXECS_PLACE] = str(temporary)
+            if one_host:
+                self.settings |= {"TMPDIR": str(temporary), "KERAS_HOME": str(temporary / "keras")}
+        with contextlib.suppress(OSError):
+            if one_host and SEGMENTS not in os.environ:
+                segments = make(SHARED_MEMORY, set_id)
+                self.folders.append(segments)
+                self.settings[SEGMENTS] = str(segments)
 
     def remove(self) -> None:
         for folder in self.folders:
@@ -53,11 +63,11 @@ class Scratch:
 
 
 def sweep() -> None:
-    """Remove the folders that killed processes of this user left behind on this host."""
-    for parent in (temporary_folder(), SHARED_MEMORY):
-        for folder in parent.glob(f"{PREFIX}*"):
-            if _is_ours(folder) and processes.is_dead(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+    """Remove what killed processes of this user left behind: these folders, and those of sets of ranks (folders.py)."""
+    left = [folder for parent in (temporary_folder(), SHARED_MEMORY) for folder in parent.glob(f"{PREFIX}*")]
+    for folder in [*left, *(BUILD / "ranks").glob("*")]:
+        if _is_ours(folder) and processes.is_dead(folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_ours(folder: Path) -> bool:

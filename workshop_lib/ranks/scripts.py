@@ -5,10 +5,8 @@ import os
 import re
 import shlex
 import socket
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +14,7 @@ import psutil
 
 from workshop_lib.machine.world import loopback
 
-from . import allocation, launchers, processes, which_mpi
+from . import agents, allocation, launchers, processes, which_mpi
 from .clock import Clock
 from .rank_errors import RankError
 from .scratch import Scratch
@@ -56,7 +54,6 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
     left_out = 0
     aborted = False
     with started(words, set_id) as process:
-        assert process.stdout is not None  # it is a pipe
         timer.start()
         try:
             for line in process.stdout:  # ends when the last process that could write has ended
@@ -82,9 +79,7 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
 
 
 @contextlib.contextmanager
-def started(
-    words: list[str], set_id: str, folder: str | None = None, **settings: str
-) -> Iterator[subprocess.Popen[str]]:
+def started(words: list[str], set_id: str, folder: str | None = None, **settings: str) -> Iterator[agents.Made]:
     """Start a command whose processes carry the mark of `set_id`; yield its process, with its output in a pipe.
 
     The first word may name a program beside this Python. folder: where the command runs. settings: variables for its
@@ -92,32 +87,23 @@ def started(
     killed. Raises RankError where nothing heavy may run.
     """
     _require_a_node_of_the_job()
-    scratch = Scratch(set_id)
-    try:
-        environment = which_mpi.rank_environment(_settings() | scratch.settings | settings)
-        beside_python = Path(sys.executable).parent / words[0]
-        program = str(beside_python) if beside_python.exists() else words[0]
-        process = subprocess.Popen(
-            processes.supervised([program, *words[1:]]),
-            cwd=folder,
-            env=environment | {processes.VARIABLE: processes.mark(set_id)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        assert process.stdout is not None  # it is a pipe
-        try:
-            yield process
-        finally:
-            processes.end(set_id)
-            process.kill()  # the mark may not be readable yet; on Linux, the command ends with this supervisor
-            process.stdout.close()
-            process.wait()
-    finally:
-        scratch.remove()
+    with contextlib.ExitStack() as left:
+        scratch = Scratch(set_id)
+        left.callback(scratch.remove)
+        reading, writing = os.pipe()
+        output = left.enter_context(open(reading, errors="replace"))
+        with open(writing, "wb") as end:
+            agent = agents.Agent(loads=False, variables={})
+            left.callback(agent.end)
+            left.callback(processes.end, set_id)
+            agent.wait()
+            environment = which_mpi.rank_environment(_settings() | scratch.settings | settings)
+            environment[processes.VARIABLE] = processes.mark(set_id)
+            beside_python = Path(sys.executable).parent / words[0]
+            program = str(beside_python) if beside_python.exists() else words[0]
+            process = agent.make([program, *words[1:]], environment, end, folder)
+        process.stdout = output
+        yield process
 
 
 def mpiexec(n: int) -> list[str]:
@@ -150,42 +136,6 @@ def _require_a_node_of_the_job() -> None:
             f"This cell starts processes of its own, and {socket.gethostname()} isn't a node of your job, where they "
             "belong: run it in a JupyterLab inside the job (lab.sh)."
         )
-
-
-def run_and_lose(*command, rank: int, once: Path, timeout_s: float = 120.0, only: str = "") -> float | None:
-    """Like `run`, but kill the process whose RANK is `rank` as soon as the file `once` exists, and print the outcome.
-
-    The command is expected to fail then, so this raises no error. Returns the seconds from the kill to the end of the
-    last process; None if the rank had ended before.
-    """
-    set_id = processes.new_set_id()
-    ended = threading.Event()
-    killed_s: list[float] = []
-
-    def lose() -> None:
-        while not (once.exists() or ended.wait(0.02)):
-            pass
-        lost = [each for each, _ in processes.marked(set_id) if rank_of(each) == str(rank)]
-        if lost and not ended.is_set():
-            killed_s.append(time.monotonic())
-            print(f"--- rank {rank} is killed", flush=True)
-            processes.kill(lost, wait_s=0)
-
-    thread = threading.Thread(target=lose)
-    thread.start()
-    try:
-        run(*command, timeout_s=timeout_s, set_id=set_id, only=only)
-    except RankError as error:
-        print(f"--- the command {str(error).rpartition('` ')[2]}")  # the command itself is printed above
-    finally:
-        ended.set()
-        thread.join()
-    if not killed_s:
-        print(f"--- all processes had ended before rank {rank} could be killed")
-        return None
-    after_s = time.monotonic() - killed_s[0]
-    print(f"--- {after_s:.1f} s after the kill, all processes have ended")
-    return after_s
 
 
 def rank_of(process: psutil.Process) -> str:

@@ -14,7 +14,7 @@ from workshop_lib.machine import environment
 from workshop_lib.machine.load import Meter
 from workshop_lib.machine.shadowing import shadows
 
-from . import allocation, crowding, folders, processes
+from . import allocation, crowding, folders, processes, scratch
 from .cluster import CURRENT, START_ELSEWHERE_LIMIT_S, Ranks, check_number
 from .rank_errors import HOLD_AGAIN, RankError
 
@@ -77,7 +77,7 @@ def start(
         return team
     CURRENT.replace(None)
     processes.reap()
-    folders.remove_dead()
+    scratch.sweep()
     for shadow in shadows():
         print(f"{shadow}. Until then the workshop looks there last.", file=sys.stderr)
     others = Meter()
@@ -127,10 +127,9 @@ class AttachedRanks(Ranks):
     """Ranks that another process holds, such as a job's. They are used like any ranks, but `stop` only disconnects."""
 
     attached_only = True
-    segments = None  # only the holder knows their folder
 
     def __init__(self, folder: Path):
-        self._supervised = []
+        self._made = []
         self.client = None
         self._connect(folder)
 

@@ -44,11 +44,11 @@ def limits():
     return {number: resource.getrlimit(number) for number in {getattr(resource, name) for name in names}}
 
 
-def ask(connection, command, record, environment, files):
+def ask(connection, command, record, environment, files, folder=None):
     """Ask the agent at the other end to make a process with this environment.
 
     record: the folder in which to write how it ended, if it is a rank. files: the open files that it gets, by the
-    number that each has there.
+    number that each has there. folder: where it runs, by default where this process does.
     """
     umask = os.umask(0)
     os.umask(umask)
@@ -56,7 +56,7 @@ def ask(connection, command, record, environment, files):
         "command": command,
         "record": record,
         "environment": environment,
-        "folder": os.getcwd(),
+        "folder": folder or os.getcwd(),
         "umask": umask,
         "limits": limits(),
         "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
@@ -99,9 +99,9 @@ def agent_of_this_host(record, load):
     return path
 
 
-def connect(path, limit_s):
+def connect(path):
     """A connection to the agent, which may still be starting. Raises OSError if there is none in time."""
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + AGENT_LIMIT_S
     while True:
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -121,7 +121,7 @@ def main():
     record = options["--record"]
     files = {number: number for number in descriptors()}
     path = options.get("--agent") or agent_of_this_host(record, options.get("--load"))
-    connection = connect(path, AGENT_LIMIT_S)
+    connection = connect(path)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the notebook decides what an interrupt means
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: connection.send(bytes([number])))

@@ -120,7 +120,6 @@ def _watch(call: Call, timeout_s: float, screen: _Screen) -> list:
 
 def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
     others: failures.Others | None = None
-    alone = failures.Alone(call) if len(call.ranks) < call.team.n else None
     together = failures.Together(call)
     prompt = debugger.Prompt(call)
     stopping: Clock | None = None
@@ -141,8 +140,6 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
         elif call.failed:
             others = others or failures.Others(call)
             screen.tell(others.look())
-        elif alone:
-            alone.look()
         else:
             screen.tell(together.look())
         if stopping is not None and stopping.elapsed_s > STOP_LIMIT_S:

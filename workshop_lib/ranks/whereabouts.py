@@ -26,6 +26,7 @@ AT = "at"  # the answers' folder in the ranks' folder
 FRAMES_COMPARED = 20
 CALLS = "ranks/engine.py"
 DISTRIBUTED = "torch/distributed/"
+BACKWARD = "torch/autograd/graph.py"  # no frame of Python names the collectives inside a backward pass
 POLLS = "training/torch_mpi.py"  # a wait in Python, whose instruction changes although nothing moves
 ARITHMETIC: dict[type, Callable] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 SPIN = ("mpi4py", "mpi")  # backends of torch.distributed that wait by asking again and again
@@ -80,6 +81,8 @@ def _waiting(frame: types.FrameType) -> Waiting | None:
     try:
         if DISTRIBUTED in frame.f_code.co_filename or frame.f_code.co_filename.endswith(POLLS):
             return _of_torch(frame)
+        if frame.f_code.co_filename.endswith(BACKWARD):
+            return _of_backward()
         return _of_mpi(frame)
     except Exception:  # what cannot be read is not said
         return None
@@ -106,8 +109,26 @@ def _of_torch(frame: types.FrameType) -> Waiting | None:
         ranks=distributed.get_process_group_ranks(values.get("group")),
         root=values.get("src", values.get("dst")),
         spins=backend in SPIN,
-        only_on_ranks=backend in ON_CPUS and not sys.modules["torch"].cuda.is_initialized(),
+        only_on_ranks=_only_on_ranks(backend),
     )
+
+
+def _of_backward() -> Waiting | None:
+    """What a backward pass waits for if it computes nothing: a collective that DDP has begun.
+
+    None if a function of Python may still run in one of PyTorch's threads, such as a hook that sleeps.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_initialized():
+        return None
+    own = {thread.ident for thread in threading.enumerate() if type(thread) is not threading._DummyThread}
+    ranks_only = _only_on_ranks(distributed.get_backend()) and sys._current_frames().keys() <= own
+    return Waiting(name="backward", size=None, ranks=None, root=None, spins=False, only_on_ranks=ranks_only)
+
+
+def _only_on_ranks(backend: str) -> bool:
+    """Whether nothing but a rank can end a wait of this backend of torch.distributed."""
+    return backend in ON_CPUS and not sys.modules["torch"].cuda.is_initialized()
 
 
 def _of_mpi(frame: types.FrameType) -> Waiting | None:

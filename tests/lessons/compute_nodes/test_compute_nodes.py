@@ -3,13 +3,14 @@ hint; so do answers for the GPU of each rank."""
 
 import contextlib
 import subprocess
+import sys
 
 import psutil
 import pytest
 from needs import needs
 
 from workshop_lib.lessons.compute_nodes import judge as check
-from workshop_lib.lessons.compute_nodes import slurm_dry_run, threads
+from workshop_lib.lessons.compute_nodes import losing, slurm_dry_run, threads
 from workshop_lib.maintain import generate
 from workshop_lib.paths import SCRIPTS
 
@@ -149,3 +150,23 @@ def test_products_of_matrices_are_timed_with_few_and_with_all_threads(team, caps
     assert 0 < shared_s < 60 and 0 < all_s < 60
     share = max(1, cores // team.n)
     assert f"threads per rank: {share} took {shared_s:.3f} s, {cores} took {all_s:.3f} s" in capsys.readouterr().out
+
+
+def test_a_rank_is_lost_once_there_is_a_file_and_the_lines_asked_for_are_shown(tmp_path, capfd):
+    checkpoint = tmp_path / "checkpoint"
+    program = (
+        "import os, subprocess, sys\n"
+        "sleep = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
+        "ranks = [subprocess.Popen(sleep, env=os.environ | {'RANK': rank}) for rank in '01']\n"
+        "open(sys.argv[1], 'w').close()\n"
+        "print('frame 1\\nexitcode:', ranks[1].wait(), flush=True)\n"
+        "ranks[0].kill()\n"
+        "sys.exit(1)\n"
+    )
+    command = (sys.executable, "-c", program, checkpoint)
+    after_s = losing.run_and_lose(*command, rank=1, once=checkpoint, timeout_s=40, only="exitcode")
+    shown = capfd.readouterr().out
+    assert after_s is not None and 0 <= after_s < 20
+    assert "--- rank 1 is killed" in shown and "exitcode: -9" in shown and "(1 more lines)" in shown
+    assert "--- the command ended with exit code 1" in shown
+    assert losing.run_and_lose(sys.executable, "-c", "", rank=1, once=tmp_path / "none", timeout_s=30) is None

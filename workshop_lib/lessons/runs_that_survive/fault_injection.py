@@ -17,7 +17,6 @@ import re
 import selectors
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +30,7 @@ import psutil
 
 from workshop_lib.errors import InputError
 from workshop_lib.ranks import processes, scripts
+from workshop_lib.ranks.agents import Made
 from workshop_lib.ranks.rank_errors import RankError
 
 KINDS = {"kill": signal.SIGKILL, "crash": signal.SIGSEGV, "raise": signal.SIGINT, "stop": signal.SIGSTOP}
@@ -202,7 +202,7 @@ def _words(command: Sequence) -> list[str]:
 class _Start:
     """One start of the command. Reads what the command prints, and injects the faults that are left."""
 
-    def __init__(self, process: subprocess.Popen, set_id: str, run: TrainingRun, left: list[Fault], show: Callable):
+    def __init__(self, process: Made, set_id: str, run: TrainingRun, left: list[Fault], show: Callable):
         self.process = process
         self.set_id = set_id
         self.run = run
@@ -222,7 +222,6 @@ class _Start:
 
         Raises RankError if the command hasn't ended by `deadline`, a value of time.monotonic().
         """
-        assert self.process.stdout is not None  # it is a pipe
         output = self.process.stdout.fileno()
         with selectors.DefaultSelector() as selector:
             selector.register(output, selectors.EVENT_READ)

@@ -5,18 +5,17 @@ so that its changes to PyTorch end with it.
 """
 
 import json
-import subprocess
 import sys
 import tempfile
+import threading
 import time
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.thousand_ranks.step_report import Report, ranks_of
 from workshop_lib.machine.catalogue import emulated_machine
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks import processes, scripts
 
 MOST_RANKS = 65_536
 LIMIT_S = 300.0
@@ -106,13 +105,20 @@ def _checked(script, options, world_size: int, mesh: str, rank: int) -> list[str
 
 def _run(command: list[str], timeout_s: float, script) -> str:
     """Run the command and return its output. All its processes are killed if it takes too long or this process ends."""
-    with scripts.started(command, set_id=uuid.uuid4().hex[:12]) as process:
+    set_id = processes.new_set_id()
+    timer = threading.Timer(timeout_s, processes.end, [set_id])
+    with scripts.started(command, set_id) as process:
+        ends_s = time.monotonic() + timeout_s
+        timer.start()
         try:
-            return process.communicate(timeout=timeout_s)[0]
-        except subprocess.TimeoutExpired:
-            raise InputError(
-                f"{script} had not taken two steps after {timeout_s:g} s, so it was ended: does it end at all?"
-            ) from None
+            output = process.stdout.read()
+        finally:
+            timer.cancel()
+    if time.monotonic() > ends_s:
+        raise InputError(
+            f"{script} had not taken two steps after {timeout_s:g} s, so it was ended: does it end at all?"
+        )
+    return output
 
 
 def _read(place: Path, script, output: str) -> dict:
