@@ -5,6 +5,7 @@ import sys
 import time
 
 import pytest
+from ipyparallel import Client
 
 from workshop_lib import ranks
 from workshop_lib.machine import environment
@@ -168,3 +169,23 @@ def test_ranks_that_compute_with_other_threads_than_planned_are_named(monkeypatc
     ranks.start(2, threads_per_rank=2)
     said = "The threads of ranks 0, 1 are 1 instead of 2: OMP_NUM_THREADS didn't arrive."
     assert said in capsys.readouterr().err
+
+
+def test_a_notice_that_the_client_missed_is_asked_for_again(monkeypatch):
+    class Deaf(Client):
+        ids = []
+
+    connect = folders.connect
+    deaf = []
+
+    def connect_deaf_first(folder, limit_s, made=()):
+        client = connect(folder, limit_s, made)
+        if not deaf:
+            client.__class__ = Deaf
+            deaf.append(client)
+        return client
+
+    monkeypatch.setattr(folders, "connect", connect_deaf_first)
+    team = ranks.start(1)
+    assert team.client is not deaf[0]
+    assert team.run(max, 1, 2) == [2]

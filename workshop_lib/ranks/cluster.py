@@ -34,6 +34,7 @@ UNNAMED = "cell"
 ABOUT_LIMIT_S = 30.0
 ASK_AGAIN_S = 1.0  # the controller drops messages to a rank that has registered, but is not connected to it yet
 LAST_WORDS_LIMIT_S = 1.0
+NOTICE_LIMIT_S = 2.0
 # Many nodes read Python from one shared disk.
 START_LIMIT_S = 60.0
 START_ELSEWHERE_LIMIT_S = 180.0
@@ -376,6 +377,7 @@ class Ranks:
         Raises RankError if the clock passes the limit, or a rank, mpiexec or the controller ends.
         """
         shown = 0
+        prepared = Clock()
         while (ready := self._ranks_ready()) < self.n:
             if self.n > EACH_UP_TO and ready > shown and clock.elapsed_s > SHOW_START_AFTER_S:
                 shown = ready
@@ -387,14 +389,23 @@ class Ranks:
                     raise RankError(f"{name} ended with exit code {process.returncode}.")
             if clock.elapsed_s > limit_s:
                 raise RankError(f"{ready} of {self.n} came up in {limit_s:.0f} s.")
+            if self._ranks_prepared() < self.n:
+                prepared = Clock()
+            elif prepared.elapsed_s > NOTICE_LIMIT_S:
+                # The client misses the notice of a rank that registers at the moment when the client connects.
+                self.client.close(linger=0)
+                self.client = folders.connect(self.folder, limit_s)
+                prepared = Clock()
             time.sleep(0.02)
         if shown:
             print(f"\r{self.n} of {self.n} ranks are up")
 
     def _ranks_ready(self) -> int:
         """How many ranks have registered and have run `engine.prepare`."""
-        prepared = len(list((self.folder / "rank").glob("*.json")))
-        return min(prepared, len(self.client.ids))
+        return min(self._ranks_prepared(), len(self.client.ids))
+
+    def _ranks_prepared(self) -> int:
+        return len(list((self.folder / "rank").glob("*.json")))
 
     def _check_order(self) -> None:
         asked = self.client[:].apply_async(engine.about)

@@ -195,7 +195,7 @@ def _notes(folder: Path, kind: str) -> dict[int, Any]:
     return notes
 
 
-def connect(folder: Path, limit_s: float, supervised: Sequence = ()) -> ipp.Client:
+def connect(folder: Path, limit_s: float, made: Sequence = ()) -> ipp.Client:
     """Connect to the controller whose connection files are in `folder`, as soon as they are complete.
 
     Raises RankError if the controller has ended or does not answer within `limit_s` seconds.
@@ -203,12 +203,12 @@ def connect(folder: Path, limit_s: float, supervised: Sequence = ()) -> ipp.Clie
     clock = Clock()
     files = [folder / "security" / f"ipcontroller-{side}.json" for side in ("engine", "client")]
     while not all(_is_json(file) for file in files):
-        if supervised and supervised[0].poll() is not None:
-            raise RankError(f"the controller ended with exit code {supervised[0].returncode}.")
+        if made and made[0].poll() is not None:
+            raise RankError(f"the controller ended with exit code {made[0].returncode}.")
         if clock.elapsed_s > limit_s:
             raise RankError(f"no controller's connection file {files[1]} appeared.")
         time.sleep(0.01)
-    if supervised:
+    if made:
         with replacing(folder / CONNECTION) as temporary:
             temporary.write_text(files[0].read_text())
     try:
