@@ -44,14 +44,21 @@ class Places:
 
 
 class EmulatedCollective:
-    """One collective under way: when the last rank was ready, and when it ends, which all ranks compute alike."""
+    """One collective under way: when the last rank was ready, and when it ends, which all ranks compute alike.
+
+    Until that is known, this rank's link is reserved as if no other rank came later, so collectives of other groups
+    that this rank starts meanwhile wait for the link.
+    """
 
     def __init__(self, comm: "EmulatedComm", kind: str, nbytes: float):
         self.comm = comm
         self.kind = kind
-        inside = comm.places.network.inside(comm.members)
-        ready_s = max(CLOCK.enter(), comm.places.links.free_s(inside))
-        self.latest = array.array("d", [ready_s, nbytes])
+        self.inside = comm.places.network.inside(comm.members)
+        seconds = comm.places.network.collective_s(kind, comm.members, nbytes)
+        begin = comm.places.links.reserve(self.inside, max(CLOCK.enter(), comm.reserved_s), seconds)
+        self.reserved = (begin, begin + seconds)
+        comm.reserved_s = begin + seconds
+        self.latest = array.array("d", [begin, nbytes])
         self.end_s: float | None = None
         self.agreed = comm.times.Iallreduce(MPI.IN_PLACE, self.latest, MPI.MAX)
         comm.under_way.append(self)
@@ -70,9 +77,8 @@ class EmulatedCollective:
         ready_s, nbytes = self.latest
         begin = max(ready_s, comm.free_s)
         self.end_s = comm.free_s = begin + comm.places.network.collective_s(self.kind, comm.members, nbytes)
-        inside = comm.places.network.inside(comm.members)
-        for lanes in (comm.places.links.out, comm.places.links.into):
-            lanes[inside].occupy(begin, self.end_s)
+        comm.reserved_s = max(comm.reserved_s, self.end_s)
+        comm.places.links.move(self.inside, self.reserved, (begin, self.end_s))
 
 
 class Sent:
@@ -206,7 +212,8 @@ class EmulatedComm(PLAIN):
     members: tuple[int, ...]  # the ranks of this communicator in the world
     under_way: list[EmulatedCollective]
     stamps: list[MPI.Request]  # keep alive the times that are being sent
-    free_s: float  # when the last collective of this communicator ends
+    free_s: float  # when the last collective of this communicator ends of which that is known
+    reserved_s: float  # when the last collective that this rank has started would end if no other rank came later
 
     @classmethod
     def over(cls, comm: MPI.Intracomm, places: Places, world: MPI.Group) -> "EmulatedComm":
@@ -220,6 +227,7 @@ class EmulatedComm(PLAIN):
         emulated.under_way = []
         emulated.stamps = []
         emulated.free_s = 0.0
+        emulated.reserved_s = 0.0
         return emulated
 
     def Free(self) -> None:
