@@ -1,4 +1,4 @@
-"""Compare two ways to emulate a training script: a dry run as one of many ranks that don't exist, and emulated ranks."""
+"""Compare two ways to emulate a script: a dry run as one of many ranks that do not exist, and emulated ranks."""
 
 import contextlib
 import runpy

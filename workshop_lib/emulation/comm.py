@@ -29,6 +29,19 @@ SENDS = ("Send", "Ssend", "Isend", "Issend", "send", "ssend", "isend", "issend")
 NEW = ("Dup", "Split", "Split_type", "Create", "Create_group", "Clone")  # calls that return a new communicator
 
 
+def _timed(call: Callable) -> Callable:
+    """Charge the CPU time before this call, but not that in it, which only moves values on the real machine."""
+
+    @functools.wraps(call)
+    def timed(*args, **kwargs):
+        CLOCK.enter()
+        result = call(*args, **kwargs)
+        CLOCK.leave()
+        return result
+
+    return timed
+
+
 class Places:
     """What all communicators of this rank share: the network, this rank's links, and the declared size of messages.
 
@@ -55,7 +68,7 @@ class EmulatedCollective:
         self.kind = kind
         self.inside = comm.places.network.inside(comm.members)
         seconds = comm.places.network.collective_s(kind, comm.members, nbytes)
-        begin = comm.places.links.reserve(self.inside, max(CLOCK.enter(), comm.reserved_s), seconds)
+        begin = comm.places.links.reserve(self.inside, max(CLOCK.now_s, comm.reserved_s), seconds)
         self.reserved = (begin, begin + seconds)
         comm.reserved_s = begin + seconds
         self.latest = array.array("d", [begin, nbytes])
@@ -69,7 +82,6 @@ class EmulatedCollective:
         while self.end_s is None:
             self.comm.under_way.pop(0).settle()
         CLOCK.wait_until(self.end_s)
-        CLOCK.leave()
 
     def settle(self) -> None:
         comm = self.comm
@@ -87,7 +99,7 @@ class Sent:
     agreed = None
 
     def __init__(self, comm: "EmulatedComm", dest: int, tag: int, nbytes: float, synchronous: bool = False):
-        self.end_s = CLOCK.enter()
+        self.end_s = CLOCK.now_s
         if dest == MPI.PROC_NULL:
             return
         places = comm.places
@@ -107,7 +119,6 @@ class Sent:
 
     def arrive(self) -> None:
         CLOCK.wait_until(self.end_s)
-        CLOCK.leave()
 
 
 class Received:
@@ -118,7 +129,6 @@ class Received:
     """
 
     def __init__(self, comm: "EmulatedComm", source: int, tag: int):
-        CLOCK.enter()
         self.comm = comm
         self.source = source
         self.stamp = array.array("d", [0.0, 0.0])
@@ -142,7 +152,6 @@ class Received:
         inside = places.network.inside((places.rank, self.comm.members[self.source]))
         self.end_s = places.links.into[inside].carry(first_s, seconds)
         CLOCK.wait_until(self.end_s)
-        CLOCK.leave()
 
 
 class EmulatedRequest(PLAIN_REQUEST):
@@ -150,6 +159,10 @@ class EmulatedRequest(PLAIN_REQUEST):
 
     message: EmulatedCollective | Sent | Received
     real: MPI.Request  # keeps alive the memory that MPI works on
+
+    # Whoever waits for `parts` itself calls the first before, and the second after `arrive`.
+    enter = staticmethod(CLOCK.enter)
+    leave = staticmethod(CLOCK.leave)
 
     @property
     def parts(self) -> list[MPI.Request]:
@@ -163,18 +176,21 @@ class EmulatedRequest(PLAIN_REQUEST):
         else:
             self.message.arrive()
 
+    @_timed
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         status = status or MPI.Status()
         super().Wait(status)
         self.arrive(status)
         return True
 
+    @_timed
     def wait(self, status: MPI.Status | None = None) -> Any:
         status = status or MPI.Status()
         result = super().wait(status)
         self.arrive(status)
         return result
 
+    @_timed
     def Test(self, status: MPI.Status | None = None) -> bool:
         status = status or MPI.Status()
         if not super().Test(status):
@@ -182,6 +198,7 @@ class EmulatedRequest(PLAIN_REQUEST):
         self.arrive(status)
         return True
 
+    @_timed
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
         status = status or MPI.Status()
         done, result = super().test(status)
@@ -234,15 +251,18 @@ class EmulatedComm(PLAIN):
         self.times.Free()
         super().Free()
 
+    @_timed
     def Recv(self, buf, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> None:
         status = status or MPI.Status()
         received = Received(self, source, tag)
         super().Recv(buf, source, tag, status)
         received.arrive(status)
 
+    @_timed
     def Irecv(self, buf, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> EmulatedRequest:
         return _request(super().Irecv(buf, source, tag), Received(self, source, tag))
 
+    @_timed
     def Sendrecv(
         self,
         sendbuf,
@@ -260,6 +280,7 @@ class EmulatedComm(PLAIN):
         sent.arrive()
         received.arrive(status)
 
+    @_timed
     def recv(
         self, buf=None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Any:
@@ -269,9 +290,11 @@ class EmulatedComm(PLAIN):
         received.arrive(status)
         return result
 
+    @_timed
     def irecv(self, buf=None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> EmulatedRequest:
         return _request(super().irecv(buf, source, tag), Received(self, source, tag))
 
+    @_timed
     def sendrecv(
         self,
         sendobj,
@@ -385,12 +408,12 @@ def _new(name: str) -> Callable:
 
 
 for _name in SENDS:
-    setattr(EmulatedComm, _name, _send(_name))
+    setattr(EmulatedComm, _name, _timed(_send(_name)))
 for _name, _kind in UPPER.items():
-    setattr(EmulatedComm, _name, _blocking(_name, _kind))
-    setattr(EmulatedComm, f"I{_name.lower()}", _nonblocking(f"I{_name.lower()}", _kind))
+    setattr(EmulatedComm, _name, _timed(_blocking(_name, _kind)))
+    setattr(EmulatedComm, f"I{_name.lower()}", _timed(_nonblocking(f"I{_name.lower()}", _kind)))
 for _name, _kind in KINDS.items():
     if hasattr(PLAIN, _name):
-        setattr(EmulatedComm, _name, _of_objects(_name, _kind))
+        setattr(EmulatedComm, _name, _timed(_of_objects(_name, _kind)))
 for _name in NEW:
-    setattr(EmulatedComm, _name, _new(_name))
+    setattr(EmulatedComm, _name, _timed(_new(_name)))
