@@ -2,6 +2,7 @@
 
 import sys
 import time
+from dataclasses import replace
 
 import cloudpickle
 import numpy as np
@@ -132,6 +133,40 @@ def test_every_call_of_mpi4py_takes_its_rounds(team):
             if name == "a group of one":
                 continue  # Split itself sends
             assert rounds == pytest.approx(expected.get(name, 1), abs=0.01), name
+
+
+def carted() -> None:
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Create_cart([2])
+
+
+def test_a_communicator_that_cannot_be_emulated_is_refused(team):
+    with pytest.raises(RankError, match="Create_cart: its communicator can't be emulated; use Split"):
+        seconds(team, carted)
+
+
+def own_time() -> list[float]:
+    """On a rank: emulated and CPU seconds of computing between a nonblocking call and its wait."""
+    from mpi4py import MPI
+
+    from workshop_lib.emulation import session
+
+    emulation = session.start(replace(SLOW, own_time=True))
+    comm = MPI.COMM_WORLD
+    request = comm.Iallreduce(MPI.IN_PLACE, np.zeros(1))
+    before, began = emulation.read_s(), time.thread_time()
+    while time.thread_time() - began < 0.05:
+        pass
+    request.Wait()
+    taken = [emulation.read_s() - before, time.thread_time() - began]
+    session.start_if_asked()
+    return taken
+
+
+def test_computing_during_a_message_is_charged_where_it_takes_its_own_time(team):
+    for emulated_s, cpu_s in team.run(own_time, show=False):
+        assert 0.05 <= emulated_s <= cpu_s + 1e-3
 
 
 def late_rank() -> None:

@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from workshop_lib.emulation.clock import CLOCK
 from workshop_lib.emulation.links import Network, RankLinks
+from workshop_lib.errors import InputError
 
 PLAIN = MPI.Intracomm
 PLAIN_REQUEST = MPI.Request
@@ -26,6 +27,8 @@ UPPER = {name.capitalize(): kind for name, kind in KINDS.items()}
 UPPER |= {f"{name}v": UPPER[name] for name in ("Gather", "Scatter", "Allgather", "Alltoall")}
 UPPER |= {"Alltoallw": "alltoall", "Reduce_scatter_block": "reduce_scatter"}
 SENDS = ("Send", "Ssend", "Isend", "Issend", "send", "ssend", "isend", "issend")
+# Calls that return a communicator of another kind.
+REFUSED = ("Create_cart", "Create_graph", "Create_dist_graph", "Create_dist_graph_adjacent", "Create_intercomm")
 NEW = ("Dup", "Split", "Split_type", "Create", "Create_group", "Clone")  # calls that return a new communicator
 
 
@@ -407,6 +410,13 @@ def _new(name: str) -> Callable:
     return call
 
 
+def _refused(name: str) -> Callable:
+    def call(self, *args, **kwargs):
+        raise InputError(f"{name}: its communicator can't be emulated; use Split, and compute the neighbors' ranks")
+
+    return call
+
+
 for _name in SENDS:
     setattr(EmulatedComm, _name, _timed(_send(_name)))
 for _name, _kind in UPPER.items():
@@ -417,3 +427,5 @@ for _name, _kind in KINDS.items():
         setattr(EmulatedComm, _name, _timed(_of_objects(_name, _kind)))
 for _name in NEW:
     setattr(EmulatedComm, _name, _timed(_new(_name)))
+for _name in REFUSED:
+    setattr(EmulatedComm, _name, _refused(_name))
