@@ -1,5 +1,7 @@
 """Ranks that emulate a machine: mpi4py code, DDP and FSDP2 take exactly the time that can be worked out by hand."""
 
+import os
+import signal
 import sys
 import time
 from dataclasses import replace
@@ -11,7 +13,8 @@ import pytest
 from workshop_lib import TrainOptions, ranks
 from workshop_lib.errors import InputError
 from workshop_lib.machine.catalogue import Link, Machine
-from workshop_lib.ranks import RankError
+from workshop_lib.ranks import RankError, launchers
+from workshop_lib.ranks.cluster import Ranks
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import the tests
 ALPHA_S, BETA = 200e-6, 1e-8
@@ -317,6 +320,19 @@ def test_ranks_refuse_unknown_machines_before_they_start():
         ranks.start(2, paced=True)
 
 
+def test_ranks_on_other_hosts_are_told_what_they_emulate(monkeypatch):
+    passed_on = []
+
+    def plan(*arguments):
+        passed_on.extend(arguments[-1])
+        raise InputError("enough")
+
+    monkeypatch.setattr(launchers, "plan", plan)
+    with pytest.raises(InputError, match="enough"):
+        Ranks(2, machine="polaris")
+    assert {"WORKSHOP_MACHINE", "WORKSHOP_PACED", "PYTHONPATH"} <= set(passed_on)
+
+
 def one_raises() -> None:
     from mpi4py import MPI
 
@@ -326,14 +342,38 @@ def one_raises() -> None:
     comm.Allreduce(np.ones(1), np.ones(1))  # waits for rank 1
 
 
+def one_is_killed() -> None:
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.Allreduce(np.ones(1), np.ones(1))  # waits for rank 1
+
+
+def one_waits() -> None:
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    if comm.rank == 1:
+        comm.Recv(np.ones(1), 0)  # waits for a message that nobody sends
+    comm.Allreduce(np.ones(1), np.ones(1))
+
+
 @pytest.mark.full
-def test_a_fault_is_reported_as_on_other_ranks():
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (one_raises, r"rank 1 raised ValueError.*a mistake.*rank 0: still at .*one_raises:  comm.Allreduce"),
+        (one_is_killed, r"rank 1 on \S+ was killed by SIGKILL.*rank 0: at .*one_is_killed:  comm.Allreduce"),
+        (one_waits, r"not finished after 3 s.*rank 0: at .*comm.Allreduce.*rank 1: at .*one_waits:  comm.Recv"),
+    ],
+)
+def test_a_fault_is_reported_as_on_other_ranks(fault, message):
     emulating = ranks.start(2, machine="laptop")
     began = time.monotonic()
-    with pytest.raises(
-        RankError, match=r"(?s)rank 1 raised ValueError.*a mistake.*rank 0: still at .*one_raises:  comm.Allreduce"
-    ):
-        emulating.run(one_raises, show=False)
+    with pytest.raises(RankError, match=f"(?s){message}"):
+        emulating.run(fault, show=False, timeout=3 if fault is one_waits else 30)
     assert time.monotonic() - began < 15
     emulating.restart()
     assert "emulating laptop" in repr(emulating)
