@@ -165,9 +165,10 @@ def scaling(report) -> None:
 def efficiency(team, entry: PublishedScaling) -> float:
     """The emulated efficiency of one published run on as many ranks as the team has."""
     batch = entry.settings.batch_size or 1
-    alone_s = catalogue.machine(entry.machine).compute_of(catalogue.model(entry.model)).step_s(batch)
+    machine, model = catalogue.machine(entry.machine), catalogue.model(entry.model)
     if entry.samples_per_s:
-        alone_s = batch / entry.samples_per_s
+        machine = machine.with_speed(model, entry.samples_per_s)
+    alone_s = machine.compute_of(model).step_s(batch)
     bucket_mib = (entry.settings.how.message_bytes or 0) / 2**20
     arguments = entry.machine, LAYERS[entry.model], alone_s, bucket_mib
     return alone_s / max(team.run(step_s, *arguments, show=False, timeout=300))

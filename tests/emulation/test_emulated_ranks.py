@@ -96,6 +96,9 @@ def calls() -> dict[str, float]:
             lambda: comm.isend(3, peer).wait(), lambda: comm.irecv(source=peer, tag=MPI.ANY_TAG).wait()
         ),
         "Waitall": all_at_once,
+        "by keywords": lambda: ping_pong(
+            lambda: comm.Send(buf=out, dest=peer), lambda: comm.Recv(buf=into, source=peer, status=MPI.Status())
+        ),
         "Sendrecv": lambda: comm.Sendrecv(out, peer, recvbuf=into, source=peer),
         "sendrecv": lambda: comm.sendrecv(3, peer, source=peer),
         "Allreduce": lambda: comm.Allreduce(MPI.IN_PLACE, into),
@@ -129,7 +132,16 @@ def of_calls() -> dict[str, float]:
 
 
 def test_every_call_of_mpi4py_takes_its_rounds(team):
-    twice = ("Send, Recv", "send, recv", "from anybody", "Isend, Irecv", "isend, irecv", "Allreduce", "allreduce")
+    twice = (
+        "Send, Recv",
+        "send, recv",
+        "from anybody",
+        "Isend, Irecv",
+        "isend, irecv",
+        "by keywords",
+        "Allreduce",
+        "allreduce",
+    )
     expected = dict.fromkeys(twice, 2) | {"Iallreduce": 2, "to myself": 0, "to nobody": 0}
     for taken in team.run(of_calls, show=False):
         for name, rounds in taken.items():

@@ -7,6 +7,7 @@ last one of them was ready.
 
 import array
 import functools
+import inspect
 import pickle
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -254,68 +255,6 @@ class EmulatedComm(PLAIN):
         self.times.Free()
         super().Free()
 
-    @_timed
-    def Recv(self, buf, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> None:
-        status = status or MPI.Status()
-        received = Received(self, source, tag)
-        super().Recv(buf, source, tag, status)
-        received.arrive(status)
-
-    @_timed
-    def Irecv(self, buf, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> EmulatedRequest:
-        return _request(super().Irecv(buf, source, tag), Received(self, source, tag))
-
-    @_timed
-    def Sendrecv(
-        self,
-        sendbuf,
-        dest: int,
-        sendtag: int = 0,
-        recvbuf=None,
-        source: int = MPI.ANY_SOURCE,
-        recvtag: int = MPI.ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> None:
-        status = status or MPI.Status()
-        received = Received(self, source, recvtag)
-        sent = Sent(self, dest, sendtag, self._bytes(sendbuf))
-        super().Sendrecv(sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-        sent.arrive()
-        received.arrive(status)
-
-    @_timed
-    def recv(
-        self, buf=None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> Any:
-        status = status or MPI.Status()
-        received = Received(self, source, tag)
-        result = super().recv(buf, source, tag, status)
-        received.arrive(status)
-        return result
-
-    @_timed
-    def irecv(self, buf=None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> EmulatedRequest:
-        return _request(super().irecv(buf, source, tag), Received(self, source, tag))
-
-    @_timed
-    def sendrecv(
-        self,
-        sendobj,
-        dest: int,
-        sendtag: int = 0,
-        recvbuf=None,
-        source: int = MPI.ANY_SOURCE,
-        recvtag: int = MPI.ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> Any:
-        status = status or MPI.Status()
-        received = Received(self, source, recvtag)
-        sent = Sent(self, dest, sendtag, _pickled(sendobj))
-        result = super().sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
-        sent.arrive()
-        received.arrive(status)
-        return result
-
     def _bytes(self, *buffers) -> float:
         """The declared bytes of the largest of these arrays."""
         return self.places.scale * max((_nbytes(buffer) for buffer in buffers), default=0)
@@ -341,20 +280,62 @@ def _nbytes(buffer) -> int:
     return memoryview(buffer).nbytes if isinstance(buffer, array.array | bytearray | bytes) else 0
 
 
+def _given(plain: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
+    """The arguments of a call of mpi4py's, by its own names for them; the first one is the communicator."""
+    bound = inspect.signature(plain).bind(*args, **kwargs)
+    bound.apply_defaults()
+    if "status" in bound.arguments:
+        bound.arguments["status"] = bound.arguments["status"] or MPI.Status()
+    return bound.arguments
+
+
 def _send(name: str) -> Callable:
-    """A call that sends: an array if its name has a capital, else a pickled object; see mpi4py's for the others."""
+    """A call that sends: an array if its name has a capital, else a pickled object."""
     plain = getattr(PLAIN, name)
-    waits = not name.lower().startswith("i")
 
     @functools.wraps(plain)
-    def call(self, message, dest: int, tag: int = 0):
-        nbytes = _pickled(message) if name.islower() else self._bytes(message)
-        sent = Sent(self, dest, tag, nbytes, synchronous=name.lower().endswith("ssend"))
-        real = plain(self, message, dest, tag)
-        if not waits:
+    def call(*args, **kwargs):
+        comm, message, dest, tag = _given(plain, args, kwargs).values()
+        nbytes = _pickled(message) if name.islower() else comm._bytes(message)
+        sent = Sent(comm, dest, tag, nbytes, synchronous=name.lower().endswith("ssend"))
+        real = plain(comm, message, dest, tag)
+        if name.lower().startswith("i"):
             return _request(real, sent)
         sent.arrive()
         return None
+
+    return call
+
+
+def _receive(name: str) -> Callable:
+    plain = getattr(PLAIN, name)
+
+    @functools.wraps(plain)
+    def call(*args, **kwargs):
+        given = _given(plain, args, kwargs)
+        received = Received(given["self"], given["source"], given["tag"])
+        real = plain(*given.values())
+        if name.lower().startswith("i"):
+            return _request(real, received)
+        received.arrive(given["status"])
+        return real
+
+    return call
+
+
+def _send_and_receive(name: str) -> Callable:
+    plain = getattr(PLAIN, name)
+
+    @functools.wraps(plain)
+    def call(*args, **kwargs):
+        given = _given(plain, args, kwargs)
+        comm, message, dest, tag, _, source, received_tag, status = given.values()
+        received = Received(comm, source, received_tag)
+        sent = Sent(comm, dest, tag, _pickled(message) if name.islower() else comm._bytes(message))
+        result = plain(*given.values())
+        sent.arrive()
+        received.arrive(status)
+        return result
 
     return call
 
@@ -419,6 +400,10 @@ def _refused(name: str) -> Callable:
 
 for _name in SENDS:
     setattr(EmulatedComm, _name, _timed(_send(_name)))
+for _name in ("Recv", "Irecv", "recv", "irecv"):
+    setattr(EmulatedComm, _name, _timed(_receive(_name)))
+for _name in ("Sendrecv", "sendrecv"):
+    setattr(EmulatedComm, _name, _timed(_send_and_receive(_name)))
 for _name, _kind in UPPER.items():
     setattr(EmulatedComm, _name, _timed(_blocking(_name, _kind)))
     setattr(EmulatedComm, f"I{_name.lower()}", _timed(_nonblocking(f"I{_name.lower()}", _kind)))
