@@ -4,6 +4,7 @@ Each proof runs real code on real ranks, and compares its emulated time with a f
 the same on every machine; only those of `real_cost` are measured.
 """
 
+import statistics
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ ALPHA_S = 200e-6
 FORWARD_S, LAYERS, WIDTH, SCALE = 10e-3, 8, 64, 64
 LAYER_BYTES = WIDTH * WIDTH * 4 * SCALE
 BUSY = "while True: pass"
+SCORE_S = 1e-5  # a device computes a score of attention in this time
 
 
 def machine(bytes_per_s: float, alpha_s: float = ALPHA_S) -> Machine:
@@ -148,6 +150,51 @@ def bubble(name: str, micro_batches: int, chunks: int) -> float:
     return 1 - 3 * FORWARD_S * micro_batches / taken
 
 
+def in_a_ring(order: str) -> tuple[float, float]:
+    """On a rank: how long it computes in a causal ring attention, and how long the ring takes."""
+    import torch
+    from mpi4py import MPI
+
+    from workshop_lib.data.shard import parts
+    from workshop_lib.emulation.clock import CLOCK
+    from workshop_lib.lessons.context_parallelism.blocks import BlockAttention, contiguous
+    from workshop_lib.lessons.context_parallelism.ring import pass_on
+
+    CLOCK.profiled = True  # only what is charged below
+    comm = MPI.COMM_WORLD
+    tokens = 16 * comm.size
+
+    def zigzag(rank: int) -> torch.Tensor:
+        halves = parts(tokens, 2 * comm.size)
+        return torch.cat([torch.arange(tokens)[halves[part]] for part in (rank, 2 * comm.size - 1 - rank)])
+
+    every = range(comm.size)
+    positions = [zigzag(rank) if order == "zigzag" else contiguous(tokens, rank, comm.size) for rank in every]
+    attend = BlockAttention(positions, comm.rank)
+    query = torch.ones(1, 1, 16, 4)
+    block = torch.stack([query, query])
+    comm.Barrier()
+    began = time.perf_counter()
+    for step in range(comm.size):
+        if step > 0:
+            block = pass_on(block, comm)
+        scores = attend.scores
+        attend(query, block[0], block[1], (comm.rank - step) % comm.size)
+        CLOCK.compute(SCORE_S * (attend.scores - scores))
+    comm.Barrier()
+    return SCORE_S * attend.scores, time.perf_counter() - began
+
+
+def attention(team, report) -> None:
+    """The idle share of ring attention. With contiguous parts, rank r has r + 1 of n blocks to compute."""
+    expected = {"contiguous": (team.n - 1) / (2 * team.n), "zigzag": 0.0}
+    for order, formula in expected.items():
+        ran = emulated(team, machine(1e15, 1e-12), in_a_ring, order)
+        idle = 1 - statistics.mean(computed_s / taken_s for computed_s, taken_s in ran)
+        what = f"emulated idle share of ring attention on {team.n} ranks, {order}, points off"
+        report(what, "0.5 or less", [100 * abs(idle - formula)], found=idle)
+
+
 def worst(pairs: list[tuple[float, float]]) -> float:
     return max(abs(found / expected - 1) for found, expected in pairs)
 
@@ -177,6 +224,7 @@ def proofs(report) -> None:
         shown.append((emulated(team, slow, step_s, "fsdp", scale=SCALE)[0], 3 * LAYERS * slow_s))
         if n == 4:
             pipelines(team, report)
+            attention(team, report)
             repeatable(team, report)
     report("emulated ring by hand, worst error", "0.001 or less", [worst(rings)], pairs=rings)
     report("emulated DDP step with overlap, worst error", "0.001 or less", [worst(ddp)], pairs=ddp)

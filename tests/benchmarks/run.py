@@ -16,6 +16,10 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import emulated_dry_run
+import emulated_here
+import emulated_published
+import emulated_simgrid
 import emulation as emulated_ranks
 import psutil
 from jupyter_client.manager import start_new_kernel
@@ -355,10 +359,13 @@ def prediction() -> None:
 
 
 def emulation() -> None:
-    """How exact emulated ranks are, and what they cost."""
+    """How exact emulated ranks are, beside formulas, dry runs, this machine, others' measurements and another
+    simulator, and what they cost."""
     try:
         emulated_ranks.scaling(BUILD / "emulated.jsonl")
         emulated_ranks.proofs(report)
+        for compared in (emulated_dry_run, emulated_here, emulated_published, emulated_simgrid):
+            compared.proof(report)
         emulated_ranks.real_cost(report)
     finally:
         ranks.stop()

@@ -1,7 +1,10 @@
 """Ranks that emulate a machine: mpi4py code, DDP and FSDP2 take exactly the time that can be worked out by hand."""
 
+import os
+import signal
 import sys
 import time
+from dataclasses import replace
 
 import cloudpickle
 import numpy as np
@@ -10,7 +13,8 @@ import pytest
 from workshop_lib import TrainOptions, ranks
 from workshop_lib.errors import InputError
 from workshop_lib.machine.catalogue import Link, Machine
-from workshop_lib.ranks import RankError
+from workshop_lib.ranks import RankError, launchers
+from workshop_lib.ranks.cluster import Ranks
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import the tests
 ALPHA_S, BETA = 200e-6, 1e-8
@@ -92,6 +96,9 @@ def calls() -> dict[str, float]:
             lambda: comm.isend(3, peer).wait(), lambda: comm.irecv(source=peer, tag=MPI.ANY_TAG).wait()
         ),
         "Waitall": all_at_once,
+        "by keywords": lambda: ping_pong(
+            lambda: comm.Send(buf=out, dest=peer), lambda: comm.Recv(buf=into, source=peer, status=MPI.Status())
+        ),
         "Sendrecv": lambda: comm.Sendrecv(out, peer, recvbuf=into, source=peer),
         "sendrecv": lambda: comm.sendrecv(3, peer, source=peer),
         "Allreduce": lambda: comm.Allreduce(MPI.IN_PLACE, into),
@@ -125,13 +132,56 @@ def of_calls() -> dict[str, float]:
 
 
 def test_every_call_of_mpi4py_takes_its_rounds(team):
-    twice = ("Send, Recv", "send, recv", "from anybody", "Isend, Irecv", "isend, irecv", "Allreduce", "allreduce")
+    twice = (
+        "Send, Recv",
+        "send, recv",
+        "from anybody",
+        "Isend, Irecv",
+        "isend, irecv",
+        "by keywords",
+        "Allreduce",
+        "allreduce",
+    )
     expected = dict.fromkeys(twice, 2) | {"Iallreduce": 2, "to myself": 0, "to nobody": 0}
     for taken in team.run(of_calls, show=False):
         for name, rounds in taken.items():
             if name == "a group of one":
                 continue  # Split itself sends
             assert rounds == pytest.approx(expected.get(name, 1), abs=0.01), name
+
+
+def carted() -> None:
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Create_cart([2])
+
+
+def test_a_communicator_that_cannot_be_emulated_is_refused(team):
+    with pytest.raises(RankError, match="Create_cart: its communicator can't be emulated; use Split"):
+        seconds(team, carted)
+
+
+def own_time() -> list[float]:
+    """On a rank: emulated and CPU seconds of computing between a nonblocking call and its wait."""
+    from mpi4py import MPI
+
+    from workshop_lib.emulation import session
+
+    emulation = session.start(replace(SLOW, own_time=True))
+    comm = MPI.COMM_WORLD
+    request = comm.Iallreduce(MPI.IN_PLACE, np.zeros(1))
+    before, began = emulation.read_s(), time.thread_time()
+    while time.thread_time() - began < 0.05:
+        pass
+    request.Wait()
+    taken = [emulation.read_s() - before, time.thread_time() - began]
+    session.start_if_asked()
+    return taken
+
+
+def test_computing_during_a_message_is_charged_where_it_takes_its_own_time(team):
+    for emulated_s, cpu_s in team.run(own_time, show=False):
+        assert 0.05 <= emulated_s <= cpu_s + 1e-3
 
 
 def late_rank() -> None:
@@ -282,6 +332,19 @@ def test_ranks_refuse_unknown_machines_before_they_start():
         ranks.start(2, paced=True)
 
 
+def test_ranks_on_other_hosts_are_told_what_they_emulate(monkeypatch):
+    passed_on = []
+
+    def plan(*arguments):
+        passed_on.extend(arguments[-1])
+        raise InputError("enough")
+
+    monkeypatch.setattr(launchers, "plan", plan)
+    with pytest.raises(InputError, match="enough"):
+        Ranks(2, machine="polaris")
+    assert {"WORKSHOP_MACHINE", "WORKSHOP_PACED", "PYTHONPATH"} <= set(passed_on)
+
+
 def one_raises() -> None:
     from mpi4py import MPI
 
@@ -291,14 +354,38 @@ def one_raises() -> None:
     comm.Allreduce(np.ones(1), np.ones(1))  # waits for rank 1
 
 
+def one_is_killed() -> None:
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.Allreduce(np.ones(1), np.ones(1))  # waits for rank 1
+
+
+def one_waits() -> None:
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    if comm.rank == 1:
+        comm.Recv(np.ones(1), 0)  # waits for a message that nobody sends
+    comm.Allreduce(np.ones(1), np.ones(1))
+
+
 @pytest.mark.full
-def test_a_fault_is_reported_as_on_other_ranks():
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (one_raises, r"rank 1 raised ValueError.*a mistake.*rank 0: still at .*one_raises:  comm.Allreduce"),
+        (one_is_killed, r"rank 1 on \S+ was killed by SIGKILL.*rank 0: at .*one_is_killed:  comm.Allreduce"),
+        (one_waits, r"not finished after 3 s.*rank 0: at .*comm.Allreduce.*rank 1: at .*one_waits:  comm.Recv"),
+    ],
+)
+def test_a_fault_is_reported_as_on_other_ranks(fault, message):
     emulating = ranks.start(2, machine="laptop")
     began = time.monotonic()
-    with pytest.raises(
-        RankError, match=r"(?s)rank 1 raised ValueError.*a mistake.*rank 0: still at .*one_raises:  comm.Allreduce"
-    ):
-        emulating.run(one_raises, show=False)
+    with pytest.raises(RankError, match=f"(?s){message}"):
+        emulating.run(fault, show=False, timeout=3 if fault is one_waits else 30)
     assert time.monotonic() - began < 15
     emulating.restart()
     assert "emulating laptop" in repr(emulating)

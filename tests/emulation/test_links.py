@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from workshop_lib.emulation.clock import CLOCK, OnStream, Stream
-from workshop_lib.emulation.links import Lane, Network
+from workshop_lib.emulation.links import Lane, Network, RankLinks
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.catalogue import Link, Machine
 
@@ -30,6 +30,16 @@ def test_a_lane_carries_one_message_at_a_time_and_fills_gaps():
     assert lane.carry(10.0, 1.0) == 11.0
     assert lane.carry(3.0, 5.0) == 9.0, "it fits between the two"
     assert lane.carry(3.0, 5.0) == 16.0, "no gap is long enough"
+
+
+def test_collectives_of_different_groups_share_a_link():
+    links = RankLinks()
+    assert links.reserve(False, 0.0, 2.0) == 0.0
+    assert links.reserve(False, 1.0, 1.0) == 2.0, "the link is reserved for the first"
+    assert links.reserve(True, 1.0, 1.0) == 1.0, "the link inside the node is free"
+    links.move(False, (0.0, 2.0), (10.0, 12.0))  # another rank came later
+    assert links.reserve(False, 0.0, 2.0) == 0.0
+    assert links.reserve(False, 9.0, 0.0) == 9.0, "a group of one needs no link"
 
 
 def test_a_side_stream_costs_time_only_where_something_waits_for_it():

@@ -147,10 +147,10 @@ DDP = (
     Planted("ddp", "half of the data", ((LOADER, "DataLoader(train_set, batch_size=8, sampler=range(rank, 128, 2))"),
             (EPOCH, "")), "look", "coverage", "left out 128 of 256 samples"),
     Planted("ddp", "unequal last batch", ((LOADER, "DataLoader(Subset(train_set, range(rank, 256 - 4 * rank, 2)), batch_size=8)"),
-            (EPOCH, "")), "look", "parts", "in step 8, the ranks had 16, 14 samples", None, 8),
+            (EPOCH, "")), "look", "parts", "takes, on the ranks, means over 8, 6 samples", None, 8),
     Planted("ddp", "short accumulation", (("Points(256, 0.1)", "Points(248, 0.1)"),
             ("% ACCUMULATE == 0", "% ACCUMULATE == 0 or number + 1 == len(loader)"), ("drop_last=True", "drop_last=False")),
-            "look", "parts", "other steps accumulate 2"),
+            "look", "parts", "in the micro-batches of rank 0, means over 8, 4 samples"),
     # weights
     Planted("ddp", "never wrapped", ((WRAP, ""), (SYNC, "contextlib.nullcontext()"), ("model.module.", "model.")),
             "wrong", "weights", "nothing averages the gradients, because the model isn't wrapped", (0, 1), 1),

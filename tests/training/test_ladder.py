@@ -62,6 +62,21 @@ def vit_run(folder, network, backend, ranks):
     return ladder_run(folder, network, "ragged", ranks, backend, name, VIT, exhaustive=exhaustive)
 
 
+# Runs that emulate a machine, beside the same runs without: bit for bit the same weights.
+EMULATED_CASES = [("double", "ragged", backend, ranks) for backend in ("mpi", "ddp-mpi") for ranks in (2, 4)]
+
+
+def emulated_is_quick(network, case, backend, ranks):
+    return is_quick(network, case, backend, ranks) and ranks == 2
+
+
+def emulated_run(folder, network, case, backend, ranks):
+    name = f"emulated-{network}-{case}-{backend}-{ranks}"
+    machine = {"machine": "polaris"}
+    exhaustive = not emulated_is_quick(network, case, backend, ranks)
+    return ladder_run(folder, network, case, ranks, backend, name, machine, exhaustive=exhaustive)
+
+
 def trainings(folder):
     runs = {
         1: [
@@ -76,6 +91,7 @@ def trainings(folder):
             for rung in itertools.product(TOLERANCE, SAMPLES, REPLICATED)
         ]
         runs[ranks] += [vit_run(folder, *case) for case in VIT_CASES if case[2] == ranks]
+        runs[ranks] += [emulated_run(folder, *case) for case in EMULATED_CASES if case[3] == ranks]
     return runs
 
 
@@ -102,3 +118,13 @@ def test_a_vision_transformer_has_the_same_weights_as_on_one_process(trained, ne
     name = f"vit-{network}-{backend}-{ranks}"
     assert agreed_record(outcomes, name)["what"]["network"] == "vit"
     assert difference(folder, name, f"vit-{network}-base-1") < TOLERANCE[network]
+
+
+@pytest.mark.parametrize(("network", "case", "backend", "ranks"), cases(EMULATED_CASES, emulated_is_quick))
+def test_emulation_leaves_every_bit_of_the_weights_as_it_is(trained, network, case, backend, ranks):
+    folder, outcomes = trained
+    name = f"{network}-{case}-{backend}-{ranks}"
+    found = agreed_record(outcomes, f"emulated-{name}")
+    assert found["what"]["machine"] == "polaris"
+    assert difference(folder, f"emulated-{name}", name) == 0
+    assert found["weights_sha256"] == agreed_record(outcomes, name)["weights_sha256"]

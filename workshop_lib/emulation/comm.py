@@ -7,6 +7,7 @@ last one of them was ready.
 
 import array
 import functools
+import inspect
 import pickle
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from mpi4py import MPI
 
 from workshop_lib.emulation.clock import CLOCK
 from workshop_lib.emulation.links import Network, RankLinks
+from workshop_lib.errors import InputError
 
 PLAIN = MPI.Intracomm
 PLAIN_REQUEST = MPI.Request
@@ -26,7 +28,22 @@ UPPER = {name.capitalize(): kind for name, kind in KINDS.items()}
 UPPER |= {f"{name}v": UPPER[name] for name in ("Gather", "Scatter", "Allgather", "Alltoall")}
 UPPER |= {"Alltoallw": "alltoall", "Reduce_scatter_block": "reduce_scatter"}
 SENDS = ("Send", "Ssend", "Isend", "Issend", "send", "ssend", "isend", "issend")
+# Calls that return a communicator of another kind.
+REFUSED = ("Create_cart", "Create_graph", "Create_dist_graph", "Create_dist_graph_adjacent", "Create_intercomm")
 NEW = ("Dup", "Split", "Split_type", "Create", "Create_group", "Clone")  # calls that return a new communicator
+
+
+def _timed(call: Callable) -> Callable:
+    """Charge the CPU time before this call, but not that in it, which only moves values on the real machine."""
+
+    @functools.wraps(call)
+    def timed(*args, **kwargs):
+        CLOCK.enter()
+        result = call(*args, **kwargs)
+        CLOCK.leave()
+        return result
+
+    return timed
 
 
 class Places:
@@ -44,14 +61,21 @@ class Places:
 
 
 class EmulatedCollective:
-    """One collective under way: when the last rank was ready, and when it ends, which all ranks compute alike."""
+    """One collective under way: when the last rank was ready, and when it ends, which all ranks compute alike.
+
+    Until that is known, this rank's link is reserved as if no other rank came later, so collectives of other groups
+    that this rank starts meanwhile wait for the link.
+    """
 
     def __init__(self, comm: "EmulatedComm", kind: str, nbytes: float):
         self.comm = comm
         self.kind = kind
-        inside = comm.places.network.inside(comm.members)
-        ready_s = max(CLOCK.enter(), comm.places.links.free_s(inside))
-        self.latest = array.array("d", [ready_s, nbytes])
+        self.inside = comm.places.network.inside(comm.members)
+        seconds = comm.places.network.collective_s(kind, comm.members, nbytes)
+        begin = comm.places.links.reserve(self.inside, max(CLOCK.now_s, comm.reserved_s), seconds)
+        self.reserved = (begin, begin + seconds)
+        comm.reserved_s = begin + seconds
+        self.latest = array.array("d", [begin, nbytes])
         self.end_s: float | None = None
         self.agreed = comm.times.Iallreduce(MPI.IN_PLACE, self.latest, MPI.MAX)
         comm.under_way.append(self)
@@ -62,7 +86,6 @@ class EmulatedCollective:
         while self.end_s is None:
             self.comm.under_way.pop(0).settle()
         CLOCK.wait_until(self.end_s)
-        CLOCK.leave()
 
     def settle(self) -> None:
         comm = self.comm
@@ -70,9 +93,8 @@ class EmulatedCollective:
         ready_s, nbytes = self.latest
         begin = max(ready_s, comm.free_s)
         self.end_s = comm.free_s = begin + comm.places.network.collective_s(self.kind, comm.members, nbytes)
-        inside = comm.places.network.inside(comm.members)
-        for lanes in (comm.places.links.out, comm.places.links.into):
-            lanes[inside].occupy(begin, self.end_s)
+        comm.reserved_s = max(comm.reserved_s, self.end_s)
+        comm.places.links.move(self.inside, self.reserved, (begin, self.end_s))
 
 
 class Sent:
@@ -81,7 +103,7 @@ class Sent:
     agreed = None
 
     def __init__(self, comm: "EmulatedComm", dest: int, tag: int, nbytes: float, synchronous: bool = False):
-        self.end_s = CLOCK.enter()
+        self.end_s = CLOCK.now_s
         if dest == MPI.PROC_NULL:
             return
         places = comm.places
@@ -101,7 +123,6 @@ class Sent:
 
     def arrive(self) -> None:
         CLOCK.wait_until(self.end_s)
-        CLOCK.leave()
 
 
 class Received:
@@ -112,7 +133,6 @@ class Received:
     """
 
     def __init__(self, comm: "EmulatedComm", source: int, tag: int):
-        CLOCK.enter()
         self.comm = comm
         self.source = source
         self.stamp = array.array("d", [0.0, 0.0])
@@ -136,7 +156,6 @@ class Received:
         inside = places.network.inside((places.rank, self.comm.members[self.source]))
         self.end_s = places.links.into[inside].carry(first_s, seconds)
         CLOCK.wait_until(self.end_s)
-        CLOCK.leave()
 
 
 class EmulatedRequest(PLAIN_REQUEST):
@@ -144,6 +163,10 @@ class EmulatedRequest(PLAIN_REQUEST):
 
     message: EmulatedCollective | Sent | Received
     real: MPI.Request  # keeps alive the memory that MPI works on
+
+    # Whoever waits for `parts` itself calls the first before, and the second after `arrive`.
+    enter = staticmethod(CLOCK.enter)
+    leave = staticmethod(CLOCK.leave)
 
     @property
     def parts(self) -> list[MPI.Request]:
@@ -157,18 +180,21 @@ class EmulatedRequest(PLAIN_REQUEST):
         else:
             self.message.arrive()
 
+    @_timed
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         status = status or MPI.Status()
         super().Wait(status)
         self.arrive(status)
         return True
 
+    @_timed
     def wait(self, status: MPI.Status | None = None) -> Any:
         status = status or MPI.Status()
         result = super().wait(status)
         self.arrive(status)
         return result
 
+    @_timed
     def Test(self, status: MPI.Status | None = None) -> bool:
         status = status or MPI.Status()
         if not super().Test(status):
@@ -176,6 +202,7 @@ class EmulatedRequest(PLAIN_REQUEST):
         self.arrive(status)
         return True
 
+    @_timed
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
         status = status or MPI.Status()
         done, result = super().test(status)
@@ -206,7 +233,8 @@ class EmulatedComm(PLAIN):
     members: tuple[int, ...]  # the ranks of this communicator in the world
     under_way: list[EmulatedCollective]
     stamps: list[MPI.Request]  # keep alive the times that are being sent
-    free_s: float  # when the last collective of this communicator ends
+    free_s: float  # when the last collective of this communicator ends of which that is known
+    reserved_s: float  # when the last collective that this rank has started would end if no other rank came later
 
     @classmethod
     def over(cls, comm: MPI.Intracomm, places: Places, world: MPI.Group) -> "EmulatedComm":
@@ -220,67 +248,12 @@ class EmulatedComm(PLAIN):
         emulated.under_way = []
         emulated.stamps = []
         emulated.free_s = 0.0
+        emulated.reserved_s = 0.0
         return emulated
 
     def Free(self) -> None:
         self.times.Free()
         super().Free()
-
-    def Recv(self, buf, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> None:
-        status = status or MPI.Status()
-        received = Received(self, source, tag)
-        super().Recv(buf, source, tag, status)
-        received.arrive(status)
-
-    def Irecv(self, buf, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> EmulatedRequest:
-        return _request(super().Irecv(buf, source, tag), Received(self, source, tag))
-
-    def Sendrecv(
-        self,
-        sendbuf,
-        dest: int,
-        sendtag: int = 0,
-        recvbuf=None,
-        source: int = MPI.ANY_SOURCE,
-        recvtag: int = MPI.ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> None:
-        status = status or MPI.Status()
-        received = Received(self, source, recvtag)
-        sent = Sent(self, dest, sendtag, self._bytes(sendbuf))
-        super().Sendrecv(sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-        sent.arrive()
-        received.arrive(status)
-
-    def recv(
-        self, buf=None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> Any:
-        status = status or MPI.Status()
-        received = Received(self, source, tag)
-        result = super().recv(buf, source, tag, status)
-        received.arrive(status)
-        return result
-
-    def irecv(self, buf=None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> EmulatedRequest:
-        return _request(super().irecv(buf, source, tag), Received(self, source, tag))
-
-    def sendrecv(
-        self,
-        sendobj,
-        dest: int,
-        sendtag: int = 0,
-        recvbuf=None,
-        source: int = MPI.ANY_SOURCE,
-        recvtag: int = MPI.ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> Any:
-        status = status or MPI.Status()
-        received = Received(self, source, recvtag)
-        sent = Sent(self, dest, sendtag, _pickled(sendobj))
-        result = super().sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
-        sent.arrive()
-        received.arrive(status)
-        return result
 
     def _bytes(self, *buffers) -> float:
         """The declared bytes of the largest of these arrays."""
@@ -307,20 +280,62 @@ def _nbytes(buffer) -> int:
     return memoryview(buffer).nbytes if isinstance(buffer, array.array | bytearray | bytes) else 0
 
 
+def _given(plain: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
+    """The arguments of a call of mpi4py's, by its own names for them; the first one is the communicator."""
+    bound = inspect.signature(plain).bind(*args, **kwargs)
+    bound.apply_defaults()
+    if "status" in bound.arguments:
+        bound.arguments["status"] = bound.arguments["status"] or MPI.Status()
+    return bound.arguments
+
+
 def _send(name: str) -> Callable:
-    """A call that sends: an array if its name has a capital, else a pickled object; see mpi4py's for the others."""
+    """A call that sends: an array if its name has a capital, else a pickled object."""
     plain = getattr(PLAIN, name)
-    waits = not name.lower().startswith("i")
 
     @functools.wraps(plain)
-    def call(self, message, dest: int, tag: int = 0):
-        nbytes = _pickled(message) if name.islower() else self._bytes(message)
-        sent = Sent(self, dest, tag, nbytes, synchronous=name.lower().endswith("ssend"))
-        real = plain(self, message, dest, tag)
-        if not waits:
+    def call(*args, **kwargs):
+        comm, message, dest, tag = _given(plain, args, kwargs).values()
+        nbytes = _pickled(message) if name.islower() else comm._bytes(message)
+        sent = Sent(comm, dest, tag, nbytes, synchronous=name.lower().endswith("ssend"))
+        real = plain(comm, message, dest, tag)
+        if name.lower().startswith("i"):
             return _request(real, sent)
         sent.arrive()
         return None
+
+    return call
+
+
+def _receive(name: str) -> Callable:
+    plain = getattr(PLAIN, name)
+
+    @functools.wraps(plain)
+    def call(*args, **kwargs):
+        given = _given(plain, args, kwargs)
+        received = Received(given["self"], given["source"], given["tag"])
+        real = plain(*given.values())
+        if name.lower().startswith("i"):
+            return _request(real, received)
+        received.arrive(given["status"])
+        return real
+
+    return call
+
+
+def _send_and_receive(name: str) -> Callable:
+    plain = getattr(PLAIN, name)
+
+    @functools.wraps(plain)
+    def call(*args, **kwargs):
+        given = _given(plain, args, kwargs)
+        comm, message, dest, tag, _, source, received_tag, status = given.values()
+        received = Received(comm, source, received_tag)
+        sent = Sent(comm, dest, tag, _pickled(message) if name.islower() else comm._bytes(message))
+        result = plain(*given.values())
+        sent.arrive()
+        received.arrive(status)
+        return result
 
     return call
 
@@ -376,13 +391,26 @@ def _new(name: str) -> Callable:
     return call
 
 
+def _refused(name: str) -> Callable:
+    def call(self, *args, **kwargs):
+        raise InputError(f"{name}: its communicator can't be emulated; use Split, and compute the neighbors' ranks")
+
+    return call
+
+
 for _name in SENDS:
-    setattr(EmulatedComm, _name, _send(_name))
+    setattr(EmulatedComm, _name, _timed(_send(_name)))
+for _name in ("Recv", "Irecv", "recv", "irecv"):
+    setattr(EmulatedComm, _name, _timed(_receive(_name)))
+for _name in ("Sendrecv", "sendrecv"):
+    setattr(EmulatedComm, _name, _timed(_send_and_receive(_name)))
 for _name, _kind in UPPER.items():
-    setattr(EmulatedComm, _name, _blocking(_name, _kind))
-    setattr(EmulatedComm, f"I{_name.lower()}", _nonblocking(f"I{_name.lower()}", _kind))
+    setattr(EmulatedComm, _name, _timed(_blocking(_name, _kind)))
+    setattr(EmulatedComm, f"I{_name.lower()}", _timed(_nonblocking(f"I{_name.lower()}", _kind)))
 for _name, _kind in KINDS.items():
     if hasattr(PLAIN, _name):
-        setattr(EmulatedComm, _name, _of_objects(_name, _kind))
+        setattr(EmulatedComm, _name, _timed(_of_objects(_name, _kind)))
 for _name in NEW:
-    setattr(EmulatedComm, _name, _new(_name))
+    setattr(EmulatedComm, _name, _timed(_new(_name)))
+for _name in REFUSED:
+    setattr(EmulatedComm, _name, _refused(_name))

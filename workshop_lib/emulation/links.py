@@ -19,22 +19,29 @@ class Lane:
 
     def __init__(self):
         self.busy: list[tuple[float, float]] = []  # when each message begins and ends, in order
-        self.free_s = 0.0  # when the last message ends
 
-    def carry(self, ready_s: float, seconds: float) -> float:
-        """Carry a message in the first gap that is long enough, from `ready_s` on. Returns when the message ends."""
+    def gap(self, ready_s: float, seconds: float) -> float:
+        """When the first gap that is long enough begins, from `ready_s` on."""
         begin = ready_s
         for busy_from, busy_to in self.busy:
             if busy_from >= begin + seconds:
                 break
             begin = max(begin, busy_to)
+        return begin
+
+    def carry(self, ready_s: float, seconds: float) -> float:
+        """Carry a message in the first gap that is long enough. Returns when the message ends."""
+        begin = self.gap(ready_s, seconds)
         self.occupy(begin, begin + seconds)
         return begin + seconds
 
     def occupy(self, begin: float, end: float) -> None:
         bisect.insort(self.busy, (begin, end))
         del self.busy[:-KEPT]
-        self.free_s = max(self.free_s, end)
+
+    def vacate(self, begin: float, end: float) -> None:
+        if (begin, end) in self.busy:
+            self.busy.remove((begin, end))
 
 
 class RankLinks:
@@ -44,9 +51,23 @@ class RankLinks:
         self.out = {True: Lane(), False: Lane()}
         self.into = {True: Lane(), False: Lane()}
 
-    def free_s(self, inside: bool) -> float:
-        """When both directions of a link are free."""
-        return max(self.out[inside].free_s, self.into[inside].free_s)
+    def reserve(self, inside: bool, ready_s: float, seconds: float) -> float:
+        """Reserve both directions for a collective, in the first gap that they share. Returns when it begins."""
+        if seconds == 0:
+            return ready_s
+        out, into = self.out[inside], self.into[inside]
+        begin = out.gap(ready_s, seconds)
+        while (later := out.gap(into.gap(begin, seconds), seconds)) > begin:
+            begin = later
+        self.move(inside, None, (begin, begin + seconds))
+        return begin
+
+    def move(self, inside: bool, reserved: tuple[float, float] | None, occupied: tuple[float, float]) -> None:
+        """Occupy both directions for this time, in place of the time that was reserved."""
+        for lane in (self.out[inside], self.into[inside]):
+            if reserved is not None:
+                lane.vacate(*reserved)
+            lane.occupy(*occupied)
 
 
 class Network:

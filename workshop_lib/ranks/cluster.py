@@ -317,7 +317,9 @@ class Ranks:
     def _start_once(self) -> None:
         n, threads_per_rank, bind = self.shape
         job = allocation.find_living()
-        plan = launchers.plan(n, threads_per_rank or 1, bind or "none", job)
+        emulated = emulation.settings(self.machine, self.paced)
+        own = (*launchers.ENGINE_VARIABLES, *emulated)
+        plan = launchers.plan(n, threads_per_rank or 1, bind or "none", job, own)
         self._cells: dict[str, str] = {}  # the names of cells that ran on these ranks, by their source
         self._set_id = processes.new_set_id()
         limits.require(n, threads_per_rank or 1, all_here=plan.one_host)
@@ -334,7 +336,7 @@ class Ranks:
             "WORKSHOP_CWD": os.getcwd(),
             "PYTHONPATH": which_mpi.python_path(),
             "IPYTHONDIR": str(self.folder),
-            **emulation.settings(self.machine, self.paced),
+            **emulated,
         }
         environment = which_mpi.rank_environment(plan.settings | settings, plan.one_host)
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"

@@ -84,6 +84,8 @@ class MpiWork(dist._Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the results are in place. Raises CommError after `timeout`, by default the group's own limit."""
         limit_s = timeout.total_seconds() if timeout else self.group.timeout_s
+        for request in self.emulated:
+            request.enter()
         now = monotonic()
         if not self.done and not (self._poll(now + SPIN_S, 0.0) or self._poll(now + limit_s, PAUSE_S)):
             self.group.broken = f"{self.calls[0][0]} had not ended after {limit_s:g} s on rank {self.group.rank()}"
@@ -110,6 +112,7 @@ class MpiWork(dist._Work):
         for request in self.emulated:
             request.arrive(self.statuses[0])
             self.end_s = request.message.end_s
+            request.leave()
         self.emulated = []
         self.done = True
         if finish is not None:

@@ -15,9 +15,9 @@ import torch.distributed as dist
 
 from workshop_lib.emulation.clock import CLOCK
 from workshop_lib.emulation.device import Device
-from workshop_lib.emulation.links import Network
+from workshop_lib.emulation.links import Network, RankLinks
 from workshop_lib.machine.catalogue import Machine
-from workshop_lib.machine.cost_model import slowest_of
+from workshop_lib.machine.cost_model import mean_slowest_of
 
 # Calls of torch.distributed that can return before their collective has ended. Some are new in PyTorch 2.13.
 CALLS = [
@@ -51,8 +51,9 @@ class StepClock:
 
     def __init__(self, machine: Machine, world_size: int):
         self.network = Network(machine, world_size)
+        self.links = RankLinks()
         CLOCK.reset()
-        CLOCK.slowness = 1 + machine.lateness * slowest_of(world_size)  # a step waits for the slowest rank
+        CLOCK.slowness = 1 + machine.lateness * mean_slowest_of(world_size)  # a step waits for the slowest rank
         self.machine = machine
         self.free_s: dict[str, float] = defaultdict(float)  # when the last collective of each group ends
         self.ends: dict[int, float] = {}  # when the collective that fills a tensor ends, by its storage
@@ -68,10 +69,11 @@ class StepClock:
         return CLOCK.now_s - self.began_s, CLOCK.computed_s - self.computed_s
 
     def collective(self, name: str, group: dist.ProcessGroup, nbytes: float, output: Any) -> None:
-        """Start a collective on this group. Collectives of one group run one after another."""
+        """Start a collective on this group. Those of one group run one after another, and those of all share a link."""
         members = tuple(dist.get_process_group_ranks(group))
         seconds = self.network.collective_s(KINDS.get(name, "allreduce"), members, nbytes)
-        begin = max(CLOCK.now_s, self.free_s[group.group_name])
+        ready_s = max(CLOCK.now_s, self.free_s[group.group_name])
+        begin = self.links.reserve(self.network.inside(members), ready_s, seconds)
         self.last_end_s = self.free_s[group.group_name] = begin + seconds
         if isinstance(output, torch.Tensor):
             self.ends[output.untyped_storage()._cdata] = self.last_end_s
