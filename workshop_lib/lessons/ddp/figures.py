@@ -34,7 +34,7 @@ def overlap(panels: Mapping[str, Sequence[BackwardTimes]], emulated_on: str = ""
     right = 1.16 * max((times["end"] for ranks in panels.values() for times in ranks), default=0.0)
     rows = {title: 1 + max((len(times["messages"]) for times in ranks), default=0) for title, ranks in panels.items()}
     heights = {title: len(ranks) * (rows[title] + 1.1) for title, ranks in panels.items()}
-    figure, every = figures.stacked(heights, _milliseconds("since the backward pass began", emulated_on), 0.3)
+    figure, every = figures.stacked(heights, milliseconds("since the backward pass began", emulated_on), 0.3)
     for axes, (title, ranks) in zip(every, panels.items(), strict=True):
         _backwards(axes, ranks, rows[title])
         axes.set_xlim(-0.01 * right, right)
@@ -79,7 +79,7 @@ def by_bandwidth(
     return figure
 
 
-def _milliseconds(since: str, emulated_on: str) -> str:
+def milliseconds(since: str, emulated_on: str) -> str:
     """The label of an axis of time, which says whether the times are emulated."""
     return f"milliseconds {since}" + (f" (emulated on {emulated_on})" if emulated_on else "")
 
