@@ -467,8 +467,8 @@ figures.saved(times_at, machine)
 
 # %% [markdown]
 # Overlap saves most where sending takes about as long as the backward pass. The first layer's message always remains, because
-# nothing is left to compute behind it. At 0.1 GB/s the link is busy all the time, and the step takes as long as the messages. With
-# buckets of 25 MiB, all gradients fit into one, and nothing overlaps.
+# nothing is left to compute behind it. At 0.1 GB/s the link is busy all the time, and the step takes as long as the messages.
+# With buckets of 25 MiB, all gradients fit into one, and nothing overlaps.
 #
 # So at which bandwidth does DDP stop paying? Say that it pays while it saves at least 5 %:
 

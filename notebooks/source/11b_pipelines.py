@@ -67,9 +67,9 @@ mine = network_in(size)[rank]
 print(f"rank {rank} has", ", ".join(type(part).__name__ for part in mine))
 
 # %% [markdown]
-# A step goes like this. Rank 0 computes its stage and sends the result, the *activations*, to rank 1, and so on. The last rank knows
-# the loss, so the backward pass begins there. It leaves this rank with the gradient of the loss with respect to the activations
-# that it received, and the previous rank needs that gradient for its own backward pass:
+# A step goes like this. Rank 0 computes its stage and sends the result, the *activations*, to rank 1, and so on. The last rank
+# knows the loss, so the backward pass begins there. It leaves this rank with the gradient of the loss with respect to the
+# activations that it received, and the previous rank needs that gradient for its own backward pass:
 
 # %%
 # %%ranks
@@ -555,10 +555,10 @@ figures.pipeline(panels, machine)
 # | ZB2P | none | 2 × | 1 × |
 # | ZBV, in which each rank has two chunks, arranged in a V | none | 1 × | 2 × |
 #
-# *V-Half* and *V-Min* (P. Qi et al. 2024) keep half and a third of 1F1B's activations, and pay with some of the bubble. DeepSeek's
-# *DualPipe* sends micro-batches in from both ends, so each rank holds two stages' weights. Its bubble is
-# $(p/2 - 1)(F\&B + B - 3W)$, where $F\&B$ is a forward and a backward pass that overlap, and $W$ the part of $B$ for the weights.
-# Its main purpose is another one: the experts' all-to-all ([11d](11d_experts.ipynb)) of one direction hides behind the other's
+# *V-Half* and *V-Min* (P. Qi et al. 2024) keep half and a third of 1F1B's activations, and pay with some of the bubble.
+# DeepSeek's *DualPipe* sends micro-batches in from both ends, so each rank holds two stages' weights. Its bubble is $(p/2 -
+# 1)(F\&B + B - 3W)$, where $F\&B$ is a forward and a backward pass that overlap, and $W$ the part of $B$ for the weights. Its
+# main purpose is another one: the experts' all-to-all ([11d](11d_experts.ipynb)) of one direction hides behind the other's
 # computing.
 #
 # If you clip by the global norm, every rank waits for all gradients before its optimizer's step, and the bubble is back. So
@@ -713,11 +713,11 @@ figures.pipeline({"Half of the parameters each, measured": both, "Half of the ti
 #
 # **Sources.** Y. Huang et al., [*GPipe*](https://arxiv.org/abs/1811.06965). D. Narayanan et al., [*Memory-Efficient
 # Pipeline-Parallel DNN Training*](https://arxiv.org/abs/2006.09503), for 1F1B with one set of weights, and [*Efficient
-# Large-Scale Language Model Training*](https://arxiv.org/abs/2104.04473), for interleaving. P. Qi et al., [*Zero Bubble Pipeline
-# Parallelism*](https://arxiv.org/abs/2401.10241), the table in the README of [their
+# Large-Scale Language Model Training*](https://arxiv.org/abs/2104.04473), for interleaving. P. Qi et al., [*Zero Bubble
+# Pipeline Parallelism*](https://arxiv.org/abs/2401.10241), the table in the README of [their
 # code](https://github.com/sail-sg/zero-bubble-pipeline-parallelism), and [*Pipeline Parallelism with Controllable
-# Memory*](https://arxiv.org/abs/2405.15362). [DualPipe](https://github.com/deepseek-ai/DualPipe)'s README. PyTorch's documentation of
-# [`torch.distributed.pipelining`](https://pytorch.org/docs/stable/distributed.pipelining.html).
+# Memory*](https://arxiv.org/abs/2405.15362). [DualPipe](https://github.com/deepseek-ai/DualPipe)'s README. PyTorch's
+# documentation of [`torch.distributed.pipelining`](https://pytorch.org/docs/stable/distributed.pipelining.html).
 
 # %%
 ranks.stop()
