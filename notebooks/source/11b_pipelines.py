@@ -556,8 +556,8 @@ figures.pipeline(panels, machine)
 # | ZBV, in which each rank has two chunks, arranged in a V | none | 1 × | 2 × |
 #
 # *V-Half* and *V-Min* (P. Qi et al. 2024) keep half and a third of 1F1B's activations, and pay with some of the bubble.
-# DeepSeek's *DualPipe* sends micro-batches in from both ends, so each rank holds two stages' weights. Its bubble is $(p/2 -
-# 1)(F\&B + B - 3W)$, where $F\&B$ is a forward and a backward pass that overlap, and $W$ the part of $B$ for the weights. Its
+# DeepSeek's *DualPipe* sends micro-batches in from both ends, so each rank holds two stages' weights. Its bubble is
+# $(p/2 - 1)(F\&B + B - 3W)$, where $F\&B$ is a forward and a backward pass that overlap, and $W$ the part of $B$ for weights. Its
 # main purpose is another one: the experts' all-to-all ([11d](11d_experts.ipynb)) of one direction hides behind the other's
 # computing.
 #
