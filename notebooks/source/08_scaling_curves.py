@@ -224,28 +224,23 @@ tables.losses(strong, serial_fraction)
 # joins, and a slow network, 25 Gb/s Ethernet, between the nodes. Our small network stands for ResNet-50: computing takes
 # ResNet-50's time, and the gradients have its 102 MB.
 #
-# For *strong* scaling we keep the **global** batch at 256 images, so 16 GPUs get 16 images each. For *weak* scaling every GPU
-# gets 64 images, however many there are.
+# For *strong* scaling we keep the **global** batch at 256 images, so 16 GPUs get 16 images each.
 
 # %%
 guess_16 = predict("Global batch 256: which efficiency do 16 GPUs reach?", low=0, high=100, unit="%")
 guess_16
 
 # %%
+gpus = [1, 2, 4, 8, 16]
 machine = "a100-ethernet"  # `workshop machines` in a terminal lists others
 emulated = {"backend": "ddp", "epochs": 2, "machine": machine, "stands_for": "resnet-50"}
 
 
-def both(n):
-    fixed_global_batch = TrainOptions(batch_size=256 // n, train_samples=1024, **emulated)
-    fixed_per_rank = TrainOptions(batch_size=64, train_samples=256 * n, **emulated)
-    return [fixed_global_batch, fixed_per_rank]
+def fixed_global_batch(n):
+    return [TrainOptions(batch_size=256 // n, train_samples=1024, **emulated)]
 
 
-on_gpus = []
-for record in sweep(ranks.start, [1, 2, 4, 8, 16], both, timeout_s=5 * sizes.timeout_s):
-    on_gpus.append(record)
-strong_on_gpus, weak_on_gpus = on_gpus[::2], on_gpus[1::2]
+strong_on_gpus = list(sweep(ranks.start, gpus, fixed_global_batch, timeout_s=5 * sizes.timeout_s))
 
 # %%
 efficiencies = [100 * speedup / 16 for speedup in tables.speedups_of_runs(strong_on_gpus, "ddp", 16)]
@@ -255,16 +250,25 @@ guess_16.compare(efficiencies, emulated_on=machine)
 scaling_curve(strong_on_gpus, same="global_batch")
 
 # %% [markdown]
-# Now apply your two functions to these runs. Does $f$ grow? And where?
+# Now your function, on these runs. Does $f$ grow? And where?
 
 # %%
 tables.losses(strong_on_gpus, serial_fraction)
 
+# %% [markdown]
+# Beside it, *weak* scaling: every GPU gets 64 images, however many there are.
+
+
 # %%
+def fixed_per_gpu(n):
+    return [TrainOptions(batch_size=64, train_samples=256 * n, **emulated)]
+
+
+weak_on_gpus = list(sweep(ranks.start, gpus, fixed_per_gpu, timeout_s=5 * sizes.timeout_s))
 weak_scaling_curve(weak_on_gpus)
 
 # %% [markdown]
-# Now $f$ does grow, so no fixed serial part explains this curve. Up to 8 GPUs, all messages stay inside a node, and DDP hides
+# So $f$ does grow, and no fixed serial part explains this curve. Up to 8 GPUs, all messages stay inside a node, and DDP hides
 # nearly all of them. What you lose there is mostly the wait for the latest of the GPUs: each one's time varies by 3.6 %. From 8
 # GPUs to 16, the messages cross the slow network, and take longer than the whole step computes: $f$ jumps. With 64 images per
 # GPU, the same messages meet four times the computing, and more than half of the efficiency is back.

@@ -30,10 +30,17 @@ def test_speedups_are_the_learners_with_the_spread_of_the_runs():
 
 
 def test_a_result_that_no_machine_can_have_is_noticed(capsys):
-    tables.speedups(measured("ddp", 1, 22) + measured("ddp", 2, 10), scaling_table)
-    assert "2 ranks with ddp are 2.20 times as fast as one. That's almost certainly wrong" in capsys.readouterr().out
-    tables.speedups(measured("ddp", 1, 20) + measured("ddp", 2, 10), scaling_table)
-    assert "wrong" not in capsys.readouterr().out
+    tables.speedups(RUNS, lambda seconds: {2: (2.2, 1.1), 4: (4.0, 1.0)})
+    printed = capsys.readouterr().out
+    assert "2 ranks with ddp are 2.20 times as fast as one. That's almost certainly wrong" in printed
+    assert "4 ranks" not in printed, "perfect scaling can be"
+
+
+def test_a_table_of_emulated_times_says_so():
+    runs = measured("ddp", 1, 20) + measured("ddp", 2, 10)
+    for record in runs:
+        record["what"]["machine"] = "polaris"
+    assert tables.losses(runs, serial_fraction).index.names == ["emulated on polaris", "ranks"]
 
 
 def test_while_the_exercise_is_open_the_notebooks_solution_takes_its_place(capsys):
