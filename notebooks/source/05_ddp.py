@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from workshop_lib import predict, profile, ranks
-from workshop_lib.lessons.ddp import explorer, figures
+from workshop_lib.lessons.ddp import figures, sliders
 from workshop_lib.lessons.ddp import judge as check
 from workshop_lib.paths import MNIST, SCRIPTS
 from workshop_lib.ranks import scripts
@@ -460,7 +460,7 @@ guess_100.compare(saved[100]["DDP, 4 MiB"], emulated_on=machine)
 # Look into each of these runs. What remains at 1 GB/s, whatever the buckets are? And at 0.1?
 
 # %%
-explorer.overlap(times_at, machine)
+sliders.overlap(times_at, machine)
 
 # %%
 figures.saved(times_at, machine)

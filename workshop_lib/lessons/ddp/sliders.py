@@ -9,7 +9,7 @@ from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.notebook.widgets import Answers, size
 
 
-class OverlapExplorer(Answers):
+class OverlapSliders(Answers):
     """Sliders for bandwidth and way to average. The figure shows this way's step below that of the first way."""
 
     def __init__(self, by_rank: Sequence[Mapping[float, Sequence]], emulated_on: str):
@@ -30,6 +30,6 @@ class OverlapExplorer(Answers):
         return sentence, figures.overlap({self.plain: [step[self.plain]], sentence: [step[way]]}, self.emulated_on)
 
 
-def overlap(by_rank: Sequence[Mapping[float, Sequence]], emulated_on: str) -> OverlapExplorer:
+def overlap(by_rank: Sequence[Mapping[float, Sequence]], emulated_on: str) -> OverlapSliders:
     """Create sliders over by_rank[rank][GB/s][turn][title], which `backward.compare` measured on emulated ranks."""
-    return OverlapExplorer(by_rank, emulated_on)
+    return OverlapSliders(by_rank, emulated_on)
