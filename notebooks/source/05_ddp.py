@@ -19,15 +19,13 @@ import torch
 import torch.distributed as dist
 
 from workshop_lib import predict, profile, ranks
-from workshop_lib.lessons.ddp import figures
+from workshop_lib.lessons.ddp import figures, sliders
 from workshop_lib.lessons.ddp import judge as check
-from workshop_lib.notebook import take_home
-from workshop_lib.paths import BUILD, MNIST, SCRIPTS
+from workshop_lib.paths import MNIST, SCRIPTS
 from workshop_lib.ranks import scripts
 
 sizes = profile.current()
-folder = BUILD / "05_ddp"
-folder.mkdir(parents=True, exist_ok=True)
+folder = check.folder_for_scripts()
 team = ranks.start(sizes.ranks)
 
 # %% [markdown]
@@ -35,16 +33,16 @@ team = ranks.start(sizes.ranks)
 #
 # MPI's ranks know each other from the start, because `mpiexec` starts them together. A process of PyTorch has to learn its
 # rank, the number of ranks, and an address where all of them meet. `torchrun` puts these into environment variables, and a
-# single call reads them: `dist.init_process_group("gloo")`. In this notebook, `join()` makes that call for you.
+# single call reads them: `dist.init_process_group("gloo")`. In this notebook, `process_group.join()` makes that call for you.
 
 # %%
 # %%ranks
 import torch
 import torch.distributed as dist
 
-from workshop_lib.lessons.ddp.process_group import join
+from workshop_lib.lessons.ddp import process_group
 
-join()
+process_group.join()
 rank = dist.get_rank()
 size = dist.get_world_size()
 print(f"rank {rank} of {size}")
@@ -85,11 +83,8 @@ for epoch in (1, 2):
 #
 # ## From one process to many
 #
-# Here is the main function of a plain script for one process, [one_process.py](scripts/one_process.py). The data and the network
-# come from a second file, [mnist_data.py](scripts/mnist_data.py), where you'd put your own data and network.
-
-# %%
-take_home.function("one_process.py", "main")
+# [one_process.py](scripts/one_process.py) is a plain script for one process. The data and the network come from a second file,
+# [mnist_data.py](scripts/mnist_data.py), where you'd put your own.
 
 # %%
 samples = sizes.sweep_samples or 60_000
@@ -99,19 +94,15 @@ scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.time
 # %% [markdown]
 # ### Exercise 1 (normal): the script for many processes
 #
-# With these changes, your own training scripts can run on many processes. Every process runs the whole script, and only six
-# places in `main()` have to change. Parts 1 and 5 are done, and the other four are still as in the script above. Make the
-# processes train one network together: each takes 64 images *of its own* in every step and tests its own share of the test
-# images, and only rank 0 prints and saves. Leave the numbered comments where they are.
-#
-# The check puts your parts into the script. It adds imports (`dist`, `DataLoader`, `DistributedSampler`, `Subset` and
-# `DistributedDataParallel`), a last line that leaves the process group, and the script's own `join()`. That function calls
-# `init_process_group` and returns this rank's device. It isn't the `join()` of the cells above.
+# With these changes, your own training scripts can run on many processes. Every process runs the whole script, and few lines have
+# to change. In the script below, the process group and the speed are done, and five numbered parts are still those of
+# `one_process.py`. Make the processes train one network together: each takes 64 images *of its own* in every step and tests its
+# own share of the test images, and only rank 0 prints and saves.
 #
 # <details><summary>Hint 1: who needs what?</summary>
 #
-# Part 2: which rank trains on which images, and which rank tests which? Part 3: what averages the gradients? Part 4: which model
-# should compute the loss from now on, and what does the sampler need in each epoch? Part 6: where does the total come from, and
+# Part 1: which rank trains on which images, and which rank tests which? Part 2: what averages the gradients? Part 3: what does
+# the sampler need in each epoch? Part 4: which model computes the loss from now on? Part 5: where does the total come from, and
 # who prints it?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
@@ -122,86 +113,129 @@ scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.time
 #
 # </details><details><summary>Solution</summary>
 #
-# {solution of changes.py}
+# {solution of my_script.py}
 #
 # </details>
 
 # %%
-# %%writefile {folder}/changes.py
-# 1. Join the process group (done)
-device = join()
-rank = dist.get_rank()
-size = dist.get_world_size()
-# 2. My images, for training and for testing
-# <solution>
-sampler = DistributedSampler(train, seed=1)
-loader = DataLoader(train, BATCH, sampler=sampler, drop_last=True)
-test_loader = DataLoader(Subset(test, range(rank, len(test), size)), batch_size=500)
-# <stub>
-# loader = DataLoader(train, BATCH, shuffle=True, drop_last=True)  # your code here
-# test_loader = DataLoader(test, batch_size=500)
-# </stub>
-# </solution>
-# 3. Wrap the network, so that its gradients are averaged
-model = cnn().to(device)
-# <solution>
-ddp = DistributedDataParallel(model)
-# <stub>
-# ...  # your code here
-# </stub>
-# </solution>
-torch.manual_seed(1000 + rank)  # from here on, each rank draws noise of its own, such as dropout's
-# 4. An epoch in an order of its own, and the loss
-# <solution>
-sampler.set_epoch(epoch)
-start = time.perf_counter()
-for images, labels in loader:
-    loss = cross_entropy(ddp(images.to(device)), labels.to(device))
-# <stub>
-# start = time.perf_counter()  # your code here
-# for images, labels in loader:
-#     loss = cross_entropy(model(images.to(device)), labels.to(device))
-# </stub>
-# </solution>
-# 5. Images per second, of all ranks (done)
-speed = steps * size * BATCH / (time.perf_counter() - start)
-# 6. Test, print and save
-for buffer in model.buffers():  # such as the statistics of batch normalization: rank 0's on all ranks
-    dist.broadcast(buffer, 0)
-right = count_right(model, test_loader, device)
-# <solution>
-dist.all_reduce(right)
-if rank == 0:
-    print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")
-    save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
-# <stub>
-# print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")  # your code here
-# save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
-# </stub>
-# </solution>
+# %%writefile {folder}/my_script.py
+import time
+
+import torch
+import torch.distributed as dist
+from ddp import BATCH, count_right, join, parse_arguments, save
+from mnist_data import MNIST, cnn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, Subset
+
+
+def main():
+    args = parse_arguments()
+    device = join()  # calls init_process_group, and returns this rank's own device
+    rank = dist.get_rank()
+    size = dist.get_world_size()
+    torch.set_num_threads(1)  # one core per process
+
+    train = MNIST(args.data, "train", args.images)
+    test = MNIST(args.data, "test")
+    # 1. My images, for training and for testing
+    # <solution>
+    sampler = DistributedSampler(train, seed=1)
+    loader = DataLoader(train, BATCH, sampler=sampler, drop_last=True)
+    test_loader = DataLoader(Subset(test, range(rank, len(test), size)), batch_size=500)
+    # <stub>
+    # loader = DataLoader(train, BATCH, shuffle=True, drop_last=True)  # your code here
+    # test_loader = DataLoader(test, batch_size=500)
+    # </stub>
+    # </solution>
+    steps = len(loader)
+
+    torch.manual_seed(1)
+    # 2. Wrap the network, so that its gradients are averaged
+    model = cnn().to(device)
+    # <solution>
+    ddp = DistributedDataParallel(model)
+    # <stub>
+    # ...  # your code here
+    # </stub>
+    # </solution>
+    torch.manual_seed(1000 + rank)  # from here on, each rank draws noise of its own, such as dropout's
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    # The learning rate rises for half an epoch, then falls to zero.
+    warmup = steps // 2
+    total = args.epochs * steps
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warmup, (total - step) / (total - warmup))
+    )
+
+    for epoch in range(1, args.epochs + 1):
+        model.train()
+        # 3. Each epoch has an order of its own
+        # <solution>
+        sampler.set_epoch(epoch)
+        # <stub>
+        # ...  # your code here
+        # </stub>
+        # </solution>
+        start = time.perf_counter()
+        for images, labels in loader:
+            # 4. The loss
+            # <solution>
+            loss = cross_entropy(ddp(images.to(device)), labels.to(device))
+            # <stub>
+            # loss = cross_entropy(model(images.to(device)), labels.to(device))  # your code here
+            # </stub>
+            # </solution>
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        loss.item()  # waits until a GPU has finished its work
+        speed = steps * size * BATCH / (time.perf_counter() - start)  # images per second, of all ranks
+        for buffer in model.buffers():  # such as the statistics of batch normalization: rank 0's on all ranks
+            dist.broadcast(buffer, 0)
+        # 5. Test, print and save
+        right = count_right(model, test_loader, device)
+        # <solution>
+        dist.all_reduce(right)
+        if rank == 0:
+            print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")
+            save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
+        # <stub>
+        # print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")  # your code here
+        # save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
+        # </stub>
+        # </solution>
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
 
 # %%
-check.script(folder / "changes.py")
+check.script(folder / "my_script.py")
 
 # %% [markdown]
-# Now start your script. (Until it passes the check, this cell starts the finished script.) To do the same in a terminal, go to
+# Now start your script. (While parts of it are open, this cell starts the finished script.) To do the same in a terminal, go to
 # the workshop's folder, type `source .venv/bin/activate`, and then the line that begins with `$`. If your ranks are on several
 # hosts, this only starts those of one host, and *Deeper: several hosts* has the command for all of them.
 
 # %%
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks_here]
-scripts.run(*launch, check.own_or_finished(folder / "changes.py"), *options, timeout_s=sizes.timeout_s)
+scripts.run(*launch, check.own_or_finished(folder / "my_script.py"), *options, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
 # Is your accuracy lower than with one process? That isn't a bug. Two processes take 128 images per step, so an epoch has half
-# as many steps, and after so few of them the network has learned less. [07](07_large_batch.ipynb) is about this. And the speed
-# is less than twice that of one process, because this network is so small that its messages take a large part of each step.
+# as many steps, and after so few of them the network has learned less. [07](07_large_batch.ipynb) is about this. And is the speed
+# less than twice that of one process? Then messages took the rest, because this network is small. If it's more than twice,
+# something slowed down the single process, so don't read anything into a single run ([08](08_scaling_curves.ipynb)).
 #
 # The finished script is [scripts/ddp.py](scripts/ddp.py). Five lines in it are easily forgotten:
 #
 # | line | why |
 # |---|---|
-# | `set_device_index(…)`, in `join()` | the ranks of one host are also numbered among themselves, from 0. This *local rank* chooses the GPU. With a plain `"cuda"`, all of them would share GPU 0 |
+# | `set_device_index(…)`, in its `join()` | the ranks of one host are also numbered among themselves, from 0. This *local rank* chooses the GPU. With a plain `"cuda"`, all of them would share GPU 0 |
 # | `@record`, above `main()` | if a rank fails, `torchrun` prints its traceback |
 # | `torch.manual_seed(1000 + rank)` | with one seed, dropout would drop the same units on all ranks. This network has no dropout, but yours may |
 # | `dist.broadcast(buffer, 0)` | each rank has statistics of batch normalization from its own images. All ranks should test the network that rank 0 saves |
@@ -257,7 +291,8 @@ network(torch.ones(1, 784)).sum().backward()
 #
 # A list outside of both functions. A hook `send(p)`: divide `p.grad` by `dist.get_world_size()`, start, keep the handle.
 # `finish()`: wait for all handles, and empty the list for the next step. Then for each parameter
-# `dist.broadcast(p.detach(), src=0)` and `p.register_post_accumulate_grad_hook(send)`.
+# `dist.broadcast(p.detach(), src=0)` and `p.register_post_accumulate_grad_hook(send)`. (NCCL could average by itself, with
+# `dist.ReduceOp.AVG`. Gloo can only add.)
 #
 # </details><details><summary>Solution</summary>
 #
@@ -303,10 +338,6 @@ check.my_ddp(my_ddp)
 # hook that notes when its messages leave. (Until you've written `my_ddp`, `written` puts the solution in its place.)
 
 # %%
-guess = predict("What share of the time for backward and averaging does DDP save?", low=-50, high=75, unit="%")
-guess
-
-# %%
 team.push(perceptron=perceptron, my_ddp=check.written(my_ddp), turns=3 * sizes.repeats)
 
 # %%
@@ -332,40 +363,50 @@ times = backward.compare(ways, images[:256], labels[:256], turns)
 # %%
 figures.typical_overlap(team.pull("times"))
 
-# %%
-taken_ms = figures.durations_ms(team.pull("times"))
-guess.compare(100 * (1 - taken_ms["PyTorch's DDP"] / taken_ms["after the backward pass"]))
-
 # %% [markdown]
 # Each picture shows a typical step on the first two ranks. An orange bar begins when *this* rank sends, so it includes the time
-# that the rank waits for the others. In the top picture, the message leaves after the last gradient is ready, once all of them
-# have been copied into one array. In the other two, messages travel while the backward pass is still busy. Only the gradient of
-# the *first* layer has nothing left to hide behind, because the backward pass ends with it.
+# that the rank waits for the others. In the top picture, the message leaves after the last gradient is ready. In the other two,
+# messages travel while the backward pass is still busy.
 #
-# So how much did DDP save? Look at the thin line in the figure of your guess, which is the range over all steps. On a laptop,
-# it often lies on both sides of zero: DDP saved nothing that you could rely on. That's what you should expect, because on CPUs
-# gloo's threads use the cores that the backward pass needs. A GPU moves data with separate hardware while it computes.
+# So is the step shorter? On CPUs, don't count on it: gloo's threads use the cores that the backward pass needs. On a GPU, a
+# collective of NCCL is a kernel that takes a few of the multiprocessors. The links carry the bytes, and most of the GPU goes on
+# computing.
 #
-# And why does DDP send fewer messages than you do? It collects gradients in *buckets*, here of 4 MiB, and sends each bucket as
-# one message. *Deeper: buckets* has more.
+# And why does DDP send fewer messages than you do? With one message per gradient, you pay the latency many times. A single
+# message can only leave at the end. DDP is in between: it collects gradients in *buckets*, in the order in which they become
+# ready, and sends a bucket as soon as it's full, here with 4 MiB. A tensor is never cut, so a bucket may be larger.
 #
 # ## What would GPUs gain?
 #
-# Your cores can't show what DDP was built for, but they can *emulate* it. The next ranks are real processes again. Your hooks
-# are real, and so are DDP's buckets and every message. Only time is borrowed: each rank carries a clock, and computing moves
+# Your cores can't show what DDP was built for, but they can *emulate* it. The next ranks are real processes again, with your
+# hooks, DDP's buckets, and real messages. Only time is borrowed: each rank carries a clock, and computing moves
 # that clock on by what a GPU would take. A message carries its sender's time, and it arrives when the emulated network would have
 # delivered it. `time.perf_counter()` reads this clock, so nothing in your code has to change, and the times are the same however
 # busy your machine is.
 #
 # These two ranks emulate two nodes with one GPU each. We say that every `Linear` layer takes 2 ms forward and 4 ms backward, as
-# a few hundred times larger ones would. (What isn't a `Linear` layer takes no time here.)
+# a few hundred times larger ones would. (What isn't a `Linear` layer takes no time here.) So the backward pass takes 16 ms, and
+# the gradients have 11.7 MB. What does overlap save, on three networks?
 
 # %%
-team = ranks.start(2, machine="ethernet-10g")
-team.push(perceptron=perceptron, my_ddp=check.written(my_ddp), turns=1)
+guess_1 = predict("At 1 GB/s: what share of backward pass and averaging does DDP save?", low=0, high=75, unit="%")
+guess_1
 
 # %%
-# %%ranks
+guess_10 = predict("And at 10 GB/s?", low=0, high=75, unit="%")
+guess_10
+
+# %%
+guess_100 = predict("And at 100 GB/s?", low=0, high=75, unit="%")
+guess_100
+
+# %%
+machine = "ethernet-10g"
+team = ranks.start(2, machine=machine)
+team.push(perceptron=perceptron, my_ddp=check.written(my_ddp))
+
+# %%
+# %%ranks --timeout 120
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
@@ -374,10 +415,9 @@ from torch.utils.data import DataLoader
 
 from workshop_lib import emulation
 from workshop_lib.data import mnist
-from workshop_lib.lessons.ddp import backward
-from workshop_lib.lessons.ddp.process_group import join
+from workshop_lib.lessons.ddp import backward, process_group
 
-join()
+process_group.join()
 rank, size = dist.get_rank(), dist.get_world_size()
 mine = mnist.load("train", None, rank, size)
 images = torch.tensor(mine.images[:2000]).float() / 255
@@ -391,56 +431,53 @@ def on_a_gpu(model):
     return model
 
 
-def three_ways(bytes_per_s):
-    """Emulated times of the three ways, over a network with this bandwidth."""
-    emulation.current().set_network(bytes_per_s)
+def all_ways():
     network = on_a_gpu(perceptron())
-    ways = {
-        "after the backward pass": backward.averaged_after(on_a_gpu(perceptron())),
-        "yours": (network, my_ddp(network)),
-        "PyTorch's DDP": backward.pytorch_ddp(on_a_gpu(perceptron()), bucket_cap_mb=4),
-    }
-    return backward.compare(ways, images[:16], labels[:16], turns)
+    ways = {"after the backward pass": backward.averaged_after(on_a_gpu(perceptron()))}
+    ways["yours"] = network, my_ddp(network)
+    for mebibytes in (4, 8, 25):
+        ways[f"DDP, {mebibytes} MiB"] = backward.pytorch_ddp(on_a_gpu(perceptron()), bucket_cap_mb=mebibytes)
+    return ways
+
+
+times_at = {}
+for gb_per_s in (0.1, 0.3, 1, 3, 10, 30, 100):
+    emulation.current().set_network(1e9 * gb_per_s)
+    times_at[gb_per_s] = backward.compare(all_ways(), images[:16], labels[:16], turns=1)
+
+# %%
+times_at = team.pull("times_at")
+saved = figures.saved_percent(times_at)
+guess_1.compare(saved[1]["DDP, 4 MiB"], emulated_on=machine)
+
+# %%
+guess_10.compare(saved[10]["DDP, 4 MiB"], emulated_on=machine)
+
+# %%
+guess_100.compare(saved[100]["DDP, 4 MiB"], emulated_on=machine)
 
 # %% [markdown]
-# The backward pass takes 16 ms, and the gradients have 11.7 MB. At 1 GB/s, one message with all of them takes 11.7 ms.
+# Look into each of these runs. What remains at 1 GB/s, whatever the buckets are? And at 0.1?
 
 # %%
-guess_gpu = predict("What share does DDP save now, at 1 GB/s?", low=0, high=75, unit="%")
-guess_gpu
+sliders.overlap(times_at, machine)
 
 # %%
-# %%ranks
-times = three_ways(1e9)
-
-# %%
-figures.typical_overlap(team.pull("times"), emulated_on="ethernet-10g")
-
-# %%
-taken_ms = figures.durations_ms(team.pull("times"))
-saved = 100 * (1 - taken_ms["PyTorch's DDP"] / taken_ms["after the backward pass"])
-guess_gpu.compare(saved, emulated_on="ethernet-10g")
+figures.saved(times_at, machine)
 
 # %% [markdown]
-# Now most messages travel while the backward pass computes the other gradients. What remains is the message of the first layer,
-# because nothing is left to compute behind it.
+# Overlap saves most where sending takes about as long as the backward pass. The first layer's message always remains, because
+# nothing is left to compute behind it. At 0.1 GB/s the link is busy all the time, and the step takes as long as the messages.
+# With buckets of 25 MiB, all gradients fit into one, and nothing overlaps.
 #
-# So does a faster network make DDP save more, or less? And a slower one? Decide for 10 GB/s and for 0.1 GB/s before you run the
-# next cell.
+# So at which bandwidth does DDP stop paying? Say that it pays while it saves at least 5 %:
 
 # %%
-# %%ranks
-times_at = {gb_per_s: three_ways(1e9 * gb_per_s) for gb_per_s in (0.1, 0.3, 1, 3, 10, 30, 100)}
-
-# %%
-figures.by_bandwidth(team.pull("times_at"), emulated_on="ethernet-10g")
+{way: [gb_per_s for gb_per_s in saved if saved[gb_per_s][way] >= 5] for way in saved[1]}
 
 # %% [markdown]
-# Overlap saves most where sending takes about as long as the backward pass. At 100 GB/s there's nothing to hide, and at 0.1 GB/s
-# there's nothing left to hide behind: the link is busy all the time, and the step takes as long as the messages.
-#
-# *Try it:* where does DDP stop paying if the layers are twice as fast? Change the seconds in `on_a_gpu`, and run the cells
-# again. From here on, this notebook's ranks emulate the two nodes.
+# *Try it:* and if the layers are twice as fast? Change the seconds in `on_a_gpu`, and run the cells again. From here on, this
+# notebook's ranks emulate the two nodes.
 #
 # ## What DDP doesn't do
 #
@@ -491,9 +528,7 @@ print("PyTorch:", train(DistributedDataParallel(perceptron(width=64)), finish=la
 #
 # ## Deeper: buckets
 #
-# If you send one message per gradient, you pay the latency many times. If you send a single message, it can only leave at
-# the end. DDP is in between: it collects gradients in *buckets*, in the order in which they become ready, and sends a bucket
-# as soon as it's full.
+# Which gradients travel together?
 
 # %%
 guess = predict("In how many buckets does DDP send our four layers, if you don't set bucket_cap_mb?", low=1, high=10)
@@ -542,9 +577,7 @@ for cap in (None, 25, 4, 0.01):
 # %% [markdown]
 # - If you don't set a cap, it's 25 MiB, but the first bucket is sent as soon as it holds 1 MiB, so that sending starts early. If
 #   you write out `bucket_cap_mb=25`, there's no such exception.
-# - A tensor is never cut, so a bucket may be larger than its cap.
 # - All ranks send their buckets in the order of rank 0. Otherwise an allreduce could add up different layers.
-# - If all gradients of a network fit into one bucket, nothing overlaps.
 #
 # ### Exercise 3 (hard): buckets of your own
 #
@@ -617,10 +650,10 @@ ways = {"PyTorch's DDP, 4 MiB": backward.pytorch_ddp(on_a_gpu(perceptron()), buc
 for mebibytes in (0.01, 4, 1000):
     network = on_a_gpu(perceptron())
     ways[f"your buckets, {mebibytes} MiB"] = network, my_buckets(network, mebibytes * 2**20)
-bucket_times = backward.compare(ways, images[:16], labels[:16], turns)
+bucket_times = backward.compare(ways, images[:16], labels[:16], turns=1)
 
 # %%
-figures.typical_overlap(team.pull("bucket_times"), ranks=1, emulated_on="ethernet-10g")
+figures.typical_overlap(team.pull("bucket_times"), ranks=1, emulated_on=machine)
 
 # %% [markdown]
 # *Beat it:* which `bucket_bytes` is fastest here?
@@ -721,9 +754,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from workshop_lib.lessons.ddp.process_group import join
+from workshop_lib.lessons.ddp import process_group
 
-join()
+process_group.join()
 rank = dist.get_rank()
 model = DistributedDataParallel(TwoPaths(), find_unused_parameters=True)
 model(torch.ones(2, 4), both=rank == 0).sum().backward()

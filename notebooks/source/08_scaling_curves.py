@@ -5,8 +5,8 @@
 # that a quarter of them sit idle. The person who wrote the code says that nobody does better. Who's right depends on what was
 # measured, against what, and how often. After this notebook you can settle it.
 #
-# **You will** train the same network on 1, 2 and more ranks, turn the times into speed-up and efficiency yourself, and see what
-# a handful of points can tell you about the time you lost, and what they can't.
+# **You will** train the same network on 1, 2 and more ranks, turn the times into speed-up and efficiency yourself, do the same on
+# 16 emulated GPUs, and see what a handful of points can tell you about the time you lost, and what they can't.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first.
@@ -40,8 +40,8 @@ samples = sizes.sweep_samples or 60_000
 # | strong | $t_N = t_1 / N$ | $S = t_1 / t_N$ | $S / N$ |
 # | weak | $t_N = t_1$ | $N \, t_1 / t_N$ | $t_1 / t_N$ |
 #
-# In both, the batch per rank stays the same, so the *global batch* grows with $N$. Many papers on deep learning look at one
-# step instead of one epoch, and call it strong scaling only if the global batch is fixed. So always say what you kept the same.
+# In both, your own ranks keep the batch *per rank*, so the *global batch* grows with $N$. Many papers on deep learning call it
+# strong scaling only if the global batch is fixed, as we'll do on the GPUs. So always say what you kept the same.
 
 # %%
 guess = predict(
@@ -54,8 +54,8 @@ guess
 #
 # A machine is never quite idle, so you measure every point several times, one run after the other. Two *backends* take turns:
 # `mpi` averages all gradients with one `Allreduce` per step, as you did in notebook 02, and `ddp` is PyTorch's
-# `DistributedDataParallel`. But all runs on one rank come before all runs on two, because starting ranks takes seconds. So if
-# your machine slows down in the meantime, that looks like bad scaling.
+# `DistributedDataParallel`. The numbers of ranks take turns, too. If all runs on one rank came first, and your machine were busy
+# just then, you'd measure an efficiency that no machine has.
 #
 # Watch the curve fill in. If you press *Stop* after the first run, the rest of this notebook works with the runs that are done
 # by then.
@@ -63,7 +63,7 @@ guess
 # %%
 backends = [TrainOptions(backend=name, epochs=sizes.sweep_epochs, train_samples=samples) for name in ("mpi", "ddp")]
 strong = []
-for record in sweep(ranks.start, sizes.sweep_ranks, backends, sizes.repeats, sizes.timeout_s):
+for record in sweep(ranks.start, sizes.sweep_ranks, backends, sizes.repeats, sizes.timeout_s, restart=True):
     strong.append(record)
 
 # %% [markdown]
@@ -125,9 +125,9 @@ def scaling_table(seconds):
 check.scaling_table(scaling_table)
 
 # %% [markdown]
-# Here is your table. The last column is the *spread*: the slowest and the fastest run, each against the median run on one rank.
-# The runs on one rank vary as well, so the true range is wider. If the ranges of two rows overlap, don't read anything into
-# their difference.
+# Here is your table. One column is *absolute*, because a slow baseline scales best: whoever computes slowly has time to send. The
+# last column is the *spread*: the slowest and the fastest run, each against the median run on one rank. If the ranges of two rows
+# overlap, don't read anything into their difference.
 
 # %%
 tables.speedups(strong, scaling_table)
@@ -162,9 +162,8 @@ scaling_curve(strong)
 #
 # $$S = \frac{1}{f + (1 - f)/N} \quad \text{(Amdahl 1967)}, \qquad S \le \frac{1}{f} \text{ for any number of ranks.}$$
 #
-# Gustafson (1988) objected that people with more processors solve *larger* problems, so the serial part matters less and less.
-# The laws don't contradict each other: Amdahl keeps the serial share of the time on *one* rank, and Gustafson its share of the
-# time on $N$ ranks.
+# Gustafson (1988) objected that people with more processors solve *larger* problems. If $f$ is the serial share of the time on
+# $N$ ranks instead of one, $S = N - f\,(N - 1)$ grows forever. That's weak scaling.
 
 # %%
 serial_part(0.05)
@@ -208,8 +207,79 @@ def serial_fraction(speedup, n):
 check.serial_fraction(serial_fraction)
 
 # %% [markdown]
-# Try it on published measurements: seconds of training on MNIST with 1 to 32 GPUs of the machine ThetaGPU, with a fixed batch
-# per GPU. Horovod's times are those of whole runs, including start-up and tests.
+# Look at your own measurements first. (With two cores you have a single point that counts, so you can't see whether $f$ grows.)
+# The `mpi` backend also measures how long it spends inside `Allreduce`, including the wait for the slowest rank.
+
+# %%
+tables.losses(strong, serial_fraction)
+
+# %% [markdown]
+# Does the time in `Allreduce` account for all the efficiency you lost? If not, the computation itself became slower, because
+# the ranks share memory and caches. With a star, there are more ranks than cores, so they share even the cores.
+#
+# ## Does the lost share grow?
+#
+# To see a curve, you need more devices than your machine has. So let the ranks *emulate* them, as in [05](05_ddp.ipynb): they
+# train and send for real, but each carries a clock of emulated time. The machine below has nodes of eight A100 GPUs that NVLink
+# joins, and a slow network, 25 Gb/s Ethernet, between the nodes. Our small network stands for ResNet-50: computing takes
+# ResNet-50's time, and the gradients have its 102 MB.
+#
+# For *strong* scaling we keep the **global** batch at 256 images, so 16 GPUs get 16 images each.
+
+# %%
+guess_16 = predict("Global batch 256: which efficiency do 16 GPUs reach?", low=0, high=100, unit="%")
+guess_16
+
+# %%
+gpus = [1, 2, 4, 8, 16]
+machine = "a100-ethernet"  # `workshop machines` in a terminal lists others
+emulated = {"backend": "ddp", "epochs": 2, "machine": machine, "stands_for": "resnet-50"}
+
+
+def fixed_global_batch(n):
+    return [TrainOptions(batch_size=256 // n, train_samples=1024, **emulated)]
+
+
+strong_on_gpus = list(sweep(ranks.start, gpus, fixed_global_batch, timeout_s=5 * sizes.timeout_s))
+
+# %%
+efficiencies = [100 * speedup / 16 for speedup in tables.speedups_of_runs(strong_on_gpus, "ddp", 16)]
+guess_16.compare(efficiencies, emulated_on=machine)
+
+# %%
+scaling_curve(strong_on_gpus, same="global_batch")
+
+# %% [markdown]
+# Now your function, on these runs. Does $f$ grow? And where?
+
+# %%
+tables.losses(strong_on_gpus, serial_fraction)
+
+# %% [markdown]
+# Beside it, *weak* scaling: every GPU gets 64 images, however many there are.
+
+
+# %%
+def fixed_per_gpu(n):
+    return [TrainOptions(batch_size=64, train_samples=256 * n, **emulated)]
+
+
+weak_on_gpus = list(sweep(ranks.start, gpus, fixed_per_gpu, timeout_s=5 * sizes.timeout_s))
+weak_scaling_curve(weak_on_gpus)
+
+# %% [markdown]
+# So $f$ does grow, and no fixed serial part explains this curve. Up to 8 GPUs, all messages stay inside a node, and DDP hides
+# nearly all of them. What you lose there is mostly the wait for the latest of the GPUs: each one's time varies by 3.6 %. From 8
+# GPUs to 16, the messages cross the slow network, and take longer than the whole step computes: $f$ jumps. With 64 images per
+# GPU, the same messages meet four times the computing, and more than half of the efficiency is back.
+#
+# A trained network that only has to answer needs no gradients, and so no allreduce. It scales nearly perfectly until reading
+# becomes the limit ([09](09_feeding_the_ranks.ipynb)).
+#
+# ## Published curves
+#
+# Seconds of training on MNIST with 1 to 32 GPUs of the machine ThetaGPU, with a fixed batch per GPU. Horovod's times are those of
+# whole runs, including start-up and tests.
 
 # %%
 published_s = {
@@ -230,71 +300,8 @@ tables.serial_fractions(published_s, serial_fraction)
 # 1 and 2 % for every $N$. A baseline that's too slow makes a constant $f$ look as if it grew.
 #
 # With a fixed batch per rank, hardly anything is serial. So here $f$ tells you how much longer a *step* has become: if it takes
-# $1 + x$ times as long as on one rank, then $f = x / (N - 1)$. An overhead that's the same on 4 ranks as on 32 makes $f$ fall.
-# And a constant $f$ can hide an overhead that grows: with the baseline of 10.1 s, DDP's $f$ is 1 to 2 % everywhere, but a step
-# takes 5 % longer on 4 GPUs, and 55 % longer on 32.
-#
-# Now look at your own measurements. (With two cores you have a single point that counts, so you can't see whether $f$ grows.)
-# The `mpi` backend also measures how long it spends inside `Allreduce`, including the wait for the slowest rank.
-
-# %%
-tables.losses(strong, serial_fraction)
-
-# %% [markdown]
-# Does the time in `Allreduce` account for all the efficiency you lost? If not, the computation itself became slower, because
-# the ranks share memory and caches. With a star, there are more ranks than cores, so they share even the cores.
-#
-# ## Does the lost share grow?
-#
-# To see a curve, you need more devices than your machine has. So let the ranks *emulate* them. They still train for real, and
-# send real messages, but each carries a clock of emulated time, as in notebook [05](05_ddp.ipynb). The machine below has nodes of
-# eight A100 GPUs that NVLink joins, and a slow network, 25 Gb/s Ethernet, between the nodes. Our small network stands for
-# ResNet-50: computing takes ResNet-50's time, and the gradients have its 102 MB. `workshop machines` in a terminal lists other
-# machines.
-#
-# Two curves, side by side. For *strong* scaling we keep the **global** batch at 256 images, so 16 GPUs get 16 images each. For
-# *weak* scaling every GPU gets 64 images, however many there are.
-
-# %%
-guess_16 = predict("Global batch 256: which efficiency do 16 GPUs reach?", low=0, high=100, unit="%")
-guess_16
-
-# %%
-emulated = {"backend": "ddp", "epochs": 2, "machine": "a100-ethernet", "stands_for": "resnet-50"}
-
-
-def both(n):
-    fixed_global_batch = TrainOptions(batch_size=256 // n, train_samples=1024, **emulated)
-    fixed_per_rank = TrainOptions(batch_size=64, train_samples=256 * n, **emulated)
-    return [fixed_global_batch, fixed_per_rank]
-
-
-on_gpus = []
-for record in sweep(ranks.start, [1, 2, 4, 8, 16], both, timeout_s=5 * sizes.timeout_s):
-    on_gpus.append(record)
-strong_on_gpus, weak_on_gpus = on_gpus[::2], on_gpus[1::2]
-
-# %%
-efficiencies = [100 * speedup / 16 for speedup in tables.speedups_of_runs(strong_on_gpus, "ddp", 16)]
-guess_16.compare(efficiencies, emulated_on="a100-ethernet")
-
-# %%
-scaling_curve(strong_on_gpus, same="global_batch")
-
-# %%
-tables.losses(strong_on_gpus, serial_fraction)
-
-# %%
-weak_scaling_curve(weak_on_gpus)
-
-# %% [markdown]
-# Now $f$ does grow, so no fixed serial part explains this curve. Up to 8 GPUs, all messages stay inside a node, and DDP hides
-# nearly all of them. What you lose there is mostly the wait for the latest of the GPUs: each one's time varies by 3.6 %. From 8
-# GPUs to 16, the messages cross the slow network, and take longer than the whole step computes: $f$ jumps. With 64 images per GPU,
-# the same messages meet four times the computing, and more than half of the efficiency is back.
-#
-# So who was right at the beginning? Neither can be refuted by one number. The same 16 GPUs look bad or good depending on what
-# was kept the same, and a single point can't say whether another node helps.
+# $1 + x$ times as long as on one rank, then $f = x / (N - 1)$. So a constant $f$ can hide an overhead that grows: with the
+# baseline of 10.1 s, a step takes 5 % longer on 4 GPUs, and 55 % longer on 32.
 #
 # ## Accuracy is the other half
 #
@@ -318,10 +325,13 @@ accuracy_curve(strong)
 # [07](07_large_batch.ipynb) explains why and what to do about it, and [07b](07b_gradient_noise.ipynb) measures how large a
 # batch is useful. What counts is the *time to a given accuracy*, and only a table with both columns can show it.
 #
-# And is 2.9 on four GPUs good? If the baseline and the spread hold, the efficiency is 73 %, and each step takes 38 % longer
-# than on one GPU. If all of that were serial work ($f$ = 12.6 %), no number of GPUs would be more than about 8 times as fast as
-# one. If it's an overhead that stays at 38 %, a hundred GPUs are 72 times as fast. One point can't tell you which, so measure
-# on 2 and 8 GPUs, too.
+# ## So who's right?
+#
+# Four GPUs are 2.9 times as fast: if the baseline and the spread hold, the efficiency is 73 %. But do a quarter of the GPUs sit
+# idle? If all of that were serial work ($f$ = 12.6 %), no number of GPUs would be more than about 8 times as fast as one. If each
+# step is 38 % longer because of an overhead that doesn't grow, a hundred GPUs are 72 times as fast. One point can't tell you
+# which. And does nobody do better? Your 16 emulated GPUs look bad or good depending on the batch that you gave them. So ask both
+# people for the same thing: a curve with 2 and 8 GPUs in it, what was kept the same, and the accuracy.
 #
 # ## Take it home
 #
@@ -339,62 +349,10 @@ accuracy_curve(strong)
 # This is the end of the core path. The table at the end of [00](00_start_here.ipynb) counts the exercises you've solved in each
 # notebook, and the map above it shows where you can go from here.
 #
-# ## Deeper: weak scaling
-#
-# So far you measured strong scaling. The other question was how much *more* work $N$ ranks do in the same time. So now every
-# rank gets the same number of images, however many ranks there are.
-
-# %%
-most = sizes.sweep_ranks[-1]
-guess_weak = predict(
-    f"Weak: {most} ranks, {most} times the images. How many times as long as on 1 rank does an epoch take?",
-    low=0,
-    high=2 * most,
-    unit="times",
-)
-guess_weak
-
-
-# %%
-def same_per_rank(n):
-    return [TrainOptions(epochs=sizes.sweep_epochs, train_samples=n * (samples // sizes.ranks))]
-
-
-weak = []
-for record in sweep(ranks.start, sizes.sweep_ranks, same_per_rank, sizes.repeats, sizes.timeout_s):
-    weak.append(record)
-
-# %%
-guess_weak.compare(tables.times_as_long(weak, most))
-
-# %%
-weak_scaling_curve(weak)
-
-# %% [markdown]
-# Perfect weak scaling is the flat dotted line. Once the ranks outnumber the cores, the measured line has to bend upwards,
-# because the work has grown and the machine hasn't.
-#
-# With a fixed batch per rank, a single step is the same as in strong scaling; only the number of steps differs. So these
-# efficiencies should agree with those of `mpi` above, up to their spread. A fixed *global* batch is harder, because each rank
-# computes less and less per step but sends the same messages.
-#
-# *Beat it:* predict the efficiency with a fixed global batch of 64, then measure it.
-#
-# ```python
-# def fixed_global_batch(n):
-#     return [TrainOptions(batch_size=64 // n, epochs=sizes.sweep_epochs, train_samples=samples)]
-#
-# fixed = list(sweep(ranks.start, sizes.sweep_ranks, fixed_global_batch))
-# scaling_curve(fixed, same="global_batch")
-# ```
-#
-# A trained network that only has to answer needs no gradients, and so no allreduce. Give each rank its share of the samples,
-# and it scales nearly perfectly until reading them becomes the limit ([09](09_feeding_the_ranks.ipynb)).
-#
 # ## Remember
 #
 # - Strong scaling: the same work, sooner. Weak scaling: more work in the same time. Say which, and what you kept the same.
-# - Report the baseline, the spread, the threads and the binding; leave the first epoch out.
+# - Report the baseline, the absolute speed, the spread, the threads and the binding; leave the first epoch out.
 # - Never time two jobs on the same cores at once, and mark points with more ranks than cores.
 # - Work that can't be shared out gives the same serial fraction for any number of ranks. With a fixed batch per rank, look at
 #   $f\,(N - 1)$ instead: by how much a step has become longer.

@@ -5,14 +5,15 @@
 # fits. But a step takes as long as before, because while one rank computes, the other has nothing to do. Two devices, and the
 # speed of one. How do you get both of them to work?
 #
-# **You will** write a stage of a pipeline, with its messages, and the two schedules that all others build on. A simulator shows
-# you beforehand what a schedule costs: how long ranks are idle, and how much they keep in memory. Then you'll compare your
-# pipeline with one process, and with PyTorch's own pipelines.
+# **You will** write a stage of a pipeline, with its messages, and the two schedules that all others build on. You'll run them on
+# four emulated devices, to see what a schedule costs: how long ranks are idle, and how much they keep in memory. Then you'll
+# compare your pipeline with one process, and with PyTorch's own pipelines.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
 # [01](01_mpi_basics.ipynb) and [02](02_synchronous_sgd.ipynb) first.
 
 # %%
+import itertools
 from functools import partial
 
 import pandas as pd
@@ -22,7 +23,8 @@ from workshop_lib.lessons.pipelines import figures, orders, pipeline
 from workshop_lib.lessons.pipelines import judge as check
 from workshop_lib.notebook import take_home
 
-team = ranks.start(2)
+machine = "ethernet-10g"
+team = ranks.start(4, machine=machine)
 
 # %% [markdown]
 # ## One network on several ranks
@@ -37,6 +39,7 @@ import torch
 from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
+from workshop_lib import emulation
 from workshop_lib.data import mnist
 from workshop_lib.lessons.pipelines import pipeline
 from workshop_lib.models import torch_cnn, vit
@@ -64,9 +67,9 @@ mine = network_in(size)[rank]
 print(f"rank {rank} has", ", ".join(type(part).__name__ for part in mine))
 
 # %% [markdown]
-# A step goes like this. Rank 0 computes its stage and sends the result, the *activations*, to rank 1, which goes on from there.
-# The last rank knows the loss, so the backward pass begins there. It leaves this rank with the gradient of the loss with
-# respect to the activations that it received, and the previous rank needs that gradient for its own backward pass:
+# A step goes like this. Rank 0 computes its stage and sends the result, the *activations*, to rank 1, and so on. The last rank
+# knows the loss, so the backward pass begins there. It leaves this rank with the gradient of the loss with respect to the
+# activations that it received, and the previous rank needs that gradient for its own backward pass:
 
 # %%
 # %%ranks
@@ -106,7 +109,8 @@ figures.example("GPipe", ranks=3, micro_batches=4)
 
 # %% [markdown]
 # Each bar is an operation, and the number is its micro-batch. Dark bars go forward and light ones backward, which takes twice as
-# long. The striped part is the *bubble*: in it, a rank has nothing to do.
+# long. The striped part is the *bubble*: in it, a rank has nothing to do. ("On paper", all stages are equal, and messages take
+# no time.)
 #
 # ### Exercise 1 (normal): a stage
 #
@@ -220,35 +224,45 @@ def gpipe(rank, ranks, m):
 check.gpipe(gpipe)
 
 # %% [markdown]
-# Now run your stages in this order: first with the whole batch as a single "micro-batch", then with 8. How long will a rank have
-# nothing to do?
+# Now run your stages in this order. These ranks compute and send for real, but each carries a clock of *emulated* time, as in
+# [05](05_ddp.ipynb). We say that a stage takes 80 ms forward and 160 ms backward for the whole batch, and that each operation
+# costs 1 or 2 ms extra, for starting it.
 
 # %%
-guess = predict("8 micro-batches on 2 ranks: for what share of the step is a rank idle?", 0, 100, unit="%")
+guess = predict("8 micro-batches on 4 ranks: for what share of the step is a rank idle?", 0, 100, unit="%")
 guess
 
 # %%
 MyStage, gpipe = check.written(MyStage), check.written(gpipe)
 team.push(MyStage=MyStage, gpipe=gpipe)
 
+
 # %%
-# %%ranks
+# %%ranks --timeout 120
+def devices(stages, m):
+    """The network in this many stages, on emulated devices that share out its work equally."""
+    parts = network_in(stages)
+    for part in parts:
+        share = size / stages
+        emulation.takes(part, forward_s=share * (80e-3 / m + 1e-3), backward_s=share * (160e-3 / m + 2e-3))
+    return parts
+
+
 by_m = {}
-for m in (1, 2, 4, 8):
-    [stage], by_m[m] = pipeline.steps(MyStage, network_in(size), gpipe, m, batch, comm)
+for m in (1, 4, 8, 16, 32):
+    [stage], by_m[m] = pipeline.steps(MyStage, devices(size, m), gpipe, m, batch, comm)
 print(f"rank {rank}: {pipeline.difference(stage.layers, whole):.0e} from one process")
 
 # %%
 by_rank = team.pull("by_m")
-measured = {m: orders.fastest([of_rank[m] for of_rank in by_rank]) for m in by_rank[0]}
-figures.pipeline({"The whole batch, measured": measured[1], "8 micro-batches, measured": measured[8]})
+taken = {m: orders.fastest([of_rank[m] for of_rank in by_rank]) for m in by_rank[0]}
+figures.pipeline({"GPipe, 4 micro-batches": taken[4], "GPipe, 8 micro-batches": taken[8]}, machine)
 
 # %%
-guess.compare(100 * orders.bubble(measured[8]))
+guess.compare(100 * orders.bubble(taken[8]), emulated_on=machine)
 
 # %% [markdown]
-# Each picture shows the fastest of a few steps. On two ranks, the bubble is as long as one micro-batch takes. So the smaller
-# the micro-batches, the smaller the bubble. With $p$ equal stages, a rank is idle for
+# The smaller the micro-batches, the smaller the bubble. With $p$ equal stages, a rank is idle for
 #
 # $$\frac{p-1}{m+p-1}$$
 #
@@ -256,14 +270,11 @@ guess.compare(100 * orders.bubble(measured[8]))
 # early, so it's idle for as long as $p - 1$ whole micro-batches take. The other ranks are idle for just as long, at other times.
 
 # %%
-pd.DataFrame(orders.idle_rows(gpipe, measured)).T.rename_axis("micro-batches")
+pd.DataFrame(orders.idle_rows(taken)).T.rename_axis(f"micro-batches (emulated on {machine})")
 
 # %% [markdown]
-# The second column comes from a *simulator*, which only knows how long a forward and a backward pass took on each stage. Its
-# messages take no time.
-#
-# So why not take a hundred micro-batches? Because each operation has a fixed cost, and a small micro-batch has few
-# images to spread it over. The last column shows how long the step itself took.
+# Your bubbles are those of the formula, plus a little for the messages. So why not take a hundred micro-batches? Look at the last
+# column: each operation has a fixed cost, and a small micro-batch has few images to spread it over.
 #
 # ## 1F1B: backward as soon as you can
 #
@@ -281,8 +292,8 @@ pd.DataFrame(orders.idle_rows(gpipe, measured)).T.rename_axis("micro-batches")
 figures.example("GPipe", "1F1B", ranks=4, micro_batches=8)
 
 # %% [markdown]
-# In this simulation, where messages take no time, the bubble is as long as before, but in smaller pieces. What differs is how
-# many micro-batches are in memory: 8 on every rank with GPipe, and at most 4 on rank 0 and 1 on the last rank with 1F1B.
+# On paper, the bubble is as long as before, but in smaller pieces. What differs is how many micro-batches are in memory: 8 on
+# every rank with GPipe, and at most 4 on rank 0 and 1 on the last rank with 1F1B.
 #
 # ### Exercise 3 (normal): 1F1B
 #
@@ -328,10 +339,10 @@ def one_f_one_b(rank, ranks, m):
 check.one_f_one_b(one_f_one_b)
 
 # %% [markdown]
-# Now run it for real. How much memory do you save?
+# Now run it. How much memory do you save?
 
 # %%
-guess = predict("How many times as much does GPipe keep for backward as 1F1B, on rank 0?", 0, 10)
+guess = predict("How many times as much does GPipe keep for backward as 1F1B, on the last rank?", 0, 10)
 guess
 
 # %%
@@ -342,27 +353,41 @@ team.push(one_f_one_b=one_f_one_b)
 # %%ranks
 keeps = {}
 for name, schedule in (("GPipe", gpipe), ("1F1B", one_f_one_b)):
-    _, taken = pipeline.steps(MyStage, network_in(size), schedule, 8, batch, comm, count_bytes=True)
+    _, taken = pipeline.steps(MyStage, devices(size, 8), schedule, 8, batch, comm, count_bytes=True)
     keeps[name, f"rank {rank}"] = {"micro-batches": taken[0].most_kept, "MiB": taken[0].saved_bytes / 2**20}
-_, turns = pipeline.steps(MyStage, network_in(size), one_f_one_b, 8, batch, comm)
 
 # %%
 kept = pd.DataFrame({name: row for of_rank in team.pull("keeps") for name, row in of_rank.items()}).T.sort_index()
-guess.compare(kept["MiB"]["GPipe", "rank 0"] / kept["MiB"]["1F1B", "rank 0"])
+guess.compare(kept["MiB"]["GPipe", "rank 3"] / kept["MiB"]["1F1B", "rank 3"])
 kept.style.format("{:.2g}")
 
 # %% [markdown]
-# The bytes are everything that autograd holds on to for the backward pass, apart from the weights. In a long pipeline with 1F1B,
-# rank 0 keeps the most. Here's your 1F1B on this machine, below what the simulator expects from the times of GPipe's operations:
+# The bytes are everything that autograd holds on to for the backward pass, apart from the weights. And is the bubble really that
+# of GPipe? Also if a message takes as long as a forward pass?
 
 # %%
-predicted = orders.simulated(one_f_one_b, 2, 8, like=measured[8])
-figures.pipeline({"1F1B, simulated": predicted, "1F1B, measured": orders.fastest(team.pull("turns"))})
+# %%ranks --timeout 120
+forward_s = 80e-3 / 8 + 1e-3
+message_bytes = 4 * 25 * 64 * len(images) / 8
+by_network = {}
+for network, bytes_per_s in (("fast", 1e9), ("slow", message_bytes / forward_s)):
+    emulation.current().set_network(bytes_per_s)
+    for name, schedule in (("GPipe", gpipe), ("1F1B", one_f_one_b)):
+        _, by_network[f"{name}, {network} network"] = pipeline.steps(
+            MyStage, devices(size, 8), schedule, 8, batch, comm
+        )
+emulation.current().set_network(1e9)
+
+# %%
+by_rank = team.pull("by_network")
+figures.pipeline({name: orders.fastest([each[name] for each in by_rank]) for name in by_rank[0]}, machine)
 
 # %% [markdown]
-# *Break it:* go twice as far ahead, `min(m, 2 * (ranks - 1 - rank))`. The check rejects that, because it keeps more. But what
-# if a message takes as long as a forward pass? Then ranks are idle for a share of
-# `orders.bubble(orders.simulate([one_f_one_b(r, 4, 64) for r in range(4)], message=1).spans)`.
+# On the slow network, 1F1B loses more, because a rank waits for a gradient in every turn. With GPipe, it has the next
+# micro-batch to compute meanwhile.
+#
+# *Break it:* go twice as far ahead, `min(m, 2 * (ranks - 1 - rank))`. The check rejects that, because it keeps more. But how
+# long is the bubble then?
 #
 # ## What travels
 #
@@ -382,9 +407,8 @@ traffic["an allreduce of all gradients"] = {"bytes": 2 * (size - 1) / size * 4 *
 pd.DataFrame(team.pull("traffic")[0]).T.style.format("{:,.0f}", na_rep="")
 
 # %% [markdown]
-# The number of micro-batches changes how many messages there are, but not how many bytes. Nor do more blocks change the bytes:
-# with ten times as many in each stage, a rank would send the same. The last row is what data parallelism would send for this
-# network, and that does grow with the parameters.
+# More micro-batches make more messages, but not more bytes. Nor would more blocks change the bytes. The last row is what data
+# parallelism would send for this network, and that does grow with the parameters.
 #
 # ## PyTorch's pipelines
 #
@@ -408,8 +432,8 @@ for make, own in ((pipelining.ScheduleGPipe, gpipe), (pipelining.Schedule1F1B, o
     print("same order as yours:", done == own(rank, size, 8))
 
 # %% [markdown]
-# PyTorch did the same things in the same order as you. Now train with it. Compared with the script for one process from
-# notebook [05](05_ddp.ipynb), this is what changes:
+# PyTorch did the same things in the same order. Now train with it on this machine. Compared with the script for one process from
+# [05](05_ddp.ipynb), this is what changes:
 
 # %%
 take_home.diff("one_process.py", "pipeline.py")
@@ -427,110 +451,8 @@ take_home.train("pipeline.py")
 # A pipeline sends little, however many weights a stage has. So people use it *between* nodes, where the network is slow, with
 # [tensor parallelism](11_model_parallelism.ipynb) inside each node and data parallelism around both. The price is the bubble. To
 # keep it small you need several times as many micro-batches as stages, so a large batch, which has limits of its own
-# ([07](07_large_batch.ipynb)).
-#
-# ## Deeper: a cut that looks even
-#
-# You cut a network because its parameters don't fit, so why not give each rank half of them? Here's a convolutional network
-# with 17 layers, in the style of VGG: each time the image shrinks, the number of channels doubles. The first twelve layers
-# have 42 % of the parameters, and no other cut is closer to half.
-
-# %%
-team.push(counts=[12, 5])
-
-# %%
-# %%ranks
-many = torch_cnn.normalize(torch.tensor(split.images[:256])), torch.tensor(split.labels[:256]).long()
-_, uneven = pipeline.steps(MyStage, pipeline.split(pipeline.vgg(), counts), one_f_one_b, 8, many, comm)
-
-# %%
-guess = predict("For what share of the step is rank 1 idle?", 0, 100, unit="%")
-guess
-
-# %%
-both = orders.fastest(team.pull("uneven"))
-figures.pipeline({"Half of the parameters each, measured": both})
-
-# %%
-busy_s = [sum(span.end - span.start for span in of_rank) for of_rank in both]
-guess.compare(100 * (1 - busy_s[1] / max(of_rank[-1].end for of_rank in both)))
-
-# %% [markdown]
-# Rank 0 has most of the work, because a convolution uses each of its weights once per *pixel*, and the first layers have the most
-# pixels. More micro-batches don't help here. **The slowest stage sets the pace.** So measure first, and then cut.
-
-# %%
-# %%ranks
-seconds = pipeline.layer_seconds(pipeline.vgg(), many[0][:32]) if rank == 0 else []
-for layer, s in zip(pipeline.vgg(), seconds, strict=False):
-    print(f"{1000 * s:5.2f} ms, {sum(p.numel() for p in layer.parameters()):6,} parameters: {type(layer).__name__}")
-
-# %% [markdown]
-# ### Exercise 4 (normal): cut by time
-#
-# With `balanced` you can cut any network, once you've measured its layers. Return how many layers each stage gets, so that the
-# slowest stage is as fast as possible. Every stage gets at least one layer.
-#
-# <details><summary>Hint 1</summary>
-#
-# You can try every cut. With 17 layers and 2 stages there are only 16 cuts. What does each of them cost?
-#
-# </details><details><summary>Hint 2</summary>
-#
-# `itertools.combinations(range(1, len(seconds)), stages - 1)` yields the places where you can cut. `[0, *places, len(seconds)]`
-# are the borders of the stages, and `itertools.pairwise` of it yields where each stage starts and ends.
-#
-# </details><details><summary>Solution</summary>
-#
-# {solution of balanced}
-#
-# </details>
-
-# %%
-import itertools
-
-
-def balanced(seconds, stages):
-    """How many layers each stage gets, a list; the layers stay in their order."""
-    # <solution>
-    best = None
-    for places in itertools.combinations(range(1, len(seconds)), stages - 1):
-        edges = list(itertools.pairwise([0, *places, len(seconds)]))
-        slowest = max(sum(seconds[start:end]) for start, end in edges)
-        if best is None or slowest < best[0]:
-            best = slowest, [end - start for start, end in edges]
-    return best[1]
-    # <stub>
-    # raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
-
-
-# %%
-check.balanced(balanced)
-
-# %%
-seconds = team.pull("seconds")[0]
-balanced = check.written(balanced)
-counts = balanced(seconds, 2)
-team.push(counts=counts)
-counts
-
-# %%
-# %%ranks
-_, even = pipeline.steps(MyStage, pipeline.split(pipeline.vgg(), counts), one_f_one_b, 8, many, comm)
-
-# %%
-after = orders.fastest(team.pull("even"))
-figures.pipeline({"Half of the parameters each, measured": both, "Half of the time each, measured": after})
-
-# %% [markdown]
-# Now both ranks have something to do. Networks of many equal blocks, such as transformers, are easier to cut. But even these
-# have uneven ends: in a language model, the first stage also holds the table of tokens, and the last one computes a score for
-# every word there is, so people often give these stages one block fewer.
-#
-# *Try it:* cut into 4 stages, with `balanced(seconds, 4)`. Take a third of each stage's time for forward and two thirds for
-# backward. How long is the bubble of `orders.simulate([one_f_one_b(r, 4, 8) for r in range(4)], forward, backward)`?
+# ([07](07_large_batch.ipynb)). The data parallelism around it is usually ZeRO-1 ([06](06_zero_and_fsdp.ipynb)), because FSDP
+# would gather the weights again for every micro-batch.
 #
 # ## Deeper: several chunks per rank
 #
@@ -541,8 +463,7 @@ figures.pipeline({"Half of the parameters each, measured": both, "Half of the ti
 #
 # $$\frac{p-1}{v m+p-1}$$
 #
-# of the time. The price is more messages: there are $vp - 1$ cuts instead of $p - 1$, because each micro-batch goes around all
-# ranks $v$ times.
+# of the time. The price is more messages: there are $vp - 1$ cuts instead of $p - 1$.
 #
 # ### Exercise 5 (hard): interleaved 1F1B
 #
@@ -596,32 +517,30 @@ check.interleaved(interleaved)
 # How far ahead did you go? In its earlier chunks, every rank needs $(v - 1)\,p$ forwards. If it has $k$ ranks behind it, a
 # micro-batch makes $k$ hops to the last rank and its gradient $k$ hops back, and meanwhile the rank can do $2k$ more forwards.
 # If messages take no time, $k$ more are enough and keep less memory, so the check accepts both. But if a message takes as long
-# as half a forward, 4 ranks with 8 micro-batches are idle for 33 % of the step with $k$, and for 25 % with $2k$. With $3k$,
-# they wait for each other forever.
-#
-# *Beat it:* how slow may messages be before plain 1F1B is as good as two chunks? Compare
-# `orders.simulate([interleaved(r, 4, 8, 2) for r in range(4)], 1, 2, message=0.5)` with plain 1F1B at `2, 4`, because its
-# operations take twice as long.
+# as half a forward of a chunk, 4 ranks with 8 micro-batches are idle for 33 % of the step with $k$, and for 25 % with $2k$. With
+# $3k$, they wait for each other forever.
 
 # %%
 two_chunks = partial(check.written(interleaved), chunks=2)
 team.push(two_chunks=two_chunks)
 
 # %%
-# %%ranks
-stages, chunked = pipeline.steps(MyStage, network_in(2 * size), two_chunks, 4, batch, comm)
-_, plain = pipeline.steps(MyStage, network_in(size), one_f_one_b, 4, batch, comm)
+# %%ranks --timeout 120
+stages, chunked = pipeline.steps(MyStage, devices(2 * size, 8), two_chunks, 8, batch, comm)
+_, plain = pipeline.steps(MyStage, devices(size, 8), one_f_one_b, 8, batch, comm)
 print(f"rank {rank} has stages {[stage.number for stage in stages]}", end=", ")
 print(f"{max(pipeline.difference(stage.layers, whole) for stage in stages):.0e} from one process")
 
 # %%
 panels = {"1F1B": orders.fastest(team.pull("plain")), "two chunks per rank": orders.fastest(team.pull("chunked"))}
-figures.pipeline(panels)
+figures.pipeline(panels, machine)
 
 # %% [markdown]
-# According to the formula, ranks should be idle for 20 % and 11 % of the time. You may gain less, or nothing at all, because
-# there are more messages, and the operations are shorter. And rank 0 keeps more, because it goes further ahead. PyTorch's
+# The formula says 27 % and 16 %. Rank 0 keeps more with two chunks, because it goes further ahead. PyTorch's
 # `ScheduleInterleaved1F1B` has the order of the solution.
+#
+# *Beat it:* how slow may messages be before plain 1F1B is as good as two chunks? Call `emulation.current().set_network(…)` at the
+# top of the last cell with `%%ranks`.
 #
 # ## Deeper: is there a schedule without a bubble?
 #
@@ -636,43 +555,155 @@ figures.pipeline(panels)
 # | ZB2P | none | 2 × | 1 × |
 # | ZBV, in which each rank has two chunks, arranged in a V | none | 1 × | 2 × |
 #
-# Clipping by the global norm of the gradients brings a bubble back into all of them: every rank then waits for the last gradient
-# of every other rank before its optimizer's step. PyTorch has `ScheduleInterleavedZeroBubble`, `ScheduleZBVZeroBubble` and
-# `ScheduleDualPipeV`, after DeepSeek's DualPipe.
+# *V-Half* and *V-Min* (P. Qi et al. 2024) keep half and a third of 1F1B's activations, and pay with some of the bubble.
+# DeepSeek's *DualPipe* sends micro-batches in from both ends, so each rank holds two stages' weights. Its bubble is
+# $(p/2 - 1)(F\&B + B - 3W)$, where $F\&B$ is a forward and a backward pass that overlap, and $W$ the part of $B$ for weights. Its
+# main purpose is another one: the experts' all-to-all ([11d](11d_experts.ipynb)) of one direction hides behind the other's
+# computing.
+#
+# If you clip by the global norm, every rank waits for all gradients before its optimizer's step, and the bubble is back. So
+# zero-bubble schedules step first, and roll back in the rare step that had to be clipped. Without this, they'd lose about 8 %.
+# PyTorch has `ScheduleInterleavedZeroBubble`, `ScheduleZBVZeroBubble` and
+# `ScheduleDualPipeV`.
 #
 # ## Deeper: sends that wait
 #
 # So far, sending has never waited. With MPI's `Send` or PyTorch's `dist.send`, a large message may wait until the receiver
-# takes it. Which schedule still gets to the end then, GPipe or 1F1B?
+# takes it. Which schedule still gets to the end then, GPipe or 1F1B? In the next cell, the stages send with `Issend` and wait.
+# (It fails on purpose, after a few seconds.)
 
 # %%
+# %%ranks --catch --timeout 5
 for schedule in (gpipe, one_f_one_b):
-    stuck = orders.simulate([schedule(rank, 2, 8) for rank in range(2)], blocking=True).stuck
-    print(f"{schedule.__name__}: {'gets to the end' if not stuck else '; '.join(stuck.values())}")
+    [stage] = pipeline.stages_of_rank(MyStage, network_in(size), comm)
+    stage.blocking = True
+    stage.load(images, labels, 8)
+    pipeline.step([stage], schedule(rank, size, 8), comm)
+    print(f"{schedule.__name__}: done")
 
 # %% [markdown]
-# In 1F1B two neighbors send to each other at the same moment, one activations, the other a gradient, and both wait for the
-# other to receive. Is that true? In the next cell, the stages send with `Issend` and wait. It fails on purpose, after a few
-# seconds:
+# In 1F1B, two neighbors send to each other at the same moment, one activations, the other a gradient, and both wait for the
+# other to receive. That's why PyTorch's 1F1B starts a send and the receive from the same neighbor together. A pipeline
+# with plain `dist.send` may work in every test with small messages, and hang with the first large one.
+#
+# ## Deeper: a cut that looks even
+#
+# You cut a network because its parameters don't fit, so why not give each rank half of them? Here's a convolutional network
+# with 17 layers, in the style of VGG: each time the image shrinks, the number of channels doubles. The first twelve layers
+# have 42 % of the parameters, and no other cut is closer to half. Now we want to know what layers really take, so these two ranks
+# emulate nothing.
 
 # %%
-# %%ranks --catch --timeout 3
-[stage] = pipeline.stages_of_rank(MyStage, network_in(size), comm)
-stage.blocking = True
-stage.load(images, labels, 8)
-pipeline.step([stage], one_f_one_b(rank, size, 8), comm)
-print("done")
+team = ranks.start(2)
+team.push(MyStage=MyStage, one_f_one_b=one_f_one_b, counts=[12, 5])
+
+# %%
+# %%ranks
+import torch
+from mpi4py import MPI
+
+from workshop_lib.data import mnist
+from workshop_lib.lessons.pipelines import pipeline
+from workshop_lib.models import torch_cnn
+
+torch.set_num_threads(1)
+comm = MPI.COMM_WORLD
+rank = comm.rank
+split = mnist.load("train")
+many = torch_cnn.normalize(torch.tensor(split.images[:256])), torch.tensor(split.labels[:256]).long()
+_, uneven = pipeline.steps(MyStage, pipeline.split(pipeline.vgg(), counts), one_f_one_b, 8, many, comm)
+
+# %%
+guess = predict("For what share of the step is rank 1 idle?", 0, 100, unit="%")
+guess
+
+# %%
+both = orders.fastest(team.pull("uneven"))
+figures.pipeline({"Half of the parameters each, measured": both})
+
+# %%
+busy_s = [sum(span.end - span.start for span in of_rank) for of_rank in both]
+guess.compare(100 * (1 - busy_s[1] / max(of_rank[-1].end for of_rank in both)))
 
 # %% [markdown]
-# Both ranks are in a send. That's why PyTorch's 1F1B starts a send and the receive from the same neighbor together. A pipeline
-# with plain `dist.send` may work in every test with small messages, and hang with the first large one.
+# Rank 0 has most of the work, because a convolution uses each of its weights once per *pixel*, and the first layers have the most
+# pixels. More micro-batches don't help here. **The slowest stage sets the pace.** So measure first, and then cut.
+
+# %%
+# %%ranks
+seconds = pipeline.layer_seconds(pipeline.vgg(), many[0][:32]) if rank == 0 else []
+for layer, s in zip(pipeline.vgg(), seconds, strict=False):
+    print(f"{1000 * s:5.2f} ms, {sum(p.numel() for p in layer.parameters()):6,} parameters: {type(layer).__name__}")
+
+# %% [markdown]
+# ### Exercise 4 (normal): cut by time
+#
+# With `balanced` you can cut any network, once you've measured its layers. Return how many layers each stage gets, so that the
+# slowest stage is as fast as possible. Every stage gets at least one layer.
+#
+# <details><summary>Hint 1</summary>
+#
+# You can try every cut. With 17 layers and 2 stages there are only 16 cuts. What does each of them cost?
+#
+# </details><details><summary>Hint 2</summary>
+#
+# `itertools.combinations(range(1, len(seconds)), stages - 1)` yields the places where you can cut. `[0, *places, len(seconds)]`
+# are the borders of the stages, and `itertools.pairwise` of it yields where each stage starts and ends.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of balanced}
+#
+# </details>
+
+
+
+# %%
+def balanced(seconds, stages):
+    """How many layers each stage gets, a list; the layers stay in their order."""
+    # <solution>
+    best = None
+    for places in itertools.combinations(range(1, len(seconds)), stages - 1):
+        edges = list(itertools.pairwise([0, *places, len(seconds)]))
+        slowest = max(sum(seconds[start:end]) for start, end in edges)
+        if best is None or slowest < best[0]:
+            best = slowest, [end - start for start, end in edges]
+    return best[1]
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.balanced(balanced)
+
+# %%
+seconds = team.pull("seconds")[0]
+balanced = check.written(balanced)
+counts = balanced(seconds, 2)
+team.push(counts=counts)
+counts
+
+# %%
+# %%ranks
+_, even = pipeline.steps(MyStage, pipeline.split(pipeline.vgg(), counts), one_f_one_b, 8, many, comm)
+
+# %%
+after = orders.fastest(team.pull("even"))
+figures.pipeline({"Half of the parameters each, measured": both, "Half of the time each, measured": after})
+
+# %% [markdown]
+# Now both ranks have something to do. Networks of many equal blocks, such as transformers, are easier to cut. But even these
+# have uneven ends: in a language model, the first stage also holds the table of tokens, and the last one computes a score for
+# every word there is, so people often give these stages one block fewer.
 #
 # ## Remember
 #
 # - A stage receives activations, computes and sends. In the backward pass, it receives the gradient with respect to its output,
 #   and sends the one with respect to its input.
 # - With $m$ micro-batches on $p$ equal stages, ranks are idle for $(p-1)/(m+p-1)$ of the time, with GPipe and with 1F1B, if
-#   messages take no time. If they do, 1F1B has to go further ahead to hide them, which costs memory.
+#   messages are short. If they aren't, 1F1B has to go further ahead to hide them, which costs memory.
 # - GPipe keeps $m$ micro-batches in memory, 1F1B at most $p - r$ on rank $r$. So with 1F1B, more micro-batches cost no memory.
 # - What a cut sends depends on the tokens and their width, not on the number of weights.
 # - Divide each micro-batch's loss by $m$. Then the step is the same as in one process.
@@ -682,10 +713,11 @@ print("done")
 #
 # **Sources.** Y. Huang et al., [*GPipe*](https://arxiv.org/abs/1811.06965). D. Narayanan et al., [*Memory-Efficient
 # Pipeline-Parallel DNN Training*](https://arxiv.org/abs/2006.09503), for 1F1B with one set of weights, and [*Efficient
-# Large-Scale Language Model Training*](https://arxiv.org/abs/2104.04473), for interleaving. P. Qi et al., [*Zero Bubble Pipeline
-# Parallelism*](https://arxiv.org/abs/2401.10241), and the table in the README of [their
-# code](https://github.com/sail-sg/zero-bubble-pipeline-parallelism). PyTorch's documentation of
-# [`torch.distributed.pipelining`](https://pytorch.org/docs/stable/distributed.pipelining.html).
+# Large-Scale Language Model Training*](https://arxiv.org/abs/2104.04473), for interleaving. P. Qi et al., [*Zero Bubble
+# Pipeline Parallelism*](https://arxiv.org/abs/2401.10241), the table in the README of [their
+# code](https://github.com/sail-sg/zero-bubble-pipeline-parallelism), and [*Pipeline Parallelism with Controllable
+# Memory*](https://arxiv.org/abs/2405.15362). [DualPipe](https://github.com/deepseek-ai/DualPipe)'s README. PyTorch's
+# documentation of [`torch.distributed.pipelining`](https://pytorch.org/docs/stable/distributed.pipelining.html).
 
 # %%
 ranks.stop()

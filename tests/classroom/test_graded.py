@@ -43,7 +43,7 @@ def test_the_solution_gets_the_point_but_neither_the_stub_nor_a_mistake_which_ge
         run(assigned.solved(answer).replace(right, wrong))
 
 
-FILES = {"hello.py": ("01_mpi_basics", programs.hello), "changes.py": ("05_ddp", script.script)}
+FILES = {"hello.py": ("01_mpi_basics", programs.hello), "my_script.py": ("05_ddp", script.script)}
 FILES["job.sh"] = ("10_compute_nodes", compute_nodes.job)
 
 

@@ -125,7 +125,7 @@ CASES = {
     },
     "03_horovod_pytorch": {"draw": lambda: horovod.draw({"default": TENSORS, "without the cache": TENSORS})},
     "05_ddp": {
-        "by_bandwidth": lambda: ddp.by_bandwidth(
+        "saved": lambda: ddp.saved(
             [dict.fromkeys((0.1, 1, 10), [{"after": BACKWARD, "during": BACKWARD}])] * 2, emulated_on="ethernet-10g"
         ),
         "typical_overlap": lambda: ddp.typical_overlap([[{"after": BACKWARD, "during": BACKWARD}]] * 2),

@@ -27,6 +27,7 @@ def sweep(
     options: list | Callable[[int], list],
     repeats: int = 1,
     timeout_s: float = 3600.0,
+    restart: bool = False,
 ) -> Iterator[dict]:
     """Yield the records of a sweep as its runs end; see results.sweep.sweep. Its Stop button ends it.
 
@@ -34,7 +35,7 @@ def sweep(
     """
     view = SweepDashboard(rank_counts) if has_widgets() else sweeps.SweepText(runs_show=False)
     try:
-        yield from sweeps.sweep(start, rank_counts, options, repeats, timeout_s, view=view)
+        yield from sweeps.sweep(start, rank_counts, options, repeats, timeout_s, restart=restart, view=view)
     except RankError:
         if not view.stop_requested:
             raise

@@ -5,11 +5,13 @@ import sys
 import cloudpickle
 import numpy as np
 import pytest
+from drawn import check_layout
 from judge.answers import own, solution
 from mpi4py import MPI
 
 from workshop_lib.judge.network import backward, batch, gradient_of, network
 from workshop_lib.lessons.ddp import judge as ddp
+from workshop_lib.lessons.ddp import sliders
 from workshop_lib.lessons.ddp.process_group import join
 
 pytestmark = pytest.mark.usefixtures("healthy")
@@ -54,3 +56,20 @@ def test_ddp_written_by_hand_equals_one_process(team):
     for *found, whole in team.run(gradients, *solutions):
         for gradient in found:
             assert np.allclose(gradient, whole, rtol=0, atol=1e-12)
+
+
+def test_sliders_choose_among_the_steps_that_ran():
+    def step(end):
+        return {"backward": 16.0, "ready": [8.0, 16.0], "messages": [[8.0, end]], "end": end}
+
+    times_at = {
+        gb_per_s: [{"after": step(40.0), "DDP, 4 MiB": step(20.0), "DDP, 25 MiB": step(end)}]
+        for gb_per_s, end in ((1, 40.0), (10, 30.0))
+    }
+    shown = sliders.overlap([times_at] * 2, "ethernet-10g")
+    assert shown.sentence == "DDP, 4 MiB, at 1 GB/s: saves 50 %"
+    shown.bandwidth.value, shown.way.value = 10, "DDP, 25 MiB"
+    assert shown.sentence == "DDP, 25 MiB, at 10 GB/s: saves 25 %"
+    _, figure = shown.answer()
+    assert "emulated on ethernet-10g" in figure.axes[-1].get_xlabel()
+    check_layout(figure)

@@ -15,6 +15,7 @@ from workshop_lib.paths import SCRIPTS
 pytestmark = [pytest.mark.lesson("05"), pytest.mark.usefixtures("healthy")]
 
 FINISHED = (SCRIPTS / "ddp.py").read_text(encoding="utf-8")
+MAIN = "def main():\n"
 SAVES = "        if rank == 0:\n"
 SAMPLER = "DistributedSampler(train, seed=1)"
 WRONG = {
@@ -69,36 +70,46 @@ def test_another_wrong_script_is_rejected(team, title):
     assert failed in verdict.failed, verdict
 
 
-def parts(solved: bool) -> str:
-    """The cell of the notebook that holds the parts."""
+def written(solved: bool) -> str:
+    """The cell of the notebook that holds the script."""
     source = (generate.NOTEBOOKS / "source" / "05_ddp.py").read_text(encoding="utf-8")
     text = generate.split(source, "05_ddp.py")[solved]
-    return text.split("changes.py\n", 1)[1].split("\n# %%", 1)[0]
+    return text.split(f"{script.NAME}\n", 1)[1].split("\n# %%", 1)[0]
 
 
-def test_the_parts_of_the_solution_make_the_finished_script():
-    def code(text: str) -> list[str]:
-        lines = [line.split("  #")[0].rstrip() for line in text.splitlines()[1:]]
-        return [line for line in lines if line]
+def code(text: str) -> list[str]:
+    """The lines of main(), without comments."""
+    lines = [line.split("  #")[0].rstrip() for line in text.partition(MAIN)[2].splitlines()]
+    return [line for line in lines if line and not line.strip().startswith("#")]
 
-    assert code(script.filled(parts(solved=True))) == code(FINISHED)
+
+TOO_FEW = ["    if steps < 2:", '        raise SystemExit(f"--images']  # a check that the notebook leaves out
+
+
+def without(lines: list[str], some: list[str]) -> list[str]:
+    return [line for line in lines if not any(line.startswith(each) for each in some)]
+
+
+def test_the_solution_is_the_finished_script():
+    assert code(written(solved=True)) == without(code(FINISHED), TOO_FEW)
 
 
 def test_the_stub_is_the_script_for_one_process_and_not_solved_yet(tmp_path):
-    def main(text: str) -> list[str]:
-        return [line.split("  #")[0] for line in text.partition(script.MAIN)[2].splitlines()]
-
-    known = main((SCRIPTS / "one_process.py").read_text(encoding="utf-8"))
-    lines = main(script.filled(parts(solved=False)))
-    join = ["    device = join()", "    rank = dist.get_rank()", "    size = dist.get_world_size()"]
-    own_noise = "    torch.manual_seed(1000 + rank)"
-    statistics = ["        for buffer in model.buffers():", "            dist.broadcast(buffer, 0)"]
-    given = [*join, own_noise, *statistics, "    ...", script.LAST.rstrip()]
-    lines = [line.replace("steps * size * BATCH", "steps * BATCH") for line in lines if line not in given]
-    assert lines == [line for line in known if "device = " not in line]
-    (tmp_path / "changes.py").write_text(parts(solved=False))
-    assert script.script(tmp_path / "changes.py").passed is None
-    assert script.own_or_finished(tmp_path / "changes.py") == SCRIPTS / "ddp.py"
+    group = [
+        "    device = ",
+        "    rank = ",
+        "    size = ",
+        "    dist.destroy",
+        "        for buffer",
+        "            dist.broad",
+    ]
+    given = [*group, "    torch.manual_seed(1000", "    ...", "        ...", "        speed = "]
+    known = (SCRIPTS / "one_process.py").read_text(encoding="utf-8")
+    assert without(code(written(solved=False)), given) == without(code(known), [*TOO_FEW, *given])
+    path = tmp_path / script.NAME
+    path.write_text(written(solved=False))
+    assert script.script(path).passed is None
+    assert script.own_or_finished(path) == SCRIPTS / "ddp.py"
 
 
 def test_a_script_that_ends_itself_is_an_error_of_the_learners_on_a_rank_that_goes_on():
@@ -107,19 +118,12 @@ def test_a_script_that_ends_itself_is_an_error_of_the_learners_on_a_rank_that_go
     assert "InputError: --images 640 is too few" in str(error)
 
 
-def test_a_missing_part_is_named(tmp_path):
-    (tmp_path / "changes.py").write_text("# 1. Join\npass\n")
-    verdict = script.script(tmp_path / "changes.py")
-    assert verdict.passed is False
-    assert "part 2 is missing" in verdict.hint
-
-
-def test_a_right_script_is_kept(tmp_path, team):
-    changes = tmp_path / "changes.py"
-    changes.write_text(parts(solved=True))
-    assert script.script(changes).passed is True
-    assert script.own_or_finished(changes).read_text().endswith(script.LAST + script.END + "    main()\n")
-    assert (tmp_path / "mnist_data.py").exists(), "so that it starts from there"
+def test_a_right_script_starts_from_its_folder(team):
+    path = script.folder_for_scripts() / script.NAME
+    path.write_text(written(solved=True))
+    assert script.script(path).passed is True
+    assert script.own_or_finished(path) == path
+    assert {*script.HELPERS} <= {file.name for file in path.parent.iterdir()}
 
 
 def test_the_difference_of_two_scripts_is_shown_in_colors_with_a_little_of_what_they_share():

@@ -1,16 +1,21 @@
-"""The schedules of a pipeline: what the simulator says of them is what the literature's formulas say, and PyTorch lists
-the same operations."""
+"""The schedules of a pipeline: on paper and on emulated ranks they are idle as the formulas of the literature say, and
+PyTorch lists the same operations."""
 
+import sys
 from functools import partial
 
+import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
+from judge.answers import solution
 from torch.distributed import pipelining
 
-from workshop_lib.lessons.pipelines import orders
+from workshop_lib import ranks
+from workshop_lib.lessons.pipelines import judge, orders
 from workshop_lib.lessons.thousand_ranks import pretend
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 RANKS, MICRO_BATCHES = (1, 2, 3, 4, 8), (1, 2, 4, 6, 16)
 BOTH = (orders.gpipe, orders.one_f_one_b)
 
@@ -20,13 +25,12 @@ def all_ranks(schedule, p, m):
 
 
 @pytest.mark.parametrize("schedule", BOTH, ids=lambda schedule: schedule.__name__)
-def test_the_bubble_is_that_of_the_formula_whatever_a_backward_takes(schedule):
+def test_on_paper_the_bubble_is_that_of_the_formula(schedule):
     for p in RANKS:
         for m in MICRO_BATCHES:
-            for backward in (1.0, 2.0, 3.5):
-                run = orders.simulate(all_ranks(schedule, p, m), 1.0, backward)
-                assert not run.stuck
-                assert orders.bubble(run.spans) == pytest.approx(orders.bubble_formula(p, m))
+            run = orders.on_paper(all_ranks(schedule, p, m))
+            assert not run.stuck
+            assert orders.bubble(run.spans) == pytest.approx(orders.bubble_formula(p, m))
 
 
 def test_1f1b_keeps_what_it_says_and_gpipe_keeps_everything():
@@ -41,46 +45,64 @@ def test_1f1b_keeps_what_it_says_and_gpipe_keeps_everything():
 def test_chunks_divide_the_bubble(chunks):
     for p, m in ((2, 2), (2, 8), (3, 6), (4, 4), (4, 8), (8, 16)):
         schedule = partial(orders.interleaved, chunks=chunks)
-        run = orders.simulate(all_ranks(schedule, p, m))
+        run = orders.on_paper(all_ranks(schedule, p, m))
         assert not run.stuck
         assert orders.bubble(run.spans) == pytest.approx(orders.bubble_formula(p, m, chunks))
 
 
-def test_with_messages_that_take_time_two_forwards_ahead_are_better_than_one():
-    """The shares that the notebook names: 4 ranks, 8 micro-batches, 2 chunks, messages half as long as a forward."""
-    p, m = 4, 8
-    idle = []
-    for ahead in (1, 2):
-        interleaved = []
-        for rank in range(p):
-            order = orders.interleaved(rank, p, m, 2)
-            forwards = [each for each in order if each[0] == "F"]
-            backwards = [each for each in order if each[0] == "B"]
-            interleaved.append(orders.in_turn(forwards, backwards, ahead * (p - 1 - rank) + p))
-        run = orders.simulate(interleaved, message=0.5)
-        assert not run.stuck
-        idle.append(round(orders.bubble(run.spans), 2))
-    assert idle == [0.33, 0.25]
+def further_ahead(schedule, times, rank, p, m):
+    """The schedule with `times` as many forwards ahead for each rank behind this one."""
+    order = schedule(rank, p, m)
+    forwards, backwards = ([each for each in order if each[0] == kind] for kind in "FB")
+    several = p if schedule is not orders.one_f_one_b else 0
+    return orders.in_turn(forwards, backwards, times * (p - 1 - rank) + several)
 
 
-def test_1f1b_twice_as_far_ahead_hides_messages_as_gpipe_does_and_keeps_more():
-    """The shares in the answer: 4 ranks, 64 micro-batches, messages as long as a forward."""
-
-    def twice_as_far(rank, ranks, m):
-        order = orders.gpipe(rank, ranks, m)
-        return orders.in_turn(order[:m], order[m:], 2 * (ranks - 1 - rank))
-
-    schedules = (orders.one_f_one_b, orders.gpipe, twice_as_far)
-    idle = [orders.bubble(orders.simulate(all_ranks(each, 4, 64), message=1).spans) for each in schedules]
-    assert [round(share, 2) for share in idle] == [0.36, 0.07, 0.07]
-    assert [orders.most_alive(order) for order in all_ranks(twice_as_far, 4, 64)] == [7, 5, 3, 1]
+CHUNKED = partial(orders.interleaved, chunks=2)
+ON_A_RANK = {
+    "GPipe": (orders.gpipe, 1),
+    "1F1B": (orders.one_f_one_b, 1),
+    "1F1B, twice as far": (partial(further_ahead, orders.one_f_one_b, 2), 1),
+    "two chunks": (CHUNKED, 2),
+    "two chunks, half as far": (partial(further_ahead, CHUNKED, 1), 2),
+}
 
 
-def test_a_step_like_a_measured_one_takes_its_times():
-    spans = orders.simulate(all_ranks(orders.gpipe, 2, 4), [1.0, 3.0], [2.0, 6.0]).spans
-    assert orders.simulated(orders.gpipe, 2, 4, like=spans) == spans
-    [row] = orders.idle_rows(orders.gpipe, {4: spans}).values()
-    assert row["formula"] == "20%" and row["measured"] == row["simulated, with these stages' times"]
+def emulated_steps(make, message_s: float) -> dict:
+    """On a rank: the spans of a step of each of ON_A_RANK. A forward of eight takes 11 ms, and a message this long."""
+    from workshop_lib import emulation
+    from workshop_lib.lessons.pipelines import pipeline
+
+    comm = emulation.start("ethernet-10g").comm
+    m, size = 8, comm.size
+    batch = torch.zeros(m, 6), torch.arange(m) % 6
+    emulation.current().set_network(24 / message_s)  # a message has 6 numbers
+    spans = {}
+    for name, (schedule, chunks) in ON_A_RANK.items():
+        parts = [torch.nn.Linear(6, 6) for _ in range(size * chunks)]
+        for part in parts:
+            emulation.takes(part, forward_s=11e-3 / chunks, backward_s=22e-3 / chunks)
+        stages = pipeline.stages_of_rank(make, parts, comm, (6,))
+        for stage in stages:
+            stage.load(*batch, m)
+        spans[name] = pipeline.step(stages, schedule(comm.rank, size, m), comm).spans
+    emulation.stop()
+    return spans
+
+
+@pytest.mark.full
+def test_emulated_ranks_are_idle_as_the_formula_and_the_notebook_say():
+    """The shares on 4 ranks with 8 micro-batches, on a fast network, and with messages half and all of a forward."""
+    team, make = ranks.start(4), solution(judge.NOTEBOOK, "MyStage")
+    idle = {}
+    for message_s in (1e-9, 11e-3 / 4, 11e-3):
+        by_rank = team.run(emulated_steps, make, message_s, timeout=60)
+        idle[message_s] = {name: 100 * orders.bubble([each[name] for each in by_rank]) for name in ON_A_RANK}
+    fast, half_a_chunk, slow = idle.values()
+    for name, (_, chunks) in ON_A_RANK.items():
+        assert fast[name] == pytest.approx(100 * orders.bubble_formula(4, 8, chunks), abs=0.5)
+    assert round(half_a_chunk["two chunks, half as far"]) == 33 and round(half_a_chunk["two chunks"]) == 25
+    assert [round(slow[name]) for name in ("GPipe", "1F1B", "1F1B, twice as far")] == [38, 51, 38]
 
 
 def test_micro_batches_that_do_not_divide_are_refused():
@@ -90,7 +112,7 @@ def test_micro_batches_that_do_not_divide_are_refused():
 
 def test_no_operation_starts_before_what_it_needs():
     p, m, chunks = 3, 6, 2
-    run = orders.simulate(all_ranks(partial(orders.interleaved, chunks=chunks), p, m))
+    run = orders.on_paper(all_ranks(partial(orders.interleaved, chunks=chunks), p, m))
     of_stage = {(s.kind, s.micro_batch, s.chunk * p + rank): s for rank, row in enumerate(run.spans) for s in row}
     last = p * chunks - 1
     assert len(of_stage) == 2 * m * p * chunks
@@ -102,25 +124,10 @@ def test_no_operation_starts_before_what_it_needs():
             assert stage == last or span.start >= of_stage["B", i, stage + 1].end
 
 
-def test_the_slowest_stage_sets_the_pace():
-    m, slow = 50, 3.0
-    run = orders.simulate(all_ranks(orders.one_f_one_b, 3, m), [1.0, slow, 1.0], [2.0, 2 * slow, 2.0])
-    total = max(span.end for row in run.spans for span in row)
-    assert m * 3 * slow < total < (m + 3) * 3 * slow
-
-
-def test_with_sends_that_wait_1f1b_never_ends_and_gpipe_does():
-    for p in (2, 3, 4):
-        assert not orders.simulate(all_ranks(orders.gpipe, p, 4), blocking=True).stuck
-        stuck = orders.simulate(all_ranks(orders.one_f_one_b, p, 4), blocking=True).stuck
-        assert set(stuck) == set(range(p))
-        assert stuck[p - 1] == f"rank {p - 1} can't send B 0, because rank {p - 2} isn't receiving it"
-
-
 def test_who_waits_for_what_is_said():
-    run = orders.simulate([[("F", 0), ("B", 0)], [("F", 0)]])
+    run = orders.on_paper([[("F", 0), ("B", 0)], [("F", 0)]])
     assert run.stuck == {0: "rank 0 waits for B 0 from rank 1"}
-    run = orders.simulate([[("B", 0), ("F", 0)]])
+    run = orders.on_paper([[("B", 0), ("F", 0)]])
     assert run.stuck == {0: "rank 0 goes backward with micro-batch 0 before it went forward with it"}
 
 

@@ -26,21 +26,35 @@ RUNS += measured("mpi", 1, 10, 12, 30) + measured("mpi", 2, 8, 6, 24) + measured
 def test_speedups_are_the_learners_with_the_spread_of_the_runs():
     table = tables.speedups(RUNS, scaling_table)
     assert list(table.index) == [("mpi", "2"), ("mpi", "4*"), ("ddp", "2")], "a star for more ranks than cores"
-    assert list(table.loc["mpi", "2"]) == ["20.00", "25%", "0.50 to 2.00"]
+    assert list(table.loc["mpi", "2"]) == ["20.00", "25%", "3,750", "0.50 to 2.00"]
+
+
+def test_a_result_that_no_machine_can_have_is_noticed(capsys):
+    tables.speedups(RUNS, lambda seconds: {2: (2.2, 1.1), 4: (4.0, 1.0)})
+    printed = capsys.readouterr().out
+    assert "2 ranks with ddp are 2.20 times as fast as one. That's almost certainly wrong" in printed
+    assert "4 ranks" not in printed, "perfect scaling can be"
+
+
+def test_a_table_of_emulated_times_says_so():
+    runs = measured("ddp", 1, 20) + measured("ddp", 2, 10)
+    for record in runs:
+        record["what"]["machine"] = "polaris"
+    assert tables.losses(runs, serial_fraction).index.names == ["emulated on polaris", "ranks"]
 
 
 def test_while_the_exercise_is_open_the_notebooks_solution_takes_its_place(capsys):
     def scaling_table(seconds):
         raise NotImplementedError("your code here")
 
-    assert list(tables.speedups(RUNS, scaling_table).loc["mpi", "2"]) == ["1.50", "75%", "0.50 to 2.00"]
+    assert list(tables.speedups(RUNS, scaling_table).loc["mpi", "2"]) == ["1.50", "75%", "3,750", "0.50 to 2.00"]
     assert "scaling_table isn't solved yet" in capsys.readouterr().out
 
 
 def test_losses_are_next_to_the_share_of_allreduce():
     table = tables.losses(RUNS, serial_fraction)
-    assert list(table.loc["mpi", "2"]) == ["33.3%", "25%", "10%"]
-    assert list(table.loc["ddp", "2"]) == ["0.0%", "0%", "–"]
+    assert list(table.loc["mpi", "2"]) == ["33.3%", "25%", "3,750", "10%"]
+    assert list(table.loc["ddp", "2"]) == ["0.0%", "0%", "3,000", "–"]
 
 
 def test_published_fractions_can_be_negative():

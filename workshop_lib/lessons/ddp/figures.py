@@ -34,7 +34,7 @@ def overlap(panels: Mapping[str, Sequence[BackwardTimes]], emulated_on: str = ""
     right = 1.16 * max((times["end"] for ranks in panels.values() for times in ranks), default=0.0)
     rows = {title: 1 + max((len(times["messages"]) for times in ranks), default=0) for title, ranks in panels.items()}
     heights = {title: len(ranks) * (rows[title] + 1.1) for title, ranks in panels.items()}
-    figure, every = figures.stacked(heights, _milliseconds("since the backward pass began", emulated_on), 0.3)
+    figure, every = figures.stacked(heights, milliseconds("since the backward pass began", emulated_on), 0.3)
     for axes, (title, ranks) in zip(every, panels.items(), strict=True):
         _backwards(axes, ranks, rows[title])
         axes.set_xlim(-0.01 * right, right)
@@ -56,30 +56,34 @@ def typical_overlap(
     return overlap(panels, emulated_on)
 
 
-@figures.styled
-def by_bandwidth(
-    by_rank: Sequence[Mapping[float, Sequence[Mapping[str, BackwardTimes]]]], emulated_on: str
-) -> figures.RecordFigure:
-    """Draw how long backward pass and averaging take against the network's bandwidth, a line per way to average.
+def saved_percent(by_rank: Sequence[Mapping[float, Sequence]]) -> dict[float, dict[str, float]]:
+    """The share of time that each other way saves against the first one, in percent, as [GB/s][title].
 
     Takes what `backward.compare` measured, as by_rank[rank][GB/s][turn][title].
     """
-    bandwidths = list(by_rank[0])
-    taken = {gb_per_s: durations_ms([rank[gb_per_s] for rank in by_rank]) for gb_per_s in bandwidths}
+    saved = {}
+    for gb_per_s in by_rank[0]:
+        taken = durations_ms([rank[gb_per_s] for rank in by_rank])
+        first, *others = taken
+        saved[gb_per_s] = {title: float(100 - 100 * np.median(taken[title] / taken[first])) for title in others}
+    return saved
+
+
+@figures.styled
+def saved(by_rank: Sequence[Mapping[float, Sequence]], emulated_on: str) -> figures.RecordFigure:
+    """Draw `saved_percent` against the network's bandwidth, a line for each way to average."""
+    percent = saved_percent(by_rank)
     text = f"All times are emulated on {emulated_on}, with other bandwidths. None was measured."
-    figure, axes = figures.new_figure("Backward pass and averaging", text)
-    for number, title in enumerate(taken[bandwidths[0]]):
-        medians = [float(np.median(taken[gb_per_s][title])) for gb_per_s in bandwidths]
-        axes.plot(bandwidths, medians, **figures.style(number), label=title)
-    axes.set(xlabel="bandwidth of the network (GB/s)", ylabel="milliseconds")
+    figure, axes = figures.new_figure("What does overlap save?", text)
+    for number, title in enumerate(next(iter(percent.values()))):
+        axes.plot(list(percent), [row[title] for row in percent.values()], **figures.style(number), label=title)
+    axes.set(xlabel="bandwidth of the network (GB/s)", ylabel="backward pass and averaging, saved (%)")
     axes.set_xscale("log")
-    axes.set_yscale("log")
     figures.log_ticks(axes.xaxis)
-    figures.log_ticks(axes.yaxis)
     return figure
 
 
-def _milliseconds(since: str, emulated_on: str) -> str:
+def milliseconds(since: str, emulated_on: str) -> str:
     """The label of an axis of time, which says whether the times are emulated."""
     return f"milliseconds {since}" + (f" (emulated on {emulated_on})" if emulated_on else "")
 

@@ -1,7 +1,6 @@
 """Judges an exercise of 05_ddp: learners turn one_process.py, a plain script, into one for many processes.
 
-They write the lines of main() that change, in numbered parts. The script with these parts then runs on every rank with
-a small part of MNIST, inside the process group that the ranks already have.
+Their script runs on every rank with a small part of MNIST, inside the process group that the ranks already have.
 """
 
 import contextlib
@@ -15,7 +14,6 @@ import runpy
 import shutil
 import sys
 import tempfile
-import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,15 +30,12 @@ from workshop_lib.errors import InputError
 from workshop_lib.judge import Edit, Exercise, Property, Verdict
 from workshop_lib.judge.network import weights_of
 from workshop_lib.lessons.ddp.process_group import join
-from workshop_lib.paths import SCRIPTS, replacing
+from workshop_lib.paths import BUILD, SCRIPTS
 
-# For each part: how the first line that it replaces in one_process.py's main() begins, and how many lines it replaces.
-REPLACED = [("device = ", 1), ("loader = ", 2), ("model = ", 1), ("start = ", 3), ("speed = ", 1), ("right = ", 3)]
-MAIN = "def main():\n"
-END = '\n\nif __name__ == "__main__":\n'
-LAST = "    dist.destroy_process_group()\n"
-PART = re.compile(r"^# (\d)\. .*\n", re.MULTILINE)
 BLANK = re.compile(r"^.*(?<!\w)\.\.\.(?!\w).*$", re.MULTILINE)
+HELPERS = ("mnist_data.py", "ddp.py")  # what the learner's script imports
+NOTEBOOK = "05_ddp"
+NAME = "my_script.py"
 # Training and test images, epochs, and batch per rank of a check.
 IMAGES = 640
 TESTED = 400
@@ -48,23 +43,13 @@ EPOCHS = 2
 BATCH = 64
 
 
-def filled(changes: str) -> str:
-    """The text of the learner's script. Raises InputError when a part is missing.
-
-    It's the main() of one_process.py with the learner's parts in it, below what ddp.py has before its main().
-    """
-    _, *pieces = PART.split(changes)
-    parts = {int(number): text for number, text in zip(pieces[::2], pieces[1::2], strict=True)}
-    before, _, _ = (SCRIPTS / "ddp.py").read_text(encoding="utf-8").partition(MAIN)
-    _, _, main = (SCRIPTS / "one_process.py").read_text(encoding="utf-8").partition(MAIN)
-    lines = main.splitlines(keepends=True)
-    for number, (first, count) in enumerate(REPLACED, 1):
-        if number not in parts:
-            raise InputError(f"part {number} is missing: it begins with a line `# {number}. …`, as all of them do.")
-        at = next(at for at, line in enumerate(lines) if line.strip().startswith(first))
-        indent = " " * (len(lines[at]) - len(lines[at].lstrip()))
-        lines[at : at + count] = [textwrap.indent(parts[number].strip("\n") + "\n", indent)]
-    return before + MAIN + "".join(lines).replace(END, LAST + END)
+def folder_for_scripts() -> Path:
+    """A folder for the learner's script, with the files that it imports."""
+    folder = BUILD / NOTEBOOK
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in HELPERS:
+        shutil.copy(SCRIPTS / name, folder)
+    return folder
 
 
 @dataclass
@@ -179,7 +164,7 @@ def script_properties(observations: list[Ran]) -> Iterator[Property]:
     yield Property("each epoch has an order of its own", reshuffled, ORDER_HINT)
     alike = len({each.weights for each in observations}) == 1
     yield Property("all ranks end with the same weights, to the last bit", alike, APART_HINT)
-    hint = "every test image should be tested once: in part 2, begin at `rank`, and take every `size`-th of them."
+    hint = "every test image should be tested once: in part 1, begin at `rank`, and take every `size`-th of them."
     yield Property("each test image is tested once", sum(each.tested for each in observations) == TESTED, hint)
     first, *others = observations
     reported = re.findall(r"([\d.]+)%", first.printed)
@@ -196,7 +181,7 @@ def script_properties(observations: list[Ran]) -> Iterator[Property]:
 
 
 STEPS_HINT = (
-    "all ranks together go through the images once per epoch, so each has its share of them: in part 2, make a "
+    "all ranks together go through the images once per epoch, so each has its share of them: in part 1, make a "
     "`DistributedSampler(train, seed=1)`, and give it to the loader instead of `shuffle=True`."
 )
 ORDER_HINT = "the second epoch has the order of the first: call `sampler.set_epoch(epoch)` before each epoch."
@@ -214,7 +199,7 @@ EDITS = [  # of the finished script
     Edit(WRAPPED_HINT, ("model.state_dict()", "ddp.state_dict()")),
 ]
 converted = Exercise(
-    "changes.py",
+    NAME,
     observe_script,
     script_properties,
     ready=join,
@@ -223,27 +208,20 @@ converted = Exercise(
 )
 
 
-def script(changes: str | Path) -> Verdict:
-    """Judge the file with the learner's parts. If they are right, write the whole script next to it as my_ddp.py."""
-    text = Path(changes).read_text(encoding="utf-8")
-    if "your code here" in text and BLANK.search(text):
-        return Verdict("changes.py", to_do="Fill in the lines that are missing")
-    try:
-        whole = filled(text)
-    except InputError as error:
-        failed = "its parts can't be put into one_process.py"
-        return Verdict("changes.py", False, failed=failed, hint=str(error)).recorded()
-    verdict: Verdict = converted(functools.partial(str, whole))
-    target = Path(changes).with_name("my_ddp.py")
-    target.unlink(missing_ok=True)
-    if verdict.passed:
-        with replacing(target) as temporary:
-            temporary.write_text(whole, encoding="utf-8")
-        shutil.copy(SCRIPTS / "mnist_data.py", target.parent)
+def script(path: str | Path) -> Verdict:
+    """Judge the learner's script."""
+    text = Path(path).read_text(encoding="utf-8")
+    if _open(text):
+        return Verdict(NAME, to_do="Fill in the lines that are missing")
+    verdict: Verdict = converted(functools.partial(str, text))
     return verdict
 
 
-def own_or_finished(changes: str | Path) -> Path:
-    """The path of the learner's script once it is right, and of the finished script until then."""
-    mine = Path(changes).with_name("my_ddp.py")
-    return mine if mine.exists() else SCRIPTS / "ddp.py"
+def own_or_finished(path: str | Path) -> Path:
+    """The path of the learner's script, and of the finished script while parts of theirs are open."""
+    mine = Path(path)
+    return SCRIPTS / "ddp.py" if _open(mine.read_text(encoding="utf-8")) else mine
+
+
+def _open(text: str) -> bool:
+    return "your code here" in text and BLANK.search(text) is not None

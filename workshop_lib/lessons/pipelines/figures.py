@@ -1,11 +1,12 @@
-"""Draw what each rank of a pipeline computes over time: every step that 11b_pipelines simulates or measures."""
+"""Draw what each rank of a pipeline computes over time: every step that 11b_pipelines draws."""
 
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 
-from workshop_lib.lessons.ddp.figures import TIMELINE_LOOKS
-from workshop_lib.lessons.pipelines.orders import Span, bubble, gpipe, one_f_one_b, simulated
+from workshop_lib.lessons.ddp.figures import TIMELINE_LOOKS, milliseconds
+from workshop_lib.lessons.pipelines import orders
+from workshop_lib.lessons.pipelines.orders import Span, bubble
 from workshop_lib.notebook import figures, palette
 
 # Forwards are dark and backwards light, with one hue per chunk.
@@ -18,18 +19,21 @@ IDLE = TIMELINE_LOOKS["waiting"]
 
 
 @figures.styled
-def pipeline(panels: Mapping[str, Sequence[Sequence[Span]]], unit: str = "s") -> figures.RecordFigure:
+def pipeline(
+    panels: Mapping[str, Sequence[Sequence[Span]]], emulated_on: str = "", on_paper: bool = False
+) -> figures.RecordFigure:
     """Draw a pipeline's steps, one panel per title, on a common time axis, with one row per rank.
 
     Each bar is an operation and shows the number of its micro-batch. The text after a row says what share of the step
     the rank was idle.
 
-    panels[title][rank]: the spans of that rank. unit: the unit of the spans' times, as text; seconds ("s") are drawn as
-    milliseconds.
+    panels[title][rank]: the spans of that rank. emulated_on: the machine whose times they are, if they weren't
+    measured. on_paper: whether times are in forward passes, and not in seconds.
     Raises InputError if there are no panels, or a panel has no ranks.
     """
     every_span = [span for ranks in panels.values() for spans in ranks for span in spans]
-    scale, label = (1e3, "milliseconds since the step began") if unit == "s" else (1.0, f"time, in {unit}")
+    label = "time, in forward passes" if on_paper else milliseconds("since the step began", emulated_on)
+    scale = 1.0 if on_paper else 1e3
     right = scale * max((span.end for span in every_span), default=0.0)
     chunks = 1 + max((span.chunk for span in every_span), default=0)
     rows = {title: len(ranks) for title, ranks in panels.items()}
@@ -41,10 +45,13 @@ def pipeline(panels: Mapping[str, Sequence[Sequence[Span]]], unit: str = "s") ->
 
 
 def example(*names: str, ranks: int, micro_batches: int) -> figures.RecordFigure:
-    """Draw a simulated step of each of these schedules, "GPipe" and "1F1B": the picture of what the learner writes."""
-    schedules = {"GPipe": gpipe, "1F1B": one_f_one_b}
-    panels = {f"{name}, simulated": simulated(schedules[name], ranks, micro_batches) for name in names}
-    return pipeline(panels, unit="forward passes")
+    """Draw each of these schedules, "GPipe" and "1F1B", on paper: the picture of what the learner writes."""
+    schedules = {"GPipe": orders.gpipe, "1F1B": orders.one_f_one_b}
+    panels = {}
+    for name in names:
+        of_ranks = [schedules[name](rank, ranks, micro_batches) for rank in range(ranks)]
+        panels[f"{name}, on paper"] = orders.on_paper(of_ranks).spans
+    return pipeline(panels, on_paper=True)
 
 
 def _operations(axes: Axes, ranks: Sequence[Sequence[Span]], scale: float, right: float, chunks: int) -> None:

@@ -1,7 +1,7 @@
 """Judges the exercises of 11b_pipelines: a stage, three schedules, and a cut.
 
 All stages run in one process, and a dictionary of arrays takes the place of MPI's messages. Receiving a message that
-nobody sent raises an error at once, so nothing can hang. A simulator runs the learner's schedules.
+nobody sent raises an error at once, so nothing can hang. The learner's schedules run on paper, in microseconds.
 """
 
 import itertools
@@ -80,7 +80,7 @@ def _trained(make: Callable, size: int, schedule: Callable) -> TrainedStages:
     stages = [pipeline.stages_of_rank(make, parts, Letters(sent, rank, size), (WIDTH,))[0] for rank in range(size)]
     for stage in stages:
         stage.load(*_batch(), M)
-    run = orders.simulate([schedule(rank, size, M) for rank in range(size)])
+    run = orders.on_paper([schedule(rank, size, M) for rank in range(size)])
     spans = [(span, rank) for rank, row in enumerate(run.spans) for span in row]
     most_kept = [0] * size
     try:
@@ -211,13 +211,13 @@ def _miscounted(seen: Seen) -> str:
 
 
 def _stuck(seen: Seen) -> str:
-    stuck = list(orders.simulate(seen.orders).stuck.values())
+    stuck = list(orders.on_paper(seen.orders).stuck.values())
     stuck.sort(key=lambda text: "before it went forward" not in text)  # causes before consequences
     return f"{seen.name}, {stuck[0]}" if stuck else ""
 
 
 def _idle(seen: Seen) -> str:
-    share = orders.bubble(orders.simulate(seen.orders).spans)
+    share = orders.bubble(orders.on_paper(seen.orders).spans)
     best = orders.bubble_formula(seen.ranks, seen.micro_batches, seen.chunks)
     return (
         f"{seen.name}, ranks are idle for {share:.0%} of the time, and {best:.0%} is enough"

@@ -1,20 +1,20 @@
-"""Schedules of a pipeline, and a simulator: do all ranks finish, how long are they idle, how much do they keep?
+"""Schedules of a pipeline, and what they cost: do all ranks finish, how long are they idle, how much do they keep?
 
-11b_pipelines simulates its schedules here.
+In 11b_pipelines, ranks run the schedules. On paper (`on_paper`), a schedule runs in microseconds, however wrong it is:
+so the exercises are judged, and so the pictures are drawn that come before them.
 
 A schedule is a function of (rank, ranks, micro_batches) that returns the operations of that rank in order: ("F", i) is
 the forward of micro-batch i, and ("B", i) its backward. If a rank has several chunks of the network, an operation also
 has the number of its chunk. Chunk c of rank r is stage c * ranks + r.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import median
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from workshop_lib.errors import InputError
 
 Order = Sequence[tuple]  # the operations of one rank, as a schedule returns them
+COST = {"F": 1.0, "B": 2.0}  # how long an operation takes on paper
 
 
 class MicroBatchPass(NamedTuple):
@@ -26,7 +26,7 @@ class MicroBatchPass(NamedTuple):
 
 
 class Span(NamedTuple):
-    """When one operation started and ended, in seconds or in the simulator's unit of time."""
+    """When one operation started and ended, in seconds, or on paper in forward passes."""
 
     kind: str
     micro_batch: int
@@ -35,23 +35,11 @@ class Span(NamedTuple):
     end: float
 
 
-class Simulated(NamedTuple):
+class OnPaper(NamedTuple):
     """The outcome of a schedule: spans[rank] says when each operation ran, stuck[rank] what a stuck rank waits for."""
 
     spans: list[list[Span]]
     stuck: dict[int, str]
-
-
-class SimulatedCall(NamedTuple):
-    """One thing that a rank does: "wait" for a message from `peer`, "compute", or "send" a message to `peer`.
-
-    message: the operation that produced the message: its kind, micro-batch and stage.
-    """
-
-    name: str
-    message: tuple[str, int, int]
-    peer: int
-    chunk: int
 
 
 def gpipe(rank: int, ranks: int, micro_batches: int) -> list[tuple]:
@@ -120,134 +108,62 @@ def fastest(by_rank: Sequence[Sequence]) -> list[list[Span]]:
     return min(turns, key=lambda spans: max(of_rank[-1].end for of_rank in spans))
 
 
-def simulated(schedule: Callable, ranks: int, micro_batches: int, like: Sequence[Sequence[Span]] = ()) -> list:
-    """The spans by rank of a simulated step.
-
-    like: spans by rank of a measured step, whose operations' times it takes; by default, a forward takes 1 and a
-    backward 2.
-    """
-    times = typical_times(like) if like else (1.0, 2.0)
-    return simulate([schedule(rank, ranks, micro_batches) for rank in range(ranks)], *times).spans
-
-
-def idle_rows(schedule: Callable, measured: Mapping[int, Sequence[Sequence[Span]]]) -> dict[int, dict[str, str]]:
-    """By number of micro-batches: the idle share by the formula, simulated and measured, and a step's milliseconds."""
+def idle_rows(by_m: Mapping[int, Sequence[Sequence[Span]]]) -> dict[int, dict[str, str]]:
+    """By number of micro-batches: the idle share by the formula and on the ranks, and a step's milliseconds."""
     rows = {}
-    for m, spans in measured.items():
+    for m, spans in by_m.items():
         rows[m] = {
-            "formula": f"{bubble_formula(len(spans), m):.0%}",
-            "simulated, with these stages' times": f"{bubble(simulated(schedule, len(spans), m, spans)):.0%}",
-            "measured": f"{bubble(spans):.0%}",
+            "idle by the formula": f"{bubble_formula(len(spans), m):.1%}",
+            "idle": f"{bubble(spans):.1%}",
             "the step, ms": f"{1e3 * max(of_rank[-1].end for of_rank in spans):.0f}",
         }
     return rows
 
 
-def typical_times(spans: Sequence[Sequence[Span]]) -> tuple[list[float], list[float]]:
-    """The times of a forward and of a backward on each stage: two lists of medians over the micro-batches."""
-    taken: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for rank, of_rank in enumerate(spans):
-        for span in of_rank:
-            taken[span.kind, span.chunk * len(spans) + rank].append(span.end - span.start)
-    stages = len(taken) // 2
-    forward, backward = ([median(taken[kind, stage]) for stage in range(stages)] for kind in "FB")
-    return forward, backward
+def on_paper(orders: Sequence[Order]) -> OnPaper:
+    """Go through a step in which every rank follows its own order, all stages are equal, and messages take no time."""
+    passes = [[MicroBatchPass(*each) for each in order] for order in orders]
+    ranks = len(orders)
+    stages = ranks * (1 + max((each.chunk for order in passes for each in order), default=0))
+    spans: list[list[Span]] = [[] for _ in orders]
+    ended: dict[tuple[str, int, int], float] = {}
+    moving = True
+    while moving:
+        moving = False
+        for rank, order in enumerate(passes):
+            for operation in order[len(spans[rank]) :]:
+                needed = list(_needed(operation, rank, ranks, stages))
+                if any(each not in ended for each in needed):
+                    break
+                free = spans[rank][-1].end if spans[rank] else 0.0
+                start = max([free, *(ended[each] for each in needed)])
+                end = start + COST[operation.kind]
+                spans[rank].append(Span(*operation, start, end))
+                ended[operation.kind, operation.micro_batch, operation.chunk * ranks + rank] = end
+                moving = True
+    stuck = {}
+    for rank, order in enumerate(passes):
+        if len(spans[rank]) < len(order):
+            operation = order[len(spans[rank])]
+            missing = next(each for each in _needed(operation, rank, ranks, stages) if each not in ended)
+            stuck[rank] = _waiting(operation, missing, rank, ranks)
+    return OnPaper(spans, stuck)
 
 
-def simulate(
-    orders: Sequence[Order],
-    forward: float | Sequence[float] = 1.0,
-    backward: float | Sequence[float] = 2.0,
-    blocking: bool = False,
-    message: float = 0.0,
-) -> Simulated:
-    """Simulate a step in which every rank goes through its own order.
-
-    forward, backward: the time of one operation, as one number for all stages or a list with one number per stage.
-    blocking: whether a send waits until its receiver is ready, as MPI's synchronous sends do. Otherwise it never waits.
-    message: how long a message travels that doesn't wait.
-    """
-    run = _Run(orders, forward, backward, blocking, message)
-    while any(run.advance(rank) for rank in range(len(orders))):
-        pass
-    return Simulated(run.spans, {rank: text for rank in range(len(orders)) if (text := run.waits_for(rank))})
+def _needed(operation: MicroBatchPass, rank: int, ranks: int, stages: int) -> Iterator[tuple[str, int, int]]:
+    """What has to end before this operation can start: the kind, micro-batch and stage of up to two operations."""
+    kind, i, chunk = operation
+    stage = chunk * ranks + rank
+    if kind == "B":
+        yield "F", i, stage
+        if stage + 1 < stages:
+            yield "B", i, stage + 1
+    elif stage:
+        yield "F", i, stage - 1
 
 
-class _Run:
-    """The state of a simulation: how far each rank has come in its order, and at what time."""
-
-    def __init__(self, orders: Sequence[Order], forward, backward, blocking: bool, message: float):
-        self.message = message
-        self.ranks = len(orders)
-        self.blocking = blocking
-        chunks = 1 + max((MicroBatchPass(*each).chunk for order in orders for each in order), default=0)
-        self.stages = chunks * self.ranks
-        times = [each if isinstance(each, Sequence) else [each] * self.stages for each in (forward, backward)]
-        self.cost = dict(zip("FB", times, strict=True))
-        self.calls = [list(self._calls(rank, order)) for rank, order in enumerate(orders)]
-        self.at = [0] * self.ranks
-        self.now = [0.0] * self.ranks
-        self.there: dict[tuple, float] = {}  # arrival time of each message
-        self.spans: list[list[Span]] = [[] for _ in orders]
-
-    def _calls(self, rank: int, order: Order) -> Iterator[SimulatedCall]:
-        for kind, i, chunk in (MicroBatchPass(*each) for each in order):
-            stage = chunk * self.ranks + rank
-            source, dest = (stage - 1, stage + 1) if kind == "F" else (stage + 1, stage - 1)
-            if kind == "B":
-                yield SimulatedCall("wait", ("kept", i, stage), rank, chunk)
-            if 0 <= source < self.stages:
-                yield SimulatedCall("wait", (kind, i, source), source % self.ranks, chunk)
-            yield SimulatedCall("compute", (kind, i, stage), rank, chunk)
-            if 0 <= dest < self.stages:
-                yield SimulatedCall("send", (kind, i, stage), dest % self.ranks, chunk)
-
-    def call(self, rank: int) -> SimulatedCall | None:
-        """The rank's next call, or None if the rank has finished."""
-        return self.calls[rank][self.at[rank]] if self.at[rank] < len(self.calls[rank]) else None
-
-    def advance(self, rank: int) -> bool:
-        """Make the rank's next call if it can go on now. Returns whether it could."""
-        call = self.call(rank)
-        if call is None or (call.name == "wait" and call.message not in self.there):
-            return False
-        if call.name == "wait":
-            self.now[rank] = max(self.now[rank], self.there[call.message])
-        elif call.name == "compute":
-            self._compute(rank, call)
-        elif self.blocking and call.peer != rank:
-            return self._meet(rank, call)
-        else:
-            self.there[call.message] = self.now[rank] + (self.message if call.peer != rank else 0.0)
-        self.at[rank] += 1
-        return True
-
-    def _compute(self, rank: int, call: SimulatedCall) -> None:
-        kind, i, stage = call.message
-        start = self.now[rank]
-        self.now[rank] += self.cost[kind][stage]
-        self.spans[rank].append(Span(kind, i, call.chunk, start, self.now[rank]))
-        if kind == "F":
-            self.there["kept", i, stage] = self.now[rank]
-
-    def _meet(self, rank: int, call: SimulatedCall) -> bool:
-        """Deliver a blocking send if its receiver is waiting for the message. Returns whether it was."""
-        other = self.call(call.peer)
-        if other is None or (other.name, other.message) != ("wait", call.message):
-            return False
-        for each in (rank, call.peer):
-            self.at[each] += 1
-        self.now[rank] = self.now[call.peer] = max(self.now[rank], self.now[call.peer])
-        return True
-
-    def waits_for(self, rank: int) -> str:
-        """What a stuck rank waits for, as text. Empty if the rank has finished."""
-        call = self.call(rank)
-        if call is None:
-            return ""
-        kind, i, _ = call.message
-        if kind == "kept":
-            return f"rank {rank} goes backward with micro-batch {i} before it went forward with it"
-        if call.name == "send":
-            return f"rank {rank} can't send {kind} {i}, because rank {call.peer} isn't receiving it"
-        return f"rank {rank} waits for {kind} {i} from rank {call.peer}"
+def _waiting(operation: MicroBatchPass, missing: tuple[str, int, int], rank: int, ranks: int) -> str:
+    kind, i, stage = missing
+    if operation.kind == "B" and kind == "F":
+        return f"rank {rank} goes backward with micro-batch {i} before it went forward with it"
+    return f"rank {rank} waits for {kind} {i} from rank {stage % ranks}"

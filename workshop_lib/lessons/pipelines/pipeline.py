@@ -12,11 +12,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from workshop_lib.emulation import session
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.fitting_more.saved import SavedForBackward
 from workshop_lib.lessons.pipelines.orders import MicroBatchPass, Order, Span
 
 MOST_MICRO_BATCHES = 1000
+REPEATS = 5
 
 
 class PipelineStep(NamedTuple):
@@ -194,23 +196,23 @@ def steps(
     micro_batches: int,
     batch: tuple[torch.Tensor, torch.Tensor],
     comm,
-    repeats: int = 5,
     count_bytes: bool = False,
 ) -> tuple[list[Stage], list[PipelineStep]]:
-    """This rank's stages after some steps with the same batch, and what each step did, without one that warms up.
+    """This rank's stages after five steps with the same batch, and what each step did, without one that warms up.
 
-    parts: the stages of the network; the gradients in them are those of the last step. batch: images and labels. Every
-    rank must call it.
+    If times are emulated, one step is enough, because all are alike. parts: the stages of the network; the gradients in
+    them are those of the last step. batch: images and labels. Every rank must call it.
     """
     stages = stages_of_rank(make, parts, comm)
     order = schedule(comm.rank, comm.size, micro_batches)
     taken = []
-    for _ in range(1 + repeats):
+    emulated = session.CURRENT.emulation is not None
+    for _ in range(1 if emulated else 1 + REPEATS):
         for stage in stages:
             stage.layers.zero_grad()
             stage.load(*batch, micro_batches)
         taken.append(step(stages, order, comm, count_bytes))
-    return stages, taken[1:]
+    return stages, taken if emulated else taken[1:]
 
 
 def sent(

@@ -9,6 +9,10 @@ from workshop_lib.judge import own_or_solution
 from workshop_lib.lessons.scaling_curves.judge import NOTEBOOK
 
 ONE_RANK_ALONE = "No run on more than one rank is done, so there is nothing to compare. Run the sweep's cell again."
+IMPOSSIBLE = (
+    "{ranks} ranks with {backend} are {speedup:.2f} times as fast as one. That's almost certainly wrong: other "
+    "programs slowed down the runs on one rank. Close them, and run the sweep's cell again."
+)
 BACKENDS = ("mpi", "ddp")
 
 
@@ -52,13 +56,16 @@ def speedups(records: list[dict], scaling_table: Callable) -> pd.DataFrame | Non
         of_runs = speedups_of_runs(records, backend, ranks)
         rows.append(
             {
-                "backend": backend,
+                _where(records): backend,
                 "ranks": _starred(_runs(records, backend, ranks), ranks),
                 "speed-up": f"{speedup:.2f}",
                 "efficiency": f"{efficiency:.0%}",
+                "samples/s per rank": f"{_per_rank(records, backend, ranks):,.0f}",
                 "slowest to fastest": f"{min(of_runs):.2f} to {max(of_runs):.2f}",
             }
         )
+        if speedup > ranks:
+            print(IMPOSSIBLE.format(ranks=ranks, backend=backend, speedup=speedup))
     return _table(rows)
 
 
@@ -96,10 +103,11 @@ def losses(records: list[dict], serial_fraction: Callable) -> pd.DataFrame | Non
         shares = [share for record in chosen if (share := _allreduce_share(record)) is not None]
         rows.append(
             {
-                "backend": backend,
+                _where(records): backend,
                 "ranks": _starred(chosen, ranks),
                 "serial fraction": f"{function(speedup, ranks):.1%}",
                 "efficiency lost": f"{1 - speedup / ranks:.0%}",
+                "samples/s per rank": f"{_per_rank(records, backend, ranks):,.0f}",
                 "in Allreduce": f"{median(shares):.0%}" if shares else "–",
             }
         )
@@ -108,6 +116,12 @@ def losses(records: list[dict], serial_fraction: Callable) -> pd.DataFrame | Non
 
 def _runs(records: Iterable[dict], backend: str, ranks: int) -> list[dict]:
     return [each for each in records if (each["what"]["backend"], each["what"]["world_size"]) == (backend, ranks)]
+
+
+def _per_rank(records: Iterable[dict], backend: str, ranks: int) -> float:
+    """Samples per second and rank without first epochs: the median over the runs."""
+    chosen = _runs(records, backend, ranks)
+    return median(mean(epoch["samples_per_s"] for epoch in run["epochs"][1:]) for run in chosen) / ranks
 
 
 def _compared(records: list[dict]) -> list[tuple[str, int]]:
@@ -131,6 +145,12 @@ def _allreduce_share(record: dict) -> float | None:
     if any(epoch["communication_s"] is None for epoch in steady):
         return None
     return sum(epoch["communication_s"] for epoch in steady) / sum(epoch["seconds"] for epoch in steady)
+
+
+def _where(records: list[dict]) -> str:
+    """The title of the column of backends, which says so if the times are emulated."""
+    machine = records[0]["what"]["machine"]
+    return f"emulated on {machine}" if machine else "backend"
 
 
 def _table(rows: list[dict]) -> pd.DataFrame | None:
