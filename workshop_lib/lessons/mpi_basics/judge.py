@@ -146,6 +146,7 @@ global_mean = played(
             (SUM, "values.mean() * len(values)"),
         ),
     ],
+    alone=True,
     returns="the mean, on every rank",
     on=4,
     stuck="a collective ends only when every rank has called it: is it inside an `if`?",

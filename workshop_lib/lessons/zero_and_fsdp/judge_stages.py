@@ -123,6 +123,7 @@ Zero1, Zero2 = (
         NOTEBOOK,
         functools.partial(play_steps, gradients_too=gradients_too),
         [*EDITS, OF_ONE[name]],
+        alone=True,
         rounding=1e-9,  # all numbers are float64
         ready=load_optimizers,
         stuck=SAME_CALLS,
