@@ -4,18 +4,21 @@ weights, and a mean over all samples.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from workshop_lib.judge import own_or_solution
 from workshop_lib.judge.forms import plain
 from workshop_lib.judge.network import weights_of
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.models import torch_cnn
 
 NOTEBOOK = "02_synchronous_sgd"
+written = partial(own_or_solution, notebook=NOTEBOOK)
 SAMPLES = 4  # per rank and step
 STEPS = 2  # of the training loop
 STUCK = "every rank must make the same collective calls in the same order: is one inside an `if`, or after `return`?"
