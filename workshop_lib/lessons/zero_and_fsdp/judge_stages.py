@@ -28,9 +28,10 @@ def load_optimizers() -> None:
 def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     """Train a few steps with the class, on the rank's own samples.
 
-    gradients_too: whether the class shards the gradients, too.
+    gradients_too: whether the class shards the gradients, too. Each of its steps then has two backward passes.
     """
     model = network()
+    passes = 2 if gradients_too else 1
     start = weights_of(model)
     counting = CountingComm(comm)
     zero: Any = None
@@ -50,8 +51,9 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     for step in range(STEPS):
         zero.optimizer.zero_grad()  # gradients left over from the last step don't count
         sent = counting.bytes_sent
-        backward(model, [batch(comm.rank, step)])
-        count_held()
+        for micro_batch in range(passes):
+            backward(model, [batch(comm.rank, passes * step + micro_batch)])
+            count_held()
         in_backward_bytes += counting.bytes_sent - sent
         zero.step()
         weights.append(weights_of(model))
@@ -60,6 +62,9 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     moved = bool((weights[0] != start).any())
     advice = "Does the shard have a `.grad` before `self.optimizer.step()`?"
     yield "the step changes the weights", moved, "the step moves nothing.", advice
+    if gradients_too:
+        text = "the gradients are sent during the backward pass"
+        yield text, in_backward_bytes > 0, "", "The reduce-scatter belongs in `reduce`, not in `step`."
     same = all(map(np.array_equal, weights, comm.bcast(weights)))
     observed = f"the ranks hold different weights, and rank {comm.rank} sent {sent_bytes:.0f} bytes per step."
     yield "after each step the ranks hold the same weights, to the last bit", same or sent_bytes, observed
@@ -70,8 +75,6 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     buffers = counts if gradients_too else [sum(counts)]
     shard_bytes = 8 * sum(-(-n // comm.size) for n in buffers)  # each buffer is padded
     if gradients_too:
-        text = "the gradients are sent during the backward pass"
-        yield text, in_backward_bytes > 0, "", "The reduce-scatter belongs in `reduce`, not in `step`."
         held = held_bytes[-1]
         observed = f"after the backward pass a rank holds {held} bytes of gradients, but its shard is {shard_bytes}."
         yield f"after the backward pass a rank holds 1/{comm.size} of the gradients", held, observed, ONLY_SHARDS
@@ -84,10 +87,10 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     observed = f"rank {comm.rank} holds {state_bytes} bytes of state, but its shard is {shard_bytes}."
     advice = "Make the optimizer for the shards, not for the model's parameters."
     yield f"a rank holds 1/{comm.size} of the optimizer's state", state_bytes, observed, advice
-    due_bytes = 2 * (comm.size - 1) * shard_bytes  # what an allreduce sends (Patarasuk and Yuan 2009)
-    observed = f"a rank sends {sent_bytes:.0f} bytes per step, and an allreduce {due_bytes}."
-    advice = "One reduce-scatter of the gradients and one allgather of the weights are enough."
-    yield "a step sends as many bytes as one ring allreduce", sent_bytes, observed, advice
+    due_bytes = (passes + 1) * (comm.size - 1) * shard_bytes  # each half of an allreduce (Patarasuk and Yuan 2009)
+    observed = f"a rank sends {sent_bytes:.0f} bytes per step, and should send {due_bytes}."
+    advice = "One reduce-scatter per backward pass and one allgather of the weights are enough."
+    yield "a step sends no more bytes than reduce-scatters and one allgather", sent_bytes, observed, advice
 
 
 ONLY_SHARDS = "Keep only the shard of each gradient, and drop the rest as soon as it is reduced."
@@ -97,6 +100,7 @@ OWN_PART = "total = gradient.numpy()[ring.part(len(gradient), self.comm.rank, se
 ALLREDUCE = f"""{OWN_PART}
         total[:] = ring.reduce_scatter(self.comm, gradient.numpy())
         ring.allgather(self.comm, gradient.numpy())"""
+ADD = "mean if before is None else before + mean"
 GATHER = "ring.allgather(self.comm, self.weights.numpy())"
 EDITS = [
     Edit(
@@ -110,11 +114,17 @@ EDITS = [
     ),
 ]
 OF_ONE = {
-    "Zero1": Edit("End the step with an allgather of the weights.", (GATHER, "pass")),
-    "Zero2": Edit(
-        "The whole gradient is still there. Drop it, `p.grad = None`, as soon as you have its shard.",
-        ("p.grad = None", "pass"),
-    ),
+    "Zero1": [Edit("End the step with an allgather of the weights.", (GATHER, "pass"))],
+    "Zero2": [
+        Edit(
+            "Only the last backward pass counts. Add its gradient to what the shard's `.grad` already holds.",
+            (ADD, "mean"),
+        ),
+        Edit(
+            "The whole gradient is still there. Drop it, `p.grad = None`, as soon as you have its shard.",
+            ("p.grad = None", "pass"),
+        ),
+    ],
 }
 SAME_CALLS = "every rank must make the same calls in the same order, in the backward pass once for every parameter."
 Zero1, Zero2 = (
@@ -122,7 +132,7 @@ Zero1, Zero2 = (
         name,
         NOTEBOOK,
         functools.partial(play_steps, gradients_too=gradients_too),
-        [*EDITS, OF_ONE[name]],
+        [*EDITS, *OF_ONE[name]],
         alone=True,
         rounding=1e-9,  # all numbers are float64
         ready=load_optimizers,
