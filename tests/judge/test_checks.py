@@ -18,6 +18,7 @@ from workshop_lib.judge.did_not_end import ENDLESS_HINT, learners_lines
 from workshop_lib.judge.play import Played
 from workshop_lib.lessons.mpi_basics import judge as mpi_basics
 from workshop_lib.lessons.start_here import judge as start_here
+from workshop_lib.notebook.magics import explain_name_error
 from workshop_lib.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("healthy")
@@ -144,6 +145,16 @@ def test_a_message_has_no_line_of_the_workshop_itself(team):
 def test_a_function_that_a_check_hands_in_is_called_by_its_name():
     text = "TypeError: play_loop.<locals>.average() missing 2 required positional arguments"
     assert learners_lines(text) == "TypeError: average() missing 2 required positional arguments"
+
+
+def test_a_name_that_only_the_ranks_have_is_explained_in_the_notebook_too(team, capsys):
+    shell = InteractiveShell()
+    shell.set_custom_exc((NameError,), explain_name_error)
+    team.push(only_there=1)
+    shell.run_cell("only_there")
+    assert "a %%ranks cell made `only_there`" in capsys.readouterr().out
+    shell.run_cell("nowhere")
+    assert "%%ranks" not in capsys.readouterr().out
 
 
 def test_the_version_that_is_judged_is_named_if_the_last_one_failed_to_run(monkeypatch):

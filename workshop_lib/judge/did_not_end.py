@@ -16,6 +16,7 @@ RAISED = {  # hints for errors of MPI, by words in their text that both Open MPI
     "invalid buffer pointer": "MPI can't read from and write to the same array: `comm.Allreduce(MPI.IN_PLACE, g)` adds "
     "up in place, and `comm.Allreduce(g, total)` needs a `total` of its own.",
 }
+TRAVELS = "Your function gets its arguments, and what cells without %%ranks define or import."
 _OURS = r"workshop_lib/(?:course|judge|lessons|ranks)/[\w/]+\.py, line \d+, in "
 _CALL = re.compile(rf"^    {_OURS}.*\n        .*\n", re.MULTILINE)  # one call of a traceback
 _PLACE = re.compile(rf"(?:still )?at {_OURS}.*$", re.MULTILINE)  # where a rank was, when it was not in the function
@@ -46,7 +47,8 @@ def hint_for(
             return ENDLESS_HINT
         return stuck or (STUCK_HINT if communicates else ENDLESS_HINT)
     if name := _NAME_ERROR.search(text):
-        return on_ranks_only(name[1])
+        only_there = on_ranks_only(name[1])
+        return f"{only_there} {TRAVELS}" if only_there else ""
     return next((advice for words, advice in (RAISED | dict(raised)).items() if words.lower() in text.lower()), "")
 
 
@@ -60,10 +62,7 @@ def on_ranks_only(name: str) -> str:
     """A hint if only the ranks have a variable of this name; empty otherwise."""
     with contextlib.suppress(ranks.RankError):
         if name in (ranks.current().ask(engine.variables, limit_s=2.0) or ()):
-            return (
-                f"a %%ranks cell made `{name}`, so only %%ranks cells have it. Your function gets its arguments, and "
-                "what cells without %%ranks define or import."
-            )
+            return f"a %%ranks cell made `{name}`, so only %%ranks cells have it."
     return ""
 
 

@@ -62,7 +62,7 @@ def test_a_free_number_of_parameters():
     assert not shown.parameters.disabled and shown.sequence.disabled
     for text, count in [("125m", 125e6), ("20434", 20434), ("1,000 k", 1e6), ("2e9", 2e9), ("70B", 70e9)]:
         shown.parameters.value = text
-        assert shown.sentence == memory_answer(zero_memory.plan(count, 8, 80 * GIB, RECIPES["bf16, Adam"])), text
+        assert shown.sentence == memory_answer(zero_memory.plan(count, 8, 80 * GIB, RECIPES["fp32, Adam"])), text
 
 
 def test_without_widgets_the_figure_is_an_image(monkeypatch):

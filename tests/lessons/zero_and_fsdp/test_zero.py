@@ -11,6 +11,7 @@ from fake_mpi_ranks import run_on_threads
 from judge.answers import solution, stub
 from mpi4py import MPI
 
+from workshop_lib import ranks
 from workshop_lib.collectives import ring
 from workshop_lib.collectives.counting import CountingComm, rounds
 from workshop_lib.judge.network import backward, batch, network, weights_of
@@ -135,6 +136,18 @@ def test_the_trainings_of_the_notebook_count_what_they_cost(team):
         assert fsdp.calls["allgather"] == 8 and fsdp.sent == pytest.approx(1.5), "as many bytes as stage 3 by hand"
         assert max(cost.distance for cost in (first, second, fsdp)) < 1e-3
         assert "bytes per parameter" in repr(first) and "1.50 n bytes sent per step, in 8 allgathers" in repr(fsdp)
+
+
+def stage_3_ms_twice(lookahead) -> list[float]:
+    by_hand.join()
+    return [by_hand.stage_3_ms(None), by_hand.stage_3_ms(lookahead)]
+
+
+@pytest.mark.full
+def test_looking_ahead_hides_most_gathers_of_stage_3_on_emulated_ranks():
+    emulated = ranks.start(2, machine="ethernet-10g")
+    waiting_ms, ahead_ms = emulated.run(stage_3_ms_twice, solution(check.NOTEBOOK, "Lookahead"))[0]
+    assert 24 < ahead_ms < 0.9 * waiting_ms, "four layers compute for 24 ms"
 
 
 def test_a_stub_is_replaced_by_the_solution_and_says_so(capsys):
