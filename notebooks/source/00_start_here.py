@@ -170,10 +170,10 @@ print(f"If each doubling gains as much, four days on eight devices become {96 / 
 guess.compare(speedup)
 
 # %% [markdown]
-# So would eight devices turn your four days into half a day? Only if each doubling is twice as fast. Ranks wait for each other and
+# So would eight devices turn your four days into half a day? Only if each doubling halves the time. Ranks wait for each other and
 # exchange gradients in every step. *Write down:* why isn't yours faster, and what would change that? And a step of eight ranks
-# takes eight times as many images, so an epoch has fewer steps. With two ranks that hardly shows, but with hundreds the network
-# learns less. Notebooks 07 and 08 measure both.
+# takes eight times as many images, so an epoch has fewer steps. With two ranks you hardly notice, but with hundreds the network
+# learns less per epoch. Notebooks 07 and 08 measure both.
 #
 # ## Exercises and checks
 #
@@ -281,7 +281,7 @@ picture("splits")
 #
 # - **It's too slow, but fits:** DDP, *distributed data parallel* (02, 05). You change only a few lines.
 # - **Weights, gradients and state don't fit:** FSDP, *fully sharded data parallel* (06). Each rank keeps only a share of them.
-# - **A single layer doesn't fit, or you have hundreds of GPUs:** tensor parallelism (11), pipelines (11b), FSDP around both (12).
+# - **A single layer doesn't fit, or you have hundreds of GPUs:** tensor parallelism (11), pipelines (11b), and FSDP around both (12).
 # - **You have many settings to try:** one run per device (14). Runs that never talk to each other scale perfectly.
 #
 # Notebook 06 ends with the whole decision table. And these are the other names that you'll hear:
@@ -296,9 +296,9 @@ picture("splits")
 # | Keras 3 | It runs on TensorFlow, JAX or PyTorch. On PyTorch, wrap the model in DDP. |
 # | `torch.nn.DataParallel` | Don't use it. One process drives all GPUs with threads that fight over Python's lock. |
 #
-# So do eight devices help if the model doesn't fit on one? With DDP they don't, because each holds all of it. But a model of 7
-# billion parameters takes 112 GB in training with Adam, at 16 bytes per parameter. Shared out like the items of `my_part`, that's
-# 14 GB on each of eight.
+# So do eight devices help if the model doesn't fit on one? With DDP they don't, because each holds all of it. With FSDP they do.
+# A model of 7 billion parameters takes 112 GB in training with Adam, at 16 bytes per parameter. Shared out like the items of
+# `my_part`, that's 14 GB on each of eight.
 #
 # ## What comes next
 #

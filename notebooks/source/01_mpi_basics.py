@@ -419,7 +419,7 @@ check.ring_allreduce(ring_allreduce)
 # ## On sixteen ranks
 #
 # Two cores can't show what a ring gains, so the next sixteen ranks *emulate* machines on 10 Gb Ethernet. Processes and messages
-# are real, but `time.perf_counter()` reads a clock that says when that network would have delivered each message.
+# are real, but `time.perf_counter()` reads a clock on which each message takes as long as it would on that network.
 
 # %%
 team = ranks.start(16, machine="ethernet-10g")
@@ -447,11 +447,11 @@ figures.allreduces(through_rank_0, your_ring, ranks=16, machine="ethernet-10g")
 
 # %% [markdown]
 # The ring takes exactly $2(p-1)(\alpha + \beta n/p)$, and the way through rank 0 takes $2\alpha + 2(p-1)\beta n$, because its
-# latencies overlap. So the ring wins for large arrays only. *Write down:* what would NCCL do with small ones?
+# latencies overlap. So the ring wins for large arrays only. *Write down:* what should a library do with small ones?
 #
 # ## A thousand GPUs
 #
-# What would the opening's question cost with *your* $\alpha$ and $\beta$?
+# What would the sum from the top of this page cost, with *your* $\alpha$ and $\beta$?
 
 # %%
 for name, nbytes in (("this workshop's network", 82e3), ("7 billion parameters in 16 bits", 14e9)):

@@ -285,8 +285,8 @@ guess = predict("How many times as many bytes as stage 2 does stage 3 send per s
 guess
 
 # %% [markdown]
-# `GatheredByLayer` calls `enter` before a layer computes, which gathers it, `drop` after its forward pass, and `reduce` when a
-# gradient is complete. These hooks are all it takes:
+# Before a layer computes, `GatheredByLayer` calls `enter`, which gathers the layer. After its forward pass it calls `drop`, and
+# once a gradient is complete, `reduce`. These hooks are all it takes:
 
 # %%
 print(inspect.getsource(by_hand.GatheredByLayer.watch))
@@ -464,7 +464,8 @@ for stage in range(4):
     print(f"stage {stage}: {sum(held.values()) / 1e9:5.1f} of 80 GB")
 
 # %% [markdown]
-# DDP needs 112 GB everywhere, because every GPU holds a copy. Sharded, it's 14 GB, and the rest is left for activations.
+# With DDP it's 112 GB everywhere, because every GPU holds a copy. With everything sharded it's 14 GB, which leaves the rest for
+# activations.
 #
 # ## Deeper: many micro-batches
 #

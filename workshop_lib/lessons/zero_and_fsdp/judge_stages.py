@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
 from workshop_lib.collectives.counting import CountingComm
-from workshop_lib.judge.network import backward, batch, network, weights_of
+from workshop_lib.judge.network import batch, network, weights_of
 from workshop_lib.judge.play import Edit, played
 
 NOTEBOOK = "06_zero_and_fsdp"
@@ -50,9 +51,11 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     before = counting.bytes_sent
     for step in range(STEPS):
         zero.optimizer.zero_grad()  # gradients left over from the last step don't count
+        model.zero_grad()
         sent = counting.bytes_sent
         for micro_batch in range(passes):
-            backward(model, [batch(comm.rank, passes * step + micro_batch)])
+            inputs, labels = batch(comm.rank, passes * step + micro_batch)
+            cross_entropy(model(inputs), labels).backward()
             count_held()
         in_backward_bytes += counting.bytes_sent - sent
         zero.step()
@@ -62,9 +65,6 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     moved = bool((weights[0] != start).any())
     advice = "Does the shard have a `.grad` before `self.optimizer.step()`?"
     yield "the step changes the weights", moved, "the step moves nothing.", advice
-    if gradients_too:
-        text = "the gradients are sent during the backward pass"
-        yield text, in_backward_bytes > 0, "", "The reduce-scatter belongs in `reduce`, not in `step`."
     same = all(map(np.array_equal, weights, comm.bcast(weights)))
     observed = f"the ranks hold different weights, and rank {comm.rank} sent {sent_bytes:.0f} bytes per step."
     yield "after each step the ranks hold the same weights, to the last bit", same or sent_bytes, observed
@@ -75,6 +75,8 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     buffers = counts if gradients_too else [sum(counts)]
     shard_bytes = 8 * sum(-(-n // comm.size) for n in buffers)  # each buffer is padded
     if gradients_too:
+        text = "the gradients are sent during the backward pass"
+        yield text, in_backward_bytes > 0, "", "The reduce-scatter belongs in `reduce`, not in `step`."
         held = held_bytes[-1]
         observed = f"after the backward pass a rank holds {held} bytes of gradients, but its shard is {shard_bytes}."
         yield f"after the backward pass a rank holds 1/{comm.size} of the gradients", held, observed, ONLY_SHARDS
