@@ -459,8 +459,9 @@ calculator()
 # And the network from the top, with 7 billion parameters? Your formula says what each of the eight GPUs holds:
 
 # %%
+formula = check.written(bytes_per_rank)
 for stage in range(4):
-    held = check.written(bytes_per_rank)(7e9, 8, stage)
+    held = formula(7e9, 8, stage)
     print(f"stage {stage}: {sum(held.values()) / 1e9:5.1f} of 80 GB")
 
 # %% [markdown]

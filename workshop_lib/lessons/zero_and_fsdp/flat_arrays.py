@@ -113,9 +113,7 @@ class GatheredByLayer:
 
         def after_forward(layer, inputs, outputs):
             self.drop(layer)
-            if (
-                outputs.requires_grad
-            ):  # the backward pass computes this tensor's gradient right before it needs the layer
+            if outputs.requires_grad:  # its gradient is complete right before the backward pass needs this layer
                 outputs.register_hook(lambda gradient: self.enter(layer, previous))
 
         layer.register_forward_pre_hook(before_forward)
