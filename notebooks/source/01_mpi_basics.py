@@ -455,7 +455,7 @@ figures.allreduces(through_rank_0, your_ring, ranks=16, machine="ethernet-10g")
 
 # %%
 for name, nbytes in (("this workshop's network", 82e3), ("7 billion parameters in 16 bits", 14e9)):
-    print(f"{name}: {1998 * alpha_s:.4f} s of latencies, {2 * nbytes * beta_s_per_byte:.4f} s of bytes")
+    print(f"{name}: {1998 * alpha_s:.1g} s of latencies, {2 * nbytes * beta_s_per_byte:.1g} s of bytes")
 
 # %% [markdown]
 # That's how: in a ring of 1,000 ranks, each rank pays 1,998 latencies, but none sends more than two arrays. At 50 GB/s, 14 GB

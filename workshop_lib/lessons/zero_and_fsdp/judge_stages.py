@@ -68,7 +68,8 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     same = all(map(np.array_equal, weights, comm.bcast(weights)))
     observed = f"the ranks hold different weights, and rank {comm.rank} sent {sent_bytes:.0f} bytes per step."
     yield "after each step the ranks hold the same weights, to the last bit", same or sent_bytes, observed
-    yield "the first step is that of one process with the global batch", weights[0], "after one step"
+    text = "the first step is that of one process with the global batch"
+    yield text, weights[0], "after one step", ONLY_SHARDS if gradients_too else ""
     advice = "is the gradient of the step before still in a shard's `.grad`, or is the optimizer's state lost?"
     yield f"so are {STEPS} steps with momentum", weights[-1], f"after {STEPS} steps", advice
     counts = [p.numel() for p in model.parameters()]
