@@ -40,6 +40,7 @@ def frozen(make) -> dict:
         check.make_sgd(models[1].parameters()),
     )
     for step in range(3):
+        zero.optimizer.zero_grad()
         backward(models[0], [batch(MPI.COMM_WORLD.rank, step)])
         zero.step()
         backward(models[1], [batch(rank, step) for rank in range(MPI.COMM_WORLD.size)])
