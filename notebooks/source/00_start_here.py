@@ -165,21 +165,24 @@ alone = team.restart(1).train(options, timeout=2 * sizes.timeout_s)
 team.restart(2)
 
 # %%
-pairs = zip(record["epochs"], alone["epochs"], strict=False)
-guess.compare(two["samples_per_s"] / one["samples_per_s"] for two, one in pairs)
+speedup = record["epochs"][-1]["samples_per_s"] / alone["epochs"][-1]["samples_per_s"]
+print(f"If each doubling gains as much, four days on eight devices become {96 / speedup**3:.0f} hours.")
+guess.compare(speedup)
 
 # %% [markdown]
-# So would eight devices turn your four days into half a day? At best. Ranks wait for each other and exchange gradients in every
-# step, so two aren't quite twice as fast as one. (If yours were hardly faster, other programs use your cores.) And a step of
-# eight ranks takes eight times as many images, so an epoch has fewer steps, and the network may learn less. Notebooks 07 and 08
-# measure both.
+# So would eight devices turn your four days into half a day? Only if each doubling halves the time. Ranks wait for each other and
+# exchange gradients in every step. *Write down:* why isn't yours faster, and what would change that? And a step of eight ranks
+# takes eight times as many images, so an epoch has fewer steps. With two ranks you hardly notice, but with hundreds the network
+# learns less per epoch. Notebooks 07 and 08 measure both.
 #
 # ## Exercises and checks
 #
 # Each notebook has a few exercises. Replace the line that raises `NotImplementedError`, and run the cell and the one after it.
-# The check calls **your** function on the ranks. It stops at the first thing that's wrong and gives you a hint. If you're stuck,
-# open the hints; the last one is a solution. Some exercises end with an invitation: *Break it*,
-# to make your answer fail, or *Beat it*, to make it better.
+# The check calls **your** function on the ranks. The function takes along what it uses of the notebook, such as functions and
+# imports. But it can't see what a `%%ranks` cell defines, and a `%%ranks` cell can't see what the notebook defines or imports.
+#
+# If you're stuck, open the hints; the last one is a solution. Some exercises end with an invitation: *Break it*, to make your
+# answer fail, or *Beat it*, to make it better.
 
 # %%
 from workshop_lib.lessons.start_here import judge as check
@@ -273,29 +276,29 @@ picture("splits")
 # the optimizer remembers; for Adam, that's twice the size of the weights. Below each picture are the messages that this way of
 # splitting needs.
 #
-# ### Which one first?
+# First get a good model on *one* device, from a random subset of the data, and make that device fast (09). On eight devices, a bad
+# model only fails faster, and a slow one wastes eight times as much. Then ask what you need:
 #
-# First get a good model on *one* device, from a random subset of the data. On eight devices, a bad model only fails
-# faster. Then go down this table until a row fits:
+# - **It's too slow, but fits:** DDP, *distributed data parallel* (02, 05). You change only a few lines.
+# - **Weights, gradients and state don't fit:** FSDP, *fully sharded data parallel* (06). Each rank keeps only a share of them.
+# - **A single layer doesn't fit, or you have hundreds of GPUs:** tensor parallelism (11), pipelines (11b), and FSDP around both (12).
+# - **You have many settings to try:** one run per device (14). Runs that never talk to each other scale perfectly.
 #
-# | your situation | start with | why |
-# |---|---|---|
-# | one device gives you a good result overnight | that device | everything below costs you time and gives you new ways to fail |
-# | you want it faster | make one device fast: profile a step, compute in bfloat16, try `torch.compile`, and check that the loader keeps up (09) | a device that wastes half of its time wastes it eight times on eight devices |
-# | it's still too slow, but weights, gradients and optimizer state fit on one device | DDP, *distributed data parallel* (02, 05) | you change only a few lines, and PyTorch sends most gradients while it still computes the others |
-# | weights, gradients and state don't fit on one device | FSDP, *fully sharded data parallel* (06), or DeepSpeed's ZeRO (06b) | each rank keeps only a share of them. Splitting the weights, too, costs one and a half times the bytes of DDP. (If the *activations* don't fit, the outputs of the layers, use smaller batches, or see 06c.) |
-# | a single layer doesn't fit, or you have hundreds of GPUs | tensor parallelism inside one machine (11), a pipeline between machines (11b), and FSDP around both (12) | both ways have a price: the first sends messages in every layer, the second leaves ranks idle |
-# | you have many settings to try | one run per device (14) | runs that never talk to each other scale perfectly |
-#
-# ### What about the other names?
+# Notebook 06 ends with the whole decision table. And these are the other names that you'll hear:
 #
 # | name | where it stands today |
 # |---|---|
-# | Accelerate, Lightning Fabric | They start the ranks and call DDP, FSDP or DeepSpeed for you. This workshop shows what happens underneath. |
-# | DeepSpeed | It invented ZeRO. PyTorch's FSDP2 does the same without another library. Choose DeepSpeed if you want to offload to disk, or to switch between the stages of ZeRO in a configuration file. |
-# | Horovod | Its last release was in June 2023, so don't start a new project with it. You may inherit a script that uses it, and its ideas live on in DDP. (03, 04) |
-# | Keras 3 | It runs on TensorFlow, JAX or PyTorch. Its own `keras.distribution` was built for JAX. On PyTorch, wrap the model in DDP. |
-# | `torch.nn.DataParallel` | Don't use it. One process drives all GPUs with threads that fight over Python's lock. DDP is faster, even on one machine. |
+# | Accelerate, Lightning Fabric, Ray Train | They start the ranks and call DDP, FSDP or DeepSpeed for you. |
+# | Megatron-LM, torchtitan | They combine all the ways above to train large language models, on thousands of GPUs. |
+# | JAX | It splits arrays over a mesh of devices, and the compiler adds the messages. The ideas are the same. |
+# | DeepSpeed | It invented ZeRO. PyTorch's FSDP2 does ZeRO's stages 2 and 3 without another library. Choose DeepSpeed for stage 1, or to offload to disk. (06b) |
+# | Horovod | Its last release was in June 2023. You may inherit a script that uses it, and its ideas live on in DDP. (03, 04) |
+# | Keras 3 | It runs on TensorFlow, JAX or PyTorch. On PyTorch, wrap the model in DDP. |
+# | `torch.nn.DataParallel` | Don't use it. One process drives all GPUs with threads that fight over Python's lock. |
+#
+# So do eight devices help if the model doesn't fit on one? With DDP they don't, because each holds all of it. With FSDP they do.
+# A model of 7 billion parameters takes 112 GB in training with Adam, at 16 bytes per parameter. Shared out like the items of
+# `my_part`, that's 14 GB on each of eight.
 #
 # ## What comes next
 #

@@ -1,8 +1,9 @@
 # %% [markdown] track="core path"
 # # MPI basics
 #
-# Every training step on many devices ends with the same question: what's the sum of all our gradients? On a thousand GPUs
-# it's answered in milliseconds, and no single device adds everything up. How?
+# Every training step on many devices ends with the same question: what's the sum of all our gradients? A thousand GPUs answer it
+# within milliseconds for a small model, and within a second for one of 7 billion parameters. How, if no GPU could even
+# receive a thousand gradients in that time?
 #
 # **You will** measure what a message costs, cause a deadlock and cure it, write the operation that adds up gradients, and start
 # a program without a notebook.
@@ -72,8 +73,8 @@ if comm.rank == 1:
 # `recv` is *blocking*: it returns only when the message has arrived. A message can carry a number, its `tag`, so that the
 # receiver can tell messages apart.
 #
-# mpi4py has two versions of every call. Lower-case `send` takes any Python object and turns it into bytes. Upper-case `Send` is
-# for arrays. It sends an array's bytes as they are, into an array that the receiver has allocated.
+# mpi4py has two versions of every call. Lower-case `send` takes any Python object and turns it into bytes, which is fine for
+# settings, names and results. Upper-case `Send` sends an array's bytes as they are, into an array that the receiver has allocated.
 #
 # ## What does a message cost?
 #
@@ -120,7 +121,11 @@ guess.compare(message_s[2048] / message_s[8])
 alpha_s = min(message_s.values())
 beta_s_per_byte = (max(message_s.values()) - alpha_s) / max(message_s)
 print(f"latency α {1e6 * alpha_s:.2f} µs, bandwidth 1/β {1e-9 / beta_s_per_byte:.2f} GB/s")
-print(f"the two parts are equal at {alpha_s / beta_s_per_byte:,.0f} bytes")
+line_s = {nbytes: alpha_s + beta_s_per_byte * nbytes for nbytes in message_s}
+worst = max(message_s, key=lambda nbytes: message_s[nbytes] / line_s[nbytes])
+twice = min(nbytes for nbytes in message_s if message_s[nbytes] > 2 * alpha_s)
+print(f"at {worst:,} bytes, a message takes {message_s[worst] / line_s[worst]:.1f} times what the line says")
+print(f"from {twice:,} bytes on, it takes more than twice the latency")
 figures.message_times(message_s, alpha_s, beta_s_per_byte)
 
 # %% [markdown]
@@ -128,11 +133,11 @@ figures.message_times(message_s, alpha_s, beta_s_per_byte)
 # $\alpha$. On the right, every additional byte adds $\beta$ seconds, and $1/\beta$ is the *bandwidth*. Every cost estimate in
 # this workshop starts from this little model: a message takes $\alpha + \beta \cdot \text{bytes}$.
 #
-# It's a rough model. In the middle, for example, the points jump above the line, because MPI puts a small message straight into a
-# buffer at the receiver, but asks the receiver before it sends a large one. You'll meet this difference again below.
+# It's a rough model, and in the middle it may be wrong by a factor of three. There the points jump above the line, because MPI
+# puts a small message straight into a buffer at the receiver, but asks the receiver before it sends a large one.
 #
-# If your messages are smaller than the size at which the two parts are equal, combine them into fewer, larger ones. If they're
-# larger, only sending fewer bytes helps. (Over a network the numbers change, but the curve keeps its shape.)
+# So trust what you've measured. Combine messages that take less than twice the latency into fewer, larger ones. For much larger
+# messages, only sending fewer bytes helps. (Over a network the numbers change, but the curve keeps its shape.)
 #
 # ## Deadlock
 #
@@ -141,10 +146,6 @@ figures.message_times(message_s, alpha_s, beta_s_per_byte)
 
 # %%
 # %%ranks --catch --timeout 5
-import numpy as np
-from mpi4py import MPI
-
-comm = MPI.COMM_WORLD
 partner = comm.rank ^ 1  # the number with its last bit flipped: 0 and 1 are partners, and so are 2 and 3
 mine = np.full(10, comm.rank)
 theirs = np.empty_like(mine)
@@ -153,16 +154,23 @@ comm.Recv(theirs, source=partner)
 
 # %% [markdown]
 # Each rank waits for the other to receive, so neither ever reaches its own `Recv`. That's a *deadlock*. Nothing fails, and plain
-# MPI would wait indefinitely. The workshop has ended the ranks, so start four new ones. (On fewer than four cores, ranks take
-# turns, which is fine unless you measure speed.)
+# MPI would wait indefinitely. The workshop has ended the ranks, so start four new ones, which have to import everything again.
+# (On fewer than four cores, ranks take turns, which is fine unless you measure speed.)
 
 # %%
 team.restart(4)
 
+# %%
+# %%ranks
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+
 # %% [markdown]
 # An ordinary `Send` may copy a small message into a *buffer* and return at once, but it waits like `Ssend` when the message is
 # large. A program with this mistake passes its tests on small data and hangs on the real data. *Try it:* go back to the deadlock,
-# replace `Ssend` with `Send`, then send a million numbers instead of ten. Whenever the ranks are gone, run the cell above.
+# replace `Ssend` with `Send`, then send a million numbers instead of ten. Whenever the ranks are gone, run the two cells above.
 #
 # ## Exercise 1 (warm-up): swap without deadlock
 #
@@ -216,10 +224,6 @@ check.exchange(exchange)
 
 # %%
 # %%ranks
-import numpy as np
-from mpi4py import MPI
-
-comm = MPI.COMM_WORLD
 rank = comm.rank
 before = 10 if rank == 1 else None
 after = comm.bcast(before, root=1)
@@ -229,7 +233,7 @@ figures.before_and_after("broadcast")
 
 # %% [markdown]
 # In a **scatter**, the root deals out a list, one element per rank. A **gather** is the reverse: the root gets a list with one
-# element from each rank, such as their measurements.
+# element from each rank, such as their measurements. What will rank 2 hold after each? Say it before you look.
 
 # %%
 # %%ranks
@@ -276,7 +280,7 @@ figures.before_and_after("allreduce")
 
 # %% [markdown]
 # A **reduce-scatter** adds up in the same way, but each rank gets only its own part of the sum. ZeRO and FSDP use it, because
-# there a rank needs only the gradients for the share of the weights that it updates.
+# there a rank needs only the gradients for the share of the weights that it updates. Which number will rank 2 hold?
 
 # %%
 # %%ranks
@@ -289,7 +293,7 @@ figures.before_and_after("reduce-scatter")
 
 # %% [markdown]
 # In an **all-to-all**, each rank has one element for every rank: element `i` of rank `j`'s list becomes element `j` of rank
-# `i`'s. Notebook [11d](11d_experts.ipynb) uses it to send each word to the rank that holds the right subnetwork.
+# `i`'s. And now, what will rank 2 hold? (Notebook [11d](11d_experts.ipynb) uses it to send each word to the right subnetwork.)
 
 # %%
 # %%ranks
@@ -320,16 +324,16 @@ if rank > 0:
 figures.before_and_after("broadcast")
 
 # %% [markdown]
-# Nothing failed, but three ranks now hold the settings where they should hold the weights. Other programs with this mistake hang
-# or crash. Call the same collectives in the same order on every rank, and never put a collective inside `if comm.rank == 0:`.
+# Nothing failed, but three ranks now hold the settings where they should hold the weights. Call the same collectives in the same
+# order on every rank, and never put a collective inside `if comm.rank == 0:`.
 #
 # ## Inside an allreduce
 #
 # How would you build an allreduce from sends? The obvious way is for every rank to send its array to rank 0, which adds up the
 # arrays and sends the sum back. With $p$ ranks, rank 0 then receives $p - 1$ arrays and sends $p - 1$. The more ranks there are,
-# the longer they all wait for rank 0.
+# the longer they all wait.
 #
-# A *ring* spreads this work evenly over the ranks. Each rank cuts its array into $p$ *chunks* and sends only to its neighbor on
+# A *ring* spreads this work evenly. Each rank cuts its array into $p$ *chunks* and sends only to its neighbor on
 # the right (for the last rank, that's rank 0). In the picture, each cell lists the ranks whose values have been added up in it,
 # and a thick frame marks a chunk that has just arrived from the left.
 
@@ -344,13 +348,12 @@ picture("ring")
 # $$\text{allreduce} = \text{reduce-scatter} + \text{allgather}.$$
 #
 # In each of the $2(p-1)$ steps, a rank sends one chunk, which is $1/p$ of the array. Altogether it sends $\frac{2(p-1)}{p}$
-# times the size of the array: less than twice, no matter how many ranks there are. As long as ranks only send messages to each
-# other, no allreduce can do it with fewer bytes.
+# times the size of the array: less than twice, no matter how many ranks there are. No allreduce that only sends messages can do
+# it with fewer bytes.
 #
 # The price of the ring is $2(p-1)$ latencies. *Rabenseifner's algorithm* sends as few bytes, but pays only $2 \log_2 p$ latencies
-# if $p$ is a power of two, because each rank talks to partners that are 1, 2, 4, … ranks away. MPI picks an algorithm by the size
-# of the array and the number of ranks. NCCL, which adds up gradients on NVIDIA's
-# GPUs, has several, too. (With *NVLS*, the switch between the GPUs does the adding.)
+# if $p$ is a power of two: each rank talks to partners that are 1, 2, 4, … ranks away. MPI picks an algorithm by the size
+# of the array and the number of ranks, and so does NCCL on NVIDIA's GPUs. (With *NVLS*, the switch between the GPUs adds.)
 #
 # ## Exercise 2 (hard): the ring allreduce
 #
@@ -413,40 +416,57 @@ check.ring_allreduce(ring_allreduce)
 # *Beat it:* on four ranks, your ring takes six rounds. Write Rabenseifner's algorithm, which takes four rounds and no more bytes.
 # The check accepts it, too.
 #
-# ## Out of the notebook
+# ## On sixteen ranks
 #
-# On your own, you'll start programs with `mpiexec`, in a terminal or in a job script. (In a terminal, go to the workshop's
-# folder and type `source .venv/bin/activate` first. Then `python`, `mpiexec` and `torchrun` are the workshop's.) In the next
-# program, rank 1 fails while rank 0 waits for it. `%%writefile` writes the cell into a file, and `programs.mpiexec` ends the
-# program after six seconds.
+# Two cores can't show what a ring gains, so the next sixteen ranks *emulate* machines on 10 Gb Ethernet. Processes and messages
+# are real, but `time.perf_counter()` reads a clock on which each message takes as long as it would on that network.
 
 # %%
-folder = programs.folder()
+team = ranks.start(16, machine="ethernet-10g")
+team.push(ring_allreduce=check.written(ring_allreduce))
+guess = predict("4 MB on 16 ranks: how many times as long as a ring does the way through rank 0 take?", low=0.5, high=30)
+guess
 
 # %%
-# %%writefile {folder}/fails.py
+# %%ranks --timeout 120
 from mpi4py import MPI
 
+from workshop_lib.lessons.mpi_basics import allreduces
+
 comm = MPI.COMM_WORLD
-if comm.rank == 1:
-    raise ValueError("my data is broken")
-comm.Barrier()
+sizes = [128 * 8**k for k in range(6)]
+through_rank_0 = allreduces.seconds(comm, allreduces.through_rank_0, sizes)
+your_ring = allreduces.seconds(comm, ring_allreduce, sizes)
 
 # %%
-programs.mpiexec(2, "python", folder / "fails.py")
-
-# %% [markdown]
-# Rank 1 prints its error, and then nothing happens until the six seconds are over. Before Python exits, mpi4py calls
-# `MPI_Finalize`, which waits for rank 0, and rank 0 waits in `Barrier` for rank 1. So rank 1's process never exits, and on a
-# cluster the job would burn through its hours. The cure is two words: with `-m mpi4py`, an uncaught error calls `MPI_Abort`,
-# which ends all ranks.
+through_rank_0, your_ring = team.pull("through_rank_0")[0], team.pull("your_ring")[0]
+guess.compare(through_rank_0[2**22] / your_ring[2**22], emulated_on="ethernet-10g")
 
 # %%
-programs.mpiexec(2, "python", "-m", "mpi4py", folder / "fails.py")
+figures.allreduces(through_rank_0, your_ring, ranks=16, machine="ethernet-10g")
 
 # %% [markdown]
-# ## Deeper: the mean of all values
+# The ring takes exactly $2(p-1)(\alpha + \beta n/p)$, and the way through rank 0 takes $2\alpha + 2(p-1)\beta n$, because its
+# latencies overlap. So the ring wins for large arrays only. *Write down:* what should a library do with small ones?
 #
+# ## A thousand GPUs
+#
+# What would the sum from the top of this page cost, with *your* $\alpha$ and $\beta$?
+
+# %%
+for name, nbytes in (("this workshop's network", 82e3), ("7 billion parameters in 16 bits", 14e9)):
+    print(f"{name}: {1998 * alpha_s:.1g} s of latencies, {2 * nbytes * beta_s_per_byte:.1g} s of bytes")
+
+# %% [markdown]
+# That's how: in a ring of 1,000 ranks, each rank pays 1,998 latencies, but none sends more than two arrays. At 50 GB/s, 14 GB
+# take 0.56 s.
+#
+# ## Deeper: the mean of all values
+
+# %%
+team = ranks.start(2)
+
+# %% [markdown]
 # ### Exercise 3 (warm-up): sums and counts
 #
 # A loss or an accuracy over all ranks is a mean over *samples*, and the last batch rarely has the same size on every rank. In
@@ -486,13 +506,39 @@ check.global_mean(global_mean)
 # %% [markdown]
 # *Beat it:* do it with a single allreduce instead of two.
 #
-# ## Deeper: a program of your own
+# ## Deeper: out of the notebook
 #
-# Run this program first on every new cluster, because it shows on which hosts your processes are.
-#
+# On your own, you'll start programs with `mpiexec`, in a job script, or in a terminal, after `source .venv/bin/activate` in the
+# workshop's folder. In the next program, rank 1 fails while rank 0 waits for it. `%%writefile` writes the cell into a file, and
+# `programs.mpiexec` ends the program after six seconds.
+
+# %%
+folder = programs.folder()
+
+# %%
+# %%writefile {folder}/fails.py
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+if comm.rank == 1:
+    raise ValueError("my data is broken")
+comm.Barrier()
+
+# %%
+programs.mpiexec(2, "python", folder / "fails.py")
+
+# %% [markdown]
+# Rank 1 prints its error, and then nothing happens until the six seconds are over. Before Python exits, mpi4py calls
+# `MPI_Finalize`, which waits for rank 0, and rank 0 waits in `Barrier` for rank 1. With `-m mpi4py`, an uncaught error calls
+# `MPI_Abort`, which ends all ranks.
+
+# %%
+programs.mpiexec(2, "python", "-m", "mpi4py", folder / "fails.py")
+
+# %% [markdown]
 # ### Exercise 4 (warm-up): hello.py
 #
-# Each process already prints a line such as `rank 0 of 3 on node17`. Now let rank 0 alone print `3 ranks on 2 hosts`. The check
+# Run this program first on every new cluster, because it shows on which hosts your processes are. Each process already prints a line such as `rank 0 of 3 on node17`. Now let rank 0 alone print `3 ranks on 2 hosts`. The check
 # runs the file as three processes.
 #
 # <details><summary>Hint 1</summary>
@@ -537,42 +583,6 @@ programs.hello(folder / "hello.py")
 
 # %% [markdown]
 # *Beat it:* print the lines in rank order, whatever order the processes run in.
-#
-# ## Deeper: your ring against MPI's
-#
-# How does your ring compare with MPI's own allreduce, on a million numbers? And how slow is lower-case `allreduce`, in which
-# every sender turns its array into bytes with *pickle* and every receiver builds a new array?
-
-# %%
-team.push(ring_allreduce=ring_allreduce)
-
-# %%
-# %%ranks
-import time
-
-import numpy as np
-from mpi4py import MPI
-
-comm = MPI.COMM_WORLD
-values = np.random.default_rng(comm.rank).random(1_000_000)
-total = np.empty_like(values)
-for _ in range(5):
-    times = [time.perf_counter()]
-    ring_total = ring_allreduce(comm, values)
-    times.append(time.perf_counter())
-    comm.Allreduce(values, total)
-    times.append(time.perf_counter())
-    comm.allreduce(values)
-    times.append(time.perf_counter())
-if comm.rank == 0:
-    ring_ms, upper_ms, lower_ms = 1000 * np.diff(times)
-    print(f"your ring {ring_ms:.0f} ms, Allreduce {upper_ms:.0f} ms, allreduce {lower_ms:.0f} ms")
-    print(f"largest difference between your ring and Allreduce: {np.abs(ring_total - total).max():.0e}")
-
-# %% [markdown]
-# The two sums may differ in the last digits, because they're added up in a different order. Pickling copies the data once more on
-# each side. Keep lower-case calls for settings, names and results. With upper-case calls, give the receiver's array the right
-# type and enough room, because MPI copies bytes and checks hardly anything.
 #
 # ## Deeper: it ran on your laptop. Would it always?
 #

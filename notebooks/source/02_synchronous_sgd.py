@@ -14,12 +14,12 @@
 # %%
 import numpy as np
 import torch
+from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
 from workshop_lib import TrainOptions, predict, profile, ranks
 from workshop_lib.lessons.synchronous_sgd import figures
 from workshop_lib.lessons.synchronous_sgd import judge as check
-from workshop_lib.lessons.synchronous_sgd.own_loop import written
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -119,7 +119,7 @@ print(f"largest relative difference: {np.abs(mean - whole).max() / np.abs(whole)
 # <details><summary>Hint 1: which call?</summary>
 #
 # Every rank needs the sum of what all ranks hold. Which call in `mean_over_ranks` above does that, and what's missing from a sum
-# to make it a mean?
+# to make it a mean? (You can't call `mean_over_ranks` itself: a `%%ranks` cell defines it, so your function doesn't have it.)
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -202,10 +202,10 @@ check.train_epoch(train_epoch)
 #
 # Let the ranks train for a few steps. Each takes its own shard of every global batch, so nothing but your averaging keeps
 # their weights equal. To compare weights we use a *digest*, a checksum of all their bytes. Flip a single bit and it almost
-# certainly changes. (As long as you haven't written a function, `written` uses the solution in its place.)
+# certainly changes. (As long as you haven't written a function, `check.written` uses the solution in its place.)
 
 # %%
-team.push(average_gradients=written(average_gradients), train_epoch=written(train_epoch), steps=sizes.steps)
+team.push(average_gradients=check.written(average_gradients), train_epoch=check.written(train_epoch), steps=sizes.steps)
 
 
 # %%
@@ -326,9 +326,9 @@ check.broadcast_weights(broadcast_weights)
 #
 # ## Exercise 4 (normal): one message instead of six
 #
-# Your function sends one message per parameter, and each message pays the latency. DDP and Horovod copy gradients into a *flat
-# buffer* of tens of megabytes and send that. `average_in_one_message` does what `average_gradients` does, but the check allows it
-# only one message.
+# Your function sends one message per parameter, and each message pays the latency. DDP copies gradients into *flat buffers* of
+# 25 MiB and sends those; Horovod's hold up to 128 MiB. `average_in_one_message` does what `average_gradients` does, but the check
+# allows it only one message.
 #
 # <details><summary>Hint 1: getting there</summary>
 #
@@ -369,13 +369,13 @@ check.average_in_one_message(average_in_one_message)
 # %% [markdown]
 # ## MNIST to 99 %, with what you wrote
 #
-# That's all there is to *synchronous SGD*: the same start, different shards, and averaged gradients in every step. It's
-# called synchronous because no rank updates its weights before all of them have computed their gradients. Now train for real,
-# with a learning rate that rises for half an epoch and then falls. `WatchedLoop` draws what your loop does, and ends it when you
+# That's all there is to *synchronous SGD*: the same start, different shards, and averaged gradients in every step. Now train for
+# real, with a learning rate that rises for half an epoch and then falls. `WatchedLoop` draws what your loop does, and ends it when you
 # press *Stop*.
 
 # %%
-team.push(broadcast_weights=written(broadcast_weights), average_in_one_message=written(average_in_one_message))
+team.push(broadcast_weights=check.written(broadcast_weights))
+team.push(average_in_one_message=check.written(average_in_one_message))
 team.push(epochs=sizes.epochs, samples=sizes.train_samples or 60_000)
 
 # %%
@@ -412,7 +412,8 @@ print("the library's weights:", [digest[:12] for digest in record["weights_sha25
 print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
 
 # %% [markdown]
-# All of these digests are equal: you've done, bit for bit, what the library does. (With `average_gradients` and more than two
+# All of these digests are equal, so you've done, bit for bit, what the library does. And what did the ranks tell each other?
+# Rank 0's weights at the start, and in every step the sum of their gradients. (With `average_gradients` and more than two
 # ranks, the last bits could differ, because MPI may add up six small messages in a different order than one large one.)
 #
 # *Beat it:* send half of the bytes, as `float16`, and see what that costs in accuracy.
@@ -450,7 +451,7 @@ even_ms = team.pull("even_ms")
 figures.step_times({"64 samples on every rank": even_ms})
 
 # %% [markdown]
-# Even with the same number of samples, no two ranks are equally fast in every step, so somebody always waits a little.
+# No two ranks are equally fast in every step, so somebody always waits a little.
 #
 # Now give the last rank three times as many samples.
 

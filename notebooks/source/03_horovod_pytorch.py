@@ -6,7 +6,7 @@
 #
 # **Is Horovod still worth your time?** To learn from, yes. It sends gradients while the backward pass is still running, combines
 # small messages into larger ones, and shows you on a timeline what it does. These ideas are in everything that came later. For a
-# new project, no: its last release is from 2023, so use DDP ([05_ddp](05_ddp.ipynb)), which is part of PyTorch.
+# new project, no: its last release was in June 2023, so use DDP ([05_ddp](05_ddp.ipynb)), which is part of PyTorch.
 #
 # **You will** turn a training for one process into one for many, start a plain script with `mpiexec`, see what Horovod's
 # background thread does, and find out which rank is late.

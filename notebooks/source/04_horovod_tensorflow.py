@@ -3,7 +3,7 @@
 #
 # Someone adds Horovod to a Keras script, as its documentation says, and starts it on two ranks. No error, no warning. The
 # loss falls, the accuracy is good, and an epoch takes half the time. But the ranks never exchanged a single gradient. How
-# would you have noticed?
+# would you have noticed? (Horovod's last release was in June 2023, so this is for scripts that you inherit.)
 #
 # **You will** run a TensorFlow script with Horovod, meet this bug and find its cause, write the optimizer that fixes it, and
 # turn a Keras function for one process into one for many.
@@ -47,14 +47,13 @@ take_home.marked("horovod_tf.py", r"hvd|\[rank|if rank|\bsize\b", 2)
 # | `hvd.init()` | starts Horovod's background thread, which finds out which gradients are ready on all ranks ([03](03_horovod_pytorch.ipynb) shows how) |
 # | `set_visible_devices` | each rank of a host takes its own GPU, by its *local* rank. Without it, all of them compute on GPU 0 |
 # | `broadcast_variables` | every rank starts with rank 0's weights and optimizer state |
-# | `steps` | 64 images per rank and step, so an epoch has fewer steps. All ranks must take the same number, or one waits forever |
+# | `steps` | 64 images per rank and step, so an epoch has fewer steps. All ranks must take the same number, or one waits |
 # | `DistributedGradientTape` | its `gradient` returns the mean over the ranks |
 # | `permutation(…)[rank::size]` | each rank takes its own part of every batch. All ranks shuffle with the same seed, so the parts don't overlap |
 # | `allreduce(…, op=hvd.Sum)` | each rank tests its own part. Add up counts and divide last, as in [01](01_mpi_basics.ipynb) |
 # | `if rank == 0` | one rank prints and writes the file |
 #
-# Keras keeps its weights in variables of its own, and `v.value` is the TensorFlow variable inside. Horovod only knows
-# TensorFlow's variables, so it needs `v.value`.
+# Keras keeps its weights in variables of its own. Horovod only knows the TensorFlow variable inside, `v.value`.
 #
 # The next cell starts the script with `mpiexec`. It needs no `-m mpi4py`; [03](03_horovod_pytorch.ipynb) says why.
 

@@ -12,6 +12,8 @@
 # [02](02_synchronous_sgd.ipynb) and [05](05_ddp.ipynb) first.
 
 # %%
+import inspect
+
 import pandas as pd
 import torch
 import torch.distributed as dist
@@ -30,7 +32,8 @@ sizes = profile.current()
 # %% [markdown]
 # ## What does a parameter cost?
 #
-# The workshop's network is too small for memory to matter, so here is a larger one, with three hidden layers of 1,024 units.
+# The workshop's network is too small for memory to matter, so here is a larger one, with three hidden layers of 1,024 units. (It
+# has 12 outputs, not the 10 of [05](05_ddp.ipynb), because 12 divide evenly by 2, 3, 4 and 6 ranks.)
 
 # %%
 model = by_hand.perceptron()
@@ -65,8 +68,8 @@ for gib in (16, 40, 80):
     print(f"{gib} GiB: {gib * 2**30 / 16 / 1e9:.1f} billion parameters")
 
 # %% [markdown]
-# With DDP, more GPUs don't help, because each holds all 16 bytes of every parameter. (DDP's buckets may come on top,
-# [05](05_ddp.ipynb).) But why should every rank keep the same numbers?
+# With DDP, more GPUs don't help, because each holds all 16 bytes of every parameter, and by default 4 more in DDP's buckets
+# ([05](05_ddp.ipynb)). But why should every rank keep the same numbers?
 #
 # *ZeRO*, the zero redundancy optimizer, is still data parallel: each rank trains on its own samples. But each rank keeps only a
 # *shard* of what all ranks have in common, and they send each other the rest when it's needed. Here is what each of four ranks
@@ -124,7 +127,7 @@ print(f"and allgather: all {len(array):,} sums, {counting.bytes_sent / array.nby
 # process would have after a step with the global batch. Send no more bytes than an allreduce would.
 #
 # You have the two halves: `ring.reduce_scatter(comm, array)` returns this rank's part of the sum, and `ring.allgather(comm,
-# array)` fills in the other ranks' parts of `array`, in place. Both take NumPy arrays.
+# array)` fills in the other ranks' parts of `array`, in place. Both take NumPy arrays, but `gradient` is a tensor.
 #
 # <details><summary>Hint 1: what, and in which order?</summary>
 #
@@ -174,18 +177,17 @@ check.Zero1(Zero1)
 
 # %% [markdown]
 # Now train the large network for three steps, and compare its weights with those of one process. (As long as you haven't
-# written a class, `written` uses the solution in its place.)
+# written a class, `check.written` uses the solution in its place.)
 
 # %%
-team.push(Zero1=by_hand.written(Zero1))
+team.push(Zero1=check.written(Zero1))
 
 # %%
 # %%ranks
 by_hand.train(Zero1)
 
 # %% [markdown]
-# Each rank holds only its shard of the optimizer's state, and the weights are those of one process except for rounding. (Adam
-# scales tiny gradients up to full-size steps, so their rounding errors become visible.) PyTorch's stage 1 is
+# Each rank holds only its shard of the optimizer's state, and the weights are those of one process except for rounding. PyTorch's stage 1 is
 # `ZeroRedundancyOptimizer`. You use it together with DDP, so it sends more than yours: a whole allreduce, and then the weights.
 #
 # ## Exercise 2 (warm-up): stage 2
@@ -194,13 +196,12 @@ by_hand.train(Zero1)
 # it's finished*, keep your shard of it, and drop the rest. Here each parameter has its own flat array, `self.weights[p]`, and
 # this rank's shard of it is `self.shards[p]`.
 #
-# Write `reduce`, a hook that autograd calls with each parameter once `p.grad` is complete. Afterwards the shard's `.grad` must
-# be the mean over the ranks, and the memory of `p.grad` must be free.
+# Write `reduce`, a hook that autograd calls with each parameter once `p.grad` is complete. Add the mean over the ranks to the
+# shard's `.grad`, which may be `None`, because a step can have several backward passes. And free the memory of `p.grad`.
 #
 # <details><summary>Hint 1</summary>
 #
-# It's the first half of your `Zero1.step`, for a single parameter. Who still needs `p.grad` once your shard's gradient is
-# there?
+# It begins like your `Zero1.step`, for a single parameter. Who still needs `p.grad` once your shard's gradient is there?
 #
 # </details><details><summary>Hint 2</summary>
 #
@@ -232,10 +233,12 @@ class Zero2:
         gradient = by_hand.flat_gradient([p], self.comm.size)
         # <solution>
         total = ring.reduce_scatter(self.comm, gradient.numpy())
-        self.shards[p].grad = torch.from_numpy(total / self.comm.size)
+        mean = torch.from_numpy(total / self.comm.size)
+        before = self.shards[p].grad
+        self.shards[p].grad = mean if before is None else before + mean
         p.grad = None
         # <stub>
-        # # 1. the mean gradient of my shard, into self.shards[p].grad   2. drop p.grad
+        # # 1. add the mean gradient of my shard to self.shards[p].grad   2. drop p.grad
         # raise NotImplementedError("your code here")
         # </stub>
         # </solution>
@@ -250,7 +253,7 @@ class Zero2:
 check.Zero2(Zero2)
 
 # %%
-team.push(Zero2=by_hand.written(Zero2))
+team.push(Zero2=check.written(Zero2))
 
 # %%
 # %%ranks
@@ -258,11 +261,8 @@ by_hand.train(Zero2)
 
 # %% [markdown]
 # Stage 2 needs less memory and sends no more bytes than stage 1. But all ranks must finish the same gradients in the same
-# order. If one rank skips a parameter, the other ranks of DDP wait for it forever. In your `Zero2`, gradients of different
-# parameters meet. If their lengths differ, MPI raises an error, and if not, the ranks silently add up the wrong gradients.
-#
-# *Break it:* in a `%%ranks` cell, run `by_hand.train(Zero2, 2)`. Each step then has two backward passes, each with half of the
-# samples. Your `Zero2` keeps only the second gradient, so the weights differ more. Which line has to change?
+# order. If one rank skips a parameter, gradients of different parameters meet. If their lengths differ, MPI raises an error, and
+# if not, the ranks silently add up the wrong gradients.
 #
 # ## Stage 3
 #
@@ -285,12 +285,15 @@ guess = predict("How many times as many bytes as stage 2 does stage 3 send per s
 guess
 
 # %% [markdown]
-# `GatheredByLayer` calls `gather` before a layer computes, `drop` after its forward pass, and `reduce` when a gradient is
-# complete, after which nobody needs that parameter's weights any more.
+# Before a layer computes, `GatheredByLayer` calls `enter`, which gathers the layer. After its forward pass it calls `drop`, and
+# once a gradient is complete, `reduce`. These hooks are all it takes:
+
+# %%
+print(inspect.getsource(by_hand.GatheredByLayer.watch))
+
 
 # %%
 # %%ranks
-
 
 class Zero3(by_hand.GatheredByLayer):
     """Weights are in memory only while their layer computes. Each rank keeps shards."""
@@ -310,7 +313,7 @@ class Zero3(by_hand.GatheredByLayer):
         total = ring.reduce_scatter(self.comm, by_hand.flat_gradient([p], self.comm.size).numpy())
         mean = torch.from_numpy(total / self.comm.size)
         before = self.shards[p].grad
-        self.shards[p].grad = mean if before is None else before + mean  # several backward passes add up
+        self.shards[p].grad = mean if before is None else before + mean
         p.grad = None
         by_hand.free(self.weights[p])
 
@@ -329,35 +332,9 @@ guess.compare(costs[0]["Zero3"].sent / costs[0]["Zero2"].sent)
 #
 # ## FSDP: stage 3 in PyTorch
 #
-# PyTorch's own stage 3 is *fully sharded data parallel*, FSDP. Its second version, FSDP2, is a single function, `fully_shard`.
-# In [scripts/fsdp2.py](scripts/fsdp2.py), it's called where the network is built:
-
-# %%
-take_home.function("fsdp2.py", "build")
-
-# %% [markdown]
-# This is what changes in notebook 05's DDP script:
-#
-# | change | why |
-# |---|---|
-# | `torch.device("meta")`, then `to_empty` | the layers get their memory one after the other, so no rank ever holds all of them. More on this, `policy` and `recompute` in [06c](06c_fitting_more.ipynb) |
-# | `fully_shard(layer)`, then `fully_shard(model)` | each call makes a unit, whose weights are gathered together. The last one takes what's left |
-# | `DataLoader(test, batch_sampler=…)` | each forward pass gathers weights, so all ranks must run the same number of them, in tests too |
-# | `get_state_dict(…)` and `dcp.save(…)` on *every* rank | each rank writes its own shards. If you called `dcp.save` on rank 0 alone, that rank would wait forever |
-#
-# Two lines haven't changed, but matter more now:
-#
-# - All ranks use one seed. DDP copies rank 0's weights to all ranks at the start, and `fully_shard` doesn't. With different
-#   seeds each rank would keep shards of a *different* network, and nothing would say so.
-# - The optimizer comes after `fully_shard`. Only then are the parameters shards: *DTensors*, which know their layout.
-#
-# In a transformer, use one unit per block.
-
-# %%
-take_home.train("fsdp2.py")
-
-# %% [markdown]
-# Does FSDP hold the same as our stage 3?
+# PyTorch's own stage 3 is *fully sharded data parallel*, FSDP. Its second version, FSDP2, is a single function. Each call of
+# `fully_shard` makes a unit, whose weights are gathered together, and the last call takes what's left. In a transformer, use one
+# unit per block. Does FSDP hold the same as our stage 3, and send the same?
 
 # %%
 # %%ranks
@@ -380,12 +357,34 @@ costs["FSDP"]
 figures.measured(one_process, team.pull("costs"))
 
 # %% [markdown]
-# FSDP and our stage 3 hold a shard of everything. While a layer computes, its whole weights come on top and, in the backward
-# pass, its whole gradient. FSDP sends while it computes, so it can hold these for two layers at once.
+# FSDP and our stage 3 hold a shard of everything, and send 1.5 times the bytes of an allreduce. While a layer computes, its whole
+# weights come on top and, in the backward pass, its whole gradient. FSDP sends while it computes, so it can hold these for two
+# layers at once. This figure shows the moment after the backward pass, so leave room for that peak.
 #
 # *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. In a `%%ranks`
 # cell, how many allgathers does `by_hand.train_fsdp(with_fsdp(by_hand.perceptron(), reshard_after_forward=False))` report?
 #
+# [scripts/fsdp2.py](scripts/fsdp2.py) is notebook 05's DDP script with FSDP. Besides `fully_shard`, this changes:
+#
+# | change | why |
+# |---|---|
+# | `torch.device("meta")`, then `to_empty` | the layers get their memory one after the other, so no rank ever holds all of them ([06c](06c_fitting_more.ipynb)) |
+# | `DataLoader(test, batch_sampler=…)` | each forward pass gathers weights, so all ranks must run the same number of them, in tests too |
+# | `get_state_dict(…)` and `dcp.save(…)` on *every* rank | each rank writes its own shards. On rank 0 alone, `dcp.save` would wait for the others until the time-out |
+#
+# Two lines haven't changed, but matter more now:
+#
+# - All ranks use one seed. DDP copies rank 0's weights to all ranks at the start, and `fully_shard` doesn't. With different
+#   seeds each rank would keep shards of a *different* network, and nothing would say so.
+# - The optimizer comes after `fully_shard`. Only then are the parameters shards: *DTensors*, which know their layout.
+#
+# If you come from FSDP1: `fully_shard` replaces the wrapper and its policies, `reshard_after_forward=False` replaces
+# `SHARD_GRAD_OP`, and a mesh of two dimensions replaces `HYBRID_SHARD`.
+
+# %%
+take_home.train("fsdp2.py")
+
+# %% [markdown]
 # ## Does it fit?
 #
 # ### Exercise 3 (warm-up): the formula
@@ -425,12 +424,12 @@ def bytes_per_rank(parameters, ranks, stage):
 check.bytes_per_rank(bytes_per_rank)
 
 # %% [markdown]
-# The calculator also counts the activations, and keeps a tenth of each GPU free. On how few A100s of 40 GB does Llama 7B fit?
-# And if you recompute activations instead of keeping them (*activation checkpointing*, [06c](06c_fitting_more.ipynb))?
+# The calculator also counts the activations, and keeps a tenth of each GPU free. On how few A100s of 40 GB does Llama 7B fit,
+# in fp32 as in your formula? And if you recompute activations (*activation checkpointing*, [06c](06c_fitting_more.ipynb))?
 #
 # <details><summary>Answer</summary>
 #
-# On 4 of them, and on 3 if you recompute.
+# On 6 of them, and on 3 if you recompute.
 #
 # </details>
 
@@ -444,18 +443,30 @@ calculator()
 #
 # | question | then use | what it costs |
 # |---|---|---|
-# | Do 16 bytes per parameter and the activations fit? | DDP | one allreduce per step |
+# | Do 20 bytes per parameter and the activations fit? (16 with `gradient_as_bucket_view=True`) | DDP | one allreduce per step |
 # | Does everything fit except the activations? | smaller micro-batches; recomputation and bf16 ([06c](06c_fitting_more.ipynb)) | up to one more forward pass |
 # | Do weights and gradients fit, with a shard of the optimizer's state? | ZeRO-1 | no extra bytes, but with `ZeroRedundancyOptimizer` 1.5 times as many |
 # | Do the weights fit, with a shard of the rest? | ZeRO-2, or FSDP with `reshard_after_forward=False` | messages in every micro-batch |
 # | Does one layer fit, with a shard of everything? | ZeRO-3 or FSDP | 1.5 times the bytes in every micro-batch, so a fast network |
+# | The same, but the network between nodes is slow? | HSDP: FSDP inside each node ([06c](06c_fitting_more.ipynb)) | a whole copy in every node |
 # | Is one layer, or what it computes, too large for a GPU? | *tensor parallelism*: ranks divide each layer ([11](11_model_parallelism.ipynb)) | messages in nearly every layer, so only over NVLink |
 # | Does it fit if the host's memory holds a part of it? | offload ([06b](06b_deepspeed.ipynb), [06c](06c_fitting_more.ipynb)) | time for the link to the host |
 # | Still no? | more GPUs | |
 #
-# Tensor parallelism is *model parallelism*: it divides the computing, so you have to change the model's code. So is *pipeline
-# parallelism*, in which each rank holds a few layers ([11b](11b_pipelines.ipynb)). People turn to it when ZeRO-3's messages are
-# too much for the network between nodes.
+# People turn to *pipeline parallelism*, in which each rank holds a few layers ([11b](11b_pipelines.ipynb)), when ZeRO-3's messages
+# are too much for the network between nodes.
+#
+# And the network from the top, with 7 billion parameters? Your formula says what each of the eight GPUs holds:
+
+# %%
+formula = check.written(bytes_per_rank)
+for stage in range(4):
+    held = formula(7e9, 8, stage)
+    print(f"stage {stage}: {sum(held.values()) / 1e9:5.1f} of 80 GB")
+
+# %% [markdown]
+# With DDP it's 112 GB everywhere, because every GPU holds a copy. With everything sharded it's 14 GB, which leaves the rest for
+# activations.
 #
 # ## Deeper: many micro-batches
 #
@@ -485,24 +496,8 @@ table
 # prefer stage 1 if the model fits.
 #
 # With memory for whole gradients, FSDP can reduce them once per step, too: call `model.set_requires_gradient_sync(False)`
-# before the first micro-batch, and `(True)` before the last one.
-#
-# ## Deeper: clip what is sharded
-#
-# Most recipes for language models limit the norm of the gradient. Under FSDP each rank holds only a shard of it. PyTorch's
-# `clip_grad_norm_` recognizes DTensors, and adds up the squares over all ranks:
-
-# %%
-# %%ranks
-images, labels = by_hand.batch(0, comm.rank, comm.size)
-model.zero_grad()
-cross_entropy(model(images), labels).backward()
-of_my_shards = torch.nn.utils.get_total_norm([p.grad.to_local() for p in model.parameters()])
-norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
-print(f"norm of this rank's shards {of_my_shards:.4f}, of the whole gradient {norm.full_tensor():.4f}")
-
-# %% [markdown]
-# The norm is a DTensor, too. `full_tensor()` communicates, so call it on every rank, even if only rank 0 prints.
+# before the first micro-batch, and `(True)` before the last one. `clip_grad_norm_` adds up the squares over all ranks
+# ([06b](06b_deepspeed.ipynb)), so call it on every rank.
 #
 # ## Deeper: send while you compute
 #
@@ -567,7 +562,7 @@ class OverlappedZero2(by_hand.ReducedInBackward):
 check.OverlappedZero2(OverlappedZero2)
 
 # %%
-team.push(OverlappedZero2=by_hand.written(OverlappedZero2))
+team.push(OverlappedZero2=check.written(OverlappedZero2))
 
 # %%
 # %%ranks
@@ -619,14 +614,29 @@ class Lookahead:
 check.Lookahead(Lookahead)
 
 # %%
-team.push(Lookahead=by_hand.written(Lookahead))
+# What is it worth? Sixteen ranks emulate machines on 10 Gb Ethernet, as in 05. A layer takes 2 ms forward and 4 ms backward.
 
 # %%
-# %%ranks
-print(by_hand.early_layers(Lookahead))
+guess = predict("Of a step without looking ahead, what share will looking ahead save?", low=0, high=75, unit="%")
+guess
+
+# %%
+team = ranks.start(16, machine="ethernet-10g")
+team.push(Lookahead=check.written(Lookahead))
+
+# %%
+# %%ranks --timeout 120
+from workshop_lib.lessons.zero_and_fsdp import by_hand
+
+by_hand.join()
+waiting_ms, ahead_ms = by_hand.stage_3_ms(None), by_hand.stage_3_ms(Lookahead)
+print(f"each layer waits: {waiting_ms:.1f} ms; your Lookahead: {ahead_ms:.1f} ms, emulated")
+
+# %%
+guess.compare(100 * (1 - team.pull("ahead_ms")[0] / team.pull("waiting_ms")[0]), emulated_on="ethernet-10g")
 
 # %% [markdown]
-# FSDP does this by itself in the backward pass. In the forward pass it does so if the CPU is ahead of the GPU. If it isn't, use
+# FSDP looks ahead by itself in the backward pass. In the forward pass it does so if the CPU is ahead of the GPU. If it isn't, use
 # `set_modules_to_forward_prefetch`.
 #
 # ## Remember

@@ -38,7 +38,7 @@ take_home.diff("ddp.py", "zero_deepspeed.py")
 # | `__compatible_ops__ = {}` | only for CPUs, where DeepSpeed would otherwise compile its own allreduce for two minutes |
 # | `deepspeed.initialize` | moves the model to the rank's device, sends rank 0's weights to every rank, and takes over the optimizer and the schedule |
 # | `engine(…)`, `engine.backward`, `engine.step` | the engine decides when to send. `step` also clears the gradients and steps the schedule |
-# | `engine.save_checkpoint` on *every* rank | each rank writes its shards. If you called it on rank 0 alone, that rank would wait forever |
+# | `engine.save_checkpoint` on *every* rank | each rank writes its shards. On rank 0 alone, it would wait until the time-out |
 #
 # Start it with `torchrun`, or with DeepSpeed's launcher: `deepspeed --no_local_rank zero_deepspeed.py`. You can ignore the
 # warnings.
@@ -113,11 +113,11 @@ check.configuration(configuration)
 # %% [markdown]
 # ## Stages 0 to 3, measured
 #
-# Now train the perceptron of notebook 06 with your configuration. (As long as you haven't written it, `written` uses the
+# Now train the perceptron of notebook 06 with your configuration. (As long as you haven't written it, `check.written` uses the
 # solution.)
 
 # %%
-team.push(configuration=engines.written(configuration), folder=folder)
+team.push(configuration=check.written(configuration), folder=folder)
 
 # %%
 # %%ranks --timeout 120
@@ -172,6 +172,24 @@ engines.draw(by_rank, parameters)
 # per parameter of the shard, not 8. And without accumulation, DeepSpeed drops the gradients of other ranks' shards even in
 # stage 1.
 #
+# ### Sixteen bits
+#
+# You turn on mixed precision with a single key:
+
+# %%
+# %%ranks --timeout 120
+in_bf16 = {"stage 0, fp32": by_stage["stage 0"]}
+for stage in (1, 3):
+    config = configuration(64 * comm.size, comm.size, 64, stage) | {"bf16": {"enabled": True}}
+    _, in_bf16[f"stage {stage}, bf16"], _ = train(config)
+
+# %%
+engines.draw(team.pull("in_bf16"), parameters)
+
+# %% [markdown]
+# That's the recipe of ZeRO's paper: 2 bytes per parameter for the weights, 2 for the gradients and 12 for the optimizer. With
+# `"fp16": {"enabled": true}` DeepSpeed also scales the loss for you ([06c](06c_fitting_more.ipynb)).
+#
 # ### Exercise 2 (normal): clip as DeepSpeed does
 #
 # With `clip`, your ranks limit the norm of a gradient that none of them has as a whole, as `gradient_clipping` does. The arrays
@@ -218,7 +236,7 @@ check.clip(clip)
 # Does the engine compute the same norm?
 
 # %%
-team.push(clip=engines.written(clip))
+team.push(clip=check.written(clip))
 
 # %%
 # %%ranks --timeout 120
@@ -284,24 +302,6 @@ if comm.rank == 0:
 #
 # If you start from plain PyTorch, use FSDP. If your code uses DeepSpeed already, or you want to switch to stage 1 or to offload
 # to disk by changing a line in a file, use DeepSpeed.
-#
-# ## Deeper: sixteen bits
-#
-# You turn on mixed precision with a single key:
-
-# %%
-# %%ranks --timeout 120
-in_bf16 = {"stage 0, fp32": by_stage["stage 0"]}
-for stage in (1, 3):
-    config = configuration(64 * comm.size, comm.size, 64, stage) | {"bf16": {"enabled": True}}
-    _, in_bf16[f"stage {stage}, bf16"], _ = train(config)
-
-# %%
-engines.draw(team.pull("in_bf16"), parameters)
-
-# %% [markdown]
-# That's the recipe of ZeRO's paper: 2 bytes per parameter for the weights, 2 for the gradients and 12 for the optimizer. With
-# `"fp16": {"enabled": true}` DeepSpeed also scales the loss for you ([06c](06c_fitting_more.ipynb)).
 #
 # ## Remember
 #

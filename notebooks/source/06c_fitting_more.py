@@ -97,10 +97,10 @@ def backward_again(block, x, gradient):
 check.backward_again(backward_again)
 
 # %% [markdown]
-# Compare, with eight blocks of a transformer. (As long as you haven't written it, `written` uses the solution in its place.)
+# Compare, with eight blocks of a transformer. (As long as you haven't written it, `check.written` uses the solution.)
 
 # %%
-again = recompute.written(backward_again)
+again = check.written(backward_again)
 blocks = torch.nn.Sequential(*(vit.Block(width=128, heads=4) for _ in range(8)))
 tokens = torch.randn(64, 25, 128, requires_grad=True)
 ways = {
@@ -152,10 +152,12 @@ guess.compare(weight.item())
 # | `torch.autocast` in bf16, or FSDP with a policy | 4, the masters | 4 | 8 | 16, plus bf16 copies while they're needed |
 # | bf16 weights with fp32 masters: ZeRO's paper, DeepSpeed | 2 | 2 | 4 for the masters, 8 for Adam | 16 |
 # | the same, with gradients added up in fp32: Megatron-LM | 2 | 4 | the same | 18 |
+# | fp32 masters, but Adam's two means in bf16 | 2 | 2 | 4 for the masters, 4 for Adam | 12 |
 # | bf16 and nothing else | 2 | 2 | 4 | 8, and small steps get lost |
 #
-# In total, 16 bits hardly shrink the model states. But they halve the activations and the bytes of each allgather, and GPUs
-# compute several times as fast. Under FSDP, you ask for it with a policy:
+# So the model states shrink only if Adam's state is in bf16, too. (With *stochastic rounding*, which rounds up or down at random,
+# small steps aren't lost on average, and even the masters can go.) In any recipe, 16 bits halve the activations and the bytes of
+# each allgather, and GPUs compute several times as fast. Under FSDP, you ask for it with a policy:
 
 # %%
 # %%ranks
@@ -170,9 +172,8 @@ in_bf16 = by_hand.with_fsdp(by_hand.perceptron(), mp_policy=policy)
 by_hand.train_fsdp(in_bf16)
 
 # %% [markdown]
-# The weights differ more than in 06, because both passes were computed in bf16. Two allgathers of bf16 weights take $n$ bytes
-# together instead of $2n$, where $n$ is the size of the weights in fp32. Gradients are still added up in fp32, because every
-# sum in bf16 would be rounded. [fsdp2.py](scripts/fsdp2.py) has this policy as its option `--bf16`.
+# The weights differ more than in 06, because both passes were computed in bf16. A rank sends a third fewer bytes, because both
+# allgathers carry bf16. Gradients are still added up in fp32, because every sum in bf16 would be rounded. [fsdp2.py](scripts/fsdp2.py) has this policy as its option `--bf16`.
 #
 # ## A model that is never whole
 #
@@ -196,8 +197,7 @@ part = first.to_local().nbytes / first.nbytes
 print(f"{before} bytes at first; now {part:.0%} of a tensor of shape {tuple(first.shape)}")
 
 # %% [markdown]
-# `to_empty` leaves whatever was in that memory, so every layer must draw its own values, or you load a checkpoint into the
-# shards. On CPUs, each rank draws only its shard, so with one seed all shards would be equal. On GPUs, PyTorch draws as for a
+# `to_empty` leaves whatever was in that memory, so draw values or load a checkpoint. On CPUs, each rank draws only its shard, so with one seed all shards would be equal. On GPUs, PyTorch draws as for a
 # whole tensor, so there all ranks need one seed. `fsdp2.py` takes another way: it gives memory to one whole layer, draws its
 # values, and shards it before it turns to the next one. Then the network is the same on any number of ranks.
 #
@@ -229,9 +229,8 @@ for file in sorted((folder / "sharded").iterdir()):
 # `.metadata` says which piece of which tensor is in which file. A different number of ranks can therefore load the checkpoint,
 # too. To resume training, save the optimizer as well: `get_state_dict(model, optimizer)` returns both states, and you save them
 # in one dictionary, `{"model": …, "optimizer": …}`. Later, make the same dictionary from a fresh model and optimizer, let
-# `dcp.load(states, checkpoint_id=…)` fill it in place, and give both entries to `set_state_dict`. In
-# [13b](13b_runs_that_survive.ipynb), you save on two ranks, and continue on three and on one. A single process can turn the
-# shards into one file:
+# `dcp.load(states, checkpoint_id=…)` fill it in place, and give both entries to `set_state_dict`
+# ([13b](13b_runs_that_survive.ipynb)). A single process can turn the shards into one file:
 
 # %%
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -274,16 +273,33 @@ for name, (dtype, scale) in formats.items():
 #
 # ## Deeper: 8 bits
 #
-# On an H100 or newer, matrix products in *FP8* run at up to twice the rate of bf16. FP8's range is so small that each tensor
-# has to be scaled into it right before the product. PyTorch's library torchao does this: `convert_to_float8_training(model)`,
-# from `torchao.float8`, replaces the linear layers. You call it before `fully_shard`, and use `torch.compile` as well. Its
-# authors report up to 1.25 times the speed for 8 billion parameters on 8 GPUs. With small layers, scaling costs more than the
-# product saves.
+# On an H100 or newer, matrix products in *FP8* run at up to twice the rate of bf16. FP8's range is so small that values have to be
+# scaled into it. With one scale per tensor, a single large value ruins the small ones. So Blackwell GPUs give each block of 32
+# values a scale (*MXFP8*), or, in 4 bits, each block of 16 (*NVFP4*):
+
+
+# %%
+def in_fp8(values, block):
+    """These values after rounding to FP8, with one scale for each block of this many values."""
+    rows = values.view(-1, block)
+    scale = rows.abs().amax(dim=1, keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
+    return ((rows / scale).to(torch.float8_e4m3fn).float() * scale).flatten()
+
+
+values = torch.randn(1024)
+values[0] = 1e5
+for block in (1024, 32):
+    error = (in_fp8(values, block) - values)[32:].norm() / values[32:].norm()
+    print(f"one scale per {block:,} values: the others are off by {error:.1%}")
+
+# %% [markdown]
+# In torchao, `convert_to_float8_training(model)` replaces the linear layers, before `fully_shard`. With the option
+# `enable_fsdp_float8_all_gather`, FSDP also gathers in FP8, half the bytes of bf16. Its authors report up to 1.25 times the
+# speed for 8 billion parameters on 8 GPUs.
 #
-# The weights and the optimizer stay as they are, so this saves time, but hardly any memory. Take care when you compare *MFU*,
-# the share of the peak rate that a training reaches. Suppose a training reaches 40 % in bf16, and FP8 makes it 1.3 times as
-# fast. Then it reaches 52 % of the bf16 peak, but 26 % of the FP8 peak. [12](12_thousand_ranks.ipynb) forecasts what FP8
-# brings.
+# The weights and the optimizer stay as they are, so this saves hardly any memory. Take care when you compare *MFU*, the share of
+# the peak rate that a training reaches: if FP8 makes 40 % of the bf16 peak 1.3 times as fast, that's 26 % of the FP8 peak.
+# [12](12_thousand_ranks.ipynb) forecasts what FP8 brings.
 #
 # ## Deeper: offload
 #
@@ -333,7 +349,9 @@ dist.destroy_process_group()
 # al., [*Reducing Activation Recomputation*](https://arxiv.org/abs/2205.05198), for the bytes. P. Micikevicius et al., [*Mixed
 # Precision Training*](https://arxiv.org/abs/1710.03740). NVIDIA's [Megatron
 # Core](https://docs.nvidia.com/megatron-core/developer-guide/latest/api-guide/dist_optimizer.html), for 18 bytes.
-# [torchao](https://docs.pytorch.org/ao/stable/workflows/training.html), for FP8. PyTorch's
+# DeepSeek-AI, [*DeepSeek-V3*](https://arxiv.org/abs/2412.19437), for Adam's means in bf16. P. Zamirai et al.,
+# [*Revisiting BFloat16 Training*](https://arxiv.org/abs/2010.06192), for stochastic rounding. B. Rouhani et al., [*Microscaling
+# Data Formats*](https://arxiv.org/abs/2310.10537). [torchao](https://docs.pytorch.org/ao/stable/workflows/training.html), for FP8. PyTorch's
 # [`checkpoint`](https://docs.pytorch.org/docs/stable/checkpoint.html) and [distributed
 # checkpoints](https://pytorch.org/docs/stable/distributed.checkpoint.html), and its source, version 2.15, for `GradScaler`.
 

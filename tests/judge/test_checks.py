@@ -8,13 +8,17 @@ import time
 import cloudpickle
 import numpy as np
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from judge.answers import written
 from jupyter_client.manager import start_new_kernel
 
 from workshop_lib import ranks
 from workshop_lib.judge import Exercise, Property, alike, close, shown
+from workshop_lib.judge.did_not_end import ENDLESS_HINT, learners_lines
 from workshop_lib.judge.play import Played
 from workshop_lib.lessons.mpi_basics import judge as mpi_basics
+from workshop_lib.lessons.start_here import judge as start_here
+from workshop_lib.notebook.magics import explain_name_error
 from workshop_lib.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("healthy")
@@ -106,6 +110,66 @@ def test_no_answer_ends_the_notebook(body, words):
     if "who waits?" in repr(verdict):
         assert repr(verdict).index("who waits?") < repr(verdict).index("not finished after 2 s"), "the hint comes first"
     assert number(learner(RIGHT)).passed
+
+
+def test_a_loop_without_an_end_gets_its_own_hint_where_no_rank_waits_for_another():
+    assert number(learner("while True: pass")).hint == ENDLESS_HINT
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("raise NotImplementedError('no such operation for Byte')", "no such operation for Byte"),
+        ("return only_there", "a %%ranks cell made `only_there`"),
+        ("return input()", "A rank has no keyboard"),
+    ],
+)
+def test_an_error_that_learners_often_meet_is_explained_and_keeps_the_ranks(team, body, words):
+    team.push(only_there=1)
+    verdict = number(learner(body))
+    assert verdict.passed is False
+    assert words in repr(verdict)
+    assert "in answer" in verdict.details
+    assert team.healthy
+
+
+def test_a_message_has_no_line_of_the_workshop_itself(team):
+    verdict = start_here.whoami(written("", "whoami(comm)", "if comm.rank: comm.Barrier()", "return comm.rank, 2"))
+    assert "rank 0: had finished your function" in verdict.details
+    assert "workshop_lib" not in repr(verdict)
+    verdict = start_here.whoami(written("", "whoami()", "pass"))
+    assert "whoami() takes 0 positional arguments but 1 was given" in verdict.details
+    assert "workshop_lib" not in repr(verdict)
+
+
+def test_a_function_that_a_check_hands_in_is_called_by_its_name():
+    text = "TypeError: play_loop.<locals>.average() missing 2 required positional arguments"
+    assert learners_lines(text) == "TypeError: average() missing 2 required positional arguments"
+
+
+def test_a_name_that_only_the_ranks_have_is_explained_in_the_notebook_too(team, capsys):
+    shell = InteractiveShell()
+    shell.set_custom_exc((NameError,), explain_name_error)
+    team.push(only_there=1)
+    shell.run_cell("only_there")
+    assert "a %%ranks cell made `only_there`" in capsys.readouterr().out
+    shell.run_cell("nowhere")
+    assert "%%ranks" not in capsys.readouterr().out
+
+
+def test_the_version_that_is_judged_is_named_if_the_last_one_failed_to_run(monkeypatch):
+    shell = InteractiveShell()
+    monkeypatch.setattr("workshop_lib.course.learner.shell", lambda: shell)
+    text = "def answer(comm):\n    return comm.rank"
+    shell.run_cell(text, store_history=True)
+    with_one_version = number(shell.user_ns["answer"])
+    shell.run_cell(f"{text} +", store_history=True)
+    verdict = number(shell.user_ns["answer"])
+    assert not with_one_version.version
+    assert verdict.passed
+    assert "This judges In[1]. In[2] defines answer again, but failed" in repr(verdict)
+    shell.run_cell(f"{text} + 0", store_history=True)
+    assert not number(shell.user_ns["answer"]).version
 
 
 @pytest.mark.full

@@ -35,6 +35,7 @@ def test_each_table_stands_on_one_page():
 
 def test_memory_is_what_the_calculator_says():
     shown = calculator()
+    shown.recipe.value = "bf16, Adam"
     table = cells("memory by model")
     for model, gpu in (("Llama 7B", "A100, 80 GB"), ("Llama 13B", "A100, 40 GB"), ("Llama 70B", "H200, 141 GB")):
         shown.model.value, shown.gpu.value = model, gpu

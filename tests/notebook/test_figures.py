@@ -114,6 +114,9 @@ CASES = {
     "01_mpi_basics": {
         "gather": lambda: mpi_basics.collective("gather", [0, 10, 20, 30], [[0, 10, 20, 30], None, None, None]),
         "allreduce": lambda: mpi_basics.collective("allreduce", [[1, 2], [10, 20]], [[11, 22]] * 2),
+        "allreduces": lambda: mpi_basics.allreduces(
+            {128: 6e-5, MB: 0.027}, {128: 9e-4, MB: 2.6e-3}, ranks=16, machine="ethernet-10g"
+        ),
         "message_times": lambda: mpi_basics.message_times({8: 2e-6, 1000: 3e-6, MB: 1e-3}, 2e-6, 1e-9),
         "explore, a deadlock": lambda: explore(both_send, ranks=2),
         "explore, no deadlock": lambda: explore(passes_on, ranks=4),

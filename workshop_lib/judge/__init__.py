@@ -13,6 +13,7 @@ provides the hint. Where that would take too long, every property has a hint, an
 Nothing that the learner wrote makes a check raise.
 """
 
+import builtins
 import html
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,22 +25,17 @@ import numpy as np
 from workshop_lib import ranks
 from workshop_lib.course import exercises, learner
 from workshop_lib.course.solutions import Replacement, Solution
-from workshop_lib.errors import WorkshopError
-from workshop_lib.ranks.rank_errors import DEADLOCK
+from workshop_lib.errors import InputError, WorkshopError
+from workshop_lib.judge.did_not_end import hint_for, learners_lines, version
 
-ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
-STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines below say where."
-RAISED = {  # hints for errors of MPI, by words in their text that both Open MPI and MPICH use
-    "truncate": "a message was larger than the array that receives it: give that array the size of what arrives.",
-    "invalid buffer pointer": "MPI can't read from and write to the same array: `comm.Allreduce(MPI.IN_PLACE, g)` adds "
-    "up in place, and `comm.Allreduce(g, total)` needs a `total` of its own.",
-}
 UNKNOWN_HINT = "none of the known mistakes does this: work out by hand what it should be, for the smallest case."
 READY_LIMIT_S = 60.0  # limit for work that is slow only on fresh ranks, such as importing PyTorch
 ROUNDING = 1e-5  # how much values may differ, as a fraction of the largest
 BESIDE_ZERO = 1e-7  # added to the largest, so that rounding errors beside zeros do not count
 SHOWN = 4  # how many elements of an array a hint shows
 UNSOLVED = "unsolved"  # what a stub leaves in place of an observation
+STUB = ("your code here", "and here")  # how the text of a stub's NotImplementedError begins
+NO_KEYBOARD = "A rank has no keyboard, so `input()` can't ask you anything here: use the function's arguments."
 
 
 class Edit:
@@ -85,6 +81,7 @@ class Verdict:
     score: float | None = None  # set for exercises in which there is something to beat
     details: str = ""  # what the ranks did, shown below the hint
     standing: str = ""  # how much the learner has solved by now, once the check passed
+    version: str = ""  # which version was judged, if the last one failed to run
 
     def recorded(self) -> "Verdict":
         """Put this verdict into the log of a learner's notebook, add where they stand if it passed, and return it."""
@@ -124,6 +121,8 @@ class Verdict:
 
     def __repr__(self) -> str:
         lines = [self.headline, *(f"  ✓ {text}" for text in self.held)]
+        if self.version:
+            lines.insert(1, f"  {self.version}")
         if self.failed:
             lines.append(f"  ✗ {self.failed}")
         if self.hint:
@@ -186,7 +185,9 @@ class Exercise:
     _known: dict[int, list[Property | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, function: Callable) -> Verdict:
-        return self._judge(function).recorded()
+        verdict = self._judge(function)
+        verdict.version = version(function)
+        return verdict.recorded()
 
     def _judge(self, function: Callable) -> Verdict:
         if not callable(function):
@@ -272,18 +273,15 @@ class Exercise:
 
     def _did_not_end(self, error: ranks.RankError) -> Verdict:
         """The verdict on a function that raised or never ended. If ranks were lost, this starts fresh ones."""
-        verdict = Verdict(self.name, False, failed="it did not run to its end on every rank", details=str(error))
-        if str(error).startswith((f"not finished after {self.timeout_s:g} s", DEADLOCK)):
-            verdict.hint = self.stuck or (STUCK_HINT if self.communicates else ENDLESS_HINT)
-        else:
-            hints = RAISED | dict(self.raised)
-            verdict.hint = next((hint for words, hint in hints.items() if words.lower() in str(error).lower()), "")
+        verdict = Verdict(self.name, False, failed="it did not run to its end on every rank")
+        verdict.details = learners_lines(str(error))
+        verdict.hint = hint_for(error, self.timeout_s, self.communicates, self.stuck, self.raised)
         try:
             team = ranks.current()
             if not team.healthy:
                 team.restart()
                 fresh = "Fresh ranks were started: run the cells again that define something on the ranks."
-                verdict.details = f"{error.what or error}\n{fresh}"
+                verdict.details = learners_lines(f"{error.what or error}\n{fresh}")
         except ranks.RankError:
             pass  # the verdict already says that there are no ranks
         return verdict
@@ -304,6 +302,7 @@ def _prepare(observe: Callable, function: Callable, ready: Callable[[], None] | 
 
 def _observe_on_rank(observe: Callable, function: Callable):
     """Runs on every rank: its observation of a function, or UNSOLVED. Exceptions are left for the ranks to report."""
+    builtins.input = _no_keyboard
     return _unless_stub(observe, _own_communicator(), function)
 
 
@@ -330,8 +329,19 @@ def observe_one(comm, observe: Callable, function: Callable):
 def _unless_stub(observe: Callable, comm, function: Callable):
     try:
         return observe(comm, function)
-    except NotImplementedError:
+    except NotImplementedError as error:
+        if not is_of_stub(error):
+            raise
         return UNSOLVED
+
+
+def is_of_stub(error: NotImplementedError) -> bool:
+    """Whether a stub raised this, rather than PyTorch, which raises it for types that it cannot compute with."""
+    return str(error).startswith(STUB)
+
+
+def _no_keyboard(*_, **__):
+    raise InputError(NO_KEYBOARD)
 
 
 def own_or_library(function: Callable, finished: Callable | None) -> Callable | None:

@@ -35,6 +35,8 @@ from workshop_lib.course.solutions import Solution
 from workshop_lib.judge import ROUNDING, SHOWN, Edit, Exercise, Property, alike, is_number, shown
 from workshop_lib.judge.forms import described, fits, plain
 
+ALONE = "also when a rank is alone"
+ALONE_ADVICE = "Is the number of ranks written into your code? Take it from `comm.size`."
 Play = Callable[[Callable, Any], Iterator[tuple]]
 
 
@@ -73,6 +75,7 @@ def played(
     rounding: float = ROUNDING,
     communicates: bool = True,
     watched: bool = True,
+    alone: bool = False,
     ready: Callable[[], None] | None = None,
     **options: Any,
 ) -> Exercise:
@@ -83,10 +86,11 @@ def played(
     rounding: how much values may differ from the solution's, as a fraction of the largest.
     watched: whether results' forms and arguments are compared with the solution's, call by call. A function that is
     called in another order each time cannot be watched.
+    alone: whether each rank then plays by itself, too, which exposes a number of ranks that is written into the code.
     communicates, ready, and the other options are those of Exercise. `comm` is None if it doesn't communicate.
     """
     solution = Solution(notebook, name)
-    observe = Playing(play, solution, communicates, watched, returns, in_place, rounding)
+    observe = Playing(play, solution, communicates, watched, alone, returns, in_place, rounding)
     ready = functools.partial(_get_ready, solution, ready)
     return Exercise(
         name,
@@ -117,13 +121,27 @@ class Playing:
     solution: Solution
     communicates: bool
     watched: bool
+    alone: bool
     returns: str
     in_place: bool
     rounding: float
 
     def __call__(self, comm, function: Callable) -> Played:
         if not self.communicates:
-            comm = None
+            return self._played(None, function)
+        of_all = self._played(comm, function)
+        if of_all.failed is not None or not self.alone:
+            return of_all
+        own = comm.Split(comm.rank)
+        by_itself = self._played(own, function)
+        own.Free()
+        if not any(comm.allgather(by_itself.failed is not None)):
+            return of_all
+        wrong = by_itself.wrong and by_itself.wrong._replace(text=ALONE, advice=ALONE_ADVICE)
+        return Played(of_all.held, by_itself.failed or [], wrong)
+
+    def _played(self, comm, function: Callable) -> Played:
+        """The play with the function, beside the same play with the solution."""
         solution = self.solution.load()
         calls = Calls(comm, solution, self.returns, self.in_place)
         if self.watched and not inspect.isclass(solution):
@@ -252,6 +270,8 @@ class Calls:
         if not fits(result, right):
             form = described(right)
             should = f"It should `return` {form}: {self._returns}." if self._returns else f"It should `return` {form}."
+            if result is None:
+                should = f"{should} `print` only shows a value; `return` hands it back."
             returned = shown(result) if is_number(result) else described(result)
             observed = f"{self._who} returned {returned}."
             return Step(f"it returns {self._returns or form}", described(result), observed, should)

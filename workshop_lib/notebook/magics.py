@@ -9,6 +9,7 @@ import shlex
 from IPython.core.magic import Magics, cell_magic, magics_class
 
 from workshop_lib.course import learner
+from workshop_lib.judge.did_not_end import on_ranks_only
 from workshop_lib.ranks import RankError, cells, current
 
 ANSWER_LIMIT_S = 1.0  # longest wait for a completion or an inspection
@@ -108,6 +109,13 @@ def _stub(error: RankError) -> str:
     if not reports or not all(report["text"].startswith(STUB) for report in reports):
         return ""
     return reports[0]["frames"][-1]["name"]
+
+
+def explain_name_error(shell, kind: type, error: NameError, traceback, tb_offset: int | None = None) -> None:
+    """Show a cell's NameError, with a line about it if only the ranks have a variable of this name."""
+    if error.name and (only_there := on_ranks_only(error.name)):
+        error.add_note(only_there)
+    shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
 
 
 @magics_class

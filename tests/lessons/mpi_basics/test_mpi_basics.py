@@ -6,6 +6,7 @@ from judge.answers import solution
 from mpi4py import MPI
 
 from workshop_lib.lessons.mpi_basics import judge as check
+from workshop_lib.machine.catalogue import emulated_machine
 
 pytestmark = pytest.mark.usefixtures("healthy")
 
@@ -24,6 +25,27 @@ def test_the_solutions_are_right(team):
 
     made = [solution(check.NOTEBOOK, name) for name in ("ring_allreduce", "global_mean")]
     assert team.run(on_rank, *made) == [(True, True)] * team.n
+
+
+def test_both_allreduces_take_what_their_formulas_say_on_emulated_ranks(team):
+    nbytes = 8_000 * team.n
+
+    def on_rank(ring_allreduce):
+        from workshop_lib.emulation import session
+        from workshop_lib.lessons.mpi_basics import allreduces
+
+        session.start("ethernet-10g")
+        try:
+            ways = (ring_allreduce, allreduces.through_rank_0)
+            return [allreduces.seconds(MPI.COMM_WORLD, way, [nbytes])[nbytes] for way in ways]
+        finally:
+            session.stop()
+
+    link = emulated_machine("ethernet-10g").between
+    ring_s = 2 * (team.n - 1) * (link.latency_s + nbytes * link.s_per_byte / team.n)
+    through_rank_0_s = 2 * link.latency_s + 2 * (team.n - 1) * nbytes * link.s_per_byte
+    for found in team.run(on_rank, solution(check.NOTEBOOK, "ring_allreduce")):
+        assert found == [pytest.approx(ring_s, rel=1e-9), pytest.approx(through_rank_0_s, rel=1e-9)]
 
 
 def test_after_a_broadcast_of_one_rank_alone_the_others_are_one_behind(team):

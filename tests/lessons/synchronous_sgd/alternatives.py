@@ -79,6 +79,7 @@ WRONG = {
             ],
             "Allreduce gives every rank the sum over all ranks",
         ),
+        "for three ranks": ([("/ comm.size", "/ 3")], "Take it from `comm.size`"),
         "only roughly the same": ([(WRITE, f"{WRITE}; p.grad *= 1 + 1e-6 * comm.rank")], "they agree only roughly"),
     },
     "broadcast_weights": {

@@ -1,7 +1,7 @@
 """Right answers to the exercises of 06 beside the solutions, and wrong ones beside the known mistakes."""
 
 from workshop_lib.lessons.zero_and_fsdp.judge_overlap import IF_MORE, SEND
-from workshop_lib.lessons.zero_and_fsdp.judge_stages import ALLREDUCE, GATHER, REDUCE
+from workshop_lib.lessons.zero_and_fsdp.judge_stages import ADD, ALLREDUCE, GATHER, REDUCE
 
 
 def lines(*of_method: str) -> str:
@@ -11,7 +11,11 @@ def lines(*of_method: str) -> str:
 
 STEP = "self.optimizer.step()"
 GRADIENT_1 = "self.shard.grad = torch.from_numpy(total / self.comm.size)"
-GRADIENT_2 = "self.shards[p].grad = torch.from_numpy(total / self.comm.size)"
+GRADIENT_2 = lines(
+    "mean = torch.from_numpy(total / self.comm.size)",
+    "before = self.shards[p].grad",
+    "self.shards[p].grad = mean if before is None else before + mean",
+)
 DROP = "p.grad = None"
 WAIT = "handle.wait()"
 LOOP = "for p, part, _, handle in self.pending:"
@@ -25,16 +29,8 @@ RIGHT = {
         ]
     },
     "Zero2": {
-        "adds up until the step": [
-            (
-                GRADIENT_2,
-                lines(
-                    "mean, old = torch.from_numpy(total / self.comm.size), self.shards[p].grad",
-                    "self.shards[p].grad = mean if old is None else old + mean",
-                ),
-            ),
-            (STEP, "self.optimizer.step(); self.optimizer.zero_grad()"),
-        ]
+        "clears after the step": [(STEP, "self.optimizer.step(); self.optimizer.zero_grad()")],
+        "in place": [(ADD, "mean if before is None else before.add_(mean)")],
     },
     "bytes_per_rank": {
         "rounded up": """

@@ -15,15 +15,15 @@ from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, RECIPES, activat
 def test_the_memory_answers_each_change():
     shown = calculator()
     assert shown.parameters.value == "6.74B"
-    assert shown.sentence == "It fits from stage 1 on: 43.3 of 80 GiB a GPU."
+    assert shown.sentence == "It fits from stage 2 on: 51.3 of 80 GiB a GPU."
     more = {"model": "Llama 70B", "ranks": 64, "batch": 8, "sequence": 4096, "checkpointing": True, "offload": True}
-    sentences = changed(shown, **more, gpu="H200, 141 GB", recipe="fp32, Adam")
-    assert sentences[0] == "It does not fit on 8 GPUs; with stage 3 it would from 36 GPUs on."
-    assert "on no number of GPUs" in sentences[3]
+    sentences = changed(shown, recipe="bf16, Adam", **more, gpu="H200, 141 GB")
+    assert sentences[1] == "It does not fit on 8 GPUs; with stage 3 it would from 36 GPUs on."
+    assert "on no number of GPUs" in sentences[4]
     parameters, shape = MODELS["Llama 70B"]
-    activations = activation_bytes(shape, 4096, 8, value_bytes=4, checkpointing=True)
+    activations = activation_bytes(shape, 4096, 8, value_bytes=2, checkpointing=True)
     options = {"activations": activations, "offload": True}
-    assert sentences[-1] == memory_answer(zero_memory.plan(parameters, 64, 141 * GIB, RECIPES["fp32, Adam"], **options))
+    assert sentences[-1] == memory_answer(zero_memory.plan(parameters, 64, 141 * GIB, RECIPES["bf16, Adam"], **options))
     assert not shown.sequence.disabled and shown.parameters.disabled
     assert shown.parameters.value == "69B", "that of the model"
 
@@ -62,7 +62,7 @@ def test_a_free_number_of_parameters():
     assert not shown.parameters.disabled and shown.sequence.disabled
     for text, count in [("125m", 125e6), ("20434", 20434), ("1,000 k", 1e6), ("2e9", 2e9), ("70B", 70e9)]:
         shown.parameters.value = text
-        assert shown.sentence == memory_answer(zero_memory.plan(count, 8, 80 * GIB, RECIPES["bf16, Adam"])), text
+        assert shown.sentence == memory_answer(zero_memory.plan(count, 8, 80 * GIB, RECIPES["fp32, Adam"])), text
 
 
 def test_without_widgets_the_figure_is_an_image(monkeypatch):

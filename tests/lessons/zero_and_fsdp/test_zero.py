@@ -11,10 +11,11 @@ from fake_mpi_ranks import run_on_threads
 from judge.answers import solution, stub
 from mpi4py import MPI
 
+from workshop_lib import ranks
 from workshop_lib.collectives import ring
 from workshop_lib.collectives.counting import CountingComm, rounds
 from workshop_lib.judge.network import backward, batch, network, weights_of
-from workshop_lib.lessons.zero_and_fsdp import by_hand, newer_names
+from workshop_lib.lessons.zero_and_fsdp import by_hand, judge, newer_names
 from workshop_lib.lessons.zero_and_fsdp import judge_stages as check
 from workshop_lib.lessons.zero_and_fsdp.flat_arrays import fill, flat_gradient, flat_weights, free
 from workshop_lib.training import memory
@@ -39,6 +40,7 @@ def frozen(make) -> dict:
         check.make_sgd(models[1].parameters()),
     )
     for step in range(3):
+        zero.optimizer.zero_grad()
         backward(models[0], [batch(MPI.COMM_WORLD.rank, step)])
         zero.step()
         backward(models[1], [batch(rank, step) for rank in range(MPI.COMM_WORLD.size)])
@@ -132,14 +134,26 @@ def test_the_trainings_of_the_notebook_count_what_they_cost(team):
         held = [round(sum(cost.held_bytes.values()) / cost.parameters) for cost in (first, second, fsdp)]
         assert held == [8, 6, 4], "the first step creates the optimizer's state only after this"
         assert first.sent == pytest.approx(1) and second.sent == pytest.approx(1)
-        assert fsdp.calls["allgather"] == 8 and fsdp.handed_bytes["allgather"] == 2 * 4 * fsdp.parameters
+        assert fsdp.calls["allgather"] == 8 and fsdp.sent == pytest.approx(1.5), "as many bytes as stage 3 by hand"
         assert max(cost.distance for cost in (first, second, fsdp)) < 1e-3
-        assert "bytes per parameter" in repr(first) and "8 allgathers per step, of 2.00 n bytes together" in repr(fsdp)
+        assert "bytes per parameter" in repr(first) and "1.50 n bytes sent per step, in 8 allgathers" in repr(fsdp)
+
+
+def stage_3_ms_twice(lookahead) -> list[float]:
+    by_hand.join()
+    return [by_hand.stage_3_ms(None), by_hand.stage_3_ms(lookahead)]
+
+
+@pytest.mark.full
+def test_looking_ahead_hides_most_gathers_of_stage_3_on_emulated_ranks():
+    emulated = ranks.start(2, machine="ethernet-10g")
+    waiting_ms, ahead_ms = emulated.run(stage_3_ms_twice, solution(check.NOTEBOOK, "Lookahead"))[0]
+    assert 24 < ahead_ms < 0.9 * waiting_ms, "four layers compute for 24 ms"
 
 
 def test_a_stub_is_replaced_by_the_solution_and_says_so(capsys):
     own = solution(check.NOTEBOOK, "Zero1")
-    assert by_hand.written(own) is own
-    library = by_hand.written(stub(check.NOTEBOOK, "Zero1"))
+    assert judge.written(own) is own
+    library = judge.written(stub(check.NOTEBOOK, "Zero1"))
     assert "NotImplementedError" not in library.step.__code__.co_names
     assert "Zero1 isn't solved yet" in capsys.readouterr().out

@@ -6,14 +6,12 @@ seconds and the notebook's own process doesn't need it.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")  # here everything stays on the CPU, also beside a GPU
 
 import torch
 from mpi4py import MPI
 
-from workshop_lib.judge import own_or_solution
 from workshop_lib.lessons.zero_and_fsdp import by_hand, figures
 from workshop_lib.machine import world
 from workshop_lib.notebook.figures import RecordFigure
@@ -21,7 +19,6 @@ from workshop_lib.training import backends, memory
 
 backends.require("deepspeed")
 
-written = partial(own_or_solution, notebook="06b_deepspeed")
 # DeepSpeed's defaults are made for models with billions of parameters: with them, a small network would stay gathered.
 BUCKETS = {
     "reduce_bucket_size": 1_200_000,  # elements in one message

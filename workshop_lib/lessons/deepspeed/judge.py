@@ -1,14 +1,16 @@
 """Judges the exercises of 06b_deepspeed: a configuration, and clipping a gradient that the ranks have in shards."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from workshop_lib.judge import is_number, shown
+from workshop_lib.judge import is_number, own_or_solution, shown
 from workshop_lib.judge.play import Edit, played
 
 NOTEBOOK = "06b_deepspeed"
+written = partial(own_or_solution, notebook=NOTEBOOK)
 
 
 class Wanted(NamedTuple):
@@ -132,6 +134,7 @@ clip = played(
             ("shard *= max_norm / norm", "shard = shard * max_norm / norm"),
         ),
     ],
+    alone=True,
     returns="the norm before clipping",
     stuck="every rank must call `comm.allreduce` equally often, even if it has no shards.",
 )

@@ -76,6 +76,7 @@ read_and_scatter = played(
             (SCATTER, "return pieces"),
         ),
     ],
+    alone=True,
     returns="the bytes of its part",
     raised={"expecting": "`comm.scatter` needs a list with exactly one piece per rank."},
 )

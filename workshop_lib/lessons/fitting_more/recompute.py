@@ -2,20 +2,17 @@
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import pandas as pd
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.judge import own_or_solution
 from workshop_lib.lessons.fitting_more.saved import kept_for_backward
 from workshop_lib.lessons.zero_and_fsdp import by_hand
 from workshop_lib.lessons.zero_and_fsdp.traffic import Traffic
 from workshop_lib.training.memory import storage_bytes, tensors
 
-written = partial(own_or_solution, notebook="06c_fitting_more")
 Run = Callable[[nn.Module, torch.Tensor], torch.Tensor]  # computes block(x)
 
 

@@ -9,6 +9,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from workshop_lib import ranks
 from workshop_lib.errors import InputError
+from workshop_lib.machine import catalogue
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import CENTERED, RecordFigure
 
@@ -96,4 +97,26 @@ def message_times(seconds: Mapping[int, float], alpha_s: float, beta_s_per_byte:
     axes.plot(nbytes, [1e6 * each for each in seconds.values()], linestyle="", label="measured")
     axes.plot(nbytes, 1e6 * (alpha_s + beta_s_per_byte * nbytes), marker="", label="α + β · bytes")
     axes.set(xlabel="message (bytes)", ylabel="time (µs)", xscale="log", yscale="log")
+    return figure
+
+
+@figures.styled
+def allreduces(
+    through_rank_0: Mapping[int, float], ring: Mapping[int, float], ranks: int, machine: str
+) -> RecordFigure:
+    """Draw two allreduces of emulated ranks against the array's size, beside their formulas. Seconds by bytes."""
+    link = catalogue.emulated_machine(machine).between
+    nbytes = np.array(list(ring))
+    beta_s = link.s_per_byte * nbytes
+    formulas = {
+        "through rank 0": (through_rank_0, 2 * link.latency_s + 2 * (ranks - 1) * beta_s),
+        "your ring": (ring, 2 * (ranks - 1) * (link.latency_s + beta_s / ranks)),
+    }
+    text = f"Points are emulated on {machine}, and lines are the formulas. None was measured."
+    figure, axes = figures.new_figure(f"One allreduce of {ranks} ranks", text)
+    for number, (title, (seconds, formula_s)) in enumerate(formulas.items()):
+        look = figures.style(number)
+        axes.plot(nbytes, [1e3 * each for each in seconds.values()], **{**look, "linestyle": ""}, label=title)
+        axes.plot(nbytes, 1e3 * formula_s, **{**look, "marker": ""}, label=f"{title}, formula")
+    axes.set(xlabel="array (bytes)", ylabel="milliseconds", xscale="log", yscale="log")
     return figure

@@ -7,15 +7,17 @@ next call.
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
 from workshop_lib.collectives.counting import CountingComm, rounds
-from workshop_lib.judge import shown
+from workshop_lib.judge import own_or_solution, shown
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.mpi_basics.explorer import explore
 
 NOTEBOOK = "01_mpi_basics"
+written = partial(own_or_solution, notebook=NOTEBOOK)
 RESULTS = [4, 1, 3, 0]  # the results that ranks send in `collect`, unsorted on purpose
 ORIGIN = 100  # rank r adds ORIGIN**r, so a sum's digits show how often each rank's value was added
 
@@ -146,6 +148,7 @@ global_mean = played(
             (SUM, "values.mean() * len(values)"),
         ),
     ],
+    alone=True,
     returns="the mean, on every rank",
     on=4,
     stuck="a collective ends only when every rank has called it: is it inside an `if`?",

@@ -153,7 +153,7 @@ def observe_supervise(comm, supervise: Callable) -> list[dict]:
     )
     seen = json.loads(ran.stdout.splitlines()[-1])
     if seen[-1]["end"] == scenes.UNSOLVED:
-        raise NotImplementedError
+        raise NotImplementedError("your code here")
     return seen
 
 

@@ -2,12 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
-from workshop_lib.judge import ENDLESS_HINT
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.words import plural
 
 NOTEBOOK = "00_start_here"
-NO_RETURN = "there is no `return`: `print` only shows a value, `return` hands it back."
 SHARED = [(n, size) for n in (7, 8, 100, 1, 0) for size in (1, 2, 3, 5)]  # (items, ranks)
 GIVEN_COMM = "Take both numbers from the `comm` that you are given, not from COMM_WORLD, and do not hard-code them."
 
@@ -33,13 +31,11 @@ whoami = played(
     NOTEBOOK,
     play_whoami,
     [
-        Edit(NO_RETURN, ("return ", "")),
         Edit("The rank comes first, then the size.", (RANK_AND_SIZE, "comm.size, comm.rank")),
         Edit("Ranks are numbered from 0.", (RANK_AND_SIZE, "comm.rank + 1, comm.size")),
         Edit("The size counts all ranks, including rank 0.", (RANK_AND_SIZE, "comm.rank, comm.size - 1")),
     ],
     returns="this rank's number, and how many ranks there are",
-    stuck=ENDLESS_HINT,
     unknown="`comm.rank` is this rank's number, and `comm.size` how many ranks there are.",
 )
 
@@ -92,7 +88,6 @@ my_part = played(
     NOTEBOOK,
     play_my_part,
     [
-        Edit(NO_RETURN, ("return ", "")),
         Edit(
             "`n // size` items per rank leave `n % size` over: give each of the first ranks one of these.",
             FLOOR_START,

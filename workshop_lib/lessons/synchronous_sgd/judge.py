@@ -4,18 +4,21 @@ weights, and a mean over all samples.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from workshop_lib.judge import own_or_solution
 from workshop_lib.judge.forms import plain
 from workshop_lib.judge.network import weights_of
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.models import torch_cnn
 
 NOTEBOOK = "02_synchronous_sgd"
+written = partial(own_or_solution, notebook=NOTEBOOK)
 SAMPLES = 4  # per rank and step
 STEPS = 2  # of the training loop
 STUCK = "every rank must make the same collective calls in the same order: is one inside an `if`, or after `return`?"
@@ -104,6 +107,7 @@ average_gradients = played(
     NOTEBOOK,
     play_average,
     _edits("mine"),
+    alone=True,
     rounding=ROUNDING,
     stuck=STUCK,
     unknown="Allreduce gives every rank the sum over all ranks: divide that by comm.size, and by nothing else.",
@@ -124,6 +128,7 @@ average_in_one_message = played(
     NOTEBOOK,
     play_one_message,
     _edits("flat"),
+    alone=True,
     rounding=ROUNDING,
     stuck=STUCK,
     raised={"truncate": "the ranks sent arrays of different lengths: put the same parameters into it on every rank."},
@@ -279,6 +284,7 @@ weighted_mean = played(
         Edit("You divided by this rank's count: add up counts.", (DIVIDE, "total / max(1, n_samples)")),
         Edit("Each rank returned its own gradient: add up those of all ranks.", (DIVIDE, "gradient.copy()")),
     ],
+    alone=True,
     returns="the mean",
     rounding=ROUNDING,
     stuck=STUCK,

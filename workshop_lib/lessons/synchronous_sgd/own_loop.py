@@ -5,19 +5,16 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.judge import own_or_solution
 from workshop_lib.machine.cores import usable_cores
 from workshop_lib.models import torch_cnn
 from workshop_lib.ranks.engine import Publisher, stop_asked
 from workshop_lib.training.callbacks import StepEvent, StepValues, Tracer
 
-written = partial(own_or_solution, notebook="02_synchronous_sgd")
 STEPS_BETWEEN_STOP_CHECKS = 8
 Batch = tuple[torch.Tensor, torch.Tensor]  # images and labels
 

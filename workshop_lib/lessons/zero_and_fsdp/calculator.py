@@ -21,13 +21,16 @@ OTHER = "other"
 UNITS = {"T": 1e12, "B": 1e9, "M": 1e6, "K": 1e3}
 GPT_2 = Transformer(layers=48, hidden=1600, vocabulary=50257, positions=1024)
 # The number of parameters, and the shape. Llama's numbers are the published ones (arXiv:2302.13971, table 2;
-# arXiv:2307.09288). Its layers differ from a GPT's, and keep 10 to 20 % more activations than the formula says.
+# arXiv:2307.09288; arXiv:2407.21783, table 3, with the parameters of the published weights). Its layers differ from a
+# GPT's, and keep 10 to 20 % more activations than the formula says.
 MODELS = {
     "the workshop's CNN": (20_434, None),
     "GPT-2 1.5B": (GPT_2.parameters, GPT_2),
     "Llama 7B": (6_738_415_616, Transformer(layers=32, hidden=4096, vocabulary=32000)),
     "Llama 13B": (13_015_864_320, Transformer(layers=40, hidden=5120, vocabulary=32000)),
     "Llama 70B": (68_976_648_192, Transformer(layers=80, hidden=8192, vocabulary=32000)),
+    "Llama 3.1 8B": (8_030_261_248, Transformer(layers=32, hidden=4096, vocabulary=128256)),
+    "Llama 3.1 405B": (405_853_388_800, Transformer(layers=126, hidden=16384, vocabulary=128256)),
     OTHER: (None, None),
 }
 
@@ -42,7 +45,7 @@ class Calculator(Answers):
     def __init__(self):
         self.model = choice("model", MODELS, "Llama 7B")
         self.parameters = widgets.Text(description="parameters", **TYPED)
-        self.recipe = choice("recipe", RECIPES, "bf16, Adam")
+        self.recipe = choice("recipe", RECIPES, "fp32, Adam")
         self.ranks = widgets.IntText(value=8, description="GPUs (ranks)", **TYPED)
         self.gpu = choice("kind of GPU", GPUS, "A100, 80 GB")
         self.sequence = widgets.IntText(value=2048, description="sequence length", **TYPED)

@@ -10,23 +10,18 @@ class TrainingCost:
     parameters: int
     held_bytes: dict[str, int]  # by KINDS, between the backward pass and the step
     distance: float  # as a fraction of the weights' norm
-    sent_bytes: float | None = None  # None where PyTorch sends
+    sent_bytes: float  # by this rank; where PyTorch sends, as many as in a ring
     calls: dict[str, int] = field(default_factory=dict)  # of PyTorch's collectives, by name
-    handed_bytes: dict[str, int] = field(default_factory=dict)  # bytes of the arrays of these calls
 
     @property
     def sent(self) -> float:
         """Bytes sent per step, as a multiple of n, the bytes of all weights."""
-        return (self.sent_bytes or 0.0) / (4 * self.parameters)
+        return self.sent_bytes / (4 * self.parameters)
 
     def __repr__(self) -> str:
         held = {kind: size / self.parameters for kind, size in self.held_bytes.items()}
         parts = ", ".join(f"{kind} {size:.2f}" for kind, size in held.items())
         lines = [f"{sum(held.values()):.2f} bytes per parameter: {parts}"]
-        if self.sent_bytes is not None:
-            lines.append(f"{self.sent:.2f} n bytes sent per step")
-        for name, calls in self.calls.items():
-            lines.append(
-                f"{calls} {name}s per step, of {self.handed_bytes[name] / (4 * self.parameters):.2f} n bytes together"
-            )
+        calls = " and ".join(f"{calls} {name}s" for name, calls in self.calls.items())
+        lines.append(f"{self.sent:.2f} n bytes sent per step{f', in {calls}' if calls else ''}")
         return "\n".join([*lines, f"weights differ by {self.distance:.3%} from those of one process"])

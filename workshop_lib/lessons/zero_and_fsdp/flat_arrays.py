@@ -4,7 +4,6 @@ The notebook's classes for stages 1 and 2 call the functions here. Its later one
 or GatheredByLayer.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -103,17 +102,22 @@ class GatheredByLayer:
         }
         self.layers = [layer for layer, parameters in self.parameters.items() if parameters]
         for before, layer, after in zip([None, *self.layers[:-1]], self.layers, [*self.layers[1:], None], strict=True):
-            layer.register_forward_pre_hook(functools.partial(self._before, after))
-            layer.register_forward_hook(functools.partial(self._after, before))
+            self.watch(layer, before, after)
         self.optimizer = make_optimizer(self.shards.values())
 
-    def _before(self, following: nn.Module | None, layer: nn.Module, inputs) -> None:
-        self.enter(layer, following)
+    def watch(self, layer, previous, following):
+        """Gather this layer before it computes, in both passes, and drop it after its forward pass."""
 
-    def _after(self, previous: nn.Module | None, layer: nn.Module, inputs, outputs: torch.Tensor) -> None:
-        self.drop(layer)
-        if outputs.requires_grad:
-            outputs.register_hook(lambda _: self.enter(layer, previous))  # runs when backward reaches this layer
+        def before_forward(layer, inputs):
+            self.enter(layer, following)
+
+        def after_forward(layer, inputs, outputs):
+            self.drop(layer)
+            if outputs.requires_grad:  # its gradient is complete right before the backward pass needs this layer
+                outputs.register_hook(lambda gradient: self.enter(layer, previous))
+
+        layer.register_forward_pre_hook(before_forward)
+        layer.register_forward_hook(after_forward)
 
     def enter(self, layer: nn.Module, following: nn.Module | None) -> None:
         """Prepare a layer right before it computes. `following` computes next in this pass, if there is a next one."""

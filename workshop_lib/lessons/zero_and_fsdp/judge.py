@@ -4,14 +4,18 @@ Stages 1 and 2 are judged in judge_stages.py, and what overlaps in judge_overlap
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
+from workshop_lib.judge import own_or_solution
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.zero_and_fsdp.judge_overlap import Lookahead, OverlappedZero2
 from workshop_lib.lessons.zero_and_fsdp.judge_stages import NOTEBOOK, Zero1, Zero2
 from workshop_lib.training import KINDS
 from workshop_lib.words import plural
 
-__all__ = ["Lookahead", "OverlappedZero2", "Zero1", "Zero2", "bytes_per_rank"]
+__all__ = ["Lookahead", "OverlappedZero2", "Zero1", "Zero2", "bytes_per_rank", "written"]
+
+written = partial(own_or_solution, notebook=NOTEBOOK)
 
 # (parameters, ranks) for which `bytes_per_rank` is called in every stage.
 MODELS = [(1_000, 2), (64, 8), (7_000, 1)]

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
 from workshop_lib.collectives.counting import CountingComm
-from workshop_lib.judge.network import backward, batch, network, weights_of
+from workshop_lib.judge.network import batch, network, weights_of
 from workshop_lib.judge.play import Edit, played
 
 NOTEBOOK = "06_zero_and_fsdp"
@@ -28,9 +29,10 @@ def load_optimizers() -> None:
 def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     """Train a few steps with the class, on the rank's own samples.
 
-    gradients_too: whether the class shards the gradients, too.
+    gradients_too: whether the class shards the gradients, too. Each of its steps then has two backward passes.
     """
     model = network()
+    passes = 2 if gradients_too else 1
     start = weights_of(model)
     counting = CountingComm(comm)
     zero: Any = None
@@ -49,9 +51,12 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     before = counting.bytes_sent
     for step in range(STEPS):
         zero.optimizer.zero_grad()  # gradients left over from the last step don't count
+        model.zero_grad()
         sent = counting.bytes_sent
-        backward(model, [batch(comm.rank, step)])
-        count_held()
+        for micro_batch in range(passes):
+            inputs, labels = batch(comm.rank, passes * step + micro_batch)
+            cross_entropy(model(inputs), labels).backward()
+            count_held()
         in_backward_bytes += counting.bytes_sent - sent
         zero.step()
         weights.append(weights_of(model))
@@ -63,7 +68,8 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     same = all(map(np.array_equal, weights, comm.bcast(weights)))
     observed = f"the ranks hold different weights, and rank {comm.rank} sent {sent_bytes:.0f} bytes per step."
     yield "after each step the ranks hold the same weights, to the last bit", same or sent_bytes, observed
-    yield "the first step is that of one process with the global batch", weights[0], "after one step"
+    text = "the first step is that of one process with the global batch"
+    yield text, weights[0], "after one step", ONLY_SHARDS if gradients_too else ""
     advice = "is the gradient of the step before still in a shard's `.grad`, or is the optimizer's state lost?"
     yield f"so are {STEPS} steps with momentum", weights[-1], f"after {STEPS} steps", advice
     counts = [p.numel() for p in model.parameters()]
@@ -84,10 +90,10 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
     observed = f"rank {comm.rank} holds {state_bytes} bytes of state, but its shard is {shard_bytes}."
     advice = "Make the optimizer for the shards, not for the model's parameters."
     yield f"a rank holds 1/{comm.size} of the optimizer's state", state_bytes, observed, advice
-    due_bytes = 2 * (comm.size - 1) * shard_bytes  # what an allreduce sends (Patarasuk and Yuan 2009)
-    observed = f"a rank sends {sent_bytes:.0f} bytes per step, and an allreduce {due_bytes}."
-    advice = "One reduce-scatter of the gradients and one allgather of the weights are enough."
-    yield "a step sends as many bytes as one ring allreduce", sent_bytes, observed, advice
+    due_bytes = (passes + 1) * (comm.size - 1) * shard_bytes  # each half of an allreduce (Patarasuk and Yuan 2009)
+    observed = f"a rank sends {sent_bytes:.0f} bytes per step, and should send {due_bytes}."
+    advice = "One reduce-scatter per backward pass and one allgather of the weights are enough."
+    yield "a step sends no more bytes than reduce-scatters and one allgather", sent_bytes, observed, advice
 
 
 ONLY_SHARDS = "Keep only the shard of each gradient, and drop the rest as soon as it is reduced."
@@ -97,6 +103,7 @@ OWN_PART = "total = gradient.numpy()[ring.part(len(gradient), self.comm.rank, se
 ALLREDUCE = f"""{OWN_PART}
         total[:] = ring.reduce_scatter(self.comm, gradient.numpy())
         ring.allgather(self.comm, gradient.numpy())"""
+ADD = "mean if before is None else before + mean"
 GATHER = "ring.allgather(self.comm, self.weights.numpy())"
 EDITS = [
     Edit(
@@ -110,11 +117,17 @@ EDITS = [
     ),
 ]
 OF_ONE = {
-    "Zero1": Edit("End the step with an allgather of the weights.", (GATHER, "pass")),
-    "Zero2": Edit(
-        "The whole gradient is still there. Drop it, `p.grad = None`, as soon as you have its shard.",
-        ("p.grad = None", "pass"),
-    ),
+    "Zero1": [Edit("End the step with an allgather of the weights.", (GATHER, "pass"))],
+    "Zero2": [
+        Edit(
+            "Only the last backward pass counts. Add its gradient to what the shard's `.grad` already holds.",
+            (ADD, "mean"),
+        ),
+        Edit(
+            "The whole gradient is still there. Drop it, `p.grad = None`, as soon as you have its shard.",
+            ("p.grad = None", "pass"),
+        ),
+    ],
 }
 SAME_CALLS = "every rank must make the same calls in the same order, in the backward pass once for every parameter."
 Zero1, Zero2 = (
@@ -122,7 +135,8 @@ Zero1, Zero2 = (
         name,
         NOTEBOOK,
         functools.partial(play_steps, gradients_too=gradients_too),
-        [*EDITS, OF_ONE[name]],
+        [*EDITS, *OF_ONE[name]],
+        alone=True,
         rounding=1e-9,  # all numbers are float64
         ready=load_optimizers,
         stuck=SAME_CALLS,

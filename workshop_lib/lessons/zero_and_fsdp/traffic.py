@@ -32,14 +32,15 @@ class Traffic(TorchDispatchMode):
     """Counts the collectives that this thread calls inside a `with` block.
 
     calls, handed_bytes: by the collective's name. The bytes of a call are those of the whole array: what goes into an
-    allreduce, a reduce or a reduce-scatter, and what comes out of an allgather. How many bytes a rank then sends
-    depends on the algorithm: in a ring of p ranks, (p - 1) / p of the array, and twice that for an allreduce.
+    allreduce, a reduce or a reduce-scatter, and what comes out of an allgather.
+    sharded_bytes_sent: what this rank sends in a ring for allgathers and reduce-scatters, the array without one part.
     """
 
     def __init__(self):
         super().__init__()
         self.calls: dict[str, int] = defaultdict(int)
         self.handed_bytes: dict[str, int] = defaultdict(int)
+        self.sharded_bytes_sent = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if DTensor in types:
@@ -48,5 +49,8 @@ class Traffic(TorchDispatchMode):
         name = NAMES.get(func._opname) if getattr(func, "namespace", "") in ("c10d", "_c10d_functional") else None
         if name:
             self.calls[name] += 1
-            self.handed_bytes[name] += max(tensor.nbytes for tensor in tensors([args, output]))
+            sizes = [tensor.nbytes for tensor in tensors([args, output])]
+            self.handed_bytes[name] += max(sizes)
+            if name in ("allgather", "reduce-scatter"):
+                self.sharded_bytes_sent += max(sizes) - min(sizes)
         return output

@@ -33,6 +33,7 @@ RECIPES = {
 
 # When vendors say "GB" of GPU memory, they mean GiB: nvidia-smi shows 81,920 MiB for an A100 of 80 GB. The driver keeps
 # some of it, so PyTorch's total_memory is 0 to 2 % less (15.78, 31.75, 79.2, 139.8, 63.98 GiB of 16, 32, 80, 141, 64).
+# B200: 1,440 GB in the eight of a DGX (NVIDIA's data sheet). MI300X: AMD's data sheet.
 GPUS = {
     "V100, 16 GB": 16 * GIB,
     "V100, 32 GB": 32 * GIB,
@@ -41,6 +42,8 @@ GPUS = {
     "A100, 80 GB": 80 * GIB,
     "H100, 80 GB": 80 * GIB,
     "H200, 141 GB": 141 * GIB,
+    "B200, 180 GB": 180 * GIB,
+    "MI300X, 192 GB": 192 * GIB,
     "MI250X, one GCD of 64 GB": 64 * GIB,
     "Max 1550, one tile of 64 GB": 64 * GIB,
 }

@@ -1,0 +1,84 @@
+"""What a check says about a function that raised, waited or never ended on the ranks: its own lines, and a hint."""
+
+import contextlib
+import re
+from collections.abc import Mapping
+
+from workshop_lib import ranks
+from workshop_lib.course import learner
+from workshop_lib.ranks import engine
+from workshop_lib.ranks.rank_errors import DEADLOCK, is_communicating
+
+ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
+STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines below say where."
+RAISED = {  # hints for errors of MPI, by words in their text that both Open MPI and MPICH use
+    "truncate": "a message was larger than the array that receives it: give that array the size of what arrives.",
+    "invalid buffer pointer": "MPI can't read from and write to the same array: `comm.Allreduce(MPI.IN_PLACE, g)` adds "
+    "up in place, and `comm.Allreduce(g, total)` needs a `total` of its own.",
+}
+TRAVELS = "Your function gets its arguments, and what cells without %%ranks define or import."
+_OURS = r"workshop_lib/(?:course|judge|lessons|ranks)/[\w/]+\.py, line \d+, in "
+_CALL = re.compile(rf"^    {_OURS}.*\n        .*\n", re.MULTILINE)  # one call of a traceback
+_PLACE = re.compile(rf"(?:still )?at {_OURS}.*$", re.MULTILINE)  # where a rank was, when it was not in the function
+_INSIDE_PLAY = re.compile(r"\b\w+\.<locals>\.")  # how Python begins the name of a function that a play defines
+_NAME_ERROR = re.compile(r"NameError: name '(\w+)' is not defined")
+_IN_CELL = re.compile(r"In\[(\d+)\]")
+
+
+def learners_lines(text: str) -> str:
+    """The text of ranks' errors without lines of the workshop's own files."""
+    text = _INSIDE_PLAY.sub("", _CALL.sub("", text))
+    return _PLACE.sub("had finished your function", text).replace("It was had", "It had")
+
+
+def hint_for(
+    error: ranks.RankError, timeout_s: float, communicates: bool, stuck: str, raised: Mapping[str, str]
+) -> str:
+    """What to do about a function that raised on some rank or did not end; empty if the error says enough.
+
+    stuck and raised: the hints of the exercise itself.
+    """
+    text = str(error)
+    if text.startswith(DEADLOCK):
+        return stuck or STUCK_HINT
+    if text.startswith(f"not finished after {timeout_s:g} s"):
+        places = ranks.current().positions.values()
+        if communicates and places and all(map(_computes, places)):
+            return ENDLESS_HINT
+        return stuck or (STUCK_HINT if communicates else ENDLESS_HINT)
+    if name := _NAME_ERROR.search(text):
+        only_there = on_ranks_only(name[1])
+        return f"{only_there} {TRAVELS}" if only_there else ""
+    return next((advice for words, advice in (RAISED | dict(raised)).items() if words.lower() in text.lower()), "")
+
+
+def _computes(place: str) -> bool:
+    """Whether a rank was in a line of the learner's, and in no call that waits for other ranks."""
+    waits = is_communicating([{"file": "", "line": 0, "name": "", "code": place}]) or ".wait(" in place
+    return place.startswith("at ") and "(inside" not in place and not waits
+
+
+def on_ranks_only(name: str) -> str:
+    """A hint if only the ranks have a variable of this name; empty otherwise."""
+    with contextlib.suppress(ranks.RankError):
+        if name in (ranks.current().ask(engine.variables, limit_s=2.0) or ()):
+            return f"a %%ranks cell made `{name}`, so only %%ranks cells have it."
+    return ""
+
+
+def version(function) -> str:
+    """Which version of a function is judged, if a later cell defines it again but did not run to its end."""
+    parts = vars(function).values() if isinstance(function, type) else [function]
+    code = next((code for part in parts if (code := getattr(part, "__code__", None))), None)
+    shell = learner.shell()
+    if shell is None or code is None:
+        return ""
+    cell = _IN_CELL.search(" ".join(shell.compile.format_code_name(code.co_filename) or ()))
+    if cell is None:
+        return ""
+    defines = re.compile(rf"^(?:def|class) {function.__name__}\b", re.MULTILINE)
+    texts = list(enumerate(shell.history_manager.input_hist_raw))[int(cell[1]) + 1 :]
+    later = [number for number, text in texts if defines.search(text) and not text.startswith("%%")]
+    if not later:
+        return ""
+    return f"This judges {cell[0]}. In[{later[-1]}] defines {function.__name__} again, but failed: see its error first."
