@@ -75,7 +75,7 @@ def test_every_test_has_a_tier_and_what_is_about_a_lesson_can_be_run_alone(all_t
 def test_the_layer_unit_leaves_out_what_starts_a_process(monkeypatch):
     """In the first file, one test starts a process and is left out. In the second, all do."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "--layer", "unit"]
-    files = ["tests/course/test_exercises.py", "tests/ranks/test_supervisor.py"]
+    files = ["tests/course/test_exercises.py", "tests/ranks/test_harmed_ranks.py"]
     monkeypatch.delenv("PYTEST_CURRENT_TEST")  # or what the other run starts before its first test counts as well
     ran = subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert re.search(r"^3 passed, \d+ skipped", ran.stdout, re.MULTILINE), ran.stdout

@@ -97,7 +97,10 @@ def join():
     if accelerator is None or accelerator.type == "mps":  # Apple's GPUs have no collectives
         dist.init_process_group("gloo")
         return torch.device("cpu")
-    device = torch.device(accelerator.type, dist.get_node_local_rank())
+    # torchrun sets LOCAL_RANK. mpiexec and srun don't, but they usually number the ranks of a node consecutively.
+    local_rank = dist.get_node_local_rank(fallback_rank=int(os.environ["RANK"]))
+    # Some launchers show each rank one GPU only, which is number 0 on all ranks.
+    device = torch.device(accelerator.type, local_rank % torch.accelerator.device_count())
     # The device comes first: NCCL takes the current one, and would start all ranks on GPU 0.
     torch.accelerator.set_device_index(device.index)
     # NCCL is for tensors on GPUs, and gloo for those on the host.

@@ -257,7 +257,7 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     monkeypatch.setattr(torch.accelerator, "set_device_index", calls.append)
-    monkeypatch.setattr(dist, "init_process_group", lambda **options: calls.append(options["device_id"].index))
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **options: calls.append(options["device_id"].index))
     return calls
 
 
