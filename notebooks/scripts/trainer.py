@@ -423,7 +423,7 @@ def main():
         progress["step"] += 1
         logged_tokens += tokens
         step = progress["step"]
-        stopped = stop.item() > 0
+        stopped = (stop > 0).item()
         save = stopped or step % args.save_every == 0 or step == args.steps
         log = save or step % args.log_every == 0
         if log:
