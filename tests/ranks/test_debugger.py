@@ -79,7 +79,7 @@ def test_all_ranks_step_together_and_one_may_be_asked_alone(debug):
 
 
 def test_a_rank_may_wait_while_the_others_wait_for_it_for_longer_than_the_time_out(debug):
-    said = debug(ON_RANK_0, after(2.5, "p rank"), "@1 p rank", "c", timeout=2)
+    said = debug(ON_RANK_0, after(3.5, "p rank"), "@1 p rank", "c", timeout=3)
     assert "Rank 1 isn't at a breakpoint. At one: rank 0.\n" in said
     assert last_lines(said) == ["[0] total 2", "[1] total 2"]
 
