@@ -98,7 +98,9 @@ def test_an_interrupt_at_the_end_of_the_start_is_one(monkeypatch):
         import signal
         import time
 
-        os.kill(owner, signal.SIGINT)
+        if "interrupted" not in vars(os):  # a start that takes long asks again
+            os.interrupted = True
+            os.kill(owner, signal.SIGINT)
         time.sleep(30)
 
     interrupt.__module__ = "__main__"  # ranks don't have this module

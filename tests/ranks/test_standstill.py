@@ -71,7 +71,7 @@ MISMATCHES = [
 @pytest.mark.parametrize(("cell", "why"), MISMATCHES)
 def test_ranks_that_wait_for_each_other_are_told_so_early_and_why(team, cell, why):
     message = deadlock(team, team.run_cell, cell, "In[2]")
-    assert message.startswith("deadlock: every rank waits for another one, and nothing has moved for 3 s")
+    assert message.startswith("deadlock: every rank waits for another one, and nothing has moved for ")
     assert "In[2], line 1, in <module>" in message and why in message
     assert "`team.restart()` brings fresh ones. Their memory is empty: run In[1] again." in message
 
