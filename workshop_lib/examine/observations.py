@@ -43,6 +43,10 @@ class RankLog:
         """The trained model's forward passes in a step."""
         return [each for each in self.steps[step]["forwards"] if each["model"] == self.model["model"]]
 
+    def is_by_closure(self, step: int) -> bool:
+        """Whether the optimizer itself calls the model, as L-BFGS does, several times in a step."""
+        return any(forward.get("closure") for forward in self.forwards(step))
+
     def samples(self, step: int) -> list[int]:
         return [digest for forward in self.forwards(step) for digest in forward.get("samples", [])]
 

@@ -26,7 +26,7 @@ QUIET_S = 8.0  # when no rank has written anything for this long, look where the
 LOOK_AGAIN_S = 2.0
 IDLE_SHARE = 0.2  # a rank that waits uses less than this share of a core
 STACK_LIMIT_S = 1.5
-FETCHES = 2  # of each loading worker
+FETCHES = 2  # those of a loading worker's first process; the workers of later epochs append theirs
 LAST_LINES = 10_000
 
 

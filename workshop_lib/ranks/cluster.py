@@ -379,8 +379,12 @@ class Ranks:
         Raises RankError if the clock passes the limit, or a rank, mpiexec or the controller ends.
         """
         shown = 0
-        prepared = Clock()
-        while (ready := self._ranks_ready()) < self.n:
+        since_prepared = Clock()
+        while True:
+            prepared = self._ranks_prepared()
+            ready = min(prepared, len(self.client.ids))
+            if ready >= self.n:
+                break
             if self.n > EACH_UP_TO and ready > shown and clock.elapsed_s > SHOW_START_AFTER_S:
                 shown = ready
                 print(f"\r{ready} of {self.n} ranks are up", end="", flush=True)
@@ -391,20 +395,16 @@ class Ranks:
                     raise RankError(f"{name} ended with exit code {process.returncode}.")
             if clock.elapsed_s > limit_s:
                 raise RankError(f"{ready} of {self.n} came up in {limit_s:.0f} s.")
-            if self._ranks_prepared() < self.n:
-                prepared = Clock()
-            elif prepared.elapsed_s > NOTICE_LIMIT_S:
+            if prepared < self.n:
+                since_prepared = Clock()
+            elif since_prepared.elapsed_s > NOTICE_LIMIT_S:
                 # The client misses the notice of a rank that registers at the moment when the client connects.
                 self.client.close(linger=0)
                 self.client = folders.connect(self.folder, limit_s)
-                prepared = Clock()
+                since_prepared = Clock()
             time.sleep(0.02)
         if shown:
             print(f"\r{self.n} of {self.n} ranks are up")
-
-    def _ranks_ready(self) -> int:
-        """How many ranks have registered and have run `engine.prepare`."""
-        return min(self._ranks_prepared(), len(self.client.ids))
 
     def _ranks_prepared(self) -> int:
         return len(list((self.folder / "rank").glob("*.json")))

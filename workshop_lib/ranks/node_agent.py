@@ -48,7 +48,7 @@ TIDY_LIMIT_S = 2.0  # time for a command that is not a rank, after SIGTERM
 FIRST_RANK_LIMIT_S = 60.0
 KILLED_FIRST = "300"  # when memory runs out, Linux rather kills a rank than the agent, which would take all along
 ASK_LIMIT_S = 5.0  # time for a stub to send its whole request
-DESCRIPTORS = 64  # at most so many open files come with a request
+DESCRIPTORS = 64  # the most open files that come with a request
 
 
 def gone(folder):

@@ -152,7 +152,7 @@ def sampler(run: Run) -> Iterator[Finding]:
                 "wrong",
                 "sampler",
                 "the ranks train on different subsets of the data, and a DistributedSampler shares each of them out",
-                "Some samples are never trained on. If the rest is for testing, a rank trains on another one's test.",
+                "Some samples are never trained on. If the rest is for testing, a rank trains on another rank's.",
                 "Draw the split with one seed on all ranks: random_split(..., generator=Generator().manual_seed(0)).",
                 "sampler",
                 step=1,
@@ -317,7 +317,7 @@ def _unequal_losses(run: Run, step: int) -> str | None:
         return None
     if any(len(each) < 4 or not each[1] for loss in losses for each in loss):
         return None
-    if any(forward.get("closure") for log in run.ranks for forward in log.forwards(step)):
+    if any(log.is_by_closure(step) for log in run.ranks):
         return None
     for calls in zip(*losses, strict=True):  # the same call on all ranks
         if unequal := _count_differently(calls):

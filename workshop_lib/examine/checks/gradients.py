@@ -62,7 +62,7 @@ def accumulation(run: Run) -> Iterator[Finding]:
     for step in run.common_steps:
         forwards = log.forwards(step)
         backwards = len(log.steps[step]["backwards"])
-        if backwards < 2 or len(forwards) != backwards or any(forward.get("closure") for forward in forwards):
+        if backwards < 2 or len(forwards) != backwards or log.is_by_closure(step):
             continue
         synchronized = sum(forward["sync"] for forward in forwards)
         if synchronized > 1:
@@ -117,7 +117,7 @@ def size(run: Run) -> Iterator[Finding]:
             "averaging",
             step=step,
         )
-    elif is_always(1.0) or any(math.isclose(factors[0], each, rel_tol=TOLERANCE) for each in meant):
+    elif any(math.isclose(factors[0], each, rel_tol=TOLERANCE) for each in meant):
         yield Finding("ok", "size of gradients", "the optimizer gets the mean over all ranks")
 
 
@@ -126,7 +126,7 @@ def _factor(run: Run, step: int) -> float | None:
     records = [log.steps[step] for log in run.ranks]
     scaled = any(clip[2] for record in records for clip in record["clips"])
     known = all(record.get(key) is not None for record in records for key in ("after_backward", "ready"))
-    if not known or scaled or any(each.get("closure") for each in run.ranks[0].forwards(step)):
+    if not known or scaled or run.ranks[0].is_by_closure(step):
         return None
     after = [float(record["after_backward"]) for record in records]
     ready = [float(record["ready"]) for record in records]

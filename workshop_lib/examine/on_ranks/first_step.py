@@ -28,11 +28,11 @@ class FirstStep:
         if not self.replays:
             torch.save(batch, self.folder / f"{name}.{self.rank}.pt")
             return batch
-        self.is_over = True  # unless it can be joined
-        parts = [_load(path) for path in sorted(self.folder.glob(f"{name}.*.pt"))]
-        joined = join(parts)
-        self.is_over = False
-        return joined
+        try:
+            return join([_load(path) for path in sorted(self.folder.glob(f"{name}.*.pt"))])
+        except Exception:
+            self.is_over = True  # its gradients would be those of other samples
+            raise
 
     def begin(self, module: nn.Module) -> None:
         """Keep the weights of the first rank, or begin with them."""

@@ -23,7 +23,7 @@ from torch.utils.data._utils import fetch as fetchers
 from torch.utils.hooks import RemovableHandle
 
 from workshop_lib.examine.on_ranks import digests
-from workshop_lib.examine.on_ranks.recorder import FIRST_STEPS, RankRecorder, _is_shared_out, _plain
+from workshop_lib.examine.on_ranks.recorder import FETCHES, FIRST_STEPS, RankRecorder, _is_shared_out, _plain
 
 COLLECTIVES = (
     "all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "all_gather_object", "gather_object",
@@ -245,15 +245,14 @@ def _loaders(recorder: RankRecorder) -> None:
 
 
 def _workers(recorder: RankRecorder) -> None:
-    """In workers, note what the first two fetches draw from the random number generators."""
-    fetched: list[int] = []  # by which worker
+    """In workers, note what the first fetches draw from the random number generators."""
 
     def make(original):
         def fetch(fetcher, *args, **kwargs):
             worker = get_worker_info()
-            if worker is None or len(fetched) >= 2 or recorder.is_on():
+            if worker is None or recorder.fetches >= FETCHES or recorder.is_on():
                 return original(fetcher, *args, **kwargs)
-            fetched.append(worker.id)
+            recorder.fetches += 1
             before = recorder.attempt("workers", recorder.random_states)
             result = original(fetcher, *args, **kwargs)
             if before:

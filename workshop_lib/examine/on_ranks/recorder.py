@@ -24,6 +24,7 @@ from workshop_lib.examine.on_ranks.first_step import FirstStep
 
 BUDGET = 0.03  # of the time: when looking at the weights takes more than that, they are looked at less often
 FIRST_STEPS = 30  # these are looked at closely, however long that takes
+FETCHES = 2  # of each loading worker; in these, its random numbers are looked at
 Found = TypeVar("Found")
 MOST_WHOLE = 500_000_000  # elements of a model; the last weights of a larger one are compared by their sampled values
 
@@ -46,6 +47,7 @@ class RankRecorder:
         self.folder_of_script = folder_of_script
         self.folder = folder
         self.is_worker = False
+        self.fetches = 0  # what this process, if it's a worker, has loaded
         self.first_step: FirstStep | None = None  # where the first step is kept or repeated, if it is
         self.file = open(folder / f"rank.{rank}.jsonl", "w", buffering=1)  # noqa: SIM115 - open until the rank ends
         self.stacks = open(folder / f"stack.{rank}.txt", "w")  # noqa: SIM115 - faulthandler writes to it at any time
@@ -291,9 +293,8 @@ class RankRecorder:
         elapsed_s = time.monotonic() - self.first_step_s
         if self.step > 10 and self.spent_s > BUDGET * elapsed_s and (self.step - 1) % self.every == 0:
             self.every *= 2
-        if (
-            (self.step - 1) % self.every == 0 or not self.has_optimizer
-        ):  # ranks that average every 2^n steps are equal again before these steps
+        # Ranks that average every 2^n steps are equal again before these steps. A step by hand is known by its weights.
+        if (self.step - 1) % self.every == 0 or not self.has_optimizer:
             parameters = list(model.module.parameters())
             now["weights"] = digests.of_each(_plain(parameters))
             now["weights_model"] = model.number
