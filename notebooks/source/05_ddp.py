@@ -228,8 +228,8 @@ scripts.run(*launch, check.own_or_finished(folder / "my_script.py"), *options, t
 # %% [markdown]
 # Is your accuracy lower than with one process? That isn't a bug. Two processes take 128 images per step, so an epoch has half
 # as many steps, and after so few of them the network has learned less. [07](07_large_batch.ipynb) is about this. And is the speed
-# less than twice that of one process? Then messages took the rest, because this network is small. If it's more than twice,
-# something slowed down the single process, so don't read anything into a single run ([08](08_scaling_curves.ipynb)).
+# less than twice that of one process? Then messages took the rest, or the slower of the two ranks, or another program: a single
+# run can't tell which ([08](08_scaling_curves.ipynb)). If it's more than twice, something slowed down the single process.
 #
 # The finished script is [scripts/ddp.py](scripts/ddp.py). Five lines in it are easily forgotten:
 #
@@ -285,14 +285,15 @@ network(torch.ones(1, 784)).sum().backward()
 # <details><summary>Hint 1: an allreduce that doesn't wait</summary>
 #
 # `dist.all_reduce(tensor)` adds up `tensor` over all ranks, in place, and waits until that's done. With `async_op=True` it
-# returns at once, with a handle. The sum is only ready after the handle's `wait()`. So who keeps the handles, and who waits?
+# returns at once, with a handle. The sum is only ready after the handle's `wait()`. (With NCCL, `wait()` doesn't stop your
+# program. It only makes the GPU's next operations wait.) So who keeps the handles, and who waits?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
 # A list outside of both functions. A hook `send(p)`: divide `p.grad` by `dist.get_world_size()`, start, keep the handle.
 # `finish()`: wait for all handles, and empty the list for the next step. Then for each parameter
-# `dist.broadcast(p.detach(), src=0)` and `p.register_post_accumulate_grad_hook(send)`. (NCCL could average by itself, with
-# `dist.ReduceOp.AVG`. Gloo can only add.)
+# `dist.broadcast(p.detach(), src=0)` and `p.register_post_accumulate_grad_hook(send)`. (NCCL and newer versions
+# of gloo can average by themselves, with `dist.ReduceOp.AVG`. Dividing first works everywhere.)
 #
 # </details><details><summary>Solution</summary>
 #
@@ -384,9 +385,9 @@ figures.typical_overlap(team.pull("times"))
 # delivered it. `time.perf_counter()` reads this clock, so nothing in your code has to change, and the times are the same however
 # busy your machine is.
 #
-# These two ranks emulate two nodes with one GPU each. We say that every `Linear` layer takes 2 ms forward and 4 ms backward, as
-# a few hundred times larger ones would. (What isn't a `Linear` layer takes no time here.) So the backward pass takes 16 ms, and
-# the gradients have 11.7 MB. What does overlap save, on three networks?
+# These two ranks emulate two nodes with one GPU each. We say that every `Linear` layer takes 2 ms forward and 4 ms backward, and
+# everything else no time. These times are made up: what counts is the ratio of 16 ms of backward pass to 11.7 MB of gradients,
+# which take 11.7 ms at 1 GB/s. What does overlap save, on three networks?
 
 # %%
 guess_1 = predict("At 1 GB/s: what share of backward pass and averaging does DDP save?", low=0, high=75, unit="%")
@@ -467,17 +468,17 @@ figures.saved(times_at, machine)
 
 # %% [markdown]
 # Overlap saves most where sending takes about as long as the backward pass. The first layer's message always remains, because
-# nothing is left to compute behind it. At 0.1 GB/s the link is busy all the time, and the step takes as long as the messages.
+# nothing is left to compute behind it. At 0.1 GB/s the link is busy from the first message on, so the messages decide.
 # With buckets of 25 MiB, all gradients fit into one, and nothing overlaps.
 #
-# So at which bandwidth does DDP stop paying? Say that it pays while it saves at least 5 %:
+# From which bandwidth on is overlap not worth it any more? Say that it pays while it saves at least 5 %:
 
 # %%
 {way: [gb_per_s for gb_per_s in saved if saved[gb_per_s][way] >= 5] for way in saved[1]}
 
 # %% [markdown]
-# *Try it:* and if the layers are twice as fast? Change the seconds in `on_a_gpu`, and run the cells again. From here on, this
-# notebook's ranks emulate the two nodes.
+# *Try it:* and if the layers are twice as fast? Change the seconds in `on_a_gpu`, and run the cells again. These ranks emulate
+# the two nodes until the next `ranks.start`.
 #
 # ## What DDP doesn't do
 #
@@ -771,7 +772,7 @@ if rank == 0:
 #
 # Five people come to you and say, "My training runs, but something is off." None of them got an error message. You have what
 # any run can give you: a timeline, the last losses, and a digest of the weights on each rank. The run on top is healthy. All of
-# these runs train on four ranks, on two (emulated) hosts with two ranks each.
+# these runs train on four ranks. Their times are real; we only pretend that ranks 2 and 3 are on another host.
 
 # %%
 patients = check.admit(team)

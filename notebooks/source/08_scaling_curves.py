@@ -81,7 +81,8 @@ tables.epoch_seconds(strong, "mpi")
 # %% [markdown]
 # The first epoch of a run also pays for starting up: memory, connections, and on a GPU the choice of algorithms. In a short
 # measurement that can matter, so we leave the first epoch out. (On a laptop, one epoch is left.) From the repeats we take the
-# *median*, because one disturbed run can't move it far. The fastest run may just have been lucky.
+# *median*, because one disturbed run can't move it far. (The fastest run shows what's possible, the median what you'll get. Name
+# the one you use, and use it for every point.)
 #
 # ### Exercise 1 (normal): speed-up and efficiency
 #
@@ -222,7 +223,8 @@ tables.losses(strong, serial_fraction)
 # To see a curve, you need more devices than your machine has. So let the ranks *emulate* them, as in [05](05_ddp.ipynb): they
 # train and send for real, but each carries a clock of emulated time. The machine below has nodes of eight A100 GPUs that NVLink
 # joins, and a slow network, 25 Gb/s Ethernet, between the nodes. Our small network stands for ResNet-50: computing takes
-# ResNet-50's time, and the gradients have its 102 MB.
+# ResNet-50's time, and the gradients have its 102 MB. (We let a GPU be as fast with 16 images as with 256. A real one isn't, so
+# real curves fall earlier.)
 #
 # For *strong* scaling we keep the **global** batch at 256 images, so 16 GPUs get 16 images each.
 
@@ -268,10 +270,11 @@ weak_on_gpus = list(sweep(ranks.start, gpus, fixed_per_gpu, timeout_s=5 * sizes.
 weak_scaling_curve(weak_on_gpus)
 
 # %% [markdown]
-# So $f$ does grow, and no fixed serial part explains this curve. Up to 8 GPUs, all messages stay inside a node, and DDP hides
-# nearly all of them. What you lose there is mostly the wait for the latest of the GPUs: each one's time varies by 3.6 %. From 8
-# GPUs to 16, the messages cross the slow network, and take longer than the whole step computes: $f$ jumps. With 64 images per
-# GPU, the same messages meet four times the computing, and more than half of the efficiency is back.
+# So no fixed serial part explains this curve. Up to 8 GPUs, $f$ falls: all messages stay inside a node, where DDP hides nearly all
+# of them. What you lose is the wait for the latest of the GPUs, which costs little more with each GPU. (We put that in: each
+# one's time varies by 3.6 %, which made a forecast fit published curves.) From 8 GPUs to 16, the messages cross the slow network,
+# and take longer than the whole step computes: $f$ jumps. With 64 images per GPU, the same messages meet four times the
+# computing, and more than half of the efficiency is back.
 #
 # A trained network that only has to answer needs no gradients, and so no allreduce. It scales nearly perfectly until reading
 # becomes the limit ([09](09_feeding_the_ranks.ipynb)).
@@ -296,8 +299,9 @@ tables.serial_fractions(published_s, serial_fraction)
 # Horovod's *time* rises from 8 GPUs to 16, which no serial part can explain. The reason may be overhead, because from 16 GPUs
 # on, messages have to leave the eight-GPU machine. Or it may be chance: nobody published the spread.
 #
-# DDP's $f$ grows as well. Before you blame communication, change DDP's baseline above from 11.7 s to 10.1. Then $f$ is between
-# 1 and 2 % for every $N$. A baseline that's too slow makes a constant $f$ look as if it grew.
+# DDP's $f$ grows as well. Before you blame communication, suppose that the run on one GPU was slow, too, and change its 11.7 s to
+# 10.1 (a guess; nobody measured it again). Then $f$ is between 1 and 2 % for every $N$. A baseline that's too slow makes a
+# constant $f$ look as if it grew.
 #
 # With a fixed batch per rank, hardly anything is serial. So here $f$ tells you how much longer a *step* has become: if it takes
 # $1 + x$ times as long as on one rank, then $f = x / (N - 1)$. So a constant $f$ can hide an overhead that grows: with the

@@ -12,6 +12,7 @@ from workshop_lib.notebook import figures, palette
 from workshop_lib.results import records as record_files
 from workshop_lib.results.curves import emulated_on, strong_scaling, to_frame, weak_scaling
 
+BATCHES = {"batch_size": "batch {} per rank", "global_batch": "global batch {}"}
 CROSS = {"color": palette.GRAY, "marker": "x", "linestyle": "", "markersize": 7}
 
 
@@ -38,7 +39,10 @@ def scaling_curve(records: Iterable[dict], same: str = "batch_size") -> figures.
     Raises RecordError if a curve has no 1-rank run, or if machines, data or settings are mixed.
     """
     frame = to_frame(records)
-    return _against_ranks(f"Strong scaling on {data_name(frame)}", frame, strong_scaling(frame, same), same, THROUGHPUT)
+    points = strong_scaling(frame, same)
+    kept_the_same = " and ".join(BATCHES[same].format(value) for value in sorted(points[same].unique()))
+    title = f"Strong scaling on {data_name(frame)}: {kept_the_same}"
+    return _against_ranks(title, frame, points, same, THROUGHPUT)
 
 
 def weak_scaling_curve(records: Iterable[dict]) -> figures.RecordFigure:
@@ -121,16 +125,21 @@ def _against_ranks(
 ) -> figures.RecordFigure:
     names = in_order(points["backend"].unique())
     curves = sorted(points.groupby(["backend", same]), key=lambda pair: (names.index(pair[0][0]), pair[0][1]))
-    batch = {"batch_size": "\nbatch {} per rank", "global_batch": "\nglobal batch {}"}[same]
-    titles = [name + batch.format(value) if len(curves) > len(names) else name for (name, value), _ in curves]
+    titles = [name for (name, _), _ in curves]
+    if len(curves) > len(names):
+        titles = [f"{name}\n{BATCHES[same].format(value)}" for (name, value), _ in curves]
     text = f"{caption(frame)}. Percentages: parallel efficiency."
-    figure, panels = figures.panels(title, text, titles, "ranks", measure.label)
+    emulated = bool(emulated_on(frame))
+    across = "emulated devices" if emulated else "ranks"
+    figure, panels = figures.panels(title, text, titles, across, measure.label)
     counts = rank_counts(points)
     for axes, (own, curve) in zip(panels, curves, strict=True):
         for key, other in curves:
             if key != own:
                 axes.plot(other["world_size"], other[measure.column], **figures.OTHERS, label="the other backends")
         _draw_curve(axes, curve, measure, figures.style_of(own[0]) | {"linestyle": "-"})
+        if not emulated:
+            _draw_first_epochs(axes, curve, measure)
         axes.set_xscale("log", base=2)
         axes.margins(x=0.28, y=0.12)
         figures.ticks_at(axes.xaxis, counts, list(counts.values()))
@@ -143,8 +152,7 @@ def _against_ranks(
 
 
 def _draw_curve(axes, curve: pd.DataFrame, measure: Measure, look: dict) -> None:
-    """Draw a backend's measured points with their efficiencies, its first epochs, and perfect scaling from its own
-    1-rank run."""
+    """Draw a backend's points with their efficiencies, and perfect scaling from its own 1-rank run."""
     ranks = curve["world_size"]
     several = curve["repeats"] > 1
     middle, low, high = (curve[f"{measure.column}{end}"] for end in ("", "_min", "_max"))
@@ -155,7 +163,11 @@ def _draw_curve(axes, curve: pd.DataFrame, measure: Measure, look: dict) -> None
     single = middle[ranks == 1].iloc[0]
     perfect = single * ranks if measure.grows_with_ranks else single + 0 * ranks
     axes.plot(ranks, perfect, **figures.PERFECT, label="perfect scaling of the backend's own run on 1 rank")
+
+
+def _draw_first_epochs(axes, curve: pd.DataFrame, measure: Measure) -> None:
+    """Draw the first epochs of a backend's runs, which include start-up. On emulated ranks they don't."""
     if curve["first_epoch_only"].any():
         axes.plot([], [], " ", marker="", label="one epoch only: includes start-up")
     else:
-        axes.plot(ranks, curve[measure.first_epoch], **CROSS, label="first epoch (start-up included)")
+        axes.plot(curve["world_size"], curve[measure.first_epoch], **CROSS, label="first epoch (start-up included)")
