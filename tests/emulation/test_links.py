@@ -102,7 +102,7 @@ def test_groups_inside_a_node_and_across_nodes():
     assert network.collective_s("allreduce", (4, 5, 6, 7), N) == pytest.approx(6 * (1e-6 + N / 4 * 0.01e-9))
     assert network.collective_s("allreduce", tuple(range(16)), N) == NODES.allreduce_s(16, N)
     column = network.collective_s("allgather", (1, 5, 9, 13), N)
-    assert column == pytest.approx(2 * ALPHA_S + 3 / 4 * N * 4 * BETA), "four columns share the network of their nodes"
+    assert column == pytest.approx(3 * ALPHA_S + 3 / 4 * N * 4 * BETA), "four columns share the network of their nodes"
     assert network.link(0, 3) == FAST
     assert network.link(3, 4).s_per_byte == pytest.approx(2 * BETA), "one of the node's two adapters"
 

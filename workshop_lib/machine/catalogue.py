@@ -203,17 +203,12 @@ class Machine:
     def allgather_s(self, devices: int, message_bytes: float, network: float = 1.0) -> float:
         """Seconds of one allgather of `message_bytes` in total, or of one reduce-scatter.
 
-        They are the halves of the ways that `allreduce_s` chooses from, except for recursive doubling, which has none.
+        NCCL takes a ring across all nodes for both: its trees are for allreduces. Where libraries are hierarchical, they
+        are the halves of an allreduce's way.
         """
-        nodes = -(-devices // self.devices_a_node)
-        a_node = min(devices, self.devices_a_node)
-        inside_s = allreduce_s("ring", a_node, message_bytes, self.inside.latency_s, self.inside.s_per_byte)
-        between = self.between.latency_s, self.between.s_per_byte / network
-        names = [name for name in HIERARCHICAL[self.collectives] if name != "recursive doubling"]
-        ways = [inside_s + allreduce_s(name, nodes, message_bytes, *between) for name in names]
-        if self.collectives != "hierarchical":
-            ways.append(self.ring_s(devices, message_bytes, network=network))
-        return min(ways) / 2
+        if self.collectives == "hierarchical":
+            return self.allreduce_s(devices, message_bytes, network) / 2
+        return self.ring_s(devices, message_bytes, network=network) / 2
 
 
 def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, ComputeTime]) -> Machine:
