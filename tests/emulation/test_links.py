@@ -3,10 +3,12 @@
 import math
 import statistics
 
+import numpy as np
 import pytest
 
 from workshop_lib.emulation.clock import CLOCK, OnStream, Stream
 from workshop_lib.emulation.links import Lane, Network, RankLinks
+from workshop_lib.emulation.session import sent_bytes
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.catalogue import Link, Machine
 
@@ -105,6 +107,12 @@ def test_groups_inside_a_node_and_across_nodes():
     assert column == pytest.approx(3 * ALPHA_S + 3 / 4 * N * 4 * BETA), "four columns share the network of their nodes"
     assert network.link(0, 3) == FAST
     assert network.link(3, 4).s_per_byte == pytest.approx(2 * BETA), "one of the node's two adapters"
+
+
+def test_a_weight_that_fsdp_pads_is_counted_as_it_is_sent():
+    ten_outputs = np.ones((10, 784), np.float32)
+    assert sent_bytes(ten_outputs, 1) == sent_bytes(ten_outputs, 5) == ten_outputs.nbytes
+    assert sent_bytes(ten_outputs, 16) == 16 * 784 * 4
 
 
 @pytest.mark.parametrize("name", catalogue.emulated_machines())

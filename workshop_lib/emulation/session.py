@@ -59,18 +59,18 @@ class Emulation:
             if device.may_begin():
                 self.device = device.Device(self.machine)
 
-    def declare(self, model: Model, batch: int, network, sample) -> None:
+    def declare(self, model: Model, batch: int, network, sample, cut_among: int = 1) -> None:
         """Let a small network stand for `model`: a step has the model's time, and gradients have the model's bytes.
 
-        batch: samples per rank. network, sample: the small network, and one of its inputs, [1, ...]. Raises InputError
-        if the time of such a step on this machine is not known.
+        batch: samples per rank. network, sample: the small network, and one of its inputs, [1, ...]. cut_among: the ranks
+        among which FSDP cuts each weight. Raises InputError if the time of such a step on this machine is not known.
         """
         self.model = model
         self.begin_device()
         if self.device is not None:
             real_operations = batch * self.device.mode.operations_of(network, sample)
             self.device.mode.declared_flop_s = self.machine.compute_of(model).step_s(batch) / real_operations
-        self.places.scale = model.gradient_bytes / sum(weight.nbytes for weight in network.parameters())
+        self.places.scale = model.gradient_bytes / sum(sent_bytes(weight, cut_among) for weight in network.parameters())
 
     def set_network(self, bytes_per_s: float) -> None:
         """Give the network between nodes this bandwidth from now on. All ranks call it."""
@@ -90,6 +90,16 @@ class Emulation:
         if self.device is not None:
             self.device.remove()
             self.device = None
+
+
+def sent_bytes(weight, cut_among: int) -> int:
+    """The bytes of a weight, [n, ...], as ranks send it whose shares of its first dimension are equally large.
+
+    FSDP pads the last shares. A small network's ten outputs become sixteen on sixteen ranks; a large one's don't grow.
+    """
+    rows = len(weight)
+    padded = -(-rows // cut_among) * cut_among
+    return weight.nbytes // rows * padded
 
 
 class CurrentEmulation:

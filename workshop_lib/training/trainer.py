@@ -118,7 +118,8 @@ class Trainer:
     def declare(self, model: catalogue.Model) -> None:
         """Let the network stand for a large one on the emulated machine."""
         network = torch_cnn.build(0, self.options.network)
-        session.current().declare(model, self.samples_per_step, network, torch.zeros(1, 1, *vit.MNIST))
+        cut_among = self.world.world_size if self.backend.name == "fsdp" else 1
+        session.current().declare(model, self.samples_per_step, network, torch.zeros(1, 1, *vit.MNIST), cut_among)
 
     def start(self) -> None:
         """Tell the callbacks what begins, and find out whether one of them may stop the run."""
