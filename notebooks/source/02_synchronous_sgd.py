@@ -157,7 +157,7 @@ check.average_gradients(average_gradients)
 # ## Exercise 2 (warm-up): the training loop
 #
 # Now write the loop that uses it. It's the loop of any PyTorch script, with one extra line. `batches` yields `(images,
-# labels)`; the loss is `cross_entropy(model(images), labels)`; `average(model, comm)` will be your function. `schedule.step()`
+# labels)`; the loss is `cross_entropy(model(images), labels)`; `average(model, comm)` will be your `average_gradients`. `schedule.step()`
 # sets the learning rate of the next step, so it comes last.
 #
 # <details><summary>Hint 1: the order</summary>
@@ -322,7 +322,8 @@ def broadcast_weights(model, comm):
 check.broadcast_weights(broadcast_weights)
 
 # %% [markdown]
-# *Break it:* rank 0 already has its weights. Put `if comm.rank != 0:` in front of your `Bcast` and read what the check says.
+# *Break it:* rank 0 already has its weights. Put `if comm.rank != 0:` in front of your `Bcast` and read what the check says. Then
+# run the cells above that begin with `%%ranks` again, because the check has started fresh ranks.
 #
 # ## Exercise 4 (normal): one message instead of six
 #

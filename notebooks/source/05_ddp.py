@@ -387,7 +387,7 @@ figures.typical_overlap(team.pull("times"))
 #
 # These two ranks emulate two nodes with one GPU each. We say that every `Linear` layer takes 2 ms forward and 4 ms backward, and
 # everything else no time. These times are made up: what counts is the ratio of 16 ms of backward pass to 11.7 MB of gradients,
-# which take 11.7 ms at 1 GB/s. What does overlap save, on three networks?
+# which take 11.7 ms at 1 GB/s. What do DDP's buckets of 4 MiB save, at three bandwidths?
 
 # %%
 guess_1 = predict("At 1 GB/s: what share of backward pass and averaging does DDP save?", low=0, high=75, unit="%")
@@ -469,7 +469,8 @@ figures.saved(times_at, machine)
 # %% [markdown]
 # Overlap saves most where sending takes about as long as the backward pass. The first layer's message always remains, because
 # nothing is left to compute behind it. At 0.1 GB/s the link is busy from the first message on, so the messages decide.
-# With buckets of 25 MiB, all gradients fit into one, and nothing overlaps.
+# With buckets of 25 MiB, all gradients fit into one, and nothing overlaps. (If you set no size, DDP first sends a bucket of 1 MiB,
+# so something does.)
 #
 # From which bandwidth on is overlap not worth it any more? Say that it pays while it saves at least 5 %:
 

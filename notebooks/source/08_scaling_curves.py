@@ -209,7 +209,8 @@ check.serial_fraction(serial_fraction)
 
 # %% [markdown]
 # Look at your own measurements first. (With two cores you have a single point that counts, so you can't see whether $f$ grows.)
-# The `mpi` backend also measures how long it spends inside `Allreduce`, including the wait for the slowest rank.
+# If $f$ is above 100 %, more ranks took longer than one. The `mpi` backend also measures how long it spends inside `Allreduce`,
+# including the wait for the slowest rank.
 
 # %%
 tables.losses(strong, serial_fraction)
@@ -273,8 +274,8 @@ weak_scaling_curve(weak_on_gpus)
 # So no fixed serial part explains this curve. Up to 8 GPUs, $f$ falls: all messages stay inside a node, where DDP hides nearly all
 # of them. What you lose is the wait for the latest of the GPUs, which costs little more with each GPU. (We put that in: each
 # one's time varies by 3.6 %, which made a forecast fit published curves.) From 8 GPUs to 16, the messages cross the slow network,
-# and take longer than the whole step computes: $f$ jumps. With 64 images per GPU, the same messages meet four times the
-# computing, and more than half of the efficiency is back.
+# and take longer than the step's computing: $f$ jumps. With 64 images per GPU, the same messages meet four times as much
+# computing, and the efficiency is about three times as high.
 #
 # A trained network that only has to answer needs no gradients, and so no allreduce. It scales nearly perfectly until reading
 # becomes the limit ([09](09_feeding_the_ranks.ipynb)).

@@ -62,8 +62,8 @@ class Emulation:
     def declare(self, model: Model, batch: int, network, sample, cut_among: int = 1) -> None:
         """Let a small network stand for `model`: a step has the model's time, and gradients have the model's bytes.
 
-        batch: samples per rank. network, sample: the small network, and one of its inputs, [1, ...]. cut_among: the ranks
-        among which FSDP cuts each weight. Raises InputError if the time of such a step on this machine is not known.
+        batch: samples per rank. network, sample: the small network, and one of its inputs, [1, ...]. cut_among: how
+        many ranks FSDP cuts each weight for. Raises InputError if the time of such a step on this machine is not known.
         """
         self.model = model
         self.begin_device()

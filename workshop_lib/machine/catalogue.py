@@ -203,8 +203,8 @@ class Machine:
     def allgather_s(self, devices: int, message_bytes: float, network: float = 1.0) -> float:
         """Seconds of one allgather of `message_bytes` in total, or of one reduce-scatter.
 
-        NCCL takes a ring across all nodes for both: its trees are for allreduces. Where libraries are hierarchical, they
-        are the halves of an allreduce's way.
+        NCCL takes a ring across all nodes for both: its trees are for allreduces. Where a library is hierarchical, they
+        are the halves of an allreduce.
         """
         if self.collectives == "hierarchical":
             return self.allreduce_s(devices, message_bytes, network) / 2

@@ -55,6 +55,14 @@ def test_a_right_script_passes(team, title):
     assert verdict.passed is True, verdict
 
 
+@pytest.mark.full
+def test_a_collective_on_one_rank_alone_gets_the_hint_even_if_gloo_aborts(team):
+    alone = "        if rank == 0:\n            dist.all_reduce(right)\n"
+    verdict = judged([("        dist.all_reduce(right)\n", alone)])
+    assert verdict.passed is False
+    assert script.ON_EVERY_RANK in verdict.hint
+
+
 @pytest.mark.parametrize("edit", script.EDITS, ids=range(len(script.EDITS)))
 def test_a_known_mistake_is_rejected_with_its_hint(team, edit):
     verdict = judged(edit.replacements)

@@ -202,7 +202,7 @@ my_ddp = exercise(
         FORGOT_TO_WAIT,
         NO_BROADCAST,
     ],
-    unknown="the hook divides the gradient and starts its allreduce; `finish` waits for every handle, no more.",
+    unknown="in the hook, divide the gradient before you start its allreduce; in `finish`, only wait for every handle.",
 )
 
 

@@ -14,6 +14,7 @@ import runpy
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,6 +126,7 @@ def _this_group(argv: list[str]) -> Iterator[None]:
         mock.patch.object(torch.accelerator, "current_accelerator", return_value=None),
         mock.patch.object(sys, "path", [str(SCRIPTS), *sys.path]),
         mock.patch.object(errors, "record", lambda main: main),
+        mock.patch.object(time, "perf_counter", time.monotonic),  # real time, also on ranks that emulate a machine
     ):
         try:
             yield
@@ -198,13 +200,15 @@ EDITS = [  # of the finished script
     Edit(SHARE_HINT, ("        dist.all_reduce(right)\n", "")),
     Edit(WRAPPED_HINT, ("model.state_dict()", "ddp.state_dict()")),
 ]
+ON_EVERY_RANK = "every rank must call `dist.all_reduce`, so it can't be inside `if rank == 0:`."
 converted = Exercise(
     NAME,
     observe_script,
     script_properties,
     ready=join,
     timeout_s=30.0,
-    stuck=("a rank waits for others: every rank must call `dist.all_reduce`, so it can't be inside `if rank == 0:`."),
+    stuck=f"a rank waits for others: {ON_EVERY_RANK}",
+    raised={"SIGABRT": f"the ranks sent each other different things: {ON_EVERY_RANK}"},  # gloo aborts then
 )
 
 

@@ -57,6 +57,7 @@ scaling_table = played(
             ("in typical_s.items()}", "in typical_s.items() if n > 1}"),
         ),
     ],
+    unknown="Take each run's mean of its epochs after the first, then the runs' median. Efficiency is a fraction.",
     returns="(speed-up, efficiency) for each number of ranks",
     communicates=False,
 )
@@ -90,6 +91,7 @@ serial_fraction = played(
             (FRACTION, f"max(0, {FRACTION})"),
         ),
     ],
+    unknown="Take Amdahl's law, in which f is a share of the work on one rank: solve 1/S = f + (1 - f)/n for f.",
     returns="the fraction",
     communicates=False,
 )

@@ -132,7 +132,8 @@ average_in_one_message = played(
     rounding=ROUNDING,
     stuck=STUCK,
     raised={"truncate": "the ranks sent arrays of different lengths: put the same parameters into it on every rank."},
-    unknown="Copy the parts back in the order in which you put them in, each as long as its parameter.",
+    unknown="Send one array, because `allreduce` joins lists instead of adding them. Copy its parts back in their "
+    "order, each as long as its parameter.",
 )
 
 

@@ -159,7 +159,8 @@ def _draw_curve(axes, curve: pd.DataFrame, measure: Measure, look: dict) -> None
     figures.draw_points(axes, ranks, (middle, low.where(several), high), hollow=curve["oversubscribed"], **look)
     for count, y, share in zip(ranks, middle, curve["efficiency"], strict=True):
         if count > 1:
-            axes.annotate(f"{share:.0%}", (count, y), (5, -16), textcoords="offset points", fontsize=figures.SMALL + 1)
+            beside = (5, -16) if measure.grows_with_ranks else (5, 8)  # away from the line of perfect scaling
+            axes.annotate(f"{share:.0%}", (count, y), beside, textcoords="offset points", fontsize=figures.SMALL + 1)
     single = middle[ranks == 1].iloc[0]
     perfect = single * ranks if measure.grows_with_ranks else single + 0 * ranks
     axes.plot(ranks, perfect, **figures.PERFECT, label="perfect scaling of the backend's own run on 1 rank")
