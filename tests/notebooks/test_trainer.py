@@ -224,22 +224,6 @@ def test_without_a_launcher_it_says_how_to_start(trainer, monkeypatch, capsys):
     assert "it needs a launcher: torchrun --standalone --nproc-per-node 1 trainer.py" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("page", "parts"),
-    [
-        ("06c_fitting_more", ("build", "Checkpoints")),
-        ("11_model_parallelism", ("cut_layers",)),
-        ("12_thousand_ranks", ()),
-        ("13b_runs_that_survive", ("Checkpoints",)),
-        ("15_your_own_script", ()),
-    ],
-)
-def test_pages_lead_to_it_and_name_parts_that_it_has(trainer, page, parts):
-    text = (SCRIPTS.parent / "source" / f"{page}.py").read_text()
-    assert "(scripts/trainer.py)" in text
-    assert all(f"`{part}`" in text and hasattr(trainer, part) for part in parts)
-
-
 def test_packing_keeps_every_byte_once_and_every_document_to_itself(trainer):
     """A document's loss is the same alone as between others, of which it sees nothing."""
     documents = [b"one", b"a word", b"two", b"and one that goes on in the next sequence"]
@@ -391,15 +375,6 @@ def test_killed_on_two_ranks_it_continues_on_three_and_on_one(folder, said, tmp_
         on_one = on_one_rank(folder, tmp_path / name, capsys)
         assert set(on_one) == {0, *range(first, STEPS + 1)}
         assert same(on_one, {step: right[step] for step in on_one}), name
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("words", [("--mesh", "2x2"), ("--compile",)])
-def test_other_ways_take_the_same_steps(folder, said, tmp_path, words):
-    ranks = 4 if words[-1] == "2x2" else 2
-    program = [*TORCHRUN[:-1], ranks, SCRIPT, "--text", folder / "text", *TINY, "--steps", STEPS, "--out", tmp_path]
-    [(status, output)] = run_bounded([[*program, *words]], [rank_environment()], 300)
-    assert status == 0 and same(losses(output), losses(said["plain"])), output
 
 
 def test_examine_finds_nothing(folder, tmp_path):
