@@ -16,7 +16,7 @@ def jumps(name: str, sections: list[tuple[str, ...]]) -> nbformat.NotebookNode:
     code = routes.Code.of(name)
     sources = []
     for section in sections:
-        first = present.first_cell(name, *section[1:])
+        first = present.first_cell(name, *section[1:]).source
         own = [source for source, under in zip(code.sources, code.under, strict=True) if under == section]
         sources += [FORGET, first, *own, first]
     cells = [nbformat.v4.new_code_cell(source) for source in sources]
