@@ -8,13 +8,9 @@ from browser.lab import Lab
 from needs import NEEDED_BY_NOTEBOOKS, require
 
 from workshop_lib.maintain import generate
-from workshop_lib.paths import BUILD
 
-SCREENSHOTS = BUILD / "screenshots"
-SIZES = {"laptop": (1366, 768), "projector": (1920, 1080)}
 PLOT = '.jp-OutputArea-output[data-mime-type="image/png"] img'
 DASHBOARD = ".workshop-dashboard"
-WIDGETS = ".jp-OutputArea-output .jupyter-widgets"
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +62,6 @@ def test_run_all_shows_plots_and_widgets_and_no_error(open_in, name):
     assert lab.errors() == [] and lab.too_wide() == []
     assert lab.images(), "no figure is in the notebook"
     assert lab.widgets(), "no widget is in the notebook"
-    for size, (width, height) in SIZES.items():
-        for shown, where in (("plot", PLOT), ("widget", WIDGETS)):
-            lab.screenshot(SCREENSHOTS / f"{name}-{shown}-{size}.png", width, height, where)
 
 
 STOPPED = """\
@@ -116,8 +109,6 @@ def test_the_dashboard_shows_every_rank_and_its_button_stops_them_cleanly(open_i
     early = dashboard(lab)
     assert early["data-rank"] == ["0", "1", "2", "3", "all"] * 2, "loss and accuracy of each rank"
     assert early["data-strip"] == ["0", "1", "2", "3"]
-    for size, (width, height) in SIZES.items():
-        lab.screenshot(SCREENSHOTS / f"dashboard-{size}.png", width, height, DASHBOARD)
     lab.page.wait_for_timeout(1500)
     assert dashboard(lab)["words"] != early["words"], "the dashboard does not move"
     assert lab.too_wide() == []
@@ -136,14 +127,12 @@ def test_the_dashboard_shows_every_rank_and_its_button_stops_them_cleanly(open_i
     assert lab.errors() == []
     assert lab.page.evaluate(focused) == "Stopped ✓", "the focus stays, so the keyboard goes on"
     text = "\n".join(output.text for output in lab.outputs())
-    lab.screenshot(SCREENSHOTS / "stopped-laptop.png", *SIZES["laptop"], WIDGETS)
     assert "stopped: True" in text
     assert "identical: True" in text
     assert "still works: [2, 2, 2, 2]" in text
     lab.save()
     lab.end_kernels()
     lab.open("stop.ipynb")
-    lab.screenshot(SCREENSHOTS / "next-day-laptop.png", *SIZES["laptop"], "svg polyline")
     text = "\n".join(output.text for output in lab.outputs())
     assert re.search(r"Will it be stopped\?(29|30|31) % \(committed\)", text)
     assert "of 50, step" in text and "· stopped" in text and "running" not in text
@@ -187,7 +176,6 @@ def test_a_sweep_fills_its_curve_in_until_it_is_stopped_and_figures_are_dark_in_
     lab._wait_for("three runs in the curve", lambda: runs.count() >= 3, 120)
     words = lab.page.locator(DASHBOARD).inner_text()
     assert re.search(r"run \d+ of 80, on 1 rank.* · about \d+ (s|min) left", words), words
-    lab.screenshot(SCREENSHOTS / "sweep-laptop.png", *SIZES["laptop"], DASHBOARD)
     lab.press("Stop")
     lab.wait_done(60)
     assert lab.errors() == []
@@ -198,7 +186,6 @@ def test_a_sweep_fills_its_curve_in_until_it_is_stopped_and_figures_are_dark_in_
     lab.choose("Settings", "Theme", "JupyterLab Dark")
     darkened = "image => getComputedStyle(image).filter"
     lab._wait_for("a dark figure", lambda: "invert" in lab.page.eval_on_selector(PLOT, darkened), 20)
-    lab.screenshot(SCREENSHOTS / "dark-laptop.png", *SIZES["laptop"], PLOT)
     lab.page.emulate_media(media="print")
     assert lab.page.eval_on_selector(PLOT, darkened) == "none", "paper is white"
     lab.page.emulate_media(media="screen")
@@ -243,15 +230,11 @@ def test_from_stub_to_solution_with_a_hint_and_a_deadlock_on_the_way(open_in):
     deadlock = says("deadlock: every rank waits for another one")
     assert "ranks 0, 1: at In[4], line 5" in deadlock, "the number beside the cell, the line in it"
     assert "ranks 0, 1: at " in deadlock and "comm.Ssend(np.zeros(1), dest=1 - comm.rank)" in deadlock
-    lab.screenshot(SCREENSHOTS / "deadlock-laptop.png", *SIZES["laptop"], ".jp-OutputArea-output")
     lab.edit_and_run("ranks.start(2)", "team.restart()")
     for answer, verdict in (("0, comm.size", "Hint: "), ("comm.rank, comm.size", "correct")):
         lab.edit_and_run("def whoami", f"def whoami(comm):\n    return {answer}")
         lab.edit_and_run("check.whoami", "check.whoami(whoami)")
         assert verdict in says("whoami")
-        for size, (width, height) in SIZES.items():
-            where = SCREENSHOTS / f"exercise-{verdict[:4].lower()}-{size}.png"
-            lab.screenshot(where, width, height, ".workshop-check")
         breaks = lab.page.eval_on_selector(".workshop-check", "check => getComputedStyle(check).wordBreak")
         assert breaks == "normal", "hints break between words"
         if verdict == "Hint: ":
