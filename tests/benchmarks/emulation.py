@@ -33,10 +33,10 @@ BUSY = "while True: pass"
 SCORE_S = 1e-5  # a device computes a score of attention in this time
 
 
-def machine(bytes_per_s: float, alpha_s: float = ALPHA_S) -> Machine:
+def machine(bytes_per_s: float, alpha_s: float = ALPHA_S, own_time: bool = False) -> Machine:
     """One device per node, and all collectives in rings, as the formulas below have it."""
     link = Link(alpha_s, 1 / bytes_per_s)
-    return Machine("flat", "Flat", "", "", 1, "ring across nodes", link, link, "")
+    return Machine("flat", "Flat", "", "", 1, "ring across nodes", link, link, "", own_time=own_time)
 
 
 def on_rank(flat: Machine, scale: float, function, arguments: tuple):
