@@ -82,11 +82,6 @@ def operations(rank: int, size: int) -> dict:
         dist.all_reduce(tensor[:, 1:], group=group)
         return tensor
 
-    def allreduce_of_one_number(group):
-        tensor = own()[1, 1]
-        dist.all_reduce(tensor, group=group)
-        return tensor
-
     def two_under_way(group):
         tensors = own(), 2 * own()
         works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
@@ -94,11 +89,6 @@ def operations(rank: int, size: int) -> dict:
             work.wait()
         assert all(work.is_completed() for work in works)
         return torch.cat(tensors)
-
-    def reduce(group):
-        tensor = own()
-        dist.reduce(tensor, ROOT, group=group)
-        return tensor if rank == ROOT else own()
 
     def allgather(group):
         gathered = [empty(2 * size) for _ in range(size)]
@@ -138,11 +128,6 @@ def operations(rank: int, size: int) -> dict:
 
         return call
 
-    def all_to_all(group):
-        arrived = [empty(2) for _ in range(size)]
-        dist.all_to_all(arrived, parts(), group)
-        return torch.cat(arrived)
-
     def all_to_all_tensor(group):
         arrived = empty(2 * size)
         dist.all_to_all_single(arrived, own(), group=group)
@@ -162,20 +147,6 @@ def operations(rank: int, size: int) -> dict:
             work.wait()
         return tensor
 
-    def receive_from_any(group):
-        """Rank 0 takes what comes first."""
-        received = torch.zeros_like(own())
-        if rank == 0:
-            for _ in range(size - 1):
-                tensor = empty(2 * size)
-                source = dist.recv(tensor, None, group)
-                assert torch.equal(tensor, torch.tensor(every[source]))
-                received += tensor
-        else:
-            dist.send(own(), 0, group)
-        dist.barrier(group)
-        return received
-
     def in_two_halves(group):
         """Groups of a half of the ranks each, which do not wait for each other."""
         half = 2 * rank // size
@@ -189,17 +160,13 @@ def operations(rank: int, size: int) -> dict:
     return {
         "allreduce": (allreduce(op.SUM), total),
         "allreduce, mean": (allreduce(op.AVG), total / size),
-        "allreduce, product": (allreduce(op.PRODUCT), np.prod(every, axis=0)),
-        "allreduce, least": (allreduce(op.MIN), every[0]),
         "allreduce, most": (allreduce(op.MAX), every[-1]),
         "allreduce, float64": (allreduce(op.SUM, dtype=torch.float64), total),
         "allreduce, int64": (allreduce(op.SUM, dtype=torch.int64), total),
         "allreduce, bfloat16": (allreduce(op.SUM, dtype=torch.bfloat16), bf16.float().sum(0).bfloat16()),
         "allreduce, bool": (allreduce(op.MAX, dtype=torch.bool), np.max(every, axis=0) > 0),
         "allreduce, columns": (allreduce_of_columns, np.c_[every[rank][:, :1], total[:, 1:]]),
-        "allreduce, one number": (allreduce_of_one_number, total[1, 1]),
         "two allreduces under way": (two_under_way, np.concatenate([total, 2 * total])),
-        "reduce": (reduce, total if rank == ROOT else every[rank]),
         "broadcast": (broadcast(), every[ROOT]),
         "broadcast, bfloat16": (broadcast(dtype=torch.bfloat16), bf16[ROOT]),
         "allgather": (allgather, np.concatenate(every)),
@@ -210,11 +177,9 @@ def operations(rank: int, size: int) -> dict:
         "reduce-scatter": (reduce_scatter, total[mine]),
         "reduce-scatter, one tensor": (reduce_scatter_tensor(op.SUM), total[mine]),
         "reduce-scatter, mean": (reduce_scatter_tensor(op.AVG), total[mine] / size),
-        "all-to-all": (all_to_all, np.concatenate([each[mine] for each in every])),
         "all-to-all, one tensor": (all_to_all_tensor, np.concatenate([each[mine] for each in every])),
         "all-to-all, uneven": (all_to_all_uneven, np.concatenate([each[:rank] for each in every])),
         "sends in a ring": (ring_of_sends, every[last_rank]),
-        "receive from any": (receive_from_any, np.sum(every[1:], axis=0) if rank == 0 else 0 * total),
         "groups of a half": (
             in_two_halves,
             np.max(every[: size // 2] if 2 * rank < size else every[size // 2 :], axis=0),
