@@ -288,16 +288,12 @@ def _mpi():
 
 
 def _mpi_mismatch(launcher: str, started: int, seen: int) -> str:
-    ddp = "or choose --backend ddp without --comm mpi"
-    remedy = {
-        "torchrun": f"start it with mpiexec instead, {ddp}",
-        "environment": f"start it with mpiexec instead, {ddp}",
-        "srun": f"start it with srun --mpi=pmix or --mpi=pmi2 as your MPI needs, or with mpiexec, {ddp}",
-        "mpiexec": "use the mpiexec of the MPI that mpi4py was built with (workshop doctor names both)",
-        "engines": "restart the ranks",
-    }.get(launcher, "start it with mpiexec instead")
-    names = {"mpiexec": MPIEXEC_SIZES, "horovodrun": (HOROVODRUN_SIZE,)}.get(launcher, ())
-    if variables := " ".join(name for name in names if name in os.environ):
-        remedy += f"; if no {launcher} started this, unset {variables}"
     who = {"environment": "the launcher that set RANK and WORLD_SIZE"}.get(launcher, launcher)
-    return f"{who} started {started} ranks, but MPI sees {seen}: {remedy}."
+    names = {"mpiexec": MPIEXEC_SIZES, "horovodrun": (HOROVODRUN_SIZE,)}.get(launcher, ())
+    variables = " ".join(name for name in names if name in os.environ)
+    left_over = f"; if no {launcher} started this, unset {variables}" if variables else ""
+    return (
+        f"{who} started {started} ranks, but MPI sees {seen}: start them with the mpiexec of mpi4py's MPI (workshop "
+        "doctor names both) or srun --mpi=pmix or --mpi=pmi2, or choose --backend ddp without --comm mpi"
+        f"{left_over}."
+    )
