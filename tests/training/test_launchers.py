@@ -2,17 +2,13 @@
 
 import json
 import os
-import re
-import shlex
 import sys
 
 import pytest
-from needs import needs
 from training.launching import TRAIN_RUNS, rank_environment, read_outcomes, run_bounded, run_training
 
 from workshop_lib import ranks
 from workshop_lib.machine import world
-from workshop_lib.paths import SCRIPTS
 from workshop_lib.training.options import TrainOptions
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("only_small_mnist")]
@@ -95,21 +91,6 @@ def test_ddp_trains_as_under_mpiexec_and_mpi_says_that_it_sees_one_rank(
     for rank in outcomes["mpi"]:
         assert f"{named} started 2 ranks, but MPI sees 1" in rank["error"]
         assert "choose --backend ddp" in rank["error"]
-
-
-@needs("root")
-@pytest.mark.exhaustive
-def test_the_scripts_torchrun_where_nothing_knows_this_machines_name(tmp_path):
-    """--local-addr is what it takes: without it, torchrun waited for more than 90 s."""
-    [command] = re.findall(r"`(\.venv/bin/torchrun .+/ddp\.py)`", (SCRIPTS / "README.md").read_text())
-    _, *words = shlex.split(command)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", *words]
-    options = ["--images", "1600", "--epochs", "1", "--out", str(tmp_path / "cnn.pt")]
-    named = ["unshare", "--uts", "sh", "-c", 'hostname nobody.invalid; exec "$@"', "sh"]
-    environment = rank_environment()
-    environment.pop("GLOO_SOCKET_IFNAME", None)
-    [(status, output)] = run_bounded([[*named, *torchrun, *options]], [environment], 80)
-    assert status == 0 and "test accuracy" in output, output
 
 
 def test_ranks_of_a_notebook_inside_another_world_have_their_own(monkeypatch, nothing_left):
