@@ -27,7 +27,7 @@ from jupyter_client.manager import start_new_kernel
 from workshop_lib import ranks
 from workshop_lib.lessons.forecasting import fit
 from workshop_lib.paths import BUILD, ROOT
-from workshop_lib.ranks import agents, which_mpi
+from workshop_lib.ranks import which_mpi
 from workshop_lib.results import records
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.record import TARGET_ACCURACY
@@ -187,50 +187,6 @@ def seconds(run: dict) -> float:
     return round(run["seconds_to_99"], 1)
 
 
-def reduced() -> float:
-    """The sum over all ranks of a tensor with a one."""
-    import torch
-    from mpi4py import MPI
-
-    ones = torch.ones(1)
-    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, ones.numpy())
-    return float(ones)
-
-
-WANTED_S = {2: "0.8", 8: "1.2", 16: "2.5", 32: "5", 64: "15"}
-
-
-def start_ranks() -> None:
-    """From ranks.start(n), and from team.restart(), to a tensor reduced over all ranks; ranks forked, and not."""
-    for n in WANTED_S:
-        for fork in ("yes", "no") if n <= 16 else ("yes",):
-            os.environ[agents.FORK] = fork
-            ranks.start(1)  # the agent is there before the clock starts
-            ranks.stop()
-            took: dict[str, list[float]] = {"start": [], "restart": []}
-            for _ in range(REPEATS):
-                began = time.perf_counter()
-                team = ranks.start(n)
-                team.run(reduced, show=False)
-                took["start"].append(time.perf_counter() - began)
-                began = time.perf_counter()
-                team.restart().run(reduced, show=False)
-                took["restart"].append(time.perf_counter() - began)
-                memory = sum(team.run(memory_bytes, show=False)) / 1e9
-                ranks.stop()
-            for what, seconds in took.items():
-                how = "forked" if fork == "yes" else "each importing"
-                report(f"{what} {n} ranks, {how}, s", WANTED_S[n] if fork == "yes" else "longer", seconds)
-            print(f"memory of {n} ranks: {memory:.2f} GB")
-    os.environ.pop(agents.FORK)
-
-
-def memory_bytes() -> int:
-    import psutil
-
-    return psutil.Process().memory_full_info().pss
-
-
 def start_up() -> None:
     """Import and doctor, as processes."""
     for name, wanted, arguments in (
@@ -373,7 +329,7 @@ def emulation() -> None:
 
 def main(names: list[str]) -> None:
     benchmarks = {
-        "scaling": scaling, "engines": engines, "target": target, "start": start_up, "ranks": start_ranks,
+        "scaling": scaling, "engines": engines, "target": target, "start": start_up,
         "dashboard": dashboard, "communication": communication, "prediction": prediction,
         "emulation": emulation,
     }  # fmt: skip

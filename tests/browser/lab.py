@@ -273,10 +273,6 @@ class Lab:
         images = [output for output in self.outputs() if output.mime == "image/png"]
         return [output for output in images if output.width >= 300 and output.height >= 100]
 
-    def widgets(self) -> int:
-        """How many widgets are drawn in outputs."""
-        return self.page.locator(".jp-OutputArea-output .jupyter-widgets").count()
-
     def press(self, button: str, timeout_s: float = 60) -> None:
         """Press a widget's button, such as "Stop", as soon as it can be pressed."""
         name = re.compile(button, re.IGNORECASE)

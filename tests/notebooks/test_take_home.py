@@ -135,14 +135,6 @@ def test_a_script_needs_nothing_from_here(path):
         assert path.name in text.splitlines()[0], "the docstring says how to start it"
 
 
-@pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.py")), ids=lambda path: path.stem)
-def test_a_script_tests_in_evaluation_mode_and_trains_in_training_mode(path):
-    """It makes no difference to the network of mnist_data.py, but to others with dropout or batch normalization."""
-    text = path.read_text()
-    if "@torch.no_grad()" in text:
-        assert "    model.eval()\n" in text and re.search(r"    (model|ddp)\.train\(\)\n", text)
-
-
 def test_every_script_is_tested():
     # In test_scripts.py, test_resuming_scripts.py, test_survive.py, test_dry_run_real.py; notebook 09 runs loader.py,
     # and test_ways_to_feed.py loader_tf.py.

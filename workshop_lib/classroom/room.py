@@ -83,7 +83,8 @@ def board(folder: Path, out: Path | None) -> None:
         boards.write(folder, out)
         print(f"written: {out}")
         return
-    if _anyone_may_remove(folder):
+    mode = folder.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         print(f"note: anybody may remove other people's files in {folder}: chmod +t {folder}")
     boards.write(folder, boards.PAGE, boards.REWRITE_S)
     print(f"board: {boards.PAGE}  until Ctrl-C", flush=True)
@@ -100,8 +101,3 @@ def _require_folder(folder: Path) -> None:
         raise InputError(f"{folder}: {cause(error)}. Whoever teaches makes one for everybody: {how}") from None
     if not stat.S_ISDIR(mode):
         raise InputError(f"{folder} is a file: give a folder.")
-
-
-def _anyone_may_remove(folder: Path) -> bool:
-    mode = folder.stat().st_mode
-    return bool(mode & stat.S_IWOTH and not mode & stat.S_ISVTX)

@@ -76,12 +76,6 @@ def check_python() -> Finding:
     return judged("Python", found, version in installation.PYTHONS, remedy, "wrong")
 
 
-def check_pytorch_build() -> list[Finding]:
-    """A finding on which build of PyTorch the set-up chose, and why; none if something else installed PyTorch."""
-    why = installation.why_this_pytorch()
-    return [Finding("ok", "PyTorch's build", why)] if why else []
-
-
 def _installed(package: str) -> Iterator[importlib.metadata.Distribution]:
     """The installed copies of this package, except for those in folders that hide modules."""
     hiding = {shadow.folder for shadow in shadowing.shadows()}
@@ -96,7 +90,9 @@ def _version(package: str) -> str | None:
 def check_packages() -> list[Finding]:
     required = [check_package(name, "run `make setup`", "wrong") for name in REQUIRED]
     optional = [check_package(name, _why_missing(extra), "look") for name, extra in EXTRAS.items()]
-    return [*required, *check_pytorch_build(), *optional]
+    why = installation.read_notes(installation.CORE).get("torch")  # if the set-up chose the build
+    build = [Finding("ok", "PyTorch's build", why)] if why else []
+    return [*required, *build, *optional]
 
 
 def _why_missing(extra: str) -> str:

@@ -52,11 +52,6 @@ def write_notes(name, notes, prefix=sys.prefix):
     os.replace(path + ".tmp", path)
 
 
-def why_this_pytorch():
-    """A sentence on which PyTorch the set-up chose and why; empty if the set-up did not make this environment."""
-    return read_notes(CORE).get("torch", "")
-
-
 def why_missing(name, prefix=sys.prefix):
     """Why an extra is missing and what to do about it, in a sentence or two; empty if the set-up knows no reason."""
     note = read_notes(EXTRAS, prefix).get(name, {})

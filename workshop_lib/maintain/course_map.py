@@ -13,7 +13,6 @@ from workshop_lib.course.exercises import CORE_PATH
 
 TIME = re.compile(r"\*\*Time\*\* [^.]*\.")  # the sentence on time in a notebook's first cell
 TITLE = re.compile(r"^# (.+)", re.MULTILINE)
-TABLE = re.compile(r"(?<=<!-- the map -->\n).*?(?=<!-- end of the map -->)", re.DOTALL)
 STEP_MINUTES = 5  # minutes are estimates, so the map rounds them
 
 
@@ -101,9 +100,3 @@ def table(
             row.append(f"{done} of {asked}")
         rows.append(row)
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def with_table(page: str, stops: Iterable[Stop]) -> str:
-    """The README with its table of tracks as these notebooks give it."""
-    written = table(stops, folder="notebooks/")
-    return TABLE.sub(lambda _: f"{written}\n", page)

@@ -49,6 +49,7 @@ from workshop_lib.notebook import take_home
 
 NOTEBOOKS = paths.ROOT / "notebooks"
 MAP = "map.svg"  # in the folder of the notebooks, because JupyterLab only shows what is in there
+TABLE = re.compile(r"(?<=<!-- the map -->\n).*?(?=<!-- end of the map -->)", re.DOTALL)  # in the README
 SOLUTION_OF = re.compile(r"# (\{solution of ([\w.]+)\})")
 HEADING = re.compile(r"(#+) (.+)")
 NOT_READ = re.compile(r"<details>.*?</details>|```.*?```|\]\(.*?\)|\$\$.*?\$\$", re.DOTALL)
@@ -275,7 +276,8 @@ def readme_with(files: dict[Path, str], folder: Path) -> dict[Path, str]:
             first_line = '# %% [markdown] track="…"'
             raise SourceError(f"{each.name}.py: begin it with `{first_line}`, naming one of the tracks: {known}.")
     page = readme.read_text(encoding="utf-8")
-    return {readme: course_map.with_table(page, stops)}
+    table = course_map.table(stops, folder="notebooks/")
+    return {readme: TABLE.sub(lambda _: f"{table}\n", page)}
 
 
 def stops_of(files: dict[Path, str], folder: Path) -> Iterator[course_map.Stop]:
