@@ -1,4 +1,4 @@
-"""The process group over MPI: every operation against NumPy and gloo, the bytes of DDP and FSDP, and how it fails.
+"""The process group over MPI: every operation against NumPy, the bytes of DDP and FSDP, and how it fails.
 
 Trainings over it are in test_ladder.py and test_ladder_sharded.py, ranks that fail in a notebook in test_faults.py.
 """
@@ -38,13 +38,13 @@ def team(request):
     return ranks.start(request.param)
 
 
-def joined() -> dict:
-    """On a rank: the process groups over MPI and over gloo."""
+def joined() -> dist.ProcessGroup:
+    """On a rank: the process group over MPI."""
     here, device = world.detect(), torch.device("cpu")
-    gloo = rendezvous.join_process_group(here, device)
+    rendezvous.join_process_group(here, device)
     over_mpi = rendezvous.join_over_mpi(here, device)
     assert rendezvous.join_over_mpi(here, device) is over_mpi, "made once"
-    return {"mpi": over_mpi, "gloo": gloo}
+    return over_mpi
 
 
 def empty(rows: int) -> torch.Tensor:
@@ -187,24 +187,22 @@ def operations(rank: int, size: int) -> dict:
     }
 
 
-# gloo has no mean, and takes columns for rows.
-NOT_IN_GLOO = ("allreduce, mean", "reduce-scatter, mean", "allreduce, columns")
 COUNTED = ("allreduce", "allgather", "reduce-scatter", "broadcast", "all-to-all, uneven", "sends in a ring")
 
 
 @pytest.mark.parametrize("name", operations(rank=0, size=2))
 @on_every_rank
-def test_an_operation_gives_what_numpy_and_gloo_give(name):
-    groups = joined()
+def test_an_operation_gives_what_numpy_gives(name):
+    group = joined()
     call, expected = operations(dist.get_rank(), dist.get_world_size())[name]
-    given = {kind: call(group) for kind, group in groups.items() if kind == "mpi" or name not in NOT_IN_GLOO}
+    given = [call(group)]
     if name in COUNTED:
-        with counting.counted(groups["mpi"]):
-            given["counted"] = call(groups["mpi"])
+        with counting.counted(group):
+            given.append(call(group))
     expected = torch.as_tensor(expected).double().numpy()
-    for kind, tensor in given.items():
-        assert tensor.shape == expected.shape, kind
-        assert np.allclose(tensor.double().numpy(), expected, rtol=1e-6), kind
+    for tensor in given:
+        assert tensor.shape == expected.shape
+        assert np.allclose(tensor.double().numpy(), expected, rtol=1e-6)
 
 
 def sent_in(group, model: nn.Module, forward) -> counting.CountedCollectives:
@@ -223,7 +221,7 @@ def sent_in(group, model: nn.Module, forward) -> counting.CountedCollectives:
 
 @on_every_rank
 def test_ddp_sends_a_ring_s_share_of_its_gradients():
-    group, model = joined()["mpi"], torch_cnn.build(1)
+    group, model = joined(), torch_cnn.build(1)
     counted = sent_in(group, model, DistributedDataParallel(model, process_group=group))
     size, whole = dist.get_world_size(), sum(4 * math.prod(shape) for shape in SHAPES)
     assert counted.asked_for == STEPS * [("allreduce", whole)]
@@ -235,7 +233,7 @@ def test_ddp_sends_a_ring_s_share_of_its_gradients():
 
 @on_every_rank
 def test_fsdp_gathers_each_layer_twice_and_scatters_its_gradients_once():
-    group, model = joined()["mpi"], torch_cnn.build(1)
+    group, model = joined(), torch_cnn.build(1)
     mesh, size = DeviceMesh.from_group(group, "cpu"), dist.get_world_size()
     for layer in [*(layer for layer in model if list(layer.parameters())), model]:
         fully_shard(layer, mesh=mesh)
