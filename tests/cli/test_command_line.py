@@ -28,13 +28,11 @@ def workshop(*arguments, launcher=(), limit_s=120, **environment):
     )
 
 
-@pytest.mark.parametrize("ranks", [pytest.param("1", marks=pytest.mark.exhaustive), "2"])
-def test_an_error_that_only_ranks_can_meet_is_one_sentence(ranks):
-    ran = workshop("train", "--ranks", ranks, WORKSHOP_MNIST="/nowhere")
+def test_an_error_that_only_ranks_can_meet_is_one_sentence():
+    ran = workshop("train", "--ranks", "2", WORKSHOP_MNIST="/nowhere")
     assert ran.returncode == 1, ran.stdout + ran.stderr
-    said = "DataError: " if ranks == "2" else "workshop: "  # which of two ranks it was is said, too
     lines = [line for line in ran.stderr.splitlines() if "Other programs were using" not in line]
-    assert len(lines) == 1 and f"{said}/nowhere/train-images-idx3-ubyte: expected this file" in lines[0]
+    assert len(lines) == 1 and lines[0].startswith("workshop: /nowhere/train-images-idx3-ubyte: expected this file")
 
 
 @pytest.mark.parametrize("ranks", [(), pytest.param(("--ranks", "2"), marks=pytest.mark.exhaustive)])
