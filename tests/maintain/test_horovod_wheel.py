@@ -2,8 +2,6 @@
 
 import hashlib
 import os
-import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -103,35 +101,6 @@ def test_a_changed_archive_is_refused_with_both_checksums(tmp_path, monkeypatch)
         horovod_wheel.unpack(tmp_path)
     assert name in str(refused.value) and horovod_wheel.SHA256 in str(refused.value)
     assert hashlib.sha256(b"other").hexdigest() in str(refused.value)
-
-
-KNOWN = [*(f"g++-{version}" for version in range(12, 17)), "g++", "clang++"]
-INSTALLED = [compiler for compiler in KNOWN if shutil.which(compiler)]
-
-
-@pytest.fixture(scope="module")
-def patched(tmp_path_factory):
-    try:
-        source = horovod_wheel.unpack(tmp_path_factory.mktemp("horovod"))
-    except HorovodError as error:
-        pytest.skip(f"Horovod's sources can't be downloaded here ({error})")
-    horovod_wheel.patch(source)
-    return source
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("compiler", INSTALLED or ["g++"])
-def test_this_machine_s_compilers_take_the_patched_sources(patched, compiler):
-    """These files are where compilers since GCC 13 stopped. They need neither MPI nor a framework."""
-    if not shutil.which(compiler):
-        pytest.skip("there is no C++ compiler: install g++")
-    common = patched / "horovod" / "common"
-    files = [common / f"{name}.cc" for name in ("common", "group_table", "message")]
-    third_party = [patched / "third_party" / name / "include" for name in ("flatbuffers", "boost/lockfree")]
-    flags = re.search(r'CMAKE_CXX_FLAGS} (-pthread .*)"', (patched / "CMakeLists.txt").read_text())
-    options = ["-std=c++17", *flags[1].split(), *(f"-I{folder}" for folder in third_party)]
-    ran = subprocess.run([compiler, *options, "-fsyntax-only", *files], capture_output=True, text=True, timeout=120)
-    assert ran.returncode == 0, ran.stderr
 
 
 def test_sources_that_are_not_as_expected_are_refused(tmp_path):
