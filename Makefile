@@ -17,7 +17,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures picture lock notebooks run-notebooks gallery book book-packages book-check bench gpu-check soak clean distclean
+.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures picture lock notebooks run-notebooks gallery book book-packages book-check bench gpu-check clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -139,10 +139,6 @@ bench: setup ## measure what book/measured.md says, to build/bench.jsonl (takes 
 
 gpu-check: ## try every backend and script on this host's GPUs; needs PyTorch, no set-up (PYTHON=...; record in build/gpu-check.jsonl)
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) -m workshop_lib.maintain.gpu_check
-
-FAULTS ?= 100
-soak: setup ## lose ranks at random, over and over, and see what is said (FAULTS=1000: an hour; RANKS=16; SEED=1)
-	@$(BIN)/python tests/benchmarks/soak.py --faults $(FAULTS) --seed $(or $(SEED),1) --ranks $(or $(RANKS),2)
 
 lock: ## write down the exact versions of all packages after a change of pyproject.toml (UPGRADE=1: the newest ones)
 	@$(BIN)/python -m workshop_lib.maintain.lock $(if $(UPGRADE),--upgrade)

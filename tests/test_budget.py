@@ -53,26 +53,3 @@ def complaints(lines: dict[str, int], budgets: dict[str, int]) -> list[str]:
 @pytest.mark.parametrize("top", ["workshop_lib", "tests"])
 def test_every_room_keeps_to_its_budget(top):
     assert not complaints(lines_of_rooms(ROOT / top), BUDGETS[top])
-
-
-@pytest.mark.parametrize(
-    ("lines", "complaint"),
-    [
-        ({"ranks": 1001}, "ranks has 1001 lines and may have 1000: take as much away as came in"),
-        ({"ranks": 969}, "ranks has only 969 lines of 1000: lower its budget to 969"),
-        ({"ranks": 1000, "plans": 1}, "plans has no budget"),
-        ({}, "ranks has a budget and no file: take it out"),
-    ],
-)
-def test_what_is_wrong_is_said(lines, complaint):
-    assert complaints(lines, {"ranks": 1000}) == [complaint]
-    assert not complaints({"ranks": 970}, {"ranks": 1000})
-
-
-def test_a_lesson_is_a_room_of_its_own():
-    assert room_of(Path("paths.py")) == BESIDE
-    assert room_of(Path("ranks/cluster.py")) == "ranks"
-    assert room_of(Path("training/backends/ddp.py")) == "training"
-    assert room_of(Path("lessons/ddp/judge.py")) == "lessons/ddp"
-    assert room_of(Path("lessons/compute_nodes/preflight/run.py")) == "lessons/compute_nodes"
-    assert room_of(Path("lessons/__init__.py")) == "lessons"

@@ -41,7 +41,7 @@ RECORDER = """\
 printf '%s\\0' ".venv/bin/${0##*/}" "$@" END >> "$RECORDED"
 """
 # What runs here, whole, in a checkout that has one tiny notebook.
-SMALLEST = ["run-notebooks", "gallery NAME=00_start_here", "bench NAME=start", "soak FAULTS=1"]
+SMALLEST = ["run-notebooks", "gallery NAME=00_start_here", "bench NAME=start"]
 TINY = """\
 # %% [markdown] track="core path"
 # # Tiny

@@ -106,19 +106,6 @@ def test_agents_are_told_of_files_that_exist_and_never_to_fill_in_an_exercise():
         assert (ROOT / path.replace("NAME", "mpi_basics")).exists(), f"AGENTS.md names {path}, which isn't there"
 
 
-def test_the_changelog_has_the_version_of_the_package():
-    text = (ROOT / "CHANGELOG.md").read_text()
-    assert "\n## [Unreleased]\n" in text and workshop_lib.__version__ in text
-
-
-def test_an_issue_asks_for_what_the_doctor_prints():
-    forms = [yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("[pt]*.yml")]
-    assert len(forms) == 2
-    for form in forms:
-        asked = [field["attributes"]["label"] for field in form["body"]]
-        assert any(".venv/bin/workshop doctor --json" in label for label in asked)
-
-
 def test_the_readme_can_be_read_in_one_go():
     assert len((ROOT / "README.md").read_text().split()) <= 1400
 
@@ -132,13 +119,6 @@ def test_commands_are_those_of_venv(page):
 def test_every_script_stands_in_its_readme():
     text = (SCRIPTS / "README.md").read_text()
     assert not {path.name for path in SCRIPTS.glob("*.*") if f"{path.name}`" not in text} - {"README.md"}
-
-
-def test_the_torchrun_of_readme_and_scripts_asks_nobody_for_this_machines_name():
-    [shown] = re.findall(r"^(\.venv/bin/torchrun .+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    commands = re.findall(r"`(\.venv/bin/torchrun .+)` \|", (SCRIPTS / "README.md").read_text())
-    assert len(commands) == 8 and shown in commands
-    assert all(" --standalone --local-addr 127.0.0.1 " in command for command in commands)
 
 
 def test_each_link_leads_to_a_file(tracked):

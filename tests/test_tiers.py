@@ -1,8 +1,6 @@
 """Every test is in one tier, `make` runs each tier, and `make test` keeps a test of everything that it promises."""
 
 import re
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -70,12 +68,3 @@ def test_every_test_has_a_tier_and_what_is_about_a_lesson_can_be_run_alone(all_t
     assert set(counts) == set(tiers.TIERS)
     of_lessons = Counter(lesson for item in all_tests for lesson in tiers.lessons_of(item))
     assert set(of_lessons) == set(tiers.LESSONS)
-
-
-def test_the_layer_unit_leaves_out_what_starts_a_process(monkeypatch):
-    """In the first file, one test starts a process and is left out. In the second, all do."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "--layer", "unit"]
-    files = ["tests/course/test_exercises.py", "tests/ranks/test_harmed_ranks.py"]
-    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # or what the other run starts before its first test counts as well
-    ran = subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert re.search(r"^3 passed, \d+ skipped", ran.stdout, re.MULTILINE), ran.stdout

@@ -15,7 +15,6 @@ load_modules() {
     module use /soft/modulefiles
     module load conda
     export MPICH_GPU_SUPPORT_ENABLED=0 # MPI sends from the CPU's memory, NCCL from the GPU's
-    export WORKSHOP_STAGE_DIR=${WORKSHOP_STAGE_DIR:-/local/scratch} # the data on the node's own disk
     [ "$NODES" = 1 ] || [ "${NCCL_NET:-}" = Socket ] || use_slingshot
 }
 

@@ -22,7 +22,6 @@ else
     module use /soft/modulefiles
     module load conda
     export MPICH_GPU_SUPPORT_ENABLED=0 # MPI sends from the CPU's memory, NCCL from the GPU's
-    export WORKSHOP_STAGE_DIR=${WORKSHOP_STAGE_DIR:-/local/scratch} # the data on the node's own disk
     if [ "${NCCL_NET:-}" != Socket ]; then # README.md says where these settings are from
         plugin=${WORKSHOP_NCCL_PLUGIN:-/soft/libraries/aws-ofi-nccl/v1.6.0-libfabric-1.22.0/lib}
         if [ ! -e "$plugin/libnccl-net.so" ]; then

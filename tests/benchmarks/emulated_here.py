@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import cloudpickle
 import numpy as np
+from emulation import emulated, machine
 
 from workshop_lib import ranks
 from workshop_lib.collectives import ring
 from workshop_lib.lessons.forecasting.fit import relative_least_squares
-from workshop_lib.machine.catalogue import Link, Machine
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import the benchmarks
 
@@ -153,22 +153,6 @@ def steps_s(rounds: int, measured: bool, slowness: float = 1.0) -> dict[str, flo
     return dict(least)
 
 
-def emulated_on(machine: Machine, function: Callable, rounds: int, *more):
-    """On a rank: what this function finds on this machine."""
-    from workshop_lib.emulation import session
-
-    session.start(machine)
-    try:
-        return function(rounds, False, *more)
-    finally:
-        session.stop()
-
-
-def machine_of(alpha_s: float, beta: float, own_time: bool) -> Machine:
-    link = Link(alpha_s, beta)
-    return Machine("here", "Here", "", "", 1, "ring across nodes", link, link, "", own_time=own_time)
-
-
 def line(seconds: dict[int, float], latencies: int = 1) -> tuple[float, float]:
     """Alpha and beta of seconds by bytes: `latencies` alpha + bytes beta."""
     terms = {"alpha": [float(latencies)] * len(seconds), "beta": list(seconds)}
@@ -189,23 +173,15 @@ def proof(report) -> None:
     both = line({nbytes: real["exchange", nbytes] for nbytes in MESSAGES})
     one = line({nbytes: real["there and back", nbytes] / 2 for nbytes in MESSAGES})
     for way, constants in (("ring", both), ("tree", one)):
-        machine = machine_of(*constants, own_time=True)
-        emulated = team.run(emulated_on, machine, messages_s, ROUNDS, show=False, timeout=300)[0]
+        here = machine(1 / constants[1], constants[0], own_time=True)
+        found = emulated(team, here, messages_s, ROUNDS, False)[0]
         for nbytes in SIZES:
-            compared(f"{way} allreduce of {nbytes / 2**20:g} MiB", emulated[way, nbytes], real[way, nbytes])
+            compared(f"{way} allreduce of {nbytes / 2**20:g} MiB", found[way, nbytes], real[way, nbytes])
     steps = team.run(steps_s, STEP_ROUNDS, True, show=False, timeout=300)[0]
     sums = {int(name.rpartition(" ")[2]): seconds for name, seconds in steps.items() if "allreduce" in name}
-    constants = line(sums, latencies=2)
+    alpha_s, beta = line(sums, latencies=2)
     slowness = steps["no message"] / (LAYERS * (FORWARD_S + BACKWARD_S))
-    machine = machine_of(*constants, own_time=False)
-    emulated = team.run(emulated_on, machine, steps_s, 3, slowness, show=False, timeout=300)[0]
+    found = emulated(team, machine(1 / beta, alpha_s), steps_s, 3, False, slowness)[0]
     for name in BUCKETS:
-        compared(f"step of DDP with its gradients in {name}", emulated[name], steps[name])
+        compared(f"step of DDP with its gradients in {name}", found[name], steps[name])
     report("emulated: two ranks here / measured - 1, worst", "0.1 or less", [max(errors)], rows=rows)
-
-
-if __name__ == "__main__":
-    try:
-        proof(lambda name, wanted, values, **more: print(name, values, more, flush=True))
-    finally:
-        ranks.stop()

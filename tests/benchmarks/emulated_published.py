@@ -208,12 +208,3 @@ def proof(report) -> None:
     torchtitan(report)
     buckets(report)
     scaling(report)
-
-
-if __name__ == "__main__":
-    names = sys.argv[1:] or ["proof"]
-    try:
-        for name in names:
-            globals()[name](lambda name, wanted, values, **more: print(name, values, more, flush=True))
-    finally:
-        ranks.stop()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import cloudpickle
 import numpy as np
+from emulation import emulated
 
 from workshop_lib import ranks
 from workshop_lib.collectives import ring
@@ -39,20 +40,18 @@ MODELS = {
 }
 
 
-def machine(ranks_a_node: int) -> Machine:
+def links(ranks_a_node: int) -> Machine:
     inside = Link(INSIDE_ALPHA_S, 1 / INSIDE_BYTES_PER_S)
     between = Link(ALPHA_S, 1 / BYTES_PER_S)
     return Machine("links", "Links", "", "", ranks_a_node, "ring across nodes", inside, between, "")
 
 
-def emulated_s(program: str, ranks_a_node: int) -> float:
+def program_s(program: str) -> float:
     """On a rank: its emulated seconds of a program."""
     from mpi4py import MPI
 
-    from workshop_lib.emulation import session
     from workshop_lib.emulation.clock import CLOCK
 
-    session.start(machine(ranks_a_node))
     comm = MPI.COMM_WORLD
     array = np.zeros(NBYTES, np.uint8)
     began = time.perf_counter()
@@ -64,9 +63,7 @@ def emulated_s(program: str, ranks_a_node: int) -> float:
         if program == "late" and comm.rank == comm.size - 1:
             CLOCK.compute(LATE_S)
         ring.allreduce(comm, array)
-    taken = time.perf_counter() - began
-    session.stop()
-    return taken
+    return time.perf_counter() - began
 
 
 def tree(comm, array: np.ndarray) -> None:
@@ -138,16 +135,9 @@ def proof(report) -> None:
     errors, rows = [], []
     for title, (program, size, ranks_a_node) in CASES.items():
         team = ranks.start(size)
-        found = max(team.run(emulated_s, program, ranks_a_node, show=False))
+        found = max(emulated(team, links(ranks_a_node), program_s, program))
         plain, factors = (max(simulated_s(program, size, ranks_a_node, model)) for model in MODELS.values())
         errors.append(found / plain - 1)
         milliseconds = [f"{1e3 * seconds:.3f}" for seconds in (found, plain, factors)]
         rows.append([title, *milliseconds, f"{errors[-1]:+.1%}"])
     report("emulated / simulated by SimGrid - 1, worst", "explained", [max(errors, key=abs)], rows=rows)
-
-
-if __name__ == "__main__":
-    try:
-        proof(lambda name, wanted, values, **more: print(name, values, more, flush=True))
-    finally:
-        ranks.stop()

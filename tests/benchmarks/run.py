@@ -27,14 +27,14 @@ from jupyter_client.manager import start_new_kernel
 from workshop_lib import ranks
 from workshop_lib.lessons.forecasting import fit
 from workshop_lib.paths import BUILD, ROOT
-from workshop_lib.ranks import agents, which_mpi
+from workshop_lib.ranks import which_mpi
 from workshop_lib.results import records
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.record import TARGET_ACCURACY
 
 REPEATS, SEEDS = 3, 5
 ENGINE_PAIRS, SHORT = 24, 15_000  # the difference is small beside a machine's unrest: many pairs
-DASHBOARD_PERIODS = 60
+DASHBOARD_PAIRS = 60
 RING_BYTES, COMMUNICATION_ROUNDS = 2**24, 15
 MESSAGES_BYTES = [2**k for k in range(16, 23)]  # 64 KiB to 4 MiB: about what the networks send
 LIMIT_S = 1800
@@ -187,50 +187,6 @@ def seconds(run: dict) -> float:
     return round(run["seconds_to_99"], 1)
 
 
-def reduced() -> float:
-    """The sum over all ranks of a tensor with a one."""
-    import torch
-    from mpi4py import MPI
-
-    ones = torch.ones(1)
-    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, ones.numpy())
-    return float(ones)
-
-
-WANTED_S = {2: "0.8", 8: "1.2", 16: "2.5", 32: "5", 64: "15"}
-
-
-def start_ranks() -> None:
-    """From ranks.start(n), and from team.restart(), to a tensor reduced over all ranks; ranks forked, and not."""
-    for n in WANTED_S:
-        for fork in ("yes", "no") if n <= 16 else ("yes",):
-            os.environ[agents.FORK] = fork
-            ranks.start(1)  # the agent is there before the clock starts
-            ranks.stop()
-            took: dict[str, list[float]] = {"start": [], "restart": []}
-            for _ in range(REPEATS):
-                began = time.perf_counter()
-                team = ranks.start(n)
-                team.run(reduced, show=False)
-                took["start"].append(time.perf_counter() - began)
-                began = time.perf_counter()
-                team.restart().run(reduced, show=False)
-                took["restart"].append(time.perf_counter() - began)
-                memory = sum(team.run(memory_bytes, show=False)) / 1e9
-                ranks.stop()
-            for what, seconds in took.items():
-                how = "forked" if fork == "yes" else "each importing"
-                report(f"{what} {n} ranks, {how}, s", WANTED_S[n] if fork == "yes" else "longer", seconds)
-            print(f"memory of {n} ranks: {memory:.2f} GB")
-    os.environ.pop(agents.FORK)
-
-
-def memory_bytes() -> int:
-    import psutil
-
-    return psutil.Process().memory_full_info().pss
-
-
 def start_up() -> None:
     """Import and doctor, as processes."""
     for name, wanted, arguments in (
@@ -246,67 +202,24 @@ def start_up() -> None:
 
 
 IN_KERNEL = """\
-import json, time
+import json
 from workshop_lib import notebook, ranks
-from workshop_lib.ranks import watch
 from workshop_lib.training.options import TrainOptions
 
-WINDOW_S, PERIODS = 2.0, %d
-
-
-def train(options, begin):
-    import time
-    from workshop_lib.ranks.engine import Publisher
-    from workshop_lib.training.trainer import train
-
-    class Watched(Publisher):
-        # In every second window of time nothing is published; each step's time goes to its window.
-        def __init__(self):
-            super().__init__()
-            self.windows, self.last = {}, None
-
-        def on_step(self, event):
-            now = time.time()
-            window = int((now - begin) // WINDOW_S)
-            if self.last and self.last[1] == window:
-                seconds, steps = self.windows.get(window, (0.0, 0))
-                self.windows[window] = (seconds + now - self.last[0], steps + 1)
-            if window %% 2 == 0:
-                super().on_step(event)
-            self.last = (time.time(), window) if event["step"] < event["steps_per_epoch"] else None
-
-        def should_stop(self):
-            return time.time() - begin > 2 * PERIODS * WINDOW_S
-
-    watched = Watched()
-    record = train(options, callbacks=[watched])
-    return record["what"]["world_size"], watched.windows
-
-
-class Clock:
-    # The notebook's process, too, does nothing in every second window.
-    def __getattr__(self, name):
-        return getattr(time, name)
-
-    def sleep(self, seconds):
-        time.sleep(seconds)
-        into = (time.time() - begin) %% (2 * WINDOW_S)
-        if into > WINDOW_S:
-            time.sleep(max(0.0, 2 * WINDOW_S - into - 0.01))
-
-
-team, watch.time = ranks.start(2), Clock()
-begin = time.time() + 4
-windows = team.run(train, TrainOptions(epochs=1000, decay="none"), begin, timeout=1800)[0][1]
-ms = [1000 * windows[i][0] / windows[i][1] for i in range(2 * PERIODS)]
-print(json.dumps({"ms_a_step": ms}), flush=True)
+team = ranks.start(2)
+speeds = {True: [], False: []}
+for pair in range(%d):
+    for show in (pair %% 2 == 0, pair %% 2 == 1):
+        record = team.train(TrainOptions(epochs=2, train_samples=%d), show=show)
+        speeds[show].append(record["epochs"][-1]["samples_per_s"])
+print(json.dumps([speeds[True], speeds[False]]), flush=True)
 ranks.stop()
 """
 
 
 def dashboard() -> None:
-    """The dashboard in a real kernel, in one training: two seconds with it, two with nobody watching."""
-    ms_a_step: list[float] = []
+    """The same training in a real kernel with the dashboard and without it, in turns."""
+    speeds: list[list[float]] = []
     updates = 0
 
     def read(message: dict) -> None:
@@ -316,21 +229,16 @@ def dashboard() -> None:
         if kind == "error":
             raise RuntimeError("\n".join(content["traceback"]))
         for line in content["text"].splitlines() if kind == "stream" else ():
-            if line.startswith("{"):
-                ms_a_step.extend(json.loads(line)["ms_a_step"])
+            if line.startswith("[["):
+                speeds.extend(json.loads(line))
 
     manager, client = start_new_kernel(kernel_name="python3", cwd=str(ROOT))
     try:
-        client.execute_interactive(IN_KERNEL % DASHBOARD_PERIODS, timeout=LIMIT_S, output_hook=read)
+        client.execute_interactive(IN_KERNEL % (DASHBOARD_PAIRS, SHORT), timeout=LIMIT_S, output_hook=read)
     finally:
         client.stop_channels()
         manager.shutdown_kernel()
-    watched, alone = (ms_a_step[2::2], ms_a_step[1:-1:2])  # the first pair warms up; each with the window before
-    found = ratios(alone, watched)
-    middle, error = statistics.median(found), statistics.stdev(found) / len(found) ** 0.5
-    details = {"ms_a_step": ms_a_step, "updates": updates, "standard_error": error}
-    print(f"{len(found)} pairs, median {middle:.4f}, standard error {error:.4f}, {updates} updates")
-    report("throughput with the dashboard / without", "0.98 or more", found, **details)
+    report("throughput with the dashboard / without", "0.98 or more", ratios(*speeds), speeds=speeds, updates=updates)
 
 
 def communication() -> None:
@@ -373,7 +281,7 @@ def emulation() -> None:
 
 def main(names: list[str]) -> None:
     benchmarks = {
-        "scaling": scaling, "engines": engines, "target": target, "start": start_up, "ranks": start_ranks,
+        "scaling": scaling, "engines": engines, "target": target, "start": start_up,
         "dashboard": dashboard, "communication": communication, "prediction": prediction,
         "emulation": emulation,
     }  # fmt: skip

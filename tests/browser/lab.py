@@ -273,10 +273,6 @@ class Lab:
         images = [output for output in self.outputs() if output.mime == "image/png"]
         return [output for output in images if output.width >= 300 and output.height >= 100]
 
-    def widgets(self) -> int:
-        """How many widgets are drawn in outputs."""
-        return self.page.locator(".jp-OutputArea-output .jupyter-widgets").count()
-
     def press(self, button: str, timeout_s: float = 60) -> None:
         """Press a widget's button, such as "Stop", as soon as it can be pressed."""
         name = re.compile(button, re.IGNORECASE)
@@ -298,16 +294,12 @@ class Lab:
             "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)",
         )
 
-    def screenshot(self, path: Path, width: int, height: int, show: str = "") -> Path:
-        """The window at this size, scrolled to the last element that matches `show`."""
+    def screenshot(self, path: Path, width: int, height: int) -> Path:
+        """The window at this size."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.page.set_viewport_size({"width": width, "height": height})
-        if show:
-            self.page.locator(show).last.scroll_into_view_if_needed(timeout=10_000)
         self.page.wait_for_timeout(500)  # the page lays itself out after a change of size
-        temporary = path.with_name(f".{path.stem}.tmp.png")
-        self.page.screenshot(path=temporary)
-        os.replace(temporary, path)
+        self.page.screenshot(path=path)
         return path
 
 

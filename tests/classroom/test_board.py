@@ -77,7 +77,7 @@ def test_what_is_shared_is_the_results_and_nothing_else():
 
 @pytest.mark.usefixtures("kept")
 def test_a_learner_begins_and_ends_to_share_and_cells_keep_it_fresh(room):
-    assert "add --yes" in workshop("share", room, "--name", "otter").output and not os.listdir(room)
+    assert "add --name otter --yes" in workshop("share", room, "--name", "otter").output and not os.listdir(room)
     ended = workshop("share", room, "--name", "otter", "--yes")
     assert ended.exit_code == 0 and "solved: 1" in ended.output and "No code" in ended.output, ended.output
     file = room / "otter.json"
@@ -123,12 +123,11 @@ def test_what_cannot_be_shared_is_a_sentence_and_nothing_is_touched(room, argume
 
 
 @pytest.mark.usefixtures("kept")
-def test_a_name_is_found_for_who_gives_none_and_it_is_the_one_in_the_preview(room, monkeypatch):
+def test_a_name_is_found_for_who_gives_none(room, monkeypatch):
     monkeypatch.setattr("workshop_lib.classroom.room.ANIMALS", "otter heron")
-    previews = {re.search(r"Under the name (\S+),", workshop("share", room).output)[1] for _ in range(4)}
     assert workshop("share", room, "--yes").exit_code == 0
     (shown,) = board.read(room).learners
-    assert {shown.name} == previews and re.fullmatch(r"(otter|heron)-\d\d", shown.name)
+    assert re.fullmatch(r"(otter|heron)-\d\d", shown.name)
 
 
 def test_the_axis_is_the_questions_range_and_measured_values_are_hidden_until_they_are_revealed(room):
@@ -213,29 +212,6 @@ def test_every_value_of_a_file_is_converted_clipped_and_escaped(room, bad):
     assert {each.name for each in seen.learners} == names and not seen.problems, "called what the file is called"
     assert "exchange" in text and "9,000" in text and "1.4" in text
     assert not [each for each in ("<script", "\u202e", "\x1b", "nan</title>", "inf</title>", "x" * 400) if each in text]
-
-
-def test_a_file_is_not_read_without_permission_or_when_something_takes_its_place(room, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(13, "Permission denied", str(room / "a.json"))
-
-    (room / "a.json").write_text("{}")
-    (room / "b.json").symlink_to("/etc/passwd")
-    monkeypatch.setattr(board.os, "open", refuse)
-    assert board.read(room).problems[0].reason == "it can't be read: you have no permission"
-    monkeypatch.undo()
-    plain = os.lstat(room / "a.json")
-    monkeypatch.setattr(board.os, "lstat", lambda path: plain)
-    assert "can't be read" in board.read(room).problems[0].reason, "a link that was a file a moment ago"
-
-
-def test_more_files_than_anyone_shares_and_a_folder_that_is_gone_are_said(room, monkeypatch):
-    monkeypatch.setattr(board, "MOST_FILES", 3)
-    for n in range(5):
-        (room / f"otter-{n}.json").write_text(json.dumps(result(f"otter-{n}")))
-    seen = board.read(room)
-    assert len(seen.learners) == 3 and "more than 3 files" in board_page.page(seen)
-    assert "no such file or folder" in board_page.page(board.read(room / "none"))
 
 
 WRITER = """
@@ -341,15 +317,6 @@ def test_a_page_written_once_stays_as_it_is_and_may_load_and_run_nothing(room, t
     assert "Content-Security-Policy" in text and "default-src 'none';" in text and "unsafe" not in text
     ended = workshop("board", tmp_path / "page.html")
     assert ended.exit_code == 1 and "is a file" in ended.output.replace("\n", " ")
-
-
-def test_one_absurd_number_does_not_flatten_the_rest():
-    values = [(float(n), f"otter-{n}") for n in range(20)]
-    rows = [board_page.Strip("guessed", "guess", [*values, (1e12, "liar")], "")]
-    drawn = board_page.strips(rows, "s")
-    assert drawn.count('class="beyond"') == 1 and drawn.count("<circle") == 20
-    places = [float(x) for x in re.findall(r'x="([\d.]+)%" y="\d+"><circle', drawn)]
-    assert max(places) - min(places) > 15
 
 
 def test_what_there_is_to_beat_has_a_score():

@@ -1,17 +1,12 @@
 """Slides: which cells a section needs, what a projector shows of a text, and recordings that say what they are."""
 
-import json
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import nbformat
 import pytest
 from command_line import workshop
 
-from workshop_lib import paths
 from workshop_lib.classroom import needs, present, recorded, routes
-from workshop_lib.errors import WorkshopError
 from workshop_lib.maintain import execute
 
 
@@ -83,10 +78,10 @@ def test_a_route_gives_a_file_per_notebook_with_its_sections_folded_up(stage):
         "## Next: [07_large_batch](03_07_large_batch.ipynb)",
     ]  # fmt: skip
     assert all(cell.metadata["jp-MarkdownHeadingCollapsed"] for cell in headings[:-1])
-    of_sections = [cell.metadata[present.SECTION] for cell in cells if cell.cell_type == "code"]
-    assert list(dict.fromkeys(map(tuple, of_sections))) == [
-        ("02_synchronous_sgd", cell.source.removeprefix("## ")) for cell in headings[:-1]
-    ]
+    prepares = [cell.source for cell in cells if cell.source.startswith("# what this section needs\n")]
+    sections = [cell.source.removeprefix("## ") for cell in headings[:-1]]
+    assert len(prepares) == len(sections)
+    assert all(f'"{section}")' in source for section, source in zip(sections, prepares, strict=True))
     exercise = next(cell for cell in cells if "def average_gradients" in cell.source and cell.cell_type == "code")
     assert exercise.metadata["jupyter"]["source_hidden"], "a solution is folded up"
 
@@ -153,57 +148,3 @@ def test_a_recording_shows_what_it_has_however_often_it_is_run(stage, monkeypatc
     assert [kind for kind, _ in sent] == ["display_data", "stream"] * 2 and sent[1][1]["text"] == "98 %\n"
     recorded.Recorded.do_execute(kernel, "something else", False)
     assert len(sent) == 4
-
-
-def test_a_section_is_prepared_before_the_first_of_its_cells_that_runs_however_the_talk_came_there(stage, monkeypatch):
-    [file] = present.write("00_start_here", ("Ranks", "When a rank fails"))
-    monkeypatch.setenv("JPY_SESSION_NAME", str(file))
-    prepared = []
-    monkeypatch.setattr(present, "ready", lambda *section: prepared.append(section[-1]))
-    cells = [cell for cell in nbformat.read(file, as_version=4).cells if cell.cell_type == "code"]
-    hook = present.Prepares()
-    hook.before(SimpleNamespace(cell_id=cells[1].id))
-    assert prepared == ["Ranks"], "a jump into its middle"
-    for cell in cells[2:] + cells:
-        hook.before(SimpleNamespace(cell_id=cell.id))
-    assert prepared == ["Ranks", "When a rank fails", "Ranks", "When a rank fails"]
-    for added in (None, "a-presenters-own"):
-        hook.before(SimpleNamespace(cell_id=added))
-    assert len(prepared) == 4
-
-
-def test_a_folded_answer_that_the_keyboard_skipped_runs_before_its_check_unless_somebody_wrote_one(stage, monkeypatch):
-    [file] = present.write("02_synchronous_sgd", ("Exercise 1 (normal): average the gradients",))
-    monkeypatch.setenv("JPY_SESSION_NAME", str(file))
-    monkeypatch.setattr(present, "ready", lambda *section: None)
-    ran = []
-    shell = SimpleNamespace(user_ns={}, run_cell=lambda source, silent: ran.append(source))
-    monkeypatch.setattr(present, "get_ipython", lambda: shell)
-    cells = nbformat.read(file, as_version=4).cells
-    [check] = [cell for cell in cells if cell.source.startswith("check.average_gradients")]
-    present.Prepares().before(SimpleNamespace(cell_id=check.id))
-    assert [source.partition("(")[0] for source in ran] == ["def average_gradients"]
-    shell.user_ns["average_gradients"] = "as written on stage"
-    present.Prepares().before(SimpleNamespace(cell_id=check.id))
-    assert len(ran) == 1
-
-
-def test_a_section_that_cannot_be_prepared_says_why(stage, monkeypatch, capsys):
-    [file] = present.write("00_start_here", ("Ranks",))
-    monkeypatch.setenv("JPY_SESSION_NAME", str(file))
-
-    def fails(*_):
-        raise WorkshopError("'Ranks' isn't ready: no ranks.")
-
-    monkeypatch.setattr(present, "ready", fails)
-    [first, *_] = [cell for cell in nbformat.read(file, as_version=4).cells if cell.cell_type == "code"]
-    present.Prepares().before(SimpleNamespace(cell_id=first.id))
-    assert capsys.readouterr().out == "'Ranks' isn't ready: no ranks.\n"
-
-
-def test_the_stages_kernel_loads_nothing_of_the_notebook_before_its_start_up_file():
-    """The start-up file would put its stand-in for `%%ranks` in the place of the real one, which then calls itself."""
-    kernel = json.loads((paths.ROOT / "workshop_lib/classroom/stage/kernels/python3/kernel.json").read_text())
-    [extension] = [each.removeprefix("--ext=") for each in kernel["argv"] if each.startswith("--ext=")]
-    code = f"import sys, {extension}; print('workshop_lib.notebook' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import signal
 import subprocess
 import sys
@@ -141,8 +140,8 @@ def another_run(path):
 
 
 REFUSED = [
-    (lambda at: ["--data-dir", at / "none"], "none: there is no such folder"),
-    (lambda at: ["--data-dir", at / "empty"], "empty: this folder is empty"),
+    (lambda at: ["--data-dir", at / "none"], "found no such folder"),
+    (lambda at: ["--data-dir", at / "empty"], "found an empty folder"),
     (lambda at: ["--data-dir", at / "file"], "file: this is a file"),
     (lambda at: ["--train-samples", 70000], "60,000 training samples"),
     (lambda at: ["--out", at / "empty"], "empty: the record cannot be written, because it is a folder"),
@@ -295,21 +294,13 @@ def test_each_figure_is_drawn_if_it_can_be(tmp_path, ranks, changes, drawn, said
     assert sorted(path.name for path in (tmp_path / "figures").glob("*")) == drawn
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_output_that_is_not_utf8_gets_plain_characters(monkeypatch, encoding):
+def test_output_that_is_not_utf8_gets_question_marks(monkeypatch):
     written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
     terminal.prepare_output()
-    print("step 1 → 2 … ‖", "µ" if encoding == "ascii" else "ok")
+    print("step 1 → 2, 3 µs")
     sys.stdout.flush()
-    assert written.getvalue() == b"step 1 -> 2 ... ? " + (b"u\n" if encoding == "ascii" else b"ok\n")
-
-
-def test_each_part_of_a_forecast_is_printed_in_ascii():
-    command = [sys.executable, "-m", "workshop_lib", "predict", "resnet-50", "polaris", "--devices", "1,8"]
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    ran = subprocess.run(command, capture_output=True, cwd=ROOT, timeout=60, env=environment)
-    assert (ran.returncode, ran.stderr) == (0, b"") and ran.stdout.isascii()
+    assert written.getvalue() == "step 1 ? 2, 3 µs\n".encode("latin-1")
 
 
 def test_output_that_is_closed_fails_nothing(small_mnist):

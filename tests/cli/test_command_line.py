@@ -1,7 +1,6 @@
 """The command line as its user meets it: what it does, what it says, and that it always ends."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -29,53 +28,11 @@ def workshop(*arguments, launcher=(), limit_s=120, **environment):
     )
 
 
-@pytest.mark.parametrize("ranks", [pytest.param("1", marks=pytest.mark.exhaustive), "2"])
-def test_an_error_that_only_ranks_can_meet_is_one_sentence(ranks):
-    ran = workshop("train", "--ranks", ranks, WORKSHOP_STAGE_DIR="/proc/nowhere")
+def test_an_error_that_only_ranks_can_meet_is_one_sentence():
+    ran = workshop("train", "--ranks", "2", WORKSHOP_MNIST="/nowhere")
     assert ran.returncode == 1, ran.stdout + ran.stderr
-    said = "DataError: " if ranks == "2" else "workshop: "  # which of two ranks it was is said, too
     lines = [line for line in ran.stderr.splitlines() if "Other programs were using" not in line]
-    assert len(lines) == 1 and f"{said}/proc/nowhere: the data could not be copied" in lines[0]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("arguments", [("train",), ("train", "--ranks", "2"), ("sweep", "--backends", "mpi")])
-def test_ctrl_c_keeps_what_was_measured(tmp_path, arguments):
-    out = tmp_path / "runs.jsonl"
-    command = [sys.executable, "-m", "workshop_lib", *arguments, "--out", str(out), "--epochs", "500"]
-    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
-        printed = next(line for line in process.stdout if line.startswith("epoch 1"))
-        process.send_signal(signal.SIGINT)
-        rest, said = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130, printed + rest + said
-    assert "stopped before its end" in said and "Traceback" not in said
-    (record,) = records.read(out)
-    assert record["stopped"] and record["ranks_identical"] and 0 < len(record["epochs"]) < 500
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("network", "comm"), [("classic", "auto"), ("vit", "mpi")])
-def test_ddp_trains_without_a_warning(network, comm):
-    ran = workshop("train", "--ranks", "2", "--backend", "ddp", "--network", network, "--comm", comm, *SMALL)
-    assert ran.returncode == 0, ran.stderr
-    assert "Warning" not in ran.stdout + ran.stderr
-
-
-@pytest.mark.exhaustive
-@pytest.mark.timeout(1500)
-def test_the_vision_transformer_is_right_985_times_in_1000(tmp_path, monkeypatch):
-    """On all of MNIST, with a recipe that was looked for on 5,000 training images, held out."""
-    monkeypatch.delenv("WORKSHOP_MNIST")
-    out = tmp_path / "runs.jsonl"
-    recipe = ["--optimizer", "adam", "--lr", "0.003", "--batch-size", "32", "--epochs", "6", "--label-smoothing", "0.1"]
-    command = ("train", "--ranks", "2", "--backend", "ddp", "--network", "vit", *recipe, "--out", str(out))
-    ran = workshop(*command, limit_s=1400)
-    assert ran.returncode == 0, ran.stderr
-    (record,) = records.read(out)
-    assert record["epochs"][-1]["test_accuracy"] >= 0.985
+    assert len(lines) == 1 and lines[0].startswith("workshop: /nowhere/train-images-idx3-ubyte: expected this file")
 
 
 @pytest.mark.parametrize("ranks", [(), pytest.param(("--ranks", "2"), marks=pytest.mark.exhaustive)])

@@ -225,14 +225,6 @@ def test_what_hides_modules_is_told_with_its_folder_and_variable(tmp_path, monke
     assert shadow.remedy.startswith("unset PYTHONPATH") and home.remedy.startswith("unset it")
 
 
-@pytest.mark.parametrize(("of", "left", "level"), [(0, 0, "ok"), (9999, 3, "look"), (9999, 5000, "ok")])
-def test_a_disk_may_have_space_and_no_room_for_another_file(monkeypatch, of, left, level):
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=5e9))
-    monkeypatch.setattr(doctor.os, "statvfs", lambda _: SimpleNamespace(f_files=of, f_favail=left))
-    finding = doctor.check_disk()
-    assert finding.level == level and ("room for 3 more files" in finding.seen) == (level == "look")
-
-
 def test_a_checkout_that_cannot_be_written_is_told(monkeypatch):
     assert doctor.check_read_only() == []
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)

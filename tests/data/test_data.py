@@ -97,9 +97,9 @@ def test_missing(folder, kind):
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("nowhere", "nowhere: there is no such folder"),
-        ("file", "file: this is a file; name the folder"),
-        ("empty", "empty: this folder is empty; copy train-images-idx3-ubyte, .* into it"),
+        ("nowhere", "nowhere/.* found no such folder"),
+        ("file", "file/.* found no such folder"),
+        ("empty", "empty/train-images-idx3-ubyte: expected this file, .* found an empty folder"),
     ],
 )
 def test_a_folder_that_is_none_or_empty(tmp_path, place, words):

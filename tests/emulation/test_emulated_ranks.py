@@ -9,6 +9,7 @@ from dataclasses import replace
 import cloudpickle
 import numpy as np
 import pytest
+from benchmarks.emulation import FORWARD_S, LAYER_BYTES, LAYERS, SCALE, on_rank, step_s
 
 from workshop_lib import TrainOptions, ranks
 from workshop_lib.errors import InputError
@@ -18,8 +19,6 @@ from workshop_lib.ranks.cluster import Ranks
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import the tests
 ALPHA_S, BETA = 200e-6, 1e-8
-FORWARD_S, LAYERS, WIDTH, SCALE = 10e-3, 8, 64, 64
-LAYER_BYTES = WIDTH * WIDTH * 4 * SCALE
 SLOW = Machine("slow", "Slow", "", "", 1, "ring across nodes", Link(ALPHA_S, BETA), Link(ALPHA_S, BETA), "")
 
 
@@ -203,48 +202,6 @@ def test_a_collective_starts_with_its_last_rank_and_costs_nothing_until_it_is_wa
     assert seconds(team, late_rank) == [pytest.approx(1 + 2 * (ALPHA_S + 50e6 * BETA), rel=1e-9)] * 2
 
 
-def step(kind: str, cap_mb: float, steps: int) -> None:
-    """Train eight layers of 10 ms forward and 20 ms backward, over PyTorch's own DDP or FSDP2."""
-    import torch
-    from torch import nn
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import fully_shard
-
-    from workshop_lib.emulation import device, session
-    from workshop_lib.machine import world
-    from workshop_lib.training import rendezvous
-
-    rendezvous.join_process_group(world.detect(), torch.device("cpu"))
-    group = rendezvous.join_over_mpi(world.detect(), torch.device("cpu"))
-    torch.manual_seed(0)
-    emulation = session.current()
-    emulation.places.scale = SCALE
-    layers = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)]
-    network = nn.Sequential(*[device.takes(layer, FORWARD_S, 2 * FORWARD_S) for layer in layers])
-    if kind == "ddp":
-        model = nn.parallel.DistributedDataParallel(network, process_group=group, bucket_cap_mb=cap_mb / SCALE)
-    else:
-        mesh = DeviceMesh.from_group(group, "cpu")
-        for layer in network:
-            fully_shard(layer, mesh=mesh)
-        model = fully_shard(network, mesh=mesh)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    before = emulation.read_s()
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(torch.ones(2, WIDTH)).sum().backward()
-        optimizer.step()
-    LAST[:] = [(emulation.read_s() - before) / steps]
-
-
-LAST: list[float] = []
-
-
-def of_step(*arguments) -> float:
-    emulated(step, *arguments)
-    return LAST[0]
-
-
 COMPUTE_S = 3 * LAYERS * FORWARD_S
 HALF_S = ALPHA_S + LAYER_BYTES / 2 * BETA  # an allgather or a reduce-scatter of one layer on two ranks
 
@@ -259,15 +216,8 @@ HALF_S = ALPHA_S + LAYER_BYTES / 2 * BETA  # an allgather or a reduce-scatter of
     ids=["DDP's last bucket shows", "one message shows whole", "FSDP's first gather and last reduce-scatter show"],
 )
 def test_ddp_and_fsdp_overlap_as_on_gpus(team, kind, cap_mb, expected_s):
-    team.run(of_step, kind, cap_mb, 2, show=False)  # DDP orders its buckets after the first step
-    first, second = team.run(of_step, kind, cap_mb, 1, show=False) if kind == "fsdp" else later_steps(team, cap_mb)
-    assert first == second == pytest.approx(expected_s, rel=1e-6)
-
-
-def later_steps(team, cap_mb: float) -> list[float]:
-    """The seconds of a step of DDP after the first one, which may have one bucket of another size."""
-    three, five = (team.run(of_step, "ddp", cap_mb, steps, show=False) for steps in (3, 5))
-    return [(5 * more - 3 * few) / 2 for few, more in zip(three, five, strict=True)]
+    found = team.run(on_rank, SLOW, SCALE, step_s, (kind, 3, cap_mb), show=False)
+    assert found == [pytest.approx(expected_s, rel=1e-6)] * 2
 
 
 def test_a_training_on_emulated_ranks_takes_emulated_time_and_says_so(team):
@@ -275,25 +225,6 @@ def test_a_training_on_emulated_ranks_takes_emulated_time_and_says_so(team):
     assert record["what"]["machine"] == "ethernet-10g" and not record["what"]["oversubscribed"]
     # Two steps of ResNet-50 with 64 images each: 26 ms of computing, and 102 MB of gradients at 1.18 GB/s.
     assert record["epochs"][0]["seconds"] == pytest.approx(2 * (0.026 + 0.087), rel=0.02)
-
-
-def paced_s() -> float:
-    """On a rank: the real seconds in which a paced clock computes 10 ms, 20 times as long."""
-    from workshop_lib.emulation import session
-    from workshop_lib.emulation.clock import CLOCK
-
-    session.start(SLOW, stretch=session.STRETCH)
-    began = time.monotonic()
-    CLOCK.compute(10e-3)
-    taken = time.monotonic() - began
-    session.stop()
-    session.start_if_asked()
-    return taken
-
-
-def test_a_paced_clock_also_waits(team):
-    for taken in team.run(paced_s, show=False):
-        assert 0.15 < taken < 2
 
 
 @pytest.mark.full
@@ -328,8 +259,6 @@ def test_what_cannot_be_emulated_is_refused_in_one_sentence(named, sentence):
 def test_ranks_refuse_unknown_machines_before_they_start():
     with pytest.raises(InputError, match="choose one of a100-ethernet"):
         ranks.start(2, machine="moon")
-    with pytest.raises(InputError, match="paced"):
-        ranks.start(2, paced=True)
 
 
 def test_ranks_on_other_hosts_are_told_what_they_emulate(monkeypatch):
@@ -342,7 +271,7 @@ def test_ranks_on_other_hosts_are_told_what_they_emulate(monkeypatch):
     monkeypatch.setattr(launchers, "plan", plan)
     with pytest.raises(InputError, match="enough"):
         Ranks(2, machine="polaris")
-    assert {"WORKSHOP_MACHINE", "WORKSHOP_PACED", "PYTHONPATH"} <= set(passed_on)
+    assert {"WORKSHOP_MACHINE", "PYTHONPATH"} <= set(passed_on)
 
 
 def one_raises() -> None:

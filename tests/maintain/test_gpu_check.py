@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,83 +15,55 @@ GOOD = {
     "what": {"comm": "nccl"},
     "where": {"device": "cuda"},
     "epochs": [{"test_accuracy": 0.97, "samples_per_s": 1000.0}],
-    "memory": {"parameters_bytes": [800, 800], "optimizer_bytes": [1600, 1600]},
 }
-SHARDED = GOOD | {"memory": {"parameters_bytes": [404, 396], "optimizer_bytes": [808, 792]}}
 
 
 @pytest.fixture
-def results(monkeypatch):
-    """The record that the training of each backend leaves; tests change them. Commands are not run."""
-    records = {"ddp": GOOD, "fsdp": SHARDED, "deepspeed": GOOD, "mpi": GOOD, "horovod": GOOD}
+def levels(monkeypatch, tmp_path):
+    """The level and what was seen of each check, if every training leaves this record. Commands are not run."""
 
-    def run(command, folder, accept=(0,)):
-        if "train" in command:
-            out = command[command.index("--out") + 1]
-            with open(out, "a") as file:
-                file.write(json.dumps(records[command[command.index("--backend") + 1]]) + "\n")
-        if "preflight" in command:
-            line = {"level": records.get("clock", "look"), "check": "clock", "seen": "2 s apart"}
-            return "a warning\n" + json.dumps({"lines": [line]})
-        return "loss 0.1"
+    def checked(record: dict, n: int = 2, device: str = "cuda") -> dict[str, tuple[str, str]]:
+        def run(command, folder):
+            if "train" in command:
+                (tmp_path / command[command.index("--out") + 1]).write_text(json.dumps(record))
+            return "", "step 1\nloss 0.1\n"
 
-    monkeypatch.setattr(gpu_check, "run", run)
-    monkeypatch.setattr(gpu_check, "look_at_devices", lambda n, device: ("made up", None))
-    monkeypatch.setattr(gpu_check, "_missing", lambda backend: "")
-    return records
+        monkeypatch.setattr(gpu_check, "run", run)
+        return {name: (level, seen) for name, level, seen, _ in gpu_check.checks(n, device, tmp_path)}
+
+    monkeypatch.setattr(gpu_check, "PACKAGES", {"deepspeed": ("no_such_package",)})
+    return checked
 
 
-def levels(rows):
-    return {row["check"]: row["level"] for row in rows}
-
-
-def test_everything_is_checked_and_kept(results, tmp_path):
-    rows = gpu_check.check_all(2, "cuda", tmp_path / "record.jsonl")
-    assert set(levels(rows).values()) == {"ok"}
-    assert len(rows) >= 15
-    kept = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
-    assert [row["check"] for row in kept] == [row["check"] for row in rows]
+def test_everything_is_checked_and_what_cannot_be_is_said(levels):
+    found = levels(GOOD)
+    assert found.pop("backend deepspeed") == ("not checked", "no_such_package not installed")
+    assert {level for level, _ in found.values()} == {"ok"} and len(found) >= 12
+    assert found["script trainer.py"] == ("ok", "loss 0.1")
+    alone = levels(GOOD, n=1)
+    assert alone["backend ddp"][0] == "ok" and alone["script ddp.py"][0] == "not checked"
+    intel = levels(GOOD | {"where": {"device": "xpu"}, "what": {"comm": "xccl"}}, device="xpu")
+    assert intel["backend ddp"][0] == "ok" and intel["backend horovod"][0] == "not checked"
 
 
 @pytest.mark.parametrize(
-    ("wrong", "check", "words"),
+    ("wrong", "words"),
     [
-        ({"where": {"device": "cpu"}}, "backend ddp", "it ran on cpu"),
-        ({"what": {"comm": "gloo"}}, "backend ddp", "gloo carried its messages"),
-        ({"epochs": [{"test_accuracy": 0.1, "samples_per_s": 1.0}]}, "scaling curve (08)", "10.0%"),
-        ({"memory": SHARDED["memory"]}, "memory (06)", "FSDP keeps 404 of DDP's 404"),
+        ({"where": {"device": "cpu"}}, "it ran on cpu"),
+        ({"what": {"comm": "gloo"}}, "gloo carried its messages"),
+        ({"epochs": [{"test_accuracy": 0.1, "samples_per_s": 1.0}]}, "10.0%"),
     ],
 )
-def test_a_wrong_result_is_named(results, tmp_path, wrong, check, words):
-    results["ddp"] = GOOD | wrong
-    row = next(row for row in gpu_check.check_all(2, "cuda", tmp_path / "r.jsonl") if row["check"] == check)
-    assert row["level"] == "wrong"
-    assert words in row["seen"]
+def test_a_wrong_result_is_named(levels, wrong, words):
+    level, seen = levels(GOOD | wrong)["backend ddp"]
+    assert level == "wrong" and words in seen
 
 
-def test_a_wrong_line_of_the_preflight_is_wrong(results, tmp_path):
-    results["clock"] = "wrong"
-    row = next(row for row in gpu_check.check_all(2, "cuda", tmp_path / "r.jsonl") if row["check"] == "preflight")
-    assert (row["level"], row["seen"]) == ("wrong", "0 of 1 lines ok\n  wrong: clock: 2 s apart")
-
-
-def test_one_gpu_cannot_check_what_needs_two(results, tmp_path):
-    found = levels(gpu_check.check_all(1, "cuda", tmp_path / "r.jsonl"))
-    assert found["backend ddp"] == found["preflight"] == "ok"
-    assert found["memory (06)"] == found["scaling curve (08)"] == found["script ddp.py"] == "not checked"
-
-
-def test_a_command_that_fails_or_hangs_shows_its_last_lines(tmp_path, monkeypatch):
+def test_a_command_that_fails_or_hangs_shows_its_last_lines_and_leaves_no_rank(tmp_path, monkeypatch):
+    """As under torchrun, a rank has a session of its own, and it holds the pipe."""
     monkeypatch.setattr(gpu_check, "LIMIT_S", 1.0)
-    with pytest.raises(gpu_check.GpuCheckFailed, match="(?s)exit code 3.*no such driver"):
-        gpu_check.run([sys.executable, "-c", "print('no such driver'); raise SystemExit(3)"], tmp_path)
-    with pytest.raises(gpu_check.GpuCheckFailed, match="(?s)ended after 1 s.*waiting"):
-        gpu_check.run([sys.executable, "-uc", "import time; print('waiting'); time.sleep(60)"], tmp_path)
-
-
-def test_the_ranks_of_a_command_that_hangs_are_ended_in_sessions_of_their_own(tmp_path, monkeypatch):
-    """As under torchrun. They hold the pipe, too, so that reading its output would never end."""
-    monkeypatch.setattr(gpu_check, "LIMIT_S", 1.0)
+    wrong, _ = gpu_check.run([sys.executable, "-c", "print('no such driver'); raise SystemExit(3)"], tmp_path)
+    assert wrong.startswith("exit code 3") and "no such driver" in wrong
     program = (
         "import subprocess, sys, time\n"
         "rank = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n"
@@ -100,10 +71,9 @@ def test_the_ranks_of_a_command_that_hangs_are_ended_in_sessions_of_their_own(tm
         "time.sleep(60)\n"
     )
     began_s = time.monotonic()
-    with pytest.raises(gpu_check.GpuCheckFailed, match="ended after 1 s") as failed:
-        gpu_check.run([sys.executable, "-c", program], tmp_path)
-    assert time.monotonic() - began_s < gpu_check.END_LIMIT_S
-    assert processes.start_of(int(str(failed.value).split()[-1])) is None
+    wrong, output = gpu_check.run([sys.executable, "-c", program], tmp_path)
+    assert wrong.startswith("it was ended after 1 s") and time.monotonic() - began_s < gpu_check.END_LIMIT_S
+    assert processes.start_of(int(output)) is None
 
 
 def test_without_a_gpu_it_says_so(monkeypatch, capsys):
@@ -114,23 +84,7 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys):
     assert "sees no GPU here" in capsys.readouterr().err
 
 
-def test_intels_gpus_are_found_and_only_what_trains_there_is_tried(results, tmp_path, monkeypatch):
-    module = SimpleNamespace(device_count=lambda: 12, is_available=lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu"))
-    monkeypatch.setattr(torch, "get_device_module", lambda kind: {"xpu": module}[kind])
-    assert gpu_check.devices_here("auto", None) == ("xpu", 12)
-    assert gpu_check.devices_here("auto", 2) == ("xpu", 2)
-    for name in ("ddp", "fsdp", "mpi"):
-        results[name] = results[name] | {"where": {"device": "xpu"}, "what": {"comm": "xccl"}}
-    found = levels(gpu_check.check_all(2, "xpu", tmp_path / "r.jsonl"))
-    assert found["backend ddp"] == found["backend fsdp"] == found["memory (06)"] == "ok"
-    assert found["backend horovod"] == found["backend deepspeed"] == "not checked"
-
-
 def test_a_python_without_pytorch_gets_a_sentence():
     program = "import sys; sys.modules['torch'] = None; from workshop_lib.maintain import gpu_check; gpu_check.main()"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert ran.stderr.splitlines() == [
-        f"{sys.executable} has no torch. Install what is missing there, or name another Python: "
-        "make gpu-check PYTHON=/path/to/python"
-    ]
+    assert ran.stderr.startswith(f"{sys.executable} has no torch. Install") and ran.stderr.count("\n") == 1

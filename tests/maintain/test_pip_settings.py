@@ -1,8 +1,7 @@
-"""What people configured for pip reaches uv: an index with a certificate of its own, a proxy, and everything else."""
+"""What people configured for pip reaches uv: an index, a proxy, a folder of wheels, and everything else."""
 
 import functools
 import http.server
-import ssl
 import subprocess
 import threading
 import urllib.parse
@@ -45,11 +44,9 @@ def folder(tmp_path_factory):
     return folder
 
 
-def serve(folder, context=None):
+def serve(folder):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Index, directory=folder))
     server.asked = []
-    if context:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 
@@ -57,26 +54,6 @@ def serve(folder, context=None):
 @pytest.fixture(scope="module")
 def plain(folder):
     with serve(folder) as server:
-        yield server
-        server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def secure(folder, tmp_path_factory):
-    """The index with a certificate that only the authority in `server.authority` has signed."""
-    made = tmp_path_factory.mktemp("certificates")
-    (made / "names").write_text("subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
-    new = "openssl req -newkey rsa:2048 -nodes"
-    for command in (
-        f"{new} -x509 -subj /CN=authority -keyout ca.key -out ca.pem -addext basicConstraints=critical,CA:TRUE",
-        f"{new} -subj /CN=127.0.0.1 -keyout key.pem -out request",
-        "openssl x509 -req -in request -CA ca.pem -CAkey ca.key -CAcreateserial -extfile names -out cert.pem",
-    ):
-        subprocess.run(command.split(), cwd=made, check=True, capture_output=True, timeout=60)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(made / "cert.pem", made / "key.pem")
-    with serve(folder, context) as server:
-        server.authority = str(made / "ca.pem")
         yield server
         server.shutdown()
 
@@ -102,17 +79,6 @@ def get_probe(environment, folder):
     command = [bootstrap.find_uv(), "pip", "install", "--target", str(folder / "there"), "workshop-probe"]
     environment = environment | pip_settings.for_uv(environment)
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-
-
-def test_an_index_with_a_certificate_of_its_own(secure, user, tmp_path):
-    address = f"https://127.0.0.1:{secure.server_port}/simple"
-    ran = get_probe(user(f"[global]\nindex-url = {address}\n"), tmp_path)
-    assert ran.returncode and "certificate" in ran.stderr
-    for settings in (f"cert = {secure.authority}", "trusted-host = 127.0.0.1"):
-        ran = get_probe(user(f"[global]\nindex-url = {address}\n{settings}\n"), tmp_path / settings[:4])
-        assert ran.returncode == 0, ran.stderr
-    ran = get_probe(user(PIP_INDEX_URL=address, REQUESTS_CA_BUNDLE=secure.authority), tmp_path / "variables")
-    assert ran.returncode == 0, ran.stderr
 
 
 def test_a_proxy_that_only_pip_knows(plain, user, tmp_path):
@@ -150,6 +116,8 @@ def test_an_extra_index_a_folder_of_wheels_and_a_constraint(plain, user, folder,
         ("", {"PIP_NO_INDEX": "1"}, {"UV_NO_INDEX": "1"}),
         ("", {"PIP_CLIENT_CERT": "/c.pem"}, {"SSL_CLIENT_CERT": "/c.pem"}),
         ("", {"PIP_CERT": "/etc"}, {"SSL_CERT_DIR": "/etc"}),
+        ("[global]\ncert = /ca.pem\ntrusted-host = a b\n", {}, {"SSL_CERT_FILE": "/ca.pem", "UV_INSECURE_HOST": "a b"}),
+        ("", {"REQUESTS_CA_BUNDLE": "/ca.pem"}, {"SSL_CERT_FILE": "/ca.pem"}),
         ("this is no configuration", {"PIP_RETRIES": "1"}, {}),
     ],
 )

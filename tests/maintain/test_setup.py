@@ -94,20 +94,6 @@ def test_every_direct_dependency_is_pinned_within_its_bounds():
         assert pinned[requirement.name] in requirement.specifier, f"{requirement}: run `make lock`"
 
 
-def test_what_is_pinned_runs_on_the_first_patch_release_of_each_python():
-    """Debian 12 has 3.11.2, for instance: a package that asks for 3.11.5 could not be installed there."""
-    firsts = [f"{major}.{minor}.0" for major, minor in installation.PYTHONS]
-    found = [importlib.metadata.distribution(name) for name in pins() if _is_installed(name)]
-    assert len(found) > 100
-    for package in found:
-        asked = SpecifierSet(package.metadata["Requires-Python"] or "")
-        assert all(first in asked for first in firsts), f"{package.name} {package.version}: Python {asked}"
-
-
-def _is_installed(name: str) -> bool:
-    return any(importlib.metadata.distributions(name=name))
-
-
 def test_what_is_installed_is_what_is_pinned():
     pinned = pins()
     for package in importlib.metadata.distributions():
@@ -557,15 +543,10 @@ def test_an_extra_that_fails_costs_nobody_the_workshop(checkout, monkeypatch, ca
 def test_an_interrupted_extra_is_continued(checkout, monkeypatch):
     ours = bootstrap_of(checkout)
     settings = done_with(ours)
-    ours.write_note("horovod", settings, installation.UNDER_WAY, pid=2**22 + 1)
+    ours.write_note("horovod", settings, installation.UNDER_WAY)
     assert "make setup` continues it" in installation.why_missing("horovod", ours.VENV)
-    ours.write_note("horovod", settings, installation.UNDER_WAY, pid=os.getpid())
-    assert "being installed in the background" in installation.why_missing("horovod", ours.VENV)
     with ours.lock():
-        ours.write_note("horovod", settings, installation.UNDER_WAY, pid=2**22 + 1)
         assert "being installed in the background" in installation.why_missing("horovod", ours.VENV)
-    ours.write_note("horovod", settings, installation.UNDER_WAY, pid=os.getpid())
-    assert "make setup` continues it" in installation.why_missing("horovod", ours.VENV), "the id of another process"
     assert ours.was_interrupted()
     let_steps_fail(monkeypatch, ours)
     assert ours.install_extras(EXTRAS, settings) == []
@@ -582,8 +563,9 @@ def test_lab_leaves_the_extras_to_a_process_in_the_background(checkout, monkeypa
     ((command, how),) = started
     assert command[-1] == "--in-background" and how["start_new_session"]
     assert capsys.readouterr().out.startswith("DeepSpeed and Horovod will be there in some minutes")
-    ours.write_note("horovod", settings, installation.UNDER_WAY, pid=os.getpid())
-    ours.leave_to_the_background(EXTRAS, settings)
+    ours.write_note("horovod", settings, installation.UNDER_WAY)
+    with ours.lock():
+        ours.leave_to_the_background(EXTRAS, settings)
     assert len(started) == 1, "one that is at it is enough"
 
 

@@ -157,15 +157,6 @@ def test_slow_steps_are_all_published_and_the_end_of_an_epoch_too(monkeypatch):
     assert [p["step"] for p in sent[-1]["points"]] == list(range(93, 101)), "no step twice"
 
 
-def test_an_event_works_out_only_what_is_read():
-    asked = []
-    event = StepEvent({"step": 3}, {"loss": lambda: asked.append("loss") or 0.5})
-    assert (event["step"], {**event}, asked) == (3, {"step": 3}, [])
-    assert (event["loss"], asked) == (0.5, ["loss"])
-    with pytest.raises(KeyError):
-        event["nothing"]
-
-
 def drawn(svg):
     """The drawing as an element tree; fails if it is not well-formed."""
     return ET.fromstring(svg)
@@ -256,11 +247,6 @@ def test_communication_inside_backward_is_called_by_its_name():
     assert "waiting" not in " ".join(texts(svg))
 
 
-def test_one_rank_alone_only_computes():
-    row = timeline([[(1, 0.0, 0.01, ())]])
-    assert {"100%", "The last step on each rank"} <= set(texts(charts.strips(row, row, "one")))
-
-
 def test_among_many_ranks_the_two_extremes_and_the_median_are_drawn(monkeypatch):
     """Rank 0 has the highest loss. Rank 7 computes longest, rank 30 shortest: it waits for rank 7."""
     data = training(41)
@@ -301,17 +287,6 @@ def test_a_training_that_diverges_is_drawn_as_far_as_its_loss_is_a_number(monkey
 
 def test_an_epoch_without_a_finite_loss_has_its_line():
     assert "epoch 1: train loss not finite, test accuracy 97.12%" in progress.epoch_line(ROW | {"train_loss": None})
-
-
-def test_ticks_are_round_and_cover_the_range():
-    assert charts.ticks(0, 100) == [0, 20, 40, 60, 80, 100]
-    assert charts.ticks(97.3, 100) == [97, 98, 99, 100]
-    assert charts.ticks(0, 0.1) == pytest.approx([0, 0.02, 0.04, 0.06, 0.08, 0.1])
-    assert charts.ticks(5, 5) == [5, 6]
-    assert charts.log_ticks(0.13, 2.3) == [0.1, 0.2, 0.5, 1, 2, 5]
-    assert charts.log_ticks(0.002, 2.3) == [0.01, 0.1, 1]
-    assert charts.log_ticks(1, 1) == [1, 2]
-    assert len(charts.log_ticks(0.1, 1e30)) <= 9, "a loss on its way to infinity"
 
 
 def test_drawing_takes_a_small_share_of_a_core(monkeypatch):

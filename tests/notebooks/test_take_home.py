@@ -10,11 +10,9 @@ import ast
 import copy
 import io
 import re
-import subprocess
 import sys
 import zipfile
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -137,14 +135,6 @@ def test_a_script_needs_nothing_from_here(path):
         assert path.name in text.splitlines()[0], "the docstring says how to start it"
 
 
-@pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.py")), ids=lambda path: path.stem)
-def test_a_script_tests_in_evaluation_mode_and_trains_in_training_mode(path):
-    """It makes no difference to the network of mnist_data.py, but to others with dropout or batch normalization."""
-    text = path.read_text()
-    if "@torch.no_grad()" in text:
-        assert "    model.eval()\n" in text and re.search(r"    (model|ddp)\.train\(\)\n", text)
-
-
 def test_every_script_is_tested():
     # In test_scripts.py, test_resuming_scripts.py, test_survive.py, test_dry_run_real.py; notebook 09 runs loader.py,
     # and test_ways_to_feed.py loader_tf.py.
@@ -186,21 +176,6 @@ def test_the_scripts_of_a_launcher_have_the_librarys_results(launcher_of, traine
     lines = [line for line in output.splitlines() if line.startswith("epoch 1: ")]
     for name, line in zip(names, lines, strict=True):
         check(name, line, trained)
-
-
-@pytest.mark.exhaustive
-@needs("deepspeed")
-@pytest.mark.parametrize("launcher", ["deepspeed", "mpiexec"])
-def test_deepspeeds_script_under_its_own_launcher_and_under_mpi(launcher, trained):
-    if launcher == "mpiexec" and not subprocess.check_output(["hostname", "-I"]).strip():
-        pytest.skip("DeepSpeed asks `hostname -I` for an address to meet at, and this machine has none")
-    own = ["--no_local_rank", "--num_gpus", "2", "--master_addr", "127.0.0.1"]
-    deepspeed = [Path(sys.executable).parent / "deepspeed", *own]
-    words = {"deepspeed": deepspeed, "mpiexec": [*which_mpi.mpiexec(), "-n", "2", *PYTHON, "-m", "mpi4py"]}[launcher]
-    program = scripts_in_turn.__file__, trained.folder, "zero_deepspeed"
-    status, output = run(*words, *program, LOCAL_SIZE="2")  # ranks that a CPU has room for
-    assert status == 0, output
-    check("zero_deepspeed", output, trained)
 
 
 @needs("deepspeed")
@@ -294,27 +269,6 @@ def test_a_pipeline_takes_the_steps_of_one_process(tmp_path):
     assert largest_relative_difference(saved, by_hand(torch_cnn.build(seed=1), 64, 9)) > 100 * WITHIN
 
 
-@pytest.mark.exhaustive  # 14_hyperparameter_search kills a study, too
-def test_search_goes_on_with_what_a_crash_has_left(tmp_path):
-    """A journal with a trial that somebody was training when the machine went down."""
-    import optuna
-
-    write_data(tmp_path / "data")
-    journal = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.log"))
-    storage = optuna.storages.JournalStorage(journal)
-    study = optuna.create_study(storage=storage, study_name="mnist", direction="maximize")
-    cut_off = study.ask()
-    cut_off.suggest_float("lr", 1e-3, 1, log=True)
-    cut_off.suggest_categorical("momentum", [0.0, 0.5, 0.9])
-    words = "--data", tmp_path / "data", "--images", IMAGES, "--trials", "3", "--out", tmp_path / "study.log"
-    status, output = run(*launcher("mpi_by_hand"), SCRIPTS / "search.py", *map(str, words))
-    assert status == 0 and "held-out accuracy" in output, output
-    trials = study.get_trials()
-    assert [trial.state.name for trial in trials][:1] == ["FAIL"] and len(trials) == 4
-    assert all(trial.state.is_finished() for trial in trials)
-    assert cut_off.params in [trial.params for trial in trials[1:]], "its settings are tried again"
-
-
 @pytest.mark.parametrize("name", quick("mpi_by_hand"))
 def test_a_rank_that_raises_ends_all(name, tmp_path):
     write_data(tmp_path / "data")
@@ -322,22 +276,3 @@ def test_a_rank_that_raises_ends_all(name, tmp_path):
     status, output = run(*words, WORKSHOP_TEST_FAILING_RANK="1")
     assert status != 0
     assert f"isn't in {tmp_path / 'missing'}: give MNIST's folder with --data." in output
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["one_process", *HERE])
-def test_two_epochs_of_mnist(name, tmp_path):
-    out = tmp_path / ("cnn.keras" if name in ("horovod_tf", "horovod_keras") else "cnn.pt")
-    status, output = run(*launcher(name), SCRIPTS / f"{name}.py", "--out", out)
-    assert status == 0, output
-    accuracy = float(output.rpartition("test accuracy ")[2].split("%")[0])
-    assert accuracy >= 98.9
-    assert list(tmp_path.iterdir()) == [out]
-
-
-def test_the_readme_says_who_would_start_from_which_script():
-    readme = (SCRIPTS / "README.md").read_text()
-    cases = readme.partition("Which one would you start from?")[2].partition("Most scripts")[0]
-    for name in ("trainer.py", "own_script_ddp.py", "ddp_resume.py", "fsdp2.py", "mesh.py"):
-        assert f"`{name}`" in cases
-    assert re.search(r"Horovod's last release, 0\.28\.1, is from June 2023", cases)

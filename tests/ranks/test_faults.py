@@ -1,8 +1,7 @@
 """The fault table: whatever happens to one rank, the learner gets one message, in seconds.
 
 `make test` has each kind of fault once; in `make test-full`, it meets each communication library where the library can
-make a difference. WORKSHOP_FAULT_REPEATS runs each row N times in a row (1 by default). tests/benchmarks/soak.py lets
-every fault meet every library, at random moments.
+make a difference. WORKSHOP_FAULT_REPEATS runs each row N times in a row (1 by default).
 """
 
 import os

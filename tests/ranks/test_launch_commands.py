@@ -124,10 +124,10 @@ def test_open_mpi_takes_along_what_is_set_for_the_network(system_mpi, monkeypatc
     own = ("NCCL_SOCKET_IFNAME", "FI_PROVIDER", "UCX_TLS", "WORKSHOP_MNIST")
     for name in own:
         monkeypatch.setenv(name, "x")
-    monkeypatch.delenv("WORKSHOP_STAGE_DIR", raising=False)
+    monkeypatch.delenv("WORKSHOP_PROFILE", raising=False)
     words = launchers.plan(2, 1, "none", Allocation("pbs", "1", HOSTS)).command
     named = [name for option, name in zip(words, words[1:], strict=False) if option == "-x"]
-    assert {*own} <= {*named} and "WORKSHOP_STAGE_DIR" not in named
+    assert {*own} <= {*named} and "WORKSHOP_PROFILE" not in named
 
 
 def test_others_must_reach_the_controller_where_ranks_or_the_notebook_are_elsewhere(monkeypatch):

@@ -14,8 +14,8 @@ def test_other_programs_are_a_quiet_line_once(monkeypatch, capsys, in_notebook):
     current = cluster.Current()
     monkeypatch.setattr(session, "CURRENT", current)
 
-    def team(n, threads, bind, machine, paced):
-        return SimpleNamespace(healthy=True, shape=(n, threads, bind), machine=machine, paced=paced, stop=list)
+    def team(n, threads, bind, machine):
+        return SimpleNamespace(healthy=True, shape=(n, threads, bind), machine=machine, stop=list)
 
     monkeypatch.setattr(session, "Ranks", team)
     monkeypatch.setattr(session.Meter, "warning", lambda *_: "Others use 2 of 2 cores.")

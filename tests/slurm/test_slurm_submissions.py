@@ -76,23 +76,6 @@ def test_settings_arrive_in_a_job_submitted_without_the_environment(slurm, tmp_p
     assert output.read_text().count(said) == 2, "once on each node"
 
 
-@pytest.mark.exhaustive
-@pytest.mark.timeout(400)
-def test_the_scaling_job_leads_to_its_figure(slurm, tmp_path, small_mnist):
-    output = tmp_path / "scale.out"
-    job = completed(
-        slurm, "slurm/scale.sh", output, small_mnist, "--ntasks-per-node=2", limit_s=300, WORKSHOP_JOB_RANKS="2 4"
-    )
-    folder = BUILD / f"slurm-{job}"
-    trained = records.read(folder / "scale.jsonl")
-    assert [(record["what"]["world_size"], record["what"]["launcher"]) for record in trained] == [
-        (2, "srun"),
-        (4, "srun"),
-    ]
-    assert [len(set(record["where"]["hosts"])) for record in trained] == ([1, 2] if slurm.hosts else [1, 1])
-    assert (folder / "solution.png").exists()
-
-
 @pytest.mark.timeout(60)
 def test_perlmutters_srun_fills_one_node_after_the_other(slurm, tmp_path):
     if not slurm.hosts:

@@ -6,7 +6,6 @@ import subprocess
 
 import pytest
 from needs import needs
-from shell_programs import program
 from submissions.stand_in import MACHINES, SCRIPTS, job_scripts
 
 from workshop_lib.maintain import torch_build
@@ -141,34 +140,6 @@ def test_pages_have_the_name_of_pytorchs_build():
         assert f"| `{build}` |" in text
     for page in (ROOT / "submissions").glob("*/README.md"):
         assert not re.search(r"TORCH_INDEX=(?!(cu126|cu130|xpu)\b)", page.read_text()), page
-
-
-@pytest.mark.parametrize(
-    ("there", "status", "words"),
-    [
-        (("nvcc",), 0, "Horovod has NCCL"),
-        ((), 1, "nvcc is not on PATH: load the module"),
-        (("nvcc", "without"), 1, "built, but without NCCL"),
-    ],
-)
-def test_horovod_with_nccl_is_set_up_in_one_command(tmp_path, there, status, words):
-    """With programs in the place of make, nvcc and the Python of .venv, which note how they were called."""
-    answer = "echo 'Horovod was built, but without NCCL' >&2; exit 1" if "without" in there else "cat >/dev/null"
-    for name, text in {"bin/make": 'echo "$@" >setup', "bin/nvcc": "", ".venv/bin/python": answer}.items():
-        program(tmp_path / name, text)
-    if "nvcc" not in there:
-        (tmp_path / "bin/nvcc").unlink()
-    ran = subprocess.run(
-        ["/bin/bash", ROOT / "submissions/common/horovod_nccl.sh", "MPICC=cc"],
-        cwd=tmp_path,
-        env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert (ran.returncode, words in ran.stdout + ran.stderr) == (status, True), ran
-    if "nvcc" in there:
-        assert (tmp_path / "setup").read_text() == "setup MPI=system HOROVOD= HOROVOD_GPU_OPERATIONS=NCCL MPICC=cc\n"
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.name}")

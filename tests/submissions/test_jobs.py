@@ -1,13 +1,6 @@
 """The scripts train for real on a stand-in for their machine; tests/slurm submits them to a real scheduler, too."""
 
-import json
-import os
-import re
 import shutil
-import signal
-import time
-import urllib.error
-import urllib.request
 
 import pytest
 from needs import needs_backend
@@ -54,18 +47,6 @@ def test_every_backend_trains_and_one_that_fails_does_not_stop_the_others(tmp_pa
     assert record["what"]["binding"] and record["ranks_identical"]
 
 
-@pytest.mark.exhaustive
-def test_sweep_leaves_records_and_the_figure(tmp_path, results, small):
-    out = results("polaris")
-    job = StandIn("polaris", tmp_path)
-    sizes = {"WORKSHOP_JOB_RANKS": "1:2", "WORKSHOP_JOB_BACKENDS": "mpi"}
-    launches = job.launches("sweep.sh", **sizes, **here(2, f"{small} --repeats 1"))
-    assert job.returncode == 0, job.output
-    assert [re.search(r"-n (\d)", launch.line)[1] for launch in launches] == ["1", "2"]
-    assert [record["what"]["world_size"] for record in records.read(out / "sweep.jsonl")] == [1, 2]
-    assert (out / "scaling.png").stat().st_size > 10_000
-
-
 def check_scale(folder, backend, ranks):
     """One run of the published recipe on each number of ranks, and the figure of them."""
     found = sorted(records.read(sorted(folder.glob("scale*.jsonl"))), key=lambda record: record["what"]["world_size"])
@@ -98,41 +79,3 @@ def test_the_documents_scaling_jobs_run_all_sizes_at_once_to_their_figure(tmp_pa
     launches = job.launches(name, limit_s=580, WORKSHOP_JOB_RANKS="2:3", **here(3, small))
     assert job.returncode == 0 and len(launches) == 2, job.output
     check_scale(out, backend, [2, 3])
-
-
-def answers(address: str, limit_s: float = 60.0) -> dict:
-    """What JupyterLab says at an address, once it listens."""
-    deadline = time.monotonic() + limit_s
-    while True:
-        try:
-            with urllib.request.urlopen(address, timeout=10) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError:
-            raise
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-
-
-@pytest.mark.exhaustive
-def test_lab_answers_whoever_has_its_token(tmp_path, results):
-    results("perlmutter")
-    job = StandIn("perlmutter", tmp_path)
-    process = job.start("lab.sh", WORKSHOP_JOB_PORT="18642", **here(1, ""))
-    try:
-        deadline = time.monotonic() + 150
-        while not (found := re.search(r"http://\S+:(\d+)/lab\S*\?token=(\w{48})", job.output_file.read_text())):
-            assert process.poll() is None and time.monotonic() < deadline, job.output_file.read_text()
-            time.sleep(0.1)
-        host = os.uname().nodename
-        assert f"ssh -L 18642:{host}:18642 USER@perlmutter.nersc.gov" in job.output_file.read_text()
-        for name in (host, "localhost"):  # as seen from the login node, and through the tunnel
-            assert "kernels" in answers(f"http://{name}:{found[1]}/api/status?token={found[2]}")
-        first = answers(f"http://localhost:{found[1]}/api/contents/00_start_here.ipynb?content=0&token={found[2]}")
-        assert first["type"] == "notebook", "it opens where `make lab` does"
-        with pytest.raises(urllib.error.HTTPError, match="403"):
-            answers(f"http://{host}:{found[1]}/api/status")
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(20)

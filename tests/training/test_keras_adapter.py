@@ -52,18 +52,6 @@ def fit(model, optimizer, *callbacks, steps=1, epochs=1):
     return model.fit(x, 0 * x, batch_size=1, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks))
 
 
-@on_every_rank
-def test_the_stock_optimizer_averages_nothing_and_says_nothing():
-    """The trap: each rank takes its own gradient, 2 or 8. Should this fail, Horovod has been fixed."""
-    with horovod() as (rank, _):
-        import horovod.tensorflow.keras as stock
-
-        model = network()
-        model.set_weights([np.ones((1, 1))])
-        fit(model, stock.DistributedOptimizer(sgd()))
-        assert weight(model) == pytest.approx(1 - 0.1 * (2, 8)[rank])
-
-
 def step_of_ours(keras3):
     model = network()
     fit(model, keras3.DistributedOptimizer(sgd()), keras3.BroadcastVariables())

@@ -1,4 +1,4 @@
-"""The process group over MPI: every operation against NumPy and gloo, the bytes of DDP and FSDP, and how it fails.
+"""The process group over MPI: every operation against NumPy, the bytes of DDP and FSDP, and how it fails.
 
 Trainings over it are in test_ladder.py and test_ladder_sharded.py, ranks that fail in a notebook in test_faults.py.
 """
@@ -38,13 +38,13 @@ def team(request):
     return ranks.start(request.param)
 
 
-def joined() -> dict:
-    """On a rank: the process groups over MPI and over gloo."""
+def joined() -> dist.ProcessGroup:
+    """On a rank: the process group over MPI."""
     here, device = world.detect(), torch.device("cpu")
-    gloo = rendezvous.join_process_group(here, device)
+    rendezvous.join_process_group(here, device)
     over_mpi = rendezvous.join_over_mpi(here, device)
     assert rendezvous.join_over_mpi(here, device) is over_mpi, "made once"
-    return {"mpi": over_mpi, "gloo": gloo}
+    return over_mpi
 
 
 def empty(rows: int) -> torch.Tensor:
@@ -82,11 +82,6 @@ def operations(rank: int, size: int) -> dict:
         dist.all_reduce(tensor[:, 1:], group=group)
         return tensor
 
-    def allreduce_of_one_number(group):
-        tensor = own()[1, 1]
-        dist.all_reduce(tensor, group=group)
-        return tensor
-
     def two_under_way(group):
         tensors = own(), 2 * own()
         works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
@@ -94,11 +89,6 @@ def operations(rank: int, size: int) -> dict:
             work.wait()
         assert all(work.is_completed() for work in works)
         return torch.cat(tensors)
-
-    def reduce(group):
-        tensor = own()
-        dist.reduce(tensor, ROOT, group=group)
-        return tensor if rank == ROOT else own()
 
     def allgather(group):
         gathered = [empty(2 * size) for _ in range(size)]
@@ -138,11 +128,6 @@ def operations(rank: int, size: int) -> dict:
 
         return call
 
-    def all_to_all(group):
-        arrived = [empty(2) for _ in range(size)]
-        dist.all_to_all(arrived, parts(), group)
-        return torch.cat(arrived)
-
     def all_to_all_tensor(group):
         arrived = empty(2 * size)
         dist.all_to_all_single(arrived, own(), group=group)
@@ -162,20 +147,6 @@ def operations(rank: int, size: int) -> dict:
             work.wait()
         return tensor
 
-    def receive_from_any(group):
-        """Rank 0 takes what comes first."""
-        received = torch.zeros_like(own())
-        if rank == 0:
-            for _ in range(size - 1):
-                tensor = empty(2 * size)
-                source = dist.recv(tensor, None, group)
-                assert torch.equal(tensor, torch.tensor(every[source]))
-                received += tensor
-        else:
-            dist.send(own(), 0, group)
-        dist.barrier(group)
-        return received
-
     def in_two_halves(group):
         """Groups of a half of the ranks each, which do not wait for each other."""
         half = 2 * rank // size
@@ -189,17 +160,13 @@ def operations(rank: int, size: int) -> dict:
     return {
         "allreduce": (allreduce(op.SUM), total),
         "allreduce, mean": (allreduce(op.AVG), total / size),
-        "allreduce, product": (allreduce(op.PRODUCT), np.prod(every, axis=0)),
-        "allreduce, least": (allreduce(op.MIN), every[0]),
         "allreduce, most": (allreduce(op.MAX), every[-1]),
         "allreduce, float64": (allreduce(op.SUM, dtype=torch.float64), total),
         "allreduce, int64": (allreduce(op.SUM, dtype=torch.int64), total),
         "allreduce, bfloat16": (allreduce(op.SUM, dtype=torch.bfloat16), bf16.float().sum(0).bfloat16()),
         "allreduce, bool": (allreduce(op.MAX, dtype=torch.bool), np.max(every, axis=0) > 0),
         "allreduce, columns": (allreduce_of_columns, np.c_[every[rank][:, :1], total[:, 1:]]),
-        "allreduce, one number": (allreduce_of_one_number, total[1, 1]),
         "two allreduces under way": (two_under_way, np.concatenate([total, 2 * total])),
-        "reduce": (reduce, total if rank == ROOT else every[rank]),
         "broadcast": (broadcast(), every[ROOT]),
         "broadcast, bfloat16": (broadcast(dtype=torch.bfloat16), bf16[ROOT]),
         "allgather": (allgather, np.concatenate(every)),
@@ -210,11 +177,9 @@ def operations(rank: int, size: int) -> dict:
         "reduce-scatter": (reduce_scatter, total[mine]),
         "reduce-scatter, one tensor": (reduce_scatter_tensor(op.SUM), total[mine]),
         "reduce-scatter, mean": (reduce_scatter_tensor(op.AVG), total[mine] / size),
-        "all-to-all": (all_to_all, np.concatenate([each[mine] for each in every])),
         "all-to-all, one tensor": (all_to_all_tensor, np.concatenate([each[mine] for each in every])),
         "all-to-all, uneven": (all_to_all_uneven, np.concatenate([each[:rank] for each in every])),
         "sends in a ring": (ring_of_sends, every[last_rank]),
-        "receive from any": (receive_from_any, np.sum(every[1:], axis=0) if rank == 0 else 0 * total),
         "groups of a half": (
             in_two_halves,
             np.max(every[: size // 2] if 2 * rank < size else every[size // 2 :], axis=0),
@@ -222,24 +187,22 @@ def operations(rank: int, size: int) -> dict:
     }
 
 
-# gloo has no mean, and takes columns for rows.
-NOT_IN_GLOO = ("allreduce, mean", "reduce-scatter, mean", "allreduce, columns")
 COUNTED = ("allreduce", "allgather", "reduce-scatter", "broadcast", "all-to-all, uneven", "sends in a ring")
 
 
 @pytest.mark.parametrize("name", operations(rank=0, size=2))
 @on_every_rank
-def test_an_operation_gives_what_numpy_and_gloo_give(name):
-    groups = joined()
+def test_an_operation_gives_what_numpy_gives(name):
+    group = joined()
     call, expected = operations(dist.get_rank(), dist.get_world_size())[name]
-    given = {kind: call(group) for kind, group in groups.items() if kind == "mpi" or name not in NOT_IN_GLOO}
+    given = [call(group)]
     if name in COUNTED:
-        with counting.counted(groups["mpi"]):
-            given["counted"] = call(groups["mpi"])
+        with counting.counted(group):
+            given.append(call(group))
     expected = torch.as_tensor(expected).double().numpy()
-    for kind, tensor in given.items():
-        assert tensor.shape == expected.shape, kind
-        assert np.allclose(tensor.double().numpy(), expected, rtol=1e-6), kind
+    for tensor in given:
+        assert tensor.shape == expected.shape
+        assert np.allclose(tensor.double().numpy(), expected, rtol=1e-6)
 
 
 def sent_in(group, model: nn.Module, forward) -> counting.CountedCollectives:
@@ -258,7 +221,7 @@ def sent_in(group, model: nn.Module, forward) -> counting.CountedCollectives:
 
 @on_every_rank
 def test_ddp_sends_a_ring_s_share_of_its_gradients():
-    group, model = joined()["mpi"], torch_cnn.build(1)
+    group, model = joined(), torch_cnn.build(1)
     counted = sent_in(group, model, DistributedDataParallel(model, process_group=group))
     size, whole = dist.get_world_size(), sum(4 * math.prod(shape) for shape in SHAPES)
     assert counted.asked_for == STEPS * [("allreduce", whole)]
@@ -270,7 +233,7 @@ def test_ddp_sends_a_ring_s_share_of_its_gradients():
 
 @on_every_rank
 def test_fsdp_gathers_each_layer_twice_and_scatters_its_gradients_once():
-    group, model = joined()["mpi"], torch_cnn.build(1)
+    group, model = joined(), torch_cnn.build(1)
     mesh, size = DeviceMesh.from_group(group, "cpu"), dist.get_world_size()
     for layer in [*(layer for layer in model if list(layer.parameters())), model]:
         fully_shard(layer, mesh=mesh)

@@ -17,20 +17,14 @@ from workshop_lib.classroom.sharing import GAMES
 
 MOST_QUESTIONS, MOST_NOTEBOOKS, MOST_EXERCISES = 20, 40, 25  # questions and exercises per notebook
 MOST_SPEEDS, MOST_PLACES, MOST_NAMES = 8, 4, 6
-FENCE = 5.0  # a value further from the middle half than this many times its width is drawn at the edge
 
 STYLE = Path(__file__).with_name("board.css").read_text(encoding="utf-8")
 _STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_SHA256}'; base-uri 'none'; form-action 'none'"
 ABOUT = (
-    "A circle is a guess, a diamond is what somebody’s machine measured, and an upright line is the median of its row. "
-    "A cross lies beyond the axis."
+    "A circle is a guess, a diamond is what somebody’s machine measured, and an upright line is the median of its row."
 )
-MARKS = {
-    "guess": '<circle class="guess" r="6"/>',
-    "measured": '<path class="measured" d="M-8 0L0-8 8 0 0 8z"/>',
-    "beyond": '<path class="beyond" d="M-6-6L6 6M-6 6L6-6"/>',
-}
+MARKS = {"guess": '<circle class="guess" r="6"/>', "measured": '<path class="measured" d="M-8 0L0-8 8 0 0 8z"/>'}
 
 
 @dataclass
@@ -128,20 +122,14 @@ def _notebook(notebook: str, learners: list[Participant]) -> str:
         for (name, question, unit), (guess, measured) in learner.guesses.items():
             if name == notebook:
                 asked[question, unit].append((learner.name, guess, measured))
-                ranges[question, unit][learner.ranges.get((name, question, unit))] += 1
+                ranges[question, unit][learner.ranges.get((name, question, unit))] += 1  # None if it has none
         solved.update(exercise for name, exercise in learner.solved if name == notebook)
     most = sorted(asked, key=lambda question: -len(asked[question]))[:MOST_QUESTIONS]
-    cards = [_question(*each, asked[each], _range_of_most(ranges[each])) for each in asked if each in most]
+    cards = [_question(*each, asked[each], ranges[each].most_common(1)[0][0]) for each in asked if each in most]
     rows = [_bar(name, n, len(learners)) for name, n in solved.most_common(MOST_EXERCISES)]
     if rows:
         cards.append(f"<h3>Checks solved</h3>{''.join(rows)}")
     return _section(_title(notebook), cards, name=notebook)
-
-
-def _range_of_most(ranges: Counter) -> tuple[float, float] | None:
-    """The range of a question that most learners share, or None if they share none."""
-    known = Counter({ends: n for ends, n in ranges.items() if ends is not None})
-    return known.most_common(1)[0][0] if known else None
 
 
 def _question(
@@ -171,19 +159,18 @@ def _strip(label: str, mark: str, values: Sequence[tuple[float, str]]) -> Strip:
 
 
 def strips(rows: Sequence[Strip], unit: str, span: tuple[float, float] | None = None, from_zero: bool = False) -> str:
-    """Rows of marks over one axis, as HTML. A value outside the axis is drawn as a cross at its end.
+    """Rows of marks over one axis, as HTML. A value outside the axis is drawn at its end.
 
     span: the ends of the axis, such as those of a question's slider; without it, the axis covers the values.
     """
-    spans = [span] if span else [_span([value for value, _ in row.values]) for row in rows]
-    low = 0.0 if from_zero else min(each[0] for each in spans)
-    high = max(each[1] for each in spans)
+    values = [value for row in rows for value, _ in row.values]
+    low, high = span or (0.0 if from_zero else min(values), max(values))
     width = (high - low) or 1.0
 
     def place(value: float) -> str:
         return f"{2 + 96 * min(1, max(0, (value - low) / width)):.2f}%"
 
-    drawn = "".join(_row(row.label, _marks(row, place, low, high), row.said) for row in rows)
+    drawn = "".join(_row(row.label, _marks(row, place), row.said) for row in rows)
     ends = f"<span>{short(low)}</span><span>{short(high)} {unit}</span>"
     return f'{drawn}<div class="row"><span></span><div class="ends">{ends}</div><span></span></div>'
 
@@ -192,24 +179,14 @@ def _row(label: str, drawn: str, said: str) -> str:
     return f'<div class="row"><span>{label}</span>{drawn}<span class="said">{said}</span></div>'
 
 
-def _span(values: list[float]) -> tuple[float, float]:
-    """The lowest and the highest value, leaving out values beyond FENCE."""
-    ordered = sorted(values)
-    first, third = ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]
-    room = FENCE * max(third - first, abs(statistics.median(ordered)) / 4, 1e-9)
-    within = [value for value in ordered if first - room <= value <= third + room]
-    return within[0], within[-1]
-
-
-def _marks(row: Strip, place: Callable[[float], str], low: float, high: float) -> str:
+def _marks(row: Strip, place: Callable[[float], str]) -> str:
     """An SVG that is as wide as there is room. x is in percent, so the marks keep their size."""
     parts = ['<line class="base" x1="0" x2="100%" y1="22" y2="22"/>']
     lanes = (22, 14, 30) if len(row.values) > 3 else (22,)  # three lanes keep equal values apart
     for index, (value, name) in enumerate(row.values):
-        mark = row.mark if low <= value <= high else "beyond"
         y = lanes[index % len(lanes)]
         title = f"<title>{name}: {short(value)}</title>"
-        parts.append(f'<svg overflow="visible" x="{place(value)}" y="{y}">{MARKS[mark]}{title}</svg>')
+        parts.append(f'<svg overflow="visible" x="{place(value)}" y="{y}">{MARKS[row.mark]}{title}</svg>')
     median = statistics.median(value for value, _ in row.values)
     parts.append(f'<line class="median" x1="{place(median)}" x2="{place(median)}" y1="2" y2="42"/>')
     label = f"{row.label}: {len(row.values)} values, median {short(median)}"

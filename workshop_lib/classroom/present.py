@@ -1,8 +1,7 @@
 """Slides for a projector from a notebook or a route: sections folded under their headings, few words, large type.
 
-Right and Left on a heading make JupyterLab open and close its section. Before a section's first cell runs, the kernel
-prepares what the section needs, so a talk can jump. A recording is the same file after it ran here, with a label on
-every output.
+Right and Left on a heading make JupyterLab open and close its section. Each section begins with a cell that prepares
+what the section needs, so a talk can jump. A recording is the same file after it ran here, with a label on each output.
 """
 
 import json
@@ -14,7 +13,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
 import nbformat
 from IPython.core.getipython import get_ipython
@@ -23,7 +21,6 @@ from nbformat.sign import NotebookNotary
 
 from workshop_lib import paths, ranks
 from workshop_lib.classroom import needs, routes
-from workshop_lib.course import learner
 from workshop_lib.course.sources import YOURS
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.machine import cores
@@ -35,12 +32,14 @@ from workshop_lib.ranks import engine
 STAGE = paths.BUILD / "stage"
 JUPYTER = paths.ROOT / "workshop_lib" / "notebook" / "jupyter"
 SETTINGS = STAGE / ".jupyter"  # the presenter's settings, kept apart from the learner's
-SECTION = "workshop_section"  # in a cell's metadata: its notebook, and the headings it is under
-PREPARES = "workshop_prepares"  # marks a cell that only a recording has, while it is made
 RECORDED_KERNEL = {"display_name": "Recorded: nothing runs here", "language": "python", "name": "recorded"}
 LEAD_WORDS = 45  # length of the text that a projector shows; the rest is a click away
+PREPARES = """\
+# what this section needs
+from workshop_lib.classroom import present
+
+present.ready({})"""
 SENTENCE_END = re.compile(r"(?<=[a-z0-9)*`%][.?!])\s+(?=[A-Z*`\"(])")
-FOLDED = {"jupyter": {"source_hidden": True}}
 
 
 def short(text: str) -> str:
@@ -60,20 +59,21 @@ def short(text: str) -> str:
     return "\n\n".join([*shown, *(["<details><summary>more</summary>", *rest, "</details>"] if rest else [])])
 
 
-def first_cell(name: str, *section: str) -> str:
-    """The code that prepares a section where no kernel of the stage does it."""
+def first_cell(name: str, *section: str) -> nbformat.NotebookNode:
+    """The cell that prepares a section."""
     arguments = ", ".join(json.dumps(each, ensure_ascii=False) for each in (name, *section))
-    return f"from workshop_lib.classroom import present\n\npresent.ready({arguments})"
+    return nbformat.v4.new_code_cell(PREPARES.format(arguments))
 
 
 def slides(name: str, sections: tuple[str, ...] = (routes.CORE,), following: str = "") -> nbformat.NotebookNode:
-    """Slides of these sections of a notebook with solutions: each is folded up, and its cells say where they belong.
+    """Slides of these sections of a notebook with solutions: each is folded up, and prepared by its first cell of code.
 
     following: the file of the slides that come next, to which the last cell links.
     """
     cells = routes.Code.of(name).notebook.cells
     learners = pristine(name)[0].cells
     shown: list = []
+    last: tuple[str, ...] = ()  # the section of the last cell of code
     for index, text, under in routes.pieces(cells):
         if len(under) > 1 and not routes.stands_in(sections, under):
             continue
@@ -85,71 +85,15 @@ def slides(name: str, sections: tuple[str, ...] = (routes.CORE,), following: str
             if text.strip():
                 shown.append(nbformat.v4.new_markdown_cell(short(text)))
         elif len(under) > 1:  # the first section runs the cells at the top, which every section needs
-            cells[index].metadata[SECTION] = [name, *under[1:]]
+            if under != last:
+                shown.append(first_cell(name, *under[1:]))
+                last = under
             if YOURS in learners[index].source:  # an answer stays hidden until it is written on stage or opened
-                cells[index].metadata.update(FOLDED)
+                cells[index].metadata["jupyter"] = {"source_hidden": True}
             shown.append(cells[index])
     if following:
         shown.append(nbformat.v4.new_markdown_cell(f"## Next: [{following.partition('_')[2]}]({following}.ipynb)"))
     return nbformat.v4.new_notebook(cells=shown, metadata=METADATA)
-
-
-class Prepares:
-    """Prepares a section before its first cell runs, and before any of its cells if the talk jumped there.
-
-    stage_kernel.py makes a kernel do this by itself.
-    """
-
-    def __init__(self):
-        self.last: list[str] = []  # the section that a cell ran in last
-
-    def before(self, cell) -> None:
-        """Called before each cell runs. Whatever it cannot prepare, it says."""
-        place = place_of(cell.cell_id)
-        if not place.section:
-            return
-        is_new = place.section != self.last or place.is_first
-        self.last = place.section
-        try:
-            if is_new:
-                ready(*place.section)
-        except WorkshopError as error:
-            print(error)
-        for answer in place.answers:
-            defined = {variable for where, variable in needs.names(answer).defines if where == needs.NOTEBOOK}
-            if not defined & set(get_ipython().user_ns):  # nobody has written it on stage
-                get_ipython().run_cell(answer, silent=True)
-
-
-class CellPlace(NamedTuple):
-    """Where a cell stands in slides.
-
-    section: its notebook and headings; empty for a cell that isn't in the file, such as one that the presenter added.
-    is_first: whether it is the first cell of code under these headings.
-    answers: the folded answers above it in its section. JupyterLab's Arrow Down skips a folded cell.
-    """
-
-    section: list[str]
-    is_first: bool = False
-    answers: tuple[str, ...] = ()
-
-
-def place_of(cell_id: str | None) -> CellPlace:
-    file = learner.notebook()
-    if cell_id is None or file is None or not file.is_file():
-        return CellPlace([])
-    seen: list[str] = []
-    answers: list[str] = []
-    for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
-        section = cell["metadata"].get(SECTION, seen)
-        if section != seen:
-            answers = []
-        if cell.get("id") == cell_id:
-            return CellPlace(section, section != seen, tuple(answers))
-        if cell["cell_type"] == "code" and cell["metadata"].get("jupyter") == FOLDED["jupyter"]:
-            answers.append("".join(cell["source"]))
-        seen = section
-    return CellPlace([])
 
 
 def ready(name: str, *section: str) -> None:
@@ -226,14 +170,14 @@ def record(file: Path) -> Path:
     target = file.parent / "recorded" / file.name
     running = target.with_suffix(".running")
     target.parent.mkdir(exist_ok=True)
-    nbformat.write(_prepared(nbformat.read(file, as_version=4)), running)
-    outcome = execute.run_notebook(running, running, env=execute.without_learner(STAGE / "notebooks"))
+    outcome = execute.run_notebook(file, running, env=execute.without_learner(STAGE / "notebooks"))
     notebook = nbformat.read(running, as_version=4)
     running.unlink()
     if outcome.error:
         raise WorkshopError(str(outcome))
     about = f"on {datetime.now():%d %B %Y, %H:%M}, {cores.here()}, profile {profile.current().name}"
-    notebook.cells = [cell for cell in notebook.cells if PREPARES not in cell.metadata]
+    begins = PREPARES.partition("\n")[0]
+    notebook.cells = [cell for cell in notebook.cells if not cell.source.startswith(begins)]
     for cell in notebook.cells:
         if cell.get("outputs"):
             label = f"<b>Recorded</b> {about}; this cell took {execute.seconds_of(cell):.1f} s"
@@ -246,20 +190,6 @@ def record(file: Path) -> Path:
     with paths.replacing(target) as temporary:
         nbformat.write(notebook, temporary)
     return target
-
-
-def _prepared(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Slides with a cell before each section that prepares it, for a kernel that doesn't do so itself."""
-    cells: list = []
-    last = None
-    for cell in notebook.cells:
-        section = cell.metadata.get(SECTION, last)
-        if section != last:
-            cells.append(nbformat.v4.new_code_cell(first_cell(*section), metadata={PREPARES: True}))
-            last = section
-        cells.append(cell)
-    notebook.cells = cells
-    return notebook
 
 
 def lab(file: Path) -> tuple[list[str], dict[str, str]]:

@@ -45,8 +45,9 @@ def share(folder: Path | None, name: str, yes: bool, stop: bool) -> None:
     place = Path(before.folder) if folder is None and before else Path(folder or "").absolute()
     _require_folder(place)
     if not name:
-        known = [each.name for each in (before, sharing.proposed()) if each and each.folder == str(place)]
-        name = known[0] if known else f"{secrets.choice(ANIMALS.split())}-{10 + secrets.randbelow(90)}"
+        name = f"{secrets.choice(ANIMALS.split())}-{10 + secrets.randbelow(90)}"
+        if before and before.folder == str(place):
+            name = before.name
     if not sharing.NAME.fullmatch(name):
         raise InputError(f"--name {name!r}: give {sharing.NAME_RULE}.")
     mine = sharing.Sharing(str(place), name)
@@ -54,10 +55,9 @@ def share(folder: Path | None, name: str, yes: bool, stop: bool) -> None:
     counts = {key: len(value) for key, value in result.items() if isinstance(value, list)}
     print(SHARED.format(name=name, file=mine.file, cores=result["cores"], **counts))
     if not yes:
-        sharing.propose(mine)  # so that the name shown now is the one that is shared with --yes
         # A command after a notebook's `!` has a terminal, too, but nobody can answer its questions.
         if not sys.stdin.isatty() or "JPY_PARENT_PID" in os.environ:
-            raise InputError("nothing is shared yet: add --yes.")
+            raise InputError(f"nothing is shared yet: add --name {name} --yes.")
         try:
             answer = input("Share this? [y/N] ")
         except EOFError:
@@ -83,7 +83,8 @@ def board(folder: Path, out: Path | None) -> None:
         boards.write(folder, out)
         print(f"written: {out}")
         return
-    if _anyone_may_remove(folder):
+    mode = folder.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         print(f"note: anybody may remove other people's files in {folder}: chmod +t {folder}")
     boards.write(folder, boards.PAGE, boards.REWRITE_S)
     print(f"board: {boards.PAGE}  until Ctrl-C", flush=True)
@@ -100,8 +101,3 @@ def _require_folder(folder: Path) -> None:
         raise InputError(f"{folder}: {cause(error)}. Whoever teaches makes one for everybody: {how}") from None
     if not stat.S_ISDIR(mode):
         raise InputError(f"{folder} is a file: give a folder.")
-
-
-def _anyone_may_remove(folder: Path) -> bool:
-    mode = folder.stat().st_mode
-    return bool(mode & stat.S_IWOTH and not mode & stat.S_ISVTX)

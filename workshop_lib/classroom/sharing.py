@@ -22,7 +22,6 @@ from workshop_lib.machine.cores import usable_cores
 
 SCHEMA = 1
 OWN_FILE = "sharing.json"  # where a learner's choice is kept
-PROPOSED_FILE = "pseudonym.json"  # the name in the last preview, which a learner who agrees gets
 MOST = 150  # entries per list (predictions, checks, …) of one learner
 NAME = re.compile(r"[a-z][a-z0-9-]{1,19}")
 NAME_RULE = "2 to 20 small letters, digits and dashes, beginning with a letter"
@@ -110,27 +109,8 @@ class Sharing(NamedTuple):
 
 def chosen() -> Sharing | None:
     """The folder and name that the learner chose; None for most learners, who share nothing."""
-    return _kept(OWN_FILE)
-
-
-def proposed() -> Sharing | None:
-    """The folder and name of the last preview that the learner hasn't agreed to yet."""
-    return _kept(PROPOSED_FILE)
-
-
-def propose(sharing: Sharing) -> None:
-    """Keep what a preview shows until the learner agrees to it."""
-    _keep(sharing, PROPOSED_FILE)
-
-
-def _keep(sharing: Sharing, name: str) -> None:
-    with paths.replacing(paths.LEARNER.with_name(name)) as temporary:
-        temporary.write_text(json.dumps(sharing._asdict()), "utf8")
-
-
-def _kept(name: str) -> Sharing | None:
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        kept = json.loads(paths.LEARNER.with_name(name).read_text("utf8"))
+        kept = json.loads(paths.LEARNER.with_name(OWN_FILE).read_text("utf8"))
         return Sharing(str(kept["folder"]), str(kept["name"]))
     return None
 
@@ -139,8 +119,8 @@ def start(sharing: Sharing) -> None:
     """Share from now on. Raises InputError if somebody else has this name in the folder, and OSError."""
     before = chosen()
     publish(sharing, is_new=sharing != before or not sharing.file.exists())
-    _keep(sharing, OWN_FILE)
-    paths.LEARNER.with_name(PROPOSED_FILE).unlink(missing_ok=True)
+    with paths.replacing(paths.LEARNER.with_name(OWN_FILE)) as temporary:
+        temporary.write_text(json.dumps(sharing._asdict()), "utf8")
     if before and before != sharing:
         before.file.unlink(missing_ok=True)
 

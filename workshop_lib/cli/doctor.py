@@ -27,7 +27,6 @@ COMMAND_LIMIT_S = 10.0
 REQUIRED = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
 LEAST_MEMORY_BYTES = 3e9
 LEAST_DISK_BYTES = 1e9
-LEAST_FILES = 1000
 
 
 def judged(name: str, found: str, good: bool, remedy: str, otherwise: str = "look") -> Finding:
@@ -77,12 +76,6 @@ def check_python() -> Finding:
     return judged("Python", found, version in installation.PYTHONS, remedy, "wrong")
 
 
-def check_pytorch_build() -> list[Finding]:
-    """A finding on which build of PyTorch the set-up chose, and why; none if something else installed PyTorch."""
-    why = installation.why_this_pytorch()
-    return [Finding("ok", "PyTorch's build", why)] if why else []
-
-
 def _installed(package: str) -> Iterator[importlib.metadata.Distribution]:
     """The installed copies of this package, except for those in folders that hide modules."""
     hiding = {shadow.folder for shadow in shadowing.shadows()}
@@ -97,7 +90,9 @@ def _version(package: str) -> str | None:
 def check_packages() -> list[Finding]:
     required = [check_package(name, "run `make setup`", "wrong") for name in REQUIRED]
     optional = [check_package(name, _why_missing(extra), "look") for name, extra in EXTRAS.items()]
-    return [*required, *check_pytorch_build(), *optional]
+    why = installation.read_notes(installation.CORE).get("torch")  # if the set-up chose the build
+    build = [Finding("ok", "PyTorch's build", why)] if why else []
+    return [*required, *build, *optional]
 
 
 def _why_missing(extra: str) -> str:
@@ -261,13 +256,9 @@ def check_limits() -> Finding:
 
 def check_disk() -> Finding:
     free = shutil.disk_usage(ROOT).free
-    files = os.statvfs(ROOT)
     found = f"{free / 1e9:.1f} GB free in {ROOT}"
-    no_files = files.f_files > 0 and files.f_favail < LEAST_FILES  # some file systems have no limit, and say 0
-    if no_files:
-        found += f", and room for {files.f_favail} more files"
     remedy = "make room: records and checkpoints go to build/"
-    return judged("disk", found, free >= LEAST_DISK_BYTES and not no_files, remedy)
+    return judged("disk", found, free >= LEAST_DISK_BYTES, remedy)
 
 
 def check_read_only() -> list[Finding]:

@@ -1,6 +1,5 @@
 """What a training shows in a terminal, how Ctrl-C ends it, and how the errors of ranks are shown there."""
 
-import codecs
 import io
 import os
 import signal
@@ -16,27 +15,16 @@ from workshop_lib.words import plural
 
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 plus the number of SIGINT
 ASK_EVERY_S = 1.0
-# Replacements for characters that the terminal's encoding lacks. Any other such character becomes a "?".
-PLAIN = {"→": "->", "←": "<-", "…": "...", "·": "*", "×": "x", "−": "-", "–": "-", "—": "-", "±": "+-", "²": "^2"}
-PLAIN |= {"µ": "u", "‘": "'", "’": "'", "“": '"', "”": '"', "✓": "ok", "✗": "no", "≤": "<=", "≥": ">="}
-
-
-def plain(error: UnicodeError) -> tuple[str, int]:
-    """An error handler for output streams: what replaces characters that the encoding lacks, and where they end."""
-    assert isinstance(error, UnicodeEncodeError)
-    lost = error.object[error.start : error.end]
-    return "".join(PLAIN.get(character, "?") for character in lost), error.end
 
 
 def prepare_output() -> None:
-    """Keep printing from failing if the encoding lacks a character or an output stream was closed."""
-    codecs.register_error("workshop", plain)
+    """Keep printing from failing if the encoding lacks a character, which is then a "?", or if a stream was closed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - stays open as long as this process lives
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="workshop")
+            stream.reconfigure(errors="replace")
 
 
 def show_error(error: BaseException | str) -> None:

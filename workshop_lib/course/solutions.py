@@ -4,7 +4,6 @@ import ast
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from workshop_lib.course.sources import split
 from workshop_lib.paths import SOURCES
@@ -25,7 +24,9 @@ class Solution:
 
     def text(self) -> str:
         """The source, after the imports that it needs. Raises ValueError if a text to replace is not there."""
-        return definition(_solved(SOURCES / f"{self.notebook}.py"), self.name, self.replacements)
+        source = SOURCES / f"{self.notebook}.py"
+        _, solved = split(source.read_text(encoding="utf-8"), source.name)
+        return definition(solved, self.name, self.replacements)
 
     def load(self) -> Callable:
         """The function or class itself."""
@@ -37,12 +38,6 @@ def _loaded(solution: Solution) -> Callable:
     names: dict = {"__name__": "__main__"}
     exec(compile(solution.text(), f"solution of {solution.name}", "exec"), names)
     return names[solution.name]
-
-
-@functools.cache
-def _solved(source: Path) -> str:
-    """The text of a notebook with its solutions."""
-    return split(source.read_text(encoding="utf-8"), source.name)[1]
 
 
 def definition(text: str, name: str, replacements: Sequence[Replacement] = ()) -> str:
@@ -72,12 +67,7 @@ def with_imports(text: str, code: str) -> str:
     imports = []
     for statement in ast.parse(text).body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
-            statement.names = [alias for alias in statement.names if _bound(alias) in used]
+            statement.names = [each for each in statement.names if (each.asname or each.name.partition(".")[0]) in used]
             if statement.names:
                 imports.append(ast.unparse(statement))
     return "\n".join([*dict.fromkeys(imports), code])  # notebooks repeat imports
-
-
-def _bound(alias: ast.alias) -> str:
-    """The name that an import gives a module or an object."""
-    return alias.asname or alias.name.partition(".")[0]

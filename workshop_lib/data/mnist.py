@@ -128,15 +128,10 @@ class _IdxFile:
 
     def _missing(self) -> DataError:
         folder = self.path.parent
-        if not folder.exists():
-            return DataError(f"{folder}: there is no such folder; {ANOTHER_FOLDER}.")
-        if not folder.is_dir():
-            return DataError(f"{folder}: this is a file; name the folder that it is in with --data-dir.")
-        names = sorted(path.name for path in folder.iterdir())
-        if not names and not self.sha256:
-            files = ", ".join(name for pair in FILES.values() for name in pair)
-            return DataError(f"{folder}: this folder is empty; copy {files} into it (plain or with .gz).")
-        return self.wrong("this file, plain or with .gz", ", ".join(names[:8]) or "an empty folder")
+        found = "no such folder"
+        if folder.is_dir():
+            found = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "an empty folder"
+        return self.wrong("this file, plain or with .gz", found)
 
     def _open(self) -> np.ndarray:
         compressed = self.path.suffix == ".gz"

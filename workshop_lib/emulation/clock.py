@@ -70,13 +70,13 @@ class EmulatedClock:
 
     `now_s` is the time of the stream to which work is issued. `slowness` is the factor on all computing: more than 1
     makes this rank a straggler. `own_time` charges what nobody declares, such as NumPy in a cell, with the CPU time
-    that it takes here. With `stretch`, the clock waits until that many times the emulated time has really passed.
+    that it takes here.
     """
 
     def __init__(self):
         self.reset()
 
-    def reset(self, rank: int = 0, lateness: float = 0.0, own_time: bool = False, stretch: float = 0.0) -> None:
+    def reset(self, rank: int = 0, lateness: float = 0.0, own_time: bool = False) -> None:
         """Begin at 0. lateness: the standard deviation of a step's computing time, as a share of it."""
         self.default = Stream()
         self.stream = self.default
@@ -85,8 +85,6 @@ class EmulatedClock:
         self.profiled = False  # whether layers have a profile, which is then charged instead of their operations
         self.lateness = lateness
         self.own_time = own_time
-        self.stretch = stretch
-        self.began_s = time.monotonic()
         self.cpu_s = time.thread_time()
         self.steps = random.Random(f"how late rank {rank} is")  # the same draws in every run
         self.next_step()
@@ -105,12 +103,10 @@ class EmulatedClock:
         taken_s = seconds * self.pace * self.slowness
         self.stream.now_s += taken_s
         self.computed_s += taken_s
-        self.keep_pace()
 
     def wait_until(self, moment_s: float) -> None:
         """Wait for something that happens at this moment."""
         self.stream.now_s = max(self.stream.now_s, moment_s)
-        self.keep_pace()
 
     def enter(self) -> float:
         """Charge the CPU time since the last message, and return the time. Each message and each reading calls this."""
@@ -123,10 +119,6 @@ class EmulatedClock:
         """Note where a message ends, because moving it costs CPU time here that the emulated machine doesn't spend."""
         if self.own_time:
             self.cpu_s = time.thread_time()
-
-    def keep_pace(self) -> None:
-        if self.stretch and self.stream is self.default:
-            time.sleep(max(0.0, self.began_s + self.stretch * self.now_s - time.monotonic()))
 
 
 CLOCK = EmulatedClock()

@@ -15,8 +15,6 @@ from workshop_lib.machine.catalogue import Link, Machine, Model
 from workshop_lib.quantities import positive
 
 VARIABLE = "WORKSHOP_MACHINE"  # the name of the machine that a rank emulates from its start
-PACED = "WORKSHOP_PACED"  # by how much the emulated time of such a rank is stretched, if its clock really waits
-STRETCH = 20.0  # 1 ms of emulated time takes 20 ms
 REAL = {name: getattr(time, name) for name in ("perf_counter", "perf_counter_ns")}
 
 
@@ -27,7 +25,7 @@ class Emulation:
     emulated time. Time-outs use time.monotonic, which stays real.
     """
 
-    def __init__(self, machine: Machine, stretch: float = 0.0):
+    def __init__(self, machine: Machine):
         from mpi4py import MPI
 
         from workshop_lib.emulation.comm import EmulatedComm, EmulatedRequest, Places
@@ -43,7 +41,7 @@ class Emulation:
         replaced = [self.comm, EmulatedRequest, self.read_s]
         for name, value in zip(self.plain, replaced, strict=True):
             setattr(MPI, name, value)
-        CLOCK.reset(world.rank, machine.lateness, machine.own_time, stretch)
+        CLOCK.reset(world.rank, machine.lateness, machine.own_time)
         time.perf_counter = self.read_s
         time.perf_counter_ns = lambda: round(1e9 * self.read_s())
 
@@ -111,14 +109,14 @@ class CurrentEmulation:
 CURRENT = CurrentEmulation()
 
 
-def start(machine: str | Machine, stretch: float = 0.0) -> Emulation:
+def start(machine: str | Machine) -> Emulation:
     """Begin to emulate a machine on this rank; all ranks call it. An emulation that is under way ends.
 
     Raises InputError, naming all machines, if none has this name.
     """
     chosen = catalogue.emulated_machine(machine) if isinstance(machine, str) else machine
     stop()
-    CURRENT.emulation = Emulation(chosen, stretch)
+    CURRENT.emulation = Emulation(chosen)
     return CURRENT.emulation
 
 
@@ -155,25 +153,15 @@ def label(machine: str) -> str:
     return f"All times are emulated on {machine}."
 
 
-def check(machine: str | None, paced: bool) -> None:
-    """Raise InputError if no machine has this name, or if ranks that emulate none should be paced."""
-    if machine is not None:
-        catalogue.emulated_machine(machine)
-    elif paced:
-        raise InputError("paced: only ranks that emulate a machine can be paced; add machine=...")
-
-
-def settings(machine: str | None, paced: bool) -> dict[str, str]:
+def settings(machine: str | None) -> dict[str, str]:
     """The environment of ranks that emulate this machine from their start."""
-    if machine is None:
-        return {}
-    return {VARIABLE: machine, PACED: str(STRETCH if paced else 0.0)}
+    return {} if machine is None else {VARIABLE: machine}
 
 
 def start_if_asked() -> None:
     """Begin the emulation that `ranks.start(machine=...)` asked for. A rank calls this once, before anything else."""
     if name := os.environ.get(VARIABLE):
-        start(name, float(os.environ.get(PACED, 0.0)))
+        start(name)
 
 
 def current() -> Emulation:

@@ -173,11 +173,6 @@ def keras_notes(environ: Mapping[str, str]) -> list[str]:
     return [f"{file} ignored: it sets {', '.join(changed)}"] if changed else []
 
 
-def mpi_variables(environ: Mapping[str, str]) -> list[str]:
-    """The names of variables that set parameters of the MPI library, sorted."""
-    return sorted(name for name in environ if name.startswith(MPI_PREFIXES))
-
-
 def mpi_files(environ: Mapping[str, str]) -> list[Path]:
     """The user's existing files that set parameters of Open MPI."""
     folders = (".openmpi", ".pmix", ".prte")
@@ -191,7 +186,7 @@ def mpi_suspects(ours: Mapping[str, str], environ: Mapping[str, str] = os.enviro
     ours: the variables that the workshop sets itself. A variable with the workshop's value is not the user's.
     """
     theirs = {name: value for name, value in environ.items() if ours.get(name) != value}
-    variables = mpi_variables(theirs)
+    variables = sorted(name for name in theirs if name.startswith(MPI_PREFIXES))
     files = mpi_files(theirs)
     sentences = []
     if variables:

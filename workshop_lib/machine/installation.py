@@ -35,7 +35,7 @@ def read_notes(name, prefix=sys.prefix):
     """The set-up's notes of this name about the environment in the folder `prefix`; empty if there are none.
 
     The notes "workshop-setup" have "settings", "root" and "torch", and "done" once the core is complete. The notes
-    "workshop-extras" have, for each extra whose installation was begun, "state", and "reason" or "pid" if known.
+    "workshop-extras" have, for each extra whose installation was begun, "state", and "reason" if known.
     """
     try:
         with open(os.path.join(prefix, name)) as file:
@@ -50,11 +50,6 @@ def write_notes(name, notes, prefix=sys.prefix):
     with open(path + ".tmp", "w") as file:
         json.dump(notes, file)
     os.replace(path + ".tmp", path)
-
-
-def why_this_pytorch():
-    """A sentence on which PyTorch the set-up chose and why; empty if the set-up did not make this environment."""
-    return read_notes(CORE).get("torch", "")
 
 
 def why_missing(name, prefix=sys.prefix):
@@ -74,11 +69,7 @@ def why_missing(name, prefix=sys.prefix):
 
 
 def is_under_way(note, prefix=sys.prefix):
-    """Whether the installation that this note is about goes on.
-
-    It holds the set-up's lock. The id of its process only counts where the file system has no locks, because after a
-    restart of the machine a different process may have that id.
-    """
+    """Whether the installation that this note is about goes on: it holds the set-up's lock."""
     if note.get("state") != UNDER_WAY:
         return False
     try:
@@ -86,15 +77,4 @@ def is_under_way(note, prefix=sys.prefix):
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except OSError as error:
-        return error.errno in LOCKED or _is_alive(note.get("pid"))
-
-
-def _is_alive(pid):
-    """Whether a process with this id runs on this machine."""
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (OSError, TypeError):
-        return False
-    return True
+        return error.errno in LOCKED

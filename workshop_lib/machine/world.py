@@ -56,14 +56,21 @@ def detect(env: Mapping[str, str] | None = None) -> World:
     """Return the World of this process, according to the variables that launchers set.
 
     The launcher is the first one, in the order of `claims`, that started several processes. If none did, it is the
-    first that started a single process. Raises LaunchError if variables contradict each other or are incomplete. Also
-    raises it if a launcher started several processes but MPI sees several worlds of one rank each, because these
-    ranks would silently train independently.
+    first that started a single process. Raises LaunchError for several processes of another launcher, and if a launcher
+    started several processes but MPI sees several worlds of one rank each, because these ranks would silently train
+    independently.
     """
     env = os.environ if env is None else env
     sizes = claims(env)
     several = [launcher for launcher, size in sizes.items() if size > 1]
     launcher = next(iter(several or sizes), "single")
+    if not several and ((_number(env, "WORLD_SIZE") or 1) > 1 or (_number(env, "RANK") or 0) > 0):
+        given = [name for name in RENDEZVOUS if env.get(name)]
+        raise LaunchError(
+            f"the environment describes a world of several processes ({', '.join(given)}), but neither torchrun, "
+            "mpiexec nor srun started this one: start it with one of them. If there is no such world: unset "
+            f"{' '.join(given)}."
+        )
     match launcher:
         case "single":
             return World()
@@ -72,11 +79,8 @@ def detect(env: Mapping[str, str] | None = None) -> World:
         case "torchrun":
             rank, size, local_rank, local_size = (int(env[name]) for name in TORCHRUN)
             return World(rank, size, local_rank, "torchrun", local_size)
-        case "environment":
-            return _from_environment(env)
-    _require_one_world(env, launcher, sizes)
-    if launcher == "srun":
-        return _from_slurm(env, sizes["srun"])
+        case "srun":
+            return _from_slurm(env, sizes["srun"])
     return _from_mpi(launcher, sizes[launcher])
 
 
@@ -87,8 +91,7 @@ def claims(env: Mapping[str, str]) -> dict[str, int]:
     2. torchrun: TORCHRUN and TORCHELASTIC_RUN_ID. srun or mpiexec may have started one torchrun per node.
     3. mpiexec: MPIEXEC_SIZES. srun may have started the processes that start mpiexec's ranks, one per node.
     4. srun: SLURM_STEP_NUM_TASKS. (SLURM_NTASKS is also set in a batch script, which is one process.)
-    5. environment: WORLD_SIZE, or a RANK above 0, from any other launcher, such as DeepSpeed's, or from the user.
-    6. horovodrun: HOROVODRUN_SIZE.
+    5. horovodrun: HOROVODRUN_SIZE.
 
     Processes inherit variables, so some may be left over from a shell or a job around this one. Leftovers usually
     describe a single process, which is why `detect` prefers a launcher that started several.
@@ -100,7 +103,6 @@ def claims(env: Mapping[str, str]) -> dict[str, int]:
         "torchrun": _number(env, "WORLD_SIZE") if by_torchrun else None,
         "mpiexec": _mpiexec_size(env),
         "srun": _srun_size(env),
-        "environment": _environment_size(env),
         "horovodrun": _number(env, HOROVODRUN_SIZE),
     }
     return {launcher: size for launcher, size in found.items() if size}
@@ -160,50 +162,6 @@ def _mpiexec_size(env: Mapping[str, str]) -> int | None:
 
 def _srun_size(env: Mapping[str, str]) -> int | None:
     return _number(env, "SLURM_STEP_NUM_TASKS") if "SLURM_PROCID" in env else None
-
-
-def _environment_size(env: Mapping[str, str]) -> int | None:
-    """Return the size of a world of several processes, or None for a single process, which needs no rendezvous."""
-    size = _number(env, "WORLD_SIZE")
-    rank = env.get("RANK", "")
-    if size is None and rank.isdecimal():
-        size = int(rank) + 1
-    return size if size is not None and size > 1 else None
-
-
-def _from_environment(env: Mapping[str, str]) -> World:
-    """Return the World that torch.distributed's variables and those counting this host's processes describe.
-
-    Raises LaunchError if variables are missing or contradict each other.
-    """
-    address = env.get("MASTER_ADDR", "")
-    one_host = address in ("localhost", "::1") or address.startswith("127.")  # other hosts could not reach rank 0 there
-    env = {"LOCAL_WORLD_SIZE": env.get("LOCAL_SIZE", "")} | dict(env)  # DeepSpeed calls it LOCAL_SIZE
-    names = [*RENDEZVOUS] if one_host or not address else [*RENDEZVOUS, "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
-    if missing := [name for name in names if not env.get(name)]:
-        given = [name for name in RENDEZVOUS if env.get(name)]
-        raise LaunchError(
-            f"the environment describes a world of several processes ({', '.join(given)}), but lacks "
-            f"{', '.join(missing)}: set what is missing in each process, or start this with torchrun or mpiexec. If "
-            f"there is no such world: unset {' '.join(given)}."
-        )
-    numbers = {name: _number(env, name) or 0 for name in names if name != "MASTER_ADDR"}
-    rank = numbers["RANK"]
-    size = numbers["WORLD_SIZE"]
-    if rank >= size:
-        raise LaunchError(f"RANK is {rank}, but WORLD_SIZE is {size}, and ranks count from 0: correct or unset both.")
-    local_rank, local_size = (rank, size) if one_host else (numbers["LOCAL_RANK"], numbers["LOCAL_WORLD_SIZE"])
-    return World(rank, size, local_rank, "environment", local_size)
-
-
-def _require_one_world(env: Mapping[str, str], launcher: str, sizes: Mapping[str, int]) -> None:
-    """Raise LaunchError if the RENDEZVOUS variables are all set and describe a world of a different size."""
-    other = sizes.get("environment", sizes[launcher])
-    if other != sizes[launcher] and all(env.get(name) for name in RENDEZVOUS):
-        raise LaunchError(
-            f"{launcher} started {sizes[launcher]} processes, but the environment describes a world of "
-            f"{other}: if that's left over from elsewhere, unset {' '.join(RENDEZVOUS)}."
-        )
 
 
 def _from_mpi(launcher: str, started: int | None = None) -> World:
@@ -288,16 +246,11 @@ def _mpi():
 
 
 def _mpi_mismatch(launcher: str, started: int, seen: int) -> str:
-    ddp = "or choose --backend ddp without --comm mpi"
-    remedy = {
-        "torchrun": f"start it with mpiexec instead, {ddp}",
-        "environment": f"start it with mpiexec instead, {ddp}",
-        "srun": f"start it with srun --mpi=pmix or --mpi=pmi2 as your MPI needs, or with mpiexec, {ddp}",
-        "mpiexec": "use the mpiexec of the MPI that mpi4py was built with (workshop doctor names both)",
-        "engines": "restart the ranks",
-    }.get(launcher, "start it with mpiexec instead")
     names = {"mpiexec": MPIEXEC_SIZES, "horovodrun": (HOROVODRUN_SIZE,)}.get(launcher, ())
-    if variables := " ".join(name for name in names if name in os.environ):
-        remedy += f"; if no {launcher} started this, unset {variables}"
-    who = {"environment": "the launcher that set RANK and WORLD_SIZE"}.get(launcher, launcher)
-    return f"{who} started {started} ranks, but MPI sees {seen}: {remedy}."
+    variables = " ".join(name for name in names if name in os.environ)
+    left_over = f"; if no {launcher} started this, unset {variables}" if variables else ""
+    return (
+        f"{launcher} started {started} ranks, but MPI sees {seen}: start them with the mpiexec of mpi4py's MPI "
+        "(workshop doctor names both) or srun --mpi=pmix or --mpi=pmi2, or choose --backend ddp without --comm mpi"
+        f"{left_over}."
+    )

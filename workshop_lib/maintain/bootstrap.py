@@ -349,7 +349,7 @@ def install_extras(extras, settings, again=False, log=LOG):
         with lock():
             left = left_over(extras, settings, again)
             for name in left:
-                write_note(name, settings, installation.UNDER_WAY, pid=os.getpid())
+                write_note(name, settings, installation.UNDER_WAY)
             for name in left:
                 install_extra(name, settings, log)
     missing = [name for name in extras if read_extras()[name]["state"] != installation.INSTALLED]

@@ -1,43 +1,31 @@
-"""The map of the workshop: the core path, and the tracks that leave it.
+"""The map of the workshop: the core path, and the tracks that leave it, as a table.
 
 Each notebook's source names its track on its first line, `# %% [markdown] track="measuring"`, and states its title and
-its minutes in that cell. The picture and the table follow from these, so a new notebook is on the map by itself.
-`generate` writes the picture to notebooks/map.svg and the table into the README. Notebook 00 and the book show both.
+its minutes in that cell. The table follows from these, and `generate` writes it into the README. The picture beside it,
+notebooks/map.svg, is drawn by hand; a test compares it with the table.
 """
 
-import html
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from workshop_lib.course.exercises import CORE_PATH
-from workshop_lib.notebook import palette
 
 TIME = re.compile(r"\*\*Time\*\* [^.]*\.")  # the sentence on time in a notebook's first cell
 TITLE = re.compile(r"^# (.+)", re.MULTILINE)
-TABLE = re.compile(r"(?<=<!-- the map -->\n).*?(?=<!-- end of the map -->)", re.DOTALL)
 STEP_MINUTES = 5  # minutes are estimates, so the map rounds them
 
 
-@dataclass(frozen=True)
-class Track:
-    """A track leaves the core path at the notebook whose number is `after`."""
-
-    name: str
-    after: str
-    color: str
-
-
-TRACKS = (
-    Track("frameworks", "02", palette.BLUE),
-    Track("clusters and data", "05", palette.GREEN),
-    Track("when things break", "05", palette.VERMILION),
-    Track("your own script", "05", "#882255"),
-    Track("large models", "06", palette.PURPLE),
-    Track("large batches", "07", palette.YELLOW),
-    Track("measuring", "08", palette.LIGHT_BLUE),
+KNOWN = (
+    CORE_PATH,
+    "frameworks",
+    "clusters and data",
+    "when things break",
+    "your own script",
+    "large models",
+    "large batches",
+    "measuring",
 )
-KNOWN = (CORE_PATH, *(track.name for track in TRACKS))
 
 
 @dataclass(frozen=True)
@@ -112,91 +100,3 @@ def table(
             row.append(f"{done} of {asked}")
         rows.append(row)
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def with_table(page: str, stops: Iterable[Stop]) -> str:
-    """The README with its table of tracks as these notebooks give it."""
-    written = table(stops, folder="notebooks/")
-    return TABLE.sub(lambda _: f"{written}\n", page)
-
-
-# The picture's measures, in its own units: CSS pixels at full width.
-CORE_X = 34
-LABEL_X = 64
-STOPS_X = 288  # the first stop of a track
-BETWEEN_STOPS = 52
-CORE_ROW = 46
-TRACK_ROW = 50
-RADIUS = 17
-LEAST_WIDTH = 520
-STYLE = """\
-text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; font-size: 15px; fill: #000 }
-.number { font-size: 14px; font-weight: bold; text-anchor: middle }
-.name { font-weight: bold }
-.minutes { fill: #595959; font-weight: normal }
-circle { fill: #fff; stroke-width: 4 }
-path { fill: none; stroke-width: 6; stroke-linecap: round }"""
-
-
-def picture(stops: Iterable[Stop]) -> str:
-    """The map as an SVG: the core path from top to bottom, and each track to the right from where it leaves."""
-    of_track = by_track(stops)
-    lines: list[str] = []
-    circles: list[str] = []
-    y = 30
-    top, bottom = y, y
-    for each in of_track.get(CORE_PATH, []):
-        bottom = y
-        circles += [*_circle(CORE_X, y, palette.INK, each), _label(y + 5, each.label, f"{rounded(each.minutes)} min")]
-        for track in TRACKS:
-            if track.after == each.number and track.name in of_track:
-                y += TRACK_ROW
-                lines.append(_branch(track, y, len(of_track[track.name])))
-                for at, stop_of_track in enumerate(of_track[track.name]):
-                    circles += _circle(STOPS_X + at * BETWEEN_STOPS, y, track.color, stop_of_track)
-                minutes = sum(rounded(each.minutes) for each in of_track[track.name])
-                circles.append(_label(y - 8, track.name, in_hours(minutes)))
-        y += CORE_ROW
-    height = y
-    longest = max((len(of_track.get(track.name, [])) for track in TRACKS), default=0)
-    width = max(LEAST_WIDTH, STOPS_X + longest * BETWEEN_STOPS - BETWEEN_STOPS + RADIUS + 10)
-    lines.append(f'<path d="M{CORE_X},{top} V{bottom}" stroke="{palette.INK}"/>')
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img">',
-            f"<title>{html.escape(in_words(of_track))}</title>",
-            f"<style>\n{STYLE}\n</style>",
-            f'<rect width="{width}" height="{height}" rx="8" fill="{palette.PAPER}"/>',
-            *lines,
-            *circles,
-            "</svg>\n",
-        ]
-    )
-
-
-def in_words(of_track: dict[str, list[Stop]]) -> str:
-    """What the picture shows, for people who can't see it."""
-    tracks = []
-    for name, of_one in of_track.items():
-        numbers = ", ".join(each.number for each in of_one)
-        tracks.append(f"{name}: {numbers}")
-    return f"A map of the notebooks. {'; '.join(tracks)}."
-
-
-def _circle(x: int, y: int, color: str, each: Stop) -> list[str]:
-    title = f"<title>{html.escape(each.title)}, {rounded(each.minutes)} minutes</title>"
-    return [
-        f'<circle cx="{x}" cy="{y}" r="{RADIUS}" stroke="{color}">{title}</circle>',
-        f'<text class="number" x="{x}" y="{y + 5}">{each.number}</text>',
-    ]
-
-
-def _label(y: int, name: str, time: str) -> str:
-    spans = f'<tspan class="name">{html.escape(name)}</tspan> <tspan class="minutes">{time}</tspan>'
-    return f'<text x="{LABEL_X}" y="{y}">{spans}</text>'
-
-
-def _branch(track: Track, y: int, count: int) -> str:
-    end = STOPS_X + (count - 1) * BETWEEN_STOPS
-    bend = f"C{CORE_X},{y} {CORE_X},{y} {LABEL_X},{y}"
-    return f'<path d="M{CORE_X},{y - TRACK_ROW} V{y - TRACK_ROW // 2} {bend} H{end}" stroke="{track.color}"/>'

@@ -55,11 +55,6 @@ def compact(data: dict) -> dict:
     return kept
 
 
-def links_from_gallery(text: str) -> str:
-    """The text of a learner's notebook, with links that lead to the same files from the gallery's folder."""
-    return LINK.sub(lambda link: f"]({posixpath.normpath(f'../../notebooks/{link[1]}')})", text)
-
-
 def page(name: str, ran: NotebookNode) -> NotebookNode:
     """The executed solution `ran` as a page of the gallery: the learner's texts, our code, and small outputs."""
     asked, solved = generate.pristine(name)
@@ -67,7 +62,8 @@ def page(name: str, ran: NotebookNode) -> NotebookNode:
     for text, cell, executed in zip(asked.cells, solved.cells, ran.cells, strict=True):
         cell.metadata = nbformat.from_dict({})
         if cell.cell_type == "markdown":
-            cell.source = links_from_gallery(text.source)
+            # The links lead to the same files from the gallery's folder.
+            cell.source = LINK.sub(lambda at: f"]({posixpath.normpath(f'../../notebooks/{at[1]}')})", text.source)
         else:
             cell.execution_count = executed.execution_count
             cell.outputs = [output for output in map(small_output, executed.outputs) if output]

@@ -1,6 +1,6 @@
 """Write the notebooks from their sources.
 
-    python -m workshop_lib.maintain.generate            write notebooks/, notebooks/solutions/, and the map of them
+    python -m workshop_lib.maintain.generate            write notebooks/, notebooks/solutions/, and the README's table
     python -m workshop_lib.maintain.generate --check    fail if they differ from notebooks/source/
 
 A source (jupytext py:percent) holds the solutions between markers, each alone on its line:
@@ -49,6 +49,7 @@ from workshop_lib.notebook import take_home
 
 NOTEBOOKS = paths.ROOT / "notebooks"
 MAP = "map.svg"  # in the folder of the notebooks, because JupyterLab only shows what is in there
+TABLE = re.compile(r"(?<=<!-- the map -->\n).*?(?=<!-- end of the map -->)", re.DOTALL)  # in the README
 SOLUTION_OF = re.compile(r"# (\{solution of ([\w.]+)\})")
 HEADING = re.compile(r"(#+) (.+)")
 NOT_READ = re.compile(r"<details>.*?</details>|```.*?```|\]\(.*?\)|\$\$.*?\$\$", re.DOTALL)
@@ -257,11 +258,11 @@ def render(folder: Path = NOTEBOOKS) -> dict[Path, str]:
     for source in sources(folder):
         path = folder / f"{source.stem}.ipynb"
         files[path], files[exercises.solutions_of(path)] = of_source(source, NOTE_ON_SOLUTIONS.format(source.stem))
-    return files | map_of(files, folder)
+    return files | readme_with(files, folder)
 
 
-def map_of(files: dict[Path, str], folder: Path) -> dict[Path, str]:
-    """The path and content of what shows the map of these notebooks: the picture, and the README with its table.
+def readme_with(files: dict[Path, str], folder: Path) -> dict[Path, str]:
+    """The path and content of the README with the table of these notebooks.
 
     Raises SourceError for a notebook whose track isn't one of the map's. Empty for a `folder` outside a checkout.
     """
@@ -275,7 +276,8 @@ def map_of(files: dict[Path, str], folder: Path) -> dict[Path, str]:
             first_line = '# %% [markdown] track="…"'
             raise SourceError(f"{each.name}.py: begin it with `{first_line}`, naming one of the tracks: {known}.")
     page = readme.read_text(encoding="utf-8")
-    return {folder / MAP: course_map.picture(stops), readme: course_map.with_table(page, stops)}
+    table = course_map.table(stops, folder="notebooks/")
+    return {readme: TABLE.sub(lambda _: f"{table}\n", page)}
 
 
 def stops_of(files: dict[Path, str], folder: Path) -> Iterator[course_map.Stop]:

@@ -36,16 +36,13 @@ def main(options: list[str]) -> int:
     ran = subprocess.run([*uv, *shape, *upgrade], cwd=ROOT, timeout=600)
     if ran.returncode == 0:
         lines = re.split(r"\n(?=\S)", lock.read_text().strip())
-        locked = [without_other_builds(line) for line in lines if not OF_PYTORCHS_BUILD.match(line)]
+        locked = [line for line in lines if not OF_PYTORCHS_BUILD.match(line)]
+        # Each of PyTorch's builds has hashes of its own, and the lock has only those of the default one.
+        locked = [without_hashes(line) if line.startswith("torch==") else line for line in locked]
         header = HEADER.format("Python " + installation.pythons_in_words())
         lock.write_text(header + "\n".join(locked) + "\n")
         (ROOT / "constraints.txt").write_text(header + "\n".join(map(without_hashes, locked)) + "\n")
     return ran.returncode
-
-
-def without_other_builds(requirement: str) -> str:
-    """Each of PyTorch's builds has hashes of its own, and the lock has only those of the default one."""
-    return without_hashes(requirement) if requirement.startswith("torch==") else requirement
 
 
 def without_hashes(requirement: str) -> str:

@@ -47,7 +47,7 @@ class Profile:
 PROFILES = {
     "quick": Profile("quick", 2, None, 2, 3_000, 2, 1_500, 2, 10, 60, 1, 6, 100),
     "laptop": Profile("laptop", 2, 4, 3, None, 2, 4_000, 5, 50, 120, 4, 12, 500),
-    # For 8 to 64 GPUs. By the forecast, no notebook runs for over ten minutes there (tests/notebook/test_profile.py).
+    # For 8 to 64 GPUs.
     "cluster": Profile("cluster", 8, None, 3, None, 2, None, 3, 50, 300, 16, 24, 1_000),
 }
 

@@ -125,18 +125,14 @@ class Ranks:
     attached_only = False  # whether another process holds these ranks
     holder_host = ""  # the host of that process
     machine: str | None = None
-    paced = False
     busy = False  # whether a call is under way
     asked: Any = None  # the AsyncResult of the last question to rank 0
     _wait_until_ended: Callable[[], None] = staticmethod(lambda: None)  # waits for ranks that were given up
     positions: Mapping[int, str] = {}  # where each rank was when a call last failed, in words
 
-    def __init__(
-        self, n: int, threads_per_rank: int = 1, bind: str = "none", machine: str | None = None, paced: bool = False
-    ):
+    def __init__(self, n: int, threads_per_rank: int = 1, bind: str = "none", machine: str | None = None):
         self.shape: tuple[int, int | None, str | None] = (n, threads_per_rank, bind)
         self.machine = machine  # what the ranks emulate, or None
-        self.paced = paced
         self.trouble: str | None = "they were never started"  # None if the ranks can take a call
         self.client: Any = None  # an ipyparallel.Client
         self._made: list[agents.Made] = []  # the controller and mpiexec
@@ -317,7 +313,7 @@ class Ranks:
     def _start_once(self) -> None:
         n, threads_per_rank, bind = self.shape
         job = allocation.find_living()
-        emulated = emulation.settings(self.machine, self.paced)
+        emulated = emulation.settings(self.machine)
         own = (*launchers.ENGINE_VARIABLES, *emulated)
         plan = launchers.plan(n, threads_per_rank or 1, bind or "none", job, own)
         self._cells: dict[str, str] = {}  # the names of cells that ran on these ranks, by their source

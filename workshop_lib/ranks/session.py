@@ -8,9 +8,8 @@ from pathlib import Path
 from types import EllipsisType
 
 from workshop_lib.course.learner import in_notebook
-from workshop_lib.emulation import session as emulation
 from workshop_lib.errors import InputError
-from workshop_lib.machine import environment
+from workshop_lib.machine import catalogue, environment
 from workshop_lib.machine.load import Meter
 from workshop_lib.machine.shadowing import shadows
 
@@ -26,12 +25,7 @@ PROBES_FAILED = 3
 
 
 def start(
-    n: int | EllipsisType = ...,
-    *,
-    threads_per_rank: int | None = None,
-    bind: str = "none",
-    machine: str | None = None,
-    paced: bool = False,
+    n: int | EllipsisType = ..., *, threads_per_rank: int | None = None, bind: str = "none", machine: str | None = None
 ) -> Ranks:
     """Start MPI ranks and make them the notebook's current ones.
 
@@ -40,8 +34,7 @@ def start(
     default, as many as the cores that the job gives each task, or 1. bind: "none" or "core" (see mpi.environment).
 
     machine: a machine that the ranks emulate, from the list that `workshop machines` prints. Each rank then has a clock
-    of emulated time, which computing and messages move on as that machine would. With `paced`, the ranks also wait:
-    1 ms takes 20 ms.
+    of emulated time, which computing and messages move on as that machine would.
 
     Healthy ranks of the same shape are kept, so that a cell with `start` can be run again; other ranks are replaced.
     Processes that killed notebooks left behind on this machine are ended first. Prints a line, once, if other programs
@@ -62,7 +55,8 @@ def start(
                 f"{ATTACH} is set, and ranks that are held emulate no machine: unset it, or leave machine out."
             )
         return _start_attached(None if n is ... else n)
-    emulation.check(machine, paced)
+    if machine is not None:
+        catalogue.emulated_machine(machine)  # raises InputError for an unknown one
     environment.unpin()
     job = allocation.find()
     if n is ...:
@@ -72,8 +66,7 @@ def start(
         threads_per_rank = (job and job.cores_per_task) or 1
     shape = (n, threads_per_rank, bind)
     team = CURRENT.team
-    wanted = (shape, machine, paced)
-    if team is not None and (team.shape, team.machine, team.paced) == wanted and team.healthy:
+    if team is not None and (team.shape, team.machine) == (shape, machine) and team.healthy:
         return team
     CURRENT.replace(None)
     processes.reap()
@@ -81,7 +74,7 @@ def start(
     for shadow in shadows():
         print(f"{shadow}. Until then the workshop looks there last.", file=sys.stderr)
     others = Meter()
-    CURRENT.replace(team := Ranks(n, threads_per_rank, bind, machine, paced))
+    CURRENT.replace(team := Ranks(n, threads_per_rank, bind, machine))
     if machine is not None:  # emulated time is the same whatever else runs
         return team
     warning = others.warning(n * threads_per_rank, "so don't trust times measured now")

@@ -112,7 +112,7 @@ def _check_same_group(world: World, kind: str) -> None:
 def _store(world: World, timeout: timedelta) -> dist.Store:
     if world.world_size == 1:
         return dist.HashStore()
-    if world.launcher in ("srun", "environment"):
+    if world.launcher == "srun":
         host, port = _address(world)
         return dist.TCPStore(host, port, world.world_size, world.rank == 0, timeout)
     # Rank 0 takes any free port and sends its number to the other ranks over MPI, so nobody has to choose one.
@@ -125,7 +125,7 @@ def _store(world: World, timeout: timedelta) -> dist.Store:
 
 
 def _address(world: World) -> tuple[str, int]:
-    """Return MASTER_ADDR and MASTER_PORT if both are set; otherwise, under srun, rank 0's host and a port.
+    """Return MASTER_ADDR and MASTER_PORT if both are set; otherwise rank 0's host and a port.
 
     That port is computed from the numbers of the job and the step, because without MPI rank 0 cannot tell the other
     ranks which port is free.

@@ -119,9 +119,6 @@ class MpiWork(dist._Work):
             finish()
         return True
 
-    def _source_rank(self) -> int:
-        return self.statuses[0].Get_source()
-
     def get_future(self) -> torch.futures.Future:
         """Return the future that DDP asks for during the backward pass and reads in a callback at its end.
 
@@ -187,15 +184,6 @@ class MpiProcessGroup(dist.ProcessGroup):
         calls = [("Iallreduce", MPI.IN_PLACE, buffer.array, operation) for buffer in buffers]
         return self.start(calls, tensors, lambda: _give_back(buffers, divisor))
 
-    def reduce(self, tensors: list, opts) -> MpiWork:
-        operation, divisor = _operation(opts, self.size())
-        root = opts.rootRank
-        buffers = [Buffer(tensor, reduced=True) for tensor in tensors]
-        if self.rank() != root:
-            return self.start([("Ireduce", buffer.array, None, operation, root) for buffer in buffers], tensors)
-        calls = [("Ireduce", MPI.IN_PLACE, buffer.array, operation, root) for buffer in buffers]
-        return self.start(calls, tensors, lambda: _give_back(buffers, divisor))
-
     def reduce_scatter_single_coalesced(self, outputs: list, inputs: list, opts) -> MpiWork:
         operation, divisor = _operation(opts, self.size())
         wholes, parts = ([Buffer(tensor, reduced=True) for tensor in tensors] for tensors in (inputs, outputs))
@@ -250,12 +238,6 @@ class MpiProcessGroup(dist.ProcessGroup):
         call = ("Ialltoallv", _cut(going, input_rows, self.size()), _cut(coming, output_rows, self.size()))
         return self.start([call], [output], coming.give_back)
 
-    def alltoall(self, outputs: list, inputs: list, opts=None) -> MpiWork:
-        going, coming = (torch.cat([part.reshape(-1) for part in parts]) for parts in (inputs, outputs))
-        ends = [_cut(Buffer(w), [p.numel() for p in parts], 0) for w, parts in ((going, inputs), (coming, outputs))]
-        sizes = [part.numel() for part in outputs]
-        return self.start([("Ialltoallv", *ends)], outputs, lambda: _share_out([coming.split(sizes)], [outputs]))
-
     def send(self, tensors: list, dest: int, tag: int) -> MpiWork:
         return self.start([("Isend", Buffer(tensor).array, dest, tag) for tensor in tensors], tensors)
 
@@ -264,19 +246,8 @@ class MpiProcessGroup(dist.ProcessGroup):
         calls = [("Irecv", buffer.array, source, tag) for buffer in buffers]
         return self.start(calls, tensors, lambda: _give_back(buffers))
 
-    def recv_anysource(self, tensors: list, tag: int) -> MpiWork:
-        return self.recv(tensors, MPI.ANY_SOURCE, tag)
-
     def barrier(self, opts=None) -> MpiWork:
         return self.start([("Ibarrier",)], [])
-
-    # PyTorch before 2.13 calls the same methods by these names.
-    allreduce_coalesced = allreduce
-    _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    _reduce_scatter_base = reduce_scatter_single
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    alltoall_base = all_to_all_single
 
 
 def _operation(opts, size: int) -> tuple[MPI.Op, int]:

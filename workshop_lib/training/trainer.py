@@ -1,18 +1,15 @@
 """The trainer, which owns the training loop. The loop is the same in one process and on each of many ranks."""
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import SupportsFloat, TypeVar
 
 import numpy as np
 import torch
 
-from workshop_lib import paths
-from workshop_lib.data import mnist, shard, stage
+from workshop_lib.data import mnist, shard
 from workshop_lib.emulation import session
 from workshop_lib.errors import WorkshopError
 from workshop_lib.machine import catalogue
@@ -102,9 +99,6 @@ class Trainer:
         self.record = record.start(options, self.backend)
         memory.reset_peak(self.device)
         self.call_hooks("on_phase", "reading MNIST")
-        self.data_dir: str | Path | None = options.data_dir
-        if os.environ.get(stage.VARIABLE):  # set on all ranks or on none: they must all call all_succeed
-            self.all_succeed(self.stage_data)
         self.all_succeed(self.load_data)
         self.plan_steps()
         self.must_match = checkpoint.must_match(options, self.world.world_size, self.train_size, self.backend.framework)
@@ -176,19 +170,11 @@ class Trainer:
         self.backend.allgather((result, None))
         return result
 
-    def stage_data(self) -> None:
-        """Have one rank per node copy the data to the node's own disk, and have all ranks read it there."""
-        source = Path(self.options.data_dir or paths.MNIST).expanduser().absolute()
-        staged = stage.folder_for(source)
-        if staged is not None and self.world.local_rank == 0:
-            stage.copy(source, staged)
-        self.data_dir = staged or self.options.data_dir
-
     def load_data(self) -> None:
         options = self.options
         world = self.world
-        train_split = mnist.load("train", self.data_dir)
-        test_split = mnist.load("test", self.data_dir, world.rank, world.world_size)
+        train_split = mnist.load("train", options.data_dir)
+        test_split = mnist.load("test", options.data_dir, world.rank, world.world_size)
         size = options.train_size(train_split.total)
         self.train_size = size
         self.test_size = test_split.total

@@ -53,9 +53,6 @@ class HorovodTf(HorovodRanks, Backend):
         """Give every rank the values of rank 0. Blocks."""
         hvd.broadcast_variables([variable.value for variable in variables], root_rank=0)
 
-    def wrap_tape(self, tape: tf.GradientTape) -> tf.GradientTape:
-        return hvd.DistributedGradientTape(tape, op=hvd.Average, num_groups=1)
-
     def sum(self, values: np.ndarray) -> np.ndarray:
         return hvd.allreduce(tf.constant(values), op=hvd.Sum, name="sum").numpy()
 
@@ -125,7 +122,7 @@ class TensorflowReplica:
         with tf.GradientTape() as tape:
             logits = self.model(images, training=True)
             scaled = cross_entropy(logits, labels, self.label_smoothing) * scale + sum(self.model.losses)
-        tape = self.backend.wrap_tape(tape)
+        tape = hvd.DistributedGradientTape(tape, op=hvd.Average, num_groups=1)
         gradients = tape.gradient(scaled, [variable.value for variable in variables])
         self.optimizer.apply(gradients, variables)
         loss_sum = cross_entropy(logits, labels)

@@ -15,8 +15,8 @@ class WrappedTwiceError(WorkshopError, TypeError):
     """An optimizer that already averages over the ranks was wrapped again, and would average twice."""
 
 
-def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op=hvd.Average, compression=None):
-    """Return a copy of this optimizer and its state that reduces the gradients of all ranks, by default to their mean.
+def DistributedOptimizer(optimizer: keras.optimizers.Optimizer):
+    """Return a copy of this optimizer and its state whose gradients are the means over all ranks.
 
     A model saved with the copy contains the plain optimizer, so wrap that again after loading (load_model does). All
     ranks apply their gradients together. Raises WrappedTwiceError if the optimizer is already wrapped.
@@ -29,7 +29,7 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op=hvd.Average, 
         averages_over_ranks = True
 
         def apply(self, grads, trainable_variables=None):
-            return super().apply(average(grads, op, compression or hvd.Compression.none), trainable_variables)
+            return super().apply(average(grads), trainable_variables)
 
     # Keras saves the optimizer under the plain class's name, so that it finds the class when it loads the model.
     Distributed.__name__ = plain.__name__
@@ -43,40 +43,35 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op=hvd.Average, 
     return distributed
 
 
-def average(gradients: list, op, compression) -> list:
-    """Return the gradients reduced over the ranks, all in one group. All ranks call it, and it blocks.
+def average(gradients: list) -> list:
+    """Return the means of the gradients over the ranks, reduced in one group. All ranks call it, and it blocks.
 
     None, which stands for a variable without a gradient, stays None. The group has its own name. Otherwise Horovod
     would use the names of the layers, which Keras numbers, and would wait forever once one rank had built one more
     layer than the others.
     """
     present = [tf.convert_to_tensor(g) for g in gradients if g is not None]
-    packed, contexts = zip(*map(compression.compress, present), strict=True)
-    reduced = hvd.grouped_allreduce(list(packed), op=op, name="gradients", ignore_name_scope=True)
-    results = iter(map(compression.decompress, reduced, contexts))
+    means = hvd.grouped_allreduce(present, op=hvd.Average, name="gradients", ignore_name_scope=True)
+    results = iter(means)
     return [None if gradient is None else next(results) for gradient in gradients]
 
 
 class BroadcastVariables(keras.callbacks.Callback):
-    """Gives every rank the weights and the optimizer state of rank `root`, before the first step."""
-
-    def __init__(self, root: int = 0):
-        super().__init__()
-        self.root = root
+    """Gives every rank the weights and the optimizer state of rank 0, before the first step."""
 
     def on_train_begin(self, logs=None):
-        broadcast_model(self.model, self.root)
+        broadcast_model(self.model)
 
 
-def broadcast_model(model: keras.Model, root: int = 0) -> None:
-    """Give every rank the weights and the optimizer state of rank `root`. All ranks call it, and it blocks.
+def broadcast_model(model: keras.Model) -> None:
+    """Give every rank the weights and the optimizer state of rank 0. All ranks call it, and it blocks.
 
     Variables are matched by their order, not by the names of layers. Each rank keeps its own random state for dropout.
     """
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     for place, variable in enumerate([*model.weights, *model.optimizer.variables]):
-        variable.assign(hvd.broadcast(variable.value, root, name=f"variable.{place}"))
+        variable.assign(hvd.broadcast(variable.value, 0, name=f"variable.{place}"))
 
 
 class AverageMetrics(keras.callbacks.Callback):
