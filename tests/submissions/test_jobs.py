@@ -10,7 +10,6 @@ import urllib.error
 import urllib.request
 
 import pytest
-from needs import needs_backend
 from submissions.stand_in import JOB, StandIn, here
 
 from workshop_lib.paths import BUILD
@@ -54,18 +53,6 @@ def test_every_backend_trains_and_one_that_fails_does_not_stop_the_others(tmp_pa
     assert record["what"]["binding"] and record["ranks_identical"]
 
 
-@pytest.mark.exhaustive
-def test_sweep_leaves_records_and_the_figure(tmp_path, results, small):
-    out = results("polaris")
-    job = StandIn("polaris", tmp_path)
-    sizes = {"WORKSHOP_JOB_RANKS": "1:2", "WORKSHOP_JOB_BACKENDS": "mpi"}
-    launches = job.launches("sweep.sh", **sizes, **here(2, f"{small} --repeats 1"))
-    assert job.returncode == 0, job.output
-    assert [re.search(r"-n (\d)", launch.line)[1] for launch in launches] == ["1", "2"]
-    assert [record["what"]["world_size"] for record in records.read(out / "sweep.jsonl")] == [1, 2]
-    assert (out / "scaling.png").stat().st_size > 10_000
-
-
 def check_scale(folder, backend, ranks):
     """One run of the published recipe on each number of ranks, and the figure of them."""
     found = sorted(records.read(sorted(folder.glob("scale*.jsonl"))), key=lambda record: record["what"]["world_size"])
@@ -83,21 +70,6 @@ def test_scale_leads_to_its_figure(tmp_path, results, small):
     job.run("scale.sh", WORKSHOP_JOB_RANKS="2 3", WORKSHOP_JOB_BACKENDS="mpi", **here(3, f"{small} --device cpu"))
     assert job.returncode == 0, job.output
     check_scale(out, "mpi", [2, 3])
-
-
-@pytest.mark.exhaustive
-@pytest.mark.timeout(600)
-@needs_backend("horovod-keras")
-@pytest.mark.parametrize(("script", "backend"), [("pytorch", "horovod"), ("keras", "horovod-keras")])
-def test_the_documents_scaling_jobs_run_all_sizes_at_once_to_their_figure(tmp_path, results, small, script, backend):
-    out = results("theta")
-    name = f"qsub_{script}_mnist_scale.sh"
-    job = StandIn("theta", tmp_path, nodes=128)
-    assert not job.launches(name, WORKSHOP_JOB_RANKS="4:512") and job.returncode == 1
-    assert "ranks 4:512 need 129 nodes at the same time, and the job has 128." in job.output
-    launches = job.launches(name, limit_s=580, WORKSHOP_JOB_RANKS="2:3", **here(3, small))
-    assert job.returncode == 0 and len(launches) == 2, job.output
-    check_scale(out, backend, [2, 3])
 
 
 def answers(address: str, limit_s: float = 60.0) -> dict:
