@@ -24,8 +24,8 @@ team.push(steps=steps)
 # %% [markdown]
 # ## Everybody waits for the slowest
 #
-# The worker that all others wait for is the *straggler*. A *fixed* straggler is always the same worker, for example on a node
-# that runs too hot. A *roaming* one is a different worker each time.
+# The worker that all others wait for is the *straggler*. A *fixed* straggler is always the same worker, for example on a
+# hot node. A *roaming* one is a different worker each time.
 #
 # Here two workers train on MNIST, ranks 1 and 2. In every step one of them is 20 ms late, each in turn. Rank 0 sleeps until it
 # gets a job further down.
@@ -125,8 +125,7 @@ figures.timelines([synchronous, late, late_fixed])
 # last panel. If the same worker is late in *every* step, it never catches up, and the quick one waits as before.
 #
 # Kurth et al. (2018) call this *gradient lag*, and trained with it on 27,360 of Summit's GPUs. It also hides the one message that
-# DDP can't hide: the first layer's gradient comes last in the backward pass ([05](05_ddp.ipynb)), but now it has the whole next
-# step to travel.
+# DDP can't hide ([05](05_ddp.ipynb)): the first layer's gradient has the whole next step to travel.
 #
 # ## Never wait
 #
@@ -171,8 +170,7 @@ figures.timelines(others[:3])
 # write answers with weights that are a few steps old while the trainer goes on, and importance ratios correct for it (Fu et al.
 # 2025).
 #
-# *Try it:* set `late_s=0.0` in the first cell with `%%ranks`, and run all cells again. Which mode costs the most when nobody is
-# late?
+# *Try it:* set `late_s=0.0` in the first cell with `%%ranks`. Which mode costs the most when nobody is late?
 #
 # ## Remember
 #
