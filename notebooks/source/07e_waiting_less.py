@@ -24,8 +24,8 @@ team.push(steps=steps)
 # %% [markdown]
 # ## Everybody waits for the slowest
 #
-# The worker that all others wait for is the *straggler*. A *fixed* straggler is always the same worker, for example on a node
-# that runs too hot. A *roaming* one is a different worker each time.
+# The worker that all others wait for is the *straggler*. A *fixed* straggler is always the same worker, for example on a
+# hot node. A *roaming* one is a different worker each time.
 #
 # Here two workers train on MNIST, ranks 1 and 2. In every step one of them is 20 ms late, each in turn. Rank 0 sleeps until it
 # gets a job further down.
@@ -125,8 +125,7 @@ figures.timelines([synchronous, late, late_fixed])
 # last panel. If the same worker is late in *every* step, it never catches up, and the quick one waits as before.
 #
 # Kurth et al. (2018) call this *gradient lag*, and trained with it on 27,360 of Summit's GPUs. It also hides the one message that
-# DDP can't hide: the first layer's gradient comes last in the backward pass ([05](05_ddp.ipynb)), but now it has the whole next
-# step to travel.
+# DDP can't hide ([05](05_ddp.ipynb)): the first layer's gradient has the whole next step to travel.
 #
 # ## Never wait
 #
@@ -158,8 +157,7 @@ figures.timelines(others[:3])
 
 # %% [markdown]
 # Local SGD doesn't help: the quick worker waits only every tenth step, but ten times as long. The asynchronous run is faster,
-# because the quick worker computes more of the gradients. So the *data* of the slow worker count for less, and its gradients are
-# the most stale. There's more to pay:
+# because the quick worker computes more of the gradients. But there's a price:
 #
 # - **Staleness can cost accuracy** while the network still learns fast. With two asynchronous workers, the mean staleness is
 #   about 1. With a hundred workers it's about a hundred, and the learning rate has to go down. (Here the asynchronous run takes
@@ -167,11 +165,12 @@ figures.timelines(others[:3])
 # - **You lose reproducibility.** The last two rows are the same run, twice, and end with different weights. The straggler doesn't
 #   change the arithmetic of the other modes: compare the two synchronous rows, and the two that are one step late.
 #
-# So begin with synchronous SGD, and find out which kind of straggler you have before you give it up. If it roams, and is late by
-# less than a step, one step of staleness is enough. If it's fixed, repair the node or drop it.
+# So begin with synchronous SGD. If a straggler roams, and is late by less than a step, one step of staleness is enough. If it's
+# fixed, repair the node or drop it. Bounded staleness is mainstream today in reinforcement learning of language models: generators
+# write answers with weights that are a few steps old while the trainer goes on, and importance ratios correct for it (Fu et al.
+# 2025).
 #
-# *Try it:* set `late_s=0.0` in the first cell with `%%ranks`, and run all cells again. Which mode costs the most when nobody is
-# late?
+# *Try it:* set `late_s=0.0` in the first cell with `%%ranks`. Which mode costs the most when nobody is late?
 #
 # ## Remember
 #
@@ -182,7 +181,7 @@ figures.timelines(others[:3])
 #
 # **Sources.** Gradient lag: T. Kurth et al., arXiv:1810.01993. Parameter servers: J. Dean et al., *Large Scale Distributed Deep
 # Networks* (NIPS 2012). Backup workers: J. Chen et al., arXiv:1604.00981. Groups of synchronous ranks that are asynchronous to
-# each other: T. Kurth et al., arXiv:1708.05256.
+# each other: T. Kurth et al., arXiv:1708.05256. Asynchronous reinforcement learning: W. Fu et al., arXiv:2505.24298 (AReaL).
 
 # %%
 ranks.stop()

@@ -40,11 +40,13 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {cores.her
 # | see your jobs in the queue | `squeue --me` | `qstat -u $USER` |
 # | ask when one will start | `squeue --me --start` | `qstat -T` |
 # | cancel one | `scancel JOB` | `qdel JOB` |
+# | start one only after another has ended well | `sbatch --dependency=afterok:JOB` | `qsub -W depend=afterok:JOB` |
+# | see how one ended, and what it used | `sacct -j JOB`, `seff JOB` | `qstat -xf JOB` |
 # | start processes inside | `srun` | `mpiexec` |
 #
-# **Why am I still waiting?** `squeue` gives the reason. `Resources` means you're next, as soon as nodes are free. `Priority`
-# means other jobs come first. A reason with `Limit` in its name means that you or your group have reached one. A shorter or
-# smaller job often starts sooner.
+# **Why am I still waiting?** `squeue` gives the reason: `Resources` means you're next, `Priority` that other jobs come first, and
+# a name with `Limit` that you or your group have reached one. A shorter or smaller job often starts sooner. `seff` tells you
+# afterwards which of the cores, the memory and the time you asked for were used at all.
 #
 # ## Write the job script
 #
@@ -73,12 +75,9 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {cores.her
 #
 # `ddp.py` begins at epoch 1 every time. A job needs a script that continues where it stopped. Only rank 0 looks for the
 # checkpoint, and tells all ranks whether there is one. If each rank decided for itself, a node that can't see the file yet would
-# start over while the others continue, and their gradients would mix. Then each rank reads the file itself, because a checkpoint
-# of 84 GB shouldn't travel through the GPUs.
-#
-# And where did it stop? A job may be shorter than an epoch, so the script saves within epochs, and counts the images of all
-# ranks. Slurm sends the signal `SIGTERM` to a job that has to end. The ranks may notice it at different steps, so they ask each
-# other every few steps, and all end after the same one.
+# start over while the others continue. Then each rank reads the file itself, because a checkpoint of 84 GB shouldn't travel
+# through the GPUs. Slurm sends the signal `SIGTERM` to a job that has to end. The ranks may notice it at different steps, so they
+# ask each other every few steps, and all save and end after the same one.
 
 # %%
 take_home.diff("ddp.py", "ddp_resume.py")
@@ -166,10 +165,8 @@ check.job(folder / "job.sh")
 
 # %% [markdown]
 # The check ran your script as Slurm would, but with stand-ins for `srun` and `torchrun` that only record how they were called.
-# In the solution, `--kill-on-bad-exit=1` makes `srun` end all torchruns when one fails, and `TORCH_FR_DUMP_TEMP_FILE` is where
-# the flight recorder of [13](13_when_training_breaks.ipynb) writes. What `trap` is for, you'll see in *Deeper: when the time is
-# up*. With `--export=ALL`, the torchruns get this variable even if
-# you submit with `sbatch --export=NONE`.
+# In the solution, `--kill-on-bad-exit=1` makes `srun` end all torchruns when one fails, the flight recorder of
+# [13](13_when_training_breaks.ipynb) writes to `TORCH_FR_DUMP_TEMP_FILE`, and `--export=ALL` hands that variable on.
 #
 # ## When a rank dies
 #
@@ -205,13 +202,12 @@ if after_s is not None:
 # often it's an ordinary Python exception. torchrun's report shows its traceback only if `main` has the decorator `@record`, so
 # all our scripts have it.
 #
-# With gloo, the other ranks notice this fast because the kernel closes a dead process's connections. If a node loses power,
-# nothing gets closed, and the ranks wait for the timeout of `init_process_group`, by default 30 minutes for gloo and 10 for NCCL.
-# But Slurm usually notices first, after about five minutes, and requeues your job.
+# The other ranks notice this fast because the kernel closes a dead process's connections. If a node loses power, nothing gets
+# closed, and the ranks wait for the timeout of `init_process_group`, by default 30 minutes for gloo and 10 for NCCL. But Slurm
+# usually notices first, after about five minutes.
 #
-# By itself, Slurm puts a job back into the queue only when a *node* fails or, on some clusters, when a more urgent job takes the
-# nodes. When your *program* fails, submit the script again. Either way it starts from the top, possibly on other nodes. So start
-# it again:
+# Slurm puts a job back into the queue only when a *node* fails or when a more urgent job takes the nodes. When your *program*
+# fails, submit the script again. Either way it starts from the top, possibly on other nodes. So start it again:
 
 # %%
 scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
@@ -228,9 +224,9 @@ scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
 # The script's options are what you asked for. What did you get? Ask the ranks: `team.about()` has each rank's host, and the cores
 # on which the operating system may run it.
 #
-# If ranks aren't *bound*, they may move between all cores of their host. A rank that moves leaves its caches behind and, if the
-# node has two processors, perhaps its memory as well. The network suffers, too, because cores have to feed it: on Polaris, a
-# project measured allreduces between two nodes at 37 GB/s, and at 4 GB/s without binding [1]. So on a cluster, bind your ranks.
+# If ranks aren't *bound*, they may move between all cores of their host, and leave their caches and perhaps their memory behind.
+# The network suffers, too, because cores have to feed it: on Polaris, a project measured allreduces between two nodes at 37
+# GB/s, and at 4 GB/s without binding [1]. So on a cluster, bind your ranks.
 # torchrun doesn't, unless you add `--numa-binding=node`, which keeps each rank near its GPU.
 
 # %%
@@ -240,8 +236,7 @@ team = ranks.start(team.n, bind="core") if can_bind else team
 figures.binding(team.about(), "Bound to cores" if can_bind else "These ranks cannot be bound from here")
 
 # %% [markdown]
-# There's a row for each rank, and a filled square for each core it may use. If binding worked, no core is filled in more than one
-# row.
+# A filled square is a core that the rank may use. If binding worked, no core is filled in more than one row.
 #
 # ## Threads
 #
@@ -249,8 +244,8 @@ figures.binding(team.about(), "Bound to cores" if can_bind else "These ranks can
 # cores a rank has. If nobody sets it, each rank may start one thread for *every* core of the node. torchrun sets it to 1 when it
 # starts several ranks, which is safe.
 #
-# What do too many threads cost? Let all ranks multiply matrices at the same time: first with one thread for each core of their
-# share, then each with one thread for every core of the machine.
+# What do too many threads cost? All ranks multiply matrices at the same time: first with one thread for each core of their share,
+# then each with one for every core of the machine.
 
 # %%
 guess_threads = predict("How many times as long does it take if every rank has threads for all cores?", 0.2, 10, "times")
@@ -262,10 +257,8 @@ shared_s, all_s = threads.seconds_of_products(team)
 guess_threads.compare(all_s / shared_s)
 
 # %% [markdown]
-# How much it costs depends on how threads *wait* for each other. A thread that *spins* checks over and over, and keeps a core
-# busy that another rank could use. With `OMP_WAIT_POLICY=PASSIVE`, it sleeps instead. This library sets that for all ranks, so
-# your ranks may have lost little time. For Intel's and LLVM's OpenMP, whose threads otherwise spin for 200 ms, `KMP_BLOCKTIME=0`
-# does the same.
+# How much it costs depends on how threads *wait*. A thread that *spins* checks over and over, and keeps a core busy that another
+# rank could use. With `OMP_WAIT_POLICY=PASSIVE`, which this library sets for all ranks, it sleeps instead.
 #
 # ## A GPU for each rank
 #
@@ -277,13 +270,18 @@ guess_threads.compare(all_s / shared_s)
 # | local rank, and GPU | 0 1 | 0 1 |
 #
 # Each node numbers its GPUs from 0. So `device = rank` works on one node, and stops with an error on two. `device = rank % 2`
-# raises no error. But if the launcher deals the ranks out to the nodes in turn, two of them silently share a GPU.
+# works until a launcher deals the ranks out to the nodes in turn. Then ranks 0 and 2 are on node a and both take GPU 0, while 1
+# and 3 both take GPU 1 of node b. NCCL refuses that with *Duplicate GPU detected*, but with gloo or MPI they silently share.
+#
+# There's another trap. With `--gpus-per-task=1`, Slurm hides all GPUs from a rank except its own. The rank then sees *one* GPU,
+# number 0, whatever its local rank is.
 #
 # ### Exercise 2 (warm-up): which device?
 #
-# With `device_of` you can give each rank its GPU under any launcher. It's given the hosts of all ranks, as a list in rank order:
-# `hosts = comm.allgather(socket.gethostname())`. Return the number of the GPU for `rank`, so that the ranks of each host get the
-# GPUs 0, 1, 2, … in rank order. The nodes may have different numbers of ranks.
+# With `device_of` you can give each rank its GPU under any launcher. It's given the hosts of all ranks, as a list in rank order,
+# `hosts = comm.allgather(socket.gethostname())`, and the number of GPUs that `rank` can see. Return the number of its GPU, so
+# that the ranks of each host get the GPUs 0, 1, 2, … in rank order, and a rank that sees fewer starts again at 0. The nodes may
+# have different numbers of ranks.
 #
 # <details><summary>Hint 1: whom to count</summary>
 #
@@ -291,7 +289,7 @@ guess_threads.compare(all_s / shared_s)
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `hosts[:rank]` are the hosts of all ranks before this one, and a list has a method `count`.
+# `hosts[:rank]` are the hosts of all ranks before this one, and a list has a method `count`. `% visible` starts again at 0.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -301,10 +299,10 @@ guess_threads.compare(all_s / shared_s)
 
 
 # %%
-def device_of(rank, hosts):
-    """The number of the GPU that `rank` takes on its host; `hosts` has the host of every rank."""
+def device_of(rank, hosts, visible):
+    """The number of the GPU that `rank` takes; `hosts` has the host of every rank, and this one sees `visible` GPUs."""
     # <solution>
-    return hosts[:rank].count(hosts[rank])
+    return hosts[:rank].count(hosts[rank]) % visible
     # <stub>
     # raise NotImplementedError("your code here")
     # </stub>
@@ -326,52 +324,67 @@ from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
 hosts = comm.allgather(socket.gethostname())
-mine = device_of(comm.rank, hosts)
-device = torch.device("cuda", mine) if mine < torch.cuda.device_count() else torch.device("cpu")
-print(f"{hosts[comm.rank]}: GPU {mine} is mine, so I compute on {torch.ones(2, device=device).device}")
+visible = torch.cuda.device_count()
+mine = device_of(comm.rank, hosts, visible or 2)  # on a host without GPUs, as if it had two
+device = torch.device("cuda", mine) if visible else torch.device("cpu")
+if (visible > 0) != any(comm.allgather(visible)):
+    raise RuntimeError(f"rank {comm.rank} sees no GPU, and others do: look at what the launcher gives each rank")
+gpu = str(torch.cuda.get_device_properties(device).uuid) if visible else f"no GPU for rank {comm.rank}"
+taken = comm.allgather((hosts[comm.rank], gpu))
+if taken.count(taken[comm.rank]) > 1:
+    raise RuntimeError(f"rank {comm.rank} shares {gpu} with another rank: start at most one rank per GPU")
+print(f"{hosts[comm.rank]}: {gpu}; I take number {mine} and compute on {torch.ones(2, device=device).device}")
 
 # %% [markdown]
-# Launchers also tell each rank its local rank, but each launcher uses its own variable, such as `LOCAL_RANK` under torchrun and
-# `SLURM_LOCALID` under `srun`. If you count hosts, you need none of them.
-#
-# There's a trap. With `--gpus-per-task=1`, Slurm hides all GPUs from a rank except its own. Every rank then sees *one* GPU,
-# number 0, whatever its local rank is. So take the local rank *modulo the number of GPUs you see*, and prefer `--gpus-per-node`,
-# because ranks that can't see each other's GPUs may have to send through main memory.
+# The cell raises an error if two ranks took the same GPU, or if only some see one. Launchers also tell each rank its local rank, in variables such as
+# `LOCAL_RANK` (torchrun) and `SLURM_LOCALID` (`srun`). Prefer `--gpus-per-node` to `--gpus-per-task`, because ranks that can't see
+# each other's GPUs may have to send through main memory.
 #
 # ## Before a long job
 #
 # One slow cable, or one node with another environment, and a job of a thousand GPU hours silently runs at half its speed. In a
 # job, `workshop preflight` starts one rank per GPU, and takes a minute to look at every rank, device, link and disk. Put it
-# where your training would be, below the lines that load modules and set NCCL's variables, because that's what it checks. (The
-# machines in `submissions` have a `preflight.sh`.) Here it looks at this notebook's ranks:
+# where your training would be, below the lines that load modules and set variables. Here it looks at this notebook's ranks:
 
 # %%
 preflight.look_at(team, folder)
 
 # %% [markdown]
-# Each line says *ok*, *look* or *wrong*, and what to do. `--out monday.json` keeps the record, and `--before monday.json`
-# compares with it another day.
+# Each line says *ok*, *look* or *wrong*, and what to do.
 #
-# ## Deeper: what you tell a launcher
+# ## Deeper: the same job under PBS
 #
-# The launcher can also start all ranks itself, without torchrun. Every launcher has options for the same things:
+# Polaris, Aurora and Sophia have PBS instead of Slurm. On Polaris, whose nodes have four GPUs and 32 cores, this does the same:
+#
+# ```bash
+# #!/bin/bash
+# #PBS -A MY_PROJECT -q debug -N mnist
+# #PBS -l select=2:system=polaris -l place=scatter -l walltime=00:10:00 -l filesystems=home
+# #PBS -r y                        # may be started again if a node fails
+# cd "$PBS_O_WORKDIR"              # PBS starts in your home folder
+# first=$(head -n 1 "$PBS_NODEFILE")
+# mpiexec -n 2 --ppn 1 --depth 32 --cpu-bind depth \
+#     torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d --rdzv-endpoint="$first:29500" \
+#     --rdzv-id="$PBS_JOBID" scripts/ddp_resume.py --out mnist.pt --epochs 3
+# ```
+#
+# Your environment stays behind unless you say `qsub -V`, so load modules and activate Python in the script. The launcher can also
+# start all ranks itself, without torchrun:
 #
 # | | `srun` | PALS `mpiexec` (Polaris, Aurora) |
 # |---|---|---|
-# | ranks of the whole job | `-n 16` | `-n 16` |
-# | ranks on each node | `--ntasks-per-node=4` | `--ppn 4` |
+# | ranks of the whole job, and on each node | `-n 16 --ntasks-per-node=4` | `-n 16 --ppn 4` |
 # | CPUs of each rank | `--cpus-per-task=32` | `--depth 32` |
 # | hardware threads to use on each core | `--threads-per-core=2` | |
 # | bind each rank to its own CPUs | `--cpu-bind=cores` | `--cpu-bind depth` |
 # | an environment variable for all ranks | `--export=ALL,NAME=VALUE` | `--env NAME=VALUE` |
 #
-# Ranks per node times CPUs per rank must fit into the node's CPUs, and a core with two hardware threads may count as two. In a
-# job, `ranks.start()` does all this for you.
+# Ranks per node times CPUs per rank must fit into the node's CPUs, and a core with two hardware threads may count as two.
 #
 # ## Deeper: when the time is up
 #
-# Slurm can warn a job before its time is up. With these lines of `job.sh`, the script gets the signal `USR1` two minutes before
-# the end, and puts itself back into the queue:
+# With these lines of `job.sh`, the script gets the signal `USR1` two minutes before its time is up, and puts itself back into the
+# queue:
 #
 # ```bash
 # #SBATCH --signal=B:USR1@120
@@ -381,13 +394,10 @@ preflight.look_at(team, folder)
 # ```
 #
 # `B:` means that only the script gets the signal. `srun` has to run in the background, because bash handles a signal only between
-# commands, or while it waits in `wait`. `$!` is the number of the process in the background: with it, `wait` returns `srun`'s
-# exit code, so Slurm learns whether the training failed.
+# commands, or while it waits in `wait`. `wait $!` returns `srun`'s exit code, so Slurm learns whether the training failed.
 #
-# Slurm then sends `SIGTERM` to all processes of the job, and `SIGKILL` after the cluster's `KillWait`, usually 30 seconds.
-# torchrun passes `SIGTERM` on to its ranks and waits for just as long. So that's how long `ddp_resume.py` has for its last steps
-# and the save. Stop when `$SLURM_RESTART_COUNT` gets large: a job that is always ended before its first save would restart all
-# night.
+# Slurm then sends `SIGTERM` to all processes, and `SIGKILL` after the cluster's `KillWait`, usually 30 seconds. So that's how long
+# `ddp_resume.py` has for its last steps and the save. Under PBS it's `kill_delay`, by default only 10 seconds.
 #
 # ## Deeper: nodes, switches and groups
 #
@@ -397,14 +407,14 @@ preflight.look_at(team, folder)
 picture("dragonfly")
 
 # %% [markdown]
-# This is a *dragonfly*. Nodes are attached to *switches*, all switches of a *group* are connected to each other, and so are all
-# groups. So the path between any two nodes takes at most three links from switch to switch. One of these longest paths is drawn
-# in orange. On Perlmutter, a group is a cabinet of 128 nodes with four GPUs each [2].
+# This is a *dragonfly*. All switches of a *group* are connected to each other, and so are all groups, so the path between any two
+# nodes takes at most three links from switch to switch. One of these longest paths is drawn in orange. On Perlmutter, a group is a
+# cabinet of 128 nodes with four GPUs each [2].
 #
-# Does it matter where your nodes are? *Inside a node or not* matters most, because GPUs in one node are connected by links that
-# are several times as fast as the network. *The same group or not* matters less on a dragonfly, but if other jobs load the
-# links between groups, your times vary more from run to run. With `--switches=1@60`, Slurm waits up to 60 minutes for nodes on
-# one switch, and then takes what there is.
+# *Inside a node or not* matters most, because GPUs in one node are connected by links that are several times as fast as the
+# network. *The same group or not* matters less on a dragonfly. With `--switches=1@5`, Slurm waits up to five minutes for nodes on
+# one switch, and then takes what there is. That needs a cluster whose network is described to Slurm, and its `max_switch_wait`,
+# by default 300 s, caps the wait.
 #
 # ## Deeper: what NCCL says
 #
@@ -416,12 +426,17 @@ picture("dragonfly")
 # | `NCCL_DEBUG=INFO` | prints the network that NCCL found. Look for `NET/`: `IB` or a vendor's plug-in is the fast network. `Socket` means that NCCL did *not* find it, and messages between nodes are several times slower |
 # | `NCCL_SOCKET_IFNAME=hsn` | uses network interfaces whose names begin like this. A wrong guess here is the usual reason for a start that hangs. For gloo it's `GLOO_SOCKET_IFNAME` |
 #
+# ## Deeper: containers
+#
+# A container brings its own Python, PyTorch and NCCL, as one file that every node reads. Start it *inside* the launcher, once per
+# task, as in `srun … apptainer exec --nv image.sif torchrun …`. `--nv` (or the center's own option) shows it the GPUs. What it
+# can't bring is the network: NCCL in a container finds Slingshot only if the host's plug-in and libraries are mounted, so look for
+# `NET/` as above. And the checkpoint needs a folder that's mounted from outside.
+#
 # ## Deeper: notebooks on a cluster
 #
-# The folder `submissions` has scripts for several machines, and in `slurm` for any other cluster. Its README explains them.
-# `lab.sh` starts JupyterLab on a node of a job. `engines.sh` keeps ranks running in a job, for notebooks on the login node: set
-# `WORKSHOP_ATTACH=1` before `make lab`, and every notebook uses those ranks. But cells that start a script refuse to run there,
-# because its processes would compute on the login node.
+# The folder `submissions` has scripts for several machines, and its README explains them. `lab.sh` starts JupyterLab on a node of
+# a job. `engines.sh` keeps ranks running in a job, for notebooks on the login node: set `WORKSHOP_ATTACH=1` before `make lab`.
 #
 # *Try it* without a cluster: `.venv/bin/workshop engines start --ranks 2` in a terminal, then `ranks.attach()` here.
 #
@@ -435,7 +450,8 @@ picture("dragonfly")
 # **Sources**, looked up by 2026-11-26. [1] github.com/awikner/physicsnemo, hpc/polaris.md: 8 ranks, 4.4 GB, August 2026. [2]
 # *Perlmutter Architecture* (docs.nersc.gov). A dragonfly's three links: D. De Sensi et al., *An In-Depth Analysis of the
 # Slingshot Interconnect* (SC 2020, arXiv:2008.08886). NCCL: NVIDIA, *NCCL User Guide, Environment Variables*. Cores and `srun`:
-# the manual of sbatch. `SlurmdTimeout` in the manual of slurm.conf says when a node counts as down (slurm.schedmd.com).
+# the manual of sbatch, which also has `--switches`. `SlurmdTimeout` and `max_switch_wait`: the manual of slurm.conf
+# (slurm.schedmd.com). PBS: *Altair PBS Professional User's Guide*, and the pages of each machine in `submissions`.
 
 # %%
 ranks.stop()

@@ -100,7 +100,7 @@ drawn = [my_draw() for _ in grid]
 at_random = live.run(team, schedulers.Listed(drawn, images=rungs[1]))
 
 # %% [markdown]
-# With so few trials either way may win. But look at the table: how many trials were hopeless, and how early could you have known?
+# How many trials were hopeless, and how early could you have known?
 #
 # ## Stop the bad ones early
 #

@@ -15,21 +15,21 @@ python=${WORKSHOP_PYTHON:-.venv/bin/python}
 backend=${WORKSHOP_JOB_BACKENDS:-ddp}
 out=build/aurora-${PBS_JOBID%%.*}
 mkdir -p "$out"
-device=xpu threads=8
+device=xpu threads=4 given=" $(compgen -e | tr '\n' ' ')"
 if [ "${WORKSHOP_NO_MODULES:-}" = 1 ]; then
     device=cpu threads=1
 else
     module load frameworks
     # MPI sends from the CPU's memory, oneCCL from the GPU's. oneCCL's ranks find each other through PALS and MPI.
-    for setting in MPIR_CVAR_ENABLE_GPU=0 CCL_PROCESS_LAUNCHER=pmix CCL_ATL_TRANSPORT=mpi CCL_KVS_MODE=mpi; do
-        name=${setting%%=*}
-        [ -n "${!name+x}" ] || export "${setting?}"
+    for setting in MPIR_CVAR_ENABLE_GPU=0 CCL_PROCESS_LAUNCHER=pmix CCL_ATL_TRANSPORT=mpi CCL_KVS_MODE=mpi \
+        FI_MR_CACHE_MONITOR=userfaultfd; do
+        [[ $given == *" ${setting%%=*} "* ]] || export "${setting?}" # whatever the module has set
     done
 fi
 export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 OMP_NUM_THREADS=$threads OMP_WAIT_POLICY=PASSIVE
 export WORKSHOP_GLOO_TIMEOUT_S=${WORKSHOP_GLOO_TIMEOUT_S:-600} # on a cold file system, ranks start minutes apart
 launch="mpiexec --ppn 12"
-launch+=" --cpu-bind list:1-8:9-16:17-24:25-32:33-40:41-48:53-60:61-68:69-76:77-84:85-92:93-100"
+launch+=" --cpu-bind list:4-7:8-11:12-15:16-19:20-23:24-27:56-59:60-63:64-67:68-71:72-75:76-79"
 
 counts=${WORKSHOP_JOB_RANKS:-12:24:48:96} failed=""
 for n in ${counts//:/ }; do

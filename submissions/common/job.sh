@@ -26,11 +26,10 @@ hosts_in() { # VARIABLE: how many different hosts the node file that it names ho
     sort -u "${!1}" | wc -l
 }
 
-set_unless_given() { # NAME=VALUE ...: export each variable that the user has not set
-    local setting name
+set_unless_given() { # NAME=VALUE ...: export each variable that the user has not set, also where a module has set it
+    local setting
     for setting; do
-        name=${setting%%=*}
-        [ -n "${!name+x}" ] || export "${setting?}"
+        [[ $GIVEN == *" ${setting%%=*} "* ]] || export "${setting?}"
     done
 }
 
@@ -121,6 +120,7 @@ open_lab() {
     "$PYTHON" -m jupyterlab --no-browser "${root[@]}" --ip="*" --port="$port" --ServerApp.port_retries=0 "${OPTIONS[@]}"
 }
 
+GIVEN=" $(compgen -e | tr '\n' ' ')"
 MACHINE=$1 LAUNCH="" HOST_FILE="" PRESET="" BIND="" BACKENDS=""
 PYTHON=${WORKSHOP_PYTHON:-$PWD/.venv/bin/python}
 # shellcheck source=submissions/polaris/machine.sh

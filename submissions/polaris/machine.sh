@@ -23,7 +23,7 @@ use_slingshot() { # README.md says where these settings are from
     [ -e "$plugin/libnccl-net.so" ] ||
         fail "$plugin has no libnccl-net.so, with which NCCL reaches Slingshot: see \"Trouble\" in README.md."
     export LD_LIBRARY_PATH=$plugin:/soft/libraries/hwloc/lib:${LD_LIBRARY_PATH:-}
-    set_unless_given NCCL_NET="AWS Libfabric" NCCL_CROSS_NIC=1 NCCL_PROTO=Simple \
+    set_unless_given NCCL_NET="AWS Libfabric" NCCL_CROSS_NIC=1 \
         FI_CXI_DISABLE_HOST_REGISTER=1 FI_MR_CACHE_MONITOR=userfaultfd FI_CXI_DEFAULT_CQ_SIZE=131072 \
         FI_CXI_DEFAULT_TX_SIZE=2048 FI_CXI_RX_MATCH_MODE=hybrid FI_CXI_RDZV_PROTO=alt_read \
         FI_CXI_RDZV_EAGER_SIZE=0 FI_CXI_RDZV_THRESHOLD=0 FI_CXI_RDZV_GET_MIN=0

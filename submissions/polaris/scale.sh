@@ -15,7 +15,7 @@ python=${WORKSHOP_PYTHON:-.venv/bin/python}
 backend=${WORKSHOP_JOB_BACKENDS:-ddp}
 out=build/polaris-${PBS_JOBID%%.*}
 mkdir -p "$out"
-device=cuda threads=8
+device=cuda threads=8 given=" $(compgen -e | tr '\n' ' ')"
 if [ "${WORKSHOP_NO_MODULES:-}" = 1 ]; then
     device=cpu threads=1
 else
@@ -29,12 +29,11 @@ else
             exit 1
         fi
         export LD_LIBRARY_PATH=$plugin:/soft/libraries/hwloc/lib:${LD_LIBRARY_PATH:-}
-        for setting in NCCL_NET="AWS Libfabric" NCCL_CROSS_NIC=1 NCCL_PROTO=Simple \
+        for setting in NCCL_NET="AWS Libfabric" NCCL_CROSS_NIC=1 \
             FI_CXI_DISABLE_HOST_REGISTER=1 FI_MR_CACHE_MONITOR=userfaultfd FI_CXI_DEFAULT_CQ_SIZE=131072 \
             FI_CXI_DEFAULT_TX_SIZE=2048 FI_CXI_RX_MATCH_MODE=hybrid FI_CXI_RDZV_PROTO=alt_read \
             FI_CXI_RDZV_EAGER_SIZE=0 FI_CXI_RDZV_THRESHOLD=0 FI_CXI_RDZV_GET_MIN=0; do
-            name=${setting%%=*}
-            [ -n "${!name+x}" ] || export "${setting?}"
+            [[ $given == *" ${setting%%=*} "* ]] || export "${setting?}" # whatever the module has set
         done
     fi
 fi

@@ -13,4 +13,6 @@ load_modules() {
     module use /soft/modulefiles
     module load conda
     PATH=/usr/mpi/gcc/openmpi-4.1.5a1/bin:$PATH
+    # Rank i gets cores 16i to 16i+15. In this order, its GPU is attached to these cores or to their neighbors.
+    [ "$RANKS_PER_NODE" != 8 ] || set_unless_given CUDA_VISIBLE_DEVICES=3,2,1,0,7,6,5,4
 }

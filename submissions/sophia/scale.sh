@@ -22,6 +22,8 @@ else
     module use /soft/modulefiles
     module load conda
     PATH=/usr/mpi/gcc/openmpi-4.1.5a1/bin:$PATH
+    # Rank i gets cores 16i to 16i+15. In this order, its GPU is attached to these cores or to their neighbors.
+    export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-3,2,1,0,7,6,5,4}
 fi
 export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 OMP_NUM_THREADS=$threads OMP_WAIT_POLICY=PASSIVE
 export WORKSHOP_GLOO_TIMEOUT_S=${WORKSHOP_GLOO_TIMEOUT_S:-600} # on a cold file system, ranks start minutes apart
@@ -29,7 +31,8 @@ launch="mpirun --hostfile $PBS_NODEFILE --map-by ppr:8:node:PE=16 --bind-to core
 # Ranks on other nodes get only the variables that are named here.
 for name in $(compgen -e); do
     case $name in
-        PATH | LD_LIBRARY_PATH | PYTHON* | OMP_* | TMPDIR | WORKSHOP_* | FI_* | GLOO_* | NCCL_* | TORCH_* | UCX_*)
+        PATH | LD_LIBRARY_PATH | CUDA_VISIBLE_DEVICES | PYTHON* | OMP_* | TMPDIR | WORKSHOP_* | FI_* | GLOO_* | \
+            NCCL_* | TORCH_* | UCX_*)
             launch+=" -x $name"
             ;;
     esac

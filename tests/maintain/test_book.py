@@ -214,9 +214,9 @@ def test_links_to_and_from_the_pages_of_book_are_as_in_the_site():
 def test_places_of_topics_are_links():
     assert book.place_link("book/measured.md") == "[Measured](book/measured.md)"
     assert book.place_link("README.md") == "[README.md](README.md)"
-    place = "10_compute_nodes#Deeper: what you tell a launcher"
-    anchor = "notebooks/10_compute_nodes.ipynb#deeper-what-you-tell-a-launcher"
-    assert book.place_link(place) == f"[10: Deeper: what you tell a launcher]({anchor})"
+    place = "10_compute_nodes#Deeper: the same job under PBS"
+    anchor = "notebooks/10_compute_nodes.ipynb#deeper-the-same-job-under-pbs"
+    assert book.place_link(place) == f"[10: Deeper: the same job under PBS]({anchor})"
 
 
 def test_each_entry_of_the_glossary_is_short_and_stands_once():

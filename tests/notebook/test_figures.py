@@ -30,7 +30,7 @@ from workshop_lib.lessons.hyperparameter_search import recorded
 from workshop_lib.lessons.large_batch import figures as large_batch
 from workshop_lib.lessons.large_batch import recipes
 from workshop_lib.lessons.large_batch_optimizers import figures as optimizers
-from workshop_lib.lessons.less_communication.figures import less_communication
+from workshop_lib.lessons.less_communication import figures as less
 from workshop_lib.lessons.mpi_basics import figures as mpi_basics
 from workshop_lib.lessons.mpi_basics.schedule_figures import explore
 from workshop_lib.lessons.pipelines import figures as pipelines
@@ -140,7 +140,7 @@ CASES = {
         "by_epoch": lambda: large_batch.by_epoch(
             recipes.recorded("large_batch") + recipes.recorded("large_batch_solution"), 128
         ),
-        "clinic": lambda: large_batch.clinic(dict.fromkeys(("healthy", *"ABCDE"), LEARNED), {"B": LEARNED}),
+        "clinic": lambda: large_batch.clinic(dict.fromkeys(("healthy", *"ABCDE"), LEARNED)),
         "limits": lambda: large_batch.limits({"0.64 at once": FOLLOWED, "0.64 after warm-up": FOLLOWED}, momentum=0.5),
     },
     "07b_gradient_noise": {
@@ -157,7 +157,8 @@ CASES = {
         ),
     },
     "07c_less_communication": {
-        "less_communication": lambda: less_communication(recipes.recorded("less_communication"))
+        "less_communication": lambda: less.less_communication(recipes.recorded("less_communication")),
+        "step_times": lambda: less.step_times({0.1: {"fp32": 260}, 10: {"fp32": 25}}, "ethernet-10g"),
     },
     "08_scaling_curves": {
         "scaling_curve": lambda: scaling_curve(sweep()),
@@ -180,7 +181,7 @@ CASES = {
     },
     "09_feeding_the_ranks": {
         "feeding_ways": lambda: feeding.feeding_ways(
-            [reads("own part", True, [0.4, 0.9], 40 * MB), reads("own part", False, [0.04, 0.02], 0)], cores=1
+            [reads("own part", cold, [0.4, 0.9], MB) for cold in (True, False)]
         ),
         "feeding_shares": lambda: feeding.feeding_shares(
             {"in turn": np.array([[0, 3.0, 2.0]])}, "An epoch of 8 batches"
@@ -224,14 +225,12 @@ def test_every_word_of_a_figure_can_be_read(notebook, name):
     [
         (zero.zero, ({"DDP": []}, 1), "nothing to draw"),
         (synchronous_sgd.step_times, ({},), "at least one"),
-        (feeding.feeding_ways, ([],), "nothing to draw"),
         (
             forecasting.allreduce_times,
             ([row(way, n, 4, [1e-6]) for way, n in (("MPI", 2), ("MPI", 4))],),
             "of 2 and 4 ranks",
         ),
         (mpi_basics.collective, ("x", [1, 2], [1]), "2 ranks before, but 1 after"),
-        (compute_nodes.binding, ([],), "there are 0 ranks"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_a_sentence(draw, arguments, complaint):

@@ -29,7 +29,7 @@ from training.launching import rank_environment, run_bounded
 
 from notebooks import scripts_in_turn
 from workshop_lib.data import mnist
-from workshop_lib.lessons.less_communication.trainings import outer_step
+from workshop_lib.lessons.less_communication.trainings import ways
 from workshop_lib.models import torch_cnn
 from workshop_lib.ranks import which_mpi
 from workshop_lib.training.backends import available
@@ -212,7 +212,7 @@ def diloco_by_hand(alone, steps, lr=0.05):
             step_by_hand(model, optimizer, rows)
         if step % alone == 0 or step == steps:
             mean = np.mean([parameters_to_vector(model.parameters()).detach().numpy() for model in ranks], axis=0)
-            start, velocity = outer_step(ALONE, start, mean, velocity)
+            start, velocity = ways()["DiLoCo, 8 steps alone"].outer(ALONE, start, mean, velocity)
             for model in [*ranks, common]:
                 vector_to_parameters(torch.tensor(start), model.parameters())
     return common.state_dict()

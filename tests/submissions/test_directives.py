@@ -93,13 +93,10 @@ def test_the_scheduler_takes_the_interactive_job(machine):
     [
         ("polaris", "-q debug", "-q gpu", "don't fit queue gpu"),
         ("polaris", "select=2", "select=3", "3 nodes"),
-        ("polaris", "walltime=01", "walltime=02", "for 02:00:00"),
-        ("polaris", "home:eagle", "home:grand", "no such file system"),
         ("polaris", "#PBS -k doe", "#PBS --nice=5", "unknown: --nice=5"),
         ("theta", "#COBALT -A", "\n#COBALT -A", "missing: account"),
         ("perlmutter", "#SBATCH --constraint=gpu\n", "", "missing: constraint"),
         ("perlmutter", "--gpus-per-node=4", "--gpus-per-node=8", "more GPUs"),
-        ("slurm", "--cpus-per-task=2", "--cpus-per-task=64", "more threads"),
     ],
 )
 def test_a_planted_directive_is_refused(machine, old, new, why):

@@ -3,7 +3,6 @@
 import shutil
 
 import pytest
-from needs import needs_backend
 from submissions.stand_in import JOB, StandIn, here
 
 from workshop_lib.paths import BUILD
@@ -66,16 +65,3 @@ def test_scale_leads_to_its_figure(tmp_path, results, small):
     check_scale(out, "mpi", [2, 3])
 
 
-@pytest.mark.exhaustive
-@pytest.mark.timeout(600)
-@needs_backend("horovod-keras")
-@pytest.mark.parametrize(("script", "backend"), [("pytorch", "horovod"), ("keras", "horovod-keras")])
-def test_the_documents_scaling_jobs_run_all_sizes_at_once_to_their_figure(tmp_path, results, small, script, backend):
-    out = results("theta")
-    name = f"qsub_{script}_mnist_scale.sh"
-    job = StandIn("theta", tmp_path, nodes=128)
-    assert not job.launches(name, WORKSHOP_JOB_RANKS="4:512") and job.returncode == 1
-    assert "ranks 4:512 need 129 nodes at the same time, and the job has 128." in job.output
-    launches = job.launches(name, limit_s=580, WORKSHOP_JOB_RANKS="2:3", **here(3, small))
-    assert job.returncode == 0 and len(launches) == 2, job.output
-    check_scale(out, backend, [2, 3])

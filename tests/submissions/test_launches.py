@@ -11,7 +11,6 @@ from shell_programs import program
 from submissions.stand_in import MACHINES, StandIn, job_scripts
 
 from workshop_lib.paths import BUILD, ROOT
-from workshop_lib.ranks import launchers
 
 EXPECTED = Path(__file__).with_name("expected")
 ALONE = [name for name in MACHINES if not name.startswith("theta")]  # these have a scale.sh that stands alone
@@ -62,8 +61,8 @@ def test_ranks_of_a_node_share_no_core(machine):
 @pytest.mark.parametrize("script", ["train.sh", "scale.sh"])
 def test_on_polaris_each_setting_can_be_overridden_and_a_missing_plug_in_ends_the_job(tmp_path, script):
     job = StandIn("polaris", tmp_path)
-    [launch] = job.launches(script, WORKSHOP_JOB_RANKS="8", NCCL_PROTO="LL", FI_CXI_RDZV_GET_MIN="1")
-    assert (launch.environment["NCCL_PROTO"], launch.environment["FI_CXI_RDZV_GET_MIN"]) == ("LL", "1")
+    [launch] = job.launches(script, WORKSHOP_JOB_RANKS="8", NCCL_CROSS_NIC="0", FI_CXI_RDZV_GET_MIN="1")
+    assert (launch.environment["NCCL_CROSS_NIC"], launch.environment["FI_CXI_RDZV_GET_MIN"]) == ("0", "1")
     over_tcp = {"NCCL_NET": "Socket", "WORKSHOP_NCCL_PLUGIN": "/nowhere"}
     [launch] = job.launches(script, WORKSHOP_JOB_RANKS="8", **over_tcp)
     assert job.returncode == 0 and launch.environment["NCCL_NET"] == "Socket"
@@ -73,6 +72,13 @@ def test_on_polaris_each_setting_can_be_overridden_and_a_missing_plug_in_ends_th
         on_one_node = StandIn("polaris", tmp_path, nodes=1)
         [launch] = on_one_node.launches(script, WORKSHOP_NCCL_PLUGIN="/nowhere")
         assert on_one_node.returncode == 0 and "NCCL_NET" not in launch.environment
+
+
+@pytest.mark.parametrize("script", ["train.sh", "scale.sh"])
+def test_on_aurora_a_setting_wins_over_the_module_s_and_gives_way_to_the_user_s(tmp_path, script):
+    given = {"BASH_FUNC_module%%": "() { export CCL_KVS_MODE=pmi; }", "FI_MR_CACHE_MONITOR": "memhooks"}
+    [launch] = StandIn("aurora", tmp_path).launches(script, WORKSHOP_JOB_RANKS="12", **given)
+    assert (launch.environment["CCL_KVS_MODE"], launch.environment["FI_MR_CACHE_MONITOR"]) == ("mpi", "memhooks")
 
 
 def test_on_perlmutter_nccl_asks_for_the_network_only_where_a_step_has_it(tmp_path):
@@ -90,12 +96,6 @@ def test_srun_fills_one_node_after_the_other(tmp_path, machine):
     assert [re.findall(r"--nodes=(\d+)", launch.line) for launch in launches] == [["1"], ["1"], ["2"], ["8"]]
 
 
-def test_on_perlmutter_an_open_mpi_of_the_set_up_binds_ranks_as_well(tmp_path):
-    job = StandIn("perlmutter", tmp_path)
-    program(tmp_path / "venv" / "mpiexec", "")
-    assert "--bind core" in job.run("sweep.sh")[0].line
-
-
 @pytest.mark.parametrize("script", ["train.sh", "scale.sh"])
 def test_open_mpi_hands_on_what_is_set_and_nothing_else(tmp_path, script):
     own = {"WORKSHOP_MNIST": "/data", "NCCL_SOCKET_IFNAME": "ib0", "UCX_TLS": "rc", "TMPDIR": str(tmp_path)}
@@ -103,11 +103,6 @@ def test_open_mpi_hands_on_what_is_set_and_nothing_else(tmp_path, script):
     named = set(re.findall(r"-x (\S+)", launch.line))
     assert {*own, "PATH", "PYTHONPATH", "OMP_NUM_THREADS", "WORKSHOP_GLOO_TIMEOUT_S"} <= named
     assert named <= launch.environment.keys(), "Open MPI warns about names that stand for nothing"
-
-
-def test_open_mpi_hands_on_what_the_library_sets_when_the_library_starts_ranks(tmp_path):
-    line = StandIn("sophia", tmp_path).run("sweep.sh")[0].environment["WORKSHOP_MPIEXEC"]
-    assert {*launchers.OWN_VARIABLES} <= set(re.findall(r"-x (\S+)", line))
 
 
 def test_on_sophia_a_job_may_have_fewer_gpus_than_a_node(tmp_path):

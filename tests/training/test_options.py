@@ -27,7 +27,7 @@ from workshop_lib.training.options import TrainOptions
         ({"optimizer": "lars", "backend": "horovod-tf"}, "optimizer 'lars': horovod-tf has sgd and adam"),
         ({"optimizer": "lamb", "backend": "deepspeed"}, "optimizer 'lamb': it needs the norm of each layer"),
         ({"optimizer": "adam", "momentum": 0.5}, "momentum 0.5: adam has its own"),
-        ({"optimizer": "lars", "nesterov": False}, "nesterov False: lars has none"),
+        ({"optimizer": "lars", "nesterov": False}, "nesterov False: lars has no such choice"),
         ({"momentum": 1.0}, "momentum 1.0: use a number of at least 0 and below 1"),
         ({"momentum": -0.1}, "momentum -0.1: use a number of at least 0"),
         ({"label_smoothing": 1.0}, "label_smoothing 1.0: use a number of at least 0 and below 1"),

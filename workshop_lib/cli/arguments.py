@@ -84,8 +84,8 @@ def add_train_options(parser: Parser, without: Collection[str] = ()) -> None:
         if kind is not bool:
             metavar = METAVARS[kind] if rule.choices or kind is not str else "PATH"
             group.add_argument(flag, type=kind, default=each.default, metavar=metavar, help=text)
-        elif each.default:
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=True, help=text)
+        elif each.default is not False:
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=each.default, help=text)
         else:
             group.add_argument(flag, action="store_true", help=text)
 

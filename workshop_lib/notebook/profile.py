@@ -29,7 +29,6 @@ class Profile:
     timeout_s: float  # limit for one run on the ranks
     feed_copies: int  # copies of the training images (47 MB each) in the file that the ranks read
     feed_batches: int  # batches per rank in one epoch of a training fed from the file of images
-    feed_pieces: int  # single images per rank that are read one by one
 
     @property
     def ranks_here(self) -> int:
@@ -45,10 +44,10 @@ class Profile:
 
 
 PROFILES = {
-    "quick": Profile("quick", 2, None, 2, 3_000, 2, 1_500, 2, 10, 60, 1, 6, 100),
-    "laptop": Profile("laptop", 2, 4, 3, None, 2, 4_000, 5, 50, 120, 4, 12, 500),
+    "quick": Profile("quick", 2, None, 2, 3_000, 2, 1_500, 2, 10, 60, 1, 6),
+    "laptop": Profile("laptop", 2, 4, 3, None, 2, 4_000, 5, 50, 120, 4, 12),
     # For 8 to 64 GPUs.
-    "cluster": Profile("cluster", 8, None, 3, None, 2, None, 3, 50, 300, 16, 24, 1_000),
+    "cluster": Profile("cluster", 8, None, 3, None, 2, None, 3, 50, 300, 16, 24),
 }
 
 

@@ -128,13 +128,9 @@ class TrainOptions:
         at_least=0,
     )
     label_smoothing: float = option(
-        0.0,
-        "Share of each target that is spread evenly over all classes; 0.1 saves epochs",
-        same_for=(RESUME, RESULT, RECIPE),
-        at_least=0,
-        below=1,
+        0.0, "Share of each target, spread over all classes", same_for=(RESUME, RESULT, RECIPE), at_least=0, below=1
     )
-    nesterov: bool = option(True, "Nesterov momentum instead of plain momentum, for sgd", same_for=(RESUME, RECIPE))
+    nesterov: bool | None = option(None, "Nesterov momentum, which sgd has by default", same_for=(RESUME, RECIPE))
     device: str = option("auto", "Where to compute; cuda and xpu take one GPU per rank", DEVICES)
     seed: int = option(1, "One seed for weights, data order and ranks", same_for=(RESUME,), at_least=0)
     data_dir: str | None = option(
@@ -228,8 +224,10 @@ class TrainOptions:
                 self._refuse("momentum", f"{self.optimizer} has its own; leave it out")
         elif self.momentum is None:
             object.__setattr__(self, "momentum", DEFAULT_MOMENTUM)
-        if not self.nesterov and self.optimizer != "sgd":
-            self._refuse("nesterov", f"{self.optimizer} has none; leave it out")
+        if self.optimizer == "sgd":
+            object.__setattr__(self, "nesterov", self.nesterov is not False)
+        elif self.nesterov is not None:
+            self._refuse("nesterov", f"{self.optimizer} has no such choice; leave it out")
 
     def workers(self, world_size: int) -> int:
         """Return the number of workers: the ranks whose arithmetic is done, real or emulated.

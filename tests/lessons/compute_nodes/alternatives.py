@@ -3,16 +3,16 @@
 RIGHT = {
     "device_of": {
         "by counting": """
-            def device_of(rank, hosts):
+            def device_of(rank, hosts, visible):
                 before = 0
                 for other, host in enumerate(hosts):
                     if host == hosts[rank] and other < rank:
                         before += 1
-                return before
+                return before % visible
             """,
         "by the list of the host's ranks": """
-            def device_of(rank, hosts):
-                return [r for r, host in enumerate(hosts) if host == hosts[rank]].index(rank)
+            def device_of(rank, hosts, visible):
+                return [r for r, host in enumerate(hosts) if host == hosts[rank]].index(rank) % visible
             """,
     }
 }

@@ -34,8 +34,6 @@ def rank(number, host="node1", **changed):
         "cuda": "13.0",
         "transport": "NCCL over AWS Libfabric",
         "clock_ahead_s": 2e-6 if host == "node1" else 3e-4,
-        "free_memory_bytes": 4e11,
-        "loader_samples_per_s": 1e6 + number,
     }
     return found | changed
 
@@ -64,7 +62,7 @@ def healthy():
 
 
 def test_a_healthy_allocation_is_ok_in_every_line():
-    lines = checks.check(healthy(), POLARIS, healthy())
+    lines = checks.check(healthy(), POLARIS)
     assert [line for line in lines if line.level != "ok" or line.remedy] == []
     assert {"build", "devices", "transport", "allreduce", "pairs", "binding", "clocks"} <= {
         line.check for line in lines
@@ -99,11 +97,6 @@ def full_disk(report):
     report["checkpoint"]["error"] = "No space left on device"
 
 
-def slower_than_before(report):
-    for row in report["pairs"]:
-        row["bytes_per_s"] /= 2
-
-
 PLANTED = {
     "sockets": (of_ranks(range(8), transport="NCCL over Socket"), "wrong", "transport", "ranks 0–7: NCCL over Socket"),
     "one node's sockets": (of_ranks((6,), transport="NCCL over Socket"), "wrong", "transport", "rank 6: NCCL over So"),
@@ -134,7 +127,6 @@ PLANTED = {
     "one thread": (of_ranks((4,), threads=1), "look", "binding", "1 of 8 cores are used by rank 4"),
     "the same cores": (of_ranks((1,), cores=[0, 1, 2, 3, 4, 5, 6, 7]), "wrong", "binding", "ranks 0, 1 are bound to"),
     "many threads": (of_ranks((1,), threads=32), "wrong", "binding", "rank 1: more threads than cores"),
-    "a slow disk": (of_ranks((6,), loader_samples_per_s=1e5), "look", "loader", "slowest: rank 6 with 100,000"),
     "clocks": (of_ranks(range(4, 8), clock_ahead_s=-0.4), "look", "clocks", "node2 is 0.4 s behind rank 0's host"),
     "clocks far apart": (
         of_ranks(range(4, 8), clock_ahead_s=30.0),
@@ -142,9 +134,7 @@ PLANTED = {
         "clocks",
         "node2 is 30 s ahead of rank 0's host",
     ),
-    "little memory": (of_ranks((0,), free_memory_bytes=1e9), "look", "memory", "1.0 GB free on node1, for 4 ranks"),
     "a full disk": (full_disk, "wrong", "checkpoint", "64 MiB in build: No space left on device"),
-    "slower than before": (slower_than_before, "look", "before", "slowest pair 50%"),
 }
 
 
@@ -153,8 +143,7 @@ def test_a_planted_fault_is_one_line_with_a_remedy(name):
     plant, level, check, seen = PLANTED[name]
     report = copy.deepcopy(healthy())
     plant(report)
-    before = healthy() if check == "before" else None
-    [line] = [line for line in checks.check(report, POLARIS, before) if line.level != "ok"]
+    [line] = [line for line in checks.check(report, POLARIS) if line.level != "ok"]
     assert (line.level, line.check) == (level, check)
     assert seen in line.seen and line.remedy
 
@@ -167,25 +156,11 @@ def test_sockets_between_nodes_are_worth_a_look_on_a_machine_that_nobody_named()
     assert "transport" in {line.check for line in checks.check(report, plain) if line.level == "look"}
 
 
-@pytest.mark.parametrize("name", ["Libfabric", "OFI"])
-def test_the_plug_in_counts_by_each_of_its_names(name):
-    report = healthy()
-    of_ranks(range(8), transport=f"NCCL over {name}")(report)
-    assert "transport" not in {line.check for line in checks.check(report, POLARIS) if line.level != "ok"}
-
-
 @pytest.mark.parametrize("link_bytes_per_s", [25e9, 300e9])
 def test_messages_between_gpus_are_large_enough_to_show_a_link_at_half_its_speed(link_bytes_per_s):
     """60 µs before the first byte, as measured with NCCL over Slingshot. With 1 MiB the share is 0.6 to 0.9."""
     right_s, half_s = (60e-6 + measure.GPU_PAIR_BYTES / speed for speed in (link_bytes_per_s, link_bytes_per_s / 2))
     assert right_s / half_s < checks.SLOW_GPU_PAIR_SHARE
-
-
-def test_pairs_of_cpus_vary_more_and_are_judged_less_strictly():
-    report = healthy()
-    of_ranks(range(8), device="cpu", device_id="", gpus=0)(report)
-    slow_pair(1.6)(report)
-    assert "pairs" not in {line.check for line in checks.check(report) if line.level != "ok"}
 
 
 def test_ranks_on_intels_gpus(monkeypatch):
@@ -279,7 +254,7 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_
 
 
 @pytest.mark.full
-def test_two_real_ranks_are_looked_at_and_compared_with_yesterday(tmp_path):
+def test_two_real_ranks_are_looked_at(tmp_path):
     record = tmp_path / "monday.json"
     ran = workshop("preflight", "--ranks", 2, "--folder", tmp_path, "--out", record, "--json")
     assert ran.exit_code in (0, 2), ran.output
@@ -288,10 +263,6 @@ def test_two_real_ranks_are_looked_at_and_compared_with_yesterday(tmp_path):
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1] and len(report["pairs"]) == 1
     assert [row["message_bytes"] for row in report["allreduces"]] == list(measure.SIZES_BYTES)
     assert report["checkpoint"]["write_s"] > 0 and [path.name for path in tmp_path.iterdir()] == ["monday.json"]
-    report["allreduces"][-1]["bus_bytes_per_s"] *= 1000
-    record.write_text(json.dumps(report))
-    ran = workshop("preflight", "--ranks", 2, "--folder", tmp_path, "--before", record)
-    assert ran.exit_code == 2 and "Slower than before: " in ran.output
 
 
 @pytest.mark.parametrize(
@@ -301,7 +272,6 @@ def test_two_real_ranks_are_looked_at_and_compared_with_yesterday(tmp_path):
         (["--device", "gpu"], "--device gpu: choose one of auto, cpu, cuda, xpu."),
         (["--folder", "/no/such"], "--folder /no/such: there is no such folder."),
         (["--out", "/no/such/file.json"], "--out /no/such/file.json: there is no such folder."),
-        (["--before", __file__], "--before"),
     ],
 )
 def test_a_mistake_in_what_was_typed_is_said_before_any_rank_starts(arguments, said):

@@ -1,7 +1,6 @@
 """Ways to feed the ranks: who gets which rows of a file, and the bytes, as the program and the system count them."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -16,8 +15,7 @@ from our_ranks import on_the_first
 from training.ladder import idx_bytes
 
 from workshop_lib.data import mnist
-from workshop_lib.errors import WorkshopError
-from workshop_lib.lessons.feeding_the_ranks import feeding, figures, pieces, training
+from workshop_lib.lessons.feeding_the_ranks import feeding, figures, training
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import SCRIPTS
 
@@ -72,15 +70,6 @@ def test_ways_are_timed_and_their_bytes_are_those_that_the_system_counts(comm, p
             assert 0 <= of_system - of_way < SLACK_BYTES * comm.size, row
 
 
-@on_the_first(2, 3)
-def test_bytes_of_another_part_are_reported_on_every_rank(comm, path):
-    parts = feeding.parts_of(ROWS, comm.size)
-    read = own_part(path)
-    wrong = ", ".join(str(rank) for rank in range(comm.size) if 2 * rank != comm.size - 1)
-    with pytest.raises(WorkshopError, match=f"^with 'swapped', rank {wrong} got other bytes"):
-        feeding.measure(comm, path, parts, {"swapped": lambda comm, parts: read(comm, parts[::-1])}, 1)
-
-
 def test_the_parts_hold_all_rows_each_once_and_in_order():
     for size in (1, 2, 3, 7):
         at = HEADER
@@ -109,32 +98,9 @@ def images(tmp_path):
     return path
 
 
-def test_rows_of_one_read_of_many_and_of_many_files(images, tmp_path):
-    block = pieces.read_block(images, 7, 3)
+def test_rows_are_read_in_one_piece(images):
+    block = feeding.read_rows(images, 7, 3)
     assert block.shape == (3, 784) and block[:, 0].tolist() == [7, 8, 9]
-    assert pieces.read_rows(images, [250, 3])[:, 783].tolist() == [250, 3]
-    names = [tmp_path / f"{number}.raw" for number in (5, 4)]
-    for name, row in zip(names, block, strict=False):
-        row.tofile(name)
-    assert pieces.read_files(names)[:, 0].tolist() == [7, 8]
-
-
-@on_the_first(2)
-def test_pieces_are_read_in_four_ways(comm, path, tmp_path_factory):
-    folder = path.parent
-    if comm.rank == 0:
-        pieces.write(folder, np.zeros((20, 28, 28), np.uint8), np.zeros(20, np.uint8), 10)
-    comm.Barrier()
-    table = pieces.measure(comm, path, folder, 10, repeats=2)
-    assert table["files opened"].to_dict() == {
-        "a block": 2,
-        "scattered rows": 2,
-        "a file per image": 20,
-        "a tar shard": 2,
-    }
-    if feeding.os_counts() is not None:
-        asked = table["asked for, MB"]
-        assert asked["a block"] < asked["a tar shard"], "each of a sample's two files has a header"
 
 
 def file_system(path) -> str:
@@ -142,25 +108,11 @@ def file_system(path) -> str:
     return max(mounted, key=lambda part: len(part.mountpoint)).fstype if mounted else "unknown"
 
 
-def in_memory(path) -> bool:
-    """Whether the first page of a file can be had without waiting for the storage."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return os.preadv(descriptor, [bytearray(4096)], 0, os.RWF_NOWAIT) > 0
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-
-
 def test_a_dropped_file_has_to_be_read_from_the_storage_again(images):
     if (kind := file_system(images)) not in ("ext4", "xfs", "btrfs"):
         pytest.skip(f"{kind}: this file system has its files in memory, or does not follow the advice")
     images.read_bytes()
-    assert in_memory(images)
     feeding.drop_cache(images)
-    assert not in_memory(images)
-    feeding.drop_cache(images)  # having looked, it is on its way into memory
     content, _, cold = feeding.measured(images.read_bytes)
     again, _, warm = feeding.measured(images.read_bytes)
     assert zlib.crc32(content) == zlib.crc32(again)

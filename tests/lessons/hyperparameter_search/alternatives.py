@@ -71,15 +71,7 @@ WRONG = {
             ],
             "`ask` returned None",
         ),
-        "waits for a full rung": (
-            [(GOOD, f"{GOOD} if len(scores) >= self.eta ** (len(self.rungs) - 1 - rung) else 0")],
-            check.ADVICE[check.SOON],
-        ),
         "rounds up": ([(GOOD, "-(-len(scores) // self.eta)")], check.ADVICE[check.BEST]),
-        "of those that are left": (
-            [(SCORES, "scores = {t: s for t, s in self.scores[rung].items() if t not in self.sent_on[rung]}")],
-            check.ADVICE[check.BEST],
-        ),
         "at random": ([("range(len(self.rungs) - 1)", "range(0)")], check.ADVICE[check.SOON]),
     },
 }

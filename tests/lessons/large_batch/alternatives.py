@@ -4,9 +4,9 @@ RIGHT = {
     "learning_rate": {
         "with an if": """
             def learning_rate(step, base_lr, workers, warmup_steps):
-                if step < warmup_steps:
-                    return base_lr * workers * (step + 1) / warmup_steps
-                return base_lr * workers
+                if step >= warmup_steps:
+                    return base_lr * workers
+                return base_lr + (base_lr * workers - base_lr) * step / warmup_steps
             """
     }
 }

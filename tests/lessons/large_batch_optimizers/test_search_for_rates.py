@@ -1,5 +1,9 @@
 """The figures of 07d show what they were given, and the text's numbers are those of the records."""
 
+from statistics import fmean
+
+import pytest
+
 from workshop_lib.lessons.large_batch import recipes
 from workshop_lib.lessons.large_batch_optimizers import figures
 
@@ -22,3 +26,17 @@ def test_the_text_about_the_search_for_rates_holds():
     assert ends["sgd", 0.4] > sgd - 0.05 and 79 < ends["sgd", 0.8] < 82, "SGD gets a fifth wrong at 0.8"
     assert ends["lars", 40] > lars - 0.05 and ends["lars", 80] < 12, "LARS diverges at 80"
     assert adam - ends["adam"].min() < 0.7, "Adam ends within seven images in a thousand of its best at all rates"
+
+
+def test_the_text_about_momentum_holds():
+    def reached(name, workers):
+        runs = recipes.of(recipes.recorded("large_batch_recipes"), name)
+        return fmean(
+            100 * run["epochs"][-1]["test_accuracy"] for run in runs if run["what"]["emulate_workers"] == workers
+        )
+
+    for workers, gained in ((4, 0.2), (32, 5.2)):
+        tuned = reached("SGD without momentum", workers)
+        assert reached("SGD", workers) - tuned == pytest.approx(gained, abs=0.1)
+        for other in ("half", "twice"):
+            assert reached(f"SGD without momentum, {other} that rate", workers) < tuned

@@ -1,12 +1,9 @@
 """The exercise of 07e, and its figure of who computes and who waits."""
 
-from types import SimpleNamespace
-
-import pytest
 from drawn import check_layout
 from matplotlib.colors import to_hex
 
-from workshop_lib.lessons.waiting_less import figures, staleness
+from workshop_lib.lessons.waiting_less import figures
 from workshop_lib.notebook import palette
 
 
@@ -23,11 +20,3 @@ def test_the_figure_has_a_bar_for_each_gradient_and_shows_the_late_ones():
     assert colors == [palette.BLUE.lower(), palette.BLUE.lower(), palette.YELLOW.lower()]
     assert second.get_xlim() == (0, 120)
     check_layout(figure)
-
-
-def test_an_error_of_mpi_is_not_reported_as_a_slow_rank():
-    def truncated():
-        raise RuntimeError("MPI_ERR_TRUNCATE: message truncated")
-
-    with pytest.raises(RuntimeError, match="MPI_ERR_TRUNCATE"):
-        staleness.Meanwhile(SimpleNamespace(Test=truncated)).wait("the average")

@@ -6,12 +6,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures, palette
 from workshop_lib.words import plural
 
 ROOM_FOR_NUMBERS = 24  # most cores per host for which each square has room for its core's number
-MOST_ROWS = 64
 
 
 @figures.styled
@@ -19,11 +17,8 @@ def binding(abouts: Sequence[Mapping[str, Any]], title: str = "") -> figures.Rec
     """Draw where ranks may run: one panel per host, one row per rank, one square per core.
 
     `abouts` is what `team.about()` returned: each rank's host, the numbers of the cores it may use, and its number of
-    threads. A panel's columns are the cores that any rank on its host may use. Raises InputError when there are no
-    ranks, or more than MOST_ROWS.
+    threads. A panel's columns are the cores that any rank on its host may use.
     """
-    if not 0 < len(abouts) <= MOST_ROWS:
-        raise InputError(f"there are {len(abouts)} ranks to draw; give 1 to {MOST_ROWS} of them.")
     hosts: dict[str, list[Mapping[str, Any]]] = {}
     for about in abouts:
         hosts.setdefault(about["host"], []).append(about)

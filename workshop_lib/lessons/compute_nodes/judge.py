@@ -13,6 +13,7 @@ from workshop_lib.judge import Verdict
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.compute_nodes.slurm_dry_run import ADDRESS, CORES, GPUS, NODES, SlurmJob, dry_run
 from workshop_lib.paths import SCRIPTS
+from workshop_lib.words import plural
 
 LOCAL = ("/tmp", "/dev/shm", "/local", "/var/tmp")
 
@@ -118,38 +119,40 @@ def on_this_machine(script: str | Path, *options: object) -> Iterator[str]:
         yield shlex.join([*words, given.training_script, *given.training_script_args])
 
 
-HOSTS = {  # each letter is the host of one rank, in rank order
-    "aaaabbbb": "every rank of a host has its own GPU, where nodes are filled one after the other",
-    "abababab": "also where ranks are dealt out to the nodes in turn",
-    "aaabbccc": "also where nodes have different numbers of ranks",
+# Each letter is the host of one rank, in rank order, and the number says how many GPUs each rank sees.
+HOSTS = {
+    ("aaaabbbb", 4): "every rank of a host has its own GPU, where nodes are filled one after the other",
+    ("abababab", 4): "also where ranks are dealt out to the nodes in turn",
+    ("aaabbccc", 3): "also where nodes have different numbers of ranks",
+    ("aabb", 1): "a rank that sees only its own GPU finds it at number 0",
 }
 
 
 def play_device_of(device_of: Callable, comm) -> Iterator[tuple]:
-    for hosts, text in HOSTS.items():
-        devices = [device_of(rank, list(hosts)) for rank in range(len(hosts))]
-        yield text, devices, f"on the hosts {' '.join(hosts)}"
+    for (hosts, visible), text in HOSTS.items():
+        devices = [device_of(rank, list(hosts), visible) for rank in range(len(hosts))]
+        yield text, devices, f"on the hosts {' '.join(hosts)}, where each rank sees {plural(visible, 'GPU')}"
 
 
-SOLUTION = "hosts[:rank].count(hosts[rank])"
+SOLUTION = "hosts[:rank].count(hosts[rank]) % visible"
 device_of = played(
     "device_of",
     "10_compute_nodes",
     play_device_of,
     [
         Edit("that is the rank in the whole job: count only the ranks of the same host.", (SOLUTION, "rank")),
-        Edit("GPUs are numbered from 0: count the ranks *before* this one.", (SOLUTION, f"{SOLUTION} + 1")),
         Edit(
-            "that is the number of the node: its ranks would share one GPU.",
-            (SOLUTION, "sorted(set(hosts)).index(hosts[rank])"),
+            "a rank that sees a single GPU has no number 1: take the remainder by `visible`.",
+            (SOLUTION, SOLUTION[:-10]),
         ),
+        Edit("GPUs are numbered from 0: count the ranks *before* this one.", (SOLUTION, f"({SOLUTION}) + 1")),
         Edit(
-            "a remainder is right only if nodes are filled one after the other, not in turn: look at `hosts`.",
-            (SOLUTION, "rank % hosts.count(hosts[rank])"),
+            "a remainder alone is right only if nodes are filled one after the other, not in turn: look at `hosts`.",
+            (SOLUTION, "rank % visible"),
         ),
         Edit(
             "the distance to the host's first rank is right only if nodes are filled one after the other.",
-            (SOLUTION, "rank - hosts.index(hosts[rank])"),
+            (SOLUTION, "(rank - hosts.index(hosts[rank])) % visible"),
         ),
     ],
     returns="the number of the GPU",

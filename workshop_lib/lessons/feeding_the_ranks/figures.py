@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from workshop_lib.errors import InputError
 from workshop_lib.machine.cores import usable_cores
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.prediction import Question
@@ -28,20 +27,18 @@ SPENT = {
 
 
 @figures.styled
-def feeding_ways(rows: Iterable[Mapping[str, Any]], cores: int | None = None) -> figures.RecordFigure:
+def feeding_ways(rows: Iterable[Mapping[str, Any]]) -> figures.RecordFigure:
     """Draw the time (left, in ms) and data (right, in MB) of each way, from rows of `feeding.measure`.
 
     All rows are for one number of ranks. Points are medians, and bars go from the fastest to the slowest round. Points
-    are hollow if there were more ranks than `cores`, by default this machine's. Raises InputError without rows.
+    are hollow if there were more ranks than this machine has cores.
     """
     rows = list(rows)
-    if not rows:
-        raise InputError("no way to get data was measured: nothing to draw.")
     names = list(dict.fromkeys(row["way"] for row in rows))
     count = rows[0]["ranks"]
     file_bytes = rows[0]["file_bytes"]
     repeats = len(rows[0]["seconds"])
-    hollow = count > (cores or usable_cores())
+    hollow = count > usable_cores()
     caption = (
         f"a file of {file_bytes / MB:.0f} MB; median of {repeats} rounds, bars from the fastest to the "
         "slowest; the slowest rank counts"

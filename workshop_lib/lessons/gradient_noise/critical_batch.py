@@ -50,10 +50,16 @@ def fit(batches, steps, seed: int = 0) -> CriticalBatchFit:
 
     The fit minimizes squared relative errors, because steps span orders of magnitude. The intervals come from refits
     to the fitted steps with resampled residuals; with few pairs they are somewhat too narrow. Raises InputError for
-    pairs that are not positive numbers, for fewer than three batch sizes, and when the steps do not follow the law, so
-    that s_min or e_min would not be above 0.
+    fewer than three batch sizes, and when the steps do not follow the law, so that s_min or e_min would not be above 0.
     """
-    batches, steps = _checked(batches, steps)
+    batches = np.asarray(batches, dtype=float)
+    steps = np.asarray(steps, dtype=float)
+    sizes = np.unique(batches)
+    if len(sizes) < POINTS:
+        raise InputError(
+            f"{len(sizes)} batch sizes ({_listed(sizes)}): the fit has two parameters and needs at least "
+            f"{POINTS}; measure more"
+        )
     s_min, e_min = least_squares(batches, steps)
     if not (s_min > 0 and e_min > 0):
         what = "fewer steps than the law can explain" if s_min <= 0 else "as many or more steps"
@@ -118,27 +124,6 @@ def least_squares(batches: np.ndarray, steps: np.ndarray, rounds: int = 8) -> np
         # The line may cross zero between the points. So the weights use at least a tenth of the measured steps.
         fitted = np.maximum(s_min[..., None] + e_min[..., None] * x, steps / 10)
     return np.stack([s_min, e_min])
-
-
-def _checked(batches, steps) -> tuple[np.ndarray, np.ndarray]:
-    batches = np.asarray(batches, dtype=float)
-    steps = np.asarray(steps, dtype=float)
-    if batches.ndim != 1 or batches.shape != steps.shape:
-        raise InputError(
-            f"{batches.size} batches and {steps.size} step counts: give two lists of the same length, one "
-            "pair per measurement"
-        )
-    for name, values in (("batch", batches), ("number of steps", steps)):
-        wrong = values[~((values > 0) & np.isfinite(values))]
-        if len(wrong):
-            raise InputError(f"a {name} of {wrong[0]:g}: leave out measurements that did not reach the target")
-    sizes = np.unique(batches)
-    if len(sizes) < POINTS:
-        raise InputError(
-            f"{len(sizes)} batch sizes ({_listed(sizes)}): the fit has two parameters and needs at least "
-            f"{POINTS}; measure more"
-        )
-    return batches, steps
 
 
 def _listed(values: np.ndarray) -> str:

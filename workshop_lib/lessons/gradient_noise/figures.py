@@ -19,8 +19,6 @@ PUBLISHED_BATCHES: dict[str, tuple[float, float, str]] = {
     "MNIST, critical batch, published": (20, 200, "20 to 200"),
     "square root of MNIST's 60,000 images": (60_000**0.5, 60_000**0.5, "245"),
     "128 workers with 64 images each": (8192, 8192, "8,192"),
-    "ImageNet, published": (1e4, 1e5, "tens of thousands"),
-    "agents that play Dota 2, published": (1e6, 1e7, "millions"),
 }
 
 
@@ -79,7 +77,7 @@ def number_line(measured: Mapping[str, float]) -> figures.RecordFigure:
         color = palette.BLUE if name in here else palette.GRAY
         axes.plot([low, high], [row, row], color=color, marker="o", linestyle="-", linewidth=5)
         axes.annotate(text, (high, row), (10, 0), textcoords="offset points", va="center", color=color)
-    axes.set(xscale="log", xlabel="batch (samples)", xlim=(min(10, *measured.values()) / 1.5, 9e7))
+    axes.set(xscale="log", xlabel="batch (samples)", xlim=(min(10, *measured.values()) / 1.5, 3e4))
     figures.log_ticks(axes.xaxis, "{x:,.0f}", subs=(1,))
     figures.ticks_at(axes.yaxis, range(len(rows)), list(rows))
     axes.invert_yaxis()

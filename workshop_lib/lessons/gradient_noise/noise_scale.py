@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workshop_lib.errors import InputError
-
 
 class Norms(NamedTuple):
     """Squared gradient norms of one step: the mean of the ranks' own norms, and the norm of the averaged gradient."""
@@ -54,40 +52,16 @@ def beside_the_mean(
     return length, by_batch
 
 
-def estimates(small_sq: float, big_sq: float, small_batch: int, big_batch: int) -> tuple[float, float]:
-    """Unbiased estimates of |G|^2 and tr(Sigma) from the squared norms of one step (appendix A.1).
-
-    Both estimates are noisy, and the one of |G|^2 may be negative. Their ratio is biased, so average each over many
-    steps before you divide. Samples drawn without replacement from a training set count as samples of the distribution
-    that the set itself was drawn from: G and Sigma describe that distribution. Raises InputError unless
-    0 < small_batch < big_batch.
-    """
-    if not 0 < small_batch < big_batch:
-        raise InputError(
-            f"small_batch {small_batch} and big_batch {big_batch}: give the samples of one rank and those of "
-            "all, the second larger than the first (so two ranks or more)"
-        )
-    gradient_sq = (big_batch * big_sq - small_batch * small_sq) / (big_batch - small_batch)
-    trace = (small_sq - big_sq) / (1 / small_batch - 1 / big_batch)
-    return gradient_sq, trace
-
-
 class Follower:
     """Follows the noise scale over the steps of a training run, as a ratio of exponential averages.
 
-    memory_steps: roughly how many steps it averages over; math.inf averages over all steps equally. estimator: the
-    function `estimates`, or a different one with the same arguments and results. Raises InputError for memory_steps
-    below 1, and for wrong batches as `estimates` does.
+    estimator: a function like `noise_estimates` of 07b. memory_steps: roughly how many steps it averages over; math.inf
+    averages over all steps equally.
     """
 
-    def __init__(
-        self, small_batch: int, big_batch: int, memory_steps: float = math.inf, estimator: Callable = estimates
-    ):
-        if not memory_steps >= 1:
-            raise InputError(f"memory_steps {memory_steps!r}: give 1 or more, or math.inf for all steps")
+    def __init__(self, small_batch: int, big_batch: int, estimator: Callable, memory_steps: float = math.inf):
         self.batches = (small_batch, big_batch)
         self.estimator = estimator
-        estimates(0, 0, *self.batches)  # raises InputError if the batches are wrong
         self.kept = 1 - 1 / memory_steps
         self.weight = 0.0
         self.sums = np.zeros(2)  # weighted sums of |G|^2 and tr(Sigma)

@@ -136,7 +136,8 @@ def best_rates(runs: Iterable[dict]) -> dict[int, BestRate]:
     """The best learning rate by batch size, in ascending order of batch size.
 
     The best rate has the lowest median of steps over the seeds, among the rates at which every seed reached the
-    target. A batch size without such a rate is left out. Records of other kinds are skipped.
+    target; if two tie, the lower mean decides. A batch size without such a rate is left out. Records of other kinds
+    are skipped.
     """
     steps: dict[int, dict[float, list]] = {}
     rates: dict[int, list[float]] = {}
@@ -149,7 +150,7 @@ def best_rates(runs: Iterable[dict]) -> dict[int, BestRate]:
     for batch in sorted(steps):
         reached = {lr: of_seeds for lr, of_seeds in steps[batch].items() if None not in of_seeds}
         if reached:
-            lr = min(reached, key=lambda lr: statistics.median(reached[lr]))
+            lr = min(reached, key=lambda lr: (statistics.median(reached[lr]), statistics.mean(reached[lr])))
             chosen[batch] = BestRate(lr, reached[lr], at_edge=lr in (min(rates[batch]), max(rates[batch])))
     return chosen
 

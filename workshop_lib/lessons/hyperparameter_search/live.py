@@ -1,4 +1,4 @@
-"""Run the searches of 14_hyperparameter_search on its ranks, with a live table of trials and their training curves."""
+"""Run the searches of 14_hyperparameter_search on its ranks, with a live table of trials."""
 
 import math
 import tempfile
@@ -11,7 +11,6 @@ from IPython.display import HTML, DisplayHandle
 
 from workshop_lib.lessons.hyperparameter_search.search import Scheduler, Search, search
 from workshop_lib.lessons.hyperparameter_search.train_trial import TrialResult, test_accuracy
-from workshop_lib.notebook import charts, palette
 from workshop_lib.paths import BUILD
 
 ROWS = 8  # trials in the table: the running ones, and the best of the others
@@ -66,7 +65,7 @@ def finalists(team, state: Search) -> list[dict]:
 
 def drawn(state: Search) -> HTML:
     """Draw the search so far. Each drawing replaces the one before, and the last one stays in the saved notebook."""
-    return HTML(f"{bar(state)}{table(state)}{curves(state)}")
+    return HTML(f"{bar(state)}{table(state)}")
 
 
 def bar(state: Search) -> str:
@@ -80,7 +79,7 @@ def bar(state: Search) -> str:
 def table(state: Search) -> str:
     """Return a table of trials: first the running ones, then the others by images seen and held-out accuracy."""
     last = {done.result["trial"]: done.result for done in state.done}
-    under_way = {job.trial: (job, rank) for rank, (job, _, _) in sorted(state.running.items())}
+    under_way = {job.trial: (job, rank) for rank, (job, _) in sorted(state.running.items())}
     rows = [
         _row(number, job.setting, f"to {job.images:,}", last.get(number), f"on rank {rank}")
         for number, (job, rank) in under_way.items()
@@ -97,44 +96,3 @@ def table(state: Search) -> str:
 def _row(number: int, setting: Mapping[str, float], images: str, result: TrialResult | None, note: str) -> tuple:
     held_out = f"{result['held_out']:.2%}" if result else ""
     return number, f"{setting['lr']:.2g}", f"{setting['momentum']:g}", f"{setting['batch']:g}", images, held_out, note
-
-
-def curves(state: Search) -> str:
-    """Draw every trial's training loss against the images it has seen; running trials and the best one stand out."""
-    by_trial: dict[int, list] = {}
-    for done in state.done:
-        by_trial.setdefault(done.result["trial"], []).extend(done.result["losses"])
-    for job, _, losses in state.running.values():
-        by_trial.setdefault(job.trial, []).extend(losses)
-    by_trial = {number: losses for number, losses in by_trial.items() if losses}
-    if not by_trial:
-        return ""
-    values = [loss for losses in by_trial.values() for _, loss in losses]
-    low = min(max(min(values), 1e-3), 5.0)  # a diverging trial leaves the chart at the top
-    high = max(2 * low, min(max(values), 10.0))
-    end = max(losses[-1][0] for losses in by_trial.values())
-    axes = charts.Axes(60, 600, "Training loss of each trial", end, (low, high), log=True)
-    running = {job.trial for job, _, _ in state.running.values()}
-    best = state.winner()["trial"] if state.done else None
-    parts = [axes.frame(range(0), "images that it has seen")]
-    for number in sorted(by_trial, key=lambda number: (number in running, number == best)):
-        color, width = (palette.VERMILION, 3.0) if number == best else (palette.BLUE, 2.0)
-        if number != best and number not in running:
-            color = palette.LIGHT_BLUE
-            width = 1.0
-        points = [(images, min(max(loss, low), high)) for images, loss in by_trial[number]]
-        parts.append(axes.line(points, color, width, f'data-trial="{number}"'))
-    return charts.drawing(charts.CURVES_HEIGHT, "".join(parts) + _key(charts.CURVES_HEIGHT - 8))
-
-
-def _key(y: float) -> str:
-    entries = (
-        (palette.VERMILION, 3.0, "best so far"),
-        (palette.BLUE, 2.0, "under way"),
-        (palette.LIGHT_BLUE, 1.0, "stopped or done"),
-    )
-    return "".join(
-        f'<path d="M{60 + 200 * at} {y - 4}h26" stroke="{color}" stroke-width="{width}"/>'
-        f'<text x="{94 + 200 * at}" y="{y}">{text}</text>'
-        for at, (color, width, text) in enumerate(entries)
-    )

@@ -7,15 +7,16 @@ turns, seed by seed, so that a slow minute of the machine affects them all equal
 """
 
 import argparse
+import itertools
 import sys
 import tempfile
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from workshop_lib import ranks
+from workshop_lib.course.solutions import Solution
 from workshop_lib.errors import WorkshopError
 from workshop_lib.lessons.hyperparameter_search import live, schedulers
 from workshop_lib.lessons.hyperparameter_search.search import Scheduler, search
@@ -33,6 +34,7 @@ SEEDS_OF = (  # good settings, which repeated seeds should tell apart
     {"lr": 0.03, "momentum": 0.9, "batch": 128},
     {"lr": 0.1, "momentum": 0.0, "batch": 32},
 )
+REPEATS = 10  # seeds of each of these settings
 SEEN = schedulers.RUNGS[1]  # images that each repeated training sees
 LARGE = "one large job"
 TOGETHER = "large jobs in turn"
@@ -49,13 +51,14 @@ def scheduler(way: str, n: int, seed: int) -> tuple[Scheduler, bool]:
         setting = GUESS | {"lr": GUESS["lr"] * n, "batch": GUESS["batch"] * n, "seed": seed}
         return schedulers.OneJob(setting, schedulers.RUNGS[1]), True
     random = np.random.default_rng(seed)
+    draw_setting = Solution("14_hyperparameter_search", "draw").load()
     share = n if way == TOGETHER else 1
 
     def draw() -> dict[str, float]:
-        setting = schedulers.draw(random) | {"seed": seed}
+        setting = draw_setting(random) | {"seed": seed}
         return setting | {"batch": share * setting["batch"]}
 
-    return schedulers.Asha(draw), way == TOGETHER
+    return schedulers.Asha(draw, schedulers.RUNGS), way == TOGETHER
 
 
 def measure(team, budget: int, seeds: list[int]) -> Iterator[dict]:
@@ -95,20 +98,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command shown at the top of this file; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m workshop_lib.lessons.hyperparameter_search.measure")
     parser.add_argument("--out", required=True, help="record file (JSON lines) to append to")
-    parser.add_argument("--ranks", type=int, default=RANKS)
-    parser.add_argument("--budget", type=int, default=BUDGET, help="images, over all trials of a search")
-    parser.add_argument("--seeds", type=int, nargs="*", default=(1, 2, 3), help="of searches")
-    parser.add_argument("--repeats", type=int, default=10, help="seeds of each setting that is repeated")
     chosen = parser.parse_args(arguments)
     try:
-        team = ranks.start(chosen.ranks)
-        for measured in (
-            partial(measure, team, chosen.budget, chosen.seeds),
-            partial(of_seeds, team, SEEDS_OF, chosen.repeats),
-        ):
-            for each in measured():
-                records.write(chosen.out, each)
-                print(each["what"], each["held_out"], flush=True)
+        team = ranks.start(RANKS)
+        for each in itertools.chain(measure(team, BUDGET, [1, 2, 3]), of_seeds(team, SEEDS_OF, REPEATS)):
+            records.write(chosen.out, each)
+            print(each["what"], each["held_out"], flush=True)
     except WorkshopError as error:
         print(error, file=sys.stderr)
         return 1

@@ -5,7 +5,6 @@ lost to a scheduler. Every wait has a time limit, as in any call on the ranks: t
 new job joins it whenever a rank is free.
 """
 
-import json
 import signal
 import time
 from collections.abc import Callable
@@ -49,13 +48,13 @@ class DoneJob:
 
 @dataclass
 class Search:
-    """What a search has done so far. running: each running job's (job, start in seconds, curve), by its first rank."""
+    """What a search has done so far. running: each running job, and its start in seconds, by its first rank."""
 
     n: int  # number of ranks
     folder: Path  # holds the trials' weights
     budget: int | None = None  # images over all trials; None is no limit
     done: list[DoneJob] = field(default_factory=list)
-    running: dict[int, tuple[Job, float, list]] = field(default_factory=dict)
+    running: dict[int, tuple[Job, float]] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
@@ -66,7 +65,7 @@ class Search:
     @property
     def spent(self) -> int:
         """Images over all trials: those that they have seen, and those that the running jobs will add."""
-        return self.images + sum(job.images - self.seen(job.trial) for job, _, _ in self.running.values())
+        return self.images + sum(job.images - self.seen(job.trial) for job, _ in self.running.values())
 
     def seen(self, number: int) -> int:
         """Return how many images this trial had seen at the end of its last job."""
@@ -93,11 +92,6 @@ class Jobs(Call):
     def start(self, ranks: list[int], payload: bytes) -> None:
         self.send(payload, ranks)
         self.since |= dict.fromkeys(ranks, self.elapsed_s)
-
-    def curve(self, rank: int, job: Job) -> list:
-        """Return the part of this job's training curve that the rank has published so far."""
-        number, images, losses = json.loads(self.answers[rank].data.get("job", "[null, 0, []]"))
-        return losses if (number, images) == (job.trial, job.images) else []
 
 
 def search(
@@ -169,8 +163,6 @@ def _follow(jobs: Jobs, state: Search, scheduler, groups, timeout_s: float, show
             failures.raise_timeout(jobs, timeout_s)
         if state.seconds >= next_view:
             next_view = state.seconds + VIEW_EVERY_S
-            for rank, (job, since, _) in state.running.items():
-                state.running[rank] = job, since, jobs.curve(rank, job)
             show(state)
         time.sleep(0.01)
 
@@ -180,7 +172,7 @@ def _start(jobs: Jobs, state: Search, scheduler, ranks: list[int], together: boo
     if asked is None:
         return
     job = train_trial.checked(Job(*asked))
-    if any(job.trial == other.trial for other, _, _ in state.running.values()):
+    if any(job.trial == other.trial for other, _ in state.running.values()):
         raise InputError(f"the scheduler gives trial {job.trial} to two ranks at once: each job needs its own trial.")
     if job.images <= state.seen(job.trial):
         raise InputError(
@@ -188,11 +180,11 @@ def _start(jobs: Jobs, state: Search, scheduler, ranks: list[int], together: boo
             "count the images of a trial from its first job on."
         )
     jobs.start(ranks, cloudpickle.dumps((train_trial.trial_here, (state.folder, *job, together), {})))
-    state.running[ranks[0]] = job, jobs.elapsed_s, []
+    state.running[ranks[0]] = job, jobs.elapsed_s
 
 
 def _end(jobs: Jobs, state: Search, scheduler, ranks: list[int]) -> None:
-    _, since, _ = state.running.pop(ranks[0])
+    _, since = state.running.pop(ranks[0])
     result: TrialResult = jobs.outcomes[ranks[0]]["value"]
     state.done.append(DoneJob(result, ranks, since, jobs.elapsed_s))
     scheduler.tell(result["trial"], result["images"], result["held_out"])

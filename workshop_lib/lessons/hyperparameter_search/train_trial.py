@@ -5,10 +5,9 @@ next job may run on a different rank, or on fresh ranks after a crash, and takes
 """
 
 import functools
-import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
@@ -25,7 +24,6 @@ from workshop_lib.paths import replacing
 IMAGES = EPOCH  # the first of the training images; few, so that a trial takes seconds
 HELD_OUT = 5000  # the last of the training images: they choose among trials, and no trial trains on them
 LOSS_EVERY = 512  # images per point of the training curve
-PUBLISH_EVERY_S = 0.25
 
 
 class Job(NamedTuple):
@@ -80,13 +78,12 @@ def checked(job: Job) -> Job:
     return job._replace(setting=setting)
 
 
-def run(comm, folder: Path, job: Job, progress: Callable[[list], object] = len) -> TrialResult:
+def run(comm, folder: Path, job: Job) -> TrialResult:
     """Run a job: continue the trial from its file in `folder`, save its new state there, and evaluate it.
 
-    All ranks of `comm` call it, and it blocks. Each step does one allreduce of the gradient, 4 n bytes. `progress` is
-    called with this job's training curve as it grows. If some weights are no longer finite, the result says so in
-    `diverged`, and its accuracy is that of these weights. Raises InputError for a job that `checked` refuses, and for
-    a trial that has seen this many images already.
+    All ranks of `comm` call it, and it blocks. Each step does one allreduce of the gradient, 4 n bytes. If some weights
+    are no longer finite, the result says so in `diverged`, and its accuracy is that of these weights. Raises InputError
+    for a job that `checked` refuses, and for a trial that has seen this many images already.
     """
     began = time.perf_counter()
     job = checked(job)
@@ -101,7 +98,7 @@ def run(comm, folder: Path, job: Job, progress: Callable[[list], object] = len) 
         )
     losses: list[tuple[int, float]] = []
     with np.errstate(all="ignore"):  # a learning rate that is too large ends in infinities
-        end = _steps(comm, network, train, state, job, losses, progress)
+        end = _steps(comm, network, train, state, job, losses)
     network.set(end.weights)
     part = slice(*shard.shard_bounds(held_out.total, comm.rank, comm.size))
     right = network.accuracy(held_out.images[part], held_out.labels[part]) * (part.stop - part.start)
@@ -119,14 +116,13 @@ def run(comm, folder: Path, job: Job, progress: Callable[[list], object] = len) 
     )
 
 
-def _steps(comm, network, train, state: TrialState, job: Job, losses: list, progress: Callable) -> TrialState:
+def _steps(comm, network, train, state: TrialState, job: Job, losses: list) -> TrialState:
     """Train by plain SGD with momentum, at a constant learning rate; return the new state."""
     weights, velocity, seen = state
     lr = np.float32(job.setting["lr"])
     momentum = np.float32(job.setting["momentum"])
     since = seen
     total = 0.0
-    shown_s = time.perf_counter()
     while seen < job.images:
         size = min(int(job.setting["batch"]), job.images - seen)
         rows = order(int(job.setting["seed"]), seen, size, train.total)
@@ -146,9 +142,6 @@ def _steps(comm, network, train, state: TrialState, job: Job, losses: list, prog
                 losses.append((seen, total / (seen - since)))
             since = seen
             total = 0.0
-        if time.perf_counter() - shown_s > PUBLISH_EVERY_S:
-            shown_s = time.perf_counter()
-            progress(losses)
     return TrialState(weights, velocity, seen)
 
 
@@ -220,10 +213,5 @@ def test_accuracy(folder: Path, trial: int) -> float:
 
 
 def trial_here(folder, trial: int, setting, images: int, together: bool):
-    """Run a job on this rank alone or on all ranks `together`, publish its curve as it grows, and return its result."""
-    from ipyparallel.engine.datapub import publish_data
-
-    def progress(losses: list) -> None:
-        publish_data({"job": json.dumps([trial, images, losses])})
-
-    return run(MPI.COMM_WORLD if together else MPI.COMM_SELF, folder, Job(trial, setting, images), progress)
+    """Run a job on this rank alone or on all ranks `together`, and return its result."""
+    return run(MPI.COMM_WORLD if together else MPI.COMM_SELF, folder, Job(trial, setting, images))

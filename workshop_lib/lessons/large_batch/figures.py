@@ -29,31 +29,17 @@ def by_epoch(records: Iterable[dict], workers: int) -> figures.RecordFigure:
 
 
 @figures.styled
-def clinic(runs: Mapping[str, dict], treated: Mapping[str, dict] | None = None) -> figures.RecordFigure:
-    """Draw the losses after each epoch against steps, one panel per run. Thin lines show the treated run, if any."""
-    treated = treated or {}
-    titles = []
-    every = []
-    for name, run in runs.items():
-        both = [run, treated[name]] if name in treated else [run]
-        every.append(both)
-        ends = [f"{100 * each['epochs'][-1]['test_accuracy']:.0f} %" for each in both]
-        titles.append(f"{name}: {' → '.join(ends)}")
+def clinic(runs: Mapping[str, dict]) -> figures.RecordFigure:
+    """Draw the losses after each epoch against steps, one panel per run."""
+    titles = [f"{name}: {100 * run['epochs'][-1]['test_accuracy']:.0f} %" for name, run in runs.items()]
     caption = "in the titles: test accuracy at the end"
-    if treated:
-        caption += "; thin lines: after your change"
     columns = -(-len(runs) // 2)
-    # A cure may take ten times as many steps as the other runs, which one scale of steps would squeeze together.
-    figure, panels = figures.panels(
-        "Losses in the clinic", caption, titles, "steps", "loss", columns, same_x=not treated
-    )
+    figure, panels = figures.panels("Losses in the clinic", caption, titles, "steps", "loss", columns)
     kinds = {"train_loss": "training loss", "test_loss": "test loss"}
-    for axes, both in zip(panels, every, strict=True):
-        for each, width in zip(both, (2.2, 1.0), strict=False):
-            for number, (column, label) in enumerate(kinds.items()):
-                losses = [np.nan if epoch[column] is None else epoch[column] for epoch in each["epochs"]]
-                look = figures.style(number) | {"marker": ".", "linewidth": width}
-                axes.plot(recipes.steps(each), losses, **look, label=label)
+    for axes, run in zip(panels, runs.values(), strict=True):
+        for number, (column, label) in enumerate(kinds.items()):
+            losses = [np.nan if epoch[column] is None else epoch[column] for epoch in run["epochs"]]
+            axes.plot(recipes.steps(run), losses, **figures.style(number) | {"marker": "."}, label=label)
         axes.axhline(GUESS_LOSS, **figures.LEVEL, label="guessing")
         axes.set_ylim(0, 1.6 * GUESS_LOSS)
     return figure

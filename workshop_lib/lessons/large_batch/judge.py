@@ -1,5 +1,5 @@
 """The exercises of 07_large_batch: the learning rate for many workers, a recipe of the learner's own (own_recipe.py),
-and recipes to diagnose and cure (recipe_clinic.py).
+and recipes to diagnose (recipe_clinic.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -8,10 +8,10 @@ from typing import NamedTuple
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.large_batch.own_recipe import judge as recipe
 from workshop_lib.lessons.large_batch.own_recipe import train as train_recipe
-from workshop_lib.lessons.large_batch.recipe_clinic import changes, diagnoses, options, patients, treat
+from workshop_lib.lessons.large_batch.recipe_clinic import diagnoses, patients
 from workshop_lib.words import plural
 
-__all__ = ["changes", "diagnoses", "learning_rate", "options", "patients", "recipe", "train_recipe", "treat"]
+__all__ = ["diagnoses", "learning_rate", "patients", "recipe", "train_recipe"]
 
 NOTEBOOK = "07_large_batch"
 STEPS = 60
@@ -34,7 +34,7 @@ def play_learning_rate(learning_rate: Callable, comm) -> Iterator[tuple]:
     warmup = RECIPE.warmup_steps
     text = "after the warm-up, the rate is the base rate times the number of workers"
     yield from _rates(learning_rate, text, RECIPE, range(warmup, STEPS))
-    text = "during the warm-up, it climbs to that in equal steps"
+    text = "during the warm-up, it climbs from the base rate to that in equal steps"
     yield from _rates(learning_rate, text, RECIPE, range(warmup))
     for other in OTHER_RECIPES:
         yield from _rates(learning_rate, "also with a short warm-up, and with none", other, range(STEPS))
@@ -48,26 +48,23 @@ def _rates(learning_rate: Callable, text: str, told: RateCase, steps: range) -> 
         yield text, learning_rate(step, *told), case
 
 
-SHARE = "min(1, (step + 1) / warmup_steps) if warmup_steps else 1"
-RATE = "base_lr * workers * share"
+SHARE = "min(1, step / warmup_steps) if warmup_steps else 1"
+RATE = "base_lr * (1 + (workers - 1) * share)"
 learning_rate = played(
     "learning_rate",
     NOTEBOOK,
     play_learning_rate,
     [
-        Edit("that's the rate of one worker. Multiply it by `workers`.", (RATE, "base_lr * share")),
         Edit(
-            "it climbs beyond the peak. Stop it with `min(…, 1)` or an `if`.",
-            (SHARE, "(step + 1) / max(1, warmup_steps)"),
+            "that climbs to the rate of one worker, or stays there. Multiply the peak by `workers`.",
+            (RATE, "base_lr * share"),
         ),
+        Edit("it climbs beyond the peak. Stop it with `min(…, 1)` or an `if`.", (SHARE, "step / max(1, warmup_steps)")),
         Edit("that's already the peak, so there's no warm-up.", (SHARE, "1")),
+        Edit("it climbs from 0, so step 0 changes nothing. Begin at `base_lr`.", (RATE, "base_lr * workers * share")),
         Edit(
-            "a rate of zero wastes the first step. Steps count from 0, so divide `step + 1`.",
-            (SHARE, "min(1, step / max(1, warmup_steps))"),
-        ),
-        Edit(
-            "it climbs from the base rate. Here it should climb from 0, by an equal part in each step.",
-            (RATE, "(base_lr + base_lr * (workers - 1) * share)"),
+            "it's at the peak one step early. Steps count from 0, so step 0 has climbed nothing yet.",
+            (SHARE, "min(1, (step + 1) / max(1, warmup_steps))"),
         ),
     ],
     returns="the rate",

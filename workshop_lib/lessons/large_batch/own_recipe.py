@@ -32,8 +32,8 @@ ANY = RecipeTask(
     "recipe",
     FIXED,
     ("lr", "momentum", "nesterov", "decay", "warmup_epochs", "optimizer", "weight_decay"),
-    needed=0.8,
-    quick_needed=0.4,
+    needed=0.93,
+    quick_needed=0.7,
 )
 
 
@@ -104,8 +104,10 @@ def _refused(recipe: Any, sizes: Profile, task: RecipeTask) -> str:
 def _advice(recipe: Mapping[str, Any], accuracies: list[float], task: RecipeTask) -> str:
     """What to try next, judged by how the accuracy moved."""
     best = max(accuracies)
-    if best < 0.2 or accuracies[-1] < 0.7 * best:
+    if best < 0.2 or accuracies[-1] < best:
         return "its steps are too long. Lower the peak rate, or let it climb more slowly."
     if "momentum" in task.may_change and recipe.get("momentum", 0.9) < 0.8:
         return "with so few steps, momentum makes up for length: 0.9 adds up about ten gradients."
+    if recipe.get("decay", "linear") != "none":
+        return 'with so few steps, a decay mostly makes them shorter. Try "none", or raise the peak rate a little.'
     return "its steps are too short for so few of them. Raise the peak rate a little."

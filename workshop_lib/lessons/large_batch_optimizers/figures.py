@@ -15,18 +15,7 @@ from workshop_lib.notebook import figures
 LAYERS = ("convolution 1", "convolution 2", "linear 1", "linear 2")
 NAMES = {"sgd": "SGD, Nesterov momentum", "adam": "Adam", "lars": "LARS", "lamb": "LAMB"}
 IMAGES = 256  # of the gradient whose norms are shown
-# Recipes of large_batch/recipes.py that the notebook compares.
-COMPARED = (
-    "SGD",
-    "SGD, twice that rate",
-    "SGD without momentum",
-    "SGD without decay",
-    "Adam",
-    "Adam, square-root rule",
-    "Adam, linear rule",
-    "Muon",
-    "Muon, twice that rate",
-)
+COMPARED = ("SGD", "Adam", "Muon")  # what the names of the recipes that the notebook compares begin with
 
 
 def layer_norms() -> pd.DataFrame:
@@ -53,6 +42,11 @@ def layer_rates(runs: Mapping[str, Sequence[Sequence[float]]]) -> figures.Record
             axes.plot(np.arange(1, len(of_layer) + 1), of_layer, marker="", label=name)
         axes.set_yscale("log")
     return figure
+
+
+def compared(runs: Iterable[dict]) -> list[dict]:
+    """Return the runs with 4 and with 32 workers, whose recipes differ in the optimizer and its options."""
+    return [run for run in runs if run["recipe"].startswith(COMPARED)]
 
 
 def tried(records: Iterable[dict]) -> pd.DataFrame:

@@ -13,42 +13,25 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from workshop_lib.errors import InputError
+from workshop_lib.course.solutions import Solution
 
+SOLUTION = Solution("07c_less_communication", "compress")
 Compress = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
-def largest(gradient: np.ndarray, residual: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return values [k] and indices [k] of the k largest magnitudes in gradient + residual, and the new residual [n].
-
-    gradient, residual: [n]. With error feedback (Seide et al. 2014, Interspeech; Stich et al. 2018, arXiv:1809.07599),
-    what is not sent becomes the residual of the next gradient. So sent + new residual = gradient + old residual:
-    nothing is lost, some of it is only sent later.
-    """
-    total = gradient + residual
-    places = np.argpartition(np.abs(total), -k)[-k:]
-    kept = total.copy()
-    kept[places] = 0
-    return total[places], places, kept
-
-
 def forgetful(gradient: np.ndarray, residual: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Do the same as `largest`, but lose what is not sent: the new residual is zero."""
-    values, places, kept = largest(gradient, residual, k)
+    """Do the same as the notebook's solution, but lose what is not sent: the new residual is zero."""
+    values, places, kept = SOLUTION.load()(gradient, residual, k)
     return values, places, np.zeros_like(kept)
 
 
 class TopK:
     """A hook that sends a share of each bucket's entries, chosen by `compress`, and keeps the residual.
 
-    Ranks choose different entries, and an allreduce cannot add these up. So each rank gathers the values and indices of
-    all ranks, 8 bytes per entry, and the time grows with the number of ranks. The gradients must be on the CPU.
-    Raises InputError for a share that is not above 0 and up to 1.
+    Each rank gathers the values and indices of all ranks, 8 bytes per entry. The gradients must be on the CPU.
     """
 
-    def __init__(self, share: float, compress: Compress = largest):
-        if not 0 < share <= 1:
-            raise InputError(f"share {share!r}: give the part of the entries to send, above 0 and up to 1")
+    def __init__(self, share: float, compress: Compress):
         self.share = share
         self.compress = compress
         # Residuals are kept per parameter, not per bucket, because DDP rebuilds its buckets after the first step.
@@ -78,21 +61,13 @@ class TopK:
         return future.then(mean)
 
 
-def bf16_hook(_, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Average a bucket in bf16, as default_hooks.bf16_compress_hook does, which DDP refuses without a GPU."""
-    half = (bucket.buffer() / dist.get_world_size()).bfloat16()
-    future = dist.all_reduce(half, async_op=True).get_future()
-    return future.then(lambda done: done.value()[0].float())
-
-
-def power_sgd(model: DistributedDataParallel, rank: int = 2, exact_steps: int = 10) -> None:
+def power_sgd(model: DistributedDataParallel) -> None:
     """Register PyTorch's PowerSGD (Vogels et al. 2019, arXiv:1905.13727) on this model.
 
-    Each large matrix is sent as two thin matrices of `rank` columns, with error feedback. In the first exact_steps
-    steps, gradients are sent whole.
+    Each large matrix is sent as two thin matrices of two columns, with error feedback, after ten steps with whole ones.
     """
     state = powerSGD_hook.PowerSGDState(
-        None, matrix_approximation_rank=rank, start_powerSGD_iter=exact_steps, min_compression_rate=1
+        None, matrix_approximation_rank=2, start_powerSGD_iter=10, min_compression_rate=1
     )
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
@@ -110,11 +85,10 @@ def ways() -> dict[str, Register]:
     return {
         "fp32": registered(default_hooks.allreduce_hook),
         "fp16": registered(default_hooks.fp16_compress_hook),
-        "bf16": registered(bf16_hook),
         "PowerSGD, rank 2": power_sgd,
-        "top 1 %": registered(TopK(0.01).hook),
+        "top 1 %": registered(TopK(0.01, SOLUTION.load()).hook),
         "top 1 %, no feedback": registered(TopK(0.01, forgetful).hook),
-        "top 0.1 %": registered(TopK(0.001).hook),
+        "top 0.1 %": registered(TopK(0.001, SOLUTION.load()).hook),
     }
 
 
@@ -122,8 +96,7 @@ def ways() -> dict[str, Register]:
 def count_messages() -> Iterator[dict]:
     """Count what this rank passes to torch.distributed's all_reduce and all_gather inside the block.
 
-    Yields {"bytes", "messages"}. A collective may send more than it is given: an allreduce of n bytes sends up to 2 n,
-    an allgather (p - 1) n. DDP's averaging without a hook is not counted: register default_hooks.allreduce_hook.
+    Yields {"bytes", "messages"}. DDP's averaging without a hook is not counted: register default_hooks.allreduce_hook.
     """
     sent = {"bytes": 0, "messages": 0}
 

@@ -192,20 +192,14 @@ def new_figure(
 
 
 def panels(
-    title: str,
-    caption: str,
-    names: Iterable[str],
-    x_label: str,
-    y_label: str,
-    most_columns: int = 5,
-    same_x: bool = True,
+    title: str, caption: str, names: Iterable[str], x_label: str, y_label: str, most_columns: int = 5
 ) -> tuple[RecordFigure, list[Axes]]:
-    """A figure with a panel for each name, all with the same scales; if not same_x, each x axis has its own."""
+    """A figure with a panel for each name, all with the same scales."""
     titles = list(names)
     columns = min(most_columns, len(titles))
     rows = -(-len(titles) // columns)
     height = 6.4 if rows == 1 else 1.8 + 2.5 * rows
-    figure, grid = new_figure(title, caption, rows, columns, (12, height), sharex=same_x, sharey=True, squeeze=False)
+    figure, grid = new_figure(title, caption, rows, columns, (12, height), sharex=True, sharey=True, squeeze=False)
     for unused in grid.flat[len(titles) :]:
         unused.remove()
     every = list(grid.flat[: len(titles)])

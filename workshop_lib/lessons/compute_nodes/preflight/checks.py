@@ -13,25 +13,19 @@ LOOK_SHARE = 0.6
 WRONG_SHARE = 0.25
 SLOW_PAIR_SHARE = 0.5
 SLOW_GPU_PAIR_SHARE = 0.7  # a link at half its speed shows a little more than half, and links of GPUs vary little
-SLOW_LOADER_SHARE = 0.5
 IDLE_CORES = 4  # with as many cores for each of its threads, a rank wastes most of them
 CLOCK_LOOK_S = 0.05
 CLOCK_WRONG_S = 2.0
-MEMORY_PER_RANK_BYTES = 0.5e9
-CHANGED_SHARE = 0.7
 # The newest driver that a CUDA version of PyTorch's builds needs, by CUDA's major version. Source: NVIDIA's table of
 # CUDA toolkits and their minimum drivers for minor-version compatibility (CUDA release notes).
 LEAST_DRIVER = {"11": 450, "12": 525, "13": 580}
 
 
-def check(
-    report: PreflightReport, machine: Machine | None = None, before: PreflightReport | None = None
-) -> list[Finding]:
-    """All lines. machine: what to compare bandwidths with. before: an earlier report of the same allocation."""
+def check(report: PreflightReport, machine: Machine | None = None) -> list[Finding]:
+    """All lines. machine: what to compare bandwidths with."""
     lines = [*_builds(report), *_devices(report), *_transport(report, machine), *_allreduce(report, machine)]
-    lines += [*_pairs(report), *_binding(report), *_loader(report), *_clocks(report), *_memory(report)]
-    lines += _checkpoint(report)
-    return [*lines, *_changes(report, before)] if before else lines
+    lines += [*_pairs(report), *_binding(report), *_clocks(report)]
+    return [*lines, *_checkpoint(report)]
 
 
 def _said(words: Callable[[RankReport], str], report: PreflightReport) -> list[tuple[list[int], str]]:
@@ -210,18 +204,6 @@ def _share_of_cores(rank: RankReport, report: PreflightReport) -> float:
     return len(rank["cores"]) / len(alike)
 
 
-def _loader(report: PreflightReport) -> Iterator[Finding]:
-    speeds = {rank["rank"]: rank["loader_samples_per_s"] for rank in report["ranks"]}
-    slowest = min(speeds, key=speeds.__getitem__)
-    middle = median(speeds.values())
-    seen = f"{middle:,.0f} samples/s per rank without training; slowest: rank {slowest} with {speeds[slowest]:,.0f}"
-    if speeds[slowest] < SLOW_LOADER_SHARE * middle:
-        host = next(rank["host"] for rank in report["ranks"] if rank["rank"] == slowest)
-        yield Finding("look", "loader", seen, remedy=f"All ranks will wait for it: look at {host}'s disk and cores.")
-    else:
-        yield Finding("ok", "loader", seen)
-
-
 def _clocks(report: PreflightReport) -> Iterator[Finding]:
     ahead_s = {rank["host"]: rank["clock_ahead_s"] for rank in report["ranks"]}
     host = max(ahead_s, key=lambda name: abs(ahead_s[name]))
@@ -237,19 +219,6 @@ def _clocks(report: PreflightReport) -> Iterator[Finding]:
     )
 
 
-def _memory(report: PreflightReport) -> Iterator[Finding]:
-    per_host: dict[str, list[RankReport]] = {}
-    for rank in report["ranks"]:
-        per_host.setdefault(rank["host"], []).append(rank)
-    free = {host: min(rank["free_memory_bytes"] for rank in ranks) for host, ranks in per_host.items()}
-    least = min(free, key=free.__getitem__)
-    seen = f"{free[least] / 1e9:.1f} GB free on {least}, for {len(per_host[least])} ranks"
-    if free[least] < MEMORY_PER_RANK_BYTES * len(per_host[least]):
-        yield Finding("look", "memory", seen, remedy="Something else uses it: look for processes of an earlier job.")
-    else:
-        yield Finding("ok", "memory", seen)
-
-
 def _checkpoint(report: PreflightReport) -> Iterator[Finding]:
     found = report["checkpoint"]
     size = _size(found["bytes"])
@@ -261,28 +230,3 @@ def _checkpoint(report: PreflightReport) -> Iterator[Finding]:
     read = f"read at {found['bytes'] / found['read_s'] / 1e9:.2g} GB/s (perhaps from memory)"
     seen = f"{size} in {found['folder']}: {write}, {read}; {found['free_bytes'] / 1e9:.0f} GB free"
     yield Finding("ok", "checkpoint", seen)
-
-
-def _changes(report: PreflightReport, before: PreflightReport) -> Iterator[Finding]:
-    def speeds(of: PreflightReport) -> dict[str, float]:
-        found = {"loader": median(rank["loader_samples_per_s"] for rank in of["ranks"])}
-        if of["allreduces"] and len(of["ranks"]) > 1:
-            found["allreduce"] = of["allreduces"][-1]["bus_bytes_per_s"]
-        if of["pairs"]:
-            found["slowest pair"] = min(row["bytes_per_s"] for row in of["pairs"])
-        if not of["checkpoint"]["error"]:
-            found["checkpoint"] = of["checkpoint"]["bytes"] / of["checkpoint"]["write_s"]
-        return found
-
-    if len(report["ranks"]) != len(before["ranks"]):
-        yield Finding(
-            "look", "before", f"it had {len(before['ranks'])} ranks", remedy="Compare with a record of as many ranks."
-        )
-        return
-    old = speeds(before)
-    shares = {name: value / old[name] for name, value in speeds(report).items() if name in old}
-    seen = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-    slower = [name for name, share in shares.items() if share < CHANGED_SHARE]
-    level = "look" if slower else "ok"
-    remedy = f"Slower than before: {', '.join(slower)}." if slower else ""
-    yield Finding(level, "before", f"of the speeds on {before['date'][:10]}: {seen}", remedy=remedy)

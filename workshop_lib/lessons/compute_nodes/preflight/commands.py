@@ -20,7 +20,6 @@ def preflight_arguments(parser: Parser) -> None:
     parser.add_argument("--device", default="auto", metavar="NAME", help=f"{', '.join(DEVICES)}.")
     parser.add_argument("--folder", metavar="FOLDER", help="Where your checkpoints go; build/ by default.")
     parser.add_argument("--out", metavar="FILE", help="Keep the record in this .json file.")
-    parser.add_argument("--before", metavar="FILE", help="Compare with the record of an earlier day.")
     parser.add_argument("--json", action="store_true", help="Machine-readable output.")
 
 
@@ -32,7 +31,6 @@ def preflight(
     device: str,
     folder: str | None,
     out: str | None,
-    before: str | None,
     json: bool,
 ) -> int:
     """Look at every rank, device, link and disk of an allocation before a long job. Takes about a minute.
@@ -45,7 +43,6 @@ def preflight(
     if device not in DEVICES:
         raise InputError(f"--device {device}: choose one of {', '.join(DEVICES)}.")
     compared_with = catalogue.machine(machine) if machine else None
-    earlier = _earlier(before) if before else None
     place = Path(folder) if folder else BUILD
     if folder and not place.is_dir():
         raise InputError(f"--folder {folder}: there is no such folder.")
@@ -59,21 +56,9 @@ def preflight(
         teams.stop()
     if out:
         Path(out).write_text(as_json.dumps(report, indent=1) + "\n")
-    lines = checks.check(report, compared_with, earlier)
+    lines = checks.check(report, compared_with)
     if json:
         print(as_json.dumps({"lines": as_data(lines), "report": report}, indent=1))
     else:
         show(lines)
     return EXIT_CODES[worst(lines)]
-
-
-def _earlier(path: str):
-    from workshop_lib.lessons.compute_nodes.preflight.reports import KIND
-
-    try:
-        report = as_json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"--before {path}: {error}.") from None
-    if not isinstance(report, dict) or report.get("kind") != KIND:
-        raise InputError(f"--before {path}: this isn't a record of `workshop preflight --out`.")
-    return report

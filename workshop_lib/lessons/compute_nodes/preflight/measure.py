@@ -17,11 +17,9 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-import psutil
 import torch
 import torch.distributed as dist
 
-from workshop_lib.data import mnist, shard
 from workshop_lib.errors import WorkshopError
 from workshop_lib.lessons.compute_nodes.preflight import gpus
 from workshop_lib.lessons.compute_nodes.preflight.reports import KIND, Checkpoint, PairRow, PreflightReport, RankReport
@@ -42,8 +40,6 @@ PAIR_REPEATS = 5
 MOST_ROUNDS = 64
 CLOCK_TRIES = 20
 CHECKPOINT_BYTES = 64 * 2**20
-LOADER_S = 0.3
-BATCH = 64
 SMI_LIMIT_S = 20.0
 
 
@@ -79,8 +75,6 @@ def measure(folder: str, device_name: str = "auto") -> PreflightReport:
         cuda=torch.version.cuda or "",
         transport=carrier,
         clock_ahead_s=_clock_ahead_s(comm),
-        free_memory_bytes=psutil.virtual_memory().available,
-        loader_samples_per_s=_loader_samples_per_s(here),
     )
     of_rank_0 = checkpoint(folder) if here.rank == 0 else None
     return PreflightReport(
@@ -144,19 +138,6 @@ def _clock_ahead_s(comm) -> float:
                 comm.recv(source=rank)
                 comm.send(time.time(), rank)
     return ahead_s
-
-
-def _loader_samples_per_s(here: world.World) -> float:
-    """Samples per second of this rank's share of MNIST, read in batches as training reads them."""
-    train = mnist.load("train")
-    samples = 0
-    began_s = time.perf_counter()
-    while time.perf_counter() - began_s < LOADER_S:
-        for indices, _ in shard.epoch_batches(train.total, BATCH, here.rank, here.world_size, seed=0, epoch=0):
-            samples += len(train.images[indices].astype(np.float32))
-            if time.perf_counter() - began_s >= LOADER_S:
-                break
-    return samples / (time.perf_counter() - began_s)
 
 
 def _pairs(comm, device: torch.device) -> list[PairRow]:

@@ -13,7 +13,7 @@ class RankReport(TypedDict):
     device: the name of its GPU, or "cpu". device_id: what no other device on this host has, empty for a CPU. gpus: how
     many of NVIDIA's or Intel's GPUs its host shows. driver: the version of NVIDIA's driver, or "". cuda: the CUDA
     version that PyTorch was built with, or "". transport: what carries tensors to other ranks. clock_ahead_s: how far
-    the host's clock is ahead of rank 0's host. loader_samples_per_s: reading MNIST in batches, without training.
+    the host's clock is ahead of rank 0's host.
     """
 
     rank: int
@@ -29,8 +29,6 @@ class RankReport(TypedDict):
     cuda: str
     transport: str
     clock_ahead_s: float
-    free_memory_bytes: float
-    loader_samples_per_s: float
 
 
 class PairRow(TypedDict):
