@@ -29,12 +29,9 @@ def test_the_figures_show_what_was_forecast():
     assert list(lines[0].get_ydata()) == [point.samples_per_s for point in without_target]
     with pytest.raises(ValueError, match="no points to draw"):
         draw_forecast([])
-
-
-def test_published_beside_forecast_is_drawn():
-    figure = figures.beside_published(published.beside_forecast())
-    assert "whose form was chosen on the held-out tables" in words(figure)
-    check_layout(figure)
+    beside = figures.beside_published(published.beside_forecast())
+    assert "whose form was chosen on the held-out tables" in words(beside)
+    check_layout(beside)
 
 
 def test_the_table_has_the_numbers():

@@ -1,20 +1,19 @@
-"""Forecast the seconds and memory of a step on a mesh of ranks, data x tensor x pipeline, from bytes and arithmetic.
+"""The work of training a transformer on a mesh of ranks, copies x data x tensor x pipeline: operations, bytes, memory.
 
-12_thousand_ranks compares meshes with it. The bytes and the arithmetic come from a dry run (step_report.py) or, for
-models whose code isn't at hand, from the formulas in `work`. The costs of messages come from machine/catalogue.py.
-As in 08c, nothing in this file was measured.
+12_thousand_ranks compares meshes with it. The work comes from a dry run (thousand_ranks/step_report.py) or, for models
+whose code isn't at hand, from the formulas in `work`. forecast.py turns it into seconds. Nothing in this file was
+measured.
 """
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting.forecast import LATENESS
-from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report
+from workshop_lib.lessons.forecasting.forecast import Collective, Mesh, StepTime, step_time
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.catalogue import Machine
-from workshop_lib.machine.cost_model import slowest_of
-from workshop_lib.quantities import whole
 
 # What is sharded over the data ranks: nothing (DDP), the optimizer's states (ZeRO-1), or everything (FSDP, ZeRO-3).
 # The data ranks communicate once per step in the first two cases, and in every micro-batch in the last one.
@@ -23,8 +22,10 @@ SHARDING = ("none", "states", "full")
 RECOMPUTE = ("none", "selective", "full")
 # How many times as fast as in bf16 the linear layers run in each precision. FP8's peak is twice that of bf16. But
 # torchtitan trains Llama 3.1 8B on 8 H100 only 1.28 times as fast (benchmarks/llama3_h100_202412_torchtitan.md, table
-# 1). The linear layers of its blocks, which alone are in FP8, have 69 % of the operations: they run 1.47 times as fast.
-LINEAR_SPEED = {"bf16": 1.0, "fp8": 1.47}
+# 1). The linear layers of its blocks, which alone are in FP8, have 72 % of the operations: they run 1.43 times as fast.
+LINEAR_SPEED = {"bf16": 1.0, "fp8": 1.43}
+# Data ranks per copy of the weights in HSDP: eight nodes of eight.
+GROUP = 64
 # Bytes per parameter with Adam: bf16 weights and fp32 gradients, and the optimizer in fp32, as in Megatron-LM. FSDP
 # keeps all its shards in fp32.
 CAST_BYTES = 2 + 4
@@ -33,48 +34,29 @@ FSDP_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Mesh:
-    """The number of ranks in each dimension of a mesh.
-
-    The ranks of a tensor group are neighbors, those of a data group are a whole tensor group apart, and the stages of a
-    pipeline are furthest apart (the order of Narayanan et al. 2021, arXiv:2104.04473).
-    """
-
-    data: int
-    tensor: int = 1
-    pipeline: int = 1
-
-    def __post_init__(self):
-        for name in ("data", "tensor", "pipeline"):
-            whole(name, getattr(self, name))
-
-    @property
-    def ranks(self) -> int:
-        return self.data * self.tensor * self.pipeline
-
-    def __str__(self) -> str:
-        shape = f"{self.data}x{self.tensor}"
-        return f"{shape}x{self.pipeline}" if self.pipeline > 1 else shape
-
-
-@dataclass(frozen=True)
 class Gpt:
-    """The shape of a decoder-only transformer, and the length of its sequences in tokens."""
+    """The shape of a decoder-only transformer, and the length of its sequences in tokens.
+
+    tied: whether its last layer multiplies with the weights of its embedding. If not, the embedding's are only looked
+    up.
+    """
 
     layers: int
     width: int
     parameters: float
     tokens: int
     vocabulary: int = 0
+    tied: bool = True
 
     @property
     def flops(self) -> float:
-        """Floating-point operations to train on one sequence: 6 per parameter and token, plus the attention matrices.
+        """Floating-point operations to train on one sequence: 6 per weight that multiplies and token, and attention's.
 
-        These count as whole matrices even if attention is causal (Narayanan et al. 2021, arXiv:2104.04473, eq. 3
-        without recomputing).
+        Attention's count as those of whole matrices even if it is causal (Narayanan et al. 2021, arXiv:2104.04473, eq.
+        3 without recomputing).
         """
-        return 6 * self.parameters * self.tokens + 12 * self.layers * self.width * self.tokens**2
+        looked_up = 0 if self.tied else self.vocabulary * self.width
+        return 6 * (self.parameters - looked_up) * self.tokens + 12 * self.layers * self.width * self.tokens**2
 
 
 @dataclass(frozen=True)
@@ -99,23 +81,31 @@ class Plan:
                 raise InputError(f"{name} {chosen!r} is not known: choose one of {', '.join(choices)}")
 
 
+@dataclass
+class Work:
+    """What one rank does in a step: operations, the most bytes it holds, and collectives."""
+
+    flops: float
+    peak_bytes: float
+    collectives: list[Collective]
+
+
 @dataclass(frozen=True)
-class Forecast:
-    """The seconds of a step, and its parts. mfu: the model's operations as a share of the devices' peak in bf16,
-    also for a plan in FP8, since only a part of the operations is in FP8.
+class MeshForecast(StepTime):
+    """The forecast for a mesh. mfu: the model's operations as a share of the devices' peak in bf16.
+
+    That's the peak for a plan in FP8, too, since only a part of the operations is in FP8.
     """
 
-    step_s: float
-    compute_s: float
-    tensor_s: float
-    data_s: float  # all messages over the data dimension, even those that computing hides
-    bubble_s: float
-    late_s: float
     mfu: float
     peak_bytes: float
 
+    def row(self, *names: str) -> dict[str, float]:
+        """These columns of a table, and the memory in GB."""
+        return {name: getattr(self, name) for name in names} | {"peak_GB": self.peak_bytes / 1e9}
 
-def work(model: Gpt, mesh: Mesh, plan: Plan) -> Report:
+
+def work(model: Gpt, mesh: Mesh, plan: Plan) -> Work:
     """Estimate what one rank computes, holds and sends in a step, with 2 bytes per value and 4 per summed gradient.
 
     Each layer has two allreduces of its activations in forward and two in backward, and two more if all of forward is
@@ -125,26 +115,26 @@ def work(model: Gpt, mesh: Mesh, plan: Plan) -> Report:
     m = plan.micro_batches
     layers = model.layers / mesh.pipeline
     share = model.parameters / (mesh.tensor * mesh.pipeline)
-    sequences = m * plan.micro_batch
     in_fp8 = 6 * model.tokens * (model.parameters - 2 * model.vocabulary * model.width)
     as_in_bf16 = model.flops - in_fp8 * (1 - 1 / LINEAR_SPEED[plan.precision])
     passes = 4 / 3 if plan.recompute == "full" else 1
-    flops = sequences * as_in_bf16 * passes / (mesh.tensor * mesh.pipeline)
+    flops = m * plan.micro_batch * as_in_bf16 * passes / (mesh.tensor * mesh.pipeline)
+    times = m if plan.sharding == "full" else 1
+    units = max(1, round(layers)) * times
     found = []
     if mesh.tensor > 1:
         calls = (6 if plan.recompute == "full" else 4) * layers * m
         activations = 2 * plan.micro_batch * model.tokens * model.width
         found.append(Collective("allreduce", "tensor", mesh.tensor, round(calls), calls * activations))
-    if mesh.data > 1:
-        times = m if plan.sharding == "full" else 1
-        if plan.sharding == "none":
-            found.append(Collective("allreduce", "data", mesh.data, 1, 4 * share))
-        else:
-            gathers = times * (2 if plan.sharding == "full" else 1)
-            units = max(1, round(layers))
-            found.append(Collective("allgather", "data", mesh.data, units * gathers, gathers * 2 * share))
-            found.append(Collective("reduce-scatter", "data", mesh.data, units * times, times * 4 * share))
-    return Report(0, mesh.ranks, [], {}, memory_bytes(model, mesh, plan), flops, found)
+    if mesh.data > 1 and plan.sharding == "none":
+        found.append(Collective("allreduce", "data", mesh.data, 1, 4 * share))
+    elif mesh.data > 1:
+        gathers = 2 if plan.sharding == "full" else 1
+        found.append(Collective("allgather", "data", mesh.data, units * gathers, times * gathers * 2 * share))
+        found.append(Collective("reduce-scatter", "data", mesh.data, units, times * 4 * share))
+    if mesh.copies > 1:
+        found.append(Collective("allreduce", "copies", mesh.copies, units, times * 4 * share / mesh.data))
+    return Work(flops, memory_bytes(model, mesh, plan), found)
 
 
 def memory_bytes(model: Gpt, mesh: Mesh, plan: Plan) -> float:
@@ -173,7 +163,7 @@ def memory_bytes(model: Gpt, mesh: Mesh, plan: Plan) -> float:
     return states + gathered + activations + logits
 
 
-def with_layers(few: Report, more: Report, layers: float) -> Report:
+def with_layers(few: Work, more: Work, layers: float) -> Work:
     """Extrapolate the work of a deep model from dry runs of two shallower ones. All layers must cost the same.
 
     layers: how many times the difference between `few` and `more` is added to `few`; 15 gets from runs of 2 and 4
@@ -183,57 +173,32 @@ def with_layers(few: Report, more: Report, layers: float) -> Report:
     def grown(one: float, other: float) -> float:
         return one + layers * (other - one)
 
-    pairs = zip(few.collectives, more.collectives, strict=True)
     collectives = [
         Collective(a.kind, a.over, a.ranks, round(grown(a.calls, b.calls)), grown(a.handed_bytes, b.handed_bytes))
-        for a, b in pairs
+        for a, b in zip(few.collectives, more.collectives, strict=True)
     ]
-    peak_bytes = grown(few.peak_bytes, more.peak_bytes)
-    return Report(few.rank, few.world_size, [], {}, peak_bytes, grown(few.flops, more.flops), collectives)
-
-
-def collective_s(machine: Machine, each: Collective, stride: int) -> float:
-    """Seconds of all calls of one collective, as rings through ranks that are `stride` apart."""
-    one = each.handed_bytes / max(1, each.calls)
-    ring_s = machine.ring_s(each.ranks, one, stride)
-    return each.calls * ring_s * (1.0 if each.kind == "allreduce" else 0.5)
+    return Work(grown(few.flops, more.flops), grown(few.peak_bytes, more.peak_bytes), collectives)
 
 
 def forecast(
-    done: Report, model_flops: float, machine: Machine, mesh: Mesh, plan: Plan, share: float | None = None
-) -> Forecast:
+    done: Work, model_flops: float, machine: Machine, mesh: Mesh, plan: Plan, share: float | None = None
+) -> MeshForecast:
     """Forecast the step of a rank that does this work, in a mesh on this machine.
 
     model_flops: the model's operations in the whole step, on all ranks. share: the share of its peak that one device's
-    arithmetic reaches, by default the machine's number. Tensor parallelism waits for its messages. FSDP gathers and
-    reduces while it computes, except for the first and the last layer. Without FSDP, the data ranks' messages come
-    after backward. The stages of a pipeline are idle for (p - 1) / (v m) of the time that they compute
-    (arXiv:2104.04473, section 2.2). forecasting/forecast.py says how late the slowest rank is.
+    arithmetic reaches, by default the machine's number. Without FSDP, the data ranks' messages come after backward. The
+    stages of a pipeline are idle for (p - 1) / (v m) of the time that they compute (arXiv:2104.04473, section 2.2).
     """
     peak = machine.peak_flops_per_s["bf16"]
     share = machine.utilization.get("transformer", 0.4) if share is None else share
-    strides = {"tensor": 1, "data": mesh.tensor}
-    seconds = dict.fromkeys(strides, 0.0)
-    for each in done.collectives:
-        over = each.over if each.over in strides else "data"
-        seconds[over] += collective_s(machine, each, strides[over])
-    compute_s = done.flops / (peak * share)
-    tensor_s = seconds["tensor"]
-    data_s = seconds["data"]
-    busy_s = compute_s + tensor_s
-    bubble_s = busy_s * (mesh.pipeline - 1) / (plan.interleaved * plan.micro_batches)
-    exposed_s = data_s
-    if plan.sharding == "full":
-        calls = sum(each.calls for each in done.collectives if each.over not in ("tensor",))
-        exposed_s = max(data_s - busy_s, 0.0) + 2 * data_s / max(calls, 2)
-    late_s = LATENESS.typical * slowest_of(mesh.ranks) * compute_s
-    waiting_s = tensor_s + bubble_s + exposed_s
-    step_s = compute_s + max(waiting_s, late_s)
-    mfu = model_flops / (mesh.ranks * step_s * peak)
-    return Forecast(step_s, compute_s, tensor_s, data_s, bubble_s, late_s, mfu, done.peak_bytes)
+    bubble_share = (mesh.pipeline - 1) / (plan.interleaved * plan.micro_batches)
+    overlap = "everything" if plan.sharding == "full" else "nothing"
+    step = step_time(machine, mesh, done.flops / (peak * share), done.collectives, overlap, bubble_share)
+    mfu = model_flops / (mesh.ranks * step.step_s * peak)
+    return MeshForecast(**vars(step), mfu=mfu, peak_bytes=done.peak_bytes)
 
 
-def of_formulas(model: Gpt, machine: Machine, mesh: Mesh, plan: Plan, share: float | None = None) -> Forecast:
+def of_formulas(model: Gpt, machine: Machine, mesh: Mesh, plan: Plan, share: float | None = None) -> MeshForecast:
     """Forecast the step of a model whose work is estimated by the formulas in `work`.
 
     Raises InputError if the plan is in FP8 and the machine can't multiply in FP8.
@@ -241,21 +206,40 @@ def of_formulas(model: Gpt, machine: Machine, mesh: Mesh, plan: Plan, share: flo
     if plan.precision == "fp8" and not machine.fp8:
         others = ", ".join(name for name, each in catalogue.machines().items() if each.fp8)
         raise InputError(f"{machine.device} has no FP8: choose one of {others}, or bf16.")
-    sequences = mesh.data * plan.micro_batch * plan.micro_batches
+    sequences = mesh.copies * mesh.data * plan.micro_batch * plan.micro_batches
     return forecast(work(model, mesh, plan), sequences * model.flops, machine, mesh, plan, share)
 
 
-def plans(model: Gpt, ranks: int, global_batch: int, precision: str = "bf16") -> list[tuple[Mesh, Plan]]:
-    """The meshes and plans that are worth a look: they divide the ranks, the layers and the global batch evenly."""
-    found = []
-    for tensor, pipeline in itertools.product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16, 32)):
+def plans(model: Gpt, ranks: int, global_batch: int, precision: str = "bf16") -> Iterator[tuple[Mesh, Plan]]:
+    """The meshes and plans that are worth a look: they divide the ranks, the layers and the global batch evenly.
+
+    Pipelines shard the optimizer's states only. The others shard everything, over all data ranks or in groups of GROUP.
+    """
+    sizes = (1, 2, 4, 8, 16, 32)
+    for tensor, pipeline, copied in itertools.product(sizes, sizes, (False, True)):
         data, left = divmod(ranks, tensor * pipeline)
         if left or data < 1 or model.layers % pipeline or global_batch % data:
             continue
-        sharding = "full" if pipeline == 1 else "states"
+        group = GROUP if copied else data
+        if copied and (pipeline > 1 or data <= group or data % group):
+            continue
+        mesh = Mesh(group, tensor, pipeline, data // group)
         for micro_batch, recompute in itertools.product((1, 2, 4, 8), RECOMPUTE):
             m, left = divmod(global_batch // data, micro_batch)
-            if not left and m:
-                plan = Plan(micro_batch, m, sharding, recompute, precision=precision)
-                found.append((Mesh(data, tensor, pipeline), plan))
-    return found
+            if m and not left:
+                yield mesh, Plan(micro_batch, m, "full" if pipeline == 1 else "states", recompute, precision=precision)
+
+
+def forecasts(
+    model: Gpt, machine: Machine, ranks: int, global_batch: int, precision: str = "bf16"
+) -> list[dict[str, Any]]:
+    """The forecast of each mesh and plan that is worth a look, one row each.
+
+    Raises InputError if the precision is FP8 and the machine can't multiply in FP8.
+    """
+    rows = []
+    for mesh, plan in plans(model, ranks, global_batch, precision):
+        made = of_formulas(model, machine, mesh, plan)
+        chosen = {name: getattr(plan, name) for name in ("micro_batches", "micro_batch", "recompute")}
+        rows.append(vars(mesh) | chosen | made.row("step_s", "mfu"))
+    return rows
