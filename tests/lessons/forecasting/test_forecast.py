@@ -167,6 +167,8 @@ def test_weak_and_strong_scaling_of_a_step():
 
 
 def test_messages_of_the_backends():
+    with pytest.raises(ValueError, match="give either batch_size"):
+        Settings(global_batch=64)
     counts = {"mpi": 1, "ddp": 4, "horovod": 2, "unfused": 161}
     assert counts == {name: forecast(RESNET, HOROVOD, Settings(name), [2])[0].messages for name in counts}
     assert forecast(RESNET, HOROVOD, Settings("ddp", message_bytes=1), [2])[0].messages == 161
@@ -195,11 +197,6 @@ def test_what_would_help():
     assert min(gains["gradients in 16 bits"], gains["twice the batch"], gains["a network 4 times as fast"]) > 0.1
     assert max(gains["no overlap"], gains["a message a tensor"], gains["one message"]) < 0
     assert changed["twice the batch"].global_batch == 2 * base.global_batch
-
-
-def test_exactly_one_batch_is_given():
-    with pytest.raises(ValueError, match="give either batch_size"):
-        Settings(global_batch=64)
 
 
 def test_a_laptop_as_measured():

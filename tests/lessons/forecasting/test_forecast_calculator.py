@@ -34,13 +34,6 @@ def test_the_figures_show_what_was_forecast():
     check_layout(beside)
 
 
-def test_the_table_has_the_numbers():
-    shown, last = printed(report.table(POINTS), 200), POINTS[-1]
-    assert f"{last.samples_per_s:,.0f}" in shown and report.efficiency(last) in shown
-    assert report.duration(last.time_to_target_s) in shown
-    assert "time to" not in printed(report.table(forecast(VGG, HOROVOD, SETTINGS)), 200)
-
-
 @pytest.mark.parametrize("model", catalogue.models())
 def test_the_tables_fit_into_80_columns(model):
     """Each row keeps its line, and each number its column: also where the output is piped."""
@@ -121,19 +114,14 @@ def test_the_command_takes_a_laptop_and_a_global_batch():
     [
         ("alexnet polaris", "model 'alexnet' is not known: choose one of inception-v3"),
         ("vgg-16 mine", "machine 'mine' is not known: choose one of a100-ethernet, aurora, b200"),
-        ("vgg-16 mine", ", or laptop"),
         ("vgg-16 polaris --devices 1,x", "--devices '1,x': give whole numbers"),
-        ("vgg-16 polaris --devices 0", "--devices '0': give whole numbers of at least 1"),
         ("vgg-16 polaris --global-batch 8 --devices 16", "among 16 devices"),
-        ("vgg-16 polaris --batch-size 0", "batch_size is 0: give a whole number"),
         ("vgg-16 polaris --compression 0", "compression is 0.0: give a number above 0"),
         ("vgg-16 polaris --fusion-mb nan", "message_bytes is nan"),
-        ("vgg-16 polaris --samples-per-s 0", "samples_per_s is 0.0"),
         ("vgg-16 polaris --backend nccl", "backend 'nccl' is not known: choose one of mpi, "),
         ("vgg-16 polaris --gb-per-s 1", "--gb-per-s: only for laptop"),
         ("vgg-16 laptop --gb-per-s 1", "add --latency-us"),
         ("vgg-16 laptop --gb-per-s 0 --latency-us 1", "--gb-per-s 0: give a number above 0"),
-        ("workshop-cnn polaris", "no speed of workshop-cnn on Polaris is known"),
         ("workshop-cnn polaris", "measure it on one device and give samples_per_s"),
     ],
 )

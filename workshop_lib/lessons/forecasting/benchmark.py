@@ -260,7 +260,7 @@ def steps(settings: Iterable[tuple[int, int]], repeats: int = 5, alone: bool = F
         backend.world = worlds.World()
         backend.comm = MPI.COMM_SELF
     calls: dict[str, Callable[[], None]] = {}
-    rows = []
+    rows: list[tuple[int, int, int]] = []
     for width, batch in dict.fromkeys(settings):
         step, parameters = _step(copy(backend), data, width, batch)
         calls |= {f"step {len(rows)}": partial(step, True), f"compute {len(rows)}": partial(step, False)}

@@ -315,8 +315,16 @@ def _point(model: Model, machine: Machine, settings: Settings, devices: int, lat
     messages = _messages(model, settings)
     sums = Collective("allreduce", "data", devices, messages, model.gradient_bytes / settings.compression)
     overlap = "backward" if settings.how.overlap else "nothing"
-    how = {"backward_share": compute.backward_share, "network": settings.network, "lateness": lateness}
-    step = step_time(machine, Mesh(devices), compute.step_s(batch), [sums], overlap, **how)
+    step = step_time(
+        machine,
+        Mesh(devices),
+        compute.step_s(batch),
+        [sums],
+        overlap,
+        backward_share=compute.backward_share,
+        network=settings.network,
+        lateness=lateness,
+    )
     global_batch = round(batch * devices)
     samples_per_s = batch * devices / step.step_s
     learning = to_target_s = None
