@@ -205,7 +205,7 @@ def collective_s(machine: Machine, each: Collective, stride: int = 1, network: f
     one_bytes = each.handed_bytes / max(1, each.calls)
     if each.kind == "allreduce" and stride == 1:
         return each.calls * machine.allreduce_s(each.ranks, one_bytes, network)
-    return each.calls * machine.ring_s(each.ranks, one_bytes, stride, network) * RING.get(each.kind, 2) / 2
+    return each.calls * machine.ring_s(each.ranks, one_bytes, stride, network) * RING.get(each.kind, 1) / 2
 
 
 @dataclass(frozen=True)
