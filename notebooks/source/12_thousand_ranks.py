@@ -231,8 +231,8 @@ for script in (edited.SCRIPT, edited.FOLDER / "mesh.py"):
 # ## From bytes to seconds
 #
 # A dry run knows how many operations a rank computes, and which bytes it sends over which links. Notebook
-# [08c](08c_forecasting.ipynb) has a formula for both. Put them together for the same model on 1,024 H100. Dry runs of two
-# layers and of three are enough, because each additional layer costs the same.
+# [08c](08c_forecasting.ipynb) has a formula for both. Put them together for the same model on 1,024 H100. Dry runs of three
+# layers and of four are enough, because each additional layer costs the same.
 
 # %%
 gpt = meshes.Gpt(layers=32, width=4096, parameters=6.65e9, tokens=2048, vocabulary=50_304, tied=False)
@@ -242,11 +242,11 @@ guess
 
 # %%
 shapes = {"1024x1": meshes.Mesh(1024, 1), "128x8": meshes.Mesh(128, 8), "64x16": meshes.Mesh(64, 16)}
-two_layers = dry_runs(edited.SCRIPT, *large_gpt, "--layers", 2, meshes=list(shapes))
 three_layers = dry_runs(edited.SCRIPT, *large_gpt, "--layers", 3, meshes=list(shapes))
+four_layers = dry_runs(edited.SCRIPT, *large_gpt, "--layers", 4, meshes=list(shapes))
 forecasts = {}
 for shape, mesh in shapes.items():
-    work = meshes.with_layers(two_layers[shape], three_layers[shape], 30)
+    work = meshes.with_layers(three_layers[shape], four_layers[shape], 29)
     forecasts[shape] = meshes.forecast(work, 1024 * gpt.flops, h100, mesh, meshes.Plan())
 guess.compare(forecasts["1024x1"].step_s / forecasts["128x8"].step_s)
 hsdp = meshes.Mesh(data=64, copies=16)

@@ -169,24 +169,21 @@ def row(way: str, ranks: int, message_bytes: int, seconds: list[float]) -> Messa
     )
 
 
-def timed(
-    comm, calls: dict[str, Callable[[], None]], repeats: int = REPEATS, round_s: float | None = None
-) -> dict[str, list[float]]:
-    """Seconds per call on the slowest rank: one value per round of `round_s` seconds, for each of these calls."""
+def timed(comm, calls: dict[str, Callable[[], None]], repeats: int = REPEATS) -> dict[str, list[float]]:
+    """Seconds per call on the slowest rank: one value per round, for each of these calls."""
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; it must be at least 1.")
-    round_s = round_s or ROUND_S
     times = {}
     for name, call in calls.items():
         for _ in range(WARM_UP):
             took_s = _call_s(comm, call)
-        times[name] = min(_fitting(round_s, took_s), MOST_CALLS)
+        times[name] = min(_fitting(ROUND_S, took_s), MOST_CALLS)
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
             seconds[name].append(_call_s(comm, call, times[name]))
             # If a rank has to wait for a core, calls are far slower than the warm-up promised: make fewer per round.
-            times[name] = min(times[name], _fitting(10 * round_s, seconds[name][-1]))
+            times[name] = min(times[name], _fitting(10 * ROUND_S, seconds[name][-1]))
     return seconds
 
 
@@ -259,25 +256,43 @@ def steps(settings: Iterable[tuple[int, int]], repeats: int = 5, alone: bool = F
     if alone:
         backend.world = worlds.World()
         backend.comm = MPI.COMM_SELF
-    calls: dict[str, Callable[[], None]] = {}
-    rows: list[tuple[int, int, int]] = []
+    rows: list[StepRow] = []
+    timers = []
     for width, batch in dict.fromkeys(settings):
         step, parameters = _step(copy(backend), data, width, batch)
-        calls |= {f"step {len(rows)}": partial(step, True), f"compute {len(rows)}": partial(step, False)}
-        rows.append((width, batch, parameters))
-    seconds = timed(backend.comm, calls, repeats, STEPS_ROUND_S)
-    return [
-        StepRow(
+        for _ in range(WARM_UP):
+            took_s = _call_s(backend.comm, partial(step, True))
+        timers.append((step, max(2, _fitting(STEPS_ROUND_S, took_s))))
+        row = StepRow(
             width=width,
             batch=batch,
             ranks=backend.world.world_size,
             parameters=parameters,
             message_bytes=4 * parameters,
-            compute_s=seconds[f"compute {at}"],
-            step_s=seconds[f"step {at}"],
+            compute_s=[],
+            step_s=[],
         )
-        for at, (width, batch, parameters) in enumerate(rows)
-    ]
+        rows.append(row)
+    for _ in range(repeats):
+        for row, (step, times) in zip(rows, timers, strict=True):
+            row["compute_s"].append(_computing_s(backend.comm, step, times))
+            row["step_s"].append(_call_s(backend.comm, partial(step, True), times))
+    return rows
+
+
+def _computing_s(comm, step: Callable[[bool], None], times: int) -> float:
+    """Mean over steps, without their allreduce, of the slowest rank's seconds in each step.
+
+    The slowest rank counts because all ranks would wait for it in the allreduce. The ranks start each step together, as
+    the allreduce would make them do.
+    """
+    seconds = []
+    for _ in range(times):
+        comm.Barrier()
+        start = time.perf_counter()
+        step(False)
+        seconds.append(time.perf_counter() - start)
+    return float(np.max(comm.allgather(seconds), axis=0).mean())
 
 
 def _step(backend: Mpi, data: mnist.Split, width: int, batch: int) -> tuple[Callable[[bool], None], int]:
@@ -300,8 +315,6 @@ def _step(backend: Mpi, data: mnist.Split, width: int, batch: int) -> tuple[Call
             backend.flat.div_(backend.world.world_size)  # the division that averaging adds to its sum
         optimizer.step()
         wait_for(backend.device)
-        if not average:
-            backend.comm.Barrier()  # the slowest rank counts in each step, as it would in the allreduce
 
     return step, sum(each.numel() for each in model.parameters())
 
