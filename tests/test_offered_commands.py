@@ -65,7 +65,7 @@ RUN_BY = {
     "workshop_lib.maintain.generate": "maintain/test_generate.py::test_the_command_writes_and_says_what_drifted",
     "workshop_lib.maintain.lock": "maintain/test_setup.py::test_make_lock_writes_both_files",
     "workshop_lib/maintain/bootstrap.py": "maintain/test_setup.py::test_each_command_of_make_installs_what_it_says",
-    "workshop_lib.lessons.forecasting.benchmarks": (
+    "workshop_lib.lessons.forecasting.benchmark": (
         "lessons/forecasting/test_benchmarks.py::test_the_command_prints_one_table"
     ),
 }

@@ -123,20 +123,17 @@ guess_line = predict("How far off will the line through all other sizes be at 1 
 guess_line
 
 # %%
-everything = [row for row in messages if row["way"] == "MPI"]
-gradient_sized = [row for row in everything if 2**16 <= row["message_bytes"] <= 2**22]
-tests = {
-    "all sizes": fit.beside_library(fit_and_test, everything, held_out_bytes=2**20),
-    "64 KiB to 4 MiB": fit.beside_library(fit_and_test, gradient_sized, held_out_bytes=2**20),
-}
-guess_line.compare(100 * abs(tests["all sizes"]["error"].iloc[0]))
-
-# %%
-pd.concat(tests).style.format({"alpha_s": "{:.2e}", "beta_s_per_byte": "{:.2e}", "error": "{:+.0%}"})
+mpi = pd.DataFrame([row for row in messages if row["way"] == "MPI"])
+ranges = {"all sizes": mpi, "64 KiB to 4 MiB": mpi[mpi["message_bytes"].between(2**16, 2**22)]}
+tests = {}
+for name, rows in ranges.items():
+    nbytes, seconds = rows["message_bytes"].to_numpy(), rows["median_s"].to_numpy()
+    tests[name] = check.written(fit_and_test)(nbytes, seconds, held_out=list(nbytes).index(2**20))
+lines = pd.DataFrame(tests, index=["alpha_s", "beta_s_per_byte", "error"]).T
+guess_line.compare(100 * abs(lines.loc["all sizes", "error"]))
+lines.style.format({"alpha_s": "{:.2e}", "beta_s_per_byte": "{:.2e}", "error": "{:+.0%}"})
 
 # %% [markdown]
-# Your line and the library's should agree.
-#
 # If the machine was quiet, a large error means that a straight line doesn't describe these times. The MPI library may switch to
 # a different method at some size, or the arrays may outgrow a cache. The second test uses only sizes that the gradients of our
 # networks have. There $\alpha$ is no longer the latency of a small message, but the prediction is usually better. A model is
@@ -207,9 +204,9 @@ guess.compare(forecasts.loc["a100-ethernet", "times as long"], emulated_on="a100
 
 # %% [markdown]
 # On 10 Gb/s Ethernet, your fit finds the $\alpha$ and $\beta$ of the table of machines, and its forecast is exact. (It has to
-# be: the clocks follow the same model.) On the A100 it's far off, although it was just as good on 2, 4 and 8 ranks. These all
-# sit in one node, so the fit has seen NVLink alone. The sixteen are on two nodes. A forecast holds only as far as the hardware
-# stays what it was, and no error bar of a fit can tell you where that ends.
+# be: the clocks follow the same model.) On the A100 it's far off, although it was just as good on 2, 4 and 8 ranks, because
+# these all sit in one node, and the sixteen on two. A forecast holds only as far as the hardware stays what it was, and no error
+# bar of a fit can tell you where that ends.
 #
 # ## What computing costs
 #
@@ -240,21 +237,19 @@ guess_busy.compare(fit.slower_together(alone, steps))
 # %% [markdown]
 # The ranks sent no messages here, and still the factor may be above 1. Ranks on one machine share memory bandwidth and caches,
 # many processors lower their clock when all cores work, and a virtual machine's two cores may be the two threads of a single one.
-# Also, a step that ends with an allreduce ends with the *slowest* rank, which is slower than a typical one. So we fit the times
-# that we measured with all ranks at work.
+# Also, a step ends with the *slowest* rank. So we fit the times that we measured with all ranks at work.
 #
 # ## Predicted and measured
 #
 # The library now fits the four constants just as you fitted $\alpha$ and $\beta$. It sees only the computing times of networks
 # with 64, 256 and 1,024 hidden units and batches of 16, 64 and 256. The time of the allreduce comes from your line. The allreduce
-# blocks here, so a step should take the sum of the two. How well does this sum predict whole steps, with widths and batches that
-# are *held out* from the fit?
+# blocks here, so a step should take the sum. How well does it predict steps with widths and batches that are *held out*?
 
 # %%
 used = [row for row in steps if (row["width"], row["batch"]) in fit.FITTED]
 held_out = [row for row in steps if row not in used]
 computing = fit.compute_time(used)
-line = tests["64 KiB to 4 MiB"].iloc[0]  # yours, or the library's while the exercise is open
+line = lines.loc["64 KiB to 4 MiB"]
 tested = fit.predicted(held_out, computing, line)
 errors = tested["error"].abs()
 print(f"held out: error {errors.median():.0%} in the median, {errors.max():.0%} at worst")
@@ -265,7 +260,7 @@ figures.predicted_beside_measured(fit.predicted(used, computing, line), tested)
 # On a two-core machine that did nothing else, we measured 3 % in the median and 9 % at worst. If your errors are several times
 # as large, look at the line on other programs before you blame the model.
 #
-# Now you can say where a step's time goes. This table shows the share that the allreduce takes, by width and batch:
+# Where does a step's time go? This table shows the share that the allreduce takes, by width and batch:
 
 # %%
 shares = tested.assign(share=tested["allreduce_s"] / tested["predicted_s"])
@@ -352,8 +347,7 @@ guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 #
 # ## How far off is it elsewhere?
 #
-# Three networks on one machine prove little, especially if whoever built the model knew the answer. DLPerf trained two networks
-# on 16 V100, each with several frameworks. Our forecast is the same for both:
+# Three networks on one machine prove little. DLPerf trained two networks on 16 V100, each with several frameworks. Our forecast is the same for both:
 
 # %%
 beside = published.beside_forecast()
@@ -382,9 +376,8 @@ figures.beside_published(beside)
 #
 # ## Your machine, and larger ones
 #
-# Below, *this machine* stands for up to 4,096 copies of yours. We assume that they exchange messages as fast as two ranks on
-# your machine do. No real network between laptops is that fast. The cell measures how fast one copy trains. For the other
-# machines we use data sheets and published measurements.
+# Below, *this machine* stands for up to 4,096 copies of yours, which exchange messages as fast as two ranks on your machine do.
+# (No real network between laptops is that fast.) The cell measures how fast one copy trains.
 #
 # - *Speed* is the efficiency, and the band around it is its range.
 # - *Learning* shows what a larger batch costs, as in notebook [07b](07b_gradient_noise.ipynb): the number of samples needed with
@@ -425,9 +418,8 @@ published.mean_errors({"nobody is late": forecast.PUNCTUAL, "the slowest is late
 # 97 % and PyTorch 84 %. Yet there they're almost equally fast, with 16,925 and 16,621 images/s. PyTorch's efficiency is lower
 # because on one GPU it's 13 % faster. No model of the hardware knows such differences between programs.
 #
-# **Is this a fair test?** Not quite. The fit of $\sigma$ hasn't seen the held-out tables, but *we have*. We tried four terms:
-# late devices, late input, cores that the collective takes from computing, and a fixed cost per step. We kept the one that did
-# best on these tables. The next table you find will be a fairer judge.
+# **Is this a fair test?** Not quite: we tried four terms, and kept the one that did best on the held-out tables. (The others
+# were late input, cores that the collective takes from computing, and a fixed cost per step.)
 #
 # ## Deeper: where the allreduce's time comes from
 #
@@ -441,7 +433,7 @@ published.mean_errors({"nobody is late": forecast.PUNCTUAL, "the slowest is late
 # | ring: parts of $n/p$ bytes go around, twice | $2(p-1)$ | $2\frac{p-1}{p}\,n$ |
 # | Rabenseifner: pairs swap halves, then quarters, … and back | $2\log_2 p$ | $2\frac{p-1}{p}\,n$ |
 #
-# Methods with few rounds should win for small arrays, and methods that send few bytes should win for large ones. On two ranks
+# Methods with few rounds should win for small arrays, and those that send few bytes for large ones. On two ranks
 # some of the four are the same; the differences grow with $p$.
 #
 # A ping-pong, which was timed as well, determines $\alpha$ and $\beta$. A third constant, $\gamma$, is the extra cost of each
@@ -495,9 +487,8 @@ for name, (n, efficiency) in science.items():
 
 # %% [markdown]
 # Two of them lost more than that, to messages and input. But on Summit, 27,360 GPUs were *more* punctual than our constant
-# predicts. The authors had copied the data to every node, averaged the gradients of each step during the next one so that no
-# step waits for them, and replaced Horovod's single coordinator with a tree of coordinators. So the constant is typical of
-# ordinary runs, not a law.
+# predicts. The authors had copied the data to every node, averaged the gradients of each step during the next one, and replaced
+# Horovod's single coordinator with a tree of coordinators. So the constant is typical of ordinary runs, not a law.
 #
 # ## Remember
 #

@@ -44,7 +44,7 @@ def kept(tmp_path, monkeypatch):
     learner.keep(Check("ring_allreduce", False, "SECRET of a learner"))
     learner.keep(Check("ring_allreduce", True))
     for score in (1.1, 1.4, 1.3):
-        learner.keep(Check("build", False, "", score))
+        learner.keep(Check("recompute", False, "", score))
     for speed in (9000.0, 15000.0):
         learner.keep(Training("ddp", 2, 1, 128, False, 0.97, speed))
     learner.keep(Prediction("not a number", "", float("nan"), 1.0))
@@ -70,7 +70,7 @@ def test_what_is_shared_is_the_results_and_nothing_else():
     assert shared["predictions"] == [about | asked | first], "the first guess counts"
     assert shared["solved"] == [about | {"exercise": "ring_allreduce"}]
     assert shared["speeds"] == [{"backend": "ddp", "world_size": 2, "samples_per_s": 15000.0}]
-    assert shared["scores"] == [{"exercise": "build", "score": 1.1}]
+    assert shared["scores"] == [{"exercise": "recompute", "score": 1.1}]
     private = ("SECRET", "Alice", str(paths.LEARNER.parent))
     assert not [each for each in private if each in json.dumps(shared)]
 
@@ -199,7 +199,7 @@ def test_every_value_of_a_file_is_converted_clipped_and_escaped(room, bad):
         "predictions": GUESS | {"measured": 2.0},
         "solved": {"notebook": "01_mpi_basics", "exercise": "exchange"},
         "speeds": {"backend": "ddp", "world_size": 2, "samples_per_s": 9000.0},
-        "scores": {"exercise": "build", "score": 1.4},
+        "scores": {"exercise": "recompute", "score": 1.4},
     }
     for name, entry in entries.items():
         wrong = [entry, bad, *(entry | {key: bad} for key in entry)]

@@ -37,7 +37,7 @@ class Game(NamedTuple):
 
 
 GAMES = {
-    "build": Game("The fastest mesh.py that fits (notebook 12)", "seconds per step, forecast", min),
+    "recompute": Game("The fastest mesh.py that fits (notebook 12)", "seconds per step, forecast", min),
     "my_buckets": Game("Buckets in the fewest messages (notebook 05)", "messages", min),
     "interleaved": Game("The pipeline that keeps least (notebook 11b)", "pieces, all ranks together", min),
 }

@@ -4,7 +4,7 @@ import pytest
 
 from workshop_lib import ranks
 from workshop_lib.lessons.forecasting import benchmark, fit
-from workshop_lib.lessons.forecasting.allreduce import ALGORITHMS
+from workshop_lib.lessons.forecasting.allreduce import algorithms
 
 pytestmark = pytest.mark.full
 
@@ -19,7 +19,7 @@ def team():
 
 def test_every_way_is_timed_at_every_size(team):
     rows = fit.measure_communication(team, SIZES, repeats=5, timeout_s=60)
-    ways = ["MPI", "gloo", *ALGORITHMS]
+    ways = ["MPI", "gloo", *algorithms(2)]
     assert [(row["way"], row["message_bytes"]) for row in rows] == [("ping-pong", n) for n in SIZES] + [
         (way, n) for n in SIZES for way in ways
     ]
@@ -45,13 +45,23 @@ def test_the_command_prints_one_table(team, capsys):
         import sys
 
         sys.argv[1:] = ["16"]
-        runpy.run_module("workshop_lib.lessons.forecasting.benchmarks", run_name="__main__")
+        runpy.run_module("workshop_lib.lessons.forecasting.benchmark", run_name="__main__")
 
     team.run(command, timeout=60)
     lines = capsys.readouterr().out.splitlines()
     assert sum("2 ranks; median, least and most of 7 rounds" in line for line in lines) == 1
-    for way in ("ping-pong", "MPI", "gloo", *ALGORITHMS):
+    for way in ("ping-pong", "MPI", "gloo", *algorithms(2)):
         assert [line.split(way)[1].split()[0] for line in lines if f"{way} " in line] == ["4", "16"]
+
+
+def test_steps_are_timed_with_and_without_their_allreduce(team):
+    [small, large] = fit.measure_steps(team, [(8, 4), (512, 64)], repeats=2)
+    assert small["parameters"] == 795 * 8 + 10 and large["message_bytes"] == 4 * (795 * 512 + 10)
+    for row in (small, large):
+        assert row["ranks"] == 2 and len(row["step_s"]) == len(row["compute_s"]) == 2
+    assert min(large["step_s"]) > min(small["compute_s"])
+    [alone] = fit.measure_steps(team, [(8, 4)], repeats=1, alone=True)
+    assert alone["ranks"] == 1
 
 
 def test_bandwidths_are_bytes_over_the_median():

@@ -29,19 +29,9 @@ def test_the_figures_show_what_was_forecast():
     assert list(lines[0].get_ydata()) == [point.samples_per_s for point in without_target]
     with pytest.raises(ValueError, match="no points to draw"):
         draw_forecast([])
-
-
-def test_published_beside_forecast_is_drawn():
-    figure = figures.beside_published(published.beside_forecast())
-    assert "whose form was chosen on the held-out tables" in words(figure)
-    check_layout(figure)
-
-
-def test_the_table_has_the_numbers():
-    shown, last = printed(report.table(POINTS), 200), POINTS[-1]
-    assert f"{last.samples_per_s:,.0f}" in shown and report.efficiency(last) in shown
-    assert report.duration(last.time_to_target_s) in shown
-    assert "time to" not in printed(report.table(forecast(VGG, HOROVOD, SETTINGS)), 200)
+    beside = figures.beside_published(published.beside_forecast())
+    assert "whose form was chosen on the held-out tables" in words(beside)
+    check_layout(beside)
 
 
 @pytest.mark.parametrize("model", catalogue.models())
@@ -124,19 +114,14 @@ def test_the_command_takes_a_laptop_and_a_global_batch():
     [
         ("alexnet polaris", "model 'alexnet' is not known: choose one of inception-v3"),
         ("vgg-16 mine", "machine 'mine' is not known: choose one of a100-ethernet, aurora, b200"),
-        ("vgg-16 mine", ", or laptop"),
         ("vgg-16 polaris --devices 1,x", "--devices '1,x': give whole numbers"),
-        ("vgg-16 polaris --devices 0", "--devices '0': give whole numbers of at least 1"),
         ("vgg-16 polaris --global-batch 8 --devices 16", "among 16 devices"),
-        ("vgg-16 polaris --batch-size 0", "batch_size is 0: give a whole number"),
         ("vgg-16 polaris --compression 0", "compression is 0.0: give a number above 0"),
         ("vgg-16 polaris --fusion-mb nan", "message_bytes is nan"),
-        ("vgg-16 polaris --samples-per-s 0", "samples_per_s is 0.0"),
         ("vgg-16 polaris --backend nccl", "backend 'nccl' is not known: choose one of mpi, "),
         ("vgg-16 polaris --gb-per-s 1", "--gb-per-s: only for laptop"),
         ("vgg-16 laptop --gb-per-s 1", "add --latency-us"),
         ("vgg-16 laptop --gb-per-s 0 --latency-us 1", "--gb-per-s 0: give a number above 0"),
-        ("workshop-cnn polaris", "no speed of workshop-cnn on Polaris is known"),
         ("workshop-cnn polaris", "measure it on one device and give samples_per_s"),
     ],
 )

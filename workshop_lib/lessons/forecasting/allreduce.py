@@ -1,21 +1,19 @@
 """Four allreduce algorithms built from sends and receives, which 08c_forecasting times and explains.
 
 They run on MPI and on a CountingComm alike. Every rank calls the same algorithm with its `array`, one-dimensional and
-contiguous. The call blocks, and afterwards every rank's `array` holds the sum, the same to the last bit. For p ranks, q
-the largest power of two up to p, and arrays of n bytes:
+contiguous. The call blocks, and afterwards every rank's `array` holds the sum, the same to the last bit. For p ranks
+and arrays of n bytes:
 
 | | messages of the busiest rank | bytes it sends | rounds |
 |---|---|---|---|
 | naive | p - 1 | (p - 1) n | 2 (p - 1) |
-| recursive doubling | log2 q (+ 1) | log2 q n (+ n) | log2 q (+ 2) |
+| recursive doubling | log2 p | log2 p n | log2 p |
 | ring | 2 (p - 1) | 2 (p - 1)/p n | 2 (p - 1) |
-| rabenseifner | 2 log2 q (+ 1) | 2 (q - 1)/q n (+ n) | 2 log2 q (+ 2) |
+| rabenseifner | 2 log2 p | 2 (p - 1)/p n | 2 log2 p |
 
-The terms in brackets apply when p is not a power of two: the p - q extra ranks first send their arrays to other ranks,
-and get the sum at the end. No allreduce can send less than 2 (p - 1)/p n bytes (Patarasuk and Yuan 2009), and none can
-take fewer rounds than log2 p. The ring saves bytes but takes more rounds, and recursive doubling saves rounds but sends
-more bytes; Rabenseifner's algorithm comes within a factor of two of both limits. The ring is in collectives/ring.py.
-Sources: Thakur, Rabenseifner and Gropp 2005, section 4.5; Patarasuk and Yuan 2009, section 3.
+Recursive doubling and Rabenseifner's algorithm need a power of two of ranks here. No allreduce can send less than
+2 (p - 1)/p n bytes (Patarasuk and Yuan 2009), and none can take fewer rounds than log2 p. The ring is in
+collectives/ring.py. Sources: Thakur, Rabenseifner and Gropp 2005, section 4.5; Patarasuk and Yuan 2009, section 3.
 """
 
 from collections.abc import Callable
@@ -49,15 +47,11 @@ def recursive_doubling(comm, array: np.ndarray) -> None:
     Each step doubles the number of ranks in the sum. It takes few rounds but sends many bytes, so it suits small
     arrays.
     """
-
-    def exchange(ranks: int) -> None:
-        arriving = np.empty_like(array)
-        for distance in _powers_below(ranks):
-            partner = comm.rank ^ distance
-            comm.Sendrecv(array, partner, recvbuf=arriving, source=partner)
-            array[:] += arriving
-
-    _on_a_power_of_two(comm, array, exchange)
+    arriving = np.empty_like(array)
+    for distance in _powers_below(comm.size):
+        partner = comm.rank ^ distance
+        comm.Sendrecv(array, partner, recvbuf=arriving, source=partner)
+        array += arriving
 
 
 def rabenseifner(comm, array: np.ndarray) -> None:
@@ -68,57 +62,33 @@ def rabenseifner(comm, array: np.ndarray) -> None:
     exchanges in reverse order. It takes few rounds and sends few bytes.
     """
 
-    def exchange(ranks: int) -> None:
-        cut = parts(len(array), ranks)
-        arriving = np.empty(-(-len(array) // 2), array.dtype)
+    cut = parts(len(array), comm.size)
+    arriving = np.empty(-(-len(array) // 2), array.dtype)
 
-        def block(rank: int, width: int) -> np.ndarray:
-            """The block of `width` parts that contains the part of `rank`."""
-            first = rank // width * width
-            return array[cut[first].start : cut[first + width - 1].stop]
+    def block(rank: int, width: int) -> np.ndarray:
+        """The block of `width` parts that contains the part of `rank`."""
+        first = rank // width * width
+        return array[cut[first].start : cut[first + width - 1].stop]
 
-        for distance in reversed(_powers_below(ranks)):
-            partner = comm.rank ^ distance
-            place = block(comm.rank, distance)
-            incoming = arriving[: len(place)]
-            comm.Sendrecv(block(partner, distance), partner, recvbuf=incoming, source=partner)
-            place += incoming
-        for distance in _powers_below(ranks):
-            partner = comm.rank ^ distance
-            comm.Sendrecv(block(comm.rank, distance), partner, recvbuf=block(partner, distance), source=partner)
-
-    _on_a_power_of_two(comm, array, exchange)
+    for distance in reversed(_powers_below(comm.size)):
+        partner = comm.rank ^ distance
+        place = block(comm.rank, distance)
+        incoming = arriving[: len(place)]
+        comm.Sendrecv(block(partner, distance), partner, recvbuf=incoming, source=partner)
+        place += incoming
+    for distance in _powers_below(comm.size):
+        partner = comm.rank ^ distance
+        comm.Sendrecv(block(comm.rank, distance), partner, recvbuf=block(partner, distance), source=partner)
 
 
-# Keys: the names of the algorithms in cost_model.py.
-ALGORITHMS: dict[str, Callable[..., None]] = {
-    "naive": naive,
-    "recursive doubling": recursive_doubling,
-    "ring": ring.allreduce,
-    "rabenseifner": rabenseifner,
-}
+def algorithms(ranks: int) -> dict[str, Callable[..., None]]:
+    """The algorithms for this number of ranks, by their names in cost_model.py."""
+    found: dict[str, Callable[..., None]] = {"naive": naive, "ring": ring.allreduce}
+    if ranks.bit_count() == 1:
+        found |= {"recursive doubling": recursive_doubling, "rabenseifner": rabenseifner}
+    return found
 
 
 def _powers_below(ranks: int) -> list[int]:
     """1, 2, 4, …, ranks / 2, where `ranks` is a power of two."""
     return [2**k for k in range(ranks.bit_length() - 1)]
-
-
-def _on_a_power_of_two(comm, array: np.ndarray, exchange: Callable[[int], None]) -> None:
-    """Run `exchange(q)` on the first q ranks, where q is the largest power of two up to the number of ranks.
-
-    Each of the remaining ranks sends its array to a helper among the first q, which sends the sum back.
-    """
-    q = 2 ** (comm.size.bit_length() - 1)
-    if comm.rank >= q:
-        comm.Send(array, comm.rank - q)
-        comm.Recv(array, comm.rank - q)
-        return
-    helps = comm.rank + q < comm.size
-    if helps:
-        arriving = np.empty_like(array)
-        comm.Recv(arriving, comm.rank + q)
-        array += arriving
-    exchange(q)
-    if helps:
-        comm.Send(array, comm.rank + q)

@@ -1,28 +1,47 @@
-"""Measures how long messages and allreduces take, in the style of the OSU micro-benchmarks and nccl-tests.
+"""Measures on the ranks what a training step is made of: messages, allreduces, and whole steps.
 
-08c_forecasting fits its model of communication to these times. Each call is checked once and warmed up. In each of the
-following rounds, every way takes its turn, so that a slow moment of the machine affects all ways. A turn makes as many
-calls as fit into ROUND_S, between two readings of the clock, and the slowest rank's time counts. All ranks call
-everything here together, and it blocks.
+08c_forecasting calls it through fit.py, and `workshop preflight` uses it too. Each call is warmed up. In each of the
+following rounds, every call takes its turn, so that a slow moment of the machine affects all of them. A turn makes as
+many calls as fit into a round, between two readings of the clock, and the slowest rank's time counts. All ranks call
+everything here together, and it blocks. Under a launcher, like the OSU micro-benchmarks,
+
+    mpiexec -n 2 python -m mpi4py -m workshop_lib.lessons.forecasting.benchmark [BYTES]
+
+prints a table for messages of up to BYTES. (`-m mpi4py` ends all ranks when one fails.)
 """
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable
+from copy import copy
 from functools import partial
 from statistics import median
 from typing import TypedDict
 
 import numpy as np
+import torch
+import torch.distributed as dist
 from mpi4py import MPI
+from torch import nn
+from torch.nn.functional import cross_entropy
 
+from workshop_lib.data import mnist
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.lessons.forecasting.allreduce import ALGORITHMS
+from workshop_lib.lessons.forecasting.allreduce import algorithms
+from workshop_lib.machine import environment
+from workshop_lib.machine import world as worlds
+from workshop_lib.models import torch_cnn
+from workshop_lib.training import memory, rendezvous
+from workshop_lib.training.backends.mpi import Mpi
 
 SIZES_BYTES = tuple(4**k for k in range(1, 14))  # 4 B to 64 MiB
 REPEATS = 7
 ROUND_S = 0.01
+STEPS_ROUND_S = 0.1  # a step varies more than a message, so its rounds are longer
 WARM_UP = 3
 MOST_CALLS = 200
+LR = 0.01
 
 # A way takes a float32 array [n], and returns a call that sums the array over the ranks and one that returns the sum.
 Way = Callable[[np.ndarray], tuple[Callable[[], None], Callable[[], np.ndarray]]]
@@ -54,8 +73,6 @@ def in_place(allreduce: Callable[[np.ndarray], None]) -> Way:
 
 def process_group(device) -> Way:
     """The way of PyTorch's allreduce over this rank's process group: gloo on CPUs; on GPUs, in their memory."""
-    import torch
-    import torch.distributed as dist
 
     def on(array: np.ndarray):
         tensor = torch.from_numpy(array).to(device)  # on a CPU, the tensor shares the array's memory
@@ -71,20 +88,25 @@ def process_group(device) -> Way:
 
 def wait_for(device) -> None:
     """Block until a GPU has done what was asked of it. On a CPU, it has been done already."""
-    import torch
-
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
-def ways(comm, device=None) -> dict[str, Way]:
-    """All ways by name: the MPI library's, those of allreduce.py and, with a torch `device`, the process group's."""
-    every = {"MPI": in_place(lambda array: comm.Allreduce(MPI.IN_PLACE, array, MPI.SUM))}
-    if device is not None:
-        import torch.distributed as dist
+def communication(sizes_bytes: Iterable[int] = SIZES_BYTES, repeats: int = REPEATS) -> list[MessageRow]:
+    """Measure a ping-pong between ranks 0 and 1, and allreduces in all ways: MPI's, gloo's or NCCL's, and handwritten.
 
-        every[dist.get_backend()] = process_group(device)
-    return every | {name: in_place(partial(algorithm, comm)) for name, algorithm in ALGORITHMS.items()}
+    Returns rows as `row` makes them. Raises InputError on fewer than two ranks.
+    """
+    world = worlds.detect()
+    comm = world.mpi_comm()
+    where = worlds.choose_device("auto", world)
+    rendezvous.join_process_group(world, where)
+    ways = {
+        "MPI": in_place(lambda array: comm.Allreduce(MPI.IN_PLACE, array, MPI.SUM)),
+        dist.get_backend(): process_group(where),
+        **{name: in_place(partial(algorithm, comm)) for name, algorithm in algorithms(comm.size).items()},
+    }
+    return ping_pong(comm, sizes_bytes, repeats) + allreduces(comm, ways, sizes_bytes, repeats)
 
 
 def allreduces(
@@ -151,7 +173,11 @@ def timed(comm, calls: dict[str, Callable[[], None]], repeats: int = REPEATS) ->
     """Seconds per call on the slowest rank: one value per round, for each of these calls."""
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; it must be at least 1.")
-    times = {name: _warmed_up(comm, call) for name, call in calls.items()}
+    times = {}
+    for name, call in calls.items():
+        for _ in range(WARM_UP):
+            took_s = _call_s(comm, call)
+        times[name] = min(_fitting(ROUND_S, took_s), MOST_CALLS)
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
@@ -159,13 +185,6 @@ def timed(comm, calls: dict[str, Callable[[], None]], repeats: int = REPEATS) ->
             # If a rank has to wait for a core, calls are far slower than the warm-up promised: make fewer per round.
             times[name] = min(times[name], _fitting(10 * ROUND_S, seconds[name][-1]))
     return seconds
-
-
-def _warmed_up(comm, call: Callable[[], None]) -> int:
-    """Make a few calls; return how many fit into ROUND_S, judged by the last one. All ranks get the same number."""
-    for _ in range(WARM_UP):
-        took_s = _call_s(comm, call)
-    return min(_fitting(ROUND_S, took_s), MOST_CALLS)
 
 
 def _call_s(comm, call: Callable[[], None], times: int = 1) -> float:
@@ -195,3 +214,124 @@ def _checked(comm, name: str, way: Way, array: np.ndarray) -> Callable[[], None]
             f"the sum of {len(array):,} values by {name} is wrong on rank {', '.join(map(str, wrong))}."
         )
     return call
+
+
+def perceptron(width: int) -> nn.Sequential:
+    """A network with one hidden layer: images [n, 1, 28, 28] -> logits [n, 10]. It has 795 width + 10 parameters.
+
+    The arithmetic per sample and the bytes of the gradients both grow in proportion to the parameters.
+    """
+    return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, width), nn.ReLU(), nn.Linear(width, 10))
+
+
+class StepRow(TypedDict):
+    """Times of training steps of `perceptron(width)` with `batch` samples per rank; each list has one value per round.
+
+    Both times are the slowest rank's. `compute_s` is the time of a step without its allreduce, computed by all ranks
+    at the same time, and `step_s` the time of a whole step of synchronous SGD (backends/mpi.py).
+    """
+
+    width: int
+    batch: int
+    ranks: int
+    parameters: int
+    message_bytes: int  # bytes of all gradients
+    compute_s: list[float]
+    step_s: list[float]
+
+
+def steps(settings: Iterable[tuple[int, int]], repeats: int = 5, alone: bool = False) -> list[StepRow]:
+    """Time training steps for each (width, batch); return one row per setting, on every rank.
+
+    Each repeat goes through all settings. With `alone`, rank 0 measures as if it were the only rank, while the other
+    ranks return an empty list at once. Raises InputError for a width or batch below 1.
+    """
+    world = worlds.detect()
+    if alone and world.rank > 0:
+        return []
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    memory.keep_freed_memory()
+    data = mnist.load("train")
+    backend = Mpi(world, worlds.choose_device("auto", world))
+    if alone:
+        backend.world = worlds.World()
+        backend.comm = MPI.COMM_SELF
+    rows: list[StepRow] = []
+    timers = []
+    for width, batch in dict.fromkeys(settings):
+        step, parameters = _step(copy(backend), data, width, batch)
+        for _ in range(WARM_UP):
+            took_s = _call_s(backend.comm, partial(step, True))
+        timers.append((step, max(2, _fitting(STEPS_ROUND_S, took_s))))
+        row = StepRow(
+            width=width,
+            batch=batch,
+            ranks=backend.world.world_size,
+            parameters=parameters,
+            message_bytes=4 * parameters,
+            compute_s=[],
+            step_s=[],
+        )
+        rows.append(row)
+    for _ in range(repeats):
+        for row, (step, times) in zip(rows, timers, strict=True):
+            row["compute_s"].append(_computing_s(backend.comm, step, times))
+            row["step_s"].append(_call_s(backend.comm, partial(step, True), times))
+    return rows
+
+
+def _computing_s(comm, step: Callable[[bool], None], times: int) -> float:
+    """Mean over steps, without their allreduce, of the slowest rank's seconds in each step.
+
+    The slowest rank counts because all ranks would wait for it in the allreduce. The ranks start each step together, as
+    the allreduce would make them do.
+    """
+    seconds = []
+    for _ in range(times):
+        comm.Barrier()
+        start = time.perf_counter()
+        step(False)
+        seconds.append(time.perf_counter() - start)
+    return float(np.max(comm.allgather(seconds), axis=0).mean())
+
+
+def _step(backend: Mpi, data: mnist.Split, width: int, batch: int) -> tuple[Callable[[bool], None], int]:
+    """A step of one network, with its allreduce if called with True, and the network's number of parameters."""
+    if width < 1 or batch < 1:
+        raise InputError(f"width {width} and batch {batch}: both must be at least 1.")
+    torch.manual_seed(0)
+    model = perceptron(width).to(backend.device)
+    _, optimizer = backend.wrap(model, lambda parameters: torch.optim.SGD(parameters, LR, momentum=0.9, fused=True))
+    chosen = np.random.default_rng(backend.world.rank).integers(0, data.total, batch)
+    images = torch.tensor(data.images[chosen], device=backend.device)
+    labels = torch.tensor(data.labels[chosen], device=backend.device).long()
+
+    def step(average: bool) -> None:
+        model.zero_grad(set_to_none=False)
+        cross_entropy(model(torch_cnn.normalize(images)), labels).backward()
+        if average:
+            backend.average_gradients()
+        else:
+            backend.flat.div_(backend.world.world_size)  # the division that averaging adds to its sum
+        optimizer.step()
+        wait_for(backend.device)
+
+    return step, sum(each.numel() for each in model.parameters())
+
+
+def main(arguments: list[str]) -> None:
+    environment.clean()
+    most_bytes = int(arguments[0]) if arguments else max(SIZES_BYTES)
+    rows = communication([nbytes for nbytes in SIZES_BYTES if nbytes <= most_bytes])
+    if MPI.COMM_WORLD.rank > 0:
+        return
+    print(f"{rows[-1]['ranks']} ranks; median, least and most of {len(rows[-1]['seconds'])} rounds")
+    print(f"{'':>18} {'bytes':>11} {'us':>11} {'least':>11} {'most':>11} {'algorithm':>10} {'bus GB/s':>10}")
+    for row in rows:
+        microseconds = " ".join(f"{1e6 * row[name]:>11,.2f}" for name in ("median_s", "min_s", "max_s"))
+        bandwidths = " ".join(f"{row[name] / 1e9:>10.3f}" for name in ("algorithm_bytes_per_s", "bus_bytes_per_s"))
+        print(f"{row['way']:>18} {row['message_bytes']:>11,} {microseconds} {bandwidths}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

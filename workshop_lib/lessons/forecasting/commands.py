@@ -61,33 +61,24 @@ def predict_arguments(parser: Parser) -> None:
 def predict(
     model: str,
     machine: str,
-    backend: str,
     batch_size: int,
     global_batch: int | None,
     devices: str,
-    overlap: bool | None,
     fusion_mb: float | None,
-    compression: float,
-    network: float,
     samples_per_s: float | None,
     latency_us: float | None,
     gb_per_s: float | None,
     out_dir: str | None,
+    **how,
 ) -> None:
     """Forecast step time, efficiency and time to an accuracy from 1 to 4,096 devices."""
     chosen_model = catalogue.model(model)
     chosen_machine = _machine(machine, latency_us, gb_per_s)
     if samples_per_s is not None:
         chosen_machine = chosen_machine.with_speed(chosen_model, samples_per_s)
-    settings = forecast.Settings(
-        backend,
-        batch_size=None if global_batch else batch_size,
-        global_batch=global_batch,
-        compression=compression,
-        network=network,
-        message_bytes=None if fusion_mb is None else fusion_mb * 2**20,
-        overlap=overlap,
-    )
+    how["message_bytes"] = None if fusion_mb is None else fusion_mb * 2**20
+    how["batch_size"] = None if global_batch else batch_size
+    settings = forecast.Settings(global_batch=global_batch, **how)  # also backend, compression, network and overlap
     counts = [n for n in forecast.DEVICES if n <= (global_batch or n)]
     if devices:
         counts = whole_numbers("--devices", devices)

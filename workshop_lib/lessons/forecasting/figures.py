@@ -1,4 +1,4 @@
-"""Draws the figures of 08c_forecasting: the forecast for more devices, and predicted and measured times."""
+"""Draws forecasts for more devices and beside published runs, and measured times, for 08c_forecasting and 12."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -78,23 +78,31 @@ def _draw_outcome(axes: Axes, table: pd.DataFrame) -> None:
 
 @figures.styled
 def beside_published(rows: pd.DataFrame) -> figures.RecordFigure:
-    """Draw published against forecast efficiencies: those that the lateness was fitted to, and those held out.
+    """Draw published against forecast values, with the range of each forecast as its bar. On the line, both are equal.
 
-    `rows` come from `published.beside_forecast`. Bars are the range of the forecast. On the line, the published and the
-    forecast efficiency are the same.
+    rows: from `published.beside_forecast`, of which those that the lateness was fitted to and those held out are drawn,
+    or from `published.meshes_beside_forecast`, drawn by table.
     """
-    fitted, held_out = (rows[rows["table"].isin(tables)] for tables in (published.FITTED, published.HELD_OUT))
-    inside, points = (int(of) for of in (held_out["inside"].sum(), len(held_out)))
-    error = held_out["difference_points"].abs().mean()
-    title = f"Held out: {error:.1f} percentage points off in the mean, {inside} of {points} points in the range"
-    caption = "published efficiencies; bars: the range of the forecast, whose form was chosen on the held-out tables"
+    of_meshes = "mesh" in rows
+    what = "MFU" if of_meshes else "efficiency"
+    groups = {"used in the fit": rows[rows["table"].isin(published.FITTED)]}
+    groups["held out"] = judged = rows[rows["table"].isin(published.HELD_OUT)]
+    error = f"Held out: {judged['difference_points'].abs().mean():.1f} percentage points off in the mean"
+    caption = "bars: the range of the forecast, whose form was chosen on the held-out tables"
+    if of_meshes:
+        groups, judged = {str(name): of_table for name, of_table in rows.groupby("table", sort=False)}, rows
+        error = f"Runs on meshes: {rows['error'].abs().median():.0%} off in the median"
+        worst = rows.loc[rows["error"].abs().idxmax()]
+        caption = f"bars: the range; worst: {worst['table']} on {worst['devices']:,} GPUs, {worst['error']:+.0%}"
+    title = f"{error}, {int(judged['inside'].sum())} of {len(judged)} in the range"
     figure, axes = figures.new_figure(title, caption)
-    for name, table in (("used in the fit", fitted), ("held out", held_out)):
+    for name, table in groups.items():
         values = [100 * table[column] for column in ("forecast", "low", "high")]
         look = {"linestyle": "", "elinewidth": 1, "label": name}
         figures.draw_points(axes, 100 * table["published"], values, across=True, **look)
     axes.plot([0, 100], [0, 100], **figures.PERFECT, label="forecast = published")
-    axes.set(xlim=(15, 104), ylim=(40, 104), xlabel="forecast efficiency (%)", ylabel="published efficiency (%)")
+    limits = {"xlim": (10, 60), "ylim": (5, 60)} if of_meshes else {"xlim": (15, 104), "ylim": (40, 104)}
+    axes.set(**limits, xlabel=f"forecast {what} (%)", ylabel=f"published {what} (%)")
     return figure
 
 

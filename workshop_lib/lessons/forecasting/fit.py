@@ -2,10 +2,10 @@
 
 Every model here is linear in its constants. They are fitted by least squares of the *relative* error, so that a latency
 of microseconds counts as much as a transfer of milliseconds, and no constant comes out negative. Seconds are medians
-over the rounds of benchmark.py and benchmarks.py.
+over the rounds of benchmark.py.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from workshop_lib.machine.cost_model import allreduce_s
 if TYPE_CHECKING:  # importing it at run time would start MPI in the notebook's process
     from workshop_lib.lessons.forecasting.benchmark import MessageRow
 
-StepRow = Mapping[str, Any]  # stands for benchmarks.StepRow
+StepRow = Mapping[str, Any]  # stands for benchmark.StepRow
 
 # (width, batch per rank) of the networks whose steps are measured: by one rank alone, to fit the model, and to test it.
 ALONE = ((64, 64), (256, 64), (1024, 64))
@@ -98,37 +98,6 @@ def message_time(rows: Iterable["MessageRow"], way: str = "ping-pong") -> Fit:
     return relative_least_squares(terms, [row["median_s"] for row in chosen])
 
 
-def fit_and_test(message_bytes: np.ndarray, seconds: np.ndarray, held_out: int) -> tuple[float, float, float]:
-    """What the exercise of this name asks for: alpha_s, beta_s_per_byte, and the error at the size held out.
-
-    Unlike the exercise, it sets a constant that would come out negative to 0.
-    """
-    nbytes = np.delete(message_bytes, held_out)
-    terms = {"alpha_s": np.ones(len(nbytes)), "beta_s_per_byte": nbytes}
-    found = relative_least_squares(terms, np.delete(seconds, held_out).tolist())
-    predicted_s = found["alpha_s"] + found["beta_s_per_byte"] * message_bytes[held_out]
-    return found["alpha_s"], found["beta_s_per_byte"], predicted_s / seconds[held_out] - 1
-
-
-def beside_library(own: Callable, messages: Iterable["MessageRow"], held_out_bytes: int) -> pd.DataFrame:
-    """A table of the learner's `own` fit and the library's, both to `messages` of all sizes but `held_out_bytes`.
-
-    The columns are alpha, beta, and the relative error of the prediction for `held_out_bytes`. While the exercise is
-    open, the table has only the library's row.
-    """
-    rows = sorted(messages, key=lambda row: row["message_bytes"])
-    message_bytes = np.array([row["message_bytes"] for row in rows])
-    seconds = np.array([row["median_s"] for row in rows])
-    held_out = message_bytes.tolist().index(held_out_bytes)
-    lines = {}
-    for whose, function in (("yours", own), ("the library's", fit_and_test)):
-        try:
-            lines[whose] = function(message_bytes, seconds, held_out)
-        except NotImplementedError:
-            continue
-    return pd.DataFrame.from_dict(lines, orient="index", columns=["alpha_s", "beta_s_per_byte", "error"])
-
-
 def link(rows: Iterable["MessageRow"], ways: Sequence[str]) -> Fit:
     """Fit the `alpha_s`, `beta_s_per_byte` and `gamma_s_per_byte` that explain a ping-pong and allreduces together.
 
@@ -174,32 +143,23 @@ def compute_terms(parameters, batch) -> dict:
     }
 
 
-def compute_s(fit: Fit, parameters: float, batch: float) -> float:
-    """Seconds of computing a step, predicted by a fit of `compute_time`."""
-    terms = compute_terms(float(parameters), float(batch))
-    return sum(fit[name] * term for name, term in terms.items())
-
-
 def predicted(rows: Iterable[StepRow], compute: Fit, message: Mapping[str, float]) -> pd.DataFrame:
-    """A table of predicted step times beside measured ones (benchmarks.py), with one row per setting.
+    """A table of predicted step times beside measured ones (benchmark.py), with one row per setting.
 
-    `message` has the constants of `message_time` for the allreduce.
-    `low_s` is the step time with full overlap, max(compute, allreduce), and `high_s` the step time without overlap,
-    their sum. A blocking allreduce does not overlap, so `predicted_s` is the sum. `error` is predicted / measured - 1.
+    `message` has alpha_s and beta_s_per_byte of the allreduce. A blocking allreduce doesn't overlap, so `predicted_s`
+    is the sum of computing and allreduce. `error` is predicted / measured - 1.
     """
     lines = []
     for row in rows:
-        computing_s = compute_s(compute, row["parameters"], row["batch"])
+        terms = compute_terms(row["parameters"], row["batch"])
+        computing_s = sum(compute[name] * term for name, term in terms.items())
         allreduce_s_ = message["alpha_s"] + message["beta_s_per_byte"] * row["message_bytes"]
-        low_s = max(computing_s, allreduce_s_)
-        high_s = computing_s + allreduce_s_
         measured_s = median(row["step_s"])
         lines.append(
-            {name: row[name] for name in ("width", "batch", "ranks", "parameters")}
-            | {"compute_s": computing_s, "allreduce_s": allreduce_s_, "low_s": low_s, "high_s": high_s}
-            | {"predicted_s": high_s, "measured_s": measured_s, "measured_min_s": min(row["step_s"])}
-            | {"measured_max_s": max(row["step_s"]), "repeats": len(row["step_s"])}
-            | {"error": high_s / measured_s - 1}
+            {name: row[name] for name in ("width", "batch", "ranks")}
+            | {"allreduce_s": allreduce_s_, "predicted_s": computing_s + allreduce_s_, "measured_s": measured_s}
+            | {"measured_min_s": min(row["step_s"]), "measured_max_s": max(row["step_s"])}
+            | {"repeats": len(row["step_s"]), "error": (computing_s + allreduce_s_) / measured_s - 1}
         )
     return pd.DataFrame(lines)
 
@@ -225,27 +185,28 @@ def measure_steps(
     timeout_s: float = 300.0,
     alone: bool = False,
 ) -> list[StepRow]:
-    """Measure training steps for these (width, batch per rank) on the team's ranks: rows of benchmarks.py's `steps`.
+    """Measure training steps for these (width, batch per rank) on the team's ranks: rows of benchmark.py's `steps`.
 
     All ranks compute at the same time, as in training. They share caches, memory bandwidth and the processor's power
     budget, so each is slower than it would be `alone`.
     """
-    return _on_ranks(team, "steps", timeout_s, list(settings), repeats, alone=alone)
+
+    def measure() -> list:
+        from workshop_lib.lessons.forecasting import benchmark  # imported on the ranks: here it would start MPI
+
+        return benchmark.steps(settings, repeats, alone=alone)
+
+    return team.run(measure, timeout=timeout_s, show=False)[0]
 
 
 def measure_communication(
     team, sizes_bytes: Iterable[int], repeats: int = 7, timeout_s: float = 300.0
 ) -> list["MessageRow"]:
-    """Measure messages and allreduces on the team's ranks: rows of benchmarks.py's `communication`."""
-    return _on_ranks(team, "communication", timeout_s, list(sizes_bytes), repeats)
-
-
-def _on_ranks(team, name: str, timeout_s: float, *args, **kwargs) -> list:
-    """Call this function of benchmarks.py on all ranks, and return rank 0's result."""
+    """Measure messages and allreduces on the team's ranks: rows of benchmark.py's `communication`."""
 
     def measure() -> list:
-        from workshop_lib.lessons.forecasting import benchmarks  # imported on the ranks: here it would start MPI
+        from workshop_lib.lessons.forecasting import benchmark
 
-        return getattr(benchmarks, name)(*args, **kwargs)
+        return benchmark.communication(sizes_bytes, repeats)
 
     return team.run(measure, timeout=timeout_s, show=False)[0]

@@ -1,12 +1,15 @@
-"""Forecasts a training run on more devices, for 08c_forecasting: step time, efficiency, and the time to an accuracy.
+"""Forecasts a training step on many devices: its seconds, and what they are made of. 08c_forecasting and
+12_thousand_ranks use it.
 
-A forecast is a formula with numbers that were looked up, or measured on one device. They do not say how much later
-than usual the slowest of the devices is. This lateness, and how far off a forecast may be, are fitted to published
-scaling (see published.py, and Lateness below). The form of the formula was chosen on tables that are held out from this
-fit, so they are no independent test of it.
+There is one formula, `step_time`. Data-parallel training is a mesh with one tensor rank and one stage. A forecast uses
+numbers that were looked up, or measured on one device. They do not say how much later than usual the slowest of the
+devices is. This lateness, and how far off a forecast may be, are fitted to published scaling (see published.py, and
+Lateness below). The form of the formula was chosen on tables that are held out from this fit, so they are no
+independent test of it.
 """
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +20,64 @@ from workshop_lib.machine.cost_model import overlapped_step_s, slowest_of
 from workshop_lib.quantities import positive, whole
 
 DEVICES = tuple(2**k for k in range(13))  # 1 to 4,096
+# In a ring of p ranks, each rank sends (p - 1) / p of the array's bytes this many times (Patarasuk and Yuan 2009;
+# arXiv:1910.02054, section 7).
+RING = {"allreduce": 2, "allgather": 1, "reduce-scatter": 1}
+
+
+def mesh_shape(mesh: str) -> tuple[int, ...]:
+    """The dimensions of a mesh as numbers, (64, 16) for "64x16". Raises InputError for text of any other form."""
+    if not re.fullmatch(r"[1-9]\d{0,5}(x[1-9]\d{0,5})*", mesh):
+        raise InputError(f"the mesh {mesh!r} is not known: give its dimensions as in 64x16.")
+    return tuple(map(int, mesh.split("x")))
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The number of ranks in each dimension of a mesh.
+
+    The ranks of a tensor group are neighbors, those of a data group are a whole tensor group apart, then come the
+    copies of HSDP, and the stages of a pipeline are furthest apart (the order of Narayanan et al. 2021,
+    arXiv:2104.04473). copies: how many groups of `data` ranks have all the weights, each for itself.
+    """
+
+    data: int
+    tensor: int = 1
+    pipeline: int = 1
+    copies: int = 1
+
+    def __post_init__(self):
+        for name in ("data", "tensor", "pipeline", "copies"):
+            whole(name, getattr(self, name))
+
+    @property
+    def ranks(self) -> int:
+        return self.copies * self.data * self.tensor * self.pipeline
+
+    def __str__(self) -> str:
+        shape = f"{self.data}x{self.tensor}"
+        return f"{shape}x{self.pipeline}" if self.pipeline > 1 else shape
+
+
+@dataclass
+class Collective:
+    """All calls of one collective over one dimension of the mesh.
+
+    handed_bytes: the bytes of the whole arrays, that is, what goes into an allreduce or a reduce-scatter, and what
+    comes out of an allgather.
+    """
+
+    kind: str
+    over: str
+    ranks: int
+    calls: int = 0
+    handed_bytes: float = 0
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that this rank sends if each call is a ring."""
+        share = RING[self.kind] * (self.ranks - 1) / self.ranks if self.kind in RING else 1.0
+        return share * self.handed_bytes
 
 
 @dataclass(frozen=True)
@@ -67,6 +128,84 @@ class Lateness:
 # `typical` and `at_worst` are what published.fit_lateness finds from its default tables.
 LATENESS = Lateness(typical=0.036, at_worst=0.103, slower_messages=3)
 PUNCTUAL = Lateness(typical=0.0, at_worst=0.0, slower_messages=1)  # no device is ever late
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The seconds of a step, and its parts. data_s has all messages between copies of the weights or of their shards.
+
+    least_s and most_s are the range of step_s: with full overlap and no device late, and in the worst case of
+    `Lateness`.
+    """
+
+    compute_s: float
+    tensor_s: float
+    data_s: float
+    bubble_s: float
+    late_s: float
+    least_s: float
+    step_s: float
+    most_s: float
+
+
+def step_time(
+    machine: Machine,
+    mesh: Mesh,
+    compute_s: float,
+    collectives: Iterable[Collective],
+    overlap: str,
+    bubble_share: float = 0.0,
+    backward_share: float = 2 / 3,
+    network: float = 1.0,
+    lateness: Lateness = LATENESS,
+) -> StepTime:
+    """Forecast a step in which each rank computes for `compute_s` seconds and takes part in these collectives.
+
+    overlap: what the collectives over data overlap with: "nothing", "backward" (each leaves as soon as its gradients
+    are ready), or "everything", as FSDP's do, of which only the first and the last one show. Tensor parallelism waits
+    for its messages. bubble_share: how long the stages of a pipeline are idle,
+    as a share of the time that they are busy. network: factor on the bandwidth between nodes. A step takes the longer
+    of what it waits for messages and of what the slowest device is late, not their sum. This form was chosen on the
+    held-out tables: it is closest to them (see published.py).
+    """
+    strides = {"tensor": 1, "copies": mesh.tensor * mesh.data}
+    collectives = list(collectives)
+    over_tensor = [each for each in collectives if each.over == "tensor"]
+    over_data = [each for each in collectives if each.over != "tensor"]
+    tensor_s = sum(collective_s(machine, each, 1, network) for each in over_tensor)
+    data_s = sum(collective_s(machine, each, strides.get(each.over, mesh.tensor), network) for each in over_data)
+    calls = sum(each.calls for each in over_data)
+    busy_s = compute_s + tensor_s
+    bubble_s = busy_s * bubble_share
+    exposed_s = data_s
+    if overlap == "everything":
+        exposed_s = max(data_s - busy_s, 0.0) + 2 * data_s / max(calls, 2)
+    elif overlap == "backward" and calls:
+        backward_s = backward_share * compute_s
+        exposed_s = overlapped_step_s(compute_s - backward_s, backward_s, data_s / calls, calls) - compute_s
+    late_s = compute_s * slowest_of(mesh.ranks)
+    return StepTime(
+        compute_s,
+        tensor_s,
+        data_s,
+        bubble_s,
+        lateness.typical * late_s,
+        least_s=max(busy_s + bubble_s, data_s),
+        step_s=compute_s + max(tensor_s + bubble_s + exposed_s, lateness.typical * late_s),
+        most_s=compute_s + lateness.at_worst * late_s + bubble_s + lateness.slower_messages * (tensor_s + data_s),
+    )
+
+
+def collective_s(machine: Machine, each: Collective, stride: int = 1, network: float = 1.0) -> float:
+    """Seconds of all calls of one collective between ranks that are `stride` apart.
+
+    An allreduce between neighbors takes the machine's cheapest way. Everything else is a ring, as in NCCL, which has
+    trees for allreduces only.
+    """
+    one_bytes = each.handed_bytes / max(1, each.calls)
+    if each.kind == "allreduce" and stride == 1:
+        return each.calls * machine.allreduce_s(each.ranks, one_bytes, network)
+    return each.calls * machine.ring_s(each.ranks, one_bytes, stride, network) * RING.get(each.kind, 1) / 2
 
 
 @dataclass(frozen=True)
@@ -126,22 +265,16 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class ForecastPoint:
+class ForecastPoint(StepTime):
     """The forecast for one number of devices. Times are in seconds, per step except for time_to_target_s.
 
-    least_s and most_s are the range of step_s: with full overlap and no device late, and in the worst case of
-    `Lateness`. learning is the share of the samples that a small batch would need too. learning and time_to_target_s
-    are None if the model has no target.
+    learning is the share of the samples that a small batch would need too. learning and time_to_target_s are None if
+    the model has no target.
     """
 
     devices: int
     global_batch: int
     messages: int
-    compute_s: float
-    communication_s: float
-    least_s: float
-    step_s: float
-    most_s: float
     samples_per_s: float
     efficiency: float
     learning: float | None
@@ -179,34 +312,31 @@ def forecast(
 def _point(model: Model, machine: Machine, settings: Settings, devices: int, lateness: Lateness) -> ForecastPoint:
     batch = settings.batch_per_device(devices)
     compute = machine.compute_of(model)
-    compute_s = compute.step_s(batch)
     messages = _messages(model, settings)
-    message_s = machine.allreduce_s(devices, model.gradient_bytes / settings.compression / messages, settings.network)
-    communication_s = messages * message_s
-    late_s = compute_s * slowest_of(devices)
-    step_s = compute_s + communication_s
-    if settings.how.overlap:
-        backward_s = compute.backward_share * compute_s
-        step_s = overlapped_step_s(compute_s - backward_s, backward_s, message_s, messages)
-    # The longer of the two, not their sum. This form was chosen on the held-out tables: it is closest to them (see
-    # published.py).
-    step_s = max(step_s, compute_s + lateness.typical * late_s)
+    sums = Collective("allreduce", "data", devices, messages, model.gradient_bytes / settings.compression)
+    overlap = "backward" if settings.how.overlap else "nothing"
+    step = step_time(
+        machine,
+        Mesh(devices),
+        compute.step_s(batch),
+        [sums],
+        overlap,
+        backward_share=compute.backward_share,
+        network=settings.network,
+        lateness=lateness,
+    )
     global_batch = round(batch * devices)
-    samples_per_s = batch * devices / step_s
+    samples_per_s = batch * devices / step.step_s
     learning = to_target_s = None
     if model.target:
         samples = model.target.samples(global_batch)
         learning = model.target.least_samples / samples
-        to_target_s = step_s * samples / global_batch
+        to_target_s = step.step_s * samples / global_batch
     return ForecastPoint(
-        devices,
-        global_batch,
-        messages,
-        compute_s,
-        communication_s,
-        least_s=max(compute_s, communication_s),
-        step_s=step_s,
-        most_s=compute_s + lateness.at_worst * late_s + lateness.slower_messages * communication_s,
+        **vars(step),
+        devices=devices,
+        global_batch=global_batch,
+        messages=messages,
         samples_per_s=samples_per_s,
         efficiency=samples_per_s / devices / alone_samples_per_s(model, machine, settings),
         learning=learning,
@@ -237,7 +367,7 @@ def takes_over(points: Iterable[ForecastPoint]) -> int | None:
 
     From there on, even full overlap cannot keep a step from becoming longer.
     """
-    return next((point.devices for point in points if point.communication_s > point.compute_s), None)
+    return next((point.devices for point in points if point.data_s > point.compute_s), None)
 
 
 def outgrows_learning(points: Iterable[ForecastPoint]) -> int | None:

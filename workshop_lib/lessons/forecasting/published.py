@@ -1,8 +1,10 @@
-"""Compares the forecast of 08c_forecasting with scaling that others have published, and fits `Lateness` to it.
+"""Compares forecasts with what others have published, for 08c_forecasting and 12_thousand_ranks, and fits `Lateness`.
 
-published.toml holds the published numbers.
+published.toml holds the published numbers: efficiencies of data-parallel training, and speeds of transformers on meshes
+of ranks as model-FLOPs utilization.
 """
 
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +13,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workshop_lib.lessons.forecasting.forecast import LATENESS, PUNCTUAL, ForecastPoint, Lateness, Settings, forecast
+from workshop_lib.lessons.forecasting.forecast import (
+    LATENESS,
+    PUNCTUAL,
+    ForecastPoint,
+    Lateness,
+    Mesh,
+    Settings,
+    forecast,
+    mesh_shape,
+)
+from workshop_lib.lessons.forecasting.meshes import Gpt, MeshForecast, Plan, of_formulas
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.cost_model import slowest_of
 
@@ -67,19 +79,104 @@ def _efficiency(efficiency: dict, times_s: dict, speeds: dict) -> dict[int, floa
 EVERYTHING = [_published(what, entry) for what, entry in PUBLISHED["scaling"].items()]
 
 
+@dataclass(frozen=True)
+class PublishedMesh:
+    """One published training on a mesh: what trained where, and its speed as model-FLOPs utilization (MFU).
+
+    like: the name of the table whose first run tells what one device can do, either this table or a different one.
+    """
+
+    table: str
+    like: str
+    machine: catalogue.Machine
+    model: Gpt
+    mesh: Mesh
+    plan: Plan
+    mfu: float
+
+    def forecast(self, share: float) -> MeshForecast:
+        """The forecast, if one device's arithmetic reaches this share of its peak."""
+        return of_formulas(self.model, self.machine, self.mesh, self.plan, share)
+
+
+def _published_mesh(table: str, entry: dict, row: list) -> PublishedMesh:
+    layers, width, billions, shape, micro_batch, micro_batches, speed = row
+    mesh = Mesh(*mesh_shape(shape))
+    stages = min(entry.get("interleaved", 1), layers // mesh.pipeline) if mesh.pipeline > 1 else 1
+    recompute = "full" if entry.get("recompute", False) else "none"
+    plan = Plan(micro_batch, micro_batches, entry["sharding"], recompute, max(1, stages))
+    model = Gpt(layers, width, billions * 1e9, entry["tokens"], entry.get("vocabulary", 0), entry.get("tied", True))
+    machine = catalogue.machine(entry["machine"])
+    peak = max(machine.peak_flops_per_s.values())
+    unit_flops_per_s = {
+        "teraFLOP/s per GPU": 1e12,
+        "teraFLOP/s per GPU, with recomputing": 1e12 / (4 / 3),
+        "tokens/s per GPU": model.flops / model.tokens,
+        "% of the peak (MFU)": peak / 100,
+    }[entry["unit"]]
+    return PublishedMesh(table, entry.get("like", table), machine, model, mesh, plan, speed * unit_flops_per_s / peak)
+
+
+MESHES = {
+    table: [_published_mesh(table, entry, row) for row in entry["rows"]] for table, entry in PUBLISHED["meshes"].items()
+}
+
+
+@functools.cache
+def share_of(table: str) -> float:
+    """The share of its peak that one device must reach so that the forecast of this table's first run is exact."""
+    run = MESHES[table][0]
+    low, high = 0.0, 2.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        if run.forecast(middle).mfu < run.mfu:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
 def beside_forecast(lateness: Lateness = LATENESS) -> pd.DataFrame:
     """A table with one row per entry and number of devices: efficiency as published and as forecast, and the range.
 
-    Efficiencies are fractions of 1. difference_points is forecast - published in percentage points, and inside says
-    whether the published efficiency is in the range.
+    Efficiencies are fractions of 1. difference_points is forecast - published in percentage points, error is the same
+    as a share of what was published, and inside says whether that is in the range.
     """
     rows = []
     for entry in EVERYTHING:
         base, *points = _forecast(entry, [entry.baseline, *entry.efficiency], lateness)
         for point, published in zip(points, entry.efficiency.values(), strict=True):
             row = {"table": entry.table, "what": entry.what, "devices": point.devices}
-            rows.append(row | _compared(base, point, published))
+            shares = base.step_s / point.step_s, base.step_s / point.most_s, base.least_s / point.least_s
+            rows.append(row | _compared(published, *shares))
     return pd.DataFrame(rows)
+
+
+def meshes_beside_forecast() -> pd.DataFrame:
+    """A table with one row per published mesh, and the columns of `beside_forecast` for its MFU.
+
+    A table's first run, if it calibrates the others, is left out.
+    """
+    rows = []
+    for table, (first, *others) in MESHES.items():
+        for run in others if first.like == table else [first, *others]:
+            made = run.forecast(share_of(run.like))
+            row = {"table": table, "mesh": str(run.mesh), "devices": run.mesh.ranks}
+            low, high = (made.mfu * made.step_s / bound for bound in (made.most_s, made.least_s))
+            rows.append(row | _compared(run.mfu, made.mfu, low, high))
+    return pd.DataFrame(rows)
+
+
+def _compared(published: float, expected: float, low: float, high: float) -> dict[str, float | bool]:
+    return {
+        "published": published,
+        "forecast": expected,
+        "low": low,
+        "high": high,
+        "difference_points": 100 * (expected - published),
+        "error": expected / published - 1,
+        "inside": low <= published <= high + 1e-9,
+    }
 
 
 def _forecast(entry: PublishedScaling, devices: Iterable[int], lateness: Lateness) -> list[ForecastPoint]:
@@ -88,20 +185,6 @@ def _forecast(entry: PublishedScaling, devices: Iterable[int], lateness: Latenes
     if entry.samples_per_s:
         machine = machine.with_speed(model, entry.samples_per_s)
     return forecast(model, machine, entry.settings, devices, lateness)
-
-
-def _compared(base: ForecastPoint, point: ForecastPoint, published: float) -> dict[str, float | bool]:
-    expected = base.step_s / point.step_s
-    low = base.step_s / point.most_s
-    high = base.least_s / point.least_s
-    return {
-        "published": published,
-        "forecast": expected,
-        "low": low,
-        "high": high,
-        "difference_points": 100 * (expected - published),
-        "inside": low <= published <= high + 1e-9,
-    }
 
 
 def mean_errors(columns: Mapping[str, Lateness]) -> pd.DataFrame:
@@ -135,7 +218,7 @@ def fit_lateness(tables: Iterable[str] = FITTED) -> Lateness:
         forecast = compute_s / np.maximum(points["step_s"], compute_s + typical * slowest_s)
         return (forecast - published).abs().groupby(table).mean().sum()
 
-    lost_s = compute_s / published - compute_s - LATENESS.slower_messages * points["communication_s"]
+    lost_s = compute_s / published - compute_s - LATENESS.slower_messages * points["data_s"]
     needed = sorted(lost_s / slowest_s)
     at_worst = needed[math.ceil(COVERED * len(needed)) - 1]
     typical = min((number / 1000 for number in range(201)), key=error)

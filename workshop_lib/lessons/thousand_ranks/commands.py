@@ -1,12 +1,13 @@
 """The command `workshop dryrun`: 12_thousand_ranks offers it for dry runs in a terminal."""
 
+import math
+
 from rich.console import Console
 
 from workshop_lib.cli.arguments import Parser
 from workshop_lib.errors import InputError
+from workshop_lib.lessons.forecasting.forecast import mesh_shape
 from workshop_lib.lessons.thousand_ranks import dry_run as dry
-from workshop_lib.lessons.thousand_ranks import mesh_report
-from workshop_lib.lessons.thousand_ranks.step_report import ranks_of
 from workshop_lib.machine.catalogue import emulated_machine
 from workshop_lib.results.tables import rich_table
 
@@ -36,17 +37,19 @@ def dryrun(
     if world_size is None:
         if not mesh:
             raise InputError("how many ranks? Give --world-size, or --mesh, or both.")
-        world_size = ranks_of(mesh)
+        world_size = math.prod(mesh_shape(mesh))
     report = dry.dry_run(script, *rest, world_size=world_size, mesh=mesh, rank=rank, timeout_s=timeout, machine=machine)
     of_mesh = f", mesh {mesh}" if mesh else ""
     print(f"{script}, rank {report.rank} of {report.world_size:,}{of_mesh}: the second step\n")
-    for rows in (mesh_report.shards(report), mesh_report.memory(report), mesh_report.collectives(report)):
+    for rows in (report.shard_rows(), report.memory_rows(), report.collective_rows()):
         if rows:
             table = rich_table(*rows[0])
             for row in rows:
                 table.add_row(*row.values())
             Console().print(table, "")
-    print(f"{report.flops / 1e9:,.3f} Gflop. {mesh_report.cost(report)}")
+    values = "without values" if report.fake_tensors else "with real tensors, whose values mean nothing"
+    took = f"{report.seconds:.1f} s and {report.resident_bytes / 2**20:,.0f} MiB"
+    print(f"{report.flops / 1e9:,.3f} Gflop. The dry run took {took}, {values}.")
     if machine is not None:
         peak = max(emulated_machine(machine).peak_flops_per_s.values(), default=0.0)
         share = f", {report.flops / report.step_s / peak:.1%} of a device's peak" if peak else ""

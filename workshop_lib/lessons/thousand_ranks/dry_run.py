@@ -5,6 +5,7 @@ so that its changes to PyTorch end with it.
 """
 
 import json
+import math
 import sys
 import tempfile
 import threading
@@ -13,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.thousand_ranks.step_report import Report, ranks_of
+from workshop_lib.lessons.forecasting.forecast import mesh_shape
+from workshop_lib.lessons.thousand_ranks.step_report import Report
 from workshop_lib.machine.catalogue import emulated_machine
 from workshop_lib.ranks import processes, scripts
 
@@ -50,7 +52,7 @@ def dry_run(
 
 def dry_runs(script, *options, meshes: Sequence[str]) -> dict[str, Report]:
     """The reports of `dry_run` by mesh, from one process, which is quicker. Each report has its own run's `seconds`."""
-    worlds = [(ranks_of(mesh), mesh, 0) for mesh in meshes]
+    worlds = [(math.prod(mesh_shape(mesh)), mesh, 0) for mesh in meshes]
     return dict(zip(meshes, _dry_runs(script, options, worlds, LIMIT_S), strict=True))
 
 
@@ -98,7 +100,7 @@ def _checked(script, options, world_size: int, mesh: str, rank: int) -> list[str
         raise InputError(f"a world of {world_size} ranks: give 1 to {MOST_RANKS:,}.")
     if not 0 <= rank < world_size:
         raise InputError(f"rank {rank} of {world_size}: give a rank from 0 to {world_size - 1}.")
-    if mesh and (filled := ranks_of(mesh)) != world_size:
+    if mesh and (filled := math.prod(mesh_shape(mesh))) != world_size:
         raise InputError(f"a mesh of {mesh} has {filled:,} ranks, and the world has {world_size:,}: make them equal.")
     return words
 

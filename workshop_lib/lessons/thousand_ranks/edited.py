@@ -1,6 +1,5 @@
-"""Put a function of the learner's in the place of a function of mesh.py: 12_thousand_ranks runs the result dry."""
+"""Copies of mesh.py with a change, one of them with a function of the learner's: 12_thousand_ranks runs them dry."""
 
-import ast
 import inspect
 import textwrap
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from workshop_lib.paths import BUILD, SCRIPTS, replacing
 NOTEBOOK = "12_thousand_ranks"
 SCRIPT = SCRIPTS / "mesh.py"
 FOLDER = BUILD / NOTEBOOK
+EMBEDDING = "        embedding = nn.Embedding("  # the line of mesh.py's `build` after that which makes the blocks
 
 
 def one_unit() -> Path:
@@ -21,40 +21,18 @@ def one_unit() -> Path:
     return _written("one_unit.py", text.replace("for unit in (*blocks, model):", "for unit in (model,):"))
 
 
-def source_of(build: Callable) -> str:
-    """The text of the learner's function after the imports that it needs; the solution's while it's a stub."""
-    if own_or_library(build, None) is None:
-        return Solution(NOTEBOOK, build.__name__).text()
-    code = textwrap.dedent(inspect.getsource(build))
-    nodes = list(ast.walk(ast.parse(code)))
-    used = {node.id for node in nodes if isinstance(node, ast.Name)}
-    own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    values = {name: build.__globals__[name] for name in sorted(used - own) if name in build.__globals__}
-    return "".join(_import(name, value) for name, value in values.items()) + code
-
-
-def _import(name: str, value) -> str:
-    """The line that imports a value of the notebook, or its definition if the notebook defines it."""
-    if inspect.ismodule(value):
-        return f"import {value.__name__} as {name}\n"
-    if isinstance(value, int | float | str):
-        return f"{name} = {value!r}\n"
-    if not hasattr(value, "__module__") or not hasattr(value, "__name__"):
-        return ""
-    if value.__module__ == "__main__":
-        return textwrap.dedent(inspect.getsource(value)) + "\n\n"
-    return f"from {value.__module__} import {value.__name__} as {name}\n"
+def source_of(recompute: Callable) -> str:
+    """The text of the learner's function; the solution's while it's a stub."""
+    if own_or_library(recompute, None) is None:
+        return Solution(NOTEBOOK, recompute.__name__).text()
+    return textwrap.dedent(inspect.getsource(recompute))
 
 
 def with_source(source: str) -> Path:
-    """A copy of mesh.py in which `source`, the text of a function `build` and of its imports, replaces `build`."""
+    """A copy of mesh.py whose `build` hands its blocks to `recompute`, the function with this text."""
     text = SCRIPT.read_text(encoding="utf-8")
-    [node] = [each for each in ast.parse(text).body if isinstance(each, ast.FunctionDef) and each.name == "build"]
-    lines = text.splitlines(keepends=True)
-    before = "".join(lines[: node.lineno - 1])
-    after = "".join(lines[node.end_lineno :])
-    return _written("mesh.py", f"{before}{source.rstrip()}\n{after}")
+    text = text.replace("def build(", f"{source.strip()}\n\n\ndef build(", 1)
+    return _written("mesh.py", text.replace(EMBEDDING, f"        blocks = recompute(blocks)\n{EMBEDDING}", 1))
 
 
 def _written(name: str, text: str) -> Path:

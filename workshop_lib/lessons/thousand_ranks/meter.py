@@ -35,8 +35,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workshop_lib.emulation.device import FORMULAS
+from workshop_lib.lessons.forecasting.forecast import Collective
 from workshop_lib.lessons.thousand_ranks import pretend
-from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report, Shard
+from workshop_lib.lessons.thousand_ranks.step_report import Report, Shard
 from workshop_lib.lessons.thousand_ranks.timed import StepClock
 from workshop_lib.lessons.zero_and_fsdp.traffic import NAMES
 from workshop_lib.machine import catalogue
@@ -158,15 +159,14 @@ class StepMeter(TorchDispatchMode):
         names = {id(p): name for name, p in models[-1].named_parameters()} if models else {}
         states = [trained, [p.grad for p in trained], list(optimizer.state.values())]
         sizes = (sum(tensor.nbytes for tensor in memory.tensors(state)) for state in states)
-        used = [each for each in self.collectives.values() if each.ranks > 1]
         self.report = Report(
-            dist.get_rank(),
-            dist.get_world_size(),
-            [_shard(names.get(id(p), f"parameter {at}"), p) for at, p in enumerate(trained)],
-            dict(zip(KINDS, sizes, strict=True)),
-            self.peak_bytes,
-            self.flops,
-            used,
+            rank=dist.get_rank(),
+            world_size=dist.get_world_size(),
+            shards=[_shard(names.get(id(p), f"parameter {at}"), p) for at, p in enumerate(trained)],
+            state_bytes=dict(zip(KINDS, sizes, strict=True)),
+            peak_bytes=self.peak_bytes,
+            flops=self.flops,
+            collectives=[each for each in self.collectives.values() if each.ranks > 1],
             building_peak_bytes=self.building_peak_bytes,
         )
         if self.clock is not None:

@@ -1,31 +1,18 @@
-"""What a step takes on one rank, measured by the meter or estimated by a formula: shards, bytes, arithmetic, memory.
+"""What a step takes on one rank, as the meter read it: shards, bytes, arithmetic, memory; and its tables.
 
-12_thousand_ranks compares the reports of real and pretended ranks. This file imports neither PyTorch nor NumPy, so that
-a forecast doesn't have to wait for them.
+12_thousand_ranks compares the reports of real and pretended ranks. This file doesn't import PyTorch, so that a notebook
+doesn't have to wait for it.
 """
 
 import json
-import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workshop_lib.errors import InputError
+from workshop_lib.lessons.forecasting.forecast import Collective
+from workshop_lib.lessons.forecasting.meshes import Work
 
-# In a ring of p ranks, each rank sends (p - 1) / p of the array's bytes this many times (Patarasuk and Yuan 2009;
-# arXiv:1910.02054, section 7).
-RING = {"allreduce": 2, "allgather": 1, "reduce-scatter": 1}
-
-
-def mesh_shape(mesh: str) -> tuple[int, ...]:
-    """The dimensions of a mesh as numbers, (64, 16) for "64x16". Raises InputError for text of any other form."""
-    if not re.fullmatch(r"[1-9]\d{0,5}(x[1-9]\d{0,5})*", mesh):
-        raise InputError(f"the mesh {mesh!r} is not known: give its dimensions as in 64x16.")
-    return tuple(map(int, mesh.split("x")))
-
-
-def ranks_of(mesh: str) -> int:
-    return math.prod(mesh_shape(mesh))
+KIND_OF = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer's state"}
 
 
 @dataclass
@@ -41,43 +28,18 @@ class Shard:
     placements: list[str]
 
 
-@dataclass
-class Collective:
-    """All calls of one collective over one dimension of the mesh.
-
-    handed_bytes: the bytes of the whole arrays, that is, what goes into an allreduce or a reduce-scatter, and what
-    comes out of an allgather.
-    """
-
-    kind: str
-    over: str
-    ranks: int
-    calls: int = 0
-    handed_bytes: float = 0
-
-    @property
-    def sent_bytes(self) -> float:
-        """Bytes that this rank sends if each call is a ring."""
-        share = RING[self.kind] * (self.ranks - 1) / self.ranks if self.kind in RING else 1.0
-        return share * self.handed_bytes
-
-
-@dataclass
-class Report:
-    """What one step took on one rank. Shards and states are left out if it's estimated by a formula.
+@dataclass(kw_only=True)
+class Report(Work):
+    """What one step took on one rank.
 
     state_bytes: bytes of the parameters, the gradients and the optimizer's state when the step ends. peak_bytes: the
     most bytes of all tensors together during the step, including activations, gathered layers and the script's data.
-    flops: floating-point operations.
     """
 
     rank: int
     world_size: int
-    shards: list[Shard]
-    state_bytes: dict[str, int]
-    peak_bytes: float
-    flops: float
-    collectives: list[Collective] = field(default_factory=list)
+    shards: list[Shard] = field(default_factory=list)
+    state_bytes: dict[str, int] = field(default_factory=dict)
     fake_tensors: bool = False
     seconds: float = 0.0  # how long the dry run took; a report of `dry_run` includes Python's start
     step_s: float = 0.0  # the emulated time of the step, if the dry run was on a machine of the table
@@ -91,11 +53,48 @@ class Report:
         shards = [Shard(**each) for each in content.pop("shards")]
         return cls(shards=shards, collectives=[Collective(**each) for each in content.pop("collectives")], **content)
 
-    @property
-    def other_bytes(self) -> float:
-        """Bytes at the peak that aren't the model's states: activations, gathered layers and the script's data."""
-        return self.peak_bytes - sum(self.state_bytes.values())
-
     def sent_bytes(self, over: str = "") -> float:
         """Bytes that this rank sends in the step, in all or over one dimension of the mesh."""
         return sum(each.sent_bytes for each in self.collectives if over in ("", each.over))
+
+    def shard_rows(self) -> list[dict[str, str]]:
+        """The parameters and this rank's parts. Parameters that differ only in their layer's number share a row."""
+        alike: dict[tuple, list[str]] = {}
+        for each in self.shards:
+            cut = ", ".join(re.findall(r"S\((\d+)", " ".join(each.placements))) or "whole"
+            key = (re.sub(r"\d+", "*", each.name, count=1), _shape(each.shape), _shape(each.local_shape), cut)
+            alike.setdefault(key, []).append(each.name)
+        return [
+            {
+                "parameter": name if len(names) > 1 else names[0],
+                "of these": str(len(names)),
+                "whole": whole,
+                "on this rank": local,
+                "cut along": cut,
+            }
+            for (name, whole, local, cut), names in alike.items()
+        ]
+
+    def memory_rows(self) -> list[dict[str, str]]:
+        """The memory of each kind of state, the rest of the step's peak, this peak, and that of building, in MB."""
+        sizes: dict[str, float] = {KIND_OF[kind]: size for kind, size in self.state_bytes.items()}
+        sizes["the rest of the peak"] = self.peak_bytes - sum(self.state_bytes.values())
+        sizes |= {"peak": self.peak_bytes, "peak before the first forward pass": self.building_peak_bytes}
+        return [{"memory": kind, "MB": f"{size / 1e6:,.3f}"} for kind, size in sizes.items()]
+
+    def collective_rows(self) -> list[dict[str, str]]:
+        return [
+            {
+                "collective": each.kind,
+                "over": each.over,
+                "ranks": f"{each.ranks:,}",
+                "calls": f"{each.calls:,}",
+                "handed, MB": f"{each.handed_bytes / 1e6:,.3f}",
+                "sent by this rank, MB": f"{each.sent_bytes / 1e6:,.3f}",
+            }
+            for each in self.collectives
+        ]
+
+
+def _shape(shape: list[int]) -> str:
+    return " × ".join(map(str, shape)) or "1"

@@ -1,8 +1,9 @@
 """What a pre-flight check measures, as plain data that a file can keep."""
 
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-from workshop_lib.lessons.forecasting.benchmark import MessageRow
+if TYPE_CHECKING:  # importing it at run time would start MPI
+    from workshop_lib.lessons.forecasting.benchmark import MessageRow
 
 KIND = "preflight"
 
@@ -55,6 +56,6 @@ class PreflightReport(TypedDict):
     kind: str
     date: str
     ranks: list[RankReport]
-    allreduces: list[MessageRow]
+    allreduces: list["MessageRow"]
     pairs: list[PairRow]
     checkpoint: Checkpoint
