@@ -68,14 +68,13 @@ def test_no_mpiexec_fails_with_a_remedy(monkeypatch):
 
 
 def test_the_allocation_is_told_or_what_is_wrong_with_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("WORKSHOP_HOSTFILE", str(tmp_path / "hosts"))
+    monkeypatch.setenv("PBS_JOBID", "7")
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "hosts"))
     (finding,) = doctor.check_allocation()
-    assert finding.level == "wrong" and "WORKSHOP_HOSTFILE" in finding.remedy
-    (tmp_path / "hosts").write_text("alpha slots=4\nbeta slots=4\n")
+    assert finding.level == "wrong" and "PBS_NODEFILE" in finding.remedy
+    (tmp_path / "hosts").write_text("alpha\n" * 4 + "beta\n" * 4)
     (finding,) = doctor.check_allocation()
-    assert (finding.level, finding.seen) == ("ok", "host file: 2 nodes (alpha, …), 4 on each: 8 ranks")
-    monkeypatch.delenv("WORKSHOP_HOSTFILE")
-    assert doctor.check_allocation() == []
+    assert (finding.level, finding.seen) == ("ok", "pbs 7: 2 nodes (alpha, …), 4 on each: 8 ranks")
 
 
 def test_variables_of_another_launcher_are_listed(monkeypatch):

@@ -82,7 +82,7 @@ def test_ranks_are_bound_to_hardware_threads_where_cores_do_not_suffice(machine,
             which_mpi.binding(bind, ranks, 1)
         return
     assert which_mpi.binding(bind, ranks, 1) == bound
-    job = Allocation("host file", None, ("localhost",))
+    job = Allocation("pbs", "1", ("localhost",))
     monkeypatch.setattr(launchers, "flavor", lambda words: "openmpi")
     words = launchers.plan(ranks, 1, bind, job).command
     assert words[words.index("--bind-to") + 1] == bound

@@ -136,8 +136,8 @@ def test_a_script_needs_nothing_from_here(path):
 
 
 def test_every_script_is_tested():
-    # In test_scripts.py, test_resuming_scripts.py, test_survive.py, test_dry_run_real.py; notebook 09 runs loader.py,
-    # and test_ways_to_feed.py loader_tf.py.
+    # In test_scripts_alone.py, test_resuming_scripts.py, test_survive.py, test_dry_run_real.py; notebook 09 runs
+    # loader.py, and test_ways_to_feed.py loader_tf.py.
     # test_your_own_script.py runs those of notebook 15.
     elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf", "elastic", "survive", "per_step", "mesh"}
     elsewhere |= {"own_script", "own_script_ddp", "own_script_sick"}

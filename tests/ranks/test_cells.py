@@ -100,6 +100,14 @@ def test_what_asks_for_a_keyboard_says_why_there_is_none(run, cell):
         run(cell)
 
 
+def test_what_is_too_large_too_often_or_alive_is_said(run):
+    (large,) = run("from IPython.display import HTML\nHTML('x' * 3_000_000)")
+    assert "not shown: a cell shows 50 displays of at most 2 MB" in large[0]["data"]["text/plain"]
+    rows = run("for _ in range(60): display(HTML('x'))")
+    assert len(rows) == cells.MAX_DISPLAYS + 1 and "not shown" in rows[-1][0]["data"]["text/plain"]
+    assert "IntSlider(value=3" in run("import ipywidgets\nipywidgets.IntSlider(value=3)")[0]
+
+
 def test_an_error_that_ipython_keeps_to_itself_is_shown(run):
     assert any(
         "bad repr" in line for line in run("class Bad:\n    def __repr__(self): raise ValueError('bad repr')\nBad()")
@@ -129,11 +137,7 @@ def test_rank_0_completes_and_inspects_and_nothing_is_asked_while_ranks_are_busy
     ("collective", "reported"),
     [
         ("MPI.COMM_WORLD.Barrier()", "rank 1 cannot go on: .*\n  rank 1: at In.1., line 3"),
-        pytest.param(
-            "MPI.COMM_WORLD.bcast(1, root=1)",
-            "rank 1 took part in a collective that the others never joined",
-            marks=pytest.mark.exhaustive,
-        ),
+        ("MPI.COMM_WORLD.bcast(1, root=1)", "rank 1 took part in a collective that the others never joined"),
     ],
 )
 def test_a_collective_on_some_ranks_is_reported(run, collective, reported):

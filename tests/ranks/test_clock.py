@@ -7,9 +7,6 @@ import time
 
 import psutil
 
-from workshop_lib.ranks import clock
-from workshop_lib.ranks.clock import Clock
-
 CALL = """
 import time
 from workshop_lib import ranks
@@ -32,18 +29,6 @@ if __name__ == "__main__":
     ranks.stop()
 """
 ASLEEP_S = 10.0
-
-
-def test_of_a_gap_only_a_part_counts_and_a_clock_never_stands_still(monkeypatch):
-    now_s = [0.0]
-    monkeypatch.setattr(clock.time, "monotonic", lambda: now_s[0])
-    watch = Clock()
-    for at_s, elapsed_s in ((0.1, 0.1), (4, 4), (74, 4 + clock.LONGEST_STEP_S), (144, 4 + 2 * clock.LONGEST_STEP_S)):
-        now_s[0] = at_s
-        assert watch.elapsed_s == elapsed_s
-    now_s[0] = 145
-    watch.skip()
-    assert watch.elapsed_s == 4 + 2 * clock.LONGEST_STEP_S
 
 
 def test_ranks_and_notebook_that_slept_during_a_call_go_on(nothing_left):

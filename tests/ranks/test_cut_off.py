@@ -128,11 +128,3 @@ def test_a_call_that_fails_outside_the_learners_function_is_one_message(team, mo
         team.run(max, 1, 2)
     monkeypatch.undo()
     assert team.restart().run(max, 1, 2) == [2, 2]
-
-
-def test_a_cell_without_a_name_is_quoted_too(team):
-    cell = "from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1:\n    1 / 0\nMPI.COMM_WORLD.Barrier()"
-    with pytest.raises(ranks.RankError) as caught:
-        team.run_cell(cell)
-    assert "rank 0: still at cell, line 4, in <module>:  MPI.COMM_WORLD.Barrier()" in str(caught.value)
-    team.restart()

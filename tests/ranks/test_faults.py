@@ -243,7 +243,7 @@ def test_a_stopped_rank_is_told_at_once_and_can_go_on(capsys):
     threading.Timer(1.0, os.kill, (pid, signal.SIGCONT)).start()
     team.run_cell(cell + "\nMPI.COMM_WORLD.Barrier()", timeout=20)
     said = capsys.readouterr().out
-    assert said.count("rank 1: stopped by SIGSTOP on ") == 1 and f"`kill -CONT {pid}`" in said
+    assert said.count(f"rank 1: stopped by SIGSTOP. `kill -CONT {pid}` on ") == 1
     assert team.run(max, 1, 2) == [2, 2]
 
 

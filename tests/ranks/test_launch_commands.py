@@ -14,8 +14,6 @@ HOSTS = ("n1", "n2", "n3")
 COMMANDS = {
     ("openmpi", "none"): "mpiexec -n 6 --host n1:4,n2:4 --map-by slot:oversubscribe --bind-to none",
     ("openmpi", "core"): "mpiexec -n 6 --host n1:4,n2:4 --map-by slot:PE=2 --bind-to core",
-    ("hydra", "none"): "mpiexec -n 6 -ppn 4 -hosts n1,n2 -bind-to none",
-    ("hydra", "core"): "mpiexec -n 6 -ppn 4 -hosts n1,n2 -bind-to core:2",
     ("pals", "none"): "mpiexec -n 6 --ppn 4 --depth 2 --cpu-bind none",
     ("pals", "core"): "mpiexec -n 6 --ppn 4 --depth 2 --cpu-bind depth",
     ("aprun", "none"): "aprun -n 6 -N 4 -d 2 -j 1 -cc none",
@@ -29,8 +27,6 @@ COMMANDS = {
 VERSIONS = {
     "mpiexec (Open MPI) 5.0.8": "openmpi",
     "mpirun (Open MPI) 4.1.4": "openmpi",
-    "HYDRA build details:\n    Version: 4.2.1": "hydra",
-    "Intel(R) MPI Library for Linux* OS, Version 2021.11": "hydra",
     "mpiexec (PALS) 1.3.4": "pals",
     "somebody's 1.0": "unknown",
 }
@@ -52,7 +48,7 @@ def test_whose_mpiexec_it_is(tmp_path, output):
 def test_an_mpiexec_that_says_nothing_is_known_by_its_folder(tmp_path):
     assert launchers.flavor((str(program(tmp_path / "pals" / "bin" / "mpiexec", "exit 1")),)) == "pals"
     assert launchers.flavor((str(tmp_path / "missing"),)) == "unknown"
-    assert launchers.flavor(tuple(which_mpi.mpiexec())) in ("openmpi", "hydra"), "the one beside Python"
+    assert launchers.flavor(tuple(which_mpi.mpiexec())) in ("openmpi", "unknown"), "the one beside Python"
 
 
 @pytest.fixture
@@ -62,7 +58,7 @@ def system_mpi(tmp_path, monkeypatch):
     monkeypatch.delenv("SLURM_MPI_TYPE", raising=False)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "bin" / "python"))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    program(tmp_path / "mpiexec", "echo HYDRA")
+    program(tmp_path / "mpiexec")
     program(tmp_path / "aprun")
     program(tmp_path / "srun", "echo MPI plugin types are... >&2", "printf '\\tnone\\n\\tpmi2\\n\\tpmix\\n' >&2")
     program(tmp_path / "scontrol", "echo 'MpiDefault              = none'")
@@ -135,9 +131,8 @@ def test_others_must_reach_the_controller_where_ranks_or_the_notebook_are_elsewh
     here = (socket.gethostname(),)
     for allocation, one_host, elsewhere in (
         (None, True, False),
-        (Allocation("host file", None, here), True, False),
-        (Allocation("host file", None, ("localhost",)), True, False),
-        (Allocation("host file", None, (*here, "other")), False, True),
+        (Allocation("pbs", "1", ("localhost",)), True, True),
+        (Allocation("pbs", "1", (*here, "other")), False, True),
         (Allocation("slurm", "1", here), True, True),  # attached to from a login node
     ):
         plan = launchers.plan(1, 1, "none", allocation)
@@ -156,7 +151,7 @@ def test_ssh_gives_up_soon_on_a_host_that_does_not_answer(system_mpi, monkeypatc
 
 
 def test_engines_are_told_the_address_that_leads_to_them():
-    plan = launchers.plan(1, 1, "none", Allocation("host file", None, ("127.0.0.2",)))
+    plan = launchers.plan(1, 1, "none", Allocation("pbs", "1", ("127.0.0.2",)))
     assert plan.engine_options[0] in [f"--IPEngine.location=127.0.0.{n}" for n in (1, 2)]
 
 
@@ -173,8 +168,8 @@ def test_variables_of_a_job_without_its_node_file_do_not_stop_open_mpi(monkeypat
     ("allocation", "words", "one_host"),
     [
         (None, "", True),
-        (Allocation("host file", None, (socket.gethostname(),)), "", True),
-        (Allocation("host file", None, (socket.gethostname(), "other")), "", False),
+        (Allocation("pbs", "1", (socket.gethostname(),)), "", True),
+        (Allocation("pbs", "1", (socket.gethostname(), "other")), "", False),
         (None, "mpiexec --hostfile mine", False),
     ],
 )

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 import weakref
@@ -72,29 +71,12 @@ def stop_engines(*words):
     return subprocess.run([*ENGINES, "stop", *words], capture_output=True, text=True, timeout=60, cwd=ROOT)
 
 
-def test_a_killed_owner_leaves_no_process_although_its_ranks_are_inside_a_collective():
-    program = f"""
-        from workshop_lib import ranks
-        team = ranks.start(2)
-        print("ready", flush=True)
-        team.run_cell({STUCK!r}, timeout=500)
-    """
-    owner = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    assert owner.stdout.readline() == "ready\n"
-    time.sleep(0.5)
-    assert len(our_ranks()) >= 4
-    owner.kill()
-    owner.wait(10)
-    owner.stdout.close()
-    assert all_are_gone()
-
-
-def test_a_restarted_kernel_leaves_no_process():
+def test_a_restarted_kernel_leaves_no_process_although_its_ranks_are_inside_a_collective():
     manager, client = start_new_kernel(kernel_name="python3", cwd=str(ROOT))
     try:
         client.execute("from workshop_lib import ranks; team = ranks.start(2)", reply=True, timeout=60)
+        client.execute(f"team.run_cell({STUCK!r}, timeout=500)")
+        time.sleep(0.5)
         assert len(our_ranks()) >= 4
         manager.restart_kernel(now=True)
         assert all_are_gone()
@@ -103,8 +85,9 @@ def test_a_restarted_kernel_leaves_no_process():
         manager.shutdown_kernel(now=True)
 
 
-def test_a_start_reaps_what_a_dead_notebook_left(dead_mark):
-    left = subprocess.Popen(["sleep", "300"], env=os.environ | {processes.VARIABLE: dead_mark})
+def test_a_start_reaps_what_a_dead_notebook_of_this_host_left(dead_mark):
+    marks = (dead_mark, dead_mark.replace("@", "@another-host-than-"))
+    left, elsewhere = (subprocess.Popen(["sleep", "300"], env=os.environ | {processes.VARIABLE: m}) for m in marks)
     deadline = time.monotonic() + 5  # just after its start, a program's environment can still read as empty
     while left.pid not in (found := [process.pid for process in processes.strays()]):
         assert time.monotonic() < deadline, found
@@ -112,7 +95,10 @@ def test_a_start_reaps_what_a_dead_notebook_left(dead_mark):
         ranks.start(1)
         assert left.wait(5) == -signal.SIGKILL
         assert not processes.strays(), "the ranks of this living process are no strays"
+        assert elsewhere.poll() is None
     finally:
+        elsewhere.kill()
+        elsewhere.wait(5)
         ranks.stop()
 
 
@@ -186,11 +172,11 @@ def test_attaching_to_ranks_held_by_another_process(monkeypatch, capsys):
     assert all_are_gone()
 
 
-def test_engines_fill_the_host_file_and_end_when_they_are_asked_to(tmp_path):
+def test_engines_fill_the_job_and_end_when_they_are_asked_to(tmp_path):
     """By `workshop engines stop`, and by the signal with which schedulers end a job."""
-    (tmp_path / "hosts").write_text(f"{socket.gethostname()} slots=2\n")
+    (tmp_path / "nodes").write_text(f"{socket.gethostname()}\n" * 2)
     for asked in ("stop", "signal"):
-        with holding(WORKSHOP_HOSTFILE=str(tmp_path / "hosts")) as (holder, folder):
+        with holding(PBS_JOBID="1", PBS_NODEFILE=str(tmp_path / "nodes")) as (holder, folder):
             assert len(folders.rank_notes(Path(folder))) == 2
             assert os.stat(folder).st_mode & 0o077 == 0, "the key is its owner's alone"
             if asked == "stop":

@@ -1,7 +1,6 @@
 """The agent of a host makes ranks for stubs: what a rank gets, what is written about its end, and who ends when."""
 
 import contextlib
-import functools
 import json
 import os
 import random
@@ -23,15 +22,7 @@ from needs import needs
 from our_ranks import left_after
 
 from workshop_lib import ranks
-from workshop_lib.machine import cgroups
 from workshop_lib.ranks import agents, folders, node_agent, processes, stub
-from workshop_lib.ranks.rank_errors import how_it_ended
-
-WAITS = """\
-import faulthandler, os, signal, sys, time
-faulthandler.register(signal.SIGUSR1, file=open(sys.argv[1], "a"))
-print(os.getpid(), flush=True), time.sleep(60)
-"""
 
 
 @pytest.fixture
@@ -44,12 +35,12 @@ def record():
 
 
 @contextlib.contextmanager
-def started(record, program, *arguments, rank=1, **given):
-    """A stub of this rank, whose host has no agent yet."""
+def started(record, program, **given):
+    """A stub of rank 1, whose host has no agent yet."""
     command = [sys.executable, "-I", "-S", stub.__file__, "--record", str(record), "--"]
     process = subprocess.Popen(
-        [*command, sys.executable, "-S", "-c", program, *arguments],
-        env=os.environ | {"OMPI_COMM_WORLD_RANK": str(rank), "TMPDIR": str(record.parent)},
+        [*command, sys.executable, "-S", "-c", program],
+        env=os.environ | {"OMPI_COMM_WORLD_RANK": "1", "TMPDIR": str(record.parent)},
         stdout=subprocess.PIPE,
         **given,
     )
@@ -62,13 +53,6 @@ def started(record, program, *arguments, rank=1, **given):
         until(lambda: not list(record.parent.glob("workshop-*")))  # the agent ends with its last rank
 
 
-@pytest.fixture
-def rank(record):
-    """The stub of rank 1, which waits, and the agent's child that is the rank."""
-    with started(record, WAITS, str(record / "stack.1.txt")) as process:
-        yield process, int(process.stdout.readline())
-
-
 def until(condition):
     deadline = time.monotonic() + 10
     while not condition():
@@ -76,47 +60,19 @@ def until(condition):
         time.sleep(0.01)
 
 
-def ended(record):
-    until(lambda: folders.exit_records(record))
-    return folders.exit_records(record)[-1]
-
-
 @needs("linux")
-def test_a_stopped_rank_is_noted_until_it_goes_on(rank, record):
-    _, pid = rank
-    os.kill(pid, signal.SIGSTOP)
-    until(lambda: folders.stopped_ranks(record))
-    note = folders.stopped_ranks(record)[1]
-    assert (note["pid"], note["signal"]) == (pid, signal.SIGSTOP)
-    os.kill(pid, signal.SIGCONT)
-    until(lambda: not folders.stopped_ranks(record))
-
-
-@needs("linux")
-@pytest.mark.parametrize("lost", [True, False])
-def test_a_rank_taken_along_by_a_lost_one_says_where_it_was(rank, record, lost):
-    process, pid = rank
-    if lost:
-        (record / "exit" / "0.json").write_text(json.dumps({"rank": 0, "asked": False, "returncode": -9, "time": 0}))
-    process.terminate()
-    assert process.wait(10) == 128 + signal.SIGKILL
-    how = ended(record)
-    assert (how["rank"], how["pid"], how["asked"], how["returncode"]) == (1, pid, True, -signal.SIGKILL)
-    assert ("line 3 in <module>" in (record / "stack.1.txt").read_text()) == lost
-
-
-@needs("linux")
-def test_a_rank_ends_when_its_folder_is_removed(rank, record):
-    process, pid = rank
-    shutil.rmtree(record)
-    assert process.wait(10) == 128 + signal.SIGKILL
-    until(lambda: not psutil.pid_exists(pid))
+def test_a_rank_ends_when_its_folder_is_removed(record):
+    with started(record, "import os, time; print(os.getpid(), flush=True); time.sleep(60)") as process:
+        pid = int(process.stdout.readline())
+        shutil.rmtree(record)
+        assert process.wait(10) == 128 + signal.SIGKILL
+        until(lambda: not psutil.pid_exists(pid))
 
 
 def test_a_rank_has_what_its_stub_had(record):
     """Its environment, working folder, limits, cores and open files, and nothing of the agent's."""
     program = (
-        "import json, os, resource; print(json.dumps([os.environ['OWN'], os.getcwd(), os.umask(0),\n"
+        "import json, os, resource; print(json.dumps([os.environ['OWN'], os.getcwd(),\n"
         "resource.getrlimit(resource.RLIMIT_NOFILE)[0], sorted(os.sched_getaffinity(0)), os.listdir('/proc/self/fd'),\n"
         "os.read(int(os.environ['PMI_FD']), 9).decode()]))"
     )
@@ -125,7 +81,6 @@ def test_a_rank_has_what_its_stub_had(record):
     core = min(os.sched_getaffinity(0))
 
     def before():
-        os.umask(0o27)
         resource.setrlimit(resource.RLIMIT_NOFILE, (321, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         os.sched_setaffinity(0, [core])
 
@@ -137,45 +92,8 @@ def test_a_rank_has_what_its_stub_had(record):
     finally:
         del os.environ["PMI_FD"], os.environ["OWN"]
         os.close(reading), os.close(writing)
-    assert seen == ["yes", "/", 0o27, 321, [core]]
+    assert seen == ["yes", "/", 321, [core]]
     assert (len(files), sent) == (5, "from PMI")  # the standard streams, PMI's, and the list itself
-
-
-def exit_record_of(program, record, **given):
-    with started(record, program, rank=0, **given) as process:
-        process.wait(30)
-    return ended(record)
-
-
-def test_a_rank_that_used_up_its_time_on_the_cores_says_so(record):
-    """Linux kills it, as it does when memory runs out."""
-    one_second = functools.partial(resource.setrlimit, resource.RLIMIT_CPU, (1, 1))
-    assert how_it_ended(exit_record_of("while True: pass", record, preexec_fn=one_second)) == (
-        "was killed by SIGKILL, because it had computed for 1 s, which is all that a process may here (`ulimit -t`)"
-    )
-
-
-@pytest.mark.parametrize("killed", [0, 1])
-def test_a_rank_that_is_killed_because_memory_ran_out_says_so(record, tmp_path, monkeypatch, killed):
-    """In a made-up cgroup, whose count of killed processes grows, or not, while the rank runs."""
-    counts = tmp_path / "memory.events"
-    counts.write_text("oom_kill 3\n")
-    rooms = tmp_path / "workshop_lib"
-    for name in ("stub", "node_agent"):
-        (rooms / "ranks").mkdir(parents=True, exist_ok=True)
-        shutil.copy(Path(stub.__file__).with_name(f"{name}.py"), rooms / "ranks")
-    source = Path(cgroups.__file__).read_text()
-    assert "/sys/fs/cgroup" in source and "/proc/self/cgroup" in source
-    (tmp_path / "own").write_text("0::/\n")
-    (tmp_path / "memory.max").write_text("700000000\n")
-    source = source.replace("/sys/fs/cgroup", str(tmp_path)).replace("/proc/self/cgroup", str(tmp_path / "own"))
-    (rooms / "machine").mkdir()
-    (rooms / "machine" / "cgroups.py").write_text(source)
-    monkeypatch.setattr(stub, "__file__", str(rooms / "ranks" / "stub.py"))
-    program = f"import os, signal; open({str(counts)!r}, 'w').write('oom_kill {3 + killed}'); os.kill(os.getpid(), 9)"
-    why = ", because the memory of this container, job or machine (0.7 GB) ran out: start fewer ranks, or allow it more"
-    text = "was killed by SIGKILL" + (f"{why} memory" if killed else "")
-    assert how_it_ended(exit_record_of(program, record)) == text
 
 
 def what_it_is() -> dict:
@@ -287,21 +205,6 @@ def test_restarts_leave_no_process_descriptor_or_thread():
     for _ in range(restarts):
         team.restart()
     assert all(now - then < restarts for now, then in zip(kept(), before, strict=True)), (before, kept())
-    ranks.stop()
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/autogroup"), reason="only Linux shares cores among sessions first")
-def test_a_notebooks_agent_begins_behind_other_programs_and_a_start_waits_for_it(monkeypatch, capsys):
-    agents.end()
-    monkeypatch.setattr(agents, "in_notebook", lambda: True)
-    monkeypatch.setattr(agents, "SAY_AFTER_S", 0.0)
-    agents.begin()
-    pid = agents.pid()
-    priority = Path(f"/proc/{pid}/autogroup")
-    assert priority.read_text().endswith(f" nice {agents.GIVES_WAY}\n")
-    ranks.start(1)
-    assert agents.pid() == pid and priority.read_text().endswith(" nice 0\n")
-    assert capsys.readouterr().out.startswith("Importing PyTorch once, for all ranks that this notebook starts")
     ranks.stop()
 
 

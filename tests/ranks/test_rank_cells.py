@@ -28,18 +28,14 @@ class Rank:
         return self.over
 
 
-def shown(html, after=0, **more):
+def shown(html, after=0):
     data = {"text/html": html, "text/plain": "<object at 0x1>"}
-    return {"data": data, "metadata": {}, "lines": (after, 0), "name": None, "updates": False, "clears": False} | more
+    return {"data": data, "metadata": {}, "lines": (after, 0)}
 
 
 def news(ranks, whole=True):
     output = Output(dict(enumerate(ranks)))
     return [item if isinstance(item, str) else sorted(item.parts) for item in output.news(whole)]
-
-
-def htmls(row):
-    return {rank: part["data"]["text/html"] for rank, part in row.parts.items()}
 
 
 def test_what_is_displayed_stands_between_what_is_printed_before_and_after():
@@ -65,16 +61,6 @@ def test_the_line_that_is_being_written_is_its_last_state():
     assert output.news(whole=True) == []
 
 
-def test_a_display_is_updated_and_cleared_in_its_place():
-    rank = Rank(displays=[shown("one", name="x"), shown("two"), shown("three", name="x", updates=True)])
-    output = Output({0: rank})
-    assert [htmls(row) for row in output.news(True)] == [{0: "three"}, {0: "two"}]
-    rank.data[displayed_key(3)] = shown("new", clears=True)
-    first, second = output.news(True)
-    assert (htmls(first), htmls(second)) == ({0: "new"}, {})
-    assert live.bundle(second) == {"text/plain": ""}
-
-
 def row(bundles):
     parts = {rank: shown("") | {"data": data} for rank, data in enumerate(bundles)}
     return Row(list(parts), parts)
@@ -98,17 +84,6 @@ def test_what_is_the_same_on_all_ranks_is_shown_once():
     assert "the same" not in live.bundle(part)["text/html"], "one rank alone"
 
 
-def test_a_widget_is_shown_in_words_and_what_is_too_large_is_named():
-    static = cells.static({cells.WIDGET: {}, "text/plain": "IntSlider(value=3)"})
-    assert "IntSlider(value=3)" in static["text/html"] and cells.STATIC in static["text/html"]
-    assert cells.static({cells.WIDGET: {}, "image/png": PNG, "text/plain": "x"}) == {
-        "image/png": PNG,
-        "text/plain": "x",
-    }
-    bounded = cells.bounded({"text/html": "x" * (cells.MAX_ITEM_BYTES + 1), "text/plain": "a table"})
-    assert bounded == {"text/plain": "a table\n(not shown: text/html, 2.0 MB; at most 2 MB each)"}
-
-
 @pytest.mark.parametrize("text", ["x" * 2 * printed.MAX_CHARACTERS, "x\n" * 2 * printed.MAX_LINES])
 def test_what_a_cell_prints_is_cut_off_and_says_so_once(text):
     written = []
@@ -128,26 +103,6 @@ def test_every_call_is_limited_and_lines_reach_the_page_in_one_message(capsys, m
     monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(write=messages.append, flush=list, isatty=bool))
     live.NotebookView(2).output([f"[0] line {number}" for number in range(1000)])
     assert len(messages) == 1 and messages[0].endswith("line 998\n[0] line 999\n")
-
-
-def test_no_more_is_printed_than_jupyters_server_passes_on(monkeypatch):
-    clock = types.SimpleNamespace(now=100.0)
-    monkeypatch.setattr(live.time, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(live.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
-    sent = []
-    stream = types.SimpleNamespace(write=lambda text: sent.append((clock.now, len(text))), flush=list, isatty=bool)
-    monkeypatch.setattr(sys, "stdout", stream)
-    live.NotebookView(2).output(["x" * 10_000_000])
-    for time, _ in sent:
-        assert sum(size for other, size in sent if time - 3 < other <= time) < 3_000_000
-    assert sum(size for _, size in sent) == 10_000_001 and sent[-1][0] < 120
-
-
-def test_a_progress_bar_may_be_redrawn_forever():
-    stream = printed.Printed(types.SimpleNamespace(write=lambda text: len(text)))
-    for _ in range(2 * printed.MAX_CHARACTERS // 100):
-        stream.write("\r" + "x" * 100)
-    assert not stream.is_cut
 
 
 def test_the_ranks_of_a_cell_are_chosen_by_number():

@@ -91,10 +91,3 @@ def test_ranks_on_one_host_share_one_zero(monkeypatch):
     assert kept.clock_origin_s == 99.5, "the reading of the first rank on this host"
     assert kept.add(7, 99.75, [(99.8, 99.9)]) == 100.0
     assert kept.last[0] == (7, 0.25, 0.5, ((pytest.approx(0.3), pytest.approx(0.4)),))
-
-
-def test_only_the_last_steps_are_kept():
-    kept = callbacks.Tracer(Communicator(World(), None))
-    for number in range(callbacks.KEPT + 5):
-        kept.add(number, 0.0, [])
-    assert [traced.step for traced in kept.last] == list(range(5, callbacks.KEPT + 5))

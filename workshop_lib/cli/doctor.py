@@ -198,7 +198,7 @@ def check_variables() -> Finding:
 def check_allocation() -> list[Finding]:
     """A finding on the nodes that a scheduler gave this job, which `ranks.start()` fills; none outside of a job."""
     try:
-        job = allocation.find_living()
+        job = allocation.find()
         if job is None:
             return []
         ranks = f"{job.ranks_per_node()} on each: {job.ranks()} ranks"

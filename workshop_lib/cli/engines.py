@@ -97,7 +97,7 @@ def stop(folder: Path | None) -> None:
     """Stop ranks that `workshop engines start` holds, on any host that shares this checkout."""
     from workshop_lib.ranks import folders
 
-    team_folder = folders.find(folder, held=True)
+    team_folder = folders.find(folder)
     host = folders.owner_host(team_folder)
     holder = folders.owner(team_folder)
     asked: set[Path] = set()  # each is asked once: a second file would get in the way of removing the folder

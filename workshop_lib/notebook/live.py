@@ -257,8 +257,6 @@ def _charts(progress: Progress, name: str) -> tuple[str, str]:
 
 def bundle(row: Row) -> dict[str, str]:
     """A row as a MIME bundle: HTML, and plain text for front ends without HTML."""
-    if not row.parts:
-        return {"text/plain": ""}
     texts = {rank: part["data"].get("text/plain", "") for rank, part in sorted(row.parts.items())}
     plain = "\n".join(f"[{rank}] {text}" for rank, text in texts.items())
     return {"text/html": f'<div class="workshop-ranks">{_html(row)}</div>', "text/plain": plain}

@@ -4,44 +4,53 @@ A rank inside one long operation stays at its line. But its messages change the 
 share, and an object that arrives needs pages of memory. Ranks that wait for each other change neither.
 """
 
+import contextlib
 import os
 import zlib
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 from .processes import stat_fields
 
 FAULTS_PER_S = 50  # pages that a rank's other threads may touch while the rank waits
 FAULTS = 30
 IDLE_SHARE = 0.1  # a process that waits without spinning uses at most this share of a core
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-TICKS = (11, 12)  # user and system time, behind the name in /proc/PID/stat
-STATE, MINOR_FAULTS = 0, 7
+STATE, MINOR_FAULTS = 0, 7  # behind the name in /proc/PID/stat
 
 
 class Activity(NamedTuple):
-    """What ranks have done so far: a checksum of the shared segments, and by rank the CPU seconds and pages touched."""
+    """What ranks on this host have done so far: by rank the CPU seconds and the pages touched, if they are known.
 
-    segments: int
+    segments: a checksum of the memory that all ranks of the call share; None if some are on other hosts, or nothing
+    tells.
+    """
+
+    segments: int | None
     cpu_s: dict[int, float]
     faults: dict[int, int]
 
 
-def measure(segments: Path, pids: dict[int, int]) -> Activity | None:
-    """The activity of these processes; None if the system does not say enough, or a process is gone."""
-    try:
-        rows = {rank: stat_fields(Path(f"/proc/{pid}/stat")) for rank, pid in pids.items()}
-        checksum = _checksum(sorted(segments.glob("sm_segment.*")))
-    except OSError:
-        return None
-    if checksum is None:
-        return None
-    cpu_s = {rank: sum(int(fields[tick]) for tick in TICKS) * TICK_S for rank, fields in rows.items()}
-    return Activity(checksum, cpu_s, {rank: int(row[MINOR_FAULTS]) for rank, row in rows.items()})
+def measure(segments: Path | None, processes: dict[int, psutil.Process]) -> Activity:
+    """The activity of these processes, which share the segments in this folder."""
+    cpu_s = {}
+    faults = {}
+    for rank, process in processes.items():
+        with contextlib.suppress(psutil.Error, OSError):  # the process is gone, or there is no /proc
+            cpu_s[rank] = sum(process.cpu_times()[:2])
+            faults[rank] = int(stat_fields(Path(f"/proc/{process.pid}/stat"))[MINOR_FAULTS])
+    checksum = None
+    if segments is not None and len(faults) == len(processes):
+        with contextlib.suppress(OSError):
+            checksum = _checksum(sorted(segments.glob("sm_segment.*")))
+    return Activity(checksum, cpu_s, faults)
 
 
 def moved(before: Activity, now: Activity, seconds: float) -> bool:
     """Whether a message or an object was on its way in the meantime."""
+    if before.segments is None or now.segments is None:
+        return before.segments != now.segments
     most = FAULTS + FAULTS_PER_S * seconds
     return before.segments != now.segments or any(now.faults[rank] - before.faults[rank] > most for rank in now.faults)
 

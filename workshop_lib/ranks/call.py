@@ -208,17 +208,12 @@ class Call:
         """The processes of the call's ranks on this host, by rank."""
         return self.team.processes_here(self.ranks)
 
-    @functools.cached_property
-    def _segments(self) -> str | None:
-        """The folder of the ranks' shared memory."""
+    def activity(self) -> Activity:
+        """What the call's ranks on this host have sent and computed so far."""
         note = folders.rank_notes(self.team.folder).get(self.ranks[0])
-        return note and note["segments"]
-
-    def activity(self) -> Activity | None:
-        """What the running ranks have sent and computed so far; None if not all are here, or nothing tells."""
-        if self._segments is None or len(self._here) < len(self.ranks):
-            return None
-        return measure(Path(self._segments), {rank: process.pid for rank, process in self._here.items()})
+        all_here = len(self._here) == len(self.ranks)
+        segments = Path(note["segments"]) if note and note["segments"] and all_here else None
+        return measure(segments, self._here)
 
     def asleep(self, rank: int) -> bool:
         """Whether no thread of a rank on this host computes, or waits for a core to do so."""
@@ -238,14 +233,6 @@ class Call:
         """The stacks that these ranks have written down, without those of ranks whose main thread is unknown."""
         notes = folders.rank_notes(self.team.folder)
         return {rank: parse_stack(text, notes[rank]["main_thread"]) for rank, text in texts.items() if rank in notes}
-
-    def cpu_s(self) -> dict[int, float]:
-        """The CPU seconds that each running rank on this host has used, by rank."""
-        used_s = {}
-        for rank in self.running:
-            with contextlib.suppress(KeyError, psutil.Error):  # it is on another host, or gone
-                used_s[rank] = sum(self._here[rank].cpu_times()[:2])
-        return used_s
 
     def loss(self) -> Loss:
         """What the ranks left behind after one was lost. Waits for their exit records, for at most 3 s."""

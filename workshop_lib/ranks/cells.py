@@ -7,11 +7,9 @@ the shell does not run the cell itself, because an error has to leave the rank a
 import ast
 import builtins
 import contextlib
-import html
 import os
 import re
 import sys
-import types
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -29,17 +27,14 @@ from .messages import Displayed, displayed_key
 from .printed import Printed
 from .rank_errors import remember_source
 
-# Displayed by a cell at any one time.
 MAX_DISPLAYS = 50
-MAX_ITEM_BYTES = 2_000_000
-MAX_BYTES = 10_000_000
+MAX_BYTES = 2_000_000
 LAST = "__last__"  # holds the value of a cell's last expression for a moment
 WIDGET = "application/vnd.jupyter.widget-view+json"
 NO_KEYBOARD = (
     "A rank has no keyboard, so `input()` can't ask you anything here. Ask in a cell without %%ranks and send "
     "the answer with `team.push(name=answer)`. To look around in a running cell, write `breakpoint()`."
 )
-STATIC = "A widget cannot be live on a rank: this is how it was when the cell showed it."
 
 
 def run_cell(source: str, name: str) -> None:
@@ -106,22 +101,10 @@ def _no_keyboard(*_, **__):
 
 
 def _keep_progress_bars_as_text() -> None:
-    """Have tqdm draw its bars as text: `tqdm.auto` sees a kernel and would make widgets.
-
-    TQDM_POSITION is set because nested bars would move the cursor up. tqdm reads it on import, so the names below are
-    looked up only when they are used.
-    """
-    names = {"tqdm": "tqdm", "trange": "trange", "tqdm_notebook": "tqdm", "tnrange": "trange"}
-
-    def from_text(name: str):
-        if name not in names:
-            raise AttributeError(name)
-        return getattr(import_module("tqdm.std"), names[name])
-
-    for module in ("tqdm.autonotebook", "tqdm.notebook"):
-        sys.modules[module] = types.ModuleType(module)
-        sys.modules[module].__dict__["__getattr__"] = from_text
-    os.environ.setdefault("TQDM_POSITION", "0")
+    """Have tqdm draw its bars as text: `tqdm.auto` sees a kernel and would make widgets."""
+    os.environ.setdefault("TQDM_POSITION", "0")  # nested bars would move the cursor up; tqdm reads it on import
+    as_text = import_module("tqdm.std")
+    sys.modules["tqdm.notebook"] = sys.modules["tqdm.autonotebook"] = as_text
 
 
 @contextlib.contextmanager
@@ -140,69 +123,35 @@ def _output_goes_to_the_notebook(shell) -> Iterator[None]:
 
 
 class _Displays(ZMQDisplayPublisher):
-    """Sends what a cell displays to the notebook, with its position in the lines that the cell prints."""
+    """Sends what a cell displays to the notebook, with its position in the lines that the cell prints.
+
+    Nothing that was displayed is updated or cleared later: it stays, and what comes is displayed below.
+    """
 
     def __init__(self, printed: list[Printed]):
         super().__init__()
         self.printed = printed
         self.sent = 0
-        self.sizes: list[int] = []  # bytes of each display that the cell shows now
-        self.clears = self.is_cut = False
 
-    def publish(self, data, metadata=None, *, transient=None, update=False, **_) -> None:
-        data = bounded(static(data))
-        name = (transient or {}).get("display_id")
-        if set(data) == {"text/plain"} and not (name or self.clears):
+    def publish(self, data, metadata=None, **_) -> None:
+        # Nobody would listen to a live widget.
+        data = {mime: value for mime, value in data.items() if mime != WIDGET}
+        if self.sent > MAX_DISPLAYS:
+            return
+        if self.sent == MAX_DISPLAYS or sum(map(_size, data.values())) > MAX_BYTES:
+            limits = f"{MAX_DISPLAYS} displays of at most {MAX_BYTES / 1e6:.0f} MB"
+            data = {"text/plain": f"(not shown: a cell shows {limits} per rank)"}
+        elif set(data) == {"text/plain"}:
             print(data["text/plain"])
             return
-        if self.clears:
-            self.sizes = []
-            self.is_cut = False
-        if not update and not self.is_cut:
-            self.sizes.append(sum(map(_size, data.values())))
-            self.is_cut = len(self.sizes) > MAX_DISPLAYS or sum(self.sizes) > MAX_BYTES
-            if self.is_cut:
-                limits = f"{MAX_DISPLAYS} displays or {MAX_BYTES / 1e6:.0f} MB"
-                data = {"text/plain": f"(cut off here: a cell shows at most {limits} per rank)"}
-        elif not update:
-            return
-        self._send(data, metadata or {}, name, update)
-
-    def clear_output(self, wait: bool = False) -> None:
-        self.clears = True
-        if not wait:
-            self._send({}, {}, None, False)
-
-    def _send(self, data: dict, metadata: dict, name: str | None, updates: bool) -> None:
         self._flush_streams()
         stdout, stderr = (printed.lines for printed in self.printed)
-        shown = Displayed(
-            data=data, metadata=metadata, lines=(stdout, stderr), name=name, updates=updates, clears=self.clears
-        )
+        shown = Displayed(data=data, metadata=metadata or {}, lines=(stdout, stderr))
         publish_data({displayed_key(self.sent): shown})
         self.sent += 1
-        self.clears = False
 
-
-def static(data: dict) -> dict:
-    """A MIME bundle without a widget's live view: its other formats, or the widget in words if there are none."""
-    if WIDGET not in data:
-        return data
-    data = {mime: value for mime, value in data.items() if mime != WIDGET}
-    if set(data) <= {"text/plain"}:
-        words = html.escape(data.get("text/plain", "a widget"))
-        data["text/html"] = f"<pre>{words}</pre><small>{STATIC}</small>"
-    return data
-
-
-def bounded(data: dict) -> dict:
-    """A MIME bundle without formats that are too large to send. Its text names the formats that were left out."""
-    small = {mime: value for mime, value in data.items() if _size(value) <= MAX_ITEM_BYTES}
-    if len(small) < len(data):
-        large = ", ".join(f"{mime}, {_size(value) / 1e6:.1f} MB" for mime, value in data.items() if mime not in small)
-        limit = f"at most {MAX_ITEM_BYTES / 1e6:.0f} MB"
-        small["text/plain"] = f"{small.get('text/plain', '')}\n(not shown: {large}; {limit} each)".strip()
-    return small
+    def clear_output(self, wait: bool = False) -> None:
+        pass
 
 
 def _size(value) -> int:

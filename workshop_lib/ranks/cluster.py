@@ -25,9 +25,9 @@ from workshop_lib.words import plural
 from . import agents, allocation, cells, crowding, engine, folders, launchers, limits, processes, scratch, which_mpi
 from .allocation import is_here
 from .clock import Clock
-from .output import EACH_UP_TO, OfRanks
+from .output import EACH_UP_TO
 from .progress import TextView
-from .rank_errors import RankError, how_it_ended, named, remember_source
+from .rank_errors import RankError, how_it_ended, remember_source
 from .watch import watch
 
 UNNAMED = "cell"
@@ -209,7 +209,7 @@ class Ranks:
             view = self.view(self.n if on is None else len(on), trains=trains)
         self.busy = True
         try:
-            return OfRanks(watch(self, payload, timeout, view, on))
+            return watch(self, payload, timeout, view, on)
         finally:
             self.busy = False
 
@@ -312,7 +312,7 @@ class Ranks:
 
     def _start_once(self) -> None:
         n, threads_per_rank, bind = self.shape
-        job = allocation.find_living()
+        job = allocation.find()
         emulated = emulation.settings(self.machine)
         own = (*launchers.ENGINE_VARIABLES, *emulated)
         plan = launchers.plan(n, threads_per_rank or 1, bind or "none", job, own)
@@ -417,11 +417,7 @@ class Ranks:
             if self._lost() or clock.elapsed_s > ABOUT_LIMIT_S:
                 raise RankError("not every rank answers: one may have ended.")
             time.sleep(0.02)
-        abouts = asked.get(0)
-        if differ := [about["rank"] for about in abouts if about["threads"] != self.shape[1]]:
-            threads = f"{abouts[differ[0]]['threads'] or 1} instead of {self.shape[1]}"
-            print(f"The threads of {named(differ)} are {threads}: OMP_NUM_THREADS didn't arrive.", file=sys.stderr)
-        mpi_ranks = [about["rank"] for about in abouts]
+        mpi_ranks = [about["rank"] for about in asked.get(0)]
         if mpi_ranks != list(range(self.n)):
             self._give_up("their MPI ranks do not follow their engine ids")
             raise RankError(

@@ -1,34 +1,30 @@
 """What to say when a call does not end well, and whether the ranks can take the next call."""
 
 import time
-from collections.abc import Callable
 from signal import SIGINT, SIGUSR2
 from typing import NoReturn
 
 from . import engine
-from .activity import Activity
 from .clock import Clock
-from .messages import CallUnderWay, ErrorReport, Frame, Loss
+from .messages import CallUnderWay, Frame, Loss
 from .rank_errors import (
     DEADLOCK,
     HOLD_AGAIN,
     RankError,
-    calls_text,
     grouped,
     how_it_ended,
     is_communicating,
     listed,
     named,
-    positions,
     positions_text,
+    stopped_text,
     traceback_text,
     where,
 )
 from .standstill import Standstill
 
 GRACE_S = 0.1  # from the failure of one rank to the first look at where the others are
-LOOK_AGAIN_S = 0.2
-LOOK_AGAIN_MOST_S = 0.7
+LOOK_AGAIN_S = 0.4
 STILL_S = 0.2  # how long ranks wait at one place before it counts, if messages on their way would be noticed
 STILL_UNNOTICED_S = 0.7  # the same, if messages on their way would not be noticed
 TELL_AFTER_S = 0.6  # what a rank raised is shown before the others have ended, if they need longer than this
@@ -40,12 +36,9 @@ STOP_LIMIT_S = 1.5  # time for a training to end at a step that all ranks agree 
 CHECK_LIMIT_S = 30.0  # time for busy ranks to join the check of whether all ranks are in step
 CHECK_LOOK_EVERY_S = 1.5
 CHECK_LOOKS = 3
-TOGETHER_EVERY_S = 0.5  # how often to look at ranks that all run, at first and at most, while one of them computes
-TOGETHER_MOST_S = 5.0
-MOVING_MOST_S = 2.0  # the same while ranks send messages
-STILL_EVERY_S = 0.5  # the same while all of them wait
+TOGETHER_EVERY_S = 0.5  # how often to look at ranks that all run, at first and while all of them wait
+TOGETHER_MOST_S = 3.0  # the same, at most, while one of them does something
 ALONE_S = 1.3  # how long a rank that runs a cell without the others waits at one place before it counts
-SEVERAL_ALONE_S = 8.0  # the same for several ranks, which may have a communicator of their own
 DEADLOCK_S = 2.5
 NOTICE_S = 5.0
 KEEP_RECORD = "*Stop*, the button beside a training's progress, ends it too, and keeps its record."
@@ -67,7 +60,6 @@ class Others:
         self.call = call
         self.clock = Clock()
         self.next_look = time.monotonic() + GRACE_S
-        self.again_s = LOOK_AGAIN_S
         self.standstill = Standstill(call)
         self.is_told = False
 
@@ -79,8 +71,7 @@ class Others:
         enough_s = STILL_S if self.standstill.knows_activity else STILL_UNNOTICED_S
         if self.standstill.all_still_s >= enough_s:
             raise_stuck(self.call, self.standstill.stacks)
-        self.next_look = time.monotonic() + self.again_s
-        self.again_s = min(LOOK_AGAIN_MOST_S, 1.5 * self.again_s)
+        self.next_look = time.monotonic() + LOOK_AGAIN_S
         if self.clock.elapsed_s > STILL_LIMIT_S:
             self._interrupt()
         if self.is_told or self.clock.elapsed_s < TELL_AFTER_S or not self.call.running:
@@ -112,28 +103,27 @@ class Together:
         self.standstill = Standstill(call)
         self.pause_s = TOGETHER_EVERY_S
         self.next_look = time.monotonic() + self.pause_s
-        self.activity: Activity | None = None
-        self.published: list = [None] * len(call.ranks)  # what each rank has published last about its training
+        self.signs: tuple | None = None  # what ranks have sent, and published about a training
         self.has_noticed = False
 
     def look(self) -> list[str]:
         """Give the ranks up and raise RankError if they wait for each other. Returns lines to show, if any."""
         if not self.call.running or time.monotonic() < self.next_look:
             return []
+        still_s = 0.0
         if self._moves():  # so there is no need to disturb the ranks
             self.standstill = Standstill(self.call)
-            self.pause_s = min(MOVING_MOST_S, 1.5 * self.pause_s)
-            self.next_look = time.monotonic() + self.pause_s
-            return []
-        self.standstill.look()
-        still_s = self.standstill.all_still_s
+        else:
+            self.standstill.look()
+            still_s = self.standstill.all_still_s
         alone = len(self.call.ranks) < self.call.team.n
-        if alone and still_s >= (ALONE_S if len(self.call.ranks) == 1 else SEVERAL_ALONE_S):
+        # Several ranks may have a communicator of their own, so they get more time.
+        if alone and still_s >= (ALONE_S if len(self.call.ranks) == 1 else NOTICE_S):
             places = _where(self.call, self.standstill.stacks)
             _raise_alone(self.call, f"cannot go on: the others do not run this cell.\n{places}")
         if still_s >= DEADLOCK_S and self.standstill.is_certain and not alone:
             raise_deadlock(self.call, self.standstill, still_s)
-        self.pause_s = STILL_EVERY_S if still_s else min(TOGETHER_MOST_S, 1.5 * self.pause_s)
+        self.pause_s = TOGETHER_EVERY_S if still_s else min(TOGETHER_MOST_S, 1.5 * self.pause_s)
         self.next_look = time.monotonic() + self.pause_s
         if still_s < NOTICE_S or self.has_noticed or alone:
             return []
@@ -144,13 +134,10 @@ class Together:
 
     def _moves(self) -> bool:
         """Whether ranks have sent each other something, or have published progress, since this was asked last."""
-        published = [self.call.published_by(rank).get("points") for rank in self.call.ranks]
-        if published != self.published:
-            self.published = published
-            return True
-        before = self.activity
-        self.activity = now = self.call.activity()
-        return before is not None and now is not None and before.segments != now.segments
+        before = self.signs
+        points = [self.call.published_by(rank).get("points") for rank in self.call.ranks]
+        self.signs = (self.call.activity().segments, points)
+        return before is not None and before != self.signs
 
 
 def check_alone(call: CallUnderWay) -> None:
@@ -158,7 +145,7 @@ def check_alone(call: CallUnderWay) -> None:
 
     The cell may end all the same, because the root of a broadcast can leave it before the other ranks join.
     """
-    if not (in_step := still_in_step(call.follow_up, allow_unreceived=True)):
+    if not (in_step := still_in_step(call, allow_unreceived=True)):
         joined = "took part in a collective that the others never joined."
         _raise_alone(call, f"ran the cell, but {NO_ANSWER}." if in_step is None else joined)
 
@@ -208,7 +195,9 @@ def _what_ended(loss: Loss) -> str:
 
 def _where(call: CallUnderWay, stacks: dict[int, list[Frame]], still: str = "") -> str:
     """Where these ranks are, as lines for a message; the place of each one stays in `team.positions`."""
-    call.team.positions = positions(stacks, call.stopped())
+    stopped = call.stopped()
+    places = {rank: where(frames) for rank, frames in sorted(stacks.items())}
+    call.team.positions = places | {rank: stopped_text(stopped[rank]) for rank in places if rank in stopped}
     return positions_text(call.team.positions, still)
 
 
@@ -232,28 +221,23 @@ def raise_stuck(call: CallUnderWay, stacks: dict[int, list[Frame]]) -> NoReturn:
 
 
 def raise_deadlock(call: CallUnderWay, standstill: Standstill, still_s: float) -> NoReturn:
-    ended = f" ({named(_ended(call))} had ended already)" if _ended(call) else ""
-    text = f"{DEADLOCK}: every rank waits for another one, and nothing has moved for {still_s:.0f} s{ended}:\n"
+    text = f"{DEADLOCK}: every rank waits for another one, and nothing has moved for {still_s:.0f} s{_ended(call)}:\n"
     text += f"{_where(call, standstill.stacks)}\n"
     if why := standstill.explanation():
         text += f"{why}\n"
     _give_up(call, "they waited for each other", text)
 
 
-def _ended(call: CallUnderWay) -> list[int]:
-    return [rank for rank in call.ranks if rank not in call.running]
+def _ended(call: CallUnderWay) -> str:
+    ended = [rank for rank in call.ranks if rank not in call.running]
+    return f" (ended already: {listed(ended)})" if ended else ""
 
 
 def raise_timeout(call: CallUnderWay, timeout_s: float) -> NoReturn:
     if errors_text(call):  # an error on a rank says more than the timeout does
         raise_stuck(call, call.stacks())
-    ended = f" (ended already: {listed(_ended(call))})" if _ended(call) else ""
-    stopped = call.stopped()
+    text = f"not finished after {timeout_s:g} s{_ended(call)}:\n{_where(call, call.stacks())}\n"
     longer = " If the work only needs longer, give `timeout=` more seconds."
-    if stopped:
-        pids = " ".join(str(note["pid"]) for note in stopped.values())
-        longer = f" Before the time-out, `kill -CONT {pids}` lets a stopped rank go on."
-    text = f"not finished after {timeout_s:g} s{ended}:\n{_where(call, call.stacks())}\n"
     _give_up(call, f"a call did not end within {timeout_s:g} s", text, longer)
 
 
@@ -261,7 +245,7 @@ def raise_failed(call: CallUnderWay) -> NoReturn:
     """Raise RankError after all ranks have ended, some with an error; it says whether the ranks can still be used."""
     errors = errors_text(call)
     try:
-        in_step = still_in_step(call.follow_up)
+        in_step = still_in_step(call)
     except RankError as lost:
         raise RankError(f"{errors}\nAfter that, {lost}") from None
     if in_step:
@@ -270,7 +254,7 @@ def raise_failed(call: CallUnderWay) -> NoReturn:
     _give_up(call, f"after an error {why}", f"{errors}\n{why[0].upper()}{why[1:]}. ")
 
 
-def still_in_step(call_again: Callable[..., CallUnderWay], allow_unreceived: bool = False) -> bool | None:
+def still_in_step(call: CallUnderWay, allow_unreceived: bool = False) -> bool | None:
     """Whether the ranks still match each other; None if busy ranks do not join the check.
 
     allow_unreceived: whether messages from one rank to another may still wait to be received.
@@ -279,7 +263,7 @@ def still_in_step(call_again: Callable[..., CallUnderWay], allow_unreceived: boo
     things prove that the ranks do not match: one rank says so, or all ranks that have not answered are stuck inside the
     check. Raises RankError if a rank has ended.
     """
-    check = call_again(engine.in_step, int(time.time()), allow_unreceived)
+    check = call.follow_up(engine.in_step, int(time.time()), allow_unreceived)
     looks = 0
     clock = Clock()
     next_look = time.monotonic() + CHECK_LOOK_EVERY_S
@@ -311,7 +295,7 @@ def raise_interrupted(call: CallUnderWay, trains: bool = False) -> NoReturn:
         if not ended and not any(is_communicating(frames) for frames in stacks.values()):
             ended = call.wait(INTERRUPT_LIMIT_S + COMPILED_LIMIT_S - MPI_LIMIT_S)
             stacks = call.stacks()
-        in_step = still_in_step(call.follow_up) if ended else None
+        in_step = still_in_step(call) if ended else None
     except RankError as lost:
         raise RankError(f"interrupted, and {lost}") from None
     if in_step:
@@ -328,25 +312,13 @@ def raise_interrupted(call: CallUnderWay, trains: bool = False) -> NoReturn:
 
 
 def errors_text(call: CallUnderWay) -> str:
-    """The errors in the order in which they arrived, each one once, with all ranks that raised it.
-
-    If there are many, those raised by the same calls count as one, even if their texts differ.
-    """
-    errors = {rank: outcome["error"] for rank, outcome in call.outcomes.items() if outcome.get("error")}
-    texts = _by_text(errors, lambda error: f"{error['what']}:\n{traceback_text(error)}")
-    if len(texts) > ERRORS_SHOWN:
-        texts = _by_text(errors, lambda error: f"{error['what']}:\n{calls_text(error)}")
-        texts = {f"{text}    {errors[ranks[0]]['text']} (on rank {ranks[0]})": ranks for text, ranks in texts.items()}
-    blocks = [f"{named(sorted(ranks))} {text}" for text, ranks in texts.items()]
+    """The errors in the order in which they arrived, each one once, with all ranks that raised it."""
+    ranks_by_text: dict[str, list[int]] = {}
+    for rank, outcome in call.outcomes.items():
+        if error := outcome.get("error"):
+            ranks_by_text.setdefault(f"{error['what']}:\n{traceback_text(error)}", []).append(rank)
+    blocks = [f"{named(sorted(ranks))} {text}" for text, ranks in ranks_by_text.items()]
     if len(blocks) > ERRORS_SHOWN:
-        rest = [rank for ranks in list(texts.values())[ERRORS_SHOWN:] for rank in ranks]
+        rest = [rank for ranks in list(ranks_by_text.values())[ERRORS_SHOWN:] for rank in ranks]
         blocks = [*blocks[:ERRORS_SHOWN], f"{named(sorted(rest))} raised other errors"]
     return "\n".join(blocks)
-
-
-def _by_text(errors: dict[int, ErrorReport], text: Callable[[ErrorReport], str]) -> dict[str, list[int]]:
-    """The ranks of each text, in the order in which the errors arrived."""
-    ranks: dict[str, list[int]] = {}
-    for rank, error in errors.items():
-        ranks.setdefault(text(error), []).append(rank)
-    return ranks

@@ -75,19 +75,17 @@ def _make(folder: Path, set_id: str) -> Path:
     return folder
 
 
-def find(folder: str | os.PathLike | None = None, held: bool = False) -> Path:
-    """The given folder, or by default the newest folder of running ranks, with a preference for ranks that answer.
+def find(folder: str | os.PathLike | None = None) -> Path:
+    """The folder of ranks that `workshop engines start` holds: the given one, or the newest.
 
-    held: whether to accept only ranks that `workshop engines start` holds. Raises RankError if there are no ranks.
+    Ranks that answer are preferred. Raises RankError if there are none.
     """
     parents = (BUILD / "ranks").glob("*") if folder is None else [Path(folder)]
-    found = [path for path in parents if (path / "security").is_dir() and not is_dead(path)]
-    if held:
-        found = [path for path in found if (path / HELD).exists()]
+    found = [path for path in parents if (path / HELD).exists() and not is_dead(path)]
     if not found:
         where = "" if folder is None else f" in {folder}"
         raise RankError(f"No running ranks were found{where}. Start some with `workshop engines start`.")
-    found.sort(key=lambda path: (path / "security").stat().st_mtime, reverse=True)
+    found.sort(key=lambda path: (path / HELD).stat().st_mtime, reverse=True)
     return found[0] if len(found) == 1 else next(filter(answers, found), found[0])
 
 
@@ -139,17 +137,6 @@ def answers(folder: Path) -> bool:
     except (OSError, ValueError, KeyError):
         return False
     return True
-
-
-def require_answer(folder: Path) -> None:
-    """Raise RankError if these ranks are held on another host and cannot be reached from here."""
-    host = owner_host(folder)
-    if not is_here(host) and not answers(folder) and not answers(folder):
-        raise RankError(
-            f"The ranks of {folder} are held on {host}, whose controller does not answer here: their job "
-            f"may have ended, or {host} cannot be reached from this host. Attach from a node of the job, or "
-            "start fresh ones there with `workshop engines start`."
-        )
 
 
 def exit_records(folder: Path) -> list[ExitRecord]:

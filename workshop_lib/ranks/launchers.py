@@ -19,7 +19,7 @@ from .allocation import Allocation, is_here
 
 # Options of each launcher: those that are always given, and those that bind each rank to its own cores, to its own
 # hardware threads or not at all. A launcher without words for hardware threads gets those for cores.
-# Sources: the manual pages of mpiexec (Open MPI 5, MPICH 4.2, Cray PALS 1.3), aprun (ALPS), srun (22.05).
+# Sources: the manual pages of mpiexec (Open MPI 5, Cray PALS 1.3), aprun (ALPS), srun (22.05).
 TABLE = {
     "openmpi": (
         "-n {n} --host {slots}",
@@ -27,14 +27,6 @@ TABLE = {
             "none": "--map-by slot:oversubscribe --bind-to none",
             "core": "--map-by slot:PE={threads} --bind-to core",
             which_mpi.HARDWARE_THREAD: "--map-by slot:PE={threads}:HWTCPUS --bind-to hwthread",
-        },
-    ),
-    "hydra": (
-        "-n {n} -ppn {per_node} -hosts {hosts}",
-        {
-            "none": "-bind-to none",
-            "core": "-bind-to core:{threads}",
-            which_mpi.HARDWARE_THREAD: "-bind-to hwthread:{threads}",
         },
     ),
     "pals": ("-n {n} --ppn {per_node} --depth {threads}", {"none": "--cpu-bind none", "core": "--cpu-bind depth"}),
@@ -107,8 +99,7 @@ def plan(
         ]
         chosen += [word for name in names for word in ("-x", name)]
     # Notebooks on a login node attach to a scheduler's job, even if the job has only one node.
-    elsewhere = allocation.elsewhere or allocation.job_id is not None
-    return Launch(chosen, settings, one_host, elsewhere, _way_back(allocation.hosts))
+    return Launch(chosen, settings, one_host, True, _way_back(allocation.hosts))
 
 
 def _ranks_here(n: int, allocation: Allocation | None) -> int:
@@ -153,9 +144,7 @@ def flavor(words: tuple[str, ...]) -> str:
     if name in ("srun", "aprun"):
         return name
     version = which_mpi.output_of(*words, "--version")
-    for mark, kind in (("Open MPI", "openmpi"), ("OpenRTE", "openmpi"), ("PALS", "pals"), ("HYDRA", "hydra")):
+    for mark, kind in (("Open MPI", "openmpi"), ("OpenRTE", "openmpi"), ("PALS", "pals")):
         if mark.lower() in version.lower():
             return kind
-    if "Intel(R) MPI" in version:
-        return "hydra"
     return "pals" if "/pals/" in str(Path(words[0]).resolve()) else "unknown"

@@ -12,18 +12,15 @@ from workshop_lib.machine import cgroups
 
 from .rank_errors import RankError
 
-MB, GB = 1e6, 1e9
-
 
 class Limit(NamedTuple):
     """A limit, and what ranks need of it. A limit on each process (`rlimit`) can be raised up to `allowed`."""
 
     what: str
-    needed: float
+    needed: int
     allowed: float
     used: float
     remedy: str
-    unit: float = 1  # what one of these numbers counts in the texts
     rlimit: int | None = None
 
     @property
@@ -33,15 +30,11 @@ class Limit(NamedTuple):
     @property
     def found(self) -> str:
         """What ranks need and what is allowed, as the end of a sentence about ranks."""
-        used = f" and {self._text(self.used)} in use" if self.used else ""
-        allowed = f"{self._text(self.allowed)} are allowed here{used}"
-        return f"they need about {self._text(self.needed)} {self.what}; {allowed}"
+        used = f" and {self.used:,.0f} in use" if self.used else ""
+        return f"they need about {self.needed:,} {self.what}; {self.allowed:,.0f} are allowed here{used}"
 
     def __str__(self) -> str:
-        return f"{self._text(self.allowed)} {self.what}"
-
-    def _text(self, value: float) -> str:
-        return f"{value / self.unit:.1f}" if self.unit > 1 else f"{value:,.0f}"
+        return f"{self.allowed:,.0f} {self.what}"
 
 
 def of_ranks(n: int, threads_per_rank: int = 1, all_here: bool = True) -> list[Limit]:
@@ -49,20 +42,11 @@ def of_ranks(n: int, threads_per_rank: int = 1, all_here: bool = True) -> list[L
 
     What they need was measured with 2 and 8 ranks, training with DDP. The controller had 61 and 74 open files. All
     processes together had 69 and 159 threads; each rank had 15, and 7 more with four threads to compute with. A rank
-    had 1.9 GB of addresses and 0.6 GB of data.
-
-    Two ranks also trained where no memory may be locked, no signals be pending and no message queues exist, where
-    stacks have 256 KB or no limit, and where /dev/shm has 0.3 MB. So these limits aren't looked at.
+    had 1.9 GB of addresses.
     """
     here = n if all_here else 0
-    limits = [
-        _of_process(
-            "open files",
-            128 + 4 * n,
-            resource.RLIMIT_NOFILE,
-            "Run `ulimit -n 1024` before you start this; if that's refused, open a new terminal.",
-        )
-    ]
+    remedy = "Run `ulimit -n 1024` before you start this; if that's refused, open a new terminal."
+    limits = [_of_process("open files", 128 + 4 * n, resource.RLIMIT_NOFILE, remedy)]
     if sys.platform != "linux":  # macOS counts and limits these differently
         return limits
     threads = 40 + (13 + 2 * threads_per_rank) * here
@@ -75,22 +59,16 @@ def of_ranks(n: int, threads_per_rank: int = 1, all_here: bool = True) -> list[L
         allowed, used = (cgroups.number(folder / name) for name in ("pids.max", "pids.current"))
         if math.isfinite(allowed) and math.isfinite(used):
             limits.append(Limit(what, threads, allowed, used, remedy))
-    remedy = "Raise the limit with `ulimit -{}` before you start this, or ask the administrator."
-    for letter, what, needed, unit, rlimit in (
-        ("v", "GB of addresses for each process", 2 * GB, GB, resource.RLIMIT_AS),
-        ("d", "GB of data for each process", 0.6 * GB, GB, resource.RLIMIT_DATA),
-        ("f", "MB in one file", 20 * MB, MB, resource.RLIMIT_FSIZE),
-        ("t", "seconds of computing for each process", 60, 1, resource.RLIMIT_CPU),
-    ):
-        limits.append(_of_process(what, needed, rlimit, remedy.format(letter), unit=unit))
+    remedy = "Raise the limit with `ulimit -v` before you start this, or ask the administrator."
+    limits.append(_of_process("bytes of addresses for each process", 2 * 10**9, resource.RLIMIT_AS, remedy))
     return limits
 
 
-def _of_process(what: str, needed: float, rlimit: int, remedy: str, used=lambda: 0, unit: float = 1) -> Limit:
+def _of_process(what: str, needed: int, rlimit: int, remedy: str, used=lambda: 0) -> Limit:
     hard = resource.getrlimit(rlimit)[1]
     if hard == resource.RLIM_INFINITY:
-        return Limit(what, needed, math.inf, 0, remedy, unit, rlimit)
-    return Limit(what, needed, hard, used(), remedy, unit, rlimit)
+        return Limit(what, needed, math.inf, 0, remedy, rlimit)
+    return Limit(what, needed, hard, used(), remedy, rlimit)
 
 
 def _own_threads() -> int:

@@ -82,22 +82,19 @@ class StopNote(TypedDict):
 
 
 class Waiting(TypedDict):
-    """What a rank waits for: the call by its name, the size of what it sends, the ranks that take part, and the root.
+    """What a rank waits for that only another rank can send: the call by its name, the size of what it sends, the root.
 
-    None where that is unknown. spins: whether the wait keeps a core busy. only_on_ranks: whether nothing but another
-    rank can end the wait, as a GPU could.
+    size and root are None where they are unknown. spins: whether the wait keeps a core busy.
     """
 
     name: str
     size: str | None
-    ranks: list[int] | None
     root: int | None
     spins: bool
-    only_on_ranks: bool
 
 
 class Whereabouts(TypedDict):
-    """at/N.json, which rank N writes after SIGUSR1: where it is, and what it waits for, if anything.
+    """at/N.json, which rank N writes after SIGUSR1: where it is, and what it waits for, if that's known.
 
     place: a number that changes when the rank moves, even around a loop of one line.
     """
@@ -139,19 +136,11 @@ class AboutRank(TypedDict):
 
 
 class Displayed(TypedDict):
-    """What a rank displayed: a MIME bundle, and its position in what the rank printed.
-
-    lines: how many lines the rank had printed before, to stdout and to stderr. name: a display with a name can be
-    updated. updates: whether this replaces the rank's display of the same name. clears: whether this replaces
-    everything that the rank displayed before.
-    """
+    """What a rank displayed: a MIME bundle, and how many lines it had printed before, to stdout and to stderr."""
 
     data: dict[str, Any]
     metadata: dict[str, Any]
     lines: tuple[int, int]
-    name: str | None
-    updates: bool
-    clears: bool
 
 
 def displayed_key(number: int) -> str:
@@ -196,7 +185,7 @@ class Point(NamedTuple):
 
 
 class CallUnderWay(Protocol):
-    """The part of a call under way (call.Call) that failures.py and debugger.py use."""
+    """The part of a call under way (call.Call) that failures.py, standstill.py and debugger.py use."""
 
     team: Any
     ranks: list[int]  # the ranks that run the call
@@ -211,7 +200,6 @@ class CallUnderWay(Protocol):
     def stopped(self) -> dict[int, StopNote]: ...
     def loss(self) -> Loss: ...
     def whereabouts(self) -> dict[int, Whereabouts]: ...
-    def activity(self) -> "Activity | None": ...
+    def activity(self) -> "Activity": ...
     def asleep(self, rank: int) -> bool: ...
-    def cpu_s(self) -> dict[int, float]: ...
     def follow_up(self, function: Callable, *args) -> "CallUnderWay": ...

@@ -155,12 +155,14 @@ class Child:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self.folder, "stopped", f"{self.rank}.json"))
 
-    def ended(self, returncode, used):
+    def ended(self, returncode):
         """Write down how a rank ended, and tell the stub. returncode: minus the signal's number after a signal."""
         if self.folder is not None and not gone(self.folder):
             how = {"returncode": returncode, "asked": self.asked, "time": time.time()}
-            if returncode == -signal.SIGKILL:
-                how["why"] = self._why_killed(used)
+            if returncode == -signal.SIGKILL and self.memory["killed_for_memory"]() > self.killed_before:
+                gigabytes = self.memory["memory_bytes"]() / 1e9
+                what = f"the memory of this container, job or machine ({gigabytes:.1f} GB) ran out"
+                how["why"] = f"{what}: start fewer ranks, or allow it more memory"
             with contextlib.suppress(OSError):
                 self.write("exit", how)
         with contextlib.suppress(OSError):  # the stub may be gone
@@ -172,18 +174,6 @@ class Child:
 
     def _lost_another(self):
         return bool(glob.glob(os.path.join(self.folder, "exit", "*.json")))
-
-    def _why_killed(self, used):
-        """Why Linux killed the rank with SIGKILL, as the end of a sentence; empty if no limit tells."""
-        if self.memory["killed_for_memory"]() > self.killed_before:
-            gigabytes = self.memory["memory_bytes"]() / 1e9
-            what = f"the memory of this container, job or machine ({gigabytes:.1f} GB) ran out"
-            return f"{what}: start fewer ranks, or allow it more memory"
-        allowed_s = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        used_s = used.ru_utime + used.ru_stime
-        if allowed_s != resource.RLIM_INFINITY and used_s + 1.0 > 0.9 * allowed_s:  # Linux samples what it compares
-            return f"it had computed for {allowed_s} s, which is all that a process may here (`ulimit -t`)"
-        return ""
 
 
 class NodeAgent:
@@ -254,7 +244,7 @@ class NodeAgent:
                     child.end()
         for pid, child in list(self.children.items()):
             child.look()
-            changed, status, used = os.wait4(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            changed, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             if not changed:
                 continue
             if os.WIFSTOPPED(status):
@@ -263,7 +253,7 @@ class NodeAgent:
                 child.continued()
             else:
                 del self.children[pid]
-                child.ended(os.waitstatus_to_exitcode(status), used)
+                child.ended(os.waitstatus_to_exitcode(status))
 
     def _end_all(self):
         for child in self.children.values():
@@ -323,7 +313,6 @@ def become(request, descriptors, in_place):
             write("/proc/self/oom_score_adj", KILLED_FIRST)
         place(descriptors, request["descriptors"])
         os.chdir(request["folder"])
-        os.umask(request["umask"])
         for name, limits in request["limits"].items():
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(int(name), limits)

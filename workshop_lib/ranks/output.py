@@ -17,17 +17,6 @@ def labeled(texts: dict[int, str], n: int) -> list[str]:
     return [f"[{listed(ranks)}] {line}" for ranks, text in grouped(texts) for line in text.splitlines()]
 
 
-class OfRanks(list):
-    """A value of each rank, in rank order: a list that a notebook shows in short form if there are many ranks."""
-
-    def _repr_pretty_(self, printer, cycle: bool) -> None:
-        if len(self) <= EACH_UP_TO or cycle:
-            printer.text(repr(self))
-            return
-        rows = [f"[{listed(ranks)}] {value}" for ranks, value in grouped(dict(enumerate(map(repr, self))))]
-        printer.text("\n".join(rows))
-
-
 @dataclass(eq=False)
 class Row:
     """What ranks show side by side: the first display of each rank, or the second of each rank, and so on."""
@@ -40,7 +29,7 @@ class Row:
         """The changed parts as text, each line with its rank in front. After that, they do not count as changed."""
         changed = sorted(self.changed)
         self.changed = set()
-        texts = {rank: self.parts[rank]["data"].get("text/plain", "") for rank in changed if rank in self.parts}
+        texts = {rank: self.parts[rank]["data"].get("text/plain", "") for rank in changed}
         return labeled(texts, len(self.ranks))
 
     @property
@@ -59,7 +48,6 @@ class RankOutput:
     def __init__(self, answer):
         self.answer = answer  # a call.Answer
         self.displays_taken = 0
-        self.rows = 0
         # For stdout and stderr: characters, lines.
         self._taken = [0, 0]
         self._lines_taken = [0, 0]
@@ -79,12 +67,6 @@ class RankOutput:
             lines += new if new[-1] else new[:-1]
         return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
 
-    @property
-    def has_lines(self) -> bool:
-        """Whether the rank has finished a line that was not taken yet."""
-        streams = (self.answer.stdout, self.answer.stderr)
-        return any(text.rfind("\n") >= taken for text, taken in zip(streams, self._taken, strict=True))
-
     def next_display(self) -> Displayed | None:
         return self.answer.data.get(displayed_key(self.displays_taken))
 
@@ -101,7 +83,6 @@ class Output:
         self.ranks = {rank: RankOutput(answer) for rank, answer in answers.items()}
         self.rows: list[Row] = []
         self._waits_since_s: float | None = None
-        self._lines_wait_since_s: float | None = None
 
     def news(self, whole: bool = False) -> list[str | Row]:
         """New lines, each with its rank in front, and rows that are new or have changed; rank 0 first.
@@ -110,8 +91,6 @@ class Output:
         """
         items: list[str | Row] = []
         while True:
-            if not whole and self._waits_for_lines():
-                return items
             lines = {rank: output.take_lines(whole) for rank, output in self.ranks.items()}
             texts = {rank: "".join(f"{line}\n" for line in new) for rank, new in lines.items() if new}
             items += labeled(texts, len(self.ranks))
@@ -127,16 +106,6 @@ class Output:
         lines = {rank: output.unfinished() for rank, output in self.ranks.items()}
         return labeled({rank: line for rank, line in lines.items() if line}, len(self.ranks))
 
-    def _waits_for_lines(self) -> bool:
-        """Whether to wait a moment before showing what many ranks print, because other ranks may print the same."""
-        running = [output for output in self.ranks.values() if not output.answer.ready()]
-        silent = [output for output in running if not output.has_lines]
-        if len(self.ranks) <= EACH_UP_TO or not silent or len(silent) == len(self.ranks):
-            self._lines_wait_since_s = None
-            return False
-        self._lines_wait_since_s = self._lines_wait_since_s or time.monotonic()
-        return time.monotonic() - self._lines_wait_since_s < OTHERS_LIMIT_S
-
     def _waits_for_others(self) -> bool:
         """Whether to wait a moment before showing a rank's next display, because other ranks may display the same."""
         running = [output for output in self.ranks.values() if not output.answer.ready()]
@@ -149,30 +118,18 @@ class Output:
         return time.monotonic() - self._waits_since_s < OTHERS_LIMIT_S
 
     def _take_display(self, rank: int) -> list[Row]:
-        """Take a rank's next display; return the rows that it changes, or none if there is no next display."""
+        """Take a rank's next display; return the row that it changes, or none if there is no next display."""
         output = self.ranks[rank]
         new = output.next_display()
         if new is None:
             return []
         output.displays_taken += 1
-        cleared = [row for row in self.rows if rank in row.parts] if new["clears"] else []
-        for row in cleared:
-            del row.parts[rank]
-        here = []
-        if new["updates"] and new["name"] is not None:
-            here = [row for row in self.rows if rank in row.parts and row.parts[rank]["name"] == new["name"]]
-        elif new["data"] and not new["updates"]:
-            here = [self._next_row(rank)]
-        for row in here:
-            row.parts[rank] = new
-            row.changed.add(rank)
-        return cleared + here
-
-    def _next_row(self, rank: int) -> Row:
         row = next((row for row in self.rows if rank not in row.parts), None)
         if row is None:
             self.rows.append(row := Row(list(self.ranks)))
-        return row
+        row.parts[rank] = new
+        row.changed.add(rank)
+        return [row]
 
 
 def _without_text(data: dict) -> dict:

@@ -22,6 +22,7 @@ NEEDED = (
     "tornado.queues",
     "workshop_lib.ranks.debugger",
     "numpy.random",
+    "tqdm.std",
 )
 TRAINING = ("torch._dynamo", "torch.distributed.fsdp", "workshop_lib.training.backends.ddp")  # with all that they need
 

@@ -122,12 +122,7 @@ def where(frames: list[Frame]) -> str:
 
 
 def traceback_text(error: ErrorReport) -> str:
-    """A rank's error as text: the learner's frames, the innermost frame, and the message."""
-    return f"{calls_text(error)}    {error['text']}"
-
-
-def calls_text(error: ErrorReport) -> str:
-    """The calls that led to a rank's error, two lines each: the learner's frames and the innermost one."""
+    """A rank's error as text: two lines for each of the learner's frames and the innermost one, and the message."""
     frames = [f for f in error["frames"] if not _is_library(f["file"])]
     innermost = next((f for f in reversed(error["frames"]) if not f["file"].endswith(".pyx")), None)
     if innermost is not None and innermost not in frames:
@@ -136,7 +131,7 @@ def calls_text(error: ErrorReport) -> str:
     if len(rows) > FRAMES_SHOWN:  # a function that calls itself has a thousand
         last = rows[-FRAMES_SHOWN + 1 :]
         rows = [rows[0], f"    … {len(rows) - FRAMES_SHOWN} more calls …", *last]
-    return "".join(f"{row}\n" for row in rows)
+    return "\n".join([*rows, f"    {error['text']}"])
 
 
 def is_communicating(frames: list[Frame]) -> bool:
@@ -176,16 +171,9 @@ def signal_name(number: int) -> str:
 
 
 def stopped_text(note: StopNote) -> str:
-    """Which signal has stopped a rank, and the rank's process, in words."""
-    return f"stopped by {signal_name(note['signal'])} (process {note['pid']} on {note['host']})"
-
-
-def positions(stacks: Mapping[int, list[Frame]], stopped: Mapping[int, StopNote]) -> dict[int, str]:
-    """Where each of these ranks was, in words."""
-    places = {}
-    for rank, frames in sorted(stacks.items()):
-        places[rank] = stopped_text(stopped[rank]) if rank in stopped and not frames else where(frames)
-    return places
+    """Which signal has stopped a rank, and how it can go on, in words."""
+    signal_sent = signal_name(note["signal"])
+    return f"stopped by {signal_sent}. `kill -CONT {note['pid']}` on {note['host']} lets it go on"
 
 
 def positions_text(places: Mapping[int, str], still: str = "") -> str:

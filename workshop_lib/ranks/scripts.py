@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import shlex
-import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -84,9 +83,8 @@ def started(words: list[str], set_id: str, folder: str | None = None, **settings
 
     The first word may name a program beside this Python. folder: where the command runs. settings: variables for its
     environment, in addition to those of ranks. None of its processes is left afterwards, even if this process is
-    killed. Raises RankError where nothing heavy may run.
+    killed.
     """
-    _require_a_node_of_the_job()
     with contextlib.ExitStack() as left:
         scratch = Scratch(set_id)
         left.callback(scratch.remove)
@@ -116,26 +114,6 @@ def mpiexec(n: int) -> list[str]:
     changes = [f"{name}={value}" for name, value in plan.settings.items() if usual.get(name) != value]
     removals = [word for name in sorted(usual.keys() - plan.settings.keys()) for word in ("-u", name)]
     return ["env", *removals, *changes, *plan.command] if removals or changes else plan.command
-
-
-def _require_a_node_of_the_job() -> None:
-    """Raise RankError if the notebook's ranks are held on another host, and this host belongs to no job."""
-    if allocation.find() is not None:
-        return
-    from . import folders, session  # imported here because they load ipyparallel's client
-
-    team = session.CURRENT.team
-    if team is not None and team.attached_only:
-        held = team.folder
-    elif os.environ.get(session.ATTACH, "0") != "0":
-        held = folders.find(held=True)
-    else:
-        return
-    if not allocation.is_here(folders.owner_host(held)):
-        raise RankError(
-            f"This cell starts processes of its own, and {socket.gethostname()} isn't a node of your job, where they "
-            "belong: run it in a JupyterLab inside the job (lab.sh)."
-        )
 
 
 def rank_of(process: psutil.Process) -> str:

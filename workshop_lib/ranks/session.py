@@ -100,7 +100,7 @@ def attach(folder: str | os.PathLike | None = None) -> Ranks:
 def _start_attached(n: int | None) -> Ranks:
     team = CURRENT.team
     if team is None or not team.attached_only:
-        team = attach(folders.find(held=True))  # not the ranks of a different notebook
+        team = attach()
     return team if team.healthy and n in (None, team.n) else team.restart(n)
 
 
@@ -127,11 +127,15 @@ class AttachedRanks(Ranks):
         self._connect(folder)
 
     def _connect(self, folder: Path) -> None:
-        folders.require_answer(folder)
         self.folder = folder
         self._holder = folders.owner(folder)
         self.holder_host = folders.owner_host(folder)
-        self._held = (folder / folders.HELD).exists()
+        is_here = allocation.is_here(self.holder_host)
+        if not is_here and not folders.answers(folder) and not folders.answers(folder):
+            raise RankError(
+                f"The ranks of {folder} are held on {self.holder_host} and do not answer: their job may have ended, or "
+                f"{self.holder_host} cannot be reached from here. {HOLD_AGAIN}"
+            )
         self._cells = {}
         self._probes_failed = 0
         self._next_probe = 0.0
@@ -140,21 +144,13 @@ class AttachedRanks(Ranks):
         self.shape = (len(self.client.ids), None, None)
         self._check_order()
 
-    @property
-    def remedy(self) -> str:
-        if self._held:
-            return super().remedy
-        return "They were started elsewhere: restart them there, then attach again."
-
     def restart(self, n: int | None = None) -> Ranks:
         """Have the process that holds these ranks start fresh ones (`n`, if given), and connect to the fresh ones.
 
-        Raises InputError for a bad `n`, and RankError if these ranks cannot be restarted from here.
+        Raises InputError for a bad `n`, and RankError if no fresh ranks come up.
         """
         if n is not None:
             check_number(n)
-        if not self._held:
-            raise RankError(f"These ranks cannot be restarted from here. {self.remedy}")
         CURRENT.replace(self)
         self.stop()
         folders.ask_for_restart(self.folder, n)

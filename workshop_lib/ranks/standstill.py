@@ -15,11 +15,6 @@ RECEIVES = {"recv", "Recv", "probe", "Probe", "mprobe", "Mprobe"}
 SENDS = {"send", "Send", "ssend", "Ssend"}
 # Collectives for which each rank gives a buffer of the same size.
 SAME_SIZES = {"Allreduce", "Reduce", "Bcast", "Scan", "Exscan", "all_reduce", "broadcast", "reduce"}
-COLLECTIVES = SAME_SIZES | {name.lower() for name in SAME_SIZES}
-COLLECTIVES |= {"Barrier", "barrier", "Gather", "gather", "Scatter", "scatter", "Allgather", "allgather", "Gatherv"}
-COLLECTIVES |= {"Scatterv", "Allgatherv", "Alltoall", "alltoall", "Alltoallv", "Alltoallw", "Reduce_scatter"}
-COLLECTIVES |= {"Reduce_scatter_block", "all_gather", "all_gather_into_tensor", "reduce_scatter", "all_to_all"}
-COLLECTIVES |= {"reduce_scatter_tensor", "all_to_all_single"}
 
 
 class Arrival(NamedTuple):
@@ -39,45 +34,40 @@ class Standstill:
         self.whereabouts: dict[int, Whereabouts] = {}
         self.seen: dict[int, Arrival] = {}
         self.first: tuple[float, Activity] | None = None  # what was measured when nothing had moved yet
-        self.last: tuple[float, Activity] | None = None
 
     def look(self) -> None:
         """Look at all running ranks once."""
         self.stacks = self.call.stacks()
         self.whereabouts = self.call.whereabouts()
-        cpu_s = self.call.cpu_s()
         measured = self.call.activity()
         now = time.monotonic()
-        if measured is None:
-            self.first = None
-        elif self.first is None or activity.moved(self.first[1], measured, now - self.first[0]):
+        if self.first is None or activity.moved(self.first[1], measured, now - self.first[0]):
             self.first = (now, measured)
             self.seen = {}
-        self.last = None if measured is None else (now, measured)
+        self.last = (now, measured)
         for rank, frames in self.stacks.items():
             place = self.whereabouts[rank]["place"] if rank in self.whereabouts else None
             at = (frames[0] if frames else None, place)
             if not frames or rank not in self.seen or self.seen[rank].at != at:
-                self.seen[rank] = Arrival(at, now, cpu_s.get(rank))
-        self.cpu_s = cpu_s
-        self.looked_at = now
+                self.seen[rank] = Arrival(at, now, measured.cpu_s.get(rank))
 
     @property
     def knows_activity(self) -> bool:
         """Whether messages and objects on their way would have been noticed."""
-        return self.first is not None
+        return self.first is not None and self.first[1].segments is not None
 
     def still_s(self, rank: int) -> float:
         """For how long this rank has waited at one place while nothing moved; 0 if it may be doing something."""
         frames = self.stacks[rank]
         seen = self.seen[rank]
-        for_s = self.looked_at - seen.time_s
+        looked_at, measured = self.last
+        for_s = looked_at - seen.time_s
         if is_communicating(frames):
             return for_s
         # For example, DDP waits in loss.backward(): no Python frame names DDP, but the rank computes nothing either.
-        if not is_in_framework(frames) or seen.cpu_s is None or rank not in self.cpu_s:
+        if not is_in_framework(frames) or seen.cpu_s is None or rank not in measured.cpu_s:
             return 0.0
-        idles = self.cpu_s[rank] - seen.cpu_s < activity.IDLE_SHARE * for_s
+        idles = measured.cpu_s[rank] - seen.cpu_s < activity.IDLE_SHARE * for_s
         return for_s if idles and for_s >= IDLE_AFTER_S else 0.0
 
     @property
@@ -90,25 +80,25 @@ class Standstill:
     @property
     def is_certain(self) -> bool:
         """Whether nothing but one of these ranks could end the waits, and all of them have had time to do so."""
-        if self.first is None or self.last is None or set(self.whereabouts) != set(self.stacks):
-            return False
-        waiting = {rank: where["waiting"] for rank, where in self.whereabouts.items()}
-        if not all(each and each["only_on_ranks"] for each in waiting.values()):
+        if self.first is None or not self.knows_activity or set(self.whereabouts) != set(self.stacks):
             return False
         (first_s, first), (last_s, last) = self.first, self.last
-        for rank, each in waiting.items():
+        for rank, where in self.whereabouts.items():
+            waits = where["waiting"]
+            if waits is None:
+                return False
             used_s = last.cpu_s[rank] - first.cpu_s[rank]
             idles = used_s < activity.IDLE_SHARE * (last_s - first_s) and self.call.asleep(rank)
             # A rank that spins needs a core to see its message. One that sleeps wakes up when its message comes.
-            if not (used_s > SPUN_S if each and each["spins"] else idles):
+            if not (used_s > SPUN_S if waits["spins"] else idles):
                 return False
         return True
 
     def explanation(self) -> str:
         """Why these ranks cannot go on, in a sentence; empty if that's not obvious."""
-        waiting = {rank: each["waiting"] for rank, each in self.whereabouts.items()}
-        known = {rank: each for rank, each in waiting.items() if each is not None}
-        return explanation(known) if len(known) == len(self.stacks) == len(self.call.ranks) else ""
+        waiting = [(rank, each["waiting"]) for rank, each in self.whereabouts.items()]
+        known = {rank: each for rank, each in waiting if each is not None}
+        return explanation(known) if len(known) == len(self.call.ranks) else ""
 
 
 def explanation(waiting: dict[int, Waiting]) -> str:
@@ -118,23 +108,21 @@ def explanation(waiting: dict[int, Waiting]) -> str:
         return "Every rank waits to receive a message, and none of them sends one."
     if names <= SENDS:
         return "Every rank waits until its message is received, and none of them receives one."
-    if not names <= COLLECTIVES:
+    if names & (RECEIVES | SENDS | {"backward"}):
         return ""
-    if len(names) > 1:
-        calls = _each({rank: f"calls {each['name']}" for rank, each in waiting.items()})
-        return f"The collectives don't match: {calls}. All ranks have to call the same one, in the same order."
-    (name,) = names
-    for what, key in (("communicators", "ranks"), ("roots", "root"), ("sizes", "size")):
-        values = {rank: each[key] for rank, each in waiting.items()}  # type: ignore[literal-required]
-        matters = key != "size" or name in SAME_SIZES
-        if matters and None not in values.values() and len(set(map(str, values.values()))) > 1:
-            shown = {"ranks": "one of {}", "root": "root {}", "size": "{}"}[key]
-            differ = {
-                rank: "has " + shown.format(named(value) if key == "ranks" else value) for rank, value in values.items()
-            }
-            return f"All of them call {name}, but with different {what}: {_each(differ)}."
-    return ""
+    calls = {rank: each["name"] for rank, each in waiting.items()}
+    if len(names) == 1:
+        compared = ("root", "size") if names <= SAME_SIZES else ("root",)
+        arguments = {rank: {key: dict(each)[key] for key in compared} for rank, each in waiting.items()}
+        differ = [key for key in compared if _differ([each[key] for each in arguments.values()])]
+        words = {rank: ", ".join(f"{key}: {each[key]}" for key in differ) for rank, each in arguments.items()}
+        calls = {rank: f"{name} ({words[rank]})" for rank, name in calls.items()}
+    if len(set(calls.values())) == 1:
+        return ""
+    each_calls = ", ".join(f"{named(ranks)} calls {text}" for ranks, text in sorted(grouped(calls)))
+    return f"The calls don't match: {each_calls}. All ranks have to call the same one, in the same order."
 
 
-def _each(words: dict[int, str]) -> str:
-    return ", ".join(f"{named(ranks)} {text}" for ranks, text in sorted(grouped(words)))
+def _differ(values: list) -> bool:
+    """Whether all of these are known, and not all of them are equal."""
+    return None not in values and any(value != values[0] for value in values)

@@ -50,14 +50,11 @@ def ask(connection, command, record, environment, files, folder=None):
     record: the folder in which to write how it ended, if it is a rank. files: the open files that it gets, by the
     number that each has there. folder: where it runs, by default where this process does.
     """
-    umask = os.umask(0)
-    os.umask(umask)
     request = {
         "command": command,
         "record": record,
         "environment": environment,
         "folder": folder or os.getcwd(),
-        "umask": umask,
         "limits": limits(),
         "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
         "descriptors": list(files),

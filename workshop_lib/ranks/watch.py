@@ -7,9 +7,8 @@ import warnings
 from . import debugger, failures
 from .call import POLL_S, Call
 from .clock import Clock
-from .messages import StopNote
 from .output import Output
-from .rank_errors import RankError, named, signal_name
+from .rank_errors import RankError, positions_text, stopped_text
 
 VIEW_EVERY_S = 0.1
 STOP_LIMIT_S = 4.0
@@ -47,22 +46,11 @@ class _Screen:
             self.view.interrupted = True
 
     def _newly_stopped(self) -> list[str]:
-        """What to do about ranks that SIGSTOP or a debugger has stopped since the last report; one line per host."""
+        """The ranks that SIGSTOP or a debugger has stopped since the last report."""
         stopped = self.call.stopped()
-        by_place: dict[tuple[int, str], list[StopNote]] = {}
-        for rank, note in sorted(stopped.items()):
-            if rank not in self.stopped:
-                by_place.setdefault((note["signal"], note["host"]), []).append(note)
+        new = {rank: stopped_text(note) for rank, note in sorted(stopped.items()) if rank not in self.stopped}
         self.stopped = set(stopped)
-        return [self._stopped_line(notes) for notes in by_place.values()]
-
-    @staticmethod
-    def _stopped_line(notes: list[StopNote]) -> str:
-        pids = " ".join(str(note["pid"]) for note in notes)
-        who = named([note["rank"] for note in notes])
-        what = f"{who}: stopped by {signal_name(notes[0]['signal'])} on {notes[0]['host']}"
-        stop = "stop this call, and `team.restart()` brings fresh ranks."
-        return f"{what}. To go on, type `kill -CONT {pids}` there; or {stop}"
+        return positions_text(new).splitlines()
 
     def close(self) -> None:
         if self.view is None:

@@ -9,14 +9,12 @@ import contextlib
 import dis
 import json
 import linecache
-import operator
 import os
 import signal
 import sys
 import threading
 import types
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +26,10 @@ CALLS = "ranks/engine.py"
 DISTRIBUTED = "torch/distributed/"
 BACKWARD = "torch/autograd/graph.py"  # no frame of Python names the collectives inside a backward pass
 POLLS = "training/torch_mpi.py"  # a wait in Python, whose instruction changes although nothing moves
-ARITHMETIC: dict[type, Callable] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+# Parts of an expression that can be computed again while a rank waits. An attribute could be a property.
+SIMPLE = (ast.Constant, ast.Name, ast.List, ast.Subscript, ast.Slice, ast.BinOp, ast.operator, ast.expr_context)
 SPIN = ("mpi4py", "mpi")  # backends of torch.distributed that wait by asking again and again
 ON_CPUS = (*SPIN, "gloo")
-TENSORS = ("tensor", "input_tensor", "input", "tensor_list", "input_tensor_list", "input_list")
 
 
 def answer(folder: Path, rank: int) -> None:
@@ -96,21 +94,12 @@ def _of_torch(frame: types.FrameType) -> Waiting | None:
         if outer.f_code.co_filename.endswith("distributed_c10d.py") and not outer.f_code.co_name.startswith("_"):
             called = outer
         outer = outer.f_back
-    if called is None:
+    backend = _backend(called.f_locals.get("group") if called else None)
+    if called is None or backend is None:
         return None
     values = called.f_locals
-    tensor = next((values[name] for name in TENSORS if values.get(name) is not None), None)
-    tensors = tensor if isinstance(tensor, list) else [tensor]
-    distributed = sys.modules["torch.distributed"]
-    backend = distributed.get_backend(values.get("group"))
-    return Waiting(
-        name=called.f_code.co_name,
-        size=None if tensor is None else ", ".join(_size(each) or "?" for each in tensors),
-        ranks=distributed.get_process_group_ranks(values.get("group")),
-        root=values.get("src", values.get("dst")),
-        spins=backend in SPIN,
-        only_on_ranks=_only_on_ranks(backend),
-    )
+    root = values.get("src", values.get("dst"))
+    return Waiting(name=called.f_code.co_name, size=_size(values.get("tensor")), root=root, spins=backend in SPIN)
 
 
 def _of_backward() -> Waiting | None:
@@ -118,21 +107,23 @@ def _of_backward() -> Waiting | None:
 
     None if a function of Python may still run in one of PyTorch's threads, such as a hook that sleeps.
     """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_initialized():
-        return None
     own = {thread.ident for thread in threading.enumerate() if type(thread) is not threading._DummyThread}
-    ranks_only = _only_on_ranks(distributed.get_backend()) and sys._current_frames().keys() <= own
-    return Waiting(name="backward", size=None, ranks=None, root=None, spins=False, only_on_ranks=ranks_only)
+    if _backend() is None or not sys._current_frames().keys() <= own:
+        return None
+    return Waiting(name="backward", size=None, root=None, spins=False)
 
 
-def _only_on_ranks(backend: str) -> bool:
-    """Whether nothing but a rank can end a wait of this backend of torch.distributed."""
-    return backend in ON_CPUS and not sys.modules["torch"].cuda.is_initialized()
+def _backend(group: Any = None) -> str | None:
+    """The backend of torch.distributed; None if something other than a rank could end its waits, as a GPU could."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_initialized() or sys.modules["torch"].cuda.is_initialized():
+        return None
+    backend = distributed.get_backend(group)
+    return backend if backend in ON_CPUS else None
 
 
 def _of_mpi(frame: types.FrameType) -> Waiting | None:
-    """What a call of mpi4py waits for: the method, its buffer's size, its communicator's ranks and its root."""
+    """What a call of mpi4py waits for: the method, its buffer's size and its root."""
     from mpi4py import MPI
 
     where = list(frame.f_code.co_positions())[frame.f_lasti // 2]
@@ -141,11 +132,10 @@ def _of_mpi(frame: types.FrameType) -> Waiting | None:
         return None
     size = root = None
     if call := _source(frame, where):
-        read = _Reader(frame)
-        root = next((read.value(keyword.value) for keyword in call.keywords if keyword.arg == "root"), None)
-        size = next(filter(None, (_size(read.value(each)) for each in call.args[:2])), None)
+        root = next((_value(keyword.value, frame) for keyword in call.keywords if keyword.arg == "root"), None)
+        size = next(filter(None, (_size(_value(each, frame)) for each in call.args[:2])), None)
     root = root if isinstance(root, int) else None
-    return Waiting(name=name, size=size, ranks=_members(comm), root=root, spins=True, only_on_ranks=True)
+    return Waiting(name=name, size=size, root=root, spins=True)
 
 
 def _method(frame: types.FrameType, where: tuple) -> tuple[Any, str]:
@@ -167,22 +157,6 @@ def _method(frame: types.FrameType, where: tuple) -> tuple[Any, str]:
     return owner, name
 
 
-def _members(comm: Any) -> list[int] | None:
-    """The ranks of a communicator, as numbers in MPI.COMM_WORLD; None if they cannot be asked for here."""
-    from mpi4py import MPI
-
-    if comm == MPI.COMM_WORLD:
-        return list(range(comm.size))
-    if MPI.Query_thread() != MPI.THREAD_MULTIPLE or comm.Is_inter():
-        return None
-    own = comm.Get_group()
-    world = MPI.COMM_WORLD.Get_group()
-    ranks = own.Translate_ranks(None, world)
-    own.Free()
-    world.Free()
-    return list(ranks)
-
-
 def _source(frame: types.FrameType, where: tuple) -> ast.Call | None:
     """The call at this place of the source; None if this rank does not have the source."""
     line, end_line, column, end_column = where
@@ -195,34 +169,12 @@ def _source(frame: types.FrameType, where: tuple) -> ast.Call | None:
     return node if isinstance(node, ast.Call) else None
 
 
-class _Reader:
-    """Reads the values of simple expressions in a frame. It calls nothing, so none of the rank's code runs again."""
-
-    def __init__(self, frame: types.FrameType):
-        self.names = {**frame.f_builtins, **frame.f_globals, **frame.f_locals}
-
-    def value(self, node: ast.expr | None) -> Any:
-        """The value of an expression; None if it is not simple enough."""
-        if isinstance(node, ast.Constant):
-            return node.value
-        if isinstance(node, ast.Name):
-            return self.names.get(node.id)
-        if isinstance(node, ast.Attribute):
-            return getattr(self.value(node.value), "__dict__", {}).get(node.attr)
-        if isinstance(node, ast.List):
-            return [self.value(each) for each in node.elts]
-        if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
-            left, right = self.value(node.left), self.value(node.right)
-            if isinstance(left, int) and isinstance(right, int):
-                return ARITHMETIC[type(node.op)](left, right)
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
-            array = self.value(node.value)
-            bounds = [node.slice.lower, node.slice.upper, node.slice.step]
-            limits = [self.value(bound) for bound in bounds]
-            known = all(bound is None or isinstance(limit, int) for bound, limit in zip(bounds, limits, strict=True))
-            if known and type(array).__name__ == "ndarray":
-                return array[slice(*limits)]
-        return None
+def _value(node: ast.expr, frame: types.FrameType) -> Any:
+    """The value of an expression of names, numbers, slices and arithmetic; None for any other expression."""
+    if all(isinstance(part, SIMPLE) for part in ast.walk(node)):
+        with contextlib.suppress(Exception):
+            return eval(compile(ast.Expression(node), "<argument>", "eval"), frame.f_globals, dict(frame.f_locals))
+    return None
 
 
 def _size(buffer: Any) -> str | None:

@@ -121,23 +121,14 @@ def suspects() -> str:
 def what_failed(output: str) -> str:
     """What the output of a failed program says is wrong.
 
-    This is the last Python error in it, or the first sentence of Open MPI's first message, or else its last lines.
+    This is the last Python error in it, or the first paragraph of Open MPI's first message, or else its last lines.
     """
     if errors := PYTHON_ERROR.findall(output):
         return errors[-1]
     for message in OPEN_MPI_MESSAGE.findall(output):
         if not message.lower().startswith(SAYS_LITTLE):
-            return _first_sentence(message)
+            return " ".join(message.strip().partition("\n\n")[0].split())
     return "\n".join(output.splitlines()[-LINES_SHOWN:])
-
-
-def _first_sentence(message: str) -> str:
-    """The first sentence of a message, with the details that Open MPI lists below the first paragraph."""
-    first, details, *_ = [*message.strip().split("\n\n"), ""]
-    sentence = re.split("(?<=[.:]) ", " ".join(first.split()))[0]
-    rows = [" ".join(row.split()) for row in details.splitlines()]
-    listed = all(row.startswith(" ") or ": " in row for row in details.splitlines())
-    return f"{sentence} {', '.join(rows)}" if rows and listed else sentence
 
 
 def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = True) -> dict[str, str]:

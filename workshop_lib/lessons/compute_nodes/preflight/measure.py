@@ -26,7 +26,6 @@ from workshop_lib.lessons.compute_nodes.preflight.reports import KIND, Checkpoin
 from workshop_lib.lessons.forecasting import benchmark
 from workshop_lib.machine import world
 from workshop_lib.machine.cores import affinity
-from workshop_lib.ranks import allocation
 from workshop_lib.ranks.rank_errors import grouped, named
 from workshop_lib.training import rendezvous
 
@@ -69,7 +68,7 @@ def measure(folder: str, device_name: str = "auto") -> PreflightReport:
         threads=torch.get_num_threads(),
         device=gpus.name_of(device),
         device_id=gpus.identity(device),
-        gpus=nvidia_gpus or allocation.intel_gpus(),
+        gpus=nvidia_gpus or torch.xpu.device_count(),
         driver=driver,
         torch=torch.__version__,
         cuda=torch.version.cuda or "",
