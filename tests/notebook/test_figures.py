@@ -222,7 +222,6 @@ def test_every_word_of_a_figure_can_be_read(notebook, name):
 @pytest.mark.parametrize(
     ("draw", "arguments", "complaint"),
     [
-        (zero.zero, ({"DDP": []}, 1), "nothing to draw"),
         (synchronous_sgd.step_times, ({},), "at least one"),
         (feeding.feeding_ways, ([],), "nothing to draw"),
         (

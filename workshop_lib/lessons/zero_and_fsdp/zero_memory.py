@@ -1,7 +1,7 @@
 """How much GPU memory training takes: model states by ZeRO stage, activations, and what fits.
 
 06_zero_and_fsdp draws the states, and its calculator uses the rest. These are formulas, not measurements; `live_bytes`
-in flat_arrays.py measures. All sizes are in bytes.
+in by_hand.py measures. All sizes are in bytes.
 """
 
 from dataclasses import dataclass
