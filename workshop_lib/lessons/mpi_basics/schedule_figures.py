@@ -64,10 +64,10 @@ def columns(run: Schedule) -> dict[RankCall, int]:
         arrived = [sender for sender, receiver in run.messages if receiver in calls and sender in column]
         lanes = [call.rank for call in calls + arrived]
         between = range(min(lanes), max(lanes) + 1)  # lanes in which the arrows must not cross a call
-        at = max([free[rank] for rank in between] + [column[sender] + 1 for sender in arrived])
+        at = max([free[lane] for lane in between] + [column[sender] + 1 for sender in arrived])
         column |= dict.fromkeys(calls, at)
-        for rank in between:
-            free[rank] = at + 1
+        for lane in between:
+            free[lane] = at + 1
     return column
 
 
