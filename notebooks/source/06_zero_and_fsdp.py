@@ -369,7 +369,7 @@ for name, cost in team.pull("costs")[0].items():
 
 # %% [markdown]
 # While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. FSDP sends
-# while it computes, so it can hold these for two layers at once. (The activations come on top of both numbers.)
+# while it computes, so it can hold these for two layers at once. (Activations and the buffers of messages come on top of both numbers.)
 #
 # *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. In a `%%ranks`
 # cell, how many allgathers does `by_hand.train_fsdp(with_fsdp(by_hand.perceptron(), reshard_after_forward=False))` report?

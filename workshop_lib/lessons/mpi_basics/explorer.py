@@ -22,7 +22,7 @@ from mpi4py import MPI
 
 from workshop_lib.errors import InputError
 from workshop_lib.judge import alike
-from workshop_lib.lessons.mpi_basics.fake_mpi import Request, World
+from workshop_lib.lessons.mpi_basics.fake_mpi import FakeWorld, Request
 from workshop_lib.lessons.mpi_basics.schedule import Choice, Schedule
 
 RUNS = 1000
@@ -106,7 +106,7 @@ def search(program: Callable, size: int) -> Iterator[Schedule]:
     seen: set[tuple[bool, frozenset[Choice]]] = set()
     while paths:
         buffers, path = paths.popleft()
-        with patch.multiple(MPI, COMM_WORLD=World(), Request=Request), Schedule(program, size, buffers) as run:
+        with patch.multiple(MPI, COMM_WORLD=FakeWorld(), Request=Request), Schedule(program, size, buffers) as run:
             for choice in path:
                 if choice not in run.advance():
                     raise InputError(NOT_REPEATED.format(program.__name__))

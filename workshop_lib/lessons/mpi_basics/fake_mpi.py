@@ -200,7 +200,7 @@ def flat(name: str, array: Any) -> np.ndarray:
     return array.reshape(-1)
 
 
-class World:
+class FakeWorld:
     """MPI.COMM_WORLD while the explorer runs: the communicator of the rank whose thread asks."""
 
     def __getattr__(self, name: str):

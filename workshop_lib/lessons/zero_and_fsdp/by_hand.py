@@ -109,6 +109,9 @@ class ReducedInBackward:
     step, and leaves the mean gradient of each shard in the shard's `.grad`.
     """
 
+    reduce: Callable
+    finish: Callable
+
     def __init__(self, model: nn.Module, comm, make_optimizer: Callable):
         self.comm = comm
         self.weights: dict[nn.Parameter, torch.Tensor] = {}  # a flat array for each parameter, which is a view of it
@@ -120,12 +123,6 @@ class ReducedInBackward:
             self.shards[p] = nn.Parameter(flat[ring.part(len(flat), comm.rank, comm.size)])
             p.register_post_accumulate_grad_hook(self.reduce)
         self.optimizer = make_optimizer(self.shards.values())
-
-    def reduce(self, p: nn.Parameter) -> None:
-        raise NotImplementedError("reduce(p): start to reduce the gradient of p")
-
-    def finish(self) -> None:
-        raise NotImplementedError("finish(): wait for what `reduce` has started")
 
     def step(self) -> None:
         self.finish()
@@ -142,6 +139,9 @@ class GatheredByLayer:
     parameter p. A layer is any module that has parameters of its own, and layers must compute in the order in which the
     model lists them. A subclass that gathers layers ahead of time overrides `enter`.
     """
+
+    gather: Callable
+    reduce: Callable
 
     def __init__(self, model: nn.Module, comm, make_optimizer: Callable):
         self.comm = comm
@@ -179,15 +179,9 @@ class GatheredByLayer:
         """Prepare a layer right before it computes. `following` computes next in this pass, if there is a next one."""
         self.gather(layer)
 
-    def gather(self, layer: nn.Module) -> None:
-        raise NotImplementedError("gather(layer): fill the layer's weights from the ranks' shards")
-
     def drop(self, layer: nn.Module) -> None:
         for p in self.parameters[layer]:
             free(self.weights[p])
-
-    def reduce(self, p: nn.Parameter) -> None:
-        raise NotImplementedError("reduce(p): the mean gradient of this rank's shard of p")
 
     def step(self) -> None:
         self.optimizer.step()
@@ -231,7 +225,7 @@ class TrainingCost:
         return "\n".join([*lines, f"weights differ by {self.distance:.3%} from those of one process"])
 
 
-class Peak:
+class PeakMemory:
     """Measures a model's states on this rank wherever they are largest, and keeps the largest size.
 
     That is after each layer's forward pass, and whenever a gradient has just become complete. Create it before the
@@ -263,7 +257,7 @@ def train(make: Callable, micro_batches: int = 1, steps: int = STEPS) -> Trainin
     """Train the perceptron with what `make(model, comm, make_optimizer)` returns."""
     counting = CountingComm(MPI.COMM_WORLD)
     model = perceptron()
-    peak = Peak(model)
+    peak = PeakMemory(model)
     zero = make(model, counting, adam)
     peak.optimizer = zero.optimizer
     held: dict[str, int] = {}
@@ -296,7 +290,7 @@ def train_fsdp(model: nn.Sequential, steps: int = STEPS) -> TrainingCost:
     """Train a perceptron to which `fully_shard` has been applied."""
     comm = MPI.COMM_WORLD
     optimizer = adam(model.parameters())
-    peak = Peak(model)
+    peak = PeakMemory(model)
     peak.optimizer = optimizer
     held: dict[str, int] = {}
     for step in range(steps):
@@ -336,9 +330,7 @@ class _Ahead(GatheredByLayer):
     """Stage 3 whose allgathers start when a learner's `Lookahead` says so; without one, when a layer computes."""
 
     def __init__(self, model: nn.Module, comm, make_optimizer: Callable, lookahead: Callable | None):
-        self.under_way: dict[
-            nn.Module, list
-        ] = {}  # for each parameter of a layer, an array and the handle of its allgather
+        self.under_way: dict[nn.Module, list] = {}  # for each parameter, an array and the handle of its allgather
         if lookahead is not None:
             self.enter = lookahead(self.start, self.wait).enter  # type: ignore[method-assign]
         super().__init__(model, comm, make_optimizer)
