@@ -16,13 +16,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from typing import Any
 from unittest.mock import patch
 
 from mpi4py import MPI
 
 from workshop_lib.errors import InputError
 from workshop_lib.judge import alike
-from workshop_lib.lessons.mpi_basics.fake_mpi import FakeWorld, Request
+from workshop_lib.lessons.mpi_basics.fake_mpi import FakeStatus, FakeWorld, Request
 from workshop_lib.lessons.mpi_basics.schedule import Choice, Schedule
 
 RUNS = 1000
@@ -106,7 +107,8 @@ def search(program: Callable, size: int) -> Iterator[Schedule]:
     seen: set[tuple[bool, frozenset[Choice]]] = set()
     while paths:
         buffers, path = paths.popleft()
-        with patch.multiple(MPI, COMM_WORLD=FakeWorld(), Request=Request), Schedule(program, size, buffers) as run:
+        fakes: dict[str, Any] = {"COMM_WORLD": FakeWorld(), "Request": Request, "Status": FakeStatus}
+        with patch.multiple(MPI, **fakes), Schedule(program, size, buffers) as run:
             for choice in path:
                 if choice not in run.advance():
                     raise InputError(NOT_REPEATED.format(program.__name__))

@@ -14,7 +14,8 @@ from mpi4py import MPI
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.mpi_basics.operations import Operation
 
-OP_NAMES = ("SUM", "PROD", "MAX", "MIN")
+# The explorer never calls MPI itself, because a notebook has not initialized it.
+OPERATIONS = {"SUM": np.add, "PROD": np.multiply, "MAX": np.maximum, "MIN": np.minimum}
 REAL_WORLD = MPI.COMM_WORLD
 
 
@@ -26,6 +27,19 @@ class KnownCalls:
         raise InputError(f"the explorer knows no {name}, only {', '.join(known)}: run this program on real ranks.")
 
 
+class FakeStatus(KnownCalls):
+    """The status that a receive fills in, as in mpi4py."""
+
+    source = MPI.ANY_SOURCE
+    tag = MPI.ANY_TAG
+
+    def Get_source(self) -> int:
+        return self.source
+
+    def Get_tag(self) -> int:
+        return self.tag
+
+
 class Request(KnownCalls):
     """The request that a nonblocking call returns, as in mpi4py."""
 
@@ -34,7 +48,7 @@ class Request(KnownCalls):
         self._operation = operation
         self._into = into
 
-    def Wait(self, status: MPI.Status | None = None) -> Any:
+    def Wait(self, status: FakeStatus | None = None) -> Any:
         self._comm._thread.wait("Wait", self._operation)
         return self._comm._received(self._operation, self._into, status)
 
@@ -110,9 +124,7 @@ class FakeComm(KnownCalls):
 
     def Allreduce(self, sendbuf, recvbuf, op=MPI.SUM):
         gathered = self._meet("Allreduce", flat("Allreduce", recvbuf if sendbuf is MPI.IN_PLACE else sendbuf), op=op)
-        for array in gathered[1:]:
-            op.Reduce_local(array, gathered[0])
-        flat("Allreduce", recvbuf)[:] = gathered[0]
+        flat("Allreduce", recvbuf)[:] = functools.reduce(OPERATIONS[name_of(op)], gathered)
 
     # The parts that these calls are made of.
 
@@ -136,16 +148,15 @@ class FakeComm(KnownCalls):
         self._thread.call(*sends, operation)
         return self._received(operation, into, status)
 
-    def _received(self, recv: Operation, into: np.ndarray | None, status: MPI.Status | None) -> Any:
+    def _received(self, recv: Operation, into: np.ndarray | None, status: FakeStatus | None) -> Any:
         """Return the object that has arrived, or write the array into `into`, and fill in the status."""
         send = recv.partner
         if send is None or recv.kind == "send":
             return None
         value = pickle.loads(send.data)
         if status is not None:
-            status.Set_source(send.rank)
-            status.Set_tag(send.tag)
-            status.Set_elements(MPI.BYTE, getattr(value, "nbytes", 0))
+            status.source = send.rank
+            status.tag = send.tag
         if recv.kind == "probe":
             return None
         sends = f"rank {send.rank}'s {send.name} in line {send.line.number} sends"
@@ -163,7 +174,7 @@ class FakeComm(KnownCalls):
         """Wait for all ranks, and return what each of them has given."""
         detail = "" if root is None else f" with root {self._existing(name, root)}"
         if op is not None:
-            detail += f" with {next((known for known in OP_NAMES if op == getattr(MPI, known)), 'another operation')}"
+            detail += f" with {name_of(op)}"
         if isinstance(data, np.ndarray) and name == "Allreduce":
             detail += f" of {data.size} numbers of {data.dtype}"
         part = Operation(self.rank, name, "collective", self._thread.line(), data=pickle.dumps(data), detail=detail)
@@ -191,6 +202,14 @@ def sending(name: str):
 
 for each in ("Send", "Ssend", "Isend", "Issend", "send", "ssend", "isend", "issend"):
     setattr(FakeComm, each, sending(each))
+
+
+def name_of(op: MPI.Op) -> str:
+    """Return an operation's name. Raises InputError if the explorer does not know it."""
+    for name in OPERATIONS:
+        if op == getattr(MPI, name):
+            return name
+    raise InputError(f"the explorer knows {', '.join(OPERATIONS)}, and no other operation: use one of these.")
 
 
 def flat(name: str, array: Any) -> np.ndarray:
