@@ -1,16 +1,10 @@
 """Ranks that are threads of this process, for code that only exchanges messages: quicker than processes."""
 
-import pytest
-
-from workshop_lib.collectives import counting
-from workshop_lib.lessons.mpi_basics import fake_mpi
-from workshop_lib.lessons.mpi_basics.explorer import OrderSearch
+from workshop_lib.lessons.mpi_basics.explorer import search
 
 
 def run_on_threads(program, size: int) -> list:
     """What program(comm) returns on each of so many ranks."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "MPI", fake_mpi.FakeMPI())
-        outcome = OrderSearch(program, size).run_next()
-    assert not outcome.kind, outcome
-    return outcome.results
+    run = next(search(program, size))
+    assert not run.kind, run.text
+    return [rank.value for rank in run.ranks]

@@ -677,8 +677,8 @@ check.collect(collect)
 explore(lambda comm: collect(comm, comm.rank**2), ranks=4)
 
 # %% [markdown]
-# `explore` knows the calls of this notebook, on up to four ranks. Tools for real programs, such as ISP and MUST, look for the
-# same faults.
+# `explore` knows messages and the most common collectives, on up to four ranks. Tools for real programs, such as ISP and MUST,
+# look for the same faults.
 #
 # ## Remember
 #

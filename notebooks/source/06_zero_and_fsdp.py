@@ -152,7 +152,7 @@ class Zero1:
 
     def __init__(self, model, comm, make_optimizer):
         self.comm = comm
-        self.parameters = by_hand.trained(model)
+        self.parameters = list(model.parameters())
         self.weights = by_hand.flat_weights(self.parameters, comm.size)
         mine = ring.part(len(self.weights), comm.rank, comm.size)
         self.shard = torch.nn.Parameter(self.weights[mine])
@@ -222,7 +222,7 @@ class Zero2:
         self.comm = comm
         self.weights = {}
         self.shards = {}
-        for p in by_hand.trained(model):
+        for p in model.parameters():
             flat = by_hand.flat_weights([p], comm.size)
             self.weights[p] = flat
             self.shards[p] = torch.nn.Parameter(flat[ring.part(len(flat), comm.rank, comm.size)])
@@ -275,9 +275,10 @@ by_hand.train(Zero2)
 # %%
 flat = torch.arange(6.0)
 view = flat[:3]  # autograd keeps views such as this one
-by_hand.free(flat)  # flat.untyped_storage().resize_(0)
+flat.untyped_storage().resize_(0)
 print(f"{flat.untyped_storage().nbytes()} bytes")
-by_hand.fill(flat, 10 * torch.arange(6.0))  # new memory, with these values
+flat.untyped_storage().resize_(flat.nbytes)  # new memory
+flat.copy_(10 * torch.arange(6.0))
 print(f"the view sees the new values: {view}")
 
 # %%
@@ -303,11 +304,12 @@ class Zero3(by_hand.GatheredByLayer):
             whole = np.empty(len(self.weights[p]), np.float32)
             whole[ring.part(len(whole), self.comm.rank, self.comm.size)] = self.shards[p].detach()
             ring.allgather(self.comm, whole)
-            by_hand.fill(self.weights[p], torch.from_numpy(whole))
+            self.weights[p].untyped_storage().resize_(whole.nbytes)
+            self.weights[p].copy_(torch.from_numpy(whole))
 
     def drop(self, layer):
         for p in self.parameters[layer]:
-            by_hand.free(self.weights[p])
+            self.weights[p].untyped_storage().resize_(0)
 
     def reduce(self, p):
         total = ring.reduce_scatter(self.comm, by_hand.flat_gradient([p], self.comm.size).numpy())
@@ -315,7 +317,7 @@ class Zero3(by_hand.GatheredByLayer):
         before = self.shards[p].grad
         self.shards[p].grad = mean if before is None else before + mean
         p.grad = None
-        by_hand.free(self.weights[p])
+        self.weights[p].untyped_storage().resize_(0)
 
 
 costs = {make.__name__: by_hand.train(make) for make in (Zero1, Zero2, Zero3)}
@@ -357,9 +359,17 @@ costs["FSDP"]
 figures.measured(one_process, team.pull("costs"))
 
 # %% [markdown]
-# FSDP and our stage 3 hold a shard of everything, and send 1.5 times the bytes of an allreduce. While a layer computes, its whole
-# weights come on top and, in the backward pass, its whole gradient. FSDP sends while it computes, so it can hold these for two
-# layers at once. This figure shows the moment after the backward pass, so leave room for that peak.
+# FSDP and our stage 3 hold a shard of everything, and send 1.5 times the bytes of an allreduce. But this figure shows the moment
+# after the backward pass. Training runs out of memory earlier, where it holds the most:
+
+# %%
+for name, cost in team.pull("costs")[0].items():
+    after = sum(cost.held_bytes.values()) / parameters
+    print(f"{name}: {after:.1f} bytes per parameter after the backward pass, up to {cost.peak_bytes / parameters:.1f} before")
+
+# %% [markdown]
+# While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. FSDP sends
+# while it computes, so it can hold these for two layers at once. (Activations and the buffers of messages come on top of both numbers.)
 #
 # *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. In a `%%ranks`
 # cell, how many allgathers does `by_hand.train_fsdp(with_fsdp(by_hand.perceptron(), reshard_after_forward=False))` report?
@@ -499,13 +509,92 @@ table
 # before the first micro-batch, and `(True)` before the last one. `clip_grad_norm_` adds up the squares over all ranks
 # ([06b](06b_deepspeed.ipynb)), so call it on every rank.
 #
+# ## Deeper: an optimizer that needs whole matrices
+#
+# Adam updates each weight on its own, so a shard is enough for it. *Muon* ([07d](07d_large_batch_optimizers.ipynb)) needs the
+# whole momentum matrix, because it makes that matrix orthogonal by multiplying it with itself, five times. Can it work on shards?
+# Under FSDP, parameters are DTensors, and any operation on them gives what it gives for the whole tensor. To do so, PyTorch
+# sends whatever it takes.
+
+# %%
+guess = predict("How many collectives does it take to make one sharded matrix orthogonal?", low=1, high=40)
+guess
+
+# %%
+# %%ranks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from workshop_lib.lessons.zero_and_fsdp.traffic import Traffic
+from workshop_lib.training.optimizers import orthogonal
+
+torch.manual_seed(0)  # the same matrix on all ranks
+matrix = torch.randn(256, 128)
+sharded = distribute_tensor(matrix, init_device_mesh("cpu", (comm.size,)), [Shard(0)])
+with Traffic() as traffic:
+    result = orthogonal(sharded)
+collectives = sum(traffic.calls.values())
+difference = (result.full_tensor() - orthogonal(matrix)).abs().max()
+print(f"{collectives} collectives: {dict(traffic.calls)}; differs by {difference:.0e} from one process")
+
+# %%
+guess.compare(team.pull("collectives")[0])
+
+# %% [markdown]
+# The result is right, but each of the five multiplications moves the matrix several times. And these are the collectives of *one*
+# matrix in *one* step.
+#
+# ### Exercise 4 (normal): let the owner compute
+#
+# With `by_owner`, two collectives are enough. One rank, the *owner*, puts the matrix together, makes it orthogonal, and gives
+# each rank its rows back. Ranks own different matrices, so all of them compute at the same time. Ranks can have different numbers
+# of rows, and only the owner may call `orthogonal`.
+#
+# <details><summary>Hint 1: which collectives?</summary>
+#
+# `comm.gather(shard, root=…)` gives the root a list of all shards, and `comm.scatter(parts, root=…)` deals a list out. Both work
+# with tensors.
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# `torch.cat(shards)` joins tensors, and `whole.split([2, 3])` cuts a tensor into parts of 2 and 3 rows.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of by_owner}
+#
+# </details>
+
+
+# %%
+def by_owner(comm, shard, owner, orthogonal):
+    """This rank's rows of `orthogonal(matrix)`, where `shard` is its rows of the matrix. Called on every rank."""
+    # <solution>
+    shards = comm.gather(shard, root=owner)
+    parts = None
+    if comm.rank == owner:
+        parts = orthogonal(torch.cat(shards)).split([len(each) for each in shards])
+    return comm.scatter(parts, root=owner)
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.by_owner(by_owner)
+
+# %% [markdown]
+# Two collectives remain of sixteen, and a rank sends each of its rows once and receives it once. In a real model, deal out the
+# matrices so that all ranks have about the same work. (*Distributed Muon*, by Liu et al., does the same with ZeRO-1.)
+#
 # ## Deeper: send while you compute
 #
 # Your stage 2 waits in every hook. DDP and FSDP don't, and you don't have to, either: `dist.reduce_scatter_single(part, whole,
 # async_op=True)` starts a reduce-scatter of the flat tensor `whole` into `part`, and returns a handle at once. (Before PyTorch
-# 2.13 it was called `reduce_scatter_tensor`. Here both names work.)
+# 2.13 it was called `reduce_scatter_tensor`.)
 #
-# ### Exercise 4 (hard): stage 2 that overlaps
+# ### Exercise 5 (hard): stage 2 that overlaps
 #
 # With this class, your gradients travel while the backward pass continues. `__init__` and `step` are those of `Zero2`. Write
 # `reduce`, which starts a reduce-scatter, never waits for another rank, and drops `p.grad`. And write `finish`, which is called
@@ -569,7 +658,7 @@ team.push(OverlappedZero2=check.written(OverlappedZero2))
 print(f"weights differ by {by_hand.train(OverlappedZero2).distance:.3%} from those of one process")
 
 # %% [markdown]
-# ### Exercise 5 (warm-up): stage 3 that looks ahead
+# ### Exercise 6 (warm-up): stage 3 that looks ahead
 #
 # In stage 3 a layer can't compute until its weights have arrived. With `Lookahead`, your ranks gather the *next* layer while
 # this one computes. Write `enter`, which is called right before a layer computes, in both passes. `self.start(layer)` starts to
@@ -650,7 +739,8 @@ guess.compare(100 * (1 - team.pull("ahead_ms")[0] / team.pull("waiting_ms")[0]),
 # **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py).
 #
 # **Sources.** S. Rajbhandari et al., [*ZeRO*](https://arxiv.org/abs/1910.02054), for bytes per parameter and messages. Y. Zhao
-# et al., [*PyTorch FSDP*](https://arxiv.org/abs/2304.11277). PyTorch's documentation of
+# et al., [*PyTorch FSDP*](https://arxiv.org/abs/2304.11277). J. Liu et al., [*Muon is Scalable for LLM
+# Training*](https://arxiv.org/abs/2502.16982). PyTorch's documentation of
 # [`fully_shard`](https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html) and
 # [DDP](https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html), and its `clip_grad_norm_`,
 # version 2.15.

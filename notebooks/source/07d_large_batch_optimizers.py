@@ -242,7 +242,8 @@ recipes.table(figures.compared(kept))
 # - *Muon* (Jordan et al. 2024) makes the momentum of each weight matrix orthogonal, so a step has the same length in all
 #   directions instead of following a few strong ones. With 32 workers, its higher rate beats everything else here. Shah et al.
 #   (2025) report that it keeps its advantage far beyond the *critical batch* ([07b](07b_gradient_noise.ipynb)). But each step
-#   needs more matrix products, and whole matrices, which sharded training doesn't have.
+#   needs more matrix products, and of whole matrices, so with FSDP the ranks first have to put each matrix together
+#   ([06](06_zero_and_fsdp.ipynb)).
 
 # %% [markdown]
 # ## Deeper: weight decay when the batch changes

@@ -223,7 +223,6 @@ def test_every_word_of_a_figure_can_be_read(notebook, name):
 @pytest.mark.parametrize(
     ("draw", "arguments", "complaint"),
     [
-        (zero.zero, ({"DDP": []}, 1), "nothing to draw"),
         (synchronous_sgd.step_times, ({},), "at least one"),
         (
             forecasting.allreduce_times,

@@ -1,7 +1,6 @@
 """Right answers to the exercises of 06 beside the solutions, and wrong ones beside the known mistakes."""
 
-from workshop_lib.lessons.zero_and_fsdp.judge_overlap import IF_MORE, SEND
-from workshop_lib.lessons.zero_and_fsdp.judge_stages import ADD, ALLREDUCE, GATHER, REDUCE
+from workshop_lib.lessons.zero_and_fsdp.judge import ADD, ALLREDUCE, GATHER, IF_MORE, REDUCE, SEND
 
 
 def lines(*of_method: str) -> str:
@@ -45,6 +44,10 @@ RIGHT = {
                     state["parameters"] = 4 * share
                 return state
             """
+    },
+    "by_owner": {
+        "in one piece for each": [(").split([len(each) for each in shards])", ").chunk(comm.size)")],
+        "from the owner to all": [("comm.scatter(parts, root=owner)", "comm.bcast(parts, root=owner)[comm.rank]")],
     },
     "OverlappedZero2": {
         "all waits first": [(LOOP, f"[handle.wait() for *_, handle in self.pending]\n        {LOOP}")],

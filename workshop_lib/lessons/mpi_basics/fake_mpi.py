@@ -1,44 +1,37 @@
-"""A fake MPI inside one process, in which the deadlock explorer of 01_mpi_basics runs programs.
+"""A fake communicator inside one process, in which the deadlock explorer of 01_mpi_basics runs programs.
 
-It has mpi4py's calls, but passes each of them to a schedule, which decides when the call ends.
+It has mpi4py's calls, but passes each of them to the thread of its rank, which waits until the call may end.
 """
 
-import contextlib
+import functools
 import pickle
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
-import mpi4py
 import numpy as np
 from mpi4py import MPI
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.mpi_basics.matching import Line, Operation
+from workshop_lib.lessons.mpi_basics.operations import Operation
+
+# The explorer never calls MPI itself, because a notebook has not initialized it.
+OPERATIONS = {"SUM": np.add, "PROD": np.multiply, "MAX": np.maximum, "MIN": np.minimum}
+REAL_WORLD = MPI.COMM_WORLD
 
 
-class Caller(Protocol):
-    """What a communicator needs from the rank that it belongs to."""
+class KnownCalls:
+    """A class that answers any call it doesn't have with a sentence that lists those it has."""
 
-    size: int
-
-    def line(self) -> Line: ...
-    def issue(self, name: str, operations: list[Operation], at_once: bool) -> None: ...
-    def wait(self, name: str, operations: list[Operation]) -> None: ...
+    def __getattr__(self, name: str):
+        known = sorted(call for call in vars(type(self)) if not call.startswith(("_", "Get_")))
+        raise InputError(f"the explorer knows no {name}, only {', '.join(known)}: run this program on real ranks.")
 
 
-class Status:
-    """The status that a receive or probe fills in about its message, as in mpi4py."""
+class FakeStatus(KnownCalls):
+    """The status that a receive fills in, as in mpi4py."""
 
     source = MPI.ANY_SOURCE
     tag = MPI.ANY_TAG
-    count = 0
-
-    def fill(self, message: Operation | None) -> None:
-        if message is not None:
-            self.source = message.rank
-            self.tag = message.tag
-            self.count = message.data.size if isinstance(message.data, np.ndarray) else len(message.data or b"")
 
     def Get_source(self) -> int:
         return self.source
@@ -46,55 +39,37 @@ class Status:
     def Get_tag(self) -> int:
         return self.tag
 
-    def Get_count(self, datatype=None) -> int:
-        return self.count
 
-
-class Request:
+class Request(KnownCalls):
     """The request that a nonblocking call returns, as in mpi4py."""
 
-    def __init__(self, caller: Caller, operation: Operation):
-        self.caller = caller
-        self.operation = operation
+    def __init__(self, comm: "FakeComm", operation: Operation, into: np.ndarray | None):
+        self._comm = comm
+        self._operation = operation
+        self._into = into
 
-    def Wait(self, status: Status | None = None) -> bool:
-        self.caller.wait("Wait", [self.operation])
-        if status is not None:
-            status.fill(self.operation.partner)
-        return True
+    def Wait(self, status: FakeStatus | None = None) -> Any:
+        self._comm._thread.wait("Wait", self._operation)
+        return self._comm._received(self._operation, self._into, status)
 
-    def wait(self, status: Status | None = None) -> Any:
-        self.Wait(status)
-        return self.operation.result
+    wait = Wait
 
     @staticmethod
-    def Waitall(requests: list["Request"], statuses: list[Status] | None = None) -> bool:
-        if requests:
-            requests[0].caller.wait("Waitall", [request.operation for request in requests])
-        for request, status in zip(requests, statuses or [], strict=False):
-            status.fill(request.operation.partner)
-        return True
-
-    @classmethod
-    def waitall(cls, requests: list["Request"], statuses: list[Status] | None = None) -> list:
-        cls.Waitall(requests, statuses)
-        return [request.operation.result for request in requests]
-
-    def __getattr__(self, name: str):
-        raise InputError(f"the explorer knows Wait and Waitall, but no request.{name}: use one of these.")
+    def Waitall(requests: list["Request"]) -> None:
+        for request in requests:
+            request.Wait()
 
 
-class FakeComm:
+class FakeComm(KnownCalls):
     """One rank's communicator. Its calls take the same arguments as in mpi4py.
 
     Upper-case calls take arrays, lower-case calls any object. Raises InputError for any other call.
     """
 
-    def __init__(self, rank: int, size: int, caller: Caller):
+    def __init__(self, rank: int, size: int, thread):
         self.rank = rank
         self.size = size
-        self._caller = caller
-        self._operations = 0
+        self._thread = thread
 
     def Get_rank(self) -> int:
         return self.rank
@@ -102,262 +77,150 @@ class FakeComm:
     def Get_size(self) -> int:
         return self.size
 
-    def __getattr__(self, name: str):
-        known = sorted(call for call in vars(FakeComm) if not call.startswith(("_", "Get_")))
-        raise InputError(f"the explorer knows no comm.{name}. It knows {', '.join(known)}.")
-
-    # Messages.
-
-    def Send(self, buf, dest, tag=0):
-        return self._block(self._send("Send", _array("Send", buf), dest, tag))
-
-    def Ssend(self, buf, dest, tag=0):
-        return self._block(self._send("Ssend", _array("Ssend", buf), dest, tag))
-
-    def Isend(self, buf, dest, tag=0):
-        return self._start(self._send("Isend", _array("Isend", buf), dest, tag), memory("Isend", buf))
-
-    def Issend(self, buf, dest, tag=0):
-        return self._start(self._send("Issend", _array("Issend", buf), dest, tag), memory("Issend", buf))
-
-    def send(self, obj, dest, tag=0):
-        return self._block(self._send("send", pickle.dumps(obj), dest, tag))
-
-    def ssend(self, obj, dest, tag=0):
-        return self._block(self._send("ssend", pickle.dumps(obj), dest, tag))
-
-    def isend(self, obj, dest, tag=0):
-        return self._start(self._send("isend", pickle.dumps(obj), dest, tag))
-
-    def issend(self, obj, dest, tag=0):
-        return self._start(self._send("issend", pickle.dumps(obj), dest, tag))
+    # Messages. The calls that send are below, because all of them have the same arguments.
 
     def Recv(self, buf, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None):
-        return self._block(self._receive("Recv", source, tag, _room("Recv", buf)), status=status)
+        self._block("Recv", source, tag, status, buf)
 
     def Irecv(self, buf, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG):
-        return self._start(self._receive("Irecv", source, tag, _room("Irecv", buf)))
+        return self._start(self._receive("Irecv", source, tag), flat("Irecv", buf))
 
     def recv(self, buf=None, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None):
-        return self._block(self._receive("recv", source, tag), status=status)
+        return self._block("recv", source, tag, status)
 
     def irecv(self, buf=None, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG):
         return self._start(self._receive("irecv", source, tag))
 
     def Sendrecv(self, sendbuf, dest, sendtag=0, recvbuf=None, source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG, status=None):
-        send = self._send("Sendrecv", _array("Sendrecv", sendbuf), dest, sendtag)
-        return self._block(send, self._receive("Sendrecv", source, recvtag, _room("Sendrecv", recvbuf)), status=status)
+        self._block("Sendrecv", source, recvtag, status, recvbuf, self._send("Sendrecv", sendbuf, dest, sendtag))
 
     def sendrecv(self, sendobj, dest, sendtag=0, recvbuf=None, source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG, status=None):
-        send = self._send("sendrecv", pickle.dumps(sendobj), dest, sendtag)
-        return self._block(send, self._receive("sendrecv", source, recvtag), status=status)
+        send = self._send("sendrecv", sendobj, dest, sendtag)
+        return self._block("sendrecv", source, recvtag, status, None, send)
 
     def Probe(self, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None):
-        self._block(self._receive("Probe", source, tag), status=status)
-        return True
+        self._block("Probe", source, tag, status)
 
-    def probe(self, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None):
-        self._block(self._receive("probe", source, tag), status=status)
-        return True
-
-    # Collectives.
+    # Collectives: each rank gets what all ranks have given, and picks its own part.
 
     def Barrier(self):
-        return self._block(self._collective("Barrier"))
+        self._meet("Barrier")
 
     def barrier(self):
-        return self._block(self._collective("barrier"))
-
-    def Ibarrier(self):
-        return self._start(self._collective("Ibarrier"))
-
-    def Bcast(self, buf, root=0):
-        into = None if self.rank == root else _room("Bcast", buf)
-        return self._block(self._collective("Bcast", _array("Bcast", buf), into, root))
-
-    def Ibcast(self, buf, root=0):
-        into = None if self.rank == root else _room("Ibcast", buf)
-        return self._start(self._collective("Ibcast", _array("Ibcast", buf), into, root))
+        self._meet("barrier")
 
     def bcast(self, obj, root=0):
-        return self._block(self._collective("bcast", pickle.dumps(obj) if self.rank == root else None, root=root))
-
-    def Scatter(self, sendbuf, recvbuf, root=0):
-        return self._block(self._arrays("Scatter", sendbuf, recvbuf, root, gives=self.rank == root))
-
-    def Iscatter(self, sendbuf, recvbuf, root=0):
-        return self._start(self._arrays("Iscatter", sendbuf, recvbuf, root, gives=self.rank == root))
-
-    def scatter(self, sendobj, root=0):
-        return self._block(self._collective("scatter", pickle.dumps(sendobj) if self.rank == root else None, root=root))
-
-    def Gather(self, sendbuf, recvbuf, root=0):
-        return self._block(self._arrays("Gather", sendbuf, recvbuf, root, gets=self.rank == root))
-
-    def Igather(self, sendbuf, recvbuf, root=0):
-        return self._start(self._arrays("Igather", sendbuf, recvbuf, root, gets=self.rank == root))
+        return self._meet("bcast", obj, root)[root]
 
     def gather(self, sendobj, root=0):
-        return self._block(self._collective("gather", pickle.dumps(sendobj), root=root))
-
-    def Reduce(self, sendbuf, recvbuf, op=MPI.SUM, root=0):
-        return self._block(self._arrays("Reduce", sendbuf, recvbuf, root, op, gets=self.rank == root))
-
-    def Ireduce(self, sendbuf, recvbuf, op=MPI.SUM, root=0):
-        return self._start(self._arrays("Ireduce", sendbuf, recvbuf, root, op, gets=self.rank == root))
-
-    def reduce(self, sendobj, op=MPI.SUM, root=0):
-        return self._block(self._collective("reduce", pickle.dumps(sendobj), root=root, op=op))
-
-    def Allgather(self, sendbuf, recvbuf):
-        return self._block(self._arrays("Allgather", sendbuf, recvbuf))
-
-    def Iallgather(self, sendbuf, recvbuf):
-        return self._start(self._arrays("Iallgather", sendbuf, recvbuf))
+        gathered = self._meet("gather", sendobj, root)
+        return gathered if self.rank == root else None
 
     def allgather(self, sendobj):
-        return self._block(self._collective("allgather", pickle.dumps(sendobj)))
-
-    def Alltoall(self, sendbuf, recvbuf):
-        return self._block(self._arrays("Alltoall", sendbuf, recvbuf))
-
-    def Ialltoall(self, sendbuf, recvbuf):
-        return self._start(self._arrays("Ialltoall", sendbuf, recvbuf))
-
-    def alltoall(self, sendobj):
-        return self._block(self._collective("alltoall", pickle.dumps(sendobj)))
-
-    def Allreduce(self, sendbuf, recvbuf, op=MPI.SUM):
-        return self._block(self._arrays("Allreduce", sendbuf, recvbuf, op=op))
-
-    def Iallreduce(self, sendbuf, recvbuf, op=MPI.SUM):
-        return self._start(self._arrays("Iallreduce", sendbuf, recvbuf, op=op))
+        return self._meet("allgather", sendobj)
 
     def allreduce(self, sendobj, op=MPI.SUM):
-        return self._block(self._collective("allreduce", pickle.dumps(sendobj), op=op))
+        return functools.reduce(op, self._meet("allreduce", sendobj, op=op))
 
-    def Scan(self, sendbuf, recvbuf, op=MPI.SUM):
-        return self._block(self._arrays("Scan", sendbuf, recvbuf, op=op))
-
-    def scan(self, sendobj, op=MPI.SUM):
-        return self._block(self._collective("scan", pickle.dumps(sendobj), op=op))
-
-    def Reduce_scatter_block(self, sendbuf, recvbuf, op=MPI.SUM):
-        return self._block(self._arrays("Reduce_scatter_block", sendbuf, recvbuf, op=op))
+    def Allreduce(self, sendbuf, recvbuf, op=MPI.SUM):
+        gathered = self._meet("Allreduce", flat("Allreduce", recvbuf if sendbuf is MPI.IN_PLACE else sendbuf), op=op)
+        flat("Allreduce", recvbuf)[:] = functools.reduce(OPERATIONS[name_of(op)], gathered)
 
     # The parts that these calls are made of.
 
-    def _block(self, *operations: Operation, status: Status | None = None) -> Any:
-        """Wait for a call's operations, and return the result of the last one."""
-        self._caller.issue(operations[0].name, list(operations), False)
+    def _send(self, name: str, data: Any, dest: int, tag: int) -> Operation:
+        peer = self._existing(name, dest, MPI.PROC_NULL)
+        data = flat(name, data) if name[0].isupper() else data
+        return Operation(self.rank, name, "send", self._thread.line(), peer, tag, pickle.dumps(data))
+
+    def _receive(self, name: str, source: int, tag: int) -> Operation:
+        peer = self._existing(name, source, MPI.PROC_NULL, MPI.ANY_SOURCE)
+        return Operation(self.rank, name, "probe" if name == "Probe" else "recv", self._thread.line(), peer, tag)
+
+    def _start(self, operation: Operation, into: np.ndarray | None = None) -> Request:
+        self._thread.call(operation, at_once=True)
+        return Request(self, operation, into)
+
+    def _block(self, name: str, source: int, tag: int, status, buf=None, *sends: Operation) -> Any:
+        """Wait for a message, and for the sends that belong to the same call."""
+        into = None if buf is None else flat(name, buf)
+        operation = self._receive(name, source, tag)
+        self._thread.call(*sends, operation)
+        return self._received(operation, into, status)
+
+    def _received(self, recv: Operation, into: np.ndarray | None, status: FakeStatus | None) -> Any:
+        """Return the object that has arrived, or write the array into `into`, and fill in the status."""
+        send = recv.partner
+        if send is None or recv.kind == "send":
+            return None
+        value = pickle.loads(send.data)
         if status is not None:
-            status.fill(operations[-1].partner)
-        return operations[-1].result
+            status.source = send.rank
+            status.tag = send.tag
+        if recv.kind == "probe":
+            return None
+        sends = f"rank {send.rank}'s {send.name} in line {send.line.number} sends"
+        if send.name[0].isupper() != (into is not None):
+            raise TypeError(f"{sends} {'an array' if into is None else 'an object'}, and {recv.name} doesn't take that")
+        if into is None:
+            return value
+        if value.dtype != into.dtype or value.size > into.size:
+            what = f"{value.size} numbers of {value.dtype}"
+            raise ValueError(f"{sends} {what}, and the array has room for {into.size} of {into.dtype}")
+        into[: value.size] = value
+        return None
 
-    def _start(self, operation: Operation, buffer: np.ndarray | None = None) -> Request:
-        """Start a nonblocking call. The buffer must not change until the rank has waited for the request."""
-        operation.buffer = operation.into if buffer is None else buffer
-        if operation.buffer is not None:
-            operation.before = operation.buffer.tobytes()
-        self._caller.issue(operation.name, [operation], True)
-        return Request(self._caller, operation)
+    def _meet(self, name: str, data: Any = None, root: int | None = None, op: MPI.Op | None = None) -> list:
+        """Wait for all ranks, and return what each of them has given."""
+        detail = "" if root is None else f" with root {self._existing(name, root)}"
+        if op is not None:
+            detail += f" with {name_of(op)}"
+        if isinstance(data, np.ndarray) and name == "Allreduce":
+            detail += f" of {data.size} numbers of {data.dtype}"
+        part = Operation(self.rank, name, "collective", self._thread.line(), data=pickle.dumps(data), detail=detail)
+        self._thread.call(part)
+        return [pickle.loads(each) for each in part.result]
 
-    def _send(self, name: str, data: np.ndarray | bytes, dest: int, tag: int) -> Operation:
-        peer = self._rank(name, dest, (MPI.PROC_NULL,))
-        return self._new(name, "send", peer=peer, tag=tag, data=data, synchronous="ss" in name.lower())
-
-    def _receive(self, name: str, source: int, tag: int, into: np.ndarray | None = None) -> Operation:
-        peer = self._rank(name, source, (MPI.ANY_SOURCE, MPI.PROC_NULL))
-        kind = "probe" if name.lower() == "probe" else "recv"
-        return self._new(name, kind, peer=peer, tag=tag, into=into)
-
-    def _arrays(
-        self, name: str, sendbuf, recvbuf, root: int | None = None, op=None, gives: bool = True, gets: bool = True
-    ) -> Operation:
-        """A collective of arrays. gives, gets: whether this rank sends and receives anything in it."""
-        into = _room(name, recvbuf) if gets else None
-        if sendbuf is MPI.IN_PLACE:
-            if op is None or into is None or name == "Reduce_scatter_block":
-                raise InputError(f"the explorer knows no IN_PLACE for {name}: give it an array to send.")
-            sendbuf = into
-        return self._collective(name, _array(name, sendbuf) if gives else None, into, root, op)
-
-    def _collective(
-        self, name: str, data: np.ndarray | bytes | None = None, into: np.ndarray | None = None, root=None, op=None
-    ) -> Operation:
-        if root is not None:
-            self._rank(name, root, ())
-        kind = name.removeprefix("I").lower()
-        return self._new(name, kind, data=data, into=into, root=root, op=op)
-
-    def _new(self, name: str, kind: str, **fields) -> Operation:
-        self._operations += 1
-        return Operation(self.rank, self._operations, name, self._caller.line(), kind, **fields)
-
-    def _rank(self, name: str, rank: int, known: tuple) -> int:
+    def _existing(self, name: str, rank: int, *known: int) -> int:
         if not 0 <= rank < self.size and rank not in known:
             raise ValueError(f"{name} names rank {rank}, and there are ranks 0 to {self.size - 1}")
         return rank
 
 
-def _array(name: str, given: Any) -> np.ndarray:
-    """A copy of an array that is sent."""
-    return memory(name, given).copy()
+def sending(name: str):
+    """Return the method of FakeComm that sends with the call of this name."""
+
+    def send(comm: FakeComm, data: Any, dest: int, tag: int = 0) -> Request | None:
+        operation = comm._send(name, data, dest, tag)
+        if name[0] in "iI":
+            return comm._start(operation)
+        comm._thread.call(operation)
+        return None
+
+    return send
 
 
-def _room(name: str, given: Any) -> np.ndarray:
-    """The memory that an array is received into."""
-    return memory(name, given, written=True)
+for each in ("Send", "Ssend", "Isend", "Issend", "send", "ssend", "isend", "issend"):
+    setattr(FakeComm, each, sending(each))
 
 
-def memory(name: str, given: Any, written: bool = False) -> np.ndarray:
-    """Return the elements of an array, or of mpi4py's [array, count, type], as a flat array in the same memory.
-
-    Raises TypeError or ValueError for what mpi4py refuses.
-    """
-    array, *more = given if isinstance(given, list | tuple) and given else [given]
-    if not isinstance(array, np.ndarray | np.generic | memoryview | bytearray | bytes):
-        raise TypeError(f"{name} takes an array, not {type(given).__name__}; for other objects there is {name.lower()}")
-    array = np.asarray(array)
-    if not array.flags.c_contiguous:
-        raise ValueError(f"{name} takes an array that lies in one piece: make a copy of it first")
-    if written and not array.flags.writeable:
-        raise ValueError(f"{name} cannot write into this array")
-    flat = array.reshape(-1)
-    return flat[: more[0]] if more and isinstance(more[0], int) else flat
+def name_of(op: MPI.Op) -> str:
+    """Return an operation's name. Raises InputError if the explorer does not know it."""
+    for name in OPERATIONS:
+        if op == getattr(MPI, name):
+            return name
+    raise InputError(f"the explorer knows {', '.join(OPERATIONS)}, and no other operation: use one of these.")
 
 
-class FakeMPI:
-    """mpi4py's MPI, except for requests, statuses, and COMM_WORLD, which is the communicator of the rank that asks."""
+def flat(name: str, array: Any) -> np.ndarray:
+    """Return the elements of an array as a flat array in the same memory. Raises TypeError for anything else."""
+    if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
+        raise TypeError(f"{name} takes an array that lies in one piece; for other objects there is {name.lower()}")
+    return array.reshape(-1)
 
-    Request = Request
-    Status = Status
 
-    @property
-    def COMM_WORLD(self):
-        return getattr(threading.current_thread(), "comm", None) or MPI.COMM_WORLD
+class FakeWorld:
+    """MPI.COMM_WORLD while the explorer runs: the communicator of the rank whose thread asks."""
 
     def __getattr__(self, name: str):
-        return getattr(MPI, name)
-
-
-@contextlib.contextmanager
-def replaced_mpi(program: Callable) -> Iterator[None]:
-    """Replace MPI by the fake one for `program` and for the functions that it closes over, inside the block.
-
-    Covers the global names that are MPI, and what the program imports from mpi4py itself.
-    """
-    inside = [cell.cell_contents for cell in getattr(program, "__closure__", None) or () if cell.cell_contents]
-    fake: Any = FakeMPI()
-    replaced = []
-    for names in [getattr(function, "__globals__", {}) for function in (program, *inside)]:
-        replaced += [(names, name) for name, value in names.items() if value is MPI]
-    try:
-        mpi4py.MPI = fake
-        for names, name in replaced:
-            names[name] = fake
-        yield
-    finally:
-        mpi4py.MPI = MPI
-        for names, name in replaced:
-            names[name] = MPI
+        return getattr(getattr(threading.current_thread(), "comm", REAL_WORLD), name)

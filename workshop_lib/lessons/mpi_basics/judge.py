@@ -73,8 +73,7 @@ def play_collect(collect: Callable, comm) -> Iterator[tuple]:
     observed = f"rank 0 returned {shown(returned)} where {RESULTS[:3]} is right."
     yield "rank 0 returns all results in the order of the ranks", returned, observed
     yield "whoever comes first", three.kind, str(three)
-    calls = [box.name.lower() for lane in three.picture.lanes for box in lane] if three.picture else []
-    gathers = any("gather" in name for name in calls)
+    gathers = any("gather" in call.name for rank in three.run.ranks for call in rank.calls)
     observed = f"messages can arrive in 2 orders, and it takes {three.orders} of them."
     takes_them = three.orders > 1
     yield "it takes them as they come", (takes_them, gathers and not takes_them), observed

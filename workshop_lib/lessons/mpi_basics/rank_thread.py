@@ -9,10 +9,10 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from workshop_lib.lessons.mpi_basics import fake_mpi
-from workshop_lib.lessons.mpi_basics.matching import Line, Operation
+from workshop_lib.lessons.mpi_basics.operations import Line, Operation
 
 COMPUTING_LIMIT_S = 3.0  # how long a rank may compute between two calls
 CALLS_LIMIT = 400  # calls per rank
@@ -27,56 +27,50 @@ class Stopped(BaseException):
 class RankCall:
     """One call of a rank, and the operations that it starts or waits for."""
 
+    rank: int
     name: str
     line: Line
-    operations: list[Operation]
+    operations: tuple[Operation, ...]
     at_once: bool = False
 
     @property
-    def may_return(self) -> bool:
-        return self.at_once or all(operation.done or operation.left for operation in self.operations)
+    def open(self) -> list[Operation]:
+        """The operations that the call still waits for."""
+        return [each for each in self.operations if not (self.at_once or each.done or each.buffered)]
 
-
-class RankSchedule(Protocol):
-    """What a rank needs from its schedule. `start` and `deliver` return False once something has gone wrong."""
-
-    size: int
-    baton: threading.Semaphore  # released by the rank that stops running
-
-    def start(self, operation: Operation) -> bool: ...
-    def deliver(self, operation: Operation) -> bool: ...
-    def fail(self, kind: str, text: str) -> None: ...
+    @property
+    def moment(self) -> int:
+        """The run's count of events when the call could return."""
+        return max(each.started if self.at_once else each.moment for each in self.operations)
 
 
 class RankThread(threading.Thread):
     """Rank `number` of `program`. Once it has ended, `value` is what it returned, or `error` what it raised."""
 
-    def __init__(self, number: int, program: Callable, stage: RankSchedule):
+    def __init__(self, number: int, size: int, program: Callable, schedule):
         super().__init__(daemon=True, name=f"rank {number}")
         self.number = number
         self.program = program
-        self.stage = stage
-        self.size = stage.size
-        self.comm = fake_mpi.FakeComm(number, self.size, self)
+        self.schedule = schedule
+        self.comm = fake_mpi.FakeComm(number, size, self)
         self.calls: list[RankCall] = []
-        self.waiting: RankCall | None = None
         self.ended = False
-        self.printed = ""
         self.value: Any = None
         self.error: BaseException | None = None
         self._go = threading.Semaphore(0)
         self._stopped = False
 
     @property
-    def ready(self) -> bool:
-        return not self.ended and (self.waiting is None or self.waiting.may_return)
+    def open(self) -> list[Operation]:
+        """The operations that this rank waits for; none once it has ended."""
+        return self.calls[-1].open if self.calls and not self.ended else []
 
     def resume(self) -> None:
         """Run this rank up to its next wait or its end; report a failure if it reaches neither in COMPUTING_LIMIT_S."""
         self._go.release()
-        if not self.stage.baton.acquire(timeout=COMPUTING_LIMIT_S):
+        if not self.schedule.baton.acquire(timeout=COMPUTING_LIMIT_S):
             text = f"rank {self.number} computes for more than {COMPUTING_LIMIT_S:g} s without calling MPI."
-            self.stage.fail("endless", f"{text} Does its loop end?")
+            self.schedule.fail("endless", f"{text} Does its loop end?")
 
     def stop(self) -> None:
         """End the thread, whether it is waiting or computing."""
@@ -90,56 +84,44 @@ class RankThread(threading.Thread):
     def run(self) -> None:
         self._go.acquire()
         try:
-            self.value = None if self._stopped else self.program(self.comm)
+            if not self._stopped:
+                self.value = self.program(self.comm)
+                self.ended = True
+        except Stopped:
+            pass
         except BaseException as error:
             self.error = error
         finally:
-            self.ended = True
-            self.stage.baton.release()
+            self.schedule.baton.release()
 
     # The fake communicator calls the methods below, inside the thread.
 
-    def issue(self, name: str, operations: list[Operation], at_once: bool) -> None:
+    def call(self, *operations: Operation, at_once: bool = False) -> None:
         """Start a call's operations, and wait for them unless the call returns at once."""
-        if self._stopped:
-            raise Stopped
-        call = RankCall(name, operations[0].line, operations, at_once)
-        self.calls.append(call)
+        self.calls.append(RankCall(self.number, operations[0].name, operations[0].line, operations, at_once))
         if len(self.calls) > CALLS_LIMIT:
-            self.stage.fail("endless", f"rank {self.number} makes more than {CALLS_LIMIT} calls. Does its loop end?")
+            self.schedule.fail("endless", f"rank {self.number} makes more than {CALLS_LIMIT} calls. Does its loop end?")
             raise Stopped
-        if not all(self.stage.start(operation) for operation in operations):
-            raise Stopped
-        if not at_once:
-            self._wait(call)
+        for operation in operations:
+            self.schedule.start(operation)
+        self._wait()
 
-    def wait(self, name: str, operations: list[Operation]) -> None:
-        """Wait for operations that nonblocking calls have started."""
-        if self._stopped:
-            raise Stopped
-        call = RankCall(name, self.line(), operations)
-        self.calls.append(call)
-        self._wait(call)
+    def wait(self, name: str, operation: Operation) -> None:
+        """Wait for an operation that a nonblocking call has started."""
+        self.calls.append(RankCall(self.number, name, self.line(), (operation,)))
+        self._wait()
 
-    def _wait(self, call: RankCall) -> None:
-        self.waiting = call
-        if not call.may_return:
-            self.stage.baton.release()
+    def _wait(self) -> None:
+        if self.open:
+            self.schedule.baton.release()
             self._go.acquire()
-        if self._stopped:
-            raise Stopped
-        self.waiting = None
-        if not all(self.stage.deliver(operation) for operation in call.operations):
+        if self._stopped or self.schedule.kind:
             raise Stopped
 
     def line(self) -> Line:
-        """Return the line of the program that is running, or that has called the code that is running."""
+        """Return the innermost line of the program that is running."""
         frame = sys._getframe(1)
-        outside = None
-        while frame.f_back is not None and frame.f_code is not self.program.__code__:
-            if outside is None and frame.f_code.co_filename not in OWN_FILES:
-                outside = frame
+        while frame.f_back is not None and frame.f_code.co_filename in OWN_FILES:
             frame = frame.f_back
-        shown = frame if frame.f_code is self.program.__code__ else outside or frame
-        text = linecache.getline(shown.f_code.co_filename, shown.f_lineno).strip()
-        return Line(shown.f_lineno, text)
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        return Line(frame.f_lineno, text)

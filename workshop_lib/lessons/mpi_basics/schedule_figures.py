@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from workshop_lib.lessons.mpi_basics import explorer
-from workshop_lib.lessons.mpi_basics.schedule_report import Box, Picture
+from workshop_lib.lessons.mpi_basics.rank_thread import RankCall
+from workshop_lib.lessons.mpi_basics.schedule import Schedule
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import SMALL, RecordFigure
 
@@ -36,83 +37,74 @@ def explore(program: Callable, ranks: int = 2) -> RecordFigure | None:
 @figures.styled
 def draw(exploration: explorer.Exploration) -> RecordFigure:
     """Draw the run that an exploration shows, under its verdict."""
-    picture = exploration.picture or Picture([], [], [])
     text = " ".join([exploration.text, *exploration.notes])
     lines = 1 + len(text) // 120
-    tall = 1.3 + 0.22 * lines + 0.95 * len(picture.lanes)
+    tall = 1.3 + 0.22 * lines + 0.95 * len(exploration.run.ranks)
     figure, axes = figures.canvas((12, tall), f"{exploration.headline}.", text)
     figure.in_words = str(exploration)
-    _lanes(axes, picture)
+    _lanes(axes, exploration.run)
     return figure
 
 
-def columns(picture: Picture) -> dict[tuple[int, int], int]:
-    """Return the column of each (rank, call).
+def columns(run: Schedule) -> dict[RankCall, int]:
+    """Return the column of each call.
 
     Calls that ended together share a column, and no call comes before what it waited for.
     """
-    together = defaultdict(list)
-    for rank, lane in enumerate(picture.lanes):
+    together: dict[float, list[RankCall]] = defaultdict(list)
+    for rank in run.ranks:
         last = 0.0
-        for number, box in enumerate(lane):
-            last = float("inf") if box.moment is None else max(box.moment, last + 1e-3)
-            together[last].append((rank, number))
-    senders = defaultdict(list)
-    for sender, receiver in picture.messages:
-        senders[receiver].append(sender)
-    free = [0] * len(picture.lanes)
-    column: dict[tuple[int, int], int] = {}
+        for call in rank.calls:
+            last = max(call.moment, last + 1e-3)
+            together[last].append(call)
+    free = [0] * len(run.ranks)
+    column: dict[RankCall, int] = {}
     for moment in sorted(together):
         calls = together[moment]
-        if moment == float("inf"):  # these calls never end, so each follows its rank's last one
-            column |= {(rank, number): free[rank] for rank, number in calls}
-            continue
-        arrived = [sender for call in calls for sender in senders[call] if sender in column]
-        lanes = [rank for rank, _ in [*calls, *arrived]]
+        arrived = [sender for sender, receiver in run.messages if receiver in calls and sender in column]
+        lanes = [call.rank for call in calls + arrived]
         between = range(min(lanes), max(lanes) + 1)  # lanes in which the arrows must not cross a call
-        at = max([free[rank] for rank in between] + [column[sender] + 1 for sender in arrived])
+        at = max([free[lane] for lane in between] + [column[sender] + 1 for sender in arrived])
         column |= dict.fromkeys(calls, at)
-        for rank in between:
-            free[rank] = at + 1
+        for lane in between:
+            free[lane] = at + 1
     return column
 
 
-def _lanes(axes: Axes, picture: Picture) -> None:
-    column = columns(picture)
+def _lanes(axes: Axes, run: Schedule) -> None:
+    column = columns(run)
     last = max(column.values(), default=0)
     first = max(0, last - COLUMNS + 1)
-    axes.set(xlim=(-0.5, max(last - first, 4) + 1.9), ylim=(len(picture.lanes) - 0.45, -0.5))
-    for rank, lane in enumerate(picture.lanes):
-        axes.text(-0.55, rank, f"rank {rank}", ha="right", va="center", weight="bold")
-        shown = [
-            (column[rank, number] - first, box) for number, box in enumerate(lane) if column[rank, number] >= first
-        ]
-        end = max((x for x, _ in shown), default=-0.5)
-        axes.plot([-0.5, end + 0.6 * picture.ended[rank]], [rank, rank], **LANE)
-        for x, box in shown:
-            _call(axes, x, rank, box)
-        if picture.ended[rank]:
-            axes.text(end + 0.66, rank, "ends", va="center", fontsize=SMALL, color=palette.GRAY)
+    axes.set(xlim=(-0.5, max(last - first, 4) + 1.9), ylim=(len(run.ranks) - 0.45, -0.5))
+    for rank in run.ranks:
+        axes.text(-0.55, rank.number, f"rank {rank.number}", ha="right", va="center", weight="bold")
+        shown = [call for call in rank.calls if column[call] >= first]
+        end = max((column[call] - first for call in shown), default=-0.5)
+        axes.plot([-0.5, end + 0.6 * rank.ended], [rank.number, rank.number], **LANE)
+        for call in shown:
+            _call(axes, column[call] - first, call, run)
+        if rank.ended:
+            axes.text(end + 0.66, rank.number, "ends", va="center", fontsize=SMALL, color=palette.GRAY)
     if first:
         axes.text(-0.45, -0.42, "… earlier calls are left out", fontsize=SMALL, color=palette.GRAY)
-    for sender, receiver in picture.messages:
-        if min(column[sender], column[receiver]) >= first and sender[0] != receiver[0]:
-            _message(axes, (column[sender] - first, sender[0]), (column[receiver] - first, receiver[0]))
+    for sender, receiver in run.messages:
+        if min(column[sender], column[receiver]) >= first and sender.rank != receiver.rank:
+            _message(axes, (column[sender] - first, sender.rank), (column[receiver] - first, receiver.rank))
 
 
-def _call(axes: Axes, x: float, rank: int, box: Box) -> None:
-    waits = box.moment is None
+def _call(axes: Axes, x: float, call: RankCall, run: Schedule) -> None:
+    y = call.rank
     returned = {"fc": CALLED, "ec": palette.BLUE, "lw": 1.2, "label": "a call that has returned"}
     waiting = {"fc": WAITING, "ec": palette.VERMILION, "lw": 2.2, "label": "a call that hasn't returned"}
-    look = waiting if waits else returned
-    corner = (x - WIDE / 2, rank - HIGH / 2)
+    look = waiting if call.open else returned
+    corner = (x - WIDE / 2, y - HIGH / 2)
     axes.add_patch(FancyBboxPatch(corner, WIDE, HIGH, boxstyle="round,pad=0,rounding_size=0.06", zorder=2, **look))
-    size = SMALL if len(box.name) < 10 else SMALL - 2
-    axes.text(x, rank - 0.09, box.name, ha="center", va="center", fontsize=size, weight="bold", zorder=4)
-    axes.text(x, rank + 0.13, f"line {box.line}", ha="center", va="center", fontsize=SMALL, zorder=4)
-    if waits:
-        text = f"waits for\n{box.waits_for}"
-        axes.text(x + WIDE / 2 + 0.08, rank, text, va="center", fontsize=SMALL, color=palette.VERMILION, weight="bold")
+    size = SMALL if len(call.name) < 10 else SMALL - 2
+    axes.text(x, y - 0.09, call.name, ha="center", va="center", fontsize=size, weight="bold", zorder=4)
+    axes.text(x, y + 0.13, f"line {call.line.number}", ha="center", va="center", fontsize=SMALL, zorder=4)
+    if call.open:
+        text = f"waits for\n{run.waits_for(call.open[0])}"
+        axes.text(x + WIDE / 2 + 0.08, y, text, va="center", fontsize=SMALL, color=palette.VERMILION, weight="bold")
 
 
 def _message(axes: Axes, start: tuple[float, int], end: tuple[float, int]) -> None:

@@ -1,12 +1,14 @@
-"""What 06_zero_and_fsdp does around a learner's classes: a network to train, and trainings that count bytes.
+"""What 06_zero_and_fsdp does around a learner's classes: flat arrays that ranks divide, and trainings that count bytes.
 
-Everything here runs on the ranks. `train` and `train_fsdp` are called on all of them, and block.
+Parameters are views of flat arrays, which the ranks divide into equal shards. Everything here runs on the ranks.
+`train` and `train_fsdp` are called on all of them, and block.
 """
 
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
@@ -15,51 +17,20 @@ from mpi4py import MPI
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
 from workshop_lib import emulation
+from workshop_lib.collectives import ring
 from workshop_lib.collectives.counting import CountingComm
 from workshop_lib.data import mnist
-from workshop_lib.lessons.zero_and_fsdp.cost import TrainingCost
-from workshop_lib.lessons.zero_and_fsdp.flat_arrays import (
-    GatheredByLayer,
-    ReducedInBackward,
-    fill,
-    flat_gradient,
-    flat_weights,
-    free,
-    live_bytes,
-    trained,
-)
-from workshop_lib.lessons.zero_and_fsdp.newer_names import give_newer_names
 from workshop_lib.lessons.zero_and_fsdp.traffic import Traffic
 from workshop_lib.machine import world
 from workshop_lib.models import torch_cnn
-from workshop_lib.training import rendezvous
-
-__all__ = [
-    "CountingComm",
-    "GatheredByLayer",
-    "ReducedInBackward",
-    "batch",
-    "fill",
-    "flat_gradient",
-    "flat_weights",
-    "free",
-    "join",
-    "live_bytes",
-    "perceptron",
-    "stage_3_ms",
-    "train",
-    "train_fsdp",
-    "trained",
-    "with_fsdp",
-]
+from workshop_lib.training import KINDS, rendezvous
+from workshop_lib.training.memory import storage_bytes, tensors
 
 SAMPLES = 64  # samples per rank and step
 STEPS = 3
-
-give_newer_names()
 
 
 def join() -> MPI.Comm:
@@ -105,11 +76,190 @@ def adam(parameters: Iterable) -> torch.optim.Optimizer:
     return torch.optim.Adam(list(parameters), lr=1e-3)
 
 
+def flat_weights(parameters: Sequence[nn.Parameter], ranks: int) -> torch.Tensor:
+    """Copy the parameters into one flat array, padded with zeros to a multiple of `ranks`; they become views of it."""
+    flat = torch.cat([p.detach().flatten() for p in parameters])
+    filled = pad(flat, (0, -len(flat) % ranks))
+    for p, piece in zip(parameters, filled[: len(flat)].split([p.numel() for p in parameters]), strict=True):
+        p.data = piece.view_as(p)
+    return filled
+
+
+def flat_gradient(parameters: Sequence[nn.Parameter], ranks: int) -> torch.Tensor:
+    """The parameters' gradients in a new flat array with the layout of `flat_weights`; a missing gradient is zeros."""
+    flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
+    return pad(flat, (0, -len(flat) % ranks))
+
+
+def free(flat: torch.Tensor) -> None:
+    """Free the memory of a flat array. `fill` brings it back, also for the views that autograd keeps for backward."""
+    flat.untyped_storage().resize_(0)
+
+
+def fill(flat: torch.Tensor, values: torch.Tensor) -> None:
+    """Give a freed array its memory back, with these values."""
+    flat.untyped_storage().resize_(flat.nbytes)
+    flat.copy_(values)
+
+
+class ReducedInBackward:
+    """A model whose gradients are divided among the ranks during the backward pass. A subclass defines two methods.
+
+    reduce(p) is called once the backward pass has finished the gradient of parameter p. finish() is called before the
+    step, and leaves the mean gradient of each shard in the shard's `.grad`.
+    """
+
+    reduce: Callable
+    finish: Callable
+
+    def __init__(self, model: nn.Module, comm, make_optimizer: Callable):
+        self.comm = comm
+        self.weights: dict[nn.Parameter, torch.Tensor] = {}  # a flat array for each parameter, which is a view of it
+        self.shards: dict[nn.Parameter, nn.Parameter] = {}  # this rank's part of each flat array
+        self.pending: list[tuple] = []  # what `reduce` has started, for `finish` to wait for
+        for p in model.parameters():
+            flat = flat_weights([p], comm.size)
+            self.weights[p] = flat
+            self.shards[p] = nn.Parameter(flat[ring.part(len(flat), comm.rank, comm.size)])
+            p.register_post_accumulate_grad_hook(self.reduce)
+        self.optimizer = make_optimizer(self.shards.values())
+
+    def step(self) -> None:
+        self.finish()
+        self.optimizer.step()
+        for flat in self.weights.values():
+            ring.allgather(self.comm, flat.numpy())
+
+
+class GatheredByLayer:
+    """A model whose weights are in memory only while their layer computes. A subclass defines three methods.
+
+    gather(layer) is called before the layer computes, in the forward pass and again in the backward pass, and
+    drop(layer) after its forward pass. reduce(p) is called once the backward pass has finished the gradient of
+    parameter p. A layer is any module that has parameters of its own, and layers must compute in the order in which the
+    model lists them. A subclass that gathers layers ahead of time overrides `enter`.
+    """
+
+    gather: Callable
+    reduce: Callable
+
+    def __init__(self, model: nn.Module, comm, make_optimizer: Callable):
+        self.comm = comm
+        self.weights: dict[nn.Parameter, torch.Tensor] = {}  # flat arrays, in memory while a layer computes
+        self.shards: dict[nn.Parameter, nn.Parameter] = {}  # this rank's part of each flat array
+        for p in model.parameters():
+            flat = flat_weights([p], comm.size)
+            self.weights[p] = flat
+            self.shards[p] = nn.Parameter(flat[ring.part(len(flat), comm.rank, comm.size)].clone())
+            free(flat)
+            p.register_post_accumulate_grad_hook(self.reduce)
+        self.parameters = {
+            layer: [p for p in layer.parameters(recurse=False) if p in self.shards] for layer in model.modules()
+        }
+        self.layers = [layer for layer, parameters in self.parameters.items() if parameters]
+        for before, layer, after in zip([None, *self.layers[:-1]], self.layers, [*self.layers[1:], None], strict=True):
+            self.watch(layer, before, after)
+        self.optimizer = make_optimizer(self.shards.values())
+
+    def watch(self, layer, previous, following):
+        """Gather this layer before it computes, in both passes, and drop it after its forward pass."""
+
+        def before_forward(layer, inputs):
+            self.enter(layer, following)
+
+        def after_forward(layer, inputs, outputs):
+            self.drop(layer)
+            if outputs.requires_grad:  # its gradient is complete right before the backward pass needs this layer
+                outputs.register_hook(lambda gradient: self.enter(layer, previous))
+
+        layer.register_forward_pre_hook(before_forward)
+        layer.register_forward_hook(after_forward)
+
+    def enter(self, layer: nn.Module, following: nn.Module | None) -> None:
+        """Prepare a layer right before it computes. `following` computes next in this pass, if there is a next one."""
+        self.gather(layer)
+
+    def drop(self, layer: nn.Module) -> None:
+        for p in self.parameters[layer]:
+            free(self.weights[p])
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def live_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """Bytes of a model's states on this rank, by KINDS.
+
+    If the optimizer steps on shards, the shards and their gradients count, too. Memory that a shard and a parameter
+    have in common counts once.
+    """
+    everything = [*model.parameters(), *(p for group in optimizer.param_groups for p in group["params"])]
+    states = [everything, [p.grad for p in everything], list(optimizer.state.values())]
+    return dict(zip(KINDS, map(storage_bytes, map(tensors, states)), strict=True))
+
+
+@dataclass
+class TrainingCost:
+    """What training cost one rank, per step, and how far its weights are from those of one process."""
+
+    parameters: int
+    held_bytes: dict[str, int]  # by KINDS, between the backward pass and the step
+    peak_bytes: int  # the most that it held of these at any time
+    distance: float  # as a fraction of the weights' norm
+    sent_bytes: float  # by this rank; where PyTorch sends, as many as in a ring
+    calls: dict[str, int] = field(default_factory=dict)  # of PyTorch's collectives, by name
+
+    @property
+    def sent(self) -> float:
+        """Bytes sent per step, as a multiple of n, the bytes of all weights."""
+        return self.sent_bytes / (4 * self.parameters)
+
+    def __repr__(self) -> str:
+        held = {kind: size / self.parameters for kind, size in self.held_bytes.items()}
+        parts = ", ".join(f"{kind} {size:.2f}" for kind, size in held.items())
+        most = self.peak_bytes / self.parameters
+        lines = [f"{sum(held.values()):.2f} bytes per parameter: {parts}; up to {most:.2f} during a step"]
+        calls = " and ".join(f"{calls} {name}s" for name, calls in self.calls.items())
+        lines.append(f"{self.sent:.2f} n bytes sent per step{f', in {calls}' if calls else ''}")
+        return "\n".join([*lines, f"weights differ by {self.distance:.3%} from those of one process"])
+
+
+class PeakMemory:
+    """Measures a model's states on this rank wherever they are largest, and keeps the largest size.
+
+    That is after each layer's forward pass, and whenever a gradient has just become complete. Create it before the
+    class or FSDP that it measures adds its own hooks to the parameters.
+    """
+
+    def __init__(self, model: nn.Sequential):
+        self.model = model
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.most_bytes = 0
+        self.watched: set[nn.Parameter] = set()
+        for layer in model:
+            self.watch(layer)
+            layer.register_forward_hook(self.watch, prepend=True)
+
+    def watch(self, layer: nn.Module, *_) -> None:
+        """Measure now, and whenever a gradient of this layer is complete. FSDP's whole weights are new parameters."""
+        for p in set(layer.parameters()) - self.watched:
+            p.register_post_accumulate_grad_hook(self.measure)
+            self.watched.add(p)
+        self.measure()
+
+    def measure(self, *_) -> None:
+        if self.optimizer is not None:
+            self.most_bytes = max(self.most_bytes, sum(live_bytes(self.model, self.optimizer).values()))
+
+
 def train(make: Callable, micro_batches: int = 1, steps: int = STEPS) -> TrainingCost:
     """Train the perceptron with what `make(model, comm, make_optimizer)` returns."""
     counting = CountingComm(MPI.COMM_WORLD)
     model = perceptron()
+    peak = PeakMemory(model)
     zero = make(model, counting, adam)
+    peak.optimizer = zero.optimizer
     held: dict[str, int] = {}
     for step in range(steps):
         model.zero_grad()
@@ -124,7 +274,7 @@ def train(make: Callable, micro_batches: int = 1, steps: int = STEPS) -> Trainin
         for layer in zero.layers:
             zero.gather(layer)
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])
-    return TrainingCost(len(weights), held, _distance(weights, steps), sent_bytes)
+    return TrainingCost(len(weights), held, peak.most_bytes, _distance(weights, steps), sent_bytes)
 
 
 def with_fsdp(model: nn.Sequential, **options) -> nn.Sequential:
@@ -136,10 +286,12 @@ def with_fsdp(model: nn.Sequential, **options) -> nn.Sequential:
     return model
 
 
-def train_fsdp(model: nn.Module, steps: int = STEPS) -> TrainingCost:
+def train_fsdp(model: nn.Sequential, steps: int = STEPS) -> TrainingCost:
     """Train a perceptron to which `fully_shard` has been applied."""
     comm = MPI.COMM_WORLD
     optimizer = adam(model.parameters())
+    peak = PeakMemory(model)
+    peak.optimizer = optimizer
     held: dict[str, int] = {}
     for step in range(steps):
         images, labels = batch(step, comm.rank, comm.size)
@@ -151,7 +303,8 @@ def train_fsdp(model: nn.Module, steps: int = STEPS) -> TrainingCost:
         optimizer.step()
     weights = torch.cat([cast(DTensor, p).full_tensor().detach().flatten() for p in model.parameters()])
     distance = _distance(weights, steps)
-    return TrainingCost(len(weights), held, distance, traffic.sharded_bytes_sent, dict(traffic.calls))
+    sent_bytes = traffic.sharded_bytes_sent
+    return TrainingCost(len(weights), held, peak.most_bytes, distance, sent_bytes, dict(traffic.calls))
 
 
 def _distance(weights: torch.Tensor, steps: int) -> float:
@@ -177,9 +330,7 @@ class _Ahead(GatheredByLayer):
     """Stage 3 whose allgathers start when a learner's `Lookahead` says so; without one, when a layer computes."""
 
     def __init__(self, model: nn.Module, comm, make_optimizer: Callable, lookahead: Callable | None):
-        self.under_way: dict[
-            nn.Module, list
-        ] = {}  # for each parameter of a layer, an array and the handle of its allgather
+        self.under_way: dict[nn.Module, list] = {}  # for each parameter, an array and the handle of its allgather
         if lookahead is not None:
             self.enter = lookahead(self.start, self.wait).enter  # type: ignore[method-assign]
         super().__init__(model, comm, make_optimizer)

@@ -40,7 +40,10 @@ def choice(description: str, options: Iterable, value: object) -> widgets.Dropdo
 
 
 class Calculator(Answers):
-    """Controls to choose a model and GPUs, and below them whether the model fits."""
+    """Controls for model, recipe, GPUs, sequence and batch, with a figure of whether the training fits at each stage.
+
+    Make it the value of a notebook's cell. It answers a number that makes no sense with a sentence.
+    """
 
     def __init__(self):
         self.model = choice("model", MODELS, "Llama 7B")
@@ -91,12 +94,7 @@ class Calculator(Answers):
         return make_plan(*size, activations=activations, offload=self.offload.value), "; ".join(words)
 
 
-def calculator() -> Calculator:
-    """Controls for model, recipe, GPUs, sequence and batch, with a figure of whether the training fits at each stage.
-
-    Make it the value of a notebook's cell. The calculator answers a number that makes no sense with a sentence.
-    """
-    return Calculator()
+calculator = Calculator  # as notebooks call it
 
 
 def _short(number: int) -> str:

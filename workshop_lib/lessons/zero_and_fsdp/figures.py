@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from workshop_lib.errors import InputError
-from workshop_lib.lessons.zero_and_fsdp.cost import TrainingCost
+from workshop_lib.lessons.zero_and_fsdp.by_hand import TrainingCost
 from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, RECIPES, MemoryPlan, StageMemory, state_bytes
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import RecordFigure
@@ -114,10 +113,8 @@ def zero(held: Mapping[str, Sequence[Mapping[str, float]]], parameters: int) -> 
 
     held[title][rank]: bytes by KINDS. parameters: how many parameters the model has. A dotted frame shows the whole of
     a kind, that is, the most that any rank holds of it. A rank's share is drawn where it lies in the whole, so the bars
-    of a panel show who holds what. Raises InputError if there are no panels, or a panel has no ranks.
+    of a panel show who holds what.
     """
-    if not held or not all(held.values()):
-        raise InputError("nothing to draw: give at least one way, and for each what every rank holds.")
     whole = {kind: max(rank[kind] for ranks in held.values() for rank in ranks) / parameters for kind in KINDS}
     titles = []
     for title, ranks in held.items():

@@ -1,7 +1,7 @@
 """How much GPU memory training takes: model states by ZeRO stage, activations, and what fits.
 
 06_zero_and_fsdp draws the states, and its calculator uses the rest. These are formulas, not measurements; `live_bytes`
-in flat_arrays.py measures. All sizes are in bytes.
+in by_hand.py measures. All sizes are in bytes.
 """
 
 from dataclasses import dataclass
@@ -143,11 +143,8 @@ def plan(parameters, ranks, gpu_bytes, recipe, *, activations=0, offload=False, 
 
     activations: bytes per GPU. reserve: the share of the GPU that is kept free for fragmentation, communication
     buffers, the layer that stage 3 gathers, and the framework. It is a rule of thumb, which a run has to confirm
-    (Rajbhandari et al. saw a run out of memory with over 30 % free, section 3.2). Raises InputError like `state_bytes`,
-    and if reserve is not in [0, 1).
+    (Rajbhandari et al. saw a run out of memory with over 30 % free, section 3.2). Raises InputError like `state_bytes`.
     """
-    if not 0 <= reserve < 1:
-        raise InputError(f"reserve is {reserve!r}: give a share of the GPU's memory from 0 to below 1")
     usable = int(gpu_bytes * (1 - reserve))
     stages = []
     for stage in SHARDED:
