@@ -237,8 +237,8 @@ print(f"one layer, forward: {sent_gb:.2f} GB in {1e3 * sent_gb / 50:.0f} ms, and
 
 # %% [markdown]
 # Sending would take longer than the experts compute. That's why experts stay inside a node if they can. DeepSeek-V3 sends each
-# token to at most 4 nodes, one copy to each, in 8 bits on the way there, which brings 19 ms down to 7. Meanwhile it computes
-# something else.
+# token to at most 4 nodes, one copy to each, in 8 bits on the way there, which brings 19 ms down to 7. Its pipeline, DualPipe
+# ([11b](11b_pipelines.ipynb)), hides them behind other micro-batches' computing.
 #
 # ## Train with experts
 #
@@ -355,14 +355,15 @@ figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
 # - **Balance without a loss.** A balance loss pulls at the router for a reason that has nothing to do with predicting the text.
 #   DeepSeek-V3 replaces most of it by a *bias* for each expert, which is added to its score when experts are chosen, but not
 #   to its gate. After each step, the bias of experts with too many tokens goes down a little, and that of the others goes up.
-# - **Experts in the mesh.** The ranks that share the experts are usually those of data parallelism, so an expert's gradient is averaged only over the
-#   ranks that have a copy of it.
+# - **Copies of experts.** With 8 data ranks and 4 of them to a set of experts, each expert has two copies. Their gradients are
+#   *summed*, and divided by **all** 8 ranks. FSDP would divide by the 2 copies, and the gradient would silently be 4 times too
+#   large: `set_gradient_divide_factor(8)` prevents that.
 #
 # ## Remember
 #
 # - With experts, a model has many times the weights, while a token costs as much as $k$ experts.
 # - Tokens travel in an all-to-all, there and back, and their gradients do the same. The bytes grow with $k$.
-# - An expert's gradient is already a sum over all ranks.
+# - An expert's gradient is a sum over all ranks: add up its copies', and divide by the number of data ranks.
 # - A router left alone may send everything to one expert, and the loss doesn't tell you. Balance it, and log the load.
 #
 # Next: [12](12_thousand_ranks.ipynb) runs a mesh of a thousand ranks on your laptop.

@@ -1,4 +1,4 @@
-"""How often to save a checkpoint: rules, the exact expectation, and a simulation. All times are in seconds.
+"""How often to save a checkpoint: a rule, the exact expectation, and a simulation. All times are in seconds.
 
 13b_runs_that_survive draws all of them in one figure.
 
@@ -13,14 +13,6 @@ from random import Random
 def young(save_s: float, mtbf_s: float) -> float:
     """The best time of computing between two checkpoints, to first order (Young, CACM 17(9), 1974)."""
     return math.sqrt(2 * save_s * mtbf_s)
-
-
-def daly(save_s: float, mtbf_s: float) -> float:
-    """Young's interval with two more terms, for frequent failures (Daly, FGCS 22(3), 2006)."""
-    if save_s >= 2 * mtbf_s:
-        return mtbf_s
-    share = save_s / (2 * mtbf_s)
-    return young(save_s, mtbf_s) * (1 + math.sqrt(share) / 3 + share / 9) - save_s
 
 
 def useful_share(interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0) -> float:

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 
 from workshop_lib.judge import UNKNOWN_HINT, Exercise, Property, own_or_library, own_or_solution
-from workshop_lib.judge.forms import described
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.runs_that_survive import checkpoints, scenes
 from workshop_lib.lessons.runs_that_survive.judge_resume import resume
@@ -189,46 +188,34 @@ supervise = Exercise(
 BATCHES = [(64, 4), (64, 3), (10, 4), (3, 4), (5, 1)]  # (samples of the global batch, ranks)
 
 
-def observe_shares(comm, my_share: Callable) -> list:
-    """Per case: on how many ranks each sample is, and how much it counts in the step; or what was returned instead."""
-    return [_shares(my_share, n, size) for n, size in BATCHES]
+def play_shares(my_share: Callable, comm) -> Iterator[tuple]:
+    """Show how often each sample is taken, and how much it counts in the step, in each case."""
+    cases = [(n, size, *_shares(my_share, n, size)) for n, size in BATCHES]
+    for n, size, taken, _ in cases:
+        yield "each sample is taken once", taken, f"with {n} samples on {size} ranks"
+    for n, size, _, counts in cases:
+        observed = f"with {n} samples on {size} ranks, samples count {min(counts):.3g} to {max(counts):.3g} times."
+        yield "each counts alike, and together they are the mean", counts, observed
 
 
-def _shares(my_share: Callable, n: int, size: int) -> tuple[np.ndarray, np.ndarray] | str:
+def _shares(my_share: Callable, n: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     taken = np.zeros(n, int)
     counts = np.zeros(n)
     for rank in range(size):
-        returned = my_share(np.arange(n), rank, size)
-        if not isinstance(returned, tuple | list) or len(returned) != 2:
-            return described(returned)
-        samples = [int(sample) for sample in returned[0]]
+        returned, weight = my_share(np.arange(n), rank, size)
+        samples = [int(sample) for sample in returned]
         np.add.at(taken, samples, 1)
-        np.add.at(counts, samples, float(returned[1]) * n / max(1, len(samples)))
+        np.add.at(counts, samples, float(weight) * n / max(1, len(samples)))
     return taken, counts
-
-
-def share_properties(observations: list) -> Iterator[Property]:
-    others = [case for case in observations[0] if isinstance(case, str)]
-    hint = f"it returned {others[0]}. Return both, `samples, weight`." if others else ""
-    yield Property("it returns samples and a weight", not others, hint)
-    for at, text in enumerate(("each sample is taken once", "each counts alike, and together they are the mean")):
-        values = [case[at] for case in observations[0]]
-        wrong = [at for at, counts in enumerate(values) if not np.allclose(counts, 1, rtol=1e-6)]
-        observed = ""
-        if wrong:
-            n, size = BATCHES[wrong[0]]
-            low, high = min(values[wrong[0]]), max(values[wrong[0]])
-            observed = f"with {n} samples on {size} ranks, samples count {low:.3g} to {high:.3g} times."
-        yield Property(text, not wrong, evidence=values, observed=observed)
 
 
 MINE = "batch[rank::size]"
 WEIGHT = "len(mine) / len(batch)"
 EACH = "len(batch) // size"
-my_share = Exercise(
+my_share = played(
     "my_share",
-    observe_shares,
-    share_properties,
+    NOTEBOOK,
+    play_shares,
     [
         Edit("every rank takes the whole batch. `batch[rank::size]` is one way to deal it out.", (MINE, "batch")),
         Edit(
@@ -240,9 +227,9 @@ my_share = Exercise(
             (WEIGHT, "1 / size"),
         ),
     ],
-    NOTEBOOK,
-    compared=True,
     communicates=False,
+    watched=False,
+    raised={"unpack": "it should `return` both, `samples, weight`."},
 )
 
 COSTS = [(1.0, 1000.0), (1.0, 100.0), (60.0, 3 * 3600.0), (0.002, 1.2)]  # seconds (per checkpoint, between failures)
@@ -252,7 +239,7 @@ NEAR = 0.004  # tolerance as a fraction of the best share: half of what it costs
 def play_intervals(interval_s: Callable, comm) -> Iterator[tuple]:
     for save_s, mtbf_s in COSTS:
         interval = float(interval_s(save_s, mtbf_s))
-        best = checkpoints.useful_share(checkpoints.daly(save_s, mtbf_s), save_s, mtbf_s)
+        best = checkpoints.useful_share(checkpoints.young(save_s, mtbf_s), save_s, mtbf_s)
         share = checkpoints.useful_share(interval, save_s, mtbf_s) if interval < 100 * mtbf_s else 0.0
         near = share > best - NEAR * best
         text = f"{save_s:g} s per save, a failure every {mtbf_s:g} s: the useful share is within 0.4 points of the best"
@@ -268,9 +255,7 @@ interval_s = played(
     play_intervals,
     [
         Edit("is the 2 under the root?", (SQUARE, "save_s * mtbf_s")),
-        Edit("that's a share, not seconds: multiply them.", (SQUARE, "2 * save_s / mtbf_s")),
         Edit("two saves per failure still lose a quarter of the time. What does a save cost?", (ROOT, "mtbf_s / 2")),
-        Edit("the 2 belongs under the root.", (ROOT, "2 * math.sqrt(save_s * mtbf_s)")),
         Edit("take the square root.", (ROOT, SQUARE)),
     ],
     returns="the seconds",

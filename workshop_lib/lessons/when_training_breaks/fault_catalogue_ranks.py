@@ -7,11 +7,9 @@ fault. Several faults run at the same time.
 """
 
 import hashlib
-import importlib
 import json
 import multiprocessing
 import os
-import pickle
 import resource
 import signal
 import sys
@@ -189,23 +187,8 @@ def start(rank: int, fault: str, folder: Path) -> int:
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        dump_flight_record(rank)
     finally:
         os._exit(code)  # exits even if a DataLoader's signal handler raises again in the lines above
-
-
-def dump_flight_record(rank: int) -> None:
-    """Write PyTorch's flight record to the file that NCCL's watchdog would write after a time-out.
-
-    gloo has no watchdog, and its records don't name their group as torchfrtrace expects. Writes nothing unless
-    TORCH_FR_DUMP_TEMP_FILE says where.
-    """
-    prefix = os.environ.get("TORCH_FR_DUMP_TEMP_FILE")
-    if not prefix:
-        return
-    record = pickle.loads(torch._C._distributed_c10d._dump_fr_trace())  # type: ignore[attr-defined]
-    record["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(RANKS)))}}
-    Path(f"{prefix}{rank}").write_bytes(pickle.dumps(record))
 
 
 def watch(pids: list[int], folder: Path) -> list[tuple[str, float | None]]:
@@ -253,8 +236,6 @@ def meet(fault: str) -> dict:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if os.environ.get("TORCH_FR_DUMP_TEMP_FILE"):
-        importlib.import_module("torch._inductor")  # a dump with stack traces needs it, and it takes seconds
     with ProcessPoolExecutor(AT_ONCE, mp_context=multiprocessing.get_context("fork")) as pool:
         for met in pool.map(meet, sys.argv[1:]):
             print(json.dumps(met), flush=True)
