@@ -241,7 +241,7 @@ if rank == 0:
 guess.compare(team.pull("backward_allreduces")[0])
 
 # %% [markdown]
-# The differences are just rounding, and a pair of layers costs one allreduce in each direction: backward, the one of *f*. After the
+# A pair of layers costs one allreduce in each direction: backward, the one of *f*. After the
 # allreduce of *g*, every rank already has the whole gradient of the output. These allreduces carry *activations*. They grow with
 # your batch, but not with the hidden width, because the hidden activations never travel.
 #

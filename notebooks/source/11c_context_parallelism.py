@@ -236,7 +236,7 @@ check.ring_attention(ring_attention)
 # ## Is it the same, and what does it send?
 #
 # Autograd knows nothing about your messages, so the library adds a backward pass. Compare the results with PyTorch's own
-# attention over the whole sequence, in float32, on rings of 1, 2 and 4 ranks.
+# attention over the whole sequence, on rings of 1, 2 and 4 ranks.
 
 # %%
 team.push(merge=merge, ring_attention=check.written(ring_attention))
@@ -477,7 +477,7 @@ table["differs by"] = table.sub(table.loc["one process"]).abs().max(axis=1)
 table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
 
 # %% [markdown]
-# Done right, the losses are those of one process, up to rounding. The three mistakes train as well, and their losses look
+# The losses done right are those of one process. The three mistakes train as well, and their losses look
 # harmless. So compare with one process once, on a sequence that fits.
 #
 # In a mesh, DDP and FSDP take the *mean* of the gradients over this dimension, and this loss needs their sum. So multiply the loss

@@ -1,4 +1,4 @@
-"""Young's and Daly's intervals are near the best of the exact expectation, which simulated jobs agree with."""
+"""Young's interval is near the best of the exact expectation, which simulated jobs agree with."""
 
 import statistics
 
@@ -11,12 +11,9 @@ COSTS = [(1.0, 1000.0), (60.0, 10_800.0), (0.1, 1.2)]
 
 
 @pytest.mark.parametrize(("save_s", "mtbf_s"), COSTS)
-def test_the_rules_are_near_the_best(save_s, mtbf_s):
-    young, daly = checkpoints.young(save_s, mtbf_s), checkpoints.daly(save_s, mtbf_s)
-    tried = np.geomspace(young / 5, young * 5, 2000)
-    shares = [checkpoints.useful_share(interval, save_s, mtbf_s) for interval in tried]
-    best = tried[int(np.argmax(shares))]
-    assert daly == pytest.approx(best, rel=0.01) and abs(daly - best) < abs(young - best)
+def test_the_rule_is_near_the_best(save_s, mtbf_s):
+    young = checkpoints.young(save_s, mtbf_s)
+    shares = [checkpoints.useful_share(at, save_s, mtbf_s) for at in np.geomspace(young / 5, young * 5, 2000)]
     assert checkpoints.useful_share(young, save_s, mtbf_s) > max(shares) - 0.003
 
 

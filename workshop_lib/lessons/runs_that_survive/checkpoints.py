@@ -21,23 +21,43 @@ def useful_share(interval_s: float, save_s: float, mtbf_s: float, restart_s: flo
     return interval_s / (mtbf_s * math.exp(restart_s / mtbf_s) * tries)
 
 
-def simulated_share(
+MONTH_S = 30 * 24 * 3600.0
+
+
+def simulated(
     work_s: float, interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0, seed: int = 1
-) -> float:
-    """The useful share of the time in one simulated job that needs `work_s` seconds of computing."""
+) -> dict[str, float]:
+    """Where the seconds of one simulated job went that needs `work_s` seconds of computing."""
     random = Random(seed)
-    now_s = done_s = 0.0
     failure_s = random.expovariate(1 / mtbf_s)
-    while done_s < work_s:
-        piece_s = min(interval_s, work_s - done_s)
+    now_s = 0.0
+    spent_s = {"useful computing": 0.0, "saving": 0.0, "computing that was lost": 0.0, "restarting": 0.0}
+    while spent_s["useful computing"] < work_s:
+        piece_s = min(interval_s, work_s - spent_s["useful computing"])
         if now_s + piece_s + save_s <= failure_s:
-            now_s = now_s + piece_s + save_s
-            done_s = done_s + piece_s
+            now_s += piece_s + save_s
+            spent_s["useful computing"] += piece_s
+            spent_s["saving"] += save_s
             continue
+        spent_s["computing that was lost"] += failure_s - now_s
         now_s = failure_s
         failure_s = now_s + random.expovariate(1 / mtbf_s)
         while failure_s < now_s + restart_s:  # a restart can fail, too
+            spent_s["restarting"] += failure_s - now_s
             now_s = failure_s
             failure_s = now_s + random.expovariate(1 / mtbf_s)
+        spent_s["restarting"] += restart_s
         now_s += restart_s
-    return work_s / now_s
+    return spent_s
+
+
+def simulated_share(*job: float, seed: int = 1) -> float:
+    """The useful share of the time in one simulated job; the arguments are those of `simulated`."""
+    spent_s = simulated(*job, seed=seed)
+    return spent_s["useful computing"] / sum(spent_s.values())
+
+
+def month(interval_s: float, save_s: float, mtbf_s: float, restart_s: float) -> dict[str, float]:
+    """Where the 30 days of a month went, from a simulated job of about that length."""
+    spent_s = simulated(MONTH_S, interval_s, save_s, mtbf_s, restart_s)
+    return {what: 30 * seconds / sum(spent_s.values()) for what, seconds in spent_s.items()}

@@ -34,6 +34,7 @@ written = functools.partial(own_or_solution, notebook=NOTEBOOK)
 
 OLD = {"step": 1, "weights": torch.ones(3)}
 NEW = {"step": 2, "weights": torch.full((3,), 2.0)}
+LOST_HINT = "save all of `state`, or training can't go on exactly."
 DIRECT_HINT = "write to a file with a different name, and give it the right one once it's whole."
 MOMENT_HINT = "write a file with a different name. Then `os.replace` lets it take the old one's place in a single step."
 SILENT_HINT = "let the error through, or training goes on for days without a checkpoint, and nobody knows."
@@ -46,8 +47,8 @@ class _FullDisk:
         raise OSError(28, "No space left on device")
 
 
-def observe_save(comm, save: Callable) -> list[tuple[str, str]]:
-    """What must hold of a checkpoint that takes the place of an older one, each with a hint if it doesn't."""
+def play_save(save: Callable, comm) -> Iterator[tuple]:
+    """Save a checkpoint over an older one: in peace, on a full disk, and watched."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "checkpoint.pt"
         save(OLD, path)
@@ -60,16 +61,13 @@ def observe_save(comm, save: Callable) -> list[tuple[str, str]]:
         except OSError:
             raised = True
         full = _loaded(path)
-    broken = [seen for seen in moments if seen not in ("the old one", "the new one")]
-    lost = f"afterwards, there is {after}: save all of `state`, or training can't go on exactly."
-    torn = f"the disk was full half-way, and a rank that started then would find {full}: {DIRECT_HINT}"
-    gone = f"for a moment, a rank that started would find {broken[0]}: {MOMENT_HINT}" if broken else ""
-    return [
-        ("what was saved can be loaded", "" if after == "the new one" else lost),
-        ("a full disk leaves the old one alone", "" if full == "the old one" else torn),
-        ("there's a whole checkpoint at any time", gone),
-        ("a full disk is reported", "" if raised else SILENT_HINT),
-    ]
+    yield "what was saved can be loaded", after, f"afterwards, there is {after}:", LOST_HINT
+    seen = f"the disk was full half-way, and a rank that started then would find {full}:"
+    yield "a full disk leaves the old one alone", full, seen, DIRECT_HINT
+    broken = next((seen for seen in moments if seen not in ("the old one", "the new one")), "")
+    seen = f"for a moment, a rank that started would find {broken}:"
+    yield "there's a whole checkpoint at any time", broken, seen, MOMENT_HINT
+    yield "a full disk is reported", raised, "it raised nothing:", SILENT_HINT
 
 
 def _loaded(path: Path) -> str:
@@ -109,12 +107,7 @@ def _moments(save: Callable, path: Path) -> list[str]:
     return seen
 
 
-def save_properties(observations: list) -> Iterator[Property]:
-    for text, hint in observations[0]:
-        yield Property(text, not hint, hint)
-
-
-save = Exercise("save", observe_save, save_properties, notebook=NOTEBOOK, communicates=False)
+save = played("save", NOTEBOOK, play_save, communicates=False, watched=False)
 
 LIMIT_S = 4.0  # the time that a scene may take
 WELL = ["ends", "ends", "ends"]
