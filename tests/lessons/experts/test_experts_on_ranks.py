@@ -15,7 +15,6 @@ from our_ranks import on_every_rank
 
 from workshop_lib import ranks
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.experts import figures
 from workshop_lib.lessons.experts.compare import EXPERTS, TOKENS, WIDTH, with_one_process
 from workshop_lib.lessons.experts.judge import CASES, NOTEBOOK, random_probabilities
 from workshop_lib.lessons.experts.layer import BatchedExperts, capacity_of
@@ -88,11 +87,6 @@ def test_each_rank_sends_what_the_formula_says(proofs):
             assert found.forward_bytes == found.backward_bytes == 2 * (size - 1) / size * 4 * numbers
             assert found.formula_bytes == found.forward_bytes
             assert found.dropped > 0.3 if (k, factor) == (4, 0.5) else found.dropped < 0.3
-
-
-def test_bytes_grow_with_k(proofs):
-    one, two = (proofs[0][4, k, 1.25].forward_bytes for k in (1, 2))
-    assert two == 2 * one
 
 
 def test_the_notebooks_training_is_that_of_one_process_and_a_balance_loss_prevents_a_collapse(team, by_value):
@@ -174,13 +168,6 @@ def test_some_choices_of_the_judges_cases_are_dropped_on_every_rank(rank):
         chosen, _, slots = solution(NOTEBOOK, "route")(random_probabilities(10 * k + rank, 40, 12), k)
         assert 0 < (slots >= capacity).sum() < slots.numel() / 2
         assert chosen.flatten().bincount().min() < capacity, "and some slots stay empty"
-
-
-def test_runs_have_a_row_each():
-    history = [[0.2, 0.1, 3.0], [0.4, 0.2, 2.0]]
-    runs = {"free": [history] * 4, "balanced": [history[::-1]] * 4}
-    table = figures.last_steps(runs, steps=1)
-    assert table.loc[("free", 1)].tolist() == [0.4, 0.2, 2.0]
 
 
 def test_the_script_to_take_home_takes_the_steps_of_one_process(tmp_path, capsys):

@@ -19,6 +19,8 @@ def test_the_rule_is_near_the_best(save_s, mtbf_s):
 
 @pytest.mark.parametrize("restart_s", [0.0, 300.0])
 def test_simulated_jobs_agree_with_the_expectation(restart_s):
-    jobs = [checkpoints.simulated_share(100 * 10_800, 1000, 60, 10_800, restart_s, seed) for seed in range(40)]
+    runs = [checkpoints.simulated(100 * 10_800, 1000, 60, 10_800, restart_s, seed) for seed in range(40)]
+    jobs = [run["useful computing"] for run in runs]
+    assert all(sum(run.values()) == pytest.approx(1) for run in runs)
     expected = checkpoints.useful_share(1000, 60, 10_800, restart_s)
     assert statistics.mean(jobs) == pytest.approx(expected, abs=4 * statistics.stdev(jobs) / 40**0.5)

@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from workshop_lib.judge import Verdict
@@ -75,11 +74,9 @@ def culprits(answers: dict[str, tuple]) -> Verdict:
     verdict = Verdict("culprits", to_do="Replace the dots")
     if any(... in answer for answer in answers.values()):
         return verdict
-    return verdict.follow(rules(answers)).recorded()
-
-
-def rules(answers: dict[str, tuple]) -> Iterator[tuple[str, str]]:
+    rules = []
     for job, (rank, function) in CULPRITS.items():
         said_rank, said_function = answers[job]
-        yield f"{job}: the rank", "" if said_rank == rank else RANK_HINTS[job]
-        yield f"{job}: its function", "" if said_function == function else FUNCTION_HINT
+        rules.append((f"{job}: the rank", "" if said_rank == rank else RANK_HINTS[job]))
+        rules.append((f"{job}: its function", "" if said_function == function else FUNCTION_HINT))
+    return verdict.follow(rules).recorded()
