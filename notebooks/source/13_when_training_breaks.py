@@ -84,7 +84,7 @@ scripts.run("sh", "-c", f"tail -q -n 1 {tonight.folder}/log.*")
 # %%
 for pid in tonight.pids:
     os.kill(pid, signal.SIGUSR1)
-scripts.run("sh", "-c", f"sleep 1; tail -n 8 {tonight.folder}/log.*")
+scripts.run("sh", "-c", f"sleep 1; tail -n 11 {tonight.folder}/log.*")
 
 # %% [markdown]
 # On CPUs, usually all ranks but your culprit wait in a collective. On GPUs, NCCL's calls return at once, and Python stands at the next line that waits for the GPU, such as `loss.item()`. If that's the same line on all ranks,

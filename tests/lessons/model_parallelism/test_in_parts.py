@@ -81,6 +81,25 @@ for block in together[1:-1]:
     cut.sum_once(block.attention, counting)
 seen["summed once"] = study.allreduces(together, counting)
 """
+PYTORCH = """
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
+group, (images, labels) = study.process_group_over_mpi(), study.batch(0)
+plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
+plan |= {"attention.out": RowwiseParallel(), "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel()}
+plan |= {"attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())}
+theirs, counting = study.network(), CountingComm(comm)
+for block in theirs[1:-1]:
+    parallelize_module(block, DeviceMesh.from_group(group, "cpu"), plan)
+ours = cut_model_once(counting)
+cross_entropy(ours(images), labels).backward()
+with counted(group) as sent:
+    cross_entropy(theirs(images), labels).backward()
+local = [p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad for p in theirs.parameters()]
+seen["apart"] = study.largest([p.grad for p in ours.parameters()], local)
+seen["bytes"] = counting.bytes_sent, sent.messages.bytes_sent
+"""
 MESHES = """
 alone = study.network()
 study.train(alone, 3)
@@ -120,6 +139,12 @@ def test_layers_and_a_trained_network(on):
         assert seen["MLP"] < ROUNDING and seen["trained"] < TRAINED
         assert seen["MLP bytes"] == (an_allreduce(len(by_rank)),) * 2
         assert seen["allreduces"] == (2, 4) and seen["summed once"] == (2, 2)
+
+
+@pytest.mark.exhaustive
+def test_a_plan_with_one_input_for_attention_computes_and_sends_the_same(on):
+    for seen in on(PYTORCH):
+        assert seen["apart"] < ROUNDING and seen["bytes"][0] == seen["bytes"][1]
 
 
 def test_every_mesh_is_one_process_and_sends_what_the_formulas_say(on):

@@ -32,8 +32,7 @@ def exchange(buffer: Tensor, comm) -> Tensor:
     It's an all-to-all. Each rank sends p - 1 messages, in total (p - 1) / p of the bytes of `buffer`, and as many again
     in the backward pass, where the gradients travel the same way back.
     """
-    once = [1] * comm.size
-    trade = partial(alltoall, comm, counts=once, counts_in=once)
+    trade = partial(alltoall, comm)
     return both_ways(buffer, forward=trade, backward=trade)
 
 

@@ -38,19 +38,16 @@ def allgather(comm, tensor: torch.Tensor, dim: int) -> torch.Tensor:
     return whole.movedim(0, dim).contiguous()  # otherwise each layer that reads it would keep its own ordered copy
 
 
-def alltoall(comm, rows: torch.Tensor, counts: list[int], counts_in: list[int]) -> torch.Tensor:
-    """Send the first counts[0] rows to rank 0, the next counts[1] to rank 1, …; return the rows that arrive, by rank.
-
-    counts_in: how many rows arrive from each rank. Each rank sends p - 1 messages: all rows except those for itself.
-    """
-    going = rows.detach().contiguous().split(counts)
-    coming = list(rows.new_empty(sum(counts_in), *rows.shape[1:]).split(counts_in))
+def alltoall(comm, parts: torch.Tensor) -> torch.Tensor:
+    """Send parts[r] to rank r, and return what arrives, by the rank that sent it. Each rank sends p - 1 messages."""
+    going = parts.detach().contiguous()
+    coming = torch.empty_like(going)
     coming[comm.rank] = going[comm.rank]
     for distance in range(1, comm.size):
         dest = (comm.rank + distance) % comm.size
         source = (comm.rank - distance) % comm.size
         comm.Sendrecv(going[dest].numpy(), dest, recvbuf=coming[source].numpy(), source=source)
-    return torch.cat(coming)
+    return coming
 
 
 class _BothWays(torch.autograd.Function):

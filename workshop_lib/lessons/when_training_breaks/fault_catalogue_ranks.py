@@ -173,16 +173,16 @@ def train(rank: int, fault: str, folder: Path) -> None:
         (folder / f"part.{rank}").replace(folder / f"report.{rank}")
 
 
-def start(rank: int, fault: str, folder: Path) -> int:
-    """Fork a rank that prints into a file, and return its process id."""
+def forked(log: Path, work: Callable, *arguments: object) -> int:
+    """Fork a process that prints into the file `log` and ends after work(*arguments); return its process number."""
     if pid := os.fork():
         return pid
-    words = os.open(folder / f"words.{rank}", os.O_WRONLY | os.O_CREAT)
+    words = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(words, 1)
     os.dup2(words, 2)
     code = 1
     try:
-        train(rank, fault, folder)
+        work(*arguments)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -220,7 +220,7 @@ def meet(fault: str) -> dict:
     """Run three ranks with one fault, and return what it did to each rank."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ends = watch([start(rank, fault, folder) for rank in range(RANKS)], folder)
+        ends = watch([forked(folder / f"words.{rank}", train, rank, fault, folder) for rank in range(RANKS)], folder)
         ranks = []
         for rank, (end, ended_s) in enumerate(ends):
             after_s = None

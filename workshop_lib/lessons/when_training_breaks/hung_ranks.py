@@ -14,12 +14,13 @@ import pickle
 import signal
 import sys
 import time
-import traceback
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+from workshop_lib.lessons.when_training_breaks.fault_catalogue_ranks import forked
 
 RANKS = 16
 STEPS = 30
@@ -65,27 +66,20 @@ def train(rank: int, folder: Path, seconds_per_step: float) -> None:
             elapsed_s = 0.0
 
 
-def start(rank: int, folder: Path, timeout_s: float) -> int:
-    """Fork a rank, and return its process number."""
-    if pid := os.fork():
-        return pid
-    log = os.open(folder / f"log.{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+def run(rank: int, folder: Path, timeout_s: float) -> None:
+    """Be one of the ranks."""
     signal.alarm(LIMIT_S)
     faulthandler.register(signal.SIGUSR1)
+    print(f"rank {rank} is process {os.getpid()}", flush=True)
+    store = dist.FileStore(str(folder / "meeting"), RANKS)
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=timeout)
+    clock_is_slow = (folder / f"slow_clock.{rank}").exists()
     try:
-        print(f"rank {rank} is process {os.getpid()}", flush=True)
-        store = dist.FileStore(str(folder / "meeting"), RANKS)
-        timeout = timedelta(seconds=timeout_s)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=timeout)
-        clock_is_slow = (folder / f"slow_clock.{rank}").exists()
         train(rank, folder, seconds_per_step=STEP_S / 2 if clock_is_slow else STEP_S)
-    except BaseException:
-        traceback.print_exc()
+    except RuntimeError:
         dump_flight_record(folder / f"trace_{rank}")
-    finally:
-        os._exit(1)
+        raise
 
 
 def dump_flight_record(path: Path) -> None:
@@ -101,6 +95,7 @@ def dump_flight_record(path: Path) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     importlib.import_module("torch._inductor")  # a dump with stack traces needs it, and it takes seconds
-    pids = [start(rank, Path(sys.argv[1]), float(sys.argv[2])) for rank in range(RANKS)]
+    folder = Path(sys.argv[1])
+    pids = [forked(folder / f"log.{rank}", run, rank, folder, float(sys.argv[2])) for rank in range(RANKS)]
     for pid in pids:
         os.waitpid(pid, 0)
