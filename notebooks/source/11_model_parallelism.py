@@ -241,9 +241,9 @@ if rank == 0:
 guess.compare(team.pull("backward_allreduces")[0])
 
 # %% [markdown]
-# A pair of layers costs one allreduce in each direction: backward, the one of *f*. After the
-# allreduce of *g*, every rank already has the whole gradient of the output. These allreduces carry *activations*. They grow with
-# your batch, but not with the hidden width, because the hidden activations never travel.
+# A pair of layers costs one allreduce in each direction: backward, the one of *f*. After the allreduce of *g*, every rank
+# already has the whole gradient of the output. These allreduces carry *activations*. They grow with your batch, but not with
+# the hidden width, because the hidden activations never travel.
 #
 # *Break it:* leave out the allreduce in your backward pass. Which weights of a network get wrong gradients then, those of this
 # layer or those before it?
@@ -341,10 +341,10 @@ if rank == 0:
 #
 # ## Sequence parallelism: share out the tokens, too
 #
-# Between attention and the MLP, every rank still keeps every
-# token in full, and computes the same norms and sums. But these parts treat each token alone, so let each rank do them for *its*
-# tokens only. Then *f* has to gather the tokens, and *g* has to add up the parts and hand each rank its tokens. That's an allgather
-# and a reduce-scatter, the two halves of an allreduce ([06](06_zero_and_fsdp.ipynb)). And in the backward pass?
+# Between attention and the MLP, every rank still keeps every token in full, and computes the same norms and sums. But these
+# parts treat each token alone, so let each rank do them for *its* tokens only. Then *f* has to gather the tokens, and *g* has
+# to add up the parts and hand each rank its tokens. That's an allgather and a reduce-scatter, the two halves of an allreduce
+# ([06](06_zero_and_fsdp.ipynb)). And in the backward pass?
 #
 # ### Exercise 4 (normal): the two operations
 #

@@ -483,8 +483,9 @@ if comm.rank == 0:
 #
 # ## Deeper: shards for another number of ranks
 #
-# Two ranks hold half of the weights and half of Adam's state each. One is lost, or a third one joins. `.metadata` says where each piece of a tensor is, and every rank reads the pieces that it needs.
-# Here, two of your ranks train ten steps, save, and take ten more, to compare with.
+# Two ranks hold half of the weights and half of Adam's state each. One is lost, or a third one joins. `.metadata` says where
+# each piece of a tensor is, and every rank reads the pieces that it needs. Here, two of your ranks train ten steps, save, and
+# take ten more, to compare with.
 
 # %%
 halves = folder / "halves"

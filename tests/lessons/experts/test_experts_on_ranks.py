@@ -136,6 +136,7 @@ def gradients_of_copies(route, through) -> list[float]:
         fully_shard(layer.experts, mesh=copies)
         if factor != 2:
             layer.experts.set_gradient_divide_factor(factor)
+            layer.experts.set_force_sum_reduction_for_comms(True)  # gloo can only sum
         layer(every[comm.rank][None]).square().mean().backward()
         got = layer.experts.up.grad.full_tensor()
         right = whole.experts.up.grad[2 * group.rank : 2 * group.rank + 2]
