@@ -6,7 +6,7 @@ nobody sent raises an error at once, so nothing can hang. The learner's schedule
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -177,7 +177,9 @@ class Seen(NamedTuple):
         return f"with {self.ranks} ranks and {self.micro_batches} micro-batches"
 
 
-def play_schedule(rules: list, cases: list, schedule: Callable, comm, scored: bool = False) -> Iterator[tuple]:
+def play_schedule(
+    rules: list, cases: list, schedule: Callable, comm, scored: bool = False
+) -> Generator[tuple, None, float | None]:
     """Show what a schedule returns for each case. rules: what must hold, what's wrong with a case, and what to do.
 
     With `scored`, the score is how many micro-batches (times chunks) the ranks keep at most, in all cases together.
