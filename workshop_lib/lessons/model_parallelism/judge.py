@@ -127,11 +127,6 @@ ColumnParallel = played(
             "x is already whole on every rank, so forward has nothing to add up: it would compute with p times x.",
             ("forward=same", f"forward={SUM}"),
         ),
-        Edit(
-            "every rank has rank 0's part. `shard(tensor, dim, comm)` takes this rank's own.",
-            (WEIGHT, "nn.Parameter(layer.weight.detach().chunk(comm.size)[0])"),
-            (BIAS, "nn.Parameter(layer.bias.detach().chunk(comm.size)[0])"),
-        ),
     ],
     raised=if_shapes_clash(
         "`layer.weight` has the shape [outputs, inputs], and this layer cuts its outputs, so take "
@@ -193,7 +188,6 @@ def play_block(cut_block: Callable, comm) -> Iterator[tuple]:
 
 
 QUERY = "    attention.query = column(attention.query)\n"
-PARTS = "attention, mlp = block.attention, block.mlp\n"
 cut_block = played(
     "cut_block",
     NOTEBOOK,
@@ -207,16 +201,7 @@ cut_block = played(
                 f"    whole = attention.query.out_features\n{QUERY}"
                 "    attention.head_width = attention.head_width * len(attention.query.weight) // whole\n",
             ),
-        ),
-        Edit(
-            "the numbers of one head have been spread over all heads. Leave `by_head` alone: a rank's rows of `query` "
-            "already are whole heads.",
-            (
-                PARTS,
-                f"{PARTS}    by_head = lambda x: x.unflatten(2, (attention.head_width, -1)).permute(0, 3, 1, 2)\n"
-                "    attention.by_head = by_head\n",
-            ),
-        ),
+        )
     ],
     unknown="look at the six layers in hint 2 again: which read whole tokens, and which read parts?",
     raised=if_shapes_clash(

@@ -6,7 +6,6 @@ the whole tensor in bytes, and p the number of ranks.
 """
 
 from collections.abc import Callable
-from typing import overload
 
 import torch
 
@@ -74,11 +73,7 @@ def same(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-@overload
-def shard(tensor: torch.Tensor, dim: int, comm) -> torch.nn.Parameter: ...
-@overload
-def shard(tensor: None, dim: int, comm) -> None: ...
-def shard(tensor, dim, comm):
+def shard(tensor: torch.Tensor | None, dim: int, comm) -> torch.nn.Parameter | None:
     """Return a parameter with a copy of this rank's part of a tensor along `dim`; None if `tensor` is None.
 
     Raises InputError when the ranks cannot get equal parts.

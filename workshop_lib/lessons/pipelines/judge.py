@@ -127,7 +127,6 @@ def play_stage(my_stage: Callable, comm) -> Iterator[tuple]:
 
 
 GO_BACK = "y.backward(self.receive_gradient(i))"
-SEND_BACK = "self.send_gradient(i, x.grad)"
 MyStage = played(
     "MyStage",
     NOTEBOOK,
@@ -143,11 +142,6 @@ MyStage = played(
             (" / self.m", ""),
         ),
         Edit(OWN_GRADIENT, (GO_BACK, "y.backward(torch.ones_like(self.receive_gradient(i)))")),
-        Edit(
-            "the stage before needs the gradient by *its* output. That's your input's: send `x.grad`.",
-            (GO_BACK, "gradient = self.receive_gradient(i)\n            y.backward(gradient)"),
-            (SEND_BACK, "self.send_gradient(i, x.grad if self.last else gradient)"),
-        ),
         Edit(
             "several micro-batches are under way at once. Keep what each backward needs under its number, in "
             "`kept[i]`.",
