@@ -480,6 +480,7 @@ for name, model in models.items():
         compiled(torch.randn(batch, 512)).sum().backward()
         rows[name].append(len(graphs))
 dist.destroy_process_group()
+logging.disable(logging.NOTSET)
 pd.DataFrame(rows, index=["64 images", "64 again", "32", "16"]).T
 
 # %% [markdown]
