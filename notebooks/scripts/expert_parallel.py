@@ -52,9 +52,9 @@ class Exchange(torch.autograd.Function):
     """Send part r of a tensor to rank r, and return the parts that arrive. Gradients go back the same way."""
 
     @staticmethod
-    def forward(ctx, seats):
-        arrived = torch.empty_like(seats)
-        dist.all_to_all_single(arrived, seats.contiguous())
+    def forward(ctx, buffer):
+        arrived = torch.empty_like(buffer)
+        dist.all_to_all_single(arrived, buffer.contiguous())
         return arrived
 
     @staticmethod
@@ -63,12 +63,12 @@ class Exchange(torch.autograd.Function):
 
 
 def route(probabilities, k):
-    """The k most probable experts of each token, their probabilities, and each token's place in the expert's queue."""
+    """The k most probable experts of each token, their probabilities, and each token's slot in the expert's queue."""
     gates, chosen = probabilities.topk(k, dim=1)
     wants = one_hot(chosen.T.flatten(), EXPERTS)  # all first choices, then all second ones
     before = wants.cumsum(dim=0) - wants
-    places = (before * wants).sum(dim=1).view(k, -1).T
-    return chosen, gates, places
+    slots = (before * wants).sum(dim=1).view(k, -1).T
+    return chosen, gates, slots
 
 
 class Experts(nn.Module):
@@ -92,19 +92,19 @@ class Experts(nn.Module):
     def forward(self, x):  # [n, t, w]
         tokens = x.flatten(0, 1)
         probabilities = self.router(tokens).softmax(dim=1)
-        chosen, gates, places = route(probabilities, self.k)
+        chosen, gates, slots = route(probabilities, self.k)
         size = dist.get_world_size()
         capacity = math.ceil(self.capacity * self.k * len(tokens) / EXPERTS)
-        kept = places < capacity
+        kept = slots < capacity
         token = kept.nonzero()[:, 0]
 
-        seats = tokens.new_zeros(EXPERTS, capacity, WIDTH)
-        seats[chosen[kept], places[kept]] = tokens[token]
-        arrived = Exchange.apply(seats).unflatten(0, (size, -1))  # [p, E / p, C, w]
+        buffer = tokens.new_zeros(EXPERTS, capacity, WIDTH)
+        buffer[chosen[kept], slots[kept]] = tokens[token]
+        arrived = Exchange.apply(buffer).unflatten(0, (size, -1))  # [p, E / p, C, w]
         by_expert = arrived.transpose(0, 1).flatten(1, 2)  # [E / p, p C, w]
         results = gelu(by_expert @ self.up) @ self.down
         home = Exchange.apply(results.unflatten(1, (size, -1)).transpose(0, 1).flatten(0, 1))
-        outputs = home[chosen[kept], places[kept]] * gates[kept][:, None]
+        outputs = home[chosen[kept], slots[kept]] * gates[kept][:, None]
 
         load = chosen.flatten().bincount(minlength=EXPERTS).float()
         dist.all_reduce(load)  # the balance that counts is that of all ranks together

@@ -7,8 +7,7 @@
 #
 # **You will** cut linear layers in two ways, work out what has to be sent in the forward and in the backward pass, and build a
 # whole transformer block from them. You'll train it on MNIST, check that you get the results of one process, and count
-# every byte. Then you'll arrange ranks in a mesh, with tensor parallelism along its rows and data parallelism along its
-# columns.
+# every byte. Then you'll share out the tokens, too, and arrange ranks in a mesh of tensor and data parallelism.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
 # [02](02_synchronous_sgd.ipynb) and [06](06_zero_and_fsdp.ipynb) first.
@@ -36,9 +35,10 @@ team
 # %% [markdown]
 # ## Where to cut
 #
-# A transformer spends most of its time in linear layers, and they often come in pairs. The MLP of a block is such a pair: `up`
-# makes each token four times as wide, `gelu` works on each number by itself, and `down` makes the token as wide as before.
-# Cut both layers in two, in one process for now:
+# A *transformer* works on *tokens*, vectors of one width. Ours cuts an image into 25 *patches* and turns each of them into a token
+# of 64 numbers. Then come a few *blocks*, all built alike. In each, *attention* first lets the tokens look at each other, in
+# several *heads* with queries, keys and values of their own. Then an *MLP* works on each token alone: `up` makes it four times as
+# wide, `gelu` changes each number by itself, and `down` makes it as wide as before. Cut the MLP in two, in one process for now:
 
 # %%
 torch.manual_seed(1)
@@ -48,13 +48,13 @@ up, down = mlp.up, mlp.down  # 64 to 256 numbers, and back
 parts = []
 for rank in range(2):
     mine = slice(128 * rank, 128 * (rank + 1))
-    inner = gelu(linear(x, up.weight[mine], up.bias[mine]))  # half of the inner numbers, from the whole x
-    parts.append(linear(inner, down.weight[:, mine]))  # what they add to every output
+    hidden = gelu(linear(x, up.weight[mine], up.bias[mine]))  # half of the hidden activations, from the whole x
+    parts.append(linear(hidden, down.weight[:, mine]))  # what they add to every output
 together = sum(parts) + down.bias
 print(f"largest difference to the whole MLP: {(together - mlp(x)).abs().max():.0e}")
 
 # %% [markdown]
-# `up` is cut by its outputs, and `down` by its inputs. So the half of the inner numbers that a rank computes is exactly the
+# `up` is cut by its outputs, and `down` by its inputs. So the half of the *hidden activations* that a rank computes is exactly the
 # half that its part of `down` needs, and nothing has to be sent in between. Each rank ends up with a *part of the sum* in every
 # output, and one allreduce adds up the parts.
 
@@ -62,33 +62,34 @@ print(f"largest difference to the whole MLP: {(together - mlp(x)).abs().max():.0
 picture("mlp_in_parts")
 
 # %% [markdown]
-# The first kind is called *column-parallel* and the second *row-parallel*, because in $y = xA$ they cut the columns and the
-# rows of $A$. But `nn.Linear` stores the transpose, a weight of shape `[outputs, inputs]`.
+# The first kind is called *column-parallel* and the second *row-parallel*, after the columns and rows of $A$ in $y = xA$. But
+# `nn.Linear` stores the transpose, a weight of shape `[outputs, inputs]`.
 #
 # Why not rows first? Then each rank would have a part of each sum *before* `gelu`, and `gelu` of a sum isn't the sum of the
 # `gelu`s.
 #
 # ## And backward?
 #
-# Autograd knows nothing about other ranks. Wherever data crosses between ranks, you have to say what crosses in the backward
-# pass. `both_ways(x, forward, backward)` applies one function to a tensor in the forward pass, and another one to its gradient in
-# the backward pass.
+# Autograd knows nothing about other ranks, so you have to say what crosses between them in the backward pass.
+# `both_ways(x, forward, backward)` applies one function to a tensor in the forward pass, and another one to its gradient in the
+# backward pass.
 #
-# At the entrance, all ranks read the same x, so the forward pass sends nothing. But x has an effect on every rank's part of the
-# inner numbers. What's the gradient of x, then? At the exit it's the other way round: the forward pass adds up the parts. In
-# the backward pass, every rank already has the whole gradient of the output, and an addition passes it on as it is.
-#
-# Megatron-LM, where this comes from, calls the two operations *f* and *g*:
+# Megatron-LM, where this comes from, has an operation at each end of such a pair, *f* and *g*. What do they send backward?
 #
 # | | forward | backward |
 # |---|---|---|
-# | f, at the entrance of a column-parallel layer | nothing | ? |
-# | g, at the exit of a row-parallel layer | allreduce | nothing |
-#
+# | f, at the entrance: all ranks read the same x | nothing | ? |
+# | g, at the exit: every rank gets the whole sum | allreduce | ? |
+
+# %%
+guess = predict("How many allreduces do f and g send in the backward pass, together?", low=0, high=4)
+guess
+
+# %% [markdown]
 # ## Exercise 1 (normal): a column-parallel layer
 #
 # With `ColumnParallel(layer, comm)` your ranks divide the outputs of a linear layer among them. Every rank passes in the same
-# x, and gets the outputs of its part. Write the two methods: take your part of the weight and the bias, and compute.
+# x, and gets the outputs of its part.
 #
 # `shard(tensor, dim, comm)` makes a parameter with this rank's part of a tensor along a dimension, or returns None if there's
 # no tensor. `allreduce(comm, tensor)` returns the sum over the ranks as a new tensor, and `same(tensor)` returns the tensor as
@@ -100,8 +101,7 @@ picture("mlp_in_parts")
 #
 # </details><details><summary>Hint 2: the backward pass</summary>
 #
-# x went into the outputs of all ranks. So its gradient is a sum with one part from each rank, and autograd gives you only
-# yours.
+# x has an effect on the outputs of all ranks, but autograd sees only yours.
 #
 # </details><details><summary>Hint 3: the pieces</summary>
 #
@@ -152,9 +152,8 @@ check.ColumnParallel(ColumnParallel)
 #
 # <details><summary>Hint 1: the bias</summary>
 #
-# It belongs to the outputs, and these are whole on every rank. So every rank keeps all of it, as
-# `nn.Parameter(layer.bias.detach().clone())`. But if each rank added it to its part of the sum, how many times would the sum
-# contain it after the allreduce?
+# It belongs to the outputs, and these are whole on every rank: `nn.Parameter(layer.bias.detach().clone())`. If each rank added
+# it to its part of the sum, how many times would the sum contain it?
 #
 # </details><details><summary>Hint 2: the backward pass</summary>
 #
@@ -230,17 +229,21 @@ outputs = mine(inputs[0]), whole(inputs[1])
 forward_bytes = counting.bytes_sent
 for output in outputs:
     output.square().sum().backward()
+an_allreduce = 2 * (size - 1) / size * x.nbytes
+backward_allreduces = (counting.bytes_sent - forward_bytes) / an_allreduce
 if rank == 0:
-    an_allreduce = 2 * (size - 1) / size * x.nbytes
     print(f"outputs differ by {study.largest([outputs[0]], [outputs[1]]):.0e}", end=", ")
     print(f"gradients of x by {study.largest([inputs[0].grad], [inputs[1].grad]):.0e}")
     print(f"forward sends {forward_bytes / an_allreduce:.2f} allreduces of x", end=", ")
-    print(f"backward {(counting.bytes_sent - forward_bytes) / an_allreduce:.2f}")
+    print(f"backward {backward_allreduces:.2f}")
+
+# %%
+guess.compare(team.pull("backward_allreduces")[0])
 
 # %% [markdown]
-# The differences are just rounding, and a pair of layers costs one allreduce in each direction. These allreduces carry
-# *activations*. They grow with your batch, but not with the layers' inner width, because the numbers between the two layers
-# never travel.
+# A pair of layers costs one allreduce in each direction: backward, the one of *f*. After the allreduce of *g*, every rank
+# already has the whole gradient of the output. These allreduces carry *activations*. They grow with your batch, but not with
+# the hidden width, because the hidden activations never travel.
 #
 # *Break it:* leave out the allreduce in your backward pass. Which weights of a network get wrong gradients then, those of this
 # layer or those before it?
@@ -295,15 +298,14 @@ check.cut_block(cut_block)
 # heads of queries share the keys and values of one *KV head*. With more ranks than KV heads, some ranks have to compute the same
 # keys and values. Llama 3 70B has 64 heads, but only 8 KV heads, so that begins beyond 8 ranks.
 #
-# ## Three sums or one
+# ## Train it
 #
-# In attention, three layers are cut by columns, and the fourth by rows. So a block should need two allreduces in each
-# direction, one for attention and one for the MLP. Cut every block of a vision transformer, and count:
+# In data parallelism each rank had its own images. Here all ranks must have the same ones, because together they are one network.
+# For comparison, every rank also trains a whole one alone. (Query, key and value read the same x. `sum_once` lets *f* send
+# one allreduce for all three, as a *Deeper* section shows.)
 
 # %%
 team.push(cut_block=check.written(cut_block))
-guess = predict("How many allreduces of the tokens does the backward pass send per block?", low=1, high=8)
-guess
 
 
 # %%
@@ -315,38 +317,6 @@ def cut_model(comm):
     return model
 
 
-counting = CountingComm(comm)
-model = cut_model(counting)
-as_written = study.allreduces(model, counting)
-for block in model[1:-1]:
-    cut.sum_once(block.attention, counting)
-summed_once = study.allreduces(model, counting)
-
-# %%
-counted = {"as we wrote it": team.pull("as_written")[0], "summed once": team.pull("summed_once")[0]}
-guess.compare(counted["as we wrote it"][1])
-pd.DataFrame(counted, index=["forward", "backward"]).T.style.format("{:.2f}")
-
-# %% [markdown]
-# Did you guess two? Each column-parallel layer adds up the gradient of *its* x, and attention has three of them. But query, key
-# and value all read the same x, so in the end their gradients are added up anyway. You can just as well add the three on each
-# rank first, and then allreduce once. `sum_once` does that by moving *f* to the front of attention:
-
-# %%
-print(inspect.getsource(cut.sum_once))
-
-# %% [markdown]
-# Now a block sends two allreduces forward and two backward. With this cut you can't get by with fewer, because after attention
-# comes a `LayerNorm`, which needs the whole sum.
-#
-# ## Train it
-#
-# In data parallelism each rank had its own images. Here all ranks must have the same ones, because together they are one network.
-# For comparison, every rank also trains a whole one alone.
-
-
-# %%
-# %%ranks
 def cut_model_once(comm):
     model = cut_model(comm)
     for block in model[1:-1]:
@@ -369,167 +339,12 @@ if rank == 0:
 # The two networks are the same except for rounding. A rank holds a bit more than a quarter of the parameters, since patches,
 # norms, logits and two biases per block aren't cut. Every rank computes these for itself, and gets the same gradients.
 #
-# ## PyTorch does the same
+# ## Sequence parallelism: share out the tokens, too
 #
-# With PyTorch you don't write layers. You give `parallelize_module` a *plan*, which says for each layer by name how to cut it.
-# The parameters become DTensors, which know how they're laid out, as in FSDP. Here's what changes from notebook 05's script for
-# DDP. The network is a plain MLP now, because a plan cuts linear layers and embeddings, not convolutions:
-
-# %%
-take_home.diff("ddp.py", "tensor_parallel.py")
-
-# %%
-take_home.train("tensor_parallel.py")
-
-# %% [markdown]
-# ## Data and tensors: a mesh
-#
-# You have 64 GPUs, 8 to a node. Would you cut every layer into 64 parts? Then every allreduce would cross the slow network, with
-# little to compute in between. So people arrange the ranks in a *mesh*, in rows and columns. The ranks of a row share one copy
-# of the model, as above. The ranks of a column hold the same part of different copies, so they average gradients, as in DDP.
-# (These are rows and columns of *ranks*: column-parallel and row-parallel layers both send within a row.)
-#
-# In MPI, all ranks call `comm.Split(number)`, and those that pass the same number get a communicator of their own. Here
-# `rank // tensor` is the number of the row, and `rank % tensor` that of the column. Try every mesh of four ranks:
-
-
-# %%
-# %%ranks
-def on_mesh(data, tensor, steps=3):
-    """Train on data × tensor ranks: the model, and the bytes that a rank sent per step in its row and in its column."""
-    row, column = CountingComm(comm.Split(rank // tensor)), CountingComm(comm.Split(rank % tensor))
-    model = cut_model_once(row)
-
-    def average(model):  # over the copies of this part
-        flat = torch.cat([p.grad.flatten() for p in model.parameters()])
-        nn.utils.vector_to_parameters(allreduce(column, flat) / data, [p.grad for p in model.parameters()])
-
-    study.train(model, steps, images=slice(column.rank, None, data), after_backward=average)
-    return model, row.bytes_sent / steps, column.bytes_sent / steps
-
-
-# %%
-# %%ranks --timeout 240
-meshes = []
-for tensor in (1, 2, 4):
-    data = size // tensor
-    model, in_row, in_column = on_mesh(data, tensor)
-    parameters = sum(p.numel() for p in model.parameters())
-    allreduces = 3 * 4  # blocks, times two forward and two backward
-    token_bytes = 64 // data * 25 * 64 * 4  # images, tokens, width, bytes per number
-    row_formula = allreduces * 2 * (tensor - 1) / tensor * token_bytes
-    column_formula = 2 * (data - 1) / data * 4 * parameters
-    meshes.append([f"{data} × {tensor}", in_row, row_formula, in_column, column_formula, parameters])
-
-# %%
-columns = ["data × tensor", "bytes in a row", "formula", "bytes in a column", "formula ", "parameters"]
-pd.DataFrame(team.pull("meshes")[0], columns=columns).set_index("data × tensor").style.format("{:,.0f}")
-
-# %% [markdown]
-# The two dimensions save different memory, and send different things:
-#
-# - *Tensor* cuts weights, gradients, optimizer state, and the activations inside attention and inside the MLP. Activations
-#   between these stay whole, and it sends them: two allreduces per block forward and two backward, each as large as all
-#   tokens of the row's images.
-# - *Data* cuts the batch, so all activations, but no weights. It sends gradients, which together are as large as the rank's
-#   part of the model.
-#
-# ## Which dimension goes inside a node?
-#
-# Now compute the same for a model with 64 billion weights on 512 GPUs, in 64 rows of 8:
-
-
-# %%
-blocks = 80
-width = 8192
-tokens = 8 * 4096  # 8 sequences of 4,096 tokens per row
-data = 64
-tensor = 8
-token_gb = tokens * width * 2 / 1e9  # bf16: 2 bytes per number
-gradient_gb = blocks * 12 * width**2 / tensor * 2 / 1e9  # 12 width² weights per block
-print(f"a rank sends {4 * blocks * 2 * (tensor - 1) / tensor * token_gb:.0f} GB per step in its row", end=", ")
-print(f"in {4 * blocks} allreduces, and {2 * (data - 1) / data * gradient_gb:.0f} GB in its column")
-
-# %% [markdown]
-# With 8 sequences per row, the tensor dimension sends nearly ten times as much as the data dimension. With one, it would send
-# about as much. What decides is *when* the bytes can travel. Gradients can travel in buckets, while the backward pass still
-# computes, as in DDP. But the next layer needs the result of an allreduce of activations, so all ranks of the row wait,
-# hundreds of times per step. So the tensor dimension belongs inside a node. The data dimension can cross the network.
-#
-# *Try it:* swap 64 and 8, with 64 sequences per row, so that the global batch is the same. Each row now spans 8 nodes. How many
-# gigabytes does a rank send in it?
-#
-# ## Which one do you need?
-#
-# [06](06_zero_and_fsdp.ipynb) says when DDP or FSDP is enough. If neither is:
-#
-# | case | use | what a rank sends | where |
-# |---|---|---|---|
-# | One layer, or its activations, is too large; or you have more GPUs than samples in a batch | tensor parallel | 4 allreduces of the tokens per block: on 8 ranks, 7 times the tokens | inside a node |
-# | The layers fit one by one, but there are too many, or the network is slow | pipeline parallel ([11b](11b_pipelines.ipynb)) | tokens, once per cut and direction | between nodes |
-# | The sequence is so long that its activations don't fit | context parallel ([11c](11c_context_parallelism.ipynb)) | keys and values, in attention only | a node, or a fast network |
-# | You want far more weights, but no more work per token | expert parallel ([11d](11d_experts.ipynb)) | tokens, to their experts and back | a node, or a fast network |
-# | All of it is too large | a mesh: tensors inside a node, then pipeline stages, then data or FSDP | all of the above | each where it fits |
-#
-# ## Deeper: the same numbers, the same bytes
-#
-# Does PyTorch really do what you did? Cut the vision transformer with a plan, and let PyTorch send over MPI, so that its bytes
-# can be counted, too.
-
-# %%
-# %%ranks --timeout 240
-import warnings
-
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor.debug import CommDebugMode
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-from workshop_lib.collectives.counting import counted
-
-warnings.filterwarnings("ignore", message="Full backward hook")  # CommDebugMode sets one on the images' layer
-group = study.process_group_over_mpi()
-plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
-plan |= {"attention.out": RowwiseParallel(), "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel()}
-theirs = study.network()
-for block in theirs[1:-1]:
-    parallelize_module(block, DeviceMesh.from_group(group, "cpu"), plan)
-
-# %%
-# %%ranks
-images, labels = study.batch(0)
-counting = CountingComm(comm)
-ours = cut_model(counting)
-cross_entropy(ours(images), labels).backward()
-with CommDebugMode() as debug, counted(group) as sent:
-    cross_entropy(theirs(images), labels).backward()
-if rank == 0:
-    local = [p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad for p in theirs.parameters()]
-    print(f"gradients differ by {study.largest([p.grad for p in ours.parameters()], local):.0e}")
-    print(f"PyTorch's own count: {debug.get_total_counts()} collectives in 3 blocks")
-    print(f"bytes sent per rank: ours {counting.bytes_sent:,}, PyTorch's {sent.messages.bytes_sent:,}")
-
-# %% [markdown]
-# Same numbers, same bytes. And PyTorch's plan has the flaw of our first version: query, key and value each sum their
-# own gradient, so there are 6 allreduces per block. To get 4, add
-# `"attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())` to the plan. Many models make a
-# single layer of the three instead.
-#
-# Two things need care in a network of your own. Where every rank holds the same numbers, dropout has to drop the same ones on
-# all ranks. But inside attention and the MLP, each rank holds its own part and has to draw independently. And if you clip
-# gradients, their norm has to count the cut weights of all ranks, and the whole ones only once.
-#
-# ## Deeper: sequence parallelism
-#
-# Between attention and the MLP, every rank still holds every token in full, and computes the same norms and sums. That's
-# wasted work, and wasted memory. These parts treat each token alone. So let each rank do them for *its* tokens only.
-#
-# Then *f* has to gather the tokens, and *g* has to add up the parts and hand each rank its tokens. That's an allgather and a
-# reduce-scatter, the two halves of an allreduce ([06](06_zero_and_fsdp.ipynb)):
-#
-# | | forward | backward |
-# |---|---|---|
-# | f | allgather of tokens | ? |
-# | g | reduce-scatter of tokens | ? |
+# Between attention and the MLP, every rank still keeps every token in full, and computes the same norms and sums. But these
+# parts treat each token alone, so let each rank do them for *its* tokens only. Then *f* has to gather the tokens, and *g* has
+# to add up the parts and hand each rank its tokens. That's an allgather and a reduce-scatter, the two halves of an allreduce
+# ([06](06_zero_and_fsdp.ipynb)). And in the backward pass?
 #
 # ### Exercise 4 (normal): the two operations
 #
@@ -599,10 +414,193 @@ table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"])
 
 # %% [markdown]
 # An allgather and a reduce-scatter together send as much as one allreduce, so the bytes are the same. But each rank keeps less
-# for the backward pass, and no token goes through a norm on two ranks. Megatron-LM calls this *sequence parallelism*.
-# Our layers keep all the tokens that *f* gathered. Megatron keeps only the rank's own, and gathers the rest again in the
-# backward pass, while it computes. In PyTorch's plan, the norms get `SequenceParallel()`, `out` and `down` get
-# `RowwiseParallel(output_layouts=Shard(1))`, and `PrepareModuleInput` gathers the tokens for attention and the MLP.
+# for the backward pass, and no token goes through a norm on two ranks. This is *sequence parallelism*, and Megatron-LM and
+# torchtitan usually run tensor parallelism with it. (Our layers keep all the tokens that *f* gathered. Megatron gathers them again
+# in the backward pass.)
+#
+# ## Data and tensors: a mesh
+#
+# You have 64 GPUs, 8 to a node. Would you cut every layer into 64 parts? Then every allreduce would cross the slow network, with
+# little to compute in between. So people arrange the ranks in a *mesh*. The ranks of a *tensor group* share one copy of the model,
+# as above. The ranks of a *data group* hold the same part of different copies, so they average gradients, as in DDP.
+#
+# In MPI, all ranks call `comm.Split(number)`, and those that pass the same number get a communicator of their own. Here
+# `rank // tensor` is the number of the tensor group, and `rank % tensor` that of the data group. Try every mesh of four ranks:
+
+
+# %%
+# %%ranks
+def on_mesh(data, tensor, steps=3):
+    """Train on data × tensor ranks: the model, and the bytes that a rank sent per step in its tensor and its data group."""
+    tensor_group, data_group = CountingComm(comm.Split(rank // tensor)), CountingComm(comm.Split(rank % tensor))
+    model = cut_model_once(tensor_group)
+
+    def average(model):  # over the copies of this part
+        flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+        nn.utils.vector_to_parameters(allreduce(data_group, flat) / data, [p.grad for p in model.parameters()])
+
+    study.train(model, steps, images=slice(data_group.rank, None, data), after_backward=average)
+    return model, tensor_group.bytes_sent / steps, data_group.bytes_sent / steps
+
+
+# %%
+# %%ranks --timeout 240
+meshes = []
+for tensor in (1, 2, 4):
+    data = size // tensor
+    model, for_tensors, for_data = on_mesh(data, tensor)
+    parameters = sum(p.numel() for p in model.parameters())
+    allreduces = 3 * 4  # blocks, times two forward and two backward
+    token_bytes = 64 // data * 25 * 64 * 4  # images, tokens, width, bytes per number
+    tensor_formula = allreduces * 2 * (tensor - 1) / tensor * token_bytes
+    data_formula = 2 * (data - 1) / data * 4 * parameters
+    meshes.append([f"{data} × {tensor}", for_tensors, tensor_formula, for_data, data_formula, parameters])
+
+# %%
+columns = ["data × tensor", "tensor group, bytes", "formula", "data group, bytes", "formula ", "parameters"]
+pd.DataFrame(team.pull("meshes")[0], columns=columns).set_index("data × tensor").style.format("{:,.0f}")
+
+# %% [markdown]
+# The two dimensions save different memory, and send different things:
+#
+# - *Tensor* cuts weights, gradients, optimizer state, and the activations inside attention and inside the MLP. It sends the
+#   activations between these: two allreduces per block forward and two backward, each as large as all tokens of the group's images.
+# - *Data* cuts the batch, so all activations, but no weights. It sends gradients, as large as the rank's part of the model.
+#
+# ## Which dimension goes inside a node?
+#
+# Now compute the same for a model with 64 billion weights on 512 GPUs, in 64 tensor groups of 8:
+
+
+# %%
+blocks = 80
+width = 8192
+tokens = 8 * 4096  # 8 sequences of 4,096 tokens per tensor group
+data = 64
+tensor = 8
+token_gb = tokens * width * 2 / 1e9  # bf16: 2 bytes per number
+gradient_gb = blocks * 12 * width**2 / tensor * 2 / 1e9  # 12 width² weights per block
+print(f"a rank sends {4 * blocks * 2 * (tensor - 1) / tensor * token_gb:.0f} GB per step for tensors", end=", ")
+print(f"in {4 * blocks} allreduces, and {2 * (data - 1) / data * gradient_gb:.0f} GB for data")
+
+# %% [markdown]
+# With 8 sequences per group, the tensor dimension sends nearly ten times as much as the data dimension. With one, it would send
+# about as much. What decides is *when* the bytes can travel. Gradients can travel in buckets, while the backward pass still
+# computes, as in DDP. But the next layer needs the result of an allreduce of activations, so all ranks of the group wait, hundreds
+# of times per step. (*Asynchronous* tensor parallelism is the exception: it cuts each matrix product into pieces, and sends one
+# while it computes the next.) So the tensor dimension stays inside an NVLink domain, usually a node, or a rack of 72 GPUs. The
+# data dimension can cross the network.
+#
+# *Try it:* swap 64 and 8, with 64 sequences per group, so that the global batch is the same. Each tensor group now spans 8 nodes.
+# How many gigabytes does a rank send in it?
+#
+# ## Which one do you need?
+#
+# [06](06_zero_and_fsdp.ipynb) says when DDP or FSDP is enough. If neither is:
+#
+# | case | use | what a rank sends | where |
+# |---|---|---|---|
+# | One layer, or its activations, is too large; or you have more GPUs than samples in a batch | tensor parallel | 4 allreduces of the tokens per block: on 8 ranks, 7 times the tokens | inside an NVLink domain |
+# | The layers fit one by one, but there are too many, or the network is slow | pipeline parallel ([11b](11b_pipelines.ipynb)) | tokens, once per cut and direction | between nodes |
+# | The sequence is so long that its activations don't fit | context parallel ([11c](11c_context_parallelism.ipynb)) | keys and values, in attention only | a node, or a fast network |
+# | You want far more weights, but no more work per token | expert parallel ([11d](11d_experts.ipynb)) | tokens, to their experts and back | a node, or a fast network |
+# | All of it is too large | a mesh: tensors inside an NVLink domain, then pipeline stages, then data or FSDP | all of the above | each where it fits |
+#
+# ## Deeper: three sums or one
+#
+# A block should need two allreduces in each direction, one for attention and one for the MLP. Count them without `sum_once`:
+
+# %%
+guess = predict("How many allreduces of the tokens does the backward pass send per block?", low=1, high=8)
+guess
+
+# %%
+# %%ranks
+counting = CountingComm(comm)
+model = cut_model(counting)
+as_written = study.allreduces(model, counting)
+for block in model[1:-1]:
+    cut.sum_once(block.attention, counting)
+summed_once = study.allreduces(model, counting)
+
+# %%
+counted = {"as we wrote it": team.pull("as_written")[0], "summed once": team.pull("summed_once")[0]}
+guess.compare(counted["as we wrote it"][1])
+pd.DataFrame(counted, index=["forward", "backward"]).T.style.format("{:.2f}")
+
+# %% [markdown]
+# Did you guess two? Each column-parallel layer adds up the gradient of *its* x, and attention has three of them. But these three
+# read the same x. So you can just as well add their gradients on each rank first, and then allreduce once. `sum_once` does that by
+# moving *f* to the front of attention:
+
+# %%
+print(inspect.getsource(cut.sum_once))
+
+# %% [markdown]
+# Now a block sends two allreduces forward and two backward.
+#
+# ## Deeper: PyTorch does the same
+#
+# With PyTorch you don't write layers. You give `parallelize_module` a *plan*, which says for each layer by name how to cut it.
+# The parameters become DTensors, which know how they're laid out, as in FSDP. Here's what changes from notebook 05's script for
+# DDP. The network is a plain MLP now, because a plan cuts linear layers and embeddings, not convolutions:
+
+# %%
+take_home.diff("ddp.py", "tensor_parallel.py")
+
+# %%
+take_home.train("tensor_parallel.py")
+
+# %% [markdown]
+# Does PyTorch really do what you did? Cut the vision transformer with a plan, and let PyTorch send over MPI, so that its bytes
+# can be counted, too.
+
+# %%
+# %%ranks --timeout 240
+import warnings
+
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from workshop_lib.collectives.counting import counted
+
+warnings.filterwarnings("ignore", message="Full backward hook")  # CommDebugMode sets one on the images' layer
+group = study.process_group_over_mpi()
+plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
+plan |= {"attention.out": RowwiseParallel(), "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel()}
+theirs = study.network()
+for block in theirs[1:-1]:
+    parallelize_module(block, DeviceMesh.from_group(group, "cpu"), plan)
+
+# %%
+# %%ranks
+images, labels = study.batch(0)
+counting = CountingComm(comm)
+ours = cut_model(counting)
+cross_entropy(ours(images), labels).backward()
+with CommDebugMode() as debug, counted(group) as sent:
+    cross_entropy(theirs(images), labels).backward()
+if rank == 0:
+    local = [p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad for p in theirs.parameters()]
+    print(f"gradients differ by {study.largest([p.grad for p in ours.parameters()], local):.0e}")
+    print(f"PyTorch's own count: {debug.get_total_counts()} collectives in 3 blocks")
+    print(f"bytes sent per rank: ours {counting.bytes_sent:,}, PyTorch's {sent.messages.bytes_sent:,}")
+
+# %% [markdown]
+# Same numbers, same bytes. And PyTorch's plan has the flaw of our first version: query, key and value each sum their
+# own gradient, so there are 6 allreduces per block. To get 4, add
+# `"attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())` to the plan. Many models make a
+# single layer of the three instead.
+#
+# For sequence parallelism, the norms get `SequenceParallel()`, `out` and `down` get `RowwiseParallel(output_layouts=Shard(1))`,
+# and `PrepareModuleInput` gathers the tokens. A language model also has its *embeddings* and the layer that computes logits, with
+# a row for each word of the vocabulary. Cut these by rows. Then no rank holds all logits, and within `loss_parallel()`,
+# cross-entropy sends three numbers per token instead: the largest logit, the sum of exponentials, and the target's logit.
+#
+# Two things need care in a network of your own. Where every rank holds the same numbers, dropout has to drop the same ones on
+# all ranks. But inside attention and the MLP, each rank holds its own part and has to draw independently. And if you clip
+# gradients, their norm has to count the cut weights of all ranks, and the whole ones only once.
 #
 # ## Remember
 #
@@ -611,8 +609,9 @@ table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"])
 # - Autograd sees only one rank, so you tell it what crosses in the backward pass. If all ranks read a tensor, its gradient is the *sum*
 #   of theirs. After an allreduce in the forward pass, the backward pass sends nothing.
 # - Attention is cut by whole heads. With more ranks than KV heads, ranks repeat each other's work.
-# - Tensor parallelism sends activations, and everyone waits, so it stays inside a node. Data parallelism sends gradients, once
-#   per step, in the background.
+# - Between attention and the MLP, share out the tokens: as many bytes, less memory.
+# - Tensor parallelism sends activations, and everyone waits, so it stays inside an NVLink domain. Data parallelism sends
+#   gradients, once per step, in the background.
 #
 # Next: [11b](11b_pipelines.ipynb) gives each rank a few whole layers, and keeps all ranks busy.
 #

@@ -566,7 +566,7 @@ figures.pipeline(panels, machine)
 # PyTorch has `ScheduleInterleavedZeroBubble`, `ScheduleZBVZeroBubble` and
 # `ScheduleDualPipeV`.
 #
-# ## Deeper: sends that wait
+# ## Deeper: blocking sends
 #
 # So far, sending has never waited. With MPI's `Send` or PyTorch's `dist.send`, a large message may wait until the receiver
 # takes it. Which schedule still gets to the end then, GPipe or 1F1B? In the next cell, the stages send with `Issend` and wait.
@@ -695,8 +695,8 @@ figures.pipeline({"Half of the parameters each, measured": both, "Half of the ti
 
 # %% [markdown]
 # Now both ranks have something to do. Networks of many equal blocks, such as transformers, are easier to cut. But even these
-# have uneven ends: in a language model, the first stage also holds the table of tokens, and the last one computes a score for
-# every word there is, so people often give these stages one block fewer.
+# have uneven ends: in a language model, the first stage also holds the embeddings, and the last one computes a logit for every
+# word of the vocabulary, so people often give these stages one block fewer.
 #
 # ## Remember
 #

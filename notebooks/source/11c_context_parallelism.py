@@ -12,13 +12,15 @@
 # [11](11_model_parallelism.ipynb) first.
 
 # %%
+import inspect
+
 import pandas as pd
 import torch
 
 from workshop_lib import picture, predict, ranks
 from workshop_lib.lessons.context_parallelism import figures
 from workshop_lib.lessons.context_parallelism import judge as check
-from workshop_lib.lessons.context_parallelism.blocks import contiguous
+from workshop_lib.lessons.context_parallelism.blocks import BlockAttention, contiguous
 
 team = ranks.start(4)
 team
@@ -136,8 +138,7 @@ whole = torch.nn.functional.scaled_dot_product_attention(query[None], key[None],
 print(f"largest difference to attention over all keys: {(out / total - whole).abs().max():.0e}")
 
 # %% [markdown]
-# This is called the *online softmax*. Flash attention uses it to read one block of keys after another into a GPU's fast
-# memory. You'll use it to look at one rank's keys after another's.
+# This is the *online softmax*. Flash attention uses it to read one block of keys after another into a GPU's fast memory.
 #
 # ## Pass the keys around
 #
@@ -149,17 +150,24 @@ print(f"largest difference to attention over all keys: {(out / total - whole).ab
 picture("ring_steps")
 
 # %% [markdown]
+# This is what a rank computes with one block. `needed` finds the queries that see any of these keys, and the keys that any of them
+# sees. `_scores` is `query @ key.T` as above, with a causal mask by the tokens' positions:
+
+# %%
+print(inspect.getsource(BlockAttention.__call__))
+
+# %% [markdown]
 # ## Exercise 2 (hard): ring attention
 #
 # With `ring_attention`, the keys and values of a sequence of any length fit if you have enough ranks. Each rank calls it with the
 # queries, keys and values of its own tokens, `[sequences, heads, tokens, numbers]`.
 #
 # - `merge` is your function.
-# - `attend(query, key, value, source)` returns the partial result of your queries over the keys and values of rank `source`.
-#   `attend` has to know that rank because it applies the causal mask.
-# - `comm.Isend(array, rank)` and `comm.Irecv(array, rank)` start a message and return at once. Each returns a request, and its
-#   `Wait()` returns when the message is done. Start both *before* you compute, so that the next block can travel meanwhile.
-#   (NCCL moves it in the background. Most MPI libraries move large messages only during their own calls.)
+# - `attend(query, key, value, source)` is the method above, and `source` the rank whose keys and values these are.
+# - `comm.Sendrecv(array, right, recvbuf=other, source=left)` sends one array and receives another. Call it after you've computed
+#   with a block, until the check passes. Then overlap: `comm.Isend(array, right)` and `comm.Irecv(other, left)` start a message
+#   and return a request, whose `Wait()` returns when the message is done. Start both *before* you compute, so that the next block
+#   can travel meanwhile. (NCCL moves it in the background. Most MPI libraries move large messages only during their own calls.)
 #
 # Return the attention of your queries and their *logsumexp*, the logarithm of each query's sum of exponentials. The backward
 # pass needs it.
@@ -176,10 +184,9 @@ picture("ring_steps")
 #
 # </details><details><summary>Hint 3: a step</summary>
 #
-# Unless this is the last step, start sending `block` to the right and receiving `arriving` from the left. Compute
-# `attend(query, block[0], block[1], source)` and merge it with what you have. Then wait for both, and go on with `block =
-# arriving`. If that's too much at once, begin with a single `comm.Sendrecv(block.numpy(), right, recvbuf=arriving.numpy(),
-# source=left)` after you've computed.
+# Compute `attend(query, block[0], block[1], source)` and merge it with what you have. Unless this is the last step, call
+# `comm.Sendrecv(block.numpy(), right, recvbuf=arriving.numpy(), source=left)`, and go on with `block = arriving`. To overlap, call
+# `Isend` and `Irecv` at the top of the step and `Wait` at its end.
 #
 # </details><details><summary>Hint 4: the end</summary>
 #
@@ -229,7 +236,7 @@ check.ring_attention(ring_attention)
 # ## Is it the same, and what does it send?
 #
 # Autograd knows nothing about your messages, so the library adds a backward pass. Compare the results with PyTorch's own
-# attention over the whole sequence, in float32, on rings of 1, 2 and 4 ranks.
+# attention over the whole sequence, on rings of 1, 2 and 4 ranks.
 
 # %%
 team.push(merge=merge, ring_attention=check.written(ring_attention))
@@ -278,8 +285,6 @@ print(f"computing takes as long as sending with {c * send_ms / compute_ms:,.0f} 
 figures.overlap(compute_ms, send_ms, steps=4)
 
 # %% [markdown]
-# From that many tokens per rank on, computing hides sending.
-#
 # ## A causal mask: who waits?
 #
 # Early tokens see few keys, and late tokens see nearly all. `attend` skips keys that none of its queries may see. But
@@ -356,10 +361,61 @@ figures.busy({"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms}, "CPU tim
 # %% [markdown]
 # Your ring and its results haven't changed, because `attend` masks by *position*. In each step after the first, a rank now
 # computes only half a block, so computing hides sending only from 4,000 tokens per rank on, not from 2,000. PyTorch,
-# Megatron-LM and Llama 3 use this order.
+# Megatron-LM and Llama 3 use this order. But if several documents are *packed* into one sequence, and a token sees only its own,
+# zigzag isn't fair anymore: the end of a long document has more work than any other chunk.
 #
 # A ring isn't the only way. Llama 3 was trained by *gathering* all keys and values of a layer at once, which is simple and allows
-# any mask, such as one that keeps documents apart. A *Deeper* section compares both with *Ulysses*, which trades tokens for heads.
+# any mask, such as one that keeps documents apart. Within a node, the common choice is *Ulysses*, next.
+#
+# ## Deeper: ring, gather, or trade tokens for heads?
+#
+# With *Ulysses*, an all-to-all gives each rank the whole sequence for a few heads, and a second one takes the results back. What
+# does a rank send forward in a layer of Llama 3 8B, and what does it hold of keys and values?
+
+# %%
+kv_heads = 8
+rows = []
+all_mb = 2 * tokens * 2 * kv_width / 1e6  # keys and values of all tokens
+for p in (2, 4, 8, 16, 32):
+    ring_mb = (p - 1) / p * all_mb
+    copies = max(1, p / kv_heads)  # of each KV head, with Ulysses
+    ulysses_mb = 2 * (p - 1) / p * tokens / p * (2 * width + 2 * kv_width * copies) / 1e6
+    rows.append([p, ring_mb, ring_mb, ulysses_mb, min(3, p) * all_mb / p, all_mb, all_mb * copies / p])
+columns = ["ranks", *(f"{way} {does}, MB" for does in ("sends", "holds") for way in ("ring", "gather", "Ulysses"))]
+pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}")
+
+# %% [markdown]
+# - A **ring** hides what it sends if blocks are large. A rank holds up to three blocks: its own, the one in use and the one
+#   that's arriving.
+# - **Gathering** sends as much, all at once. Llama 3 can afford it, since with few KV heads, keys and values are small.
+# - **Ulysses** sends more than a ring on 2 or 4 ranks, and less on 8 or more. It runs a plain kernel and is balanced without zigzag.
+#   But the number of ranks has to divide the 32 query heads, KV heads are sent more than once beyond 8 ranks, and nothing hides
+#   the messages. The two can be combined: Ulysses within a node, and a ring between nodes.
+#
+# The last two are short with [11](11_model_parallelism.ipynb)'s collectives, whose backward pass is a collective, too:
+
+# %%
+from workshop_lib.lessons.context_parallelism import other_ways
+
+print(inspect.getsource(other_ways.gathered), inspect.getsource(other_ways.ulysses), sep="\n")
+
+# %%
+# %%ranks
+from workshop_lib.lessons.context_parallelism import other_ways
+
+ways = {
+    "ring, zigzag": with_full_attention(in_a_ring, zigzag, comm),
+    "gather, zigzag": with_full_attention(other_ways.gathered, zigzag, comm),
+    "Ulysses, in order": with_full_attention(other_ways.ulysses, contiguous, comm),
+}
+
+# %%
+ways = team.pull("ways")[0]
+table = pd.DataFrame(ways.values(), index=list(ways))
+table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
+
+# %% [markdown]
+# Here each head has keys and values of its own, so Ulysses sends $2 \frac{p-1}{p}$ blocks forward, and as many backward.
 #
 # ## Deeper: train on one sequence
 #
@@ -421,11 +477,11 @@ table["differs by"] = table.sub(table.loc["one process"]).abs().max(axis=1)
 table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
 
 # %% [markdown]
-# Done right, the losses are those of one process, up to rounding. The three mistakes train as well, and their losses look
+# The losses done right are those of one process. The three mistakes train as well, and their losses look
 # harmless. So compare with one process once, on a sequence that fits.
 #
-# In a real run, context parallelism is one dimension of a mesh. But DDP and FSDP take the *mean* of the gradients over that
-# dimension, and this loss needs their sum. So multiply the loss by the number of ranks first.
+# In a mesh, DDP and FSDP take the *mean* of the gradients over this dimension, and this loss needs their sum. So multiply the loss
+# by the number of ranks first.
 #
 # ## Deeper: the ring of the backward pass
 #
@@ -434,67 +490,16 @@ table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
 # with their block: each rank adds its part, and after a full round they arrive at home.
 
 # %%
-import inspect
-
-from workshop_lib.lessons.context_parallelism import other_ways, ring
+from workshop_lib.lessons.context_parallelism import ring
 
 print(inspect.getsource(ring.ring_backward))
 
 # %% [markdown]
-# ## Deeper: ring, gather, or trade tokens for heads?
-#
-# With *Ulysses*, an all-to-all gives each rank the whole sequence for a few heads, and a second one takes the results back. What
-# does a rank send in the forward pass of one layer of Llama 3 8B, and what does it hold of keys and values?
-
-# %%
-kv_heads = 8
-rows = []
-all_mb = 2 * tokens * 2 * kv_width / 1e6  # keys and values of all tokens
-for p in (2, 4, 8, 16, 32):
-    ring_mb = (p - 1) / p * all_mb
-    copies = max(1, p / kv_heads)  # of each KV head, with Ulysses
-    ulysses_mb = 2 * (p - 1) / p * tokens / p * (2 * width + 2 * kv_width * copies) / 1e6
-    rows.append([p, ring_mb, ring_mb, ulysses_mb, min(3, p) * all_mb / p, all_mb, all_mb * copies / p])
-columns = ["ranks", *(f"{way} {does}, MB" for does in ("sends", "holds") for way in ("ring", "gather", "Ulysses"))]
-pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}")
-
-# %% [markdown]
-# - A **ring** hides what it sends if blocks are large. A rank holds up to three blocks: its own, the one in use and the one
-#   that's arriving.
-# - **Gathering** sends as much, all at once. Llama 3 can afford it, since with few KV heads, keys and values are small.
-# - **Ulysses** sends more than a ring on 2 or 4 ranks, and less on 8 or more. It runs a plain kernel and is balanced without zigzag.
-#   But the number of ranks has to divide the 32 query heads, KV heads are sent more than once beyond 8 ranks, and nothing hides
-#   the messages. The two can be combined: Ulysses within a node, and a ring between nodes.
-#
-# The last two are short with [11](11_model_parallelism.ipynb)'s collectives, whose backward pass is a collective, too:
-
-# %%
-print(inspect.getsource(other_ways.gathered), inspect.getsource(other_ways.ulysses), sep="\n")
-
-# %%
-# %%ranks
-from workshop_lib.lessons.context_parallelism import other_ways
-
-ways = {
-    "ring, zigzag": with_full_attention(in_a_ring, zigzag, comm),
-    "gather, zigzag": with_full_attention(other_ways.gathered, zigzag, comm),
-    "Ulysses, in order": with_full_attention(other_ways.ulysses, contiguous, comm),
-}
-
-# %%
-ways = team.pull("ways")[0]
-table = pd.DataFrame(ways.values(), index=list(ways))
-table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
-
-# %% [markdown]
-# Here each head has keys and values of its own, so Ulysses sends $2 \frac{p-1}{p}$ blocks forward, and as many backward.
-# Gathering sends less in the backward pass than the ring, because each rank has kept all keys and values. Real systems gather
-# them again instead.
-#
 # ## Deeper: PyTorch's own
 #
-# PyTorch has an experimental `context_parallel`. Within it, your tensors are cut in place, in the zigzag order, and
-# `scaled_dot_product_attention` communicates. (In a training, `buffers` would be inputs, labels and positions.)
+# Within PyTorch's `context_parallel`, your tensors are cut in place, in the zigzag order, and `scaled_dot_product_attention`
+# communicates. Its source calls it *legacy*. torchtitan cuts its inputs with `_context_parallel_shard` and gives attention to
+# `parallelize_module` with the plan `_ContextParallel()`, both of which are private so far.
 
 # %%
 # %%ranks --timeout 120
@@ -527,9 +532,8 @@ if comm.rank == comm.size - 1:
     print(f"imported by name, it differs from full attention by {(by_name - expected[:, :, at]).abs().max():.1f}")
 
 # %% [markdown]
-# It needs a GPU's flash, memory-efficient or cuDNN kernel, because the CPU's isn't registered. And PyTorch replaces
-# the function inside `torch.nn.functional`, so code that has imported it *by name* keeps the old one. Each rank then attends to
-# its own tokens only, and no error tells you.
+# It needs a GPU's kernel, because the CPU's isn't registered. And PyTorch replaces the function inside `torch.nn.functional`, so
+# code that has imported it *by name* keeps the old one. Each rank then silently attends to its own tokens only.
 #
 # What's inside takes any kernel that returns its output and logsumexp, and the CPU's does. By default it isn't a ring: it
 # gathers all keys and values at once, like Llama 3. (`set_rotate_method("alltoall")` makes it a ring.)
@@ -553,8 +557,6 @@ if comm.rank == 0:
 # %% [markdown]
 # ## Remember
 #
-# - Activations grow with the number of tokens even with flash attention, and beyond the number of KV heads, tensor parallelism
-#   repeats work.
 # - Context parallelism shards the tokens in all layers, but not the weights. So within a layer, only attention communicates, and
 #   after the backward pass, gradients are summed over the ranks.
 # - A ring sends $p - 1$ blocks forward and twice as many backward, while it computes.

@@ -6,7 +6,7 @@
 # are on another GPU? And what happens if all tokens want the same ones?
 #
 # **You will** write a router, send tokens to experts on other ranks and back, and prove that the result is that of one process,
-# forward and backward. You'll count the bytes. Then you'll watch a router collapse, and prevent it.
+# forward and backward. Then you'll watch a router collapse, and prevent it.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [11](11_model_parallelism.ipynb) first.
@@ -50,16 +50,16 @@ pd.DataFrame(probabilities.detach()).rename_axis("token").rename_axis("expert", 
 #
 # ## Exercise 1 (normal): the router
 #
-# `route` decides which experts each token goes to, and which of their places it takes. From the probabilities
+# `route` decides which experts each token goes to, and which of their slots it takes. From the probabilities
 # `[tokens, experts]` it returns three tensors, each `[tokens, k]`:
 #
 # - `chosen`: the k most probable experts of each token, the most probable one first;
 # - `gates`: their probabilities, as they are. (With $k > 1$, many models scale a token's gates so that they add up to 1. With
 #   $k = 1$, every gate would be 1, and the router couldn't learn from it.)
-# - `places`: each expert numbers the choices that it gets, from 0. It starts with all first choices, in the order of the tokens, then
-#   come all second choices, and so on. So if places run out, nobody loses a first choice to somebody's second one.
+# - `slots`: each expert numbers the choices that it gets, from 0. It starts with all first choices, in the order of the tokens, then
+#   come all second choices, and so on. So if slots run out, nobody loses a first choice to somebody's second one.
 #
-# For example, three tokens with the choices `[[1, 0], [1, 2], [0, 1]]` have the places `[[0, 1], [1, 0], [0, 2]]`.
+# For example, three tokens with the choices `[[1, 0], [1, 2], [0, 1]]` have the slots `[[0, 1], [1, 0], [0, 2]]`.
 #
 # <details><summary>Hint 1: the choices</summary>
 #
@@ -67,7 +67,7 @@ pd.DataFrame(probabilities.detach()).rename_axis("token").rename_axis("expert", 
 #
 # </details><details><summary>Hint 2: one queue</summary>
 #
-# `chosen.T.flatten()` is a queue of all choices: all first ones, then all second ones. The place of a choice is the number of
+# `chosen.T.flatten()` is a queue of all choices: all first ones, then all second ones. The slot of a choice is the number of
 # choices before it in this queue that want the same expert. You may simply walk through the queue in a loop, and keep a count for
 # each expert.
 #
@@ -89,13 +89,13 @@ from torch.nn.functional import one_hot
 
 
 def route(probabilities, k):
-    """Which k experts each token goes to, with which gates and at which places: chosen, gates, places, each [t, k]."""
+    """Which k experts each token goes to, with which gates and at which slots: chosen, gates, slots, each [t, k]."""
     # <solution>
     gates, chosen = probabilities.topk(k, dim=1)
     wants = one_hot(chosen.T.flatten(), probabilities.shape[1])
     before = wants.cumsum(dim=0) - wants
-    places = (before * wants).sum(dim=1).view(k, -1).T
-    return chosen, gates, places
+    slots = (before * wants).sum(dim=1).view(k, -1).T
+    return chosen, gates, slots
     # <stub>
     # raise NotImplementedError("your code here")
     # </stub>
@@ -109,8 +109,8 @@ check.route(route)
 # ## Experts on other ranks
 #
 # Now give each rank a part of the experts. That's *expert parallelism*. Each rank still has its own tokens, as in data
-# parallelism. It puts each of them on the place that `route` has found, one group of places for each expert. Then every rank
-# sends every other rank the places for that rank's experts. That's an *all-to-all*:
+# parallelism. It puts each of them on the slot that `route` has found, one group of slots for each expert. Then every rank
+# sends every other rank the slots for that rank's experts. That's an *all-to-all*:
 
 # %%
 picture("an_exchange")
@@ -128,27 +128,27 @@ print(inspect.getsource(layer.exchange))
 # `through_experts` returns the experts' results for this rank's tokens, wherever those experts are. Every rank calls it with
 #
 # - `tokens`, `[tokens, width]`, and `routing`, which is what `route` has returned for them;
-# - `seats`, the memory of all places: zeros `[ranks, experts per rank, capacity, width]`, for you to fill. `seats.flatten(0, 1)` is the same memory as
+# - `buffer`, the memory of all slots: zeros `[ranks, experts per rank, capacity, width]`, for you to fill. `buffer.flatten(0, 1)` is the same memory as
 #   `[experts, capacity, width]`;
 # - `experts(arrived)`, which runs this rank's experts on what has arrived and returns results of the same shape;
-# - `exchange(seats)`, as above.
+# - `exchange(buffer)`, as above.
 #
 # Return `[tokens, width]`: for each token the sum of its experts' results times their gates, and 0 from an expert that dropped
 # it.
 #
 # <details><summary>Hint 1: who travels?</summary>
 #
-# `kept = places < seats.shape[2]` says of each choice whether the expert has a place for it. `chosen[kept]` and `places[kept]`
+# `kept = slots < buffer.shape[2]` says of each choice whether the expert has a slot for it. `chosen[kept]` and `slots[kept]`
 # then say where these tokens go, and `kept.nonzero()[:, 0]` says which tokens they are.
 #
 # </details><details><summary>Hint 2: there</summary>
 #
-# With `token = kept.nonzero()[:, 0]`, the assignment `seats.flatten(0, 1)[chosen[kept], places[kept]] = tokens[token]` fills all
-# places at once. Then exchange, compute, and exchange again.
+# With `token = kept.nonzero()[:, 0]`, the assignment `buffer.flatten(0, 1)[chosen[kept], slots[kept]] = tokens[token]` fills all
+# slots at once. Then exchange, compute, and exchange again.
 #
 # </details><details><summary>Hint 3: back</summary>
 #
-# After the second exchange, each result lies on the place where you put its token. So read them with the same indices, and
+# After the second exchange, each result lies on the slot where you put its token. So read them with the same indices, and
 # multiply each by its gate, `gates[kept][:, None]`.
 #
 # </details><details><summary>Hint 4: one row per token</summary>
@@ -164,16 +164,16 @@ print(inspect.getsource(layer.exchange))
 
 
 # %%
-def through_experts(tokens, routing, seats, experts, exchange):
+def through_experts(tokens, routing, buffer, experts, exchange):
     """The results of all ranks' experts for this rank's tokens: [t, w]. Called on every rank."""
     # <solution>
-    chosen, gates, places = routing
-    kept = places < seats.shape[2]
+    chosen, gates, slots = routing
+    kept = slots < buffer.shape[2]
     token = kept.nonzero()[:, 0]
-    seats.flatten(0, 1)[chosen[kept], places[kept]] = tokens[token]
-    arrived = exchange(seats)
+    buffer.flatten(0, 1)[chosen[kept], slots[kept]] = tokens[token]
+    arrived = exchange(buffer)
     home = exchange(experts(arrived)).flatten(0, 1)
-    outputs = home[chosen[kept], places[kept]] * gates[kept][:, None]
+    outputs = home[chosen[kept], slots[kept]] * gates[kept][:, None]
     return torch.zeros_like(tokens).index_add(0, token, outputs)
     # <stub>
     # raise NotImplementedError("your code here")
@@ -185,8 +185,7 @@ def through_experts(tokens, routing, seats, experts, exchange):
 check.through_experts(through_experts)
 
 # %% [markdown]
-# What happens in `experts(arrived)`? An expert's tokens come from all ranks, and it takes them together. All experts of a rank
-# compute at once: because each has the same number of places, one *batched* matrix product per layer is enough. That keeps a GPU
+# What happens in `experts(arrived)`? All experts of a rank compute at once: because each has the same number of slots, one *batched* matrix product per layer is enough. That keeps a GPU
 # busy although each expert is small:
 
 # %%
@@ -218,10 +217,10 @@ counts, differences = list(table.columns[4:7]), list(table.columns[:4])
 table.style.format("{:.0e}", subset=differences).format("{:,.0f}", subset=counts).format("{:.0%}", subset=["dropped"])
 
 # %% [markdown]
-# The differences are rounding. A rank's places hold $1.25\, k\, t\, w$ numbers, and it sends all of them except the $1/p$ for
+# A rank's slots hold $1.25\, k\, t\, w$ numbers, and it sends all of them except the $1/p$ for
 # its own experts. That makes $2 \frac{p-1}{p} \cdot 1.25\, k\, t\, w$ numbers forward, half of them there and half of them
 # back, and as many again in the backward pass. The bytes grow with $k$, but they don't depend on where the tokens want to go,
-# because empty places travel, too.
+# because empty slots travel, too.
 #
 # Is that much? Take DeepSeek-V3, in which each token goes to 8 experts, on GPUs that compute 400 TFLOP/s with 50 GB/s per GPU
 # between nodes:
@@ -237,8 +236,8 @@ print(f"one layer, forward: {sent_gb:.2f} GB in {1e3 * sent_gb / 50:.0f} ms, and
 
 # %% [markdown]
 # Sending would take longer than the experts compute. That's why experts stay inside a node if they can. DeepSeek-V3 sends each
-# token to at most 4 nodes, one copy to each, in 8 bits on the way there, which brings 19 ms down to 7. Meanwhile it computes
-# something else.
+# token to at most 4 nodes, one copy to each, in 8 bits on the way there, which brings 19 ms down to 7. Its pipeline, DualPipe
+# ([11b](11b_pipelines.ipynb)), hides them behind other micro-batches' computing.
 #
 # ## Train with experts
 #
@@ -314,7 +313,7 @@ if comm.rank == 0:
     print(f"they differ from one process's by {(on_ranks - alone).abs().max():.0e}")
 
 # %% [markdown]
-# They do. So from now on, each rank trains a whole model alone, which is faster here and gives you four seeds at once. First
+# They do. From now on, each rank trains a whole model alone, which gives you four seeds at once. First
 # without a balance loss. With even shares, an expert would be chosen by 12.5 % of the tokens.
 
 # %%
@@ -330,14 +329,14 @@ balanced = train(MPI.COMM_SELF, seed=comm.rank + 1, weight=0.03)
 free, balanced = team.pull("free"), team.pull("balanced")
 table = figures.last_steps({"no balance loss": free, "balance loss × 0.03": balanced})
 guess.compare(100 * table["busiest expert's share"][:4].mean())
-table
+table.style.format(figures.COLUMNS)
 
 # %%
 figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
 
 # %% [markdown]
 # Without a balance loss, the router *collapses*. Most tokens want the same expert, and most of them are dropped. You pay for
-# the memory of eight experts, and for messages full of empty places, and use one. And look at the losses: they hardly differ.
+# the memory of eight experts, and for messages full of empty slots, and use one. And look at the losses: they hardly differ.
 # In a model this small, tokens can do without their MLP for a while, so the loss gives you no hint. That's why people log the
 # load of each expert and the share of dropped tokens, from the first step on. (To show this within a minute, we let the router
 # learn ten times as fast as the other weights. Not every router collapses.)
@@ -346,23 +345,24 @@ figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
 #
 # ## Deeper: what today's models do
 #
-# - **Many small experts.** Mixtral has 8 experts, of which a token uses 2. DeepSeek-V3 has 256 small ones and uses 8 of them, which
-#   allows far more combinations. One more, a *shared* expert, computes every token, so the others don't all have to learn the same.
-# - **No dropped tokens.** Most of today's models don't drop any. Messages then have as many rows as there are tokens to send,
+# - **Many small experts.** Mixtral has 8 experts, of which a token uses 2. DeepSeek-V3 has 256 small ones and uses 8 of them. One
+#   more, a *shared* expert, computes every token, so the others don't all have to learn the same.
+# - **No dropped tokens.** Most of today's models drop none. Messages then have as many rows as there are tokens to send,
 #   so ranks first tell each other how many will arrive. And the experts compute with a *grouped GEMM*, a kernel for matrices
 #   with different numbers of rows (`torch.nn.functional.grouped_mm`). Its price: memory and time now depend on the busiest
 #   rank.
 # - **Balance without a loss.** A balance loss pulls at the router for a reason that has nothing to do with predicting the text.
 #   DeepSeek-V3 replaces most of it by a *bias* for each expert, which is added to its score when experts are chosen, but not
 #   to its gate. After each step, the bias of experts with too many tokens goes down a little, and that of the others goes up.
-# - **Experts in the mesh.** The ranks that share the experts are usually those of data parallelism, so an expert's gradient is averaged only over the
-#   ranks that have a copy of it.
+# - **Copies of experts.** With 8 data ranks and 4 of them to a set of experts, each expert has two copies. Their gradients are
+#   *summed*, and divided by **all** 8 ranks. FSDP would divide by the 2 copies, and the gradient would silently be 4 times too
+#   large: `set_gradient_divide_factor(8)` prevents that.
 #
 # ## Remember
 #
 # - With experts, a model has many times the weights, while a token costs as much as $k$ experts.
 # - Tokens travel in an all-to-all, there and back, and their gradients do the same. The bytes grow with $k$.
-# - An expert's gradient is already a sum over all ranks.
+# - An expert's gradient is a sum over all ranks. Divide by the number of all data ranks, however many copies there are.
 # - A router left alone may send everything to one expert, and the loss doesn't tell you. Balance it, and log the load.
 #
 # Next: [12](12_thousand_ranks.ipynb) runs a mesh of a thousand ranks on your laptop.

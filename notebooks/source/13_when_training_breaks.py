@@ -5,18 +5,22 @@
 # collective operation timeout: WorkNCCL(SeqNum=8123, OpType=ALLREDUCE, …". Which rank was it? On which line? Most people add
 # `print` statements and start the job again. You can do better.
 #
-# **You will** let ranks fail in fifteen ways and learn to tell these failures apart, find the rank and the line with five tools,
-# and take home a card for the day your ranks hang. Then you'll diagnose six runs that went wrong, and three whose loss spikes.
+# **You will** find the rank and the line in two jobs of sixteen ranks: one hangs while you look, and of the other only logs and
+# dumps are left. You'll diagnose six runs that went wrong, and take home a card for the day your ranks hang.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first. [05](05_ddp.ipynb) explains `torchrun`.
 
 # %%
+import inspect
+import os
+import signal
+
 import torch
 from IPython.display import Markdown
 
 from workshop_lib import predict, ranks
-from workshop_lib.lessons.when_training_breaks import fault_catalogue, launchers, loss_spikes
+from workshop_lib.lessons.when_training_breaks import fault_catalogue, hung_jobs, hung_ranks, launchers, loss_spikes
 from workshop_lib.paths import BUILD, SCRIPTS
 from workshop_lib.ranks import scripts
 
@@ -25,16 +29,14 @@ folder = BUILD / "13_when_training_breaks"
 folder.mkdir(parents=True, exist_ok=True)
 
 # %% [markdown]
-# ## A catalogue of faults
+# ## Six faults
 #
 # Three plain processes train a tiny model, and average their gradients with PyTorch's `all_reduce` over gloo. In the fifth step,
 # something goes wrong on rank 1, and only there. How many of these faults will end with an error message?
 
 # %%
-faults = ["raises", "is killed", "runs out of memory", "hangs", "is stopped", "is slow", "runs out of data"]
-faults += ["sends another shape", "calls in another order", "computes a NaN", "flips a bit of its gradient"]
-faults += ["flips a bit of its weights", "loses its data loader", "fills the disk", "finds half a checkpoint"]
-guess = predict("In how many of the 15 cases does at least one rank end with an error?", low=0, high=15, unit="cases")
+faults = ["raises", "is killed", "hangs", "runs out of data", "computes a NaN", "flips a bit of its weights"]
+guess = predict("In how many of the 6 cases does at least one rank end with an error?", low=0, high=6, unit="cases")
 guess
 
 # %%
@@ -45,7 +47,7 @@ fault_catalogue.table(met)
 guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ranks in met.values()))
 
 # %% [markdown]
-# We ended only the ranks that were *still running* or *stopped*. The faults fall into three groups.
+# We ended only the rank that was *still running*. The faults fall into three groups.
 #
 # **A rank ends.** It raises, it's killed, or it simply has one batch fewer than the others. With gloo, its connections close,
 # so the other ranks notice within a fraction of a second. But they only say "Connection closed by peer", which isn't the cause.
@@ -54,57 +56,100 @@ guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ran
 #
 # **A rank is alive, but doesn't show up.** It hangs, it's stopped, or it calls its collectives in a different order. The other
 # ranks wait until the time-out: 1.5 seconds here, but by default 30 minutes with gloo and 10 with NCCL, whose watchdog then
-# writes the message at the top of this page. It doesn't say which rank was missing. It's often the same when a whole node loses
-# its power or its network. But on InfiniBand, NCCL usually warns within a minute: `Got completion from peer`, with the address
-# of the lost node. So search the output for these words first.
+# writes the message at the top of this page. It doesn't name the missing rank. But each rank also prints which collective it
+# *last enqueued* and which it *last completed*, and a rank that enqueued fewer than the others never called the next one.
 #
 # **Nobody notices.** A slow rank makes the steps of *all* ranks longer. A NaN on one rank is on all ranks after the next
-# average. A flipped bit gives you wrong weights and no message at all. You only find these faults by looking at numbers: the
-# loss, the time that each rank computes, the norm of its gradient, a digest of its weights.
+# average. A flipped bit gives you wrong weights and no message at all. You only find these faults by looking at numbers: losses,
+# times, norms of gradients, digests of weights.
 #
-# ## Finding out: where is each rank?
+# ## Tonight: a job hangs
 #
-# Ranks that hang are still there, so ask them. `faulthandler` comes with Python. Register it once at the top of your script.
-# From then on, `kill -USR1 PID` makes a process print the line it's at, even deep inside a collective:
+# A colleague's training hangs on sixteen ranks. This is what a rank does:
 
 # %%
-hanging = """
-import faulthandler, os, signal, subprocess, time
-faulthandler.register(signal.SIGUSR1)
-subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -USR1 {os.getpid()}"])
-def load_batch():
-    time.sleep(1)
-load_batch()
-"""
-scripts.run("python", "-c", hanging)
+for function in (hung_ranks.train, hung_ranks.read_batch, hung_ranks.average_gradient, hung_ranks.save_checkpoint):
+    print(inspect.getsource(function))
+
+# %%
+tonight = hung_jobs.HungJob(folder / "tonight")
+scripts.run("sh", "-c", f"tail -q -n 1 {tonight.folder}/log.*")
 
 # %% [markdown]
-# Your script has no such line? After `pip install py-spy`, `py-spy dump --pid PID` shows the line from outside, but on most
-# machines only to root. On CPUs, usually all ranks but one wait in a collective, and the one that doesn't is your culprit. On
-# GPUs, NCCL's calls return at once, and Python stands at the next line that waits for the GPU, such as `loss.item()`. If that's
-# the same line on all ranks, you need the flight recorder.
+# No rank has printed anything since, and none has ended. So ask them. `faulthandler` comes with Python. Its script calls
+# `faulthandler.register(signal.SIGUSR1)` at the top, so `kill -USR1 PID` makes a rank print the line it's at, even deep inside a
+# collective. (Your script doesn't? After `pip install py-spy`, `py-spy dump --pid PID` shows the same from outside, but on most
+# machines only to root.)
+
+# %%
+for pid in tonight.pids:
+    os.kill(pid, signal.SIGUSR1)
+scripts.run("sh", "-c", f"sleep 1; tail -n 11 {tonight.folder}/log.*")
+
+# %% [markdown]
+# On CPUs, usually all ranks but your culprit wait in a collective. On GPUs, NCCL's calls return at once, and Python stands at the next line that waits for the GPU, such as `loss.item()`. If that's the same line on all ranks,
+# you need the dumps of the next section.
+
+# %%
+tonight.end()
+
+# %% [markdown]
+# ## This morning: a job has hung
 #
-# ## Finding out: which collective?
-#
-# Sometimes *all* ranks wait in a collective, but not in the same one. PyTorch's *flight recorder* remembers the last 2,000
+# The same script ran on other nodes, until a collective timed out. All ranks have ended, and all complain:
+
+# %%
+morning = hung_jobs.run_to_its_time_out(folder / "morning")
+scripts.run("sh", "-c", f"tail -q -n 1 {morning}/log.*")
+
+# %% [markdown]
+# *All* of them waited in a collective, but not in the same one. PyTorch's *flight recorder* remembers the last 2,000
 # collectives of each rank, with their sizes and the lines that called them. When a collective times out, NCCL's watchdog writes
 # a file for each rank, and `torchfrtrace` compares the files. (gloo has no watchdog, so here each rank writes its file when it
 # gives up.) Set `TORCH_FR_DUMP_TEMP_FILE` to a prefix that no other job has, as [job.sh](scripts/job.sh) does, or the next job
 # overwrites these files.
 
 # %%
-traces = folder / "trace_"
-fault_catalogue.meet("calls in another order", settings={"TORCH_FR_DUMP_TEMP_FILE": traces})
-scripts.run("torchfrtrace", "-p", "trace_", folder, only="has errors|error msg|^train at")
+scripts.run("torchfrtrace", "-p", "trace_", morning)
 
 # %% [markdown]
-# It names the rank, the first collective in which the ranks differ, and the line. The recorder is always on, unless `TORCH_FR_BUFFER_SIZE` is 0.
+# ### Exercise 1 (normal): the rank and the function
 #
-# If there's no file to look at, start the job again with `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Before each collective, the ranks
-# then compare what they're about to send. (It crashes DDP on CPUs.) That's slow, but NCCL doesn't check sizes itself: ranks
-# that disagree about a size hang, or silently get wrong numbers.
+# For each job, replace the dots with the rank that's to blame, and with the function in which it was when the others waited for
+# it. `print((morning / "log.0").read_text())` shows the whole log of rank 0.
 #
-# ## Finding out: who ended first?
+# <details><summary>Hint 1: whom to suspect</summary>
+#
+# Tonight, fifteen logs end alike. This morning, look at the *first* collective with an error in `torchfrtrace`'s output: everything
+# after it follows from it.
+#
+# </details><details><summary>Hint 2: the function</summary>
+#
+# `torchfrtrace` shows the line of one of the *other* ranks. The culprit's own log has the line at which it gave up.
+#
+# </details><details><summary>Solution</summary>
+#
+# Tonight: rank 6 is in `read_batch`. It opens a file on a disk that doesn't answer. This morning: rank 11 is in
+# `average_gradient`, one step further, while the others are in `save_checkpoint`. Its clock is slow, and each rank decides by its own
+# clock whether it's time to save. Let one rank decide, and broadcast its decision.
+#
+# </details>
+
+# %%
+culprits = {
+    # <solution>
+    "tonight": (6, "read_batch"),
+    "this morning": (11, "average_gradient"),
+    # <stub>
+    # "tonight": (..., ...),  # your code here
+    # "this morning": (..., ...),
+    # </stub>
+    # </solution>
+}
+hung_jobs.culprits(culprits)
+
+# %% [markdown]
+# ## Who ended first?
 #
 # If a rank has ended, its exit code often tells you why. But do you get to see it? Here rank 1 dies while rank 0 sleeps for 20
 # seconds:
@@ -118,29 +163,6 @@ launchers.after_a_death(folder)
 # `SIGKILL`, and −15 the `SIGTERM` with which it ended rank 0. `srun` waits for the other tasks, unless you give it
 # `--kill-on-bad-exit=1` or your cluster sets that for you.
 #
-# ## Finding out: stop and look
-#
-# If your code runs to its end and is merely wrong, stop it halfway. Write `breakpoint()` in a rank cell: every rank stops there
-# in Python's debugger, and a prompt opens below the cell. What you type goes to all ranks: `v` shows their variables, `n` runs
-# the next line, and `c` lets them go on. `@1 v` asks rank 1 alone.
-#
-# One of these ranks gets the mean wrong. Remove the `#`, run the cell again, and find out which:
-
-# %%
-team = ranks.start(2)
-
-# %%
-# %%ranks
-from mpi4py import MPI
-
-comm = MPI.COMM_WORLD
-mine = 10.0 * (comm.rank + 1)
-# breakpoint()
-total = comm.allreduce(mine)
-mean = total / (comm.size + comm.rank)
-print("done")
-
-# %% [markdown]
 # ## The card
 #
 # Copy [when_ranks_hang.md](scripts/when_ranks_hang.md) to where you work, or print it.
@@ -158,7 +180,7 @@ patients = fault_catalogue.admit()
 fault_catalogue.rows(patients)
 
 # %% [markdown]
-# ### Exercise 1 (normal): the diagnosis
+# ### Exercise 2 (normal): the diagnosis
 #
 # Each of the six has one of these problems on rank 1: `"is slow"`, `"hangs"`, `"runs out of data"`, `"computes a NaN"`,
 # `"flips a bit of its gradient"`, or `"flips a bit of its weights"`. Replace the dots with your diagnoses.
@@ -207,7 +229,40 @@ fault_catalogue.diagnoses(diagnoses)
 # would find it, or a check in which two ranks compute the same step now and then and compare their gradients. For
 # [Gemini](https://arxiv.org/abs/2312.11805), Google replayed steps to find the machine that had computed wrongly.
 #
-# ## Loss spikes
+# ## Deeper: nine more faults
+#
+# Ranks that send different shapes get an error from gloo. NCCL doesn't check sizes: they hang, or silently get wrong numbers.
+
+# %%
+others = ["runs out of memory", "is stopped", "is slow", "sends another shape", "calls in another order"]
+others += ["flips a bit of its gradient", "loses its data loader", "fills the disk", "finds half a checkpoint"]
+fault_catalogue.table(met | fault_catalogue.meet(*others))
+
+# %% [markdown]
+# ## Deeper: stop and look
+#
+# If your code runs to its end and is merely wrong, stop it halfway. Write `breakpoint()` in a rank cell: every rank stops there
+# in Python's debugger, and a prompt opens below the cell. What you type goes to all ranks: `v` shows their variables, `n` runs
+# the next line, and `c` lets them go on. `@1 v` asks rank 1 alone.
+#
+# One of these ranks gets the mean wrong. Remove the `#`, run the cell again, and find out which:
+
+# %%
+team = ranks.start(2)
+
+# %%
+# %%ranks
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+mine = 10.0 * (comm.rank + 1)
+# breakpoint()
+total = comm.allreduce(mine)
+mean = total / (comm.size + comm.rank)
+print("done")
+
+# %% [markdown]
+# ## Deeper: loss spikes
 #
 # Nothing hangs and nobody is killed, but around step 70 the loss climbs from 0.3 to more than 20. Should you wait, skip the
 # data, or stop the run? That depends on the cause. Here are three such runs, of four ranks on MNIST:
@@ -227,7 +282,7 @@ for name in runs:
     display(spiking.replay(name))
 
 # %% [markdown]
-# ### Exercise 2 (warm-up): what caused the spike?
+# ### Exercise 3 (warm-up): what caused the spike?
 #
 # Each run has one of these causes: `"a bad batch"` (on one rank, somebody forgot to divide the pixels by 255), `"a wrong
 # gradient"` (one rank's hardware computed it wrongly, once), or `"the learning rate"` (after a restart, it came back 40 times

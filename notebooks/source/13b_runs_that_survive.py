@@ -18,10 +18,11 @@ import os
 import shutil
 import signal
 
+import pandas as pd
 import torch
 
 from workshop_lib import predict, profile, ranks
-from workshop_lib.lessons.runs_that_survive import fault_injection, figures
+from workshop_lib.lessons.runs_that_survive import checkpoints, fault_injection, figures
 from workshop_lib.lessons.runs_that_survive import judge as check
 from workshop_lib.lessons.when_training_breaks import launchers
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
@@ -112,7 +113,7 @@ if not quick:  # it takes a minute
 
 # %% [markdown]
 # The weights are the same, so nothing was lost but time. Almost all of it went into starting Python, importing PyTorch and
-# reading the data, in every process.
+# reading the data.
 #
 # So do all this only once. `os.fork()` copies a running process within milliseconds, with everything it has in memory.
 # [survive.py](scripts/survive.py) imports PyTorch and reads the data once, and then forks the ranks. (On GPUs, fork before
@@ -214,7 +215,7 @@ print(scores["forked again"])
 figures.progress(scores)
 
 # %% [markdown]
-# A fault now costs a second or less, and the weights are the same to the last bit.
+# A fault now costs a second or less.
 #
 # Be fair to `torchrun`, though. A few seconds are nothing if a fault comes every three hours. And when a whole node dies, your
 # supervisor dies with it. So on several nodes, start one torchrun per node, as in [10](10_compute_nodes.ipynb), whose job Slurm
@@ -238,7 +239,7 @@ figures.progress(scores)
 #   failed, and vote: only if everything went well on all of them do they take the step. Otherwise they throw the gradients away,
 #   and try the step again without the lost rank.
 # - **Live recovery from a peer.** A new rank asks for the quorum, too. Since its weights are old, it fetches the current weights and
-#   optimizer state from the memory of a rank that never stopped. Nobody reads a checkpoint, and nobody waits while it starts.
+#   optimizer state from the memory of a rank that never stopped.
 #
 # In a script, that's a manager and two wrappers:
 #
@@ -253,16 +254,12 @@ figures.progress(scores)
 # ```
 #
 # [per_step.py](scripts/per_step.py) is elastic.py with these lines, and with a `supervise` that starts only the lost rank
-# again. With torchft 0.2.0, two ranks on two busy cores stood still for 1.6 to 2.5 seconds after each of three kills, and ended
-# with the same weights on both ranks. That's no faster than your supervisor: forking takes milliseconds, but the lighthouse
-# waits for a second before it gives up a rank. Keeping the survivors pays where a start takes minutes.
+# again. On our two cores, that's no faster than your supervisor, because the lighthouse waits for a second before it gives up a
+# rank. Keeping the survivors pays where a start takes minutes. (To try it, run `pip install torchft`, which has wheels for Linux on
+# x86-64, and then `workshop faults --kinds kill notebooks/scripts/per_step.py 2` in a terminal.)
 #
-# If you'd like to see it on your machine, run `pip install torchft` (it has wheels for Linux on x86-64), and then
-# `workshop faults --kinds kill notebooks/scripts/per_step.py 2` in a terminal.
-#
-# It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed training. If
-# the model is sharded over eight GPUs, these eight are one *replica*, and are lost together. And you still need checkpoints,
-# for the day on which all replicas are lost.
+# It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed training. And you
+# still need checkpoints, for the day on which all ranks are lost.
 #
 # ## Deeper: how often?
 #
@@ -309,14 +306,56 @@ check.interval_s(interval_s)
 
 # %% [markdown]
 # Is the formula right, although it leaves out failures while saving? Every gray dot is a simulated job with random failures,
-# and the curve is the exact expectation. Failures come every three hours, as in the Llama job. A save takes a minute here, so
-# even the best interval doesn't reach that job's 90 %.
+# and the curve is the exact expectation. Failures come every three hours, as in the Llama job, and a save takes a minute.
 
 # %%
 figures.checkpoint_interval(save_s=60, mtbf_s=3 * 3600, restart_s=300, jobs=5 if quick else 30)
 
 # %% [markdown]
-# The minimum is wide: saving twice as often or half as often as you should costs only a little.
+# The minimum is wide: saving twice as often or half as often as you should costs only a little. Where does the rest of the time go?
+# Here's the ledger of a month, from one simulated job. Its first line is the *goodput*:
+
+# %%
+best_s = check.written(interval_s)(60, 3 * 3600)
+shares = checkpoints.simulated(30 * 86_400, best_s, save_s=60, mtbf_s=3 * 3600, restart_s=300)
+(30 * pd.Series(shares, name="days")).to_frame().round(1)
+
+# %% [markdown]
+# ## Deeper: a rank that computes wrong numbers
+#
+# Some cores and GPUs now and then compute a wrong result, and no error tells you. But the same step twice must give the same bits. So
+# let each rank also repeat the step of the next rank, and compare digests. Rank 1 flips a bit in every third result:
+
+# %%
+# %%ranks
+import hashlib
+
+import torch
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+following = (comm.rank + 1) % comm.size
+computed = 0
+
+
+def digest_of(step, rank):
+    global computed
+    batch = torch.randn(64, 256, generator=torch.Generator().manual_seed(1000 * step + rank))
+    gradient = batch.T @ batch
+    computed += 1
+    if comm.rank == 1 and computed % 3 == 0:
+        gradient.view(torch.int32)[7, 7] ^= 1 << 20
+    return hashlib.sha256(gradient.numpy()).hexdigest()
+
+
+for step in range(3):
+    own = comm.allgather(digest_of(step, comm.rank))
+    if digest_of(step, following) != own[following]:
+        print(f"step {step}: ranks {comm.rank} and {following} differ about the step of rank {following}")
+
+# %% [markdown]
+# The rank that is in all such pairs is the one to replace. People repeat one step in a thousand, because it costs a second step.
+# (Kernels have to add up in the same order each time, or honest ranks differ, too.)
 #
 # ## Deeper: go on with fewer ranks
 #
@@ -386,8 +425,7 @@ if comm.rank == 0:
 
 # %% [markdown]
 # Only rounding is left, because the sums were taken in a different order. [elastic.py](scripts/elastic.py) does the same as
-# your function, so `torchrun --nnodes 1:4 --max-restarts 9 …` can start it again on fewer nodes, with the `--rdzv-…` options of
-# [10](10_compute_nodes.ipynb) and the variable from above. Keep the checkpoint on a file system that all nodes share, because
+# your function, so `torchrun --nnodes 1:4 --max-restarts 9 …` can start it again on fewer nodes. Keep the checkpoint on a file system that all nodes share, because
 # rank 0 may start on any of them.
 #
 # *Break it:* weight all ranks alike, with `1 / size`. How large is the difference then?
@@ -445,9 +483,9 @@ if comm.rank == 0:
 #
 # ## Deeper: shards for another number of ranks
 #
-# Two ranks hold half of the weights and half of Adam's state each. One is lost, or a third one joins. Who cuts the halves into
-# thirds? You don't have to: `.metadata` says where each piece of a tensor is, and every rank reads the pieces that it needs.
-# Here, two of your ranks train ten steps, save, and take ten more, to compare with.
+# Two ranks hold half of the weights and half of Adam's state each. One is lost, or a third one joins. `.metadata` says where
+# each piece of a tensor is, and every rank reads the pieces that it needs. Here, two of your ranks train ten steps, save, and
+# take ten more, to compare with.
 
 # %%
 halves = folder / "halves"
@@ -547,7 +585,6 @@ for size in (3, 1):
 #   often also the learning-rate schedule, the random generators and the position in the data.
 # - Keep several checkpoints. If you notice a spike or a NaN 100 steps later, the newest ones have it, too.
 # - After a failure, all ranks start again. But they don't have to import, read and compile again.
-# - If the survivors keep their weights, nobody has to read a checkpoint at all. The price is a smaller batch for some steps.
 # - Save about every $\sqrt{2cM}$ seconds.
 # - If the *global* batch is fixed, any number of ranks can go on. Sharded checkpoints fit any number of ranks.
 #

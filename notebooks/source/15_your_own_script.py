@@ -40,9 +40,8 @@ alone = accuracies("python", SCRIPTS / "own_script.py", *arguments, seeds=seeds,
 print(*(f"{accuracy:.2f} %" for accuracy in alone))
 
 # %% [markdown]
-# Two processes should get there, too. As it is, the script even runs on two ranks. So how would you notice that something is
-# wrong? `examine` starts a script with `torchrun`, watches what every rank does, and reports what it has seen. *Wrong* is
-# certain. *Look* means that you have to decide.
+# Two processes should get there, too. `examine` starts a script with `torchrun`, watches what every rank does, and reports what it
+# has seen. *Wrong* is certain. *Look* means that you have to decide. It takes as long as the script, here some 15 seconds.
 
 # %% [markdown]
 # ### Exercise 1 (hard): convert it
@@ -53,9 +52,13 @@ print(*(f"{accuracy:.2f} %" for accuracy in alone))
 # Run the script's cell and the report's, fix what the report names first, and repeat. The report gets longer before it gets
 # shorter, because some mistakes only show once others are gone.
 #
-# The report can't judge two things, so take care of them yourself. First, keep the global batch: one process takes 64 images
-# per step, so how many does each rank take? Second, decide which of the printed numbers should count the images of all ranks.
-# The check can't tell whether your loss is rank 0's, so compare that line with the solution's.
+# Two things are new since [05](05_ddp.ipynb). Random numbers: ranks should draw different ones, but build the same network, so seed
+# each rank once more *after* it's built. Batch normalization: its statistics are *buffers*. Before each forward pass, DDP overwrites
+# every rank's with rank 0's. After the last step they differ again, and you test with them.
+#
+# The report can't judge two things. First, keep the global batch: one process takes 64 images per step, so how many does each
+# rank take? Second, decide which printed numbers should count the images of all ranks. The check can't tell whether your loss is
+# rank 0's.
 #
 # <details><summary>Hint 1: the order</summary>
 #
@@ -65,10 +68,9 @@ print(*(f"{accuracy:.2f} %" for accuracy in alone))
 #
 # </details><details><summary>Hint 2: what 05 didn't have</summary>
 #
-# Random numbers: seed each rank differently, but only after you've built the network. Batch normalization: before each forward
-# pass, DDP overwrites every rank's statistics, the network's `buffers()`, with rank 0's. After the last step they differ again,
-# so broadcast rank 0's once more before you test. (On GPUs, `SyncBatchNorm.convert_sync_batchnorm` normalizes over the images
-# of all ranks instead.) Loss: add it up over the ranks before one of them prints it.
+# `torch.manual_seed(1000 * args.seed + rank)` after the line that wraps the network. `dist.broadcast(buffer, 0)` for each of
+# `model.buffers()` before you test. (On GPUs, `SyncBatchNorm.convert_sync_batchnorm` normalizes over the images of all ranks
+# instead.) Loss: add it up over the ranks before one of them prints it.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -316,7 +318,7 @@ guess.compare(sum(together) / seeds - sum(alone) / seeds)
 # %% [markdown]
 # Compare the difference between the means with the spread *within* a line. If the difference is smaller, these seeds can't
 # tell the two scripts apart. That doesn't prove them equal: notebook [14](14_hyperparameter_search.ipynb) works out how many
-# seeds you'd need. They can't be equal to the last bit: the images come in a different order, for one thing.
+# seeds you'd need.
 #
 # *Break it:* take 64 images per rank, keep the learning rate, and run the script's cell and the report's. The report stays
 # clean, because that's often what people want. Run the cell above with `mine = folder / "train.py"`. How much accuracy does it
@@ -406,11 +408,10 @@ check.faults(faults)
 #
 # ## Deeper: Accelerate and Fabric
 #
-# Hugging Face's Accelerate and Lightning's Fabric make most of these changes for you. With Accelerate, you write `model,
-# optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)` and `accelerator.backward(loss)`. With
-# Fabric, it's `fabric.launch()`, then `fabric.setup(model, optimizer)`, `fabric.setup_dataloaders(loader)` and
-# `fabric.backward(loss)`. Both join the process group, wrap the model in DDP, or in FSDP or DeepSpeed if you ask for it, and give
-# each rank its own part of the data, in a new order every epoch.
+# Hugging Face's Accelerate (`accelerator.prepare(model, optimizer, loader, schedule)` and `accelerator.backward(loss)`) and Lightning's
+# Fabric (`fabric.launch()`, `fabric.setup(model, optimizer)`, `fabric.setup_dataloaders(loader)` and `fabric.backward(loss)`) make
+# most of these changes for you: they join the process group, wrap the model in DDP, or in FSDP or DeepSpeed if you ask for it, and
+# give each rank its own part of the data, in a new order every epoch.
 #
 # But the decisions of exercise 1 stay yours:
 #
@@ -422,32 +423,78 @@ check.faults(faults)
 # - With the same seed everywhere, all ranks drop the same units, and shift their images by the same number of pixels. In
 #   Accelerate, `set_seed(seed, device_specific=True)` gives each rank its own.
 #
-# So examine such a script as well.
-#
 # ## Deeper: a faster step
 #
-# Before you pay for more GPUs, look at one step on one of them. Don't time single lines with Python's clock: a line only *starts*
-# its work on the GPU, and something such as `.item()` waits for the result later. Use
-# `torch.profiler.profile`. In the trace, look at the row of the stream that computes ([08b](08b_where_the_time_goes.ipynb) shows
-# how):
+# Before you pay for more GPUs, look at one step on one of them with `torch.profiler.profile`, because a line only *starts* its work on
+# the GPU. In the trace, look at the row of the stream that computes ([08b](08b_where_the_time_goes.ipynb) shows how):
 #
 # - *Gaps.* The GPU waits for Python, for the loader, or for `.item()`, `.cpu()` and `print(loss)`, so call these rarely.
-# - *Many short kernels.* Each reads its numbers from memory and writes them back. A compiler can fuse them.
+# - *Many short kernels.* A compiler can fuse them.
 # - *Copies from the host while nothing is computed.* Use `pin_memory=True` in the loader, and `.to(device, non_blocking=True)`.
 #
-# `torch.compile` records what your model computes, fuses operations, and generates kernels: in Triton for a GPU, in C++ for a
-# CPU, where you need a C++ compiler. More than 180 models trained 1.41 times as fast on an A100, on average (Ansel et al.
-# 2024). The first steps take seconds to minutes. When the batch's size first changes, PyTorch compiles again, this time for any
-# size. If you drop the last, smaller batch, it doesn't have to. Where PyTorch can't follow your Python, it breaks the graph and
-# you gain less: `TORCH_LOGS=graph_breaks` shows these places.
+# `torch.compile` records what your model computes as *graphs*, fuses operations, and generates kernels: in Triton for a GPU, in C++
+# for a CPU, where you need a C++ compiler. More than 180 models trained 1.41 times as fast on an A100, on average (Ansel et al.
+# 2024). Here, a backend that only counts graphs takes the place of the one that generates kernels. How many graphs does it get, for
+# batches of 64, 64, 32 and 16?
+
+# %%
+import logging
+
+import pandas as pd
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+logging.disable(logging.WARNING)
+graphs = []
+
+
+def count(graph, inputs):
+    graphs.append(graph)
+    return graph.forward
+
+
+class Net(nn.Module):
+    def __init__(self, logs=False):
+        super().__init__()
+        self.first, self.second = (nn.Sequential(*(nn.Linear(512, 512) for _ in range(3))) for _ in range(2))
+        self.logs = logs
+
+    def forward(self, x):
+        x = self.first(x)
+        if self.logs:
+            x.mean().item()
+        return self.second(x)
+
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+models = {"as it is": Net(), "with .item() in it": Net(logs=True), "in DDP": DistributedDataParallel(Net(), bucket_cap_mb=1)}
+rows = {}
+for name, model in models.items():
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend=count)
+    rows[name] = []
+    for batch in (64, 64, 32, 16):
+        graphs.clear()
+        compiled(torch.randn(batch, 512)).sum().backward()
+        rows[name].append(len(graphs))
+dist.destroy_process_group()
+logging.disable(logging.NOTSET)
+pd.DataFrame(rows, index=["64 images", "64 again", "32", "16"]).T
+
+# %% [markdown]
+# When the batch's size first changes, PyTorch compiles again, this time for any size. If you drop the last, smaller batch, it
+# doesn't have to. Where PyTorch can't follow your Python, as at `.item()`, it breaks the graph, and you gain less:
+# `TORCH_LOGS=graph_breaks,recompiles` shows these places. If you compile *after* wrapping the model in DDP, PyTorch cuts the graph at
+# DDP's buckets, so that gradients still travel during the backward pass.
 #
-# Compile the model *after* wrapping it in DDP. PyTorch then cuts the graph at DDP's buckets, so that gradients still travel
-# during the backward pass. With FSDP, compile each block before `fully_shard` wraps it, as `trainer.py --compile` does, so that
-# equal blocks are compiled only once.
+# If the model doesn't fit next to its optimizer, [trainer.py](scripts/trainer.py) is the variant with FSDP2 and sharded checkpoints.
+# With `--compile`, it compiles each block before `fully_shard` wraps it, so that equal blocks are compiled only once.
 #
 # ## Remember
 #
-# - Weights must start equal, and random numbers must differ: build the network with one seed, then seed each rank differently.
+# - Build the network with one seed, then seed each rank differently.
 # - DDP chooses the gradients that it averages at the moment it wraps the network. After you thaw a layer, wrap the network again.
 # - Keep the global batch, or change the learning rate with it. Then compare means over seeds with the spread of one process.
 #

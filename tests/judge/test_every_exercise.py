@@ -32,7 +32,7 @@ EXERCISES = {key: exercise for room in ROOMS for key, exercise in of_room(room).
 TABLES = {key: importlib.import_module(f"lessons.{room}.alternatives") for room in ROOMS for key in of_room(room)}
 # Judged as files or by what was chosen, each by a function with tests of its own.
 OTHERS = {"hello.py", "my_script.py", "job.sh", "train.py", "recompute"}
-OTHERS |= {"diagnoses", "causes", "faults", "recipe", "changes", "adam"}
+OTHERS |= {"diagnoses", "causes", "faults", "recipe", "changes", "adam", "culprits"}
 
 
 def size_of(key: tuple[str, str]) -> int:

@@ -27,7 +27,7 @@ ROUNDING = 3e-6  # of the largest number
 
 
 def on_rings(seen: list, merge, ring_attention, zigzag) -> None:
-    """On a rank: what each way sends, and how far it is from full attention, by ranks, order and mask."""
+    """On a rank: what each way sends, and how far it is from full attention, by ranks and order."""
     from mpi4py import MPI
 
     torch.set_num_threads(1)
@@ -41,12 +41,11 @@ def on_rings(seen: list, merge, ring_attention, zigzag) -> None:
         return ring.with_backward(forward, query, key, value, attend, merge, comm)
 
     ways = [(in_a_ring, contiguous), (in_a_ring, zigzag), (other_ways.gathered, zigzag)]
-    ways += [(in_a_ring, contiguous, False), (other_ways.ulysses, contiguous)]
+    ways += [(other_ways.ulysses, contiguous)]
     for size in (1, 2, 4):
         comm = world.Split(world.rank // size)
-        for way, order, *mask in ways:
-            compared = with_full_attention(way, order, comm, causal=not mask)
-            seen.append((size, way.__name__, order.__name__, not mask, compared))
+        for way, order in ways:
+            seen.append((size, way.__name__, order.__name__, with_full_attention(way, order, comm)))
         comm.Free()
 
 
@@ -67,15 +66,15 @@ def rings(team):
 
 
 def test_shared_attention_and_its_gradients_are_those_of_one_process(rings):
-    for size, way, order, causal, compared in rings[0]:
-        print(size, way, order, causal, compared)
+    for size, way, order, compared in rings[0]:
+        print(size, way, order, compared)
         assert max(compared[:4]) < ROUNDING
 
 
 def test_each_rank_sends_what_the_formulas_say(rings):
     blocks = {"in_a_ring": (1, 2), "gathered": (1, 1)}
     for rows in rings:
-        for size, way, _, _, compared in rows:
+        for size, way, _, compared in rows:
             sent = compared.forward_blocks, compared.backward_blocks
             if way == "ulysses":  # each head has keys of its own
                 assert sent == pytest.approx((2 * (size - 1) / size,) * 2)
@@ -90,8 +89,8 @@ def test_zigzag_leaves_no_rank_idle(rings):
             of_ranks = [
                 compared.scores
                 for rows in rings
-                for ranks, way, name, causal, compared in rows
-                if (ranks, way, name, causal) == (size, "in_a_ring", order, True)
+                for ranks, way, name, compared in rows
+                if (ranks, way, name) == (size, "in_a_ring", order)
             ]
             idle_in[order] = idle(of_ranks)
         assert idle_in == {"contiguous": pytest.approx((size - 1) / (2 * size)), "zigzag": 0}

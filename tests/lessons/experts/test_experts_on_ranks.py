@@ -13,8 +13,8 @@ from judge.answers import code_cells, solution
 from on_torchrun import assert_same_on_one_and_two_ranks
 from our_ranks import on_every_rank
 
+from workshop_lib import ranks
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.experts import figures
 from workshop_lib.lessons.experts.compare import EXPERTS, TOKENS, WIDTH, with_one_process
 from workshop_lib.lessons.experts.judge import CASES, NOTEBOOK, random_probabilities
 from workshop_lib.lessons.experts.layer import BatchedExperts, capacity_of
@@ -89,11 +89,6 @@ def test_each_rank_sends_what_the_formula_says(proofs):
             assert found.dropped > 0.3 if (k, factor) == (4, 0.5) else found.dropped < 0.3
 
 
-def test_bytes_grow_with_k(proofs):
-    one, two = (proofs[0][4, k, 1.25].forward_bytes for k in (1, 2))
-    assert two == 2 * one
-
-
 def test_the_notebooks_training_is_that_of_one_process_and_a_balance_loss_prevents_a_collapse(team, by_value):
     """About 20 s on two quiet cores."""
     cells = [ON_RANKS.sub("", cell) for cell in code_cells(NOTEBOOK)[1]]
@@ -112,6 +107,54 @@ def test_the_notebooks_training_is_that_of_one_process_and_a_balance_loss_preven
     assert ((shares["free"] - shares["balanced"])[:, 2].abs() < 0.1).all(), "the loss tells nothing"
 
 
+def gradients_of_copies(route, through) -> list[float]:
+    """On one of 8 ranks: how many times the gradient of one process an expert's is that has two copies under FSDP.
+
+    Groups of four ranks share 8 experts. First FSDP divides by the two copies, and then by all data ranks.
+    """
+    import torch.distributed as dist
+    from mpi4py import MPI
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    from workshop_lib.lessons.experts.compare import dense
+    from workshop_lib.lessons.experts.layer import MixtureOfExperts
+    from workshop_lib.lessons.zero_and_fsdp import by_hand
+
+    comm = by_hand.join()
+    torch.set_num_threads(1)
+    every = torch.randn(8, 32, WIDTH, generator=torch.Generator().manual_seed(2))
+    torch.manual_seed(1)
+    whole = MixtureOfExperts(WIDTH, EXPERTS, 2, WITHOUT_DROPS, MPI.COMM_SELF, route, through)
+    torch.stack([dense(whole, tokens) for tokens in every]).square().mean().backward()
+    group = comm.Split(comm.rank // 4)
+    copies = DeviceMesh("cpu", torch.arange(8).view(2, 4), mesh_dim_names=("copies", "experts"))["copies"]
+    ratios = []
+    for factor in (2, 8):
+        torch.manual_seed(1)
+        layer = MixtureOfExperts(WIDTH, EXPERTS, 2, WITHOUT_DROPS, group, route, through)
+        fully_shard(layer.experts, mesh=copies)
+        if factor != 2:
+            layer.experts.set_gradient_divide_factor(factor)
+            layer.experts.set_force_sum_reduction_for_comms(True)  # gloo can only sum
+        layer(every[comm.rank][None]).square().mean().backward()
+        got = layer.experts.up.grad.full_tensor()
+        right = whole.experts.up.grad[2 * group.rank : 2 * group.rank + 2]
+        ratio = (got * right).sum() / (right * right).sum()
+        assert (got - ratio * right).abs().max() < 1e-4 * got.abs().max(), "one is a multiple of the other"
+        ratios.append(ratio.item())
+    dist.barrier()
+    group.Free()
+    return ratios
+
+
+@pytest.mark.full
+def test_an_expert_with_two_copies_on_eight_ranks_needs_the_number_of_all_data_ranks(by_value):
+    team = ranks.start(8)
+    for of_rank in team.run(partial(gradients_of_copies, *answers()), timeout=120, show=False):
+        assert of_rank == pytest.approx([4, 1], rel=1e-4)
+
+
 @on_every_rank
 def test_experts_that_do_not_divide_are_refused():
     from mpi4py import MPI
@@ -123,17 +166,9 @@ def test_experts_that_do_not_divide_are_refused():
 @pytest.mark.parametrize("rank", range(4))
 def test_some_choices_of_the_judges_cases_are_dropped_on_every_rank(rank):
     for k, capacity in CASES:
-        chosen, _, places = solution(NOTEBOOK, "route")(random_probabilities(10 * k + rank, 40, 12), k)
-        assert 0 < (places >= capacity).sum() < places.numel() / 2
-        assert chosen.flatten().bincount().min() < capacity, "and some places stay empty"
-
-
-def test_runs_have_a_row_each():
-    history = [[0.2, 0.1, 3.0], [0.4, 0.2, 2.0]]
-    runs = {"free": [history] * 4, "balanced": [history[::-1]] * 4}
-    table = figures.last_steps(runs, steps=1)
-    assert table.loc[("free", 1)].tolist() == [0.4, 0.2, 2.0]
-    assert "40%" in table._repr_html_()
+        chosen, _, slots = solution(NOTEBOOK, "route")(random_probabilities(10 * k + rank, 40, 12), k)
+        assert 0 < (slots >= capacity).sum() < slots.numel() / 2
+        assert chosen.flatten().bincount().min() < capacity, "and some slots stay empty"
 
 
 def test_the_script_to_take_home_takes_the_steps_of_one_process(tmp_path, capsys):

@@ -4,9 +4,7 @@ from workshop_lib.lessons.model_parallelism import judge as check
 
 F = "both_ways(x, forward=same, backward=partial(allreduce, self.comm))"
 G = "both_ways(part, forward=partial(allreduce, self.comm), backward=same)"
-ROW_BIAS = "nn.Parameter(layer.bias.detach().clone())"
 KEY = check.QUERY.replace("query", "key")
-TRADED = "    attention.query, attention.key = column(attention.key), column(attention.query)\n"
 
 RIGHT = {
     "ColumnParallel": {
@@ -37,15 +35,11 @@ WRONG = {
             "Cut the weight with `shard`, and the bias too",
         ),
         "the wrong dimension": ([("shard(layer.weight, 0", "shard(layer.weight, 1")], "shard(layer.weight, 0"),
-        "the bias isn't cut": ([(check.BIAS, ROW_BIAS)], "so it's cut, too"),
     },
     "RowParallel": {
         "the wrong dimension": ([("shard(layer.weight, 1", "shard(layer.weight, 0")], "shard(layer.weight, 1")
     },
-    "cut_block": {
-        "queries and keys trade places": ([(check.QUERY, TRADED), (KEY, "")], "the six layers in hint 2"),
-        "the key is whole": ([(KEY, "")], "are query, key and value all cut?"),
-    },
+    "cut_block": {"the key is whole": ([(KEY, "")], "are query, key and value all cut?")},
     "TokenParallel": {
         "backward as forward": (
             [("backward=self.scatter_sums", "backward=self.gather")],

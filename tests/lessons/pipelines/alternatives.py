@@ -29,10 +29,6 @@ RIGHT = {
 WRONG = {
     "MyStage": {
         "never taken out": ([(TAKE_OUT, LOOK)], "self.kept.pop(i)"),
-        "taken out too late": (
-            [(TAKE_OUT, LOOK), (check.SEND_BACK, f"{check.SEND_BACK}\n        self.kept.pop(i - 1, None)")],
-            "self.kept.pop(i)",
-        ),
         "kept elsewhere": (
             [("self.kept[i] = x, y", "self.__dict__[i] = x, y"), (TAKE_OUT, "x, y = self.__dict__.pop(i)")],
             "in `self.kept[i]`",
@@ -44,17 +40,14 @@ WRONG = {
         "numbers": ([('("F", i)', "i")], "a list of operations"),
         "one after the other": ([(GPIPE, 'return [(kind, i) for i in range(m) for kind in "FB"]')], check.MIXED_HINT),
         "backward first": ([(GPIPE, 'return [(kind, i) for kind in "BF" for i in range(m)]')], check.ORDER_HINT),
-        "odd ranks in reverse": ([(BACK, f"({BACK_REVERSED} if rank % 2 else {BACK})")], check.ORDER_HINT),
     },
     "one_f_one_b": {
         "fewer micro-batches than ranks": ([(AHEAD, "ahead = ranks - 1 - rank")], "of rank 0"),
         "one more ahead": ([(AHEAD, "ahead = min(m, ranks - rank)")], check.AHEAD_HINT),
-        "one fewer ahead": ([(AHEAD, "ahead = max(0, min(m, ranks - 2 - rank))")], check.AHEAD_HINT),
     },
     "balanced": {"the shortest sum": ([("max(sum", "min(sum")], "sets the pace")},
     "interleaved": {
         "everything ahead": ([(FURTHER, "ahead = total")], check.CHUNKS_HINT),
         "backward from the first chunk": ([("chunks - 1 - chunk", "chunk")], check.CHUNKS_HINT),
-        "no chunks": ([('chunk if kind == "F" else chunks - 1 - chunk', "0")], "lacks"),
     },
 }

@@ -1,12 +1,10 @@
 """The exercises of 11b accept every right way, and reject wrong ones with the hint that names the mistake; and what a
 stage does is the same on real ranks, with every schedule."""
 
-import itertools
 import sys
 from functools import partial
 
 import cloudpickle
-import numpy as np
 import pytest
 from judge.answers import solution
 
@@ -83,7 +81,7 @@ def test_every_schedule_does_on_ranks_what_one_process_does(size):
         assert kept == pytest.approx(counts, rel=0.15), "memory follows the count"
 
 
-def with_pytorch(make, size: int) -> list[tuple]:
+def beside_pytorch(make, size: int) -> list[tuple]:
     """On a rank: for each of PyTorch's schedules how far its gradients are from those by hand, what it did, and what
     ours does."""
     import torch
@@ -91,22 +89,12 @@ def with_pytorch(make, size: int) -> list[tuple]:
     from torch.distributed import pipelining
     from torch.nn.functional import cross_entropy
 
-    from workshop_lib.lessons.ddp.judge_own_ddp import join
-    from workshop_lib.lessons.pipelines import pipeline
+    from workshop_lib.lessons.pipelines import pipeline, with_pytorch
 
-    join()
+    with_pytorch.join()
     torch.set_num_threads(1)
     comm, m, seen = MPI.COMM_WORLD, 2 * size, []
     images, labels = torch.randn(2 * m, 6, generator=torch.Generator().manual_seed(1)), torch.arange(2 * m) % 6
-
-    class Recorded(pipelining.PipelineStage):
-        def forward_one_chunk(self, i, *rest, **options):
-            done.append(("F", i, self.stage_index // size))
-            return super().forward_one_chunk(i, *rest, **options)
-
-        def backward_one_chunk(self, i, *rest, **options):
-            done.append(("B", i, self.stage_index // size))
-            return super().backward_one_chunk(i, *rest, **options)
 
     def network(stages):
         torch.manual_seed(1)
@@ -125,7 +113,9 @@ def with_pytorch(make, size: int) -> list[tuple]:
         theirs, done = network(size * chunks)[comm.rank :: size], []
         numbers = range(comm.rank, size * chunks, size)
         pairs = zip(theirs, numbers, strict=True)
-        wrapped = [Recorded(part, number, size * chunks, torch.device("cpu")) for part, number in pairs]
+        wrapped = [
+            with_pytorch.RecordedStage(part, number, size * chunks, done, number // size) for part, number in pairs
+        ]
         run = kind(wrapped if chunks > 1 else wrapped[0], n_microbatches=m, loss_fn=cross_entropy)
         run.step(*([images] if comm.rank == 0 else []), target=labels)
         own = [p.grad for stage in stages for p in stage.layers.parameters()]
@@ -138,18 +128,7 @@ def with_pytorch(make, size: int) -> list[tuple]:
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_pytorch_does_the_same_in_the_same_order(size):
     team = ranks.start(size)
-    for of_rank in team.run(with_pytorch, solution(NOTEBOOK, "MyStage"), size, timeout=120):
+    for of_rank in team.run(beside_pytorch, solution(NOTEBOOK, "MyStage"), size, timeout=120):
         for apart, done, ours in of_rank:
             assert apart < 1e-7, "measured: 0"
             assert done == ours
-
-
-def test_the_solution_s_slowest_stage_is_the_fastest_possible():
-    balanced = solution(NOTEBOOK, "balanced")
-    random = np.random.default_rng(1)
-    for stages in (1, 2, 3):
-        seconds = random.random(7)
-        cuts = [np.split(seconds, places) for places in itertools.combinations(range(1, 7), stages - 1)]
-        best_s = min(max(part.sum() for part in cut) for cut in cuts)
-        own = np.split(seconds, np.cumsum(balanced(seconds.tolist(), stages))[:-1])
-        assert max(part.sum() for part in own) == pytest.approx(best_s)

@@ -104,20 +104,10 @@ WRONG = {
                 return state["step"]
             """,
             "Adam's moments start at zero again",
-        ),
-        "nothing": ([('return state["step"]', "return")], "does the dictionary"),
+        )
     },
     "save": {
         "straight into the file": (answer(SAVE, "torch.save(state, path)"), check.DIRECT_HINT),
-        "deleted first": (
-            answer(
-                SAVE,
-                "torch.save(state, f'{path}.part')",
-                "path.unlink(missing_ok=True)",
-                "os.rename(f'{path}.part', path)",
-            ),
-            "would find no checkpoint",
-        ),
         "copied": (
             answer(SAVE, "torch.save(state, f'{path}.part')", "shutil.copyfile(f'{path}.part', path)"),
             "would find half a checkpoint",

@@ -11,17 +11,7 @@ from workshop_lib.paths import SCRIPTS
 pytestmark = pytest.mark.usefixtures("healthy")
 
 IMPORTS = "import os, pathlib, shutil, signal, tempfile\nimport torch"
-
-
 SAVE = "save(state, path)"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_scenes():
-    """A scene that never ends takes the whole limit, and many a wrong answer has one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check, "LIMIT_S", 2.0)
-        yield
 
 
 def test_fault_injection_gets_the_learners_function_and_the_modules_it_uses(tmp_path):

@@ -1,15 +1,13 @@
 """elastic.py and survive.py: lost ranks change nothing in the weights, and any number of ranks can go on."""
 
-import os
 import runpy
-import signal
-import time
 
 import pytest
 import torch
 from training.ladder import write_packed_mnist
 
 from workshop_lib.lessons.runs_that_survive import fault_injection
+from workshop_lib.lessons.runs_that_survive.fake_ranks import FakeRanks
 from workshop_lib.paths import MNIST, SCRIPTS
 from workshop_lib.ranks import scripts
 
@@ -66,51 +64,23 @@ def per_step(monkeypatch):
     return runpy.run_path(str(SCRIPTS / "per_step.py"), run_name="script")
 
 
-def in_a_fork(work):
-    """What work() returns or raises, as text. A supervisor waits for any child of its process, so it needs its own."""
-    read, write = os.pipe()
-    if not (pid := os.fork()):
-        try:
-            result = work()
-        except BaseException as error:
-            result = error
-        os.write(write, str(result).encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as file:
-        text = file.read()
-    os.waitpid(pid, 0)
-    return text
+def supervised(per_step, scene, restarts):
+    """The fake ranks of a scene after per_step.py has supervised them."""
+
+    def supervise(start, ranks, _):
+        per_step["supervise"](lambda rank: start(rank, 0), ranks, restarts)
+
+    return FakeRanks(scene).run(supervise)
 
 
-def test_per_step_starts_only_the_lost_rank_again_and_ends_with_the_first_that_is_done(per_step, nothing_left):
-    starts = []
-
-    def start(rank):
-        starts.append(rank)
-        if pid := os.fork():
-            return pid
-        if rank == 1 and len(starts) < 4:  # it's killed once, and stopped once
-            os.kill(os.getpid(), signal.SIGKILL if len(starts) == 2 else signal.SIGSTOP)
-        time.sleep(60 if rank == 1 else 0.3)
-        os._exit(0)
-
-    def work():
-        per_step["supervise"](start, 2, restarts=9)
-        with pytest.raises(ChildProcessError):
-            os.waitpid(-1, os.WNOHANG)
-        return starts
-
-    assert in_a_fork(work) == "[0, 1, 1, 1]"
+def test_per_step_starts_only_the_lost_rank_again_and_ends_with_the_first_that_is_done(per_step, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    seen = supervised(per_step, [["waits", "dies"], ["waits", "stops"], ["waits", "ends"]], restarts=9)
+    assert [rank for _, rank in seen.starts] == [0, 1, 1, 1] and seen.end == "returned" and not seen.left
 
 
 def test_per_step_gives_up_if_a_rank_is_lost_again_and_again(per_step):
-    def start(rank):
-        if pid := os.fork():
-            return pid
-        os._exit(1)
-
-    assert in_a_fork(lambda: per_step["supervise"](start, 1, restarts=2)) == "given up: too many ranks were lost"
+    assert supervised(per_step, [["raises"]], restarts=2).end.endswith("given up: too many ranks were lost")
 
 
 def test_per_step_says_what_it_needs(per_step, monkeypatch):

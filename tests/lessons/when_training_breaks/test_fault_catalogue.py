@@ -1,7 +1,9 @@
 """The fault catalogue of 13: what each fault leaves behind, and what a wrong diagnosis is told."""
 
 import inspect
+import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from torch.distributed.debug import start_debug_server
 
 from workshop_lib.lessons.ddp import clinic
-from workshop_lib.lessons.when_training_breaks import fault_catalogue, launchers
+from workshop_lib.lessons.when_training_breaks import fault_catalogue, hung_jobs, hung_ranks, launchers
 from workshop_lib.lessons.when_training_breaks.fault_catalogue_ranks import FAULTS
 from workshop_lib.paths import SCRIPTS
 from workshop_lib.ranks import scripts
@@ -74,13 +76,38 @@ def test_every_fault_of_the_catalogue_shows_what_the_notebook_says():
 
 
 @pytest.mark.full
-def test_torchfrtrace_names_the_rank_that_calls_another_collective(tmp_path, capsys):
-    traces = tmp_path / "trace_"
-    fault_catalogue.meet("calls in another order", settings={"TORCH_FR_DUMP_TEMP_FILE": str(traces)})
-    scripts.run("torchfrtrace", "-p", "trace_", tmp_path, only="has errors|error msg|^train at")
+def test_the_job_that_hangs_is_alive_and_one_of_its_logs_names_another_line(tmp_path, nothing_left):
+    job = hung_jobs.HungJob(tmp_path / "tonight")
+    for pid in job.pids:
+        os.kill(pid, signal.SIGUSR1)
+    logs = [tmp_path / "tonight" / f"log.{rank}" for rank in range(hung_ranks.RANKS)]
+    deadline = time.monotonic() + 20
+    while not all("_run_module_as_main" in log.read_text() for log in logs) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    job.end()
+    rank, function = hung_jobs.CULPRITS["tonight"]
+    waiting = [at for at, log in enumerate(logs) if "in all_reduce" in log.read_text()]
+    assert waiting == [at for at in range(hung_ranks.RANKS) if at != rank]
+    assert f"in {function}\n" in logs[rank].read_text()
+
+
+@pytest.mark.full
+def test_torchfrtrace_names_the_rank_that_called_another_collective(tmp_path, capsys):
+    folder = hung_jobs.run_to_its_time_out(tmp_path / "morning")
+    scripts.run("torchfrtrace", "-p", "trace_", folder)
+    rank, function = hung_jobs.CULPRITS["this morning"]
     output = capsys.readouterr().out
-    assert "number: 5 has errors" in output and "Culprit rank 1" in output and "'broadcast'" in output
-    assert "fault_catalogue_ranks.py" in output
+    assert f"Culprit rank {rank};" in output and "save_checkpoint at" in output
+    assert f"in {function}\n" in (folder / f"log.{rank}").read_text()
+    assert all("RuntimeError: " in log.read_text() for log in folder.glob("log.*")), "everyone complains"
+
+
+def test_a_wrong_culprit_gets_a_hint():
+    right = hung_jobs.CULPRITS
+    assert hung_jobs.culprits(right).passed is True
+    assert hung_jobs.culprits(right | {"tonight": (..., ...)}).passed is None
+    assert hung_jobs.culprits(right | {"tonight": (0, "read_batch")}).hint == hung_jobs.RANK_HINTS["tonight"]
+    assert hung_jobs.culprits(right | {"this morning": (11, "train")}).hint == hung_jobs.FUNCTION_HINT
 
 
 @pytest.mark.full

@@ -39,16 +39,15 @@ class BlockGradients:
 class BlockAttention:
     """Attention of this rank's queries over the keys and values of one rank, of which only the needed part is computed.
 
-    positions[r]: where the tokens of rank r stand in the sequence, in ascending order. A causal query sees its own
+    positions[r]: where the tokens of rank r stand in the sequence, in ascending order. A query sees its own
     token and those before it. Keys after the last query and queries before the first key are left out, and what is left
     is computed whole and masked.
     scores: how many scores per head this rank has computed so far. seconds: the CPU time that it took.
     """
 
-    def __init__(self, positions: list[Tensor], rank: int, causal: bool = True):
+    def __init__(self, positions: list[Tensor], rank: int):
         self.positions = [each.contiguous() for each in positions]
         self.rank = rank
-        self.causal = causal
         self.scores = 0
         self.seconds = 0.0
 
@@ -91,8 +90,6 @@ class BlockAttention:
         """Which of this rank's queries see any key of rank `source`, and which of those keys any query sees."""
         mine = self.positions[self.rank]
         theirs = self.positions[source]
-        if not self.causal:
-            return slice(0, len(mine)), slice(0, len(theirs))
         first_query = int(torch.searchsorted(mine, theirs[0]))
         keys = int(torch.searchsorted(theirs, mine[-1], right=True))
         return slice(first_query, len(mine)), slice(0, keys)
@@ -106,7 +103,5 @@ class BlockAttention:
     def _scores(self, query: Tensor, key: Tensor, source: int, queries: slice, keys: slice) -> Tensor:
         """The scores of these queries and keys, with minus infinity where a query must not see a key."""
         scores = query[:, :, queries] @ key[:, :, keys].transpose(2, 3) / math.sqrt(query.shape[3])
-        if not self.causal:
-            return scores
         later = self.positions[source][keys] > self.positions[self.rank][queries, None]
         return scores.masked_fill(later, -math.inf)

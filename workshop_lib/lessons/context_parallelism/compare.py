@@ -27,30 +27,30 @@ class Comparison(NamedTuple):
     cpu_ms: float  # the CPU time of that
 
 
-def with_full_attention(way: Callable, order: Callable, comm, repeats: int = 1, causal: bool = True) -> Comparison:
-    """Run attention over a sequence of 1,024 tokens, forward and backward, in float32. All ranks call it.
+def with_full_attention(way: Callable, order: Callable, comm, repeats: int = 1) -> Comparison:
+    """Run causal attention over a sequence of 1,024 tokens, forward and backward, in float32. All ranks call it.
 
     way(query, key, value, attend, comm) returns the attention of this rank's queries. `attend` is a BlockAttention,
     and comm counts bytes. order(tokens, rank, size) returns the positions of a rank's tokens. Of several repeats, the
     CPU time is the shortest one.
     """
-    runs = [_once(way, order, comm, causal) for _ in range(repeats)]
+    runs = [_once(way, order, comm) for _ in range(repeats)]
     return runs[0]._replace(cpu_ms=min(run.cpu_ms for run in runs))
 
 
-def _once(way: Callable, order: Callable, comm, causal: bool) -> Comparison:
+def _once(way: Callable, order: Callable, comm) -> Comparison:
     generator = torch.Generator().manual_seed(1)
     shape = 1, HEADS, TOKENS, HEAD_WIDTH
     whole = [torch.randn(shape, generator=generator).requires_grad_() for _ in range(3)]
     query, key, value = whole
-    full = scaled_dot_product_attention(query, key, value, is_causal=causal)
+    full = scaled_dot_product_attention(query, key, value, is_causal=True)
     full_gradients = torch.autograd.grad(full.square().sum(), whole)
 
     counting = CountingComm(comm)
     positions = [order(TOKENS, rank, comm.size) for rank in range(comm.size)]
     here = positions[comm.rank]
     mine = [each.detach()[:, :, here].requires_grad_() for each in whole]
-    attend = BlockAttention(positions, comm.rank, causal)
+    attend = BlockAttention(positions, comm.rank)
     out = way(*mine, attend, counting)
     forward_bytes = counting.bytes_sent
     gradients = torch.autograd.grad(out.square().sum(), mine)

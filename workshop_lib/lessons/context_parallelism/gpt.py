@@ -38,9 +38,9 @@ class TinyGpt(nn.Module):
     mix(query, key, value) is the attention between tokens. It's the only part that looks at more than one token.
     """
 
-    def __init__(self, longest: int, mix: Mix):
+    def __init__(self, longest: int, mix: Mix, seed: int = 1):
         super().__init__()
-        torch.manual_seed(1)
+        torch.manual_seed(seed)
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
         self.position = nn.Embedding(longest, WIDTH)
         self.blocks = nn.Sequential(*(vit.Block(WIDTH, HEADS) for _ in range(DEPTH)))

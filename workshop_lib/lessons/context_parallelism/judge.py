@@ -71,15 +71,10 @@ merge = played(
             (SCALED_OUT, "out_a + out_b"),
         ),
         Edit("`out` is relative to its top as well: scale it like `total`.", (SCALED_OUT, "out_a + out_b")),
-        Edit("`total` is relative to its top as well: scale it like `out`.", (SCALED_TOTAL, "total_a + total_b")),
         Edit(
             "The scale is the wrong way round. What was divided by `exp(top_a)` has to be divided by `exp(top)`.",
             ("(top_a - top).exp()", "(top - top_a).exp()"),
             ("(top_b - top).exp()", "(top - top_b).exp()"),
-        ),
-        Edit(
-            "These are parts of one sum, so add them. Nothing is divided until the very end.",
-            (SCALED_OUT, f"({SCALED_OUT}) / ({SCALED_TOTAL})"),
         ),
     ],
     returns="(top, total, out)",
@@ -208,17 +203,9 @@ zigzag = played(
             (TWO, "torch.cat([chunks[rank], chunks[size + rank]])"),
         ),
         Edit(
-            "Positions must rise. Put the earlier chunk first.",
-            (TWO, "torch.cat([chunks[2 * size - 1 - rank], chunks[rank]])"),
-        ),
-        Edit(
             "Single tokens dealt out like cards are balanced, but every block is then half masked, and `attend` skips "
             "nothing. Use two whole chunks per rank.",
             (TWO, "torch.arange(tokens)[rank::size]"),
-        ),
-        Edit(
-            "Every chunk goes to exactly one rank. With `2 * size` chunks, the last one is number `2 * size - 1`.",
-            (TWO, "torch.cat([chunks[rank], chunks[2 * size - 2 - rank]])"),
         ),
     ],
     returns="the positions of this rank's tokens",

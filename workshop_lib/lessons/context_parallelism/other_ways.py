@@ -57,5 +57,4 @@ def ulysses(query: Tensor, key: Tensor, value: Tensor, attend: BlockAttention, c
 def _exchange(comm, tensor: Tensor, cut: int, join: int) -> Tensor:
     """Cut a tensor along one dimension, send part r to rank r, and join what arrives along the other one."""
     going = torch.stack(tensor.detach().chunk(comm.size, cut))
-    once = [1] * comm.size
-    return torch.cat(list(alltoall(comm, going, once, once)), join)
+    return torch.cat(list(alltoall(comm, going)), join)

@@ -27,7 +27,7 @@ class AgainstOneProcess(NamedTuple):
     forward_bytes: int
     backward_bytes: int
     formula_bytes: float  # for each of the two passes
-    dropped: float  # the share of choices that found no place, on all ranks
+    dropped: float  # the share of choices that found no slot, on all ranks
 
 
 def with_one_process(route: Callable, through: Callable, k: int, factor: float, comm) -> AgainstOneProcess:
@@ -67,7 +67,7 @@ def with_one_process(route: Callable, through: Callable, k: int, factor: float, 
     ]
     of_rank = [((a - b).abs().max() / b.abs().max()).item() for a, b in pairs]
     apart = [max(of_ranks) for of_ranks in zip(*comm.allgather(of_rank), strict=True)]
-    seats_bytes = EXPERTS * layer.capacity * WIDTH * 4
+    buffer_bytes = EXPERTS * layer.capacity * WIDTH * 4
     return AgainstOneProcess(
         outputs=apart[0],
         grad_tokens=apart[1],
@@ -75,7 +75,7 @@ def with_one_process(route: Callable, through: Callable, k: int, factor: float, 
         grad_experts=max(apart[3:]),
         forward_bytes=forward_bytes,
         backward_bytes=backward_bytes,
-        formula_bytes=2 * (comm.size - 1) / comm.size * seats_bytes,
+        formula_bytes=2 * (comm.size - 1) / comm.size * buffer_bytes,
         dropped=comm.allreduce(layer.dropped) / comm.size,
     )
 
@@ -87,8 +87,8 @@ def gradient(tensor: Tensor) -> Tensor:
 def dense(layer: MixtureOfExperts, tokens: Tensor) -> Tensor:
     """What a layer of experts on one process computes for a rank's tokens [t, w], without moving any of them."""
     probabilities = layer.router(tokens).softmax(dim=1)
-    chosen, gates, places = layer.route(probabilities, layer.k)
-    kept = places < capacity_of(len(tokens), layer.k, EXPERTS, layer.factor)
+    chosen, gates, slots = layer.route(probabilities, layer.k)
+    kept = slots < capacity_of(len(tokens), layer.k, EXPERTS, layer.factor)
     weights = torch.zeros_like(probabilities).scatter(1, chosen, gates * kept)  # [t, E], 0 for most
     outputs = torch.zeros_like(tokens)
     for expert, (up, down) in enumerate(zip(layer.experts.up, layer.experts.down, strict=True)):

@@ -29,19 +29,12 @@ def busiest(runs: Mapping[str, Sequence[Sequence[Sequence[float]]]], experts: in
     return figure
 
 
-def last_steps(runs: Mapping[str, Sequence[Sequence[Sequence[float]]]], steps: int = 20) -> "LastSteps":
+def last_steps(runs: Mapping[str, Sequence[Sequence[Sequence[float]]]], steps: int = 20) -> pd.DataFrame:
     """A table of the means over the last steps of each run. Each step has three numbers: see COLUMNS."""
     rows = {}
     for title, of_seeds in runs.items():
         for seed, history in enumerate(of_seeds, 1):
             rows[title, seed] = np.mean(history[-steps:], axis=0)
-    table = LastSteps.from_dict(rows, orient="index", columns=list(COLUMNS))
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS))
     table.index = pd.MultiIndex.from_tuples(table.index, names=["", "seed"])
     return table
-
-
-class LastSteps(pd.DataFrame):
-    """A table that shows shares as percentages."""
-
-    def _repr_html_(self) -> str:
-        return self.style.format(COLUMNS)._repr_html_()

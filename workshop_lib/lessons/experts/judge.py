@@ -32,17 +32,16 @@ def play_route(route: Callable, comm) -> Iterator[tuple]:
         yield "`chosen` are the k most probable experts of each token", chosen, f"with k = {k}"
     for k, (_, gates, _) in cases:
         yield "`gates` are their probabilities", gates, f"with k = {k}"
-    for k, (chosen, _, places) in cases:
-        seats = {(int(expert), int(place)) for expert, place in zip(chosen.flatten(), places.flatten(), strict=True)}
-        taken_twice = chosen.numel() - len(seats)
-        observed = f"with k = {k}, {taken_twice} of {chosen.numel()} choices have a place that is taken already:"
-        yield "no two choices of an expert have the same place", taken_twice, observed, QUEUE
-    for k, (_, _, places) in cases:
-        yield "`places` number the choices of each expert from 0, first choices first", places, f"with k = {k}", QUEUE
+    for k, (chosen, _, slots) in cases:
+        taken = {(int(expert), int(slot)) for expert, slot in zip(chosen.flatten(), slots.flatten(), strict=True)}
+        taken_twice = chosen.numel() - len(taken)
+        observed = f"with k = {k}, {taken_twice} of {chosen.numel()} choices have a slot that is taken already:"
+        yield "no two choices of an expert have the same slot", taken_twice, observed, QUEUE
+    for k, (_, _, slots) in cases:
+        yield "`slots` number the choices of each expert from 0, first choices first", slots, f"with k = {k}", QUEUE
 
 
 QUEUE = "go through all first choices, token by token, and then through all second ones, and count for each expert."
-TOPK = "probabilities.topk(k, dim=1)"
 BY_CHOICE = "chosen.T.flatten()"
 BEFORE = "wants.cumsum(dim=0) - wants"
 UNFLATTENED = ".view(k, -1).T"
@@ -57,15 +56,10 @@ route = played(
             ("return chosen, gates,", "return chosen, gates / gates.sum(dim=1, keepdim=True),"),
         ),
         Edit(
-            "`probabilities` have been through softmax already. Use them as they are.",
-            (TOPK, "probabilities.softmax(dim=1).topk(k, dim=1)"),
+            "Slots begin at 0: count how many choices came *before*, without this one.", (BEFORE, "wants.cumsum(dim=0)")
         ),
         Edit(
-            "Places begin at 0: count how many choices came *before*, without this one.",
-            (BEFORE, "wants.cumsum(dim=0)"),
-        ),
-        Edit(
-            "The second choices begin again at 0, so two tokens get the same place and one overwrites the other. Go on "
+            "The second choices begin again at 0, so two tokens get the same slot and one overwrites the other. Go on "
             "counting where the first choices ended.",
             (
                 f"wants = one_hot({BY_CHOICE}, probabilities.shape[1])",
@@ -76,12 +70,12 @@ route = played(
         ),
         Edit(
             "A token's second choice is in line before the next token's first one. Let all first choices go first, or "
-            "second choices take the places that others want most.",
+            "second choices take the slots that others want most.",
             (BY_CHOICE, "chosen.flatten()"),
             (UNFLATTENED, ".view(-1, k)"),
         ),
     ],
-    returns="(chosen, gates, places)",
+    returns="(chosen, gates, slots)",
     communicates=False,
 )
 
@@ -115,18 +109,18 @@ class RoundTrip:
         torch.manual_seed(5)
         experts = BatchedExperts(WIDTH, EXPERTS, counting).double()
         route = Solution(NOTEBOOK, "route").load()  # whatever the learner's does
-        chosen, gates, places = route(random_probabilities(10 * k + comm.rank, TOKENS, EXPERTS), k)
+        chosen, gates, slots = route(random_probabilities(10 * k + comm.rank, TOKENS, EXPERTS), k)
         gates = gates.requires_grad_()
         tokens = torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(comm.rank), dtype=torch.float64)
         tokens = tokens.requires_grad_()
-        seats = torch.zeros(comm.size, EXPERTS // comm.size, capacity, WIDTH, dtype=torch.float64)
-        self.arrived = torch.zeros_like(seats)
+        buffer = torch.zeros(comm.size, EXPERTS // comm.size, capacity, WIDTH, dtype=torch.float64)
+        self.arrived = torch.zeros_like(buffer)
 
         def watched(arrived: Tensor) -> Tensor:
             self.arrived = arrived.detach().clone()
             return experts(arrived)
 
-        outputs = through_experts(tokens, (chosen, gates, places), seats, watched, partial(exchange, comm=counting))
+        outputs = through_experts(tokens, (chosen, gates, slots), buffer, watched, partial(exchange, comm=counting))
         self.bytes_sent = counting.bytes_sent
         self.outputs = outputs.detach()
         if outputs.requires_grad:
@@ -136,9 +130,9 @@ class RoundTrip:
         self.grad_experts = gradient(experts.up)
 
 
-KEPT = "kept = places < seats.shape[2]"
+KEPT = "kept = slots < buffer.shape[2]"
 HOME = "home = exchange(experts(arrived)).flatten(0, 1)"
-WEIGHTED = "home[chosen[kept], places[kept]] * gates[kept][:, None]"
+WEIGHTED = "home[chosen[kept], slots[kept]] * gates[kept][:, None]"
 through_experts = played(
     "through_experts",
     NOTEBOOK,
@@ -148,7 +142,7 @@ through_experts = played(
             "The results never come back: after the experts, call `exchange` again.",
             (HOME, "home = experts(arrived).flatten(0, 1)"),
         ),
-        Edit("Multiply each output by its gate.", (WEIGHTED, "home[chosen[kept], places[kept]]")),
+        Edit("Multiply each output by its gate.", (WEIGHTED, "home[chosen[kept], slots[kept]]")),
         Edit(
             "A token that goes to several experts gets the *sum* of their outputs. An assignment keeps only one of "
             "them: use `index_add`.",
@@ -158,12 +152,8 @@ through_experts = played(
             ),
         ),
         Edit(
-            "Dropped tokens must not sit on somebody else's place. Only those with `places < capacity` travel.",
-            (KEPT, "places = places.clamp(max=seats.shape[2] - 1)\n    kept = places >= 0"),
-        ),
-        Edit(
-            "The gates are cut off from autograd, so the router gets no gradient and never learns.",
-            (WEIGHTED, "home[chosen[kept], places[kept]] * gates[kept][:, None].detach()"),
+            "Dropped tokens must not sit on somebody else's slot. Only those with `slots < capacity` travel.",
+            (KEPT, "slots = slots.clamp(max=buffer.shape[2] - 1)\n    kept = slots >= 0"),
         ),
     ],
     returns="the outputs of this rank's tokens",

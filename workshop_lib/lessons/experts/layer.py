@@ -18,7 +18,7 @@ from workshop_lib.data.shard import parts
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.model_parallelism.tensors import alltoall, both_ways
 
-Routing = tuple[Tensor, Tensor, Tensor]  # chosen, gates and places, each [t, k]
+Routing = tuple[Tensor, Tensor, Tensor]  # chosen, gates and slots, each [t, k]
 
 
 def capacity_of(tokens: int, k: int, experts: int, factor: float) -> int:
@@ -26,15 +26,14 @@ def capacity_of(tokens: int, k: int, experts: int, factor: float) -> int:
     return math.ceil(factor * k * tokens / experts)
 
 
-def exchange(seats: Tensor, comm) -> Tensor:
-    """Send seats[r] to rank r, and return what arrives, by the rank that sent it: [p, …]. All ranks call it.
+def exchange(buffer: Tensor, comm) -> Tensor:
+    """Send buffer[r] to rank r, and return what arrives, by the rank that sent it: [p, …]. All ranks call it.
 
-    It's an all-to-all. Each rank sends p - 1 messages, in total (p - 1) / p of the bytes of `seats`, and as many again
+    It's an all-to-all. Each rank sends p - 1 messages, in total (p - 1) / p of the bytes of `buffer`, and as many again
     in the backward pass, where the gradients travel the same way back.
     """
-    once = [1] * comm.size
-    trade = partial(alltoall, comm, counts=once, counts_in=once)
-    return both_ways(seats, forward=trade, backward=trade)
+    trade = partial(alltoall, comm)
+    return both_ways(buffer, forward=trade, backward=trade)
 
 
 class BatchedExperts(nn.Module):
@@ -87,7 +86,7 @@ class MixtureOfExperts(nn.Module):
 
     @property
     def dropped(self) -> float:
-        """The share of this rank's choices in the last forward pass that found no place."""
+        """The share of this rank's choices in the last forward pass that found no slot."""
         return (self.routing[2] >= self.capacity).float().mean().item()
 
     def forward(self, x: Tensor) -> Tensor:  # [n, t, w]
@@ -96,6 +95,6 @@ class MixtureOfExperts(nn.Module):
         self.probabilities = self.router(tokens).softmax(dim=1)
         self.capacity = capacity_of(len(tokens), self.k, experts, self.factor)
         self.routing = self.route(self.probabilities, self.k)
-        seats = tokens.new_zeros(self.comm.size, experts // self.comm.size, self.capacity, tokens.shape[1])
-        outputs = self.through(tokens, self.routing, seats, self.experts, partial(exchange, comm=self.comm))
+        buffer = tokens.new_zeros(self.comm.size, experts // self.comm.size, self.capacity, tokens.shape[1])
+        outputs = self.through(tokens, self.routing, buffer, self.experts, partial(exchange, comm=self.comm))
         return outputs.view_as(x)

@@ -1,18 +1,17 @@
 """A small GPT with experts in its last block, which reads the bytes of this library's own source code."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 import workshop_lib
+from workshop_lib.lessons.context_parallelism.gpt import WIDTH, TinyGpt
 from workshop_lib.lessons.experts.layer import MixtureOfExperts
-from workshop_lib.models import vit
 
-VOCABULARY = 256  # every value that a byte can have
-WIDTH = 64
-HEADS = 4
 EXPERTS = 8
 SEQUENCES = 16  # in a step, on all ranks together
 TOKENS = 64  # in a sequence
@@ -21,28 +20,21 @@ LR = 0.003
 ROUTER_LR = 0.03
 
 
-class ExpertGpt(nn.Module):
+class ExpertGpt(TinyGpt):
     """Two blocks; in the second one, experts take the place of the MLP.
 
     make_experts(width, experts) returns them. On any number of ranks, the weights start the same for a seed.
     """
 
     def __init__(self, seed: int, make_experts: Callable[[int, int], MixtureOfExperts]):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.embed = nn.Embedding(VOCABULARY, WIDTH)
-        self.position = nn.Embedding(TOKENS, WIDTH)
+        super().__init__(TOKENS, partial(scaled_dot_product_attention, is_causal=True), seed)
         nn.init.normal_(self.embed.weight, std=0.5)
         nn.init.normal_(self.position.weight, std=0.1)
-        self.blocks = nn.Sequential(*(vit.Block(WIDTH, HEADS, causal=True) for _ in range(2)))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.logits = nn.Linear(WIDTH, VOCABULARY)
         self.mixture = make_experts(WIDTH, EXPERTS)
         self.blocks[1].mlp = self.mixture
 
-    def forward(self, tokens: Tensor) -> Tensor:  # [n, t]
-        x = self.embed(tokens) + self.position.weight  # [n, t, w]
-        return self.logits(self.norm(self.blocks(x)))  # [n, t, VOCABULARY]
+    def forward(self, tokens: Tensor) -> Tensor:  # type: ignore[override]  # [n, t] becomes [n, t, VOCABULARY]
+        return super().forward(tokens, torch.arange(TOKENS))
 
     def optimizer(self) -> torch.optim.Optimizer:
         """AdamW, with a router that learns ten times as fast as everything else."""

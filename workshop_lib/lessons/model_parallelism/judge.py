@@ -110,7 +110,6 @@ def own(tensor: torch.Tensor, rank: int, size: int) -> torch.Tensor:
 
 
 SUM = "partial(allreduce, self.comm)"
-MEAN = "lambda tensor: allreduce(self.comm, tensor) / self.comm.size"
 WEIGHT = "shard(layer.weight, 0, comm)"
 BIAS = "shard(layer.bias, 0, comm)"
 OUTPUTS = "linear(x, self.weight, self.bias)"
@@ -127,20 +126,6 @@ ColumnParallel = played(
         Edit(
             "x is already whole on every rank, so forward has nothing to add up: it would compute with p times x.",
             ("forward=same", f"forward={SUM}"),
-        ),
-        Edit("the ranks' gradients are parts of one sum. Add them up, and don't divide.", (SUM, MEAN)),
-        Edit(
-            "every rank has rank 0's part. `shard(tensor, dim, comm)` takes this rank's own.",
-            (WEIGHT, "nn.Parameter(layer.weight.detach().chunk(comm.size)[0])"),
-            (BIAS, "nn.Parameter(layer.bias.detach().chunk(comm.size)[0])"),
-        ),
-        Edit(
-            "keep the outputs in parts. The row-parallel layer that follows reads parts, so nobody has to gather them.",
-            (
-                OUTPUTS,
-                f"both_ways({OUTPUTS}, forward=partial(allgather, self.comm, dim=-1), "
-                "backward=lambda whole: whole.chunk(self.comm.size, -1)[self.comm.rank])",
-            ),
         ),
     ],
     raised=if_shapes_clash(
@@ -166,13 +151,11 @@ RowParallel = played(
             "add up: `backward=same`.",
             ("backward=same", f"backward={SUM}"),
         ),
-        Edit("these are parts of one sum, not p estimates of it. Add them up, and don't divide.", (SUM, MEAN)),
         Edit(
             "the bias is in it p times, once from every rank. Add it once, after the allreduce.",
             (PART, OUTPUTS),
             (ADD_BIAS, ""),
         ),
-        Edit("the bias is missing: add it after the allreduce.", (ADD_BIAS, "")),
     ],
     raised=if_shapes_clash(
         "`layer.weight` has the shape [outputs, inputs], and this layer cuts its inputs, so take "
@@ -205,7 +188,6 @@ def play_block(cut_block: Callable, comm) -> Iterator[tuple]:
 
 
 QUERY = "    attention.query = column(attention.query)\n"
-PARTS = "attention, mlp = block.attention, block.mlp\n"
 cut_block = played(
     "cut_block",
     NOTEBOOK,
@@ -219,16 +201,7 @@ cut_block = played(
                 f"    whole = attention.query.out_features\n{QUERY}"
                 "    attention.head_width = attention.head_width * len(attention.query.weight) // whole\n",
             ),
-        ),
-        Edit(
-            "the numbers of one head have been spread over all heads. Leave `by_head` alone: a rank's rows of `query` "
-            "already are whole heads.",
-            (
-                PARTS,
-                f"{PARTS}    by_head = lambda x: x.unflatten(2, (attention.head_width, -1)).permute(0, 3, 1, 2)\n"
-                "    attention.by_head = by_head\n",
-            ),
-        ),
+        )
     ],
     unknown="look at the six layers in hint 2 again: which read whole tokens, and which read parts?",
     raised=if_shapes_clash(
@@ -288,16 +261,8 @@ TokenParallel = played(
             ("forward=self.scatter_sums", "forward=self.own"),
         ),
         Edit(
-            "An allreduce gives every rank all sums. `self.scatter_sums` gives it its own.",
-            (SCATTER, f"self.scatter_sums = lambda parts: allreduce(comm, parts).{OWN}"),
-        ),
-        Edit(
             "`enter` has this rank's tokens and needs all of them, so its forward is `self.gather`.",
             (SCATTER, f"{SCATTER}\n        self.gather, self.scatter_sums = self.scatter_sums, self.gather"),
-        ),
-        Edit(
-            "these are parts of a sum. Add them up, and don't divide.",
-            (SCATTER, "self.scatter_sums = lambda parts: reduce_scatter(comm, parts, dim=1) / comm.size"),
         ),
     ],
     raised={

@@ -41,8 +41,8 @@ def network() -> nn.Sequential:
 
 def train(
     model: nn.Module, steps: int, images: slice = ALL_IMAGES, after_backward: Callable[[nn.Module], None] | None = None
-) -> torch.optim.Optimizer:
-    """Train with SGD on these of each step's images, and return the optimizer.
+) -> None:
+    """Train with SGD on these of each step's images.
 
     after_backward(model) is called before each step of the optimizer.
     """
@@ -54,7 +54,6 @@ def train(
         if after_backward is not None:
             after_backward(model)
         optimizer.step()
-    return optimizer
 
 
 def largest(ours: Any, theirs: Any) -> float:

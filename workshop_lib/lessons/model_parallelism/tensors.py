@@ -6,7 +6,6 @@ the whole tensor in bytes, and p the number of ranks.
 """
 
 from collections.abc import Callable
-from typing import overload
 
 import torch
 
@@ -38,19 +37,16 @@ def allgather(comm, tensor: torch.Tensor, dim: int) -> torch.Tensor:
     return whole.movedim(0, dim).contiguous()  # otherwise each layer that reads it would keep its own ordered copy
 
 
-def alltoall(comm, rows: torch.Tensor, counts: list[int], counts_in: list[int]) -> torch.Tensor:
-    """Send the first counts[0] rows to rank 0, the next counts[1] to rank 1, …; return the rows that arrive, by rank.
-
-    counts_in: how many rows arrive from each rank. Each rank sends p - 1 messages: all rows except those for itself.
-    """
-    going = rows.detach().contiguous().split(counts)
-    coming = list(rows.new_empty(sum(counts_in), *rows.shape[1:]).split(counts_in))
+def alltoall(comm, parts: torch.Tensor) -> torch.Tensor:
+    """Send parts[r] to rank r, and return what arrives, by the rank that sent it. Each rank sends p - 1 messages."""
+    going = parts.detach().contiguous()
+    coming = torch.empty_like(going)
     coming[comm.rank] = going[comm.rank]
     for distance in range(1, comm.size):
         dest = (comm.rank + distance) % comm.size
         source = (comm.rank - distance) % comm.size
         comm.Sendrecv(going[dest].numpy(), dest, recvbuf=coming[source].numpy(), source=source)
-    return torch.cat(coming)
+    return coming
 
 
 class _BothWays(torch.autograd.Function):
@@ -77,11 +73,7 @@ def same(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-@overload
-def shard(tensor: torch.Tensor, dim: int, comm) -> torch.nn.Parameter: ...
-@overload
-def shard(tensor: None, dim: int, comm) -> None: ...
-def shard(tensor, dim, comm):
+def shard(tensor: torch.Tensor | None, dim: int, comm) -> torch.nn.Parameter | None:
     """Return a parameter with a copy of this rank's part of a tensor along `dim`; None if `tensor` is None.
 
     Raises InputError when the ranks cannot get equal parts.

@@ -6,7 +6,7 @@ nobody sent raises an error at once, so nothing can hang. The learner's schedule
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from workshop_lib.judge import Exercise, Property, own_or_solution, shown
+from workshop_lib.judge import own_or_solution, shown
 from workshop_lib.judge.network import gradient_of
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.pipelines import orders, pipeline
@@ -127,7 +127,6 @@ def play_stage(my_stage: Callable, comm) -> Iterator[tuple]:
 
 
 GO_BACK = "y.backward(self.receive_gradient(i))"
-SEND_BACK = "self.send_gradient(i, x.grad)"
 MyStage = played(
     "MyStage",
     NOTEBOOK,
@@ -143,11 +142,6 @@ MyStage = played(
             (" / self.m", ""),
         ),
         Edit(OWN_GRADIENT, (GO_BACK, "y.backward(torch.ones_like(self.receive_gradient(i)))")),
-        Edit(
-            "the stage before needs the gradient by *its* output. That's your input's: send `x.grad`.",
-            (GO_BACK, "gradient = self.receive_gradient(i)\n            y.backward(gradient)"),
-            (SEND_BACK, "self.send_gradient(i, x.grad if self.last else gradient)"),
-        ),
         Edit(
             "several micro-batches are under way at once. Keep what each backward needs under its number, in "
             "`kept[i]`.",
@@ -167,28 +161,28 @@ CHUNKED = [(2, 4, 2), (4, 8, 2), (2, 2, 3), (3, 6, 2), (1, 2, 2)]  # (ranks, mic
 class Seen(NamedTuple):
     """What a schedule returned for one case: `orders` has a list of operations per rank, or text for anything else."""
 
+    orders: list
     ranks: int
     micro_batches: int
-    chunks: int
-    orders: list
+    chunks: int = 1
 
     @property
     def name(self) -> str:
         return f"with {self.ranks} ranks and {self.micro_batches} micro-batches"
 
-    @property
-    def operations(self) -> Counter:
-        """What a rank has to do, each once."""
-        chunks = [range(self.chunks)] if self.chunks > 1 else []
-        return Counter((kind, *each) for kind in "FB" for each in itertools.product(range(self.micro_batches), *chunks))
 
+def play_schedule(
+    rules: list, cases: list, schedule: Callable, comm, scored: bool = False
+) -> Generator[tuple, None, float | None]:
+    """Show what a schedule returns for each case. rules: what must hold, what's wrong with a case, and what to do.
 
-def observe_schedule(comm, schedule: Callable) -> list[Seen]:
-    return [Seen(p, m, 1, [_operations(schedule(rank, p, m)) for rank in range(p)]) for p, m in PLAIN]
-
-
-def observe_chunked(comm, schedule: Callable) -> list[Seen]:
-    return [Seen(p, m, v, [_operations(schedule(rank, p, m, v)) for rank in range(p)]) for p, m, v in CHUNKED]
+    With `scored`, the score is how many micro-batches (times chunks) the ranks keep at most, in all cases together.
+    """
+    every = [Seen([_operations(schedule(rank, *case)) for rank in range(case[0])], *case) for case in cases]
+    for text, wrong_with, advice in rules:
+        wrong = next(filter(None, map(wrong_with, every)), "")
+        yield text, wrong, f"{wrong}.", advice
+    return sum(orders.most_alive(order) for seen in every for order in seen.orders) if scored else None
 
 
 def _operations(returned) -> list[tuple] | str:
@@ -199,11 +193,13 @@ def _operations(returned) -> list[tuple] | str:
 
 
 def _miscounted(seen: Seen) -> str:
+    chunks = [range(seen.chunks)] if seen.chunks > 1 else []
+    needed = Counter((kind, *each) for kind in "FB" for each in itertools.product(range(seen.micro_batches), *chunks))
     for rank, order in enumerate(seen.orders):
         if isinstance(order, str):
-            return f"it returned {order}, but a list of operations such as {next(iter(seen.operations))} is expected"
-        missing = seen.operations - Counter(order)
-        extra = Counter(order) - seen.operations
+            return f"it returned {order}, but a list of operations such as {next(iter(needed))} is expected"
+        missing = needed - Counter(order)
+        extra = Counter(order) - needed
         if missing or extra:
             what = f"lacks {min(missing)}" if missing else f"has {min(extra)} too often"
             return f"{seen.name}, the order of rank {rank} {what}"
@@ -219,11 +215,9 @@ def _stuck(seen: Seen) -> str:
 def _idle(seen: Seen) -> str:
     share = orders.bubble(orders.on_paper(seen.orders).spans)
     best = orders.bubble_formula(seen.ranks, seen.micro_batches, seen.chunks)
-    return (
-        f"{seen.name}, ranks are idle for {share:.0%} of the time, and {best:.0%} is enough"
-        if share > best + 1e-9
-        else ""
-    )
+    if share <= best + 1e-9:
+        return ""
+    return f"{seen.name}, ranks are idle for {share:.0%} of the time, and {best:.0%} is enough"
 
 
 def _kept(seen: Seen) -> str:
@@ -247,13 +241,6 @@ def _mixed(seen: Seen) -> str:
     return f"{seen.name}, a rank does {mixed[0]}" if mixed else ""
 
 
-def properties_of(rules: Sequence[tuple[str, Callable, str]], observations: list) -> Iterator[Property]:
-    """Check each rule in every case: what must hold, a function that says what's wrong with a case, and a hint."""
-    for text, wrong_with, hint in rules:
-        wrong = next(filter(None, map(wrong_with, observations[0])), "")
-        yield Property(text, not wrong, f"{wrong}. {hint}")
-
-
 ORDER_HINT = "Go backward in the same order on every rank, and never before the rank's own forward."
 MIXED_HINT = "GPipe goes forward with all micro-batches before it goes backward with the first."
 AHEAD_HINT = "Start with as many forwards as there are ranks *behind* you, then one forward and one backward in turn."
@@ -261,42 +248,30 @@ CHUNKS_HINT = (
     "The chunks take turns: `ranks` micro-batches in chunk 0, the same in chunk 1, and so on, then the next. Backward "
     "begins with the last chunk, as soon as it can."
 )
-ONCE = "each micro-batch goes forward once, and backward once"
+ONCE = ("each micro-batch goes forward once, and backward once", _miscounted, "")
 END = "all ranks get to the end"
 GPIPE = [
-    (ONCE, _miscounted, ""),
+    ONCE,
     (END, _stuck, ORDER_HINT),
     ("all forwards come first", _mixed, MIXED_HINT),
     ("no rank is idle longer than (p − 1) / (m + p − 1)", _idle, ORDER_HINT),
 ]
 ONE_F_ONE_B = [
-    (ONCE, _miscounted, ""),
+    ONCE,
     (END, _stuck, AHEAD_HINT),
     ("a rank keeps no more than min(m, p − rank) micro-batches", _kept, AHEAD_HINT),
     ("the ranks are idle no longer than with GPipe", _idle, AHEAD_HINT),
 ]
 INTERLEAVED = [
-    (ONCE, _miscounted, ""),
+    ONCE,
     (END, _stuck, CHUNKS_HINT),
     ("the ranks are idle no longer than (p − 1) / (v m + p − 1)", _idle, CHUNKS_HINT),
     ("and keep no more than they have to", _kept, CHUNKS_HINT),
 ]
-exercise = partial(Exercise, notebook=NOTEBOOK, communicates=False)
-gpipe = exercise("gpipe", observe_schedule, partial(properties_of, GPIPE))
-one_f_one_b = exercise("one_f_one_b", observe_schedule, partial(properties_of, ONE_F_ONE_B))
-
-
-def pieces_kept(cases: list[Seen]) -> int:
-    """The most micro-batches (times chunks) that a rank keeps at once, summed over all ranks and cases."""
-    return sum(orders.most_alive(order) for seen in cases for order in seen.orders)
-
-
-interleaved = exercise(
-    "interleaved",
-    observe_chunked,
-    partial(properties_of, INTERLEAVED),
-    score=lambda observations, passed: pieces_kept(observations[0]) if passed else None,
-)
+schedule = partial(played, notebook=NOTEBOOK, communicates=False, watched=False)
+gpipe = schedule("gpipe", play=partial(play_schedule, GPIPE, PLAIN))
+one_f_one_b = schedule("one_f_one_b", play=partial(play_schedule, ONE_F_ONE_B, PLAIN))
+interleaved = schedule("interleaved", play=partial(play_schedule, INTERLEAVED, CHUNKED, scored=True))
 
 SECONDS = [  # (seconds of each layer, number of stages)
     ([1.0, 1.0, 1.0, 1.0], 2),

@@ -11,7 +11,7 @@ has the number of its chunk. Chunk c of rank r is stage c * ranks + r.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from workshop_lib.errors import InputError
+from workshop_lib.course.solutions import Solution
 
 Order = Sequence[tuple]  # the operations of one rank, as a schedule returns them
 COST = {"F": 1.0, "B": 2.0}  # how long an operation takes on paper
@@ -42,39 +42,10 @@ class OnPaper(NamedTuple):
     stuck: dict[int, str]
 
 
-def gpipe(rank: int, ranks: int, micro_batches: int) -> list[tuple]:
-    """All forwards, then all backwards (Huang et al. 2019)."""
-    return [("F", i) for i in range(micro_batches)] + [("B", i) for i in range(micro_batches)]
-
-
-def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[tuple]:
-    """One forward for each rank behind this one, then one forward and one backward in turn (arXiv:2006.09503)."""
-    order = gpipe(rank, ranks, micro_batches)
-    return in_turn(order[:micro_batches], order[micro_batches:], ranks - 1 - rank)
-
-
-def in_turn(forwards: list[tuple], backwards: list[tuple], ahead: int) -> list[tuple]:
-    """The first `ahead` forwards (at most all), then one forward and one backward in turn, then the other backwards."""
-    ahead = max(0, min(len(forwards), ahead))
-    turns = [each for pair in zip(forwards[ahead:], backwards, strict=False) for each in pair]
-    return [*forwards[:ahead], *turns, *backwards[len(forwards) - ahead :]]
-
-
-def interleaved(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[tuple]:
-    """1F1B with several chunks per rank that take turns every `ranks` micro-batches (Narayanan et al. 2021).
-
-    Raises InputError unless `micro_batches` is a multiple of `ranks`.
-    """
-    if micro_batches % ranks:
-        raise InputError(f"{micro_batches} micro-batches don't divide by {ranks} ranks: take a multiple of {ranks}.")
-
-    def nth(kind: str, n: int) -> tuple:
-        turn, within = divmod(n, ranks * chunks)
-        chunk, i = divmod(within, ranks)
-        return kind, turn * ranks + i, chunk if kind == "F" else chunks - 1 - chunk
-
-    forwards, backwards = ([nth(kind, n) for n in range(micro_batches * chunks)] for kind in "FB")
-    return in_turn(forwards, backwards, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks)
+NOTEBOOK = "11b_pipelines"
+gpipe = Solution(NOTEBOOK, "gpipe").load()  # Huang et al. 2019
+one_f_one_b = Solution(NOTEBOOK, "one_f_one_b").load()  # arXiv:2006.09503
+interleaved = Solution(NOTEBOOK, "interleaved").load()  # Narayanan et al. 2021
 
 
 def bubble_formula(ranks: int, micro_batches: int, chunks: int = 1) -> float:

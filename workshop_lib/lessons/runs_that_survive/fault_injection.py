@@ -16,7 +16,6 @@ import os
 import re
 import selectors
 import signal
-import statistics
 import sys
 import tempfile
 import time
@@ -103,18 +102,6 @@ class FaultScore:
         return self.faulty.steps_per_s / self.free.steps_per_s
 
     @property
-    def share_within(self) -> float:
-        """Useful steps per second with faults, as a fraction of the rate that the median step of the same run has.
-
-        This number doesn't need the run without faults, so it stays right if the machine was busier during one of them.
-        """
-        run = self.faulty
-        began_s, first = run.steps[0]
-        gaps = [(b_s - a_s) / (b - a) for (a_s, a), (b_s, b) in itertools.pairwise(run.steps) if b > a]
-        ended_s = min(at_s for at_s, n in run.steps if n == run.last)
-        return (run.last - first) * statistics.median(gaps) / (ended_s - began_s)
-
-    @property
     def same_weights(self) -> bool:
         """Whether all ranks of both runs ended with bit-identical weights."""
         return len(self.free.weights | self.faulty.weights) == 1
@@ -125,7 +112,6 @@ class FaultScore:
             f"without faults: {self.free.steps_per_s:.1f} steps/s\n"
             f"with {len(self.faulty.faults)} faults: {self.faulty.steps_per_s:.1f} useful steps/s, {self.share:.0%} of "
             f"that, with {'the same' if self.same_weights else 'OTHER'} weights at the end\n"
-            f"against its own median step: {self.share_within:.0%}\n"
             f"seconds without a new step after each fault: {back}"
         )
 

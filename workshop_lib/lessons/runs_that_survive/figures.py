@@ -27,13 +27,11 @@ def checkpoint_interval(save_s: float, mtbf_s: float, restart_s: float, jobs: in
     work_s = FAILURES_PER_JOB * mtbf_s
     simulated = {"marker": ".", "linestyle": "", "color": palette.GRAY, "label": "simulated jobs"}
     for interval in np.geomspace(best / 16, best * 16, 9):
-        shares = [checkpoints.simulated_share(work_s, interval, *costs_s, seed=job) for job in range(jobs)]
-        axes.plot([interval] * jobs, shares, **simulated)
+        runs = [checkpoints.simulated(work_s, interval, *costs_s, seed=job) for job in range(jobs)]
+        axes.plot([interval] * jobs, [run["useful computing"] for run in runs], **simulated)
     expected = [checkpoints.useful_share(interval, *costs_s) for interval in intervals]
     axes.plot(intervals, expected, color=palette.BLUE, marker="", linestyle="-", label="expected")
-    for name, rule, dash in (("Young", checkpoints.young, "--"), ("Daly", checkpoints.daly, ":")):
-        at = rule(save_s, mtbf_s)
-        axes.axvline(at, color=palette.GRAY, linestyle=dash, label=f"{name}: {float(f'{at:.3g}'):,g} s")
+    axes.axvline(best, color=palette.GRAY, linestyle="--", label=f"Young: {float(f'{best:.3g}'):,g} s")
     axes.set(xlabel="seconds of training between two checkpoints", ylabel="useful share of the time")
     axes.set(xscale="log", ylim=(0, 1))
     figures.log_ticks(axes.xaxis)

@@ -7,24 +7,21 @@
 import ast
 import functools
 import inspect
-import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import cloudpickle
 import numpy as np
 import torch
 
-from workshop_lib.judge import UNKNOWN_HINT, Exercise, Property, own_or_library, own_or_solution
-from workshop_lib.judge.forms import described
+from workshop_lib.judge import UNKNOWN_HINT, own_or_library, own_or_solution
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.runs_that_survive import checkpoints, scenes
+from workshop_lib.lessons.runs_that_survive import checkpoints
+from workshop_lib.lessons.runs_that_survive.fake_ranks import RESTARTS, FakeRanks
 from workshop_lib.lessons.runs_that_survive.judge_resume import resume
 from workshop_lib.paths import SCRIPTS, replacing
 
@@ -35,6 +32,7 @@ written = functools.partial(own_or_solution, notebook=NOTEBOOK)
 
 OLD = {"step": 1, "weights": torch.ones(3)}
 NEW = {"step": 2, "weights": torch.full((3,), 2.0)}
+LOST_HINT = "save all of `state`, or training can't go on exactly."
 DIRECT_HINT = "write to a file with a different name, and give it the right one once it's whole."
 MOMENT_HINT = "write a file with a different name. Then `os.replace` lets it take the old one's place in a single step."
 SILENT_HINT = "let the error through, or training goes on for days without a checkpoint, and nobody knows."
@@ -47,8 +45,8 @@ class _FullDisk:
         raise OSError(28, "No space left on device")
 
 
-def observe_save(comm, save: Callable) -> list[tuple[str, str]]:
-    """What must hold of a checkpoint that takes the place of an older one, each with a hint if it doesn't."""
+def play_save(save: Callable, comm) -> Iterator[tuple]:
+    """Save a checkpoint over an older one: in peace, on a full disk, and watched."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "checkpoint.pt"
         save(OLD, path)
@@ -61,16 +59,13 @@ def observe_save(comm, save: Callable) -> list[tuple[str, str]]:
         except OSError:
             raised = True
         full = _loaded(path)
-    broken = [seen for seen in moments if seen not in ("the old one", "the new one")]
-    lost = f"afterwards, there is {after}: save all of `state`, or training can't go on exactly."
-    torn = f"the disk was full half-way, and a rank that started then would find {full}: {DIRECT_HINT}"
-    gone = f"for a moment, a rank that started would find {broken[0]}: {MOMENT_HINT}" if broken else ""
-    return [
-        ("what was saved can be loaded", "" if after == "the new one" else lost),
-        ("a full disk leaves the old one alone", "" if full == "the old one" else torn),
-        ("there's a whole checkpoint at any time", gone),
-        ("a full disk is reported", "" if raised else SILENT_HINT),
-    ]
+    yield "what was saved can be loaded", after, f"afterwards, there is {after}:", LOST_HINT
+    seen = f"the disk was full half-way, and a rank that started then would find {full}:"
+    yield "a full disk leaves the old one alone", full, seen, DIRECT_HINT
+    broken = next((seen for seen in moments if seen not in ("the old one", "the new one")), "")
+    seen = f"for a moment, a rank that started would find {broken}:"
+    yield "there's a whole checkpoint at any time", broken, seen, MOMENT_HINT
+    yield "a full disk is reported", raised, "it raised nothing:", SILENT_HINT
 
 
 def _loaded(path: Path) -> str:
@@ -110,24 +105,18 @@ def _moments(save: Callable, path: Path) -> list[str]:
     return seen
 
 
-def save_properties(observations: list) -> Iterator[Property]:
-    for text, hint in observations[0]:
-        yield Property(text, not hint, hint)
+save = played("save", NOTEBOOK, play_save, communicates=False, watched=False)
 
-
-save = Exercise("save", observe_save, save_properties, notebook=NOTEBOOK, communicates=False)
-
-LIMIT_S = 4.0  # the time that a scene may take
 WELL = ["ends", "ends", "ends"]
 STOPPED = "a stopped rank counts as lost, too"
 DIES = "the same if one dies and the others wait for it"
-GIVES_UP = f"after {scenes.RESTARTS} restarts it gives up, with an error"
+GIVES_UP = f"after {RESTARTS} restarts it gives up, with an error"
 SCENES = {  # what must hold, and what each rank does in each attempt
     "it returns when all ranks have ended well": [WELL],
     "if one raises, all are started again, as attempt 1": [["ends", "ends", "raises"], WELL],
     DIES: [["waits", "dies", "waits"], WELL],
     STOPPED: [["waits", "waits", "stops"], WELL],
-    GIVES_UP: [["waits", "raises"]] * (1 + scenes.RESTARTS),
+    GIVES_UP: [["waits", "raises"]] * (1 + RESTARTS),
 }
 KILL_HINT = "ranks of an earlier attempt still run. Kill them, and wait until they're gone."
 ERROR_HINT = "raise an error at the end, or a job that failed looks like one that's done."
@@ -141,94 +130,54 @@ ENDLESS_HINTS = {  # for a supervisor that doesn't end in a scene
 }
 
 
-def observe_supervise(comm, supervise: Callable) -> list[dict]:
-    """Play the scenes up to the first one that doesn't end. Only rank 0 does so, because one process is enough."""
-    if comm is not None and comm.rank:
-        return []
-    ran = subprocess.run(
-        [sys.executable, "-m", scenes.__name__, str(LIMIT_S)],
-        input=cloudpickle.dumps((supervise, list(SCENES.values()))),
-        stdout=subprocess.PIPE,
-        timeout=30 + len(SCENES) * LIMIT_S,
-    )
-    seen = json.loads(ran.stdout.splitlines()[-1])
-    if seen[-1]["end"] == scenes.UNSOLVED:
-        raise NotImplementedError("your code here")
-    return seen
-
-
-def supervise_properties(observations: list[list[dict]]) -> Iterator[Property]:
-    for (text, scene), seen in zip(SCENES.items(), observations[0], strict=False):
-        right = [[attempt, rank] for attempt in range(len(scene)) for rank in range(len(scene[0]))]
-        ends = "raised" if text == GIVES_UP else "returned"
-        hint = f"it started these (attempt, rank): {_pairs(seen['starts'])}, and {_pairs(right)} would be right."
-        if seen["left"]:
+def play_supervise(supervise: Callable, comm) -> Iterator[tuple]:
+    """Play each scene with fake ranks."""
+    for text, scene in SCENES.items():
+        seen = FakeRanks(scene).run(supervise)
+        starts = ", ".join(map(str, sorted(seen.starts)))
+        hint = f"it started these (attempt, rank): {starts}. {UNKNOWN_HINT}"
+        if seen.left:
             hint = KILL_HINT
-        elif seen["end"] == scenes.ENDLESS:
+        elif seen.end == "never ended":
             hint = ENDLESS_HINTS.get(text, UNKNOWN_HINT)
-        elif seen["starts"] == right:
-            hint = ERROR_HINT if text == GIVES_UP else UNKNOWN_HINT
-        holds = seen["end"].startswith(ends) and seen["starts"] == right and not seen["left"]
-        yield Property(text, holds, f"it {seen['end']}: {hint}")
+        elif seen.end == "returned" and text == GIVES_UP:
+            hint = ERROR_HINT
+        yield text, [sorted(seen.starts), seen.end.split()[0], seen.left], f"it {seen.end}:", hint
 
 
-def _pairs(starts: list[list[int]]) -> str:
-    return ", ".join(f"({attempt}, {rank})" for attempt, rank in starts)
-
-
-supervise = Exercise(
-    "supervise",
-    observe_supervise,
-    supervise_properties,
-    notebook=NOTEBOOK,
-    communicates=False,
-    timeout_s=5 * LIMIT_S + 5,
-    stuck="the scenes took too long: is the machine very busy? Run the check again.",
-)
+supervise = played("supervise", NOTEBOOK, play_supervise, communicates=False, watched=False)
 
 BATCHES = [(64, 4), (64, 3), (10, 4), (3, 4), (5, 1)]  # (samples of the global batch, ranks)
 
 
-def observe_shares(comm, my_share: Callable) -> list:
-    """Per case: on how many ranks each sample is, and how much it counts in the step; or what was returned instead."""
-    return [_shares(my_share, n, size) for n, size in BATCHES]
+def play_shares(my_share: Callable, comm) -> Iterator[tuple]:
+    """Show how often each sample is taken, and how much it counts in the step, in each case."""
+    cases = [(n, size, *_shares(my_share, n, size)) for n, size in BATCHES]
+    for n, size, taken, _ in cases:
+        yield "each sample is taken once", taken, f"with {n} samples on {size} ranks"
+    for n, size, _, counts in cases:
+        observed = f"with {n} samples on {size} ranks, samples count {min(counts):.3g} to {max(counts):.3g} times."
+        yield "each counts alike, and together they are the mean", counts, observed
 
 
-def _shares(my_share: Callable, n: int, size: int) -> tuple[np.ndarray, np.ndarray] | str:
+def _shares(my_share: Callable, n: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     taken = np.zeros(n, int)
     counts = np.zeros(n)
     for rank in range(size):
-        returned = my_share(np.arange(n), rank, size)
-        if not isinstance(returned, tuple | list) or len(returned) != 2:
-            return described(returned)
-        samples = [int(sample) for sample in returned[0]]
+        returned, weight = my_share(np.arange(n), rank, size)
+        samples = [int(sample) for sample in returned]
         np.add.at(taken, samples, 1)
-        np.add.at(counts, samples, float(returned[1]) * n / max(1, len(samples)))
+        np.add.at(counts, samples, float(weight) * n / max(1, len(samples)))
     return taken, counts
-
-
-def share_properties(observations: list) -> Iterator[Property]:
-    others = [case for case in observations[0] if isinstance(case, str)]
-    hint = f"it returned {others[0]}. Return both, `samples, weight`." if others else ""
-    yield Property("it returns samples and a weight", not others, hint)
-    for at, text in enumerate(("each sample is taken once", "each counts alike, and together they are the mean")):
-        values = [case[at] for case in observations[0]]
-        wrong = [at for at, counts in enumerate(values) if not np.allclose(counts, 1, rtol=1e-6)]
-        observed = ""
-        if wrong:
-            n, size = BATCHES[wrong[0]]
-            low, high = min(values[wrong[0]]), max(values[wrong[0]])
-            observed = f"with {n} samples on {size} ranks, samples count {low:.3g} to {high:.3g} times."
-        yield Property(text, not wrong, evidence=values, observed=observed)
 
 
 MINE = "batch[rank::size]"
 WEIGHT = "len(mine) / len(batch)"
 EACH = "len(batch) // size"
-my_share = Exercise(
+my_share = played(
     "my_share",
-    observe_shares,
-    share_properties,
+    NOTEBOOK,
+    play_shares,
     [
         Edit("every rank takes the whole batch. `batch[rank::size]` is one way to deal it out.", (MINE, "batch")),
         Edit(
@@ -240,9 +189,9 @@ my_share = Exercise(
             (WEIGHT, "1 / size"),
         ),
     ],
-    NOTEBOOK,
-    compared=True,
     communicates=False,
+    watched=False,
+    raised={"unpack": "it should `return` both, `samples, weight`."},
 )
 
 COSTS = [(1.0, 1000.0), (1.0, 100.0), (60.0, 3 * 3600.0), (0.002, 1.2)]  # seconds (per checkpoint, between failures)
@@ -252,7 +201,7 @@ NEAR = 0.004  # tolerance as a fraction of the best share: half of what it costs
 def play_intervals(interval_s: Callable, comm) -> Iterator[tuple]:
     for save_s, mtbf_s in COSTS:
         interval = float(interval_s(save_s, mtbf_s))
-        best = checkpoints.useful_share(checkpoints.daly(save_s, mtbf_s), save_s, mtbf_s)
+        best = checkpoints.useful_share(checkpoints.young(save_s, mtbf_s), save_s, mtbf_s)
         share = checkpoints.useful_share(interval, save_s, mtbf_s) if interval < 100 * mtbf_s else 0.0
         near = share > best - NEAR * best
         text = f"{save_s:g} s per save, a failure every {mtbf_s:g} s: the useful share is within 0.4 points of the best"
@@ -268,9 +217,7 @@ interval_s = played(
     play_intervals,
     [
         Edit("is the 2 under the root?", (SQUARE, "save_s * mtbf_s")),
-        Edit("that's a share, not seconds: multiply them.", (SQUARE, "2 * save_s / mtbf_s")),
         Edit("two saves per failure still lose a quarter of the time. What does a save cost?", (ROOT, "mtbf_s / 2")),
-        Edit("the 2 belongs under the root.", (ROOT, "2 * math.sqrt(save_s * mtbf_s)")),
         Edit("take the square root.", (ROOT, SQUARE)),
     ],
     returns="the seconds",

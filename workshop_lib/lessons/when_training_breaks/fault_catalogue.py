@@ -55,17 +55,16 @@ class Rank:
     digest: str  # of its weights
 
 
-def meet(*faults: str, timeout_s: float = 120.0, settings: Mapping[str, str] | None = None) -> dict[str, list[Rank]]:
+def meet(*faults: str, timeout_s: float = 120.0) -> dict[str, list[Rank]]:
     """Run three ranks with each fault, and return what each rank left behind, by fault.
 
-    A fault takes some seconds, and several run at the same time. settings: variables for the environment of the ranks,
-    such as TORCH_DISTRIBUTED_DEBUG. Raises RankError if the faults take longer than `timeout_s` seconds together.
+    A fault takes some seconds, and several run at the same time. Raises RankError if the faults take longer than
+    `timeout_s` seconds together.
     """
     output = io.StringIO()
-    words = ["env", *(f"{name}={value}" for name, value in (settings or {}).items())]
     try:
         with contextlib.redirect_stdout(output):
-            scripts.run(*words, sys.executable, "-m", fault_catalogue_ranks.__name__, *faults, timeout_s=timeout_s)
+            scripts.run(sys.executable, "-m", fault_catalogue_ranks.__name__, *faults, timeout_s=timeout_s)
     except RankError as error:
         raise RankError(f"{output.getvalue()[-2000:]}\n{error}") from None
     rows = [json.loads(line) for line in output.getvalue().splitlines() if line.startswith('{"fault"')]

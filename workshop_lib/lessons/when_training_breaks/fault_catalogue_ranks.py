@@ -7,11 +7,9 @@ fault. Several faults run at the same time.
 """
 
 import hashlib
-import importlib
 import json
 import multiprocessing
 import os
-import pickle
 import resource
 import signal
 import sys
@@ -175,37 +173,22 @@ def train(rank: int, fault: str, folder: Path) -> None:
         (folder / f"part.{rank}").replace(folder / f"report.{rank}")
 
 
-def start(rank: int, fault: str, folder: Path) -> int:
-    """Fork a rank that prints into a file, and return its process id."""
+def forked(log: Path, work: Callable, *arguments: object) -> int:
+    """Fork a process that prints into the file `log` and ends after work(*arguments); return its process number."""
     if pid := os.fork():
         return pid
-    words = os.open(folder / f"words.{rank}", os.O_WRONLY | os.O_CREAT)
+    words = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(words, 1)
     os.dup2(words, 2)
     code = 1
     try:
-        train(rank, fault, folder)
+        work(*arguments)
         code = 0
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        dump_flight_record(rank)
     finally:
         os._exit(code)  # exits even if a DataLoader's signal handler raises again in the lines above
-
-
-def dump_flight_record(rank: int) -> None:
-    """Write PyTorch's flight record to the file that NCCL's watchdog would write after a time-out.
-
-    gloo has no watchdog, and its records don't name their group as torchfrtrace expects. Writes nothing unless
-    TORCH_FR_DUMP_TEMP_FILE says where.
-    """
-    prefix = os.environ.get("TORCH_FR_DUMP_TEMP_FILE")
-    if not prefix:
-        return
-    record = pickle.loads(torch._C._distributed_c10d._dump_fr_trace())  # type: ignore[attr-defined]
-    record["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(RANKS)))}}
-    Path(f"{prefix}{rank}").write_bytes(pickle.dumps(record))
 
 
 def watch(pids: list[int], folder: Path) -> list[tuple[str, float | None]]:
@@ -237,7 +220,7 @@ def meet(fault: str) -> dict:
     """Run three ranks with one fault, and return what it did to each rank."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ends = watch([start(rank, fault, folder) for rank in range(RANKS)], folder)
+        ends = watch([forked(folder / f"words.{rank}", train, rank, fault, folder) for rank in range(RANKS)], folder)
         ranks = []
         for rank, (end, ended_s) in enumerate(ends):
             after_s = None
@@ -253,8 +236,6 @@ def meet(fault: str) -> dict:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if os.environ.get("TORCH_FR_DUMP_TEMP_FILE"):
-        importlib.import_module("torch._inductor")  # a dump with stack traces needs it, and it takes seconds
     with ProcessPoolExecutor(AT_ONCE, mp_context=multiprocessing.get_context("fork")) as pool:
         for met in pool.map(meet, sys.argv[1:]):
             print(json.dumps(met), flush=True)
