@@ -56,7 +56,7 @@ print("it ran")
 RUN_BY = {
     "assets/instructor/seats.py": "classroom/test_seats.py::test_forty_seats_share_nothing_on_a_node",
     "jupyter lab": "test_offered_commands.py::test_make_lab_opens_the_first_notebook",
-    "workshop engines": "ranks/test_lifetime.py::test_engines_fill_the_host_file_and_end_when_they_are_asked_to",
+    "workshop engines": "ranks/test_lifetime.py::test_engines_fill_the_job_and_end_when_they_are_asked_to",
     "workshop_lib.lessons.large_batch.recipes": (
         "lessons/large_batch/test_recipes.py::test_the_command_writes_the_runs_that_the_table_reads"
     ),

@@ -406,7 +406,7 @@ for name, (machine, memory_GB, precision) in choices.items():
 pd.DataFrame(best).T.style.format(precision=2)
 
 # %% [markdown]
-# On the NVL72, meshes with 16 tensor ranks are 1.6 times as fast as on B200, mostly because of the larger domain. (Its GPUs are
+# On the NVL72, meshes with 16 tensor ranks are 1.5 times as fast as on B200, mostly because of the larger domain. (Its GPUs are
 # a tenth faster, too.) But its fastest mesh has no tensor ranks at all.
 #
 # ## Remember
@@ -417,7 +417,7 @@ pd.DataFrame(best).T.style.format(precision=2)
 # - Tensor groups wait for activations in every layer, so keep them inside a node or an NVLink domain. Data groups exchange
 #   weights and gradients while the GPUs compute.
 # - Choose among the meshes that fit *with a margin*. One line or a grid? For 6.7 billion weights the grid beat the line, because
-#   latency slows a ring of 1,024 ranks, and HSDP with its short rings beat both. For 175 billion, the line tied with a grid, 4 %
+#   latency slows a ring of 1,024 ranks, and HSDP with its short rings beat both. For 175 billion, the line tied with a grid, 6 %
 #   ahead of the best pipeline. That's less than the forecast's error, so measure the best of each kind first.
 #
 # **Take it home:** [scripts/mesh.py](scripts/mesh.py), and [scripts/trainer.py](scripts/trainer.py), the same with all that a

@@ -63,5 +63,3 @@ def test_scale_leads_to_its_figure(tmp_path, results, small):
     job.run("scale.sh", WORKSHOP_JOB_RANKS="2 3", WORKSHOP_JOB_BACKENDS="mpi", **here(3, f"{small} --device cpu"))
     assert job.returncode == 0, job.output
     check_scale(out, "mpi", [2, 3])
-
-

@@ -26,6 +26,7 @@ from .rank_errors import RankError
 FORK = "WORKSHOP_FORK"  # if set to "no", every rank imports everything by itself
 PRELOAD = "workshop_lib.ranks.preload"
 SAY_AFTER_S = 1.0
+GIVES_WAY = 10  # of 19
 # Python and libraries read variables with these beginnings when they are loaded: an agent that was started with others
 # is replaced. OMP_NUM_THREADS is set in each rank anew (engine.prepare).
 READ_WHEN_LOADED = ("PYTHON", "LD_", "DYLD_", "TORCH", "PYTORCH", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "OMP_")
@@ -142,6 +143,10 @@ class Agent:
     def is_ready(self) -> bool:
         return self.path.exists()
 
+    def give_way(self, nice: int) -> None:
+        """Let other programs come before this agent (0: no longer), where the system shares cores by session."""
+        node_agent.write(f"/proc/{self.process.pid}/autogroup", str(nice))
+
     def suits(self, loads: bool, environment: Mapping[str, str]) -> bool:
         """Whether ranks with this environment can come from this agent: it runs, and nothing that it loaded changed."""
         vanished = self.was_ready and not self.is_ready  # as when a temporary folder is tidied up
@@ -151,6 +156,7 @@ class Agent:
 
     def wait(self) -> None:
         """Wait until the agent is ready; a notebook says so if that takes a while. Raises RankError if it fails."""
+        self.give_way(0)
         began = time.monotonic()
         said = False
         while not self.is_ready:
@@ -206,9 +212,13 @@ _OF_THIS_PROCESS = _OfThisProcess()
 
 
 def begin() -> None:
-    """Start this process's agent now, so that it is ready once ranks are wanted. Errors wait until then, too."""
+    """Start this process's agent now, so that it is ready once ranks are wanted.
+
+    Meanwhile, what the learner runs comes first. Errors wait until ranks are wanted, too.
+    """
     with contextlib.suppress(OSError, RankError):
-        _agent(own_environment())
+        agent = _agent(own_environment())
+        agent.give_way(GIVES_WAY)
 
 
 def ready(environment: Mapping[str, str]) -> Agent:

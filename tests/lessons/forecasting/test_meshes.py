@@ -109,7 +109,7 @@ def test_a_larger_nvlink_domain_helps_wide_tensor_groups():
     for name in ("b200", "gb200-nvl72"):
         rows = meshes.forecasts(GPT3, machine(name), 1024, 2048, "fp8")
         least[name] = min(row["step_s"] for row in rows if row["tensor"] == 16 and row["peak_GB"] < 160)
-    assert least["b200"] / least["gb200-nvl72"] == pytest.approx(1.6, abs=0.05)
+    assert least["b200"] / least["gb200-nvl72"] == pytest.approx(1.5, abs=0.05)
 
 
 def test_latency_makes_a_line_slow_and_short_rings_do_not():
@@ -118,7 +118,7 @@ def test_latency_makes_a_line_slow_and_short_rings_do_not():
     no_latency = replace(h100, inside=replace(h100.inside, latency_s=0), between=replace(h100.between, latency_s=0))
     shapes = {Mesh(64, copies=16): 1, Mesh(128, 8): 8, Mesh(1024): 1}
     hsdp, grid, line = (meshes.of_formulas(SMALLER, h100, mesh, Plan(batch)) for mesh, batch in shapes.items())
-    assert [round(made.step_s, 2) for made in (hsdp, grid, line)] == [0.25, 0.29, 0.57]
+    assert [round(made.step_s, 2) for made in (hsdp, grid, line)] == [0.25, 0.31, 0.57]
     _, grid, line = (meshes.of_formulas(SMALLER, no_latency, mesh, Plan(batch)) for mesh, batch in shapes.items())
     assert line.data_s < 1.05 * grid.data_s
 
@@ -128,7 +128,7 @@ def test_for_175_billion_parameters_the_line_ties_with_a_grid_and_beats_every_pi
     first, second, third = sorted(rows, key=lambda row: row["step_s"])[:3]
     assert (first["data"], first["tensor"]) == (1024, 1) and (second["data"], second["tensor"]) == (512, 2)
     assert first["step_s"] == second["step_s"] and third["pipeline"] > 1
-    assert third["step_s"] / first["step_s"] == pytest.approx(1.04, abs=0.005)
+    assert third["step_s"] / first["step_s"] == pytest.approx(1.06, abs=0.005)
 
 
 def test_selective_recomputing_keeps_more_than_full_and_less_than_none():
