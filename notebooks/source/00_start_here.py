@@ -224,9 +224,9 @@ check.whoami(whoami)
 # ### Exercise 2 (normal): my part
 #
 # With this function you can share out anything among ranks: images, files, settings. Items are numbered from 0 to `n - 1`. Rank
-# `rank` of `size` takes those in `range(start, stop)`. Each item belongs to exactly one rank. The ranks' shares differ by at
-# most one item, because ranks with less work have to wait for the others. `n` isn't always a multiple of `size`: for 7 items on
-# 3 ranks, `0, 2` and `2, 4` and `4, 7` would be fine.
+# `rank` of `size` takes those in `range(start, stop)`. Each item belongs to exactly one rank. The shares must differ by at most
+# one item, because ranks with less work have to wait for the others. `n` isn't always a multiple of `size`: for 7 items on 3
+# ranks, `0, 2` and `2, 4` and `4, 7` would be fine.
 #
 # <details><summary>Hint 1: the operators</summary>
 #
@@ -297,8 +297,8 @@ picture("splits")
 # | `torch.nn.DataParallel` | Don't use it. One process drives all GPUs with threads that fight over Python's lock. |
 #
 # So do eight devices help if the model doesn't fit on one? With DDP they don't, because each holds all of it. With FSDP they do.
-# A model of 7 billion parameters takes 112 GB in training with Adam, at 16 bytes per parameter. Shared out like the items of
-# `my_part`, that's 14 GB on each of eight.
+# A model of 7 billion parameters takes 112 GB in training with Adam, at 16 bytes per parameter. Shared out as in `my_part`,
+# that's 14 GB on each of eight devices.
 #
 # ## What comes next
 #

@@ -73,8 +73,9 @@ if comm.rank == 1:
 # `recv` is *blocking*: it returns only when the message has arrived. A message can carry a number, its `tag`, so that the
 # receiver can tell messages apart.
 #
-# mpi4py has two versions of every call. Lower-case `send` takes any Python object and turns it into bytes, which is fine for
-# settings, names and results. Upper-case `Send` sends an array's bytes as they are, into an array that the receiver has allocated.
+# mpi4py has two versions of most calls. Lower-case `send` takes any Python object and turns it into bytes, which is fine for
+# settings, names and results. Upper-case `Send` sends an array's bytes as they are, into an array that the receiver has
+# allocated.
 #
 # ## What does a message cost?
 #
@@ -174,8 +175,8 @@ comm = MPI.COMM_WORLD
 #
 # ## Exercise 1 (warm-up): swap without deadlock
 #
-# Neighbors swap data all the time, in simulations and in the ring below. With your `exchange`, ranks swap their arrays
-# in pairs and never get stuck. In the check, every send waits for its receiver, as `Ssend` does.
+# Neighboring ranks exchange data in many simulations, and in the ring below. With your `exchange`, ranks swap their arrays in
+# pairs and never get stuck. In the check, every send waits for its receiver, as `Ssend` does.
 #
 # <details><summary>Hint 1: the order</summary>
 #
@@ -252,8 +253,8 @@ after = comm.gather(before, root=0)
 figures.before_and_after("gather")
 
 # %% [markdown]
-# An **allgather** gives that list to all ranks. When each rank keeps only a share of the weights, an allgather puts the shares
-# together just before they're needed.
+# An **allgather** gives all ranks the gathered list. When each rank keeps only a share of the weights, an allgather puts the
+# shares together just before they're needed.
 
 # %%
 # %%ranks
@@ -280,7 +281,7 @@ figures.before_and_after("allreduce")
 
 # %% [markdown]
 # A **reduce-scatter** adds up in the same way, but each rank gets only its own part of the sum. ZeRO and FSDP use it, because
-# there a rank needs only the gradients for the share of the weights that it updates. Which number will rank 2 hold?
+# each rank updates only a share of the weights and needs only their gradients. Which number will rank 2 hold?
 
 # %%
 # %%ranks
@@ -587,8 +588,8 @@ programs.hello(folder / "hello.py")
 # ## Deeper: it ran on your laptop. Would it always?
 #
 # A program that passes its tests has shown you one order of events. On the cluster, with larger messages and other delays,
-# events will happen in other orders. `explore` tries all of them. It plays the ranks of a small program in this notebook, and
-# decides which message arrives first and whether a send waits for its receiver or uses a buffer.
+# events will happen in other orders. `explore` tries all of them. It simulates the ranks of a small program in this notebook,
+# and decides which message arrives first and whether a send waits for its receiver or uses a buffer.
 
 # %%
 from mpi4py import MPI

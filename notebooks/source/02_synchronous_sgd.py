@@ -156,9 +156,9 @@ check.average_gradients(average_gradients)
 #
 # ## Exercise 2 (warm-up): the training loop
 #
-# Now write the loop that uses it. It's the loop of any PyTorch script, with one extra line. `batches` yields `(images,
-# labels)`; the loss is `cross_entropy(model(images), labels)`; `average(model, comm)` will be your `average_gradients`. `schedule.step()`
-# sets the learning rate of the next step, so it comes last.
+# Now write the training loop itself. It's the loop of any PyTorch script, with one extra line. `batches` yields `(images,
+# labels)`; the loss is `cross_entropy(model(images), labels)`; `average(model, comm)` will be your `average_gradients`.
+# `schedule.step()` sets the learning rate of the next step, so it comes last.
 #
 # <details><summary>Hint 1: the order</summary>
 #

@@ -8,7 +8,7 @@
 # small messages into larger ones, and shows you on a timeline what it does. These ideas are in everything that came later. For a
 # new project, no: its last release was in June 2023, so use DDP ([05_ddp](05_ddp.ipynb)), which is part of PyTorch.
 #
-# **You will** turn a training for one process into one for many, start a plain script with `mpiexec`, see what Horovod's
+# **You will** turn a training loop for one process into one for many, start a script with `mpiexec`, see what Horovod's
 # background thread does, and find out which rank is late.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores and Horovod, which `make setup` builds; no GPU, no
@@ -155,7 +155,7 @@ hvd.shutdown()
 # %% [markdown]
 # *Break it:* leave out the broadcast in your function, push it to the ranks, and train again. Would the loss have told you?
 #
-# If you clip gradients, clip the averaged ones. After `backward()` some may still be on their way, so call
+# If you clip gradients, clip the averaged ones. After `backward()` some gradients may still be traveling, so call
 # `optimizer.synchronize()`, clip, and step inside `with optimizer.skip_synchronize():`.
 #
 # ## The script to take home
@@ -229,7 +229,7 @@ timeline.draw({"default settings, the step of median length": recorded.typical()
 # allreduce. Like negotiation, it includes the time that rank 0 spends waiting for the other ranks.
 #
 # The ticks at the top are cycles. The ranks exchange their few bytes in every cycle, even when there is nothing to send. That's
-# why an idle Horovod keeps the processor busy. At scale, those few bytes can cost more than the gradients. In a trace of a
+# why an idle Horovod keeps the processor busy. At scale, those few bytes can cost more than the gradients. In a trace of
 # training on 32 ranks (Intel's KNL processors), allreduces took 250 of 318 seconds. 97 % of them carried only 8 bytes each, and
 # these took 215 seconds. Much of that was waiting, because the first rank to arrive waits for the last.
 #
@@ -312,7 +312,7 @@ table
 # ## Remember
 #
 # - Choose the GPU by local rank and the data by rank.
-# - Broadcast rank 0's weights, and wrap the optimizer. Wrapping forgets the optimizer's state.
+# - Broadcast rank 0's weights, and wrap the optimizer. Wrapping loses the optimizer's state.
 # - A background thread finds out, in cycles, which gradients are ready on all ranks, and fuses small ones into one message.
 # - Negotiation and allreduce both include the time spent waiting for the slowest rank. The timeline tells you which rank that is.
 #

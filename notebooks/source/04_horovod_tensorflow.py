@@ -137,7 +137,7 @@ guess.compare(int((answers[0] != answers[-1]).sum()))
 #
 # You can check that at the end of any run. As in notebook [02](02_synchronous_sgd.ipynb), compute a *digest*, a checksum of all
 # weights, on every rank. Then count how many different digests there are. (`hvd.allgather_object` collects an object from every
-# rank. Horovod matches messages by name, so give it one.)
+# rank. Horovod matches messages by name, so pass a `name`.)
 
 
 # %%

@@ -279,7 +279,7 @@ network(torch.ones(1, 784)).sum().backward()
 # - Each gradient leaves as soon as it's ready, in a message of its own, and no hook waits for another rank.
 # - When `finish()` returns, every `p.grad` is the mean over the ranks, in every step.
 #
-# Every parameter is trained. But in some steps, a parameter may get no gradient, and then it gets none on all ranks. Its hook
+# Every parameter is trained. But in some steps, a parameter may get no gradient, and then it gets none on any rank. Its hook
 # doesn't run then, and you don't have to do anything about it.
 #
 # <details><summary>Hint 1: an allreduce that doesn't wait</summary>
@@ -290,10 +290,10 @@ network(torch.ones(1, 784)).sum().backward()
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# A list outside of both functions. A hook `send(p)`: divide `p.grad` by `dist.get_world_size()`, start, keep the handle.
-# `finish()`: wait for all handles, and empty the list for the next step. Then for each parameter
-# `dist.broadcast(p.detach(), src=0)` and `p.register_post_accumulate_grad_hook(send)`. (NCCL and newer versions
-# of gloo can average by themselves, with `dist.ReduceOp.AVG`. Dividing first works everywhere.)
+# A list outside of both functions. Hook `send(p)`: divide `p.grad` by `dist.get_world_size()`, start `all_reduce`, keep its
+# handle. `finish()`: wait for all handles, and empty the list for the next step. Then for each parameter
+# `dist.broadcast(p.detach(), src=0)` and `p.register_post_accumulate_grad_hook(send)`. (NCCL and newer versions of gloo can
+# average by themselves, with `dist.ReduceOp.AVG`. Dividing first works everywhere.)
 #
 # </details><details><summary>Solution</summary>
 #
@@ -375,7 +375,7 @@ figures.typical_overlap(team.pull("times"))
 #
 # And why does DDP send fewer messages than you do? With one message per gradient, you pay the latency many times. A single
 # message can only leave at the end. DDP is in between: it collects gradients in *buckets*, in the order in which they become
-# ready, and sends a bucket as soon as it's full, here with 4 MiB. A tensor is never cut, so a bucket may be larger.
+# ready, and sends a bucket as soon as it's full, here at 4 MiB. A tensor is never cut, so a bucket may be larger.
 #
 # ## What would GPUs gain?
 #
@@ -588,7 +588,7 @@ for cap in (None, 25, 4, 0.01):
 #
 # <details><summary>Hint 1: what changes</summary>
 #
-# The hook no longer sends; it collects, and sometimes calls a function that sends. A message is now a new flat tensor, so
+# The hook now collects gradients, and sometimes calls a function that sends them. A message is now a new flat tensor, so
 # `finish()` has to cut it and copy the pieces back. What happens to the last gradients if they don't fill a bucket?
 #
 # </details><details><summary>Hint 2: the pieces</summary>

@@ -369,7 +369,7 @@ for name, cost in team.pull("costs")[0].items():
 
 # %% [markdown]
 # While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. FSDP sends
-# while it computes, so it can hold these for two layers at once. (Activations and the buffers of messages come on top of both numbers.)
+# while it computes, so it may hold two whole layers at once. (Both numbers leave out activations and message buffers.)
 #
 # *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. In a `%%ranks`
 # cell, how many allgathers does `by_hand.train_fsdp(with_fsdp(by_hand.perceptron(), reshard_after_forward=False))` report?
@@ -513,7 +513,7 @@ table
 #
 # Adam updates each weight on its own, so a shard is enough for it. *Muon* ([07d](07d_large_batch_optimizers.ipynb)) needs the
 # whole momentum matrix, because it makes that matrix orthogonal by multiplying it with itself, five times. Can it work on shards?
-# Under FSDP, parameters are DTensors, and any operation on them gives what it gives for the whole tensor. To do so, PyTorch
+# Under FSDP, parameters are DTensors, and operations on them have the same result as on the whole tensors. For that, PyTorch
 # sends whatever it takes.
 
 # %%

@@ -192,13 +192,13 @@ engines.draw(team.pull("in_bf16"), parameters)
 #
 # ### Exercise 2 (normal): clip as DeepSpeed does
 #
-# With `clip`, your ranks limit the norm of a gradient that none of them has as a whole, as `gradient_clipping` does. The arrays
-# in `shards` make up the gradient together with those of the other ranks. If its norm is larger than `max_norm`, scale every
-# shard in place, so that the norm becomes `max_norm`. Return the norm from before.
+# With `clip`, your ranks limit the norm of a gradient that none of them has as a whole, as `gradient_clipping` does. Together,
+# the arrays in all ranks' `shards` make up the gradient. If its norm is larger than `max_norm`, scale every shard in place, so
+# that the norm becomes `max_norm`. Return the original norm.
 #
 # <details><summary>Hint 1</summary>
 #
-# The norm is the root of the sum of all squares. What can each rank add up alone, and what do the ranks have to add up
+# The norm is the square root of the sum of squares. What can each rank add up alone, and what do the ranks have to add up
 # together?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
@@ -267,7 +267,7 @@ for file in sorted((folder / "checkpoint").rglob("*")):
         print(f"{file.stat().st_size / 2**20:7.3f} MiB  {file.relative_to(folder)}")
 
 # %% [markdown]
-# There are two files per rank, `latest` with the name of the last tag, and scripts. In the folder `checkpoint`, `python
+# Besides two files per rank, you get scripts, and `latest` with the last tag's name. In the folder `checkpoint`, `python
 # zero_to_fp32.py . model` merges the ranks' files into fp32 weights, in a new folder `model`. It's also a function:
 
 # %%

@@ -97,7 +97,7 @@ def backward_again(block, x, gradient):
 check.backward_again(backward_again)
 
 # %% [markdown]
-# Compare, with eight blocks of a transformer. (As long as you haven't written it, `check.written` uses the solution.)
+# Compare three ways on eight transformer blocks. (As long as you haven't written it, `check.written` uses the solution.)
 
 # %%
 again = check.written(backward_again)
@@ -155,9 +155,9 @@ guess.compare(weight.item())
 # | fp32 masters, but Adam's two means in bf16 | 2 | 2 | 4 for the masters, 4 for Adam | 12 |
 # | bf16 and nothing else | 2 | 2 | 4 | 8, and small steps get lost |
 #
-# So the model states shrink only if Adam's state is in bf16, too. (With *stochastic rounding*, which rounds up or down at random,
-# small steps aren't lost on average, and even the masters can go.) In any recipe, 16 bits halve the activations and the bytes of
-# each allgather, and GPUs compute several times as fast. Under FSDP, you ask for it with a policy:
+# So the total shrinks only if Adam's state is in bf16, too. (With *stochastic rounding*, which rounds up or down at random,
+# small steps aren't lost on average, and even the masters can go.) In any recipe, 16 bits halve the activations and the bytes
+# of each allgather, and GPUs compute several times as fast. Under FSDP, you ask for it with a policy:
 
 # %%
 # %%ranks

@@ -121,9 +121,9 @@ tested = [100 * epoch["test_accuracy"] for epoch in run_128["epochs"]]
 guess.compare(tested[-1] if tested else None)  # none if you pressed Stop before the first test
 
 # %% [markdown]
-# An accuracy of about 10 % is what you'd get by guessing among ten digits. With 11.35 % the network says "1" to every image. If
-# that's where your run ended, it isn't just slow to learn. It has *collapsed*. Not every run does: after three epochs, two of our
-# three recorded runs were at 11 %, and one was at 27 %. The published figure further down has a collapse at the same place.
+# An accuracy of about 10 % is what you'd get by guessing among ten digits. At 11.35 % the network says "1" to every image. If
+# that's where your run ended, it isn't just slow to learn. It has *collapsed*. Not every run does: after three epochs, two of
+# our three recorded runs were at 11 %, and one was at 27 %. The published figure further down has a collapse at the same place.
 #
 # ## Why long steps break
 #
@@ -205,9 +205,9 @@ picture("decays")
 #
 # </details><details><summary>Hint 2: which of the others?</summary>
 #
-# With a Nesterov momentum of 0.9, steps may be longer. Remember that it multiplies their length by ten, so divide the rate. Half
-# an epoch of warm-up gets the network past the moment at which its curvature grows. In only 32 steps, a decay mostly makes steps
-# shorter.
+# With a Nesterov momentum of 0.9, longer steps still work. Remember that it multiplies their length by ten, so divide the rate.
+# Half an epoch of warm-up gets the network past the moment at which its curvature grows. In only 32 steps, a decay mostly makes
+# steps shorter.
 #
 # </details><details><summary>Solution</summary>
 #

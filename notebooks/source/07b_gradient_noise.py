@@ -88,8 +88,8 @@ figures.arrows(team.pull("true")[0], team.pull("by_batch")[0], "MNIST, 20 batche
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# The difference of the two norms has no $|G|^2$ in it, only $\mathrm{tr}\,\Sigma$ times `1 / small_batch - 1 / big_batch`. And
-# if you multiply each equation by its own batch size first, the difference has no $\mathrm{tr}\,\Sigma$ in it.
+# The difference of the two equations has no $|G|^2$ in it, only $\mathrm{tr}\,\Sigma$ times `1 / small_batch - 1 / big_batch`.
+# And if you multiply each equation by its own batch size first, the difference has no $\mathrm{tr}\,\Sigma$ in it.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -284,8 +284,8 @@ best = steps_to_target.best_rates(runs)
 pd.DataFrame.from_dict(best, orient="index", columns=["lr", "steps", "at_edge"]).rename_axis("batch")
 
 # %% [markdown]
-# `at_edge` means that the best rate was the smallest or the largest we tried, so a better one may lie beyond it. Now fit
-# your law to these runs, and to a long measurement that went to 97 %.
+# `at_edge` means that the best rate was the smallest or the largest we tried, so a better one may lie beyond it. Now fit the
+# law to these runs, and to recorded ones that reached 97 % (*long run*).
 
 # %%
 here = f"here, to {target:.0%}"
@@ -321,10 +321,10 @@ figures.number_line(
 )
 
 # %% [markdown]
-# - **Compare your batch with the noise, not with the data set.** A batch of 8,192 is far smaller than the data set. Still, it's a
-#   hundred times the critical one. By the law of the long run, it needs half the steps of the critical batch, but a hundred times
-#   the minimum number of samples. A rule of thumb allows batches up to the square root of the number of samples. For ImageNet
-#   that's about 1,130, yet Goyal et al. (2017) lost nothing with 8,192.
+# - **Compare your batch with the noise, not with the data set.** A batch of 8,192 is far smaller than the data set. Still, it's
+#   a hundred times the critical batch. By the law of the long run, it needs half the steps of the critical batch, but a hundred
+#   times the minimum number of samples. A rule of thumb allows batches up to the square root of the number of samples. For
+#   ImageNet that's about 1,130, yet Goyal et al. (2017) lost nothing with 8,192.
 # - **The noise scale gets the order of magnitude right.** It would *be* the critical batch if the loss were equally curved in all
 #   directions, and if the noise scale stayed the same throughout training. Neither holds, so take it as a hint.
 #
@@ -342,9 +342,9 @@ figures.number_line(
 # | Goyal et al. 2017 | 256 P100 | 8,192 | 1 h | linear scaling, warm-up |
 # | Yamazaki et al. 2019 | 2,048 V100 | 81,920 | 1.2 min | ten times the batch, with LARS (You et al. 2017) |
 #
-# The batch grew by a factor of 320 and accuracy hardly moved. Goyal et al. also show where their own recipe stops working: top-1
-# error is 23.7 % at 8,192, 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k. So ImageNet bears batches that MNIST doesn't. But this
-# race doesn't tell its critical batch, because nobody counted steps to a target at small batches as well.
+# The batch grew by a factor of 320 and accuracy hardly moved. Goyal et al. also show where their own recipe stops working:
+# top-1 error is 23.7 % at 8,192, 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k. So ImageNet tolerates batches that MNIST
+# doesn't. But this race doesn't tell its critical batch, because nobody counted steps to a target at small batches as well.
 #
 # ## Remember
 #

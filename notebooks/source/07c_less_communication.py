@@ -2,7 +2,7 @@
 # # Less communication
 #
 # In every step so far, every rank has sent its whole gradient, 4 bytes per parameter. For a network of 7 billion parameters
-# that's 28 GB, for which a link of 10 Gbit/s needs about 45 seconds ([01](01_mpi_basics.ipynb)). Does all of it have to travel?
+# that's 28 GB, and an allreduce at 10 Gbit/s takes about 45 seconds ([01](01_mpi_basics.ipynb)). Does all of it have to travel?
 # Does it have to travel in every step?
 #
 # **You will** implement two answers yourself: send only the largest entries of a gradient, and let the ranks train alone for a
@@ -121,9 +121,9 @@ guess.compare(100 * compressed.loc["yours, top 1 %", "share of bytes"])
 trainings.formatted(compressed)
 
 # %% [markdown]
-# Values and indices add up to 2 %, a fiftieth of what each rank *hands over*. On the wire you gain less, because in an allgather
-# every rank receives the entries of all others: with four ranks $3 \cdot 2\,\%$ of the gradient's bytes, where a ring allreduce
-# of the whole gradient sends $2 \cdot 3/4$ of them. The more ranks there are, the less you gain.
+# Values and indices add up to 2 %, a fiftieth of what each rank *hands over*. On the wire you gain less, because in an
+# allgather every rank receives the entries of all others. With four ranks that's $3 \cdot 2\,\%$ of the gradient's bytes, while
+# a ring allreduce receives $2 \cdot 3/4$ times the gradient. The more ranks there are, the less you gain.
 #
 # Now compare the last two rows. Without feedback a small entry is never sent, no matter how long it keeps pointing the same way.
 #
@@ -274,19 +274,19 @@ figures.less_communication(records.read(ROOT / "assets" / "results" / "less_comm
 # | averaging weights every $H$ steps is as good as synchronous SGD, for $H$ up to about $\sqrt{\text{steps}}$ (Stich 2019, proved for strongly convex losses) | it holds for our network, too: $\sqrt{256} = 16$, and even 64 steps alone lose nothing |
 # | DiLoCo matches synchronous training with 500 times fewer bytes (Douillard et al. 2023; 8 workers, 500 steps of AdamW alone) | with 64 steps of SGD alone it's about level, and with 8 clearly ahead |
 #
-# How can less communication be *better*? If many rounds agree on a direction, the outer step goes $\eta / (1 - \mu) = 7$ times as
-# far as the ranks went on their own. So DiLoCo has momentum, and fp32 has none. Give fp32 momentum too, with a rate that suits it
-# (the last entry of the legend), and it comes within 0.2 points of the better DiLoCo. So whenever you read such a comparison, ask
-# whether every method got the recipe that suits it. And local SGD, with a sixty-fourth of the messages, loses nothing against
-# fp32 with the same recipe.
+# How can less communication be *better*? If many rounds agree on a direction, the outer step goes $\eta / (1 - \mu) = 7$ times
+# as far as the ranks went on their own. So DiLoCo has momentum, and fp32 has none. Give fp32 momentum, with a rate that suits
+# it (the last entry of the legend), and it comes within 0.2 points of the better DiLoCo run. So whenever you read such a
+# comparison, ask whether every method got the recipe that suits it. And local SGD, with a sixty-fourth of the messages, loses
+# nothing against fp32 with the same recipe.
 #
 # *Beat it:* which outer rate and momentum work best? Replace `outer` in `rounds` by `partial(outer, lr=…, momentum=…)`.
 #
 # ## When not to compress
 #
 # Fewer bytes only help if you wait for them, and compressing takes time, too. So let four ranks *emulate* nodes with a GPU each
-# ([05](05_ddp.ipynb)), and change the bandwidth between them. Their network has four layers with a million parameters, which take
-# 2 ms forward and 4 ms backward, and compressing takes some nanoseconds per entry. These numbers are guesses: put in those of
+# ([05](05_ddp.ipynb)), and change the bandwidth between them. Their network has four layers, each with a million parameters, 2
+# ms forward and 4 ms backward, and compressing takes some nanoseconds per entry. These numbers are guesses: put in those of
 # your own GPU.
 
 # %%

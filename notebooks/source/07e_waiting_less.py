@@ -27,8 +27,8 @@ team.push(steps=steps)
 # The worker that all others wait for is the *straggler*. A *fixed* straggler is always the same worker, for example on a
 # hot node. A *roaming* one is a different worker each time.
 #
-# Here two workers train on MNIST, ranks 1 and 2. In every step one of them is 20 ms late, each in turn. Rank 0 sleeps until it
-# gets a job further down.
+# Here two workers train on MNIST, ranks 1 and 2. They take turns: in every step, one is 20 ms late. Rank 0 sleeps until it gets
+# a job further down.
 
 # %%
 # %%ranks --timeout 300
@@ -58,8 +58,8 @@ figures.timelines([synchronous])
 # ### Exercise 1 (normal): one step late
 #
 # With this function, two workers will train without waiting for a roaming straggler. `gradient(weights, step)` returns this
-# rank's gradient. `start_average(array)` begins to average an array over the ranks, and returns at once. What it returns has a
-# method `wait()`, which returns the average as soon as it's there. Your task is to put these calls in the right order.
+# rank's gradient. `start_average(array)` begins to average an array over the ranks, and returns at once. The object it returns
+# has a method `wait()`, which returns the average when it arrives. Your task is to put these calls in the right order.
 #
 # <details><summary>Hint 1: what happens in one step?</summary>
 #

@@ -40,8 +40,8 @@ samples = sizes.sweep_samples or 60_000
 # | strong | $t_N = t_1 / N$ | $S = t_1 / t_N$ | $S / N$ |
 # | weak | $t_N = t_1$ | $N \, t_1 / t_N$ | $t_1 / t_N$ |
 #
-# In both, your own ranks keep the batch *per rank*, so the *global batch* grows with $N$. Many papers on deep learning call it
-# strong scaling only if the global batch is fixed, as we'll do on the GPUs. So always say what you kept the same.
+# On your ranks, both keep the batch *per rank* fixed, so the *global batch* grows with $N$. Many papers on deep learning call
+# it strong scaling only if the global batch is fixed, as we'll do on the GPUs. So always say what you kept the same.
 
 # %%
 guess = predict(
@@ -126,9 +126,9 @@ def scaling_table(seconds):
 check.scaling_table(scaling_table)
 
 # %% [markdown]
-# Here is your table. One column is *absolute*, because a slow baseline scales best: whoever computes slowly has time to send. The
-# last column is the *spread*: the slowest and the fastest run, each against the median run on one rank. If the ranges of two rows
-# overlap, don't read anything into their difference.
+# Here is your table. One column is *absolute* speed, because slow code scales best: next to computing, sending takes little
+# time. The last column is the *spread*: the slowest and the fastest run, each against the median run on one rank. If the ranges
+# of two rows overlap, don't read anything into their difference.
 
 # %%
 tables.speedups(strong, scaling_table)
@@ -271,9 +271,9 @@ weak_on_gpus = list(sweep(ranks.start, gpus, fixed_per_gpu, timeout_s=5 * sizes.
 weak_scaling_curve(weak_on_gpus)
 
 # %% [markdown]
-# So no fixed serial part explains this curve. Up to 8 GPUs, $f$ falls: all messages stay inside a node, where DDP hides nearly all
-# of them. What you lose is the wait for the latest of the GPUs, which costs little more with each GPU. (We put that in: each
-# one's time varies by 3.6 %, which made a forecast fit published curves.) From 8 GPUs to 16, the messages cross the slow network,
+# So no fixed serial part explains this curve. Up to 8 GPUs, $f$ falls: all messages stay inside a node, where DDP hides nearly
+# all of them. What you lose is the wait for the latest of the GPUs, which costs little more with each GPU. (We added that wait:
+# each GPU's time varies by 3.6 %, a value fitted to published curves.) From 8 GPUs to 16, the messages cross the slow network,
 # and take longer than the step's computing: $f$ jumps. With 64 images per GPU, the same messages meet four times as much
 # computing, and the efficiency is about three times as high.
 #
@@ -332,11 +332,11 @@ accuracy_curve(strong)
 #
 # ## So who's right?
 #
-# Four GPUs are 2.9 times as fast: if the baseline and the spread hold, the efficiency is 73 %. But do a quarter of the GPUs sit
-# idle? If all of that were serial work ($f$ = 12.6 %), no number of GPUs would be more than about 8 times as fast as one. If each
-# step is 38 % longer because of an overhead that doesn't grow, a hundred GPUs are 72 times as fast. One point can't tell you
-# which. And does nobody do better? Your 16 emulated GPUs look bad or good depending on the batch that you gave them. So ask both
-# people for the same thing: a curve with 2 and 8 GPUs in it, what was kept the same, and the accuracy.
+# Four GPUs are 2.9 times as fast: with a fair baseline and little spread, that's 73 % efficiency. But do a quarter of the GPUs
+# sit idle? If all of that were serial work ($f$ = 12.6 %), no number of GPUs would be more than about 8 times as fast as one.
+# If each step is 38 % longer because of an overhead that doesn't grow, a hundred GPUs are 72 times as fast. One point can't
+# tell you which. And does nobody do better? Your 16 emulated GPUs look bad or good depending on the batch that you gave them.
+# So ask both people for the same thing: a curve with 2 and 8 GPUs in it, what was kept the same, and the accuracy.
 #
 # ## Take it home
 #

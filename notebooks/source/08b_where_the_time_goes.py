@@ -152,7 +152,7 @@ figures.bound_or_free()
 # single core if the job has one or two ranks, and to a whole processor if it has more. So a scaling table can move from the bad
 # square to a good one *between two of its rows*.
 #
-# Let's do that. One rank runs in the bad square, and for comparison in both free ones. We tell two threads to spin
+# Let's do that. One rank runs in the bad square, and for comparison in both free squares. We tell two threads to spin
 # (`OMP_WAIT_POLICY=ACTIVE`), so the factor you'll see is close to the worst case. Then two ranks run as everywhere else in this
 # workshop: free, with one thread each.
 

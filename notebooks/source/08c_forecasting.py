@@ -180,9 +180,9 @@ for n in (2, 4, 8):
     measure(n)
 
 # %% [markdown]
-# A ring on $p$ ranks takes $2(p-1)$ rounds, and in each of them a message of $n/p$ bytes. So your function can fit the seconds
-# *per round*: they should be $\alpha + \beta \, n/p$, whatever $p$ is. How well will the fit to 2, 4 and 8 ranks forecast 16
-# MiB on 16 ranks?
+# A ring on $p$ ranks takes $2(p-1)$ rounds, and in each round every rank sends $n/p$ bytes. So your function can fit the
+# seconds *per round*: they should be $\alpha + \beta \, n/p$, whatever $p$ is. How well will the fit to 2, 4 and 8 ranks
+# forecast 16 MiB on 16 ranks?
 
 # %%
 guess = predict("16 A100: how many times as long as forecast does the allreduce take?", low=0, high=60, unit="times")
@@ -215,7 +215,7 @@ guess.compare(forecasts.loc["a100-ethernet", "times as long"], emulated_on="a100
 #
 # `s_per_step + s_per_parameter * P + (s_per_sample + s_per_product * P) * B`
 #
-# The first two terms are what a step costs once, such as updating the weights. The other two are the cost of each sample.
+# The first two terms are a step's fixed cost, such as updating the weights. The other two are the cost of each sample.
 #
 # But which computing time do we mean? What a rank needs when it's alone, or what it needs while all of them compute?
 
@@ -258,7 +258,7 @@ figures.predicted_beside_measured(fit.predicted(used, computing, line), tested)
 
 # %% [markdown]
 # On a two-core machine that did nothing else, we measured 3 % in the median and 9 % at worst. If your errors are several times
-# as large, look at the line on other programs before you blame the model.
+# as large, check the report on other programs before you blame the model.
 #
 # Where does a step's time go? This table shows the share that the allreduce takes, by width and batch:
 
@@ -287,7 +287,7 @@ shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%
 # ### Exercise 2 (warm-up): the step of a library that overlaps
 #
 # Either the link between the devices keeps up with the backward pass, or it falls behind and is busy from the first message
-# until the last. The step really ends at the later of these two times. The first case is written for you: if the link keeps up,
+# until the last. Each case gives a time, and the later one counts. The first case is written for you: if the link keeps up,
 # only the last message is left when the backward pass ends. Add the second case, and you have what you need for 512 GPUs.
 #
 # <details><summary>Hint</summary>
@@ -437,8 +437,8 @@ published.mean_errors({"nobody is late": forecast.PUNCTUAL, "the slowest is late
 # some of the four are the same; the differences grow with $p$.
 #
 # A ping-pong, which was timed as well, determines $\alpha$ and $\beta$. A third constant, $\gamma$, is the extra cost of each
-# byte that is summed: the addition itself, and that both ranks send at the same time. With these three constants, a single fit
-# should explain all four methods:
+# byte that is summed: the addition itself, and the slowdown when both ranks send at once. With these three constants, a single
+# fit should explain all four methods:
 
 # %%
 by_hand = fit.link(messages, ("naive", "recursive doubling", "ring", "rabenseifner"))

@@ -48,7 +48,7 @@ print(f"{images_per_s:,.0f} images/s x 784 bytes = {784 * images_per_s / 1e6:.1f
 # For a disk, a few megabytes per second are nothing. But on a cluster everybody *shares* the storage. Summit's file system
 # delivered 2.5 TB/s. When all of its 4,608 nodes read at once, each of them got 543 MB/s. (On Theta the share was 48 MB/s.) Is
 # that a lot? An image of 224 × 224 pixels has 150,528 bytes. A GPU that trains on a thousand of them per second needs 150 MB/s,
-# and a node of Summit had six GPUs. That's more than its share.
+# and a Summit node had six. Together they needed more than its share.
 #
 # So read every byte from the storage once, and wait for it as little as possible.
 #
@@ -365,8 +365,9 @@ for name, numbers in {"the same seed": np.random.default_rng(1), "generator": ge
 # %% [markdown]
 # ## Deeper: shuffled shards that resume
 #
-# Your generator needs no state. The *order* of the samples doesn't either, if it's a function of seed and step: then a checkpoint
-# only has to hold the step. Say four ranks stop after 60 % of an epoch, and three go on. How often does the epoch see each sample?
+# Your generator needs no saved state. Neither does the *order* of the samples, if it's a function of seed and step: a
+# checkpoint only has to hold the step. Say four ranks stop after 60 % of an epoch, and three go on. How often does the epoch
+# see each sample?
 
 
 # %%
@@ -388,14 +389,15 @@ for way, after in ways.items():
     print(f"{way:>32}: {(seen == 0).sum():6,} never, {(seen == 1).sum():6,} once, {(seen == 2).sum():6,} twice")
 
 # %% [markdown]
-# A language model reads most of its data only once, so the second way would hide a part of it from the model. And only the first
-# can tell you *which* sample made the loss jump at step 41,307. `torchdata`'s `StatefulDataLoader`, last released in February
-# 2025, keeps the state of a loader instead: one per rank, with a part per worker, so it can't go on with another number of ranks
+# A language model reads most of its data only once, so the second way would hide a part of it from the model. And only the
+# first can tell you *which* sample made the loss jump at step 41,307. `torchdata`'s `StatefulDataLoader`, last released in
+# February 2025, saves each rank's loader state instead, with a part per worker, so it can't resume with another number of ranks
 # [2]. Loaders read ahead, so save the step of the *training*.
 #
-# Random order has a price, though. A file per sample costs an `open` each, which on a cluster asks one of a few *metadata servers*:
-# Perlmutter has 16, next to 274 servers for the data [3]. Scattered rows of a large file each wait on their own. So data sets are
-# packed into **shards**, files of some hundred megabytes that are read from front to back. Whatever tool you use, it does this:
+# Random order has a price, though. A file per sample costs an `open` each, which on a cluster asks one of a few *metadata
+# servers*: Perlmutter has 16, next to 274 servers for the data [3]. Scattered rows of a large file cost one wait each. So data
+# sets are packed into **shards**, files of some hundred megabytes that are read from front to back. Whatever tool you use, it
+# does this:
 #
 # - Each epoch deals out the *shards* to ranks and workers in a new order, drawn from seed and epoch. Have many more shards than
 #   ranks, or some ranks get two and the rest get one.
@@ -403,7 +405,7 @@ for way, after in ways.items():
 # - To resume, compute which shards are done, and skip to the sample within the shard. Fix the number of steps for every rank,
 #   because some rank runs out first.
 # - Texts have different lengths. *Packing* puts them one after the other and cuts rows of equal length, so no rank computes on
-#   padding. A mask keeps one text from attending to the next.
+#   padding. A mask keeps each text from attending to the others.
 #
 # ## Deeper: what changes on a large machine
 #

@@ -44,9 +44,9 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {cores.her
 # | see how one ended, and what it used | `sacct -j JOB`, `seff JOB` | `qstat -xf JOB` |
 # | start processes inside | `srun` | `mpiexec` |
 #
-# **Why am I still waiting?** `squeue` gives the reason: `Resources` means you're next, `Priority` that other jobs come first, and
-# a name with `Limit` that you or your group have reached one. A shorter or smaller job often starts sooner. `seff` tells you
-# afterwards which of the cores, the memory and the time you asked for were used at all.
+# **Why am I still waiting?** `squeue` gives the reason: `Resources` means you're next, `Priority` that other jobs come first,
+# and a name with `Limit` that you or your group have reached one. A shorter or smaller job often starts sooner. `seff` tells
+# you afterwards how much of the cores, memory and time you asked for was used.
 #
 # ## Write the job script
 #
@@ -112,7 +112,7 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # </details><details><summary>Hint 3: one core?</summary>
 #
 # `srun` binds what it starts to cores. Since Slurm 22.05 it no longer takes `--cpus-per-task` from the directives, so torchrun
-# gets a single core, which all ranks of the node then share. Repeat it as an option of `srun`.
+# gets a single core, which all ranks of the node then share. Repeat `--cpus-per-task` as an option of `srun`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -412,9 +412,9 @@ picture("dragonfly")
 # cabinet of 128 nodes with four GPUs each [2].
 #
 # *Inside a node or not* matters most, because GPUs in one node are connected by links that are several times as fast as the
-# network. *The same group or not* matters less on a dragonfly. With `--switches=1@5`, Slurm waits up to five minutes for nodes on
-# one switch, and then takes what there is. That needs a cluster whose network is described to Slurm, and its `max_switch_wait`,
-# by default 300 s, caps the wait.
+# network. *The same group or not* matters less on a dragonfly. With `--switches=1@5`, Slurm waits up to five minutes for nodes
+# on one switch, and then takes what there is. That works only if Slurm knows the cluster's network, and `max_switch_wait`, by
+# default 300 s, caps the wait.
 #
 # ## Deeper: what NCCL says
 #
@@ -442,7 +442,7 @@ picture("dragonfly")
 #
 # ## Remember
 #
-# - Slurm runs your script once, on the first node. Whatever you start with `srun` runs on all of them.
+# - Slurm runs your script once, on the first node. Whatever you start with `srun` runs on all nodes.
 # - Start one torchrun per node, let them meet at a host of the job, and set `--nproc-per-node` to the GPUs of *one* node.
 # - Every node's report names a root cause, but only one of them is right: the earliest, or the one that differs from the rest.
 # - Ask the ranks where they may run, give each one thread per core, and choose the device by the *local* rank.

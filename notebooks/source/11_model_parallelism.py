@@ -55,7 +55,7 @@ print(f"largest difference to the whole MLP: {(together - mlp(x)).abs().max():.0
 
 # %% [markdown]
 # `up` is cut by its outputs, and `down` by its inputs. So the half of the *hidden activations* that a rank computes is exactly the
-# half that its part of `down` needs, and nothing has to be sent in between. Each rank ends up with a *part of the sum* in every
+# half that its part of `down` needs, and nothing has to be sent in between. Each rank ends up with *part of the sum* for every
 # output, and one allreduce adds up the parts.
 
 # %%
@@ -250,7 +250,7 @@ guess.compare(team.pull("backward_allreduces")[0])
 #
 # ## Exercise 3 (warm-up): heads on ranks
 #
-# Attention has four linear layers, `query`, `key`, `value` and `out`. Between them, each *head* works alone, with its own
+# Attention has four linear layers, `query`, `key`, `value` and `out`. Before `out`, each *head* works alone, with its own
 # queries, keys and values. So heads are a natural cut. In our `Attention`, the first rows of `query.weight` make the first
 # head, the next rows the second, and so on.
 #
@@ -296,12 +296,12 @@ check.cut_block(cut_block)
 # %% [markdown]
 # Each rank needs at least one whole head, so the number of heads limits the number of ranks. In most models of today, several
 # heads of queries share the keys and values of one *KV head*. With more ranks than KV heads, some ranks have to compute the same
-# keys and values. Llama 3 70B has 64 heads, but only 8 KV heads, so that begins beyond 8 ranks.
+# keys and values. Llama 3 70B has 64 heads, but only 8 KV heads, so this happens beyond 8 ranks.
 #
 # ## Train it
 #
 # In data parallelism each rank had its own images. Here all ranks must have the same ones, because together they are one network.
-# For comparison, every rank also trains a whole one alone. (Query, key and value read the same x. `sum_once` lets *f* send
+# For comparison, every rank also trains a whole network alone. (Query, key and value read the same x. `sum_once` lets *f* send
 # one allreduce for all three, as a *Deeper* section shows.)
 
 # %%
@@ -485,11 +485,11 @@ print(f"in {4 * blocks} allreduces, and {2 * (data - 1) / data * gradient_gb:.0f
 
 # %% [markdown]
 # With 8 sequences per group, the tensor dimension sends nearly ten times as much as the data dimension. With one, it would send
-# about as much. What decides is *when* the bytes can travel. Gradients can travel in buckets, while the backward pass still
-# computes, as in DDP. But the next layer needs the result of an allreduce of activations, so all ranks of the group wait, hundreds
-# of times per step. (*Asynchronous* tensor parallelism is the exception: it cuts each matrix product into pieces, and sends one
-# while it computes the next.) So the tensor dimension stays inside an NVLink domain, usually a node, or a rack of 72 GPUs. The
-# data dimension can cross the network.
+# about as much. What decides is *when* the bytes can travel. Gradients can travel in buckets while the backward pass is
+# running, as in DDP. But the next layer needs the result of an allreduce of activations, so all ranks of the group wait,
+# hundreds of times per step. (*Asynchronous* tensor parallelism is the exception: it cuts each matrix product into pieces, and
+# sends one while it computes the next.) So the tensor dimension stays inside an NVLink domain, usually a node, or a rack of 72
+# GPUs. The data dimension can cross the network.
 #
 # *Try it:* swap 64 and 8, with 64 sequences per group, so that the global batch is the same. Each tensor group now spans 8 nodes.
 # How many gigabytes does a rank send in it?

@@ -3,7 +3,7 @@
 #
 # Your network doesn't fit on one device, so you put the first half of its layers on rank 0 and the second half on rank 1. Now it
 # fits. But a step takes as long as before, because while one rank computes, the other has nothing to do. Two devices, and the
-# speed of one. How do you get both of them to work?
+# speed of one. How do you keep both of them busy?
 #
 # **You will** write a stage of a pipeline, with its messages, and the two schedules that all others build on. You'll run them on
 # four emulated devices, to see what a schedule costs: how long ranks are idle, and how much they keep in memory. Then you'll
@@ -273,7 +273,7 @@ guess.compare(100 * orders.bubble(taken[8]), emulated_on=machine)
 pd.DataFrame(orders.idle_rows(taken)).T.rename_axis(f"micro-batches (emulated on {machine})")
 
 # %% [markdown]
-# Your bubbles are those of the formula, plus a little for the messages. So why not take a hundred micro-batches? Look at the last
+# Your bubbles match the formula, plus a little for the messages. So why not take a hundred micro-batches? Look at the last
 # column: each operation has a fixed cost, and a small micro-batch has few images to spread it over.
 #
 # ## 1F1B: backward as soon as you can
@@ -310,8 +310,8 @@ figures.example("GPipe", "1F1B", ranks=4, micro_batches=8)
 #
 # </details><details><summary>Hint 2: three parts</summary>
 #
-# `ahead = min(m, ranks - 1 - rank)` forwards, then for each micro-batch that's left one forward and one backward, then the
-# backwards that are left.
+# `ahead = min(m, ranks - 1 - rank)` forwards, then one forward and one backward for each micro-batch that's left, then the
+# remaining backwards.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -555,8 +555,8 @@ figures.pipeline(panels, machine)
 # | ZB2P | none | 2 × | 1 × |
 # | ZBV, in which each rank has two chunks, arranged in a V | none | 1 × | 2 × |
 #
-# *V-Half* and *V-Min* (P. Qi et al. 2024) keep half and a third of 1F1B's activations, and pay with some of the bubble.
-# DeepSeek's *DualPipe* sends micro-batches in from both ends, so each rank holds two stages' weights. Its bubble is
+# *V-Half* and *V-Min* (P. Qi et al. 2024) keep half and a third of 1F1B's activations, at the price of some bubble. DeepSeek's
+# *DualPipe* sends micro-batches in from both ends, so each rank holds two stages' weights. Its bubble is
 # $(p/2 - 1)(F\&B + B - 3W)$, where $F\&B$ is a forward and a backward pass that overlap, and $W$ the part of $B$ for weights. Its
 # main purpose is another one: the experts' all-to-all ([11d](11d_experts.ipynb)) of one direction hides behind the other's
 # computing.

@@ -163,7 +163,7 @@ print(inspect.getsource(BlockAttention.__call__))
 # queries, keys and values of its own tokens, `[sequences, heads, tokens, numbers]`.
 #
 # - `merge` is your function.
-# - `attend(query, key, value, source)` is the method above, and `source` the rank whose keys and values these are.
+# - `attend(query, key, value, source)` is the method above; `source` is the rank that owns these keys and values.
 # - `comm.Sendrecv(array, right, recvbuf=other, source=left)` sends one array and receives another. Call it after you've computed
 #   with a block, until the check passes. Then overlap: `comm.Isend(array, right)` and `comm.Irecv(other, left)` start a message
 #   and return a request, whose `Wait()` returns when the message is done. Start both *before* you compute, so that the next block
@@ -365,7 +365,7 @@ figures.busy({"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms}, "CPU tim
 # zigzag isn't fair anymore: the end of a long document has more work than any other chunk.
 #
 # A ring isn't the only way. Llama 3 was trained by *gathering* all keys and values of a layer at once, which is simple and allows
-# any mask, such as one that keeps documents apart. Within a node, the common choice is *Ulysses*, next.
+# any mask, such as one that keeps documents apart. Within a node, people usually choose *Ulysses*, described next.
 #
 # ## Deeper: ring, gather, or trade tokens for heads?
 #
@@ -392,7 +392,7 @@ pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}")
 #   But the number of ranks has to divide the 32 query heads, KV heads are sent more than once beyond 8 ranks, and nothing hides
 #   the messages. The two can be combined: Ulysses within a node, and a ring between nodes.
 #
-# The last two are short with [11](11_model_parallelism.ipynb)'s collectives, whose backward pass is a collective, too:
+# The last two take few lines with [11](11_model_parallelism.ipynb)'s collectives, whose backward pass is another collective:
 
 # %%
 from workshop_lib.lessons.context_parallelism import other_ways
@@ -477,8 +477,8 @@ table["differs by"] = table.sub(table.loc["one process"]).abs().max(axis=1)
 table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
 
 # %% [markdown]
-# The losses done right are those of one process. The three mistakes train as well, and their losses look
-# harmless. So compare with one process once, on a sequence that fits.
+# The losses done right are those of one process. With each mistake, training still runs, and the losses look harmless. So
+# compare with one process once, on a sequence that fits.
 #
 # In a mesh, DDP and FSDP take the *mean* of the gradients over this dimension, and this loss needs their sum. So multiply the loss
 # by the number of ranks first.

@@ -264,9 +264,9 @@ def average_gradients(model, comm):
 #
 # $$E \sum_e f_e P_e$$
 #
-# Here $f_e$ is the share of all choices that go to expert $e$, and $P_e$ is the mean of its probability. This loss is 1 if the
-# load is even. If one expert gets every token it's $E P_e$, so nearly $E$ once the router is sure. $f_e$ is a count and has no
-# gradient, but $P_e$ has one: the more tokens an expert gets, the harder its probability is pushed down.
+# Here $f_e$ is the share of all choices that go to expert $e$, and $P_e$ is its mean probability over tokens. This loss is 1 if
+# the load is even. If one expert gets every token it's $E P_e$, so nearly $E$ once the router is sure. $f_e$ is a count and has
+# no gradient, but $P_e$ has one: the more tokens an expert gets, the harder its probability is pushed down.
 
 
 # %%
@@ -302,7 +302,7 @@ def train(comm, seed, weight, steps=150, factor=1.25):
 
 
 # %% [markdown]
-# Do four ranks train as one process does? Give them so much capacity that no token is dropped, and compare the losses:
+# Do four ranks train as one process does? Give their experts enough capacity for every token, and compare the losses:
 
 # %%
 # %%ranks --timeout 120

@@ -261,7 +261,7 @@ pd.DataFrame({name: made.row(*columns) for name, made in forecasts.items()}).T.s
 #
 # With 8 tensor ranks, each rank gathers an eighth of the weights. But the 8 ranks of a node gather different eighths over the
 # same network, so the bytes take no less time. The line is slow because of latency: each message goes round a ring of 1,024
-# ranks, and the grid's rings have only 128. In return, the grid's ranks wait for activations. *HSDP* (notebook
+# ranks, while the grid's rings have only 128. In return, the grid's ranks wait for activations. *HSDP* (notebook
 # [06](06_zero_and_fsdp.ipynb)) has short rings without tensor ranks: it shards in groups of 64, and an allreduce adds up the
 # gradients of the 16 groups.
 #
@@ -313,8 +313,8 @@ shown.style.format({"published": "{:.1%}", "forecast": "{:.1%}", "error": "{:+.0
 # Look at the signs of the errors:
 #
 # - For Megatron-LM on 128 GPUs or more, the forecast is 11 to 20 % too low. It charges more for tensor ranks' messages than the
-#   real runs lost, and the largest models keep the GPUs busier than the smallest, on which we calibrated. All these runs are
-#   above their range.
+#   real runs lost, and the largest models keep the GPUs busier than the smallest, on which we calibrated. All these runs exceed
+#   the forecast's range.
 # - ZeRO-3 on 1,536 GPUs comes out three times too fast. Even if nothing were hidden behind computing, the forecast would be 29
 #   s, but the real step took 67 s. So DeepSpeed's messages of 2021 were probably several times slower than the network's data
 #   sheet says. **Your fastest mesh above, FSDP over all GPUs, is of the same kind.**
@@ -383,10 +383,10 @@ torch.distributed.destroy_process_group()
 #
 # How fast would the model of 175 billion parameters be on newer machines?
 #
-# - **FP8.** H100 and B200 multiply 8-bit numbers at twice bf16's peak. But only the linear layers of the blocks do, and
+# - **FP8.** H100 and B200 multiply 8-bit numbers at twice bf16's peak. But only the blocks' linear layers use FP8, and
 #   converting takes time: torchtitan trains Llama 3.1 8B only 1.28 times as fast with FP8. The forecast assumes that linear
-#   layers gain as much as in torchtitan. (`mfu` still counts bf16's peak.) It leaves out gathers in FP8 and B200's
-#   block-scaled formats, MXFP8 and NVFP4 ([06c](06c_fitting_more.ipynb)).
+#   layers gain as much as in torchtitan. (`mfu` still counts bf16's peak.) It leaves out gathers in FP8 and B200's block-scaled
+#   formats, MXFP8 and NVFP4 ([06c](06c_fitting_more.ipynb)).
 # - **The NVLink domain.** In a GB200 NVL72, NVLink joins 72 GPUs instead of 8. If you use 64 of them, tensor groups of 16 don't
 #   leave it.
 

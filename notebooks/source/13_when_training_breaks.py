@@ -120,8 +120,8 @@ scripts.run("torchfrtrace", "-p", "trace_", morning)
 #
 # <details><summary>Hint 1: whom to suspect</summary>
 #
-# Tonight, fifteen logs end alike. This morning, look at the *first* collective with an error in `torchfrtrace`'s output: everything
-# after it follows from it.
+# Tonight, fifteen logs end alike. This morning, look at the *first* collective with an error in `torchfrtrace`'s output: all
+# later errors follow from it.
 #
 # </details><details><summary>Hint 2: the function</summary>
 #
@@ -197,7 +197,7 @@ fault_catalogue.rows(patients)
 #
 # </details><details><summary>Solution</summary>
 #
-# A: a bit of its weights, since only rank 1 has different weights. B: it ran out of data. It ended without an error, and first.
+# A: a bit of its weights, since only rank 1 has different weights. B: it ran out of data. It ended first, and without an error.
 # C: it's slow. Every step of every rank takes longer, but all numbers are right. D: a NaN. E: a bit of its gradient. All ranks
 # agree, but not with the healthy run. F: it hangs. The others gave up, and rank 1 was still there.
 #
@@ -226,7 +226,7 @@ fault_catalogue.diagnoses(diagnoses)
 
 # %% [markdown]
 # Run E is the nastiest. Comparing digests between ranks doesn't find it, because all ranks are equally wrong. Only a second run
-# would find it, or a check in which two ranks compute the same step now and then and compare their gradients. For
+# would find it, or a check in which two ranks now and then compute the same step and compare their gradients. For
 # [Gemini](https://arxiv.org/abs/2312.11805), Google replayed steps to find the machine that had computed wrongly.
 #
 # ## Deeper: nine more faults
@@ -284,7 +284,7 @@ for name in runs:
 # %% [markdown]
 # ### Exercise 3 (warm-up): what caused the spike?
 #
-# Each run has one of these causes: `"a bad batch"` (on one rank, somebody forgot to divide the pixels by 255), `"a wrong
+# Each spike has one of these causes: `"a bad batch"` (on one rank, somebody forgot to divide the pixels by 255), `"a wrong
 # gradient"` (one rank's hardware computed it wrongly, once), or `"the learning rate"` (after a restart, it came back 40 times
 # too high).
 #

@@ -147,7 +147,7 @@ if not quick:  # it takes a minute
 # ### Exercise 2 (hard): a supervisor
 #
 # `supervise` starts all ranks. When one of them is lost, it ends the others and starts all of them again.
-# `start(rank, attempt)` forks a rank and returns its process number. `attempt` is 0 for the first ranks, then 1, and so on.
+# `start(rank, attempt)` forks a rank and returns its process number. `attempt` is 0 at the first start, then 1, and so on.
 # Return when all ranks have ended well. If a rank is lost and you've used up all `restarts` restarts, raise an error.
 #
 # <details><summary>Hint 1: whom to wait for?</summary>
@@ -255,8 +255,8 @@ figures.progress(scores)
 #
 # [per_step.py](scripts/per_step.py) is elastic.py with these lines, and with a `supervise` that starts only the lost rank
 # again. On our two cores, that's no faster than your supervisor, because the lighthouse waits for a second before it gives up a
-# rank. Keeping the survivors pays where a start takes minutes. (To try it, run `pip install torchft`, which has wheels for Linux on
-# x86-64, and then `workshop faults --kinds kill notebooks/scripts/per_step.py 2` in a terminal.)
+# rank. Keeping survivors pays off where a start takes minutes. (To try it, run `pip install torchft`, which has wheels for
+# Linux on x86-64, and then `workshop faults --kinds kill notebooks/scripts/per_step.py 2` in a terminal.)
 #
 # It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed training. And you
 # still need checkpoints, for the day on which all ranks are lost.
@@ -354,8 +354,8 @@ for step in range(3):
         print(f"step {step}: ranks {comm.rank} and {following} differ about the step of rank {following}")
 
 # %% [markdown]
-# The rank that is in all such pairs is the one to replace. People repeat one step in a thousand, because it costs a second step.
-# (Kernels have to add up in the same order each time, or honest ranks differ, too.)
+# The rank that is in all such pairs is the one to replace. Repeating doubles a step's cost, so people repeat only one in a
+# thousand. (Kernels have to add up in the same order each time, or honest ranks differ, too.)
 #
 # ## Deeper: go on with fewer ranks
 #
@@ -477,7 +477,7 @@ if comm.rank == 0:
 # - **The copy.** The optimizer changes the weights in place. Without a copy you'd save half of one step and half of the next. So
 #   `async_save` blocks until it has the copy, which takes memory for one more state.
 # - **A process group of its own.** The thread runs collectives, too. If it used the group of the training, their collectives
-#   would mix. It's a gloo group on GPUs, too, because the copy is in the CPU's memory.
+#   would mix. Even on GPUs, it's a gloo group, because the copy is in the CPU's memory.
 # - **`future.result()`.** An error in the background surfaces only here. The checkpoint counts once it's written: its `.metadata`
 #   file comes last, so a folder without one is no checkpoint, and you go on from the one before.
 #
@@ -485,7 +485,7 @@ if comm.rank == 0:
 #
 # Two ranks hold half of the weights and half of Adam's state each. One is lost, or a third one joins. `.metadata` says where
 # each piece of a tensor is, and every rank reads the pieces that it needs. Here, two of your ranks train ten steps, save, and
-# take ten more, to compare with.
+# take ten more for comparison.
 
 # %%
 halves = folder / "halves"
@@ -515,8 +515,8 @@ if comm.rank < 2:
 #
 # <details><summary>Hint 1: how does a rank say which pieces it needs?</summary>
 #
-# `dcp.load` fills a dictionary in place. What this rank needs is what stands in the dictionary, so make one from the fresh model
-# and its optimizer, in the same form as the one that was saved.
+# `dcp.load` fills a dictionary in place. The dictionary says what this rank needs, so make one from the fresh model and its
+# optimizer, in the same form as the one that was saved.
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #

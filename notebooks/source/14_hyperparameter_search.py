@@ -339,7 +339,7 @@ for place, other in {"second": second, "third": third}.items():
 
 # %% [markdown]
 # Take these as lower limits. With exactly this many seeds, the difference that you measure is more than twice its error only
-# every second time. And both numbers are larger than the ten seeds that we have, so we can't even rank our own three settings:
+# half the time. And both numbers are larger than the ten seeds that we have, so we can't even rank our own three settings:
 # *worse* only means worse in these ten runs.
 #
 # So a search with one seed finds a *good* setting, but probably not the best one. If the means are close, that's all right,

@@ -52,9 +52,9 @@ print(*(f"{accuracy:.2f} %" for accuracy in alone))
 # Run the script's cell and the report's, fix what the report names first, and repeat. The report gets longer before it gets
 # shorter, because some mistakes only show once others are gone.
 #
-# Two things are new since [05](05_ddp.ipynb). Random numbers: ranks should draw different ones, but build the same network, so seed
-# each rank once more *after* it's built. Batch normalization: its statistics are *buffers*. Before each forward pass, DDP overwrites
-# every rank's with rank 0's. After the last step they differ again, and you test with them.
+# Two things are new since [05](05_ddp.ipynb). Random numbers: ranks should draw different ones, but build the same network, so
+# reseed each rank *after* the network is built. Batch normalization: its statistics are *buffers*. Before each forward pass,
+# DDP overwrites every rank's with rank 0's. After the last step they differ again, and you test with them.
 #
 # The report can't judge two things. First, keep the global batch: one process takes 64 images per step, so how many does each
 # rank take? Second, decide which printed numbers should count the images of all ranks. The check can't tell whether your loss is
@@ -416,8 +416,8 @@ check.faults(faults)
 # But the decisions of exercise 1 stay yours:
 #
 # - By default, each rank takes the loader's whole batch, so the global batch grows with the ranks. In Accelerate you divide it with
-#   `DataLoaderConfiguration(split_batches=True)`. Without that, one `schedule.step()` counts as many steps as there are ranks, so
-#   a schedule still ends on time.
+#   `DataLoaderConfiguration(split_batches=True)`. Without that, one `schedule.step()` takes one step per rank, so a schedule
+#   still ends on time.
 # - Neither adds up your counts. Accelerate's `gather_for_metrics` collects outputs from all ranks, and drops the images that were
 #   repeated to fill the last batch.
 # - With the same seed everywhere, all ranks drop the same units, and shift their images by the same number of pixels. In
@@ -485,9 +485,9 @@ pd.DataFrame(rows, index=["64 images", "64 again", "32", "16"]).T
 
 # %% [markdown]
 # When the batch's size first changes, PyTorch compiles again, this time for any size. If you drop the last, smaller batch, it
-# doesn't have to. Where PyTorch can't follow your Python, as at `.item()`, it breaks the graph, and you gain less:
-# `TORCH_LOGS=graph_breaks,recompiles` shows these places. If you compile *after* wrapping the model in DDP, PyTorch cuts the graph at
-# DDP's buckets, so that gradients still travel during the backward pass.
+# doesn't have to. Where PyTorch can't follow your Python, as at `.item()`, it breaks the graph, and you gain less.
+# `TORCH_LOGS=graph_breaks,recompiles` shows these places. If you compile *after* wrapping the model in DDP, PyTorch cuts the
+# graph at DDP's buckets, so that gradients still travel during the backward pass.
 #
 # If the model doesn't fit next to its optimizer, [trainer.py](scripts/trainer.py) is the variant with FSDP2 and sharded checkpoints.
 # With `--compile`, it compiles each block before `fully_shard` wraps it, so that equal blocks are compiled only once.
@@ -498,8 +498,8 @@ pd.DataFrame(rows, index=["64 images", "64 again", "32", "16"]).T
 # - DDP chooses the gradients that it averages at the moment it wraps the network. After you thaw a layer, wrap the network again.
 # - Keep the global batch, or change the learning rate with it. Then compare means over seeds with the spread of one process.
 #
-# **Take it home:** [scripts/own_script_ddp.py](scripts/own_script_ddp.py) and `workshop examine`. If you start from nothing,
-# start from [scripts/trainer.py](scripts/trainer.py).
+# **Take it home:** [scripts/own_script_ddp.py](scripts/own_script_ddp.py) and `workshop examine`. If you start from scratch,
+# use [scripts/trainer.py](scripts/trainer.py).
 #
 # **Sources.** PyTorch's documentation of
 # [DDP](https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html), of

@@ -142,7 +142,7 @@ def another_run(path):
 REFUSED = [
     (lambda at: ["--data-dir", at / "none"], "found no such folder"),
     (lambda at: ["--data-dir", at / "empty"], "found an empty folder"),
-    (lambda at: ["--data-dir", at / "file"], "file: this is a file"),
+    (lambda at: ["--data-dir", at / "file"], "found no such folder"),
     (lambda at: ["--train-samples", 70000], "60,000 training samples"),
     (lambda at: ["--out", at / "empty"], "empty: the record cannot be written, because it is a folder"),
     (lambda at: ["--out", at / "file" / "a.jsonl"], "because part of the path is a file"),

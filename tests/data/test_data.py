@@ -9,7 +9,6 @@ from training.ladder import idx_bytes
 
 from workshop_lib import paths
 from workshop_lib.data import mnist
-from workshop_lib.lessons.feeding_the_ranks import pieces
 
 NAMES = {split: dict(zip(("images", "labels"), mnist.FILES[split], strict=True)) for split in mnist.FILES}
 ROWS = {"train": 50, "test": 23}
@@ -192,13 +191,3 @@ def test_cut_gzip_of_the_shipped_data(shipped_copy):
     path.write_bytes(path.read_bytes()[:1_000_000])
     with pytest.raises(mnist.DataError, match=f"{path.name}: .*SHA-256 .*found .*git checkout"):
         mnist.load("train")
-
-
-def test_what_is_packed_into_shards_comes_out_in_order(tmp_path):
-    images = np.arange(7 * 12, dtype=np.uint8).reshape(7, 3, 4)
-    shards = pieces.write_shards(tmp_path, images, np.arange(7) % 3, per_shard=3)
-    assert [path.name for path in shards] == ["shard-0000.tar", "shard-0001.tar", "shard-0002.tar"]
-    found = [sample for shard in shards for sample in pieces.samples(shard)]
-    assert [sample["key"] for sample in found] == [f"{row:06}" for row in range(7)]
-    assert [int(sample["cls"]) for sample in found] == [0, 1, 2, 0, 1, 2, 0]
-    assert np.array_equal(np.concatenate([pieces.read_shard(shard) for shard in shards]), images.reshape(7, 12))

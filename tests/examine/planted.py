@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workshop_lib.cli.findings import Finding
-from workshop_lib.examine import checks
 from workshop_lib.examine.observations import Run
 from workshop_lib.examine.run import observe
 
@@ -48,10 +47,6 @@ def run(script: str, *edits: tuple[str, str], files: dict[str, str] | None = Non
             (Path(folder) / name).write_text(text)
         os.environ["OUT"] = folder
         return observe(2, [str(path)], show=False, **{"seconds": 60.0} | limits)
-
-
-def examined(script: str, *edits: tuple[str, str], **limits) -> list[Finding]:
-    return checks.examine(run(script, *edits, **limits))
 
 
 def missing(fault: Planted, findings: list[Finding]) -> str:

@@ -34,7 +34,7 @@ def test_a_machine_of_ones_own_has_none():
         ({"SLURM_NTASKS_PER_NODE": "4"}, 4, 8),
         ({"SLURM_NTASKS": "8"}, 4, 8),
         ({"SLURM_NTASKS": "5"}, 3, 5),
-        ({"SLURM_NTASKS": "1"}, 1, 2),  # that of a step inside
+        ({"SLURM_NTASKS": "1"}, 1, 2),  # the number of a step inside the job
         ({"SLURM_NTASKS_PER_NODE": "1", "SLURM_GPUS_ON_NODE": "4"}, 4, 8),
         ({"SLURM_GPUS_PER_NODE": "a100:4", "SLURM_NTASKS": "2"}, 4, 8),
         ({"SLURM_JOB_GPUS": "0,1"}, 2, 4),

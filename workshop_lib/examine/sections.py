@@ -23,6 +23,6 @@ SECTIONS = {
     "random": ("09_feeding_the_ranks", "Deeper: different random numbers on every rank"),
     "threads": ("10_compute_nodes", "Threads"),
     "devices": ("10_compute_nodes", "A GPU for each rank"),
-    "stuck": ("13_when_training_breaks", "A catalogue of faults"),
+    "stuck": ("13_when_training_breaks", "Six faults"),
     "save": ("13b_runs_that_survive", "A checkpoint for any moment"),
 }

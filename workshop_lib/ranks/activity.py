@@ -17,7 +17,7 @@ from .processes import stat_fields
 FAULTS_PER_S = 50  # pages that a rank's other threads may touch while the rank waits
 FAULTS = 30
 IDLE_SHARE = 0.1  # a process that waits without spinning uses at most this share of a core
-STATE, MINOR_FAULTS = 0, 7  # behind the name in /proc/PID/stat
+STATE, MINOR_FAULTS = 0, 7  # places of fields behind the name in /proc/PID/stat
 
 
 class Activity(NamedTuple):

@@ -68,8 +68,8 @@ class Allocation:
 def find(environ: Mapping[str, str] = os.environ) -> Allocation | None:
     """The allocation that this process runs in; None outside of any job.
 
-    Slurm is asked first, then PBS and Cobalt. Raises RankError naming
-    a node file that is missing or empty, or a value that cannot be read.
+    Slurm is asked first, then PBS and Cobalt. Raises RankError naming a node file that is missing or empty, or a value
+    that cannot be read.
     """
     if environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID"):
         return _from_slurm(environ)

@@ -31,7 +31,7 @@ def start(
 
     n: number of ranks. By default, as many as fill the scheduler's allocation (WORKSHOP_RANKS_PER_NODE on each node;
     else one per GPU; else the job's tasks), or 2 without an allocation. threads_per_rank: OpenMP threads per rank. By
-    default, as many as the cores that the job gives each task, or 1. bind: "none" or "core" (see mpi.environment).
+    default, as many as the cores that the job gives each task, or 1. bind: "none" or "core" (which_mpi.environment).
 
     machine: a machine that the ranks emulate, from the list that `workshop machines` prints. Each rank then has a clock
     of emulated time, which computing and messages move on as that machine would.

@@ -4,7 +4,6 @@ from workshop_lib.lessons.hyperparameter_search import judge as check
 
 LOOP = "for rung in reversed(range(len(self.rungs) - 1)):"
 GOOD = "len(scores) // self.eta"
-SCORES = "scores = self.scores[rung]"
 LOWEST_FIRST = '''
 class Asha:
     """The lowest rung first, trials numbered from 5, accuracies sorted upwards."""

@@ -208,7 +208,7 @@ converted = Exercise(
     ready=join,
     timeout_s=30.0,
     stuck=f"a rank waits for others: {ON_EVERY_RANK}",
-    raised={"SIGABRT": f"the ranks sent each other different things: {ON_EVERY_RANK}"},  # gloo aborts then
+    raised={"SIGABRT": f"the ranks sent each other different things: {ON_EVERY_RANK}"},  # gloo aborts them
 )
 
 

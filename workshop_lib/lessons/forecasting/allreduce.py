@@ -61,7 +61,6 @@ def rabenseifner(comm, array: np.ndarray) -> None:
     its half: n/2 bytes, n/4, …, until each rank has the sum of one of q parts. The second phase makes the same
     exchanges in reverse order. It takes few rounds and sends few bytes.
     """
-
     cut = parts(len(array), comm.size)
     arriving = np.empty(-(-len(array) // 2), array.dtype)
 

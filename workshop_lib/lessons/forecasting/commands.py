@@ -78,7 +78,8 @@ def predict(
         chosen_machine = chosen_machine.with_speed(chosen_model, samples_per_s)
     how["message_bytes"] = None if fusion_mb is None else fusion_mb * 2**20
     how["batch_size"] = None if global_batch else batch_size
-    settings = forecast.Settings(global_batch=global_batch, **how)  # also backend, compression, network and overlap
+    # The user's backend, compression, network and overlap are in `how` already.
+    settings = forecast.Settings(global_batch=global_batch, **how)
     counts = [n for n in forecast.DEVICES if n <= (global_batch or n)]
     if devices:
         counts = whole_numbers("--devices", devices)

@@ -162,11 +162,11 @@ def step_time(
     """Forecast a step in which each rank computes for `compute_s` seconds and takes part in these collectives.
 
     overlap: what the collectives over data overlap with: "nothing", "backward" (each leaves as soon as its gradients
-    are ready), or "everything", as FSDP's do, of which only the first and the last one show. Tensor parallelism waits
-    for its messages. bubble_share: how long the stages of a pipeline are idle,
-    as a share of the time that they are busy. network: factor on the bandwidth between nodes. A step takes the longer
-    of what it waits for messages and of what the slowest device is late, not their sum. This form was chosen on the
-    held-out tables: it is closest to them (see published.py).
+    are ready), or "everything", as FSDP's do: only the first and the last one show. Tensor parallelism waits for its
+    messages. bubble_share: how long the stages of a pipeline are idle, as a share of the time that they are busy.
+    network: factor on the bandwidth between nodes. A step takes the longer of what it waits for messages and of what
+    the slowest device is late, not their sum. This form was chosen on the held-out tables: it is closest to them (see
+    published.py).
     """
     strides = {"tensor": 1, "copies": mesh.tensor * mesh.data}
     collectives = list(collectives)

@@ -14,7 +14,7 @@ from workshop_lib.lessons.less_communication import compression
 from workshop_lib.machine import world
 from workshop_lib.training import rendezvous
 
-LAYERS, WIDTH = 4, 1024  # so a layer has 4 MiB of gradients, which are a bucket of their own
+LAYERS, WIDTH = 4, 1024  # a layer has 4 MiB of gradients, which are a bucket of their own
 
 
 def low_rank(_, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -52,7 +52,7 @@ Way = compression.Register | Rounds
 
 def ways() -> dict[str, Way]:
     """Return the methods to compare, by name. Hooks are new ones, because each keeps its own model's residuals."""
-    of_steps = {name: way for name, way in compression.ways().items() if name != "fp16"}  # it learns as fp32 does
+    of_steps = {name: way for name, way in compression.ways().items() if name != "fp16"}  # fp16 learns as fp32 does
     outer_step = Solution("07c_less_communication", "outer_step").load()
     mean = partial(outer_step, lr=1.0, momentum=0.0)
     of_rounds = {f"local SGD, {period} steps alone": Rounds(period, mean) for period in (8, 64)}

@@ -8,7 +8,7 @@ from unittest import mock
 RESTARTS = 2
 FIRST_PID = 2**30  # no process has such a number
 MOST_STARTS = 50
-MOST_LOOKS = 200  # with WNOHANG; nothing changes between two looks
+MOST_LOOKS = 200  # calls of waitpid with WNOHANG; nothing changes between two of them
 STOPPED = signal.SIGSTOP << 8 | 0x7F  # the status of a process that is stopped
 # What a rank does, by the status that `os.waitpid` has for it; None for a rank that goes on.
 STATUS = {"ends": 0, "raises": 1 << 8, "dies": int(signal.SIGKILL), "stops": STOPPED, "waits": None}

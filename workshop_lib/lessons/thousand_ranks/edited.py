@@ -12,7 +12,7 @@ from workshop_lib.paths import BUILD, SCRIPTS, replacing
 NOTEBOOK = "12_thousand_ranks"
 SCRIPT = SCRIPTS / "mesh.py"
 FOLDER = BUILD / NOTEBOOK
-EMBEDDING = "        embedding = nn.Embedding("  # the line of mesh.py's `build` after that which makes the blocks
+EMBEDDING = "        embedding = nn.Embedding("  # in mesh.py's `build`, the line below the one that makes the blocks
 
 
 def one_unit() -> Path:

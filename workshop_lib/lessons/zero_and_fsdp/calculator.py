@@ -94,7 +94,7 @@ class Calculator(Answers):
         return make_plan(*size, activations=activations, offload=self.offload.value), "; ".join(words)
 
 
-calculator = Calculator  # as notebooks call it
+calculator = Calculator  # the name that notebooks use
 
 
 def _short(number: int) -> str:

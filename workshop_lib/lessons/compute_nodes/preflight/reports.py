@@ -12,9 +12,9 @@ class RankReport(TypedDict):
     """What one rank found out about itself.
 
     device: the name of its GPU, or "cpu". device_id: what no other device on this host has, empty for a CPU. gpus: how
-    many of NVIDIA's or Intel's GPUs its host shows. driver: the version of NVIDIA's driver, or "". cuda: the CUDA
-    version that PyTorch was built with, or "". transport: what carries tensors to other ranks. clock_ahead_s: how far
-    the host's clock is ahead of rank 0's host.
+    many of NVIDIA's GPUs its host shows, or of Intel's its PyTorch sees. driver: the version of NVIDIA's driver, or "".
+    cuda: the CUDA version that PyTorch was built with, or "". transport: what carries tensors to other ranks.
+    clock_ahead_s: how far the host's clock is ahead of rank 0's host.
     """
 
     rank: int
