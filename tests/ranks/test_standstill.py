@@ -148,6 +148,7 @@ def waiting(name, **more):
             "match: rank 0 calls Allreduce (size: 10 float64), rank 1 calls Allreduce (size: 20 float64)",
         ),
         (waiting("Gather", size="10 float64"), waiting("Gather", size="20 float64"), ""),
+        (waiting("Sendrecv"), waiting("Barrier"), ""),
         (waiting("Bcast", root=0), waiting("Bcast"), ""),  # an argument that one of them doesn't tell
     ],
 )

@@ -6,6 +6,7 @@ inside functions, so that a Python without it gets a sentence.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -52,7 +53,9 @@ def run(command: list[str], folder: Path) -> tuple[str, str]:
     except subprocess.TimeoutExpired:
         wrong = f"it was ended after {LIMIT_S:.0f} s; "
         processes.end(set_id)
-        output, _ = process.communicate(timeout=END_LIMIT_S)
+        output = ""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that waits for its GPU can't be ended
+            output, _ = process.communicate(timeout=END_LIMIT_S)
     if process.returncode and not wrong:
         wrong = f"exit code {process.returncode}; "
     if wrong:

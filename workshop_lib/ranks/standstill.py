@@ -108,7 +108,7 @@ def explanation(waiting: dict[int, Waiting]) -> str:
         return "Every rank waits to receive a message, and none of them sends one."
     if names <= SENDS:
         return "Every rank waits until its message is received, and none of them receives one."
-    if names & (RECEIVES | SENDS | {"backward"}):
+    if names & (RECEIVES | SENDS | {"backward", "Sendrecv", "sendrecv", "Sendrecv_replace"}):
         return ""
     calls = {rank: each["name"] for rank, each in waiting.items()}
     if len(names) == 1:

@@ -171,10 +171,23 @@ def _source(frame: types.FrameType, where: tuple) -> ast.Call | None:
 
 def _value(node: ast.expr, frame: types.FrameType) -> Any:
     """The value of an expression of names, numbers, slices and arithmetic; None for any other expression."""
-    if all(isinstance(part, SIMPLE) for part in ast.walk(node)):
+    names = {**frame.f_globals, **frame.f_locals}
+    if all(isinstance(part, SIMPLE) and _is_cheap(part, names) for part in ast.walk(node)):
         with contextlib.suppress(Exception):
             return eval(compile(ast.Expression(node), "<argument>", "eval"), frame.f_globals, dict(frame.f_locals))
     return None
+
+
+def _is_cheap(node: ast.AST, names: dict[str, Any]) -> bool:
+    """Whether this part runs no code of the learner's and makes no new array: sums of numbers, and slices of arrays."""
+    numbers: ast.AST = node
+    if isinstance(node, ast.Subscript):
+        if not (isinstance(node.value, ast.Name) and hasattr(names.get(node.value.id), "shape")):
+            return False
+        numbers = node.slice
+    elif not isinstance(node, ast.BinOp):
+        return True
+    return all(isinstance(names.get(each.id), int) for each in ast.walk(numbers) if isinstance(each, ast.Name))
 
 
 def _size(buffer: Any) -> str | None:

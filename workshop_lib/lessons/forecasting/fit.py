@@ -180,7 +180,7 @@ def slower_together(alone: Iterable[StepRow], together: Iterable[StepRow]) -> li
 
 def measure_steps(
     team,
-    settings: Iterable[tuple[int, int]] = FITTED + HELD_OUT,
+    settings: Sequence[tuple[int, int]] = FITTED + HELD_OUT,
     repeats: int = 5,
     timeout_s: float = 300.0,
     alone: bool = False,
@@ -200,7 +200,7 @@ def measure_steps(
 
 
 def measure_communication(
-    team, sizes_bytes: Iterable[int], repeats: int = 7, timeout_s: float = 300.0
+    team, sizes_bytes: Sequence[int], repeats: int = 7, timeout_s: float = 300.0
 ) -> list["MessageRow"]:
     """Measure messages and allreduces on the team's ranks: rows of benchmark.py's `communication`."""
 

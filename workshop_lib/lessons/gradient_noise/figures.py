@@ -77,7 +77,11 @@ def number_line(measured: Mapping[str, float]) -> figures.RecordFigure:
         color = palette.BLUE if name in here else palette.GRAY
         axes.plot([low, high], [row, row], color=color, marker="o", linestyle="-", linewidth=5)
         axes.annotate(text, (high, row), (10, 0), textcoords="offset points", va="center", color=color)
-    axes.set(xscale="log", xlabel="batch (samples)", xlim=(min(10, *measured.values()) / 1.5, 3e4))
+    axes.set(
+        xscale="log",
+        xlabel="batch (samples)",
+        xlim=(min(10, *measured.values()) / 1.5, 1.5 * max(2e4, *measured.values())),
+    )
     figures.log_ticks(axes.xaxis, "{x:,.0f}", subs=(1,))
     figures.ticks_at(axes.yaxis, range(len(rows)), list(rows))
     axes.invert_yaxis()

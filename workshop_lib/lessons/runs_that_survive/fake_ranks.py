@@ -8,7 +8,7 @@ from unittest import mock
 RESTARTS = 2
 FIRST_PID = 2**30  # no process has such a number
 MOST_STARTS = 50
-MOST_LOOKS = 200  # calls of waitpid with WNOHANG; nothing changes between two of them
+MOST_LOOKS = 200  # without waiting; nothing changes between two of them
 STOPPED = signal.SIGSTOP << 8 | 0x7F  # the status of a process that is stopped
 # What a rank does, by the status that `os.waitpid` has for it; None for a rank that goes on.
 STATUS = {"ends": 0, "raises": 1 << 8, "dies": int(signal.SIGKILL), "stops": STOPPED, "waits": None}
@@ -48,7 +48,7 @@ class FakeRanks:
             try:
                 supervise(self.start, len(self.scene[0]), RESTARTS)
                 self.end = "returned"
-            except NotImplementedError:
+            except (NotImplementedError, KeyboardInterrupt):
                 raise
             except Endless:
                 self.end = "never ended"
@@ -93,6 +93,9 @@ class FakeRanks:
         return 0, 0
 
     def kill(self, pid: int, number: int) -> None:
+        self.looks += 1
+        if self.looks > MOST_LOOKS:
+            raise Endless
         if pid not in self.status:
             raise ProcessLookupError(3, "No such process")
         if number == signal.SIGKILL or (number in (signal.SIGTERM, signal.SIGINT) and self.status[pid] is None):

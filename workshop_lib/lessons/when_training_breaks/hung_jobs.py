@@ -36,11 +36,14 @@ class HungJob:
         deadline = time.monotonic() + START_LIMIT_S
         last_step = f"step {hung_ranks.STEPS_PER_SHARD - 1},"
         logs = [folder / f"log.{rank}" for rank in range(hung_ranks.RANKS)]
-        while not all(log.exists() and last_step in log.read_text() for log in logs):
-            if time.monotonic() > deadline:
-                self.end()
-                raise RankError(f"the ranks took no step within {START_LIMIT_S:g} s. Run the cell again.")
-            time.sleep(0.1)
+        try:
+            while not all(log.exists() and last_step in log.read_text() for log in logs):
+                if time.monotonic() > deadline:
+                    raise RankError(f"the ranks took no step within {START_LIMIT_S:g} s. Run the cell again.")
+                time.sleep(0.1)
+        except BaseException:  # an interrupt, too
+            self.end()
+            raise
         self.pids = [int(log.read_text().split()[4]) for log in logs]
 
     def end(self) -> None:
