@@ -113,6 +113,39 @@ def test_a_rank_that_ends_between_cells_is_noticed():
     ranks.stop()
 
 
+@pytest.mark.full
+def test_a_rank_survives_being_asked_where_it_is_while_its_threads_work():
+    """Reading the frames of all threads would crash it after some thousand questions."""
+    team = ranks.start(1)
+
+    def begin() -> None:
+        import threading
+
+        def depth(left: int) -> int:
+            return depth(left - 1) + 1 if left else 0
+
+        def work() -> None:
+            while True:
+                depth(50)
+
+        def make() -> None:
+            while True:
+                short = threading.Thread(target=depth, args=(100,))
+                short.start()
+                short.join()
+
+        for target in (work, work, work, make):
+            threading.Thread(target=target, daemon=True).start()
+
+    team.run(begin)
+    pid = team.about()[0]["pid"]
+    for _ in range(5000):
+        os.kill(pid, signal.SIGUSR1)
+        time.sleep(0.002)
+    assert team.run(max, 1, 2) == [2]
+    ranks.stop()
+
+
 def test_starting_again_keeps_healthy_ranks_and_changes_their_number():
     team = ranks.start(2)
     pids = [about["pid"] for about in team.about()]

@@ -70,7 +70,8 @@ def prepare(folder: str) -> None:
     stacks = open(os.path.join(folder, f"stack.{rank}.txt"), "a")  # noqa: SIM115 - stays open while the engine lives
     faulthandler.enable(stacks)
     whereabouts.answer(Path(folder), rank)
-    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True, chain=True)
+    # Not of all threads: their frames change while faulthandler reads them, and it has crashed ranks that way.
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False, chain=True)
     signal.signal(signal.SIGUSR2, lambda *_: _stop.set())
     # A Python handler would run only after MPI returns: never, if the rank is in a collective that others don't join.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

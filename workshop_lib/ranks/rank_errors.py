@@ -28,6 +28,7 @@ PLACES_SHOWN = 6  # a message about a hundred ranks has to fit a screen
 FRAMES_SHOWN = 5
 PARTS_LISTED = 12
 HOLD_AGAIN = "Start ranks there again (`workshop engines start`), then attach."
+_ASKED = "Stack (most recent call first)"  # of the one thread that was asked; after a crash, each thread has a heading
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
 
 
@@ -53,7 +54,10 @@ def parse_stack(text: str, main_thread: int) -> list[Frame]:
     frames: list[Frame] = []
     ours = False
     for row in text.splitlines():
-        if thread := _THREAD.match(row):
+        if row.startswith(_ASKED):
+            ours = True
+            frames = []
+        elif thread := _THREAD.match(row):
             ours = int(thread["ident"], 16) == main_thread
             frames = [] if ours else frames
         elif ours and (frame := _FRAME.match(row)):

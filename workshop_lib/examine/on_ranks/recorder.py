@@ -52,7 +52,8 @@ class RankRecorder:
         self.file = open(folder / f"rank.{rank}.jsonl", "w", buffering=1)  # noqa: SIM115 - open until the rank ends
         self.stacks = open(folder / f"stack.{rank}.txt", "w")  # noqa: SIM115 - faulthandler writes to it at any time
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # from when Python shuts down, and faulthandler with it
-        faulthandler.register(signal.SIGUSR1, self.stacks)
+        # Not of all threads: their frames change while faulthandler reads them, which may crash the script.
+        faulthandler.register(signal.SIGUSR1, self.stacks, all_threads=False)
         os.register_at_fork(after_in_child=self._leave)
         self.models: dict[int, TrackedModel] = {}  # by the id of a module, or of its first parameter
         self.wrapped: dict[int, nn.Module] = {}  # the DDP wrapper of a module, by the module's id
