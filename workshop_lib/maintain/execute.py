@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 import nbformat
+from jupyter_core.utils import ensure_event_loop
 from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal
 
@@ -100,7 +101,9 @@ def _run_cells(notebook, begun: list[int], cell_timeout_s: float, env: dict, fol
         return ANSI.sub("", str(failure))
     except RuntimeError:  # nbclient and jupyter_client raise this if the kernel died
         client.create_kernel_manager()  # nbclient looks for a kernel manager when Python ends
-        for number, handler in handlers.items():  # nbclient leaves its own then, and Ctrl-C would do nothing
+        # nbclient leaves its own handlers then: Ctrl-C would do nothing, and would end the next notebook's start.
+        for number, handler in handlers.items():
+            ensure_event_loop().remove_signal_handler(number)
             signal.signal(number, handler)
         return DIED
     return ""
