@@ -47,7 +47,7 @@ LAST_WORDS_LIMIT_S = 0.2  # time for a rank to write down its line; launchers ki
 TIDY_LIMIT_S = 2.0  # time for a command that is not a rank, after SIGTERM
 FIRST_RANK_LIMIT_S = 60.0
 KILLED_FIRST = "300"  # when memory runs out, Linux rather kills a rank than the agent, which would take all along
-ASK_LIMIT_S = 5.0  # time for a stub to send its whole request
+ASK_LIMIT_S = 30.0  # time for a stub to send its whole request, also where forty people start ranks at once
 DESCRIPTORS = 64  # the most open files that come with a request
 
 
