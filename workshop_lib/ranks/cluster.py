@@ -33,7 +33,7 @@ from .watch import watch
 UNNAMED = "cell"
 ABOUT_LIMIT_S = 30.0
 ASK_AGAIN_S = 1.0  # the controller drops messages to a rank that has registered, but is not connected to it yet
-LAST_WORDS_LIMIT_S = 1.0
+LAST_WORDS_LIMIT_S = 5.0
 NOTICE_LIMIT_S = 2.0
 # Many nodes read Python from one shared disk.
 START_LIMIT_S = 60.0
