@@ -472,7 +472,7 @@ figures.saved(times_at, machine)
 # With buckets of 25 MiB, all gradients fit into one, and nothing overlaps. (If you set no size, DDP first sends a bucket of 1 MiB,
 # so something does.)
 #
-# From which bandwidth on is overlap not worth it any more? Say that it pays while it saves at least 5 %:
+# Above which bandwidth is overlap no longer worth it? Say that it has to save at least 5 %:
 
 # %%
 {way: [gb_per_s for gb_per_s in saved if saved[gb_per_s][way] >= 5] for way in saved[1]}

@@ -281,7 +281,10 @@ def steps(calls: list[list[tuple]], buffers: bool, at: tuple, buffered: frozense
 def everything(calls: list[list[tuple]], buffers: bool) -> tuple[bool, set]:
     """Whether a deadlock can be reached, and what can be received."""
     start = ((0,) * len(calls), frozenset(), ((),) * len(calls))
-    seen, open_states, deadlock, ends = {start}, [start], False, set()
+    seen = {start}
+    open_states = [start]
+    deadlock = False
+    ends = set()
     while open_states:
         state = open_states.pop()
         after = set(steps(calls, buffers, *state))
