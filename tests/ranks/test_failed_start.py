@@ -1,11 +1,13 @@
 """What a start of ranks says when it fails, and what of the user's can't make it fail."""
 
 import os
+import socket
 import sys
 import time
 
 import pytest
 from ipyparallel import Client
+from ipyparallel.util import select_random_ports
 
 from workshop_lib import ranks
 from workshop_lib.machine import environment
@@ -53,8 +55,8 @@ def test_the_controllers_own_error_is_said(monkeypatch):
     assert str(error.value) == f"{ended}\nOSError: [Errno 28] No space left on device"
 
 
-@pytest.mark.parametrize("starts", [1, 2])
-def test_a_controller_whose_port_another_program_has_taken_is_started_once_more(monkeypatch, tmp_path, starts):
+@pytest.mark.parametrize("starts", [1, 3])
+def test_a_controller_whose_port_another_program_has_taken_is_started_again(monkeypatch, tmp_path, starts):
     program = f"""
 import os
 os.mkdir({str(tmp_path)!r} + "/" + str(len(os.listdir({str(tmp_path)!r}))))
@@ -68,7 +70,31 @@ if len(os.listdir({str(tmp_path)!r})) <= {starts}:
     else:
         with pytest.raises(ranks.RankError, match="did not start(.|\n)*Address already in use"):
             ranks.start(1)
-    assert len(os.listdir(tmp_path)) == 2
+    assert len(os.listdir(tmp_path)) == min(starts + 1, cluster.START_TRIES)
+
+
+# The controller's processes take their ports in this order: 2 is for calls, 5 for heartbeats, 13 is the hub's own.
+@pytest.mark.parametrize("taken", [2, 5, 13])
+def test_a_controller_that_lost_one_port_is_replaced_at_once(monkeypatch, taken):
+    """A process of the controller's ends without its port, and the others go on as if nothing had happened."""
+    began = []
+
+    def start_once(team, original=cluster.Ranks._start_once):
+        began.append(team)
+        with socket.socket() as busy, monkeypatch.context() as patch:
+            busy.bind(("127.0.0.1", 0))
+            busy.listen()
+            ports = select_random_ports(20)
+            ports[taken] = busy.getsockname()[1]
+            if len(began) == 1:
+                patch.setattr(cluster, "CONTROLLER", [*cluster.CONTROLLER, f"--ports={','.join(map(str, ports))}"])
+            original(team)
+
+    monkeypatch.setattr(cluster.Ranks, "_start_once", start_once)
+    monkeypatch.setattr(cluster, "ABOUT_LIMIT_S", 1000.0)  # only the port's loss ends the first start
+    monkeypatch.setattr(cluster, "START_LIMIT_S", 1000.0)
+    assert ranks.start(1).run(max, 1, 2, show=False) == [2]
+    assert len(began) == 2
 
 
 def test_ranks_that_cannot_be_spawned_leave_no_folder(monkeypatch, tmp_path):

@@ -66,6 +66,7 @@ HEARTBEAT_LIMIT_MS = 30_000
 # By default, the controller keeps a copy of every message and result in memory, for clients that ask again later.
 NO_COPIES = ["--nodb"]
 PORT_TAKEN = "Address already in use"
+START_TRIES = 3  # forty people who start ranks at once on one machine take about 600 ports
 # Files in the ranks' folder.
 CONTROLLER_LOG = "controller.log"
 RANKS_LOG = "ranks.log"
@@ -303,12 +304,13 @@ class Ranks:
         return end
 
     def _start(self) -> None:
-        try:
-            self._start_once()
-        except RankError as error:
-            if PORT_TAKEN not in str(error):
-                raise
-            self._start_once()  # another program has taken a port that the controller had just found free
+        for tries_left in reversed(range(START_TRIES)):
+            try:
+                return self._start_once()
+            except RankError as error:
+                # Another program, such as another controller, has taken a port that this one had just found free.
+                if PORT_TAKEN not in str(error) or not tries_left:
+                    raise
 
     def _start_once(self) -> None:
         n, threads_per_rank, bind = self.shape
@@ -353,16 +355,16 @@ class Ranks:
             self.trouble = None
             self._check_order()
         except BaseException as error:
-            controller_ended = bool(self._made) and self._made[0].poll() is not None
-            if isinstance(error, RankError) and not controller_ended:
+            controller_failed = bool(self._made) and (self._made[0].poll() is not None or self._port_taken())
+            if isinstance(error, RankError) and not controller_failed:
                 for process in self._made[1:]:  # mpiexec, whose message is in the log only once it has ended
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(LAST_WORDS_LIMIT_S)
-            log = self.folder / (CONTROLLER_LOG if controller_ended else RANKS_LOG)
+            log = self.folder / (CONTROLLER_LOG if controller_failed else RANKS_LOG)
             why = which_mpi.what_failed(log.read_text("utf8", "replace")) if log.exists() else ""
             self.stop()
             if isinstance(error, (RankError, OSError)):
-                if not controller_ended:
+                if not controller_failed:
                     why = f"{why}\n{which_mpi.suspects()}"
                 raise RankError(
                     f"The ranks did not start: {error}\n{why.strip()}".rstrip() + allocation.hint(job)
@@ -389,6 +391,7 @@ class Ranks:
             for name, process in zip(("the controller", "mpiexec"), self._made, strict=True):
                 if process.poll() is not None:
                     raise RankError(f"{name} ended with exit code {process.returncode}.")
+            self._require_ports()
             if clock.elapsed_s > limit_s:
                 raise RankError(f"{ready} of {self.n} came up in {limit_s:.0f} s.")
             if prepared < self.n:
@@ -402,6 +405,16 @@ class Ranks:
         if shown:
             print(f"\r{self.n} of {self.n} ranks are up")
 
+    def _port_taken(self) -> bool:
+        """Whether a part of the controller has ended for want of its port, while the controller itself goes on."""
+        with contextlib.suppress(OSError):
+            return PORT_TAKEN in (self.folder / CONTROLLER_LOG).read_text("utf8", "replace")
+        return False
+
+    def _require_ports(self) -> None:
+        if self._port_taken():
+            raise RankError("other programs took ports that the controller had found free. Start them again.")
+
     def _ranks_prepared(self) -> int:
         return len(list((self.folder / "rank").glob("*.json")))
 
@@ -414,6 +427,7 @@ class Ranks:
                 asked = self.client[:].apply_async(engine.about)
                 again_s *= 2
             # This doesn't use `run`, where an interrupt ends a call: here an interrupt has to end the start.
+            self._require_ports()
             if self._lost() or clock.elapsed_s > ABOUT_LIMIT_S:
                 raise RankError("not every rank answers: one may have ended.")
             time.sleep(0.02)
