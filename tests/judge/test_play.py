@@ -4,14 +4,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from fake_mpi_ranks import run_on_threads
 from judge.answers import written
+from thread_ranks import run_on_threads
 
 from workshop_lib import judge
 from workshop_lib.course.solutions import Solution
 from workshop_lib.judge.forms import described, fits, plain
 from workshop_lib.judge.play import Edit, beside, played
-from workshop_lib.lessons.mpi_basics import fake_mpi
 
 SOURCE = '''# %% [markdown]
 # # A notebook
@@ -96,14 +95,6 @@ class ThreadTeam:
 
     def run(self, function, *args, timeout: float, show: bool = True) -> list:
         return run_on_threads(lambda comm: function(*args), self.n)
-
-
-@pytest.fixture(autouse=True)
-def on_threads(monkeypatch):
-    """A rank's communicator can be duplicated, and asked for what it has, as in a process of its own."""
-    monkeypatch.delattr(fake_mpi.KnownCalls, "__getattr__")
-    monkeypatch.setattr(fake_mpi.FakeComm, "Dup", lambda comm: comm, raising=False)
-    monkeypatch.setattr(fake_mpi.FakeComm, "Free", lambda comm: None, raising=False)
 
 
 def verdict(exercise, function, ranks=2):

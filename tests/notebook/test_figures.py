@@ -32,7 +32,6 @@ from workshop_lib.lessons.large_batch import recipes
 from workshop_lib.lessons.large_batch_optimizers import figures as optimizers
 from workshop_lib.lessons.less_communication import figures as less
 from workshop_lib.lessons.mpi_basics import figures as mpi_basics
-from workshop_lib.lessons.mpi_basics.schedule_figures import explore
 from workshop_lib.lessons.pipelines import figures as pipelines
 from workshop_lib.lessons.runs_that_survive import figures as survive
 from workshop_lib.lessons.runs_that_survive.fault_injection import Fault, FaultScore, TrainingRun
@@ -75,18 +74,6 @@ TENSORS = horovod.HorovodTimeline(
 )
 
 
-def both_send(comm):
-    comm.ssend(1, dest=1 - comm.rank)
-    return comm.recv(source=1 - comm.rank)
-
-
-def passes_on(comm):
-    if comm.rank:
-        comm.recv(source=comm.rank - 1)
-    if comm.rank < comm.size - 1:
-        comm.send(1, dest=comm.rank + 1)
-
-
 def zigzag(tokens, rank, ranks):
     chunks = np.arange(tokens).reshape(2 * ranks, -1)
     return contiguous(tokens, 0, 1)[np.concatenate([chunks[rank], chunks[2 * ranks - 1 - rank]])]
@@ -118,8 +105,6 @@ CASES = {
             {128: 6e-5, MB: 0.027}, {128: 9e-4, MB: 2.6e-3}, ranks=16, machine="ethernet-10g"
         ),
         "message_times": lambda: mpi_basics.message_times({8: 2e-6, 1000: 3e-6, MB: 1e-3}, 2e-6, 1e-9),
-        "explore, a deadlock": lambda: explore(both_send, ranks=2),
-        "explore, no deadlock": lambda: explore(passes_on, ranks=4),
     },
     "02_synchronous_sgd": {
         "step_times": lambda: synchronous_sgd.step_times(

@@ -81,6 +81,9 @@ class CountingComm:
         self._comm.Recv(buf, source, tag, status)
         self._log_receive(status)
 
+    def Probe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> None:
+        self._comm.Probe(source, tag, status)
+
     def Irecv(self, buf, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         return self._begin_receive(self._comm.Irecv, buf, source, tag)
 
@@ -137,6 +140,7 @@ class CountingComm:
     Issend = Isend
     ssend = send
     issend = isend
+    probe = Probe
 
     def _log_send(self, kind: str, dest: int, tag: int, nbytes: int) -> None:
         self.log.append(Event(kind, dest, tag, nbytes))

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from fake_mpi_ranks import run_on_threads
+from thread_ranks import run_on_threads
 
 from workshop_lib.collectives.counting import CountingComm, rounds
 from workshop_lib.lessons.forecasting.allreduce import algorithms

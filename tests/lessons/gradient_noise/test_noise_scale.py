@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from fake_mpi_ranks import run_on_threads
 from judge.answers import solution
+from thread_ranks import run_on_threads
 
 from workshop_lib.lessons.gradient_noise.noise_scale import Follower, Norms, averaged, beside_the_mean
 

@@ -103,8 +103,7 @@ WRONG = {
         ),
     },
     "collect": {
-        "one receive too few": ([("range(comm.size - 1)", "range(comm.size - 2)")], "waits in line"),
-        "never waits": ([("comm.send(", "comm.isend(")], "is never waited for"),
+        "gather": ([("if comm.rank > 0:", "return comm.gather(result)\n    if comm.rank > 0:")], "has no gather")
     },
     "global_mean": {
         "on rank 0 only": (
@@ -151,6 +150,15 @@ NEVER_ENDS = {
         "both send first": (
             [(SWAP, "comm.Send(mine, partner); comm.Recv(theirs, partner)")],
             "both partners do the same thing first",
+        )
+    },
+    "collect": {
+        "the first from anybody, the rest in order": (
+            [
+                ("for _ in range(comm.size - 1)", "for other in [MPI.ANY_SOURCE, *range(2, comm.size)]"),
+                ("source=MPI.ANY_SOURCE", "source=other"),
+            ],
+            "from any source, as many as there are",
         )
     },
     "global_mean": {

@@ -6,8 +6,8 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from fake_mpi_ranks import run_on_threads
 from judge.answers import solution, stub
+from thread_ranks import run_on_threads
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 

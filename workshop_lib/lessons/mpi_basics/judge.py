@@ -5,20 +5,21 @@ Each call gets its own communicator, so a message that one call leaves unreceive
 next call.
 """
 
-import math
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
 from workshop_lib.collectives.counting import CountingComm, rounds
-from workshop_lib.judge import own_or_solution, shown
+from workshop_lib.judge import own_or_solution
 from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.mpi_basics.explorer import explore
 
 NOTEBOOK = "01_mpi_basics"
 written = partial(own_or_solution, notebook=NOTEBOOK)
 RESULTS = [4, 1, 3, 0]  # the results that ranks send in `collect`, unsorted on purpose
+ORDERS = ((2, 3, 1), (3, 1, 2))  # in which ranks send them
+LONGEST_WAIT_S = 2.0  # for rank 0 to take a result; then the next rank sends its own anyway
 ORIGIN = 100  # rank r adds ORIGIN**r, so a sum's digits show how often each rank's value was added
 
 
@@ -65,21 +66,35 @@ exchange = played(
 
 
 def play_collect(collect: Callable, comm) -> Iterator[tuple]:
-    """Explore all orders in which messages can arrive on three ranks and on four, in this process."""
-    three, four = (explore(lambda comm: collect(comm, RESULTS[comm.rank]), ranks) for ranks in (3, 4))
-    failed = "" if three.kind == "race" else three.kind
-    yield "no order gets stuck or fails", failed, str(three)
-    returned = three.results[0]
-    observed = f"rank 0 returned {shown(returned)} where {RESULTS[:3]} is right."
-    yield "rank 0 returns all results in the order of the ranks", returned, observed
-    yield "whoever comes first", three.kind, str(three)
-    gathers = any("gather" in call.name for rank in three.run.ranks for call in rank.calls)
-    observed = f"messages can arrive in 2 orders, and it takes {three.orders} of them."
-    takes_them = three.orders > 1
-    yield "it takes them as they come", (takes_them, gathers and not takes_them), observed
-    yield "nothing is left over", three.notes, " ".join(three.notes)
-    is_right = not four.kind and four.orders >= math.factorial(3)
-    yield "the same holds on four ranks", is_right and four.results[0], f"{four} Rank 0 returned {four.results[:1]}."
+    """Collect results that are sent one after the other, in two orders."""
+    rounds_played = [_in_order(collect, comm, order) for order in ORDERS]
+    for order, (returned, _) in zip(ORDERS, rounds_played, strict=True):
+        text = "rank 0 returns all results in the order of the ranks"
+        yield text, returned, f"when ranks {', '.join(map(str, order))} send in this order"
+    for _, took_the_ones_before in rounds_played:
+        observed = f"when rank {comm.rank} sent its result, rank 0 hadn't taken one that was sent before."
+        yield "it takes them as they come", took_the_ones_before, observed
+
+
+def _in_order(collect: Callable, comm, order: Sequence[int]) -> tuple[list | None, bool]:
+    """What `collect` returns on rank 0 if ranks send in this order, and whether rank 0 had taken what came before.
+
+    A rank begins when the one before it is done, which its synchronous send is once rank 0 has taken its result.
+    """
+    done = comm.Dup()
+    place = order.index(comm.rank) if comm.rank else 0
+    took_the_ones_before = True
+    if place > 0:
+        deadline = time.monotonic() + LONGEST_WAIT_S
+        while not done.iprobe() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        took_the_ones_before = done.iprobe()
+    returned = collect(CountingComm(comm.Dup()), RESULTS[comm.rank])
+    if comm.rank and comm.rank != order[-1]:
+        done.send(None, order[place + 1])
+    if place > 0:
+        done.recv(source=order[place - 1])
+    return returned if comm.rank == 0 else None, took_the_ones_before
 
 
 RECEIVE = "value = comm.recv(source=MPI.ANY_SOURCE, status=status)"
@@ -90,12 +105,6 @@ collect = played(
     play_collect,
     [
         Edit(
-            "A receive from any source may have taken the very message that a later one waits for: receive all of them "
-            "from any source.",
-            (ONE_BY_ONE, "for other in [MPI.ANY_SOURCE, *range(2, comm.size)]"),
-            ("source=MPI.ANY_SOURCE", "source=other"),
-        ),
-        Edit(
             "You list them as they came, so who is quick comes first: `status.source` says whose result it is.",
             (ONE_BY_ONE, "for at in range(1, comm.size)"),
             ("[status.source]", "[at]"),
@@ -105,13 +114,11 @@ collect = played(
             (ONE_BY_ONE, "for other in range(1, comm.size)"),
             ("source=MPI.ANY_SOURCE", "source=other"),
         ),
-        Edit(
-            "`gather` returns when the last one has come, and rank 0 can do nothing before: use `recv`.",
-            ("if comm.rank > 0:", "return comm.gather(result)\n    if comm.rank > 0:"),
-        ),
     ],
-    communicates=False,
     watched=False,
+    on=4,
+    stuck="a receive from any source may have taken the very message that a later one waits for: receive all of them "
+    "from any source, as many as there are other ranks.",
     unknown="Make a list with a place for each rank, receive size - 1 times from any source, and put each result in "
     "the place of the rank it came from.",
 )
