@@ -223,8 +223,7 @@ for script in (edited.SCRIPT, edited.FOLDER / "mesh.py"):
 # %% [markdown]
 # The losses are equal.
 #
-# *Beat it:* the check's score is the forecast of seconds per step, and recomputing costs time. How few blocks do you have to
-# recompute? And every rank of a row computes the whole last layer. What changes if you cut that as well? In the copy, try
+# *Beat it:* recomputing costs time. How few blocks do you have to recompute? And every rank of a row computes the whole last layer. What changes if you cut that as well? In the copy, try
 # `parallelize_module(layer, mesh["tensor"], ColwiseParallel(output_layouts=Replicate()))`, and run it dry. (`Replicate` is in
 # `torch.distributed.tensor`.)
 #

@@ -19,8 +19,6 @@ from workshop_lib import paths
 from workshop_lib.classroom import board, board_page, sharing
 from workshop_lib.course import learner
 from workshop_lib.course.learner import Check, Prediction, Training
-from workshop_lib.lessons.pipelines import judge as pipelines
-from workshop_lib.lessons.pipelines import orders as pipeline_orders
 
 WRITERS, ROUNDS = 40, 12
 
@@ -43,8 +41,6 @@ def kept(tmp_path, monkeypatch):
         learner.keep(Prediction("How many times longer?", "times", guess, measured, 1, 100))
     learner.keep(Check("ring_allreduce", False, "SECRET of a learner"))
     learner.keep(Check("ring_allreduce", True))
-    for score in (1.1, 1.4, 1.3):
-        learner.keep(Check("recompute", False, "", score))
     for speed in (9000.0, 15000.0):
         learner.keep(Training("ddp", 2, 1, 128, False, 0.97, speed))
     learner.keep(Prediction("not a number", "", float("nan"), 1.0))
@@ -57,7 +53,7 @@ def kept(tmp_path, monkeypatch):
 
 def result(name="otter", **changes):
     made = "2026-01-01T00:00:00+00:00"
-    empty = {"predictions": [], "solved": [], "speeds": [], "scores": []}
+    empty = {"predictions": [], "solved": [], "speeds": []}
     return {"schema": 1, "name": name, "made": made, "cores": 2} | empty | changes
 
 
@@ -70,7 +66,6 @@ def test_what_is_shared_is_the_results_and_nothing_else():
     assert shared["predictions"] == [about | asked | first], "the first guess counts"
     assert shared["solved"] == [about | {"exercise": "ring_allreduce"}]
     assert shared["speeds"] == [{"backend": "ddp", "world_size": 2, "samples_per_s": 15000.0}]
-    assert shared["scores"] == [{"exercise": "recompute", "score": 1.1}]
     private = ("SECRET", "Alice", str(paths.LEARNER.parent))
     assert not [each for each in private if each in json.dumps(shared)]
 
@@ -199,7 +194,6 @@ def test_every_value_of_a_file_is_converted_clipped_and_escaped(room, bad):
         "predictions": GUESS | {"measured": 2.0},
         "solved": {"notebook": "01_mpi_basics", "exercise": "exchange"},
         "speeds": {"backend": "ddp", "world_size": 2, "samples_per_s": 9000.0},
-        "scores": {"exercise": "recompute", "score": 1.4},
     }
     for name, entry in entries.items():
         wrong = [entry, bad, *(entry | {key: bad} for key in entry)]
@@ -317,9 +311,3 @@ def test_a_page_written_once_stays_as_it_is_and_may_load_and_run_nothing(room, t
     assert "Content-Security-Policy" in text and "default-src 'none';" in text and "unsafe" not in text
     ended = workshop("board", tmp_path / "page.html")
     assert ended.exit_code == 1 and "is a file" in ended.output.replace("\n", " ")
-
-
-def test_what_there_is_to_beat_has_a_score():
-    seen = pipelines.interleaved.observe(None, pipeline_orders.interleaved)
-    verdict = pipelines.interleaved.verdict([seen])
-    assert verdict.passed and verdict.score > 0

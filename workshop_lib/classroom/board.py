@@ -124,10 +124,6 @@ def _learner(file: str, content: bytes) -> Participant:
         ranks, speed = number(each.get("world_size")), number(each.get("samples_per_s"))
         if ranks is not None and speed is not None:
             learner.speeds[text(each.get("backend")), ranks] = speed
-    for each in _entries(shared, "scores"):
-        score = number(each.get("score"))
-        if score is not None:
-            learner.scores[text(each.get("exercise"))] = score
     return learner
 
 

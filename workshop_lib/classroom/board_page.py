@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from workshop_lib.classroom.sharing import GAMES
-
 MOST_QUESTIONS, MOST_NOTEBOOKS, MOST_EXERCISES = 20, 40, 25  # questions and exercises per notebook
-MOST_SPEEDS, MOST_PLACES, MOST_NAMES = 8, 4, 6
+MOST_SPEEDS = 8
 
 STYLE = Path(__file__).with_name("board.css").read_text(encoding="utf-8")
 _STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
@@ -37,7 +35,6 @@ class Participant:
     ranges: dict[tuple[str, str, str], tuple[float, float]] = field(default_factory=dict)  # of the questions' sliders
     solved: set[tuple[str, str]] = field(default_factory=set)
     speeds: dict[tuple[str, float], float] = field(default_factory=dict)
-    scores: dict[str, float] = field(default_factory=dict)
 
 
 class Problem(NamedTuple):
@@ -76,7 +73,7 @@ def page(room: Room, renew_s: int = 0) -> str:
     notebooks = sorted(name for name, _ in counts.most_common(MOST_NOTEBOOKS))
     parts = [_head(room, notebooks), "<main>"]
     parts += [_notebook(name, room.learners) for name in notebooks]
-    parts += [_speeds(room.learners), _games(room.learners), _problems(room.problems), "</main>", _foot(room)]
+    parts += [_speeds(room.learners), _problems(room.problems), "</main>", _foot(room)]
     renew = f'<meta http-equiv="refresh" content="{renew_s}">' if renew_s else ""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">{renew}<title>The room</title>'
@@ -217,25 +214,6 @@ def _speeds(learners: list[Participant]) -> str:
 
 def _count(n: float, what: str) -> str:
     return f"{short(n)} {what}" if n == 1 else f"{short(n)} {what}s"
-
-
-def _games(learners: list[Participant]) -> str:
-    cards = []
-    for exercise, game in GAMES.items():
-        names: dict[float, list[str]] = defaultdict(list)  # learners with the same score share a place
-        for learner in learners:
-            if exercise in learner.scores:
-                names[learner.scores[exercise]].append(learner.name)
-        places = sorted(names, reverse=game.best is max)[:MOST_PLACES]
-        rows = [f"<li><b>{short(score)}</b> {game.unit}: {_some(names[score])}</li>" for score in places]
-        if rows:
-            cards.append(f"<h3>{game.title}</h3><ol>{''.join(rows)}</ol>")
-    return _section("To beat", cards, "As their notebooks say. Nobody has verified it.")
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def _problems(problems: list[Problem]) -> str:

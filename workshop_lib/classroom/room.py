@@ -17,7 +17,7 @@ SHARED = """\
 Under the name {name}, everyone who can read {file} will see:
   - predictions, each with the question, your first guess and what was measured: {predictions}
   - names of checks that you've solved: {solved}
-  - best training speeds: {speeds}, scores: {scores}
+  - best training speeds: {speeds}
   - cores here: {cores}
 No code, no notebook, no path and no answer. But the file belongs to your account, and whoever can list the folder
 sees whose it is. From now on, cells that add to this update the file. `workshop share --stop` removes it."""

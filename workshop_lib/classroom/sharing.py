@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,21 +28,6 @@ NAME_RULE = "2 to 20 small letters, digits and dashes, beginning with a letter"
 NOTEBOOK = re.compile(r"\d\d[a-z]?_[a-z0-9_]{1,40}")  # a copy's name may say more than its owner wants to share
 
 
-class Game(NamedTuple):
-    """The score that learners can beat in an exercise."""
-
-    title: str
-    unit: str
-    best: Callable  # max or min
-
-
-GAMES = {
-    "recompute": Game("The fastest mesh.py that fits (notebook 12)", "seconds per step, forecast", min),
-    "my_buckets": Game("Buckets in the fewest messages (notebook 05)", "messages", min),
-    "interleaved": Game("The pipeline that keeps least (notebook 11b)", "pieces, all ranks together", min),
-}
-
-
 def number(value: Any) -> float | None:
     """The value as a finite number; None if it is none, or is beyond 10^12."""
     try:
@@ -53,11 +38,10 @@ def number(value: Any) -> float | None:
 
 
 def summary(name: str, events: Iterable) -> dict[str, Any]:
-    """What a learner shares of the events they kept: first guesses, solved exercises, best speeds and scores."""
+    """What a learner shares of the events they kept: first guesses, solved exercises and best speeds."""
     predictions: dict[tuple, dict] = {}
     solved: dict[tuple, dict] = {}
     speeds: dict[tuple, dict] = {}
-    scores: dict[str, dict] = {}
     for event in events:
         if not isinstance(event, dict) or not NOTEBOOK.fullmatch(str(event.get("notebook"))):
             continue
@@ -77,13 +61,8 @@ def summary(name: str, events: Iterable) -> dict[str, Any]:
                 before = speeds.get((backend, ranks))
                 if speed is not None and (before is None or before["samples_per_s"] < speed):
                     speeds[backend, ranks] = {"backend": backend, "world_size": ranks, "samples_per_s": speed}
-            case {"what": "check", "exercise": str(exercise)}:
-                if event.get("passed") is True:
-                    solved[notebook, exercise] = {"notebook": notebook, "exercise": exercise}
-                score = number(event.get("score"))
-                if score is not None and exercise in GAMES:
-                    best = GAMES[exercise].best(scores.get(exercise, {}).get("score", score), score)
-                    scores[exercise] = {"exercise": exercise, "score": best}
+            case {"what": "check", "exercise": str(exercise), "passed": True}:
+                solved[notebook, exercise] = {"notebook": notebook, "exercise": exercise}
     return {
         "schema": SCHEMA,
         "name": name,
@@ -92,7 +71,6 @@ def summary(name: str, events: Iterable) -> dict[str, Any]:
         "predictions": list(predictions.values())[-MOST:],
         "solved": list(solved.values())[-MOST:],
         "speeds": list(speeds.values())[-MOST:],
-        "scores": list(scores.values()),
     }
 
 

@@ -34,12 +34,11 @@ class Prediction(NamedTuple):
 
 
 class Check(NamedTuple):
-    """The verdict on an exercise: the first property that fails, and a score if there is something to beat."""
+    """The verdict on an exercise, with the first property that fails."""
 
     exercise: str
     passed: bool
     failed: str = ""
-    score: float | None = None
 
 
 class Training(NamedTuple):

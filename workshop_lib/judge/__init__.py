@@ -78,7 +78,6 @@ class Verdict:
     failed: str = ""
     hint: str = ""
     to_do: str = "Replace its NotImplementedError"
-    score: float | None = None  # set for exercises in which there is something to beat
     details: str = ""  # what the ranks did, shown below the hint
     standing: str = ""  # how much the learner has solved by now, once the check passed
     version: str = ""  # which version was judged, if the last one failed to run
@@ -87,7 +86,7 @@ class Verdict:
         """Put this verdict into the log of a learner's notebook, add where they stand if it passed, and return it."""
         if self.passed is not None:
             failed = f"{self.failed}\n{self.details}".strip()
-            learner.keep(learner.Check(self.name, self.passed, failed, self.score))
+            learner.keep(learner.Check(self.name, self.passed, failed))
         if self.passed:
             self.standing = exercises.standing(learner.own_notebook())
         return self
@@ -165,7 +164,6 @@ class Exercise:
     stuck: the hint for a function that never ends. The default depends on whether it communicates.
     raised: the hint for an error that ranks raised, by words in the error's text, beside those of RAISED.
     unknown: the hint for a failure that no known mistake explains.
-    score: returns a function's score, given the observations and whether they passed; None if it does not count.
     """
 
     name: str
@@ -181,7 +179,6 @@ class Exercise:
     stuck: str = ""
     raised: Mapping[str, str] = field(default_factory=dict)
     unknown: str = UNKNOWN_HINT
-    score: Callable[[list, bool], float | None] | None = None
     _known: dict[int, list[Property | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, function: Callable) -> Verdict:
@@ -212,7 +209,6 @@ class Exercise:
             return verdict
         try:
             failed = self._first_failure(observations, verdict.held)
-            verdict.score = self.score(observations, failed is None) if self.score else None
         except Exception as error:  # whatever the learner's function returned, the notebook goes on
             verdict.passed = False
             verdict.failed = f"what it returned cannot be compared: {type(error).__name__}: {error}"

@@ -7,7 +7,7 @@
 A play is a generator that shows a function off, with the learner's function and with the notebook's own solution, on
 every rank. It yields what must hold, the most basic first, with the value that shows it. The first value that differs
 from the solution's on some rank fails the exercise, so a play never says what is right. It makes the same calls, and
-yields as often, for a wrong function as for the solution. If there is something to beat, it returns the score.
+yields as often, for a wrong function as for the solution.
 
 A step is a tuple (text, value), or with more to say (text, value, observed, advice):
 
@@ -55,13 +55,11 @@ class Played:
 
     held: the texts of the properties that hold. failed: the values of the one that fails; None if none does.
     wrong: the first step of that one which is wrong on this rank, if one is.
-    score: what the play returned at its end.
     """
 
     held: list[str]
     failed: list | None = None
     wrong: Step | None = None
-    score: float | None = None
 
 
 def played(
@@ -93,16 +91,7 @@ def played(
     observe = Playing(play, solution, communicates, watched, alone, returns, in_place, rounding)
     ready = functools.partial(_get_ready, solution, ready)
     return Exercise(
-        name,
-        observe,
-        properties,
-        edits,
-        notebook,
-        compared=True,
-        communicates=communicates,
-        ready=ready,
-        score=lambda observations, passed: observations[0].score if passed else None,
-        **options,
+        name, observe, properties, edits, notebook, compared=True, communicates=communicates, ready=ready, **options
     )
 
 
@@ -168,16 +157,7 @@ class Playing:
         except Unlike as unlike:
             value = unlike.wrong.value if unlike.wrong else None
             return Played(held, [value], unlike.wrong)
-        return Played(held, score=_returned(play))
-
-
-def _returned(play: Iterator[tuple]) -> float | None:
-    """What a play returns after its last step."""
-    try:
-        next(play)
-    except StopIteration as end:
-        return end.value
-    raise RuntimeError("this play yields more often than with the solution")
+        return Played(held)
 
 
 def _step(yielded: tuple) -> Step:

@@ -6,7 +6,7 @@ nobody sent raises an error at once, so nothing can hang. The learner's schedule
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -171,18 +171,12 @@ class Seen(NamedTuple):
         return f"with {self.ranks} ranks and {self.micro_batches} micro-batches"
 
 
-def play_schedule(
-    rules: list, cases: list, schedule: Callable, comm, scored: bool = False
-) -> Generator[tuple, None, float | None]:
-    """Show what a schedule returns for each case. rules: what must hold, what's wrong with a case, and what to do.
-
-    With `scored`, the score is how many micro-batches (times chunks) the ranks keep at most, in all cases together.
-    """
+def play_schedule(rules: list, cases: list, schedule: Callable, comm) -> Iterator[tuple]:
+    """Show what a schedule returns for each case. rules: what must hold, what's wrong with a case, and what to do."""
     every = [Seen([_operations(schedule(rank, *case)) for rank in range(case[0])], *case) for case in cases]
     for text, wrong_with, advice in rules:
         wrong = next(filter(None, map(wrong_with, every)), "")
         yield text, wrong, f"{wrong}.", advice
-    return sum(orders.most_alive(order) for seen in every for order in seen.orders) if scored else None
 
 
 def _operations(returned) -> list[tuple] | str:
@@ -271,7 +265,7 @@ INTERLEAVED = [
 schedule = partial(played, notebook=NOTEBOOK, communicates=False, watched=False)
 gpipe = schedule("gpipe", play=partial(play_schedule, GPIPE, PLAIN))
 one_f_one_b = schedule("one_f_one_b", play=partial(play_schedule, ONE_F_ONE_B, PLAIN))
-interleaved = schedule("interleaved", play=partial(play_schedule, INTERLEAVED, CHUNKED, scored=True))
+interleaved = schedule("interleaved", play=partial(play_schedule, INTERLEAVED, CHUNKED))
 
 SECONDS = [  # (seconds of each layer, number of stages)
     ([1.0, 1.0, 1.0, 1.0], 2),
