@@ -296,7 +296,7 @@ figures.beside_messages({name: traces / f"{name}_rank0.json" for name in ("ddp",
 
 # %%
 # %%ranks
-from workshop_lib.training import flops
+from workshop_lib.lessons.where_the_time_goes import flops
 
 roof = None
 if comm.rank == 0:
@@ -311,16 +311,20 @@ figures.roofline(*team.pull("roof")[0])
 # fits into a cache may lie above the roof.)
 #
 # For large jobs, all of this is put into one number, the *model-FLOPs utilization*: the operations that the model needs for its
-# samples, divided by what the processors could have done in the same time. Now that your machine's peak is known, the record of
-# a run has this number:
+# samples, divided by what the processors could have done in the same time. You know your machine's peak now, for each rank that
+# has cores of its own:
 
 # %%
-record = team.train(TrainOptions(backend="ddp", epochs=1, train_samples=3000))
-used = record.get("compute")
-print(f"utilization {used['utilization']:.1%}" if used else "Unknown: the run was stopped, or there are more threads than cores.")
+from workshop_lib.lessons.where_the_time_goes import flops
+
+network = "workshop"
+record = team.train(TrainOptions(backend="ddp", network=network, epochs=1, train_samples=3000))
+needed_per_s = flops.per_sample(network) * record["epochs"][-1]["samples_per_s"]
+limits, _ = team.pull("roof")[0]
+print(f"utilization {needed_per_s / (team.n * limits.flops_per_s):.1%}")
 
 # %% [markdown]
-# Meta reports a utilization of 38 to 43 % for Llama 3. *Try it:* with `network="vit"` in the options, does it rise or fall?
+# Meta reports a utilization of 38 to 43 % for Llama 3. *Try it:* with `network = "vit"`, does it rise or fall?
 #
 # ## Remember
 #

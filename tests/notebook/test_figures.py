@@ -37,6 +37,7 @@ from workshop_lib.lessons.runs_that_survive import figures as survive
 from workshop_lib.lessons.runs_that_survive.fault_injection import Fault, FaultScore, TrainingRun
 from workshop_lib.lessons.synchronous_sgd import figures as synchronous_sgd
 from workshop_lib.lessons.where_the_time_goes import figures as time_goes
+from workshop_lib.lessons.where_the_time_goes import flops
 from workshop_lib.lessons.zero_and_fsdp import figures as zero
 from workshop_lib.notebook.figures.accuracy import accuracy_curve, solution_curve, worker_curve
 from workshop_lib.notebook.figures.scaling import scaling_curve, serial_part, weak_scaling_curve
@@ -44,7 +45,6 @@ from workshop_lib.notebook.palette import PAPER, TINTS
 from workshop_lib.notebook.pictures import PICTURES
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks.timeline import timeline
-from workshop_lib.training import flops
 from workshop_lib.training.schedules import DECAYS
 
 MB = 1_000_000

@@ -74,14 +74,6 @@ class Where(TypedDict):
     neutralized: NotRequired[list[str]]  # what was done about harmful variables, one sentence each
 
 
-class Compute(TypedDict):
-    """How much of the processors' peak a run used, if that peak has been measured (flops.py)."""
-
-    flops_per_sample: int  # counted in the forward and the backward pass
-    peak_flops_per_s: float  # one rank's measured peak times the number of ranks
-    utilization: float  # fraction of the peak reached in the last epoch, [0, 1]
-
-
 class NothingTestedError(WorkshopError, IndexError):
     """There is no epoch to look at, because the training was stopped in its first one."""
 
@@ -112,7 +104,6 @@ class RunRecord(TypedDict):
     weights_sha256: list[str]  # one per rank
     ranks_identical: bool | None
     stopped: bool
-    compute: NotRequired[Compute]  # only for PyTorch's backends
     recipe: NotRequired[str]  # the name of the recipe that ran (lessons/large_batch/recipes.py)
     phases: NotRequired[list[dict]]  # options that differ between the recipe's phases
     ladder: NotRequired[dict[str, float]]  # the result of equivalence.compare(), added by a sweep

@@ -15,7 +15,7 @@ from workshop_lib.errors import WorkshopError
 from workshop_lib.machine import catalogue
 from workshop_lib.machine import world as worlds
 from workshop_lib.models import torch_cnn, vit
-from workshop_lib.training import KINDS, backends, checkpoint, flops, memory, record, schedules
+from workshop_lib.training import KINDS, backends, checkpoint, memory, record, schedules
 from workshop_lib.training.backends.base import Backend, CollectiveSpan, StepResult
 from workshop_lib.training.callbacks import RunInfo, StepEvent, StepValues, Tracer, methods_of
 from workshop_lib.training.options import TrainOptions
@@ -127,9 +127,6 @@ class Trainer:
         digests = self.backend.allgather(record.weights_sha256(self.replica.weights()))
         record.check_identical(digests)
         self.record |= {"weights_sha256": digests, "ranks_identical": True, "stopped": stopped, "memory": self.memory()}
-        image_shape = self.splits[0].images.shape[1:]
-        if self.backend.framework == "PyTorch" and (used := flops.compute(self.record, image_shape)):
-            self.record["compute"] = used
 
     def all_succeed(self, action: Callable[[], None]) -> None:
         """Call `action` on this rank. All ranks call it, and it blocks.

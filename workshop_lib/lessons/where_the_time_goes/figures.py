@@ -10,8 +10,8 @@ from matplotlib.patches import FancyBboxPatch
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.where_the_time_goes import operations
+from workshop_lib.lessons.where_the_time_goes.flops import Layer, Limits
 from workshop_lib.notebook import figures, palette
-from workshop_lib.training.flops import Layer, Limits
 
 OPERATION_LOOKS = {
     "forward, and the update": figures.Look(palette.LIGHT_BLUE, ""),

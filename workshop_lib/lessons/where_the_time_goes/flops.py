@@ -1,11 +1,9 @@
-"""Floating-point operations: how many a sample takes, and how many a rank's cores do per second.
+"""Floating-point operations: 08b_where_the_time_goes asks how many a sample takes, and how many this processor does.
 
 This file also measures which of a network's layers wait for memory instead of computing (the roofline of S. Williams,
 A. Waterman and D. Patterson, CACM 52, 2009).
 """
 
-import contextlib
-import json
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,10 +14,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from workshop_lib.models import torch_cnn, vit
-from workshop_lib.paths import BUILD, replacing
-from workshop_lib.training.record import Compute, RunRecord, cpu_model
 
-KEPT = BUILD / "compute.json"
 # Side of a square matrix, and length of arrays that no cache can hold.
 SIDE = 512
 NUMBERS = 8_000_000
@@ -44,21 +39,12 @@ class Layer(NamedTuple):
 
 
 def limits(repeats: int = 40) -> Limits:
-    """Measure the peak rates of this process with its current number of threads.
-
-    Saves the rate of matrix products as the peak for `compute`, along with the operations that a sample takes.
-    """
+    """Measure the peak rates of this process with its current number of threads."""
     a, b, product = (torch.rand(SIDE, SIDE) for _ in range(3))
     x, y, total = (torch.rand(NUMBERS) for _ in range(3))
     product_s = _fastest(lambda: torch.mm(a, b, out=product), repeats)
     sum_s = _fastest(lambda: torch.add(x, y, out=total), repeats)
-    measured = Limits(2 * SIDE**3 / product_s, 3 * FLOAT_BYTES * NUMBERS / sum_s)
-    kept = _kept()
-    kept["peaks"] |= {_processor(torch.get_num_threads()): measured.flops_per_s}
-    kept["flops_per_sample"] |= {network: per_sample(network) for network in torch_cnn.NETWORKS}
-    with replacing(KEPT) as temporary:
-        temporary.write_text(json.dumps(kept), encoding="utf-8")
-    return measured
+    return Limits(2 * SIDE**3 / product_s, 3 * FLOAT_BYTES * NUMBERS / sum_s)
 
 
 def per_sample(network: str) -> int:
@@ -102,38 +88,6 @@ def layers(network: str, batch: int = 64, repeats: int = 20) -> list[Layer]:
             timed = Layer(network, shown, counter.get_total_flops(), FLOAT_BYTES * numbers, seconds)
             kept.setdefault(frozenset(layer.weight.shape), timed)
     return list(kept.values())
-
-
-def compute(record: RunRecord, image_shape: tuple[int, ...]) -> Compute | None:
-    """Return the record's "compute" field: the fraction of the peak that the last epoch reached.
-
-    Returns None if `limits` has not measured this processor with this many threads, if there are more threads than
-    cores, on a GPU, and for images whose size is not MNIST's.
-    """
-    what = record["what"]
-    where = record["where"]
-    kept = _kept()
-    peak = kept["peaks"].get(_processor(what["threads_per_rank"]))
-    flops = kept["flops_per_sample"].get(what.get("network"))
-    if image_shape != vit.MNIST or not (peak and flops and record["epochs"]):
-        return None
-    if what["oversubscribed"] or what["machine"] or where["device"] != "cpu":
-        return None
-    whole = peak * what["world_size"]
-    used = flops * record["epochs"][-1]["samples_per_s"]
-    return {"flops_per_sample": flops, "peak_flops_per_s": whole, "utilization": used / whole}
-
-
-def _processor(threads: int) -> str:
-    return f"{cpu_model()}, {threads} threads"
-
-
-def _kept() -> dict[str, dict]:
-    """Return what was measured in this checkout: "peaks" by processor and "flops_per_sample" by network."""
-    kept: dict[str, dict] = {"peaks": {}, "flops_per_sample": {}}
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        kept |= json.loads(KEPT.read_text(encoding="utf-8"))
-    return kept
 
 
 def _fastest(action: Callable, repeats: int) -> float:
