@@ -11,7 +11,6 @@ from typing import Any
 COMMANDS = {
     "predict": "workshop_lib.lessons.forecasting.commands:predict_arguments",
     "dryrun": "workshop_lib.lessons.thousand_ranks.commands:dryrun_arguments",
-    "faults": "workshop_lib.lessons.runs_that_survive.commands:faults_arguments",
     "preflight": "workshop_lib.lessons.compute_nodes.preflight.commands:preflight_arguments",
     "examine": "workshop_lib.examine.commands:examine_arguments",
     "rehearse": "workshop_lib.classroom.commands:rehearse_arguments",

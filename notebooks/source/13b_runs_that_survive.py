@@ -225,9 +225,6 @@ figures.progress(scores)
 #
 # *Break it:* save only every 50 steps, with `"--every", 50`. What share of the speed is left?
 #
-# In a terminal, `workshop faults notebooks/scripts/survive.py 2 notebooks/scripts/elastic.py` measures the same for the
-# scripts' own functions.
-#
 # ## Deeper: keep the survivors
 #
 # One rank is lost, and `supervise` kills all others, which hold the newest weights in memory. With *per-step fault tolerance*,
@@ -256,7 +253,7 @@ figures.progress(scores)
 # [per_step.py](scripts/per_step.py) is elastic.py with these lines, and with a `supervise` that starts only the lost rank
 # again. On our two cores, that's no faster than your supervisor, because the lighthouse waits for a second before it gives up a
 # rank. Keeping survivors pays off where a start takes minutes. (To try it, run `pip install torchft`, which has wheels for
-# Linux on x86-64, and then `workshop faults --kinds kill notebooks/scripts/per_step.py 2` in a terminal.)
+# Linux on x86-64, and then `print(fault_injection.score([SCRIPTS / "per_step.py", 2], kinds=["kill"]))` in a cell.)
 #
 # It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed training. And you
 # still need checkpoints, for the day on which all ranks are lost.

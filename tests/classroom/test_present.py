@@ -1,13 +1,10 @@
-"""Slides: which cells a section needs, what a projector shows of a text, and recordings that say what they are."""
-
-from types import SimpleNamespace
+"""Slides: which cells a section needs, and what a projector shows of a text."""
 
 import nbformat
 import pytest
 from command_line import workshop
 
-from workshop_lib.classroom import needs, present, recorded, routes
-from workshop_lib.maintain import execute
+from workshop_lib.classroom import needs, present, routes
 
 
 def needed_by(*sources: str) -> list[int]:
@@ -98,53 +95,3 @@ def test_what_there_is_not_is_answered_in_one_sentence(stage, arguments, sentenc
     ended = workshop("present", "--no-open", *arguments)
     assert ended.exit_code == 1 and sentence in " ".join(ended.output.split())
     assert not list(stage.iterdir())
-
-
-def fake_run(error: str = ""):
-    def run_notebook(path, output, **_):
-        notebook = nbformat.read(path, as_version=4)
-        for cell in notebook.cells:
-            if cell.cell_type == "code":
-                cell.outputs = [nbformat.v4.new_output("stream", text="98 %\n")]
-        nbformat.write(notebook, output)
-        return execute.Execution(path, 1.0, 1 if error else None, error=error)
-
-    return run_notebook
-
-
-def test_every_output_of_a_recording_says_that_it_is_one(stage, monkeypatch):
-    monkeypatch.setattr(execute, "run_notebook", fake_run())
-    [file] = present.write("05_ddp", ("Does it overlap?",))
-    notebook = nbformat.read(present.record(file), as_version=4)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert code and notebook.metadata["kernelspec"]["display_name"].startswith("Recorded")
-    assert not any("present.ready" in cell.source for cell in code), "nothing to make ready"
-    for cell in code:
-        assert "Recorded" in cell.outputs[0].data["text/html"] and "cores" in cell.outputs[0].data["text/html"]
-        assert cell.outputs[1].text == "98 %\n"
-
-
-def test_a_cell_that_fails_leaves_no_recording(stage, monkeypatch):
-    monkeypatch.setattr(execute, "run_notebook", fake_run("ValueError: boom"))
-    ended = workshop("present", "--no-open", "05_ddp", "--section", "Does it overlap?", "--record")
-    assert ended.exit_code == 1 and "boom" in ended.output
-    assert not list((stage / "05_ddp" / "recorded").iterdir())
-
-
-def test_a_recording_shows_what_it_has_however_often_it_is_run(stage, monkeypatch):
-    monkeypatch.setattr(execute, "run_notebook", fake_run())
-    [file] = present.write("05_ddp", ("Does it overlap?",))
-    target = present.record(file)
-    sent: list = []
-    kernel = SimpleNamespace(  # a real one would stay in this process
-        outputs=recorded.outputs(str(target)),
-        execution_count=1,
-        iopub_socket=None,
-        send_response=lambda socket, kind, content: sent.append((kind, content)),
-    )
-    cell = next(cell for cell in nbformat.read(target, as_version=4).cells if cell.cell_type == "code")
-    for _ in range(2):
-        assert recorded.Recorded.do_execute(kernel, cell.source, False)["status"] == "ok"
-    assert [kind for kind, _ in sent] == ["display_data", "stream"] * 2 and sent[1][1]["text"] == "98 %\n"
-    recorded.Recorded.do_execute(kernel, "something else", False)
-    assert len(sent) == 4

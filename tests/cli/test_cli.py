@@ -16,7 +16,6 @@ from record_fixtures import run
 from workshop_lib import rooms
 from workshop_lib.cli import checks, commands, doctor, terminal
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.runs_that_survive import fault_injection
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.world import World
 from workshop_lib.paths import ROOT
@@ -118,13 +117,6 @@ def test_help_lists_every_command_and_each_one_explains_itself():
         explained = workshop(name, "--help")
         assert explained.exit_code == 0 and explained.output.startswith(f"usage: workshop {name} ")
     assert workshop().output == listed.output
-
-
-def test_options_after_a_command_with_faults_are_that_commands_own(monkeypatch):
-    monkeypatch.setattr(fault_injection, "score", lambda *arguments: arguments)
-    ended = workshop("faults", "--every", 5, "--kinds", "kill, stop", "python", "train.py", "--every", "3", "--help")
-    command = ["python", "train.py", "--every", "3", "--help"]
-    assert ended.output == f"{(command, 5, 1, ['kill', 'stop'], 300.0)}\n"
 
 
 @pytest.fixture

@@ -109,7 +109,6 @@ def present_arguments(parser: Parser) -> None:
         metavar="NAME",
         help="Only this section of the notebook. Repeat the option for more.",
     )
-    parser.add_argument("--record", action="store_true", help="Run the slides here and keep what they show.")
     parser.add_argument(
         "--open",
         action=argparse.BooleanOptionalAction,
@@ -119,15 +118,13 @@ def present_arguments(parser: Parser) -> None:
     )
 
 
-def present(what: str, section: list[str], record: bool, open_lab: bool) -> int:
+def present(what: str, section: list[str], open_lab: bool) -> int:
     """Write slides from a route's or a notebook's sections, and open them at a projector's size."""
     from workshop_lib.classroom import present as slides
 
     files = slides.write(what, tuple(section))
     for file in files:
         print(f"slides: {file}", flush=True)
-        if record:
-            print(f"recorded: {slides.record(file)}", flush=True)
     if not open_lab:
         return 0
     command, env = slides.lab(files[0])

@@ -1,7 +1,7 @@
 """Slides for a projector from a notebook or a route: sections folded under their headings, few words, large type.
 
 Right and Left on a heading make JupyterLab open and close its section. Each section begins with a cell that prepares
-what the section needs, so a talk can jump. A recording is the same file after it ran here, with a label on each output.
+what the section needs, so a talk can jump.
 """
 
 import json
@@ -10,29 +10,23 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 
 import nbformat
 from IPython.core.getipython import get_ipython
 from IPython.utils.capture import capture_output
-from nbformat.sign import NotebookNotary
 
 from workshop_lib import paths, ranks
 from workshop_lib.classroom import needs, routes
 from workshop_lib.course.sources import YOURS
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.machine import cores
-from workshop_lib.maintain import execute
 from workshop_lib.maintain.generate import METADATA, NOTEBOOKS, pristine, sources
-from workshop_lib.notebook import profile
 from workshop_lib.ranks import engine
 
 STAGE = paths.BUILD / "stage"
 JUPYTER = paths.ROOT / "workshop_lib" / "notebook" / "jupyter"
 SETTINGS = STAGE / ".jupyter"  # the presenter's settings, kept apart from the learner's
-RECORDED_KERNEL = {"display_name": "Recorded: nothing runs here", "language": "python", "name": "recorded"}
 LEAD_WORDS = 45  # length of the text that a projector shows; the rest is a click away
 PREPARES = """\
 # what this section needs
@@ -152,7 +146,7 @@ def parts(what: str, sections: tuple[str, ...] = ()) -> Iterator[tuple[str, tupl
 
 
 def write(what: str, sections: tuple[str, ...] = ()) -> list[Path]:
-    """Write slides to build/stage, without touching recordings there; return their files in order."""
+    """Write slides to build/stage; return their files in order."""
     all_parts = list(parts(what, sections))
     files = [STAGE / what / f"{number:02}_{name}.ipynb" for number, (name, _) in enumerate(all_parts, 1)]
     following = [*(file.stem for file in files[1:]), ""]
@@ -162,46 +156,16 @@ def write(what: str, sections: tuple[str, ...] = ()) -> list[Path]:
     return files
 
 
-def record(file: Path) -> Path:
-    """Run slides here, and write them with their outputs into the folder "recorded" beside them; return the new file.
-
-    Every output says when and where it was made. Raises WorkshopError if a cell fails.
-    """
-    target = file.parent / "recorded" / file.name
-    running = target.with_suffix(".running")
-    target.parent.mkdir(exist_ok=True)
-    outcome = execute.run_notebook(file, running, env=execute.without_learner(STAGE / "notebooks"))
-    notebook = nbformat.read(running, as_version=4)
-    running.unlink()
-    if outcome.error:
-        raise WorkshopError(str(outcome))
-    about = f"on {datetime.now():%d %B %Y, %H:%M}, {cores.here()}, profile {profile.current().name}"
-    begins = PREPARES.partition("\n")[0]
-    notebook.cells = [cell for cell in notebook.cells if not cell.source.startswith(begins)]
-    for cell in notebook.cells:
-        if cell.get("outputs"):
-            label = f"<b>Recorded</b> {about}; this cell took {execute.seconds_of(cell):.1f} s"
-            data = {"text/html": f'<div class="workshop-recorded">{label}</div>', "text/plain": f"Recorded {about}"}
-            cell.outputs.insert(0, nbformat.v4.new_output("display_data", data))
-    notebook.metadata["kernelspec"] = RECORDED_KERNEL
-    trusted = SETTINGS / "data"
-    trusted.mkdir(parents=True, exist_ok=True)
-    NotebookNotary(data_dir=str(trusted)).sign(notebook)  # JupyterLab hides some HTML of unsigned notebooks
-    with paths.replacing(target) as temporary:
-        nbformat.write(notebook, temporary)
-    return target
-
-
 def lab(file: Path) -> tuple[list[str], dict[str, str]]:
     """The command that opens JupyterLab on slides, at a projector's size, and its environment."""
-    stage = Path(__file__).parent / "stage"
-    for name, values in json.loads((stage / "settings.json").read_text(encoding="utf-8")).items():
+    settings = Path(__file__).with_name("projector.json")
+    for name, values in json.loads(settings.read_text(encoding="utf-8")).items():
         kept = SETTINGS / "config" / "lab" / "user-settings" / f"{name}.jupyterlab-settings"
         if not kept.exists():  # a presenter's own changes stay
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_text(json.dumps(values), encoding="utf-8")
     env = {**os.environ, "WORKSHOP_LEARNER_FILE": str(SETTINGS / "progress.jsonl")}
-    env |= dict.fromkeys(("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"), f"{stage}{os.pathsep}{JUPYTER}")
+    env |= dict.fromkeys(("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"), str(JUPYTER))
     env |= {f"JUPYTER_{each.upper()}_DIR": str(SETTINGS / each) for each in ("config", "data", "runtime")}
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={file.parent}"]
     command += [f"--LabApp.default_url=/doc/tree/{file.name}"]
