@@ -17,7 +17,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures picture lock notebooks run-notebooks gallery book book-packages book-check bench gpu-check clean distclean
+.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-solution large-batch-recipes figures lock notebooks run-notebooks gallery book book-packages book-check bench gpu-check clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,9 +110,6 @@ search-%: setup
 figures: setup ## draw assets/figures from the records in assets/results
 	@for name in demo emulated large_batch steps_to_target; do \
 		$(BIN)/python -m workshop_lib plot assets/results/$$name.jsonl --out-dir assets/figures/$$name; done
-
-picture: setup ## take the README's picture again, in a browser: assets/session.png
-	@WORKSHOP_PICTURE=1 $(BIN)/python -m pytest tests/browser/test_picture.py
 
 notebooks: setup ## write the notebooks from notebooks/source
 	@$(BIN)/python -m workshop_lib.maintain.generate

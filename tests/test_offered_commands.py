@@ -54,7 +54,6 @@ print("it ran")
 # The tests that run the other programs. Those of commands of `workshop` are found by their calls, and
 # test_take_home.py has a test for each script in notebooks/scripts.
 RUN_BY = {
-    "assets/instructor/seats.py": "classroom/test_seats.py::test_forty_seats_share_nothing_on_a_node",
     "jupyter lab": "test_offered_commands.py::test_make_lab_opens_the_first_notebook",
     "workshop engines": "ranks/test_lifetime.py::test_engines_fill_the_job_and_end_when_they_are_asked_to",
     "workshop_lib.lessons.large_batch.recipes": (

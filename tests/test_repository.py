@@ -65,7 +65,7 @@ def test_a_git_that_is_set_up_for_windows_writes_scripts_that_bash_can_run(track
 
 
 def test_a_checkout_whose_venv_is_another_one_s_uses_its_own_library(tmp_path):
-    """Accounts and seats share one .venv, which knows where its own checkout is."""
+    """Accounts share one .venv, which knows where its own checkout is."""
     recipe = subprocess.run(["make", "-n", "lab"], cwd=ROOT, capture_output=True, text=True, timeout=30).stdout
     assert f'PYTHONPATH="{ROOT}" .venv/bin/jupyter lab' in recipe
     library = tmp_path / "workshop_lib" / "__init__.py"

@@ -71,14 +71,13 @@ class Output:
 class Lab:
     """A JupyterLab server of its own on a folder, and a page of `browser` on it. A context manager."""
 
-    def __init__(self, browser, folder: Path, private: Path, profile: str = "quick", pixels: float = 1):
-        """pixels: of the screen, for each of the page's; a picture that is looked at closely needs 2."""
+    def __init__(self, browser, folder: Path, private: Path, profile: str = "quick"):
         self.folder, self.private, self.learner = folder, private, private / "progress.jsonl"
         self.port, self.token = _free_port(), secrets.token_hex(16)
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = private / "jupyter.log"
         self.server = self._serve(profile)
-        self.page = browser.new_page(viewport={"width": 1366, "height": 768}, device_scale_factor=pixels)
+        self.page = browser.new_page(viewport={"width": 1366, "height": 768})
         self.foreign = []  # addresses outside this machine that the page asked for
         self.page.on("request", self._note_request)
 
@@ -293,14 +292,6 @@ class Lab:
             ".jp-OutputArea-output",
             "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)",
         )
-
-    def screenshot(self, path: Path, width: int, height: int) -> Path:
-        """The window at this size."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.page.set_viewport_size({"width": width, "height": height})
-        self.page.wait_for_timeout(500)  # the page lays itself out after a change of size
-        self.page.screenshot(path=path)
-        return path
 
 
 def _free_port() -> int:

@@ -82,6 +82,7 @@ def _in_order(collect: Callable, comm, order: Sequence[int]) -> tuple[list | Non
     A rank begins when the one before it is done, which its synchronous send is once rank 0 has taken its result.
     """
     done = comm.Dup()
+    counting = CountingComm(comm.Dup())
     place = order.index(comm.rank) if comm.rank else 0
     took_the_ones_before = True
     if place > 0:
@@ -89,7 +90,7 @@ def _in_order(collect: Callable, comm, order: Sequence[int]) -> tuple[list | Non
         while not done.iprobe() and time.monotonic() < deadline:
             time.sleep(0.001)
         took_the_ones_before = done.iprobe()
-    returned = collect(CountingComm(comm.Dup()), RESULTS[comm.rank])
+    returned = collect(counting, RESULTS[comm.rank])
     if comm.rank and comm.rank != order[-1]:
         done.send(None, order[place + 1])
     if place > 0:
