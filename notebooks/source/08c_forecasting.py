@@ -42,8 +42,7 @@ team = ranks.start(sizes.ranks)
 #
 # As in notebook [01](01_mpi_basics.ipynb), a message of $n$ bytes takes about $\alpha + \beta n$ seconds: a latency, plus the
 # bytes divided by the bandwidth. Does an allreduce behave like that, too?
-# The next cell times MPI's allreduce, the one from *gloo* (PyTorch's library for messages between CPUs), and four that we wrote
-# by hand from sends and receives.
+# The next cell times MPI's allreduce and the one from *gloo* (PyTorch's library for messages between CPUs).
 
 # %%
 largest = 2**22 if sizes.name == "quick" else 2**26
@@ -420,35 +419,6 @@ published.mean_errors({"nobody is late": forecast.PUNCTUAL, "the slowest is late
 #
 # **Is this a fair test?** Not quite: we tried four terms, and kept the one that did best on the held-out tables. (The others
 # were late input, cores that the collective takes from computing, and a fixed cost per step.)
-#
-# ## Deeper: where the allreduce's time comes from
-#
-# `workshop_lib.lessons.forecasting.allreduce` has four allreduces, each in a few lines of sends and receives. With $p$ ranks (a
-# power of two in rows two and four) and $n$ bytes:
-#
-# | | rounds | bytes that the busiest rank sends |
-# |---|---|---|
-# | naive: all arrays to rank 0, the sum back to each | $2(p-1)$ | $(p-1)\,n$ |
-# | recursive doubling: pairs swap the whole sum | $\log_2 p$ | $n \log_2 p$ |
-# | ring: parts of $n/p$ bytes go around, twice | $2(p-1)$ | $2\frac{p-1}{p}\,n$ |
-# | Rabenseifner: pairs swap halves, then quarters, … and back | $2\log_2 p$ | $2\frac{p-1}{p}\,n$ |
-#
-# Methods with few rounds should win for small arrays, and those that send few bytes for large ones. On two ranks
-# some of the four are the same; the differences grow with $p$.
-#
-# A ping-pong, which was timed as well, determines $\alpha$ and $\beta$. A third constant, $\gamma$, is the extra cost of each
-# byte that is summed: the addition itself, and the slowdown when both ranks send at once. With these three constants, a single
-# fit should explain all four methods:
-
-# %%
-by_hand = fit.link(messages, ("naive", "recursive doubling", "ring", "rabenseifner"))
-print(f"alpha {by_hand.text('alpha_s', 1e6)} µs per round")
-print(f"beta  {by_hand.text('beta_s_per_byte', 1e9)} ns per byte sent")
-print(f"gamma {by_hand.text('gamma_s_per_byte', 1e9)} ns per byte summed")
-print(f"typical error of the fit: {np.median(np.abs(by_hand.relative_errors)):.0%}")
-
-# %% [markdown]
-# The number after ± is the standard error.
 #
 # ## Deeper: far below the forecast
 #

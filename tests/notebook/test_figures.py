@@ -161,8 +161,8 @@ CASES = {
         ),
     },
     "08c_forecasting": {
-        "allreduce_times": lambda: forecasting.allreduce_times(messages([4**power for power in range(1, 14)]), cores=1),
-        "predicted_beside_measured": lambda: forecasting.predicted_beside_measured(PREDICTED, PREDICTED[1:], cores=2),
+        "allreduce_times": lambda: forecasting.allreduce_times(messages([4**power for power in range(1, 14)])),
+        "predicted_beside_measured": lambda: forecasting.predicted_beside_measured(PREDICTED, PREDICTED[1:]),
     },
     "09_feeding_the_ranks": {
         "feeding_ways": lambda: feeding.feeding_ways(
@@ -223,8 +223,9 @@ def test_what_cannot_be_drawn_is_refused_in_a_sentence(draw, arguments, complain
 
 
 @pytest.mark.parametrize(("cores", "too_many"), [(1, True), (2, False)])
-def test_more_ranks_than_cores_are_marked(cores, too_many):
-    figure = forecasting.allreduce_times(messages([4, 1024]), cores=cores)
+def test_more_ranks_than_cores_are_marked(monkeypatch, cores, too_many):
+    monkeypatch.setattr(forecasting, "usable_cores", lambda: cores)
+    figure = forecasting.allreduce_times(messages([4, 1024]))
     assert all(hollow(axes) == too_many for axes in figure.axes)
     assert ("An allreduce on 2* ranks" in words(figure)) == too_many
 

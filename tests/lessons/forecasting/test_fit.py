@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from workshop_lib.lessons.forecasting import fit
-from workshop_lib.machine.cost_model import ALGORITHMS, allreduce_s
 
-ALPHA_S, BETA_S_PER_BYTE, GAMMA_S_PER_BYTE = 2e-6, 1.5e-10, 4e-11
+ALPHA_S, BETA_S_PER_BYTE = 2e-6, 1.5e-10
 COMPUTE = {"s_per_step": 3e-4, "s_per_parameter": 1e-9, "s_per_sample": 2e-6, "s_per_product": 5e-11}
 SIZES = [4**k for k in range(1, 14)]
 EXACT = 1e-9
@@ -64,16 +63,6 @@ def test_the_standard_errors_are_the_scatter_of_repeated_fits():
         claimed = np.median([found.standard_errors[name] for found in fits])
         assert claimed == pytest.approx(values.std(), rel=0.25)
         assert abs(values.mean() - true) < 0.2 * values.std() + 0.01 * true
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_gamma_is_what_allreduces_take_beyond_messages(ranks):
-    constants = (ALPHA_S, BETA_S_PER_BYTE, GAMMA_S_PER_BYTE)
-    rows = [message_row(n, allreduce_s(way, ranks, n, *constants), way, ranks) for way in ALGORITHMS for n in SIZES]
-    other = message_row(8, 1.0, "MPI")
-    found = fit.link([*messages(), *rows, other], tuple(ALGORITHMS))
-    assert tuple(found.constants) == ("alpha_s", "beta_s_per_byte", "gamma_s_per_byte")
-    assert tuple(found.constants.values()) == pytest.approx(constants, rel=EXACT)
 
 
 def test_computing_time_is_recovered_from_medians():

@@ -28,7 +28,6 @@ from torch.nn.functional import cross_entropy
 
 from workshop_lib.data import mnist
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.lessons.forecasting.allreduce import algorithms
 from workshop_lib.machine import environment
 from workshop_lib.machine import world as worlds
 from workshop_lib.models import torch_cnn
@@ -93,7 +92,7 @@ def wait_for(device) -> None:
 
 
 def communication(sizes_bytes: Iterable[int] = SIZES_BYTES, repeats: int = REPEATS) -> list[MessageRow]:
-    """Measure a ping-pong between ranks 0 and 1, and allreduces in all ways: MPI's, gloo's or NCCL's, and handwritten.
+    """Measure a ping-pong between ranks 0 and 1, and the allreduces of MPI and of gloo or NCCL.
 
     Returns rows as `row` makes them. Raises InputError on fewer than two ranks.
     """
@@ -104,7 +103,6 @@ def communication(sizes_bytes: Iterable[int] = SIZES_BYTES, repeats: int = REPEA
     ways = {
         "MPI": in_place(lambda array: comm.Allreduce(MPI.IN_PLACE, array, MPI.SUM)),
         dist.get_backend(): process_group(where),
-        **{name: in_place(partial(algorithm, comm)) for name, algorithm in algorithms(comm.size).items()},
     }
     return ping_pong(comm, sizes_bytes, repeats) + allreduces(comm, ways, sizes_bytes, repeats)
 

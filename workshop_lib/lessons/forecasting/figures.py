@@ -111,11 +111,11 @@ WITHIN = 0.1  # half the width of the band in `predicted_beside_measured`, as a 
 
 
 @figures.styled
-def allreduce_times(rows: Iterable[Mapping[str, Any]], cores: int | None = None) -> figures.RecordFigure:
+def allreduce_times(rows: Iterable[Mapping[str, Any]]) -> figures.RecordFigure:
     """Draw time (left) and bus bandwidth (right) of allreduces against the message size, with one curve per algorithm.
 
     `rows` come from benchmark.py, all for one number of ranks. Points are medians, and bars go from the fastest to the
-    slowest round. Points are hollow if there were more ranks than `cores`, by default this machine's. Raises InputError
+    slowest round. Points are hollow if there were more ranks than this machine has cores. Raises InputError
     without rows, or for rows of several numbers of ranks.
     """
     frame = pd.DataFrame([row for row in rows if row["way"] != "ping-pong"])
@@ -125,7 +125,7 @@ def allreduce_times(rows: Iterable[Mapping[str, Any]], cores: int | None = None)
     if len(counts) > 1:
         numbers = " and ".join(map(str, counts))
         raise InputError(f"these rows are of {numbers} ranks; draw one number of ranks at a time.")
-    hollow = bool(counts[0] > (cores or usable_cores()))
+    hollow = bool(counts[0] > usable_cores())
     repeats = frame["seconds"].map(len).min()
     caption = f"median of {repeats} rounds, bars from the fastest to the slowest; float32, in place"
     title = f"An allreduce on {counts[0]}{'*' if hollow else ''} ranks"
@@ -156,18 +156,16 @@ def _size(nbytes: float, _) -> str:
 
 
 @figures.styled
-def predicted_beside_measured(
-    fitted: pd.DataFrame, others: pd.DataFrame, cores: int | None = None
-) -> figures.RecordFigure:
+def predicted_beside_measured(fitted: pd.DataFrame, others: pd.DataFrame) -> figures.RecordFigure:
     """Draw measured against predicted step times: those that the fit used, and those held out.
 
     Both tables come from `fit.predicted`. Bars go from the fastest to the slowest round. On the line, both times are
-    the same, and in the band they differ by at most a tenth. Points are hollow if there were more ranks than `cores`,
-    by default this machine's.
+    the same, and in the band they differ by at most a tenth. Points are hollow if there were more ranks than
+    this machine has cores.
     """
     both = pd.concat([fitted, others])
     repeats = int(both["repeats"].min())
-    hollow = bool(both["ranks"].max() > (cores or usable_cores()))
+    hollow = bool(both["ranks"].max() > usable_cores())
     ranks = " and ".join(map(str, sorted(set(both["ranks"])))) + ("*" if hollow else "")
     caption = f"{ranks} ranks; medians of {repeats} rounds, bars from the fastest to the slowest"
     figure, axes = figures.new_figure("Step times, predicted and measured", caption)

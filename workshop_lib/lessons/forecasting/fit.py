@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from workshop_lib.errors import InputError
-from workshop_lib.machine.cost_model import allreduce_s
 
 if TYPE_CHECKING:  # importing it at run time would start MPI in the notebook's process
     from workshop_lib.lessons.forecasting.benchmark import MessageRow
@@ -96,28 +95,6 @@ def message_time(rows: Iterable["MessageRow"], way: str = "ping-pong") -> Fit:
     nbytes = [row["message_bytes"] for row in chosen]
     terms = {"alpha_s": [1.0] * len(chosen), "beta_s_per_byte": nbytes}
     return relative_least_squares(terms, [row["median_s"] for row in chosen])
-
-
-def link(rows: Iterable["MessageRow"], ways: Sequence[str]) -> Fit:
-    """Fit the `alpha_s`, `beta_s_per_byte` and `gamma_s_per_byte` that explain a ping-pong and allreduces together.
-
-    They are the constants of `cost_model.allreduce_s`, and the `ways` are names of its algorithms. The
-    ping-pong determines alpha and beta. Gamma is what the allreduces take beyond them: the time for summing, and also
-    the cost of two ranks that both send and receive at once. Raises InputError for the same reasons as
-    `relative_least_squares`.
-    """
-    chosen = [row for row in rows if row["way"] in ("ping-pong", *ways)]
-    # The cost is linear in the three constants. So with one constant set to 1 and the others to 0, it is that
-    # constant's factor.
-    units = zip(("alpha_s", "beta_s_per_byte", "gamma_s_per_byte"), np.eye(3).tolist(), strict=True)
-    terms = {name: [_message_s(row, *unit) for row in chosen] for name, unit in units}
-    return relative_least_squares(terms, [row["median_s"] for row in chosen])
-
-
-def _message_s(row: "MessageRow", alpha_s: float, beta_s_per_byte: float, gamma_s_per_byte: float) -> float:
-    if row["way"] == "ping-pong":
-        return alpha_s + beta_s_per_byte * row["message_bytes"]
-    return allreduce_s(row["way"], row["ranks"], row["message_bytes"], alpha_s, beta_s_per_byte, gamma_s_per_byte)
 
 
 def compute_time(rows: Iterable[StepRow]) -> Fit:
