@@ -327,11 +327,9 @@ def stacked(rows: Mapping[str, float], x_label: str, row_inches: float = 0.5) ->
     return figure, panels
 
 
-def canvas(
-    size_inches: tuple[float, float], title: str = "", caption: str = "", columns: int = 1, **subplots: Any
-) -> tuple[RecordFigure, Any]:
+def canvas(size_inches: tuple[float, float], columns: int = 1, **subplots: Any) -> tuple[RecordFigure, Any]:
     """A figure for drawings, and its axes, which show no scales."""
-    figure, axes = new_figure(title, caption, 1, columns, size_inches, **subplots)
+    figure, axes = new_figure("", "", 1, columns, size_inches, **subplots)
     for each in np.atleast_1d(axes):
         each.axis("off")
     return figure, axes
