@@ -81,11 +81,6 @@ def test_images_of_another_size_are_fine_if_all_have_it(folder):
         mnist.classes_and_shape(train, mnist.load("test", folder))
 
 
-def test_unknown_split(folder):
-    with pytest.raises(ValueError, match="split 'valid': use 'train' or 'test'"):
-        mnist.load("valid", folder)
-
-
 @pytest.mark.parametrize("kind", ["images", "labels"])
 def test_missing(folder, kind):
     file_of(folder, "train", kind).unlink()
@@ -116,13 +111,6 @@ def test_truncated_content(folder, kind, world_size):
     expected = ROWS["train"] * (784 if kind == "images" else 1)
     with pytest.raises(mnist.DataError, match=f"{path.name}: expected {expected} bytes.*found {expected - 10}"):
         mnist.load("train", folder, 0, world_size)
-
-
-def test_empty_file(folder):
-    path = file_of(folder, "test", "labels")
-    path.write_bytes(b"")
-    with pytest.raises(mnist.DataError, match=path.name):
-        mnist.load("test", folder)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +162,6 @@ def shipped_copy(tmp_path, monkeypatch):
     [
         ("test", "images", 0),  # which does not keep the changed byte, and still sees it
         ("test", "labels", 1),
-        pytest.param("train", "images", 1, marks=pytest.mark.exhaustive),
-        pytest.param("train", "labels", 0, marks=pytest.mark.exhaustive),
     ],
 )
 def test_one_changed_byte_of_the_shipped_data(shipped_copy, split, kind, rank):
@@ -184,10 +170,3 @@ def test_one_changed_byte_of_the_shipped_data(shipped_copy, split, kind, rank):
     expected = mnist.SHIPPED_SHA256[NAMES[split][kind]]
     with pytest.raises(mnist.DataError, match=f"{path.name}: .*{expected}, found [0-9a-f]{{64}}.*git checkout"):
         mnist.load(split, None, rank, 2)
-
-
-def test_cut_gzip_of_the_shipped_data(shipped_copy):
-    path = file_of(shipped_copy, "train", "images")
-    path.write_bytes(path.read_bytes()[:1_000_000])
-    with pytest.raises(mnist.DataError, match=f"{path.name}: .*SHA-256 .*found .*git checkout"):
-        mnist.load("train")

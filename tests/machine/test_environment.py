@@ -19,14 +19,11 @@ from workshop_lib.ranks import processes, scratch, scripts, which_mpi
 BASE = {"HOME": "/nonexistent", "KERAS_BACKEND": "tensorflow"}
 HARMFUL = [
     ("OMP_PROC_BIND", "spread", "false"),
-    ("OMP_PROC_BIND", "TRUE", "false"),
     ("OMP_PLACES", "cores", None),
-    ("GOMP_CPU_AFFINITY", "0-1", None),
     ("KMP_AFFINITY", "granularity=fine,compact", None),
     ("KERAS_BACKEND", "jax", "tensorflow"),
     ("TF_USE_LEGACY_KERAS", "1", None),
     ("HOROVOD_CONTROLLER", "gloo", None),
-    ("HOROVOD_CPU_OPERATIONS", "gloo", None),
     ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "INFO"),
 ]
 ON_ONE_HOST = [
@@ -37,13 +34,9 @@ ON_ONE_HOST = [
 HARMLESS = [
     ("OMP_PROC_BIND", "False"),
     ("KMP_AFFINITY", "disabled"),
-    ("HOROVOD_CONTROLLER", "mpi"),
     ("TORCH_DISTRIBUTED_DEBUG", "INFO"),
     ("TF_USE_LEGACY_KERAS", "0"),
     ("GLOO_DEVICE_TRANSPORT", "TCP"),
-    ("MASTER_ADDR", "localhost"),
-    ("OMP_NUM_THREADS", "4"),
-    ("http_proxy", "http://127.0.0.1:9"),
 ]
 
 

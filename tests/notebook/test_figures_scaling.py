@@ -4,7 +4,6 @@ import base64
 import itertools
 import re
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 from drawn import check_layout, panel
@@ -47,29 +46,6 @@ def simulated(color: str, matrix: list[list[float]]) -> np.ndarray:
     xyz = SRGB_TO_XYZ @ seen / (SRGB_TO_XYZ @ np.ones(3))
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
-
-
-PERSONAL = {  # what a matplotlibrc of one's own may ask for
-    "text.usetex": True,
-    "font.family": "cursive",
-    "axes.formatter.use_locale": True,
-    "axes.unicode_minus": False,
-    "lines.antialiased": False,
-    "xtick.direction": "in",
-    "savefig.bbox": "tight",
-    "savefig.facecolor": "black",
-    "savefig.transparent": True,
-    "path.sketch": (1, 100, 2),
-}
-
-
-def test_a_personal_matplotlibrc_changes_no_figure(tmp_path):
-    images = []
-    for personal in ({}, PERSONAL):
-        with mpl.rc_context(personal):
-            figure = scaling_curve(sweep(["mpi"]))
-            images.append((figure.png(), figures.save(figure, tmp_path / "figure.png").read_bytes()))
-    assert images[0] == images[1]
 
 
 LONG_NAME = "Fixture(R) Processor(R) With A Long Name 9999X CPU @ 2.00GHz"

@@ -2,14 +2,13 @@
 
 import re
 import xml.etree.ElementTree as ET
-from types import SimpleNamespace
 
 import pytest
 from drawn import Shown
 
 from workshop_lib.notebook import charts, live
 from workshop_lib.notebook.widgets import answers_while_busy
-from workshop_lib.ranks import engine, progress, watch
+from workshop_lib.ranks import engine, progress
 from workshop_lib.ranks.messages import Point
 from workshop_lib.ranks.output import Row
 from workshop_lib.ranks.progress import Progress, TextView
@@ -363,11 +362,3 @@ def test_a_training_says_what_it_does_before_its_first_step_and_what_is_left_aft
     assert [type(each) for each in view.box.children[0].children] == button, "Stop stays in its place"
     view.update(training(points=10, epochs=[ROW]), 21.0, [])
     assert "left" not in view.status.value
-
-
-def test_a_closed_pipe_is_no_failed_display(recwarn):
-    def closed():
-        raise BrokenPipeError
-
-    watch._Screen(None, SimpleNamespace(answers={}))._draw(closed)
-    assert not recwarn.list

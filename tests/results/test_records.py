@@ -28,13 +28,10 @@ def test_records_come_back_in_order_from_several_files(tmp_path):
     ("line", "complaint"),
     [
         ('{"schema": 1, "kind":', "not a JSON object"),
-        ("[1, 2]", "found list"),
         ('{"schema": 7}', "record schema 7, this version reads 1"),
         ('{"schema": 1, "kind": "sweep"}', "record kind 'sweep'; this version knows train"),
         ('{"schema": 1, "kind": "train", "where": {}}', "lacks the field 'what'"),
         (json.dumps(run() | {"what": run()["what"] | {"world_size": "2"}}), "'world_size' is '2', not int"),
-        (json.dumps(run() | {"what": run()["what"] | {"world_size": True}}), "'world_size' is True, not int"),
-        (json.dumps(run() | {"what": {k: v for k, v in run()["what"].items() if k != "lr"}}), "lacks the field 'lr'"),
         (json.dumps(run(epochs=[{"seconds": 1.0, "samples_per_s": None}])), "'samples_per_s' is None, not float"),
         (json.dumps(run(epochs=[3])), "3 stands where named fields belong"),
     ],

@@ -59,12 +59,6 @@ def step_of_ours(keras3):
 
 
 @on_every_rank
-def test_ours_averages():
-    with horovod() as (_, keras3):
-        step_of_ours(keras3)
-
-
-@on_every_rank
 def test_a_rank_may_have_built_more_layers_than_the_others():
     """Horovod's own names for the gradients would differ, and both ranks wait until the test's limit."""
     with horovod() as (rank, keras3):
