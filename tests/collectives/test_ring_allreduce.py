@@ -1,4 +1,4 @@
-"""The handwritten ring gives every rank the sum, whatever the length of the array, and sends what its docstring says."""
+"""The handwritten ring gives every rank the sum, whatever the length, and sends what its docstring says."""
 
 import numpy as np
 import pytest
