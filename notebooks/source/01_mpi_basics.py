@@ -626,8 +626,8 @@ two_results(late=1)
 
 # %% [markdown]
 # Rank 0 has taken rank 2's message first, and waits for a second message from rank 2, which never arrives. Such a *message race*
-# may show up once in a hundred runs. To find one before it finds you, delay one rank after the other, as we did here. *Try it:*
-# replace the `2` in the last line of `two_results` with another `MPI.ANY_SOURCE`, and return a list instead of the sum.
+# may show up once in a hundred runs. To find one before it finds you, delay one rank after the other, as we did here.
+# *Try it:* replace the `2` in the last line of `two_results` with another `MPI.ANY_SOURCE`, and return a list instead of the sum.
 #
 # ### Exercise 5 (normal): first come, first served
 #
