@@ -31,7 +31,7 @@ RIGHT = {
 WRONG = {
     "ColumnParallel": {
         "the whole layer": (
-            [(check.WEIGHT, "layer.weight"), (check.BIAS, "layer.bias")],
+            [("shard(layer.weight, 0, comm)", "layer.weight"), ("shard(layer.bias, 0, comm)", "layer.bias")],
             "Cut the weight with `shard`, and the bias too",
         ),
         "the wrong dimension": ([("shard(layer.weight, 0", "shard(layer.weight, 1")], "shard(layer.weight, 0"),

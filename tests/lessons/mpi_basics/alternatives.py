@@ -1,10 +1,11 @@
 """Right answers to the exercises of 01 beside the solutions, and wrong ones beside the known mistakes."""
 
-from workshop_lib.lessons.mpi_basics.judge import RECEIVE, SWAP
+from workshop_lib.lessons.mpi_basics.judge import SWAP
 
 TURNS = """if comm.rank < partner: comm.Send(mine, partner)
     comm.Recv(theirs, partner)
     if comm.rank > partner: comm.Send(mine, partner)"""
+RECEIVE = "value = comm.recv(source=MPI.ANY_SOURCE, status=status)"
 SEND = "if comm.rank > 0:\n        comm.send(result, dest=0)\n        return None"
 SENDRECV = "comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)"
 OTHER_WAY_ROUND = [

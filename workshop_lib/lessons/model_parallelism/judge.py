@@ -110,8 +110,6 @@ def own(tensor: torch.Tensor, rank: int, size: int) -> torch.Tensor:
 
 
 SUM = "partial(allreduce, self.comm)"
-WEIGHT = "shard(layer.weight, 0, comm)"
-BIAS = "shard(layer.bias, 0, comm)"
 OUTPUTS = "linear(x, self.weight, self.bias)"
 ColumnParallel = played(
     "ColumnParallel",

@@ -98,7 +98,6 @@ def _in_order(collect: Callable, comm, order: Sequence[int]) -> tuple[list | Non
     return returned if comm.rank == 0 else None, took_the_ones_before
 
 
-RECEIVE = "value = comm.recv(source=MPI.ANY_SOURCE, status=status)"
 ONE_BY_ONE = "for _ in range(comm.size - 1)"
 collect = played(
     "collect",
