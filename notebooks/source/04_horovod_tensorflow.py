@@ -355,11 +355,11 @@ take_home.diff("horovod_tf.py", "horovod_keras.py")
 #
 # | broken | what to do |
 # |---|---|
-# | `hvd_keras.callbacks` raise errors | use those in the library's `training/backends/keras3.py`, each a few lines long: `BroadcastVariables`, `WarmUp`, and `AverageMetrics`. Put `AverageMetrics` before callbacks that read metrics, such as `EarlyStopping`. Otherwise one rank may stop on its own, and the other ranks wait forever |
+# | `hvd_keras.callbacks` raise errors | broadcast with `keras3.BroadcastVariables`, and warm up with a schedule for the learning rate. To average an epoch's metrics, call `hvd.allreduce` in a callback's `on_epoch_end`, and put it before callbacks that read them, such as `EarlyStopping`. Otherwise one rank may stop on its own, and the other ranks wait forever |
 # | `hvd.SyncBatchNormalization` raises an error | use `GroupNormalization` or `LayerNormalization`. Keras's own `BatchNormalization(synchronized=True)` doesn't help: under Horovod it silently uses each rank's own statistics |
 # | `hvd.PartialDistributedGradientTape`, for layers that differ by rank, raises an error | call `tape.register_local_source(v.value)` for each variable of those layers, on a `DistributedGradientTape` created with `scale_local_gradients=False` |
 # | `model.save` raises an error with Horovod's optimizer | average in `apply`, as you did |
-# | `keras.models.load_model` returns a plain optimizer, which averages nothing | wrap the optimizer again after loading, as `keras3.load_model` does |
+# | `keras.models.load_model` returns a plain optimizer, which averages nothing | wrap the optimizer again after loading |
 
 # %%
 # %%ranks

@@ -275,7 +275,7 @@ def prediction() -> None:
         ranks.stop()
     used = [row for row in steps if (row["width"], row["batch"]) in fit.FITTED]
     held_out = [row for row in steps if row not in used]
-    tested = fit.predicted(held_out, fit.compute_time(used), fit.message_time(messages, "MPI").constants)
+    tested = fit.predicted(held_out, fit.compute_time(used), fit.message_time(messages, "MPI"))
     errors, details = tested["error"].abs().tolist(), {"held_out": tested.to_dict("records")}
     report("held-out step times, error of the prediction", "0.1 or less, 0.2 at worst", errors, **details)
 

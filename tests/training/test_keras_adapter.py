@@ -103,18 +103,10 @@ def test_weights_and_optimizer_state_are_broadcast():
 
 
 @on_every_rank
-def test_warm_up_and_keras_s_own_scheduler_set_the_rate():
+def test_keras_s_own_scheduler_sets_the_rate():
     with horovod() as (_, keras3):
         import keras
 
-        rates = []
-
-        class Note(keras.callbacks.Callback):
-            def on_train_batch_end(self, batch, logs=None):
-                rates.append(float(self.model.optimizer.learning_rate))
-
-        fit(network(), sgd(0.0), keras3.WarmUp(0.4, 4), Note(), steps=6)
-        assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
         optimizer = keras3.DistributedOptimizer(sgd())
         scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1))
         fit(network(), optimizer, keras3.BroadcastVariables(), scheduler, epochs=2)
@@ -122,23 +114,18 @@ def test_warm_up_and_keras_s_own_scheduler_set_the_rate():
 
 
 @on_every_rank
-def test_metrics_are_averaged():
-    with horovod() as (_, keras3):
-        alone = MPI.COMM_WORLD.allgather(fit(network(), sgd(0.0)).history["loss"][0])
-        averaged = fit(network(), sgd(0.0), keras3.AverageMetrics()).history["loss"][0]
-        assert alone[0] != alone[1] and averaged == pytest.approx(sum(alone) / 2)
-
-
-@on_every_rank
 def test_a_loaded_model_is_wrapped_again_and_goes_on_with_its_momentum():
     with horovod() as (rank, keras3), tempfile.TemporaryDirectory() as own:
+        import keras
+
         whole = network()
         fit(whole, keras3.DistributedOptimizer(sgd(0.01, momentum=0.9)), keras3.BroadcastVariables())
         path = MPI.COMM_WORLD.bcast(Path(own) / "model.keras")
         if rank == 0:
             whole.save(path)
         MPI.COMM_WORLD.Barrier()
-        loaded = keras3.load_model(path)
+        loaded = keras.models.load_model(path)
+        loaded.optimizer = keras3.DistributedOptimizer(loaded.optimizer)
         x = np.full((1, 1), 1.0 + rank, "float32")
         for model in (whole, loaded):
             model.fit(x, 0 * x, verbose=0)

@@ -1,4 +1,4 @@
-"""Fits recover the constants that made-up times were made from, with errors that mean what they say."""
+"""Fits recover the constants that made-up times were made from."""
 
 import numpy as np
 import pytest
@@ -43,9 +43,7 @@ def steps():
 
 def test_latency_and_bandwidth_are_recovered():
     found = fit.message_time([*messages(), message_row(8, 1.0, "ring")])
-    assert found.constants == pytest.approx({"alpha_s": ALPHA_S, "beta_s_per_byte": BETA_S_PER_BYTE}, rel=EXACT)
-    assert found.standard_errors["alpha_s"] < 1e-6 * ALPHA_S
-    assert abs(found.relative_errors).max() < EXACT
+    assert found == pytest.approx({"alpha_s": ALPHA_S, "beta_s_per_byte": BETA_S_PER_BYTE}, rel=EXACT)
 
 
 def test_small_messages_count_as_much_as_large_ones():
@@ -55,25 +53,15 @@ def test_small_messages_count_as_much_as_large_ones():
     assert fit.message_time(rows)["alpha_s"] == pytest.approx(ALPHA_S, rel=0.03)
 
 
-def test_the_standard_errors_are_the_scatter_of_repeated_fits():
-    random = np.random.default_rng(1)
-    fits = [fit.message_time(messages(lambda: 1 + 0.05 * random.standard_normal())) for _ in range(300)]
-    for name, true in (("alpha_s", ALPHA_S), ("beta_s_per_byte", BETA_S_PER_BYTE)):
-        values = np.array([found[name] for found in fits])
-        claimed = np.median([found.standard_errors[name] for found in fits])
-        assert claimed == pytest.approx(values.std(), rel=0.25)
-        assert abs(values.mean() - true) < 0.2 * values.std() + 0.01 * true
-
-
 def test_computing_time_is_recovered_from_medians():
     found = fit.compute_time(step_row(*setting) for setting in fit.FITTED)
-    assert found.constants == pytest.approx(COMPUTE, rel=1e-6)
+    assert found == pytest.approx(COMPUTE, rel=1e-6)
 
 
 def test_a_constant_that_would_be_negative_is_zero_and_the_rest_fits_without_it():
     x = np.array([1.0, 2.0, 3.0, 4.0])
     found = fit.relative_least_squares({"start_s": np.ones(4), "each_s": x}, 2 * x - 0.1)
-    assert found["start_s"] == found.standard_errors["start_s"] == 0
+    assert found["start_s"] == 0
     alone = fit.relative_least_squares({"each_s": x}, 2 * x - 0.1)
     assert found["each_s"] == alone["each_s"] < 2
 
@@ -93,7 +81,7 @@ def test_a_prediction_is_the_sum_and_its_error_is_signed():
     message = fit.message_time(messages())
     row = step_row(128, 32)
     row["step_s"] = [1e-3, 2e-3, 4e-3]
-    found = fit.predicted([row], compute, message.constants).iloc[0]
+    found = fit.predicted([row], compute, message).iloc[0]
     computing, allreduce = computing_s(128, 32), ALPHA_S + BETA_S_PER_BYTE * row["message_bytes"]
     assert found["predicted_s"] == pytest.approx(computing + allreduce, rel=1e-6)
     assert (found["measured_min_s"], found["measured_s"], found["measured_max_s"]) == (1e-3, 2e-3, 4e-3)

@@ -6,7 +6,6 @@ over the rounds of benchmark.py.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -26,31 +25,12 @@ FITTED = tuple((width, batch) for width in (64, 256, 1024) for batch in (16, 64,
 HELD_OUT = tuple((width, batch) for width in (96, 128, 192, 384, 512, 768) for batch in (32, 128))
 
 
-@dataclass(frozen=True)
-class Fit:
-    """The constants of a model, their standard errors, and each point's relative error, fitted / measured - 1."""
-
-    constants: dict[str, float]
-    standard_errors: dict[str, float]
-    relative_errors: np.ndarray
-
-    def __getitem__(self, name: str) -> float:
-        return self.constants[name]
-
-    def text(self, name: str, scale: float = 1.0) -> str:
-        """A constant times `scale`, with its standard error, for a table."""
-        value = scale * self.constants[name]
-        error = scale * self.standard_errors[name]
-        return f"{value:.3g} ± {error:.1g}" if value < 1000 else f"{value:,.0f} ± {error:,.0f}"
-
-
-def relative_least_squares(terms: Mapping[str, Any], measured_s: Sequence[float]) -> Fit:
+def relative_least_squares(terms: Mapping[str, Any], measured_s: Sequence[float]) -> dict[str, float]:
     """Fit seconds = sum of constant x term over these `terms`, each with one value per measurement.
 
-    The fit minimizes the sum of ((fitted - measured) / measured)². A constant that would be negative is 0. Standard
-    errors are those of linear regression, from the scatter of the relative errors, and are valid only as far as the
-    model is. Raises InputError for seconds that are not above 0, unless there are more measurements than constants,
-    and when the measurements cannot tell the constants apart.
+    Returns the constants, which minimize the sum of ((fitted - measured) / measured)². A constant that would be
+    negative is 0. Raises InputError for seconds that are not above 0, unless there are more measurements than
+    constants, and when the measurements cannot tell the constants apart.
     """
     seconds = np.asarray(measured_s, dtype=float)
     if not (np.isfinite(seconds) & (seconds > 0)).all():
@@ -74,18 +54,10 @@ def relative_least_squares(terms: Mapping[str, Any], measured_s: Sequence[float]
         if scaled.min() >= 0:
             break
         kept.pop(int(scaled.argmin()))
-    errors = design / lengths @ scaled - 1
-    variance = errors @ errors / (len(seconds) - len(kept))
-    spread = np.sqrt(variance * np.diag(np.linalg.inv((design / lengths).T @ (design / lengths))))
-    zeros = dict.fromkeys(terms, 0.0)
-    return Fit(
-        zeros | dict(zip(kept, (scaled / lengths).tolist(), strict=True)),
-        zeros | dict(zip(kept, (spread / lengths).tolist(), strict=True)),
-        errors,
-    )
+    return dict.fromkeys(terms, 0.0) | dict(zip(kept, (scaled / lengths).tolist(), strict=True))
 
 
-def message_time(rows: Iterable["MessageRow"], way: str = "ping-pong") -> Fit:
+def message_time(rows: Iterable["MessageRow"], way: str = "ping-pong") -> dict[str, float]:
     """Fit `alpha_s` and `beta_s_per_byte` of a message, or of a whole allreduce in this way on these ranks.
 
     The model is alpha_s + beta_s_per_byte x bytes (Hockney 1994). Raises InputError for the same reasons as
@@ -97,7 +69,7 @@ def message_time(rows: Iterable["MessageRow"], way: str = "ping-pong") -> Fit:
     return relative_least_squares(terms, [row["median_s"] for row in chosen])
 
 
-def compute_time(rows: Iterable[StepRow]) -> Fit:
+def compute_time(rows: Iterable[StepRow]) -> dict[str, float]:
     """Fit the seconds of computing a step to its batch B and the network's parameters P.
 
     The model is s_per_step + s_per_parameter P + (s_per_sample + s_per_product P) B. `s_per_step` is the cost of any
@@ -120,7 +92,7 @@ def compute_terms(parameters, batch) -> dict:
     }
 
 
-def predicted(rows: Iterable[StepRow], compute: Fit, message: Mapping[str, float]) -> pd.DataFrame:
+def predicted(rows: Iterable[StepRow], compute: Mapping[str, float], message: Mapping[str, float]) -> pd.DataFrame:
     """A table of predicted step times beside measured ones (benchmark.py), with one row per setting.
 
     `message` has alpha_s and beta_s_per_byte of the allreduce. A blocking allreduce doesn't overlap, so `predicted_s`

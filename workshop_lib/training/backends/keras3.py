@@ -18,7 +18,7 @@ class WrappedTwiceError(WorkshopError, TypeError):
 def DistributedOptimizer(optimizer: keras.optimizers.Optimizer):
     """Return a copy of this optimizer and its state whose gradients are the means over all ranks.
 
-    A model saved with the copy contains the plain optimizer, so wrap that again after loading (load_model does). All
+    A model saved with the copy contains the plain optimizer, so wrap that again after loading. All
     ranks apply their gradients together. Raises WrappedTwiceError if the optimizer is already wrapped.
     """
     plain = type(optimizer)
@@ -72,37 +72,3 @@ def broadcast_model(model: keras.Model) -> None:
         model.optimizer.build(model.trainable_variables)
     for place, variable in enumerate([*model.weights, *model.optimizer.variables]):
         variable.assign(hvd.broadcast(variable.value, 0, name=f"variable.{place}"))
-
-
-class AverageMetrics(keras.callbacks.Callback):
-    """Replaces the metrics of an epoch by their means over the ranks.
-
-    The means are exact if the ranks' shards have the same size. List this callback before others that read the metrics.
-    """
-
-    def on_epoch_end(self, epoch, logs=None):
-        names = sorted(logs or {})
-        means = hvd.allreduce(tf.constant([float(logs[name]) for name in names], tf.float64), op=hvd.Average)
-        logs.update(zip(names, means.numpy().tolist(), strict=True))
-
-
-class WarmUp(keras.callbacks.Callback):
-    """Raises the learning rate in a straight line from 0 to `peak_lr`, over `steps` steps."""
-
-    def __init__(self, peak_lr: float, steps: int):
-        super().__init__()
-        self.peak_lr = peak_lr
-        self.steps = steps
-        self.step = 0
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.step += 1
-        if self.step <= self.steps:
-            self.model.optimizer.learning_rate = self.peak_lr * self.step / self.steps
-
-
-def load_model(path, **how):
-    """Load a model as keras.models.load_model does, and wrap its optimizer."""
-    model = keras.models.load_model(path, **how)
-    model.optimizer = DistributedOptimizer(model.optimizer)
-    return model
