@@ -16,8 +16,11 @@ COMMANDS = {
     "rehearse": "workshop_lib.classroom.commands:rehearse_arguments",
     "present": "workshop_lib.classroom.commands:present_arguments",
     "export-nbgrader": "workshop_lib.classroom.commands:export_nbgrader_arguments",
+    "share": "workshop_lib.classroom.room:share_arguments",
+    "board": "workshop_lib.classroom.room:board_arguments",
 }
 TARGET_CURVE = "workshop_lib.lessons.gradient_noise.figures:target_curve"  # `workshop plot` draws this figure too
+AFTER_CELLS = "workshop_lib.classroom.sharing:AfterCells"  # for learners who share their results
 
 
 def load(place: str) -> Any:

@@ -6,8 +6,9 @@ import pytest
 
 from workshop_lib import paths
 from workshop_lib.course import exercises, learner
-from workshop_lib.course.learner import Check
+from workshop_lib.course.learner import Check, Prediction, Training
 from workshop_lib.judge import Exercise, Property
+from workshop_lib.notebook.prediction import predict
 
 
 @pytest.fixture
@@ -18,13 +19,30 @@ def file(tmp_path, monkeypatch):
     return tmp_path / "progress.jsonl"
 
 
-def test_a_verdict_is_kept(file):
+def what_is_kept():
+    return [{name: value for name, value in event.items() if name != "time"} for event in learner.kept()]
+
+
+def test_a_guess_and_its_outcome_a_verdict_and_a_training_are_kept(file):
+    guess = predict("How many?", 0, 10, "ranks")
+    guess.compare(2)  # nothing was guessed
+    guess.commit(3)
+    guess.commit(4)
+    guess.compare(2)
     exercise = Exercise("whoami", None, lambda seen: iter([Property("a pair", seen == [1])]))
-    exercise("not a function")
-    [kept] = learner.kept()
-    failed = "a function was expected, not 'not a function'"
-    about = {"notebook": "01_mpi_basics", "exercise": "whoami", "passed": False, "failed": failed}
-    assert kept == about | {"time": kept["time"]}
+    for answer in ("not a function", None):
+        exercise(answer)
+    row = {"epoch": 2, "test_accuracy": 0.97, "samples_per_s": 5e3}
+    what = {"backend": "mpi", "world_size": 2, "epochs": 3, "global_batch": 128, "lr": 0.1}
+    learner.keep(Training.of({"what": what, "epochs": [row], "stopped": True, "schema": 1}))
+    about = {"notebook": "01_mpi_basics", "what": "prediction", "question": "How many?", "unit": "ranks"}
+    about |= {"low": 0, "high": 10}
+    kept = what_is_kept()
+    assert kept[:2] == [about | {"guess": 3.0, "measured": None}, about | {"guess": 3.0, "measured": 2}]
+    assert [(event["exercise"], event["passed"]) for event in kept[2:4]] == [("whoami", False)] * 2
+    training = {"backend": "mpi", "world_size": 2, "epochs": 3, "global_batch": 128, "stopped": True}
+    reached = {"test_accuracy": 0.97, "samples_per_s": 5e3}
+    assert kept[4:] == [{"notebook": "01_mpi_basics", "what": "training"} | training | reached]
 
 
 def test_outside_a_learners_notebook_nothing_is_kept(file, monkeypatch):
@@ -35,14 +53,15 @@ def test_outside_a_learners_notebook_nothing_is_kept(file, monkeypatch):
     assert not file.exists()
 
 
-def test_a_file_that_cannot_be_written_breaks_nothing(file, monkeypatch):
+def test_a_file_that_cannot_be_written_or_a_value_that_is_none_of_json_breaks_nothing(file, monkeypatch):
+    learner.keep(Prediction("?", "", object()))
     file.mkdir()
     learner.keep(Check("whoami", True))
     blocked = file.with_name("a file")
     blocked.touch()
     monkeypatch.setattr(paths, "LEARNER", blocked / "no" / "such" / "folder")
     learner.keep(Check("whoami", True))
-    assert list(learner.kept()) == []
+    assert what_is_kept() == []
 
 
 def test_the_folders_of_the_file_are_made(file, monkeypatch):
@@ -55,7 +74,7 @@ def test_the_file_is_bounded_and_a_damaged_line_is_left_out(file, monkeypatch):
     learner.keep(Check("ring", False, "x" * 10_000))
     assert len(file.read_text()) < 500
     file.write_text('{"torn\n' + file.read_text())
-    assert len(list(learner.kept())) == 1
+    assert len(what_is_kept()) == 1
     monkeypatch.setattr(learner, "FILE_LIMIT_BYTES", 100)
     learner.keep(Check("ring", True))
     assert [json.loads(line)["passed"] for line in file.read_text().splitlines()[1:]] == [False]

@@ -165,7 +165,7 @@ from workshop_lib import paths
 from workshop_lib.course import exercises, learner
 
 print(len(exercises.solved()), "solved, log in", paths.LEARNER, paths.ROOT / "book", paths.Path.home() / "file")
-learner.keep(learner.Check("whoami", True))
+learner.keep(learner.Prediction("How many?", "", 3.0))
 """
 
 

@@ -1,1 +1,1 @@
-"""Tools for a teacher: slides, routes, and assignments for a grader."""
+"""Tools for a teacher: the board, slides, routes, and assignments for a grader."""

@@ -92,7 +92,8 @@ def is_on_core_path(notebook: str) -> bool:
 
 def solved() -> set[tuple[str, str]]:
     """The notebook and name of each check that this learner has passed."""
-    return {(check["notebook"], check["exercise"]) for check in learner.kept() if check.get("passed") is True}
+    checks = [event for event in learner.kept() if event.get("what") == "check"]
+    return {(event["notebook"], event["exercise"]) for event in checks if event.get("passed") is True}
 
 
 def standing(notebook: str) -> str:

@@ -14,6 +14,7 @@ def _setup() -> None:
     # Only a notebook needs these modules. A command that draws a figure does without them.
     import mpi4py
 
+    from workshop_lib import rooms
     from workshop_lib.notebook import live, magics, widgets
     from workshop_lib.ranks import Ranks, agents
 
@@ -21,6 +22,7 @@ def _setup() -> None:
     mpi4py.rc.initialize = False
     shell.register_magics(magics.RanksMagics)
     shell.set_custom_exc((NameError,), magics.explain_name_error)
+    rooms.load(rooms.AFTER_CELLS)(shell)
     if kernel := getattr(shell, "kernel", None):
         magics.RankAnswers(kernel)
         agents.begin()

@@ -10,6 +10,7 @@ import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import HTML, display
 
+from workshop_lib.course import learner
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.widgets import answers_while_busy, has_widgets, leave, size
@@ -44,6 +45,11 @@ class Question:
         """Make `value` the guess. Only the first guess counts."""
         if self.value is None:
             self.value = float(value)
+            self._keep()
+
+    def _keep(self, measured: float | None = None) -> None:
+        if self.value is not None:
+            learner.keep(learner.Prediction(self.question, self.unit, self.value, measured, self.low, self.high))
 
     def compare(
         self, measured: float | Iterable[float] | None, spread: tuple[float, float] | None = None, emulated_on: str = ""
@@ -60,6 +66,7 @@ class Question:
             spread = (min(values), max(values)) if values else None
         elif measured is not None and math.isnan(measured):
             measured = None
+        self._keep(measured)
         name = f"emulated on\n{emulated_on}" if emulated_on else "measured"
         if measured is None:
             rows = [(name, 0.0, MEASURED, (0.0, 0.0), STOPPED)]
