@@ -14,6 +14,7 @@
 # %%
 import contextlib
 
+import pandas as pd
 import torch
 import torch.distributed as dist
 
@@ -743,7 +744,7 @@ print(f"rank {rank} is done")
 # If the other ranks had gone on to their next step, they would have raised "Expected to have finished reduction in the prior
 # iteration". The remedy is `find_unused_parameters=True`: after each forward pass, DDP looks for parameters that the outputs
 # don't depend on, and doesn't wait for their gradients. This search takes time, so it's off by default. To try it we need new
-# ranks.
+# ranks, and the clinic below needs four.
 
 # %%
 team = ranks.start(4)
@@ -767,6 +768,67 @@ if rank == 0:
 # %% [markdown]
 # On rank 0 alone these numbers would be 2, because each of the two samples adds 1. Here they are the mean over four ranks, and
 # the ranks that didn't use the parameter count as zeros. (The warning is for rank 0, which used all parameters.)
+#
+# ## Deeper: a clinic for sick runs
+#
+# Five people come to you and say, "My training runs, but something is off." None of them got an error message. You have what
+# any run can give you: a timeline, the last losses, and a digest of the weights on each rank. The run on top is healthy. All of
+# these runs train on four ranks. Their times are real; we only pretend that ranks 2 and 3 are on another host.
+
+# %%
+patients = check.admit(team)
+figures.steps(patients.timelines)
+
+# %%
+pd.DataFrame(patients.rows).set_index(["run", "rank"])
+
+# %% [markdown]
+# ### Exercise 5 (normal): the diagnosis
+#
+# Each of the five runs has a different one of these problems: `"sampler forgotten"` (every rank goes through all images),
+# `"sharded by local rank"` (instead of by rank), `"one rank diverged"` (it began with different weights), `"one rank is slow"`,
+# and `"averaged twice"`. Which is which? Replace the dots with your diagnoses.
+#
+# <details><summary>Hint 1: where to look</summary>
+#
+# Two of the five show only in the timeline, one most clearly in the digests, and two in the losses and the number of steps.
+#
+# </details><details><summary>Hint 2: the losses</summary>
+#
+# Ranks with the same weights and the same images have the same loss, to the last digit. Which ranks agree, and how many
+# steps does an epoch have then?
+#
+# </details><details><summary>Solution</summary>
+#
+# A was averaged twice: it sends two messages in each step, but the numbers are right. In B, rank 3 has diverged: its digest
+# differs. In C, nobody used a sampler: the losses are equal on all ranks, and there are four times as many steps. In D, rank 1 is
+# slow: all other ranks wait for it. E was sharded by local rank: the losses are equal on ranks 0 and 2, and on 1 and 3, and there
+# are twice as many steps.
+#
+# </details>
+
+# %%
+diagnoses = {
+    # <solution>
+    "A": "averaged twice",
+    "B": "one rank diverged",
+    "C": "sampler forgotten",
+    "D": "one rank is slow",
+    "E": "sharded by local rank",
+    # <stub>
+    # "A": ...,  # your code here
+    # "B": ...,
+    # "C": ...,
+    # "D": ...,
+    # "E": ...,
+    # </stub>
+    # </solution>
+}
+check.diagnoses(diagnoses)
+
+# %% [markdown]
+# *Beat it:* two of the five would have finished with the right weights, and nobody would ever have known. Which of the five would
+# you notice in your own runs, and what would your script have to print for you to notice the rest?
 #
 # ## Deeper: several hosts
 #

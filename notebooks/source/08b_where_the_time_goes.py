@@ -13,6 +13,7 @@
 
 # %%
 from workshop_lib import TrainOptions, predict, profile, ranks
+from workshop_lib.lessons.ddp import figures as step_figures
 from workshop_lib.lessons.where_the_time_goes import bound_jobs, figures, tracing
 from workshop_lib.lessons.where_the_time_goes import judge as check
 from workshop_lib.paths import BUILD
@@ -44,7 +45,7 @@ even = traced(steps)
 
 # %%
 even = timeline(team.pull("even"), last_steps=6)
-figures.steps({"all ranks alike": even})
+step_figures.steps({"all ranks alike": even})
 
 # %% [markdown]
 # A dashed line marks where the first rank begins a step. Even here some rank nearly always waits a little, because no two ranks
@@ -65,7 +66,7 @@ late = traced(steps, late_ms=20 if comm.rank == comm.size - 1 else 0)
 # %%
 late_trace = team.pull("late")
 late = timeline(late_trace, last_steps=6)
-figures.steps({"all ranks alike": even, "the last rank 20 ms late": late})
+step_figures.steps({"all ranks alike": even, "the last rank 20 ms late": late})
 
 # %%
 guess.compare(100 * timeline(late_trace).shares()[0]["waiting"])

@@ -8,6 +8,7 @@ from workshop_lib.course import exercises, learner
 from workshop_lib.course.learner import Check
 from workshop_lib.course.sources import YOURS
 from workshop_lib.lessons.compute_nodes import judge as compute_nodes
+from workshop_lib.lessons.ddp import clinic
 from workshop_lib.lessons.large_batch import recipe_clinic
 from workshop_lib.maintain import generate
 from workshop_lib.paths import SCRIPTS
@@ -73,20 +74,22 @@ def test_where_one_stands_names_the_next_notebook_once_the_core_here_is_solved(k
 
 
 def test_every_kind_of_check_is_kept_and_says_where_one_stands(kernel_of, tmp_path):
+    kernel_of("05_ddp")
+    assert clinic.diagnoses(clinic.RUNS | {"A": "one rank is slow"}).standing == ""
+    assert repr(clinic.diagnoses(clinic.RUNS)).endswith(f"\n{here('05_ddp', 1)}, 1 of {ON_PATH} on the core path")
     kernel_of("07_large_batch")
-    assert recipe_clinic.diagnoses(recipe_clinic.RUNS | {"A": "rate too high"}).standing == ""
-    solved = repr(recipe_clinic.diagnoses(recipe_clinic.RUNS))
-    assert solved.endswith(f"\n{here('07_large_batch', 1)}, 1 of {ON_PATH} on the core path")
+    assert here("07_large_batch", 1) in repr(recipe_clinic.diagnoses(recipe_clinic.RUNS))
     kernel_of("10_compute_nodes")
     assert here("10_compute_nodes", 1) in repr(compute_nodes.job(SCRIPTS / "job.sh"))
     kept = [(event["notebook"], event["exercise"], event["passed"]) for event in learner.kept()]
     assert kept == [
-        ("07_large_batch", "diagnoses", False),
+        ("05_ddp", "diagnoses", False),
+        ("05_ddp", "diagnoses", True),
         ("07_large_batch", "diagnoses", True),
         ("10_compute_nodes", "job.sh", True),
     ]
 
 
 def test_an_open_check_without_a_not_implemented_error_does_not_ask_to_replace_one():
-    verdict = recipe_clinic.diagnoses({"A": ...})
-    assert verdict.passed is None and "Replace the dots" in verdict.headline
+    for verdict in (clinic.diagnoses({"A": ...}), recipe_clinic.diagnoses({})):
+        assert verdict.passed is None and "Replace the dots" in verdict.headline

@@ -117,6 +117,7 @@ CASES = {
             [dict.fromkeys((0.1, 1, 10), [{"after": BACKWARD, "during": BACKWARD}])] * 2, emulated_on="ethernet-10g"
         ),
         "typical_overlap": lambda: ddp.typical_overlap([[{"after": BACKWARD, "during": BACKWARD}]] * 2),
+        "steps": lambda: ddp.steps({"all ranks alike": EVEN, "the last rank 20 ms late": LATE}),
     },
     "06_zero_and_fsdp": {"stages": lambda: zero.stages(ranks=4)},
     "07_large_batch": {
@@ -152,7 +153,6 @@ CASES = {
         "serial_part": lambda: serial_part(0.05),
     },
     "08b_where_the_time_goes": {
-        "steps": lambda: time_goes.steps({"all ranks alike": EVEN, "the last rank 20 ms late": LATE}),
         "bound_or_free": time_goes.bound_or_free,
         "bound_or_free, measured": lambda: time_goes.bound_or_free(SPEEDS),
         "roofline": lambda: time_goes.roofline(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.distributed.debug import start_debug_server
 
-from workshop_lib.lessons.large_batch import recipe_clinic
+from workshop_lib.lessons.ddp import clinic
 from workshop_lib.lessons.when_training_breaks import fault_catalogue, hung_jobs, hung_ranks, launchers
 from workshop_lib.lessons.when_training_breaks.fault_catalogue_ranks import FAULTS
 from workshop_lib.paths import SCRIPTS
@@ -19,7 +19,7 @@ from workshop_lib.ranks import scripts
 pytestmark = pytest.mark.usefixtures("healthy")
 
 
-@pytest.mark.parametrize("of", [recipe_clinic, fault_catalogue])
+@pytest.mark.parametrize("of", [clinic, fault_catalogue])
 def test_a_wrong_diagnosis_is_told_what_it_would_show(of):
     assert of.diagnoses(of.RUNS).passed is True
     assert of.diagnoses(of.RUNS | {"C": ...}).passed is None
@@ -32,7 +32,7 @@ def test_a_wrong_diagnosis_is_told_what_it_would_show(of):
 
 
 def test_an_unknown_diagnosis_is_answered_with_the_known_ones():
-    assert "too few steps" in recipe_clinic.diagnoses(recipe_clinic.RUNS | {"A": "a cold"}).hint
+    assert "averaged twice" in clinic.diagnoses(clinic.RUNS | {"A": "a cold"}).hint
 
 
 @pytest.fixture(scope="module")

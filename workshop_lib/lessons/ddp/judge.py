@@ -1,6 +1,6 @@
 """Judges the exercises of 05_ddp. `accumulate`, gradient accumulation, is in this file.
 
-Handwritten DDP is judged in judge_own_ddp.py, and the converted script in judge_script.py.
+Handwritten DDP is judged in judge_own_ddp.py, the converted script in judge_script.py, and the diagnoses in clinic.py.
 The ranks keep one gloo process group until they end.
 """
 
@@ -17,11 +17,22 @@ from torch.nn.parallel import DistributedDataParallel
 from workshop_lib.judge import own_or_solution
 from workshop_lib.judge.network import batch, gradient_of, network
 from workshop_lib.judge.play import Edit, played
+from workshop_lib.lessons.ddp.clinic import admit, diagnoses
 from workshop_lib.lessons.ddp.judge_own_ddp import NOTEBOOK, my_buckets, my_ddp
 from workshop_lib.lessons.ddp.judge_script import folder_for_scripts, own_or_finished, script
 from workshop_lib.lessons.ddp.process_group import join
 
-__all__ = ["accumulate", "folder_for_scripts", "my_buckets", "my_ddp", "own_or_finished", "script", "written"]
+__all__ = [
+    "accumulate",
+    "admit",
+    "diagnoses",
+    "folder_for_scripts",
+    "my_buckets",
+    "my_ddp",
+    "own_or_finished",
+    "script",
+    "written",
+]
 
 written = functools.partial(own_or_solution, notebook=NOTEBOOK)
 K = 4  # micro-batches per step

@@ -1,6 +1,7 @@
 """The clinic of 07_large_batch: runs whose recipe has one fault each, which the learner diagnoses from the curves."""
 
 from workshop_lib.judge import Verdict
+from workshop_lib.lessons.ddp import clinic
 from workshop_lib.lessons.large_batch import recipes
 
 # What each fault would look like: the hint for a learner who diagnoses it in a run that looks different.
@@ -28,25 +29,4 @@ def patients() -> dict[str, dict]:
 
 def diagnoses(answers: dict[str, str]) -> Verdict:
     """Return the verdict on the diagnoses. answers: {run: illness}."""
-    return diagnosed("diagnoses", answers, RUNS, SIGNS)
-
-
-def diagnosed(name: str, answers: dict[str, str], runs: dict[str, str], signs: dict[str, str]) -> Verdict:
-    """The verdict on the exercise `name`: what a learner diagnosed in each run, given by the run's name.
-
-    signs: what each illness would show, the hint for whoever sees it in a run that doesn't have it.
-    """
-    verdict = Verdict(name, to_do="Replace the dots")
-    if any(not isinstance(answers.get(run), str) for run in runs):
-        return verdict.recorded()
-    verdict.passed = False
-    for run, illness in runs.items():
-        diagnosis = answers[run]
-        if diagnosis == illness:
-            verdict.held.append(f"run {run}: {illness}")
-        elif not verdict.failed:
-            verdict.failed = f"run {run}: {diagnosis}"
-            known = f"if it were that, {signs[diagnosis]}. Do you see it?" if diagnosis in signs else ""
-            verdict.hint = known or f"use one of these: {', '.join(signs)}."
-    verdict.passed = not verdict.failed
-    return verdict.recorded()
+    return clinic.diagnoses(answers, RUNS, SIGNS)

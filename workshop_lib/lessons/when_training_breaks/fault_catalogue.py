@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from workshop_lib.judge import Verdict
-from workshop_lib.lessons.large_batch.recipe_clinic import diagnosed
+from workshop_lib.lessons.ddp import clinic
 from workshop_lib.lessons.when_training_breaks import fault_catalogue_ranks
 from workshop_lib.ranks import scripts
 from workshop_lib.ranks.rank_errors import RankError
@@ -120,4 +120,4 @@ def rows(runs: Mapping[str, list[Rank]]) -> pd.DataFrame:
 
 def diagnoses(answers: dict[str, str]) -> Verdict:
     """The verdict on the learner's diagnoses, given by the names of the runs."""
-    return diagnosed("diagnoses", answers, RUNS, SIGNS)
+    return clinic.diagnoses(answers, RUNS, SIGNS)

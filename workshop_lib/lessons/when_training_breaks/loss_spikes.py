@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from workshop_lib.data import mnist
 from workshop_lib.judge import Verdict
-from workshop_lib.lessons.large_batch.recipe_clinic import diagnosed
+from workshop_lib.lessons.ddp import clinic
 from workshop_lib.notebook import figures, palette
 
 RANKS = 4
@@ -170,4 +170,4 @@ def clipped(free: SpikingRun, clipped: SpikingRun, largest_norm: float) -> figur
 
 def causes(answers: dict[str, str]) -> Verdict:
     """The verdict on the causes that the learner found, given by the names of the runs."""
-    return diagnosed("causes", answers, RUNS, SIGNS)
+    return clinic.diagnoses(answers, RUNS, SIGNS, name="causes")

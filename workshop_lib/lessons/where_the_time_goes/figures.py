@@ -1,4 +1,4 @@
-"""The figures of 08b_where_the_time_goes: steps of ranks, bindings, what runs beside a collective, and the roofline."""
+"""The figures of 08b_where_the_time_goes: bindings and threads, what runs beside a collective, and the roofline."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -12,46 +12,13 @@ from workshop_lib.errors import InputError
 from workshop_lib.lessons.where_the_time_goes import operations
 from workshop_lib.lessons.where_the_time_goes.flops import Layer, Limits
 from workshop_lib.notebook import figures, palette
-from workshop_lib.ranks.timeline import KINDS, Timeline
 
 OPERATION_LOOKS = {
     "forward, and the update": figures.Look(palette.LIGHT_BLUE, ""),
     "backward": figures.Look(palette.BLUE, ""),
     "messages": figures.Look(palette.YELLOW, "//"),
 }
-TIMELINE_LOOKS = dict(zip(KINDS, figures.STEP_LOOKS.values(), strict=True))
 CORES = 2  # drawn in each square of `bound_or_free`
-
-
-@figures.styled
-def steps(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
-    """Draw what each rank did in its steps, one timeline per panel, on a common time axis.
-
-    `panels` maps titles to timelines. The percentage at the end of a row is the share of the time that this rank spent
-    waiting. Raises InputError when there is nothing to draw.
-    """
-    right_ms = 1.13e3 * max((timeline.seconds for timeline in panels.values()), default=0.0)
-    rows = {title: len(timeline.pieces) if timeline.steps else 0 for title, timeline in panels.items()}
-    figure, every = figures.stacked(rows, "milliseconds since the first of these steps began")
-    for axes, timeline in zip(every, panels.values(), strict=True):
-        _bands(axes, timeline)
-        axes.set_xlim(0, right_ms)
-    return figure
-
-
-def _bands(axes: Axes, timeline: Timeline) -> None:
-    zero_s = timeline.steps[0][1]
-    for rank, (pieces, shares) in enumerate(zip(timeline.pieces, timeline.shares(), strict=True)):
-        for kind, start_s, end_s in pieces:
-            left, width = 1e3 * (start_s - zero_s), 1e3 * (end_s - start_s)
-            figures.draw_bar(axes, rank, left, width, TIMELINE_LOOKS[kind], label=kind)
-        end = 1e3 * (pieces[-1].end_s - zero_s)
-        figures.write_beside(axes, end, rank, f"waits {shares['waiting']:.0%}", weight="bold")
-    for _, start_s in timeline.steps:
-        axes.axvline(
-            1e3 * (start_s - zero_s), linewidth=1.2, color=palette.INK, linestyle=(0, (4, 2)), label="a step begins"
-        )
-    figures.name_rows(axes, (f"rank {rank}" for rank in range(len(timeline.pieces))))
 
 
 @figures.styled
