@@ -338,6 +338,7 @@ def test_a_cell_that_never_ends_is_ended_and_a_dead_kernel_reported(execute, cod
     assert outcome.cell == 1 and error in outcome.error.lower()
 
 
+@pytest.mark.full
 def test_a_kernel_that_dies_before_its_first_cell_is_started_once_more(execute, tmp_path, monkeypatch):
     once = "import os\nif not os.path.exists('died'):\n    open('died', 'w').close()\n    os._exit(1)\n"
     (tmp_path / "sitecustomize.py").write_text(once)  # of the kernel alone, which starts in this folder
