@@ -86,8 +86,13 @@ def sources(folder: Path = NOTEBOOKS) -> list[Path]:
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """The named notebooks (all if none is named), in the order of their numbers. Raises InputError for unknown ones."""
+    """The notebooks with these names or numbers (all if there are none), in the order of their numbers.
+
+    Raises InputError for unknown ones.
+    """
     known = [source.stem for source in sources()]
+    by_number = {name.partition("_")[0]: name for name in known}
+    names = [by_number.get(name, name) for name in names]
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"There's no notebook {unknown[0]!r}. There are {', '.join(known)}.")
     return [name for name in known if name in (names or known)]
@@ -270,7 +275,7 @@ def render(folder: Path = NOTEBOOKS) -> dict[Path, str]:
 
 
 def readme_with(files: dict[Path, str], folder: Path) -> dict[Path, str]:
-    """The path and content of the README with the table of these notebooks.
+    """The path and content of the README with the table of these notebooks, linked as they ran if the gallery has them.
 
     Raises SourceError for a notebook whose track isn't one of the map's. Empty for a `folder` outside a checkout.
     """
@@ -284,7 +289,8 @@ def readme_with(files: dict[Path, str], folder: Path) -> dict[Path, str]:
             first_line = '# %% [markdown] track="…"'
             raise SourceError(f"{each.name}.py: begin it with `{first_line}`, naming one of the tracks: {known}.")
     page = readme.read_text(encoding="utf-8")
-    table = course_map.table(stops, folder="notebooks/")
+    shown = {path.name for path in (folder.parent / "assets" / "gallery").glob("*.ipynb")}
+    table = course_map.table(stops, link=lambda file: f"{'assets/gallery' if file in shown else 'notebooks'}/{file}")
     return {readme: TABLE.sub(lambda _: f"{table}\n", page)}
 
 
