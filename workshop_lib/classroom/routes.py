@@ -77,8 +77,7 @@ def stands_in(sections: tuple[str, ...], under: tuple[str, ...]) -> bool:
 
 
 def effort(step: RouteStep) -> Effort:
-    """What a step asks of the people in the room. An instructor shows exercises, but doesn't do them, and talks while
-    everyone looks at what a cell shows."""
+    """What a step asks of the room. An instructor shows exercises, but doesn't do them, and explains outputs."""
     total = Effort()
     if step.notebook:
         cells = pristine(step.notebook)[0].cells

@@ -29,8 +29,8 @@ from workshop_lib.words import plural
 
 GALLERY = paths.ROOT / "assets" / "gallery"
 WORK = paths.BUILD / "gallery"
-WIDTH = 900  # pixels of a figure
-COLORS = 32
+WIDTH = 1000  # pixels of a figure
+COLORS = 48
 MOST_BYTES = 5_000_000  # of all files together
 EMBEDDED = re.compile(r"(?<=data:image/png;base64,)[\w+/=]+")
 LINK = re.compile(r"\]\((?!https?:|#)([^)\s]+)\)")
@@ -64,7 +64,8 @@ def small_png(encoded: str) -> str:
     paper = Image.new("RGB", image.size, "white")
     paper.paste(image, mask=image.getchannel("A") if image.mode == "RGBA" else None)
     file = io.BytesIO()
-    paper.quantize(COLORS, dither=Image.Dither.NONE).save(file, "PNG", optimize=True, pnginfo=about)
+    few = paper.quantize(COLORS, method=Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
+    few.save(file, "PNG", optimize=True, pnginfo=about)
     return base64.b64encode(file.getvalue()).decode()
 
 
