@@ -69,7 +69,7 @@ def row(bundles):
 def test_few_ranks_stand_side_by_side_and_many_are_opened_one_by_one():
     two = live.bundle(row([{"image/png": PNG, "text/plain": "<Figure>"}, {"text/plain": "a < b"}]))
     assert "display: flex" in two["text/html"]
-    assert "data:image/png;base64,iVBORw==" in two["text/html"]
+    assert '<img alt="plot of a rank" src="data:image/png;base64,iVBORw==' in two["text/html"]
     assert "<b>rank 1</b>" in two["text/html"] and "a &lt; b" in two["text/html"]
     assert two["text/plain"] == "[0] <Figure>\n[1] a < b"
     four = live.bundle(row([{"text/html": str(rank)} for rank in range(4)]))["text/html"]
