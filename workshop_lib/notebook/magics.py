@@ -2,13 +2,11 @@
 
 import argparse
 import contextlib
-import json
 import re
 import shlex
 
 from IPython.core.magic import Magics, cell_magic, magics_class
 
-from workshop_lib.course import learner
 from workshop_lib.judge.did_not_end import on_ranks_only
 from workshop_lib.ranks import RankError, cells, current
 
@@ -39,24 +37,8 @@ def current_team():
     try:
         return current()
     except RankError as error:
-        start = f"the cell with `{line}`" if (line := line_that_starts_ranks()) else "the cell that starts ranks"
-        raise RankError(
-            f"{error} After a kernel restart, run {start} again; Run > Run All Above Selected Cell runs "
-            "everything before this cell."
-        ) from None
-
-
-def line_that_starts_ranks() -> str:
-    """The line of this notebook that starts ranks; empty if there is none or the server does not name the notebook."""
-    file = learner.notebook()
-    if file is None:
-        return ""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
-        code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
-        lines = "\n".join("".join(source) for source in code).splitlines()
-        return next((line.strip() for line in lines if re.search(r"\branks\.(start|attach)\(", line)), "")
-    return ""
+        again = "After a kernel restart, Run > Run All Above Selected Cell runs the cells before this one."
+        raise RankError(f"{error} {again}") from None
 
 
 class RankAnswers:
