@@ -107,7 +107,7 @@ learner.keep(learner.Prediction("How many?", "", 3.0))
 
 
 @pytest.mark.timeout(120)
-def test_a_page_has_no_trace_of_who_ran_it(tmp_path, monkeypatch):
+def test_a_page_has_no_trace_of_who_ran_it_and_its_seconds_are_recorded(tmp_path, monkeypatch):
     """Executes a notebook while the log of whoever does it has a solved exercise."""
     solved = {"what": "check", "notebook": "02_synchronous_sgd", "exercise": "average_gradients", "passed": True}
     log = tmp_path / "progress.jsonl"
@@ -116,6 +116,8 @@ def test_a_page_has_no_trace_of_who_ran_it(tmp_path, monkeypatch):
     source = tmp_path / "source" / "99_who.py"
     source.parent.mkdir()
     source.write_text(BUILDER)
+    record = source.with_name(generate.RUN_SECONDS)
+    record.write_text('{"98_other": {"core": 1.0, "deeper": 0.0}}')
     monkeypatch.setattr(generate, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(generate, "sources", lambda: [source])
     monkeypatch.setattr(gallery, "WORK", tmp_path / "work")
@@ -123,3 +125,5 @@ def test_a_page_has_no_trace_of_who_ran_it(tmp_path, monkeypatch):
     printed = nbformat.read(tmp_path / "99_who.ipynb", as_version=4).cells[1].outputs[0].text
     assert printed.startswith("0 solved") and str(log) not in printed and printed.endswith(" book ~/file\n")
     assert log.read_text() == json.dumps(solved) + "\n"
+    assert json.loads(record.read_text())["98_other"] == {"core": 1.0, "deeper": 0.0}
+    assert json.loads(record.read_text())["99_who"]["core"] >= 0

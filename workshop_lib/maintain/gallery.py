@@ -3,13 +3,15 @@
     python -m workshop_lib.maintain.gallery [NAME …]    all of them, or those named, as in 05 or 05_ddp
 
 Each is the notebook with solutions, executed here in the profile `laptop` and made small: figures keep few colors and
-at most WIDTH pixels, and metadata that no page shows is dropped. A notebook that fails leaves the gallery's as it was,
-and the next one runs. A test compares the code with the sources'.
+at most WIDTH pixels, and metadata that no page shows is dropped. The seconds that its cells ran count toward the
+minutes that the notebook promises. A notebook that fails leaves the gallery's as it was, and the next one runs. A test
+compares the code with the sources'.
 """
 
 import argparse
 import base64
 import io
+import json
 import os
 import posixpath
 import re
@@ -125,6 +127,9 @@ def add(name: str, folder: Path = GALLERY) -> bool:
     text = text.replace(f"{Path.home()}/", "~/")
     with paths.replacing(folder / output.name) as temporary:
         nbformat.write(page(name, nbformat.reads(text, as_version=4)), temporary)
+    record = generate.NOTEBOOKS / "source" / generate.RUN_SECONDS
+    seconds = json.loads(record.read_text(encoding="utf-8")) | {name: execute.run_seconds(output)}
+    record.write_text(json.dumps(seconds, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     return True
 
 

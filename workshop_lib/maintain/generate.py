@@ -64,7 +64,7 @@ NOTE_ON_SOLUTIONS = (
     "**These are the solutions.** Your own notebook is [{0}](../{0}.ipynb). Write your answers there, because what you "
     "run here doesn't count."
 )
-RUN_SECONDS = "run_seconds.json"  # execute.py writes {"core": s, "deeper": s} per solution to this file
+RUN_SECONDS = "run_seconds.json"  # gallery.py writes {"core": s, "deeper": s} per solution to this file
 # The metadata that JupyterLab writes, so that a notebook which was only opened doesn't count as changed. The version of
 # Python, which differs from machine to machine, is left out by kernel.json in workshop_lib/notebook/jupyter.
 METADATA = {
