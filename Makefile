@@ -117,7 +117,7 @@ notebooks: setup ## write the notebooks from notebooks/source
 run-notebooks: setup ## execute all notebooks, learner's and solutions, to build/notebooks
 	@$(BIN)/python -m workshop_lib.maintain.execute
 
-gallery: setup ## execute the core path's solutions and keep their outputs in assets/gallery (NAME=00_start_here: of one)
+gallery: setup ## execute all solutions and keep their outputs, for the book too, in assets/gallery (NAME="05 08": of some)
 	@$(BIN)/python -m workshop_lib.maintain.gallery $(NAME)
 
 # Sphinx and its parts are for the book alone, so they come with the first one and not with `make setup`. Where they can't
@@ -125,7 +125,7 @@ gallery: setup ## execute the core path's solutions and keep their outputs in as
 book-packages: setup
 	-@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py --book
 
-book: book-packages ## write the workshop as a site that needs no server, with all outputs: build/book/html (40 minutes the first time)
+book: book-packages ## write the workshop as a site that needs no server, with the gallery's outputs: build/book/html
 	@$(BIN)/python -m workshop_lib.maintain.book
 
 book-check: book ## look at every page of the book in a browser: links, texts for figures, contrast, errors

@@ -125,26 +125,21 @@ def tiny(tmp_path_factory):
         patch.setattr(book.generate, "NOTEBOOKS", folder / "notebooks")
         patch.setattr(book.generate, "sources", lambda: [source])
         patch.setattr(book.generate, "stops", lambda: [])
-        patch.setattr(book, "executed", lambda name, solution, env: ran)
-        patch.setattr(book, "sphinx", whatever_the_links(book.sphinx))  # many lead to the other notebooks
-        book.build(["99_tiny"], folder / "book")
+        patch.setattr(book.gallery, "current", lambda name: ran)
+        book.build(folder / "book")  # warns of many links, which lead to the other notebooks
     return folder / "book" / "html"
 
 
-def whatever_the_links(sphinx):
-    return lambda builder, *places: 0 if builder == "dummy" else sphinx(builder, *places)
-
-
-def test_a_broken_link_is_found_without_running_anything(tmp_path):
+def test_a_broken_link_fails_the_build(tmp_path):
     pages = tmp_path / "pages"
     shutil.copytree(ROOT / "book" / "_static", pages / "_static")
     shutil.copy(ROOT / "book" / "conf.py", pages)
     (pages / "glossary.md").write_text("# Glossary\n\n- **rank**: A process.\n")
     text = "# Book\n\n[words](glossary.md#glossary)\n\n```{toctree}\nglossary\n```\n"
     (pages / "index.md").write_text(text)
-    assert book.sphinx("dummy", tmp_path, "nothing") == 0
+    assert book.sphinx(tmp_path) == 0
     (pages / "index.md").write_text(text.replace("#glossary", "#gone"))
-    assert book.sphinx("dummy", tmp_path, "nothing") != 0
+    assert book.sphinx(tmp_path) != 0
 
 
 def test_a_page_has_outputs_solutions_formulas_and_terms(browser, tiny):
@@ -206,8 +201,8 @@ def test_the_search_shows_sections_and_excerpts(browser, tiny):
 
 @pytest.fixture(scope="module")
 def pages():
-    """The pages of the whole book, made anew from what has been executed."""
-    assert book.build(generate.chosen(())) == 0
+    """The pages of the whole book, made anew."""
+    assert book.build() == 0
     return sorted((book.BOOK / "html").rglob("*.html"))
 
 

@@ -23,7 +23,7 @@ def test_a_stop_is_read_from_the_first_cell():
 
 
 def test_the_table_links_each_notebook_and_adds_up_the_minutes():
-    rows = course_map.table(STOPS, here="00_start", folder="notebooks/").splitlines()
+    rows = course_map.table(STOPS, here="00_start", link="notebooks/{}".format).splitlines()
     assert rows[2:] == [
         "| **core path** | 00 Title (40) · [06 Title](notebooks/06_shards.ipynb) (40) | 1.5 h |",
         "| large models | [06c Title](notebooks/06c_new.ipynb) (40) · [11 Title](notebooks/11_layers.ipynb) (60) "
@@ -59,6 +59,11 @@ def test_a_new_notebook_is_in_the_table_without_a_change_to_the_code(checkout):
     readme = checkout.parent / "README.md"
     assert readme in written
     assert "[06c Title](notebooks/06c_new.ipynb) (0)" in readme.read_text()
+    gallery = checkout.parent / "assets" / "gallery"
+    gallery.mkdir(parents=True)
+    (gallery / "06c_new.ipynb").touch()
+    assert generate.write(checkout) == [readme]
+    assert "[06c Title](assets/gallery/06c_new.ipynb) (0)" in readme.read_text()
     assert readme.read_text().startswith("# R\n") and readme.read_text().endswith("<!-- end of the map -->\nrest\n")
     assert generate.drifted(checkout) == []
     readme.write_text(readme.read_text().replace("06c Title", "06c Old"))

@@ -188,17 +188,18 @@ def test_minutes_are_computed_for_the_core_and_what_is_deeper(folder):
     source.write_text(TIMED)
     learner, _ = generate.split(TIMED, "x")
     of_parts = generate.efforts(generate.jupytext.reads(learner, fmt="py:percent").cells, {"core": 30, "deeper": 60})
-    assert of_parts["core"] == generate.Effort(words=16, code_lines=2, exercise_minutes=12, run_s=30)
-    assert of_parts["deeper"] == generate.Effort(words=4, code_lines=2, predictions=1, run_s=60)
-    assert generate.Effort(260, 24, predictions=3, exercise_minutes=25, run_s=60).minutes == 2 + 2 + 3 + 25 + 1
+    assert of_parts["core"] == generate.Effort(words=20, code_lines=2, cells=1, exercise_minutes=12, run_s=30)
+    assert of_parts["deeper"] == generate.Effort(words=4, code_lines=2, cells=1, predictions=1, run_s=60)
+    effort = generate.Effort(260, 20, cells=6, predictions=3, exercise_minutes=25, run_s=60)
+    assert effort.minutes == 2 + 2 + 2 + 3 + 25 + 2
     generate.write(folder)
     assert "[scripts](scripts)" in cells(folder / "04_timed.ipynb")[-1]
     assert "[scripts](../scripts)" in cells(folder / "solutions" / "04_timed_solutions.ipynb")[-1]
-    said = "**Time** 12 minutes for the core, 1 more for the sections marked *Deeper*, plus what the runs take."
+    said = "**Time** 13 minutes for the core, 2 more for the sections marked *Deeper*, plus what the runs take."
     assert said in cells(folder / "04_timed.ipynb")[0]
     (folder / "source" / generate.RUN_SECONDS).write_text(json.dumps({"04_timed": {"core": 60, "deeper": 60}}))
     generate.write(folder)
-    said = "**Time** 13 minutes for the core, 2 more for the sections marked *Deeper*. **Needs** nothing."
+    said = "**Time** 15 minutes for the core, 4 more for the sections marked *Deeper*. **Needs** nothing."
     assert said in cells(folder / "04_timed.ipynb")[0]
 
 
@@ -278,7 +279,7 @@ def test_the_overview_lists_every_notebook_with_its_minutes_and_what_is_solved(f
     rows = generate.overview("03_average", folder).splitlines()
     assert rows[2:] == [
         "| **core path** | [02 Title](02_timed.ipynb) (15) ✓ | 15 min | 1 of 1 |",
-        "| measuring | [03b Title](03b_more.ipynb) (10) | 10 min | 0 of 1 |",
+        "| measuring | [03b Title](03b_more.ipynb) (15) | 15 min | 0 of 1 |",
     ]
 
 
@@ -333,6 +334,7 @@ def test_a_cell_that_never_ends_is_ended_and_a_dead_kernel_reported(execute, cod
     assert outcome.cell == 1 and error in outcome.error.lower()
 
 
+@pytest.mark.full
 def test_a_kernel_that_dies_before_its_first_cell_is_started_once_more(execute, tmp_path, monkeypatch):
     once = "import os\nif not os.path.exists('died'):\n    open('died', 'w').close()\n    os._exit(1)\n"
     (tmp_path / "sitecustomize.py").write_text(once)  # of the kernel alone, which starts in this folder

@@ -6,6 +6,7 @@ import sys
 import time
 
 import psutil
+import pytest
 
 CALL = """
 import time
@@ -31,6 +32,7 @@ if __name__ == "__main__":
 ASLEEP_S = 10.0
 
 
+@pytest.mark.full
 def test_ranks_and_notebook_that_slept_during_a_call_go_on(nothing_left):
     notebook = subprocess.Popen([sys.executable, "-c", CALL], stdout=subprocess.PIPE, text=True)
     try:

@@ -97,7 +97,7 @@ def soon(monkeypatch):
 
 def looked(call, looks):
     """Look at the others of a rank that failed this often; the message, if they were given up."""
-    others = failures.Others(call)
+    others = failures.AfterAFailure(call)
     try:
         for _ in range(looks):
             time.sleep(0.02)

@@ -6,6 +6,7 @@ import types
 import cloudpickle
 import pytest
 
+from workshop_lib.course import learner
 from workshop_lib.maintain import bootstrap
 from workshop_lib.notebook import live, magics
 from workshop_lib.paths import ROOT
@@ -68,7 +69,7 @@ def row(bundles):
 def test_few_ranks_stand_side_by_side_and_many_are_opened_one_by_one():
     two = live.bundle(row([{"image/png": PNG, "text/plain": "<Figure>"}, {"text/plain": "a < b"}]))
     assert "display: flex" in two["text/html"]
-    assert "data:image/png;base64,iVBORw==" in two["text/html"]
+    assert '<img alt="plot of a rank" src="data:image/png;base64,iVBORw==' in two["text/html"]
     assert "<b>rank 1</b>" in two["text/html"] and "a &lt; b" in two["text/html"]
     assert two["text/plain"] == "[0] <Figure>\n[1] a < b"
     four = live.bundle(row([{"text/html": str(rank)} for rank in range(4)]))["text/html"]
@@ -166,10 +167,17 @@ def test_busy_ranks_complete_nothing(monkeypatch):
     assert kernel.do_inspect("%%ranks\nco", 10)["found"] is False
 
 
-def test_a_rank_cell_in_a_new_kernel_says_what_to_run(monkeypatch):
+def test_a_rank_cell_in_a_new_kernel_says_how_to_start_ranks(monkeypatch):
     monkeypatch.setattr(session.CURRENT, "team", None)  # an earlier test may have left ranks
-    with pytest.raises(RankError, match="run the cell that starts ranks again; Run > Run All Above"):
+    with pytest.raises(RankError, match=r"Start some with `ranks.start\(2\)`. After a kernel restart, Run >"):
         magics.current_team()
+
+
+def test_an_editor_that_is_not_jupyter_names_the_notebook_too(monkeypatch):
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    shell = types.SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/a.ipynb"})
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    assert learner.notebook().name == "a.ipynb"
 
 
 def test_a_new_kernel_has_the_magic_from_a_startup_file(monkeypatch, tmp_path):
@@ -179,12 +187,17 @@ def test_a_new_kernel_has_the_magic_from_a_startup_file(monkeypatch, tmp_path):
     monkeypatch.setattr(
         "IPython.core.magic.register_cell_magic", lambda name: lambda function: registered.update({name: function})
     )
+    shell = types.SimpleNamespace(run_cell_magic=lambda *args: args, showtraceback=lambda *_, **__: None)
+    shell.set_custom_exc = lambda kinds, explain: registered.update(explain=explain)
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
     namespace = {"__builtins__": __builtins__}
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     exec((tmp_path / "etc/ipython/startup/workshop.py").read_text(), namespace)
     assert set(namespace) <= {"__builtins__", "__doc__"}, "nothing is left in the learner's namespace"
     assert sys.path.index("") == len(sys.path) - 1, "a file beside the notebook hides no package"
-    shell = types.SimpleNamespace(run_cell_magic=lambda *args: args)
+    error = NameError("name 'team' is not defined")
+    registered["explain"](shell, NameError, error, None)
+    assert "Run All Above Selected Cell" in error.__notes__[0]
     monkeypatch.setattr("IPython.get_ipython", lambda: None)
     import workshop_lib.notebook  # noqa: F401
 

@@ -178,7 +178,7 @@ def test_what_may_be_a_long_operation_is_noted_once_and_goes_on(monkeypatch, mea
     call.measured = (each for measurement in measured for each in (measurement, measurement))
     answers = [{"place": 1, "waiting": waits}] * 9
     call.places = {rank: iter(answers) for rank in (0, 1)}
-    together = failures.Together(call)
+    together = failures.NoneHasFailed(call)
     lines = []
     for _ in range(2):
         time.sleep(0.02)

@@ -77,7 +77,7 @@ def stands_in(sections: tuple[str, ...], under: tuple[str, ...]) -> bool:
 
 
 def effort(step: RouteStep) -> Effort:
-    """What a step asks of the people in the room. An instructor shows exercises, but does not do them."""
+    """What a step asks of the room. An instructor shows exercises, but doesn't do them, and explains outputs."""
     total = Effort()
     if step.notebook:
         cells = pristine(step.notebook)[0].cells
@@ -85,7 +85,7 @@ def effort(step: RouteStep) -> Effort:
             if stands_in(step.sections, under):
                 total.add(cells[index].cell_type, text)
     if step.who == "instructor":
-        total.exercise_minutes = 0
+        total.exercise_minutes = total.cells = 0
     return total
 
 

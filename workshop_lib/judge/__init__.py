@@ -279,7 +279,7 @@ class Exercise:
                 fresh = "Fresh ranks were started: run the cells again that define something on the ranks."
                 verdict.details = learners_lines(f"{error.what or error}\n{fresh}")
         except ranks.RankError:
-            pass  # the verdict already says that there are no ranks
+            return Verdict(self.name, to_do=f"Start ranks with `ranks.start({self.on or 2})`")
         return verdict
 
 

@@ -3,7 +3,6 @@
 import base64
 import html
 import io
-import os
 import re
 from typing import Any
 
@@ -22,12 +21,12 @@ This page is for reading. To run its cells, change them and have your answers ch
 
     make lab NOTEBOOK=notebooks/{name}.ipynb
 
-What you see under the cells came out with the smallest sizes (`WORKSHOP_PROFILE=quick`), on a machine with {cores}
-cores. Your numbers will differ. Each exercise shows the cell as you get it; click on *Solution* for ours.{look_up}
+What you see under the cells came out when we ran it. Your numbers will differ. Each exercise shows the cell as you get
+it; click on *Solution* for ours.{look_up}
 :::"""
 NOT_RUN = """\
 :::{warning}
-The cells of this page didn't run where this site was built, or not to their end. So it has no outputs.
+The cells of this page haven't run since its code changed, so it has no outputs.
 :::"""
 PAGES = {  # pages with tables: what one finds there, the notebooks about it, and the call in their cells, if any
     "ring": ("a ring allreduce, step by step", ("01_mpi_basics",), None),
@@ -66,7 +65,7 @@ def page(name: str, asked: NotebookNode, solved: NotebookNode, ran: NotebookNode
     first.source, section, rest = first.source.partition("\n## ")
     links = [f"[{what}](../{target}.md)" for target, (what, about, _) in PAGES.items() if name in about]
     look_up = f" See also: {links[0]}" if links else ""
-    notes = [DO_IT.format(name=name, cores=os.cpu_count(), look_up=look_up)]
+    notes = [DO_IT.format(name=name, look_up=look_up)]
     if ran is None:
         notes.append(NOT_RUN)
     notebook.cells.insert(1, nbformat.v4.new_markdown_cell("\n\n".join(notes), id="do-it-yourself"))

@@ -72,11 +72,14 @@ def in_hours(minutes: int) -> str:
 
 
 def table(
-    stops: Iterable[Stop], here: str = "", folder: str = "", solved: Callable[[str], tuple[int, int]] | None = None
+    stops: Iterable[Stop],
+    here: str = "",
+    link: Callable[[str], str] = str,
+    solved: Callable[[str], tuple[int, int]] | None = None,
 ) -> str:
     """The tracks as a Markdown table: their notebooks with links and minutes, and the hours of each track.
 
-    here: the notebook that shows the table. folder: where links find the notebooks, such as "notebooks/".
+    here: the notebook that shows the table. link: returns where a link finds a notebook's file.
     solved: returns how many of a notebook's exercises this learner has solved, and how many there are. With it, the
     table gets a column.
     """
@@ -89,10 +92,10 @@ def table(
         counts = []
         for each in of_track:
             text = f"{each.number} {each.label}"
-            link = text if each.name == here else f"[{text}]({folder}{each.name}.ipynb)"
+            linked = text if each.name == here else f"[{text}]({link(f'{each.name}.ipynb')})"
             counts.append(solved(each.name) if solved else (0, 0))
             is_done = counts[-1][0] == counts[-1][1] > 0
-            entries.append(f"{link} ({rounded(each.minutes)}){' ✓' if is_done else ''}")
+            entries.append(f"{linked} ({rounded(each.minutes)}){' ✓' if is_done else ''}")
         name = f"**{track}**" if track == CORE_PATH else track
         row = [name, " · ".join(entries), in_hours(sum(rounded(each.minutes) for each in of_track))]
         if solved:

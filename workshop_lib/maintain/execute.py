@@ -1,12 +1,9 @@
 """Execute notebooks, each from a fresh kernel, and say which cell of which notebook failed.
 
-python -m workshop_lib.maintain.execute [NAME …]           all of them, or those named, to build/notebooks/
-python -m workshop_lib.maintain.execute --time [NAME …]    only the solutions, and record the seconds of their cells,
-                                                           which count toward the minutes stated in the notebooks
+python -m workshop_lib.maintain.execute [NAME …]    all of them, or those named, to build/notebooks/
 """
 
 import argparse
-import json
 import os
 import re
 import signal
@@ -24,7 +21,7 @@ from nbclient.exceptions import CellControlSignal
 from workshop_lib import paths
 from workshop_lib.course.exercises import solutions_of
 from workshop_lib.errors import InputError
-from workshop_lib.maintain.generate import NOTEBOOKS, RUN_SECONDS, by_part, chosen, write_pristine
+from workshop_lib.maintain.generate import NOTEBOOKS, by_part, chosen, write_pristine
 
 EXECUTED = paths.BUILD / "notebooks"
 CELL_TIMEOUT_S = 300.0
@@ -127,37 +124,26 @@ def run_seconds(executed: Path) -> dict[str, float]:
     return {part: round(spent, 1) for part, spent in seconds.items()}
 
 
-def run_all(names: list[str], solutions_alone: bool = False) -> int:
+def run_all(names: list[str]) -> int:
     """Execute the learner's and the solution notebook of each name (all if none is given); return 1 if any failed.
 
-    solutions_alone: execute only the solution notebooks, and write their seconds for `generate`. Raises InputError for
-    an unknown name.
+    Raises InputError for an unknown name.
     """
     outcomes = []
     for name in chosen(names):
-        for path in (Path(f"{name}.ipynb"), solutions_of(Path(f"{name}.ipynb")))[solutions_alone:]:
+        for path in (Path(f"{name}.ipynb"), solutions_of(Path(f"{name}.ipynb"))):
             outcomes.append(run_notebook(NOTEBOOKS / path, EXECUTED / path))
             print(outcomes[-1], flush=True)
-            if solutions_alone and not outcomes[-1].error:
-                _record(name, run_seconds(EXECUTED / path))
     failed = [outcome for outcome in outcomes if outcome.error]
     seconds = sum(outcome.seconds for outcome in outcomes)
     print(f"{len(outcomes)} notebooks in {seconds:.0f} s, {len(failed)} failed", file=sys.stderr)
     return 1 if failed else 0
 
 
-def _record(name: str, seconds: dict[str, float]) -> None:
-    path = NOTEBOOKS / "source" / RUN_SECONDS
-    recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    path.write_text(json.dumps(recorded | {name: seconds}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m workshop_lib.maintain.execute")
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--time", action="store_true", help="the solutions alone, and write the seconds they take")
-    arguments = parser.parse_args()
     try:
-        sys.exit(run_all(arguments.names, arguments.time))
+        sys.exit(run_all(parser.parse_args().names))
     except InputError as error:
         sys.exit(str(error))

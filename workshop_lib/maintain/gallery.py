@@ -1,14 +1,17 @@
-"""Write notebooks with their outputs, to look at before installing anything: assets/gallery.
+"""Write the notebooks with their outputs, for the book and to look at before installing anything: assets/gallery.
 
-    python -m workshop_lib.maintain.gallery [NAME …]    those of the core path, or those named
+    python -m workshop_lib.maintain.gallery [NAME …]    all of them, or those named, as in 05 or 05_ddp
 
 Each is the notebook with solutions, executed here in the profile `laptop` and made small: figures keep few colors and
-at most WIDTH pixels, and metadata that no page shows is dropped. A test compares the code with the sources'.
+at most WIDTH pixels, and metadata that no page shows is dropped. The seconds that its cells ran count toward the
+minutes that the notebook promises. A notebook that fails leaves the gallery's as it was, and the next one runs. A test
+compares the code with the sources'.
 """
 
 import argparse
 import base64
 import io
+import json
 import os
 import posixpath
 import re
@@ -17,19 +20,21 @@ from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 from workshop_lib import paths
 from workshop_lib.course import exercises
 from workshop_lib.errors import InputError
 from workshop_lib.maintain import execute, generate
+from workshop_lib.notebook.prediction import NUMBERS
 from workshop_lib.words import plural
 
 GALLERY = paths.ROOT / "assets" / "gallery"
 WORK = paths.BUILD / "gallery"
 WIDTH = 1000  # pixels of a figure
 COLORS = 48
-MOST_BYTES = 4_000_000  # of all files together
+MOST_BYTES = 5_000_000  # of all files together
+EMBEDDED = re.compile(r"(?<=data:image/png;base64,)[\w+/=]+")
 LINK = re.compile(r"\]\((?!https?:|#)([^)\s]+)\)")
 SHOWN = ("image/png", "image/svg+xml", "text/html", "text/markdown", "text/latex", "text/plain")  # the first one wins
 NOTE = """\
@@ -37,21 +42,47 @@ NOTE = """\
 > here. To do the exercises yourself, get a checkout and run `make lab NOTEBOOK=notebooks/{name}.ipynb`."""
 
 
+def code_of(notebook: NotebookNode) -> list[str]:
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def current(name: str, folder: Path = GALLERY) -> NotebookNode | None:
+    """The gallery's notebook of this name; None if there's none, or if the code in its source has changed."""
+    path = folder / f"{name}.ipynb"
+    if not path.exists():
+        return None
+    shown = nbformat.read(path, as_version=4)
+    return shown if code_of(shown) == code_of(generate.pristine(name)[1]) else None
+
+
+def small_png(encoded: str) -> str:
+    """A picture, in base64, on white paper with at most WIDTH pixels and COLORS. Keeps its description."""
+    image: Image.Image = Image.open(io.BytesIO(base64.b64decode(encoded)))
+    about = PngImagePlugin.PngInfo()
+    if "Description" in image.info:
+        about.add_itxt("Description", image.info["Description"])
+    if image.width > WIDTH:
+        image = image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
+    paper = Image.new("RGB", image.size, "white")
+    paper.paste(image, mask=image.getchannel("A") if image.mode == "RGBA" else None)
+    file = io.BytesIO()
+    few = paper.quantize(COLORS, method=Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
+    few.save(file, "PNG", optimize=True, pnginfo=about)
+    return base64.b64encode(file.getvalue()).decode()
+
+
 def compact(data: dict) -> dict:
-    """The one representation of an output that a page shows, with its figure made small."""
+    """The one representation of an output that a page shows, with figures made small, and a prediction's numbers."""
     kind = next((kind for kind in SHOWN if kind in data), None)
     if kind is None:
         return {}
     kept = {kind: data[kind]}
     if kind == "image/png":
-        image: Image.Image = Image.open(io.BytesIO(base64.b64decode(data[kind])))
-        if image.width > WIDTH:
-            image = image.resize((WIDTH, round(image.height * WIDTH / image.width)), Image.Resampling.LANCZOS)
-        paper = Image.new("RGB", image.size, "white")
-        paper.paste(image, mask=image.getchannel("A") if image.mode == "RGBA" else None)
-        file = io.BytesIO()
-        paper.quantize(COLORS, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
-        kept[kind] = base64.b64encode(file.getvalue()).decode()
+        kept[kind] = small_png(data[kind])
+    elif kind == "text/html":
+        kept[kind] = EMBEDDED.sub(lambda found: small_png(found[0]), data[kind])
+    if NUMBERS in data:  # the book makes a slider of them
+        kept[NUMBERS] = data[NUMBERS]
     return kept
 
 
@@ -83,36 +114,38 @@ def small_output(output: NotebookNode) -> NotebookNode | None:
     return output if output.data else None
 
 
-def add(name: str, folder: Path = GALLERY) -> Path:
-    """Execute a notebook's solutions and write its page to `folder`. Raises InputError if a cell fails."""
+def add(name: str, folder: Path = GALLERY) -> bool:
+    """Execute a notebook's solutions and write its page to `folder`, if no cell fails; return whether none did."""
     env = execute.without_learner(WORK / "notebooks") | {"WORKSHOP_PROFILE": "laptop"}
     output = WORK / f"{name}.ipynb"
     outcome = execute.run_notebook(exercises.solutions_of(WORK / "notebooks" / output.name), output, env=env)
     print(outcome, flush=True)
     if outcome.error:
-        raise InputError(f"{name} didn't run to its end, so the gallery keeps what it had.")
-    # Readers need not know where the checkout is on this machine.
+        return False
+    # Readers need not know where the checkout and its owner's files are on this machine.
     text = output.read_text(encoding="utf-8").replace(f"{paths.ROOT}/", "").replace(str(paths.ROOT), ".")
-    written = folder / output.name
-    with paths.replacing(written) as temporary:
+    text = text.replace(f"{Path.home()}/", "~/")
+    with paths.replacing(folder / output.name) as temporary:
         nbformat.write(page(name, nbformat.reads(text, as_version=4)), temporary)
-    return written
+    record = generate.NOTEBOOKS / "source" / generate.RUN_SECONDS
+    seconds = json.loads(record.read_text(encoding="utf-8")) | {name: execute.run_seconds(output)}
+    record.write_text(json.dumps(seconds, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    return True
 
 
 def main(names: list[str]) -> int:
-    """Add the named notebooks to the gallery, or those of the core path; return the exit status."""
+    """Add the named notebooks to the gallery, or all; return the exit status."""
     try:
-        chosen = generate.chosen(names)
-        if not names:
-            chosen = [name for name in chosen if exercises.is_on_core_path(name)]
-        for name in chosen:
-            print(f"wrote {os.path.relpath(add(name))}", flush=True)
+        failed = [name for name in generate.chosen(names) if not add(name)]
     except InputError as error:
         print(error, file=sys.stderr)
         return 1
     total_bytes = sum(path.stat().st_size for path in GALLERY.glob("*.ipynb"))
-    print(f"The gallery takes {total_bytes / 1e6:.1f} MB.")
-    return 0 if total_bytes < MOST_BYTES else 1
+    print(f"The gallery takes {total_bytes / 1e6:.1f} MB. `make notebooks` links new ones in the README.")
+    if failed:
+        numbers = " ".join(name.partition("_")[0] for name in failed)
+        print(f'These failed, so the gallery keeps what it had: make gallery NAME="{numbers}"', file=sys.stderr)
+    return 0 if total_bytes < MOST_BYTES and not failed else 1
 
 
 if __name__ == "__main__":

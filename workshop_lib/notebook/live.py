@@ -294,4 +294,4 @@ def part_html(part: Displayed) -> str:
 def _image(mime: str, image: Any, metadata: dict) -> str:
     encoded = base64.b64encode(image).decode() if isinstance(image, bytes) else image
     width = f' width="{metadata["width"]}"' if "width" in metadata else ""
-    return f'<img src="data:{mime};base64,{encoded}"{width} style="max-width: 100%; height: auto">'
+    return f'<img alt="plot of a rank" src="data:{mime};base64,{encoded}"{width} style="max-width: 100%; height: auto">'

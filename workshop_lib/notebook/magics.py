@@ -37,10 +37,8 @@ def current_team():
     try:
         return current()
     except RankError as error:
-        raise RankError(
-            f"{error} After a kernel restart, run the cell that starts ranks again; Run > Run All Above Selected Cell "
-            "runs everything before this cell."
-        ) from None
+        again = "After a kernel restart, Run > Run All Above Selected Cell runs the cells before this one."
+        raise RankError(f"{error} {again}") from None
 
 
 class RankAnswers:

@@ -39,7 +39,7 @@ CHECK_LOOKS = 3
 TOGETHER_EVERY_S = 0.5  # time between two looks at ranks that all run, at first and while all of them wait
 TOGETHER_MOST_S = 3.0  # the longest time between two looks, while one of the ranks does something
 ALONE_S = 1.3  # how long a rank that runs a cell without the others waits at one place before it counts
-DEADLOCK_S = 2.5
+DEADLOCK_S = 2.5  # how long all ranks wait for each other, and none moves, before that is said to be a deadlock
 NOTICE_S = 5.0
 KEEP_RECORD = "*Stop*, the button beside a training's progress, ends it too, and keeps its record."
 USELESS = "These ranks cannot be used any more."
@@ -49,7 +49,7 @@ ERRORS_SHOWN = 3  # a message about a hundred ranks has to fit a screen
 NO_ANSWER = f"the ranks were still busy {CHECK_LIMIT_S:.0f} s later, so whether they match is unknown"
 
 
-class Others:
+class AfterAFailure:
     """Watches ranks that still run after one has failed: do they wait for that rank, or can they end by themselves?
 
     A rank that stays inside one collective while nothing moves waits for a rank that will not come. A rank that
@@ -91,7 +91,7 @@ class Others:
                 self.call.outcomes[rank]["error"]["what"] = what
 
 
-class Together:
+class NoneHasFailed:
     """Watches ranks none of which has failed: does each of them wait for another one, so that none can go on?
 
     The call is ended only if that's certain. If the ranks may be in one long operation, a notice says where they are.

@@ -272,12 +272,13 @@ class NodeAgent:
             connection.close()
             return None
         words = request["command"]
-        in_place = self.loads and words[1:3] == ["-P", "-c"] and one_thread()
+        # A fork can go on only as another program of Python that is given as text (`python -P -c`).
+        stays_a_fork = self.loads and words[1:3] == ["-P", "-c"] and one_thread()
         killed_before = self.memory["killed_for_memory"]()
         pid = os.fork()
         if pid == 0:
             self._forget(connection)
-            become(request, descriptors, in_place)
+            become(request, descriptors, stays_a_fork)
             return words
         for descriptor in descriptors:
             os.close(descriptor)
@@ -295,10 +296,10 @@ class NodeAgent:
             each.detach()
 
 
-def become(request, descriptors, in_place):
+def become(request, descriptors, stays_a_fork):
     """Make this new process what the stub would have become: its environment, folder, limits, cores and open files.
 
-    in_place: whether the process goes on as it is, with what the agent imported. If not, the command is executed here.
+    stays_a_fork: whether the process goes on as it is, with what the agent imported. If not, it executes the command.
     """
     try:
         agent = os.getppid()
@@ -319,7 +320,7 @@ def become(request, descriptors, in_place):
         if request["cores"]:
             with contextlib.suppress(OSError):  # the stub may have been allowed cores that the agent is not
                 os.sched_setaffinity(0, request["cores"])
-        if not in_place:
+        if not stays_a_fork:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             os.execvpe(request["command"][0], request["command"], request["environment"])

@@ -107,8 +107,8 @@ def _watch(call: Call, timeout_s: float, screen: _Screen) -> list:
 
 
 def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
-    others: failures.Others | None = None
-    together = failures.Together(call)
+    others: failures.AfterAFailure | None = None
+    together = failures.NoneHasFailed(call)
     prompt = debugger.Prompt(call)
     stopping: Clock | None = None
     next_view = 0.0
@@ -126,7 +126,7 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
             with call.clock_stopped():
                 prompt.ask()
         elif call.failed:
-            others = others or failures.Others(call)
+            others = others or failures.AfterAFailure(call)
             screen.tell(others.look())
         else:
             screen.tell(together.look())

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Polygon, Rectangle
 from torch import Tensor
 
-from workshop_lib.lessons.where_the_time_goes.figures import TIMELINE_LOOKS
+from workshop_lib.lessons.ddp.figures import TIMELINE_LOOKS
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import SMALL, RecordFigure
 

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 
-from workshop_lib.lessons.ddp.figures import milliseconds
+from workshop_lib.lessons.ddp.figures import TIMELINE_LOOKS, milliseconds
 from workshop_lib.lessons.pipelines import orders
 from workshop_lib.lessons.pipelines.orders import Span, bubble
-from workshop_lib.lessons.where_the_time_goes.figures import TIMELINE_LOOKS
 from workshop_lib.notebook import figures, palette
 
 # Forwards are dark and backwards light, with one hue per chunk.
