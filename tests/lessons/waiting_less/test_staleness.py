@@ -1,4 +1,4 @@
-"""Synchronous, lagging, local and asynchronous SGD on two ranks and on three: each update is what it should be.
+"""Synchronous, lagging and asynchronous SGD on two ranks and on three: each update is what it should be.
 
 The problems are small, so that every update can be made again by one process. With three ranks, no mean can be taken
 for a half.
@@ -67,18 +67,6 @@ def test_synchronous_and_lagging_ranks_follow_the_recurrence(comm):
     averages = staleness.lag_sync(comm, START, mine(comm), LR, STEPS, never_late)
     assert averages.weights == near(by_hand(everyone, lag=0)) and averages.staleness == [0] * STEPS
     assert np.abs(run.weights - by_hand(everyone, lag=0)).max() > 1e-3, "else the comparison could not fail"
-
-
-@on_the_first(2, 3)
-def test_local_sgd_averages_the_weights_after_each_period(comm):
-    run = staleness.local_sgd(comm, START, mine(comm), LR, STEPS)
-    of_ranks = [START] * comm.size
-    for step in range(STEPS):
-        of_ranks = [w - LR * gradient_of(rank, w, step) for rank, w in enumerate(of_ranks)]
-        if step in (staleness.PERIOD - 1, STEPS - 1):
-            of_ranks = [np.mean(of_ranks, axis=0)] * comm.size
-    assert run.weights == near(of_ranks[0]) and run.staleness == [*range(10), 0, 1]
-    assert np.abs(run.weights - by_hand(range(comm.size), lag=0)).max() > 1e-3
 
 
 @on_the_first(2, 3)

@@ -1,14 +1,12 @@
-"""Four ways for ranks to train one model by SGD, from always waiting for each other to never waiting.
+"""Three ways for ranks to train one model by SGD, from always waiting for each other to never waiting.
 
-07e_waiting_less compares them while one worker is late. All four take the same function `gradient(weights, step)`,
+07e_waiting_less compares them while one worker is late. All three take the same function `gradient(weights, step)`,
 which returns the gradient [n] of this rank's batch number `step` (from 0) at `weights` [n], as a new array. They differ
 in *staleness*: how many updates were missing from the weights at which a gradient was computed, when it is applied.
 
     synchronous  every rank waits for all ranks in each step                       staleness 0
     lag_sync     gradients are applied one step late, and travel while
                  the next gradients are computed (Kurth et al. 2018)               staleness 1
-    local_sgd    ranks step alone, and average weights every PERIOD steps
-                 (Stich 2019, arXiv:1805.09767)                                    staleness 0 to PERIOD - 1
     asynchronous a server applies each gradient as it arrives, and sends new
                  weights to that gradient's worker alone (Dean et al. 2012)        staleness varies
 
@@ -26,7 +24,6 @@ from mpi4py import MPI
 Gradient = Callable[[np.ndarray, int], np.ndarray]
 SERVER = 0
 GRADIENT, WEIGHTS, LAST = 1, 2, 3  # message tags of the asynchronous mode
-PERIOD = 10  # steps of local SGD between two averages
 NAP_S = 1e-4  # sleep between polls, so that a waiting rank leaves its core to busy ones
 
 
@@ -68,7 +65,7 @@ class Average:
         self.total = array.copy()
         self.size = comm.size
         self.arrived = False
-        self.traveling = helper.submit(_complete, comm.Iallreduce(MPI.IN_PLACE, self.total))
+        self.traveling = helper.submit(complete, comm.Iallreduce(MPI.IN_PLACE, self.total))
 
     def wait(self) -> np.ndarray:
         """Block until the average has arrived, and return it."""
@@ -100,16 +97,6 @@ def lag_sync(comm, weights, gradient: Gradient, lr: float, steps: int, train: Ca
     return run
 
 
-def local_sgd(comm, weights, gradient: Gradient, lr: float, steps: int) -> StalenessRun:
-    """Step with one's own gradients, and average the weights after every PERIOD steps and after the last."""
-    run = StalenessRun(weights.copy(), [step - step % PERIOD for step in range(steps)])
-    for step in range(steps):
-        run.weights -= lr * gradient(run.weights, step)
-        if (step + 1) % PERIOD == 0 or step + 1 == steps:
-            run.weights = _mean(comm, run.weights)
-    return run
-
-
 def asynchronous(comm, weights, gradient: Gradient, lr: float, updates: int) -> StalenessRun:
     """Train with a parameter server: rank 0 applies `updates` gradients as they arrive; the other ranks compute them.
 
@@ -121,7 +108,7 @@ def asynchronous(comm, weights, gradient: Gradient, lr: float, updates: int) -> 
         _serve(comm, run, lr, updates)
         return run
     step = 0
-    while _complete(comm.Irecv(run.weights, SERVER)).Get_tag() == WEIGHTS:
+    while complete(comm.Irecv(run.weights, SERVER)).Get_tag() == WEIGHTS:
         comm.Send(gradient(run.weights, step), SERVER, GRADIENT)
         step += 1
     return run
@@ -133,7 +120,7 @@ def _serve(comm, run: StalenessRun, lr: float, updates: int) -> None:
     for worker in given:
         comm.Send(run.weights, worker, WEIGHTS)
     for update in range(updates):
-        worker = _complete(comm.Irecv(arriving, MPI.ANY_SOURCE, GRADIENT)).Get_source()
+        worker = complete(comm.Irecv(arriving, MPI.ANY_SOURCE, GRADIENT)).Get_source()
         run.read.append(given.pop(worker))
         run.weights -= lr * arriving
         if update + 1 + len(given) < updates:  # otherwise enough gradients are under way
@@ -144,7 +131,7 @@ def _serve(comm, run: StalenessRun, lr: float, updates: int) -> None:
 
 
 def by_name(mode: str, comm, weights, gradient: Gradient, lr: float, steps: int, **options) -> StalenessRun:
-    """Train for `steps` global steps with ranks 1, 2, … as workers. mode: the name of one of the four functions above.
+    """Train for `steps` global steps with ranks 1, 2, … as workers. mode: the name of one of the three functions above.
 
     Rank 0 is the server of an asynchronous run, which uses a rate of lr / p and does one update per worker and step, so
     that p workers move the weights as far per sample as in the other modes. There, rank 0 sleeps. options: `train` of
@@ -162,22 +149,22 @@ def by_name(mode: str, comm, weights, gradient: Gradient, lr: float, steps: int,
     workers = comm.size - 1
     of_workers = comm.Split(color=int(server), key=comm.rank)  # rank 0 gets a communicator of its own
     run = StalenessRun(weights)
-    _complete(comm.Ibarrier())
+    complete(comm.Ibarrier())
     start = time.perf_counter()
     if mode == "asynchronous":
         run = asynchronous(comm, weights, timed, lr / workers, steps * workers)
     elif not server:
-        modes: dict[str, Callable] = {"synchronous": synchronous, "lag_sync": lag_sync, "local_sgd": local_sgd}
+        modes: dict[str, Callable] = {"synchronous": synchronous, "lag_sync": lag_sync}
         run = modes[mode](of_workers, weights, timed, lr, steps, **options)
     run.seconds = time.perf_counter() - start
     of_workers.Free()
-    _complete(comm.Ibarrier())
+    complete(comm.Ibarrier())
     run = comm.bcast(run, root=SERVER if mode == "asynchronous" else 1)
     run.computing = comm.allgather(computing)
     return run
 
 
-def _complete(request: MPI.Request) -> MPI.Status:
+def complete(request: MPI.Request) -> MPI.Status:
     """Block until the request is complete, and leave the core to other ranks meanwhile."""
     status = MPI.Status()
     while not request.Test(status):
@@ -187,6 +174,6 @@ def _complete(request: MPI.Request) -> MPI.Status:
 
 def _mean(comm, array: np.ndarray) -> np.ndarray:
     """Replace `array` by its mean over the ranks, and return it."""
-    _complete(comm.Iallreduce(MPI.IN_PLACE, array))
+    complete(comm.Iallreduce(MPI.IN_PLACE, array))
     array /= comm.size
     return array

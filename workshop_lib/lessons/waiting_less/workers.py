@@ -1,4 +1,4 @@
-"""Workers of which one is late in each step: 07e_waiting_less trains with them, and compares four ways to wait."""
+"""Workers of which one is late in each step: 07e_waiting_less trains with them, and compares three ways to wait."""
 
 import time
 from statistics import fmean
@@ -16,7 +16,7 @@ STRAGGLERS = ("roaming", "fixed")
 BATCH = 32
 LR = 0.1
 TEST_IMAGES = 2000
-SHOWN = {"lag_sync": "one step late", "local_sgd": "local SGD"}  # the names of modes in tables and figures
+SHOWN = {"lag_sync": "one step late"}  # the names of modes in tables and figures
 
 
 def is_late(worker: int, step: int, workers: int, straggler: str) -> bool:
@@ -44,7 +44,7 @@ class Workers:
     def train(self, mode: str, straggler: str, steps: int, **options) -> dict:
         """Train once, and return the measurements, the same on all ranks. All ranks call this method, and it blocks.
 
-        mode: synchronous, lag_sync, local_sgd or asynchronous. straggler: "fixed" makes the last rank late in every
+        mode: synchronous, lag_sync or asynchronous. straggler: "fixed" makes the last rank late in every
         step, "roaming" each worker in turn. options: those of `staleness.by_name`.
         """
         if straggler not in STRAGGLERS:

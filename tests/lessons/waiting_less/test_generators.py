@@ -1,0 +1,123 @@
+"""The trainer and the generators of 07e: the notebook's own cells, on one process and on three ranks."""
+
+import functools
+import sys
+
+import cloudpickle
+import pytest
+import torch
+from judge.answers import code_cells
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from workshop_lib.lessons.waiting_less.policy import ANSWER, DIGITS, Policy
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
+RANKS = 3
+STEPS = 5
+PROMPT = 12
+
+
+@functools.cache
+def program() -> str:
+    """The cells that define what the trainer and the generators do."""
+    _, cells = code_cells("07e_waiting_less")
+    chosen = [cell for cell in cells if any(f"def {name}(" in cell for name in ("reward", "generate", "learn"))]
+    return "\n".join(cell.partition("\n")[2] for cell in chosen)
+
+
+def names(code: str) -> dict:
+    """What the cells define."""
+    from mpi4py import MPI
+
+    namespace = {"MPI": MPI, "__name__": "notebook"}
+    exec(code, namespace)
+    return namespace
+
+
+def trained_policy() -> Policy:
+    """A policy that prefers some digits."""
+    policy = Policy(seed=1)
+    torch.nn.init.normal_(policy.logits.weight)
+    return policy
+
+
+def every_text() -> torch.Tensor:
+    answers = torch.cartesian_prod(*[torch.arange(DIGITS)] * ANSWER)
+    return torch.cat([torch.full((len(answers), 1), PROMPT), answers], dim=1)
+
+
+def test_the_policy_writes_texts_as_often_as_it_says():
+    policy = trained_policy()
+    likely = policy.log_probabilities(every_text()).sum(dim=1).exp().detach()
+    assert float(likely.sum()) == pytest.approx(1, abs=1e-5)
+    texts = policy.write(torch.full((4000,), PROMPT), torch.Generator().manual_seed(1))
+    which = (texts[:, 1:] * torch.tensor([100, 10, 1])).sum(dim=1)
+    often = torch.bincount(which, minlength=len(likely)) / len(texts)
+    assert float((often - likely).abs().max()) < 0.03 < float(likely.max()) / 2
+
+
+def test_without_staleness_the_clipped_loss_has_the_gradient_of_the_plain_one():
+    notebook, policy, texts = names(program()), trained_policy(), every_text()[::7]
+    advantage = notebook["reward"](texts)[:, None] - 0.1
+    assert {PROMPT} == {int(text[1:].sum()) for text in texts if notebook["reward"](text[None]) == 1}
+    gradients = []
+    for ratios in (False, True):
+        policy.zero_grad()
+        new = policy.log_probabilities(texts)
+        notebook["loss"](new, new.detach(), advantage, ratios).backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in policy.parameters()]))
+    assert torch.equal(*gradients) and gradients[0].abs().max() > 1e-3
+
+
+def test_a_ratio_weighs_a_digit_until_it_has_moved_by_a_fifth_where_its_advantage_asks():
+    loss = names(program())["loss"]
+    for ratio, advantage, weight in (
+        (1.1, 1, 1.1),
+        (1.3, 1, 0),
+        (0.5, 1, 0.5),
+        (0.9, -1, 0.9),
+        (0.7, -1, 0),
+        (2, -1, 2),
+    ):
+        new = torch.tensor([[ratio]]).log().requires_grad_()
+        loss(new, torch.zeros(1, 1), torch.tensor([[float(advantage)]]), True).backward()
+        assert float(new.grad) == pytest.approx(-advantage * weight, abs=1e-6), ratio
+
+
+def seen_by_the_trainer(code: str, staleness: int) -> list[list]:
+    """On a rank: the trainer's weights, the texts and the generators' log-probabilities of each step."""
+    notebook, policy = names(code), Policy(seed=1)
+    mail = notebook["Mail"](notebook["comm"])
+    reward, loss, seen = notebook["reward"], notebook["loss"], []
+
+    def noting_reward(texts):
+        seen.append([parameters_to_vector(policy.parameters()).detach(), texts])
+        return reward(texts)
+
+    def noting_loss(new, old, advantage, ratios):
+        seen[-1].append(old)
+        return loss(new, old, advantage, ratios)
+
+    notebook.update(reward=noting_reward, loss=noting_loss)
+    if notebook["comm"].rank == 0:
+        notebook["learn"](mail, policy, STEPS, staleness, True)
+    else:
+        notebook["generate"](mail, policy, 1, STEPS, staleness)
+    mail.close()
+    return seen
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("healthy")
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_each_text_was_written_with_the_trainers_rounded_weights_of_so_many_steps_ago(team, staleness):
+    steps = team.run(seen_by_the_trainer, program(), staleness, show=False)[0]
+    assert len(steps) == STEPS
+    generator = Policy(seed=2)
+    for step, (_, texts, old) in enumerate(steps):
+        weights, *_ = steps[max(0, step - staleness)]
+        vector_to_parameters(weights.bfloat16().float(), generator.parameters())
+        expected = generator.log_probabilities(texts)
+        assert torch.allclose(old, expected, atol=1e-5)
+        assert len(texts) == 128 and not torch.equal(texts[:64], texts[64:]), "each generator writes texts of its own"
+    assert (steps[2][0] - steps[0][0]).abs().max() > 1e-3, "else the comparison could not fail"
