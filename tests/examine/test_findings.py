@@ -206,20 +206,23 @@ def unequal_batches(run):
 @case("look", "parts", "in step 3, train.py:7 takes, on the ranks, means over 7, 5 samples or tokens")
 def unequal_means(run):
     for step, count in zip((run.ranks[0].steps[3], run.ranks[1].steps[3]), (7, 5), strict=True):
-        step["losses"] = [["train.py:7", count, "mean", 1.0]]
+        step["losses"] = [["train.py:7", count, "mean", 1.0, 0.7, "cross_entropy"]]
 
 
 @case("look", "parts", "takes, on the ranks, sums over 7, 5 samples or tokens, and divides them by different numbers")
 def sums_divided_by_their_own_counts(run):
     for step, count in zip((run.ranks[0].steps[3], run.ranks[1].steps[3]), (7, 5), strict=True):
-        step["losses"] = [["train.py:7", count, "sum", 1 / count]]
+        step["losses"] = [["train.py:7", count, "sum", 1 / count, 0.7, "cross_entropy"]]
 
 
 @case("look", "parts", "train.py:7 takes, in the micro-batches of rank 0, means over 9, 3 samples or tokens")
 def unequal_micro_batches(run):
     for step in (run.ranks[0].steps[3], run.ranks[1].steps[3]):
         step["forwards"] *= 2
-        step["losses"] = [["train.py:7", 9, "mean", 0.5], ["train.py:7", 3, "mean", 0.5]]
+        step["losses"] = [
+            ["train.py:7", 9, "mean", 0.5, 0.7, "cross_entropy"],
+            ["train.py:7", 3, "mean", 0.5, 0.7, "cross_entropy"],
+        ]
 
 
 @case("wrong", "size of gradients", "the mean over all ranks, divided by 2")
@@ -228,10 +231,31 @@ def divided_again(run):
         step["ready"] = 1.5
 
 
-@case("wrong", "size of gradients", "the mean over all ranks, divided by 2")
+@case("look", "size of gradients", "the mean over all ranks, divided by 2")
 def a_loss_divided_by_the_ranks(run):
     for step in steps_of(run):
-        step["losses"] = [["train.py:7", 2, "mean", 0.5]]
+        step["losses"] = [["train.py:7", 2, "mean", 0.5, 0.7, "cross_entropy"]]
+        step["roots"] = [0.35]
+
+
+@case("look", "size of gradients", "the mean over all ranks, divided by 2")
+def a_sum_over_all_samples_averaged_again(run):
+    for step in steps_of(run):
+        step["losses"] = [["train.py:7", 2, "sum", 0.25, 1.4, "cross_entropy"]]
+        step["roots"] = [0.35]
+
+
+@case("wrong", "zeroed", "from step 2 on, each backward pass adds to the gradients")
+def never_zeroed(run):
+    for step in steps_of(run):
+        step["kept"] = True
+    for rank in run.ranks:
+        del rank.steps[1]["kept"]
+
+
+@case("look", "mode", "after step 8, Dropout evaluates in training mode (train.py:20)")
+def evaluated_as_in_training(run):
+    for_both(run, "evaluation", on=["Dropout"])
 
 
 @case("look", "size of gradients", "the sum over the ranks: 2 times their mean")
@@ -356,8 +380,32 @@ def test_samples_that_count_equally_although_the_parts_differ_are_right():
     run = recorded.run()
     for step, count in zip((run.ranks[0].steps[3], run.ranks[1].steps[3]), (7, 5), strict=True):
         step["forwards"][0]["size"] = count
-        step["losses"] = [["train.py:7", count, "mean", count / 6]]
+        step["losses"] = [["train.py:7", count, "mean", count / 6, 0.7, "cross_entropy"]]
     assert not [each for each in checks.examine(run) if each.check == "parts"]
+
+
+def test_half_of_a_squared_error_is_right():
+    run = recorded.run()
+    for step in steps_of(run):
+        step["losses"] = [["train.py:7", 2, "mean", 0.5, 0.7, "mse_loss"]]
+        step["roots"] = [0.35]
+    assert level(run, "size of gradients") == []
+
+
+def test_a_check_that_fails_leaves_the_rest_of_the_report():
+    run = recorded.run()
+    for step in steps_of(run):
+        step["clips"] = [[]]
+    findings = checks.examine(run)
+    [unseen] = [each for each in findings if "gradients.clipping failed" in each.seen]
+    assert unseen.check == "unseen" and len(findings) > 10
+
+
+def test_half_of_a_loss_beside_another_one_is_right():
+    run = recorded.run()
+    for step in steps_of(run):
+        step["losses"] = [["train.py:7", 2, "mean", 0.5, 0.7, "cross_entropy"]]
+    assert "ok" in level(run, "size of gradients")
 
 
 @pytest.mark.parametrize("factor", [1.0, 2.0])
@@ -366,7 +414,8 @@ def test_accumulated_gradients_are_right_with_and_without_dividing_by_the_micro_
     run = recorded.run()
     for step in steps_of(run):
         step["backwards"] *= 2
-        step["losses"] = [["train.py:7", 2, "mean", factor / 2]] * 2
+        step["losses"] = [["train.py:7", 2, "mean", factor / 2, 0.7, "cross_entropy"]] * 2
+        step["roots"] = [factor * 0.35] * 2
     assert not [each for each in checks.examine(run) if each.check == "size of gradients" and each.level != "ok"]
 
 
@@ -479,14 +528,6 @@ BARRIER = {"kind": "collective", "name": "barrier", "step": 0, "line": "train.py
 @case("look", "devices", "rank 1 chose a device after the first barrier")
 def device_late(run):
     run.ranks[1].records[2:2] = [BARRIER, DEVICE]
-
-
-@case("look", "reads", "a step reads 1 values from tensors")
-def reads_on_a_device(run):
-    for rank in run.ranks:
-        rank.model["device"] = f"cuda:{run.ranks.index(rank)}"
-    for step in steps_of(run):
-        step["items"] = 1
 
 
 @case("wrong", "steps", "the ranks took different numbers of steps: 8, 7")

@@ -132,17 +132,6 @@ def test_the_thread_that_pins_memory_chooses_no_device(recorder, monkeypatch):
     assert called == [1, 0] and devices == ["1"]
 
 
-def test_what_a_dataset_reads_while_it_loads_is_not_counted(recorder, monkeypatch):
-    monkeypatch.setattr(nn.utils, "clip_grad_norm_", nn.utils.clip_grad_norm_)  # put back at the end, as the others
-    for name in hooks.READ_BY_CPU:
-        monkeypatch.setattr(torch.Tensor, name, getattr(torch.Tensor, name))
-    hooks.watch_gradients(recorder)
-    torch.ones(1).item()
-    recorder.in_loader = True
-    torch.ones(1).item()
-    assert recorder.current()["items"] == 1
-
-
 # Everything that a hook looks at, with looks that fail.
 BLIND = """\
 import sys

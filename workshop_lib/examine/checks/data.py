@@ -315,7 +315,7 @@ def _unequal_losses(run: Run, step: int) -> str | None:
     lines = [[line for line, *_ in loss] for loss in losses]
     if not lines[0] or any(each != lines[0] for each in lines):
         return None
-    if any(len(each) < 4 or not each[1] for loss in losses for each in loss):
+    if any(len(each) < 6 or not each[1] for loss in losses for each in loss):
         return None
     if any(log.is_by_closure(step) for log in run.ranks):
         return None
@@ -329,7 +329,7 @@ def _unequal_losses(run: Run, step: int) -> str | None:
 
 def _count_differently(losses: Sequence[list]) -> str:
     """How samples count differently in these losses; empty if they don't."""
-    _, counts, reductions, weights = zip(*losses, strict=True)
+    _, counts, reductions, weights, *_ = zip(*losses, strict=True)
     even = max(weights) - min(weights) <= EVEN * max(weights)
     if set(reductions) == {"mean"} and even and max(counts) - min(counts) > EVEN * max(counts):
         return f"means over {_numbers(counts)} samples or tokens, and each mean counts the same"

@@ -17,7 +17,8 @@ USUALLY = 0.9
 def measured(run: Run) -> list[int]:
     """The steps whose times count: all but the first ones and those that something else follows."""
     steps = [step for step in run.common_steps if step > WARM_UP and step + 1 in run.ranks[0].steps]
-    return [step for step in steps if all(log.steps[step]["backwards"] for log in run.ranks)]
+    known = ("backwards", "end_s")  # a script without an optimizer has no end of a step
+    return [step for step in steps if all(log.steps[step].get(key) for log in run.ranks for key in known)]
 
 
 def meets(run: Run, steps: list[int]) -> bool:
@@ -32,7 +33,7 @@ def meets(run: Run, steps: list[int]) -> bool:
 def step_s(log: RankLog, step: int) -> float:
     """Seconds from the start of a step's loading to the end of its optimizer."""
     record = log.steps[step]
-    return record.get("end_s", record["time"]) - record["time"] + record["data_s"]
+    return record["end_s"] - record["time"] + record["data_s"]
 
 
 def waits_s(run: Run, step: int) -> list[float]:
@@ -59,7 +60,6 @@ def stragglers(run: Run) -> Iterator[Finding]:
         "the forward pass": [
             median(sum(f["seconds"] for f in log.forwards(step)) for step in steps) for log in run.ranks
         ],
-        "reading values from the device (.item() and the like)": [_median(log, steps, "items_s") for log in run.ranks],
     }
     more_s = {what: values[late] - median(values[:late] + values[late + 1 :]) for what, values in parts.items()}
     reason = max(more_s, key=lambda what: more_s[what])
@@ -80,25 +80,6 @@ def stragglers(run: Run) -> Iterator[Finding]:
 
 def _median(log: RankLog, steps: list[int], name: str) -> float:
     return median(log.steps[step][name] for step in steps)
-
-
-def reads(run: Run) -> Iterator[Finding]:
-    """Does the script read values from the device in every step?"""
-    steps = measured(run)
-    if not steps:
-        return
-    counts = [median(log.steps[step]["items"] for step in steps) for log in run.ranks]
-    if min(counts) >= 1:
-        on_cpu = run.ranks[0].model["device"] == "cpu"
-        yield Finding(
-            "ok" if on_cpu else "look",
-            "reads",
-            f"a step reads {max(counts):g} values from tensors (.item() and the like)"
-            + (", which costs nothing on CPUs, but stops a GPU each time" if on_cpu else ""),
-            "" if on_cpu else "Each one waits until the device has done all of its work.",
-            "" if on_cpu else "Add up on the device, and read once per epoch or every hundred steps.",
-            "" if on_cpu else "inside",
-        )
 
 
 def facts(run: Run) -> Iterator[Finding]:

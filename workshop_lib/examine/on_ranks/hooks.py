@@ -32,7 +32,6 @@ COLLECTIVES = (
     "batch_isend_irecv",
 )  # fmt: skip
 LOSSES = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits")
-READ_BY_CPU = ("item", "tolist", "__float__", "cpu")
 # Files of no interest: Python's own, caches, and those that only look like files.
 NOT_FILES = ("/dev/", "/proc/", "/sys/", "/.cache/", "__pycache__", "site-packages", "torchinductor", ".lock")
 
@@ -109,6 +108,7 @@ def _backward(recorder: RankRecorder) -> None:
         def backward(*args, **kwargs):
             if torch.compiler.is_compiling() or recorder.in_backward:
                 return original(*args, **kwargs)
+            recorder.attempt("gradients", recorder.backward_begins, args[:1])
             recorder.in_backward = True
             begin_s = time.monotonic()
             try:
@@ -402,23 +402,6 @@ def watch_gradients(recorder: RankRecorder) -> None:
 
     _replace(nn.utils, "clip_grad_norm_", make)
 
-    def make_read(original):
-        def read(tensor, *args, **kwargs):
-            # What a dataset reads while it loads is on the CPU.
-            if torch.compiler.is_compiling() or recorder.in_loader or not recorder.is_called_by_script():
-                return original(tensor, *args, **kwargs)
-            begin_s = time.monotonic()
-            result = original(tensor, *args, **kwargs)
-            record = recorder.current()
-            record["items"] += 1
-            record["items_s"] += time.monotonic() - begin_s
-            return result
-
-        return read
-
-    for name in READ_BY_CPU:
-        _replace(Tensor, name, make_read)
-
 
 def _files(recorder: RankRecorder) -> None:
     def opened(event: str, args: tuple) -> None:
@@ -488,7 +471,8 @@ def watch_losses(recorder: RankRecorder) -> None:
         found = targets_of_loss(name, *args, **kwargs)
         if found is not None and value.requires_grad:
             entry = recorder.loss(*found)
-            value.register_hook(lambda gradient: entry.append(gradient))
+            number = value.detach()
+            value.register_hook(lambda gradient: entry.extend([gradient, number, name]))
 
     for name in LOSSES:
         _replace(nn.functional, name, make)

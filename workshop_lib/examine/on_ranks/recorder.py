@@ -26,6 +26,7 @@ BUDGET = 0.03  # of the time: when looking at the weights takes more than that, 
 FIRST_STEPS = 30  # these are looked at closely, however long that takes
 FETCHES = 2  # of each loading worker; in these, its random numbers are looked at
 Found = TypeVar("Found")
+IN_TRAINING = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)  # they work differently in training
 MOST_WHOLE = 500_000_000  # elements of a model; the last weights of a larger one are compared by their sampled values
 
 
@@ -75,6 +76,7 @@ class RankRecorder:
         self.loader: int | None = None  # the loader that gave a batch last
         self.indices: dict[tuple[int, int], list[int]] = {}  # not written yet, by loader and epoch
         self.indexed: set[int] = set()  # the loaders whose indices are written down
+        self.used: dict[int, Tensor | None] = {}  # digests of the last step's gradients, by a model's number
         self.every = 1
         self.spent_s = 0.0
         self.first_step_s = 0.0
@@ -113,7 +115,7 @@ class RankRecorder:
 
     @staticmethod
     def _empty() -> dict[str, Any]:
-        return {"data_s": 0.0, "items": 0, "items_s": 0.0, "collectives": {}, "clips": [], "drew_data": []}
+        return {"data_s": 0.0, "collectives": {}, "clips": [], "drew_data": []}
 
     # ---- the script's place
 
@@ -126,10 +128,6 @@ class RankRecorder:
                 return f"{file[len(self.folder_of_script) :].lstrip(os.sep)}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment]
         return ""
-
-    def is_called_by_script(self) -> bool:
-        """Whether the function that asks was called from a line of the script itself."""
-        return self._is_of_script(sys._getframe(2).f_code.co_filename)
 
     def _is_of_script(self, file: str) -> bool:
         """Whether this file is the script, or lies beside it."""
@@ -177,11 +175,14 @@ class RankRecorder:
         elif self.evaluation is None:
             self._flush_step()
             self.evaluation = {"forwards": [], "collectives": {}, "line": self.line(), "others": {}}
+        if self.evaluation is not None and model.trained:
+            on = {type(each).__name__ for each in module.modules() if each.training and isinstance(each, IN_TRAINING)}
+            self.evaluation["on"] = sorted(on)
         if self.evaluation is not None and not model.trained:
             others = self.evaluation["others"]
             if str(model.number) not in others:
                 others[str(model.number)] = digests.of_each(_plain(module.parameters()))
-        forward: dict[str, Any] = {"model": model.number, "loader": self.loader}
+        forward: dict[str, Any] = {"model": model.number, "loader": self.loader, "training": in_training}
         if self.looks_at_randomness():
             forward["random"] = self.random_states(module)
         if isinstance(module, DistributedDataParallel):
@@ -212,7 +213,9 @@ class RankRecorder:
         return True
 
     def _look_at_gradients(self, named: list[tuple[str, nn.Parameter]]) -> None:
-        assert self.now is not None
+        assert self.now is not None and self.active is not None
+        if self.step <= FIRST_STEPS:
+            self.used[self.active.number] = self._own_gradients(self.active.module)
         self.now["gradients"] = digests.of_each(_plain(each.grad for _, each in named if each.grad is not None))
         self.now["gradients_of"] = [name for name, each in named if each.grad is not None]
 
@@ -309,6 +312,25 @@ class RankRecorder:
             return self.between
         return self.between if self.now is None or self.stepped else self.now
 
+    def backward_begins(self, roots: Any) -> None:
+        """Note what the backward pass begins with, and whether it adds to gradients that an optimizer has used."""
+        if self.now is None or self.active is None or self.step > FIRST_STEPS:
+            return
+        if not self.now["backwards"]:
+            used = self.used.pop(self.active.number, None)
+            kept = self._own_gradients(self.active.module) if used is not None else None
+            if used is not None:
+                self.now["kept"] = kept is not None and torch.equal(used, kept) and bool(kept.any())
+        self.now.setdefault("roots", []).extend(
+            root.detach() for root in digests.tensors_in(roots) if root.numel() == 1
+        )
+
+    @staticmethod
+    def _own_gradients(module: nn.Module) -> Tensor | None:
+        """Digests of this rank's gradients, or of its part of them."""
+        gradients = [each.grad for each in module.parameters() if each.grad is not None and not each.grad.is_sparse]
+        return digests.of_each(each.to_local() if isinstance(each, DTensor) else each for each in gradients)
+
     def backward(self, begin_s: float, seconds: float) -> None:
         if self.now is not None:
             self.now["backwards"].append([begin_s, seconds])
@@ -340,7 +362,7 @@ class RankRecorder:
         return self.is_on() and self.now is not None and not self.stepped and self.step <= FIRST_STEPS
 
     def loss(self, count: Tensor | int, reduction: str) -> list[Any]:
-        """Note a loss over `count` samples; returns its record, to which its weight is added in the backward pass."""
+        """Note a loss over `count` samples; returns its record, to which its weight and value are added."""
         assert self.now is not None
         entry = [self.line(), count, reduction]
         self.now.setdefault("losses", []).append(entry)
