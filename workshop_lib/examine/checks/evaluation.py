@@ -13,7 +13,8 @@ JOIN = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather"
 def _together(run: Run) -> Iterator[list[Record]]:
     """Evaluations that every rank took part in, each with the records of all ranks."""
     if run.size > 1 and run.is_data_parallel:
-        yield from map(list, zip(*(log.evaluations for log in run.ranks), strict=False))
+        together = map(list, zip(*(log.evaluations for log in run.ranks), strict=False))
+        yield from (each for each in together if not _generates(run, each[0]))
 
 
 def _samples(evaluation: Record) -> set[int]:
@@ -36,7 +37,7 @@ def combined(run: Run) -> Iterator[Finding]:
     """Do ranks that evaluate a part each put their results together?"""
     seen_parts = False
     for evaluations in _together(run):
-        if not _is_shared_out(evaluations) or _generates(run, evaluations[0]):
+        if not _is_shared_out(evaluations):
             continue
         seen_parts = True
         calls = [

@@ -10,7 +10,7 @@ from workshop_lib.words import plural
 WARM_UP = 2  # first steps, which allocate and compile
 FEWEST_STEPS = 4
 LATE_SHARE = 0.25  # of a step's time that other ranks wait, from which on it's worth a look
-LATE_S = 0.003
+LATE_S = 0.01  # less than that may be the machine's other work
 USUALLY = 0.9
 
 
@@ -85,7 +85,7 @@ def _median(log: RankLog, steps: list[int], name: str) -> float:
 def facts(run: Run) -> Iterator[Finding]:
     """The batch, the learning rate, and the speed."""
     log = run.ranks[0]
-    steps = measured(run) or run.common_steps
+    steps = run.common_steps
     batch = [sum(forward["size"] for each in run.ranks for forward in each.forwards(step)) for step in steps]
     per_rank = median(forward["size"] for step in steps for forward in log.forwards(step))
     micro = max(len(log.forwards(step)) for step in steps)
@@ -99,7 +99,7 @@ def facts(run: Run) -> Iterator[Finding]:
             seen += f" x {plural(run.size, 'rank')}: a global batch of {median(batch):g}"
         rate = f"{min(rates):.3g}" if min(rates) == max(rates) else f"{min(rates):.3g} to {max(rates):.3g}"
         yield Finding("ok", "batch", f"{seen}, learning rate {rate}", section="rate")
-    if len(steps) >= FEWEST_STEPS and run.is_data_parallel:
+    if len(steps := measured(run)) >= FEWEST_STEPS and run.is_data_parallel:
         took_s = median(step_s(each, step) for each in run.ranks for step in steps)
         speed = median(batch) / took_s
         called_s = median(_called_s(each, step) for each in run.ranks for step in steps)

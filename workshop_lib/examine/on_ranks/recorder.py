@@ -76,6 +76,7 @@ class RankRecorder:
         self.loader: int | None = None  # the loader that gave a batch last
         self.indices: dict[tuple[int, int], list[int]] = {}  # not written yet, by loader and epoch
         self.indexed: set[int] = set()  # the loaders whose indices are written down
+        self.before: Tensor | None = None  # digests of the gradients when a backward pass begins
         self.used: dict[int, Tensor | None] = {}  # digests of the last step's gradients, by a model's number
         self.every = 1
         self.spent_s = 0.0
@@ -313,14 +314,10 @@ class RankRecorder:
         return self.between if self.now is None or self.stepped else self.now
 
     def backward_begins(self, roots: Any) -> None:
-        """Note what the backward pass begins with, and whether it adds to gradients that an optimizer has used."""
+        """Note what the backward pass begins with: losses, and gradients that it adds to."""
         if self.now is None or self.active is None or self.step > FIRST_STEPS:
             return
-        if not self.now["backwards"]:
-            used = self.used.pop(self.active.number, None)
-            kept = self._own_gradients(self.active.module) if used is not None else None
-            if used is not None:
-                self.now["kept"] = kept is not None and torch.equal(used, kept) and bool(kept.any())
+        self.before = self._own_gradients(self.active.module)
         self.now.setdefault("roots", []).extend(
             root.detach() for root in digests.tensors_in(roots) if root.numel() == 1
         )
@@ -332,10 +329,19 @@ class RankRecorder:
         return digests.of_each(each.to_local() if isinstance(each, DTensor) else each for each in gradients)
 
     def backward(self, begin_s: float, seconds: float) -> None:
-        if self.now is not None:
-            self.now["backwards"].append([begin_s, seconds])
-            if self.active is not None and self.step <= FIRST_STEPS:
-                self.now["after_backward"] = self._projection(self.active.module)
+        if self.now is None:
+            return
+        self.now["backwards"].append([begin_s, seconds])
+        if self.active is None or self.step > FIRST_STEPS:
+            return
+        self.now["after_backward"] = self._projection(self.active.module)
+        after = self._own_gradients(self.active.module)
+        if self.before is None or after is None or not torch.equal(self.before, after):
+            # The first backward pass of this step that reaches the model: another one may be a critic's.
+            used = self.used.pop(self.active.number, None)
+            if used is not None:
+                kept = self.before is not None and torch.equal(used, self.before)
+                self.now["kept"] = kept and bool(used.any())
 
     def gradients_are_ready(self) -> None:
         """Note the gradients as they are before they are clipped, or else before the optimizer uses them."""
