@@ -65,8 +65,6 @@ def epoch(rank: int, number: int) -> dict:
         "workers": 0,
         "sampler": "DistributedSampler",
         "distributed": sampler,
-        "random": f"{rank}",
-        "random_transform": False,
     }
 
 
@@ -97,10 +95,10 @@ def rank(number: int) -> RankLog:
         "device": "cpu",
         "accelerators": 0,
     }
-    ddp = {"kind": "ddp", "step": 0, "before": [1, 1], "after": [1, 1], "names": NAMES, "find_unused": False}
+    ddp = {"kind": "ddp", "step": 0, "before": [1, 1], "after": [1, 1], "names": NAMES}
     records = [
         {"kind": "start", "step": 0, "pid": 0, "main_thread": 0, "time": 0.0},
-        {"kind": "group", "step": 0, "size": 2, "rank": number, "backend": "nccl"},
+        {"kind": "group", "step": 0, "size": 2, "rank": number},
         {**ddp, "broadcast_buffers": True, "group": 2},
         model,
     ]

@@ -4,7 +4,6 @@ import faulthandler
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 
 import pytest
@@ -14,9 +13,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from workshop_lib.examine.observations import read_rank
-from workshop_lib.examine.on_ranks import hooks
+from workshop_lib.examine.on_ranks import digests, hooks
 from workshop_lib.examine.on_ranks.first_step import join
-from workshop_lib.examine.on_ranks.recorder import FIRST_STEPS, RankRecorder, _is_shared_out
+from workshop_lib.examine.on_ranks.recorder import FIRST_STEPS, RankRecorder, TrackedModel, _is_shared_out
 from workshop_lib.paths import ROOT
 
 
@@ -118,18 +117,20 @@ def test_samples_whose_indices_are_known_are_looked_at_in_few_steps(recorder):
     assert recorder.looks_at_samples()
 
 
-def test_the_thread_that_pins_memory_chooses_no_device(recorder, monkeypatch):
-    called = []
-    monkeypatch.setattr(torch.accelerator, "set_device_index", called.append)
-    monkeypatch.setattr(torch.cuda, "set_device", torch.cuda.set_device)
-    monkeypatch.setattr(distributed, "init_process_group", distributed.init_process_group)
-    hooks.watch_devices(recorder)
-    torch.accelerator.set_device_index(1)
-    pins = threading.Thread(target=torch.accelerator.set_device_index, args=(0,))
-    pins.start()
-    pins.join()
-    devices = [each["device"] for each in read_rank(recorder.folder / "rank.0.jsonl").of_kind("device")]
-    assert called == [1, 0] and devices == ["1"]
+def test_gradients_that_another_loss_leaves_alone_may_be_zeroed_later(recorder):
+    """A critic's backward pass comes before the generator's zero_grad in each step."""
+    weight = nn.Linear(1, 1, bias=False).weight
+    model = recorder.active = TrackedModel(0, nn.ParameterList([weight]))
+    for zeroes in (True, False):
+        weight.grad = torch.ones(1, 1)
+        recorder.used[model.number] = digests.of_each([weight.grad])
+        recorder.now = {"backwards": []}
+        for reaches in (False, True):
+            weight.grad *= not (reaches and zeroes)
+            recorder.backward_begins(())
+            weight.grad += 2.0 * reaches
+            recorder.backward(0.0, 0.0)
+            assert recorder.now.get("kept") == (not zeroes if reaches else None)
 
 
 # Everything that a hook looks at, with looks that fail.

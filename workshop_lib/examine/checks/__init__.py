@@ -37,7 +37,6 @@ CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     evaluation.buffers,
     randomness.in_forward,
     randomness.in_loading,
-    randomness.drift,
     files.written,
     files.shares,
     files.resumed,

@@ -39,7 +39,9 @@ def batches(run: Run) -> Iterator[Finding]:
                 "batches",
                 f"{seen}{_why_the_same(run, one, other)}",
                 "The second rank's work changes nothing: you pay for several ranks and learn from one rank's batch.",
-                "Give the DataLoader sampler=DistributedSampler(dataset), or take every size-th sample from rank on.",
+                "Give the DataLoader sampler=DistributedSampler(dataset), or take every size-th sample from rank on."
+                if run.ranks[one].training_loaders
+                else "Take every size-th sample from rank on, or seed the ranks' draws differently.",
                 "sampler",
                 (one, other),
                 same[0],
@@ -309,7 +311,6 @@ def unequal_parts(run: Run) -> Iterator[Finding]:
                 step=step,
             )
             return
-    yield from _unequal_micro_batches(sizes)
 
 
 def _unequal_losses(run: Run, step: int) -> str | None:
@@ -339,25 +340,6 @@ def _count_differently(losses: Sequence[list]) -> str:
     if set(reductions) == {"sum"} and not even:
         return f"sums over {_numbers(counts)} samples or tokens, and divides them by different numbers"
     return ""
-
-
-def _unequal_micro_batches(sizes: dict[int, list[list[int]]]) -> Iterator[Finding]:
-    parts = {step: each[0] for step, each in sizes.items()}
-    if not any(len(each) > 1 for each in parts.values()):
-        return
-    usual = max(len(each) for each in parts.values())
-    for step, each in parts.items():
-        if len(set(each)) > 1 or len(each) < usual:
-            yield Finding(
-                "look",
-                "parts",
-                f"in step {step}, the micro-batches have {_numbers(each)} samples, and other steps accumulate {usual}",
-                "Dividing each loss by the usual number of micro-batches weighs these samples differently.",
-                "Divide the sum of losses by the number of samples in the step, on all ranks together.",
-                "accumulate",
-                step=step,
-            )
-            return
 
 
 def _numbers(values: Sequence[int]) -> str:

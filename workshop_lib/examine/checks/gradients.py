@@ -281,15 +281,5 @@ def unused(run: Run) -> Iterator[Finding]:
             "Remove it, freeze it before you wrap the model, or check that the forward pass uses it.",
             "branches",
         )
-    searches = log.first("ddp").get("find_unused")
-    if searches and not any(record["without_gradient"] for record in records):
-        yield Finding(
-            "look",
-            "unused",
-            f"find_unused_parameters=True, but every parameter got a gradient in {plural(len(records), 'step')}",
-            "DDP walks through the whole graph in every step to find parameters that aren't used.",
-            "Leave find_unused_parameters out.",
-            "branches",
-        )
-    if not never and not searches:
+    else:
         yield Finding("ok", "unused", "every parameter got a gradient")

@@ -6,7 +6,6 @@ Nothing here may raise into the script, so all that looks at the script's own va
 import functools
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +50,7 @@ def install(recorder: RankRecorder) -> None:
     watch_gradients(recorder)
     watch_losses(recorder)
     _files(recorder)
-    watch_devices(recorder)
+    _group(recorder)
     _launches(recorder)
 
 
@@ -215,8 +214,7 @@ def _loaders(recorder: RankRecorder) -> None:
             recorder.loaders_kept.append(loader)  # so that no other loader gets its id
         epochs[number] += 1
         recorder.flush_indices()
-        states = recorder.random_states()
-        recorder.write("epoch", loader=number, epoch=epochs[number], random=states["torch"], **_description(loader))
+        recorder.write("epoch", loader=number, epoch=epochs[number], **_description(loader))
         chooser = loader.batch_sampler
         if chooser is not None:
             batches_of[id(chooser)] = (number, epochs[number])
@@ -289,7 +287,6 @@ def _once(ready: set[type], kind: type, name: str, make: Callable[[Callable], Ca
 def _description(loader: DataLoader) -> dict[str, Any]:
     dataset: Any = loader.dataset
     sampler: Any = loader.sampler
-    transform = repr(getattr(dataset, "transform", ""))
     description: dict[str, Any] = {
         "dataset": type(dataset).__name__,
         "samples": len(dataset) if hasattr(dataset, "__len__") else None,
@@ -297,7 +294,6 @@ def _description(loader: DataLoader) -> dict[str, Any]:
         "batches": len(loader) if hasattr(dataset, "__len__") else None,
         "workers": loader.num_workers,
         "sampler": type(sampler).__name__,
-        "random_transform": "Random" in transform,
         "subset": digests.of_bytes(repr(list(dataset.indices)).encode()) if isinstance(dataset, Subset) else None,
     }
     if isinstance(sampler, DistributedSampler):
@@ -365,7 +361,6 @@ def _wrappers(recorder: RankRecorder) -> None:
             "ddp",
             before=before,
             after=digests_of(module),
-            find_unused=ddp.find_unused_parameters,
             broadcast_buffers=ddp.broadcast_buffers,
             group=distributed.get_world_size(ddp.process_group),
         )
@@ -492,14 +487,7 @@ def targets_of_loss(name: str, *args: Any, **kwargs: Any) -> tuple[Tensor | int,
     return (target != kwargs.get("ignore_index", -100)).sum(), reduction
 
 
-def watch_devices(recorder: RankRecorder) -> None:
-    def choose(device, *args, **kwargs):
-        if threading.current_thread() is threading.main_thread():  # the DataLoader's pinning thread calls it, too
-            recorder.write("device", device=str(device))
-
-    _replace(torch.cuda, "set_device", _noting(recorder, choose))
-    _replace(torch.accelerator, "set_device_index", _noting(recorder, choose))
-
+def _group(recorder: RankRecorder) -> None:
     def make(original):
         def init(*args, **kwargs):
             result = original(*args, **kwargs)
@@ -509,7 +497,7 @@ def watch_devices(recorder: RankRecorder) -> None:
         return init
 
     def note():
-        recorder.write("group", size=distributed.get_world_size(), backend=distributed.get_backend())
+        recorder.write("group", size=distributed.get_world_size())
 
     _replace(distributed, "init_process_group", make)
 
