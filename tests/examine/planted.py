@@ -251,7 +251,6 @@ FSDP = (
             ".replace(OUT / \"model.pt\")\n", "")), "wrong", "files", "ranks 0, 1 write", (0, 1), 8),
     Planted("fsdp", "whole state on rank 0", (("        whole = get", "        if rank == 0:\n            whole = get"),), "wrong",
             "ended", "rank 0 ", None, None),
-    Planted("fsdp", "same dropout", ((OWN_SEED, "    torch.manual_seed(2)\n"),), "look", "dropout", "all ranks drew the same"),
     Planted("fsdp", "unused embedding", (("        self.head = ", "        self.old = nn.Embedding(4, 4)\n        self.head = "),),
             "look", "unused", "old.weight never got a gradient"),
 )  # fmt: skip
