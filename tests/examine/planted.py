@@ -236,7 +236,6 @@ DDP = (
 FSDP = (
     Planted("fsdp", "no sampler", (("batch_size=8, sampler=sampler, drop_last=True", "batch_size=8, shuffle=True"),
             ("        sampler.set_epoch(epoch)\n", ""), (OWN_SEED, "")), "wrong", "batches", "RandomSampler", (0, 1), 1),
-    Planted("fsdp", "seed per rank", (("shuffle=True)", "shuffle=True, seed=rank)"),), "wrong", "sampler", "a different seed"),
     Planted("fsdp", "shards of different models", ((SEED, "    torch.manual_seed(rank)\n"),), "look", "shards",
             "weights differed when fully_shard"),
     Planted("fsdp", "optimizer before sharding", (("    for block in model.blocks:\n        fully_shard(block)\n",
@@ -251,6 +250,4 @@ FSDP = (
             ".replace(OUT / \"model.pt\")\n", "")), "wrong", "files", "ranks 0, 1 write", (0, 1), 8),
     Planted("fsdp", "whole state on rank 0", (("        whole = get", "        if rank == 0:\n            whole = get"),), "wrong",
             "ended", "rank 0 ", None, None),
-    Planted("fsdp", "unused embedding", (("        self.head = ", "        self.old = nn.Embedding(4, 4)\n        self.head = "),),
-            "look", "unused", "old.weight never got a gradient"),
 )  # fmt: skip

@@ -62,7 +62,6 @@ def epoch(rank: int, number: int) -> dict:
         "samples": 16,
         "batches": 4,
         "batch": 2,
-        "workers": 0,
         "sampler": "DistributedSampler",
         "distributed": sampler,
     }

@@ -101,11 +101,6 @@ def another_model(run):
     run.ranks[1].model["parameters"] = [*run.ranks[1].model["parameters"], ["extra", [1], True, False]]
 
 
-@case("look", "weights", "the ranks' models have different parameters, or have them in different orders")
-def another_order_of_parameters(run):
-    run.ranks[1].model["parameters"].reverse()
-
-
 @case("wrong", "batches", "ranks 0 and 1 trained on the same 2 samples in 8 of 8 steps, from step 1 on")
 def same_batches_of_shares(run):
     same_batches(run)
@@ -380,6 +375,14 @@ def test_samples_that_count_equally_although_the_parts_differ_are_right():
         step["forwards"][0]["size"] = count
         step["losses"] = [["train.py:7", count, "mean", count / 6, 0.7, "cross_entropy"]]
     assert not [each for each in checks.examine(run) if each.check == "parts"]
+
+
+def test_two_passes_of_which_the_second_begins_anew_accumulate_nothing():
+    run = recorded.run()
+    sent_twice(run)
+    for step in steps_of(run):
+        step["anew"] = 2
+    assert level(run, "accumulation") == []
 
 
 def test_half_of_a_squared_error_is_right():

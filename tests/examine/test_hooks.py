@@ -8,14 +8,13 @@ import warnings
 
 import pytest
 import torch
-from torch import distributed, nn
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from workshop_lib.examine.observations import read_rank
 from workshop_lib.examine.on_ranks import digests, hooks
 from workshop_lib.examine.on_ranks.first_step import join
-from workshop_lib.examine.on_ranks.recorder import FIRST_STEPS, RankRecorder, TrackedModel, _is_shared_out
+from workshop_lib.examine.on_ranks.recorder import FIRST_STEPS, RankRecorder, TrackedModel
 from workshop_lib.paths import ROOT
 
 
@@ -84,20 +83,6 @@ def test_labels_are_the_integers_of_each_sample():
     assert hooks.labels_of([torch.ones(2, 3)]) == []
 
 
-def test_a_share_of_fully_sharded_data_parallel_is_recognized():
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            models = [
-                FullyShardedDataParallel(nn.Linear(3, 3), use_orig_params=own, device_id=torch.device("cpu"))
-                for own in (True, False)
-            ]
-    finally:
-        distributed.destroy_process_group()
-    assert all(_is_shared_out(each) for model in models for each in model.parameters())
-    assert not _is_shared_out(nn.Linear(3, 3).weight)
-
-
 @pytest.fixture
 def recorder(tmp_path):
     before = signal.getsignal(signal.SIGUSR1)
@@ -131,6 +116,25 @@ def test_gradients_that_another_loss_leaves_alone_may_be_zeroed_later(recorder):
             weight.grad += 2.0 * reaches
             recorder.backward(0.0, 0.0)
             assert recorder.now.get("kept") == (not zeroes if reaches else None)
+
+
+def test_a_watched_loss_can_be_scripted(recorder, monkeypatch):
+    for name in hooks.LOSSES:
+        monkeypatch.setattr(nn.functional, name, getattr(nn.functional, name))
+    hooks.watch_losses(recorder)
+
+    def loss(values: torch.Tensor, labels: torch.Tensor):
+        return nn.functional.cross_entropy(values, labels)
+
+    with warnings.catch_warnings(action="ignore"):
+        scripted = torch.jit.script(loss)
+    assert scripted(torch.zeros(2, 1), torch.zeros(2, dtype=torch.int64)) == 0
+
+
+def test_nothing_is_looked_at_inside_of_vmap(recorder):
+    on = []
+    torch.func.vmap(lambda x: x if on.append(recorder.is_on()) else 2 * x)(torch.ones(2))
+    assert on == [False] and recorder.is_on()
 
 
 # Everything that a hook looks at, with looks that fail.

@@ -293,13 +293,10 @@ def unequal_parts(run: Run) -> Iterator[Finding]:
             step=step,
         )
         return
-    sizes = {
-        step: [[forward["size"] for forward in log.forwards(step)] for log in run.ranks]
-        for step in run.common_steps
-        if step not in known
-    }
-    for step, each in sizes.items():
-        sums = [sum(parts) for parts in each]
+    for step in run.common_steps:
+        if step in known:
+            continue
+        sums = [sum(forward["size"] for forward in log.forwards(step)) for log in run.ranks]
         if len(set(sums)) > 1:
             yield Finding(
                 "look",

@@ -79,7 +79,8 @@ def accumulation(run: Run) -> Iterator[Finding]:
     for step in run.common_steps:
         forwards = log.forwards(step)
         backwards = len(log.steps[step]["backwards"])
-        if backwards < 2 or len(forwards) != backwards or log.is_by_closure(step):
+        begins_anew = log.model["ddp"] and log.steps[step].get("anew", 1) > 1  # as SAM does, which accumulates nothing
+        if backwards < 2 or len(forwards) != backwards or log.is_by_closure(step) or begins_anew:
             continue
         synchronized = sum(forward["sync"] for forward in forwards)
         if synchronized > 1:

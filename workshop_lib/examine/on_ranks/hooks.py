@@ -58,7 +58,9 @@ def _replace(owner: Any, name: str, make: Callable[[Callable], Callable]) -> Non
     """Put a function that `make` creates around the original in its place; does nothing if there is no original."""
     original = getattr(owner, name, None)
     if original is not None:
-        setattr(owner, name, functools.wraps(original)(make(original)))
+        wrapper: Any = functools.wraps(original)(make(original))
+        wrapper.__prepare_scriptable__ = lambda: original  # what torch.jit.script compiles
+        setattr(owner, name, wrapper)
 
 
 def _noting(recorder: RankRecorder, note: Callable[..., None]) -> Callable[[Callable], Callable]:
@@ -105,7 +107,7 @@ def watch_forward(recorder: RankRecorder) -> tuple[RemovableHandle, ...]:
 def _backward(recorder: RankRecorder) -> None:
     def make(original):
         def backward(*args, **kwargs):
-            if torch.compiler.is_compiling() or recorder.in_backward:
+            if torch.compiler.is_compiling() or recorder.in_backward or not recorder.is_on():
                 return original(*args, **kwargs)
             recorder.attempt("gradients", recorder.backward_begins, args[:1])
             recorder.in_backward = True
@@ -292,7 +294,6 @@ def _description(loader: DataLoader) -> dict[str, Any]:
         "samples": len(dataset) if hasattr(dataset, "__len__") else None,
         "batch": loader.batch_size,
         "batches": len(loader) if hasattr(dataset, "__len__") else None,
-        "workers": loader.num_workers,
         "sampler": type(sampler).__name__,
         "subset": digests.of_bytes(repr(list(dataset.indices)).encode()) if isinstance(dataset, Subset) else None,
     }

@@ -26,6 +26,7 @@ BUDGET = 0.03  # of the time: when looking at the weights takes more than that, 
 FIRST_STEPS = 30  # these are looked at closely, however long that takes
 FETCHES = 2  # of each loading worker; in these, its random numbers are looked at
 Found = TypeVar("Found")
+TRANSFORM = torch._C._functorch.peek_interpreter_stack  # of torch.func; None outside of it
 IN_TRAINING = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)  # they work differently in training
 MOST_WHOLE = 500_000_000  # elements of a model; the last weights of a larger one are compared by their sampled values
 
@@ -107,8 +108,8 @@ class RankRecorder:
             file.write(json.dumps({"kind": "fetch", "worker": worker, **values}, default=_as_list) + "\n")
 
     def is_on(self) -> bool:
-        """Whether this process is the rank, and not a worker that loads data for it."""
-        return not self.is_worker
+        """Whether this process is the rank, not a worker that loads its data, and not inside of vmap."""
+        return not self.is_worker and TRANSFORM() is None
 
     def _leave(self) -> None:
         self.is_worker = True
@@ -318,6 +319,8 @@ class RankRecorder:
         if self.now is None or self.active is None or self.step > FIRST_STEPS:
             return
         self.before = self._own_gradients(self.active.module)
+        if self.before is None or not self.before.any():
+            self.now["anew"] = self.now.get("anew", 0) + 1
         self.now.setdefault("roots", []).extend(
             root.detach() for root in digests.tensors_in(roots) if root.numel() == 1
         )
