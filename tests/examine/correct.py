@@ -11,7 +11,6 @@ from planted import (
     OWN_SEED,
     SAMPLER,
     SAVE,
-    SEED,
     SHARD,
     SHARED_ORDER,
     STEP,
