@@ -10,7 +10,7 @@ from workshop_lib.words import plural
 WARM_UP = 2  # first steps, which allocate and compile
 FEWEST_STEPS = 4
 LATE_SHARE = 0.25  # of a step's time that other ranks wait, from which on it's worth a look
-LATE_S = 0.01  # less than that may be the machine's other work
+LATE_S = 0.02  # less than that may be the work of other programs
 USUALLY = 0.9
 
 
