@@ -11,7 +11,6 @@ from planted import (
     OWN_SEED,
     SAMPLER,
     SAVE,
-    SEED,
     SHARD,
     SHARED_ORDER,
     STEP,
@@ -146,11 +145,9 @@ CORRECT = {
                        ("        train(model, loader, optimizer)\n", "        with model.join():\n            train(model, loader, "
                         "optimizer)\n"), ("ACCUMULATE = 2", "ACCUMULATE = 1"))),
     "same seed everywhere": ("ddp", ((OWN_SEED, ""),)),
-    "no seed": ("ddp", ((SEED, ""), (OWN_SEED, ""))),
     "FSDP1": ("fsdp", FSDP1),
     "FSDP1 with its own parameters": ("fsdp", (*FSDP1, ("device_id=CPU", "device_id=CPU, use_orig_params=True"))),
     "FSDP2 as it is": ("fsdp", ()),
-    "FSDP2 each step": ("fsdp", (("ACCUMULATE = 2", "ACCUMULATE = 1"),)),
     "FSDP2 sharded files": ("fsdp", (("            torch.save(whole, OUT / \"model.tmp\")\n            (OUT / \"model.tmp\").replace("
                                       "OUT / \"model.pt\")\n", "        torch.distributed.checkpoint.save({'model': model.state_dict()},"
                                       " checkpoint_id=OUT / f'{epoch}')\n"), ("import torch\n", "import torch\nimport "

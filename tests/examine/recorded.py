@@ -11,6 +11,7 @@ def forward(rank: int, step: int) -> dict:
     return {
         "model": 0,
         "loader": 0,
+        "training": True,
         "random": {"torch": f"{rank} {step}", "python": rank, "numpy": rank},
         "sync": True,
         "begin_s": step * STEP_S,
@@ -31,13 +32,13 @@ def step(rank: int, number: int) -> dict:
         "forwards": [forward(rank, number)],
         "backwards": [[number * STEP_S + 0.03, 0.03]],
         "data_s": 0.001,
-        "items": 0,
-        "items_s": 0.0,
         "collectives": {},
         "clips": [[1.5, "train.py:9", False]],
         "after_backward": 3.0,
         "ready": 3.0,
-        "losses": [["train.py:7", 2, "mean", 1.0]],
+        "losses": [["train.py:7", 2, "mean", 1.0, 0.7, "cross_entropy"]],
+        "roots": [0.7],
+        "kept": False,
         "drew_data": [],
         "weights": [number, 10 * number],
         "weights_model": 0,
@@ -61,11 +62,8 @@ def epoch(rank: int, number: int) -> dict:
         "samples": 16,
         "batches": 4,
         "batch": 2,
-        "workers": 0,
         "sampler": "DistributedSampler",
         "distributed": sampler,
-        "random": f"{rank}",
-        "random_transform": False,
     }
 
 
@@ -96,10 +94,10 @@ def rank(number: int) -> RankLog:
         "device": "cpu",
         "accelerators": 0,
     }
-    ddp = {"kind": "ddp", "step": 0, "before": [1, 1], "after": [1, 1], "names": NAMES, "find_unused": False}
+    ddp = {"kind": "ddp", "step": 0, "before": [1, 1], "after": [1, 1], "names": NAMES}
     records = [
         {"kind": "start", "step": 0, "pid": 0, "main_thread": 0, "time": 0.0},
-        {"kind": "group", "step": 0, "size": 2, "rank": number, "backend": "nccl"},
+        {"kind": "group", "step": 0, "size": 2, "rank": number},
         {**ddp, "broadcast_buffers": True, "group": 2},
         model,
     ]

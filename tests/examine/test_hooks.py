@@ -4,19 +4,17 @@ import faulthandler
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 
 import pytest
 import torch
-from torch import distributed, nn
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from workshop_lib.examine.observations import read_rank
-from workshop_lib.examine.on_ranks import hooks
+from workshop_lib.examine.on_ranks import digests, hooks
 from workshop_lib.examine.on_ranks.first_step import join
-from workshop_lib.examine.on_ranks.recorder import FIRST_STEPS, RankRecorder, _is_shared_out
+from workshop_lib.examine.on_ranks.recorder import FIRST_STEPS, RankRecorder, TrackedModel
 from workshop_lib.paths import ROOT
 
 
@@ -85,20 +83,6 @@ def test_labels_are_the_integers_of_each_sample():
     assert hooks.labels_of([torch.ones(2, 3)]) == []
 
 
-def test_a_share_of_fully_sharded_data_parallel_is_recognized():
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            models = [
-                FullyShardedDataParallel(nn.Linear(3, 3), use_orig_params=own, device_id=torch.device("cpu"))
-                for own in (True, False)
-            ]
-    finally:
-        distributed.destroy_process_group()
-    assert all(_is_shared_out(each) for model in models for each in model.parameters())
-    assert not _is_shared_out(nn.Linear(3, 3).weight)
-
-
 @pytest.fixture
 def recorder(tmp_path):
     before = signal.getsignal(signal.SIGUSR1)
@@ -118,29 +102,39 @@ def test_samples_whose_indices_are_known_are_looked_at_in_few_steps(recorder):
     assert recorder.looks_at_samples()
 
 
-def test_the_thread_that_pins_memory_chooses_no_device(recorder, monkeypatch):
-    called = []
-    monkeypatch.setattr(torch.accelerator, "set_device_index", called.append)
-    monkeypatch.setattr(torch.cuda, "set_device", torch.cuda.set_device)
-    monkeypatch.setattr(distributed, "init_process_group", distributed.init_process_group)
-    hooks.watch_devices(recorder)
-    torch.accelerator.set_device_index(1)
-    pins = threading.Thread(target=torch.accelerator.set_device_index, args=(0,))
-    pins.start()
-    pins.join()
-    devices = [each["device"] for each in read_rank(recorder.folder / "rank.0.jsonl").of_kind("device")]
-    assert called == [1, 0] and devices == ["1"]
+def test_gradients_that_another_loss_leaves_alone_may_be_zeroed_later(recorder):
+    """A critic's backward pass comes before the generator's zero_grad in each step."""
+    weight = nn.Linear(1, 1, bias=False).weight
+    model = recorder.active = TrackedModel(0, nn.ParameterList([weight]))
+    for zeroes in (True, False):
+        weight.grad = torch.ones(1, 1)
+        recorder.used[model.number] = digests.of_each([weight.grad])
+        recorder.now = {"backwards": []}
+        for reaches in (False, True):
+            weight.grad *= not (reaches and zeroes)
+            recorder.backward_begins(())
+            weight.grad += 2.0 * reaches
+            recorder.backward(0.0, 0.0)
+            assert recorder.now.get("kept") == (not zeroes if reaches else None)
 
 
-def test_what_a_dataset_reads_while_it_loads_is_not_counted(recorder, monkeypatch):
-    monkeypatch.setattr(nn.utils, "clip_grad_norm_", nn.utils.clip_grad_norm_)  # put back at the end, as the others
-    for name in hooks.READ_BY_CPU:
-        monkeypatch.setattr(torch.Tensor, name, getattr(torch.Tensor, name))
-    hooks.watch_gradients(recorder)
-    torch.ones(1).item()
-    recorder.in_loader = True
-    torch.ones(1).item()
-    assert recorder.current()["items"] == 1
+def test_a_watched_loss_can_be_scripted(recorder, monkeypatch):
+    for name in hooks.LOSSES:
+        monkeypatch.setattr(nn.functional, name, getattr(nn.functional, name))
+    hooks.watch_losses(recorder)
+
+    def loss(values: torch.Tensor, labels: torch.Tensor):
+        return nn.functional.cross_entropy(values, labels)
+
+    with warnings.catch_warnings(action="ignore"):
+        scripted = torch.jit.script(loss)
+    assert scripted(torch.zeros(2, 1), torch.zeros(2, dtype=torch.int64)) == 0
+
+
+def test_nothing_is_looked_at_inside_of_vmap(recorder):
+    on = []
+    torch.func.vmap(lambda x: x if on.append(recorder.is_on()) else 2 * x)(torch.ones(2))
+    assert on == [False] and recorder.is_on()
 
 
 # Everything that a hook looks at, with looks that fail.

@@ -23,6 +23,7 @@ CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     data.coverage,
     data.order,
     data.unequal_parts,
+    gradients.zeroed,
     gradients.size,
     gradients.against_one,
     gradients.rate,
@@ -30,19 +31,18 @@ CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     gradients.accumulation,
     gradients.unused,
     evaluation.combined,
+    evaluation.mode,
     evaluation.other_models,
     evaluation.padding,
     evaluation.buffers,
     randomness.in_forward,
     randomness.in_loading,
-    randomness.drift,
     files.written,
     files.shares,
     files.resumed,
     machine.threads,
     machine.devices,
     speed.stragglers,
-    speed.reads,
     speed.facts,
 )
 BEFORE_TRAINING = (ending.ended, ending.joined, ending.unseen, files.written, machine.devices)
@@ -54,5 +54,16 @@ def examine(run: Run) -> list[Finding]:
     checks: tuple[Callable[[Run], Iterator[Finding]], ...] = BEFORE_TRAINING
     if run.trains:
         checks = CHECKS if run.joined else WITHOUT_GROUP
-    findings = [finding for check in checks for finding in check(run)]
+    findings = [finding for check in checks for finding in _findings(check, run)]
     return sorted(findings, key=lambda finding: -LEVELS.index(finding.level))
+
+
+def _findings(check: Callable[[Run], Iterator[Finding]], run: Run) -> list[Finding]:
+    """What a check finds. If it fails, the report has that and everything else."""
+    try:
+        return list(check(run))
+    except Exception as error:
+        seen = (
+            f"the check {check.__module__.rsplit('.', 1)[-1]}.{check.__name__} failed: {type(error).__name__}: {error}"
+        )
+        return [Finding("look", "unseen", seen, "The script isn't at fault: examine is.")]

@@ -39,7 +39,9 @@ def batches(run: Run) -> Iterator[Finding]:
                 "batches",
                 f"{seen}{_why_the_same(run, one, other)}",
                 "The second rank's work changes nothing: you pay for several ranks and learn from one rank's batch.",
-                "Give the DataLoader sampler=DistributedSampler(dataset), or take every size-th sample from rank on.",
+                "Give the DataLoader sampler=DistributedSampler(dataset), or take every size-th sample from rank on."
+                if run.ranks[one].training_loaders
+                else "Take every size-th sample from rank on, or seed the ranks' draws differently.",
                 "sampler",
                 (one, other),
                 same[0],
@@ -129,7 +131,10 @@ def _overlap(run: Run, one: int, other: int, steps: list[int]) -> float:
         seen = [set(), set()]
         for step in steps:
             batch = [set(log.samples(step)) for log in logs]
-            if any(len(old & new) > OVERLAP_SHARE * len(new) for old, new in zip(seen, batch, strict=True)):
+            again = max(len(old & new) / len(new) for old, new in zip(seen, batch, strict=True))
+            if OVERLAP_SHARE < again < 0.5:
+                return 0.0  # each batch is drawn from all samples, so two ranks share some by chance
+            if again >= 0.5:
                 break  # a second pass has begun
             seen = [old | new for old, new in zip(seen, batch, strict=True)]
     smaller = min(map(len, seen))
@@ -288,13 +293,10 @@ def unequal_parts(run: Run) -> Iterator[Finding]:
             step=step,
         )
         return
-    sizes = {
-        step: [[forward["size"] for forward in log.forwards(step)] for log in run.ranks]
-        for step in run.common_steps
-        if step not in known
-    }
-    for step, each in sizes.items():
-        sums = [sum(parts) for parts in each]
+    for step in run.common_steps:
+        if step in known:
+            continue
+        sums = [sum(forward["size"] for forward in log.forwards(step)) for log in run.ranks]
         if len(set(sums)) > 1:
             yield Finding(
                 "look",
@@ -306,7 +308,6 @@ def unequal_parts(run: Run) -> Iterator[Finding]:
                 step=step,
             )
             return
-    yield from _unequal_micro_batches(sizes)
 
 
 def _unequal_losses(run: Run, step: int) -> str | None:
@@ -315,7 +316,7 @@ def _unequal_losses(run: Run, step: int) -> str | None:
     lines = [[line for line, *_ in loss] for loss in losses]
     if not lines[0] or any(each != lines[0] for each in lines):
         return None
-    if any(len(each) < 4 or not each[1] for loss in losses for each in loss):
+    if any(len(each) < 6 or not each[1] for loss in losses for each in loss):
         return None
     if any(log.is_by_closure(step) for log in run.ranks):
         return None
@@ -329,32 +330,13 @@ def _unequal_losses(run: Run, step: int) -> str | None:
 
 def _count_differently(losses: Sequence[list]) -> str:
     """How samples count differently in these losses; empty if they don't."""
-    _, counts, reductions, weights = zip(*losses, strict=True)
+    _, counts, reductions, weights, *_ = zip(*losses, strict=True)
     even = max(weights) - min(weights) <= EVEN * max(weights)
     if set(reductions) == {"mean"} and even and max(counts) - min(counts) > EVEN * max(counts):
         return f"means over {_numbers(counts)} samples or tokens, and each mean counts the same"
     if set(reductions) == {"sum"} and not even:
         return f"sums over {_numbers(counts)} samples or tokens, and divides them by different numbers"
     return ""
-
-
-def _unequal_micro_batches(sizes: dict[int, list[list[int]]]) -> Iterator[Finding]:
-    parts = {step: each[0] for step, each in sizes.items()}
-    if not any(len(each) > 1 for each in parts.values()):
-        return
-    usual = max(len(each) for each in parts.values())
-    for step, each in parts.items():
-        if len(set(each)) > 1 or len(each) < usual:
-            yield Finding(
-                "look",
-                "parts",
-                f"in step {step}, the micro-batches have {_numbers(each)} samples, and other steps accumulate {usual}",
-                "Dividing each loss by the usual number of micro-batches weighs these samples differently.",
-                "Divide the sum of losses by the number of samples in the step, on all ranks together.",
-                "accumulate",
-                step=step,
-            )
-            return
 
 
 def _numbers(values: Sequence[int]) -> str:

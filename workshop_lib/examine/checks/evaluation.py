@@ -13,7 +13,8 @@ JOIN = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather"
 def _together(run: Run) -> Iterator[list[Record]]:
     """Evaluations that every rank took part in, each with the records of all ranks."""
     if run.size > 1 and run.is_data_parallel:
-        yield from map(list, zip(*(log.evaluations for log in run.ranks), strict=False))
+        together = map(list, zip(*(log.evaluations for log in run.ranks), strict=False))
+        yield from (each for each in together if not _generates(run, each[0]))
 
 
 def _samples(evaluation: Record) -> set[int]:
@@ -24,6 +25,12 @@ def _is_shared_out(evaluations: list[Record]) -> bool:
     """Whether the ranks evaluated different samples."""
     samples = [_samples(each) for each in evaluations]
     return all(samples) and any(len(each - samples[0]) > len(each) / 2 for each in samples[1:])
+
+
+def _generates(run: Run, evaluation: Record) -> bool:
+    """Whether the model may make data to train on, as a policy does that plays, and a generator."""
+    kept = {each["loader"] for each in evaluation["forwards"]} - run.ranks[0].training_loaders - {None}
+    return not kept and all(each["training"] for each in evaluation["forwards"])
 
 
 def combined(run: Run) -> Iterator[Finding]:
@@ -52,6 +59,23 @@ def combined(run: Run) -> Iterator[Finding]:
         yield Finding("ok", "metric", "each rank evaluated a part, and a collective put the results together")
     elif any(True for _ in _together(run)):
         yield Finding("ok", "metric", "every rank evaluated the same samples, so one rank's number is everyone's")
+
+
+def mode(run: Run) -> Iterator[Finding]:
+    """Does the model evaluate held-back samples as it trains, with dropout and statistics of each batch?"""
+    for evaluation in run.ranks[0].evaluations:
+        if evaluation.get("on") and not _generates(run, evaluation):
+            yield Finding(
+                "look",
+                "mode",
+                f"after step {evaluation['step']}, {' and '.join(evaluation['on'])} evaluates in training mode "
+                f"({evaluation['line']})",
+                "The result is worse than the model, and every rank evaluates a different one.",
+                "Call model.eval() before and model.train() after.",
+                "norms",
+                step=evaluation["step"],
+            )
+            return
 
 
 def other_models(run: Run) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import Run
 from workshop_lib.ranks.rank_errors import named
+from workshop_lib.words import plural
 
 
 def written(run: Run) -> Iterator[Finding]:
@@ -14,18 +15,18 @@ def written(run: Run) -> Iterator[Finding]:
         for record in log.of_kind("save", "write"):
             if record["path"] and record.get("mode") != "replace":
                 writers.setdefault(record["path"], {}).setdefault(rank, record)
-    found = False
+    found: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for path, records in writers.items():
-        ranks = tuple(sorted(records))
-        if len(ranks) < 2:
-            continue
-        first = records[ranks[0]]
-        is_checkpoint = any(log for log in run.ranks for each in log.of_kind("save") if each["path"] == path)
-        found = True
+        is_checkpoint = any(each["path"] == path for log in run.ranks for each in log.of_kind("save"))
+        if len(records) > 1:
+            found.setdefault(("wrong" if is_checkpoint else "look", tuple(sorted(records))), []).append(path)
+    for (level, ranks), paths in found.items():
+        first = writers[paths[0]][ranks[0]]
+        more = f" and {plural(len(paths) - 1, 'other file')}" if len(paths) > 1 else ""
         yield Finding(
-            "wrong" if is_checkpoint else "look",
+            level,
             "files",
-            f"{named(ranks)} write {path} ({first['line'] or 'in a library'})",
+            f"{named(ranks)} write {paths[0]}{more} ({first['line'] or 'in a library'})",
             "If they write at the same time, the file may be broken, and a crash leaves half of it.",
             "Write on rank 0 only, to a temporary name that you then rename, or put the rank into the name.",
             "save",

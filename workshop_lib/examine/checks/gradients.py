@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.checks.weights import named_parameters
-from workshop_lib.examine.observations import Run
+from workshop_lib.examine.observations import Record, Run
 from workshop_lib.words import plural
 
 FEWEST_STEPS = 2
 FEWEST_WITH_RATE = 8  # steps
 TOLERANCE = 0.01
+ROUNDING = 1e-5
+HALVED = ("mse_loss", "l1_loss")
 AGAINST_ONE = 0.01  # beyond rounding, also in bf16
 NO_RATE = 1e-6  # of the largest rate
 IDLE_SHARE = 0.2
@@ -54,6 +56,21 @@ def clipping(run: Run) -> Iterator[Finding]:
         yield Finding("ok", "clipping", f"all ranks clipped the same gradients in {plural(len(clipped), 'step')}")
 
 
+def zeroed(run: Run) -> Iterator[Finding]:
+    """Does each step begin with new gradients?"""
+    steps = [step for step in run.common_steps if all("kept" in log.steps[step] for log in run.ranks)]
+    if len(steps) >= FEWEST_STEPS and all(log.steps[step]["kept"] for log in run.ranks for step in steps):
+        yield Finding(
+            "wrong",
+            "zeroed",
+            f"from step {steps[0]} on, each backward pass adds to the gradients that the optimizer has just used",
+            "Every step repeats all earlier ones, as if the learning rate grew.",
+            "Call optimizer.zero_grad() in each step.",
+            "accumulate",
+            step=steps[0],
+        )
+
+
 def accumulation(run: Run) -> Iterator[Finding]:
     """Do micro-batches communicate only once per step?"""
     log = run.ranks[0]
@@ -62,7 +79,8 @@ def accumulation(run: Run) -> Iterator[Finding]:
     for step in run.common_steps:
         forwards = log.forwards(step)
         backwards = len(log.steps[step]["backwards"])
-        if backwards < 2 or len(forwards) != backwards or log.is_by_closure(step):
+        begins_anew = log.model["ddp"] and log.steps[step].get("anew", 1) > 1  # as SAM does, which accumulates nothing
+        if backwards < 2 or len(forwards) != backwards or log.is_by_closure(step) or begins_anew:
             continue
         synchronized = sum(forward["sync"] for forward in forwards)
         if synchronized > 1:
@@ -85,24 +103,30 @@ def size(run: Run) -> Iterator[Finding]:
     """Is the gradient the mean over all ranks, and not their sum, or the mean divided once more?"""
     if run.size == 1 or not run.is_data_parallel or (run.repeated and not _why_not_against_one(run)):
         return
-    factors = [factor for step in run.common_steps if (factor := _factor(run, step)) is not None]
-    if len(factors) < FEWEST_STEPS:
+    found = {step: factors for step in run.common_steps if (factors := _factors(run, step)) is not None}
+    if len(found) < FEWEST_STEPS:
         return
-    step = run.common_steps[0]
-    micro_batches = len(run.ranks[0].steps[step]["backwards"])
-    meant = (1.0, float(micro_batches))  # with the losses divided by the number of micro-batches, and without
+    step = min(found)
+    micro_batches = float(len(run.ranks[0].steps[step]["backwards"]))
+    meant = (1.0, micro_batches)  # with the losses divided by the number of micro-batches, and without
 
     def is_always(*values: float) -> bool:
         new = [value for value in values if not any(math.isclose(value, each, rel_tol=TOLERANCE) for each in meant)]
-        return any(all(math.isclose(factor, value, rel_tol=TOLERANCE) for factor in factors) for value in new)
+        return any(all(math.isclose(each, value, rel_tol=TOLERANCE) for each, _ in found.values()) for value in new)
 
+    # With two ranks, half of a loss may be what is meant, as in half of a squared error.
+    certain = run.size > 2 or not all(math.isclose(each, 1 / run.size) for _, each in found.values())
+    halved = any(each[-1] in HALVED for each in run.ranks[0].steps[step].get("losses", []))
     if is_always(*(each / run.size for each in meant)):
+        if halved and not certain:
+            return
         again = "DDP has averaged them" if run.ranks[0].first("ddp") else "they were averaged"
         yield Finding(
-            "wrong",
+            "wrong" if certain else "look",
             "size of gradients",
             f"the gradients that the optimizer gets are the mean over all ranks, divided by {run.size}",
-            f"The script divides by the number of ranks although {again}, so each step is {run.size} times too short.",
+            f"The script divides by the number of ranks although {again}, so each step is {run.size} times too short"
+            f"{'.' if certain else f', unless the 1/{run.size} belongs to your loss.'}",
             "Don't divide the loss or the gradients by the number of ranks.",
             "averaging",
             step=step,
@@ -117,12 +141,15 @@ def size(run: Run) -> Iterator[Finding]:
             "averaging",
             step=step,
         )
-    elif any(math.isclose(factors[0], each, rel_tol=TOLERANCE) for each in meant):
+    elif any(math.isclose(found[step][0], each, rel_tol=TOLERANCE) for each in meant):
         yield Finding("ok", "size of gradients", "the optimizer gets the mean over all ranks")
 
 
-def _factor(run: Run, step: int) -> float | None:
-    """How many times the mean of the ranks' losses the optimizer's gradients belong to; None if that isn't known."""
+def _factors(run: Run, step: int) -> tuple[float, float] | None:
+    """How many times the mean of the ranks' losses the optimizer's gradients belong to, and the loss's part in that.
+
+    None if that isn't known.
+    """
     records = [log.steps[step] for log in run.ranks]
     scaled = any(clip[2] for record in records for clip in record["clips"])
     known = all(record.get(key) is not None for record in records for key in ("after_backward", "ready"))
@@ -132,17 +159,31 @@ def _factor(run: Run, step: int) -> float | None:
     ready = [float(record["ready"]) for record in records]
     mean = sum(after) / run.size
     largest = max(map(abs, after))
-    if abs(mean) < TOLERANCE * largest or max(ready) - min(ready) > TOLERANCE * max(map(abs, ready)):
+    if abs(mean) <= TOLERANCE * largest or max(ready) - min(ready) > TOLERANCE * max(map(abs, ready)):
         return None
     factor = ready[0] / mean
-    losses = [record.get("losses", []) for record in records]
-    lines = {each[0] for loss in losses for each in loss}
-    if len(lines) == 1 and all(len(each) == 4 and each[2] == "mean" for loss in losses for each in loss):
-        if any(len(loss) != len(record["backwards"]) for loss, record in zip(losses, records, strict=True)):
-            return None
-        return factor * sum(each[3] for loss in losses for each in loss) / run.size
+    if (weight := _weight(records)) is not None:
+        return factor * weight, weight
     averaged_by_ddp = all(log.first("ddp") for log in run.ranks) and len(records[0]["backwards"]) == 1
-    return factor if averaged_by_ddp else None
+    return (factor, 1.0) if averaged_by_ddp else None
+
+
+def _weight(records: list[Record]) -> float | None:
+    """How many times the mean over its samples one loss counts, on the average of the ranks; None if it isn't alone."""
+    losses = [record.get("losses", []) for record in records]
+    if len({each[0] for loss in losses for each in loss}) != 1 or any(
+        len(each) != 6 for loss in losses for each in loss
+    ):
+        return None
+    if any(len(loss) != len(record["backwards"]) for loss, record in zip(losses, records, strict=True)):
+        return None
+    weights = []
+    for loss, record in zip(losses, records, strict=True):
+        counted = sum(weight * value for *_, weight, value, _ in loss)
+        if not math.isclose(counted, sum(record.get("roots", [])), rel_tol=ROUNDING):
+            return None  # something is added to the loss
+        weights += [weight * (count if reduction == "sum" else 1) for _, count, reduction, weight, *_ in loss]
+    return sum(weights) / len(records)
 
 
 def against_one(run: Run) -> Iterator[Finding]:
@@ -241,15 +282,5 @@ def unused(run: Run) -> Iterator[Finding]:
             "Remove it, freeze it before you wrap the model, or check that the forward pass uses it.",
             "branches",
         )
-    searches = log.first("ddp").get("find_unused")
-    if searches and not any(record["without_gradient"] for record in records):
-        yield Finding(
-            "look",
-            "unused",
-            f"find_unused_parameters=True, but every parameter got a gradient in {plural(len(records), 'step')}",
-            "DDP walks through the whole graph in every step to find parameters that aren't used.",
-            "Leave find_unused_parameters out.",
-            "branches",
-        )
-    if not never and not searches:
+    else:
         yield Finding("ok", "unused", "every parameter got a gradient")

@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 
 from workshop_lib.cli.findings import Finding
-from workshop_lib.examine.observations import RankLog, Run
+from workshop_lib.examine.observations import Run
 from workshop_lib.machine.cores import usable_threads
 from workshop_lib.ranks.rank_errors import named
 from workshop_lib.words import plural
-
-WITHOUT_DEVICE = ("barrier", "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
 
 
 def threads(run: Run, cores: int | None = None) -> Iterator[Finding]:
@@ -30,18 +28,7 @@ def threads(run: Run, cores: int | None = None) -> Iterator[Finding]:
 
 
 def devices(run: Run) -> Iterator[Finding]:
-    """Does each rank compute on a device of its own, chosen before a collective needs it?"""
-    late = [rank for rank, log in enumerate(run.ranks) if _chosen_late(log)]
-    if late:
-        yield Finding(
-            "look",
-            "devices",
-            f"{named(late)} chose a device after the first barrier or collective of objects",
-            "Such a collective runs on the current device, which is device 0 until a rank chooses another one.",
-            "Call set_device first, or give init_process_group(device_id=...).",
-            "devices",
-            tuple(late),
-        )
+    """Does each rank compute on a device of its own?"""
     models = [log.model for log in run.ranks]
     if not all(models):
         return
@@ -65,15 +52,3 @@ def devices(run: Run) -> Iterator[Finding]:
         yield Finding("look", "devices", seen, "The accelerators sit idle.", change, "devices")
     elif accelerators:
         yield Finding("ok", "devices", f"the ranks compute on {', '.join(used)}")
-
-
-def _chosen_late(log: RankLog) -> bool:
-    """Whether a collective without a tensor that names its device came before the rank chose its device."""
-    if log.first("group").get("backend") == "gloo":
-        return False
-    for record in log.of_kind("device", "collective"):
-        if record["kind"] == "device":
-            return False
-        if record["name"] in WITHOUT_DEVICE:
-            return bool(log.first("device"))
-    return False

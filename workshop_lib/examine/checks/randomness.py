@@ -66,12 +66,6 @@ def in_loading(run: Run) -> Iterator[Finding]:
             seen = f"all ranks' loading workers, or several of one rank, drew the same numbers ({name})"
             yield _same_augmentation(seen, 1)
             return
-    for loader in run.ranks[0].training_loaders:
-        epochs = [log.loaders.get(loader, [{}])[0] for log in run.ranks]
-        works = all(each.get("workers") and each.get("random_transform") for each in epochs)
-        if works and all(each["random"] == epochs[0]["random"] for each in epochs):
-            yield _same_augmentation("all ranks seeded their loading workers equally, and the transforms are random", 1)
-            return
 
 
 def _same_in_workers(run: Run, name: str) -> bool:
@@ -91,31 +85,3 @@ def _same_augmentation(seen: str, step: int) -> Finding:
         "random",
         step=step,
     )
-
-
-def drift(run: Run) -> Iterator[Finding]:
-    """Do generators that agreed on all ranks stop agreeing? A DistributedSampler needs none of them."""
-    settings = [log.loaders[loader][0] for log in run.ranks for loader in log.training_loaders]
-    draws_itself = settings and all("distributed" in each for each in settings)
-    if run.size == 1 or not run.is_data_parallel or draws_itself:
-        return
-    for name in ("torch", "python", "numpy"):
-        states = _states(run, name)
-        same = _same(states)
-        apart = [step for step in states if step not in same]
-        if len(same) >= FEWEST_STEPS and apart and min(apart) > max(same):
-            step = min(apart)
-            values = states[step]
-            usual = max(values, key=values.count)
-            odd = tuple(rank for rank, value in enumerate(values) if value != usual)
-            yield Finding(
-                "look",
-                "drift",
-                f"the ranks' random numbers ({name}) agree before step {step} and differ from there on",
-                "A rank drew more numbers than the others. A shuffle that must agree on all ranks no longer does.",
-                "Draw what must agree from a generator of its own, and look for code that only some ranks run.",
-                "random",
-                odd if values.count(usual) > 1 else (),
-                step,
-            )
-            return

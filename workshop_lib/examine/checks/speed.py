@@ -10,14 +10,15 @@ from workshop_lib.words import plural
 WARM_UP = 2  # first steps, which allocate and compile
 FEWEST_STEPS = 4
 LATE_SHARE = 0.25  # of a step's time that other ranks wait, from which on it's worth a look
-LATE_S = 0.003
+LATE_S = 0.02  # less than that may be the work of other programs
 USUALLY = 0.9
 
 
 def measured(run: Run) -> list[int]:
     """The steps whose times count: all but the first ones and those that something else follows."""
     steps = [step for step in run.common_steps if step > WARM_UP and step + 1 in run.ranks[0].steps]
-    return [step for step in steps if all(log.steps[step]["backwards"] for log in run.ranks)]
+    known = ("backwards", "end_s")  # a script without an optimizer has no end of a step
+    return [step for step in steps if all(log.steps[step].get(key) for log in run.ranks for key in known)]
 
 
 def meets(run: Run, steps: list[int]) -> bool:
@@ -32,7 +33,7 @@ def meets(run: Run, steps: list[int]) -> bool:
 def step_s(log: RankLog, step: int) -> float:
     """Seconds from the start of a step's loading to the end of its optimizer."""
     record = log.steps[step]
-    return record.get("end_s", record["time"]) - record["time"] + record["data_s"]
+    return record["end_s"] - record["time"] + record["data_s"]
 
 
 def waits_s(run: Run, step: int) -> list[float]:
@@ -59,7 +60,6 @@ def stragglers(run: Run) -> Iterator[Finding]:
         "the forward pass": [
             median(sum(f["seconds"] for f in log.forwards(step)) for step in steps) for log in run.ranks
         ],
-        "reading values from the device (.item() and the like)": [_median(log, steps, "items_s") for log in run.ranks],
     }
     more_s = {what: values[late] - median(values[:late] + values[late + 1 :]) for what, values in parts.items()}
     reason = max(more_s, key=lambda what: more_s[what])
@@ -82,29 +82,10 @@ def _median(log: RankLog, steps: list[int], name: str) -> float:
     return median(log.steps[step][name] for step in steps)
 
 
-def reads(run: Run) -> Iterator[Finding]:
-    """Does the script read values from the device in every step?"""
-    steps = measured(run)
-    if not steps:
-        return
-    counts = [median(log.steps[step]["items"] for step in steps) for log in run.ranks]
-    if min(counts) >= 1:
-        on_cpu = run.ranks[0].model["device"] == "cpu"
-        yield Finding(
-            "ok" if on_cpu else "look",
-            "reads",
-            f"a step reads {max(counts):g} values from tensors (.item() and the like)"
-            + (", which costs nothing on CPUs, but stops a GPU each time" if on_cpu else ""),
-            "" if on_cpu else "Each one waits until the device has done all of its work.",
-            "" if on_cpu else "Add up on the device, and read once per epoch or every hundred steps.",
-            "" if on_cpu else "inside",
-        )
-
-
 def facts(run: Run) -> Iterator[Finding]:
     """The batch, the learning rate, and the speed."""
     log = run.ranks[0]
-    steps = measured(run) or run.common_steps
+    steps = run.common_steps
     batch = [sum(forward["size"] for each in run.ranks for forward in each.forwards(step)) for step in steps]
     per_rank = median(forward["size"] for step in steps for forward in log.forwards(step))
     micro = max(len(log.forwards(step)) for step in steps)
@@ -118,7 +99,7 @@ def facts(run: Run) -> Iterator[Finding]:
             seen += f" x {plural(run.size, 'rank')}: a global batch of {median(batch):g}"
         rate = f"{min(rates):.3g}" if min(rates) == max(rates) else f"{min(rates):.3g} to {max(rates):.3g}"
         yield Finding("ok", "batch", f"{seen}, learning rate {rate}", section="rate")
-    if len(steps) >= FEWEST_STEPS and run.is_data_parallel:
+    if len(steps := measured(run)) >= FEWEST_STEPS and run.is_data_parallel:
         took_s = median(step_s(each, step) for each in run.ranks for step in steps)
         speed = median(batch) / took_s
         called_s = median(_called_s(each, step) for each in run.ranks for step in steps)

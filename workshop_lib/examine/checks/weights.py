@@ -205,6 +205,7 @@ def outside(run: Run) -> Iterator[Finding]:
     """Do parameters that the trained model lacks, such as those of a criterion, stay equal?"""
     if run.size == 1 or not run.is_data_parallel:
         return
+    yield from _second_model(run)
     for step in run.common_steps:
         own = [log.steps[step].get("outside", []) for log in run.ranks]
         names = [[name for name, _ in each] for each in own]
@@ -223,6 +224,28 @@ def outside(run: Run) -> Iterator[Finding]:
                 step=step,
             )
             return
+
+
+def _second_model(run: Run) -> Iterator[Finding]:
+    """Does another model that the script trains in steps of its own stay equal?"""
+    main = run.ranks[0].model["model"]
+    for step in sorted(set.intersection(*(set(log.steps) for log in run.ranks))):
+        records = [log.steps[step] for log in run.ranks]
+        numbers = {record.get("weights_model", main) for record in records}
+        if len(numbers) > 1 or main in numbers or len({str(record["weights"]) for record in records}) == 1:
+            continue
+        [model] = [each for each in run.ranks[0].of_kind("model") if each["model"] in numbers]
+        odd = differing([each[0] for each in model["parameters"]], [record["weights"] for record in records])
+        yield Finding(
+            "wrong",
+            "weights",
+            f"before step {step}, the ranks' weights differ in {named_parameters(odd)} of a second model",
+            "Nothing averages its gradients, or nothing made it start equal, so every rank has its own.",
+            "Wrap each model that you train.",
+            "ddp",
+            step=step - 1,
+        )
+        return
 
 
 def trainable(run: Run) -> Iterator[Finding]:

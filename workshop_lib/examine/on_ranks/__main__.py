@@ -34,12 +34,12 @@ def main() -> None:
             runpy.run_path(os.path.abspath(script), run_name="__main__")  # as Python names the main file
     except BaseException as error:
         if not isinstance(error, SystemExit) or error.code not in (None, 0):
-            recorder.failed(error)
+            recorder.attempt("the end", recorder.failed, error)
             time.sleep(OTHERS_S)
         else:
-            recorder.end()
+            recorder.attempt("the end", recorder.end)
         raise
-    recorder.end()
+    recorder.attempt("the end", recorder.end)
 
 
 if __name__ == "__main__":

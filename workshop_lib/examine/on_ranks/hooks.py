@@ -6,7 +6,6 @@ Nothing here may raise into the script, so all that looks at the script's own va
 import functools
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +31,6 @@ COLLECTIVES = (
     "batch_isend_irecv",
 )  # fmt: skip
 LOSSES = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits")
-READ_BY_CPU = ("item", "tolist", "__float__", "cpu")
 # Files of no interest: Python's own, caches, and those that only look like files.
 NOT_FILES = ("/dev/", "/proc/", "/sys/", "/.cache/", "__pycache__", "site-packages", "torchinductor", ".lock")
 
@@ -52,7 +50,7 @@ def install(recorder: RankRecorder) -> None:
     watch_gradients(recorder)
     watch_losses(recorder)
     _files(recorder)
-    watch_devices(recorder)
+    _group(recorder)
     _launches(recorder)
 
 
@@ -60,7 +58,9 @@ def _replace(owner: Any, name: str, make: Callable[[Callable], Callable]) -> Non
     """Put a function that `make` creates around the original in its place; does nothing if there is no original."""
     original = getattr(owner, name, None)
     if original is not None:
-        setattr(owner, name, functools.wraps(original)(make(original)))
+        wrapper: Any = functools.wraps(original)(make(original))
+        wrapper.__prepare_scriptable__ = lambda: original  # what torch.jit.script compiles
+        setattr(owner, name, wrapper)
 
 
 def _noting(recorder: RankRecorder, note: Callable[..., None]) -> Callable[[Callable], Callable]:
@@ -107,8 +107,9 @@ def watch_forward(recorder: RankRecorder) -> tuple[RemovableHandle, ...]:
 def _backward(recorder: RankRecorder) -> None:
     def make(original):
         def backward(*args, **kwargs):
-            if torch.compiler.is_compiling() or recorder.in_backward:
+            if torch.compiler.is_compiling() or recorder.in_backward or not recorder.is_on():
                 return original(*args, **kwargs)
+            recorder.attempt("gradients", recorder.backward_begins, args[:1])
             recorder.in_backward = True
             begin_s = time.monotonic()
             try:
@@ -215,8 +216,7 @@ def _loaders(recorder: RankRecorder) -> None:
             recorder.loaders_kept.append(loader)  # so that no other loader gets its id
         epochs[number] += 1
         recorder.flush_indices()
-        states = recorder.random_states()
-        recorder.write("epoch", loader=number, epoch=epochs[number], random=states["torch"], **_description(loader))
+        recorder.write("epoch", loader=number, epoch=epochs[number], **_description(loader))
         chooser = loader.batch_sampler
         if chooser is not None:
             batches_of[id(chooser)] = (number, epochs[number])
@@ -289,15 +289,12 @@ def _once(ready: set[type], kind: type, name: str, make: Callable[[Callable], Ca
 def _description(loader: DataLoader) -> dict[str, Any]:
     dataset: Any = loader.dataset
     sampler: Any = loader.sampler
-    transform = repr(getattr(dataset, "transform", ""))
     description: dict[str, Any] = {
         "dataset": type(dataset).__name__,
         "samples": len(dataset) if hasattr(dataset, "__len__") else None,
         "batch": loader.batch_size,
         "batches": len(loader) if hasattr(dataset, "__len__") else None,
-        "workers": loader.num_workers,
         "sampler": type(sampler).__name__,
-        "random_transform": "Random" in transform,
         "subset": digests.of_bytes(repr(list(dataset.indices)).encode()) if isinstance(dataset, Subset) else None,
     }
     if isinstance(sampler, DistributedSampler):
@@ -365,7 +362,6 @@ def _wrappers(recorder: RankRecorder) -> None:
             "ddp",
             before=before,
             after=digests_of(module),
-            find_unused=ddp.find_unused_parameters,
             broadcast_buffers=ddp.broadcast_buffers,
             group=distributed.get_world_size(ddp.process_group),
         )
@@ -401,23 +397,6 @@ def watch_gradients(recorder: RankRecorder) -> None:
         recorder.current()["clips"].append([value, recorder.line(), recorder.scaled])
 
     _replace(nn.utils, "clip_grad_norm_", make)
-
-    def make_read(original):
-        def read(tensor, *args, **kwargs):
-            # What a dataset reads while it loads is on the CPU.
-            if torch.compiler.is_compiling() or recorder.in_loader or not recorder.is_called_by_script():
-                return original(tensor, *args, **kwargs)
-            begin_s = time.monotonic()
-            result = original(tensor, *args, **kwargs)
-            record = recorder.current()
-            record["items"] += 1
-            record["items_s"] += time.monotonic() - begin_s
-            return result
-
-        return read
-
-    for name in READ_BY_CPU:
-        _replace(Tensor, name, make_read)
 
 
 def _files(recorder: RankRecorder) -> None:
@@ -488,7 +467,8 @@ def watch_losses(recorder: RankRecorder) -> None:
         found = targets_of_loss(name, *args, **kwargs)
         if found is not None and value.requires_grad:
             entry = recorder.loss(*found)
-            value.register_hook(lambda gradient: entry.append(gradient))
+            number = value.detach()
+            value.register_hook(lambda gradient: entry.extend([gradient, number, name]))
 
     for name in LOSSES:
         _replace(nn.functional, name, make)
@@ -508,14 +488,7 @@ def targets_of_loss(name: str, *args: Any, **kwargs: Any) -> tuple[Tensor | int,
     return (target != kwargs.get("ignore_index", -100)).sum(), reduction
 
 
-def watch_devices(recorder: RankRecorder) -> None:
-    def choose(device, *args, **kwargs):
-        if threading.current_thread() is threading.main_thread():  # the DataLoader's pinning thread calls it, too
-            recorder.write("device", device=str(device))
-
-    _replace(torch.cuda, "set_device", _noting(recorder, choose))
-    _replace(torch.accelerator, "set_device_index", _noting(recorder, choose))
-
+def _group(recorder: RankRecorder) -> None:
     def make(original):
         def init(*args, **kwargs):
             result = original(*args, **kwargs)
@@ -525,7 +498,7 @@ def watch_devices(recorder: RankRecorder) -> None:
         return init
 
     def note():
-        recorder.write("group", size=distributed.get_world_size(), backend=distributed.get_backend())
+        recorder.write("group", size=distributed.get_world_size())
 
     _replace(distributed, "init_process_group", make)
 

@@ -26,6 +26,8 @@ BUDGET = 0.03  # of the time: when looking at the weights takes more than that, 
 FIRST_STEPS = 30  # these are looked at closely, however long that takes
 FETCHES = 2  # of each loading worker; in these, its random numbers are looked at
 Found = TypeVar("Found")
+TRANSFORM = torch._C._functorch.peek_interpreter_stack  # of torch.func; None outside of it
+IN_TRAINING = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)  # they work differently in training
 MOST_WHOLE = 500_000_000  # elements of a model; the last weights of a larger one are compared by their sampled values
 
 
@@ -75,6 +77,8 @@ class RankRecorder:
         self.loader: int | None = None  # the loader that gave a batch last
         self.indices: dict[tuple[int, int], list[int]] = {}  # not written yet, by loader and epoch
         self.indexed: set[int] = set()  # the loaders whose indices are written down
+        self.before: Tensor | None = None  # digests of the gradients when a backward pass begins
+        self.used: dict[int, Tensor | None] = {}  # digests of the last step's gradients, by a model's number
         self.every = 1
         self.spent_s = 0.0
         self.first_step_s = 0.0
@@ -104,8 +108,8 @@ class RankRecorder:
             file.write(json.dumps({"kind": "fetch", "worker": worker, **values}, default=_as_list) + "\n")
 
     def is_on(self) -> bool:
-        """Whether this process is the rank, and not a worker that loads data for it."""
-        return not self.is_worker
+        """Whether this process is the rank, not a worker that loads its data, and not inside of vmap."""
+        return not self.is_worker and TRANSFORM() is None
 
     def _leave(self) -> None:
         self.is_worker = True
@@ -113,7 +117,7 @@ class RankRecorder:
 
     @staticmethod
     def _empty() -> dict[str, Any]:
-        return {"data_s": 0.0, "items": 0, "items_s": 0.0, "collectives": {}, "clips": [], "drew_data": []}
+        return {"data_s": 0.0, "collectives": {}, "clips": [], "drew_data": []}
 
     # ---- the script's place
 
@@ -126,10 +130,6 @@ class RankRecorder:
                 return f"{file[len(self.folder_of_script) :].lstrip(os.sep)}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment]
         return ""
-
-    def is_called_by_script(self) -> bool:
-        """Whether the function that asks was called from a line of the script itself."""
-        return self._is_of_script(sys._getframe(2).f_code.co_filename)
 
     def _is_of_script(self, file: str) -> bool:
         """Whether this file is the script, or lies beside it."""
@@ -177,11 +177,14 @@ class RankRecorder:
         elif self.evaluation is None:
             self._flush_step()
             self.evaluation = {"forwards": [], "collectives": {}, "line": self.line(), "others": {}}
+        if self.evaluation is not None and model.trained:
+            on = {type(each).__name__ for each in module.modules() if each.training and isinstance(each, IN_TRAINING)}
+            self.evaluation["on"] = sorted(on)
         if self.evaluation is not None and not model.trained:
             others = self.evaluation["others"]
             if str(model.number) not in others:
                 others[str(model.number)] = digests.of_each(_plain(module.parameters()))
-        forward: dict[str, Any] = {"model": model.number, "loader": self.loader}
+        forward: dict[str, Any] = {"model": model.number, "loader": self.loader, "training": in_training}
         if self.looks_at_randomness():
             forward["random"] = self.random_states(module)
         if isinstance(module, DistributedDataParallel):
@@ -212,7 +215,9 @@ class RankRecorder:
         return True
 
     def _look_at_gradients(self, named: list[tuple[str, nn.Parameter]]) -> None:
-        assert self.now is not None
+        assert self.now is not None and self.active is not None
+        if self.step <= FIRST_STEPS:
+            self.used[self.active.number] = self._own_gradients(self.active.module)
         self.now["gradients"] = digests.of_each(_plain(each.grad for _, each in named if each.grad is not None))
         self.now["gradients_of"] = [name for name, each in named if each.grad is not None]
 
@@ -309,11 +314,37 @@ class RankRecorder:
             return self.between
         return self.between if self.now is None or self.stepped else self.now
 
+    def backward_begins(self, roots: Any) -> None:
+        """Note what the backward pass begins with: losses, and gradients that it adds to."""
+        if self.now is None or self.active is None or self.step > FIRST_STEPS:
+            return
+        self.before = self._own_gradients(self.active.module)
+        if self.before is None or not self.before.any():
+            self.now["anew"] = self.now.get("anew", 0) + 1
+        self.now.setdefault("roots", []).extend(
+            root.detach() for root in digests.tensors_in(roots) if root.numel() == 1
+        )
+
+    @staticmethod
+    def _own_gradients(module: nn.Module) -> Tensor | None:
+        """Digests of this rank's gradients, or of its part of them."""
+        gradients = [each.grad for each in module.parameters() if each.grad is not None and not each.grad.is_sparse]
+        return digests.of_each(each.to_local() if isinstance(each, DTensor) else each for each in gradients)
+
     def backward(self, begin_s: float, seconds: float) -> None:
-        if self.now is not None:
-            self.now["backwards"].append([begin_s, seconds])
-            if self.active is not None and self.step <= FIRST_STEPS:
-                self.now["after_backward"] = self._projection(self.active.module)
+        if self.now is None:
+            return
+        self.now["backwards"].append([begin_s, seconds])
+        if self.active is None or self.step > FIRST_STEPS:
+            return
+        self.now["after_backward"] = self._projection(self.active.module)
+        after = self._own_gradients(self.active.module)
+        if self.before is None or after is None or not torch.equal(self.before, after):
+            # The first backward pass of this step that reaches the model: another one may be a critic's.
+            used = self.used.pop(self.active.number, None)
+            if used is not None:
+                kept = self.before is not None and torch.equal(used, self.before)
+                self.now["kept"] = kept and bool(used.any())
 
     def gradients_are_ready(self) -> None:
         """Note the gradients as they are before they are clipped, or else before the optimizer uses them."""
@@ -340,7 +371,7 @@ class RankRecorder:
         return self.is_on() and self.now is not None and not self.stepped and self.step <= FIRST_STEPS
 
     def loss(self, count: Tensor | int, reduction: str) -> list[Any]:
-        """Note a loss over `count` samples; returns its record, to which its weight is added in the backward pass."""
+        """Note a loss over `count` samples; returns its record, to which its weight and value are added."""
         assert self.now is not None
         entry = [self.line(), count, reduction]
         self.now.setdefault("losses", []).append(entry)
