@@ -49,6 +49,7 @@ MACHINE: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: runs("git", "rev-parse", "HEAD"),
         "which files belong to the repository is known only in a clone: install git, and get one with `git clone`",
     ),
+    "jax": (lambda: find_spec("jax") is not None, "JAX is not installed: install it in .venv to test book/jax.md"),
     "linux": (lambda: sys.platform == "linux", "only Linux has what is tested: /proc, and news of stopped processes"),
     "openmpi": (
         lambda: launchers.flavor(tuple(which_mpi.mpiexec())) == "openmpi",
