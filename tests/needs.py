@@ -1,8 +1,7 @@
 """What some tests need beyond the core's packages, and what happens where it is missing.
 
 Such a test is skipped with one line that says what to install, and the last lines of the run count the skipped tests
-by this line. With WORKSHOP_REQUIRE_HOROVOD=1, tests that need Horovod fail instead; with
-WORKSHOP_REQUIRE_ALL=1, all do that need anything.
+by it. With WORKSHOP_REQUIRE_HOROVOD=1, tests that need Horovod fail instead; with WORKSHOP_REQUIRE_ALL=1, all of them.
 """
 
 import functools
