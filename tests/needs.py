@@ -1,8 +1,7 @@
 """What some tests need beyond the core's packages, and what happens where it is missing.
 
 Such a test is skipped with one line that says what to install, and the last lines of the run count the skipped tests
-by this line. With WORKSHOP_REQUIRE_HOROVOD=1, tests that need Horovod fail instead; with
-WORKSHOP_REQUIRE_ALL=1, all do that need anything.
+by it. With WORKSHOP_REQUIRE_HOROVOD=1, tests that need Horovod fail instead; with WORKSHOP_REQUIRE_ALL=1, all of them.
 """
 
 import functools
@@ -49,6 +48,7 @@ MACHINE: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: runs("git", "rev-parse", "HEAD"),
         "which files belong to the repository is known only in a clone: install git, and get one with `git clone`",
     ),
+    "jax": (lambda: find_spec("jax") is not None, "JAX is not installed: install it in .venv to test book/jax.md"),
     "linux": (lambda: sys.platform == "linux", "only Linux has what is tested: /proc, and news of stopped processes"),
     "openmpi": (
         lambda: launchers.flavor(tuple(which_mpi.mpiexec())) == "openmpi",

@@ -6,14 +6,13 @@
 # you cut it, so that they have little to send each other?
 #
 # **You will** cut linear layers in two ways, work out what has to be sent in the forward and in the backward pass, and build a
-# whole transformer block from them. You'll train it on MNIST, check that you get the results of one process, and count
-# every byte. Then you'll share out the tokens, too, and arrange ranks in a mesh of tensor and data parallelism.
+# whole transformer block from them. You'll train it on MNIST, check it against one process, and count every byte. Then you'll
+# share out the tokens, too, and decide which ranks of a mesh should share a layer.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
 # [02](02_synchronous_sgd.ipynb) and [06](06_zero_and_fsdp.ipynb) first.
 
 # %%
-import inspect
 from functools import partial
 
 import pandas as pd
@@ -26,7 +25,6 @@ from workshop_lib.lessons.model_parallelism import cut
 from workshop_lib.lessons.model_parallelism import judge as check
 from workshop_lib.lessons.model_parallelism.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
 from workshop_lib.models import vit
-from workshop_lib.notebook import take_home
 
 # The ranks take turns if there are more of them than cores. That's slow, but this notebook counts bytes, not seconds.
 team = ranks.start(4)
@@ -295,8 +293,7 @@ check.cut_block(cut_block)
 
 # %% [markdown]
 # Each rank needs at least one whole head, so the number of heads limits the number of ranks. In most models of today, several
-# heads of queries share the keys and values of one *KV head*. With more ranks than KV heads, some ranks have to compute the same
-# keys and values. Llama 3 70B has 64 heads, but only 8 KV heads, so this happens beyond 8 ranks.
+# heads of queries share the keys and values of one *KV head*, and with more ranks than KV heads, ranks repeat each other's work.
 #
 # ## Train it
 #
@@ -415,8 +412,7 @@ table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"])
 # %% [markdown]
 # An allgather and a reduce-scatter together send as much as one allreduce, so the bytes are the same. But each rank keeps less
 # for the backward pass, and no token goes through a norm on two ranks. This is *sequence parallelism*, and Megatron-LM and
-# torchtitan usually run tensor parallelism with it. (Our layers keep all the tokens that *f* gathered. Megatron gathers them again
-# in the backward pass.)
+# torchtitan usually run tensor parallelism with it.
 #
 # ## Data and tensors: a mesh
 #
@@ -424,43 +420,6 @@ table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"])
 # little to compute in between. So people arrange the ranks in a *mesh*. The ranks of a *tensor group* share one copy of the model,
 # as above. The ranks of a *data group* hold the same part of different copies, so they average gradients, as in DDP.
 #
-# In MPI, all ranks call `comm.Split(number)`, and those that pass the same number get a communicator of their own. Here
-# `rank // tensor` is the number of the tensor group, and `rank % tensor` that of the data group. Try every mesh of four ranks:
-
-
-# %%
-# %%ranks
-def on_mesh(data, tensor, steps=3):
-    """Train on data × tensor ranks: the model, and the bytes that a rank sent per step in its tensor and its data group."""
-    tensor_group, data_group = CountingComm(comm.Split(rank // tensor)), CountingComm(comm.Split(rank % tensor))
-    model = cut_model_once(tensor_group)
-
-    def average(model):  # over the copies of this part
-        flat = torch.cat([p.grad.flatten() for p in model.parameters()])
-        nn.utils.vector_to_parameters(allreduce(data_group, flat) / data, [p.grad for p in model.parameters()])
-
-    study.train(model, steps, images=slice(data_group.rank, None, data), after_backward=average)
-    return model, tensor_group.bytes_sent / steps, data_group.bytes_sent / steps
-
-
-# %%
-# %%ranks --timeout 240
-meshes = []
-for tensor in (1, 2, 4):
-    data = size // tensor
-    model, for_tensors, for_data = on_mesh(data, tensor)
-    parameters = sum(p.numel() for p in model.parameters())
-    allreduces = 3 * 4  # blocks, times two forward and two backward
-    token_bytes = 64 // data * 25 * 64 * 4  # images, tokens, width, bytes per number
-    tensor_formula = allreduces * 2 * (tensor - 1) / tensor * token_bytes
-    data_formula = 2 * (data - 1) / data * 4 * parameters
-    meshes.append([f"{data} × {tensor}", for_tensors, tensor_formula, for_data, data_formula, parameters])
-
-# %%
-columns = ["data × tensor", "tensor group, bytes", "formula", "data group, bytes", "formula ", "parameters"]
-pd.DataFrame(team.pull("meshes")[0], columns=columns).set_index("data × tensor").style.format("{:,.0f}")
-
-# %% [markdown]
 # The two dimensions save different memory, and send different things:
 #
 # - *Tensor* cuts weights, gradients, optimizer state, and the activations inside attention and inside the MLP. It sends the
@@ -469,7 +428,7 @@ pd.DataFrame(team.pull("meshes")[0], columns=columns).set_index("data × tensor"
 #
 # ## Which dimension goes inside a node?
 #
-# Now compute the same for a model with 64 billion weights on 512 GPUs, in 64 tensor groups of 8:
+# How many bytes are that for a model with 64 billion weights on 512 GPUs, in 64 tensor groups of 8?
 
 
 # %%
@@ -487,12 +446,11 @@ print(f"in {4 * blocks} allreduces, and {2 * (data - 1) / data * gradient_gb:.0f
 # With 8 sequences per group, the tensor dimension sends nearly ten times as much as the data dimension. With one, it would send
 # about as much. What decides is *when* the bytes can travel. Gradients can travel in buckets while the backward pass is
 # running, as in DDP. But the next layer needs the result of an allreduce of activations, so all ranks of the group wait,
-# hundreds of times per step. (*Asynchronous* tensor parallelism is the exception: it cuts each matrix product into pieces, and
-# sends one while it computes the next.) So the tensor dimension stays inside an NVLink domain, usually a node, or a rack of 72
-# GPUs. The data dimension can cross the network.
+# hundreds of times per step. So the tensor dimension stays inside an NVLink domain, usually a node, or a rack of 72 GPUs. The data
+# dimension can cross the network.
 #
-# *Try it:* swap 64 and 8, with 64 sequences per group, so that the global batch is the same. Each tensor group now spans 8 nodes.
-# How many gigabytes does a rank send in it?
+# *Try it:* swap 64 and 8, with 64 sequences per group, so that the global batch is the same. How many gigabytes does a rank send
+# in its tensor group, which now spans 8 nodes?
 #
 # ## Which one do you need?
 #
@@ -534,11 +492,53 @@ pd.DataFrame(counted, index=["forward", "backward"]).T.style.format("{:.2f}")
 # moving *f* to the front of attention:
 
 # %%
+import inspect
+
 print(inspect.getsource(cut.sum_once))
 
 # %% [markdown]
 # Now a block sends two allreduces forward and two backward.
 #
+# ## Deeper: every mesh of four ranks
+#
+# In MPI, all ranks call `comm.Split(number)`, and those that pass the same number get a communicator of their own. Here
+# `rank // tensor` is the number of the tensor group, and `rank % tensor` that of the data group. Try every mesh of four ranks, and
+# compare the bytes with the formulas:
+
+
+# %%
+# %%ranks
+def on_mesh(data, tensor, steps=3):
+    """Train on data × tensor ranks: the model, and the bytes that a rank sent per step in its tensor and its data group."""
+    tensor_group, data_group = CountingComm(comm.Split(rank // tensor)), CountingComm(comm.Split(rank % tensor))
+    model = cut_model_once(tensor_group)
+
+    def average(model):  # over the copies of this part
+        flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+        nn.utils.vector_to_parameters(allreduce(data_group, flat) / data, [p.grad for p in model.parameters()])
+
+    study.train(model, steps, images=slice(data_group.rank, None, data), after_backward=average)
+    return model, tensor_group.bytes_sent / steps, data_group.bytes_sent / steps
+
+
+# %%
+# %%ranks --timeout 240
+meshes = []
+for tensor in (1, 2, 4):
+    data = size // tensor
+    model, for_tensors, for_data = on_mesh(data, tensor)
+    parameters = sum(p.numel() for p in model.parameters())
+    allreduces = 3 * 4  # blocks, times two forward and two backward
+    token_bytes = 64 // data * 25 * 64 * 4  # images, tokens, width, bytes per number
+    tensor_formula = allreduces * 2 * (tensor - 1) / tensor * token_bytes
+    data_formula = 2 * (data - 1) / data * 4 * parameters
+    meshes.append([f"{data} × {tensor}", for_tensors, tensor_formula, for_data, data_formula, parameters])
+
+# %%
+columns = ["data × tensor", "tensor group, bytes", "formula", "data group, bytes", "formula ", "parameters"]
+pd.DataFrame(team.pull("meshes")[0], columns=columns).set_index("data × tensor").style.format("{:,.0f}")
+
+# %% [markdown]
 # ## Deeper: PyTorch does the same
 #
 # With PyTorch you don't write layers. You give `parallelize_module` a *plan*, which says for each layer by name how to cut it.
@@ -546,6 +546,8 @@ print(inspect.getsource(cut.sum_once))
 # DDP. The network is a plain MLP now, because a plan cuts linear layers and embeddings, not convolutions:
 
 # %%
+from workshop_lib.notebook import take_home
+
 take_home.diff("ddp.py", "tensor_parallel.py")
 
 # %%
@@ -591,16 +593,24 @@ if rank == 0:
 # Same numbers, same bytes. And PyTorch's plan has the flaw of our first version: query, key and value each sum their
 # own gradient, so there are 6 allreduces per block. To get 4, add
 # `"attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())` to the plan. Many models make a
-# single layer of the three instead.
+# single layer of the three instead. (In JAX, the compiler adds the collectives: [book/jax.md](../book/jax.md) has your two layers
+# on a mesh, as a program to copy and run.)
 #
 # For sequence parallelism, the norms get `SequenceParallel()`, `out` and `down` get `RowwiseParallel(output_layouts=Shard(1))`,
 # and `PrepareModuleInput` gathers the tokens. A language model also has its *embeddings* and the layer that computes logits, with
 # a row for each word of the vocabulary. Cut these by rows. Then no rank holds all logits, and within `loss_parallel()`,
 # cross-entropy sends three numbers per token instead: the largest logit, the sum of exponentials, and the target's logit.
 #
-# Two things need care in a network of your own. Where every rank holds the same numbers, dropout has to drop the same ones on
-# all ranks. But inside attention and the MLP, each rank holds its own part and has to draw independently. And if you clip
-# gradients, their norm has to count the cut weights of all ranks, and the whole ones only once.
+# Three things need care in a network of your own.
+#
+# - *Dropout.* Where every rank holds the same numbers, it has to drop the same ones on all ranks. But inside attention and the
+#   MLP, each rank holds its own part and has to draw independently.
+# - *Clipping.* The norm of the gradients has to count the cut weights of all ranks, and the whole ones only once.
+# - *KV heads.* Llama 3 70B has 64 heads, but only 8 KV heads. So beyond 8 ranks, some compute the same keys and values.
+#
+# Libraries for large models go two steps further. Our sequence parallelism keeps all the tokens that *f* gathered, and Megatron
+# gathers them again in the backward pass. And *asynchronous* tensor parallelism doesn't make everyone wait: it cuts each matrix
+# product into pieces, and sends one while it computes the next.
 #
 # ## Remember
 #
@@ -608,7 +618,7 @@ if rank == 0:
 #   allreduce in the forward pass and one in the backward pass.
 # - Autograd sees only one rank, so you tell it what crosses in the backward pass. If all ranks read a tensor, its gradient is the *sum*
 #   of theirs. After an allreduce in the forward pass, the backward pass sends nothing.
-# - Attention is cut by whole heads. With more ranks than KV heads, ranks repeat each other's work.
+# - Attention is cut by whole heads.
 # - Between attention and the MLP, share out the tokens: as many bytes, less memory.
 # - Tensor parallelism sends activations, and everyone waits, so it stays inside an NVLink domain. Data parallelism sends
 #   gradients, once per step, in the background.

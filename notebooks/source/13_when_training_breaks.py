@@ -262,6 +262,67 @@ mean = total / (comm.size + comm.rank)
 print("done")
 
 # %% [markdown]
+# ## Deeper: out of memory
+#
+# Training fits, but the job runs out of memory in its first validation. The error names the line that asked for the last few
+# megabytes. But what had taken all the others?
+
+# %%
+tokens = [torch.randn(2_048, 256) for _ in range(6)]
+mlp = torch.nn.Sequential(torch.nn.Linear(256, 1_024), torch.nn.GELU(), torch.nn.Linear(1_024, 256))
+
+
+def validate():
+    loss_sum = 0.0
+    for x in tokens:
+        loss = (mlp(x) - x).square().mean()
+        loss_sum = loss_sum + loss
+    return loss_sum / len(tokens)
+
+
+# %% [markdown]
+# On a GPU, you'd call `torch.cuda.memory._record_memory_history()` at the start and `torch.cuda.memory._dump_snapshot("oom.pickle")`
+# where the error is caught, and open the file at [pytorch.org/memory_viz](https://pytorch.org/memory_viz). On a CPU, the profiler
+# records much the same: each allocation, with its address, its bytes and who asked for it, and when the address is free again. So you
+# can list what's alive at the peak:
+
+# %%
+import json
+
+import pandas as pd
+
+os.environ["KINETO_LOG_LEVEL"] = "6"  # the profiler reports nothing but errors
+
+
+def at_peak(function):
+    with torch.profiler.profile(profile_memory=True, with_stack=True) as recorded:
+        function()
+    recorded.export_chrome_trace(str(folder / "memory.json"))
+    events = json.loads((folder / "memory.json").read_text())["traceEvents"]
+    calls = [event for event in events if event.get("cat") == "python_function"]
+    alive = {}  # for each address: who asked for it, and its MB
+    most = []
+    for event in sorted((event for event in events if event["name"] == "[memory]"), key=lambda event: event["ts"]):
+        address, nbytes = event["args"]["Addr"], event["args"]["Bytes"]
+        if nbytes < 0:
+            alive.pop(address, None)
+            continue
+        around = [call["name"] for call in calls if call["ts"] <= event["ts"] <= call["ts"] + call["dur"]]
+        alive[address] = (around[-1].partition(" of Tensor")[0], nbytes / 1e6)
+        if sum(mb for _, mb in alive.values()) > sum(mb for _, mb in most):
+            most = list(alive.values())
+    by_caller = pd.DataFrame(most, columns=["who asked", "MB"]).groupby("who asked")["MB"]
+    return by_caller.agg(tensors="count", MB="sum").sort_values("MB", ascending=False).round(1)
+
+
+at_peak(validate)
+
+# %% [markdown]
+# Six batches went through one after the other, and at the peak, the activations of all six are alive. Nobody will run a backward
+# pass here. But `loss_sum` is a tensor, and through its graph it keeps all that a backward pass would need.
+#
+# *Try it:* put `@torch.no_grad()` above `validate`, and run both cells again. How many megabytes are alive at the peak now?
+#
 # ## Deeper: loss spikes
 #
 # Nothing hangs and nobody is killed, but around step 70 the loss climbs from 0.3 to more than 20. Should you wait, skip the

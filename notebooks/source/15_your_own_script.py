@@ -25,7 +25,7 @@ seeds = 2 if quick else 3
 images, test_images = (1_500, 999) if quick else (4_000, 1_999)
 options = ["--data", MNIST, "--images", images, "--tested", test_images, "--epochs", 3]
 folder = BUILD / "15_your_own_script"
-check.data_beside(folder)
+folder.mkdir(parents=True, exist_ok=True)
 
 # %% [markdown]
 # ## What one process reaches
@@ -41,16 +41,16 @@ print(*(f"{accuracy:.2f} %" for accuracy in alone))
 
 # %% [markdown]
 # Two processes should get there, too. `examine` starts a script with `torchrun`, watches what every rank does, and reports what it
-# has seen. *Wrong* is certain. *Look* means that you have to decide. It takes as long as the script, here some 15 seconds.
+# has seen. *Wrong* is certain. *Look* means that you have to decide.
 
 # %% [markdown]
 # ### Exercise 1 (hard): convert it
 #
-# Change the script until each rank trains on its part of every batch, the report calls nothing *wrong* or worth a *look*,
-# and one process could load the checkpoint.
+# The next cell writes a copy of `own_script.py` to `my_scripts/train.py`, with a link that opens it. Change it until each rank
+# trains on its part of every batch, the report calls nothing *wrong* or worth a *look*, and one process could load the checkpoint.
 #
-# Run the script's cell and the report's, fix what the report names first, and repeat. The report gets longer before it gets
-# shorter, because some mistakes only show once others are gone.
+# Save the file, run the report's cell, fix what the report names first, and repeat. The report gets longer before it gets
+# shorter, because some mistakes only show once others are gone. The next cell leaves a file that's already there as it is.
 #
 # Two things are new since [05](05_ddp.ipynb). Random numbers: ranks should draw different ones, but build the same network, so
 # reseed each rank *after* the network is built. Batch normalization: its statistics are *buffers*. Before each forward pass,
@@ -80,221 +80,24 @@ print(*(f"{accuracy:.2f} %" for accuracy in alone))
 # </details>
 
 # %%
-# %%writefile {folder}/train.py
 # <solution>
-"""own_script.py for many processes. Start it with: torchrun --standalone --nproc-per-node 2 own_script_ddp.py"""
-
-import argparse
-import os
-from pathlib import Path
-
-import torch
-import torch.distributed as dist
-from mnist_data import MNIST, MNIST_FOLDER, mnist_folder
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, Subset
-from tqdm import tqdm
-
-BATCH = 64  # images per step, on all ranks together
-LR = 0.1
-
-
-class Shifted(MNIST):
-    """MNIST, with each image moved by up to two pixels."""
-
-    def __getitem__(self, index):
-        image, label = super().__getitem__(index)
-        shift = torch.randint(-2, 3, (2,)).tolist()
-        return image.roll(shift, (1, 2)), label
-
-
-def network():
-    return nn.Sequential(
-        nn.Conv2d(1, 8, 5, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(8, 16, 5, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Dropout(0.25), nn.Linear(256, 10),
-    )  # fmt: skip
-
-
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=mnist_folder, default=MNIST_FOLDER, help="folder with MNIST's four files")
-    parser.add_argument("--images", type=int, default=6_000, help="training images")
-    parser.add_argument("--tested", type=int, default=1_999, help="test images")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("own.pt"), help="file for the checkpoint")
-    return parser.parse_args()
-
-
-def join():
-    """Join the other ranks, and return this rank's own device: a GPU of its node, or the CPU."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if accelerator is None or accelerator.type == "mps":  # Apple's GPUs have no collectives
-        dist.init_process_group("gloo")
-        return torch.device("cpu")
-    local_rank = dist.get_node_local_rank(fallback_rank=int(os.environ["RANK"]))
-    device = torch.device(accelerator.type, local_rank % torch.accelerator.device_count())
-    torch.accelerator.set_device_index(device.index)
-    dist.init_process_group(device_id=device)
-    return device
-
-
-def main():
-    args = parse_arguments()
-    device = join()
-    rank = dist.get_rank()
-    size = dist.get_world_size()
-    torch.set_num_threads(1)
-
-    torch.manual_seed(args.seed)
-    model = network().to(device)
-    ddp = DistributedDataParallel(model)
-    torch.manual_seed(1000 * args.seed + rank)  # from here on, each rank draws noise of its own
-    loss_function = nn.CrossEntropyLoss()
-
-    train = Shifted(args.data, "train", args.images)
-    test = MNIST(args.data, "test", args.tested)
-    sampler = DistributedSampler(train, seed=args.seed)
-    loader = DataLoader(train, BATCH // size, sampler=sampler, drop_last=True)
-    test_loader = DataLoader(Subset(test, range(rank, len(test), size)), 500)
-
-    optimizer = torch.optim.SGD(model.parameters(), LR, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LR, epochs=args.epochs, steps_per_epoch=len(loader))
-
-    for epoch in range(1, args.epochs + 1):
-        sampler.set_epoch(epoch)
-        model.train()
-        loss_sum = torch.zeros((), device=device)
-        for images, labels in tqdm(loader, desc=f"epoch {epoch}", disable=None if rank == 0 else True):
-            loss = loss_function(ddp(images.to(device)), labels.to(device))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            loss_sum += loss.detach()
-        dist.all_reduce(loss_sum)
-        mean_loss = loss_sum.item() / (size * len(loader))
-
-        for buffer in model.buffers():  # the statistics of batch normalization: rank 0's on all ranks
-            dist.broadcast(buffer, 0)
-        model.eval()
-        right = torch.zeros((), device=device)
-        with torch.no_grad():
-            for images, labels in test_loader:
-                guesses = model(images.to(device)).argmax(1)
-                right += (guesses == labels.to(device)).sum()
-        dist.all_reduce(right)
-        accuracy = right.item() / len(test)
-
-        if rank == 0:
-            print(f"epoch {epoch}: loss {mean_loss:.3f}, accuracy {accuracy:.2%}")
-            torch.save({"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+script = SCRIPTS / "own_script_ddp.py"
 # <stub>
-# # This is own_script.py so far: your code here
-# """MNIST in one process, as people write such scripts. Start it with: python own_script.py"""
+# from IPython.display import FileLink
 #
-# import argparse
-# from pathlib import Path
-#
-# import torch
-# from mnist_data import MNIST, MNIST_FOLDER, mnist_folder
-# from torch import nn
-# from torch.utils.data import DataLoader
-# from tqdm import tqdm
-#
-# BATCH = 64
-# LR = 0.1
-#
-#
-# class Shifted(MNIST):
-#     """MNIST, with each image moved by up to two pixels."""
-#
-#     def __getitem__(self, index):
-#         image, label = super().__getitem__(index)
-#         shift = torch.randint(-2, 3, (2,)).tolist()
-#         return image.roll(shift, (1, 2)), label
-#
-#
-# def network():
-#     return nn.Sequential(
-#         nn.Conv2d(1, 8, 5, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-#         nn.Conv2d(8, 16, 5, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-#         nn.Flatten(), nn.Dropout(0.25), nn.Linear(256, 10),
-#     )  # fmt: skip
-#
-#
-# def parse_arguments():
-#     parser = argparse.ArgumentParser(description=__doc__)
-#     parser.add_argument("--data", type=mnist_folder, default=MNIST_FOLDER, help="folder with MNIST's four files")
-#     parser.add_argument("--images", type=int, default=6_000, help="training images")
-#     parser.add_argument("--tested", type=int, default=1_999, help="test images")
-#     parser.add_argument("--epochs", type=int, default=3)
-#     parser.add_argument("--seed", type=int, default=1)
-#     parser.add_argument("--out", type=Path, default=Path("own.pt"), help="file for the checkpoint")
-#     return parser.parse_args()
-#
-#
-# def main():
-#     args = parse_arguments()
-#     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-#     torch.set_num_threads(1)
-#
-#     torch.manual_seed(args.seed)
-#     model = network().to(device)
-#     loss_function = nn.CrossEntropyLoss()
-#
-#     train = Shifted(args.data, "train", args.images)
-#     test = MNIST(args.data, "test", args.tested)
-#     loader = DataLoader(train, BATCH, shuffle=True, drop_last=True)
-#     test_loader = DataLoader(test, 500)
-#
-#     optimizer = torch.optim.SGD(model.parameters(), LR, momentum=0.9)
-#     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LR, epochs=args.epochs, steps_per_epoch=len(loader))
-#
-#     for epoch in range(1, args.epochs + 1):
-#         model.train()
-#         loss_sum = torch.zeros((), device=device)
-#         for images, labels in tqdm(loader, desc=f"epoch {epoch}", disable=None):
-#             loss = loss_function(model(images.to(device)), labels.to(device))
-#             optimizer.zero_grad()
-#             loss.backward()
-#             optimizer.step()
-#             schedule.step()
-#             loss_sum += loss.detach()
-#         mean_loss = loss_sum.item() / len(loader)
-#
-#         model.eval()
-#         right = torch.zeros((), device=device)
-#         with torch.no_grad():
-#             for images, labels in test_loader:
-#                 guesses = model(images.to(device)).argmax(1)
-#                 right += (guesses == labels.to(device)).sum()
-#         accuracy = right.item() / len(test)
-#
-#         print(f"epoch {epoch}: loss {mean_loss:.3f}, accuracy {accuracy:.2%}")
-#         torch.save({"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
-#
-#
-# if __name__ == "__main__":
-#     main()
+# script = check.to_edit("own_script.py", "my_scripts/train.py")  # your code here: in that file, not in this cell
+# FileLink("my_scripts/train.py")
 # </stub>
 # </solution>
 
 # %%
 checkpoint = folder / "train.pt"
 checkpoint.unlink(missing_ok=True)
-report = examine(folder / "train.py", *options, "--out", checkpoint, timeout_s=sizes.timeout_s)
+report = examine(script, *options, "--out", checkpoint, timeout_s=sizes.timeout_s)
 report
 
 # %%
-check.train(folder / "train.py", report, checkpoint, epochs=3)
+check.train(script, report, checkpoint, epochs=3)
 
 # %% [markdown]
 # ## Is it as good?
@@ -309,7 +112,7 @@ guess
 
 # %%
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", 2]
-mine = check.own_or_finished(folder / "train.py")
+mine = check.own_or_finished(script, report, checkpoint, epochs=3)
 together = accuracies(*launch, mine, *options, "--out", folder / "two.pt", seeds=seeds, timeout_s=sizes.timeout_s)
 for name, all_seeds in (("one process", alone), ("two ranks", together)):
     print(f"{name:<12}", *(f"{accuracy:.2f} %" for accuracy in all_seeds), f"  mean {sum(all_seeds) / seeds:.2f} %")
@@ -320,9 +123,9 @@ guess.compare(sum(together) / seeds - sum(alone) / seeds)
 # tell the two scripts apart. That doesn't prove them equal: notebook [14](14_hyperparameter_search.ipynb) works out how many
 # seeds you'd need.
 #
-# *Break it:* take 64 images per rank, keep the learning rate, and run the script's cell and the report's. The report stays
-# clean, because that's often what people want. Run the cell above with `mine = folder / "train.py"`. How much accuracy does it
-# cost you, and what does [07](07_large_batch.ipynb) recommend?
+# *Break it:* take 64 images per rank, keep the learning rate, and run the report's cell. The report stays clean, because that's
+# often what people want. Run the cell above with `mine = script`. How much accuracy does it cost you, and what does
+# [07](07_large_batch.ipynb) recommend?
 #
 # ## Somebody else's script
 #
@@ -444,6 +247,7 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 logging.disable(logging.WARNING)
@@ -455,21 +259,34 @@ def count(graph, inputs):
     return graph.forward
 
 
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(512, 512)
+
+    def forward(self, x):
+        return self.linear(x).relu()
+
+
 class Net(nn.Module):
     def __init__(self, logs=False):
         super().__init__()
-        self.first, self.second = (nn.Sequential(*(nn.Linear(512, 512) for _ in range(3))) for _ in range(2))
+        self.first, self.second, self.third, self.fourth = (Block() for _ in range(4))
         self.logs = logs
 
     def forward(self, x):
-        x = self.first(x)
+        x = self.second(self.first(x))
         if self.logs:
             x.mean().item()
-        return self.second(x)
+        return self.fourth(self.third(x))
 
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-models = {"as it is": Net(), "with .item() in it": Net(logs=True), "in DDP": DistributedDataParallel(Net(), bucket_cap_mb=1)}
+sharded = Net()
+for part in (*sharded.children(), sharded):
+    fully_shard(part)
+in_ddp = DistributedDataParallel(Net(), bucket_cap_mb=1)
+models = {"as it is": Net(), "with .item() in it": Net(logs=True), "in DDP": in_ddp, "in FSDP2": sharded}
 rows = {}
 for name, model in models.items():
     torch._dynamo.reset()
@@ -487,10 +304,12 @@ pd.DataFrame(rows, index=["64 images", "64 again", "32", "16"]).T
 # When the batch's size first changes, PyTorch compiles again, this time for any size. If you drop the last, smaller batch, it
 # doesn't have to. Where PyTorch can't follow your Python, as at `.item()`, it breaks the graph, and you gain less.
 # `TORCH_LOGS=graph_breaks,recompiles` shows these places. If you compile *after* wrapping the model in DDP, PyTorch cuts the
-# graph at DDP's buckets, so that gradients still travel during the backward pass.
+# graph at DDP's buckets, so that gradients still travel during the backward pass. In FSDP2, the graph breaks before and after each
+# block, where FSDP gathers weights and frees them. But equal blocks share a graph: four blocks need only two, one for the first
+# block, whose input needs no gradient, and one for the others.
 #
 # If the model doesn't fit next to its optimizer, [trainer.py](scripts/trainer.py) is the variant with FSDP2 and sharded checkpoints.
-# With `--compile`, it compiles each block before `fully_shard` wraps it, so that equal blocks are compiled only once.
+# With `--compile`, it compiles each block before `fully_shard` wraps it, which leads to the same graphs.
 #
 # ## Remember
 #

@@ -31,7 +31,7 @@ def of_room(room: str) -> dict[tuple[str, str], Exercise]:
 EXERCISES = {key: exercise for room in ROOMS for key, exercise in of_room(room).items()}
 TABLES = {key: importlib.import_module(f"lessons.{room}.alternatives") for room in ROOMS for key in of_room(room)}
 # Judged as files or by what was chosen, each by a function with tests of its own.
-OTHERS = {"hello.py", "my_script.py", "job.sh", "train.py", "recompute"}
+OTHERS = {"hello.py", "my_script.py", "job.sh", "script", "recompute"}
 OTHERS |= {"diagnoses", "causes", "faults", "recipe", "changes", "adam", "culprits"}
 
 

@@ -149,6 +149,7 @@ def test_links_to_and_from_the_pages_of_book_are_as_in_the_site():
     assert book.links_in_site("[a](book/setup.md), [b](book)", from_book=False) == "[a](setup.md), [b](book)"
     assert book.links_in_site("[a](../../book/setup.md)", from_book=False) == "[a](../../setup.md)"
     assert book.links_in_site("[a](assets/gallery/00_a.ipynb)", from_book=False) == "[a](notebooks/00_a.ipynb)"
+    assert book.links_in_site("[a](../book/jax.md)", from_book=False) == "[a](../jax.md)", "in a notebook"
     assert book.links_in_site("[a](../README.md), [b](memory.md)", from_book=True) == "[a](README.md), [b](memory.md)"
 
 

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from our_ranks import on_every_rank
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -20,10 +21,11 @@ from training.launching import rank_environment, run_bounded
 
 from workshop_lib import ranks
 from workshop_lib.collectives import counting
+from workshop_lib.emulation import comm
 from workshop_lib.machine import world
 from workshop_lib.models import torch_cnn
 from workshop_lib.ranks import which_mpi
-from workshop_lib.training import rendezvous
+from workshop_lib.training import rendezvous, torch_mpi
 
 pytestmark = pytest.mark.full
 
@@ -105,11 +107,6 @@ def operations(rank: int, size: int) -> dict:
         dist.all_gather_object(gathered, {"rank": rank, "text": "x" * 50 * rank}, group)
         return torch.tensor([each["rank"] + len(each["text"]) for each in gathered])
 
-    def gather(group):
-        gathered = [empty(2 * size) for _ in range(size)] if rank == ROOT else None
-        dist.gather(own(), gathered, ROOT, group)
-        return torch.cat(gathered) if gathered else empty(0)
-
     def scatter(group):
         tensor = empty(2)
         dist.scatter(tensor, parts() if rank == ROOT else None, ROOT, group)
@@ -172,7 +169,6 @@ def operations(rank: int, size: int) -> dict:
         "allgather": (allgather, np.concatenate(every)),
         "allgather, one tensor": (allgather_tensor, np.concatenate(every)),
         "allgather, objects": (allgather_objects, 51 * np.arange(size)),
-        "gather": (gather, np.concatenate(every) if rank == ROOT else np.zeros((0, 3))),
         "scatter": (scatter, every[ROOT][mine]),
         "reduce-scatter": (reduce_scatter, total[mine]),
         "reduce-scatter, one tensor": (reduce_scatter_tensor(op.SUM), total[mine]),
@@ -243,6 +239,24 @@ def test_fsdp_gathers_each_layer_twice_and_scatters_its_gradients_once():
     kinds = ("allgather", "allgather", "reduce-scatter")
     assert sorted(counted.asked_for) == sorted(STEPS * [(kind, nbytes) for nbytes in layers for kind in kinds])
     assert counted.messages.bytes_sent == STEPS * 3 * (size - 1) * sum(layers) / size
+
+
+@on_every_rank
+def test_powersgd_waits_inside_its_callbacks_and_averages_as_over_gloo():
+    gradients = []
+    for group in (joined(), dist.group.WORLD):
+        model = DistributedDataParallel(torch_cnn.build(1), process_group=group)
+        state = powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2, min_compression_rate=1)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        for _ in range(4):
+            model(torch.full((4, 1, 28, 28), 1.0 + dist.get_rank())).square().sum().backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    assert torch.allclose(*gradients, rtol=1e-3)
+
+
+def test_emulated_links_carry_bf16_as_two_bytes_though_mpi_adds_up_four():
+    array = torch_mpi.Buffer(torch.ones(5, dtype=torch.bfloat16), reduced=True).array
+    assert (comm._nbytes(array), array.itemsize) == (10, 4)
 
 
 ALONE = """\

@@ -240,7 +240,7 @@ class CountedCollectives:
     def _begin(self, name: str, array: np.ndarray, operation: MPI.Op = MPI.SUM) -> None:
         if operation != MPI.SUM:
             raise InputError("only sums can be counted, and means: use ReduceOp.SUM or AVG")
-        self.asked_for.append((name, array.nbytes))
+        self.asked_for.append((name, _nbytes(array)))
 
 
 @contextlib.contextmanager

@@ -73,7 +73,7 @@ def write_notebook(name: str, pages: Path) -> None:
     made = book_page.page(name, *generate.pristine(name), ran)
     for cell in made.cells:
         if cell.cell_type == "markdown":
-            cell.source = links_to_pages(cell.source, pages / "notebooks")
+            cell.source = links_to_pages(links_in_site(cell.source, from_book=False), pages / "notebooks")
     nbformat.write(made, pages / "notebooks" / f"{name}.ipynb")
 
 

@@ -58,7 +58,7 @@ EXERCISE_MINUTES = {"warm-up": 5, "normal": 12, "hard": 25}
 EXERCISE = re.compile(rf"Exercise \w+ \(({'|'.join(EXERCISE_MINUTES)})\): ")
 PREDICTION = re.compile(r"(?<![\w.])predict\(")
 PRINTS_PART = re.compile(r"^take_home\.(diff|marked|function)\((.+)\)$", re.MULTILINE)
-PRINTS_SCRIPT = re.compile(r'^Code\(filename=str\(SCRIPTS / "(.+)"\)\)$', re.MULTILINE)
+SHOWS_SCRIPT = re.compile(r'^(?:Code\(filename=str\(SCRIPTS / |\w+ = check\.to_edit\()"(\w+\.py)"', re.MULTILINE)
 WRITTEN_FILE = re.compile(r"^# %%writefile \S*?([\w.]+)\n(.+?)(?=^# %%|\Z)", re.MULTILINE | re.DOTALL)
 NOTE_ON_SOLUTIONS = (
     "**These are the solutions.** Your own notebook is [{0}](../{0}.ipynb). Write your answers there, because what you "
@@ -144,7 +144,7 @@ class Effort:
     """The effort that a part of a notebook asks of a learner.
 
     words: also those of hints.
-    code_lines: also those of scripts that a cell prints. Of a difference, these are the lines that change.
+    code_lines: also those of scripts that a cell prints or opens. Of a difference, these are the lines that change.
     """
 
     words: int = 0
@@ -179,9 +179,9 @@ class Effort:
 
 
 def printed(code: str) -> list[str]:
-    """The lines of scripts to take home that this code prints for its reader."""
+    """The lines of scripts to take home that this code prints or opens for its reader."""
     lines: list[str] = []
-    for name in PRINTS_SCRIPT.findall(code):
+    for name in SHOWS_SCRIPT.findall(code):
         lines += (paths.SCRIPTS / name).read_text(encoding="utf-8").splitlines()
     for how, arguments in PRINTS_PART.findall(code):
         words = ast.literal_eval(f"({arguments},)")

@@ -20,6 +20,7 @@ from functools import partial
 from select import select
 from time import monotonic
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
@@ -40,6 +41,16 @@ class CommError(WorkshopError, RuntimeError):
     """An operation did not end, or MPI cannot do it; the message says which operation, and what to do."""
 
 
+class Widened(np.ndarray):
+    """Numbers in a wider type than the tensor's. Emulated links carry `nbytes`, which are the tensor's own."""
+
+    share = 1.0  # the bytes of one of the tensor's numbers, as a share of those here
+
+    @property
+    def nbytes(self) -> int:
+        return round(self.share * self.size * self.itemsize)
+
+
 class Buffer:
     """A tensor's values in the form that MPI takes: a contiguous array, in the tensor's own memory if possible.
 
@@ -54,6 +65,9 @@ class Buffer:
         dtype = REDUCED_AS.get(tensor.dtype, tensor.dtype) if reduced else tensor.dtype
         self.values = self.tensor.to(dtype).contiguous().reshape(-1)
         self.array = (self.values if reduced else self.values.view(torch.uint8)).numpy()
+        if dtype != self.tensor.dtype:
+            self.array = self.array.view(Widened)
+            self.array.share = self.tensor.itemsize / dtype.itemsize
 
     def give_back(self) -> None:
         """Copy the values that arrived into the tensor, unless they arrived in the tensor's own memory."""
@@ -123,14 +137,21 @@ class MpiWork(dist._Work):
         """Return the future that DDP asks for during the backward pass and reads in a callback at its end.
 
         Nothing in Python waits for a future, so it has to be complete by then. Autograd runs callbacks in order, and
-        the one queued here comes before DDP's. Outside a backward pass, this call blocks.
+        the one queued here comes before DDP's. Outside a backward pass, this call blocks. It also blocks in what a hook
+        does with the values that have arrived: PowerSGD starts its next collective there, and waits for it at once.
         """
         future: torch.futures.Future = torch.futures.Future()
 
         def complete() -> None:
             self.wait()
-            future.set_result(self.results)
+            outer = self.group.in_callback
+            self.group.in_callback = True
+            future.set_result(self.results)  # runs what the hook does with these values
+            self.group.in_callback = outer
 
+        if self.group.in_callback:
+            complete()
+            return future
         try:
             Variable._execution_engine.queue_callback(complete)
         except RuntimeError:  # no backward pass is under way
@@ -152,6 +173,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         self.calls_made = 0
         self.under_way: set[MpiWork] = set()  # keeps alive the memory that MPI writes into
         self.broken = ""  # names the call that never ended, which no other call can follow
+        self.in_callback = False  # whether a hook of DDP's is at work on values that have arrived
 
     def getBackendName(self) -> str:
         return NAME
@@ -215,13 +237,6 @@ class MpiProcessGroup(dist.ProcessGroup):
         wholes = [torch.stack(parts) for parts in outputs]
         calls = [("Iallgather", Buffer(p).array, Buffer(w).array) for w, p in zip(wholes, inputs, strict=True)]
         return self.start(calls, outputs[0], lambda: _share_out(wholes, outputs))
-
-    def gather(self, outputs: list, inputs: list, opts) -> MpiWork:
-        """Gather the input of each rank on the root. outputs: as in allgather on the root, empty on the other ranks."""
-        wholes = [torch.stack(parts) for parts in outputs]
-        part = Buffer(inputs[0])
-        call = ("Igather", part.array, Buffer(wholes[0]).array if wholes else None, opts.rootRank)
-        return self.start([call], outputs[0] if outputs else [], lambda: _share_out(wholes, outputs))
 
     def scatter(self, outputs: list, inputs: list, opts) -> MpiWork:
         part = Buffer(outputs[0])

@@ -135,7 +135,6 @@ def an_allreduce(ranks: int, nbytes: int = TOKENS_BYTES) -> float:
 def test_layers_and_a_trained_network(on):
     by_rank = on(LAYERS)
     for seen in by_rank:
-        print(seen)
         assert seen["MLP"] < ROUNDING and seen["trained"] < TRAINED
         assert seen["MLP bytes"] == (an_allreduce(len(by_rank)),) * 2
         assert seen["allreduces"] == (2, 4) and seen["summed once"] == (2, 2)
@@ -150,7 +149,6 @@ def test_a_plan_with_one_input_for_attention_computes_and_sends_the_same(on):
 def test_every_mesh_is_one_process_and_sends_what_the_formulas_say(on):
     by_rank = on(MESHES)
     for seen in by_rank:
-        print(seen)
         meshes = [name for name in seen if not name.endswith("sent")]
         assert len(meshes) == len(by_rank).bit_length()
         for mesh in meshes:
@@ -165,7 +163,6 @@ def test_shared_tokens_send_what_an_allreduce_sends(on):
     ranks = len(by_rank)
     four = 4 * an_allreduce(ranks, 64 * 24 * 64 * 4)
     for seen in by_rank:
-        print(seen)
         whole, tensors, tokens = seen["ways"]
         assert [tensors[2:4], tokens[2:4]] == [[four, 0], [four, an_allreduce(ranks, 4 * seen["numbers"])]]
         assert max(tensors[1], tokens[1]) < ROUNDING and whole[1:4] == [0, 0, 0]

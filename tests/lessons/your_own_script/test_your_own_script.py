@@ -1,6 +1,7 @@
 """The exercises of 15: a converted script passes if the report is clean, and each fault of the other one has a hint."""
 
 import difflib
+import shutil
 
 import pytest
 from judge.answers import code_cells
@@ -39,12 +40,15 @@ def verdict(folder, *edits):
     for old, new in edits:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    check.data_beside(folder)
+    shutil.copy(SCRIPTS / "mnist_data.py", folder)
     script = folder / "train.py"
     script.write_text(text, encoding="utf-8")
     data = SCRIPTS.parent.parent / "assets" / "mnist"
     report = examine(script, "--data", data, *OPTIONS, "--out", folder / "train.pt", timeout_s=60.0)
-    return check.train(script, report, folder / "train.pt", epochs=2)
+    judged = check.train(script, report, folder / "train.pt", epochs=2)
+    used = check.own_or_finished(script, report, folder / "train.pt", epochs=2)
+    assert used == (script if judged.passed else check.FINISHED)
+    return judged
 
 
 @pytest.mark.full
@@ -52,7 +56,6 @@ def test_the_finished_script_passes(tmp_path):
     """8 s."""
     passed = verdict(tmp_path)
     assert passed.passed, passed
-    assert check.own_or_finished(tmp_path / "train.py").read_text() == FINISHED
     assert not processes.strays()
 
 
@@ -74,19 +77,13 @@ def test_an_accuracy_above_100_percent_is_rejected(tmp_path):
     assert hint == check.SHARE_HINT.format(196.3)
 
 
-def test_the_notebook_has_the_scripts():
-    asked, solved = ([cell for cell in cells if cell.startswith("%%writefile")] for cells in code_cells(NOTEBOOK))
-    stub = asked[0].partition("\n")[2]
-    assert stub.partition("\n")[0].startswith("# This is own_script.py so far: your code here")
-    assert stub.partition("\n")[2].strip() == check.ONE_PROCESS.read_text().strip()
-    assert solved[0].partition("\n")[2].strip() == FINISHED.strip()
-
-
-def test_an_unchanged_script_is_not_solved(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text("# your code here\n" + check.ONE_PROCESS.read_text())
+def test_the_learner_s_file_is_kept_and_unsolved_until_it_is_changed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    script = check.to_edit("own_script.py", "my_scripts/train.py")
+    assert {path.name for path in script.parent.iterdir()} == {"train.py", "mnist_data.py"}
     assert check.train(script, Examined(script, None, []), tmp_path / "none.pt", 1).passed is None
-    assert check.own_or_finished(script) == check.FINISHED
+    script.write_text("changed")
+    assert check.to_edit("own_script.py", "my_scripts/train.py").read_text() == "changed"
 
 
 @pytest.mark.full

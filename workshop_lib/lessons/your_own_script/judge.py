@@ -14,7 +14,6 @@ from workshop_lib.words import plural
 
 ONE_PROCESS = SCRIPTS / "own_script.py"
 FINISHED = SCRIPTS / "own_script_ddp.py"
-PASSED = "passed.py"  # the copy of a script that passed
 BATCH = 64  # of one process
 OF_THE_MACHINE = ("threads", "devices", "straggler")  # checks whose findings may be no fault of the script
 # Not tied to a line's ends: two ranks that print at the same moment may share a line.
@@ -34,29 +33,26 @@ WRAPPED_HINT = (
 )
 
 
-def own_or_finished(script: str | Path) -> Path:
-    """The path of the learner's script once it is right, and of the finished script until then."""
-    passed = Path(script).with_name(PASSED)
-    return passed if passed.exists() else FINISHED
+def to_edit(original: str, name: str) -> Path:
+    """The file that the learner edits, in the notebook's folder: a copy of a script, unless it's there already."""
+    path = Path(name)
+    path.parent.mkdir(exist_ok=True)
+    shutil.copy(SCRIPTS / "mnist_data.py", path.parent)  # which it imports
+    if not path.exists():
+        shutil.copy(SCRIPTS / original, path)
+    return path.resolve()
 
 
-def data_beside(folder: Path) -> None:
-    """Put mnist_data.py, which the scripts import, into the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(SCRIPTS / "mnist_data.py", folder)
-
-
-def train(script: str | Path, report: Examined, checkpoint: Path, epochs: int) -> Verdict:
+def train(script: Path, report: Examined, checkpoint: Path, epochs: int) -> Verdict:
     """Judge the converted script by what `examine` reported about it, and by what it printed and saved."""
-    text = Path(script).read_text(encoding="utf-8")
-    if text.strip().endswith(ONE_PROCESS.read_text(encoding="utf-8").strip()):
-        return Verdict("train.py", to_do="Convert the script")
-    verdict = Verdict("train.py").follow(rules(report, checkpoint, epochs))
-    passed = Path(script).with_name(PASSED)
-    passed.unlink(missing_ok=True)
-    if verdict.passed:
-        shutil.copy(script, passed)
-    return verdict.recorded()
+    if script.read_text(encoding="utf-8").strip() == ONE_PROCESS.read_text(encoding="utf-8").strip():
+        return Verdict("script", to_do="Convert the script")
+    return Verdict("script").follow(rules(report, checkpoint, epochs)).recorded()
+
+
+def own_or_finished(script: Path, report: Examined, checkpoint: Path, epochs: int) -> Path:
+    """The learner's script if it is right, and the finished script until then."""
+    return FINISHED if any(hint for _, hint in rules(report, checkpoint, epochs)) else script
 
 
 def rules(report: Examined, checkpoint: Path, epochs: int) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +30,10 @@ class Examined:
 
 
 def examine(script: str | Path, *options: object, ranks: int = 2, timeout_s: float = 120.0) -> Examined:
-    """Run a script with these options on several ranks, and return what is wrong with it. No process is left."""
+    """Run a script with these options on several ranks, print how long it took, and return what is wrong with it."""
+    began = time.monotonic()
     run = observe(ranks, [str(script), *map(str, options)], seconds=timeout_s, show=False)
+    print(f"{ranks} ranks ran {Path(script).name} in {time.monotonic() - began:.0f} s.")
     return Examined(Path(script), run, check(run))
 
 
