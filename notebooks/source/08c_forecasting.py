@@ -356,7 +356,8 @@ sixteen.groupby("table")[["forecast", "published"]].agg(["min", "max"]).style.fo
 
 # %% [markdown]
 # One network scales, the other loses up to half of its speed, and with a different framework it would lose a fifth. Nothing on a
-# data sheet says so. In all, we collected 60 efficiencies from seven published tables. Compared with them, a forecast of
+# data sheet says so. In all, we compare 60 efficiencies from seven published tables. (Two more tables timed start-up and tests as well: *Deeper: far
+# below the forecast*.) Compared with them, a forecast of
 # computing and messages alone is nearly always too *optimistic*, because everything that it leaves out costs time.
 #
 # So our forecast includes the **straggler** of notebook [08b](08b_where_the_time_goes.ipynb): the more devices there are, the

@@ -360,7 +360,7 @@ figures.busy({"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms}, "CPU tim
 
 # %% [markdown]
 # Your ring and its results haven't changed, because `attend` masks by *position*. In each step after the first, a rank now
-# computes only half a block, so computing hides sending only from 4,000 tokens per rank on, not from 2,000. PyTorch,
+# computes only half a block. So it takes 4,000 tokens per rank, not 2,000, until computing hides the sending. PyTorch,
 # Megatron-LM and Llama 3 use this order. But if several documents are *packed* into one sequence, and a token sees only its own,
 # zigzag isn't fair anymore: the end of a long document has more work than any other chunk.
 #

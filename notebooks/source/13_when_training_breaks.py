@@ -5,8 +5,8 @@
 # collective operation timeout: WorkNCCL(SeqNum=8123, OpType=ALLREDUCE, …". Which rank was it? On which line? Most people add
 # `print` statements and start the job again. You can do better.
 #
-# **You will** find the rank and the line in two jobs of sixteen ranks: one hangs while you look, and of the other only logs and
-# dumps are left. You'll diagnose six runs that went wrong, and take home a card for the day your ranks hang.
+# **You will** find the rank and the line in two jobs of sixteen ranks. One still hangs while you look, and the other has left
+# only logs and dumps. You'll diagnose six runs that went wrong, and take home a card for the day your ranks hang.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first. [05](05_ddp.ipynb) explains `torchrun`.
@@ -31,7 +31,8 @@ folder.mkdir(parents=True, exist_ok=True)
 # %% [markdown]
 # ## Six faults
 #
-# Three plain processes train a tiny model, and average their gradients with PyTorch's `all_reduce` over gloo. In the fifth step,
+# Three plain processes train a tiny model, and average their gradients with PyTorch's `all_reduce`. Here *gloo* carries the
+# messages, between GPUs it would be *NCCL*, and the two fail differently. In the fifth step,
 # something goes wrong on rank 1, and only there. How many of these faults will end with an error message?
 
 # %%
@@ -87,8 +88,9 @@ for pid in tonight.pids:
 scripts.run("sh", "-c", f"sleep 1; tail -n 11 {tonight.folder}/log.*")
 
 # %% [markdown]
-# On CPUs, usually all ranks but your culprit wait in a collective. On GPUs, NCCL's calls return at once, and Python stands at the next line that waits for the GPU, such as `loss.item()`. If that's the same line on all ranks,
-# you need the dumps of the next section.
+# On CPUs, usually all ranks but your culprit wait in a collective. On GPUs, NCCL's calls return at once, and Python stands at the
+# next line that waits for the GPU, such as `loss.item()`. If that's the same line on all ranks, you need the dumps of the next
+# section.
 
 # %%
 tonight.end()
@@ -231,7 +233,8 @@ fault_catalogue.diagnoses(diagnoses)
 #
 # ## Deeper: nine more faults
 #
-# Ranks that send different shapes get an error from gloo. NCCL doesn't check sizes: they hang, or silently get wrong numbers.
+# Ranks that send different shapes get an error from gloo. NCCL doesn't check sizes, so the ranks hang, or silently get wrong
+# numbers.
 
 # %%
 others = ["runs out of memory", "is stopped", "is slow", "sends another shape", "calls in another order"]
@@ -332,8 +335,8 @@ loss_spikes.causes(causes)
 loss_spikes.clipped(runs["Y"], spiking.run("Y", largest_norm=1.0), largest_norm=1.0)
 
 # %% [markdown]
-# The bad batch still shows in its own step, because clipping doesn't change the loss. But the optimizer's step is no longer
-# than usual, so the spike is over one step later.
+# The bad batch still shows in its own step, because clipping doesn't change the loss. But it keeps the
+# optimizer's step short, so the spike is over one step later.
 #
 # *Break it:* clip run Z in the same way. Does that repair the run?
 #
