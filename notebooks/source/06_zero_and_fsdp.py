@@ -485,8 +485,7 @@ for stage in range(4):
 #
 # ## Deeper: many micro-batches
 #
-# When a batch is too large for memory, you split it into $m$ *micro-batches*, and take one optimizer step after the last one
-# ([05](05_ddp.ipynb)). What does each stage send then?
+# What does each stage send if a step has $m$ micro-batches?
 
 # %%
 guess = predict("With 4 micro-batches, how many times as many bytes as stage 1 does stage 3 send?", low=1, high=10)
@@ -506,9 +505,8 @@ guess.compare(table["Zero3"].iloc[-1] / table["Zero1"].iloc[-1])
 table
 
 # %% [markdown]
-# Stage 1 reduces whole gradients once. Stage 2 has nowhere to keep whole gradients, so it reduces them after every micro-batch.
-# Stage 3 also gathers all weights twice per micro-batch, and sends $3m/2$ times the bytes of stage 1. With many micro-batches,
-# prefer stage 1 if the model fits.
+# Stage 2 has nowhere to keep whole gradients, so it reduces them in every micro-batch. Stage 3 also gathers all weights twice,
+# and sends $3m/2$ times the bytes of stage 1. With many micro-batches, prefer stage 1 if the model fits.
 #
 # With memory for whole gradients, FSDP can reduce them once per step, too: call `model.set_requires_gradient_sync(False)`
 # before the first micro-batch, and `(True)` before the last one. `clip_grad_norm_` adds up the squares over all ranks
@@ -672,7 +670,7 @@ print(f"weights differ by {by_hand.train(OverlappedZero2).distance:.3%} from tho
 #
 # <details><summary>Hint</summary>
 #
-# The first layer of a pass wasn't started by anyone. And which layer follows the last one?
+# Nobody has started the first layer of a pass. And which layer follows the last one?
 #
 # </details><details><summary>Solution</summary>
 #

@@ -46,8 +46,8 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {cores.her
 # | start processes inside | `srun` | `mpiexec` |
 #
 # **Why am I still waiting?** `squeue` gives the reason: `Resources` means you're next, `Priority` that other jobs come first,
-# and a name with `Limit` that you or your group have reached one. A shorter or smaller job often starts sooner. `seff` tells
-# you afterwards how much of the cores, memory and time you asked for was used.
+# and `Limit` in a reason that you or your group may use no more. A shorter or smaller job often starts sooner. `seff` tells you
+# afterwards how much of the cores, memory and time you asked for was used.
 #
 # ## Write the job script
 #
@@ -165,9 +165,8 @@ check.job(folder / "job.sh")
 
 # %% [markdown]
 # The check ran your script as Slurm would, but with stand-ins for `srun` and `torchrun` that only record how they were called.
-# In the solution, `--kill-on-bad-exit=1` makes `srun` end all torchruns when one fails. `--export=ALL` gives every torchrun the
-# script's variables, such as `TORCH_FR_DUMP_TEMP_FILE`, the place for dumps that you'll need when a job hangs
-# ([13](13_when_training_breaks.ipynb)).
+# In the solution, `--kill-on-bad-exit=1` makes `srun` end all torchruns when one fails. [13](13_when_training_breaks.ipynb)
+# explains `TORCH_FR_DUMP_TEMP_FILE`, which `--export=ALL` hands on.
 #
 # ## When a rank dies
 #

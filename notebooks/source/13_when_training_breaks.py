@@ -31,9 +31,9 @@ folder.mkdir(parents=True, exist_ok=True)
 # %% [markdown]
 # ## Six faults
 #
-# Three plain processes train a tiny model, and average their gradients with PyTorch's `all_reduce`. Here *gloo* carries the
-# messages, between GPUs it would be *NCCL*, and the two fail differently. In the fifth step,
-# something goes wrong on rank 1, and only there. How many of these faults will end with an error message?
+# Three plain processes train a tiny model, and average their gradients with PyTorch's `all_reduce` over *gloo*. (GPUs use *NCCL*,
+# which fails differently.) In the fifth step, something goes wrong on rank 1, and only there. How many of these faults will end
+# with an error message?
 
 # %%
 faults = ["raises", "is killed", "hangs", "runs out of data", "computes a NaN", "flips a bit of its weights"]
@@ -52,8 +52,8 @@ guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ran
 #
 # **A rank ends.** It raises, it's killed, or it simply has one batch fewer than the others. With gloo, its connections close,
 # so the other ranks notice within a fraction of a second. But they only say "Connection closed by peer", which isn't the cause.
-# (With NCCL, often nobody notices but the launcher, or the watchdog after 10 minutes.) Look for the rank that says something
-# else, that ended first, or that was ended by a signal. A `SIGKILL` out of nowhere usually means that memory ran out.
+# (With NCCL, often only the launcher notices.) Look for the rank that says something else, that ended first, or that was ended by
+# a signal. A `SIGKILL` out of nowhere usually means that memory ran out.
 #
 # **A rank is alive, but doesn't show up.** It hangs, it's stopped, or it calls its collectives in a different order. The other
 # ranks wait until the time-out: 1.5 seconds here, but by default 30 minutes with gloo and 10 with NCCL, whose watchdog then
@@ -160,8 +160,8 @@ hung_jobs.culprits(culprits)
 launchers.after_a_death(folder)
 
 # %% [markdown]
-# Both launchers notice at once, and end rank 0. (Most of `torchrun`'s seconds are its own start.) `mpiexec` passes the rank's
-# exit code on, or 128 plus the signal: 137 is signal 9, `SIGKILL`. `torchrun` itself exits with 1. In its report, −9 is the
+# Both launchers notice at once, and end rank 0. `mpiexec` passes the rank's exit code on, or 128 plus the signal: 137 is signal 9,
+# `SIGKILL`. `torchrun` itself exits with 1. In its report, −9 is the
 # `SIGKILL`, and −15 the `SIGTERM` with which it ended rank 0. `srun` waits for the other tasks, unless you give it
 # `--kill-on-bad-exit=1` or your cluster sets that for you.
 #
