@@ -107,9 +107,10 @@ scripts.run("sh", "-c", f"tail -q -n 1 {morning}/log.*")
 # %% [markdown]
 # *All* of them waited in a collective, but not in the same one. PyTorch's *flight recorder* remembers the last 2,000
 # collectives of each rank, with their sizes and the lines that called them. When a collective times out, NCCL's watchdog writes
-# a file for each rank, and `torchfrtrace` compares the files. (gloo has no watchdog, so here each rank writes its file when it
-# gives up.) Set `TORCH_FR_DUMP_TEMP_FILE` to a prefix that no other job has, as [job.sh](scripts/job.sh) does, or the next job
-# overwrites these files.
+# a file for each rank, and `torchfrtrace` compares the files. The first error that it prints is the one to read, because the
+# others follow from it. (gloo has no watchdog, so here each rank writes its file when it gives up.) Set
+# `TORCH_FR_DUMP_TEMP_FILE` to a prefix that no other job has, as [job.sh](scripts/job.sh) does, or the next job overwrites
+# these files.
 
 # %%
 scripts.run("torchfrtrace", "-p", "trace_", morning)
@@ -122,8 +123,7 @@ scripts.run("torchfrtrace", "-p", "trace_", morning)
 #
 # <details><summary>Hint 1: whom to suspect</summary>
 #
-# Tonight, fifteen logs end alike. This morning, look at the *first* collective with an error in `torchfrtrace`'s output: all
-# later errors follow from it.
+# Tonight, fifteen logs end alike. This morning, one rank called another collective than the rest.
 #
 # </details><details><summary>Hint 2: the function</summary>
 #
