@@ -48,12 +48,16 @@ guess
 # Take one step, and add up the bytes of the weights, the gradients and whatever the optimizer keeps.
 
 # %%
-images, labels = by_hand.batch()
+images, labels = torch.randn(64, 784), torch.randint(12, (64,))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 cross_entropy(model(images), labels).backward()
 optimizer.step()
 
-one_process = by_hand.live_bytes(model, optimizer)
+one_process = {
+    "parameters": sum(p.nbytes for p in model.parameters()),
+    "gradients": sum(p.grad.nbytes for p in model.parameters()),
+    "optimizer": sum(tensor.nbytes for state in optimizer.state.values() for tensor in state.values()),
+}
 for kind, size in one_process.items():
     print(f"{kind:>10}: {size / parameters:5.2f} bytes per parameter")
 guess.compare(sum(one_process.values()) / parameters)
@@ -187,8 +191,9 @@ team.push(Zero1=check.written(Zero1))
 by_hand.train(Zero1)
 
 # %% [markdown]
-# Each rank holds only its shard of the optimizer's state, and the weights are those of one process except for rounding. PyTorch's stage 1 is
-# `ZeroRedundancyOptimizer`. You use it together with DDP, so it sends more than yours: a whole allreduce, and then the weights.
+# Each rank holds only its shard of the optimizer's state, and the weights are those of one process except for rounding.
+# PyTorch's stage 1 is `ZeroRedundancyOptimizer`. You use it together with DDP, so it sends more than yours: a whole allreduce,
+# and then the weights.
 #
 # ## Exercise 2 (warm-up): stage 2
 #
@@ -261,8 +266,8 @@ by_hand.train(Zero2)
 
 # %% [markdown]
 # Stage 2 needs less memory and sends no more bytes than stage 1. But all ranks must finish the same gradients in the same
-# order. If one rank skips a parameter, gradients of different parameters meet. If their lengths differ, MPI raises an error, and
-# if not, the ranks silently add up the wrong gradients.
+# order. If one rank skips a parameter, its next gradient is added to another parameter's. MPI raises an error if their lengths
+# differ. If not, the weights are silently wrong.
 #
 # ## Stage 3
 #
@@ -405,7 +410,7 @@ take_home.train("fsdp2.py")
 #
 # <details><summary>Hint</summary>
 #
-# Start with everything whole. What does stage 1 divide by the ranks, what does stage 2 add, and what stage 3?
+# Start with everything whole. Each stage divides one more of the three by the number of ranks.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -459,7 +464,7 @@ calculator()
 # | Do the weights fit, with a shard of the rest? | ZeRO-2, or FSDP with `reshard_after_forward=False` | messages in every micro-batch |
 # | Does one layer fit, with a shard of everything? | ZeRO-3 or FSDP | 1.5 times the bytes in every micro-batch, so a fast network |
 # | The same, but the network between nodes is slow? | HSDP: FSDP inside each node ([06c](06c_fitting_more.ipynb)) | a whole copy in every node |
-# | Is one layer, or what it computes, too large for a GPU? | *tensor parallelism*: ranks divide each layer ([11](11_model_parallelism.ipynb)) | messages in nearly every layer, so only over NVLink |
+# | Is one layer, or what it computes, too large for a GPU? | *tensor parallelism*: ranks divide each layer ([11](11_model_parallelism.ipynb)) | messages in nearly every layer, so only between GPUs of one node |
 # | Does it fit if the host's memory holds a part of it? | offload ([06b](06b_deepspeed.ipynb), [06c](06c_fitting_more.ipynb)) | time for the link to the host |
 # | Still no? | more GPUs | |
 #
@@ -480,8 +485,7 @@ for stage in range(4):
 #
 # ## Deeper: many micro-batches
 #
-# When a batch is too large for memory, you split it into $m$ *micro-batches*, and take one optimizer step after the last one
-# ([05](05_ddp.ipynb)). What does each stage send then?
+# What does each stage send if a step has $m$ micro-batches?
 
 # %%
 guess = predict("With 4 micro-batches, how many times as many bytes as stage 1 does stage 3 send?", low=1, high=10)
@@ -501,9 +505,8 @@ guess.compare(table["Zero3"].iloc[-1] / table["Zero1"].iloc[-1])
 table
 
 # %% [markdown]
-# Stage 1 reduces whole gradients once. Stage 2 has nowhere to keep whole gradients, so it reduces them after every micro-batch.
-# Stage 3 also gathers all weights twice per micro-batch, and sends $3m/2$ times the bytes of stage 1. With many micro-batches,
-# prefer stage 1 if the model fits.
+# Stage 2 has nowhere to keep whole gradients, so it reduces them in every micro-batch. Stage 3 also gathers all weights twice,
+# and sends $3m/2$ times the bytes of stage 1. With many micro-batches, prefer stage 1 if the model fits.
 #
 # With memory for whole gradients, FSDP can reduce them once per step, too: call `model.set_requires_gradient_sync(False)`
 # before the first micro-batch, and `(True)` before the last one. `clip_grad_norm_` adds up the squares over all ranks
@@ -512,9 +515,9 @@ table
 # ## Deeper: an optimizer that needs whole matrices
 #
 # Adam updates each weight on its own, so a shard is enough for it. *Muon* ([07d](07d_large_batch_optimizers.ipynb)) needs the
-# whole momentum matrix, because it makes that matrix orthogonal by multiplying it with itself, five times. Can it work on shards?
-# Under FSDP, parameters are DTensors, and operations on them have the same result as on the whole tensors. For that, PyTorch
-# sends whatever it takes.
+# whole momentum matrix, because it makes that matrix orthogonal in five rounds of matrix products. Can it work on shards?
+# Under FSDP, parameters are DTensors, and operations on them have the same result as on the whole tensors. PyTorch
+# sends whatever messages that takes.
 
 # %%
 guess = predict("How many collectives does it take to make one sharded matrix orthogonal?", low=1, high=40)
@@ -541,7 +544,7 @@ print(f"{collectives} collectives: {dict(traffic.calls)}; differs by {difference
 guess.compare(team.pull("collectives")[0])
 
 # %% [markdown]
-# The result is right, but each of the five multiplications moves the matrix several times. And these are the collectives of *one*
+# The result is right, but each of the five rounds moves the matrix several times. And these are the collectives of *one*
 # matrix in *one* step.
 #
 # ### Exercise 4 (normal): let the owner compute
@@ -590,7 +593,7 @@ check.by_owner(by_owner)
 #
 # ## Deeper: send while you compute
 #
-# Your stage 2 waits in every hook. DDP and FSDP don't, and you don't have to, either: `dist.reduce_scatter_single(part, whole,
+# In your stage 2, every hook waits for the other ranks. In DDP and FSDP it doesn't, and yours doesn't have to, either: `dist.reduce_scatter_single(part, whole,
 # async_op=True)` starts a reduce-scatter of the flat tensor `whole` into `part`, and returns a handle at once. (Before PyTorch
 # 2.13 it was called `reduce_scatter_tensor`.)
 #
@@ -667,7 +670,7 @@ print(f"weights differ by {by_hand.train(OverlappedZero2).distance:.3%} from tho
 #
 # <details><summary>Hint</summary>
 #
-# The first layer of a pass wasn't started by anyone. And which layer follows the last one?
+# Nobody has started the first layer of a pass. And which layer follows the last one?
 #
 # </details><details><summary>Solution</summary>
 #

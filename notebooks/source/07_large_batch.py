@@ -58,8 +58,8 @@ team
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# The whole climb is `base_lr * (workers - 1)`, and step `step` has done `step / warmup_steps` of it, but never more than all of it.
-# And watch out: `warmup_steps` may be 0, and you can't divide by that.
+# The whole climb is `base_lr * (workers - 1)`. The share that's done is `step / warmup_steps`, but at most 1. Watch out:
+# `warmup_steps` may be 0, and you can't divide by that.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -89,8 +89,8 @@ check.learning_rate(learning_rate)
 # %% [markdown]
 # ## Sixteen workers, and 128
 #
-# Now train `classic` for a few epochs, at a rate of 0.01 times the number of workers and without warm-up. Its *momentum* of 0.5
-# adds half of the step before to each step. We switch two options off that you'll need later: *Nesterov's* kind of momentum, and
+# Now train `classic` for a few epochs, at a rate of 0.01 times the number of workers and without warm-up. A *momentum* of 0.5
+# adds half of the previous step to each step. We switch two options off that you'll need later: *Nesterov's* kind of momentum, and
 # the *decay*, which lets the rate fall towards the end. Each run takes ten to twenty seconds on two cores. Start with 16 workers:
 
 # %%
@@ -123,7 +123,7 @@ guess.compare(tested[-1] if tested else None)  # none if you pressed Stop before
 # %% [markdown]
 # An accuracy of about 10 % is what you'd get by guessing among ten digits. At 11.35 % the network says "1" to every image. If
 # that's where your run ended, it isn't just slow to learn. It has *collapsed*. Not every run does: after three epochs, two of
-# our three recorded runs were at 11 %, and one was at 27 %. The published figure further down has a collapse at the same place.
+# our three recorded runs were at 11 %, and one was at 27 %. In the published figure further down, 128 workers collapse, too.
 #
 # ## Why long steps break
 #
@@ -195,8 +195,8 @@ picture("decays")
 #
 # Find a recipe with which 128 workers get 93 % of the test images right in four epochs, which are 32 steps. You may set the peak
 # rate `lr`, now without a scaling rule, and `momentum`, `nesterov`, `decay` and `warmup_epochs`. The square-root rule's 0.113 with
-# nothing else changed gets 88 %, and the best rate alone gets about 92 %. Each try takes ten to thirty seconds. Expect to need
-# half a dozen.
+# nothing else changed gets 88 %, and the best rate alone gets 90 to 93 %, depending on the seed. Each try takes ten to thirty
+# seconds. Expect to need half a dozen.
 #
 # <details><summary>Hint 1: one thing at a time</summary>
 #
@@ -205,9 +205,8 @@ picture("decays")
 #
 # </details><details><summary>Hint 2: which of the others?</summary>
 #
-# With a Nesterov momentum of 0.9, longer steps still work. Remember that it multiplies their length by ten, so divide the rate.
-# Half an epoch of warm-up gets the network past the moment at which its curvature grows. In only 32 steps, a decay mostly makes
-# steps shorter.
+# With a Nesterov momentum of 0.9, longer steps still work. But it makes each step ten times as long as its rate, so lower the
+# rate. In only 32 steps, a decay or a long warm-up mostly makes steps shorter.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -256,16 +255,17 @@ worker_curve(full)
 # its runs also have more momentum, a decay and a tuned rate, so [07d](07d_large_batch_optimizers.ipynb) compares it with SGD on
 # equal terms.
 #
-# At 128 workers the bars are long, because the seeds end far apart. Here are those runs epoch by epoch. The light blue lines are
-# three runs with a rate of 0.2, a Nesterov momentum of 0.9, five epochs of warm-up and a polynomial decay:
+# At 128 workers the bars are long, because runs that differ only in their seed end far apart. Here they are, epoch by epoch. The
+# light blue lines are three runs with a rate of 0.2, a Nesterov momentum of 0.9, five epochs of warm-up and a polynomial decay:
 
 # %%
 figures.by_epoch([*full, *recipes.recorded("large_batch_solution")], workers=128)
 
 # %% [markdown]
 # The crosses suggest that at 128 workers this network is lost, and the usual remedy is a warm-up. Our runs don't quite confirm
-# either. Without warm-up, two runs guess for a dozen epochs or more, and then begin to learn. And five epochs of warm-up did *no better*: all three runs learn at first, but fall back to guessing as the rate
-# nears its peak, and only one of them recovers. At 64 workers warm-up does help. So it moves the edge, but doesn't remove it.
+# either. Without warm-up, two runs guess for a dozen epochs or more, and then begin to learn. And five epochs of warm-up did *no
+# better*: all three runs learn at first, but fall back to guessing as the rate nears its peak, and only one of them recovers. At
+# 64 workers warm-up does help. So it moves the edge, but doesn't remove it.
 #
 # What removes it is a rate further below its limit. With 0.113 and nothing else changed, every seed ends above 97 %. That's what
 # the square-root rule makes of 0.01, but don't take it as proof of the rule. The 0.01 comes from the published script, and nobody
@@ -360,8 +360,8 @@ for count in (1000, 4000, 16_000) if samples == 60_000 else (500, 2000):
 # [07b](07b_gradient_noise.ipynb) shows where larger batches stop helping at all.
 #
 # **Sources.** P. Goyal et al. 2017, arXiv:1706.02677 (linear scaling, warm-up, batch normalization). A. Krizhevsky 2014,
-# arXiv:1404.5997 (square root). C. Shallue et al. 2019, arXiv:1811.03600 (neither rule holds). J. Cohen et al. 2021, arXiv:2103.00065, and J. Gilmer et al. 2021, arXiv:2110.04369 (curvature
-# and the longest stable step). The published figure: Theta hands-on of Argonne's distributed deep learning tutorial.
+# arXiv:1404.5997 (square root). C. Shallue et al. 2019, arXiv:1811.03600 (neither rule holds). J. Cohen et al. 2021,
+# arXiv:2103.00065, and J. Gilmer et al. 2021, arXiv:2110.04369 (curvature and the longest stable step). The published figure: Theta hands-on of Argonne's distributed deep learning tutorial.
 
 # %%
 ranks.stop()

@@ -344,7 +344,7 @@ figures.number_line(
 #
 # The batch grew by a factor of 320 and accuracy hardly moved. Goyal et al. also show where their own recipe stops working:
 # top-1 error is 23.7 % at 8,192, 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k. So ImageNet tolerates batches that MNIST
-# doesn't. But this race doesn't tell its critical batch, because nobody counted steps to a target at small batches as well.
+# doesn't. But the race doesn't show ImageNet's critical batch, because nobody counted the steps at small batches, too.
 #
 # ## Remember
 #

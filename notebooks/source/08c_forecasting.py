@@ -355,8 +355,9 @@ sixteen.groupby("table")[["forecast", "published"]].agg(["min", "max"]).style.fo
 
 # %% [markdown]
 # One network scales, the other loses up to half of its speed, and with a different framework it would lose a fifth. Nothing on a
-# data sheet says so. In all, we collected 60 efficiencies from seven published tables. Compared with them, a forecast of
-# computing and messages alone is nearly always too *optimistic*, because everything that it leaves out costs time.
+# data sheet says so. We compare 60 efficiencies from seven published tables. (Two more timed start-up, too: *Deeper: far below
+# the forecast*.) Compared with them, a forecast of computing and messages alone is nearly always too *optimistic*, because
+# everything that it leaves out costs time.
 #
 # So our forecast includes the **straggler** of notebook [08b](08b_where_the_time_goes.ipynb): the more devices there are, the
 # later the slowest of them is. We used three of the tables to fit how late. The other four are *held out* from this fit. But we
@@ -376,7 +377,7 @@ figures.beside_published(beside)
 # ## Your machine, and larger ones
 #
 # Below, *this machine* stands for up to 4,096 copies of yours, which exchange messages as fast as two ranks on your machine do.
-# (No real network between laptops is that fast.) The cell measures how fast one copy trains.
+# (No real network between laptops is that fast.)
 #
 # - *Speed* is the efficiency, and the band around it is its range.
 # - *Learning* shows what a larger batch costs, as in notebook [07b](07b_gradient_noise.ipynb): the number of samples needed with

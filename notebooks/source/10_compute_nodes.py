@@ -8,7 +8,8 @@
 # **You will** write a job script for several nodes, run it, kill one of its ranks, and have the job continue where it stopped.
 # Then you'll look at which cores the ranks may use, give each rank its GPU, and check an allocation before a long job.
 #
-# **Time** is computed when the notebooks are generated. **Needs** two cores; no cluster, no GPU.
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no cluster, no GPU. [05](05_ddp.ipynb) explains
+# `torchrun`.
 
 # %%
 from workshop_lib import picture, predict, profile, ranks
@@ -45,8 +46,8 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {cores.her
 # | start processes inside | `srun` | `mpiexec` |
 #
 # **Why am I still waiting?** `squeue` gives the reason: `Resources` means you're next, `Priority` that other jobs come first,
-# and a name with `Limit` that you or your group have reached one. A shorter or smaller job often starts sooner. `seff` tells
-# you afterwards how much of the cores, memory and time you asked for was used.
+# and `Limit` in a reason that you or your group may use no more. A shorter or smaller job often starts sooner. `seff` tells you
+# afterwards how much of the cores, memory and time you asked for was used.
 #
 # ## Write the job script
 #
@@ -70,12 +71,12 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {cores.her
 # On several nodes Slurm still runs the script *once*, on the first node. Without a launcher, all other nodes sit idle, and you
 # pay for them. So the script uses `srun` to start one torchrun on each node, and each torchrun starts one process per GPU, as in
 # [05](05_ddp.ipynb). To find each other, all torchruns need the same address, a host of the job and a port that's free there.
-# That's the *rendezvous*. With `--rdzv-backend=c10d`, the torchrun on that host listens at the port. Rank 0 may be on any node,
-# so all nodes must see the checkpoint.
+# That's the *rendezvous*. With `--rdzv-backend=c10d`, the torchrun on that host listens at the port. Rank 0 may be on any node, so
+# put the checkpoint into a folder that all nodes see, such as your home.
 #
 # `ddp.py` begins at epoch 1 every time. A job needs a script that continues where it stopped. Only rank 0 looks for the
 # checkpoint, and tells all ranks whether there is one. If each rank decided for itself, a node that can't see the file yet would
-# start over while the others continue. Then each rank reads the file itself, because a checkpoint of 84 GB shouldn't travel
+# start over while the others continue. Then each rank reads the file itself, because a large checkpoint shouldn't travel
 # through the GPUs. Slurm sends the signal `SIGTERM` to a job that has to end. The ranks may notice it at different steps, so they
 # ask each other every few steps, and all save and end after the same one.
 
@@ -90,8 +91,8 @@ take_home.diff("ddp.py", "ddp_resume.py")
 #
 # - The job gets 2 nodes, with all their GPUs and cores (2 and 32 per node).
 # - Each node runs one torchrun, which may use all of them, with one rank per GPU. The four ranks find each other.
-# - When a node fails, Slurm puts the job back into the queue. When it starts again, it appends to the old output and continues
-#   from `$checkpoint`.
+# - When a node fails, Slurm puts the job back into the queue (`--requeue`). When it starts again, it appends to the old output
+#   (`--open-mode=append`) and continues from `$checkpoint`.
 #
 # You'd submit it from the folder `notebooks`, with `sbatch ../build/10_compute_nodes/job.sh --epochs 3`. `"$@"` then holds the
 # options for your training script.
@@ -99,8 +100,7 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # <details><summary>Hint 1: what to ask for</summary>
 #
 # Four directives are numbers: nodes, *tasks* per node, GPUs per node and cores per task. For Slurm, a task is what `srun`
-# starts, and that's torchrun here, not a rank. Two more directives are about starting again: `--requeue` and
-# `--open-mode=append`.
+# starts, and that's torchrun here, not a rank.
 #
 # </details><details><summary>Hint 2: where to meet</summary>
 #
@@ -165,8 +165,8 @@ check.job(folder / "job.sh")
 
 # %% [markdown]
 # The check ran your script as Slurm would, but with stand-ins for `srun` and `torchrun` that only record how they were called.
-# In the solution, `--kill-on-bad-exit=1` makes `srun` end all torchruns when one fails, the flight recorder of
-# [13](13_when_training_breaks.ipynb) writes to `TORCH_FR_DUMP_TEMP_FILE`, and `--export=ALL` hands that variable on.
+# In the solution, `--kill-on-bad-exit=1` makes `srun` end all torchruns when one fails. [13](13_when_training_breaks.ipynb)
+# explains `TORCH_FR_DUMP_TEMP_FILE`, which `--export=ALL` hands on.
 #
 # ## When a rank dies
 #
@@ -336,8 +336,8 @@ if taken.count(taken[comm.rank]) > 1:
 print(f"{hosts[comm.rank]}: {gpu}; I take number {mine} and compute on {torch.ones(2, device=device).device}")
 
 # %% [markdown]
-# The cell raises an error if two ranks took the same GPU, or if only some see one. Launchers also tell each rank its local rank, in variables such as
-# `LOCAL_RANK` (torchrun) and `SLURM_LOCALID` (`srun`). Prefer `--gpus-per-node` to `--gpus-per-task`, because ranks that can't see
+# The cell raises an error if two ranks took the same GPU, or if only some see one. Launchers also tell each rank its local rank,
+# in variables such as `LOCAL_RANK` (torchrun) and `SLURM_LOCALID` (`srun`). Prefer `--gpus-per-node` to `--gpus-per-task`, because ranks that can't see
 # each other's GPUs may have to send through main memory.
 #
 # ## Before a long job
@@ -447,7 +447,7 @@ picture("dragonfly")
 # - Every node's report names a root cause, but only one of them is right: the earliest, or the one that differs from the rest.
 # - Ask the ranks where they may run, give each one thread per core, and choose the device by the *local* rank.
 #
-# **Sources**, looked up by 2026-11-26. [1] github.com/awikner/physicsnemo, hpc/polaris.md: 8 ranks, 4.4 GB, August 2026. [2]
+# **Sources**, looked up by 2026-11-26. [1] github.com/awikner/physicsnemo, hpc/polaris.md: 8 ranks, 4.4 GiB, August 2026. [2]
 # *Perlmutter Architecture* (docs.nersc.gov). A dragonfly's three links: D. De Sensi et al., *An In-Depth Analysis of the
 # Slingshot Interconnect* (SC 2020, arXiv:2008.08886). NCCL: NVIDIA, *NCCL User Guide, Environment Variables*. Cores and `srun`:
 # the manual of sbatch, which also has `--switches`. `SlurmdTimeout` and `max_switch_wait`: the manual of slurm.conf

@@ -360,7 +360,7 @@ figures.busy({"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms}, "CPU tim
 
 # %% [markdown]
 # Your ring and its results haven't changed, because `attend` masks by *position*. In each step after the first, a rank now
-# computes only half a block, so computing hides sending only from 4,000 tokens per rank on, not from 2,000. PyTorch,
+# computes only half a block. So computing hides sending from 4,000 tokens per rank on, instead of 2,000. PyTorch,
 # Megatron-LM and Llama 3 use this order. But if several documents are *packed* into one sequence, and a token sees only its own,
 # zigzag isn't fair anymore: the end of a long document has more work than any other chunk.
 #
@@ -392,7 +392,7 @@ pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}")
 #   But the number of ranks has to divide the 32 query heads, KV heads are sent more than once beyond 8 ranks, and nothing hides
 #   the messages. The two can be combined: Ulysses within a node, and a ring between nodes.
 #
-# The last two take few lines with [11](11_model_parallelism.ipynb)'s collectives, whose backward pass is another collective:
+# The last two take a few lines with [11](11_model_parallelism.ipynb)'s collectives, whose backward pass is another collective:
 
 # %%
 from workshop_lib.lessons.context_parallelism import other_ways
@@ -477,7 +477,7 @@ table["differs by"] = table.sub(table.loc["one process"]).abs().max(axis=1)
 table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
 
 # %% [markdown]
-# The losses done right are those of one process. With each mistake, training still runs, and the losses look harmless. So
+# Done right, the losses are those of one process. With each mistake, training still runs, and the losses look harmless. So
 # compare with one process once, on a sequence that fits.
 #
 # In a mesh, DDP and FSDP take the *mean* of the gradients over this dimension, and this loss needs their sum. So multiply the loss

@@ -5,8 +5,8 @@
 # collective operation timeout: WorkNCCL(SeqNum=8123, OpType=ALLREDUCE, …". Which rank was it? On which line? Most people add
 # `print` statements and start the job again. You can do better.
 #
-# **You will** find the rank and the line in two jobs of sixteen ranks: one hangs while you look, and of the other only logs and
-# dumps are left. You'll diagnose six runs that went wrong, and take home a card for the day your ranks hang.
+# **You will** find the rank and the line in two jobs of sixteen ranks. One still hangs while you look, and the other has left
+# only logs and dumps. You'll diagnose six runs that went wrong, and take home a card for the day your ranks hang.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first. [05](05_ddp.ipynb) explains `torchrun`.
@@ -31,8 +31,9 @@ folder.mkdir(parents=True, exist_ok=True)
 # %% [markdown]
 # ## Six faults
 #
-# Three plain processes train a tiny model, and average their gradients with PyTorch's `all_reduce` over gloo. In the fifth step,
-# something goes wrong on rank 1, and only there. How many of these faults will end with an error message?
+# Three plain processes train a tiny model, and average their gradients with PyTorch's `all_reduce` over *gloo*. (GPUs use *NCCL*,
+# which fails differently.) In the fifth step, something goes wrong on rank 1, and only there. How many of these faults will end
+# with an error message?
 
 # %%
 faults = ["raises", "is killed", "hangs", "runs out of data", "computes a NaN", "flips a bit of its weights"]
@@ -51,8 +52,8 @@ guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ran
 #
 # **A rank ends.** It raises, it's killed, or it simply has one batch fewer than the others. With gloo, its connections close,
 # so the other ranks notice within a fraction of a second. But they only say "Connection closed by peer", which isn't the cause.
-# (With NCCL, often nobody notices but the launcher, or the watchdog after 10 minutes.) Look for the rank that says something
-# else, that ended first, or that was ended by a signal. A `SIGKILL` out of nowhere usually means that memory ran out.
+# (With NCCL, often only the launcher notices.) Look for the rank that says something else, that ended first, or that was ended by
+# a signal. A `SIGKILL` out of nowhere usually means that memory ran out.
 #
 # **A rank is alive, but doesn't show up.** It hangs, it's stopped, or it calls its collectives in a different order. The other
 # ranks wait until the time-out: 1.5 seconds here, but by default 30 minutes with gloo and 10 with NCCL, whose watchdog then
@@ -87,8 +88,9 @@ for pid in tonight.pids:
 scripts.run("sh", "-c", f"sleep 1; tail -n 11 {tonight.folder}/log.*")
 
 # %% [markdown]
-# On CPUs, usually all ranks but your culprit wait in a collective. On GPUs, NCCL's calls return at once, and Python stands at the next line that waits for the GPU, such as `loss.item()`. If that's the same line on all ranks,
-# you need the dumps of the next section.
+# On CPUs, usually all ranks but your culprit wait in a collective. On GPUs, NCCL's calls return at once, and Python stands at the
+# next line that waits for the GPU, such as `loss.item()`. If that's the same line on all ranks, you need the dumps of the next
+# section.
 
 # %%
 tonight.end()
@@ -105,9 +107,10 @@ scripts.run("sh", "-c", f"tail -q -n 1 {morning}/log.*")
 # %% [markdown]
 # *All* of them waited in a collective, but not in the same one. PyTorch's *flight recorder* remembers the last 2,000
 # collectives of each rank, with their sizes and the lines that called them. When a collective times out, NCCL's watchdog writes
-# a file for each rank, and `torchfrtrace` compares the files. (gloo has no watchdog, so here each rank writes its file when it
-# gives up.) Set `TORCH_FR_DUMP_TEMP_FILE` to a prefix that no other job has, as [job.sh](scripts/job.sh) does, or the next job
-# overwrites these files.
+# a file for each rank, and `torchfrtrace` compares the files. The first error that it prints is the one to read, because the
+# others follow from it. (gloo has no watchdog, so here each rank writes its file when it gives up.) Set
+# `TORCH_FR_DUMP_TEMP_FILE` to a prefix that no other job has, as [job.sh](scripts/job.sh) does, or the next job overwrites
+# these files.
 
 # %%
 scripts.run("torchfrtrace", "-p", "trace_", morning)
@@ -120,8 +123,7 @@ scripts.run("torchfrtrace", "-p", "trace_", morning)
 #
 # <details><summary>Hint 1: whom to suspect</summary>
 #
-# Tonight, fifteen logs end alike. This morning, look at the *first* collective with an error in `torchfrtrace`'s output: all
-# later errors follow from it.
+# Tonight, fifteen logs end alike. This morning, one rank called another collective than the rest.
 #
 # </details><details><summary>Hint 2: the function</summary>
 #
@@ -158,8 +160,8 @@ hung_jobs.culprits(culprits)
 launchers.after_a_death(folder)
 
 # %% [markdown]
-# Both launchers notice at once, and end rank 0. (Most of `torchrun`'s seconds are its own start.) `mpiexec` passes the rank's
-# exit code on, or 128 plus the signal: 137 is signal 9, `SIGKILL`. `torchrun` itself exits with 1. In its report, −9 is the
+# Both launchers notice at once, and end rank 0. `mpiexec` passes the rank's exit code on, or 128 plus the signal: 137 is signal 9,
+# `SIGKILL`. `torchrun` itself exits with 1. In its report, −9 is the
 # `SIGKILL`, and −15 the `SIGTERM` with which it ended rank 0. `srun` waits for the other tasks, unless you give it
 # `--kill-on-bad-exit=1` or your cluster sets that for you.
 #
@@ -231,7 +233,8 @@ fault_catalogue.diagnoses(diagnoses)
 #
 # ## Deeper: nine more faults
 #
-# Ranks that send different shapes get an error from gloo. NCCL doesn't check sizes: they hang, or silently get wrong numbers.
+# Ranks that send different shapes get an error from gloo. NCCL doesn't check sizes, so the ranks hang, or silently get wrong
+# numbers.
 
 # %%
 others = ["runs out of memory", "is stopped", "is slow", "sends another shape", "calls in another order"]
@@ -393,8 +396,8 @@ loss_spikes.causes(causes)
 loss_spikes.clipped(runs["Y"], spiking.run("Y", largest_norm=1.0), largest_norm=1.0)
 
 # %% [markdown]
-# The bad batch still shows in its own step, because clipping doesn't change the loss. But the optimizer's step is no longer
-# than usual, so the spike is over one step later.
+# The bad batch still shows in its own step, because clipping doesn't change the loss. But it keeps the
+# optimizer's step short, so the spike is over one step later.
 #
 # *Break it:* clip run Z in the same way. Does that repair the run?
 #
