@@ -66,8 +66,9 @@ class Buffer:
         self.values = self.tensor.to(dtype).contiguous().reshape(-1)
         self.array = (self.values if reduced else self.values.view(torch.uint8)).numpy()
         if dtype != self.tensor.dtype:
-            self.array = self.array.view(Widened)
-            self.array.share = self.tensor.itemsize / dtype.itemsize
+            widened = self.array.view(Widened)
+            widened.share = self.tensor.itemsize / dtype.itemsize
+            self.array = widened
 
     def give_back(self) -> None:
         """Copy the values that arrived into the tensor, unless they arrived in the tensor's own memory."""

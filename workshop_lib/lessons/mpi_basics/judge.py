@@ -19,7 +19,7 @@ NOTEBOOK = "01_mpi_basics"
 written = partial(own_or_solution, notebook=NOTEBOOK)
 RESULTS = [4, 1, 3, 0]  # the results that ranks send in `collect`, unsorted on purpose
 ORDERS = ((2, 3, 1), (3, 1, 2))  # in which ranks send them
-LONGEST_WAIT_S = 2.0  # for rank 0 to take a result; then the next rank sends its own anyway
+LONGEST_WAIT_S = 1.5  # for rank 0 to take a result; then the next rank sends its own anyway
 ORIGIN = 100  # rank r adds ORIGIN**r, so a sum's digits show how often each rank's value was added
 
 
@@ -86,7 +86,8 @@ def _in_order(collect: Callable, comm, order: Sequence[int]) -> tuple[list | Non
     place = order.index(comm.rank) if comm.rank else 0
     took_the_ones_before = True
     if place > 0:
-        deadline = time.monotonic() + LONGEST_WAIT_S
+        # Later ranks wait longer: two that gave up together would send in either order.
+        deadline = time.monotonic() + place * LONGEST_WAIT_S
         while not done.iprobe() and time.monotonic() < deadline:
             time.sleep(0.001)
         took_the_ones_before = done.iprobe()
@@ -117,6 +118,7 @@ collect = played(
     ],
     watched=False,
     on=4,
+    timeout_s=15.0,
     stuck="a receive from any source may have taken the very message that a later one waits for: receive all of them "
     "from any source, as many as there are other ranks.",
     unknown="Make a list with a place for each rank, receive size - 1 times from any source, and put each result in "
