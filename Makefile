@@ -40,7 +40,7 @@ lab: ## open JupyterLab on the first notebook (NOTEBOOK=...); DeepSpeed and Horo
 test: setup ## run the tests of what everyone depends on (LESSON=06: of one lesson)
 	@$(BIN)/python -m pytest $(IN_LANES) $(if $(LESSON),--lesson $(LESSON) -m "not exhaustive",--tier core)
 
-test-full: setup book-packages ## run the tests of every other promise, once (under 40 minutes on two slow cores)
+test-full: setup book-packages ## run the tests of every other promise, once (about 20 minutes on two quiet cores)
 	@$(BIN)/python -m pytest $(IN_LANES) --tier full
 
 test-all: export WORKSHOP_FAULT_REPEATS = 3
