@@ -128,7 +128,8 @@ def add(name: str, folder: Path = GALLERY) -> bool:
     with paths.replacing(folder / output.name) as temporary:
         nbformat.write(page(name, nbformat.reads(text, as_version=4)), temporary)
     record = generate.NOTEBOOKS / "source" / generate.RUN_SECONDS
-    seconds = json.loads(record.read_text(encoding="utf-8")) | {name: execute.run_seconds(output)}
+    seconds = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+    seconds[name] = execute.run_seconds(output)
     record.write_text(json.dumps(seconds, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     return True
 
