@@ -34,7 +34,6 @@ def test_the_gallery_has_the_code_of_the_sources_and_its_outputs_and_is_small():
     assert sum(path.stat().st_size for path in gallery.GALLERY.iterdir()) < gallery.MOST_BYTES
 
 
-@pytest.mark.xfail(strict=True, reason="some have never run for it: `make gallery`, then remove this mark")
 def test_the_gallery_has_all_notebooks():
     assert sorted(path.stem for path in gallery.GALLERY.glob("*.ipynb")) == generate.chosen(())
 
