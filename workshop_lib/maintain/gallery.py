@@ -4,8 +4,7 @@
 
 Each is the notebook with solutions, executed here in the profile `laptop` and made small: figures keep few colors and
 at most WIDTH pixels, and metadata that no page shows is dropped. The seconds that its cells ran count toward the
-minutes that the notebook promises. A notebook that fails leaves the gallery's as it was, and the next one runs. A test
-compares the code with the sources'.
+minutes that the notebook promises. A notebook that fails leaves the gallery's as it was, and the next one runs.
 """
 
 import argparse
