@@ -36,7 +36,8 @@ torch.manual_seed(1)
 tokens = torch.randn(6, 64)
 router = torch.nn.Linear(64, 4, bias=False)
 probabilities = router(tokens).softmax(dim=1)
-pd.DataFrame(probabilities.detach()).rename_axis("token").rename_axis("expert", axis=1).style.format("{:.2f}").highlight_max(axis=1)
+table = pd.DataFrame(probabilities.detach()).rename_axis("token").rename_axis("expert", axis=1)
+table.style.format("{:.2f}").highlight_max(axis=1, props="font-weight: bold")
 
 # %% [markdown]
 # A token's output is the sum of what its $k$ experts return, each multiplied by its probability. This factor is called the
