@@ -229,6 +229,17 @@ def test_make_runs_it(words, small_checkout, small_mnist):
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+def test_make_clean_keeps_the_environment_and_distclean_does_not(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for folder in ("build", ".venv", ".uv", "workshop_lib/__pycache__"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert in_folder(tmp_path, "clean").returncode == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"Makefile", ".venv", ".uv", "workshop_lib"}
+    assert not list((tmp_path / "workshop_lib").iterdir())
+    assert in_folder(tmp_path, "distclean").returncode == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"Makefile", "workshop_lib"}
+
+
 @pytest.mark.full
 def test_make_lab_opens_the_first_notebook(small_checkout, tmp_path):
     """In a browser that shows the page it was given, and ends the server."""

@@ -300,8 +300,8 @@ def a_second_model_not_wrapped(run):
     parameters = [["critic.weight", [2], True, False]]
     for number, rank in enumerate(run.ranks):
         rank.records.append({**rank.model, "model": 7, "parameters": parameters})
-        for step in (9, 10):
-            later = {"step": step, "weights_model": 7, "weights": [step + number * (step > 9)], "forwards": []}
+        for step, weights in ((9, [9]), (10, [10 + number])):
+            later = {"step": step, "weights_model": 7, "weights": weights, "forwards": []}
             rank.steps[step] = {**recorded.step(number, step), **later}
 
 

@@ -57,7 +57,9 @@ def test_the_policy_writes_texts_as_often_as_it_says():
 
 
 def test_without_staleness_the_clipped_loss_has_the_gradient_of_the_plain_one():
-    notebook, policy, texts = names(program()), trained_policy(), every_text()[::7]
+    notebook = names(program())
+    policy = trained_policy()
+    texts = every_text()[::7]
     advantage = notebook["reward"](texts)[:, None] - 0.1
     assert {PROMPT} == {int(text[1:].sum()) for text in texts if notebook["reward"](text[None]) == 1}
     gradients = []
@@ -86,9 +88,12 @@ def test_a_ratio_weighs_a_digit_until_it_has_moved_by_a_fifth_where_its_advantag
 
 def seen_by_the_trainer(code: str, staleness: int) -> list[list]:
     """On a rank: the trainer's weights, the texts and the generators' log-probabilities of each step."""
-    notebook, policy = names(code), Policy(seed=1)
+    notebook = names(code)
+    policy = Policy(seed=1)
     mail = notebook["Mail"](notebook["comm"])
-    reward, loss, seen = notebook["reward"], notebook["loss"], []
+    reward = notebook["reward"]
+    loss = notebook["loss"]
+    seen: list[list] = []
 
     def noting_reward(texts):
         seen.append([parameters_to_vector(policy.parameters()).detach(), texts])

@@ -340,7 +340,7 @@ class RankRecorder:
         self.now["after_backward"] = self._projection(self.active.module)
         after = self._own_gradients(self.active.module)
         if self.before is None or after is None or not torch.equal(self.before, after):
-            # The first backward pass of this step that reaches the model: another one may be a critic's.
+            # A pass that leaves these gradients alone belongs to another model, such as a critic.
             used = self.used.pop(self.active.number, None)
             if used is not None:
                 kept = self.before is not None and torch.equal(used, self.before)

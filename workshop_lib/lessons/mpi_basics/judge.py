@@ -18,7 +18,7 @@ from workshop_lib.judge.play import Edit, played
 NOTEBOOK = "01_mpi_basics"
 written = partial(own_or_solution, notebook=NOTEBOOK)
 RESULTS = [4, 1, 3, 0]  # the results that ranks send in `collect`, unsorted on purpose
-ORDERS = ((2, 3, 1), (3, 1, 2))  # in which ranks send them
+ORDERS = ((2, 3, 1), (3, 1, 2))  # each names the ranks that send, from the first to the last
 LONGEST_WAIT_S = 1.5  # for rank 0 to take a result; then the next rank sends its own anyway
 ORIGIN = 100  # rank r adds ORIGIN**r, so a sum's digits show how often each rank's value was added
 
