@@ -197,8 +197,8 @@ part = first.to_local().nbytes / first.nbytes
 print(f"{before} bytes at first; now {part:.0%} of a tensor of shape {tuple(first.shape)}")
 
 # %% [markdown]
-# `to_empty` leaves whatever was in that memory, so draw values or load a checkpoint. On CPUs, each rank draws only its shard, so with one seed all shards would be equal. On GPUs, PyTorch draws as for a
-# whole tensor, so there all ranks need one seed. `fsdp2.py` takes another way: it gives memory to one whole layer, draws its
+# `to_empty` leaves whatever was in that memory, so draw values or load a checkpoint. On CPUs, each rank draws only its shard, so with one seed all shards would be equal. On GPUs, PyTorch
+# counts on one seed for all ranks, and gives each shard numbers of its own. `fsdp2.py` takes another way: it gives memory to one whole layer, draws its
 # values, and shards it before it turns to the next one. Then the network is the same on any number of ranks.
 #
 # ## Checkpoints in shards

@@ -286,8 +286,8 @@ figures.less_communication(records.read(ROOT / "assets" / "results" / "less_comm
 #
 # Fewer bytes only help if you wait for them, and compressing takes time, too. So let four ranks *emulate* nodes with a GPU each
 # ([05](05_ddp.ipynb)), and change the bandwidth between them. Their network has four layers, each with a million parameters, 2
-# ms forward and 4 ms backward, and compressing takes some nanoseconds per entry. These numbers are guesses: put in those of
-# your own GPU.
+# ms forward and 4 ms backward. Those times are guesses, but how many nanoseconds per entry compressing takes was measured on an
+# H200 ([record](../assets/results/gpu/one_gpu.jsonl)). Put in the numbers of your own GPU.
 
 # %%
 guess = predict("Below which bandwidth is a step with your top 1 % quicker than one with fp32?", 0, 10, unit="GB/s")
@@ -296,7 +296,7 @@ guess
 # %%
 machine = "ethernet-10g"
 team = ranks.start(4, machine=machine)
-team.push(ns_per_entry={"fp32": 0, "low rank": 1, "top 1 %": 5})
+team.push(ns_per_entry={"fp32": 0, "low rank": 0.31, "top 1 %": 0.19})
 
 # %%
 # %%ranks --timeout 200
@@ -313,9 +313,9 @@ guess.compare(max(quicker), emulated_on=machine)
 figures.step_times(step_ms, machine)
 
 # %% [markdown]
-# At 0.1 GB/s everything pays. But from a few GB/s on, fp32's messages hide behind the backward pass, and choosing the largest
-# entries only costs you 21 ms. Low rank stops paying between 1 and 3 GB/s. In
-# more than 200 setups of data centers, compression beat a well-tuned allreduce only six times (Agarwal et al. 2021).
+# At 0.1 GB/s everything pays. But from a few GB/s on, fp32's messages hide behind the backward pass, so there's nothing left to
+# gain, while compressing still costs each layer its 0.2 or 0.3 ms. In more than 200 setups of data centers, compression beat a
+# well-tuned allreduce only six times (Agarwal et al. 2021).
 #
 # ## Deeper: DiLoCo in PyTorch
 #

@@ -41,7 +41,7 @@ def test_everything_is_checked_and_what_cannot_be_is_said(levels):
     assert {level for level, _ in found.values()} == {"ok"} and len(found) >= 12
     assert found["script trainer.py"] == ("ok", "loss 0.1")
     alone = levels(GOOD, n=1)
-    assert alone["backend ddp"][0] == "ok" and alone["script ddp.py"][0] == "not checked"
+    assert alone["script ddp.py"][0] == "ok" and alone["script pipeline.py"][0] == "not checked"
     intel = levels(GOOD | {"where": {"device": "xpu"}, "what": {"comm": "xccl"}}, device="xpu")
     assert intel["backend ddp"][0] == "ok" and intel["backend horovod"][0] == "not checked"
 
