@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import SupportsFloat, TypeVar
+from typing import Any, SupportsFloat
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.record import EpochRow, RunError, RunRecord, cores_in_words
 
 STEPS_BETWEEN_STOP_CHECKS = 8
-Result = TypeVar("Result")
 
 
 def train(
@@ -128,44 +127,31 @@ class Trainer:
         record.check_identical(digests)
         self.record |= {"weights_sha256": digests, "ranks_identical": True, "stopped": stopped, "memory": self.memory()}
 
-    def all_succeed(self, action: Callable[[], None]) -> None:
-        """Call `action` on this rank. All ranks call it, and it blocks.
+    def all_succeed(self, action: Callable, *arguments) -> list:
+        """Call `action` with these arguments on this rank; return the results of all ranks, in rank order.
 
-        If the action fails on any rank, every rank raises: its own error where the action failed, else RunError.
+        All ranks call it, and it blocks. If the action fails on any rank, every rank raises: its own error where the
+        action failed, else RunError. A WorkshopError of rank 0 is raised on all ranks as it is.
         """
-        error = None
-        try:
-            action()
-        except Exception as caught:  # raised below, once all ranks know of it
-            error = caught
-        errors = self.backend.allgather(error and f"{type(error).__name__}: {error}")
-        if error is not None:
-            raise error
-        for rank, text in enumerate(errors):
-            if text is not None:
-                raise RunError(f"rank {rank} could not go on: {text}")
-
-    def on_rank_0(self, action: Callable[..., Result], *arguments) -> Result:
-        """Call `action` with these arguments on rank 0, and return its result on every rank.
-
-        All ranks call it, and it blocks. If the action raises a WorkshopError, all ranks raise that error. After any
-        other error, the other ranks raise RunError.
-        """
-        if self.world.rank > 0:
-            result, error = self.backend.allgather(None)[0]
-            if error is not None:
-                raise error
-            return result
+        result = None
+        error: Exception | None = None
+        told: Exception | None = None  # what the other ranks raise
         try:
             result = action(*arguments)
-        except WorkshopError as error:
-            self.backend.allgather((None, error))
-            raise
-        except Exception as error:
-            self.backend.allgather((None, RunError(f"rank 0 could not go on: {type(error).__name__}: {error}")))
-            raise
-        self.backend.allgather((result, None))
-        return result
+        except Exception as caught:  # raised below, once all ranks know of it
+            error = told = caught
+            if self.world.rank > 0 or not isinstance(caught, WorkshopError):
+                told = RunError(f"rank {self.world.rank} could not go on: {type(caught).__name__}: {caught}")
+        results, all_told = zip(*self.backend.allgather((result, told)), strict=True)
+        if failure := error or next(filter(None, all_told), None):
+            raise failure
+        return list(results)
+
+    def on_rank_0(self, action: Callable, *arguments) -> Any:
+        """Call `action` with these arguments on rank 0, and return its result on every rank; see all_succeed."""
+        if self.world.rank > 0:
+            return self.all_succeed(lambda: None)[0]
+        return self.all_succeed(action, *arguments)[0]
 
     def load_data(self) -> None:
         options = self.options

@@ -8,26 +8,16 @@ import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
-from workshop_lib.errors import WorkshopError
-
-
-class WrappedTwiceError(WorkshopError, TypeError):
-    """An optimizer that already averages over the ranks was wrapped again, and would average twice."""
-
 
 def DistributedOptimizer(optimizer: keras.optimizers.Optimizer):
     """Return a copy of this optimizer and its state whose gradients are the means over all ranks.
 
-    A model saved with the copy contains the plain optimizer, so wrap that again after loading. All
-    ranks apply their gradients together. Raises WrappedTwiceError if the optimizer is already wrapped.
+    A model saved with the copy contains the plain optimizer, so wrap that again after loading. All ranks apply their
+    gradients together.
     """
     plain = type(optimizer)
-    if hasattr(plain, "averages_over_ranks"):
-        raise WrappedTwiceError(f"this {plain.__name__} averages over the ranks already: wrap an optimizer once")
 
     class Distributed(plain):  # type: ignore[valid-type, misc]
-        averages_over_ranks = True
-
         def apply(self, grads, trainable_variables=None):
             return super().apply(average(grads), trainable_variables)
 
