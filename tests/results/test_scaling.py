@@ -40,11 +40,6 @@ def test_a_run_of_one_epoch_is_marked_and_a_missing_field_named():
         to_frame([run(), record])
 
 
-def test_repeats_are_counted_a_configuration():
-    frame = to_frame([run(), run("ddp"), run(), run(batch=256), run()])
-    assert list(frame["repeat"]) == [0, 0, 1, 0, 2]
-
-
 def test_speedup_and_efficiency_are_against_the_median_of_one_rank():
     speeds = {1: (900, 1000, 1300), 2: (1500, 1800, 1900)}
     runs = [run("mpi", n, (1, speed)) for n in speeds for speed in speeds[n]]
