@@ -39,6 +39,10 @@ def test_what_others_take_matters_only_where_we_want_it(others, wanted, usable, 
     assert load.are_left(others, wanted, usable, total) == enough
 
 
+def test_a_moment_is_too_short_to_tell():
+    assert load.cores_of_others(Sample(10.0, 300.0, 20.0), Sample(10.01, 300.05, 20.0)) == 0
+
+
 def meter_of(monkeypatch, *samples):
     each = iter(samples)
     monkeypatch.setattr(load, "sample", lambda: next(each))

@@ -101,6 +101,8 @@ def test_weights_gradient_and_accuracy_are_those_of_the_network():
     flat, plain = FlatNetwork(seed=3), torch_cnn.build(seed=3)
     weights = flat.weights()
     assert np.array_equal(weights, np.concatenate([p.detach().numpy().ravel() for p in plain.parameters()]))
+    first = flat.gradient(weights, train.images[:20], train.labels[:20])
+    kept = first.copy()
     for rows in (slice(0, 20), slice(20, 30)):  # the second must not add to the first
         found = flat.gradient(weights, train.images[rows], train.labels[rows])
         plain.zero_grad()
@@ -108,6 +110,7 @@ def test_weights_gradient_and_accuracy_are_those_of_the_network():
         cross_entropy(plain(images), torch.tensor(train.labels[rows]).long()).backward()
         expected = np.concatenate([p.grad.numpy().ravel() for p in plain.parameters()])
         assert np.allclose(found, expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max())
+    assert np.array_equal(first, kept), "it isn't changed later"
     assert np.array_equal(flat.weights(), weights)
     with torch.no_grad():
         images = torch_cnn.normalize(torch.tensor(test.images[:700]))

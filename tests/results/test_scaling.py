@@ -125,12 +125,10 @@ def test_the_summary_says_what_was_measured_in_80_columns():
     assert any("* more ranks than cores" in line for line in lines)
 
 
-def test_the_summary_does_without_a_baseline_and_names_batches_if_there_are_several():
-    lines = printed(summary([run("mpi", 2, batch=64), run("mpi", 2, batch=256, speeds=(9000,))])).splitlines()
-    rows = [line.split() for line in lines if line.startswith("mpi")]
-    assert [row[2] for row in rows] == ["64", "256"]
-    assert rows[0][4] == "–"
-    assert rows[1][3] == "9,000†"
+def test_the_summary_does_without_a_baseline_and_marks_runs_of_one_epoch():
+    lines = printed(summary([run("mpi", 2, speeds=(9000,))])).splitlines()
+    (row,) = [line.split() for line in lines if line.startswith("mpi")]
+    assert row[2:4] == ["9,000†", "–"]
 
 
 def test_weak_scaling_compares_the_time_of_an_epoch_with_samples_that_grow():

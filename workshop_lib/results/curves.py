@@ -228,31 +228,23 @@ def _accuracy(what: dict, last: dict) -> dict:
 
 
 def summary(runs: Iterable[dict]) -> Table:
-    """A rich table of what was measured, with one row per backend, batch size per rank and number of ranks.
+    """A rich table of what a sweep with one batch size measured, with one row per backend and number of ranks.
 
     Numbers are medians over the repeats; efficiency is a dash if there is no 1-rank run. Two columns appear
     only if a record has values for them: the bytes of state on the rank that holds most (`record["memory"]`), and
     the largest parameter difference (`record["ladder"]["largest_relative_difference"]`).
     """
     frame = to_frame(runs)
-    points = throughput(frame).set_index(["backend", "batch_size", "world_size"])
-    single = points[points.index.get_level_values("world_size") == 1]["samples_per_s"].droplevel("world_size")
+    points = throughput(frame).set_index(["backend", "world_size"])
     more = {name: heading for name, heading in MORE_COLUMNS.items() if frame[name].notna().any()}
-    several = frame["batch_size"].nunique() > 1
-    headings = ["backend", "ranks"]
-    if several:
-        headings.append("batch\na rank")
-    headings += ["samples/s\n(spread)", "effi-\nciency", "test\naccuracy", "s to\n99 %", "ranks\nequal", *more.values()]
-    table = rich_table(*headings, caption=_caption(frame, points, more))
-    for key, group in _finished(frame).groupby(["backend", "batch_size", "world_size"], sort=True):
-        backend, batch, ranks = key
+    headings = ["samples/s\n(spread)", "effi-\nciency", "test\naccuracy", "s to\n99 %", "ranks\nequal", *more.values()]
+    table = rich_table("backend", "ranks", *headings, caption=_caption(frame, points, more))
+    for key, group in _finished(frame).groupby(["backend", "world_size"], sort=True):
+        backend, ranks = key
         point = points.loc[key]
-        efficiency = point["samples_per_s"] / single.get((backend, batch), math.nan) / ranks
+        efficiency = point["samples_per_s"] / points["samples_per_s"].get((backend, 1), math.nan) / ranks
         mark = "*" if point["oversubscribed"] else ""
-        cells = [backend, f"{ranks}{mark}"]
-        if several:
-            cells.append(str(batch))
-        cells += [_spread(point), _number(100 * efficiency, "{:.0f} %"), *_outcome(group)]
+        cells = [backend, f"{ranks}{mark}", _spread(point), _number(100 * efficiency, "{:.0f} %"), *_outcome(group)]
         extra = {
             "state_bytes": _number(group["state_bytes"].max() / 1e3, "{:,.0f}"),
             "ladder_difference": _number(group["ladder_difference"].max(), "{:.1e}"),
@@ -291,13 +283,11 @@ def emulated_on(frame: pd.DataFrame) -> str:
 
 
 def _caption(frame: pd.DataFrame, points: pd.DataFrame, more: dict[str, str]) -> str:
-    batches = points.index.get_level_values("batch_size").unique()
-    only = f" ({batches[0]} a rank)" if len(batches) == 1 else ""
     notes = [
         *([f"{emulated_on(frame)}: no time was measured"] if emulated_on(frame) else []),
         "samples/s: median of the repeats, first epochs left out",
         "spread: slowest to fastest repeat, of the median",
-        f"efficiency: against 1 rank of the same backend and batch{only}",
+        f"efficiency: against 1 rank of the same backend and batch ({frame['batch_size'].iloc[0]} a rank)",
     ]
     if "state_bytes" in more:
         notes.append("state: parameters, gradients and optimizer state; deepspeed-N: stage N of ZeRO")

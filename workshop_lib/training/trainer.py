@@ -1,5 +1,6 @@
 """The trainer, which owns the training loop. The loop is the same in one process and on each of many ranks."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,26 +35,18 @@ def train(
     as the options require, and RunError naming the ranks if the ranks do not end with the same weights. An error on one
     rank during setup makes all ranks raise, so that none waits forever in a collective.
     """
-    with session.emulating(options.machine):
-        return _train(options, callbacks, world, backend)
-
-
-def _train(
-    options: TrainOptions, callbacks: Iterable, world: worlds.World | None, backend: Backend | None
-) -> RunRecord:
     torch.set_num_threads(worlds.threads())
     memory.keep_freed_memory()
     hooks = methods_of(callbacks)
-    if backend is not None:
-        return Trainer(options, backend, hooks).run()
-    for hook in hooks["on_phase"]:
-        hook(f"starting the backend {options.backend}")
-    world = world or worlds.detect()
-    backend = backends.create(options.backend, world, worlds.choose_device(options.device, world), options.comm)
-    try:
-        return Trainer(options, backend, hooks).run()
-    finally:
-        backend.close()
+    with session.emulating(options.machine):
+        if backend is not None:
+            return Trainer(options, backend, hooks).run()
+        for hook in hooks["on_phase"]:
+            hook(f"starting the backend {options.backend}")
+        world = world or worlds.detect()
+        device = worlds.choose_device(options.device, world)
+        with contextlib.closing(backends.create(options.backend, world, device, options.comm)) as created:
+            return Trainer(options, created, hooks).run()
 
 
 class Trainer:

@@ -36,14 +36,11 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer):
 def average(gradients: list) -> list:
     """Return the means of the gradients over the ranks, reduced in one group. All ranks call it, and it blocks.
 
-    None, which stands for a variable without a gradient, stays None. The group has its own name. Otherwise Horovod
-    would use the names of the layers, which Keras numbers, and would wait forever once one rank had built one more
-    layer than the others.
+    The group has its own name. Otherwise Horovod would use the names of the layers, which Keras numbers, and would wait
+    forever once one rank had built one more layer than the others.
     """
-    present = [tf.convert_to_tensor(g) for g in gradients if g is not None]
-    means = hvd.grouped_allreduce(present, op=hvd.Average, name="gradients", ignore_name_scope=True)
-    results = iter(means)
-    return [None if gradient is None else next(results) for gradient in gradients]
+    tensors = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    return hvd.grouped_allreduce(tensors, op=hvd.Average, name="gradients", ignore_name_scope=True)
 
 
 class BroadcastVariables(keras.callbacks.Callback):
