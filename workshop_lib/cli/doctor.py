@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 
 import psutil
 
@@ -17,9 +16,8 @@ from workshop_lib.machine import cgroups, cores, installation, shadowing
 from workshop_lib.machine import environment as environments
 from workshop_lib.machine.load import Meter, are_left
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError, allocation, limits, processes, which_mpi
+from workshop_lib.ranks import limits, processes, which_mpi
 from workshop_lib.training.backends import EXTRAS
-from workshop_lib.words import plural
 
 COMMAND_LIMIT_S = 10.0
 REQUIRED = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
@@ -39,7 +37,6 @@ def examine() -> list[Finding]:
         check_python(),
         *check_packages(),
         *check_mpi(),
-        *check_allocation(),
         check_variables(),
         *check_hidden_modules(),
         check_cores(),
@@ -72,15 +69,11 @@ def check_python() -> Finding:
     return judged("Python", found, version in installation.PYTHONS, remedy, "wrong")
 
 
-def _installed(package: str) -> Iterator[importlib.metadata.Distribution]:
-    """The installed copies of this package, except for those in folders that hide modules."""
+def _version(package: str) -> str | None:
+    """The version of a package that is installed, but not in a folder that hides modules; None if there is none."""
     hiding = {shadow.folder for shadow in shadowing.shadows()}
     folders = [entry for entry in sys.path if os.path.realpath(entry) not in hiding]
-    yield from importlib.metadata.distributions(name=package, path=folders)
-
-
-def _version(package: str) -> str | None:
-    return next((each.version for each in _installed(package)), None)
+    return next((each.version for each in importlib.metadata.distributions(name=package, path=folders)), None)
 
 
 def check_packages() -> list[Finding]:
@@ -99,10 +92,8 @@ def _why_missing(extra: str) -> str:
 
 def check_package(name: str, remedy: str, otherwise: str) -> Finding:
     """A finding on a package: its version. It only looks at files, because imports take seconds."""
-    installed = next((each for wheel in (name, f"{name}-cpu") for each in _installed(wheel)), None)
-    if installed is None:
-        return Finding(otherwise, name, "not installed", remedy=remedy)
-    return Finding("ok", name, installed.version)
+    version = _version(name) or _version(f"{name}-cpu")
+    return judged(name, version or "not installed", version is not None, remedy, otherwise)
 
 
 def check_hidden_modules() -> list[Finding]:
@@ -171,19 +162,6 @@ def check_variables() -> Finding:
         return Finding("ok", "environment", "nothing in it harms ranks")
     remedy = "nothing to do for ranks: they are started without it"
     return Finding("look", "environment", "\n".join(sentences), remedy=remedy)
-
-
-def check_allocation() -> list[Finding]:
-    """A finding on the nodes that a scheduler gave this job, which `ranks.start()` fills; none outside of a job."""
-    try:
-        job = allocation.find()
-        if job is None:
-            return []
-        ranks = f"{job.ranks_per_node()} on each: {job.ranks()} ranks"
-    except RankError as error:
-        return [Finding("wrong", "allocation", "it cannot be used", remedy=str(error))]
-    hosts = f"{plural(len(job.hosts), 'node')} ({job.hosts[0]}, …)"
-    return [Finding("ok", "allocation", f"{' '.join(filter(None, [job.scheduler, job.job_id]))}: {hosts}, {ranks}")]
 
 
 def check_cores() -> Finding:
