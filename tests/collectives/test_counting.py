@@ -3,6 +3,8 @@
 What a CountingComm logs on real ranks is in test_counting_on_ranks.py.
 """
 
+import time
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -74,6 +76,23 @@ def test_other_calls_are_refused_with_a_sentence(name):
     calls = "Send, Isend, Recv, Irecv, Sendrecv, send, isend, recv, irecv, sendrecv"
     with pytest.raises(AttributeError, match=f"this communicator has no {name}: build it from {calls}, rank and size"):
         getattr(CountingComm(MPI.COMM_SELF), name)
+
+
+def test_calls_that_turn_slow_are_made_less_often(monkeypatch):
+    """The warm-up promises microseconds; then each call takes 5 ms, as when a rank waits for a core."""
+    monkeypatch.setattr(benchmark, "MOST_CALLS", 10)
+    monkeypatch.setattr(benchmark, "ROUND_S", 1e-3)
+    calls = []
+
+    def call():
+        calls.append(None)
+        if len(calls) > benchmark.WARM_UP:
+            time.sleep(5e-3)
+
+    [seconds] = benchmark.timed(MPI.COMM_SELF, {"slow": call}, repeats=4).values()
+    assert len(seconds) == 4
+    assert min(seconds) >= 5e-3
+    assert len(calls) <= benchmark.WARM_UP + 10 + 3 * 2
 
 
 def test_a_sum_that_is_wrong_is_never_timed():

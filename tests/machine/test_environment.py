@@ -161,20 +161,6 @@ def test_folders_of_the_dead_are_swept_and_no_others(tmp_path, monkeypatch, dead
     assert (tmp_path / "workshop-living").exists(), "another user's"
 
 
-def test_scratch_folders_are_short_private_and_removed(monkeypatch):
-    monkeypatch.setattr(scratch.tempfile, "gettempdir", lambda: f"/tmp/{'t' * 100}")
-    monkeypatch.delenv(scratch.SEGMENTS, raising=False)
-    made = scratch.Scratch("abc")
-    place = Path(made.settings["TMPDIR"])
-    assert len(str(place)) < scratch.stub.LONGEST_PATH and place.stat().st_mode & 0o777 == 0o700
-    assert scratch.SEGMENTS in made.settings or not scratch.SHARED_MEMORY.exists()
-    made.remove()
-    assert not any(folder.exists() for folder in made.folders)
-    elsewhere = scratch.Scratch("abc", one_host=False)
-    assert elsewhere.settings.keys() == {scratch.MPIEXECS_PLACE}
-    elsewhere.remove()
-
-
 def test_what_a_command_leaves_in_its_temporary_folder_goes_away_with_it(capfd):
     scripts.run(sys.executable, "-c", "import tempfile; print(tempfile.mkstemp()[1])")
     left = Path(capfd.readouterr().out.splitlines()[-1])

@@ -42,7 +42,7 @@ def sweep(
         # The ranks did not react to Stop in time and were given up. What was measured before stays.
 
 
-class SweepDashboard(Dashboard, sweeps.SweepText):
+class SweepDashboard(Dashboard):
     """The dashboard of a sweep, which is also the view of each of its runs."""
 
     def __init__(self, rank_counts: list[int]):

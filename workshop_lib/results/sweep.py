@@ -56,7 +56,7 @@ def sweep(
     timeout_s: float = 3600.0,
     compare: bool = False,
     restart: bool = False,
-    view: SweepText | None = None,
+    view: Any = None,
 ) -> Iterator[dict]:
     """Yield a run record for each number of ranks, repeat and TrainOptions, as each run ends.
 
@@ -67,9 +67,9 @@ def sweep(
     hour from distorting the efficiency. Runs never overlap, because they would share the cores they are measured on.
 
     Each run shows its own progress and prints a line with the estimated time for the rest, and a warning if other
-    programs used the cores meanwhile. A `view` shows the sweep instead; the run during which it asks to stop is the
-    last, and isn't yielded. `compare` adds to the records how far each of the options is from one process
-    (training/equivalence.py). Raises InputError if `repeats` is less than 1.
+    programs used the cores meanwhile. A `view`, an object like SweepText, shows the sweep instead; the run during which
+    it asks to stop is the last, and isn't yielded. `compare` adds to the records how far each of the options is from
+    one process (training/equivalence.py). Raises InputError if `repeats` is less than 1.
     """
     view = view or SweepText()
     if repeats < 1:

@@ -88,16 +88,18 @@ def read(path: str | Path, wanted: dict) -> State:
 
     Raises CheckpointError naming the file and what is wrong with it.
     """
-    import torch
-
     try:
-        state = torch.load(path, weights_only=True, map_location="cpu")
-        written_with = state["must_match"]
+        content = Path(path).read_bytes()
     except OSError as error:
         raise CheckpointError(
             f"{path}: no checkpoint to resume from ({cause(error)}); name another with --checkpoint, or start "
             "without --resume"
         ) from error
+    import torch
+
+    try:
+        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        written_with = state["must_match"]
     except Exception as error:  # torch raises many kinds of errors for a damaged file
         raise CheckpointError(
             f"{path}: this is not a checkpoint of this workshop, or it was damaged after it was written; "
