@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from workshop_lib.cli import doctor
 from workshop_lib.cli.findings import Finding
 from workshop_lib.machine import cgroups, cores, installation
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import processes, which_mpi
+from workshop_lib.ranks import which_mpi
 
 
 def test_everything_is_well_here_and_found_in_five_seconds():
@@ -27,7 +26,7 @@ def test_everything_is_well_here_and_found_in_five_seconds():
     assert not [finding for finding in findings.values() if finding["level"] == "wrong"]
     assert "one world of size 2" in findings["two ranks"]["seen"]
     assert "60,000 + 10,000" in findings["MNIST"]["seen"]
-    looked_at = {"Python", "mpiexec", "MPI settings", "cores", "memory", "disk", "GPUs", "torch", "stray ranks"}
+    looked_at = {"Python", "mpiexec", "MPI settings", "cores", "memory", "disk", "GPUs", "torch"}
     looked_at |= {"other programs"}
     assert looked_at <= set(findings)
     assert took_s < 5, f"doctor took {took_s:.1f} s"
@@ -146,20 +145,6 @@ def test_cores_of_a_cgroup_or_of_one_above_it(cgroup, monkeypatch, version, core
     assert cores.usable_cores() == cores_left
 
 
-def test_strays_are_listed_with_the_command_that_ends_them(monkeypatch, dead_mark):
-    left = subprocess.Popen(["sleep", "60"], env=os.environ | {processes.VARIABLE: dead_mark})
-    try:
-        finding = doctor.check_strays()  # there may be others on this machine
-        assert finding.level == "look" and "kill -9 " in finding.remedy
-        assert str(left.pid) in finding.remedy.split()
-    finally:
-        left.kill()
-        left.wait(10)
-    assert str(left.pid) not in doctor.check_strays().remedy.split()
-    monkeypatch.setattr(processes, "strays", list)
-    assert doctor.check_strays().level == "ok"
-
-
 def test_a_missing_extra_says_what_became_of_it(monkeypatch):
     """And the rest of the workshop doesn't fail for it."""
     monkeypatch.setattr(doctor, "_version", lambda package: None)
@@ -176,12 +161,3 @@ def test_a_python_that_is_too_new_is_told_with_what_it_lacks(monkeypatch):
     finding = doctor.check_python()
     assert finding.level == "wrong" and "too new: tensorflow-cpu and h5py have no wheels for it" in finding.seen
     assert "3.11, 3.12 or 3.13" in finding.remedy
-
-
-def test_what_hides_modules_is_told_with_its_folder_and_variable(tmp_path, monkeypatch):
-    (tmp_path / "random.py").touch()
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (shadow,) = doctor.check_hidden_modules()
-    assert shadow.level == "look"
-    assert shadow.seen == f"PYTHONPATH names {tmp_path}, which hides Python's own `random`"
-    assert shadow.remedy.startswith("unset PYTHONPATH")

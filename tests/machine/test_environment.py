@@ -87,17 +87,6 @@ def test_the_doctor_names_the_variable_that_keeps_ranks_from_starting(monkeypatc
     assert "OMPI_MCA_pml=ucx" in finding.remedy and "make setup" not in finding.remedy
 
 
-def test_the_doctor_says_what_ranks_do_not_get(monkeypatch):
-    for rule in environment.TABLE:
-        monkeypatch.delenv(rule.variable, raising=False)
-    monkeypatch.setenv("HOME", "/nonexistent")
-    monkeypatch.delenv(environment.NOTE, raising=False)
-    assert doctor.check_variables().level == "ok"
-    monkeypatch.setenv("OMP_PROC_BIND", "true")
-    finding = doctor.check_variables()
-    assert finding.level == "look" and finding.seen.startswith("OMP_PROC_BIND=true replaced by false")
-
-
 PINNED = """\
 import os, sys
 import torch

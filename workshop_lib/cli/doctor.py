@@ -12,8 +12,7 @@ import uuid
 import psutil
 
 from workshop_lib.cli.findings import Finding, as_data, show, worst
-from workshop_lib.machine import cgroups, cores, installation, shadowing
-from workshop_lib.machine import environment as environments
+from workshop_lib.machine import cgroups, cores, installation
 from workshop_lib.machine.load import Meter, are_left
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import limits, processes, which_mpi
@@ -37,15 +36,12 @@ def examine() -> list[Finding]:
         check_python(),
         *check_packages(),
         *check_mpi(),
-        check_variables(),
-        *check_hidden_modules(),
         check_cores(),
         check_memory(),
         check_limits(),
         check_disk(),
         check_gpus(),
         check_data(),
-        check_strays(),
         check_others(others),
     ]
 
@@ -70,10 +66,10 @@ def check_python() -> Finding:
 
 
 def _version(package: str) -> str | None:
-    """The version of a package that is installed, but not in a folder that hides modules; None if there is none."""
-    hiding = {shadow.folder for shadow in shadowing.shadows()}
-    folders = [entry for entry in sys.path if os.path.realpath(entry) not in hiding]
-    return next((each.version for each in importlib.metadata.distributions(name=package, path=folders)), None)
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def check_packages() -> list[Finding]:
@@ -94,13 +90,6 @@ def check_package(name: str, remedy: str, otherwise: str) -> Finding:
     """A finding on a package: its version. It only looks at files, because imports take seconds."""
     version = _version(name) or _version(f"{name}-cpu")
     return judged(name, version or "not installed", version is not None, remedy, otherwise)
-
-
-def check_hidden_modules() -> list[Finding]:
-    """Findings on the user's files and variables that would hide modules, if the workshop did not look there last."""
-    remedy = "{}; until then the workshop looks there last"
-    shadows = shadowing.shadows()
-    return [Finding("look", "your files", each.found, remedy=remedy.format(each.remedy)) for each in shadows]
 
 
 def _run(command: list[str], environment: dict | None = None) -> subprocess.CompletedProcess:
@@ -152,16 +141,6 @@ def check_two_ranks(mpiexec: list[str]) -> Finding:
         remedy = "mpiexec and mpi4py use different MPI libraries: on a cluster, run `make setup MPI=system`"
         return Finding("wrong", "two ranks", f"two worlds of size {sizes[0]}, with {library}", remedy=remedy)
     return Finding("ok", "two ranks", f"one world of size 2, with {library}")
-
-
-def check_variables() -> Finding:
-    """A finding on other programs' variables and files that would harm ranks, and what the workshop does about them."""
-    cleaned = environments.for_ranks(os.environ, one_host=True)
-    sentences = environments.notes(cleaned)
-    if not sentences:
-        return Finding("ok", "environment", "nothing in it harms ranks")
-    remedy = "nothing to do for ranks: they are started without it"
-    return Finding("look", "environment", "\n".join(sentences), remedy=remedy)
 
 
 def check_cores() -> Finding:
@@ -225,12 +204,3 @@ def check_data() -> Finding:
     except mnist.DataError as error:
         return Finding("wrong", "MNIST", "not usable", remedy=str(error))
     return Finding("ok", "MNIST", f"{train.total:,} + {test.total:,} images")
-
-
-def check_strays() -> Finding:
-    strays = processes.strays()
-    if not strays:
-        return Finding("ok", "stray ranks", "none")
-    pids = " ".join(str(process.pid) for process in strays)
-    remedy = f"the next `ranks.start()` ends them; or now: kill -9 {pids}"
-    return Finding("look", "stray ranks", f"{len(strays)} processes of notebooks that are gone", remedy=remedy)
