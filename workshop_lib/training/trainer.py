@@ -89,7 +89,6 @@ class Trainer:
         """Begin the record, load the data, plan the steps, and create the replica, with the weights of rank 0."""
         options = self.options
         self.record = record.start(options, self.backend)
-        memory.reset_peak(self.device)
         self.call_hooks("on_phase", "reading MNIST")
         self.all_succeed(self.load_data)
         self.plan_steps()
@@ -183,10 +182,9 @@ class Trainer:
         return min(whole, self.options.max_steps or whole) - self.steps_done
 
     def memory(self) -> dict[str, list[int | None]]:
-        """Return the bytes on each rank, by rank: the peak, and the model's states if the replica knows them."""
-        own = {"peak": memory.peak_bytes(self.device)} | (self.replica.live_bytes or {})
-        ranks = self.backend.allgather(own)
-        return {f"{kind}_bytes": [rank.get(kind) for rank in ranks] for kind in ("peak", *KINDS)}
+        """Return the bytes of the model's states on each rank, by rank, if the replica knows them."""
+        ranks = self.backend.allgather(self.replica.live_bytes or {})
+        return {f"{kind}_bytes": [rank.get(kind) for rank in ranks] for kind in KINDS}
 
     def info(self) -> RunInfo:
         return {
