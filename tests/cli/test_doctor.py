@@ -156,8 +156,7 @@ def test_a_missing_extra_says_what_became_of_it(monkeypatch):
     assert found["torch"].level == "wrong"
 
 
-def test_a_python_that_is_too_new_is_told_with_what_it_lacks(monkeypatch):
+def test_another_python_is_told_which_ones_work(monkeypatch):
     monkeypatch.setattr(doctor.sys, "version_info", (3, 14, 0))
     finding = doctor.check_python()
-    assert finding.level == "wrong" and "too new: tensorflow-cpu and h5py have no wheels for it" in finding.seen
-    assert "3.11, 3.12 or 3.13" in finding.remedy
+    assert finding.level == "wrong" and "3.11, 3.12 or 3.13" in finding.remedy
