@@ -10,10 +10,9 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 SOURCES = ROOT / "notebooks" / "source"  # what the notebooks are generated from
 SCRIPTS = ROOT / "notebooks" / "scripts"  # scripts that learners take home
-SHIPPED_MNIST = ROOT / "assets" / "mnist"
 # WORKSHOP_MNIST gives all notebooks a different data set in the same format, such as Fashion-MNIST. The tests give them
 # a part of MNIST.
-MNIST = Path(os.environ.get("WORKSHOP_MNIST", SHIPPED_MNIST))
+MNIST = Path(os.environ.get("WORKSHOP_MNIST", ROOT / "assets" / "mnist"))
 # The learner's log, which learner.py writes. Beside it is what they chose to share. Neither file is under version
 # control.
 LEARNER = Path(os.environ.get("WORKSHOP_LEARNER_FILE") or ROOT / "progress" / "progress.jsonl")

@@ -2,21 +2,18 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 import time
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from shell_programs import program
 
 from workshop_lib.cli import doctor
 from workshop_lib.cli.findings import Finding
-from workshop_lib.machine import cgroups, cores, installation, world
+from workshop_lib.machine import cgroups, cores, installation
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import processes, which_mpi
+from workshop_lib.ranks import which_mpi
 
 
 def test_everything_is_well_here_and_found_in_five_seconds():
@@ -29,7 +26,7 @@ def test_everything_is_well_here_and_found_in_five_seconds():
     assert not [finding for finding in findings.values() if finding["level"] == "wrong"]
     assert "one world of size 2" in findings["two ranks"]["seen"]
     assert "60,000 + 10,000" in findings["MNIST"]["seen"]
-    looked_at = {"Python", "mpiexec", "MPI settings", "cores", "memory", "disk", "GPUs", "torch", "stray ranks"}
+    looked_at = {"Python", "mpiexec", "MPI settings", "cores", "memory", "disk", "GPUs", "torch"}
     looked_at |= {"other programs"}
     assert looked_at <= set(findings)
     assert took_s < 5, f"doctor took {took_s:.1f} s"
@@ -65,25 +62,6 @@ def test_no_mpiexec_fails_with_a_remedy(monkeypatch):
     assert doctor.check_mpi()[-1].level == "wrong" and doctor.check_mpi()[-1].remedy
     monkeypatch.setattr(which_mpi, "mpiexec", lambda: (_ for _ in ()).throw(which_mpi.MPINotFound("install one")))
     assert doctor.check_mpi() == [Finding("wrong", "mpiexec", "none", remedy="install one")]
-
-
-def test_the_allocation_is_told_or_what_is_wrong_with_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("PBS_JOBID", "7")
-    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "hosts"))
-    (finding,) = doctor.check_allocation()
-    assert finding.level == "wrong" and "PBS_NODEFILE" in finding.remedy
-    (tmp_path / "hosts").write_text("alpha\n" * 4 + "beta\n" * 4)
-    (finding,) = doctor.check_allocation()
-    assert (finding.level, finding.seen) == ("ok", "pbs 7: 2 nodes (alpha, …), 4 on each: 8 ranks")
-
-
-def test_variables_of_another_launcher_are_listed(monkeypatch):
-    for name in world.left_over():
-        monkeypatch.delenv(name)
-    assert doctor.check_other_worlds() == []
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    (finding,) = doctor.check_other_worlds()
-    assert (finding.level, finding.seen) == ("look", "WORLD_SIZE=8") and "unset WORLD_SIZE" in finding.remedy
 
 
 @pytest.fixture
@@ -167,23 +145,9 @@ def test_cores_of_a_cgroup_or_of_one_above_it(cgroup, monkeypatch, version, core
     assert cores.usable_cores() == cores_left
 
 
-def test_strays_are_listed_with_the_command_that_ends_them(monkeypatch, dead_mark):
-    left = subprocess.Popen(["sleep", "60"], env=os.environ | {processes.VARIABLE: dead_mark})
-    try:
-        finding = doctor.check_strays()  # there may be others on this machine
-        assert finding.level == "look" and "kill -9 " in finding.remedy
-        assert str(left.pid) in finding.remedy.split()
-    finally:
-        left.kill()
-        left.wait(10)
-    assert str(left.pid) not in doctor.check_strays().remedy.split()
-    monkeypatch.setattr(processes, "strays", list)
-    assert doctor.check_strays().level == "ok"
-
-
 def test_a_missing_extra_says_what_became_of_it(monkeypatch):
     """And the rest of the workshop doesn't fail for it."""
-    monkeypatch.setattr(doctor, "_installed", lambda package: iter(()))
+    monkeypatch.setattr(doctor, "_version", lambda package: None)
     reason = "Horovod could not be installed: no compiler. Notebooks 03 and 04 need it; `make extras` tries again."
     monkeypatch.setattr(installation, "why_missing", lambda extra: reason if extra == "horovod" else "")
     found = {finding.check: finding for finding in doctor.check_packages()}
@@ -192,42 +156,7 @@ def test_a_missing_extra_says_what_became_of_it(monkeypatch):
     assert found["torch"].level == "wrong"
 
 
-def test_a_python_that_is_too_new_is_told_with_what_it_lacks(monkeypatch):
+def test_another_python_is_told_which_ones_work(monkeypatch):
     monkeypatch.setattr(doctor.sys, "version_info", (3, 14, 0))
     finding = doctor.check_python()
-    assert finding.level == "wrong" and "too new: tensorflow-cpu and h5py have no wheels for it" in finding.seen
-    assert "3.11, 3.12 or 3.13" in finding.remedy
-
-
-def test_a_package_that_python_would_take_from_elsewhere_is_told(tmp_path, monkeypatch):
-    required = ("run `make setup`", "wrong")
-    monkeypatch.setattr(doctor, "_installed", lambda name: iter([SimpleNamespace(version="9.9", locate_file=Path)]))
-    assert doctor.check_package("asttokens", *required).level == "wrong", "it isn't in the current folder"
-    monkeypatch.undo()
-    good = doctor.check_package("asttokens", *required)
-    assert good.level == "ok" and good.seen[0].isdigit()
-    (tmp_path / "asttokens.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "asttokens", raising=False)
-    hidden = doctor.check_package("asttokens", *required)
-    assert hidden.level == "wrong" and f"Python imports {tmp_path}/asttokens.py" in hidden.seen
-    assert doctor.check_package("not-there", "run `make extras`", "look").level == "look"
-
-
-def test_what_hides_modules_is_told_with_its_folder_and_variable(tmp_path, monkeypatch):
-    (tmp_path / "random.py").touch()
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("PYTHONHOME", "/usr")
-    shadow, home = doctor.check_hidden_modules()
-    assert (shadow.level, home.level) == ("look", "look")
-    assert shadow.seen == f"PYTHONPATH names {tmp_path}, which hides Python's own `random`"
-    assert shadow.remedy.startswith("unset PYTHONPATH") and home.remedy.startswith("unset it")
-
-
-def test_a_checkout_that_cannot_be_written_is_told(monkeypatch):
-    assert doctor.check_read_only() == []
-    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
-    (finding,) = doctor.check_read_only()
-    assert finding.level == "look" and "a checkout of your own, which can share this one's `.venv`" in finding.remedy
-    page, _, heading = finding.remedy.partition("as ")[2].partition(" says under ")
-    assert f"\n## {heading.strip(chr(39))}\n" in (ROOT / page).read_text()
+    assert finding.level == "wrong" and "3.11, 3.12 or 3.13" in finding.remedy

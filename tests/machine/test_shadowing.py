@@ -71,13 +71,3 @@ def test_the_workshop_imports_its_own_whatever_lies_before(current, another_pyth
     )
     assert "nothing_else_has_this_name.py" in ran.stderr.splitlines()[-3], ran.stderr
     assert ran.stderr.splitlines()[-1] == "ImportError: of another Python"
-
-
-def test_the_command_line_works_beside_such_files(current, another_python):
-    for name in ("random", "token", "rich"):
-        (current / f"{name}.py").write_text(BROKEN)
-    command = [sys.executable, "-m", "workshop_lib", "predict", "resnet-50", "polaris", "--devices", "1,8"]
-    environment = os.environ | {"PYTHONPATH": str(another_python)}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert "ResNet-50" in ran.stdout

@@ -9,7 +9,7 @@ import sys
 import pytest
 from record_fixtures import run
 
-from workshop_lib.paths import ROOT, replacing
+from workshop_lib.paths import ROOT
 from workshop_lib.results import records
 
 
@@ -32,7 +32,7 @@ def test_records_come_back_in_order_from_several_files(tmp_path):
         ('{"schema": 1, "kind": "sweep"}', "record kind 'sweep'; this version knows train"),
         ('{"schema": 1, "kind": "train", "where": {}}', "lacks the field 'what'"),
         (json.dumps(run() | {"what": run()["what"] | {"world_size": "2"}}), "'world_size' is '2', not int"),
-        (json.dumps(run(epochs=[{"seconds": 1.0, "samples_per_s": None}])), "'samples_per_s' is None, not float"),
+        (json.dumps(run(epochs=[{"seconds": 1.0, "samples_per_s": None}])), "'samples_per_s' is None, not int | float"),
         (json.dumps(run(epochs=[3])), "3 stands where named fields belong"),
     ],
 )
@@ -115,37 +115,6 @@ def test_a_record_that_was_cut_off_is_named_and_the_next_one_gets_a_line_of_its_
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([lines[0], *lines[2:]]))
     assert len(records.read(path)) == 3
-
-
-def test_whole_numbers_are_numbers_and_runs_that_have_not_ended_are_records(tmp_path):
-    path = tmp_path / "a.jsonl"
-    records.write(path, run(seconds_to_99=12, epochs=[], ranks_identical=None))
-    assert records.read(path)[0]["seconds_to_99"] == 12
-
-
-def test_the_folder_is_made_and_the_file_replaced(tmp_path):
-    path = tmp_path / "made" / "file"
-    for text in ("old", "new"):
-        with replacing(path) as temporary:
-            temporary.write_text(text)
-    assert path.read_text() == "new"
-    assert [p.name for p in path.parent.iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_an_error_leaves_the_old_file_alone_and_nothing_beside_it(tmp_path, error):
-    path = tmp_path / "file"
-    path.write_text("old")
-
-    def write_half():
-        with replacing(path) as temporary:
-            temporary.write_text("half of the n")
-            raise error
-
-    with pytest.raises(error):
-        write_half()
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_runs_over_mpi_and_stages_of_zero_have_names_of_their_own():

@@ -103,17 +103,6 @@ def test_weights_and_optimizer_state_are_broadcast():
 
 
 @on_every_rank
-def test_keras_s_own_scheduler_sets_the_rate():
-    with horovod() as (_, keras3):
-        import keras
-
-        optimizer = keras3.DistributedOptimizer(sgd())
-        scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1))
-        fit(network(), optimizer, keras3.BroadcastVariables(), scheduler, epochs=2)
-        assert float(optimizer.learning_rate) == pytest.approx(0.05)
-
-
-@on_every_rank
 def test_a_loaded_model_is_wrapped_again_and_goes_on_with_its_momentum():
     with horovod() as (rank, keras3), tempfile.TemporaryDirectory() as own:
         import keras
@@ -130,12 +119,6 @@ def test_a_loaded_model_is_wrapped_again_and_goes_on_with_its_momentum():
         for model in (whole, loaded):
             model.fit(x, 0 * x, verbose=0)
         assert MPI.COMM_WORLD.allgather(weight(loaded)) == pytest.approx([weight(whole)] * 2)
-
-
-@on_every_rank
-def test_wrapping_twice_is_refused():
-    with horovod() as (_, keras3), pytest.raises(TypeError, match="already"):
-        keras3.DistributedOptimizer(keras3.DistributedOptimizer(sgd()))
 
 
 @on_every_rank

@@ -43,12 +43,6 @@ def never_averaged(self):
     """A type test that never matches leaves every rank with its own gradients."""
 
 
-def average_parameters(self):
-    for parameter in self.model.parameters():
-        mean = self.comm.allreduce(parameter.detach().clone()) / self.world.world_size
-        parameter.data.copy_(mean)
-
-
 def divide_again(average):
     def average_gradients(self):
         span = average(self)
@@ -56,14 +50,6 @@ def divide_again(average):
         return span
 
     return average_gradients
-
-
-def remember_model(wrap):
-    def wrap_and_keep(self, model, make_optimizer):
-        self.model = model
-        return wrap(self, model, make_optimizer)
-
-    return wrap_and_keep
 
 
 def shard_by_local_rank(epoch_batches):
@@ -82,13 +68,6 @@ def never_shard(epoch_batches):
     return batches
 
 
-def loss_mean_divided_again(metric_sums):
-    def sums(loss, logits, labels):
-        return metric_sums(loss / max(1, len(labels)), logits, labels)
-
-    return sums
-
-
 def pad_test_rows(load):
     def padded(split, data_dir=None, rank=0, world_size=1):
         rows = load(split, data_dir, rank, world_size)
@@ -101,27 +80,12 @@ def pad_test_rows(load):
     return padded
 
 
-def report_own_shard(over_ranks):
-    def rank_alone(what, sums, total, backend):
-        if what == "test":
-            backend = TorchBackend(world.World(), backend.device)
-        return over_ranks(what, sums, total, backend)
-
-    return rank_alone
-
-
 MISTAKES = {
     "never_averaged": [(mpi.Mpi, "average_gradients", lambda _: never_averaged)],
-    "average_parameters": [
-        (mpi.Mpi, "wrap", remember_model),
-        (mpi.Mpi, "average_gradients", lambda _: average_parameters),
-    ],
     "divide_again": [(mpi.Mpi, "average_gradients", divide_again)],
     "shard_by_local_rank": [(trainer.shard, "epoch_batches", shard_by_local_rank)],
     "never_shard": [(trainer.shard, "epoch_batches", never_shard)],
-    "loss_mean_divided_again": [(pytorch, "metric_sums", loss_mean_divided_again)],
     "pad_test_rows": [(trainer.mnist, "load", pad_test_rows)],
-    "report_own_shard": [(trainer.record, "over_ranks", report_own_shard)],
 }
 
 

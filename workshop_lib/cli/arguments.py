@@ -5,7 +5,6 @@ Each command has a function that declares its arguments on a Parser, with argpar
 
 import argparse
 import inspect
-import textwrap
 import typing
 from collections.abc import Callable, Collection
 from dataclasses import fields
@@ -23,7 +22,7 @@ TIMEOUT_S = 3600.0
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows defaults, but not those that say nothing, and keeps the paragraphs of a description apart."""
+    """Shows defaults, but not those that say nothing."""
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=30)
@@ -32,9 +31,6 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
         if action.default is None or action.default is False or action.default in ("", []):
             return action.help
         return super()._get_help_string(action)
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n\n".join(textwrap.fill(paragraph, width) for paragraph in text.split("\n\n"))
 
 
 class Parser(argparse.ArgumentParser):

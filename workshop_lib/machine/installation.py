@@ -13,7 +13,6 @@ import sys
 
 # The supported Pythons in order of preference. The first one is tested the most.
 PYTHONS = ((3, 11), (3, 12), (3, 13))
-NOT_YET = {(3, 14): "tensorflow-cpu and h5py have no wheels for it"}
 # The extras, which are installed after the core in this order, and the notebooks that need each of them.
 NEEDED_BY = {"deepspeed": "Notebook 06b needs it", "horovod": "Notebooks 03 and 04 need it"}
 TITLES = {"deepspeed": "DeepSpeed", "horovod": "Horovod", "book": "what makes the book"}

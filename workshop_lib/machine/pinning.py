@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+
 PROCESSES = Path("/proc")
 OPENMP_LIBRARY = re.compile(r"lib(gomp|omp|iomp5)\b")
 
@@ -19,8 +21,7 @@ def give_back_cores(variables: Sequence[str]) -> str:
     """
     if not hasattr(os, "sched_setaffinity"):
         return ""
-    known = _environment_at_start() | os.environ
-    variable = next((name for name in variables if known.get(name, "false").lower() != "false"), None)
+    variable = next((name for name in variables if os.environ.get(name, "false").lower() != "false"), None)
     if variable is None:
         return ""
     before = _affinity_of(0)
@@ -34,9 +35,9 @@ def give_back_cores(variables: Sequence[str]) -> str:
 def _cores_before_openmp() -> set[int]:
     """The cores that this process could use when it loaded its OpenMP library; empty if they are unknown.
 
-    The library knows only the number of these cores. There are three candidates for the cores themselves: the cores of
-    all threads together, some of which began before; the places between which the library moves its threads; and all
-    cores of the machine. The first candidate with the right number of cores is returned.
+    The library knows only the number of these cores. There are two candidates for the cores themselves: the cores of
+    all threads together, some of which began before, and all cores of the machine. The first candidate with the right
+    number of cores is returned.
     """
     path = next(iter(_openmp_libraries(os.getpid())), None)
     if path is None:
@@ -46,18 +47,7 @@ def _cores_before_openmp() -> set[int]:
     threads = [int(task.name) for task in (PROCESSES / "self" / "task").iterdir()]
     of_threads = set().union(*map(_affinity_of, threads))
     everything = set(range(os.cpu_count() or 1))
-    candidates = (of_threads, _places(library), everything)
-    return next((cores for cores in candidates if len(cores) == number), set())
-
-
-def _places(library: ctypes.CDLL) -> set[int]:
-    """The cores of all places of this OpenMP library."""
-    cores: set[int] = set()
-    for place in range(library.omp_get_num_places()):
-        numbers = (ctypes.c_int * library.omp_get_place_num_procs(place))()
-        library.omp_get_place_proc_ids(place, numbers)
-        cores.update(numbers)
-    return cores
+    return next((cores for cores in (of_threads, everything) if len(cores) == number), set())
 
 
 def _cores_of_a_launcher() -> set[int]:
@@ -65,12 +55,9 @@ def _cores_of_a_launcher() -> set[int]:
 
     torchrun and DeepSpeed's launcher import PyTorch, so they are pinned themselves, and each rank inherits that.
     """
-    parent = os.getppid()
-    if not _openmp_libraries(parent):
-        return set()
-    while _openmp_libraries(parent):
-        parent = _parent_of(parent)
-    return _affinity_of(parent)
+    parents = [process.pid for process in psutil.Process().parents()]
+    outside = [process for process in parents if not _openmp_libraries(process)]
+    return _affinity_of(outside[0]) if outside and outside[0] != parents[0] else set()
 
 
 def _affinity_of(thread: int) -> set[int]:
@@ -81,14 +68,6 @@ def _affinity_of(thread: int) -> set[int]:
         return set()
 
 
-def _parent_of(process: int) -> int:
-    try:
-        fields = (PROCESSES / str(process) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 1
-    return int(fields[1])
-
-
 def _openmp_libraries(process: int) -> list[str]:
     """The files of the OpenMP libraries that a process of this user has loaded."""
     try:
@@ -97,12 +76,3 @@ def _openmp_libraries(process: int) -> list[str]:
         return []
     files = [row.split(maxsplit=5)[5] for row in rows if "/" in row]
     return [file for file in files if OPENMP_LIBRARY.match(Path(file).name)]
-
-
-def _environment_at_start() -> dict[str, str]:
-    """The variables that this process was started with."""
-    try:
-        rows = (PROCESSES / "self" / "environ").read_text(errors="replace").split("\0")
-    except OSError:
-        return {}
-    return {name: value for name, _, value in (row.partition("=") for row in rows)}

@@ -175,11 +175,7 @@ def _from_mpi(launcher: str, started: int | None = None) -> World:
 
 
 def _from_slurm(env: Mapping[str, str], world_size: int) -> World:
-    text = env.get("SLURM_STEP_TASKS_PER_NODE", str(world_size))
-    try:
-        counts = hostlist.parse_slurm_tasks_per_node(text)
-    except hostlist.BadHostlist:
-        raise LaunchError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}, but srun writes it as in 4(x2),3.") from None
+    counts = hostlist.parse_slurm_tasks_per_node(env.get("SLURM_STEP_TASKS_PER_NODE", str(world_size)))
     local_size = counts[int(env.get("SLURM_NODEID", 0))]
     rank = int(env["SLURM_PROCID"])
     local_rank = int(env.get("SLURM_LOCALID", 0))

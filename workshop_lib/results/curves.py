@@ -12,7 +12,7 @@ from workshop_lib.results.tables import rich_table
 from workshop_lib.training import KINDS, equivalence, options
 from workshop_lib.training.record import cores_in_words
 
-SPEEDS = ["first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s", "communication_share"]
+SPEEDS = ["first_epoch_s", "first_epoch_samples_per_s", "samples_per_s"]
 OUTCOMES = ["test_accuracy", "seconds_to_99", "ladder_difference", "samples_per_rank", "state_bytes"]
 
 # Columns, with their headings, that are shown if any record has a value for them.
@@ -32,12 +32,9 @@ NOTHING = "no finished training run among these records: nothing to draw or comp
 def to_frame(runs: Iterable[dict]) -> pd.DataFrame:
     """A table with one row per training run, and the columns of `_row` and `repeat`. Other records are left out.
 
-    `steady_s` and `samples_per_s` cover the epochs after the first, because the first pays for start-up
-    (page faults, thread pools, connections). In a run of one epoch they cover that epoch, and
-    `first_epoch_only` is True. In a run without a full epoch they are NaN. `communication_share` is the part
-    of `steady_s` spent communicating, NaN if it was not measured. `repeat` counts the runs of the same backend,
-    world size and batch size from 0; each stage of ZeRO counts as a backend of its own. `bind` is "core" if
-    `binding` names cores.
+    `first_epoch_only` says that `samples_per_s` covers the first epoch, because the run has no other. `repeat` counts
+    the runs of the same backend, world size and batch size from 0; each stage of ZeRO counts as a backend of its own.
+    `bind` is "core" if `binding` names cores.
 
     Raises RecordError naming a missing field, or if there is no training run.
     """
@@ -69,7 +66,7 @@ def _row(record: dict, number: int) -> dict:
         "first_epoch_s": first["seconds"],
         "first_epoch_samples_per_s": first["samples_per_s"],
         "first_epoch_only": len(epochs) == 1,
-        **_steady(epochs[1:] or epochs),
+        "samples_per_s": samples_per_s(record),
         "test_accuracy": epochs[-1]["test_accuracy"] if epochs else None,
         "seconds_to_99": record["seconds_to_99"],
         "ranks_identical": bool(record["ranks_identical"]),
@@ -87,19 +84,16 @@ def _state_bytes(memory: dict | None) -> int | None:
     return None if any(None in rank for rank in ranks) else max(map(sum, ranks))
 
 
-def _steady(epochs: list[dict]) -> dict:
-    if not epochs:
-        return dict.fromkeys(["steady_s", "samples_per_s", "communication_share"])
-    seconds = sum(epoch["seconds"] for epoch in epochs)
-    samples = sum(epoch["seconds"] * epoch["samples_per_s"] for epoch in epochs)
-    waited_s = [epoch["communication_s"] for epoch in epochs if epoch.get("communication_s") is not None]
-    share = sum(waited_s) / seconds if len(waited_s) == len(epochs) else None
-    return {"steady_s": seconds, "samples_per_s": samples / seconds, "communication_share": share}
-
-
 def samples_per_s(record: dict) -> float | None:
-    """A run's speed after its first epoch, as in the table of `to_frame`; None without a full epoch."""
-    return _steady(record["epochs"][1:] or record["epochs"])["samples_per_s"]
+    """A run's speed after its first epoch, which pays for start-up (page faults, thread pools, connections).
+
+    In a run of one epoch, the speed of that epoch; None without a full epoch.
+    """
+    epochs = record["epochs"][1:] or record["epochs"]
+    if not epochs:
+        return None
+    samples = sum(epoch["seconds"] * epoch["samples_per_s"] for epoch in epochs)
+    return samples / sum(epoch["seconds"] for epoch in epochs)
 
 
 def throughput(frame: pd.DataFrame, same: str = "batch_size", work: str = "train_samples") -> pd.DataFrame:
@@ -228,31 +222,23 @@ def _accuracy(what: dict, last: dict) -> dict:
 
 
 def summary(runs: Iterable[dict]) -> Table:
-    """A rich table of what was measured, with one row per backend, batch size per rank and number of ranks.
+    """A rich table of what a sweep with one batch size measured, with one row per backend and number of ranks.
 
     Numbers are medians over the repeats; efficiency is a dash if there is no 1-rank run. Two columns appear
     only if a record has values for them: the bytes of state on the rank that holds most (`record["memory"]`), and
     the largest parameter difference (`record["ladder"]["largest_relative_difference"]`).
     """
     frame = to_frame(runs)
-    points = throughput(frame).set_index(["backend", "batch_size", "world_size"])
-    single = points[points.index.get_level_values("world_size") == 1]["samples_per_s"].droplevel("world_size")
+    points = throughput(frame).set_index(["backend", "world_size"])
     more = {name: heading for name, heading in MORE_COLUMNS.items() if frame[name].notna().any()}
-    several = frame["batch_size"].nunique() > 1
-    headings = ["backend", "ranks"]
-    if several:
-        headings.append("batch\na rank")
-    headings += ["samples/s\n(spread)", "effi-\nciency", "test\naccuracy", "s to\n99 %", "ranks\nequal", *more.values()]
-    table = rich_table(*headings, caption=_caption(frame, points, more))
-    for key, group in _finished(frame).groupby(["backend", "batch_size", "world_size"], sort=True):
-        backend, batch, ranks = key
+    headings = ["samples/s\n(spread)", "effi-\nciency", "test\naccuracy", "s to\n99 %", "ranks\nequal", *more.values()]
+    table = rich_table("backend", "ranks", *headings, caption=_caption(frame, points, more))
+    for key, group in _finished(frame).groupby(["backend", "world_size"], sort=True):
+        backend, ranks = key
         point = points.loc[key]
-        efficiency = point["samples_per_s"] / single.get((backend, batch), math.nan) / ranks
+        efficiency = point["samples_per_s"] / points["samples_per_s"].get((backend, 1), math.nan) / ranks
         mark = "*" if point["oversubscribed"] else ""
-        cells = [backend, f"{ranks}{mark}"]
-        if several:
-            cells.append(str(batch))
-        cells += [_spread(point), _number(100 * efficiency, "{:.0f} %"), *_outcome(group)]
+        cells = [backend, f"{ranks}{mark}", _spread(point), _number(100 * efficiency, "{:.0f} %"), *_outcome(group)]
         extra = {
             "state_bytes": _number(group["state_bytes"].max() / 1e3, "{:,.0f}"),
             "ladder_difference": _number(group["ladder_difference"].max(), "{:.1e}"),
@@ -291,13 +277,11 @@ def emulated_on(frame: pd.DataFrame) -> str:
 
 
 def _caption(frame: pd.DataFrame, points: pd.DataFrame, more: dict[str, str]) -> str:
-    batches = points.index.get_level_values("batch_size").unique()
-    only = f" ({batches[0]} a rank)" if len(batches) == 1 else ""
     notes = [
         *([f"{emulated_on(frame)}: no time was measured"] if emulated_on(frame) else []),
         "samples/s: median of the repeats, first epochs left out",
         "spread: slowest to fastest repeat, of the median",
-        f"efficiency: against 1 rank of the same backend and batch{only}",
+        f"efficiency: against 1 rank of the same backend and batch ({frame['batch_size'].iloc[0]} a rank)",
     ]
     if "state_bytes" in more:
         notes.append("state: parameters, gradients and optimizer state; deepspeed-N: stage N of ZeRO")

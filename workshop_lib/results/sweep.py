@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from workshop_lib import training
 from workshop_lib.errors import InputError
@@ -22,42 +22,30 @@ class MeasuredRun(NamedTuple):
     warning: str
 
 
-class SweepView(Protocol):
-    """What shows a sweep while it runs. The sweep ends after a run during which `stop_requested` became true."""
-
-    stop_requested: bool
-
-    def begin(self, number: int, total: int, n: int) -> Any:
-        """A run on n ranks begins, the first having the number 1; returns the `show` of Ranks.train."""
-
-    def measured(self, run: MeasuredRun) -> None:
-        """A run has ended."""
-
-    def end(self) -> None:
-        """The sweep has ended, in whatever way."""
-
-
 class SweepText:
     """Shows a sweep as text: a line for each run, with its result and the time left.
 
-    runs_show: whether a run shows its own progress.
+    runs_show: whether a run shows its own progress. The sweep ends after a run during which `stop_requested` became
+    true.
     """
 
     def __init__(self, runs_show: bool = True):
         self.runs_show = runs_show
         self.stop_requested = False
 
-    def begin(self, number: int, total: int, n: int) -> bool:
+    def begin(self, number: int, total: int, n: int) -> Any:
+        """A run on n ranks begins, the first having the number 1; returns the `show` of Ranks.train."""
         return self.runs_show
 
     def measured(self, run: MeasuredRun) -> None:
+        """A run has ended."""
         left = f", about {duration(run.left_s)} left" if run.number < run.total else ""
         print(f"{result_line(run.record)}; run {run.number} of {run.total}{left}", flush=True)
         if run.warning:
             print(f"  {run.warning}", flush=True)
 
     def end(self) -> None:
-        """Show nothing more: the last line says that it was the last run."""
+        """The sweep has ended, in whatever way."""
 
 
 def sweep(
@@ -68,7 +56,7 @@ def sweep(
     timeout_s: float = 3600.0,
     compare: bool = False,
     restart: bool = False,
-    view: SweepView | None = None,
+    view: Any = None,
 ) -> Iterator[dict]:
     """Yield a run record for each number of ranks, repeat and TrainOptions, as each run ends.
 
@@ -79,9 +67,9 @@ def sweep(
     hour from distorting the efficiency. Runs never overlap, because they would share the cores they are measured on.
 
     Each run shows its own progress and prints a line with the estimated time for the rest, and a warning if other
-    programs used the cores meanwhile. A `view` shows the sweep instead; the run during which it asks to stop is the
-    last, and isn't yielded. `compare` adds to the records how far each of the options is from one process
-    (training/equivalence.py). Raises InputError if `repeats` is less than 1.
+    programs used the cores meanwhile. A `view`, an object like SweepText, shows the sweep instead; the run during which
+    it asks to stop is the last, and isn't yielded. `compare` adds to the records how far each of the options is from
+    one process (training/equivalence.py). Raises InputError if `repeats` is less than 1.
     """
     view = view or SweepText()
     if repeats < 1:

@@ -1,13 +1,11 @@
 """Checkpoints: one file, written whole or not at all, read by rank 0 for every rank.
 
-The file is what torch.save writes, followed by a line with its SHA-256, so that damage is noticed. torch.load can read
-it too, because a zip archive may be followed by other data. PyTorch is imported only when it is used, because programs
-that start ranks check the checkpoint first, and must be quick.
+The file is what torch.save writes. PyTorch is imported only when it is used, because programs that start ranks check
+the checkpoint first, and must be quick.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 from pathlib import Path
@@ -20,9 +18,6 @@ from workshop_lib.training.options import RESUME, TrainOptions, must_be_same
 
 if TYPE_CHECKING:
     import torch
-
-SEAL = b"\nSHA-256 of the above: "
-SEAL_BYTES = len(SEAL) + 64 + 1
 
 
 class State(TypedDict):
@@ -74,10 +69,9 @@ def write(path: str | Path, state: State) -> None:
 
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    content = buffer.getvalue()
     try:
         with replacing(path) as temporary, open(temporary, "wb") as file:
-            file.write(content + _seal(content))
+            file.write(buffer.getvalue())
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -87,10 +81,6 @@ def write(path: str | Path, state: State) -> None:
 def _not_written(path: str | Path, error: OSError) -> CheckpointError:
     remedy = "choose another place with --checkpoint"
     return CheckpointError(f"{path}: the checkpoint cannot be written, because {cause(error)}; {remedy}")
-
-
-def _seal(content: bytes) -> bytes:
-    return SEAL + hashlib.sha256(content).hexdigest().encode() + b"\n"
 
 
 def read(path: str | Path, wanted: dict) -> State:
@@ -108,7 +98,7 @@ def read(path: str | Path, wanted: dict) -> State:
     import torch
 
     try:
-        state = torch.load(io.BytesIO(_undamaged(content)), weights_only=True, map_location="cpu")
+        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
         written_with = state["must_match"]
     except Exception as error:  # torch raises many kinds of errors for a damaged file
         raise CheckpointError(
@@ -120,11 +110,3 @@ def read(path: str | Path, wanted: dict) -> State:
         listed = ", ".join(f"{name} {written_with.get(name)!r} (now {wanted[name]!r})" for name in different)
         raise CheckpointError(f"{path}: written with {listed}; resume with the same, or start without --resume")
     return state
-
-
-def _undamaged(content: bytes) -> bytes:
-    """Return what torch.save wrote. Raises ValueError if the content has changed since then."""
-    saved = content[:-SEAL_BYTES]
-    if content[-SEAL_BYTES:] != _seal(saved):
-        raise ValueError("the checksum is not that of the content")
-    return saved

@@ -52,23 +52,8 @@ def storage_bytes(live: Iterable[torch.Tensor]) -> int:
     return sum(storages.values())
 
 
-def reset_peak(device: torch.device) -> None:
-    """Start measuring a new peak."""
-    if device.type != "cpu":
-        torch.get_device_module(device).reset_peak_memory_stats(device)
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # resets the peak of resident memory: proc(5)
-    except OSError:
-        pass  # not Linux, or not allowed: the peak then covers the whole life of the process
-
-
-def peak_bytes(device: torch.device) -> int:
-    """Return the highest memory use since reset_peak, in bytes.
-
-    On a GPU this is PyTorch's memory on it, on a CPU the resident memory of the whole process.
-    """
-    if device.type != "cpu":
-        return torch.get_device_module(device).max_memory_allocated(device)
+def peak_resident_bytes() -> int:
+    """Return the most resident memory that this process has had, in bytes."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:

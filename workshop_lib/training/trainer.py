@@ -1,10 +1,11 @@
 """The trainer, which owns the training loop. The loop is the same in one process and on each of many ranks."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import SupportsFloat, TypeVar
+from typing import Any, SupportsFloat
 
 import numpy as np
 import torch
@@ -22,7 +23,6 @@ from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.record import EpochRow, RunError, RunRecord, cores_in_words
 
 STEPS_BETWEEN_STOP_CHECKS = 8
-Result = TypeVar("Result")
 
 
 def train(
@@ -35,26 +35,18 @@ def train(
     as the options require, and RunError naming the ranks if the ranks do not end with the same weights. An error on one
     rank during setup makes all ranks raise, so that none waits forever in a collective.
     """
-    with session.emulating(options.machine):
-        return _train(options, callbacks, world, backend)
-
-
-def _train(
-    options: TrainOptions, callbacks: Iterable, world: worlds.World | None, backend: Backend | None
-) -> RunRecord:
     torch.set_num_threads(worlds.threads())
     memory.keep_freed_memory()
     hooks = methods_of(callbacks)
-    if backend is not None:
-        return Trainer(options, backend, hooks).run()
-    for hook in hooks["on_phase"]:
-        hook(f"starting the backend {options.backend}")
-    world = world or worlds.detect()
-    backend = backends.create(options.backend, world, worlds.choose_device(options.device, world), options.comm)
-    try:
-        return Trainer(options, backend, hooks).run()
-    finally:
-        backend.close()
+    with session.emulating(options.machine):
+        if backend is not None:
+            return Trainer(options, backend, hooks).run()
+        for hook in hooks["on_phase"]:
+            hook(f"starting the backend {options.backend}")
+        world = world or worlds.detect()
+        device = worlds.choose_device(options.device, world)
+        with contextlib.closing(backends.create(options.backend, world, device, options.comm)) as created:
+            return Trainer(options, created, hooks).run()
 
 
 class Trainer:
@@ -97,7 +89,6 @@ class Trainer:
         """Begin the record, load the data, plan the steps, and create the replica, with the weights of rank 0."""
         options = self.options
         self.record = record.start(options, self.backend)
-        memory.reset_peak(self.device)
         self.call_hooks("on_phase", "reading MNIST")
         self.all_succeed(self.load_data)
         self.plan_steps()
@@ -128,44 +119,31 @@ class Trainer:
         record.check_identical(digests)
         self.record |= {"weights_sha256": digests, "ranks_identical": True, "stopped": stopped, "memory": self.memory()}
 
-    def all_succeed(self, action: Callable[[], None]) -> None:
-        """Call `action` on this rank. All ranks call it, and it blocks.
+    def all_succeed(self, action: Callable, *arguments) -> list:
+        """Call `action` with these arguments on this rank; return the results of all ranks, in rank order.
 
-        If the action fails on any rank, every rank raises: its own error where the action failed, else RunError.
+        All ranks call it, and it blocks. If the action fails on any rank, every rank raises: its own error where the
+        action failed, else RunError. A WorkshopError of rank 0 is raised on all ranks as it is.
         """
-        error = None
-        try:
-            action()
-        except Exception as caught:  # raised below, once all ranks know of it
-            error = caught
-        errors = self.backend.allgather(error and f"{type(error).__name__}: {error}")
-        if error is not None:
-            raise error
-        for rank, text in enumerate(errors):
-            if text is not None:
-                raise RunError(f"rank {rank} could not go on: {text}")
-
-    def on_rank_0(self, action: Callable[..., Result], *arguments) -> Result:
-        """Call `action` with these arguments on rank 0, and return its result on every rank.
-
-        All ranks call it, and it blocks. If the action raises a WorkshopError, all ranks raise that error. After any
-        other error, the other ranks raise RunError.
-        """
-        if self.world.rank > 0:
-            result, error = self.backend.allgather(None)[0]
-            if error is not None:
-                raise error
-            return result
+        result = None
+        error: Exception | None = None
+        told: Exception | None = None  # what the other ranks raise
         try:
             result = action(*arguments)
-        except WorkshopError as error:
-            self.backend.allgather((None, error))
-            raise
-        except Exception as error:
-            self.backend.allgather((None, RunError(f"rank 0 could not go on: {type(error).__name__}: {error}")))
-            raise
-        self.backend.allgather((result, None))
-        return result
+        except Exception as caught:  # raised below, once all ranks know of it
+            error = told = caught
+            if self.world.rank > 0 or not isinstance(caught, WorkshopError):
+                told = RunError(f"rank {self.world.rank} could not go on: {type(caught).__name__}: {caught}")
+        results, all_told = zip(*self.backend.allgather((result, told)), strict=True)
+        if failure := error or next(filter(None, all_told), None):
+            raise failure
+        return list(results)
+
+    def on_rank_0(self, action: Callable, *arguments) -> Any:
+        """Call `action` with these arguments on rank 0, and return its result on every rank; see all_succeed."""
+        if self.world.rank > 0:
+            return self.all_succeed(lambda: None)[0]
+        return self.all_succeed(action, *arguments)[0]
 
     def load_data(self) -> None:
         options = self.options
@@ -204,10 +182,9 @@ class Trainer:
         return min(whole, self.options.max_steps or whole) - self.steps_done
 
     def memory(self) -> dict[str, list[int | None]]:
-        """Return the bytes on each rank, by rank: the peak, and the model's states if the replica knows them."""
-        own = {"peak": memory.peak_bytes(self.device)} | (self.replica.live_bytes or {})
-        ranks = self.backend.allgather(own)
-        return {f"{kind}_bytes": [rank.get(kind) for rank in ranks] for kind in ("peak", *KINDS)}
+        """Return the bytes of the model's states on each rank, by rank, if the replica knows them."""
+        ranks = self.backend.allgather(self.replica.live_bytes or {})
+        return {f"{kind}_bytes": [rank.get(kind) for rank in ranks] for kind in KINDS}
 
     def info(self) -> RunInfo:
         return {

@@ -240,7 +240,7 @@ def metered(
         result = {"error": _sentence(error, script), "raised": True}
     if meter.report is not None:
         meter.report.fake_tensors = fake
-        meter.report.resident_bytes = memory.peak_bytes(torch.device("cpu"))
+        meter.report.resident_bytes = memory.peak_resident_bytes()
         result = asdict(meter.report)
     return {"peak_bytes": meter.peak_bytes} | result
 

@@ -8,26 +8,16 @@ import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
-from workshop_lib.errors import WorkshopError
-
-
-class WrappedTwiceError(WorkshopError, TypeError):
-    """An optimizer that already averages over the ranks was wrapped again, and would average twice."""
-
 
 def DistributedOptimizer(optimizer: keras.optimizers.Optimizer):
     """Return a copy of this optimizer and its state whose gradients are the means over all ranks.
 
-    A model saved with the copy contains the plain optimizer, so wrap that again after loading. All
-    ranks apply their gradients together. Raises WrappedTwiceError if the optimizer is already wrapped.
+    A model saved with the copy contains the plain optimizer, so wrap that again after loading. All ranks apply their
+    gradients together.
     """
     plain = type(optimizer)
-    if hasattr(plain, "averages_over_ranks"):
-        raise WrappedTwiceError(f"this {plain.__name__} averages over the ranks already: wrap an optimizer once")
 
     class Distributed(plain):  # type: ignore[valid-type, misc]
-        averages_over_ranks = True
-
         def apply(self, grads, trainable_variables=None):
             return super().apply(average(grads), trainable_variables)
 
@@ -46,14 +36,11 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer):
 def average(gradients: list) -> list:
     """Return the means of the gradients over the ranks, reduced in one group. All ranks call it, and it blocks.
 
-    None, which stands for a variable without a gradient, stays None. The group has its own name. Otherwise Horovod
-    would use the names of the layers, which Keras numbers, and would wait forever once one rank had built one more
-    layer than the others.
+    The group has its own name. Otherwise Horovod would use the names of the layers, which Keras numbers, and would wait
+    forever once one rank had built one more layer than the others.
     """
-    present = [tf.convert_to_tensor(g) for g in gradients if g is not None]
-    means = hvd.grouped_allreduce(present, op=hvd.Average, name="gradients", ignore_name_scope=True)
-    results = iter(means)
-    return [None if gradient is None else next(results) for gradient in gradients]
+    tensors = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    return hvd.grouped_allreduce(tensors, op=hvd.Average, name="gradients", ignore_name_scope=True)
 
 
 class BroadcastVariables(keras.callbacks.Callback):

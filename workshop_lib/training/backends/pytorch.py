@@ -20,8 +20,6 @@ from torch import nn
 from torch.nn import functional
 
 from workshop_lib.data.mnist import Split, classes_and_shape
-from workshop_lib.errors import InputError
-from workshop_lib.machine.world import World
 from workshop_lib.models import torch_cnn
 from workshop_lib.models.dropout import WorkerDraws
 from workshop_lib.training import memory, optimizers
@@ -42,11 +40,6 @@ class TorchBackend(Backend):
     name = "base"
     framework = "PyTorch"
     one_forward = False  # whether the backend hooks into the forward pass and expects one call per step
-
-    def __init__(self, world: World, device: torch.device):
-        super().__init__(world, device)
-        if self.name == "base" and world.world_size > 1:
-            raise InputError("the base backend is for one process: choose another backend for several ranks")
 
     def replica(self, options: TrainOptions, train: Split, test: Split) -> "TorchReplica":
         return TorchReplica(options, self, train, test)
