@@ -35,6 +35,15 @@ def test_an_error_that_only_ranks_can_meet_is_one_sentence():
     assert len(lines) == 1 and lines[0].startswith("workshop: /nowhere/train-images-idx3-ubyte: expected this file")
 
 
+def test_a_training_that_diverges_still_leaves_its_record(tmp_path):
+    out = tmp_path / "runs.jsonl"
+    ran = workshop("train", "--lr", "1e6", "--out", str(out), *SMALL)
+    assert ran.returncode == 0, ran.stderr
+    assert "train loss not finite" in ran.stdout and "The training has diverged" in ran.stdout
+    (record,) = records.read(out)
+    assert record["epochs"][0]["train_loss"] is None
+
+
 def test_records_of_engines_and_of_mpiexec_say_what_ran_and_where_and_have_the_same_weights(tmp_path):
     out = tmp_path / "runs.jsonl"
     options = ("--backend", "ddp", "--out", str(out), "--seed", "3", *SMALL)
@@ -100,3 +109,19 @@ def test_one_failing_rank_under_mpiexec_ends_them_all():
     assert ran.returncode != 0
     assert "ZeroDivisionError" in ran.stderr and "on rank 1" in ran.stderr
     assert time.monotonic() - started < 30
+
+
+@pytest.mark.exhaustive
+def test_deepspeed_starts_without_a_compiler(tmp_path):
+    """Each of its own operations that DeepSpeed compiles when it is first used costs more than a minute."""
+    called, shims = tmp_path / "called", tmp_path / "bin"
+    shims.mkdir()
+    for name in ("cc", "gcc", "c++", "g++", "clang", "clang++", "ld", "ninja"):
+        (shims / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {called}\nexit 1\n')
+        (shims / name).chmod(0o755)
+    options = ("--ranks", "2", "--backend", "deepspeed", "--zero-stage", "3", "--max-steps", "1")
+    environment = {"PATH": f"{shims}:{os.environ['PATH']}", "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
+    ran = workshop("train", *options, **environment)
+    assert ran.returncode == 0, ran.stderr
+    assert not called.exists(), called.read_text()
+    assert not (tmp_path / "extensions").exists()

@@ -1,15 +1,31 @@
 """Cores and hardware threads are told apart, and ranks that share a core are said to do so."""
 
+import json
 import os
+import subprocess
 import sys
 
 import pytest
 
 from workshop_lib.errors import InputError
 from workshop_lib.machine import cores
+from workshop_lib.paths import ROOT
 from workshop_lib.ranks import launchers, which_mpi
 from workshop_lib.ranks.allocation import Allocation
 from workshop_lib.training import record
+
+# Runs a command where the first two hardware threads belong to one core, as far as anybody can see.
+ONE_CORE = """
+set -e
+for cpu in 0 1; do
+    cd /sys/devices/system/cpu/cpu$cpu/topology
+    for file in core_cpus thread_siblings; do mount --bind "$FOLDER/mask" $file; done
+    for file in core_cpus_list thread_siblings_list; do mount --bind "$FOLDER/list" $file; done
+    mount --bind "$FOLDER/id" core_id
+done
+cd "$OLD"
+exec "$@"
+"""
 
 
 @pytest.fixture
@@ -80,3 +96,22 @@ def test_a_record_says_what_ranks_share(ranks, usable, oversubscribed, binding):
     assert record.usable_together(ranks) == usable
     assert record.oversubscribed(ranks) == oversubscribed
     assert record.binding(ranks) == binding
+
+
+@pytest.mark.full
+def test_bound_ranks_run_on_a_machine_of_one_core(tmp_path, small_mnist):
+    (tmp_path / "mask").write_text("3\n")
+    (tmp_path / "list").write_text("0-1\n")
+    (tmp_path / "id").write_text("0\n")
+    command = ["unshare", "--mount", "bash", "-c", ONE_CORE, "_"]
+    environment = os.environ | {"FOLDER": str(tmp_path), "OLD": str(ROOT)}
+    if os.cpu_count() != 2 or subprocess.run([*command, "true"], env=environment, capture_output=True).returncode:
+        pytest.skip("this needs two hardware threads, and the right to mount files over those of /sys")
+    train = [sys.executable, "-m", "workshop_lib", "train", "--ranks", "2", "--bind", "core", "--epochs", "1"]
+    train += ["--max-steps", "2", "--data-dir", small_mnist, "--out", str(tmp_path / "run.jsonl")]
+    ran = subprocess.run([*command, *train], env=environment, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr
+    assert "The threads of 2 ranks share 2 hardware threads of 1 core" in ran.stdout + ran.stderr
+    run = json.loads((tmp_path / "run.jsonl").read_text())
+    assert run["what"]["binding"] == "hardware threads 0 | 1"
+    assert (run["where"]["cores"], run["where"]["hardware_threads"]) == (1, 2)

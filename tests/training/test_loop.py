@@ -1,12 +1,14 @@
 """What a run says of itself: whether it was cut short, a loss that is no number, and what failed on a rank."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from needs import needs
 from thread_ranks import run_on_threads
 
 from workshop_lib.data import mnist
@@ -89,6 +91,13 @@ class Watch:
 def test_a_run_that_was_stopped_at_its_end_is_complete(train, stop_at, options, stopped, epochs):
     ended = train(10, [Watch(stop_at)], **options)
     assert (ended["stopped"], len(ended["epochs"])) == (stopped, epochs)
+
+
+@needs("git")
+def test_the_commit_is_known_in_another_account_s_checkout(monkeypatch):
+    """There, git says nothing unless it's told to."""
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert re.fullmatch("[0-9a-f]{7,}", record.commit_here() or "")
 
 
 def test_a_nan_is_a_nan_in_the_checksum_of_the_weights():

@@ -5,12 +5,14 @@ import importlib.metadata
 import os
 import platform
 import socket
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
+from workshop_lib import paths
 from workshop_lib.emulation import session
 from workshop_lib.errors import WorkshopError
 from workshop_lib.machine import environment
@@ -68,6 +70,7 @@ class Where(TypedDict):
     python: str
     versions: dict[str, str]
     mpi_library: str | None
+    commit: str | None
     neutralized: NotRequired[list[str]]  # what was done about harmful variables, one sentence each
 
 
@@ -139,7 +142,9 @@ def start(options: TrainOptions, backend: Backend) -> RunRecord:
     """Return the record of a run that begins now, without results. All ranks call it, and it blocks."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
     ranks = backend.allgather(describe_rank(backend.device))
-    started = backend.allgather(started)[0]  # rank 0's, so that the record is the same on every rank
+    # All ranks use rank 0's start time and commit, so that the record is the same on every rank.
+    commit = commit_here() if backend.world.rank == 0 else None
+    started, commit = backend.allgather((started, commit))[0]
     world = backend.world
     emulation = session.CURRENT.emulation
     machine = emulation.machine.name if emulation is not None else None
@@ -164,6 +169,7 @@ def start(options: TrainOptions, backend: Backend) -> RunRecord:
         "python": platform.python_version(),
         "versions": _versions(),
         "mpi_library": _mpi_library(backend),
+        "commit": commit,
     }
     if hardware_threads > cores:
         where["hardware_threads"] = hardware_threads
@@ -283,3 +289,13 @@ def _mpi_library(backend) -> str | None:
     from mpi4py import MPI
 
     return MPI.Get_library_version().splitlines()[0].split(",")[0].strip("\0 ")
+
+
+def commit_here() -> str | None:
+    # Git answers about another account's checkout only if it's told to.
+    command = ["git", "-c", f"safe.directory={paths.ROOT}", "rev-parse", "--short", "HEAD"]
+    try:
+        result = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() or None
