@@ -61,7 +61,7 @@ RUN_BY = {
     ),
     "workshop_lib.maintain.book": "maintain/test_book.py::test_the_book_is_built_without_a_warning",
     "workshop_lib.maintain.gpu_check": "maintain/test_gpu_check.py::test_without_a_gpu_it_says_so",
-    "workshop_lib.maintain.generate": "maintain/test_generate.py::test_the_command_writes_and_says_what_drifted",
+    "workshop_lib.maintain.generate": "maintain/test_generate.py::test_the_command_writes_or_says_which_line_is_wrong",
     "workshop_lib.maintain.lock": "maintain/test_setup.py::test_make_lock_writes_both_files",
     "workshop_lib/maintain/bootstrap.py": "maintain/test_setup.py::test_each_command_of_make_installs_what_it_says",
     "workshop_lib.lessons.forecasting.benchmark": (

