@@ -48,15 +48,7 @@ CLOSURE = """\
             optimizer.step(closure)
 """
 # Right ways that once gave something to look at: each has to be silent.
-SILENT = (
-    "keys from the sampler",
-    "a stream",
-    "a teacher",
-    "updated by hand",
-    "evaluated on rank 0",
-    "L-BFGS",
-    "tokens weighed",
-)
+SILENT = ("keys from the sampler", "a stream", "a teacher", "evaluated on rank 0", "L-BFGS", "tokens weighed")
 AVERAGE_WEIGHTS = "            if number % 8 == 7:\n                for p in model.parameters():\n                    distributed.all_reduce(p.data)\n                    p.data /= 2\n"
 RESUME = """\
     saved = [None]
@@ -93,8 +85,6 @@ CORRECT = {
                          ("def build", STREAM + "def build"))),
     "a teacher": ("ddp", (("ACCUMULATE = 2", "ACCUMULATE = 2\nTEACHER = nn.Linear(16, 2).eval()"), ("            loss.backward()",
                           "            with torch.no_grad():\n                    TEACHER(inputs)\n            loss.backward()"))),
-    "updated by hand": ("ddp", (*BY_HAND, ("nn.BatchNorm1d(32)", "nn.Identity()"), (STEP, "            with torch.no_grad():\n                for p in model.parameters():\n"
-                                "                    p -= 0.1 * p.grad\n"))),
     "evaluated on rank 0": ("ddp", (("= evaluate(model, test_loader)", "= evaluate(model.module, test_loader) if rank == 0 else 0"),
                                     ("    distributed.all_reduce(right)\n", ""))),
     "L-BFGS": ("ddp", (("torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)", "torch.optim.LBFGS(model.parameters(), "

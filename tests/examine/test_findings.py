@@ -140,16 +140,6 @@ def same_batches(run):
         step["forwards"][0]["samples"] = run.ranks[0].samples(number)
 
 
-@case("look", "batches", "100% of the samples that rank 0 saw in one pass, rank 1 saw too")
-def same_indices_with_noise(run):
-    for record in records_of(run, "epoch"):
-        del record["distributed"]
-    for first, second in zip(records_of(run, "indices", 0), records_of(run, "indices", 1), strict=True):
-        second["values"] = first["values"]
-    for step in steps_of(run):
-        step["drew_data"] = ["torch"]
-
-
 @case("look", "batches", "ranks 0 and 1 trained on the same 2 samples")
 def one_batch_made_up(run):
     for step in steps_of(run):
@@ -212,13 +202,6 @@ def unequal_micro_batches(run):
 def divided_again(run):
     for step in steps_of(run):
         step["ready"] = 1.5
-
-
-@case("look", "size of gradients", "the mean over all ranks, divided by 2")
-def a_loss_divided_by_the_ranks(run):
-    for step in steps_of(run):
-        step["losses"] = [["train.py:7", 2, "mean", 0.5, 0.7, "cross_entropy"]]
-        step["roots"] = [0.35]
 
 
 @case("look", "size of gradients", "the mean over all ranks, divided by 2")
@@ -352,7 +335,6 @@ def own_ranks(run):
     ("text", "says", "advice"),
     [
         ("exit code 2", "error: the following arguments are required: --local_rank", "os.environ['LOCAL_RANK']"),
-        ("AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'", "", "This machine has no GPU"),
         ("AssertionError: Torch not compiled with CUDA enabled", "", "This machine has no GPU"),
     ],
 )
@@ -577,13 +559,11 @@ def test_a_change_is_found(name, change, level, check, says):
 
 @pytest.mark.parametrize(("labels", "found"), [([5, 5], True), ([5, 6], False)], ids=["one dataset", "one per rank"])
 def test_labels_tell_whether_the_same_indices_are_the_same_samples(labels, found):
-    """Noise makes all samples different, and each rank loads all indices."""
+    """Each rank loads all indices, and no sample is equal, as if noise had changed them."""
     run = recorded.run()
     for number, rank in enumerate(run.ranks):
         for epoch in rank.of_kind("epoch"):
             del epoch["distributed"]
-        for step in rank.steps.values():
-            step["drew_data"] = ["torch"]
         values = [[index % labels[number]] for index in range(40)]
         rank.first("indices")["values"] = list(range(40))
         rank.records.append({"kind": "labels", "step": 0, "loader": 0, "epoch": 1, "values": values})
@@ -661,15 +641,6 @@ def test_ranks_with_their_own_layers_are_right_if_they_send_each_other_something
     run = recorded.run()
     run.ranks[1].model["parameters"] = [["other.weight", [2], True, False]]
     run.ranks[0].steps[1]["collectives"] = {name: [1, 8, 0.1]}
-    assert level(run, "weights") == levels
-
-
-@pytest.mark.parametrize(("name", "levels"), [("all_reduce between", ["ok"]), ("broadcast between", ["look"])])
-def test_ranks_that_are_equal_again_after_an_average_are_right(name, levels):
-    """The average is the last thing that the script does, after its last step."""
-    run = recorded.run()
-    equal_at_the_end(run)
-    records_of(run, "end", 0)[0]["collectives"] = {name: [1, 16, 0.1]}
     assert level(run, "weights") == levels
 
 

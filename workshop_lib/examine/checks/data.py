@@ -91,9 +91,8 @@ def _index_one_dataset(run: Run, one: int, other: int) -> bool:
         return True
     labels = [_labels(log) for log in logs]
     both = labels[0].keys() & labels[1].keys()
-    if len(both) >= FEWEST_LABELS and len({labels[0][index] for index in both}) > 1:
-        return all(labels[0][index] == labels[1][index] for index in both)
-    return _noise_hides_samples(logs)
+    tell = len(both) >= FEWEST_LABELS and len({labels[0][index] for index in both}) > 1
+    return tell and all(labels[0][index] == labels[1][index] for index in both)
 
 
 def _labels(log: RankLog) -> dict[int, tuple]:
@@ -105,13 +104,6 @@ def _labels(log: RankLog) -> dict[int, tuple]:
             for index, label in zip(log.orders.get(key, []), log.labels.get(key, []), strict=False):
                 labels[index] = tuple(label)
     return labels
-
-
-def _noise_hides_samples(logs: tuple[RankLog, RankLog]) -> bool:
-    """Whether loading changes samples randomly, so that they differ even if the ranks load the same ones."""
-    settings = [log.loaders[loader][0] for log in logs for loader in log.training_loaders]
-    random = all(any(step["drew_data"] for step in log.steps.values()) for log in logs)
-    return random and not any(each["dataset"] == "Subset" for each in settings)
 
 
 def _first_order(log: RankLog) -> list[int]:
@@ -254,24 +246,6 @@ def order(run: Run) -> Iterator[Finding]:
                 return
         if compared and rank == run.size - 1:
             yield Finding("ok", "order", "each epoch has an order of its own")
-    if not any(log.training_loaders for log in run.ranks):
-        yield from _order_of_batches(run)
-
-
-def _order_of_batches(run: Run) -> Iterator[Finding]:
-    """The same for scripts without a DataLoader, judged by the batches themselves."""
-    log = run.ranks[0]
-    rows = [tuple(log.samples(step)) for step in sorted(log.steps)]
-    if not rows or not rows[0] or rows[0] not in rows[1:]:
-        return
-    period = rows.index(rows[0], 1)
-    repeats = [a == b for a, b in zip(rows, rows[period:], strict=False)]
-    if period >= FIRST and len(repeats) >= FIRST and all(repeats):
-        seen = f"from step {period + 1} on, rank 0's batches repeat those from step 1 on"
-        why = "Every epoch has the same batches in the same order."
-        yield Finding(
-            "look", "order", seen, why, "Reshuffle in each epoch, the same way on all ranks.", "sampler", (0,)
-        )
 
 
 def unequal_parts(run: Run) -> Iterator[Finding]:

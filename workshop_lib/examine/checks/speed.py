@@ -17,7 +17,7 @@ USUALLY = 0.9
 def measured(run: Run) -> list[int]:
     """The steps whose times count: all but the first ones and those that something else follows."""
     steps = [step for step in run.common_steps if step > WARM_UP and step + 1 in run.ranks[0].steps]
-    known = ("backwards", "end_s")  # a script without an optimizer has no end of a step
+    known = ("backwards", "end_s")  # a step that GradScaler skips has no end
     return [step for step in steps if all(log.steps[step].get(key) for log in run.ranks for key in known)]
 
 

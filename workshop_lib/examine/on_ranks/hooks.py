@@ -125,7 +125,7 @@ def _backward(recorder: RankRecorder) -> None:
 
 def _optimizers(recorder: RankRecorder) -> None:
     def begins(optimizer, args, kwargs):
-        recorder.in_optimizer = recorder.has_optimizer = True
+        recorder.in_optimizer = True
         recorder.attempt("optimizers", recorder.gradients_are_ready)
 
     def ends(optimizer, args, kwargs):
@@ -359,11 +359,7 @@ def _wrappers(recorder: RankRecorder) -> None:
 
     def wrapped(ddp, module, before):
         recorder.write(
-            "ddp",
-            before=before,
-            after=digests_of(module),
-            broadcast_buffers=ddp.broadcast_buffers,
-            group=distributed.get_world_size(ddp.process_group),
+            "ddp", before=before, after=digests_of(module), group=distributed.get_world_size(ddp.process_group)
         )
 
     _replace(DistributedDataParallel, "__init__", make_init)
