@@ -74,7 +74,6 @@ FSDP1 = (
 CORRECT = {
     "as it is": ("ddp", ()),
     "averaged by hand": ("ddp", BY_HAND),
-    "each step": ("ddp", (("ACCUMULATE = 2", "ACCUMULATE = 1"),)),
     "loading workers": ("ddp", (("drop_last=True)", "drop_last=True, num_workers=2, persistent_workers=True)"),)),
     "subset per rank": ("ddp", ((LOADER, "DataLoader(Subset(train_set, range(rank, 256, size)), batch_size=8, shuffle=True)"),
                                 (EPOCH, ""))),
@@ -122,10 +121,6 @@ CORRECT = {
     "averaged copy": ("ddp", ((WRAP, "    average = torch.optim.swa_utils.AveragedModel(model)\n" + WRAP),
                               ("        accuracy = evaluate(model, test_loader)\n", "        average.update_parameters(model.module)\n"
                                "        evaluate(average, test_loader)\n        accuracy = evaluate(model, test_loader)\n"))),
-    "rank 0 evaluates all": ("ddp", (("Subset(test_set, range(rank, len(test_set), size))", "test_set"),
-                                     ("    distributed.all_reduce(right)\n", ""),
-                                     ("        accuracy = evaluate(model, test_loader)\n        if rank == 0:\n",
-                                      "        if rank == 0:\n            accuracy = evaluate(model.module, test_loader)\n"))),
     "file per rank": ("ddp", ((SAVE, ""), ("        if rank == 0:\n            print", "        torch.save(model.module.state_dict(), OUT / "
                                "f'model.{rank}.pt')\n        if rank == 0:\n            print"),
                               ("            (OUT / \"model.tmp\").replace(OUT / \"model.pt\")\n", ""))),

@@ -159,9 +159,8 @@ def _list(numbers: list[int]) -> str:
 def joined(run: Run) -> Iterator[Finding]:
     if run.size == 1 or not any(log.steps for log in run.ranks):
         return
-    has_group = any(log.first("group") for log in run.ranks)
     libraries = sorted({name for log in run.ranks for name in log.model.get("joined_by", [])})
-    if not has_group and libraries:
+    if libraries and not any(log.first("group") for log in run.ranks):
         yield Finding(
             "look",
             "joined",
@@ -169,18 +168,12 @@ def joined(run: Run) -> Iterator[Finding]:
             f"torchrun started it as {run.size} trainings that know nothing of each other. mpiexec would join them.",
             "Nothing, but examine can't watch this script: it follows ranks that torch.distributed joins.",
         )
-    elif not has_group:
+    elif not run.joined:
         yield Finding(
             "wrong",
             "joined",
-            f"the script never called init_process_group: it's {run.size} trainings that know nothing of each other",
-            "Every rank trains a model of its own, and all but one are thrown away.",
-            "Call torch.distributed.init_process_group(), wrap the model, and share out the data.",
+            f"the script never called init_process_group for {plural(run.size, 'rank')}",
+            "The ranks are trainings that know nothing of each other, and all but one of their models are thrown away.",
+            "Call init_process_group() without rank and world_size, wrap the model, and share out the data.",
             "convert",
-        )
-    elif not run.joined:
-        sizes = [log.first("group").get("size", 1) for log in run.ranks]
-        seen = f"the ranks' process groups have {_list(sizes)} ranks, not {run.size}"
-        yield Finding(
-            "wrong", "joined", seen, "", "Call init_process_group() without rank and world_size.", "processes"
         )
