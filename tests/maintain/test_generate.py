@@ -218,12 +218,6 @@ def test_scripts_that_a_cell_prints_are_read_too():
     assert effort.code_lines == 1 + sum(bool(line.strip()) for line in changes)
 
 
-def test_a_hint_shows_a_file_that_a_cell_writes():
-    text = "# %% [markdown]\n# {solution of changes.py}\n\n# %%\n# %%writefile {folder}/changes.py\n"
-    text += "# <solution>\nx = 1\n# <stub>\n# x = ...\n# </stub>\n# </solution>\n\n# %%\ny = 2\n"
-    assert "# ```python\n# x = 1\n# ```\n" in generate.with_hints(text, "05_ddp.py")
-
-
 def test_a_hint_shows_the_solution_of_the_function_it_names(folder):
     source = folder / "source" / "04_timed.py"
     source.write_text(TIMED)
@@ -254,11 +248,12 @@ def test_every_exercise_counts_once():
         assert exercises == [heading for text, heading in pieces if YOURS in text], source.name
 
 
-def test_a_hint_shows_the_solution_of_a_method(folder):
+def test_a_hint_shows_a_method_or_a_file_that_a_cell_writes():
     method = "class Sum:\n    def add(self, a, b):\n        return a + b\n"
-    text = "# %% [markdown]\n# {solution of Sum.add}\n\n# %%\n" + method
-    shown = generate.with_hints(text, "05_sum.py")
-    assert shown.startswith("# %% [markdown]\n# ```python\n# def add(self, a, b):\n#     return a + b\n# ```\n")
+    file = "# %%writefile {folder}/changes.py\n# <solution>\nx = 1\n# <stub>\n# x = ...\n# </stub>\n# </solution>\n"
+    asked = "# %% [markdown]\n# {solution of Sum.add}\n# {solution of changes.py}\n"
+    shown = generate.with_hints(f"{asked}\n# %%\n{method}\n# %%\n{file}", "05_sum.py")
+    assert "# ```python\n# def add(self, a, b):\n#     return a + b\n# ```\n# ```python\n# x = 1\n# ```\n" in shown
 
 
 def test_the_overview_lists_every_notebook_with_its_minutes_and_what_is_solved(folder, monkeypatch):

@@ -416,22 +416,6 @@ def test_a_file_system_without_locks_is_named_and_no_reason_to_stop(checkout, mo
     assert "This file system has no locks" in capsys.readouterr().out
 
 
-def test_horovod_is_left_out_when_asked_and_the_rest_stays(checkout, steps, monkeypatch):
-    ours = bootstrap_of(checkout)
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    without = done_with(ours) | {"HOROVOD": "no"}
-    assert ours.is_done(without)
-    wanted = []
-    monkeypatch.setattr(ours, "install_extras", lambda extras, *_: wanted.append(extras))
-    monkeypatch.setattr(ours, "add_startup_file", lambda: None)
-    for value in ("", "no"):
-        monkeypatch.setenv("HOROVOD", value)
-        ours.set_up([])
-    assert wanted == [["deepspeed", "horovod"], ["deepspeed"]]
-    (_, tensorflow), (_, build) = bootstrap.extra_steps("horovod", PLAIN | {"HOROVOD_GPU_OPERATIONS": "NCCL"})
-    assert "[tensorflow-gpu,horovod]" in tensorflow[-1] and "HOROVOD_GPU_OPERATIONS=NCCL" in build
-
-
 def test_each_command_of_make_installs_what_it_says(checkout, monkeypatch):
     """`make setup`, `make lab`, `make extras` and `make book`, in this order, where something goes on failing."""
     ours = bootstrap_of(checkout)
@@ -441,13 +425,17 @@ def test_each_command_of_make_installs_what_it_says(checkout, monkeypatch):
     monkeypatch.setattr(ours, "add_startup_file", lambda: None)
     monkeypatch.setattr(ours, "leave_to_the_background", lambda extras, settings: asked.append((extras, "later")))
     monkeypatch.setattr(ours, "install_extras", lambda extras, _, again=False: asked.append((extras, again)) or extras)
-    assert [ours.set_up(options) for options in ([], ["--extras-later"], ["--extras-again"], ["--book"])] == [
-        0,
-        0,
-        1,
-        1,
-    ]
+    codes = [ours.set_up(options) for options in ([], ["--extras-later"], ["--extras-again"], ["--book"])]
+    assert codes == [0, 0, 1, 1]
     assert asked == [(EXTRAS, False), (EXTRAS, "later"), (EXTRAS, True), (["book"], True)]
+    monkeypatch.setenv("HOROVOD", "no")
+    ours.set_up([])
+    assert asked[-1] == (["deepspeed"], False)
+
+
+def test_horovod_and_tensorflow_use_gpus_if_asked(steps):
+    (_, tensorflow), (_, build) = bootstrap.extra_steps("horovod", PLAIN | {"HOROVOD_GPU_OPERATIONS": "NCCL"})
+    assert "[tensorflow-gpu,horovod]" in tensorflow[-1] and "HOROVOD_GPU_OPERATIONS=NCCL" in build
 
 
 def test_old_pythons_can_read_the_set_up_far_enough_to_refuse():
