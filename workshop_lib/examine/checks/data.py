@@ -252,48 +252,31 @@ def unequal_parts(run: Run) -> Iterator[Finding]:
     """Does an average of averages weigh samples differently?"""
     if not run.is_data_parallel:
         return
-    known = {step: unequal for step in run.common_steps if (unequal := _unequal_losses(run, step)) is not None}
-    found = next(((step, unequal) for step, unequal in known.items() if unequal), None)
-    if found is not None:
-        step, unequal = found
-        yield Finding(
-            "look",
-            "parts",
-            f"in step {step}, {unequal}",
-            "Each sample or token of a smaller part counts more than one of a larger part.",
-            "Divide the sum of losses by the number of samples or tokens in the whole step, on all ranks together, "
-            "times the number of ranks.",
-            "unequal",
-            step=step,
-        )
-        return
     for step in run.common_steps:
-        if step in known:
-            continue
-        sums = [sum(forward["size"] for forward in log.forwards(step)) for log in run.ranks]
-        if len(set(sums)) > 1:
+        if unequal := _unequal_losses(run, step):
             yield Finding(
                 "look",
                 "parts",
-                f"in step {step}, the ranks had {_numbers(sums)} samples",
-                "The mean of the ranks' means gives the samples of the smaller part more weight.",
-                "Use drop_last=True, or weigh each rank's gradient by its number of samples.",
+                f"in step {step}, {unequal}",
+                "Each sample or token of a smaller part counts more than one of a larger part.",
+                "Divide the sum of losses by the number of samples or tokens in the whole step, on all ranks together, "
+                "times the number of ranks.",
                 "unequal",
                 step=step,
             )
             return
 
 
-def _unequal_losses(run: Run, step: int) -> str | None:
-    """How samples count differently in a step's losses; empty if they count equally, None if that isn't known."""
+def _unequal_losses(run: Run, step: int) -> str:
+    """How samples count differently in a step's losses; empty if they count equally, or if that isn't known."""
     losses = [log.steps[step].get("losses", []) for log in run.ranks]
     lines = [[line for line, *_ in loss] for loss in losses]
     if not lines[0] or any(each != lines[0] for each in lines):
-        return None
+        return ""
     if any(len(each) < 6 or not each[1] for loss in losses for each in loss):
-        return None
+        return ""
     if any(log.is_by_closure(step) for log in run.ranks):
-        return None
+        return ""
     for calls in zip(*losses, strict=True):  # the same call on all ranks
         if unequal := _count_differently(calls):
             return f"{calls[0][0]} takes, on the ranks, {unequal}"

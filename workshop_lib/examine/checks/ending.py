@@ -9,15 +9,6 @@ from workshop_lib.words import plural
 
 TEXT_SHOWN = 200
 ABORTED = "what(): "  # begins the text of a C++ exception that nobody caught
-# What PyTorch says where a script wants a GPU, and the machine or this build of PyTorch has none.
-NO_GPU = (
-    "_cuda_setDevice",
-    "not compiled with CUDA",
-    "no NVIDIA driver",
-    "No CUDA GPUs",
-    "ProcessGroupNCCL is only",
-    "NCCL built in",
-)
 MISMATCH = "doesn't match expected size"
 SAME_CALLS = "Make every rank call the same collectives in the same order, and take the same number of steps."
 
@@ -69,12 +60,13 @@ def ended(run: Run) -> Iterator[Finding]:
         yield Finding("wrong", "ended", f"the script ended with an error:\n{tail}", section="stuck")
     elif how == "stuck":
         steps = [max(log.steps, default=0) for log in run.ranks]
+        finished = ", ".join(map(str, steps))
         waiting = tuple(run.stacks)
         yield Finding(
             "wrong",
             "ended",
             "\n".join([f"{named(waiting)} waited for a call that another rank never made:", *positions]),
-            f"A collective returns only when every rank has called it. The ranks finished {_list(steps)} steps.",
+            f"A collective returns only when every rank has called it. The ranks finished {finished} steps.",
             SAME_CALLS,
             "branches",
             waiting,
@@ -93,10 +85,11 @@ def ended(run: Run) -> Iterator[Finding]:
     if how == "ended" and run.trains and len(set(steps)) > 1:
         ends = [log.first("end").get("weights") for log in run.ranks]
         agree = all(ends) and all(end == ends[0] for end in ends)  # as after DDP's Join
+        counts = ", ".join(map(str, steps))
         yield Finding(
             "wrong" if run.is_data_parallel and not agree else "look",
             "steps",
-            f"the ranks took different numbers of steps: {_list(steps)} on ranks 0 to {run.size - 1}",
+            f"the ranks took different numbers of steps: {counts} on ranks 0 to {run.size - 1}",
             "From the first missing step on, the ranks no longer train the same model.",
             "Give every rank the same number of batches: a DistributedSampler does, with or without drop_last.",
             "branches",
@@ -143,17 +136,11 @@ def shortened(text: str) -> str:
 def _advice(run: Run, text: str) -> str:
     if any(local in line for line in run.last_lines for local in ("--local_rank", "--local-rank")):
         return "torchrun doesn't give --local_rank: read int(os.environ['LOCAL_RANK']) instead."
-    if any(words in text for words in NO_GPU):
-        return "This machine has no GPU for it. Take device and backend from torch.accelerator.is_available()."
     if "Expected to have finished reduction" in text:
         return "Use every parameter in every step, or remove those that no step uses."
     if any(log.first("end") for log in run.ranks):
         return "A rank had ended before: give every rank the same number of batches."
     return "Read the error above; it's the first one in time."
-
-
-def _list(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 def joined(run: Run) -> Iterator[Finding]:
