@@ -39,7 +39,7 @@ def machine(bytes_per_s: float, alpha_s: float = ALPHA_S, own_time: bool = False
     return Machine("flat", "Flat", "", "", 1, "ring across nodes", link, link, "", own_time=own_time)
 
 
-def on_rank(flat: Machine, scale: float, function, arguments: tuple):
+def on_rank(flat: Machine | str, scale: float, function, arguments: tuple):
     """On a rank: the function's result on this machine, which is emulated meanwhile."""
     from workshop_lib.emulation import session
 
@@ -51,7 +51,7 @@ def on_rank(flat: Machine, scale: float, function, arguments: tuple):
         session.start_if_asked()
 
 
-def emulated(team, flat: Machine, function, *arguments, scale: float = 1.0) -> list:
+def emulated(team, flat: Machine | str, function, *arguments, scale: float = 1.0) -> list:
     return team.run(on_rank, flat, scale, function, arguments, show=False, timeout=300)
 
 

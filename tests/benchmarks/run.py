@@ -168,7 +168,7 @@ def target() -> None:
         record = in_engines(2, TrainOptions(backend="mpi", epochs=1, label_smoothing=0.1, seed=seed))
         ours.append({"seconds_to_99": record["seconds_to_99"], "epochs": record["epochs"]})
         ran = subprocess.run(
-            [sys.executable, str(script), str(seed), "14"], stdout=subprocess.PIPE, text=True, timeout=LIMIT_S
+            [sys.executable, str(script), str(seed)], stdout=subprocess.PIPE, text=True, timeout=LIMIT_S
         )
         classic.append(json.loads(ran.stdout))
         print(f"seed {seed}: {ours[-1]['seconds_to_99']} s, {classic[-1]['seconds_to_99']} s", flush=True)
