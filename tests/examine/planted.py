@@ -38,15 +38,13 @@ def edited(script: str, *edits: tuple[str, str]) -> str:
     return source
 
 
-def run(script: str, *edits: tuple[str, str], files: dict[str, str] | None = None, **limits) -> Run:
-    """Examine a script with these edits in a folder of its own, where `files` lie too."""
+def run(script: str, *edits: tuple[str, str]) -> Run:
+    """Examine a script with these edits in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "train.py"
         path.write_text(edited(script, *edits))
-        for name, text in (files or {}).items():
-            (Path(folder) / name).write_text(text)
         os.environ["OUT"] = folder
-        return observe(2, [str(path)], show=False, **{"seconds": 60.0} | limits)
+        return observe(2, [str(path)], seconds=60.0, show=False)
 
 
 def missing(fault: Planted, findings: list[Finding]) -> str:
@@ -88,7 +86,6 @@ OVERFLOW = """\
 """
 SCALED_STEP = "            scaler.step(optimizer)\n            scaler.update()\n"
 SAVE = '            torch.save({"model": model.module.state_dict(), "epoch": epoch}, OUT / "model.tmp")\n'
-ONLY_0 = "        if rank == 0:\n            print"
 MODEL = "    model = build()\n"
 SHARD = "    fully_shard(model)\n"
 ONE = ("ACCUMULATE = 2", "ACCUMULATE = 1")

@@ -91,8 +91,8 @@ def _index_one_dataset(run: Run, one: int, other: int) -> bool:
         return True
     labels = [_labels(log) for log in logs]
     both = labels[0].keys() & labels[1].keys()
-    tell = len(both) >= FEWEST_LABELS and len({labels[0][index] for index in both}) > 1
-    return tell and all(labels[0][index] == labels[1][index] for index in both)
+    labels_tell = len(both) >= FEWEST_LABELS and len({labels[0][index] for index in both}) > 1
+    return labels_tell and all(labels[0][index] == labels[1][index] for index in both)
 
 
 def _labels(log: RankLog) -> dict[int, tuple]:
