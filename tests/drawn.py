@@ -40,12 +40,6 @@ def curve(axes, number: int = 0) -> list[np.ndarray]:
     return list(axes.containers[number].lines[0].get_xydata().T)
 
 
-def bars(axes, number: int = 0, across: bool = False) -> np.ndarray:
-    """Where the error bars of the axes' curve `number` begin and end: [bars, 2], without points that have none."""
-    segments = axes.containers[number].lines[2][0].get_segments()
-    return np.array([ends[:, 0 if across else 1] for ends in segments if len(ends)])
-
-
 def lines(axes) -> dict[str, np.ndarray]:
     """The [points, 2] of the axes' lines, by their labels."""
     return {line.get_label(): np.asarray(line.get_xydata()) for line in axes.lines}

@@ -1,4 +1,4 @@
-"""Every command that a page or `make help` offers is one that its program takes, and that a test runs.
+"""Every command that a page or `make help` offers is one that its program takes.
 
 The commands are collected from the pages' blocks of bash and from inline code. A `make` command runs in a copy of the
 Makefile, with a Python that only writes down what it's asked to run. Arguments are then read by the real parsers.
@@ -51,23 +51,6 @@ TINY = """\
 # %%
 print("it ran")
 """
-# The tests that run the other programs. Those of commands of `workshop` are found by their calls, and
-# test_take_home.py has a test for each script in notebooks/scripts.
-RUN_BY = {
-    "jupyter lab": "test_offered_commands.py::test_make_lab_opens_the_first_notebook",
-    "workshop engines": "ranks/test_lifetime.py::test_engines_fill_the_job_and_end_when_they_are_asked_to",
-    "workshop_lib.lessons.large_batch.recipes": (
-        "lessons/large_batch/test_recipes.py::test_the_command_writes_the_runs_that_the_table_reads"
-    ),
-    "workshop_lib.maintain.book": "maintain/test_book.py::test_the_book_is_built_without_a_warning",
-    "workshop_lib.maintain.gpu_check": "maintain/test_gpu_check.py::test_without_a_gpu_it_says_so",
-    "workshop_lib.maintain.generate": "maintain/test_generate.py::test_the_command_writes_and_says_what_drifted",
-    "workshop_lib.maintain.lock": "maintain/test_setup.py::test_make_lock_writes_both_files",
-    "workshop_lib/maintain/bootstrap.py": "maintain/test_setup.py::test_each_command_of_make_installs_what_it_says",
-    "workshop_lib.lessons.forecasting.benchmark": (
-        "lessons/forecasting/test_benchmarks.py::test_the_command_prints_one_table"
-    ),
-}
 INSTALLED = ("ANY_PYTHON=true", f"BIN={Path(sys.executable).parent}")  # these tests' packages, without a set-up
 
 
@@ -94,50 +77,49 @@ def simple_commands(line: str) -> Iterator[list[str]]:
             command.append(word)
 
 
-def programs(command: list[str]) -> set[str]:
-    """The programs of the workshop that a command runs. Fails if one of them doesn't take its arguments."""
+def check(command: list[str]) -> None:
+    """Fail if a program of the workshop that this command runs doesn't take its arguments."""
     match command:
         case ["make", *words]:
-            return {program for made in made_by(*words) for program in programs(made)}
+            for made in made_by(*words):
+                check(made)
         case ["srun" | ".venv/bin/mpiexec", *words]:
             started = [number for number, word in enumerate(words) if word.startswith(".venv/bin/")]
-            return programs(words[started[0] :]) if started else set()
+            check(words[started[0] :] if started else [])
         case [".venv/bin/torchrun", *words]:
             given = get_args_parser().parse_args(words)
             options = ["-m"] if given.module else []
-            return programs([".venv/bin/python", *options, given.training_script, *given.training_script_args])
+            check([".venv/bin/python", *options, given.training_script, *given.training_script_args])
         case [".venv/bin/python", "-m", "mpi4py", *words]:
-            return programs([".venv/bin/python", *words])
-        case [".venv/bin/python", "-m", "workshop_lib", *words] | ["workshop" | ".venv/bin/workshop", *words]:
-            return {f"workshop {name}" for name in parsed(*words)}
-        case [".venv/bin/python", "-m", module, *words] if module.startswith("workshop_lib"):
-            return known(module, ROOT / f"{module.replace('.', '/')}.py", words)
+            check([".venv/bin/python", *words])
+        case [".venv/bin/python", "-m", "workshop_lib", name, *words] | [
+            "workshop" | ".venv/bin/workshop",
+            name,
+            *words,
+        ]:
+            check_workshop(name, words)
+        case [".venv/bin/python", "-m", module, *words] if module.startswith("workshop_lib."):
+            check_options(ROOT / f"{module.replace('.', '/')}.py", words)
         case [".venv/bin/python", file, *words] if not file.startswith("-"):
-            return known(file, ROOT / file, words)
+            check_options(ROOT / file, words)
         case ["bash", "-c", line]:
-            return {program for each in simple_commands(line) for program in programs(each)}
-        case [".venv/bin/jupyter", name, *_]:
-            return {f"jupyter {name}"}
-    return set()
+            for each in simple_commands(line):
+                check(each)
 
 
-def parsed(name: str = "--help", *words: str) -> list[str]:
-    """The command of `workshop` that was called, if any, once its parser has taken the words."""
-    if name == "--help":
-        return []
-    parser = commands.parser_of(name)
-    if words:  # a command may be named on a page without what it needs
+def check_workshop(name: str, words: list[str]) -> None:
+    """Let the command's parser take the words. A command may be named on a page without what it needs."""
+    parser = commands.parser_of(name) if name != "--help" else None
+    if parser and words:
         values, rest = parser.parse_known_args(words)
         assert not rest or hasattr(values, "rest"), f"workshop {name} doesn't take {rest}"
-    return [name]
 
 
-def known(program: str, file: Path, words: list[str]) -> set[str]:
-    """The program in this file, unless it's a script to take home, once its text has all options among the words."""
+def check_options(file: Path, words: list[str]) -> None:
+    """A program's text has all options among the words."""
     text = file.read_text()
     for option in re.findall(r"^--[a-z-]+", "\n".join(words), re.MULTILINE):
-        assert f'"{option}"' in text, f"{program} has no option {option}"
-    return set() if file.is_relative_to(ROOT / "notebooks" / "scripts") else {program}
+        assert f'"{option}"' in text, f"{file} has no option {option}"
 
 
 @functools.cache
@@ -167,22 +149,21 @@ def in_folder(folder: Path, *words: str, **variables: str) -> subprocess.Complet
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_programs_take_the_commands_of_a_page(page):
     for command in offered_on(page):
-        programs(command)
+        check(command)
         for word in command:
             file = ROOT / word.replace("mycluster", "perlmutter")  # CONTRIBUTING.md's recipe makes a new one
             assert word.partition("/")[0] not in (*FOLDERS, "tests") or file.exists(), f"{word} isn't there"
 
 
-def test_a_test_runs_each_program_that_is_offered():
-    commands_of_make = [["make", target] for target in TARGETS]
-    offered = {program for each in commands_of_make for program in programs(each)}
-    offered |= {program for page in PAGES for each in offered_on(page) for program in programs(each)}
-    offered |= {f"workshop {name}" for name in (*commands.COMMANDS, *rooms.COMMANDS)}
-    run = {program for words in SMALLEST for program in programs(["make", *words.split()])} | called() | set(RUN_BY)
-    assert offered == offered & run, f"no test runs {offered - run}"
-    for program, test in RUN_BY.items():
-        file, _, name = test.partition("::")
-        assert program in offered and f"def {name}(" in (TESTS / file).read_text(), f"{test} doesn't run {program}"
+def test_programs_take_what_make_asks_of_them():
+    for target in TARGETS:
+        check(["make", target])
+
+
+def test_a_test_calls_each_command_of_workshop():
+    calls = re.compile(r"""\bworkshop\(\s*"([a-z-]+)"(?!, "--help")""")
+    called = {name for path in TESTS.rglob("test_*.py") for name in calls.findall(path.read_text())}
+    assert {*commands.COMMANDS, *rooms.COMMANDS} - called == {"engines"}, "test_lifetime.py starts these by a script"
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
@@ -197,15 +178,11 @@ def test_a_workflow_runs_make_commands_on_supported_pythons(workflow):
         for step in job["steps"]:
             pythons += [step["with"]["python-version"]] if "setup-python" in step.get("uses", "") else []
             runs += [step["run"]] if "run" in step else []
-    assert runs and all(run.startswith("make ") and programs(run.split()) for run in runs)
+    assert runs and all(run.startswith("make ") for run in runs)
+    for run in runs:
+        check(run.split())
     assert pythons and all(version in supported for version in pythons if version != "${{ matrix.python }}")
     assert all((ROOT / file).exists() for file in re.findall(r"'([\w/.]+)'", text)), "a file of a cache's key"
-
-
-def called() -> set[str]:
-    """The commands that tests call as `workshop("NAME", …)`."""
-    calls = re.compile(r"""\bworkshop\(\s*"([a-z-]+)"(?!, "--help")""")
-    return {f"workshop {name}" for path in TESTS.rglob("test_*.py") for name in calls.findall(path.read_text())}
 
 
 @pytest.fixture(scope="module")

@@ -149,8 +149,3 @@ def test_packages_come_from_where_pip_is_told_to_look(tracked):
         if path.suffix not in (".gz", ".png", ".pt") and path.is_file():
             found = hosts.search(path.read_text())
             assert not found, f"{path.relative_to(ROOT)} names {found[0]}"
-
-
-def test_no_two_test_files_have_one_name():
-    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
-    assert sorted(set(names)) == sorted(names), "pytest can't collect them together"

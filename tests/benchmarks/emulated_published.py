@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import cloudpickle
+from emulation import emulated
 
 from workshop_lib import ranks
 from workshop_lib.lessons.forecasting.forecast import Settings
@@ -99,12 +100,12 @@ LAYERS = {
 }
 
 
-def step_s(machine: str, layers: list[Layer], alone_s: float, bucket_mib: float) -> float:
+def step_s(layers: list[Layer], alone_s: float, bucket_mib: float) -> float:
     """On a rank: the mean seconds of a step of DDP, with a network of these layers that takes `alone_s` by itself."""
     import torch
     from torch import nn
 
-    from workshop_lib.emulation import session, takes
+    from workshop_lib.emulation import takes
     from workshop_lib.machine import world
     from workshop_lib.training import rendezvous
 
@@ -122,26 +123,21 @@ def step_s(machine: str, layers: list[Layer], alone_s: float, bucket_mib: float)
 
     cpu = torch.device("cpu")
     rendezvous.join_process_group(world.detect(), cpu)
-    emulation = session.start(machine)
-    try:
-        emulation.places.scale = SCALE
-        group = rendezvous.join_over_mpi(world.detect(), cpu)
-        whole = sum(operations for _, operations in layers)
-        stands = []
-        for sizes, operations in layers:
-            layer_s = alone_s * operations / whole
-            stands.append(takes(Stand(sizes), layer_s / 3, 2 * layer_s / 3))
-        network = nn.Sequential(*stands)
-        model = nn.parallel.DistributedDataParallel(network, process_group=group, bucket_cap_mb=bucket_mib / SCALE)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        for step in range(STEPS + 2):
-            if step == 2:  # DDP orders its buckets in the second step
-                began = time.perf_counter()
-            model(torch.ones(1, requires_grad=True)).sum().backward()
-            optimizer.step()
-        return (time.perf_counter() - began) / STEPS
-    finally:
-        session.stop()
+    group = rendezvous.join_over_mpi(world.detect(), cpu)
+    whole = sum(operations for _, operations in layers)
+    stands = []
+    for sizes, operations in layers:
+        layer_s = alone_s * operations / whole
+        stands.append(takes(Stand(sizes), layer_s / 3, 2 * layer_s / 3))
+    network = nn.Sequential(*stands)
+    model = nn.parallel.DistributedDataParallel(network, process_group=group, bucket_cap_mb=bucket_mib / SCALE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for step in range(STEPS + 2):
+        if step == 2:  # DDP orders its buckets in the second step
+            began = time.perf_counter()
+        model(torch.ones(1, requires_grad=True)).sum().backward()
+        optimizer.step()
+    return (time.perf_counter() - began) / STEPS
 
 
 def scaling(report) -> None:
@@ -170,8 +166,8 @@ def efficiency(team, entry: PublishedScaling) -> float:
         machine = machine.with_speed(model, entry.samples_per_s)
     alone_s = machine.compute_of(model).step_s(batch)
     bucket_mib = (entry.settings.how.message_bytes or 0) / 2**20
-    arguments = entry.machine, LAYERS[entry.model], alone_s, bucket_mib
-    return alone_s / max(team.run(step_s, *arguments, show=False, timeout=300))
+    taken = emulated(team, entry.machine, step_s, LAYERS[entry.model], alone_s, bucket_mib, scale=SCALE)
+    return alone_s / max(taken)
 
 
 def buckets(report) -> None:
@@ -181,8 +177,8 @@ def buckets(report) -> None:
     for model, (alone_s, published) in named.items():
         taken = {}
         for bucket_mib in BUCKETS_MIB:
-            arguments = "dgx1-v100", LAYERS[model], alone_s, bucket_mib
-            taken[bucket_mib] = max(team.run(step_s, *arguments, show=False, timeout=300))
+            steps = emulated(team, "dgx1-v100", step_s, LAYERS[model], alone_s, bucket_mib, scale=SCALE)
+            taken[bucket_mib] = max(steps)
         best = min(taken, key=taken.__getitem__)
         rows = [[model, *[f"{1e3 * seconds:.1f}" for seconds in taken.values()], published]]
         report(f"emulated: best bucket for {model} on 16 V100, MiB", published, [best], seconds=taken, rows=rows)

@@ -39,7 +39,7 @@ def machine(bytes_per_s: float, alpha_s: float = ALPHA_S, own_time: bool = False
     return Machine("flat", "Flat", "", "", 1, "ring across nodes", link, link, "", own_time=own_time)
 
 
-def on_rank(flat: Machine, scale: float, function, arguments: tuple):
+def on_rank(flat: Machine | str, scale: float, function, arguments: tuple):
     """On a rank: the function's result on this machine, which is emulated meanwhile."""
     from workshop_lib.emulation import session
 
@@ -51,7 +51,7 @@ def on_rank(flat: Machine, scale: float, function, arguments: tuple):
         session.start_if_asked()
 
 
-def emulated(team, flat: Machine, function, *arguments, scale: float = 1.0) -> list:
+def emulated(team, flat: Machine | str, function, *arguments, scale: float = 1.0) -> list:
     return team.run(on_rank, flat, scale, function, arguments, show=False, timeout=300)
 
 
@@ -66,11 +66,8 @@ def ring_s(nbytes: int) -> float:
     return comm.allreduce(time.perf_counter() - began, MPI.MAX) * 1.0
 
 
-def step_s(kind: str, steps: int = 3, bucket_mib: float = 1.0) -> float:
-    """On a rank: the emulated seconds of the last step of eight layers under DDP or FSDP2.
-
-    bucket_mib: of DDP. It orders its buckets after the first step.
-    """
+def step_s(kind: str, steps: int = 3) -> float:
+    """On a rank: the emulated seconds of the last step of eight layers under DDP or FSDP2."""
     import torch
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
@@ -87,7 +84,7 @@ def step_s(kind: str, steps: int = 3, bucket_mib: float = 1.0) -> float:
     layers = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)]
     network = nn.Sequential(*[device.takes(layer, FORWARD_S, 2 * FORWARD_S) for layer in layers])
     if kind == "ddp":
-        model = nn.parallel.DistributedDataParallel(network, process_group=group, bucket_cap_mb=bucket_mib / SCALE)
+        model = nn.parallel.DistributedDataParallel(network, process_group=group, bucket_cap_mb=1 / SCALE)
     else:
         for layer in network:
             fully_shard(layer, mesh=DeviceMesh.from_group(group, "cpu"))

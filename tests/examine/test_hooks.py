@@ -9,64 +9,12 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from workshop_lib.examine.observations import read_rank
 from workshop_lib.examine.on_ranks import digests, hooks
 from workshop_lib.examine.on_ranks.first_step import join
-from workshop_lib.examine.on_ranks.recorder import FIRST_STEPS, RankRecorder, TrackedModel
+from workshop_lib.examine.on_ranks.recorder import RankRecorder, TrackedModel
 from workshop_lib.paths import ROOT
-
-
-class Passes:
-    """A recorder that keeps the outermost modules of forward passes."""
-
-    in_backward = False
-    in_forward = False
-    in_loader = False
-
-    def __init__(self):
-        self.begun = []
-        self.ended = []
-
-    def is_on(self):
-        return True
-
-    def attempt(self, what, look, *args):
-        return look(*args)
-
-    def forward_begins(self, module):
-        self.begun.append(module)
-        return {}
-
-    def forward_ends(self, module, forward, inputs):
-        self.ended.append(module)
-
-
-class Recomputed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
-
-    def forward(self, x):
-        return checkpoint(self.inner, x, use_reentrant=False)
-
-
-def test_activations_recomputed_in_the_backward_pass_hide_no_later_forward_pass():
-    """PyTorch ends the repeated forward pass with an error as soon as it has what it needs, and catches it."""
-    recorder = Passes()
-    handles = hooks.watch_forward(recorder)
-    model = nn.Sequential(nn.Linear(4, 4), Recomputed())
-    try:
-        for _ in range(3):
-            loss = model(torch.ones(2, 4)).sum()
-            recorder.in_backward = True
-            loss.backward()
-            recorder.in_backward = False
-    finally:
-        for handle in handles:
-            handle.remove()
-    assert recorder.begun == recorder.ended == [model] * 3
 
 
 @pytest.mark.parametrize(
@@ -89,17 +37,6 @@ def recorder(tmp_path):
     yield RankRecorder(tmp_path, 0, 0, "")
     faulthandler.unregister(signal.SIGUSR1)
     signal.signal(signal.SIGUSR1, before)
-
-
-def test_samples_whose_indices_are_known_are_looked_at_in_few_steps(recorder):
-    recorder.step = FIRST_STEPS + 1
-    recorder.now = {}
-    recorder.loader = 0
-    assert recorder.looks_at_samples()
-    recorder.indexed.add(0)
-    assert not recorder.looks_at_samples()
-    recorder.now["weights"] = None
-    assert recorder.looks_at_samples()
 
 
 def test_gradients_that_another_loss_leaves_alone_may_be_zeroed_later(recorder):

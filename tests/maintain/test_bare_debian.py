@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from maintain.test_containers import copy_checkout
 from needs import needs
+
+from workshop_lib.paths import ROOT
 
 PACKAGES = "ca-certificates,make,python3,python3-venv"
 USER = 1000
@@ -61,12 +62,14 @@ def named() -> list[str]:
     return sorted(filter(os.path.exists, set(re.findall(r"(?<![\w/])/[\w./-]+", text))))
 
 
-@needs("root", "debootstrap")
+@needs("root", "debootstrap", "git")
 @pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
 def test_make_test_passes_and_says_what_was_missing(debian):
     home = debian / "home" / "user"
-    copy_checkout(home / "workshop")
+    tracked = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True, timeout=30).split("\0")
+    for name in filter(None, tracked):
+        copy(ROOT / name, home / "workshop" / name)
     subprocess.run(["chown", "-R", f"{USER}:{USER}", home], check=True, timeout=60)
     settings = SETTINGS | {"HOME": "/home/user", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
     enter = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", ENTER.format(user=USER), "sh"]

@@ -136,23 +136,6 @@ def test_the_book_is_built_without_a_warning(monkeypatch, tmp_path):
     assert f"](notebooks/{FIRST}.ipynb) (" in (tmp_path / "pages" / "index.md").read_text(), "the table of tracks"
 
 
-def test_links_to_folders_lead_to_their_page(tmp_path):
-    (tmp_path / "with").mkdir()
-    (tmp_path / "with" / "README.md").touch()
-    (tmp_path / "without").mkdir()
-    text = "[a](with), [b](without), [c](file.py), [d](https://example.org/with)"
-    linked = "[a](with/README.md), `b`, [c](file.py), [d](https://example.org/with)"
-    assert book.links_to_pages(text, tmp_path) == linked
-
-
-def test_links_to_and_from_the_pages_of_book_are_as_in_the_site():
-    assert book.links_in_site("[a](book/setup.md), [b](book)", from_book=False) == "[a](setup.md), [b](book)"
-    assert book.links_in_site("[a](../../book/setup.md)", from_book=False) == "[a](../../setup.md)"
-    assert book.links_in_site("[a](assets/gallery/00_a.ipynb)", from_book=False) == "[a](notebooks/00_a.ipynb)"
-    assert book.links_in_site("[a](../book/jax.md)", from_book=False) == "[a](../jax.md)", "in a notebook"
-    assert book.links_in_site("[a](../README.md), [b](memory.md)", from_book=True) == "[a](README.md), [b](memory.md)"
-
-
 def test_places_of_topics_are_links():
     assert book.place_link("book/measured.md") == "[Measured](book/measured.md)"
     assert book.place_link("README.md") == "[README.md](README.md)"

@@ -3,12 +3,9 @@
 import json
 import os
 import re
-import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
-from needs import require
 
 from workshop_lib.machine import installation
 from workshop_lib.maintain import bootstrap
@@ -23,15 +20,6 @@ TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 def make_lines(text: str) -> list[list[str]]:
     """The words after `make` of each line that calls it."""
     return [line.split()[1:] for line in text.splitlines() if line.startswith("make ")]
-
-
-def copy_checkout(folder: Path) -> None:
-    """Copy what is under version control, as it is now, to a folder."""
-    require("git")
-    tracked = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True, timeout=30).split("\0")
-    for name in filter(None, tracked):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / name)
 
 
 BUILDS = {
@@ -67,17 +55,3 @@ def test_binder_starts_jupyter_as_make_lab_does():
     command = ["bash", BINDER / "start", "bash", "-c", "command -v python; printenv JUPYTER_PATH"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=10)
     assert ran.stdout.split() == [str(ROOT / bootstrap.PYTHON_IN_VENV), str(ROOT / lab["JUPYTER_PATH"])]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("where", BUILDS)
-def test_the_build_steps_run(where, tmp_path):
-    """In a clone, where nothing is installed."""
-    copy_checkout(tmp_path)
-    steps = CONTAINER["onCreateCommand"] if where == "dev container" else ".binder/postBuild"
-    ran = subprocess.run(["bash", "-c", steps], cwd=tmp_path, capture_output=True, text=True, timeout=3000)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    check = [tmp_path / ".venv" / "bin" / "workshop", "doctor"]
-    healthy = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert healthy.returncode == 0, healthy.stdout

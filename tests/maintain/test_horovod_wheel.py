@@ -1,11 +1,7 @@
 """Horovod's wheel: what makes its name in the cache, and one sentence for each thing that goes wrong."""
 
 import hashlib
-import os
-import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -30,18 +26,18 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_everything_that_a_wheel_depends_on_is_in_its_name(cache, monkeypatch):
+    changes = {
+        "platform.libc_ver": lambda: ("glibc", "9.9"),
+        "cuda_of_pytorch": lambda: "cuda-99.0",
+        "mpi_library": lambda: "MPICH 4",
+        "version_of": lambda *_: "9.9",
+        "PATCHES": (),
+    }
     seen = {horovod_wheel.key()}
-    monkeypatch.setattr(horovod_wheel.platform, "libc_ver", lambda: ("glibc", "9.9"))
-    seen.add(horovod_wheel.key())
+    for name, value in changes.items():
+        monkeypatch.setattr(f"workshop_lib.maintain.horovod_wheel.{name}", value)
+        seen.add(horovod_wheel.key())
     monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
-    seen.add(horovod_wheel.key())
-    monkeypatch.setattr(horovod_wheel, "cuda_of_pytorch", lambda: "cuda-99.0")
-    seen.add(horovod_wheel.key())
-    monkeypatch.setattr(horovod_wheel, "mpi_library", lambda: "MPICH 4")
-    seen.add(horovod_wheel.key())
-    monkeypatch.setattr(horovod_wheel, "version_of", lambda *_: "9.9")
-    seen.add(horovod_wheel.key())
-    monkeypatch.setattr(horovod_wheel, "PATCHES", ())
     seen.add(horovod_wheel.key())
     assert len(seen) == 7
     assert all(name.startswith("horovod-0.28.1-py3") and "/" not in name for name in seen)
@@ -59,33 +55,11 @@ def test_a_cached_wheel_is_installed_and_nothing_is_built(cache, monkeypatch):
     assert calls == [("install", "--no-deps", "--force-reinstall", str(wheel))]
 
 
-def test_a_build_that_fails_leaves_nothing_in_the_cache(cache, monkeypatch):
-    def pip(*arguments, **_):
-        raise HorovodError("no")
-
-    monkeypatch.setattr(horovod_wheel, "pip", pip)
-    with pytest.raises(HorovodError):
-        horovod_wheel.install()
-    assert not list(cache.rglob("*.whl*"))
-
-
-def test_pytorchs_build_is_read_from_its_own_file(tmp_path, monkeypatch):
-    """PyPI's builds for CUDA and the CPU builds of other indexes may have the same version."""
-    import torch.version
-
-    assert horovod_wheel.cuda_of_pytorch() == (f"cuda-{torch.version.cuda}" if torch.version.cuda else "cpu")
-    (tmp_path / "version.py").write_text("cuda: Optional[str] = '13.0'\n")
-    found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr(horovod_wheel.util, "find_spec", lambda name: found)
-    assert horovod_wheel.cuda_of_pytorch() == "cuda-13.0"
-
-
 @pytest.mark.parametrize(
     ("what", "where", "value", "words"),
     [
-        ("compiler", "shutil.which", lambda name: None, "C.. compiler.*apt-get install g.."),
+        ("compiler", "shutil.which", lambda name: None, "C.. compiler.*install g.. and python3-dev"),
         ("headers", "sysconfig.get_paths", lambda: {"include": "/nonexistent"}, "/nonexistent/Python.h.*python3-dev"),
-        ("path", "sys.prefix", "/home/a $b/.venv", "under a path with '.' in it"),
     ],
 )
 def test_what_a_build_needs_of_the_machine_is_named(monkeypatch, what, where, value, words):
@@ -111,40 +85,15 @@ def test_sources_that_are_not_as_expected_are_refused(tmp_path):
         horovod_wheel.patch(tmp_path)
 
 
-def test_the_first_error_of_a_failing_build_is_told(tmp_path):
-    (tmp_path / "setup.py").write_text("print('x.cc:1: fatal error: mpi.h: none'); raise SystemExit(1)")
-    with pytest.raises(HorovodError, match="`pip wheel` failed: .*error: "):
-        horovod_wheel.pip("wheel", "--no-build-isolation", "--no-deps", "-v", "-w", str(tmp_path), str(tmp_path))
+def test_a_pip_that_fails_is_told_with_what_it_did():
+    with pytest.raises(HorovodError, match="`pip wheels` failed, and its output above says why"):
+        horovod_wheel.pip("wheels")
 
 
-def test_cmakes_reason_is_told_and_not_its_place():
-    lines = [
-        "-- The CXX compiler",
-        "CMake Error at /a/b.cmake:71 (message):",
-        "",
-        "The C++ compiler is broken.",
-        "more",
-    ]
-    assert horovod_wheel.first_error(lines) == "The C++ compiler is broken."
-    assert horovod_wheel.first_error(["x"]) == "no reason given."
-
-
-def test_as_a_program_it_ends_with_one_sentence(tmp_path):
-    program = Path(horovod_wheel.__file__)
-    code = (
-        f"import sys; sys.path.insert(0, {str(program.parent)!r}); import horovod_wheel\n"
-        "horovod_wheel.FRAMEWORKS = (('torch', 'no-such-framework'),)\n"
-        "sys.exit(horovod_wheel.main())"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
-    )
-    assert ran.returncode == 1
-    assert ran.stdout.startswith("ERROR: Horovod needs no-such-framework") and ran.stdout.count("\n") == 1
+def test_as_a_program_it_ends_with_one_sentence(monkeypatch, capsys):
+    monkeypatch.setattr(horovod_wheel, "FRAMEWORKS", (("torch", "no-such-framework"),))
+    assert horovod_wheel.main() == 1
+    assert capsys.readouterr().out.startswith("ERROR: Horovod needs no-such-framework")
 
 
 def test_with_nccl_it_is_built_against_the_one_that_pytorch_brought(tmp_path, monkeypatch):

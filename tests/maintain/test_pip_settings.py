@@ -14,18 +14,8 @@ from workshop_lib.maintain import bootstrap, pip_settings
 PROBE = "workshop_probe-1.0-py3-none-any.whl"
 
 
-def write_probe(folder):
-    folder.mkdir(parents=True)
-    with zipfile.ZipFile(folder / PROBE, "w") as wheel:
-        wheel.writestr("workshop_probe.py", "")
-        about = "workshop_probe-1.0.dist-info"
-        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: workshop-probe\nVersion: 1.0\n")
-        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{about}/RECORD", "")
-
-
-class Index(http.server.SimpleHTTPRequestHandler):
-    """An index of packages, and a proxy: it answers for every host from its own folder."""
+class Proxy(http.server.SimpleHTTPRequestHandler):
+    """Answers for every host from its own folder."""
 
     def translate_path(self, path):
         self.server.asked.append(path)
@@ -33,29 +23,6 @@ class Index(http.server.SimpleHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("index")
-    page = folder / "simple" / "workshop-probe"
-    write_probe(page)
-    (page / "index.html").write_text(f'<!DOCTYPE html><html><body><a href="{PROBE}">{PROBE}</a></body></html>')
-    return folder
-
-
-def serve(folder):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Index, directory=folder))
-    server.asked = []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
-
-
-@pytest.fixture(scope="module")
-def plain(folder):
-    with serve(folder) as server:
-        yield server
-        server.shutdown()
 
 
 @pytest.fixture
@@ -75,50 +42,43 @@ def user(tmp_path, monkeypatch):
     return variables
 
 
-def get_probe(environment, folder):
-    command = [bootstrap.find_uv(), "pip", "install", "--target", str(folder / "there"), "workshop-probe"]
-    environment = environment | pip_settings.for_uv(environment)
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-
-
-def test_a_proxy_that_only_pip_knows(plain, user, tmp_path):
-    plain.asked.clear()
-    configuration = f"[install]\nindex_url = http://packages.invalid/simple\nproxy = 127.0.0.1:{plain.server_port}\n"
-    ran = get_probe(user(configuration), tmp_path)
+def test_a_mirror_and_a_proxy_that_only_pip_knows(user, tmp_path):
+    page = tmp_path / "index" / "simple" / "workshop-probe"
+    page.mkdir(parents=True)
+    (page / "index.html").write_text(f'<!DOCTYPE html><html><body><a href="{PROBE}">{PROBE}</a></body></html>')
+    with zipfile.ZipFile(page / PROBE, "w") as wheel:
+        about = "workshop_probe-1.0.dist-info"
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: workshop-probe\nVersion: 1.0\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    serves = functools.partial(Proxy, directory=tmp_path / "index")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serves) as proxy:
+        proxy.asked = []
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        here = f"proxy = 127.0.0.1:{proxy.server_port}"
+        environment = user(f"[install]\nindex_url = http://packages.invalid/simple\n{here}\n")
+        command = [bootstrap.find_uv(), "pip", "install", "--target", tmp_path / "there", "workshop-probe"]
+        environment |= pip_settings.for_uv(environment)
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        proxy.shutdown()
     assert ran.returncode == 0, ran.stderr
-    assert f"http://packages.invalid/simple/workshop-probe/{PROBE}" in plain.asked
-
-
-def test_an_extra_index_a_folder_of_wheels_and_a_constraint(plain, user, folder, tmp_path):
-    nothing_there = f"index-url = http://127.0.0.1:{plain.server_port}/empty\n"
-    page = folder / "simple" / "workshop-probe"
-    for settings in (f"extra-index-url = http://127.0.0.1:{plain.server_port}/simple", f"find-links = {page}"):
-        ran = get_probe(user(f"[global]\n{nothing_there}{settings}\n"), tmp_path / settings[:4])
-        assert ran.returncode == 0, ran.stderr
-    (tmp_path / "newer").write_text("workshop-probe>=2\n")
-    ran = get_probe(
-        user(f"[global]\n{nothing_there}find-links = {page}\nconstraint = {tmp_path / 'newer'}\n"), tmp_path
-    )
-    assert ran.returncode and "workshop-probe>=2" in ran.stderr
+    assert f"http://packages.invalid/simple/workshop-probe/{PROBE}" in proxy.asked
 
 
 @pytest.mark.parametrize(
     ("configuration", "variables", "uv"),
     [
         ("[global]\nfind-links = /a /b\n", {}, {"UV_FIND_LINKS": "/a,/b"}),
-        ("[global]\ntimeout = 60\n", {"PIP_TIMEOUT": "9"}, {"UV_HTTP_TIMEOUT": "9"}),
-        ("[global]\ntimeout = 60\n", {"UV_HTTP_TIMEOUT": "7"}, {}),
+        ("[global]\nindex-url = https://a\n", {"PIP_INDEX_URL": "https://b"}, {"UV_DEFAULT_INDEX": "https://b"}),
         ("[global]\nindex-url = https://a\n[install]\nindex-url = https://b\n", {}, {"UV_DEFAULT_INDEX": "https://b"}),
         ("[global]\nindex-url = https://a\n", {"UV_INDEX_URL": "https://own"}, {}),
         ("[global]\nextra-index-url =\n    https://a\n    https://b\n", {}, {"UV_INDEX": "https://a https://b"}),
-        ("", {"PIP_KEYRING_PROVIDER": "subprocess"}, {"UV_KEYRING_PROVIDER": "subprocess"}),
-        ("", {"PIP_KEYRING_PROVIDER": "import"}, {}),
         ("", {"PIP_NO_INDEX": "1"}, {"UV_NO_INDEX": "1"}),
         ("", {"PIP_CLIENT_CERT": "/c.pem"}, {"SSL_CLIENT_CERT": "/c.pem"}),
         ("", {"PIP_CERT": "/etc"}, {"SSL_CERT_DIR": "/etc"}),
         ("[global]\ncert = /ca.pem\ntrusted-host = a b\n", {}, {"SSL_CERT_FILE": "/ca.pem", "UV_INSECURE_HOST": "a b"}),
         ("", {"REQUESTS_CA_BUNDLE": "/ca.pem"}, {"SSL_CERT_FILE": "/ca.pem"}),
-        ("this is no configuration", {"PIP_RETRIES": "1"}, {}),
+        ("this is no configuration", {"PIP_TIMEOUT": "9"}, {}),
     ],
 )
 def test_what_is_handed_on(user, configuration, variables, uv):
@@ -135,7 +95,7 @@ def test_where_pip_keeps_its_cache_uv_does_too(user):
 
 def test_a_configuration_that_is_switched_off_is_not_read(tmp_path):
     (tmp_path / "pip").mkdir()
-    (tmp_path / "pip" / "pip.conf").write_text("[global]\ntimeout = 60\n")
+    (tmp_path / "pip" / "pip.conf").write_text("[global]\nindex-url = https://a\n")
     environment = {"XDG_CONFIG_HOME": str(tmp_path)}
-    assert pip_settings.for_uv(environment)["UV_HTTP_TIMEOUT"] == "60"
-    assert "UV_HTTP_TIMEOUT" not in pip_settings.for_uv(environment | {"PIP_CONFIG_FILE": "/dev/null"})
+    assert pip_settings.for_uv(environment)["UV_DEFAULT_INDEX"] == "https://a"
+    assert "UV_DEFAULT_INDEX" not in pip_settings.for_uv(environment | {"PIP_CONFIG_FILE": "/dev/null"})

@@ -16,7 +16,6 @@ PLAIN = dict.fromkeys(bootstrap.SETTINGS, "")
     [
         (None, "", "cpu", "no NVIDIA GPU was found"),
         ("580.65.06", "9.0", None, "the NVIDIA driver 580.65 runs CUDA 13"),
-        ("580.65.06", "7.5", None, "runs CUDA 13"),
         ("580.65.06", "7.0", "cu126", "a GPU of compute capability 7.0 is too old for CUDA 13, which needs 7.5"),
         ("580.65.06", "9.0\\n6.0", "cu126", "compute capability 6.0 is too old"),
         ("580.65.06", "compute_cap is not a field", None, "runs CUDA 13"),

@@ -68,15 +68,18 @@ class StandIn:
             },
         }[MACHINES[machine]["scheduler"]]
 
-    def start(self, script: str, **settings: str) -> subprocess.Popen:
-        """Start one of the machine's scripts as a job, or "interactive.sh" on a login node."""
+    def run(self, script: str, **settings: str) -> list[Call]:
+        """Run one of the machine's scripts as a job, or "interactive.sh" on a login node, to its end.
+
+        Returns the calls of the machine's programs, and of Python.
+        """
         self.log.unlink(missing_ok=True)
         scheduler = MACHINES[self.machine]["scheduler"]
         path = ROOT / "submissions" / self.machine / script
         if scheduler != "cobalt":  # the others run a copy
             path = shutil.copy(path, self.folder / "submitted.sh")
         with self.output_file.open("w") as output:
-            return subprocess.Popen(
+            job = subprocess.Popen(
                 ["bash", str(path)],
                 cwd=self.folder if scheduler == "pbs" else ROOT,  # jobs of PBS start at home
                 env=self.given | settings,
@@ -85,10 +88,7 @@ class StandIn:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-
-    def run(self, script: str, limit_s: float = 280.0, **settings: str) -> list[Call]:
-        """Run a script to its end; return the calls of the machine's programs, and of Python."""
-        self.returncode = self.start(script, **settings).wait(limit_s)
+            self.returncode = job.wait(280)
         self.output = self.output_file.read_text()
         with contextlib.suppress(OSError):  # it may be missing, or hold results
             (BUILD / f"{self.machine}-{JOB}").rmdir()

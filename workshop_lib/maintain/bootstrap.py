@@ -16,7 +16,6 @@ and HOROVOD_GPU_OPERATIONS. A setting that is not given keeps its last value, so
 than HOROVOD changes, .venv is made anew, because uv would mistake another build of the same version for the wanted one.
 """
 
-import errno
 import fcntl
 import filecmp
 import hashlib
@@ -25,7 +24,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 
 if __package__:
@@ -171,29 +169,12 @@ def write_stamp(stamp):
 
 def check_checkout():
     """Raise SetupError if this checkout cannot be worked in at all, set up or not."""
-    for character in ('"', ":", "\n"):
-        if character in ROOT:
-            raise SetupError(
-                f"{ROOT} has {character!r} in its path, which virtual environments or Jupyter cannot stand: move the "
-                "checkout to a path without it."
-            )
     for folder in (ROOT, VENV, BUILD):
-        if os.path.isdir(folder) and not os.path.islink(folder) and not can_write(folder):
+        if os.path.isdir(folder) and not os.path.islink(folder) and not os.access(folder, os.W_OK):
             raise SetupError(
                 f"{folder} is not writable; make it yours with chown -R, or make a checkout of your own, which can "
                 'share its .venv: "Many accounts, one .venv" in assets/instructor/room.md says how.'
             )
-
-
-def can_write(folder):
-    """Whether files can be created in `folder`. Tries it: permissions do not reveal a read-only file system."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise
-        return False
 
 
 def prepare_environment(settings):

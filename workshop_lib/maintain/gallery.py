@@ -141,7 +141,7 @@ def main(names: list[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     total_bytes = sum(path.stat().st_size for path in GALLERY.glob("*.ipynb"))
-    print(f"The gallery takes {total_bytes / 1e6:.1f} MB. `make notebooks` links new ones in the README.")
+    print(f"The gallery takes {total_bytes / 1e6:.1f} MB.")
     if failed:
         numbers = " ".join(name.partition("_")[0] for name in failed)
         print(f'These failed, so the gallery keeps what it had: make gallery NAME="{numbers}"', file=sys.stderr)

@@ -1,7 +1,6 @@
 """Write the notebooks from their sources.
 
-    python -m workshop_lib.maintain.generate            write notebooks/, notebooks/solutions/, and the README's table
-    python -m workshop_lib.maintain.generate --check    fail if they differ from notebooks/source/
+    python -m workshop_lib.maintain.generate    notebooks/, notebooks/solutions/, and the README's table
 
 A source (jupytext py:percent) holds the solutions between markers, each alone on its line:
 
@@ -23,7 +22,6 @@ The first cell's "**Time** …." is replaced by the time that the notebook takes
 names the notebook's track on the map: see course_map.py.
 """
 
-import argparse
 import ast
 import functools
 import hashlib
@@ -275,7 +273,7 @@ def render(folder: Path = NOTEBOOKS) -> dict[Path, str]:
 
 
 def readme_with(files: dict[Path, str], folder: Path) -> dict[Path, str]:
-    """The path and content of the README with the table of these notebooks, linked as they ran if the gallery has them.
+    """The path and content of the README with the table of these notebooks, linked as they ran: to the gallery.
 
     Raises SourceError for a notebook whose track isn't one of the map's. Empty for a `folder` outside a checkout.
     """
@@ -289,8 +287,7 @@ def readme_with(files: dict[Path, str], folder: Path) -> dict[Path, str]:
             first_line = '# %% [markdown] track="…"'
             raise SourceError(f"{each.name}.py: begin it with `{first_line}`, naming one of the tracks: {known}.")
     page = readme.read_text(encoding="utf-8")
-    shown = {path.name for path in (folder.parent / "assets" / "gallery").glob("*.ipynb")}
-    table = course_map.table(stops, link=lambda file: f"{'assets/gallery' if file in shown else 'notebooks'}/{file}")
+    table = course_map.table(stops, link="assets/gallery/{}".format)
     return {readme: TABLE.sub(lambda _: f"{table}\n", page)}
 
 
@@ -383,19 +380,11 @@ def _holds(path: Path, text: str) -> bool:
     return path.exists() and path.read_text(encoding="utf-8") == text
 
 
-def main(arguments: list[str] | None = None, folder: Path = NOTEBOOKS) -> int:
+def main(folder: Path = NOTEBOOKS) -> int:
     """Run this module's command; return its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m workshop_lib.maintain.generate")
-    parser.add_argument("--check", action="store_true", help="fail if notebooks differ from sources")
-    options = parser.parse_args(arguments)
     try:
-        if not options.check:
-            for path in write(folder):
-                print(f"wrote {os.path.relpath(path)}")
-        elif differing := drifted(folder):
-            for path in differing:
-                print(f"{os.path.relpath(path)} differs from its source", file=sys.stderr)
-            raise SourceError("Edit the source in notebooks/source/, then run `make notebooks`.")
+        for path in write(folder):
+            print(f"wrote {os.path.relpath(path)}")
     except WorkshopError as error:
         print(error, file=sys.stderr)
         return 1
