@@ -48,7 +48,15 @@ CLOSURE = """\
             optimizer.step(closure)
 """
 # Right ways that once gave something to look at: each has to be silent.
-SILENT = ("keys from the sampler", "a stream", "a teacher", "evaluated on rank 0", "L-BFGS", "tokens weighed")
+SILENT = (
+    "keys from the sampler",
+    "a stream",
+    "a teacher",
+    "updated by hand",
+    "evaluated on rank 0",
+    "L-BFGS",
+    "tokens weighed",
+)
 AVERAGE_WEIGHTS = "            if number % 8 == 7:\n                for p in model.parameters():\n                    distributed.all_reduce(p.data)\n                    p.data /= 2\n"
 RESUME = """\
     saved = [None]
@@ -74,6 +82,7 @@ FSDP1 = (
 CORRECT = {
     "as it is": ("ddp", ()),
     "averaged by hand": ("ddp", BY_HAND),
+    "each step": ("ddp", (("ACCUMULATE = 2", "ACCUMULATE = 1"),)),
     "loading workers": ("ddp", (("drop_last=True)", "drop_last=True, num_workers=2, persistent_workers=True)"),)),
     "subset per rank": ("ddp", ((LOADER, "DataLoader(Subset(train_set, range(rank, 256, size)), batch_size=8, shuffle=True)"),
                                 (EPOCH, ""))),
@@ -84,6 +93,8 @@ CORRECT = {
                          ("def build", STREAM + "def build"))),
     "a teacher": ("ddp", (("ACCUMULATE = 2", "ACCUMULATE = 2\nTEACHER = nn.Linear(16, 2).eval()"), ("            loss.backward()",
                           "            with torch.no_grad():\n                    TEACHER(inputs)\n            loss.backward()"))),
+    "updated by hand": ("ddp", (*BY_HAND, ("nn.BatchNorm1d(32)", "nn.Identity()"), (STEP, "            with torch.no_grad():\n                for p in model.parameters():\n"
+                                "                    p -= 0.1 * p.grad\n"))),
     "evaluated on rank 0": ("ddp", (("= evaluate(model, test_loader)", "= evaluate(model.module, test_loader) if rank == 0 else 0"),
                                     ("    distributed.all_reduce(right)\n", ""))),
     "L-BFGS": ("ddp", (("torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)", "torch.optim.LBFGS(model.parameters(), "
@@ -121,6 +132,10 @@ CORRECT = {
     "averaged copy": ("ddp", ((WRAP, "    average = torch.optim.swa_utils.AveragedModel(model)\n" + WRAP),
                               ("        accuracy = evaluate(model, test_loader)\n", "        average.update_parameters(model.module)\n"
                                "        evaluate(average, test_loader)\n        accuracy = evaluate(model, test_loader)\n"))),
+    "rank 0 evaluates all": ("ddp", (("Subset(test_set, range(rank, len(test_set), size))", "test_set"),
+                                     ("    distributed.all_reduce(right)\n", ""),
+                                     ("        accuracy = evaluate(model, test_loader)\n        if rank == 0:\n",
+                                      "        if rank == 0:\n            accuracy = evaluate(model.module, test_loader)\n"))),
     "file per rank": ("ddp", ((SAVE, ""), ("        if rank == 0:\n            print", "        torch.save(model.module.state_dict(), OUT / "
                                "f'model.{rank}.pt')\n        if rank == 0:\n            print"),
                               ("            (OUT / \"model.tmp\").replace(OUT / \"model.pt\")\n", ""))),

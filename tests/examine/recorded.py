@@ -98,7 +98,7 @@ def rank(number: int) -> RankLog:
     records = [
         {"kind": "start", "step": 0, "pid": 0, "main_thread": 0, "time": 0.0},
         {"kind": "group", "step": 0, "size": 2, "rank": number},
-        {**ddp, "group": 2},
+        {**ddp, "broadcast_buffers": True, "group": 2},
         model,
     ]
     for which in (1, 2):
@@ -108,7 +108,7 @@ def rank(number: int) -> RankLog:
     records.append(evaluation(number))
     if number == 0:
         records.append({"kind": "save", "step": STEPS, "path": "/tmp/model.pt", "shares": 0, "line": "train.py:30"})
-    records.append({"kind": "end", "step": STEPS, "weights": [9, 90], "time": 1.0})
+    records.append({"kind": "end", "step": STEPS, "weights": [9, 90], "buffers": [5, 6], "time": 1.0})
     return RankLog(records)
 
 

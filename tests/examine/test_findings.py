@@ -146,6 +146,16 @@ def same_batches(run):
         step["forwards"][0]["samples"] = run.ranks[0].samples(number)
 
 
+@case("look", "batches", "100% of the samples that rank 0 saw in one pass, rank 1 saw too")
+def same_indices_with_noise(run):
+    for record in records_of(run, "epoch"):
+        del record["distributed"]
+    for first, second in zip(records_of(run, "indices", 0), records_of(run, "indices", 1), strict=True):
+        second["values"] = first["values"]
+    for step in steps_of(run):
+        step["drew_data"] = ["torch"]
+
+
 @case("look", "batches", "ranks 0 and 1 trained on the same 2 samples")
 def one_batch_made_up(run):
     for step in steps_of(run):
@@ -169,6 +179,12 @@ def same_order(run):
     for rank in run.ranks:
         first, second = rank.of_kind("indices")
         second["values"] = first["values"]
+
+
+@case("look", "parts", "in step 4, the ranks had 2, 1 samples")
+def unequal_batches(run):
+    run.ranks[1].steps[4]["forwards"][0]["size"] = 1
+    del run.ranks[1].steps[4]["losses"]  # of a kind that isn't followed
 
 
 @case("look", "parts", "in step 3, train.py:7 takes, on the ranks, means over 7, 5 samples or tokens")
@@ -296,11 +312,19 @@ def own_ranks(run):
     failing(run, "train.py:9 starts 4 processes of its own: work", "StartsItsOwnRanks")
 
 
-def test_an_old_launchers_option_is_told_with_the_scripts_line():
+@pytest.mark.parametrize(
+    ("text", "says", "advice"),
+    [
+        ("exit code 2", "error: the following arguments are required: --local_rank", "os.environ['LOCAL_RANK']"),
+        ("AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'", "", "This machine has no GPU"),
+        ("AssertionError: Torch not compiled with CUDA enabled", "", "This machine has no GPU"),
+    ],
+)
+def test_an_old_launchers_option_and_a_missing_gpu_are_told_with_the_scripts_line(text, says, advice):
     run = recorded.run()
-    failing(run, "exit code 2", says="error: the following arguments are required: --local_rank")
+    failing(run, text, says=says)
     ended = next(each for each in checks.examine(run) if each.check == "ended")
-    assert "failed in step 8 at train.py, line 7" in ended.seen and "os.environ['LOCAL_RANK']" in ended.remedy
+    assert "failed in step 8 at train.py, line 7" in ended.seen and advice in ended.remedy
 
 
 @case("look", "unseen", "couldn't look at labels (train.py:3): TypeError: no length")
@@ -507,11 +531,13 @@ def test_a_changed_kind_of_record_is_found(level, check, says, kind, values):
 
 @pytest.mark.parametrize(("labels", "found"), [([5, 5], True), ([5, 6], False)], ids=["one dataset", "one per rank"])
 def test_labels_tell_whether_the_same_indices_are_the_same_samples(labels, found):
-    """Each rank loads all indices, and no sample is equal, as if noise had changed them."""
+    """Noise makes all samples different, and each rank loads all indices."""
     run = recorded.run()
     for number, rank in enumerate(run.ranks):
         for epoch in rank.of_kind("epoch"):
             del epoch["distributed"]
+        for step in rank.steps.values():
+            step["drew_data"] = ["torch"]
         values = [[index % labels[number]] for index in range(40)]
         rank.first("indices")["values"] = list(range(40))
         rank.records.append({"kind": "labels", "step": 0, "loader": 0, "epoch": 1, "values": values})
@@ -584,15 +610,30 @@ def level(run: Run, check: str) -> list[str]:
     return [each.level for each in checks.examine(run) if each.check == check]
 
 
-def test_threads_are_counted_against_cores(monkeypatch):
+@pytest.mark.parametrize(("name", "levels"), [("send between", ["ok"]), ("all_reduce between", ["look"])])
+def test_ranks_with_their_own_layers_are_right_if_they_send_each_other_something(name, levels):
+    run = recorded.run()
+    run.ranks[1].model["parameters"] = [["other.weight", [2], True, False]]
+    run.ranks[0].steps[1]["collectives"] = {name: [1, 8, 0.1]}
+    assert level(run, "weights") == levels
+
+
+@pytest.mark.parametrize(("name", "levels"), [("all_reduce between", ["ok"]), ("broadcast between", ["look"])])
+def test_ranks_that_are_equal_again_after_an_average_are_right(name, levels):
+    """The average is the last thing that the script does, after its last step."""
+    run = recorded.run()
+    equal_at_the_end(run)
+    records_of(run, "end", 0)[0]["collectives"] = {name: [1, 16, 0.1]}
+    assert level(run, "weights") == levels
+
+
+def test_threads_are_counted_against_cores():
     run = recorded.run()
     for step in steps_of(run):
         step["threads"] = 4
-    monkeypatch.setattr(machine, "usable_threads", lambda: 4)
-    [finding] = machine.threads(run)
+    [finding] = machine.threads(run, cores=4)
     assert finding.level == "look" and "2 ranks with 4 threads each share 4 cores" in finding.seen
-    monkeypatch.setattr(machine, "usable_threads", lambda: 8)
-    [finding] = machine.threads(run)
+    [finding] = machine.threads(run, cores=8)
     assert finding.level == "ok"
 
 

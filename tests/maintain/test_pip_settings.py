@@ -78,7 +78,11 @@ def test_a_mirror_and_a_proxy_that_only_pip_knows(user, tmp_path):
         ("", {"PIP_CERT": "/etc"}, {"SSL_CERT_DIR": "/etc"}),
         ("[global]\ncert = /ca.pem\ntrusted-host = a b\n", {}, {"SSL_CERT_FILE": "/ca.pem", "UV_INSECURE_HOST": "a b"}),
         ("", {"REQUESTS_CA_BUNDLE": "/ca.pem"}, {"SSL_CERT_FILE": "/ca.pem"}),
-        ("this is no configuration", {"PIP_TIMEOUT": "9"}, {}),
+        ("this is no configuration", {"PIP_TIMEOUT": "9"}, {"UV_HTTP_TIMEOUT": "9"}),
+        ("[global]\ntimeout = 60\n", {"UV_HTTP_TIMEOUT": "7"}, {}),
+        ("[global]\nretries = 9\nconstraint = /a.txt\n", {}, {"UV_HTTP_RETRIES": "9", "UV_CONSTRAINT": "/a.txt"}),
+        ("", {"PIP_KEYRING_PROVIDER": "subprocess"}, {"UV_KEYRING_PROVIDER": "subprocess"}),
+        ("", {"PIP_KEYRING_PROVIDER": "auto"}, {}),
     ],
 )
 def test_what_is_handed_on(user, configuration, variables, uv):

@@ -156,6 +156,13 @@ class Run:
         return found
 
     @cached_property
+    def is_pipeline(self) -> bool:
+        """Whether the ranks have different layers of one model, and send each other what these compute."""
+        names = [{name for name, _ in self.named_shapes(rank)} for rank in range(self.size)]
+        apart = sum(len(each) for each in names) == len(set.union(*names))
+        return apart and self.calls("send", "recv", "isend", "irecv", "batch_isend_irecv") > 0
+
+    @cached_property
     def is_data_parallel(self) -> bool:
         """Whether every rank certainly trains the whole model on data of its own.
 

@@ -45,9 +45,18 @@ def observe(
     first_step: a folder in which several ranks keep their first step, and from which one rank repeats it.
     """
     with tempfile.TemporaryDirectory(prefix="workshop-examine-") as folder:
-        torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
-        options = ["--nproc-per-node", str(ranks), "-m", "workshop_lib.examine.on_ranks"]
-        words = [*torchrun, *options, folder, str(steps), str(first_step or "-"), *command]
+        words = [
+            python,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--local-addr",
+            "127.0.0.1",
+            "--nproc-per-node",
+            str(ranks),
+            "-m",
+        ]
+        words += ["workshop_lib.examine.on_ranks", folder, str(steps), str(first_step or "-"), *command]
         own = {name: os.environ[name] for name in ("OMP_NUM_THREADS",) if name in os.environ}
         with scripts.started(words, uuid.uuid4().hex[:12], **own) as process:
             return _Watch(ranks, process, Path(folder), show).follow(seconds)

@@ -20,8 +20,16 @@ HEADER = "# Exact versions of everything, for {}. Written by `make lock`.\n"
 
 def main(options: list[str]) -> int:
     lock = ROOT / "lock.txt"
-    uv = [bootstrap.find_uv(), "pip", "compile", "--quiet", "pyproject.toml", "--all-extras"]
-    uv += ["--output-file", lock.name]
+    uv = [
+        bootstrap.find_uv(),
+        "pip",
+        "compile",
+        "--quiet",
+        "pyproject.toml",
+        "--all-extras",
+        "--output-file",
+        lock.name,
+    ]
     oldest = ".".join(map(str, installation.PYTHONS[0]))
     shape = ["--universal", "--python-version", oldest, "--generate-hashes", "--no-header", "--no-annotate"]
     upgrade = ["--upgrade"] if "--upgrade" in options else []

@@ -17,13 +17,18 @@ VARIABLES = {
     "extra-index-url": ("UV_INDEX", "UV_EXTRA_INDEX_URL"),
     "find-links": ("UV_FIND_LINKS",),
     "no-index": ("UV_NO_INDEX",),
+    "constraint": ("UV_CONSTRAINT",),
     "trusted-host": ("UV_INSECURE_HOST",),
     "cert": ("SSL_CERT_FILE", "SSL_CERT_DIR"),
     "client-cert": ("SSL_CLIENT_CERT",),
+    "timeout": ("UV_HTTP_TIMEOUT",),
+    "default-timeout": ("UV_HTTP_TIMEOUT",),
+    "retries": ("UV_HTTP_RETRIES",),
+    "keyring-provider": ("UV_KEYRING_PROVIDER",),
     "cache-dir": ("UV_CACHE_DIR",),
 }
 # The options that may have several values, and what separates these in a variable of uv.
-SEPARATORS = {"extra-index-url": " ", "find-links": ",", "trusted-host": " "}
+SEPARATORS = {"extra-index-url": " ", "find-links": ",", "constraint": " ", "trusted-host": " "}
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
 
 
@@ -39,6 +44,8 @@ def for_uv(environment):
             added[names[0]] = value
     if "UV_CACHE_DIR" in added:
         added["UV_CACHE_DIR"] = os.path.join(added["UV_CACHE_DIR"], "uv")
+    if added.get("UV_KEYRING_PROVIDER") not in (None, "disabled", "subprocess"):
+        del added["UV_KEYRING_PROVIDER"]  # uv knows no others
     if os.path.isdir(added.get("SSL_CERT_FILE", "")):
         added["SSL_CERT_DIR"] = added.pop("SSL_CERT_FILE")
     if "proxy" in options:

@@ -8,8 +8,10 @@ which has no code for it, and under a driver of 2021 it looks for a build that t
 This module uses only the standard library, because nothing is installed yet.
 """
 
+import os
 import platform
 import re
+import shutil
 import subprocess
 
 # The major version of the oldest driver that runs each CUDA, from NVIDIA's table of minor version compatibility.
@@ -26,7 +28,7 @@ def choose(given=""):
 
     given: the setting TORCH_INDEX, which overrides everything else: the name of a build, or the address of an index.
     """
-    driver = ask_nvidia_smi("driver_version")
+    driver = ask_nvidia_smi("driver_version") if shutil.which("nvidia-smi") else loaded_driver()
     capability = ask_nvidia_smi("compute_cap")
     build = None
     if given:
@@ -59,3 +61,12 @@ def ask_nvidia_smi(what):
     except (OSError, subprocess.SubprocessError):
         return None
     return min(map(float, re.findall(r"^\d+\.\d+", text, re.MULTILINE)), default=None)
+
+
+def loaded_driver():
+    """The version of the driver that the kernel has loaded: some machines have the driver without its tools."""
+    if not os.path.exists("/dev/nvidiactl") or not os.path.exists("/proc/driver/nvidia/version"):
+        return None
+    with open("/proc/driver/nvidia/version", errors="replace") as file:
+        found = re.search(r"\b(\d{3,}\.\d+)", file.readline())
+    return float(found.group(1)) if found else None

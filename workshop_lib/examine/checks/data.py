@@ -91,8 +91,9 @@ def _index_one_dataset(run: Run, one: int, other: int) -> bool:
         return True
     labels = [_labels(log) for log in logs]
     both = labels[0].keys() & labels[1].keys()
-    labels_tell = len(both) >= FEWEST_LABELS and len({labels[0][index] for index in both}) > 1
-    return labels_tell and all(labels[0][index] == labels[1][index] for index in both)
+    if len(both) >= FEWEST_LABELS and len({labels[0][index] for index in both}) > 1:
+        return all(labels[0][index] == labels[1][index] for index in both)
+    return _noise_hides_samples(logs)
 
 
 def _labels(log: RankLog) -> dict[int, tuple]:
@@ -104,6 +105,13 @@ def _labels(log: RankLog) -> dict[int, tuple]:
             for index, label in zip(log.orders.get(key, []), log.labels.get(key, []), strict=False):
                 labels[index] = tuple(label)
     return labels
+
+
+def _noise_hides_samples(logs: tuple[RankLog, RankLog]) -> bool:
+    """Whether loading changes samples randomly, so that they differ even if the ranks load the same ones."""
+    settings = [log.loaders[loader][0] for log in logs for loader in log.training_loaders]
+    random = all(any(step["drew_data"] for step in log.steps.values()) for log in logs)
+    return random and not any(each["dataset"] == "Subset" for each in settings)
 
 
 def _first_order(log: RankLog) -> list[int]:
@@ -246,37 +254,72 @@ def order(run: Run) -> Iterator[Finding]:
                 return
         if compared and rank == run.size - 1:
             yield Finding("ok", "order", "each epoch has an order of its own")
+    if not any(log.training_loaders for log in run.ranks):
+        yield from _order_of_batches(run)
+
+
+def _order_of_batches(run: Run) -> Iterator[Finding]:
+    """The same for scripts without a DataLoader, judged by the batches themselves."""
+    log = run.ranks[0]
+    rows = [tuple(log.samples(step)) for step in sorted(log.steps)]
+    if not rows or not rows[0] or rows[0] not in rows[1:]:
+        return
+    period = rows.index(rows[0], 1)
+    repeats = [a == b for a, b in zip(rows, rows[period:], strict=False)]
+    if period >= FIRST and len(repeats) >= FIRST and all(repeats):
+        seen = f"from step {period + 1} on, rank 0's batches repeat those from step 1 on"
+        why = "Every epoch has the same batches in the same order."
+        yield Finding(
+            "look", "order", seen, why, "Reshuffle in each epoch, the same way on all ranks.", "sampler", (0,)
+        )
 
 
 def unequal_parts(run: Run) -> Iterator[Finding]:
     """Does an average of averages weigh samples differently?"""
     if not run.is_data_parallel:
         return
+    known = {step: unequal for step in run.common_steps if (unequal := _unequal_losses(run, step)) is not None}
+    found = next(((step, unequal) for step, unequal in known.items() if unequal), None)
+    if found is not None:
+        step, unequal = found
+        yield Finding(
+            "look",
+            "parts",
+            f"in step {step}, {unequal}",
+            "Each sample or token of a smaller part counts more than one of a larger part.",
+            "Divide the sum of losses by the number of samples or tokens in the whole step, on all ranks together, "
+            "times the number of ranks.",
+            "unequal",
+            step=step,
+        )
+        return
     for step in run.common_steps:
-        if unequal := _unequal_losses(run, step):
+        if step in known:
+            continue
+        sums = [sum(forward["size"] for forward in log.forwards(step)) for log in run.ranks]
+        if len(set(sums)) > 1:
             yield Finding(
                 "look",
                 "parts",
-                f"in step {step}, {unequal}",
-                "Each sample or token of a smaller part counts more than one of a larger part.",
-                "Divide the sum of losses by the number of samples or tokens in the whole step, on all ranks together, "
-                "times the number of ranks.",
+                f"in step {step}, the ranks had {_numbers(sums)} samples",
+                "The mean of the ranks' means gives the samples of the smaller part more weight.",
+                "Use drop_last=True, or weigh each rank's gradient by its number of samples.",
                 "unequal",
                 step=step,
             )
             return
 
 
-def _unequal_losses(run: Run, step: int) -> str:
-    """How samples count differently in a step's losses; empty if they count equally, or if that isn't known."""
+def _unequal_losses(run: Run, step: int) -> str | None:
+    """How samples count differently in a step's losses; empty if they count equally, None if that isn't known."""
     losses = [log.steps[step].get("losses", []) for log in run.ranks]
     lines = [[line for line, *_ in loss] for loss in losses]
     if not lines[0] or any(each != lines[0] for each in lines):
-        return ""
+        return None
     if any(len(each) < 6 or not each[1] for loss in losses for each in loss):
-        return ""
+        return None
     if any(log.is_by_closure(step) for log in run.ranks):
-        return ""
+        return None
     for calls in zip(*losses, strict=True):  # the same call on all ranks
         if unequal := _count_differently(calls):
             return f"{calls[0][0]} takes, on the ranks, {unequal}"

@@ -9,6 +9,15 @@ from workshop_lib.words import plural
 
 TEXT_SHOWN = 200
 ABORTED = "what(): "  # begins the text of a C++ exception that nobody caught
+# What PyTorch says where a script wants a GPU, and the machine or this build of PyTorch has none.
+NO_GPU = (
+    "_cuda_setDevice",
+    "not compiled with CUDA",
+    "no NVIDIA driver",
+    "No CUDA GPUs",
+    "ProcessGroupNCCL is only",
+    "NCCL built in",
+)
 MISMATCH = "doesn't match expected size"
 SAME_CALLS = "Make every rank call the same collectives in the same order, and take the same number of steps."
 
@@ -60,13 +69,12 @@ def ended(run: Run) -> Iterator[Finding]:
         yield Finding("wrong", "ended", f"the script ended with an error:\n{tail}", section="stuck")
     elif how == "stuck":
         steps = [max(log.steps, default=0) for log in run.ranks]
-        finished = ", ".join(map(str, steps))
         waiting = tuple(run.stacks)
         yield Finding(
             "wrong",
             "ended",
             "\n".join([f"{named(waiting)} waited for a call that another rank never made:", *positions]),
-            f"A collective returns only when every rank has called it. The ranks finished {finished} steps.",
+            f"A collective returns only when every rank has called it. The ranks finished {_list(steps)} steps.",
             SAME_CALLS,
             "branches",
             waiting,
@@ -85,11 +93,10 @@ def ended(run: Run) -> Iterator[Finding]:
     if how == "ended" and run.trains and len(set(steps)) > 1:
         ends = [log.first("end").get("weights") for log in run.ranks]
         agree = all(ends) and all(end == ends[0] for end in ends)  # as after DDP's Join
-        counts = ", ".join(map(str, steps))
         yield Finding(
             "wrong" if run.is_data_parallel and not agree else "look",
             "steps",
-            f"the ranks took different numbers of steps: {counts} on ranks 0 to {run.size - 1}",
+            f"the ranks took different numbers of steps: {_list(steps)} on ranks 0 to {run.size - 1}",
             "From the first missing step on, the ranks no longer train the same model.",
             "Give every rank the same number of batches: a DistributedSampler does, with or without drop_last.",
             "branches",
@@ -136,6 +143,8 @@ def shortened(text: str) -> str:
 def _advice(run: Run, text: str) -> str:
     if any(local in line for line in run.last_lines for local in ("--local_rank", "--local-rank")):
         return "torchrun doesn't give --local_rank: read int(os.environ['LOCAL_RANK']) instead."
+    if any(words in text for words in NO_GPU):
+        return "This machine has no GPU for it. Take device and backend from torch.accelerator.is_available()."
     if "Expected to have finished reduction" in text:
         return "Use every parameter in every step, or remove those that no step uses."
     if any(log.first("end") for log in run.ranks):
@@ -143,11 +152,16 @@ def _advice(run: Run, text: str) -> str:
     return "Read the error above; it's the first one in time."
 
 
+def _list(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
 def joined(run: Run) -> Iterator[Finding]:
     if run.size == 1 or not any(log.steps for log in run.ranks):
         return
+    has_group = any(log.first("group") for log in run.ranks)
     libraries = sorted({name for log in run.ranks for name in log.model.get("joined_by", [])})
-    if libraries and not any(log.first("group") for log in run.ranks):
+    if not has_group and libraries:
         yield Finding(
             "look",
             "joined",
@@ -155,12 +169,18 @@ def joined(run: Run) -> Iterator[Finding]:
             f"torchrun started it as {run.size} trainings that know nothing of each other. mpiexec would join them.",
             "Nothing, but examine can't watch this script: it follows ranks that torch.distributed joins.",
         )
-    elif not run.joined:
+    elif not has_group:
         yield Finding(
             "wrong",
             "joined",
-            f"the script never called init_process_group for {plural(run.size, 'rank')}",
-            "The ranks are trainings that know nothing of each other, and all but one of their models are thrown away.",
-            "Call init_process_group() without rank and world_size, wrap the model, and share out the data.",
+            f"the script never called init_process_group: it's {run.size} trainings that know nothing of each other",
+            "Every rank trains a model of its own, and all but one are thrown away.",
+            "Call torch.distributed.init_process_group(), wrap the model, and share out the data.",
             "convert",
+        )
+    elif not run.joined:
+        sizes = [log.first("group").get("size", 1) for log in run.ranks]
+        seen = f"the ranks' process groups have {_list(sizes)} ranks, not {run.size}"
+        yield Finding(
+            "wrong", "joined", seen, "", "Call init_process_group() without rank and world_size.", "processes"
         )

@@ -145,13 +145,23 @@ def buffers(run: Run) -> Iterator[Finding]:
         odd = differing(names, digests)
         if odd:
             yield Finding(
-                "look",
-                "buffers",
-                f"ranks evaluate with different buffers: {named_parameters(odd)}",
-                "Each rank's last update comes from its own samples, so the result depends on who evaluates or saves.",
-                "Broadcast rank 0's buffers before you evaluate, or use SyncBatchNorm.convert_sync_batchnorm(model).",
-                "norms",
+                "look", "buffers", f"ranks evaluate with different buffers: {named_parameters(odd)}", *_ADVICE
             )
-        else:
-            yield Finding("ok", "buffers", "all ranks evaluated with the same buffers")
+            return
+        yield Finding("ok", "buffers", "all ranks evaluated with the same buffers")
         return
+    ends = [log.first("end").get("buffers") for log in run.ranks]
+    if run.is_data_parallel and all(ends) and run.ranks[0].first("ddp").get("broadcast_buffers") is False:
+        odd = differing(names, ends)
+        if odd:
+            yield Finding(
+                "look", "buffers", f"at the end, buffers differ between the ranks: {named_parameters(odd)}", *_ADVICE
+            )
+
+
+_ADVICE = (
+    "Each rank's last update comes from its own samples (with broadcast_buffers=False, all its updates do), so the "
+    "result depends on which rank evaluates or saves.",
+    "Broadcast rank 0's buffers before you evaluate, or use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model).",
+    "norms",
+)

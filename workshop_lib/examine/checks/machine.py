@@ -9,9 +9,9 @@ from workshop_lib.ranks.rank_errors import named
 from workshop_lib.words import plural
 
 
-def threads(run: Run) -> Iterator[Finding]:
+def threads(run: Run, cores: int | None = None) -> Iterator[Finding]:
     """Are there as many threads as cores, at most?"""
-    cores = usable_threads()
+    cores = cores or usable_threads()
     counts = [log.steps[max(log.steps)]["threads"] for log in run.ranks]
     on_cpu = all(log.model["device"] == "cpu" for log in run.ranks)
     if on_cpu and run.size > 1 and sum(counts) > cores and max(counts) > 1:

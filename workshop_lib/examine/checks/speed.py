@@ -17,7 +17,7 @@ USUALLY = 0.9
 def measured(run: Run) -> list[int]:
     """The steps whose times count: all but the first ones and those that something else follows."""
     steps = [step for step in run.common_steps if step > WARM_UP and step + 1 in run.ranks[0].steps]
-    known = ("backwards", "end_s")  # a step that GradScaler skips has no end
+    known = ("backwards", "end_s")  # a script without an optimizer has no end of a step
     return [step for step in steps if all(log.steps[step].get(key) for log in run.ranks for key in known)]
 
 
@@ -89,7 +89,9 @@ def facts(run: Run) -> Iterator[Finding]:
     batch = [sum(forward["size"] for each in run.ranks for forward in each.forwards(step)) for step in steps]
     per_rank = median(forward["size"] for step in steps for forward in log.forwards(step))
     micro = max(len(log.forwards(step)) for step in steps)
-    rates = [each["lr"][0] for step in run.common_steps for each in log.steps[step].get("optimizers", [])[:1]]
+    rates = [
+        each["lr"][0] for step in run.common_steps for each in log.steps[step].get("optimizers", [])[:1] if each["lr"]
+    ]
     if batch and rates:
         accumulated = f" x {micro} micro-batches" if micro > 1 else ""
         seen = f"{per_rank:g} samples per rank{accumulated}"
@@ -99,7 +101,7 @@ def facts(run: Run) -> Iterator[Finding]:
         yield Finding("ok", "batch", f"{seen}, learning rate {rate}", section="rate")
     if len(steps := measured(run)) >= FEWEST_STEPS and run.is_data_parallel:
         took_s = median(step_s(each, step) for each in run.ranks for step in steps)
-        speed = samples_per_s(run)
+        speed = median(batch) / took_s
         called_s = median(_called_s(each, step) for each in run.ranks for step in steps)
         shares = {
             "loading": median(_median(each, steps, "data_s") for each in run.ranks),
@@ -108,17 +110,18 @@ def facts(run: Run) -> Iterator[Finding]:
         listed = ", ".join(f"{seconds / took_s:.0%} {what}" for what, seconds in shares.items())
         alone = run.alone
         if alone is not None and len(measured(alone)) >= FEWEST_STEPS:
-            one = samples_per_s(alone)
+            one = facts_speed(alone)
             efficiency = speed / run.size / one
             listed += f"; one rank alone does {one:,.0f} samples/s, so the efficiency is {efficiency:.0%}"
         yield Finding("ok", "speed", f"{speed:,.0f} samples/s; of a step: {listed}", section="inside")
 
 
-def samples_per_s(run: Run) -> float:
-    """Samples per second of all ranks together."""
+def facts_speed(run: Run) -> float:
+    """Samples per second of a run on one rank."""
+    log = run.ranks[0]
     steps = measured(run)
-    sizes = median(sum(forward["size"] for log in run.ranks for forward in log.forwards(step)) for step in steps)
-    return sizes / median(step_s(log, step) for log in run.ranks for step in steps)
+    sizes = median(sum(forward["size"] for forward in log.forwards(step)) for step in steps)
+    return sizes / median(step_s(log, step) for step in steps)
 
 
 def _called_s(log: RankLog, step: int) -> float:

@@ -1,5 +1,6 @@
 """Are the ranks' weights equal, before and after each step, and if not, since when, where and why?"""
 
+import math
 from collections.abc import Iterator
 
 from workshop_lib.cli.findings import Finding
@@ -7,6 +8,8 @@ from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.words import plural
 
 NAMES_SHOWN = 3
+AVERAGE = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor")
+SMALLEST_TYPE = 2  # bytes of a parameter
 
 
 def named_parameters(names: list[str]) -> str:
@@ -24,6 +27,9 @@ def differing(names: list[str], digests: list) -> list[str]:
 
 def equal(run: Run) -> Iterator[Finding]:
     if run.size == 1:
+        return
+    if run.is_pipeline:
+        yield Finding("ok", "weights", "each rank has its own layers of one model, as in a pipeline")
         return
     if not run.same_model:
         own = [run.named_shapes(rank) for rank in range(run.size)]
@@ -54,18 +60,34 @@ def equal(run: Run) -> Iterator[Finding]:
     first = min(different)
     again = [f"before step {step}" for step in _compared(run) if step > first and step not in different]
     again += ["at the end"] if all(ends) and all(end == ends[0] for end in ends) else []
+    averages = _averages_now_and_then(run)
+    if again and averages:
+        yield Finding("ok", "weights", f"the ranks train alone, and average their weights: equal again {again[0]}")
+        return
     cause, change, section = _cause(run, first)
     equal_before = max((step for step in weights if step < first), default=first - 1)
     when = "before the first step" if first == 1 else f"after step {first - 1}"
     if equal_before < first - 1:  # the weights of long trainings aren't compared in each step
         when = f"since one of the steps {equal_before} to {first - 1}"
     seen = f"{when}, the ranks' weights differ in {named_parameters(different[first])}: {cause}"
-    if again:
-        why = f"They're equal again {again[0]}, as in local SGD, so this may be on purpose."
+    if again or averages:
+        equal_again = f"They're equal again {again[0]}" if again else "Some steps send as much as the whole model"
+        why = f"{equal_again}, as in local SGD, so this may be on purpose."
         yield Finding("look", "weights", seen, why, change, section, _odd_ranks(run, first), first - 1)
         return
     why = "From there on, the ranks' models differ. Nothing in the loss tells you."
     yield Finding("wrong", "weights", seen, why, change, section, _odd_ranks(run, first), max(first - 1, 0))
+
+
+def _averages_now_and_then(run: Run) -> bool:
+    """Whether the script sends as much as the whole model in some of its steps, but not in most."""
+    log = run.ranks[0]
+    elements = sum(math.prod(shape) for _, shape, *_ in log.model["parameters"])
+    sends = []
+    for record in [*log.steps.values(), log.first("end")]:
+        sizes = [size for name, (_, size, _) in record.get("collectives", {}).items() if name.split()[0] in AVERAGE]
+        sends.append(sum(sizes) >= SMALLEST_TYPE * elements)
+    return 0 < sum(sends) < len(sends) / 2
 
 
 def _compared(run: Run) -> list[int]:
@@ -126,6 +148,11 @@ def _cause(run: Run, first: int) -> tuple[str, str, str]:
     gradients = [record.get("gradients") for record in records]
     if any(each != gradients[0] for each in gradients):
         return _not_averaged(run, step, gradients, missing[0])
+    loads = [[each["line"] for each in log.of_kind("load") if each["what"] == "optimizer"] for log in logs]
+    if len({bool(each) for each in loads}) > 1:
+        rank = next(rank for rank, each in enumerate(loads) if not each)
+        cause = f"the gradients are equal, but rank {rank} didn't load the optimizer's state"
+        return cause, "Load the checkpoint on every rank, or broadcast what rank 0 loaded.", "resume"
     cause = "the gradients are equal, so the optimizers differ, or the script changed weights itself"
     return cause, "Look for code that changes weights or the optimizer on some ranks only.", "same start"
 

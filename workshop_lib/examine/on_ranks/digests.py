@@ -45,7 +45,7 @@ def of_each(tensors: Iterable[Tensor], whole: bool = False) -> Tensor | None:
     """One digest per tensor, of evenly spaced values or of all of them; None if there are no tensors."""
     digests = []
     for tensor in tensors:
-        values = tensor.detach().reshape(-1)
+        values = _flat(tensor.detach())
         every = 1 if whole else max(1, math.ceil(values.numel() / MOST_VALUES))
         digests.append(_sums(values[::every].unsqueeze(0))[0])
     if len({digest.device for digest in digests}) > 1:
@@ -55,7 +55,7 @@ def of_each(tensors: Iterable[Tensor], whole: bool = False) -> Tensor | None:
 
 def projection(tensor: Tensor, number: int) -> float:
     """The sum of evenly spaced values, each with a sign that is the same on every rank."""
-    values = tensor.detach().reshape(-1)
+    values = _flat(tensor.detach())
     values = values[:: max(1, math.ceil(values.numel() / MOST_VALUES))]
     signs = (_factors(values.numel() + number, values.device)[number:] & 2) - 1
     return (values.double() * signs).sum().item()
@@ -63,6 +63,12 @@ def projection(tensor: Tensor, number: int) -> float:
 
 def of_bytes(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """The values as one row, without a copy if they lie without gaps in memory, in whichever order."""
+    dense = tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
+    return tensor.as_strided((tensor.numel(),), (1,)) if dense else tensor.reshape(-1)
 
 
 def _sums(rows: Tensor) -> Tensor:

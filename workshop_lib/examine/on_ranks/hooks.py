@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, DistributedSampler, Subset, get_worker_info
 from torch.utils.data._utils import fetch as fetchers
+from torch.utils.hooks import RemovableHandle
 
 from workshop_lib.examine.on_ranks import digests
 from workshop_lib.examine.on_ranks.recorder import FETCHES, FIRST_STEPS, RankRecorder, _is_shared_out, _plain
@@ -40,13 +41,13 @@ class StartsItsOwnRanks(SystemExit):
 
 def install(recorder: RankRecorder) -> None:
     """Install all hooks in this process."""
-    _forward(recorder)
+    watch_forward(recorder)
     _backward(recorder)
     _optimizers(recorder)
     _loaders(recorder)
     _collectives(recorder)
     _wrappers(recorder)
-    _clipping(recorder)
+    watch_gradients(recorder)
     watch_losses(recorder)
     _files(recorder)
     _group(recorder)
@@ -76,7 +77,7 @@ def _noting(recorder: RankRecorder, note: Callable[..., None]) -> Callable[[Call
     return make
 
 
-def _forward(recorder: RankRecorder) -> None:
+def watch_forward(recorder: RankRecorder) -> tuple[RemovableHandle, ...]:
     stack: list[dict[str, Any] | None] = []  # the record of each module that is running; only the outermost has one
 
     def before(module, args):
@@ -97,8 +98,10 @@ def _forward(recorder: RankRecorder) -> None:
         if forward is not None:
             recorder.attempt("forward passes", recorder.forward_ends, module, forward, (*args, kwargs))
 
-    modules.register_module_forward_pre_hook(before)
-    modules.register_module_forward_hook(after, with_kwargs=True, always_call=True)
+    return (
+        modules.register_module_forward_pre_hook(before),
+        modules.register_module_forward_hook(after, with_kwargs=True, always_call=True),
+    )
 
 
 def _backward(recorder: RankRecorder) -> None:
@@ -122,7 +125,7 @@ def _backward(recorder: RankRecorder) -> None:
 
 def _optimizers(recorder: RankRecorder) -> None:
     def begins(optimizer, args, kwargs):
-        recorder.in_optimizer = True
+        recorder.in_optimizer = recorder.has_optimizer = True
         recorder.attempt("optimizers", recorder.gradients_are_ready)
 
     def ends(optimizer, args, kwargs):
@@ -356,7 +359,11 @@ def _wrappers(recorder: RankRecorder) -> None:
 
     def wrapped(ddp, module, before):
         recorder.write(
-            "ddp", before=before, after=digests_of(module), group=distributed.get_world_size(ddp.process_group)
+            "ddp",
+            before=before,
+            after=digests_of(module),
+            broadcast_buffers=ddp.broadcast_buffers,
+            group=distributed.get_world_size(ddp.process_group),
         )
 
     _replace(DistributedDataParallel, "__init__", make_init)
@@ -375,7 +382,7 @@ def _wrappers(recorder: RankRecorder) -> None:
     _replace(fsdp.FSDPModule, "set_requires_gradient_sync", _noting(recorder, sync))
 
 
-def _clipping(recorder: RankRecorder) -> None:
+def watch_gradients(recorder: RankRecorder) -> None:
     def make(original):
         def clip(parameters, *args, **kwargs):
             recorder.attempt("gradients", recorder.gradients_are_ready)

@@ -22,9 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 from workshop_lib.examine.on_ranks import digests
 from workshop_lib.examine.on_ranks.first_step import FirstStep
 
+BUDGET = 0.03  # of the time: when looking at the weights takes more than that, they are looked at less often
 FIRST_STEPS = 30  # these are looked at closely, however long that takes
-# Afterwards, weights are looked at before each 8th step. Ranks that average every 2^n steps are equal again then.
-EVERY = 8
 FETCHES = 2  # of each loading worker; in these, its random numbers are looked at
 Found = TypeVar("Found")
 TRANSFORM = torch._C._functorch.peek_interpreter_stack  # of torch.func; None outside of it
@@ -70,6 +69,7 @@ class RankRecorder:
         self.in_loader = False
         self.in_collective = False
         self.in_optimizer = False
+        self.has_optimizer = False
         self.scaled = False  # whether the gradients are still those of a loss that a GradScaler has scaled
         self.fsdp_sync = True
         self.unseen: set[str] = set()
@@ -79,12 +79,17 @@ class RankRecorder:
         self.indexed: set[int] = set()  # the loaders whose indices are written down
         self.before: Tensor | None = None  # digests of the gradients when a backward pass begins
         self.used: dict[int, Tensor | None] = {}  # digests of the last step's gradients, by a model's number
+        self.every = 1
+        self.spent_s = 0.0
+        self.first_step_s = 0.0
         self.between: dict[str, Any] = self._empty()  # what happens before the next step begins counts as that step's
         self.write("start", pid=os.getpid(), main_thread=threading.main_thread().ident)
 
     def write(self, kind: str, **values: Any) -> None:
         if self.is_on():
+            began_s = time.monotonic()
             self.file.write(json.dumps({"kind": kind, "step": self.step, **values}, default=_as_list) + "\n")
+            self.spent_s += time.monotonic() - began_s
 
     def attempt(self, what: str, look: Callable[..., Found], *args: Any, **kwargs: Any) -> Found | None:
         """What `look` returns. If it fails, None: the script goes on, and the report says what couldn't be seen."""
@@ -158,7 +163,7 @@ class RankRecorder:
         trains = trains and (model.trained or any(parameter.requires_grad for parameter in module.parameters()))
         if trains:
             self._close_evaluation()
-            if self.stepped or self.now is None:
+            if self.stepped or self.now is None or self._has_stepped_by_hand():
                 self._next_step(began_s)
             if not model.trained:
                 model.trained = True
@@ -189,14 +194,36 @@ class RankRecorder:
             forward["around_ddp"] = id(module) in self.wrapped
         forward["closure"] = self.in_optimizer
         forward["begin_s"] = time.monotonic()
+        self.spent_s += forward["begin_s"] - began_s
         return forward
 
     def _is_within_step(self) -> bool:
         """Whether a trained forward pass of this step still waits for its backward pass."""
         return self.now is not None and not self.stepped and len(self.now["forwards"]) > len(self.now["backwards"])
 
+    def _has_stepped_by_hand(self) -> bool:
+        """Whether the script, which has no optimizer, has changed the weights since this step began."""
+        if self.has_optimizer or self.now is None or self.active is None or not self.now["backwards"]:
+            return False
+        before = self.now.get("weights")
+        after = digests.of_each(_plain(self.active.module.parameters()))
+        if before is None or after is None or torch.equal(before, after):
+            return False
+        self.now.setdefault("optimizers", []).append({"name": "by hand", "lr": []})
+        self.gradients_are_ready()
+        self._look_at_gradients(list(self.active.module.named_parameters()))
+        return True
+
+    def _look_at_gradients(self, named: list[tuple[str, nn.Parameter]]) -> None:
+        assert self.now is not None and self.active is not None
+        if self.step <= FIRST_STEPS:
+            self.used[self.active.number] = self._own_gradients(self.active.module)
+        self.now["gradients"] = digests.of_each(_plain(each.grad for _, each in named if each.grad is not None))
+        self.now["gradients_of"] = [name for name, each in named if each.grad is not None]
+
     def forward_ends(self, module: nn.Module, forward: dict[str, Any], inputs: Any) -> None:
-        forward["seconds"] = time.monotonic() - forward["begin_s"]
+        end_s = time.monotonic()
+        forward["seconds"] = end_s - forward["begin_s"]
         if "random" in forward:
             forward["drew"] = self._torch_state(module) != forward["random"]["torch"]
         tensors = [tensor for tensor in digests.tensors_in(inputs) if tensor.dim() and not tensor.is_meta]
@@ -215,6 +242,7 @@ class RankRecorder:
             for name, value in forward.items():
                 forward[name] = value.tolist() if isinstance(value, Tensor) else value
             self.evaluation["forwards"].append(forward)
+        self.spent_s += time.monotonic() - end_s
 
     def looks_at_samples(self) -> bool:
         """Whether to look at the samples of this forward pass: always, unless their indices say which ones they are."""
@@ -253,6 +281,8 @@ class RankRecorder:
         self._flush_step()
         self.stepped = False
         self.step += 1
+        if self.step == 1:
+            self.first_step_s = time_s
         if self.most_steps and self.step > self.most_steps:
             self.end()
             sys.stdout.flush()
@@ -266,7 +296,11 @@ class RankRecorder:
         if "weights" in now or now["forwards"]:
             return
         self.active = model
-        if self.step <= FIRST_STEPS or (self.step - 1) % EVERY == 0:
+        elapsed_s = time.monotonic() - self.first_step_s
+        if self.step > 10 and self.spent_s > BUDGET * elapsed_s and (self.step - 1) % self.every == 0:
+            self.every *= 2
+        # Ranks that average every 2^n steps are equal again before these steps. A step by hand is known by its weights.
+        if (self.step - 1) % self.every == 0 or not self.has_optimizer:
             parameters = list(model.module.parameters())
             now["weights"] = digests.of_each(_plain(parameters))
             now["weights_model"] = model.number
@@ -356,6 +390,7 @@ class RankRecorder:
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer, skipped: bool = False) -> None:
         if self.now is None:
             return
+        began_s = time.monotonic()
         now = self.now
         self.stepped = True
         if skipped:
@@ -366,7 +401,7 @@ class RankRecorder:
             {"name": type(optimizer).__name__, "lr": [float(group["lr"]) for group in optimizer.param_groups]}
         )
         model = self.active
-        if model is not None and "weights" in now:
+        if model is not None and ("weights" in now or self.step <= 2):
             named = list(model.module.named_parameters())
             own = {id(parameter) for parameter in parameters}
             if any(id(parameter) in own for _, parameter in named):
@@ -374,15 +409,13 @@ class RankRecorder:
                 without = [name for name, each in named if each.requires_grad and each.grad is None and each.numel()]
                 before = now.get("without_gradient", without)  # of an optimizer that stepped earlier in this step
                 now["without_gradient"] = [name for name in without if name in before]
-                if self.step <= FIRST_STEPS:
-                    self.used[model.number] = self._own_gradients(model.module)
-                now["gradients"] = digests.of_each(_plain(each.grad for _, each in named if each.grad is not None))
-                now["gradients_of"] = [name for name, each in named if each.grad is not None]
+                self._look_at_gradients(named)
             known = set(now.get("stepped_names", []))
             now["stepped_names"] = [name for name, each in named if name in known or id(each) in own]
             others = own - {id(each) for _, each in named}
             if others:
                 now.setdefault("outside", []).extend(self._outside([each for each in parameters if id(each) in others]))
+        self.spent_s += time.monotonic() - began_s
         now["end_s"] = time.monotonic()
 
     def _outside(self, parameters: list[nn.Parameter]) -> list[list[Any]]:
@@ -475,13 +508,14 @@ class RankRecorder:
 
     def end(self) -> None:
         last = self.active
-        weights = None
+        weights = buffers = None
         if last is not None:
             parameters = _plain(last.module.parameters())
             whole = sum(each.numel() for each in parameters) <= MOST_WHOLE
             weights = digests.of_each(parameters, whole)
+            buffers = digests.of_each(_plain(last.module.buffers()), whole)
         self._finish()
-        self.write("end", weights=weights)
+        self.write("end", weights=weights, buffers=buffers, collectives=self.between["collectives"])
 
     def _finish(self) -> None:
         self._flush_step()
