@@ -4,7 +4,6 @@ import contextlib
 import functools
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +15,6 @@ from ipyparallel.error import KernelError
 from . import engine, failures, folders
 from .activity import Activity, asleep, measure
 from .allocation import is_here
-from .clock import Clock
 from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, StopNote, Whereabouts
 from .rank_errors import parse_stack
 
@@ -78,7 +76,7 @@ class Call:
         self.ranks = list(range(team.n)) if ranks is None else ranks
         self.answers: dict[int, Answer] = {}
         self.outcomes: dict[int, Outcome] = {}
-        self._clock = Clock()
+        self._began = time.monotonic()  # does not go on while a laptop is asleep
 
     def send(self, payload: bytes, ranks: list[int] | None = None) -> None:
         """Start a pickled (function, arguments, keyword arguments) on these ranks, or on all ranks of the call."""
@@ -112,8 +110,8 @@ class Call:
 
     @property
     def elapsed_s(self) -> float:
-        """How long the call has taken, without the time for which the machine was asleep."""
-        return self._clock.elapsed_s
+        """How long the call has taken."""
+        return time.monotonic() - self._began
 
     @property
     def is_training(self) -> bool:
@@ -126,13 +124,6 @@ class Call:
 
     def published_by(self, rank: int) -> Published:
         return cast(Published, self.answers[rank].data)
-
-    @contextlib.contextmanager
-    def clock_stopped(self) -> Iterator[None]:
-        """A context manager: the time spent inside it does not count toward the time-out."""
-        _ = self.elapsed_s  # counts the time until now
-        yield
-        self._clock.skip()
 
     def collect(self) -> None:
         """Take the outcomes that have arrived. If a rank has ended, give all ranks up and raise RankError."""
@@ -154,8 +145,8 @@ class Call:
 
     def wait(self, limit_s: float) -> bool:
         """Wait until all ranks have ended, at most `limit_s` seconds; return whether they have."""
-        clock = Clock()
-        while self.running and clock.elapsed_s < limit_s:
+        deadline = time.monotonic() + limit_s
+        while self.running and time.monotonic() < deadline:
             self.collect()
             self.pause(POLL_S)
         return not self.running

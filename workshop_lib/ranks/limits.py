@@ -41,8 +41,7 @@ def of_ranks(n: int, threads_per_rank: int = 1, all_here: bool = True) -> list[L
     """Every limit that keeps `n` ranks from training on this host. all_here: whether all of them are here.
 
     What they need was measured with 2 and 8 ranks, training with DDP. The controller had 61 and 74 open files. All
-    processes together had 69 and 159 threads; each rank had 15, and 7 more with four threads to compute with. A rank
-    had 1.9 GB of addresses.
+    processes together had 69 and 159 threads; each rank had 15, and 7 more with four threads to compute with.
     """
     here = n if all_here else 0
     remedy = "Run `ulimit -n 1024` before you start this; if that's refused, open a new terminal."
@@ -59,8 +58,6 @@ def of_ranks(n: int, threads_per_rank: int = 1, all_here: bool = True) -> list[L
         allowed, used = (cgroups.number(folder / name) for name in ("pids.max", "pids.current"))
         if math.isfinite(allowed) and math.isfinite(used):
             limits.append(Limit(what, threads, allowed, used, remedy))
-    remedy = "Raise the limit with `ulimit -v` before you start this, or ask the administrator."
-    limits.append(_of_process("bytes of addresses for each process", 2 * 10**9, resource.RLIMIT_AS, remedy))
     return limits
 
 
