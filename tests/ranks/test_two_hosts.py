@@ -109,24 +109,3 @@ def test_a_rank_lost_on_the_other_host_is_named_and_nothing_is_left_on_either(pr
     program.process.stdin.close()
     assert program.answer()["gone"], "after fresh ranks were stopped"
     assert program.process.wait(30) == 0
-
-
-@pytest.mark.alone
-def test_a_pre_flight_check_sees_a_slow_network_between_the_hosts(hosts, tmp_path, small_mnist):
-    require("openmpi")
-    settings = job(hosts, tmp_path, small_mnist)
-    record = tmp_path / "preflight.json"
-    command = [*hosts.command("wshost1"), sys.executable, "-m", "workshop_lib", "preflight", "--ranks", "2"]
-
-    def speed() -> float:
-        words = [*command, "--folder", str(tmp_path), "--out", str(record)]
-        ran = subprocess.run(words, env=os.environ | settings, cwd=ROOT, capture_output=True, text=True, timeout=120)
-        report = json.loads(record.read_text())
-        assert [rank["host"] for rank in report["ranks"]] == list(hosts.names), ran.stderr
-        return report["allreduces"][-1]["bus_bytes_per_s"]
-
-    fast = speed()
-    hosts.slow(10 * SLOW_BITS_PER_S)
-    slow = speed()
-    hosts.fast()
-    assert slow < 0.7 * fast
