@@ -256,16 +256,12 @@ def test_what_cannot_be_sent_is_said_and_the_ranks_stay():
     assert team.run(max, 1, 2) == [2, 2]
 
 
-def test_output_comes_line_by_line_with_its_rank(capsys):
+def test_output_comes_line_by_line_with_its_rank_and_variables_go_there_and_back(capsys):
     team = ranks.start(2)
     team.run_cell("from mpi4py import MPI\nprint('one\\ntwo')\nMPI.COMM_WORLD.rank + 10")
     assert capsys.readouterr().out.splitlines() == ["[0] one", "[0] two", "[0] 10", "[1] one", "[1] two", "[1] 11"]
-
-
-def test_variables_go_to_the_ranks_and_come_back():
-    team = ranks.start(2)
     team.push(x=3)
-    team.run_cell("from mpi4py import MPI\ny = x * MPI.COMM_WORLD.rank")
+    team.run_cell("y = x * MPI.COMM_WORLD.rank")
     assert team.pull("y") == [0, 3]
     with pytest.raises(ranks.RankError, match="no variable 'nothing'"):
         team.pull("nothing")

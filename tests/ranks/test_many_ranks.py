@@ -45,11 +45,12 @@ def test_one_rank_fails_and_the_others_wait_in_one_line():
     assert len(lines) <= LINES
 
 
-def test_ranks_at_a_hundred_places_are_not_all_listed():
+def test_ranks_at_a_hundred_places_are_not_all_listed_but_can_be_looked_up():
     call = Call({rank: [frame("comm.recv()", line=rank)] for rank in range(N)})
     lines = lines_of(failures.raise_timeout, call, 20)
     assert len(lines) <= LINES
-    assert "  ranks 6–127: at other places" in lines
+    assert "  ranks 6–127: elsewhere (`team.positions` has the place of each rank)" in lines
+    assert "line 127" in call.team.positions[127]
 
 
 def test_a_hundred_errors_are_told_as_three():

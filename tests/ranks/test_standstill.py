@@ -1,10 +1,8 @@
 """Ranks that wait for each other are told so long before the time-out, and ranks that move are left alone."""
 
 import os
-import sys
 import time
 
-import cloudpickle
 import psutil
 import pytest
 from test_failures import RECEIVING, Call
@@ -70,18 +68,6 @@ def test_ranks_that_wait_for_each_other_are_told_so_early_and_why(team, cell, wh
     assert message.startswith("deadlock: every rank waits for another one, and nothing has moved for ")
     assert "In[2], line 1, in <module>" in message and why in message
     assert "`team.restart()` brings fresh ones. Their memory is empty: run In[1] again." in message
-
-
-def receives_first():
-    from mpi4py import MPI
-
-    MPI.COMM_WORLD.recv(source=1 - MPI.COMM_WORLD.rank)
-
-
-@pytest.mark.full
-def test_the_same_is_said_of_a_function_whose_source_no_rank_has(team):
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    assert "waits to receive" in deadlock(team, team.run, receives_first)
 
 
 @pytest.mark.full

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +126,7 @@ class Ranks:
     busy = False  # whether a call is under way
     asked: Any = None  # the AsyncResult of the last question to rank 0
     _wait_until_ended: Callable[[], None] = staticmethod(lambda: None)  # waits for ranks that were given up
+    positions: Mapping[int, str] = {}  # where each rank was when a call last failed, in words
 
     def __init__(self, n: int, threads_per_rank: int = 1, bind: str = "none", machine: str | None = None):
         self.shape: tuple[int, int | None, str | None] = (n, threads_per_rank, bind)

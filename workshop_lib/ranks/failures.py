@@ -194,9 +194,10 @@ def _what_ended(loss: Loss) -> str:
 
 
 def _where(call: CallUnderWay, stacks: dict[int, list[Frame]], still: str = "") -> str:
-    """Where these ranks are, as lines for a message."""
+    """Where these ranks are, as lines for a message; the place of each one stays in `team.positions`."""
     stopped = {rank: stopped_text(note) for rank, note in call.stopped().items()}
-    return positions_text({rank: stopped.get(rank) or where(frames) for rank, frames in stacks.items()}, still)
+    call.team.positions = {rank: stopped.get(rank) or where(frames) for rank, frames in stacks.items()}
+    return positions_text(call.team.positions, still)
 
 
 def _last_words(call: CallUnderWay, loss: Loss) -> str:

@@ -187,5 +187,5 @@ def positions_text(places: Mapping[int, str], still: str = "") -> str:
     for ranks, place in groups[:PLACES_SHOWN]:
         rows.append(f"  {named(ranks)}: {still}{place}")
     if rest := [rank for ranks, _ in groups[PLACES_SHOWN:] for rank in ranks]:
-        rows.append(f"  {named(rest)}: at other places")
+        rows.append(f"  {named(rest)}: elsewhere (`team.positions` has the place of each rank)")
     return "\n".join(rows)
