@@ -190,10 +190,17 @@ def test_of_several_stacks_the_last_one_counts():
 KILLED = {"rank": 1, "host": "node7", "pid": 4242, "returncode": -9, "asked": False, "time": 1.0}
 
 
-def test_a_canceled_job_is_not_taken_for_a_lost_host():
-    """The holder's host was cleaned up at once, and a rank on another host had time to say how it ended."""
+@pytest.mark.parametrize(
+    "loss",
+    [
+        Loss([], {}, {}, "node9"),
+        # The holder's host was cleaned up at once, and a rank on another host had time to say how it ended.
+        Loss([KILLED], {1: COMPUTING}, {}, "node9", {"node9": [0]}),
+    ],
+)
+def test_a_canceled_job_is_not_taken_for_a_lost_host(loss):
     call = Call({})
-    call.loss = lambda: Loss([KILLED], {1: COMPUTING}, {}, "node9", {"node9": [0]})
+    call.loss = lambda: loss
     with pytest.raises(RankError, match="^the ranks are gone: the process that held them on node9, or its job, has en"):
         failures.raise_lost(call)
 

@@ -36,7 +36,7 @@ class Answer:
     """
 
     def __init__(self, result: AsyncResult):
-        self._result = result
+        self.result = result
         self._metadata = result.metadata
 
     @property
@@ -53,19 +53,11 @@ class Answer:
         return self._metadata["data"]
 
     def ready(self) -> bool:
-        return self._result.done()
-
-    def wait(self, limit_s: float) -> None:
-        """Wait until the rank has answered, at most `limit_s` seconds."""
-        self._result.wait(limit_s)
+        return self.result.done()
 
     def outcome(self) -> Outcome:
         """The rank's outcome. Raises TimeoutError if there is none yet, and KernelError if the call itself failed."""
-        return cloudpickle.loads(self._result.result(0))
-
-    def wait_for_output(self, limit_s: float) -> None:
-        """Wait until everything that the rank printed has arrived, at most `limit_s` seconds."""
-        self._result.wait_for_output(limit_s)
+        return cloudpickle.loads(self.result.result(0))
 
 
 class Call:
@@ -154,7 +146,7 @@ class Call:
     def pause(self, limit_s: float) -> None:
         """Wait for the first rank that still runs, at most `limit_s` seconds: so a short call ends without delay."""
         for rank in self.running[:1]:
-            self.answers[rank].wait(limit_s)
+            self.answers[rank].result.wait(limit_s)
 
     def signal(self, number: int) -> None:
         """Send the running ranks a signal."""

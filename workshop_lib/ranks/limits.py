@@ -80,7 +80,7 @@ def _own_threads() -> int:
 
 
 def require(n: int, threads_per_rank: int = 1, all_here: bool = True) -> None:
-    """Let this process, and those that it starts, open the files of `n` ranks. Raises RankError if a limit is too low."""
+    """Let this process and those that it starts open what `n` ranks need. Raises RankError if a limit is too low."""
     limits = of_ranks(n, threads_per_rank, all_here)
     for limit in limits:
         if limit.is_too_low:

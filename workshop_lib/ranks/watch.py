@@ -58,7 +58,7 @@ class _Screen:
         deadline = time.monotonic() + OUTPUT_LIMIT_S
         for answer in self.call.answers.values():
             if answer.ready() and self.call.team.client is not None:
-                answer.wait_for_output(max(0.0, deadline - time.monotonic()))
+                answer.result.wait_for_output(max(0.0, deadline - time.monotonic()))
         self.show(whole=True)
         self._draw(self.view.close)
 
