@@ -68,7 +68,7 @@ class Call:
         self.ranks = list(range(team.n)) if ranks is None else ranks
         self.answers: dict[int, Answer] = {}
         self.outcomes: dict[int, Outcome] = {}
-        self._began = time.monotonic()  # does not go on while a laptop is asleep
+        self._began = time.monotonic()  # Linux and macOS do not count the time for which a laptop is asleep
 
     def send(self, payload: bytes, ranks: list[int] | None = None) -> None:
         """Start a pickled (function, arguments, keyword arguments) on these ranks, or on all ranks of the call."""

@@ -132,7 +132,7 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
             screen.tell(together.look())
         if stop_by_s is not None and time.monotonic() > stop_by_s:
             raise KeyboardInterrupt
-        if call.elapsed_s - answered_in_s > timeout_s:
+        if call.running and call.elapsed_s - answered_in_s > timeout_s:
             failures.raise_timeout(call, timeout_s)
         # A short call is over at once. The longer a call takes, the less often it is looked at: ranks need the cores.
         call.pause(min(VIEW_EVERY_S, max(POLL_S, call.elapsed_s / 20)))
