@@ -1,7 +1,7 @@
 """Hosts on this machine, each with a name, an address and a network card of its own, joined by a switch.
 
-They are Linux network namespaces: what goes from one to another passes through the kernel's network, which
-can be made slow, and its bytes can be counted. Disk, memory and cores are this machine's. Needs root.
+They are Linux network namespaces: what goes from one to another passes through the kernel's network. Disk, memory and
+cores are this machine's. Needs root.
 """
 
 import contextlib
@@ -15,7 +15,6 @@ from pathlib import Path
 from shell_programs import program
 
 COMMAND_LIMIT_S = 10.0
-BURST_BYTES = 16_384  # that a slow network lets through at full speed after a rest
 # Sets the name and the names that it knows, then becomes the command.
 ENTER = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
 SSH = """\
@@ -72,21 +71,6 @@ class Hosts:
         clean = 'env -i HOME="$HOME" PATH=/usr/bin:/bin sh -c "$*"'
         cases = [f"{name}) exec {shlex.join(self.command(name))} {clean};;" for name in self.names]
         return str(program(folder / "ssh", SSH.format(cases="\n".join(cases))))
-
-    def slow(self, bits_per_s: int) -> None:
-        """Let every host send no faster than this, but for BURST_BYTES, with a queue of at most 50 ms."""
-        for name in self.names:
-            limit = ["rate", f"{bits_per_s}bit", "burst", str(BURST_BYTES), "latency", "50ms"]
-            self._inside(name, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", *limit)
-
-    def fast(self) -> None:
-        """Take the limit away again."""
-        for name in self.names:
-            self._inside(name, "tc", "qdisc", "del", "dev", "eth0", "root")
-
-    def bytes_sent(self, name: str) -> int:
-        """What this host has sent since it was made."""
-        return int(self._inside(name, "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
 
     def lose(self, name: str) -> None:
         """Kill everything that runs on this host, as if its power were cut."""

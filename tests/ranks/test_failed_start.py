@@ -55,27 +55,19 @@ def test_the_controllers_own_error_is_said(monkeypatch):
     assert str(error.value) == f"{ended}\nOSError: [Errno 28] No space left on device"
 
 
-@pytest.mark.parametrize("starts", [1, 3])
-def test_a_controller_whose_port_another_program_has_taken_is_started_again(monkeypatch, tmp_path, starts):
+def test_a_controller_whose_port_another_program_has_taken_is_started_three_times(monkeypatch, tmp_path):
     program = f"""
 import os
 os.mkdir({str(tmp_path)!r} + "/" + str(len(os.listdir({str(tmp_path)!r}))))
-if len(os.listdir({str(tmp_path)!r})) <= {starts}:
-    raise OSError(98, "Address already in use (addr='tcp://127.0.0.1:40000')")
-{cluster.CONTROLLER_MAIN}
+raise OSError(98, "Address already in use (addr='tcp://127.0.0.1:40000')")
 """
     monkeypatch.setattr(cluster, "CONTROLLER", [sys.executable, "-P", "-c", program])
-    if starts == 1:
-        assert ranks.start(1).run(max, 1, 2, show=False) == [2]
-    else:
-        with pytest.raises(ranks.RankError, match="did not start(.|\n)*Address already in use"):
-            ranks.start(1)
-    assert len(os.listdir(tmp_path)) == min(starts + 1, cluster.START_TRIES)
+    with pytest.raises(ranks.RankError, match="did not start(.|\n)*Address already in use"):
+        ranks.start(1)
+    assert len(os.listdir(tmp_path)) == cluster.START_TRIES
 
 
-# The controller's processes take their ports in this order: 2 is for calls, 5 for heartbeats, 13 is the hub's own.
-@pytest.mark.parametrize("taken", [2, 5, 13])
-def test_a_controller_that_lost_one_port_is_replaced_at_once(monkeypatch, taken):
+def test_a_controller_that_lost_one_port_is_replaced_at_once(monkeypatch):
     """A process of the controller's ends without its port, and the others go on as if nothing had happened."""
     began = []
 
@@ -85,7 +77,7 @@ def test_a_controller_that_lost_one_port_is_replaced_at_once(monkeypatch, taken)
             busy.bind(("127.0.0.1", 0))
             busy.listen()
             ports = select_random_ports(20)
-            ports[taken] = busy.getsockname()[1]
+            ports[5] = busy.getsockname()[1]  # for heartbeats
             if len(began) == 1:
                 patch.setattr(cluster, "CONTROLLER", [*cluster.CONTROLLER, f"--ports={','.join(map(str, ports))}"])
             original(team)
@@ -148,7 +140,6 @@ slots that were requested by the application:
 Either request fewer procs for your application, or make more slots
 available for use."""
 ENDED = "prterun detected that one or more processes exited with non-zero status."
-TRACE = 'Traceback (most recent call last):\n  File "<string>", line 1\n    1 / 0\n    ~~^~~\nValueError: text\nrest\n'
 LINES = [f"line {number}" for number in range(20)]
 
 
@@ -156,13 +147,11 @@ LINES = [f"line {number}" for number in range(20)]
     ("output", "wrong"),
     [
         ("\n".join(LINES), "\n".join(LINES[-12:])),
-        (f"before\n{TRACE}-----\nmpiexec was told\n{framed(ENDED)}", "ValueError: text"),
         (
             framed("Warning: Could not find X") + framed(NO_SLOTS) + framed(ENDED),
             "There are not enough slots available in the system to satisfy the 2 slots that were requested by the "
             "application:",
         ),
-        (f"*** An error occurred in MPI_Init\n{framed(ENDED)}", f"*** An error occurred in MPI_Init\n{framed(ENDED)}"),
     ],
 )
 def test_what_is_wrong_is_found_in_a_program_s_output(output, wrong):

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -104,32 +103,6 @@ def test_ranks_of_the_users_own_launcher_are_cleaned_too(tmp_path, home, launche
     assert any("GLOO_SOCKET_IFNAME=ib0" in each for each in sentences) == (launcher == "torchrun")
 
 
-def in_a_strange_place(folder: Path, words: list[str], **settings: str) -> dict:
-    """What harmed.py says, started by these words, with this folder as its current one."""
-    environment = {name: value for name, value in rank_environment(**settings).items() if name != "HOME"}
-    command = [*words, sys.executable, harmed.__file__, str(folder / "data"), "mpi", "ddp"]
-    ran = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=100)
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout.splitlines()[-1])
-
-
-@needs("root")
-@pytest.mark.exhaustive
-def test_a_user_whom_the_system_does_not_know_without_a_home(small_mnist):
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "python").mkdir()
-        # Python may be in root's home, which only root can enter.
-        shown = 'mount --bind "$1" python; mount -t tmpfs none /root; mkdir -p "$1"; mount --bind python "$1"; shift'
-        words = ["unshare", "--mount", "sh", "-c", f'cd {folder}; {shown}; exec "$@"', "sh", sys.base_prefix]
-        words += ["setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups"]
-        shutil.copytree(small_mnist, folder / "data")
-        subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
-        found = in_a_strange_place(folder, words)
-    text = "\n".join(found["records"][1]["where"]["neutralized"])
-    assert "HOME was not set: the ranks use" in text
-
-
 @needs("root")
 @pytest.mark.exhaustive
 def test_little_shared_memory_a_full_temporary_folder_odd_names_and_a_strict_umask(tmp_path, small_mnist):
@@ -140,5 +113,9 @@ def test_little_shared_memory_a_full_temporary_folder_odd_names_and_a_strict_uma
     shutil.copytree(small_mnist, folder / "data")
     user_site = folder / "site"
     user_site.mkdir()
-    found = in_a_strange_place(folder, words, TMPDIR=str(folder / "full"), PYTHONUSERBASE=str(user_site))
+    command = [*words, sys.executable, harmed.__file__, str(folder / "data"), "mpi", "ddp"]
+    settings = rank_environment(TMPDIR=str(folder / "full"), PYTHONUSERBASE=str(user_site))
+    ran = subprocess.run(command, env=settings, cwd=folder, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout.splitlines()[-1])
     assert [record["ranks_identical"] for record in found["records"]] == [True, True]

@@ -12,29 +12,21 @@ from workshop_lib.ranks.allocation import Allocation
 
 HOSTS = ("n1", "n2", "n3")
 COMMANDS = {
-    ("openmpi", "none"): "mpiexec -n 6 --host n1:4,n2:4 --map-by slot:oversubscribe --bind-to none",
-    ("openmpi", "core"): "mpiexec -n 6 --host n1:4,n2:4 --map-by slot:PE=2 --bind-to core",
+    ("openmpi", "core"): "mpiexec -n 6 --host n1:4,n2:4",
     ("pals", "none"): "mpiexec -n 6 --ppn 4 --depth 2 --cpu-bind none",
     ("pals", "core"): "mpiexec -n 6 --ppn 4 --depth 2 --cpu-bind depth",
-    ("aprun", "none"): "aprun -n 6 -N 4 -d 2 -j 1 -cc none",
-    ("aprun", "core"): "aprun -n 6 -N 4 -d 2 -j 1 -cc depth",
     ("srun", "none"): "srun --overlap --export=ALL --kill-on-bad-exit=1 -n 6 --nodes=2 --ntasks-per-node=4 "
     "--nodelist=n1,n2 --cpus-per-task=2 --cpu-bind=none",
     ("srun", "core"): "srun --overlap --export=ALL --kill-on-bad-exit=1 -n 6 --nodes=2 --ntasks-per-node=4 "
     "--nodelist=n1,n2 --cpus-per-task=2 --cpu-bind=cores",
     ("unknown", "none"): "mpiexec -n 6",
 }
-VERSIONS = {
-    "mpiexec (Open MPI) 5.0.8": "openmpi",
-    "mpirun (Open MPI) 4.1.4": "openmpi",
-    "mpiexec (PALS) 1.3.4": "pals",
-    "somebody's 1.0": "unknown",
-}
+VERSIONS = {"mpiexec (Open MPI) 5.0.8": "openmpi", "mpiexec (PALS) 1.3.4": "pals", "somebody's 1.0": "unknown"}
 
 
 @pytest.mark.parametrize(("kind", "bind"), COMMANDS)
 def test_the_exact_command(kind, bind):
-    words = [kind if kind in ("srun", "aprun") else "mpiexec"]
+    words = ["srun" if kind == "srun" else "mpiexec"]
     command = launchers.command(kind, words, n=6, per_node=4, threads=2, bind=bind, hosts=HOSTS)
     assert shlex.join(command) == COMMANDS[kind, bind]
 
@@ -47,8 +39,6 @@ def test_whose_mpiexec_it_is(tmp_path, output):
 
 def test_an_mpiexec_that_says_nothing_is_known_by_its_folder(tmp_path):
     assert launchers.flavor((str(program(tmp_path / "pals" / "bin" / "mpiexec", "exit 1")),)) == "pals"
-    assert launchers.flavor((str(tmp_path / "missing"),)) == "unknown"
-    assert launchers.flavor(tuple(which_mpi.mpiexec())) in ("openmpi", "unknown"), "the one beside Python"
 
 
 @pytest.fixture
@@ -59,7 +49,6 @@ def system_mpi(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "bin" / "python"))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     program(tmp_path / "mpiexec")
-    program(tmp_path / "aprun")
     program(tmp_path / "srun", "echo MPI plugin types are... >&2", "printf '\\tnone\\n\\tpmi2\\n\\tpmix\\n' >&2")
     program(tmp_path / "scontrol", "echo 'MpiDefault              = none'")
     which_mpi.srun.cache_clear()
@@ -67,10 +56,7 @@ def system_mpi(tmp_path, monkeypatch):
     which_mpi.srun.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "words"),
-    [("slurm", ["srun", "--mpi=pmix"]), ("cobalt", ["aprun"]), ("pbs", ["{0}/mpiexec"]), (None, ["{0}/mpiexec"])],
-)
+@pytest.mark.parametrize(("scheduler", "words"), [("slurm", ["srun", "--mpi=pmix"]), ("pbs", ["{0}/mpiexec"])])
 def test_the_schedulers_own_launcher_starts_the_clusters_mpi(system_mpi, scheduler, words):
     assert which_mpi.mpiexec(scheduler) == [word.format(system_mpi) for word in words]
 
@@ -86,23 +72,36 @@ def test_what_the_site_chose_for_srun_is_kept_and_an_mpiexec_beside_python_comes
     assert which_mpi.mpiexec("slurm") == [str(beside)], "the mpiexec beside Python comes before srun"
 
 
-def test_a_command_of_ones_own_is_taken_as_it_is(monkeypatch):
-    monkeypatch.setenv("WORKSHOP_MPIEXEC", "srun --mpi=pmi2 -N 2")
-    plan = launchers.plan(4, 1, "none", Allocation("slurm", "1", HOSTS))
-    assert plan.command == ["srun", "--mpi=pmi2", "-N", "2", "-n", "4"]
-    assert plan.elsewhere
-
-
-def test_without_an_allocation_nothing_is_said_of_hosts(monkeypatch):
-    monkeypatch.delenv("WORKSHOP_MPIEXEC", raising=False)
-    plan = launchers.plan(4, 1, "none", None)
-    assert plan.command == [*which_mpi.mpiexec(), "-n", "4"]
-    assert not plan.elsewhere and plan.engine_options == []
+HERE = socket.gethostname()
 
 
 @pytest.mark.parametrize(
-    ("n", "tasks_per_node", "hosts"),
-    [(6, 2, "n1:2,n2:2,n3:2"), (2, 2, "n1:2"), (3, 2, "n1:2,n2:2"), (7, 2, "n1:3,n2:3,n3:3"), (2, None, "n1:1,n2:1")],
+    ("allocation", "words", "one_host", "elsewhere"),
+    [
+        (None, "", True, False),
+        (Allocation("slurm", "1", (HERE,)), "", True, True),  # attached to from a login node
+        (Allocation("pbs", "1", (HERE, "other")), "", False, True),
+        (None, "srun --mpi=pmi2 -N 2", False, True),  # a command of one's own, which is taken as it is
+    ],
+)
+def test_who_must_reach_the_controller_and_whether_messages_need_a_network(
+    monkeypatch, allocation, words, one_host, elsewhere
+):
+    for name in which_mpi.ON_ONE_HOST:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORKSHOP_MPIEXEC", words)
+    plan = launchers.plan(4, 1, "none", allocation)
+    assert (plan.one_host, plan.elsewhere) == (one_host, elsewhere)
+    assert (which_mpi.ON_ONE_HOST.items() <= plan.settings.items()) is one_host
+    if allocation is None:
+        assert plan.command == [*which_mpi.mpiexec(), "-n", "4"]
+    monkeypatch.setenv("OMPI_MCA_btl", "self,tcp")
+    settings = launchers.plan(4, 1, "none", allocation).settings
+    assert "OMPI_MCA_btl" not in settings, "the user's own choice stays"
+
+
+@pytest.mark.parametrize(
+    ("n", "tasks_per_node", "hosts"), [(3, 2, "n1:2,n2:2"), (7, 2, "n1:3,n2:3,n3:3"), (2, None, "n1:1,n2:1")]
 )
 def test_ranks_fill_one_node_after_the_other(system_mpi, monkeypatch, n, tasks_per_node, hosts):
     monkeypatch.delenv("WORKSHOP_RANKS_PER_NODE", raising=False)
@@ -126,19 +125,6 @@ def test_open_mpi_takes_along_what_is_set_for_the_network(system_mpi, monkeypatc
     assert {*own} <= {*named} and "WORKSHOP_PROFILE" not in named
 
 
-def test_others_must_reach_the_controller_where_ranks_or_the_notebook_are_elsewhere(monkeypatch):
-    monkeypatch.delenv("WORKSHOP_MPIEXEC", raising=False)
-    here = (socket.gethostname(),)
-    for allocation, one_host, elsewhere in (
-        (None, True, False),
-        (Allocation("pbs", "1", ("localhost",)), True, True),
-        (Allocation("pbs", "1", (*here, "other")), False, True),
-        (Allocation("slurm", "1", here), True, True),  # attached to from a login node
-    ):
-        plan = launchers.plan(1, 1, "none", allocation)
-        assert (plan.one_host, plan.elsewhere) == (one_host, elsewhere)
-
-
 def test_ssh_gives_up_soon_on_a_host_that_does_not_answer(system_mpi, monkeypatch):
     monkeypatch.delenv("PRTE_MCA_plm_ssh_agent", raising=False)
     program(system_mpi / "venv/bin/mpiexec", "echo 'mpiexec (Open MPI) 5.0.8'")
@@ -153,31 +139,3 @@ def test_ssh_gives_up_soon_on_a_host_that_does_not_answer(system_mpi, monkeypatc
 def test_engines_are_told_the_address_that_leads_to_them():
     plan = launchers.plan(1, 1, "none", Allocation("pbs", "1", ("127.0.0.2",)))
     assert plan.engine_options[0] in [f"--IPEngine.location=127.0.0.{n}" for n in (1, 2)]
-
-
-@pytest.mark.parametrize("name", ["PBS_JOBID", "COBALT_JOBID"])
-def test_variables_of_a_job_without_its_node_file_do_not_stop_open_mpi(monkeypatch, tmp_path, name):
-    monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "missing"))
-    assert which_mpi.environment()["PRTE_MCA_ras"] == "^pbs"
-    (tmp_path / "missing").write_text("here\n")
-    assert "PRTE_MCA_ras" not in which_mpi.environment()
-
-
-@pytest.mark.parametrize(
-    ("allocation", "words", "one_host"),
-    [
-        (None, "", True),
-        (Allocation("pbs", "1", (socket.gethostname(),)), "", True),
-        (Allocation("pbs", "1", (socket.gethostname(), "other")), "", False),
-        (None, "mpiexec --hostfile mine", False),
-    ],
-)
-def test_a_fabric_is_left_out_only_where_all_ranks_are_here(monkeypatch, allocation, words, one_host):
-    for name in which_mpi.ON_ONE_HOST:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("WORKSHOP_MPIEXEC", words)
-    settings = launchers.plan(2, 1, "none", allocation).settings
-    assert (which_mpi.ON_ONE_HOST.items() <= settings.items()) is one_host
-    monkeypatch.setenv("OMPI_MCA_btl", "self,tcp")
-    assert "OMPI_MCA_btl" not in launchers.plan(2, 1, "none", allocation).settings, "the user's own choice stays"

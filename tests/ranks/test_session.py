@@ -32,8 +32,13 @@ def test_other_programs_are_a_quiet_line_once(monkeypatch, capsys, in_notebook):
     [
         (64, 16, "0", ""),
         (1000, 16, "1", ""),
-        (1000, 16, "0", "1,000 ranks are far too many for this machine, which has 2 cores and 16 GB of memory."),
-        (64, 2, "0", "64 ranks need about 11 GB once they train with PyTorch. Start at most 50."),
+        (
+            1000,
+            16,
+            "0",
+            "1,000 ranks are far too many for this machine, which has 2 cores and 16 GB of memory. Start at most 64.",
+        ),
+        (64, 2, "0", "which has 2 cores and 2 GB of memory. Start at most 50."),
     ],
 )
 def test_far_too_many_ranks_are_refused_before_any_starts(monkeypatch, n, memory_gb, insist, refused):

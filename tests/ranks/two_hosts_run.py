@@ -1,13 +1,11 @@
-"""On the first of two hosts of a PBS job: ranks on both meet, train, lose one, and come again; prints what they did.
+"""On the first of two hosts of a PBS job: ranks on both meet, lose a host, and come again; prints what they did.
 
-It begins with a line of JSON about the ranks. Then it prints one for each line that comes in: of `train` the seconds of
-a step and of its Allreduce, of `lose` the ranks on each host and then the error, of `die` the error; and after each of
-`lose`, `die` and the end of its input, whether all ranks are gone.
+It prints lines of JSON: about two ranks; how many of eight are on each host; the error once a host is gone, and whether
+all ranks are gone, too; and the same about fresh ranks, after they were stopped.
 """
 
 import json
 import socket
-import sys
 import time
 from collections import Counter
 
@@ -15,11 +13,8 @@ import psutil
 
 from workshop_lib import ranks
 from workshop_lib.ranks import processes
-from workshop_lib.training.options import TrainOptions
 
-STEPS, MESSAGE_BYTES = 15, 5_000_000
-RANKS_PER_HOST = 4
-OPTIONS = TrainOptions(backend="mpi", epochs=1, batch_size=32, train_samples=2 * 32 * STEPS)
+MESSAGE_BYTES = 5_000_000
 
 
 def is_engine(process) -> bool:
@@ -43,19 +38,16 @@ def are_gone(set_id: str) -> bool:
     return True
 
 
-def meet() -> dict:
-    """On a rank: where it is, and the bytes of the network's parameters."""
+def meet() -> list:
+    """On a rank: where it is."""
     import socket
 
     from mpi4py import MPI
 
     from workshop_lib.machine.world import detect
-    from workshop_lib.models import torch_cnn
 
     world = detect()
-    size = sum(4 * parameter.numel() for parameter in torch_cnn.build(seed=1).parameters())
-    together = MPI.COMM_WORLD.allreduce(1)
-    return {"place": [socket.gethostname(), together, world.local_rank, world.local_size], "bytes": size}
+    return [socket.gethostname(), MPI.COMM_WORLD.allreduce(1), world.local_rank, world.local_size]
 
 
 def leave_before_all_is_sent() -> int | None:
@@ -73,47 +65,6 @@ def leave_before_all_is_sent() -> int | None:
     return len(comm.recv(source=0))
 
 
-def die() -> None:
-    """Rank 1 is killed while rank 0 waits for it."""
-    import os
-    import signal
-
-    from mpi4py import MPI
-
-    if MPI.COMM_WORLD.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    MPI.COMM_WORLD.Barrier()
-
-
-def train(team: ranks.Ranks) -> dict:
-    record = team.train(OPTIONS, show=False)
-    [epoch] = record["epochs"]
-    seconds = {"step_s": epoch["seconds"] / STEPS, "communication_s": epoch["communication_s"] / STEPS}
-    return seconds | {"digests": record["weights_sha256"]}
-
-
-def lose_a_rank(team: ranks.Ranks) -> dict:
-    try:
-        team.run(die, show=False, timeout=60)
-    except ranks.RankError as error:
-        return {"error": str(error), "gone": are_gone(team._set_id)}
-    return {}
-
-
-def lose_a_host(team: ranks.Ranks) -> dict:
-    """Start more ranks, say how many each host has, and wait until one host is gone; then start the old number."""
-    team.restart(2 * RANKS_PER_HOST)
-    hosts = team.run(socket.gethostname, show=False)
-    print(json.dumps(Counter(hosts)), flush=True)
-    answer = {}
-    try:
-        team.run(meet_again_and_again, show=False, timeout=60)
-    except ranks.RankError as error:
-        answer = {"error": str(error), "gone": are_gone(team._set_id)}
-    team.restart(2)
-    return answer
-
-
 def meet_again_and_again() -> None:
     from mpi4py import MPI
 
@@ -121,20 +72,25 @@ def meet_again_and_again() -> None:
         MPI.COMM_WORLD.Barrier()
 
 
+def say(**answer) -> None:
+    print(json.dumps(answer), flush=True)
+
+
 def main() -> None:
     processes.end = end_only_here
     team = ranks.start()
-    met = team.run(meet, show=False)
+    places = team.run(meet, show=False)
     [_, received] = team.run(leave_before_all_is_sent, timeout=20, show=False)
-    team.train(OPTIONS, show=False)  # the first run also pays for imports and connections
-    about = {"places": [each["place"] for each in met], "bytes": met[0]["bytes"], "steps": STEPS, "received": received}
-    print(json.dumps(about), flush=True)
-    answers = {"train": train, "die": lose_a_rank, "lose": lose_a_host}
-    for line in sys.stdin:
-        print(json.dumps(answers[line.strip()](team)), flush=True)
-    team.restart()
+    say(places=places, received=received)
+    team.restart(8)
+    say(**Counter(team.run(socket.gethostname, show=False)))
+    try:
+        team.run(meet_again_and_again, show=False, timeout=60)
+    except ranks.RankError as error:
+        say(error=str(error), gone=are_gone(team._set_id))
+    team.restart(2)
     ranks.stop()
-    print(json.dumps({"gone": are_gone(team._set_id)}), flush=True)
+    say(gone=are_gone(team._set_id))
 
 
 if __name__ == "__main__":

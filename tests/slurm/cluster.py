@@ -1,8 +1,7 @@
-"""A real Slurm on this machine: a controller and two nodes, with ports, a key and folders of its own.
+"""A real Slurm on this machine: a controller and two nodes, with a port, a key and folders of its own.
 
-Each node is a slurmd. Where hosts with a name and an address of their own can be made (../hosts.py), each
-node is one, and a third is the login node: a job meets what it would on several machines, other names and a
-network between them. Elsewhere all have this machine's name. Disk, memory and cores are shared in any case.
+Each node is a slurmd on a host with a name and an address of its own (../hosts.py), and a third host is the login node.
+So a job meets what it would on several machines, other names and a network between them. They share disk and cores.
 """
 
 import contextlib
@@ -17,6 +16,7 @@ from pathlib import Path
 from unittest import mock
 
 from hosts import CannotCreate, Hosts
+from ipyparallel.util import select_random_ports
 from our_ranks import TEST_RUN
 
 from workshop_lib.ranks.agents import Agent, Made
@@ -30,7 +30,7 @@ CONFIGURATION = """\
 ClusterName=workshop
 FirstJobId={first_job}
 SlurmctldHost={host}({address})
-SlurmctldPort={ports[0]}
+SlurmctldPort={port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
@@ -51,8 +51,8 @@ KillWait=5
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 SlurmdParameters=config_overrides
 GresTypes=gpu
-NodeName={nodes[0]} NodeHostname={hosts[0]} NodeAddr={addresses[0]} Port={ports[1]} {shape}
-NodeName={nodes[1]} NodeHostname={hosts[1]} NodeAddr={addresses[1]} Port={ports[2]} {shape}
+NodeName={nodes[0]} NodeHostname={nodes[0]} NodeAddr={addresses[0]} {shape}
+NodeName={nodes[1]} NodeHostname={nodes[1]} NodeAddr={addresses[1]} {shape}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4
 """
 # More than there is, so that the scripts of large machines can be submitted as they are; nothing is bound.
@@ -76,8 +76,9 @@ class Slurm:
         self.folder.chmod(0o711)  # munge wants its socket within everybody's reach
         try:
             self.hosts = Hosts(LOGIN, *NODES)
-        except CannotCreate:
-            self.hosts = None
+        except CannotCreate as error:
+            shutil.rmtree(self.folder)
+            raise CannotRun(str(error)) from None
         with mock.patch.dict(os.environ, {TEST_RUN: ""}):  # so that no test takes the agent for what a job has left
             self._agent = Agent(loads=False, variables={})
         self._processes: list[Made] = []
@@ -114,13 +115,12 @@ class Slurm:
                 process.wait(STOP_LIMIT_S)
         self._processes = []
         self._agent.end()
-        if self.hosts:
-            self.hosts.close()
+        self.hosts.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def at_login(self, *words) -> list[str]:
         """A command, such that it runs on the login node."""
-        return [*(self.hosts.command(LOGIN) if self.hosts else []), *map(str, words)]
+        return [*self.hosts.command(LOGIN), *map(str, words)]
 
     def command(self, *words, limit_s: float = COMMAND_LIMIT_S, check: bool = True, **environment) -> str:
         """What a command such as `squeue` prints. Raises AssertionError with its output if it fails."""
@@ -158,14 +158,13 @@ class Slurm:
         (self.folder / "state").mkdir()
         text = CONFIGURATION.format(
             host=socket.gethostname(),
-            address=self.hosts.here if self.hosts else "127.0.0.1",
+            address=self.hosts.here,
             user=getpass.getuser(),
             folder=self.folder,
             first_job=int(time.time()) % 10_000_000,  # numbers of its own: a job writes to a folder with its number
-            ports=free_ports(3),
+            port=select_random_ports(1)[0],
             nodes=NODES,
-            hosts=NODES if self.hosts else [socket.gethostname()] * 2,
-            addresses=[self.hosts.address[node] for node in NODES] if self.hosts else ["127.0.0.1"] * 2,
+            addresses=[self.hosts.address[node] for node in NODES],
             shape=SHAPE,
         )
         (self.folder / "slurm.conf").write_text(text)
@@ -181,9 +180,7 @@ class Slurm:
         self._wait_for("munge", (self.folder / "munge.socket").exists)
 
     def _spawn(self, program: str, *options: str, node: str | None = None) -> None:
-        command = [find(program), *options]
-        if node and self.hosts:
-            command = [*self.hosts.command(node), *command]
+        command = [*(self.hosts.command(node) if node else ()), find(program), *options]
         with open(self.folder / f"{program}.{node or 'out'}", "ab") as output:
             self._processes.append(self._agent.make(command, self.environment, output, str(self.folder)))
 
@@ -210,12 +207,3 @@ class Slurm:
 def find(program: str) -> str | None:
     """The path of a program; Debian puts daemons where a user's PATH does not look."""
     return shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on at this moment, each another."""
-    with contextlib.ExitStack() as sockets:
-        opened = [sockets.enter_context(socket.socket()) for _ in range(count)]
-        for each in opened:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in opened]

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +25,6 @@ from .rank_errors import RankError
 FORK = "WORKSHOP_FORK"  # if set to "no", every rank imports everything by itself
 PRELOAD = "workshop_lib.ranks.preload"
 SAY_AFTER_S = 1.0
-GIVES_WAY = 10  # of 19
 # Python and libraries read variables with these beginnings when they are loaded: an agent that was started with others
 # is replaced. OMP_NUM_THREADS is set in each rank anew (engine.prepare).
 READ_WHEN_LOADED = ("PYTHON", "LD_", "DYLD_", "TORCH", "PYTORCH", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "OMP_")
@@ -116,7 +114,6 @@ class Agent:
     def __init__(self, loads: bool, variables: dict[str, str]):
         self.loads = loads
         self.owner = os.getpid()
-        self.was_ready = False
         self.library = state_of_the_library() if loads else {}
         # An agent's mark is as long as its ranks' marks, which are written over it.
         self.set_id = processes.new_set_id()
@@ -143,20 +140,14 @@ class Agent:
     def is_ready(self) -> bool:
         return self.path.exists()
 
-    def give_way(self, nice: int) -> None:
-        """Let other programs come before this agent (0: no longer), where the system shares cores by session."""
-        node_agent.write(f"/proc/{self.process.pid}/autogroup", str(nice))
-
     def suits(self, loads: bool, environment: Mapping[str, str]) -> bool:
         """Whether ranks with this environment can come from this agent: it runs, and nothing that it loaded changed."""
-        vanished = self.was_ready and not self.is_ready  # as when a temporary folder is tidied up
-        if self.process.poll() is not None or self.loads != loads or vanished:
+        if self.process.poll() is not None or self.loads != loads:
             return False
         return not loads or (self.variables == read_when_loaded(environment) and self.library == state_of_the_library())
 
     def wait(self) -> None:
         """Wait until the agent is ready; a notebook says so if that takes a while. Raises RankError if it fails."""
-        self.give_way(0)
         began = time.monotonic()
         said = False
         while not self.is_ready:
@@ -173,7 +164,6 @@ class Agent:
                 said = True
                 print("Importing PyTorch once, for all ranks that this notebook starts …")
             time.sleep(0.01)
-        self.was_ready = True
 
     def make(self, command: list[str], environment: dict[str, str], output, folder: str | None = None) -> Made:
         """Have the agent run a command that is not a rank; it ends with this process.
@@ -205,20 +195,15 @@ class _OfThisProcess:
 
     def __init__(self):
         self.agent: Agent | None = None
-        self.lock = threading.Lock()
 
 
 _OF_THIS_PROCESS = _OfThisProcess()
 
 
 def begin() -> None:
-    """Start this process's agent now, so that it is ready once ranks are wanted.
-
-    Meanwhile, what the learner runs comes first. Errors wait until ranks are wanted, too.
-    """
+    """Start this process's agent now, so that it is ready once ranks are wanted. Errors wait until then, too."""
     with contextlib.suppress(OSError, RankError):
-        agent = _agent(own_environment())
-        agent.give_way(GIVES_WAY)
+        _agent(own_environment())
 
 
 def ready(environment: Mapping[str, str]) -> Agent:
@@ -243,11 +228,10 @@ def pid() -> int | None:
 
 def _agent(environment: Mapping[str, str]) -> Agent:
     here = _OF_THIS_PROCESS
-    with here.lock:
-        if here.agent is not None and here.agent.owner != os.getpid():  # this process is a fork of the owner
-            here.agent = None
-        if here.agent is not None and not here.agent.suits(forks(), environment):
-            end()
-        if here.agent is None:
-            here.agent = Agent(forks(), read_when_loaded(environment))
-        return here.agent
+    if here.agent is not None and here.agent.owner != os.getpid():  # this process is a fork of the owner
+        here.agent = None
+    if here.agent is not None and not here.agent.suits(forks(), environment):
+        end()
+    if here.agent is None:
+        here.agent = Agent(forks(), read_when_loaded(environment))
+    return here.agent

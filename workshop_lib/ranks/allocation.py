@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import socket
 from collections import Counter
 from collections.abc import Mapping
@@ -15,26 +14,21 @@ from .rank_errors import RankError
 
 RANKS_PER_NODE = "WORKSHOP_RANKS_PER_NODE"
 # The variables with which each scheduler describes a job. The variable of the job's id comes first.
-VARIABLES = {
-    "slurm": ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST"),
-    "pbs": ("PBS_JOBID", "PBS_NODEFILE"),
-    "cobalt": ("COBALT_JOBID", "COBALT_NODEFILE", "COBALT_PARTNAME"),
-}
+VARIABLES = {"slurm": ("SLURM_JOB_ID", "SLURM_JOB_NODELIST"), "pbs": ("PBS_JOBID", "PBS_NODEFILE")}
 
 
 @dataclass(frozen=True)
 class Allocation:
     """Hosts in the scheduler's order, and what the scheduler says about them; None where it says nothing.
 
-    scheduler: "slurm", "pbs" or "cobalt". tasks_per_node: ranks per node that the job asked for; the
-    largest number if nodes differ. cores_per_task: threads per rank. tasks: ranks on all nodes together.
+    scheduler: "slurm" or "pbs". tasks_per_node: ranks per node that the job asked for; the largest number if nodes
+    differ. cores_per_task: threads per rank. tasks: ranks on all nodes together.
     """
 
     scheduler: str
     job_id: str
     hosts: tuple[str, ...]
     tasks_per_node: int | None = None
-    cores_per_node: int | None = None
     gpus_per_node: int | None = None
     cores_per_task: int | None = None
     tasks: int | None = None
@@ -68,15 +62,13 @@ class Allocation:
 def find(environ: Mapping[str, str] = os.environ) -> Allocation | None:
     """The allocation that this process runs in; None outside of any job.
 
-    Slurm is asked first, then PBS and Cobalt. Raises RankError naming a node file that is missing or empty, or a value
-    that cannot be read.
+    Slurm is asked first, then PBS. Raises RankError naming a node file that is missing or empty, or a value that cannot
+    be read.
     """
-    if environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID"):
+    if environ.get("SLURM_JOB_ID"):
         return _from_slurm(environ)
     if environ.get("PBS_JOBID"):
         return _from_pbs(environ)
-    if environ.get("COBALT_JOBID"):
-        return _from_cobalt(environ)
     return None
 
 
@@ -109,7 +101,7 @@ def expand(nodes: str) -> list[str]:
 
 
 def _from_slurm(environ: Mapping[str, str]) -> Allocation:
-    nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", "")
+    nodes = environ.get("SLURM_JOB_NODELIST")
     if not nodes:
         raise RankError("SLURM_JOB_ID is set but SLURM_JOB_NODELIST is not: start this inside the job.")
     hosts = tuple(expand(nodes))
@@ -117,82 +109,58 @@ def _from_slurm(environ: Mapping[str, str]) -> Allocation:
     total = _whole("SLURM_NTASKS", ntasks) if ntasks else None
     if total is not None and total < len(hosts):
         total = None  # the count of a job step
+    gpus = environ.get("SLURM_GPUS_ON_NODE") or environ.get("SLURM_GPUS_PER_NODE", "")  # "4" or "a100:4"
     per_node = _number(environ.get("SLURM_NTASKS_PER_NODE"))
     if per_node is None and total is not None:
         per_node = math.ceil(total / len(hosts))
     return Allocation(
         "slurm",
-        environ.get("SLURM_JOB_ID") or environ["SLURM_JOBID"],
+        environ["SLURM_JOB_ID"],
         hosts,
         tasks_per_node=per_node,
-        cores_per_node=_number(environ.get("SLURM_CPUS_ON_NODE")),
-        gpus_per_node=_slurm_gpus(environ),
+        gpus_per_node=_number(gpus.rpartition(":")[2]),
         cores_per_task=_number(environ.get("SLURM_CPUS_PER_TASK")),
         tasks=total,
     )
 
 
-def _slurm_gpus(environ: Mapping[str, str]) -> int | None:
-    for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):  # the value is "4" or "a100:4"
-        if text := environ.get(name):
-            return _number(text.rpartition(":")[2])
-    if devices := environ.get("SLURM_JOB_GPUS"):
-        return len(devices.split(","))
-    return None
-
-
 def _from_pbs(environ: Mapping[str, str]) -> Allocation:
-    counts = _node_file("PBS_NODEFILE", environ)  # one line per MPI process that the job asked for
+    counts = _node_file(environ)
     hosts = tuple(counts)
     return Allocation(
         "pbs",
         environ["PBS_JOBID"],
         hosts,
         tasks_per_node=max(counts.values()),
-        cores_per_node=_number(environ.get("NCPUS")),
         gpus_per_node=_gpus_here(hosts, environ),
         cores_per_task=_number(environ.get("OMP_NUM_THREADS")),
         tasks=sum(counts.values()),
     )
 
 
-def _from_cobalt(environ: Mapping[str, str]) -> Allocation:
-    """The allocation of a Cobalt job. A cluster has a node file; a Cray has node numbers, whose names `aprun` knows."""
-    if "COBALT_NODEFILE" in environ or "COBALT_PARTNAME" not in environ:
-        hosts = tuple(_node_file("COBALT_NODEFILE", environ))
-    else:
-        names = environ["COBALT_PARTNAME"]
-        hosts = tuple(expand(f"nid[{names}]" if re.fullmatch(r"[\d,-]+", names) else names))
-        hosts = tuple(f"nid{int(host[3:]):05d}" if host.startswith("nid") else host for host in hosts)
-    size = environ.get("COBALT_JOBSIZE")
-    if size and _whole("COBALT_JOBSIZE", size) < len(hosts):
-        hosts = hosts[: int(size)]
-    return Allocation("cobalt", environ["COBALT_JOBID"], hosts, gpus_per_node=_gpus_here(hosts, environ))
+def _node_file(environ: Mapping[str, str]) -> dict[str, int]:
+    """The number of ranks on each host, from PBS's node file, which has a line for each rank that the job asked for.
 
-
-def _node_file(variable: str, environ: Mapping[str, str]) -> dict[str, int]:
-    """The number of ranks on each host, from the node file that this variable names, which has a line for each rank.
-
-    Raises RankError if the variable is not set, or the file is missing or empty.
+    Raises RankError if PBS_NODEFILE is not set, or the file is missing or empty.
     """
-    name = environ.get(variable)
+    name = environ.get("PBS_NODEFILE")
     if not name:
-        raise RankError(f"{variable} is not set, so the nodes of this job are unknown: start this inside the job.")
+        raise RankError("PBS_NODEFILE is not set, so the nodes of this job are unknown: start this inside the job.")
     try:
         lines = Path(name).read_text().splitlines()
     except OSError as error:
         raise RankError(
-            f"{variable} names the node file {name}, which cannot be read ({error.strerror}): correct it, or "
+            f"PBS_NODEFILE names the node file {name}, which cannot be read ({error.strerror}): correct it, or "
             "unset it and the variables of its job."
         ) from None
     counts = Counter(line.strip() for line in lines if line.strip())
     if not counts:
-        raise RankError(f"{variable} names the node file {name}, which is empty.")
+        raise RankError(f"PBS_NODEFILE names the node file {name}, which is empty.")
     return counts
 
 
 def _gpus_here(hosts: tuple[str, ...], environ: Mapping[str, str]) -> int | None:
-    """The number of NVIDIA's GPUs of this node, for schedulers that give whole nodes but do not say what is in them.
+    """The number of NVIDIA's GPUs of this node, because PBS gives whole nodes but does not say what is in them.
 
     None if there are none, or if this host does not belong to the job.
     """

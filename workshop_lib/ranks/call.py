@@ -4,7 +4,6 @@ import contextlib
 import functools
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +15,6 @@ from ipyparallel.error import KernelError
 from . import engine, failures, folders
 from .activity import Activity, asleep, measure
 from .allocation import is_here
-from .clock import Clock
 from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, StopNote, Whereabouts
 from .rank_errors import parse_stack
 
@@ -38,7 +36,7 @@ class Answer:
     """
 
     def __init__(self, result: AsyncResult):
-        self._result = result
+        self.result = result
         self._metadata = result.metadata
 
     @property
@@ -55,19 +53,11 @@ class Answer:
         return self._metadata["data"]
 
     def ready(self) -> bool:
-        return self._result.done()
-
-    def wait(self, limit_s: float) -> None:
-        """Wait until the rank has answered, at most `limit_s` seconds."""
-        self._result.wait(limit_s)
+        return self.result.done()
 
     def outcome(self) -> Outcome:
         """The rank's outcome. Raises TimeoutError if there is none yet, and KernelError if the call itself failed."""
-        return cloudpickle.loads(self._result.result(0))
-
-    def wait_for_output(self, limit_s: float) -> None:
-        """Wait until everything that the rank printed has arrived, at most `limit_s` seconds."""
-        self._result.wait_for_output(limit_s)
+        return cloudpickle.loads(self.result.result(0))
 
 
 class Call:
@@ -78,7 +68,7 @@ class Call:
         self.ranks = list(range(team.n)) if ranks is None else ranks
         self.answers: dict[int, Answer] = {}
         self.outcomes: dict[int, Outcome] = {}
-        self._clock = Clock()
+        self._began = time.monotonic()  # Linux and macOS do not count the time for which a laptop is asleep
 
     def send(self, payload: bytes, ranks: list[int] | None = None) -> None:
         """Start a pickled (function, arguments, keyword arguments) on these ranks, or on all ranks of the call."""
@@ -112,8 +102,8 @@ class Call:
 
     @property
     def elapsed_s(self) -> float:
-        """How long the call has taken, without the time for which the machine was asleep."""
-        return self._clock.elapsed_s
+        """How long the call has taken."""
+        return time.monotonic() - self._began
 
     @property
     def is_training(self) -> bool:
@@ -126,13 +116,6 @@ class Call:
 
     def published_by(self, rank: int) -> Published:
         return cast(Published, self.answers[rank].data)
-
-    @contextlib.contextmanager
-    def clock_stopped(self) -> Iterator[None]:
-        """A context manager: the time spent inside it does not count toward the time-out."""
-        _ = self.elapsed_s  # counts the time until now
-        yield
-        self._clock.skip()
 
     def collect(self) -> None:
         """Take the outcomes that have arrived. If a rank has ended, give all ranks up and raise RankError."""
@@ -154,8 +137,8 @@ class Call:
 
     def wait(self, limit_s: float) -> bool:
         """Wait until all ranks have ended, at most `limit_s` seconds; return whether they have."""
-        clock = Clock()
-        while self.running and clock.elapsed_s < limit_s:
+        deadline = time.monotonic() + limit_s
+        while self.running and time.monotonic() < deadline:
             self.collect()
             self.pause(POLL_S)
         return not self.running
@@ -163,7 +146,7 @@ class Call:
     def pause(self, limit_s: float) -> None:
         """Wait for the first rank that still runs, at most `limit_s` seconds: so a short call ends without delay."""
         for rank in self.running[:1]:
-            self.answers[rank].wait(limit_s)
+            self.answers[rank].result.wait(limit_s)
 
     def signal(self, number: int) -> None:
         """Send the running ranks a signal."""

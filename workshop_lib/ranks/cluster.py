@@ -24,8 +24,6 @@ from workshop_lib.words import plural
 
 from . import agents, allocation, cells, crowding, engine, folders, launchers, limits, processes, scratch, which_mpi
 from .allocation import is_here
-from .clock import Clock
-from .output import EACH_UP_TO
 from .progress import TextView
 from .rank_errors import RankError, how_it_ended, remember_source
 from .watch import watch
@@ -39,7 +37,6 @@ NOTICE_LIMIT_S = 2.0
 START_LIMIT_S = 60.0
 START_ELSEWHERE_LIMIT_S = 180.0
 START_LIMIT_PER_RANK_S = 1.0  # two cores start a rank in half a second
-SHOW_START_AFTER_S = 4.0
 # The controller and the engines keep the current folder out of their search path while they load (-P), and import
 # workshop_lib first: see shadowing.py.
 # It makes a record of every message for its log, whatever the level of the log is, unless logging is off.
@@ -345,13 +342,13 @@ class Ranks:
         limit_s = (START_ELSEWHERE_LIMIT_S if plan.elsewhere else START_LIMIT_S) + START_LIMIT_PER_RANK_S * n
         try:
             agent = agents.ready(environment)
-            clock = Clock()
+            deadline = time.monotonic() + limit_s
             stub = agents.stub_command(self.folder, agent if plan.one_host else None)
             for name, command in ((CONTROLLER_LOG, controller), (RANKS_LOG, [*plan.command, *stub, *ranks])):
                 with open(self.folder / name, "wb") as output:
                     self._made.append(agent.make(command, environment, output))
             self.client = folders.connect(self.folder, limit_s, self._made)
-            self._wait_for_engines(clock, limit_s)
+            self._wait_for_engines(deadline, limit_s)
             self.trouble = None
             self._check_order()
         except BaseException as error:
@@ -371,39 +368,33 @@ class Ranks:
                 ) from None
             raise
 
-    def _wait_for_engines(self, clock: Clock, limit_s: float) -> None:
+    def _wait_for_engines(self, deadline: float, limit_s: float) -> None:
         """Wait until every rank has registered and has run `engine.prepare`.
 
-        Raises RankError if the clock passes the limit, or a rank, mpiexec or the controller ends.
+        Raises RankError at the deadline, after `limit_s` seconds, or if a rank, mpiexec or the controller ends.
         """
-        shown = 0
-        since_prepared = Clock()
+        noticed_by = time.monotonic() + NOTICE_LIMIT_S
         while True:
-            prepared = self._ranks_prepared()
+            prepared = len(list((self.folder / "rank").glob("*.json")))
             ready = min(prepared, len(self.client.ids))
             if ready >= self.n:
-                break
-            if self.n > EACH_UP_TO and ready > shown and clock.elapsed_s > SHOW_START_AFTER_S:
-                shown = ready
-                print(f"\r{ready} of {self.n} ranks are up", end="", flush=True)
+                return
             if records := folders.exit_records(self.folder):
                 raise RankError(f"rank {records[0]['rank']} {how_it_ended(records[0])}.")
             for name, process in zip(("the controller", "mpiexec"), self._made, strict=True):
                 if process.poll() is not None:
                     raise RankError(f"{name} ended with exit code {process.returncode}.")
             self._require_ports()
-            if clock.elapsed_s > limit_s:
+            if time.monotonic() > deadline:
                 raise RankError(f"{ready} of {self.n} came up in {limit_s:.0f} s.")
             if prepared < self.n:
-                since_prepared = Clock()
-            elif since_prepared.elapsed_s > NOTICE_LIMIT_S:
+                noticed_by = time.monotonic() + NOTICE_LIMIT_S
+            elif time.monotonic() > noticed_by:
                 # The client misses the notice of a rank that registers at the moment when the client connects.
                 self.client.close(linger=0)
                 self.client = folders.connect(self.folder, limit_s)
-                since_prepared = Clock()
+                noticed_by = time.monotonic() + NOTICE_LIMIT_S
             time.sleep(0.02)
-        if shown:
-            print(f"\r{self.n} of {self.n} ranks are up")
 
     def _port_taken(self) -> bool:
         """Whether a part of the controller has ended for want of its port, while the controller itself goes on."""
@@ -415,20 +406,18 @@ class Ranks:
         if self._port_taken():
             raise RankError("other programs took ports that the controller had found free. Start them again.")
 
-    def _ranks_prepared(self) -> int:
-        return len(list((self.folder / "rank").glob("*.json")))
-
     def _check_order(self) -> None:
         asked = self.client[:].apply_async(engine.about)
-        clock = Clock()
+        began = time.monotonic()
         again_s = ASK_AGAIN_S
         while not asked.ready():
-            if clock.elapsed_s > again_s:
+            elapsed_s = time.monotonic() - began
+            if elapsed_s > again_s:
                 asked = self.client[:].apply_async(engine.about)
                 again_s *= 2
             # This doesn't use `run`, where an interrupt ends a call: here an interrupt has to end the start.
             self._require_ports()
-            if self._lost() or clock.elapsed_s > ABOUT_LIMIT_S:
+            if self._lost() or elapsed_s > ABOUT_LIMIT_S:
                 raise RankError("not every rank answers: one may have ended.")
             time.sleep(0.02)
         mpi_ranks = [about["rank"] for about in asked.get(0)]

@@ -12,7 +12,6 @@ INSIST = "WORKSHOP_OVERSUBSCRIBE"  # if set to anything but 0, any number of ran
 ALWAYS_FINE = 64
 RANKS_PER_CORE = 32
 RANK_BYTES = 40e6  # of a rank that computes nothing yet
-TRAINING_BYTES = 170e6  # of a rank that has imported PyTorch
 
 
 def check(n: int) -> None:
@@ -28,6 +27,6 @@ def check(n: int) -> None:
     if n > fine:
         raise InputError(
             f"{n:,} ranks are far too many for this machine, which has {cores.here()} and {memory / 1e9:.0f} GB of "
-            f"memory. {n:,} ranks need about {n * TRAINING_BYTES / 1e9:.0f} GB once they train with PyTorch. "
-            f"Start at most {fine}. To try it all the same, set {INSIST}=1 first (in a notebook: `%env {INSIST}=1`)."
+            f"memory. Start at most {fine}. To try it all the same, set {INSIST}=1 first (in a notebook: "
+            f"`%env {INSIST}=1`)."
         )

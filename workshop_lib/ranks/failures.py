@@ -5,7 +5,6 @@ from signal import SIGINT, SIGUSR2
 from typing import NoReturn
 
 from . import engine
-from .clock import Clock
 from .messages import CallUnderWay, Frame, Loss
 from .rank_errors import (
     DEADLOCK,
@@ -58,7 +57,7 @@ class AfterAFailure:
 
     def __init__(self, call: CallUnderWay):
         self.call = call
-        self.clock = Clock()
+        self.began = time.monotonic()
         self.next_look = time.monotonic() + GRACE_S
         self.standstill = Standstill(call)
         self.is_told = False
@@ -72,9 +71,10 @@ class AfterAFailure:
         if self.standstill.all_still_s >= enough_s:
             raise_stuck(self.call, self.standstill.stacks)
         self.next_look = time.monotonic() + LOOK_AGAIN_S
-        if self.clock.elapsed_s > STILL_LIMIT_S:
+        elapsed_s = time.monotonic() - self.began
+        if elapsed_s > STILL_LIMIT_S:
             self._interrupt()
-        if self.is_told or self.clock.elapsed_s < TELL_AFTER_S or not self.call.running:
+        if self.is_told or elapsed_s < TELL_AFTER_S or not self.call.running:
             return []
         self.is_told = True
         waits = f"Waiting up to {STILL_LIMIT_S:.0f} s for {named(self.call.running)} to end as well."
@@ -195,9 +195,8 @@ def _what_ended(loss: Loss) -> str:
 
 def _where(call: CallUnderWay, stacks: dict[int, list[Frame]], still: str = "") -> str:
     """Where these ranks are, as lines for a message; the place of each one stays in `team.positions`."""
-    stopped = call.stopped()
-    places = {rank: where(frames) for rank, frames in sorted(stacks.items())}
-    call.team.positions = places | {rank: stopped_text(stopped[rank]) for rank in places if rank in stopped}
+    stopped = {rank: stopped_text(note) for rank, note in call.stopped().items()}
+    call.team.positions = {rank: stopped.get(rank) or where(frames) for rank, frames in stacks.items()}
     return positions_text(call.team.positions, still)
 
 
@@ -265,9 +264,9 @@ def still_in_step(call: CallUnderWay, allow_unreceived: bool = False) -> bool | 
     """
     check = call.follow_up(engine.in_step, int(time.time()), allow_unreceived)
     looks = 0
-    clock = Clock()
+    deadline = time.monotonic() + CHECK_LIMIT_S
     next_look = time.monotonic() + CHECK_LOOK_EVERY_S
-    while not check.wait(0.1) and clock.elapsed_s < CHECK_LIMIT_S:
+    while not check.wait(0.1) and time.monotonic() < deadline:
         if not all(outcome.get("value") for outcome in check.outcomes.values()):
             return False
         if time.monotonic() > next_look:

@@ -18,7 +18,6 @@ from workshop_lib.paths import BUILD, keeps_secrets, replacing
 
 from . import processes
 from .allocation import is_here
-from .clock import Clock
 from .messages import ExitRecord, RankNote, StopNote, Whereabouts
 from .processes import is_dead
 from .rank_errors import RankError
@@ -187,19 +186,19 @@ def connect(folder: Path, limit_s: float, made: Sequence = ()) -> ipp.Client:
 
     Raises RankError if the controller has ended or does not answer within `limit_s` seconds.
     """
-    clock = Clock()
+    deadline = time.monotonic() + limit_s
     files = [folder / "security" / f"ipcontroller-{side}.json" for side in ("engine", "client")]
     while not all(_is_json(file) for file in files):
         if made and made[0].poll() is not None:
             raise RankError(f"the controller ended with exit code {made[0].returncode}.")
-        if clock.elapsed_s > limit_s:
+        if time.monotonic() > deadline:
             raise RankError(f"no controller's connection file {files[1]} appeared.")
         time.sleep(0.01)
     if made:
         with replacing(folder / CONNECTION) as temporary:
             temporary.write_text(files[0].read_text())
     try:
-        return ipp.Client(str(files[1]), timeout=max(1.0, limit_s - clock.elapsed_s))
+        return ipp.Client(str(files[1]), timeout=max(1.0, deadline - time.monotonic()))
     except OSError as error:  # such as TimeoutError
         raise RankError(f"the controller of {files[1]} does not answer ({error}).") from None
 

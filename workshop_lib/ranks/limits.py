@@ -14,14 +14,13 @@ from .rank_errors import RankError
 
 
 class Limit(NamedTuple):
-    """A limit, and what ranks need of it. A limit on each process (`rlimit`) can be raised up to `allowed`."""
+    """A limit, and what ranks need of it."""
 
     what: str
     needed: int
     allowed: float
     used: float
     remedy: str
-    rlimit: int | None = None
 
     @property
     def is_too_low(self) -> bool:
@@ -41,34 +40,31 @@ def of_ranks(n: int, threads_per_rank: int = 1, all_here: bool = True) -> list[L
     """Every limit that keeps `n` ranks from training on this host. all_here: whether all of them are here.
 
     What they need was measured with 2 and 8 ranks, training with DDP. The controller had 61 and 74 open files. All
-    processes together had 69 and 159 threads; each rank had 15, and 7 more with four threads to compute with. A rank
-    had 1.9 GB of addresses.
+    processes together had 69 and 159 threads; each rank had 15, and 7 more with four threads to compute with.
     """
     here = n if all_here else 0
     remedy = "Run `ulimit -n 1024` before you start this; if that's refused, open a new terminal."
-    limits = [_of_process("open files", 128 + 4 * n, resource.RLIMIT_NOFILE, remedy)]
+    limits = [Limit("open files", 128 + 4 * n, _allowed(resource.RLIMIT_NOFILE), 0, remedy)]
     if sys.platform != "linux":  # macOS counts and limits these differently
         return limits
     threads = 40 + (13 + 2 * threads_per_rank) * here
     what = "processes and threads"
-    if os.getuid() != 0:  # this limit isn't root's
+    allowed = _allowed(resource.RLIMIT_NPROC)
+    if os.getuid() != 0 and math.isfinite(allowed):  # this limit isn't root's
         remedy = "End other programs of yours, raise the limit with `ulimit -u`, or ask the administrator."
-        limits.append(_of_process(what, threads, resource.RLIMIT_NPROC, remedy, used=_own_threads))
+        limits.append(Limit(what, threads, allowed, _own_threads(), remedy))
     remedy = "Give this container or job more, as with `docker run --pids-limit` or systemd's `TasksMax=`."
     for folder in cgroups.folders("pids"):
         allowed, used = (cgroups.number(folder / name) for name in ("pids.max", "pids.current"))
         if math.isfinite(allowed) and math.isfinite(used):
             limits.append(Limit(what, threads, allowed, used, remedy))
-    remedy = "Raise the limit with `ulimit -v` before you start this, or ask the administrator."
-    limits.append(_of_process("bytes of addresses for each process", 2 * 10**9, resource.RLIMIT_AS, remedy))
     return limits
 
 
-def _of_process(what: str, needed: int, rlimit: int, remedy: str, used=lambda: 0) -> Limit:
+def _allowed(rlimit: int) -> float:
+    """What a process may raise its limit to."""
     hard = resource.getrlimit(rlimit)[1]
-    if hard == resource.RLIM_INFINITY:
-        return Limit(what, needed, math.inf, 0, remedy, rlimit)
-    return Limit(what, needed, hard, used(), remedy, rlimit)
+    return math.inf if hard == resource.RLIM_INFINITY else hard
 
 
 def _own_threads() -> int:
@@ -84,12 +80,11 @@ def _own_threads() -> int:
 
 
 def require(n: int, threads_per_rank: int = 1, all_here: bool = True) -> None:
-    """Let this process, and those that it starts, use what `n` ranks need. Raises RankError if that is forbidden."""
-    for limit in of_ranks(n, threads_per_rank, all_here):
+    """Let this process and those that it starts open what `n` ranks need. Raises RankError if a limit is too low."""
+    limits = of_ranks(n, threads_per_rank, all_here)
+    for limit in limits:
         if limit.is_too_low:
             raise RankError(f"The ranks did not start: {limit.found}. {limit.remedy}")
-        if limit.rlimit is not None:
-            soft, hard = resource.getrlimit(limit.rlimit)
-            count = int(limit.used + limit.needed)
-            if soft != resource.RLIM_INFINITY and soft < count:
-                resource.setrlimit(limit.rlimit, (count, hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limits[0].needed), hard))

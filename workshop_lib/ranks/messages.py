@@ -82,14 +82,12 @@ class StopNote(TypedDict):
 
 
 class Waiting(TypedDict):
-    """What a rank waits for that only another rank can send: the call by its name, the size of what it sends, the root.
+    """What a rank waits for that only another rank can send: the call by its name.
 
-    size and root are None where they are unknown. spins: whether the wait keeps a core busy.
+    spins: whether the wait keeps a core busy.
     """
 
     name: str
-    size: str | None
-    root: int | None
     spins: bool
 
 

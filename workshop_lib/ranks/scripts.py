@@ -14,11 +14,9 @@ import psutil
 from workshop_lib.machine.world import loopback
 
 from . import agents, allocation, launchers, processes, which_mpi
-from .clock import Clock
 from .rank_errors import RankError
 from .scratch import Scratch
 
-LOOK_EVERY_S = 0.1
 # About once in a hundred runs under PyTorch 2.13, a thread of gloo releases a tensor so late that Python is already
 # shutting down. Python then ends the thread inside a destructor, which C++ doesn't allow.
 GLOO_ABORTED = "terminate called without an active exception"
@@ -38,18 +36,13 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
     if "--standalone" in words and (job := allocation.find()) is not None and job.elsewhere:
         print("torchrun --standalone stays on this node. Notebook 10 has a job script for several nodes.", flush=True)
     set_id = set_id or processes.new_set_id()
-    ended = threading.Event()
     too_long = threading.Event()
 
-    def end_in_time() -> None:
-        clock = Clock()
-        while not ended.wait(LOOK_EVERY_S):
-            if clock.elapsed_s > timeout_s:
-                too_long.set()
-                processes.end(set_id)
-                return
+    def end() -> None:
+        too_long.set()
+        processes.end(set_id)
 
-    timer = threading.Thread(target=end_in_time, daemon=True)
+    timer = threading.Timer(timeout_s, end)
     left_out = 0
     aborted = False
     with started(words, set_id) as process:
@@ -65,7 +58,7 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
                 print(f"({left_out} more lines)")
             status = process.wait()
         finally:
-            ended.set()
+            timer.cancel()
             timer.join()
     if too_long.is_set():
         raise RankError(f"`{shlex.join(words)}` had not finished after {timeout_s:g} s, so it was ended.")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from . import activity
 from .activity import Activity
-from .messages import CallUnderWay, Frame, Waiting, Whereabouts
+from .messages import CallUnderWay, Frame, Whereabouts
 from .rank_errors import grouped, is_communicating, is_in_framework, named
 
 IDLE_AFTER_S = 0.5  # CPU seconds are counted in hundredths, so a shorter time says too little
@@ -13,8 +13,6 @@ IDLE_AFTER_S = 0.5  # CPU seconds are counted in hundredths, so a shorter time s
 SPUN_S = 0.05
 RECEIVES = {"recv", "Recv", "probe", "Probe", "mprobe", "Mprobe"}
 SENDS = {"send", "Send", "ssend", "Ssend"}
-# Collectives for which each rank gives a buffer of the same size.
-SAME_SIZES = {"Allreduce", "Reduce", "Bcast", "Scan", "Exscan", "all_reduce", "broadcast", "reduce"}
 
 
 class Arrival(NamedTuple):
@@ -96,33 +94,18 @@ class Standstill:
 
     def explanation(self) -> str:
         """Why these ranks cannot go on, in a sentence; empty if that's not obvious."""
-        waiting = [(rank, each["waiting"]) for rank, each in self.whereabouts.items()]
-        known = {rank: each for rank, each in waiting if each is not None}
-        return explanation(known) if len(known) == len(self.call.ranks) else ""
+        calls = {rank: at["waiting"]["name"] for rank, at in self.whereabouts.items() if at["waiting"] is not None}
+        return explanation(calls) if len(calls) == len(self.call.ranks) else ""
 
 
-def explanation(waiting: dict[int, Waiting]) -> str:
-    """Why ranks that wait for this cannot go on, in a sentence; empty if that's not obvious."""
-    names = {each["name"] for each in waiting.values()}
+def explanation(calls: dict[int, str]) -> str:
+    """Why ranks that wait in these calls cannot go on, in a sentence; empty if that's not obvious."""
+    names = set(calls.values())
     if names <= RECEIVES:
         return "Every rank waits to receive a message, and none of them sends one."
     if names <= SENDS:
         return "Every rank waits until its message is received, and none of them receives one."
-    if names & (RECEIVES | SENDS | {"backward", "Sendrecv", "sendrecv", "Sendrecv_replace"}):
-        return ""
-    calls = {rank: each["name"] for rank, each in waiting.items()}
-    if len(names) == 1:
-        compared = ("root", "size") if names <= SAME_SIZES else ("root",)
-        arguments = {rank: {key: dict(each)[key] for key in compared} for rank, each in waiting.items()}
-        differ = [key for key in compared if _differ([each[key] for each in arguments.values()])]
-        words = {rank: ", ".join(f"{key}: {each[key]}" for key in differ) for rank, each in arguments.items()}
-        calls = {rank: f"{name} ({words[rank]})" for rank, name in calls.items()}
-    if len(set(calls.values())) == 1:
+    if len(names) == 1 or names & (RECEIVES | SENDS | {"backward", "Sendrecv", "sendrecv", "Sendrecv_replace"}):
         return ""
     each_calls = ", ".join(f"{named(ranks)} calls {text}" for ranks, text in sorted(grouped(calls)))
     return f"The calls don't match: {each_calls}. All ranks have to call the same one, in the same order."
-
-
-def _differ(values: list) -> bool:
-    """Whether all of these are known, and not all of them are equal."""
-    return None not in values and any(value != values[0] for value in values)

@@ -6,7 +6,6 @@ import warnings
 
 from . import debugger, failures
 from .call import POLL_S, Call
-from .clock import Clock
 from .output import Output
 from .rank_errors import RankError, positions_text, stopped_text
 
@@ -59,7 +58,7 @@ class _Screen:
         deadline = time.monotonic() + OUTPUT_LIMIT_S
         for answer in self.call.answers.values():
             if answer.ready() and self.call.team.client is not None:
-                answer.wait_for_output(max(0.0, deadline - time.monotonic()))
+                answer.result.wait_for_output(max(0.0, deadline - time.monotonic()))
         self.show(whole=True)
         self._draw(self.view.close)
 
@@ -110,29 +109,30 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
     others: failures.AfterAFailure | None = None
     together = failures.NoneHasFailed(call)
     prompt = debugger.Prompt(call)
-    stopping: Clock | None = None
+    stop_by_s: float | None = None
     next_view = 0.0
+    answered_in_s = 0.0  # time that the learner took at breakpoints, which does not count toward the time-out
     while call.running:
         call.collect()
         now = time.monotonic()
         if now >= next_view:
             next_view = now + VIEW_EVERY_S
             screen.show()
-            if screen.stop_requested and stopping is None:
-                stopping = Clock()
+            if screen.stop_requested and stop_by_s is None:
+                stop_by_s = now + STOP_LIMIT_S
                 call.signal(signal.SIGUSR2)
         if prompt.is_due():
             screen.show()
-            with call.clock_stopped():
-                prompt.ask()
+            prompt.ask()
+            answered_in_s += time.monotonic() - now
         elif call.failed:
             others = others or failures.AfterAFailure(call)
             screen.tell(others.look())
         else:
             screen.tell(together.look())
-        if stopping is not None and stopping.elapsed_s > STOP_LIMIT_S:
+        if stop_by_s is not None and time.monotonic() > stop_by_s:
             raise KeyboardInterrupt
-        if call.elapsed_s > timeout_s:
+        if call.running and call.elapsed_s - answered_in_s > timeout_s:
             failures.raise_timeout(call, timeout_s)
         # A short call is over at once. The longer a call takes, the less often it is looked at: ranks need the cores.
         call.pause(min(VIEW_EVERY_S, max(POLL_S, call.elapsed_s / 20)))

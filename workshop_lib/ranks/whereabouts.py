@@ -4,11 +4,9 @@ faulthandler writes down the lines of a rank even if the rank holds the interpre
 needs the interpreter, which a rank gives away while it waits for messages.
 """
 
-import ast
 import contextlib
 import dis
 import json
-import linecache
 import os
 import signal
 import sys
@@ -26,8 +24,6 @@ CALLS = "ranks/engine.py"
 DISTRIBUTED = "torch/distributed/"
 BACKWARD = "torch/autograd/graph.py"  # no frame of Python names the collectives inside a backward pass
 POLLS = "training/torch_mpi.py"  # a wait in Python, whose instruction changes although nothing moves
-# Parts of an expression that can be computed again while a rank waits. An attribute could be a property.
-SIMPLE = (ast.Constant, ast.Name, ast.List, ast.Subscript, ast.Slice, ast.BinOp, ast.operator, ast.expr_context)
 SPIN = ("mpi4py", "mpi")  # backends of torch.distributed that wait by asking again and again
 ON_CPUS = (*SPIN, "gloo")
 
@@ -87,7 +83,7 @@ def _waiting(frame: types.FrameType) -> Waiting | None:
 
 
 def _of_torch(frame: types.FrameType) -> Waiting | None:
-    """What a wait inside torch.distributed is for: the function that was called, and its tensor."""
+    """What a wait inside torch.distributed is for: the function that was called."""
     called = None
     outer: types.FrameType | None = frame
     while outer is not None and (DISTRIBUTED in outer.f_code.co_filename or outer.f_code.co_filename.endswith(POLLS)):
@@ -97,9 +93,7 @@ def _of_torch(frame: types.FrameType) -> Waiting | None:
     backend = _backend(called.f_locals.get("group") if called else None)
     if called is None or backend is None:
         return None
-    values = called.f_locals
-    root = values.get("src", values.get("dst"))
-    return Waiting(name=called.f_code.co_name, size=_size(values.get("tensor")), root=root, spins=backend in SPIN)
+    return Waiting(name=called.f_code.co_name, spins=backend in SPIN)
 
 
 def _of_backward() -> Waiting | None:
@@ -110,7 +104,7 @@ def _of_backward() -> Waiting | None:
     own = {thread.ident for thread in threading.enumerate() if type(thread) is not threading._DummyThread}
     if _backend() is None or not sys._current_frames().keys() <= own:
         return None
-    return Waiting(name="backward", size=None, root=None, spins=False)
+    return Waiting(name="backward", spins=False)
 
 
 def _backend(group: Any = None) -> str | None:
@@ -123,23 +117,16 @@ def _backend(group: Any = None) -> str | None:
 
 
 def _of_mpi(frame: types.FrameType) -> Waiting | None:
-    """What a call of mpi4py waits for: the method, its buffer's size and its root."""
+    """What a call of mpi4py waits for: the communicator's method."""
     from mpi4py import MPI
 
+    comm, name = _method(frame)
+    return Waiting(name=name, spins=True) if isinstance(comm, MPI.Comm) else None
+
+
+def _method(frame: types.FrameType) -> tuple[Any, str]:
+    """The object whose method the frame is calling, and the method's name, from the bytecode: it needs no source."""
     where = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-    comm, name = _method(frame, where)
-    if not isinstance(comm, MPI.Comm):
-        return None
-    size = root = None
-    if call := _source(frame, where):
-        root = next((_value(keyword.value, frame) for keyword in call.keywords if keyword.arg == "root"), None)
-        size = next(filter(None, (_size(_value(each, frame)) for each in call.args[:2])), None)
-    root = root if isinstance(root, int) else None
-    return Waiting(name=name, size=size, root=root, spins=True)
-
-
-def _method(frame: types.FrameType, where: tuple) -> tuple[Any, str]:
-    """The object whose method is called at this place of the source, and the method's name, from the bytecode."""
     names = {**frame.f_builtins, **frame.f_globals, **frame.f_locals}
     value: Any = None
     owner: Any = None
@@ -155,47 +142,3 @@ def _method(frame: types.FrameType, where: tuple) -> tuple[Any, str]:
             name = step.argval
             value = getattr(owner, "__dict__", {}).get(name)
     return owner, name
-
-
-def _source(frame: types.FrameType, where: tuple) -> ast.Call | None:
-    """The call at this place of the source; None if this rank does not have the source."""
-    line, end_line, column, end_column = where
-    lines = [text.encode() for text in linecache.getlines(frame.f_code.co_filename)[line - 1 : end_line]]
-    if not lines:
-        return None
-    lines[-1] = lines[-1][:end_column]
-    lines[0] = lines[0][column:]
-    node = ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
-    return node if isinstance(node, ast.Call) else None
-
-
-def _value(node: ast.expr, frame: types.FrameType) -> Any:
-    """The value of an expression of names, numbers, slices and arithmetic; None for any other expression."""
-    names = {**frame.f_globals, **frame.f_locals}
-    if all(isinstance(part, SIMPLE) and _is_cheap(part, names) for part in ast.walk(node)):
-        with contextlib.suppress(Exception):
-            return eval(compile(ast.Expression(node), "<argument>", "eval"), frame.f_globals, dict(frame.f_locals))
-    return None
-
-
-def _is_cheap(node: ast.AST, names: dict[str, Any]) -> bool:
-    """Whether this part runs no code of the learner's and makes no new array: sums of numbers, and slices of arrays."""
-    numbers: ast.AST = node
-    if isinstance(node, ast.Subscript):
-        if not (isinstance(node.value, ast.Name) and hasattr(names.get(node.value.id), "shape")):
-            return False
-        numbers = node.slice
-    elif not isinstance(node, ast.BinOp):
-        return True
-    return all(isinstance(names.get(each.id), int) for each in ast.walk(numbers) if isinstance(each, ast.Name))
-
-
-def _size(buffer: Any) -> str | None:
-    """A buffer's shape and type in words, such as "1000 × float32"; None if it has none."""
-    if isinstance(buffer, list) and buffer:
-        buffer = buffer[0]
-    shape = getattr(buffer, "shape", None)
-    if shape is None:
-        return None
-    numbers = " × ".join(str(int(length)) for length in shape) or "1"
-    return f"{numbers} {str(getattr(buffer, 'dtype', '')).removeprefix('torch.')}".strip()

@@ -49,8 +49,6 @@ def mpiexec(scheduler: str | None = None) -> list[str]:
         return [str(beside_python)]
     if scheduler == "slurm" and shutil.which("srun"):
         return srun()
-    if scheduler == "cobalt" and shutil.which("aprun"):
-        return ["aprun"]
     if on_path := shutil.which("mpiexec"):
         return [on_path]
     raise MPINotFound(
@@ -158,9 +156,4 @@ def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = 
     settings["PRTE_MCA_rmaps_default_mapping_policy"] = mapping
     if os.geteuid() == 0:
         settings["OMPI_ALLOW_RUN_AS_ROOT"] = settings["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
-    if any(name.startswith(("PBS_", "COBALT_")) for name in os.environ) and not os.path.isfile(
-        os.environ.get("PBS_NODEFILE", "")
-    ):
-        # Only the variables of a job are here. Without this setting, Open MPI would ask for the job's node file.
-        settings["PRTE_MCA_ras"] = "^pbs"
     return settings
