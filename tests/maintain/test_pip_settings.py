@@ -80,7 +80,7 @@ def test_a_mirror_and_a_proxy_that_only_pip_knows(user, tmp_path):
         ("", {"REQUESTS_CA_BUNDLE": "/ca.pem"}, {"SSL_CERT_FILE": "/ca.pem"}),
         ("this is no configuration", {"PIP_TIMEOUT": "9"}, {"UV_HTTP_TIMEOUT": "9"}),
         ("[global]\ntimeout = 60\n", {"UV_HTTP_TIMEOUT": "7"}, {}),
-        ("[global]\nretries = 9\nconstraint = /a.txt\n", {}, {"UV_HTTP_RETRIES": "9", "UV_CONSTRAINT": "/a.txt"}),
+        ("[global]\nconstraint = /a.txt\n", {}, {"UV_CONSTRAINT": "/a.txt"}),
         ("", {"PIP_KEYRING_PROVIDER": "subprocess"}, {"UV_KEYRING_PROVIDER": "subprocess"}),
         ("", {"PIP_KEYRING_PROVIDER": "auto"}, {}),
     ],

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import socket
 from collections import Counter
 from collections.abc import Mapping
@@ -14,15 +15,19 @@ from .rank_errors import RankError
 
 RANKS_PER_NODE = "WORKSHOP_RANKS_PER_NODE"
 # The variables with which each scheduler describes a job. The variable of the job's id comes first.
-VARIABLES = {"slurm": ("SLURM_JOB_ID", "SLURM_JOB_NODELIST"), "pbs": ("PBS_JOBID", "PBS_NODEFILE")}
+VARIABLES = {
+    "slurm": ("SLURM_JOB_ID", "SLURM_JOB_NODELIST"),
+    "pbs": ("PBS_JOBID", "PBS_NODEFILE"),
+    "cobalt": ("COBALT_JOBID", "COBALT_NODEFILE", "COBALT_PARTNAME"),
+}
 
 
 @dataclass(frozen=True)
 class Allocation:
     """Hosts in the scheduler's order, and what the scheduler says about them; None where it says nothing.
 
-    scheduler: "slurm" or "pbs". tasks_per_node: ranks per node that the job asked for; the largest number if nodes
-    differ. cores_per_task: threads per rank. tasks: ranks on all nodes together.
+    scheduler: "slurm", "pbs" or "cobalt". tasks_per_node: ranks per node that the job asked for; the largest number if
+    nodes differ. cores_per_task: threads per rank. tasks: ranks on all nodes together.
     """
 
     scheduler: str
@@ -62,13 +67,15 @@ class Allocation:
 def find(environ: Mapping[str, str] = os.environ) -> Allocation | None:
     """The allocation that this process runs in; None outside of any job.
 
-    Slurm is asked first, then PBS. Raises RankError naming a node file that is missing or empty, or a value that cannot
-    be read.
+    Slurm is asked first, then PBS and Cobalt. Raises RankError naming a node file that is missing or empty, or a value
+    that cannot be read.
     """
     if environ.get("SLURM_JOB_ID"):
         return _from_slurm(environ)
     if environ.get("PBS_JOBID"):
         return _from_pbs(environ)
+    if environ.get("COBALT_JOBID"):
+        return _from_cobalt(environ)
     return None
 
 
@@ -125,7 +132,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Allocation:
 
 
 def _from_pbs(environ: Mapping[str, str]) -> Allocation:
-    counts = _node_file(environ)
+    counts = _node_file("PBS_NODEFILE", environ)
     hosts = tuple(counts)
     return Allocation(
         "pbs",
@@ -138,29 +145,39 @@ def _from_pbs(environ: Mapping[str, str]) -> Allocation:
     )
 
 
-def _node_file(environ: Mapping[str, str]) -> dict[str, int]:
-    """The number of ranks on each host, from PBS's node file, which has a line for each rank that the job asked for.
+def _from_cobalt(environ: Mapping[str, str]) -> Allocation:
+    """The allocation of a Cobalt job. A cluster has a node file; a Cray has node numbers, whose names `aprun` knows."""
+    if "COBALT_PARTNAME" in environ and "COBALT_NODEFILE" not in environ:
+        numbers = environ["COBALT_PARTNAME"]
+        hosts = tuple(f"nid{int(host[3:]):05d}" for host in expand(f"nid[{numbers}]"))
+    else:
+        hosts = tuple(_node_file("COBALT_NODEFILE", environ))
+    return Allocation("cobalt", environ["COBALT_JOBID"], hosts, gpus_per_node=_gpus_here(hosts, environ))
 
-    Raises RankError if PBS_NODEFILE is not set, or the file is missing or empty.
+
+def _node_file(variable: str, environ: Mapping[str, str]) -> dict[str, int]:
+    """The number of ranks on each host, from the node file that this variable names: PBS's has a line for each rank.
+
+    Raises RankError if the variable is not set, or the file is missing or empty.
     """
-    name = environ.get("PBS_NODEFILE")
+    name = environ.get(variable)
     if not name:
-        raise RankError("PBS_NODEFILE is not set, so the nodes of this job are unknown: start this inside the job.")
+        raise RankError(f"{variable} is not set, so the nodes of this job are unknown: start this inside the job.")
     try:
         lines = Path(name).read_text().splitlines()
     except OSError as error:
         raise RankError(
-            f"PBS_NODEFILE names the node file {name}, which cannot be read ({error.strerror}): correct it, or "
+            f"{variable} names the node file {name}, which cannot be read ({error.strerror}): correct it, or "
             "unset it and the variables of its job."
         ) from None
     counts = Counter(line.strip() for line in lines if line.strip())
     if not counts:
-        raise RankError(f"PBS_NODEFILE names the node file {name}, which is empty.")
+        raise RankError(f"{variable} names the node file {name}, which is empty.")
     return counts
 
 
 def _gpus_here(hosts: tuple[str, ...], environ: Mapping[str, str]) -> int | None:
-    """The number of NVIDIA's GPUs of this node, because PBS gives whole nodes but does not say what is in them.
+    """The number of NVIDIA's GPUs of this node, for schedulers that give whole nodes but do not say what is in them.
 
     None if there are none, or if this host does not belong to the job.
     """

@@ -36,7 +36,7 @@ import sys
 import time
 import types
 
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "ALPS_APP_PE")
 MARK = "WORKSHOP_RANKS"
 PR_SET_PDEATHSIG = 1
 CGROUPS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "machine", "cgroups.py")
