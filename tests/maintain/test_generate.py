@@ -135,8 +135,9 @@ def test_drift_is_found(folder):
         ("x\n# <solution>\ny\n", "2: '# <solution>': this marker"),
         ("x\n\n# </solution>\n", "3: '# </solution>': this marker"),
         ("# <solution>\n# </solution>\n# <stub>\n# x\n# </stub>\n", "3: '# <stub>': this marker"),
-        ("# <solution>\nx\n# <stub>\n# y\n# </solution>\nx\n", "5: '# </solution>': this marker"),
-        ("# <solution>\n# <stub>\n# x\n\ny = 1\n# </stub>\n# </solution>\n", "5: 'y = 1': a stub comes last"),
+        ("# <solution>\nx\n# <stub>\n# y\n# </solution>\nx\n", "1: '# <solution>': this marker"),
+        ("# <solution>\n# <stub>\n# x\n\ny = 1\n# </stub>\n# </solution>\n", "1: '# <solution>': this marker"),
+        ("# <solution>\nx\n# %%\n# </solution>\n", "1: '# <solution>': this marker"),
     ],
 )
 def test_markers_that_do_not_pair_are_named(text, complaint):

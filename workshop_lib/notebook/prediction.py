@@ -49,7 +49,7 @@ class Question:
 
     def _keep(self, measured: float | None = None) -> None:
         if self.value is not None:
-            learner.keep(learner.Prediction(self.question, self.unit, self.value, measured, self.low, self.high))
+            learner.keep(learner.Prediction(self.question, self.unit, self.value, measured))
 
     def compare(
         self, measured: float | Iterable[float] | None, spread: tuple[float, float] | None = None, emulated_on: str = ""
