@@ -9,7 +9,7 @@ from thread_ranks import run_on_threads
 
 from workshop_lib import judge
 from workshop_lib.course.solutions import Solution
-from workshop_lib.judge.forms import described, fits, plain
+from workshop_lib.judge.forms import fits, plain
 from workshop_lib.judge.play import Edit, beside, played
 
 SOURCE = '''# %% [markdown]
@@ -111,10 +111,6 @@ def test_the_solution_and_another_right_way_pass(total, source):
     assert passed.passed
     assert passed.held == ["the sums are right", "every rank is there"]
     assert verdict(total, answer("return [comm.allreduce(values * weight).tolist(), [0, 1]]")).passed
-
-
-def test_a_stub_is_not_solved_yet(total):
-    assert verdict(total, answer("raise NotImplementedError('your code here')")).passed is None
 
 
 @pytest.mark.parametrize(
@@ -239,26 +235,6 @@ def test_an_edit_of_what_is_not_in_the_solution_is_refused(source):
 )
 def test_a_result_has_the_form_of_the_right_one(got, right, same):
     assert fits(plain(got), plain(right)) is same
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (None, "nothing"),
-        (3.5, "a number"),
-        ("ten", "'ten'"),
-        (np.random.default_rng(), "a Generator"),
-        (np.ones(3), "an array of 3"),
-        (np.ones((2, 3)), "an array of shape (2, 3)"),
-        ((1, np.ones(2)), "a tuple of 2 (a number, an array of 2)"),
-        ((1, 2), "a tuple of 2 (each a number)"),
-        ([1, 2, 3], "a list of 3 (each a number)"),
-        ([1, 2, 3, 4, "five"], "a list of 5"),
-        ({1: 2, 4: 5}, "a dictionary with the keys 1, 4 (each a number)"),
-    ],
-)
-def test_forms_are_described(value, words):
-    assert described(value) == words
 
 
 def test_what_is_shown_of_two_arrays_tells_them_apart():

