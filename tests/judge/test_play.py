@@ -73,7 +73,6 @@ def total(source):
         Edit("use the weight.", ("weight * values", "values")),
         Edit("add up over the ranks.", ("comm.allreduce(own)", "own")),
         Edit("this one raises.", ("weight * values", "1 / 0")),
-        Edit("the weight counts once.", ("weight * values", "weight**2 * values")),
         Edit("return both.", (", np.arange(comm.size)", "")),
     ]
     return played("total", source, play_total, edits, returns="the sums and the ranks", unknown="work it out.")
@@ -120,11 +119,6 @@ def test_the_solution_and_another_right_way_pass(total, source):
             "return comm.allreduce(values), np.arange(comm.size)",
             "the sums are right",
             "with weight 2, rank 0 has [1. 3. 5.] where [ 2.  6. 10.] is right. Use the weight.",
-        ),
-        (
-            "return comm.allreduce(values * weight * weight), np.arange(comm.size)",
-            "the sums are right",
-            "with weight 2, rank 0 has [ 4. 12. 20.] where [ 2.  6. 10.] is right. The weight counts once.",
         ),
         (
             "return values * weight, np.arange(comm.size)",

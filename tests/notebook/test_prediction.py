@@ -22,7 +22,7 @@ def test_the_first_guess_counts_and_is_drawn_beside_the_result_which_else_stands
     guess = predict("How many times faster?", 0.5, 4, "times")
     guess.commit(3)
     guess.commit(1.9)
-    figure = guess.compare(1.9, spread=(1.8, 2.0))
+    figure = guess.compare([1.8, 1.9, 2.0])
     assert bars(figure) == [1.9, 3.0]
     assert texts(figure) == ["1.9 times", "3 times"]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["measured", "your guess"]

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from workshop_lib import paths
 
-FILE_LIMIT_BYTES = 4_000_000  # about 10,000 lines; later events are dropped
 TEXT_LIMIT = 300  # characters of a question or a failed property
 
 
@@ -73,8 +72,7 @@ def keep(event: Prediction | Check) -> None:
         line = json.dumps(about | values, default=float) + "\n"
         paths.LEARNER.parent.mkdir(parents=True, exist_ok=True)
         with open(paths.LEARNER, "ab", buffering=0) as file:
-            if file.tell() < FILE_LIMIT_BYTES:
-                file.write(line.encode())
+            file.write(line.encode())
 
 
 def kept() -> Iterator[dict]:

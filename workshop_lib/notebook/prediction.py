@@ -51,27 +51,21 @@ class Question:
         if self.value is not None:
             learner.keep(learner.Prediction(self.question, self.unit, self.value, measured))
 
-    def compare(
-        self, measured: float | Iterable[float] | None, spread: tuple[float, float] | None = None, emulated_on: str = ""
-    ) -> figures.RecordFigure:
-        """A figure of the guess and the measurement. `spread` is the lowest and the highest measurement.
+    def compare(self, measured: float | Iterable[float] | None, emulated_on: str = "") -> figures.RecordFigure:
+        """A figure of the guess and the measurement.
 
-        Of several measurements, it shows the median and the spread. `measured` is None or nan, or has no numbers, if
-        the run was stopped before there was anything to measure; the figure then says so. emulated_on: the machine on
-        which the value was emulated, if it wasn't measured.
+        Of several measurements, it shows the median, the lowest and the highest. `measured` is None or nan, or has no
+        numbers, if the run was stopped before there was anything to measure; the figure then says so. emulated_on: the
+        machine on which the value was emulated, if it wasn't measured.
         """
-        if isinstance(measured, Iterable):
-            values = [float(value) for value in measured]
-            measured = statistics.median(values) if values else None
-            spread = (min(values), max(values)) if values else None
-        elif measured is not None and math.isnan(measured):
-            measured = None
-        self._keep(measured)
+        given = list(measured) if isinstance(measured, Iterable) else [measured]
+        values = [float(value) for value in given if value is not None and not math.isnan(value)]
+        middle = statistics.median(values) if values else None
+        self._keep(middle)
         name = f"emulated on\n{emulated_on}" if emulated_on else "measured"
-        if measured is None:
-            rows = [(name, 0.0, MEASURED, (0.0, 0.0), STOPPED)]
-        else:
-            rows = [(name, measured, MEASURED, spread or (measured, measured), self._with_unit(measured))]
+        rows = [(name, 0.0, MEASURED, (0.0, 0.0), STOPPED)]
+        if middle is not None:
+            rows = [(name, middle, MEASURED, (min(values), max(values)), self._with_unit(middle))]
         if self.value is not None:
             rows.append(("your guess", self.value, GUESS, (self.value, self.value), self._with_unit(self.value)))
         longest = max(self.high, *(max(value, high) for _, value, _, (_, high), _ in rows))
@@ -79,8 +73,8 @@ class Question:
         figure.numbers = {
             NUMBERS: {
                 **self._numbers(),
-                "measured": None if measured is None else float(measured),
-                "spread": spread and [float(end) for end in spread],
+                "measured": middle,
+                "spread": [min(values), max(values)] if len(values) > 1 else None,
                 "text": rows[0][-1],
             }
         }
