@@ -1,5 +1,6 @@
 """A real JupyterLab in a real headless browser, driven as a learner would drive it."""
 
+import contextlib
 import json
 import os
 import re
@@ -109,16 +110,13 @@ class Lab:
 
     def stop(self) -> None:
         """Shut the kernels down, as a learner does by closing the lab, then the server."""
-        try:
+        with contextlib.suppress(OSError):
             self._request("POST", "/api/shutdown")
+        try:
             self.server.wait(20)
-        except (OSError, subprocess.TimeoutExpired):
-            self.server.terminate()
-            try:
-                self.server.wait(10)
-            except subprocess.TimeoutExpired:
-                self.server.kill()
-                self.server.wait(10)
+        except subprocess.TimeoutExpired:
+            self.server.kill()
+            self.server.wait(10)
 
     def _request(self, method: str, path: str) -> bytes:
         headers = {"Authorization": f"token {self.token}"}

@@ -7,7 +7,6 @@ import pytest
 from drawn import Shown
 
 from workshop_lib.notebook import charts, live
-from workshop_lib.notebook.widgets import answers_while_busy
 from workshop_lib.ranks import engine, progress
 from workshop_lib.ranks.messages import Point
 from workshop_lib.ranks.output import Row
@@ -219,14 +218,6 @@ def test_a_training_has_its_room_in_the_page_before_its_first_step(monkeypatch, 
     assert view_of([{}] * n, monkeypatch, n).curves.value == ""
 
 
-@pytest.mark.parametrize("n", [1, 8])
-def test_each_rank_has_its_lines_and_its_strip(monkeypatch, n):
-    view = view_of(training(n), monkeypatch, n)
-    assert [e.get("data-rank") for e in marked(view.curves.value, "data-rank")] == [*map(str, range(n)), "all"] * 2
-    assert [e.get("data-strip") for e in marked(view.strips.value, "data-strip")] == [str(r) for r in range(n)]
-    assert len(view.strips.value) < 12_000
-
-
 def test_the_charts_name_their_axes_units_and_colors(monkeypatch):
     view = view_of(training(epochs=[ROW]), monkeypatch)
     axes = {"Training loss (cross-entropy)", "Accuracy in %", "Learning rate", "step"}
@@ -299,12 +290,6 @@ def test_a_call_that_does_not_train_shows_only_its_button_and_status_and_a_late_
     assert view.stop_requested
     view.update(training(), 2.0, [0, 1])
     assert (view.meter.layout.display, view.meter.max, view.meter.value) == (None, 200, 100)
-
-
-def test_messages_of_a_widget_are_heard_beside_a_busy_cell(monkeypatch):
-    button = view_of([{}], monkeypatch, 1).button
-    assert button.comm._reply_subshell_for({"method": "custom"}, "a-subshell") == "a-subshell"
-    assert answers_while_busy(button) is button
 
 
 def test_a_log_gets_lines_of_progress_now_and_then_and_no_bar(capsys):

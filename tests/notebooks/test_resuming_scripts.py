@@ -206,11 +206,6 @@ def test_elastic_takes_each_image_once_per_epoch_and_waits_longest_in_the_first_
     assert printed(folder, 0)["timeouts"] == "0:00:10\n", "after the first step"
 
 
-def test_context_parallelism_reads_on_in_each_step(folder):
-    said = re.findall(r"^bytes (.+)", printed(folder, 0)["context"], re.MULTILINE)
-    assert len(said) == len(set(said)) == 3
-
-
 @pytest.mark.parametrize("name", ["ddp", "ddp_resume", "fsdp2", "diloco", "zero_deepspeed"])
 def test_images_per_second_are_those_of_training_in_every_script(name):
     """scaling_table.py compares them, so none of them may count the time of a test."""

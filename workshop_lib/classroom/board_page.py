@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from workshop_lib.notebook.prediction import formatted
+
 STYLE = Path(__file__).with_name("board.css").read_text(encoding="utf-8")
 _STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_SHA256}'; base-uri 'none'; form-action 'none'"
@@ -116,7 +118,7 @@ def _strips(rows: dict[str, Values], unit: str) -> str:
     values = [value for row in rows.values() for value, _ in row]
     low, high = min(values), max(values)
     drawn = "".join(_strip(label, row, low, (high - low) or 1.0) for label, row in rows.items())
-    ends = f"<span>{short(low)}</span><span>{short(high)} {unit}</span>"
+    ends = f"<span>{formatted(low)}</span><span>{formatted(high)} {unit}</span>"
     return f'{drawn}<div class="row"><span></span><div class="ends">{ends}</div><span></span></div>'
 
 
@@ -129,13 +131,13 @@ def _strip(label: str, values: Values, low: float, width: float) -> str:
     parts = ['<line class="base" x1="0" x2="100%" y1="22" y2="22"/>']
     for index, (value, name) in enumerate(values):
         y = 14 + 8 * (index % 3)  # three lanes keep equal values apart
-        title = f"<title>{name}: {short(value)}</title>"
+        title = f"<title>{name}: {formatted(value)}</title>"
         parts.append(f'<svg overflow="visible" x="{place(value)}" y="{y}">{MARKS[label]}{title}</svg>')
     median = statistics.median(value for value, _ in values)
     parts.append(f'<line class="median" x1="{place(median)}" x2="{place(median)}" y1="2" y2="42"/>')
-    words = f"{label}: {len(values)} values, median {short(median)}"
+    words = f"{label}: {len(values)} values, median {formatted(median)}"
     drawn = f'<svg role="img" aria-label="{words}" height="44">{"".join(parts)}</svg>'
-    return _row(label, drawn, f"<b>{short(median)}</b> median of {len(values)}")
+    return _row(label, drawn, f"<b>{formatted(median)}</b> median of {len(values)}")
 
 
 def _bar(exercise: str, n: int, of: int) -> str:
@@ -157,11 +159,3 @@ def _problems(problems: list[Problem]) -> str:
 def _foot(room: Room) -> str:
     how = f"<code>.venv/bin/workshop share {room.folder}</code>"
     return f'<footer class="faint"><p>To take part: {how}</p><p>Read at {time.strftime("%H:%M:%S")}.</p></footer>'
-
-
-def short(value: float) -> str:
-    """A number as text: three digits if it is small, all digits if it is large, a power of ten if it is extreme."""
-    size = abs(value)
-    if size >= 1e9 or 0 < size < 1e-4:
-        return f"{value:.2e}"
-    return f"{value:,.3g}" if size < 1000 else f"{value:,.0f}"

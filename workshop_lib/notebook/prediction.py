@@ -37,10 +37,6 @@ class Question:
         self.unit = unit
         self.value: float | None = None
 
-    def asks_the_same_as(self, other: "Question") -> bool:
-        mine, others = ((each.question, each.low, each.high, each.unit) for each in (self, other))
-        return mine == others
-
     def commit(self, value: float) -> None:
         """Make `value` the guess. Only the first guess counts."""
         if self.value is None:
@@ -170,7 +166,7 @@ def predict(question: str, low: float, high: float, unit: str = "") -> Question:
     asked = Question(question, low, high, unit)
     shell = get_ipython()
     for known in list(shell.user_ns.values()) if shell else ():
-        if isinstance(known, Question) and known.value is not None and known.asks_the_same_as(asked):
+        if isinstance(known, Question) and known.value is not None and known._numbers() == asked._numbers():
             return known
     return asked
 
