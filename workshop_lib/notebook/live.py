@@ -15,7 +15,7 @@ from IPython.display import HTML, DisplayHandle, display
 
 from workshop_lib.emulation import session as emulation
 from workshop_lib.notebook import charts
-from workshop_lib.notebook.widgets import answers_while_busy, close, leave, size
+from workshop_lib.notebook.widgets import answers_while_busy, leave, size
 from workshop_lib.ranks.messages import Displayed, Published
 from workshop_lib.ranks.output import Row
 from workshop_lib.ranks.progress import SHARES_OF_LAST_S, Progress, TextView, epoch_line
@@ -205,7 +205,7 @@ class LiveView(Dashboard):
         self.running = []
         if not self.progress.curve and not self.stop_requested:
             self.shown.update(HTML(""))
-            close(self.box)
+            self.box.close()
             return
         self.leave(end, self._status(end), self.curves.value, self.strips.value)
 

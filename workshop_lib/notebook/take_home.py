@@ -1,13 +1,10 @@
 """Shows the take-home scripts (notebooks/scripts) in a notebook, as the changes from one script to the next, and starts
 them."""
 
-import ast
 import difflib
 import html
 import re
 import shutil
-
-from IPython.display import Code
 
 from workshop_lib.notebook import profile
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
@@ -45,13 +42,6 @@ def diff(before: str, after: str) -> MarkedLines:
     old, new = ((SCRIPTS / name).read_text(encoding="utf-8").splitlines() for name in (before, after))
     changed = difflib.unified_diff(old, new, before, after, lineterm="", n=CONTEXT)
     return MarkedLines(["⋯" if line.startswith("@@") else line for line in changed])
-
-
-def function(script: str, name: str) -> Code:
-    """The function `name` of the script with this file name."""
-    text = (SCRIPTS / script).read_text(encoding="utf-8")
-    [found] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == name]
-    return Code(ast.get_source_segment(text, found), language="python")
 
 
 def marked(script: str, pattern: str, context: int | None = None) -> MarkedLines:
