@@ -195,17 +195,17 @@ class LiveView(Dashboard):
     def close(self) -> None:
         if self.box is not None:
             self._redraw()
-            self._leave()
+            self._leave(self.box)
         for row in self.progress.epochs:
             print(epoch_line(row))
 
-    def _leave(self) -> None:
+    def _leave(self, box: widgets.VBox) -> None:
         """Leave the curves of a training, and the button that was pressed, with the focus on it."""
         end = self._end()
         self.running = []
         if not self.progress.curve and not self.stop_requested:
             self.shown.update(HTML(""))
-            self.box.close()
+            box.close()
             return
         self.leave(end, self._status(end), self.curves.value, self.strips.value)
 

@@ -192,11 +192,11 @@ def new_figure(
 
 
 def panels(
-    title: str, caption: str, names: Iterable[str], x_label: str, y_label: str
+    title: str, caption: str, names: Iterable[str], x_label: str, y_label: str, most_columns: int = 5
 ) -> tuple[RecordFigure, list[Axes]]:
     """A figure with a panel for each name, all with the same scales."""
     titles = list(names)
-    columns = min(5, len(titles))
+    columns = min(most_columns, len(titles))
     rows = -(-len(titles) // columns)
     height = 6.4 if rows == 1 else 1.8 + 2.5 * rows
     figure, grid = new_figure(title, caption, rows, columns, (12, height), sharex=True, sharey=True, squeeze=False)
