@@ -1,7 +1,7 @@
 """One headless browser for all tests of a file, where there is one."""
 
 import pytest
-from browser.lab import NoBrowser, check_driver, launch
+from browser.lab import launch
 from needs import missing
 from playwright.sync_api import sync_playwright
 
@@ -9,10 +9,11 @@ from playwright.sync_api import sync_playwright
 @pytest.fixture(scope="module")
 def browser():
     try:
-        check_driver()
-        with sync_playwright() as playwright:
-            started = launch(playwright)
-            yield started
-            started.close()
-    except NoBrowser as error:
-        missing("browser", str(error))
+        playwright = sync_playwright().start()
+        started = launch(playwright)
+    except Exception as error:  # a library is missing, for example
+        reason = (str(error).splitlines() or [repr(error)])[0]
+        missing("browser", f"no browser for this test (on Debian: apt-get install chromium libatomic1): {reason}")
+    yield started
+    started.close()
+    playwright.stop()

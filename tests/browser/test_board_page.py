@@ -1,4 +1,4 @@
-"""The board of a room in a browser: readable in light, in the dark and on a phone, and it renews itself."""
+"""The board of a room in a browser: readable in light, in the dark and on a phone."""
 
 import json
 import random
@@ -6,6 +6,7 @@ import random
 import pytest
 
 from workshop_lib.classroom import board
+from workshop_lib.course.exercises import by_notebook
 
 SIZES = {"projector": (1920, 1080), "phone": (390, 844)}
 # That it renews itself is what it's for.
@@ -15,20 +16,18 @@ QUESTIONS = [
     ("02_synchronous_sgd", "What share of the time will the ranks spend in Allreduce, waiting included?", "%", 30.0),
     ("05_ddp", "How much shorter does DDP make backward and averaging?", "%", -4.0),
 ]
-EXERCISES = ["whoami", "my_part", "exchange", "ring_allreduce", "hello.py", "average_gradients", "train_epoch"]
 
 
 def learner(n: int) -> dict:
     """A made-up result."""
     draw = random.Random(n)
-    guesses = []
-    for notebook, question, unit, near in QUESTIONS:
-        about = {"notebook": notebook, "question": question, "unit": unit, "low": -10, "high": 100}
-        guesses.append(about | {"guess": draw.randrange(60), "measured": near + draw.gauss(0, 2)})
-    solved = [{"notebook": "01_mpi_basics", "exercise": each} for each in EXERCISES if draw.random() < 0.7]
-    speeds = [{"backend": "ddp", "world_size": ranks, "samples_per_s": draw.gauss(9000, 900)} for ranks in (1, 2)]
-    scores = [{"exercise": "recompute", "score": draw.choice([5.5, 6.1, 6.9])}]
-    return {"schema": 1, "cores": 4, "predictions": guesses, "solved": solved, "speeds": speeds, "scores": scores}
+    guesses = [
+        {"notebook": notebook, "question": question, "unit": unit}
+        | {"guess": draw.randrange(60), "measured": near + draw.gauss(0, 2)}
+        for notebook, question, unit, near in QUESTIONS
+    ]
+    names = [name for name in by_notebook()["01_mpi_basics"] if draw.random() < 0.7]
+    return {"predictions": guesses, "solved": [{"notebook": "01_mpi_basics", "exercise": name} for name in names]}
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def room(tmp_path):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("size", "theme"), [("projector", "light"), ("projector", "dark"), ("phone", "light")])
+@pytest.mark.parametrize(("size", "theme"), [("projector", "light"), ("phone", "dark")])
 def test_the_board_can_be_read(browser, room, tmp_path, size, theme):
     width, height = SIZES[size]
     address = (tmp_path / "board.html").as_uri()
@@ -54,11 +53,13 @@ def test_the_board_can_be_read(browser, room, tmp_path, size, theme):
     page.on("request", lambda request: errors.append(request.url) if request.url != address else None)
     page.goto(address)
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    assert page.locator("article .measured:visible").count() == 2 * 40, "the speeds alone"
+    assert page.locator("article .measured:visible").count() == 0
     page.locator("article a", has_text="Reveal").first.click()
-    assert page.locator("article .measured:visible").count() > 2 * 40
+    assert page.locator("article .measured:visible").count() == 40
+    page.locator("nav a", has_text="02").click()
+    assert page.evaluate("document.querySelector('h2:target').innerText") == "02 synchronous sgd"
     errors.clear()
-    assert page.locator("article circle:visible").count() >= 40 * len(QUESTIONS)
+    assert page.locator("article circle:visible").count() == 40 * len(QUESTIONS)
     color = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (color == "rgb(255, 255, 255)") == (theme == "light"), "the page's own style is applied"
     assert "onerror=alert(1)" in page.locator("#problems + ul").inner_text()
@@ -70,23 +71,4 @@ def test_the_board_can_be_read(browser, room, tmp_path, size, theme):
         found = Axe().run(page, options=RULES).response["violations"]
         assert [f"{each['id']}: {each['nodes'][0]['html']}" for each in found] == []
     assert errors == []
-    page.close()
-
-
-@pytest.mark.timeout(120)
-def test_the_board_renews_itself_and_stays_where_it_was(browser, room, tmp_path):
-    file = tmp_path / "board.html"
-    board.write(room, file, renew_s=1)
-    page = browser.new_page(viewport={"width": 390, "height": 844})
-    page.goto(file.as_uri())
-    page.locator("nav a", has_text="05").click()
-    scrolled = page.evaluate("window.scrollY")
-    assert page.locator("h2", has_text="05").bounding_box()["y"] < 200 < scrolled
-    (room / "heron.json").write_text(json.dumps(learner(99)))
-    board.write(room, file, renew_s=1)
-    page.locator(".counts", has_text="41").wait_for(timeout=30_000)
-    (room / "heron.json").unlink()
-    board.write(room, file)
-    page.locator(".counts", has_text="40").wait_for(timeout=30_000)
-    assert page.evaluate("window.scrollY") == pytest.approx(scrolled, abs=40)
     page.close()

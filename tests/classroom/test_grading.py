@@ -1,11 +1,8 @@
 """Every notebook as an assignment for nbgrader: nothing is missing, nothing given away, and nbgrader can use it."""
 
 import ast
-import importlib
 import re
-import typing
 
-import assigned
 import jupytext
 import nbformat
 import pytest
@@ -13,11 +10,24 @@ from command_line import workshop
 
 from workshop_lib.classroom import grading
 from workshop_lib.course.sources import YOURS
-from workshop_lib.judge import Exercise, NotPassed, Verdict
+from workshop_lib.judge import NotPassed
+from workshop_lib.lessons.start_here import judge as start_here
 from workshop_lib.maintain import generate
 
 SOURCES = {source.stem: source for source in generate.sources()}
 FLAGS = ("grade", "solution", "locked", "task")
+REGION = re.compile(rf"^( *){grading.BEGIN}\n.*?\n *{grading.END}$", re.MULTILINE | re.DOTALL)
+MARKS = re.compile(rf"^ *(?:{grading.BEGIN}|{grading.END})\n?", re.MULTILINE)
+
+
+def released(answer: str) -> str:
+    """An answer's cell as students get it."""
+    return REGION.sub(r"\1# YOUR CODE HERE\n\1raise NotImplementedError()", answer)
+
+
+def solved(answer: str) -> str:
+    """An answer's cell of a student who solved it."""
+    return MARKS.sub("", answer)
 
 
 def problems(notebook) -> list[str]:
@@ -69,9 +79,9 @@ def test_no_exercise_is_missing_and_no_solution_given_away(made):
     assert len(exercises) == sum(YOURS in cell.source for cell in learner.cells if cell.cell_type == "code")
     text = "\n".join(cell.source for cell in notebook.cells)
     assert not re.search(r"<(solution|stub)>|\{solution of|>Solution<|your code here", text)
-    shown = "\n".join(assigned.released(cell.source) for cell in notebook.cells)
+    shown = "\n".join(released(cell.source) for cell in notebook.cells)
     for answer in (cell for cell in notebook.cells if grading.BEGIN in cell.source):
-        for region in assigned.REGION.finditer(answer.source):
+        for region in REGION.finditer(answer.source):
             assert region[0].splitlines()[1:-1] and "\n".join(region[0].splitlines()[1:-1]) not in shown
 
 
@@ -89,33 +99,28 @@ def test_the_answers_are_those_of_the_solution_notebook(made):
     found = [at for at, cell in enumerate(notebook.cells) if grading.BEGIN in cell.source]
     assert len(found) == len(wanted)
     for at, right in zip(found, wanted, strict=True):
-        answer, following = assigned.solved(notebook.cells[at].source), notebook.cells[at + 1]
+        answer, following = solved(notebook.cells[at].source), notebook.cells[at + 1]
         if python(answer) != python(right):  # the check is in the same cell
             assert python(f"{answer}\n{following.source.removesuffix('.must_pass()')}") == python(right), answer
-        assert python(assigned.released(answer)) is not None, "a stub is Python, too"
+        assert python(released(answer)) is not None, "a stub is Python, too"
 
 
-def test_what_is_graded_is_a_verdict(made):
-    _, notebook, exercises = made
-    code = [cell.source for cell in notebook.cells if cell.cell_type == "code" and not cell.source.startswith("%")]
-    imported = {}
-    for node in ast.walk(ast.parse(re.sub("^[%!].*", "pass", "\n".join(code), flags=re.MULTILINE))):
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("workshop_lib.lessons."):
-            imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    calls = [re.search(r"^(\w+)\.(\w+)\(.*\)\.must_pass\(\)$", text, re.MULTILINE) for text in code]
-    calls = [found for found in calls if found]
-    assert len(calls) == len(exercises)
-    for found in calls:
-        check = getattr(importlib.import_module(imported[found[1]]), found[2])
-        assert isinstance(check, Exercise) or typing.get_type_hints(check)["return"] is Verdict, found[0]
+@pytest.mark.usefixtures("healthy")
+def test_the_solution_gets_the_point_but_neither_the_stub_nor_a_mistake_which_gets_its_hint():
+    text, _ = grading.assignment(SOURCES["00_start_here"])
+    cells = {cell.metadata.get("nbgrader", {}).get("grade_id"): cell for cell in nbformat.reads(text, 4).cells}
+    answer, check = cells["whoami"].source, cells["check-whoami"].source
 
+    def graded(cell: str):
+        namespace = {"check": start_here, "__name__": "__main__"}
+        exec(cell, namespace)
+        return eval(check, namespace)
 
-def test_a_check_that_is_not_passed_is_an_error():
-    assert Verdict("f", True).must_pass().passed
+    assert graded(solved(answer)).passed
     with pytest.raises(NotPassed, match="not solved yet"):
-        Verdict("f").must_pass()
-    with pytest.raises(NotPassed, match="(?s)not yet.*Hint: turn it round"):
-        Verdict("f", False, failed="it is upside down", hint="turn it round").must_pass()
+        graded(released(answer))
+    with pytest.raises(NotPassed, match="The rank comes first, then the size."):
+        graded(solved(answer).replace("return comm.rank, comm.size", "return comm.size, comm.rank"))
 
 
 def export(*words):

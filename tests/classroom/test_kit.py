@@ -43,15 +43,6 @@ def test_each_prompt_of_a_notebook_has_an_answer(name):
     assert len(asked) == len(answered)
 
 
-def test_prompts_are_found_at_the_end_of_a_line_and_behind_another():
-    text = "First. *Break it:* save\nless. *Beat it:* keep. How?\n\nNo. *Try it* without: this."
-    assert [(kind, plain(each)) for kind, each in PROMPT.findall(text)] == [
-        ("Break", "save less"),
-        ("Beat", "keep. How"),
-        ("Try", "without: this"),
-    ]
-
-
 @pytest.mark.parametrize("sheet", SHEETS)
 def test_a_sheet_names_routes_that_exist(sheet):
     text = (routes.FOLDER / sheet).read_text(encoding="utf-8")

@@ -119,16 +119,7 @@ def test_a_weight_that_fsdp_pads_is_counted_as_it_is_sent():
 def test_every_machine_of_the_table_can_be_emulated(name):
     machine = catalogue.emulated_machine(name)
     network = Network(machine, 16)
-    for kind in (
-        "allreduce",
-        "allgather",
-        "reduce_scatter",
-        "bcast",
-        "reduce",
-        "gather",
-        "alltoall",
-        "barrier",
-        "scan",
-    ):
+    kinds = ["allreduce", "allgather", "reduce_scatter", "bcast", "reduce", "gather", "alltoall", "barrier", "scan"]
+    for kind in kinds:
         assert 0 < network.collective_s(kind, tuple(range(16)), N) < 10
         assert network.collective_s(kind, (3,), N) == 0

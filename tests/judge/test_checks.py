@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import subprocess
 import sys
 import time
 
@@ -10,10 +11,9 @@ import numpy as np
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from judge.answers import written
-from jupyter_client.manager import start_new_kernel
 
 from workshop_lib import ranks
-from workshop_lib.judge import Exercise, Property, alike, close, shown
+from workshop_lib.judge import Exercise, Property, alike, close
 from workshop_lib.judge.did_not_end import ENDLESS_HINT, learners_lines
 from workshop_lib.judge.play import Played
 from workshop_lib.lessons.mpi_basics import judge as mpi_basics
@@ -60,17 +60,12 @@ def test_it_is_the_learners_function_that_runs_on_every_rank_and_its_prints_are_
     assert {"[0] called on 0", "[1] called on 1"} <= set(capsys.readouterr().out.splitlines())
 
 
-def test_the_first_property_that_fails_gives_its_hint():
+def test_the_first_property_that_fails_gives_its_hint_or_what_was_observed_and_the_exercises_advice():
     verdict = number(learner("return None"))
     assert verdict.passed is False
-    assert "✗ every rank returns a number" in repr(verdict)
-    assert "Hint: return a number." in repr(verdict)
-
-
-def test_a_failure_without_a_hint_gets_what_was_observed_and_the_exercises_advice():
+    assert "✗ every rank returns a number" in repr(verdict) and "Hint: return a number." in repr(verdict)
     verdict = number(learner("return 7"))
-    assert verdict.passed is False
-    assert verdict.held == ["every rank returns a number"]
+    assert verdict.passed is False and verdict.held == ["every rank returns a number"]
     assert verdict.hint == "the ranks returned [7, 7]. Count the ranks."
 
 
@@ -79,13 +74,6 @@ def test_what_a_call_leaves_unreceived_does_not_reach_the_next(team):
     assert number(learner("return comm.sendrecv(comm.rank, 1 - comm.rank)")).hint.startswith(
         "the ranks returned [1, 0]"
     )
-    assert team.healthy
-
-
-def test_a_stub_is_not_solved_yet(team):
-    verdict = number(learner("raise NotImplementedError('your code here')"))
-    assert verdict.passed is None
-    assert "not solved yet" in repr(verdict)
     assert team.healthy
 
 
@@ -157,21 +145,6 @@ def test_a_name_that_only_the_ranks_have_is_explained_in_the_notebook_too(team, 
     assert "%%ranks" not in capsys.readouterr().out
 
 
-def test_the_version_that_is_judged_is_named_if_the_last_one_failed_to_run(monkeypatch):
-    shell = InteractiveShell()
-    monkeypatch.setattr("workshop_lib.course.learner.shell", lambda: shell)
-    text = "def answer(comm):\n    return comm.rank"
-    shell.run_cell(text, store_history=True)
-    with_one_version = number(shell.user_ns["answer"])
-    shell.run_cell(f"{text} +", store_history=True)
-    verdict = number(shell.user_ns["answer"])
-    assert not with_one_version.version
-    assert verdict.passed
-    assert "This judges In[1]. In[2] defines answer again, but failed" in repr(verdict)
-    shell.run_cell(f"{text} + 0", store_history=True)
-    assert not number(shell.user_ns["answer"]).version
-
-
 @pytest.mark.full
 def test_a_deadlock_gets_the_same_hint_as_a_time_out_and_much_sooner(team):
     exercise = Exercise("meets", observe, properties, timeout_s=30, stuck="who waits?")
@@ -201,19 +174,6 @@ def test_ranks_that_do_not_get_ready_are_no_mistake_of_the_learner(monkeypatch):
     assert "not finished after 2 s" in verdict.details
     assert not verdict.hint
     assert ranks.current().healthy
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "None"),
-        ("a" * 99, "'" + "a" * 56 + "…"),
-        (np.arange(6.0), "[0. 1. 2. 3.] …"),
-        (np.ones((2, 2)), "[1. 1. 1. 1.]"),
-    ],
-)
-def test_what_was_returned_is_shown_short(value, text):
-    assert shown(value) == text
 
 
 @pytest.mark.parametrize(
@@ -285,21 +245,16 @@ def test_html_is_escaped():
     assert "workshop-check" in html
 
 
-IN_KERNEL = """
-from workshop_lib.lessons.start_here import judge as start_here
-from workshop_lib.lessons.synchronous_sgd import judge as sync_sgd
+IN_NOTEBOOK = """
 from workshop_lib import notebook
-from workshop_lib.lessons.mpi_basics import judge as mpi_basics
+from workshop_lib.lessons.mpi_basics import judge
+from workshop_lib.lessons.synchronous_sgd import judge
 from mpi4py import MPI
-assert not MPI.Is_initialized()
+print("MPI is initialized:", MPI.Is_initialized())
 """
 
 
-def test_the_kernel_itself_starts_no_mpi():
-    manager, client = start_new_kernel(kernel_name="python3", cwd=str(ROOT))
-    try:
-        reply = client.execute(IN_KERNEL, reply=True, timeout=60)
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-    assert reply["content"]["status"] == "ok", reply["content"]
+def test_the_notebooks_own_process_starts_no_mpi():
+    words = [sys.executable, "-m", "IPython", "-c", IN_NOTEBOOK]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "MPI is initialized: False" in ended.stdout, ended.stderr

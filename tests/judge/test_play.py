@@ -9,7 +9,7 @@ from thread_ranks import run_on_threads
 
 from workshop_lib import judge
 from workshop_lib.course.solutions import Solution
-from workshop_lib.judge.forms import described, fits, plain
+from workshop_lib.judge.forms import fits, plain
 from workshop_lib.judge.play import Edit, beside, played
 
 SOURCE = '''# %% [markdown]
@@ -73,7 +73,6 @@ def total(source):
         Edit("use the weight.", ("weight * values", "values")),
         Edit("add up over the ranks.", ("comm.allreduce(own)", "own")),
         Edit("this one raises.", ("weight * values", "1 / 0")),
-        Edit("the weight counts once.", ("weight * values", "weight**2 * values")),
         Edit("return both.", (", np.arange(comm.size)", "")),
     ]
     return played("total", source, play_total, edits, returns="the sums and the ranks", unknown="work it out.")
@@ -113,10 +112,6 @@ def test_the_solution_and_another_right_way_pass(total, source):
     assert verdict(total, answer("return [comm.allreduce(values * weight).tolist(), [0, 1]]")).passed
 
 
-def test_a_stub_is_not_solved_yet(total):
-    assert verdict(total, answer("raise NotImplementedError('your code here')")).passed is None
-
-
 @pytest.mark.parametrize(
     ("body", "failed", "hint"),
     [
@@ -124,11 +119,6 @@ def test_a_stub_is_not_solved_yet(total):
             "return comm.allreduce(values), np.arange(comm.size)",
             "the sums are right",
             "with weight 2, rank 0 has [1. 3. 5.] where [ 2.  6. 10.] is right. Use the weight.",
-        ),
-        (
-            "return comm.allreduce(values * weight * weight), np.arange(comm.size)",
-            "the sums are right",
-            "with weight 2, rank 0 has [ 4. 12. 20.] where [ 2.  6. 10.] is right. The weight counts once.",
         ),
         (
             "return values * weight, np.arange(comm.size)",
@@ -239,26 +229,6 @@ def test_an_edit_of_what_is_not_in_the_solution_is_refused(source):
 )
 def test_a_result_has_the_form_of_the_right_one(got, right, same):
     assert fits(plain(got), plain(right)) is same
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (None, "nothing"),
-        (3.5, "a number"),
-        ("ten", "'ten'"),
-        (np.random.default_rng(), "a Generator"),
-        (np.ones(3), "an array of 3"),
-        (np.ones((2, 3)), "an array of shape (2, 3)"),
-        ((1, np.ones(2)), "a tuple of 2 (a number, an array of 2)"),
-        ((1, 2), "a tuple of 2 (each a number)"),
-        ([1, 2, 3], "a list of 3 (each a number)"),
-        ([1, 2, 3, 4, "five"], "a list of 5"),
-        ({1: 2, 4: 5}, "a dictionary with the keys 1, 4 (each a number)"),
-    ],
-)
-def test_forms_are_described(value, words):
-    assert described(value) == words
 
 
 def test_what_is_shown_of_two_arrays_tells_them_apart():

@@ -134,8 +134,9 @@ def test_drift_is_found(folder):
         ("x\n# <solution>\ny\n", "2: '# <solution>': this marker"),
         ("x\n\n# </solution>\n", "3: '# </solution>': this marker"),
         ("# <solution>\n# </solution>\n# <stub>\n# x\n# </stub>\n", "3: '# <stub>': this marker"),
-        ("# <solution>\nx\n# <stub>\n# y\n# </solution>\nx\n", "5: '# </solution>': this marker"),
-        ("# <solution>\n# <stub>\n# x\n\ny = 1\n# </stub>\n# </solution>\n", "5: 'y = 1': a stub comes last"),
+        ("# <solution>\nx\n# <stub>\n# y\n# </solution>\nx\n", "1: '# <solution>': this marker"),
+        ("# <solution>\n# <stub>\n# x\n\ny = 1\n# </stub>\n# </solution>\n", "1: '# <solution>': this marker"),
+        ("# <solution>\nx\n# %%\n# </solution>\n", "1: '# <solution>': this marker"),
     ],
 )
 def test_markers_that_do_not_pair_are_named(text, complaint):
@@ -205,12 +206,11 @@ def test_minutes_are_computed_for_the_core_and_what_is_deeper(folder):
 def test_scripts_that_a_cell_prints_are_read_too():
     printed = [
         'Code(filename=str(SCRIPTS / "one_process.py"))',
-        'take_home.function("one_process.py", "main")',
         'take_home.marked("one_process.py", "main")',
         'take_home.marked("one_process.py", "def main", 1)',
     ]
-    whole, function, marked, neighbors = [len(generate.printed(code)) for code in printed]
-    assert whole == marked > function > neighbors > 0
+    whole, marked, neighbors = [len(generate.printed(code)) for code in printed]
+    assert whole == marked > neighbors > 0
     changes = generate.printed('take_home.diff("one_process.py", "ddp.py")')
     assert changes and all(line[0] in "+-" for line in changes)
     effort = generate.Effort()

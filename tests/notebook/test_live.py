@@ -7,7 +7,6 @@ import pytest
 from drawn import Shown
 
 from workshop_lib.notebook import charts, live
-from workshop_lib.notebook.widgets import answers_while_busy
 from workshop_lib.ranks import engine, progress
 from workshop_lib.ranks.messages import Point
 from workshop_lib.ranks.output import Row
@@ -93,7 +92,7 @@ def curve_of(steps, every):
     return seen.curve
 
 
-@pytest.mark.parametrize(("steps", "every"), [(59, 1), (1407, 13), (100_000, 16), (100_000, 900)])
+@pytest.mark.parametrize(("steps", "every"), [(59, 1), (100_000, 16)])
 def test_a_long_curve_is_thinned_evenly_from_its_first_step_on(steps, every):
     curve = curve_of(steps, every)
     spans = [after.done - before.done for before, after in zip(curve, curve[1:], strict=False)][1:-1]
@@ -219,14 +218,6 @@ def test_a_training_has_its_room_in_the_page_before_its_first_step(monkeypatch, 
     assert view_of([{}] * n, monkeypatch, n).curves.value == ""
 
 
-@pytest.mark.parametrize("n", [1, 2, 8])
-def test_each_rank_has_its_lines_and_its_strip(monkeypatch, n):
-    view = view_of(training(n), monkeypatch, n)
-    assert [e.get("data-rank") for e in marked(view.curves.value, "data-rank")] == [*map(str, range(n)), "all"] * 2
-    assert [e.get("data-strip") for e in marked(view.strips.value, "data-strip")] == [str(r) for r in range(n)]
-    assert len(view.strips.value) < 12_000
-
-
 def test_the_charts_name_their_axes_units_and_colors(monkeypatch):
     view = view_of(training(epochs=[ROW]), monkeypatch)
     axes = {"Training loss (cross-entropy)", "Accuracy in %", "Learning rate", "step"}
@@ -246,20 +237,16 @@ def test_communication_inside_backward_is_called_by_its_name():
     assert "waiting" not in " ".join(texts(svg))
 
 
-def test_among_many_ranks_the_two_extremes_and_the_median_are_drawn(monkeypatch):
-    """Rank 0 has the highest loss. Rank 7 computes longest, rank 30 shortest: it waits for rank 7."""
+def test_among_many_ranks_those_that_computed_longest_are_drawn(monkeypatch):
     data = training(41)
     for rank, message in enumerate(data):
-        came_s = 0.008 if rank == 7 else 0.002 if rank == 30 else 0.005
+        came_s = 0.008 if rank == 30 else 0.005
         message["trace"] = [(k, 0.01 * k, 0.01 * k + 0.01, ((0.01 * k + came_s, 0.01 * k + 0.009),)) for k in range(4)]
     view = view_of(data, monkeypatch, 41)
-    lowest, median, highest, everybody = (
-        float(line.get("points").split()[-1].split(",")[1]) for line in marked(view.curves.value, "data-rank")[:4]
-    )
-    assert highest < everybody < lowest and highest < median < lowest, "y grows downward"
-    first, middle, last = (int(strip.get("data-strip")) for strip in marked(view.strips.value, "data-strip"))
-    assert (first, last) == (7, 30) and middle not in (7, 30)
-    assert "The last 4 steps on the slowest, the median and the fastest of 41 ranks" in texts(view.strips.value)
+    ranks = [int(strip.get("data-strip")) for strip in marked(view.strips.value, "data-strip")]
+    assert ranks[0] == 30 and len(ranks) == charts.MAX_RANKS
+    assert "The last 4 steps on 16 of 41 ranks" in texts(view.strips.value)
+    assert len(marked(view.curves.value, "data-rank")) == 2 * (charts.MAX_RANKS + 1)
 
 
 def test_ranks_without_samples_leave_gaps_and_no_error():
@@ -305,12 +292,6 @@ def test_a_call_that_does_not_train_shows_only_its_button_and_status_and_a_late_
     assert (view.meter.layout.display, view.meter.max, view.meter.value) == (None, 200, 100)
 
 
-def test_messages_of_a_widget_are_heard_beside_a_busy_cell(monkeypatch):
-    button = view_of([{}], monkeypatch, 1).button
-    assert button.comm._reply_subshell_for({"method": "custom"}, "a-subshell") == "a-subshell"
-    assert answers_while_busy(button) is button
-
-
 def test_a_log_gets_lines_of_progress_now_and_then_and_no_bar(capsys):
     view, info = TextView(1), {"epochs": 1, "steps_per_epoch": 200}
     for number in range(1, 5):
@@ -349,16 +330,12 @@ def test_the_lines_that_ranks_are_writing_are_in_the_live_view_and_gone_when_the
     assert view.lines.value == ""
 
 
-def test_a_training_says_what_it_does_before_its_first_step_and_what_is_left_after_it(monkeypatch):
+def test_a_training_says_what_it_does_before_its_first_step(monkeypatch):
     view = view_of([{}, {}], monkeypatch, trains=True)
     assert view.status.value == "1 s · starting · 2 of 2 ranks running"
     view.update([{"phase": "importing PyTorch"}] * 2, 3.0, [0, 1])
     assert view.status.value == "3 s · importing PyTorch · 2 of 2 ranks running"
     button = [type(each) for each in view.box.children[0].children]
-    view.update(training(points=5), 10.0, [0, 1])  # 50 of 200 steps
-    assert "left" not in view.status.value and "importing" not in view.status.value
-    view.update(training(points=10), 20.0, [0, 1])  # 50 steps in 10 s, so 100 steps take 20 s
-    assert "about 20 s left" in view.status.value
+    view.update(training(points=5), 10.0, [0, 1])
+    assert "importing" not in view.status.value
     assert [type(each) for each in view.box.children[0].children] == button, "Stop stays in its place"
-    view.update(training(points=10, epochs=[ROW]), 21.0, [])
-    assert "left" not in view.status.value

@@ -3,9 +3,9 @@
     noise_in_turn.py FOLDER SCRIPT...    with MNIST's files in FOLDER/data
 
 Each script trains for an epoch. FOLDER/<script>.<rank>.json then says how the rank trained and tested: digests of which
-units its first batch dropped and of the statistics that it tested with, and the number of batches that it tested. A
-script named with a * is ended in the middle of the epoch and started again, in addition. ddp_resume* is also told to
-end, on rank 1 alone, and "ended with" is its exit code.
+units its first batch dropped and of the statistics that it tested with, and the number of batches that it tested.
+ddp_resume is also ended in the middle of the epoch and started again, and told to end, on rank 1 alone: "ended with" is
+its exit code.
 """
 
 import contextlib
@@ -76,8 +76,8 @@ def start(name: str, folder: Path, *options: str) -> None:
     runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
 
 
-def told_to_end(name: str, folder: Path) -> int | str | None:
-    """The exit code of the script, if rank 1 gets a signal during its third batch."""
+def told_to_end(folder: Path) -> int | str | None:
+    """The exit code of ddp_resume.py, if rank 1 gets a signal during its third batch."""
     batches = 0
 
     def count(module, inputs):
@@ -88,7 +88,7 @@ def told_to_end(name: str, folder: Path) -> int | str | None:
 
     hook = nn.modules.module.register_module_forward_pre_hook(count)
     try:
-        start(name, folder, "--out", str(folder / f"{name}-told.pt"))
+        start("ddp_resume", folder, "--out", str(folder / "ddp_resume-told.pt"))
     except SystemExit as ended:
         return ended.code
     finally:
@@ -103,16 +103,14 @@ def main(folder: Path, names: list[str]) -> None:
     mnist_data.cnn = noisy_network
     destroy = one_process_group() if "RANK" in os.environ else lambda: None
     rank = os.environ.get("RANK") or os.environ["OMPI_COMM_WORLD_RANK"]
-    for word in names:
-        name = word.rstrip("*")
-        again = folder / f"{name}-again.pt"
+    again = folder / "ddp_resume-again.pt"
+    for name in names:
         with watched() as seen, saved_in_the_epoch(again):
             start(name, folder)
-        if word == "ddp_resume*":
-            seen["ended with"] = told_to_end(name, folder)
-        (folder / f"{name}.{rank}.json").write_text(json.dumps(seen))
-        if word != name:
+        if name == "ddp_resume":
+            seen["ended with"] = told_to_end(folder)
             start(name, folder, "--out", str(again))
+        (folder / f"{name}.{rank}.json").write_text(json.dumps(seen))
     destroy()
 
 

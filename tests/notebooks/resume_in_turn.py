@@ -44,21 +44,6 @@ def killed_after_one_epoch(copies: list[Path]):
     return mock.patch.object(torch, "save", save_and_copy)
 
 
-@contextlib.contextmanager
-def sequences():
-    """Within this context, print which bytes enter a network: the first of each batch."""
-
-    def look(module, inputs):
-        if isinstance(module, torch.nn.Embedding) and module.num_embeddings == 256:
-            print("bytes", *inputs[0].flatten()[:20].tolist())
-
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(look)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
 def shards_in_bf16(out: Path) -> None:
     """Print in which types fsdp2.py computes and keeps weights with --bf16, and which share of them a rank keeps."""
     script = runpy.run_path(str(SCRIPTS / "fsdp2.py"))
@@ -126,8 +111,6 @@ def main(place: Path) -> None:
         with mock.patch.object(shutil, "rmtree"):  # keeps the first epoch's checkpoint
             started("fsdp2.py", "sharded", *ddp, IMAGES, "--out", folder / "sharded")
         shards_in_bf16(folder / "in_bf16")
-        with sequences():
-            started("context_parallel.py", "context", "--steps", 3, "--tokens", 64, "--out", folder / "context.pt")
         started("ddp_resume.py", "other", *ddp, IMAGES, "--out", folder / "other.pt")
         started("mesh.py", "mesh", "--steps", 5)
         for shape in ("1x2", "2x1"):

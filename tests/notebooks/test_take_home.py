@@ -31,6 +31,7 @@ from notebooks import scripts_in_turn
 from workshop_lib.data import mnist
 from workshop_lib.lessons.less_communication.trainings import ways
 from workshop_lib.models import torch_cnn
+from workshop_lib.paths import ROOT
 from workshop_lib.ranks import which_mpi
 from workshop_lib.training.backends import available
 from workshop_lib.training.equivalence import largest_relative_difference
@@ -57,15 +58,8 @@ WITHIN = 1e-4
 TEST_IMAGES = 500
 
 
-def quick(*names):
-    """The scripts that can run here, of which `make test-full` runs the ones named."""
-    return [name if name in names else pytest.param(name, marks=pytest.mark.exhaustive) for name in HERE]
-
-
 def launcher(name):
     """The command that starts a script on two ranks, without the script."""
-    if name == "one_process":
-        return PYTHON
     if name in UNDER_TORCHRUN:
         return TORCHRUN
     return [*which_mpi.mpiexec(), "-n", "2", *PYTHON, *(("-m", "mpi4py") if name == "mpi_by_hand" else ())]
@@ -136,24 +130,10 @@ def test_a_script_needs_nothing_from_here(path):
 
 
 def test_every_script_is_tested():
-    # In test_scripts_alone.py, test_resuming_scripts.py, test_survive.py, test_dry_run_real.py; notebook 09 runs
-    # loader.py, and test_ways_to_feed.py loader_tf.py.
-    # test_your_own_script.py runs those of notebook 15.
-    elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf", "elastic", "survive", "per_step", "mesh"}
-    elsewhere |= {"own_script", "own_script_ddp", "own_script_sick"}
-    elsewhere |= {"trainer"}  # test_trainer.py runs it
-    elsewhere |= {"context_parallel"}  # test_ring.py runs it
-    elsewhere |= {"expert_parallel"}  # test_experts_on_ranks.py runs it
-    here = {"mnist_data", "one_process", "diloco", "tensor_parallel", "pipeline", "search", *BACKEND}
-    assert {path.stem for path in SCRIPTS.glob("*.py")} == here | elsewhere
-
-
-def test_one_process(tmp_path, trained):
-    (tmp_path / "data").symlink_to(trained.folder / "data")
-    words = *short(tmp_path, "one_process"), "--epochs", "2"
-    status, output = run(*PYTHON, SCRIPTS / "one_process.py", *words)
-    assert status == 0, output
-    assert float(output.rpartition("test accuracy ")[2].rstrip("%\n")) > 80 and not list(tmp_path.glob("*.tmp"))
+    """Here, elsewhere in these tests, or where its lesson is, whose tests run it."""
+    files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "workshop_lib" / "lessons").rglob("*.py")]
+    tests = "".join(path.read_text() for path in files)
+    assert [path.stem for path in SCRIPTS.glob("*.py") if not re.search(rf"\b{path.stem}\b", tests)] == []
 
 
 @pytest.mark.parametrize("launcher_of", ["mpi_by_hand", "ddp"])
@@ -269,10 +249,9 @@ def test_a_pipeline_takes_the_steps_of_one_process(tmp_path):
     assert largest_relative_difference(saved, by_hand(torch_cnn.build(seed=1), 64, 9)) > 100 * WITHIN
 
 
-@pytest.mark.parametrize("name", quick("mpi_by_hand"))
-def test_a_rank_that_raises_ends_all(name, tmp_path):
+def test_a_rank_that_raises_ends_all(tmp_path):
     write_data(tmp_path / "data")
-    words = [*launcher(name), scripts_in_turn.__file__, tmp_path, name]
+    words = [*launcher("mpi_by_hand"), scripts_in_turn.__file__, tmp_path, "mpi_by_hand"]
     status, output = run(*words, WORKSHOP_TEST_FAILING_RANK="1")
     assert status != 0
     assert f"isn't in {tmp_path / 'missing'}: give MNIST's folder with --data." in output

@@ -4,10 +4,8 @@ import argparse
 import contextlib
 import importlib.util
 import re
-import runpy
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from notebooks.scripts_in_turn import SCRIPTS
-from notebooks.test_resuming_scripts import printed
+from notebooks.test_resuming_scripts import printed, run_alone
 from notebooks.test_take_home import TORCHRUN
 from notebooks.trainer_in_turn import STEPS, TINY
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
@@ -306,25 +304,20 @@ def read_until(process: subprocess.Popen, text: str) -> str:
     return "".join(lines)
 
 
-def on_one_rank(folder: Path, out: Path, capsys) -> dict[int, float]:
+def on_one_rank(folder: Path, out: Path, monkeypatch, capsys) -> dict[int, float]:
     """The losses of a run in this process."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    words = "--text", folder / "text", *TINY, "--steps", STEPS, "--out", out
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
-            patch.setenv(name, str(value))
-        patch.setattr(sys, "argv", ["trainer.py", *map(str, words)])
-        try:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+    try:
+        run_alone(monkeypatch, SCRIPT.name, "--text", folder / "text", *TINY, "--steps", STEPS, "--out", out)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     return losses(capsys.readouterr().out)
 
 
-def test_killed_on_two_ranks_it_continues_on_three_and_on_one(folder, said, tmp_path, capsys, nothing_left):
+def test_killed_on_two_ranks_it_continues_on_three_and_on_one(
+    folder, said, tmp_path, monkeypatch, capsys, nothing_left
+):
     """The three are stopped by SIGTERM, as a scheduler does, and save; one continues from there, too."""
     right = losses(said["plain"])
     few = "--steps", 7, "--schedule-steps", STEPS, "--save-every", 4
@@ -349,7 +342,7 @@ def test_killed_on_two_ranks_it_continues_on_three_and_on_one(folder, said, tmp_
     assert same(on_three, {step: right[step] for step in on_three})
     assert (tmp_path / "three" / f"step_{stopped:08}" / ".metadata").exists()
     for name, first in (("one", 5), ("three", stopped + 1)):
-        on_one = on_one_rank(folder, tmp_path / name, capsys)
+        on_one = on_one_rank(folder, tmp_path / name, monkeypatch, capsys)
         assert set(on_one) == {0, *range(first, STEPS + 1)}
         assert same(on_one, {step: right[step] for step in on_one}), name
 

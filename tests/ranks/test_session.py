@@ -54,10 +54,8 @@ def test_far_too_many_ranks_are_refused_before_any_starts(monkeypatch, n, memory
     assert refused in str(caught.value) and "WORKSHOP_OVERSUBSCRIBE=1" in str(caught.value)
 
 
-def test_a_training_that_was_stopped_before_its_first_test_says_so(monkeypatch):
+def test_a_training_that_was_stopped_before_its_first_test_says_so():
     record = {"what": {}, "epochs": [], "stopped": True}
-    monkeypatch.setattr(cluster.learner, "keep", list)
-    monkeypatch.setattr(cluster.learner.Training, "of", lambda record: [])
     stopped = Ranks.train(SimpleNamespace(_run=lambda *_, **__: [record]), None)
     with pytest.raises(IndexError, match="stopped before the first test") as error:
         stopped["epochs"][-1]["test_accuracy"]

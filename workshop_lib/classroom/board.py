@@ -1,7 +1,7 @@
 """The board of a room: one HTML file about what learners share in a folder (sharing.py), rewritten every few seconds.
 
 Anyone can write anything into that folder. So the board opens only plain files of moderate size, follows no links, and
-runs nothing. `number` and `text` convert, clip and escape each value of a file, and the page shows nothing else of it.
+runs nothing. It converts, clips and escapes what it takes from a file, and the page shows nothing else of it.
 """
 
 import contextlib
@@ -21,13 +21,12 @@ from workshop_lib import paths
 from workshop_lib.classroom import board_page
 from workshop_lib.classroom.board_page import Participant, Problem, Room
 from workshop_lib.classroom.sharing import MOST, number
+from workshop_lib.course.exercises import by_notebook
 from workshop_lib.errors import cause
 
 PAGE = paths.BUILD / "board.html"
 REWRITE_S = 5
-MOST_FILES = 200
 MOST_BYTES, MOST_CHARACTERS = 64_000, 300  # per file, and per text in it
-ACTIVE_S = 600
 
 
 class Unfit(ValueError):
@@ -65,21 +64,16 @@ def open_in_browser(page: Path) -> None:
 
 def read(folder: Path) -> Room:
     """Everything in the folder: learners, and files that aren't theirs. Nothing in the folder makes this raise."""
-    room = Room(text(str(folder.absolute())), time.strftime("%H:%M:%S"))
+    room = Room(text(str(folder.absolute())))
     try:
         # Hidden files are still being written.
         names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except OSError as error:
-        room.note = f"This folder can't be read: {cause(error)}."
-        return room
-    if len(names) > MOST_FILES:
-        room.note = f"There are more than {MOST_FILES} files. The others aren't read."
-    for name in names[:MOST_FILES]:
+        names = []
+        room.problems.append(Problem(room.folder, f"it can't be read: {cause(error)}"))
+    for name in names:
         try:
-            content = _content(folder / name)
-            if content:  # a learner who has just begun to share has an empty file for a moment
-                room.learners.append(_learner(name, content))
-                room.active += time.time() - os.lstat(folder / name).st_mtime < ACTIVE_S
+            room.learners.append(_learner(name, _content(folder / name)))
         except FileNotFoundError:  # the file's learner has just stopped sharing
             pass
         except Unfit as error:
@@ -90,15 +84,13 @@ def read(folder: Path) -> Room:
 
 
 def _content(path: Path) -> bytes:
-    """The content of a plain file of moderate size. Raises Unfit for anything else, without waiting for it."""
-    if not stat.S_ISREG(os.lstat(path).st_mode):
+    """The content of a plain file of moderate size. Raises Unfit for anything else, such as a pipe, without waiting."""
+    about = os.lstat(path)
+    if not stat.S_ISREG(about.st_mode):
         raise Unfit("only plain files are read")
-    # By now, a link or a pipe may have taken the file's place. This neither follows the link nor waits for the pipe.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
+    if about.st_size > MOST_BYTES:
         raise Unfit(f"it is larger than {MOST_BYTES // 1000} kB")
-    return content
+    return path.read_bytes()
 
 
 def _learner(file: str, content: bytes) -> Participant:
@@ -109,28 +101,19 @@ def _learner(file: str, content: bytes) -> Participant:
         raise Unfit("it isn't JSON") from None
     if not isinstance(shared, dict) or not file.endswith(".json"):
         raise Unfit("`workshop share` writes no such file")
-    learner = Participant(text(file.removesuffix(".json")), number(shared.get("cores")))
-    for each in _entries(shared, "predictions"):
-        question = (text(each.get("notebook")), text(each.get("question")), text(each.get("unit")))
-        guess = number(each.get("guess"))
+    learner = Participant(text(file.removesuffix(".json")))
+    for notebook, each in _entries(shared, "predictions"):
+        guess, measured = number(each.get("guess")), number(each.get("measured"))
         if guess is not None:
-            learner.guesses[question] = (guess, number(each.get("measured")))
-            low, high = number(each.get("low")), number(each.get("high"))
-            if low is not None and high is not None and low < high:
-                learner.ranges[question] = (low, high)
-    for each in _entries(shared, "solved"):
-        learner.solved.add((text(each.get("notebook")), text(each.get("exercise"))))
-    for each in _entries(shared, "speeds"):
-        ranks, speed = number(each.get("world_size")), number(each.get("samples_per_s"))
-        if ranks is not None and speed is not None:
-            learner.speeds[text(each.get("backend")), ranks] = speed
+            learner.guesses[notebook, text(each.get("question")), text(each.get("unit"))] = guess, measured
+    for notebook, each in _entries(shared, "solved"):
+        learner.solved.update((notebook, name) for name in by_notebook()[notebook] if name == each.get("exercise"))
     return learner
 
 
-def _entries(shared: dict, name: str) -> Iterator[dict]:
-    """The entries of one of the file's lists, as far as there is such a list."""
+def _entries(shared: dict, name: str) -> Iterator[tuple[str, dict]]:
+    """The entries of one of the file's lists, each with its notebook, as far as there is such a list and notebook."""
     listed = shared.get(name)
-    if isinstance(listed, list):
-        for each in listed[:MOST]:
-            if isinstance(each, dict):
-                yield each
+    for each in listed[:MOST] if isinstance(listed, list) else []:
+        if isinstance(each, dict):
+            yield from ((notebook, each) for notebook in by_notebook() if notebook == each.get("notebook"))

@@ -6,14 +6,9 @@ functions import what they need themselves, because most commands do without it.
 
 import argparse
 import subprocess
-import time
 from pathlib import Path
 
 from workshop_lib.cli.arguments import Parser
-
-# Before a rehearsal: how long to watch other programs, and the cores it needs.
-LOOK_S = 1.0
-ROOM_FOR = 2
 
 
 def rehearse_arguments(parser: Parser) -> None:
@@ -27,7 +22,6 @@ def rehearse_arguments(parser: Parser) -> None:
 def rehearse(route: str, plan: bool) -> int:
     """Run an instructor's route, and print the promised and measured minutes of each step on this machine."""
     from workshop_lib.classroom import routes
-    from workshop_lib.machine import load
 
     if not route:
         for each in routes.load().values():
@@ -35,10 +29,6 @@ def rehearse(route: str, plan: bool) -> int:
         return 0
     chosen = routes.route(route)
     print(f"{chosen.title}: {chosen.minutes} minutes. What to say: {routes.FOLDER / 'steps.md'}\n")
-    others = load.Meter()
-    time.sleep(0 if plan else LOOK_S)
-    if busy := others.warning(ROOM_FOR, "so cells take longer than on a quiet one"):
-        print(f"{busy}\n")
     print(f"begins  promised{'' if plan else '     cells'}  reading and working   step")
     begins = 0  # minutes from the start of the route
     run_s = 0.0

@@ -19,7 +19,7 @@ import nbformat
 
 from workshop_lib import paths
 from workshop_lib.course.exercises import checked_name, defined_names
-from workshop_lib.course.sources import SolutionBlock, blocks, split
+from workshop_lib.course.sources import SolutionBlock, replaced, split
 from workshop_lib.errors import InputError
 from workshop_lib.maintain import course_map, generate
 
@@ -27,9 +27,10 @@ SCHEMA_VERSION = 3  # version of nbgrader's metadata
 POINTS = 1  # points per exercise
 BEGIN = "### BEGIN SOLUTION"
 END = "### END SOLUTION"
-START = "# Start from this:"
-STUB = re.compile(r'raise NotImplementedError\("your code here(?:: (.*))?"\)|\.\.\.(?:  # your code here)?')
-ASKED = re.compile(r"(: |  # )your code here")
+# What is left out of a stub: nbgrader adds a line that raises, and the words would ask twice.
+ASKED = re.compile(
+    r' *# raise NotImplementedError\("(?:your code here|and here)"\)\n|(?:: |  # )?your code here(?:: )?'
+)
 SOLUTION = re.compile(r"<details><summary>Solution</summary>.*?</details>", re.DOTALL)
 LINK = re.compile(r"\]\((\d\d[a-z]?_\w+)\.ipynb")
 CONFIG = """\
@@ -101,9 +102,8 @@ def _cells(cells: list) -> Iterator[tuple[nbformat.NotebookNode, str]]:
             cell.source = LINK.sub(r"](../\1/\1.ipynb", SOLUTION.sub("", cell.source)).strip()
             yield cell, ""
             continue
-        parts = list(blocks(cell.source, "a cell"))
-        if any(isinstance(part, SolutionBlock) for part in parts):
-            code, cell.source = _parts(cell.source, parts)
+        if "# <solution>" in cell.source:
+            code, cell.source = _parts(cell.source)
             names = defined_names(code)
             answer = nbformat.v4.new_code_cell(code)
             yield answer, ""
@@ -124,39 +124,19 @@ def _mark(cell: nbformat.NotebookNode, name: str, **marks) -> None:
     cell.metadata["nbgrader"] = {"schema_version": SCHEMA_VERSION, "grade_id": name.replace(".", "-"), **about}
 
 
-def _parts(code: str, parts: list[str | SolutionBlock]) -> tuple[str, str]:
+def _parts(code: str) -> tuple[str, str]:
     """A cell's answer with nbgrader's marks, and the code after it in the same cell: its check, if there is one."""
     if not re.match(r"\w+ = \{", code):
-        comments = bool(generate.SHELL_FILE.match(code))  # in a source, the lines of a shell script are comments
-        lines = [_marked(part, comments) if isinstance(part, SolutionBlock) else part for part in parts]
-        return "\n".join(lines), ""
+        return replaced(code, "a cell", _marked).rstrip("\n"), ""
     # The whole dictionary is the answer, because nbgrader's stub is a statement.
     stub, solution = (text.rstrip("\n").split("\n") for text in split(code, "a cell"))
     rest = len(solution) - (ast.parse("\n".join(solution)).body[0].end_lineno or 0)
     shown = [f"# {ASKED.sub('', line)}" for line in stub[: len(stub) - rest]]
     answer = solution[: len(solution) - rest]
     check = solution[len(solution) - rest :]
-    return "\n".join([START, *shown, BEGIN, *answer, END]), "\n".join(check)
+    return "\n".join([*shown, BEGIN, *answer, END]), "\n".join(check)
 
 
-def _marked(block: SolutionBlock, keep: bool) -> str:
-    """One of our blocks with nbgrader's marks, below the text of its stub. keep: leave the stub's lines as they are."""
-    stub = block.stub
-    if not keep:
-        stub = [f"{block.indent}{line}" for line in _said([re.sub("^ *# ?", "", line) for line in stub])]
-    stub = [ASKED.sub("", line) for line in stub]
-    return "\n".join([*stub, block.indent + BEGIN, *block.solution, block.indent + END])
-
-
-def _said(stub: list[str]) -> list[str]:
-    """The text of a stub as comments: its hints, or the code to start from."""
-    blanks = [STUB.fullmatch(line.strip()) for line in stub]
-    hints = [f"# {blank[1]}" if blank else line for line, blank in zip(stub, blanks, strict=True)]
-    if all(line.startswith("#") for line in hints):
-        return [line for line in hints if line != "# None"]
-    code = [
-        f"{line[: len(line) - len(line.lstrip())]}..." if blank else line
-        for line, blank in zip(stub, blanks, strict=True)
-        if not blank or line.startswith(" ")
-    ]
-    return [START, *(f"# {line}".rstrip() for line in code)]
+def _marked(block: SolutionBlock) -> str:
+    """One of our blocks with nbgrader's marks, below the lines of its stub, which are comments."""
+    return f"{ASKED.sub('', block.stub)}{block.indent}{BEGIN}\n{block.solution}{block.indent}{END}\n"

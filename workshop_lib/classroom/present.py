@@ -167,8 +167,6 @@ def lab(file: Path) -> tuple[list[str], dict[str, str]]:
     env = {**os.environ, "WORKSHOP_LEARNER_FILE": str(SETTINGS / "progress.jsonl")}
     env |= dict.fromkeys(("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"), str(JUPYTER))
     env |= {f"JUPYTER_{each.upper()}_DIR": str(SETTINGS / each) for each in ("config", "data", "runtime")}
-    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={file.parent}"]
+    command = [sys.executable, "-m", "jupyterlab", "--allow-root", f"--ServerApp.root_dir={file.parent}"]
     command += [f"--LabApp.default_url=/doc/tree/{file.name}"]
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        command.append("--allow-root")
     return command, env

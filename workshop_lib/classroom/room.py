@@ -17,8 +17,6 @@ SHARED = """\
 Under the name {name}, everyone who can read {file} will see:
   - predictions, each with the question, your first guess and what was measured: {predictions}
   - names of checks that you've solved: {solved}
-  - best training speeds: {speeds}
-  - cores here: {cores}
 No code, no notebook, no path and no answer. But the file belongs to your account, and whoever can list the folder
 sees whose it is. From now on, cells that add to this update the file. `workshop share --stop` removes it."""
 
@@ -34,35 +32,28 @@ def share_arguments(parser: Parser) -> None:
 
 
 def share(folder: Path | None, name: str, yes: bool, stop: bool) -> None:
-    """Show the room your guesses, solved checks and speeds, under a pseudonym. It lists them before it shares."""
+    """Show the room your guesses and solved checks, under a pseudonym. It lists them before it shares."""
     before = sharing.chosen()
     if stop:
         removed = sharing.stop()
         print(f"removed: {removed.file}" if removed else "You share nothing.")
         return
-    if folder is None and before is None:
+    if folder is None:
         raise InputError("which folder? Give the one that your instructor names: workshop share FOLDER.")
-    place = Path(before.folder) if folder is None and before else Path(folder or "").absolute()
-    _require_folder(place)
+    _require_folder(folder)
     if not name:
-        name = f"{secrets.choice(ANIMALS.split())}-{10 + secrets.randbelow(90)}"
-        if before and before.folder == str(place):
-            name = before.name
+        name = before.name if before else f"{secrets.choice(ANIMALS.split())}-{10 + secrets.randbelow(90)}"
     if not sharing.NAME.fullmatch(name):
         raise InputError(f"--name {name!r}: give {sharing.NAME_RULE}.")
-    mine = sharing.Sharing(str(place), name)
-    result = sharing.summary(name, learner.kept())
-    counts = {key: len(value) for key, value in result.items() if isinstance(value, list)}
-    print(SHARED.format(name=name, file=mine.file, cores=result["cores"], **counts))
+    mine = sharing.Sharing(str(folder.absolute()), name)
+    counts = {key: len(value) for key, value in sharing.summary(learner.kept()).items()}
+    print(SHARED.format(name=name, file=mine.file, **counts))
     if not yes:
         # A command after a notebook's `!` has a terminal, too, but nobody can answer its questions.
         if not sys.stdin.isatty() or "JPY_PARENT_PID" in os.environ:
             raise InputError(f"nothing is shared yet: add --name {name} --yes.")
-        try:
-            answer = input("Share this? [y/N] ")
-        except EOFError:
-            answer = ""
-        if answer.strip().lower() not in ("y", "yes"):
+        print("Share this? [y/N] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise InputError("nothing is shared.")
     sharing.start(mine)
     print(f"shared: {mine.file}")
@@ -71,18 +62,13 @@ def share(folder: Path | None, name: str, yes: bool, stop: bool) -> None:
 def board_arguments(parser: Parser) -> None:
     parser.runs(board)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="The shared folder, with a file from each learner.")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="Write the page to this file instead, once.")
 
 
-def board(folder: Path, out: Path | None) -> None:
+def board(folder: Path) -> None:
     """Write a page of what the room shares in FOLDER, open it, and rewrite it every five seconds until Ctrl-C."""
     from workshop_lib.classroom import board as boards
 
     _require_folder(folder)
-    if out is not None:
-        boards.write(folder, out)
-        print(f"written: {out}")
-        return
     mode = folder.stat().st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         print(f"note: anybody may remove other people's files in {folder}: chmod +t {folder}")

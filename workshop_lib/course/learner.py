@@ -1,4 +1,4 @@
-"""The learner's log: their predictions, checks and trainings, as one JSON object per line in a file of their own.
+"""The learner's log: their predictions and checks, as one JSON object per line in a file of their own.
 
 Only notebooks write this file, and updates of the workshop do not touch it. An event that cannot be written is dropped,
 because no cell may fail for the sake of the log.
@@ -8,29 +8,23 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from workshop_lib import paths
 
-FILE_LIMIT_BYTES = 4_000_000  # about 10,000 lines; later events are dropped
 TEXT_LIMIT = 300  # characters of a question or a failed property
 
 
 class Prediction(NamedTuple):
-    """A learner's guess, logged when the learner commits it, and again with `measured` after the measurement.
-
-    low and high: the ends of the question's range.
-    """
+    """A learner's guess, logged when the learner commits it, and again with `measured` after the measurement."""
 
     question: str
     unit: str
     guess: float
     measured: float | None = None
-    low: float | None = None
-    high: float | None = None
 
 
 class Check(NamedTuple):
@@ -39,25 +33,6 @@ class Check(NamedTuple):
     exercise: str
     passed: bool
     failed: str = ""
-
-
-class Training(NamedTuple):
-    """The outcome of a `team.train`. The accuracy (0 to 1) and the speed (samples/s) are those of the last epoch."""
-
-    backend: str
-    world_size: int
-    epochs: int
-    global_batch: int
-    stopped: bool
-    test_accuracy: float | None
-    samples_per_s: float | None
-
-    @classmethod
-    def of(cls, record: Mapping) -> "Training":
-        """Take the values from a run record."""
-        last = (record["epochs"] or [{"test_accuracy": None, "samples_per_s": None}])[-1]
-        values: dict[str, Any] = {**record, **last, **record["what"]}
-        return cls(**{name: values[name] for name in cls._fields})
 
 
 def shell() -> Any:
@@ -82,7 +57,7 @@ def own_notebook() -> str:
     return file.stem if file is not None and file.parent.name != "solutions" else ""
 
 
-def keep(event: Prediction | Check | Training) -> None:
+def keep(event: Prediction | Check) -> None:
     """Append `event` with the time and the notebook's name, in one write.
 
     Does nothing outside a notebook or in a notebook of solutions.
@@ -97,8 +72,7 @@ def keep(event: Prediction | Check | Training) -> None:
         line = json.dumps(about | values, default=float) + "\n"
         paths.LEARNER.parent.mkdir(parents=True, exist_ok=True)
         with open(paths.LEARNER, "ab", buffering=0) as file:
-            if file.tell() < FILE_LIMIT_BYTES:
-                file.write(line.encode())
+            file.write(line.encode())
 
 
 def kept() -> Iterator[dict]:

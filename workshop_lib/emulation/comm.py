@@ -80,7 +80,7 @@ class EmulatedCollective:
         self.agreed = comm.times.Iallreduce(MPI.IN_PLACE, self.latest, MPI.MAX)
         comm.under_way.append(self)
 
-    def arrive(self) -> None:
+    def arrive(self, status: MPI.Status | None = None) -> None:
         """Move the clock to the end of this collective. Collectives of one communicator run in the order of their
         start."""
         while self.end_s is None:
@@ -121,7 +121,7 @@ class Sent:
         comm.stamps = [request for request in comm.stamps if not request.Test()]
         comm.stamps.append(comm.times.Isend(stamp, dest, tag))
 
-    def arrive(self) -> None:
+    def arrive(self, status: MPI.Status | None = None) -> None:
         CLOCK.wait_until(self.end_s)
 
 
@@ -175,40 +175,7 @@ class EmulatedRequest(PLAIN_REQUEST):
 
     def arrive(self, status: MPI.Status | None = None) -> None:
         """Move the clock, after the real message has arrived."""
-        if isinstance(self.message, Received):
-            self.message.arrive(status)
-        else:
-            self.message.arrive()
-
-    @_timed
-    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        status = status or MPI.Status()
-        super().Wait(status)
-        self.arrive(status)
-        return True
-
-    @_timed
-    def wait(self, status: MPI.Status | None = None) -> Any:
-        status = status or MPI.Status()
-        result = super().wait(status)
-        self.arrive(status)
-        return result
-
-    @_timed
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        status = status or MPI.Status()
-        if not super().Test(status):
-            return False
-        self.arrive(status)
-        return True
-
-    @_timed
-    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        status = status or MPI.Status()
-        done, result = super().test(status)
-        if done:
-            self.arrive(status)
-        return done, result
+        self.message.arrive(status)
 
     @classmethod
     def Waitall(cls, requests: Iterable, statuses: list | None = None) -> Literal[True]:
@@ -265,6 +232,23 @@ def _request(real: MPI.Request, message: EmulatedCollective | Sent | Received) -
     request.message = message
     request.real = real
     return request
+
+
+def _completed(name: str) -> Callable:
+    """A wait for a request, or a test of it, that moves the clock if the real message has arrived."""
+    plain = getattr(PLAIN_REQUEST, name)
+
+    @functools.wraps(plain)
+    def call(self, status: MPI.Status | None = None):
+        status = status or MPI.Status()
+        result = plain(self, status)
+        waits = name in ("Wait", "wait")
+        done = result[0] if name == "test" else result
+        if waits or done:
+            self.arrive(status)
+        return result
+
+    return call
 
 
 def _pickled(obj) -> int:
@@ -340,42 +324,24 @@ def _send_and_receive(name: str) -> Callable:
     return call
 
 
-def _blocking(name: str, kind: str) -> Callable:
-    plain = getattr(PLAIN, name)
-
-    @functools.wraps(plain)
-    def call(self, *args, **kwargs):
-        collective = EmulatedCollective(self, kind, self._bytes(*args, *kwargs.values()))
-        result = plain(self, *args, **kwargs)
-        collective.arrive()
-        return result
-
-    return call
-
-
-def _of_objects(name: str, kind: str) -> Callable:
+def _collective(name: str, kind: str) -> Callable:
+    """A collective: of pickled objects if its name has no capital, and nonblocking if its name begins with I."""
     plain = getattr(PLAIN, name)
 
     @functools.wraps(plain)
     def call(self, *args, **kwargs):
         given = [*args, *kwargs.values()]
-        nbytes = _pickled(given[0]) if given and name != "barrier" else 0
-        gathers = name in ("gather", "allgather")
-        collective = EmulatedCollective(self, kind, nbytes * self.size if gathers else nbytes)
+        nbytes = self._bytes(*given)
+        if name.islower():
+            nbytes = _pickled(given[0]) if given else 0
+        if name in ("gather", "allgather"):
+            nbytes *= self.size
+        collective = EmulatedCollective(self, kind, nbytes)
         result = plain(self, *args, **kwargs)
+        if name.startswith("I"):
+            return _request(result, collective)
         collective.arrive()
         return result
-
-    return call
-
-
-def _nonblocking(name: str, kind: str) -> Callable:
-    plain = getattr(PLAIN, name)
-
-    @functools.wraps(plain)
-    def call(self, *args, **kwargs):
-        collective = EmulatedCollective(self, kind, self._bytes(*args, *kwargs.values()))
-        return _request(plain(self, *args, **kwargs), collective)
 
     return call
 
@@ -404,13 +370,12 @@ for _name in ("Recv", "Irecv", "recv", "irecv"):
     setattr(EmulatedComm, _name, _timed(_receive(_name)))
 for _name in ("Sendrecv", "sendrecv"):
     setattr(EmulatedComm, _name, _timed(_send_and_receive(_name)))
-for _name, _kind in UPPER.items():
-    setattr(EmulatedComm, _name, _timed(_blocking(_name, _kind)))
-    setattr(EmulatedComm, f"I{_name.lower()}", _timed(_nonblocking(f"I{_name.lower()}", _kind)))
-for _name, _kind in KINDS.items():
+for _name, _kind in (UPPER | {f"I{_name.lower()}": _kind for _name, _kind in UPPER.items()} | KINDS).items():
     if hasattr(PLAIN, _name):
-        setattr(EmulatedComm, _name, _timed(_of_objects(_name, _kind)))
+        setattr(EmulatedComm, _name, _timed(_collective(_name, _kind)))
 for _name in NEW:
     setattr(EmulatedComm, _name, _timed(_new(_name)))
 for _name in REFUSED:
     setattr(EmulatedComm, _name, _refused(_name))
+for _name in ("Wait", "wait", "Test", "test"):
+    setattr(EmulatedRequest, _name, _timed(_completed(_name)))

@@ -26,7 +26,7 @@ from workshop_lib import ranks
 from workshop_lib.course import exercises, learner
 from workshop_lib.course.solutions import Replacement, Solution
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.judge.did_not_end import hint_for, learners_lines, version
+from workshop_lib.judge.did_not_end import hint_for, learners_lines
 
 UNKNOWN_HINT = "none of the known mistakes does this: work out by hand what it should be, for the smallest case."
 READY_LIMIT_S = 60.0  # limit for work that is slow only on fresh ranks, such as importing PyTorch
@@ -80,7 +80,6 @@ class Verdict:
     to_do: str = "Replace its NotImplementedError"
     details: str = ""  # what the ranks did, shown below the hint
     standing: str = ""  # how much the learner has solved by now, once the check passed
-    version: str = ""  # which version was judged, if the last one failed to run
 
     def recorded(self) -> "Verdict":
         """Put this verdict into the log of a learner's notebook, add where they stand if it passed, and return it."""
@@ -120,8 +119,6 @@ class Verdict:
 
     def __repr__(self) -> str:
         lines = [self.headline, *(f"  ✓ {text}" for text in self.held)]
-        if self.version:
-            lines.insert(1, f"  {self.version}")
         if self.failed:
             lines.append(f"  ✗ {self.failed}")
         if self.hint:
@@ -182,9 +179,7 @@ class Exercise:
     _known: dict[int, list[Property | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, function: Callable) -> Verdict:
-        verdict = self._judge(function)
-        verdict.version = version(function)
-        return verdict.recorded()
+        return self._judge(function).recorded()
 
     def _judge(self, function: Callable) -> Verdict:
         if not callable(function):

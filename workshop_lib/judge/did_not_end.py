@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 
 from workshop_lib import ranks
-from workshop_lib.course import learner
 from workshop_lib.ranks import engine
 from workshop_lib.ranks.rank_errors import DEADLOCK, is_communicating
 
@@ -22,7 +21,6 @@ _CALL = re.compile(rf"^    {_OURS}.*\n        .*\n", re.MULTILINE)  # one call o
 _PLACE = re.compile(rf"(?:still )?at {_OURS}.*$", re.MULTILINE)  # where a rank was, when it was not in the function
 _INSIDE_PLAY = re.compile(r"\b\w+\.<locals>\.")  # how Python begins the name of a function that a play defines
 _NAME_ERROR = re.compile(r"NameError: name '(\w+)' is not defined")
-_IN_CELL = re.compile(r"In\[(\d+)\]")
 
 
 def learners_lines(text: str) -> str:
@@ -64,21 +62,3 @@ def on_ranks_only(name: str) -> str:
         if name in (ranks.current().ask(engine.variables, limit_s=2.0) or ()):
             return f"a %%ranks cell made `{name}`, so only %%ranks cells have it."
     return ""
-
-
-def version(function) -> str:
-    """Which version of a function is judged, if a later cell defines it again but did not run to its end."""
-    parts = vars(function).values() if isinstance(function, type) else [function]
-    code = next((code for part in parts if (code := getattr(part, "__code__", None))), None)
-    shell = learner.shell()
-    if shell is None or code is None:
-        return ""
-    cell = _IN_CELL.search(" ".join(shell.compile.format_code_name(code.co_filename) or ()))
-    if cell is None:
-        return ""
-    defines = re.compile(rf"^(?:def|class) {function.__name__}\b", re.MULTILINE)
-    texts = list(enumerate(shell.history_manager.input_hist_raw))[int(cell[1]) + 1 :]
-    later = [number for number, text in texts if defines.search(text) and not text.startswith("%%")]
-    if not later:
-        return ""
-    return f"This judges {cell[0]}. In[{later[-1]}] defines {function.__name__} again, but failed: see its error first."

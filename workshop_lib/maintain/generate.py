@@ -55,7 +55,7 @@ SHELL_FILE = re.compile(r"%%writefile \S+\.sh\n")
 EXERCISE_MINUTES = {"warm-up": 5, "normal": 12, "hard": 25}
 EXERCISE = re.compile(rf"Exercise \w+ \(({'|'.join(EXERCISE_MINUTES)})\): ")
 PREDICTION = re.compile(r"(?<![\w.])predict\(")
-PRINTS_PART = re.compile(r"^take_home\.(diff|marked|function)\((.+)\)$", re.MULTILINE)
+PRINTS_PART = re.compile(r"^take_home\.(diff|marked)\((.+)\)$", re.MULTILINE)
 SHOWS_SCRIPT = re.compile(r'^(?:Code\(filename=str\(SCRIPTS / |\w+ = check\.to_edit\()"(\w+\.py)"', re.MULTILINE)
 WRITTEN_FILE = re.compile(r"^# %%writefile \S*?([\w.]+)\n(.+?)(?=^# %%|\Z)", re.MULTILINE | re.DOTALL)
 NOTE_ON_SOLUTIONS = (
@@ -185,10 +185,8 @@ def printed(code: str) -> list[str]:
         words = ast.literal_eval(f"({arguments},)")
         if how == "diff":
             lines += take_home.diff(*words).changes
-        elif how == "marked":
-            lines += take_home.marked(*words).lines
         else:
-            lines += take_home.function(*words).data.splitlines()
+            lines += take_home.marked(*words).lines
     return lines
 
 

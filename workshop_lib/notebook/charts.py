@@ -4,9 +4,9 @@ Whatever color distinguishes, line widths, markers or stripes distinguish as wel
 """
 
 import math
-import statistics
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+
+from matplotlib.ticker import MaxNLocator
 
 from workshop_lib.notebook.palette import BLUE, GREEN, LIGHT_BLUE, PURPLE, VERMILION, YELLOW
 from workshop_lib.ranks.messages import Point
@@ -18,10 +18,8 @@ SMALLEST_WIDTH_PX = 700  # in a narrower column, such as that of a page at 200 %
 PLOT_HEIGHT = 118
 ROW_HEIGHT = 17
 CURVES_HEIGHT = PLOT_HEIGHT + 84
-SPEEDS_PLOT_HEIGHT = 190
-SPEEDS_HEIGHT = SPEEDS_PLOT_HEIGHT + 64
 STRIPS_TOP = 44
-MAX_RANKS = 16  # with more ranks, three lines or rows stand for all: the two extremes and the median
+MAX_RANKS = 16  # with more ranks, this many have lines and rows of their own
 STRIP_LEFT = 62
 STRIP_WIDTH = 524
 SHARES_LEFT = 606
@@ -32,7 +30,6 @@ MIXED = "computing and communicating (inside backward, not told apart)"
 def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
     """An SVG of loss, accuracy and learning rate by step: thin lines for single ranks, thick ones for all together.
 
-    Among many ranks, the thin lines are the lowest, the median and the highest value of each step.
     The accuracy chart also marks the test accuracy after each epoch. Its axis fits the last three quarters of
     the curve: nobody could tell 98 % from 99 % on an axis that also shows the first steps' 10 %.
     """
@@ -41,14 +38,14 @@ def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
     sums = [point.of_ranks() for point in curve]
 
     def lines(of: Callable[[list[float]], float]) -> list[list[tuple[int, float]]]:
-        drawn: list[list[tuple[int, float]]] = [[] for _ in range(_ranks_drawn(n) + 1)]
+        drawn: list[list[tuple[int, float]]] = [[] for _ in range(n + 1)]
         for point, row in zip(curve, sums, strict=True):
-            values = [of(of_rank) if of_rank[2] else math.nan for of_rank in row]
-            for line, value in zip(drawn, [*_lowest_to_highest(values[:-1]), values[-1]], strict=True):
+            for line, of_rank in zip(drawn, row, strict=True):
+                value = of(of_rank) if of_rank[2] else math.nan
                 # If a training diverges, its loss becomes infinite, then NaN. The line ends before that.
                 if math.isfinite(value):
                     line.append((point.done, value))
-        return drawn
+        return drawn[: min(n, MAX_RANKS)] + drawn[-1:]
 
     loss = lines(lambda row: max(row[0] / row[2], 1e-6))
     accuracy = lines(lambda row: 100 * row[1] / row[2])
@@ -63,26 +60,14 @@ def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
     axes = Axes(372, 268, "Accuracy in %", steps, (low, 100.0))
     parts += [axes.frame(ends), _rank_lines(axes, [[p for p in line if p[1] >= low] for line in accuracy])]
     parts.append(_tested(axes, [point for point in tested if point[1] >= low]))
-    axes = Axes(700, 232, "Learning rate", steps, (0.0, max(point.lr for point in curve)))
+    axes = Axes(700, 232, "Learning rate", steps, (0.0, max(point.lr for point in curve) or 1.0))
     parts += [axes.frame(ends), axes.line([(point.done, point.lr) for point in curve], GREEN, 2.5)]
     return drawing(CURVES_HEIGHT, "".join(parts) + _curves_key(CURVES_HEIGHT - 8, n))
 
 
-def _ranks_drawn(n: int) -> int:
-    return n if n <= MAX_RANKS else 3
-
-
-def _lowest_to_highest(values: list[float]) -> list[float]:
-    """The value of each rank; among many ranks, the lowest, the median and the highest."""
-    if len(values) <= MAX_RANKS:
-        return values
-    finite = sorted(value for value in values if math.isfinite(value)) or [math.nan]
-    return [finite[0], finite[len(finite) // 2], finite[-1]]
-
-
 def room(n: int) -> str:
     """Empty drawings that reserve the height of the charts of a training on n ranks."""
-    return drawing(CURVES_HEIGHT, "") + drawing(_strips_height(_ranks_drawn(n), False), "")
+    return drawing(CURVES_HEIGHT, "") + drawing(_strips_height(n, False), "")
 
 
 class Axes:
@@ -90,19 +75,10 @@ class Axes:
 
     top = 24
 
-    def __init__(
-        self,
-        left: float,
-        width: float,
-        title: str,
-        x_end: float,
-        y_range: tuple,
-        log: bool = False,
-        height: float = PLOT_HEIGHT,
-    ):
+    def __init__(self, left: float, width: float, title: str, x_end: float, y_range: tuple, log: bool = False):
         self.left = left
         self.width = width
-        self.bottom = self.top + height
+        self.bottom = self.top + PLOT_HEIGHT
         self.title = title
         self.x_end = x_end
         low, high = y_range
@@ -111,18 +87,15 @@ class Axes:
         low = min(low, self.y_ticks[0])
         high = max(high, self.y_ticks[-1])
         self.x_unit = width / x_end
-        self.y_unit = height / (self.scale(high) - self.scale(low))
+        self.y_unit = PLOT_HEIGHT / (self.scale(high) - self.scale(low))
         self.y_zero = self.bottom + self.scale(low) * self.y_unit
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """The position of the point (x, y) in the drawing, where x is in steps."""
         return self.left + x * self.x_unit, self.y_zero - self.scale(y) * self.y_unit
 
-    def frame(self, epoch_ends: range, x_label: str = "step", x_ticks: Sequence[float] = ()) -> str:
-        """The chart's title, its ticks with their numbers, and a dashed line at each of `epoch_ends`.
-
-        x_ticks: where the ticks on the x axis are; at round numbers if not given.
-        """
+    def frame(self, epoch_ends: range) -> str:
+        """The chart's title, its ticks with their numbers, and a dashed line at each of `epoch_ends`."""
         bottom = self.bottom
         right = self.left + self.width
         parts = [_text(self.left, 13, self.title, weight="bold")]
@@ -130,22 +103,17 @@ class Axes:
             level = self.at(0, y)[1]
             parts.append(_text(self.left - 6, level + 4, f"{y:g}" if y < 10_000 else f"{y:,.0f}", "end"))
             parts.append(f'<path d="M{self.left} {level:.1f}H{right}" {_FAINT}/>')
-        for x in x_ticks or ticks(0, self.x_end, 4):
+        for x in ticks(0, self.x_end, 4):
             if x <= self.x_end:
                 parts.append(_text(self.at(x, 1)[0], bottom + 16, f"{x:g}", "middle"))
         for x in epoch_ends:
             where = self.at(x, 1)[0]
             parts.append(f'<path d="M{where:.1f} {self.top}V{bottom}" {_FAINT} stroke-dasharray="4 3"/>')
-        parts.append(_text(self.left + self.width / 2, bottom + 32, x_label, "middle"))
+        parts.append(_text(self.left + self.width / 2, bottom + 32, "step", "middle"))
         return "".join(parts)
 
     def line(self, points: list[tuple], color: str, width: float, more: str = "") -> str:
-        left = self.left
-        zero = self.y_zero
-        x_unit = self.x_unit
-        y_unit = self.y_unit
-        scale = self.scale
-        path = " ".join([f"{left + x * x_unit:.1f},{zero - scale(y) * y_unit:.1f}" for x, y in points])
+        path = " ".join("{:.1f},{:.1f}".format(*self.at(x, y)) for x, y in points)
         stroke = f'fill="none" stroke="{color}" stroke-width="{width}" stroke-linejoin="round"'
         return f'<polyline points="{path}" {stroke} {more}/>'
 
@@ -170,7 +138,7 @@ def _square(x: float, y: float) -> str:
 
 
 def _curves_key(y: float, n: int) -> str:
-    each = "each rank" if n <= MAX_RANKS else "lowest, median, highest"
+    each = "each rank" if n <= MAX_RANKS else f"the first {MAX_RANKS} ranks"
     entries = (
         (48, f'<path d="M48 {y - 4}h26" stroke="{LIGHT_BLUE}"/>', each),
         (236, f'<path d="M236 {y - 4}h26" stroke="{BLUE}" stroke-width="2.5"/>', "all ranks together"),
@@ -183,22 +151,21 @@ def _curves_key(y: float, n: int) -> str:
 def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
     """An SVG of what each rank did in the few steps of `shown`, and how it divided its time in the steps of `recent`.
 
-    Among many ranks, it shows the rank that computed longest in `recent`, the median, and the one that waited for them.
+    Among many ranks, it shows those that computed longest in `recent`, for which the others waited.
     `name` must be unique in the page, because it identifies the stripes. `note` is a sentence under the chart.
     """
     mixed = not shown.collectives_known and len(shown.pieces) > 1
     fills = {COMPUTING: PURPLE if mixed else BLUE} | {kind: f"url(#{name}-{kind})" for kind in (WAITING, COMMUNICATING)}
     n = len(shown.pieces)
-    ranks = _ranks_drawn(n)
     shares_of = recent.shares()
     drawn = list(range(n))
     where = "each rank"
-    if ranks < n:
-        drawn = _slowest_to_fastest(shares_of)
-        where = f"3 of {n} ranks" if mixed else f"the slowest, the median and the fastest of {n} ranks"
+    if n > MAX_RANKS:
+        drawn = sorted(drawn, key=lambda rank: shares_of[rank][COMPUTING], reverse=True)[:MAX_RANKS]
+        where = f"{MAX_RANKS} of {n} ranks"
     top = STRIPS_TOP
     seconds = shown.seconds or 1.0
-    bottom = top + ranks * ROW_HEIGHT
+    bottom = top + len(drawn) * ROW_HEIGHT
     zero = shown.steps[0][1]
     steps = f"The last {len(shown.steps)} steps" if len(shown.steps) > 1 else "The last step"
     parts = [_patterns(name), _text(STRIP_LEFT, 13, f"{steps} on {where}", weight="bold")]
@@ -227,17 +194,11 @@ def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
             parts.append(_text(at, bottom + 17, f"{ms:g}", "middle"))
     parts.append(_text(STRIP_LEFT + STRIP_WIDTH / 2, bottom + 32, "time in ms", "middle"))
     parts += [_strips_key(fills, recent.seconds, mixed), _text(STRIP_LEFT, bottom + 50, note)]
-    return drawing(_strips_height(ranks, bool(note)), "".join(parts))
+    return drawing(_strips_height(n, bool(note)), "".join(parts))
 
 
-def _slowest_to_fastest(shares_of: list[dict[str, float]]) -> list[int]:
-    """The rank that computes longest, the median, and the rank that computes shortest, and so waits for the others."""
-    order = sorted(range(len(shares_of)), key=lambda rank: shares_of[rank][COMPUTING], reverse=True)
-    return [order[0], order[len(order) // 2], order[-1]]
-
-
-def _strips_height(ranks_drawn: int, with_note: bool) -> float:
-    return STRIPS_TOP + ranks_drawn * ROW_HEIGHT + (58 if with_note else 38)
+def _strips_height(n: int, with_note: bool) -> float:
+    return STRIPS_TOP + min(n, MAX_RANKS) * ROW_HEIGHT + (58 if with_note else 38)
 
 
 def _step_marks(shown: Timeline, top: float, bottom: float) -> str:
@@ -284,69 +245,6 @@ def _patterns(name: str) -> str:
     return f"<defs>{waiting}{communicating}</defs>"
 
 
-class SpeedRun(NamedTuple):
-    """A run of a sweep: whose it is, on how many ranks, and how fast; and whether other programs used its cores."""
-
-    name: str
-    ranks: int
-    samples_per_s: float
-    disturbed: bool = False
-
-
-def speeds(runs: list[SpeedRun], rank_counts: list[int], colors: dict[str, str]) -> str:
-    """An SVG of samples/s against ranks: a mark for each run, a line through each backend's medians.
-
-    The dotted line is perfect scaling of the first backend's runs on one rank, and it sets the scale, so that the
-    drawing keeps its scale while it fills in. colors: of each name.
-    """
-    names = list(dict.fromkeys(run.name for run in runs))
-    single = [run.samples_per_s for run in runs if run.name == names[0] and run.ranks == 1] if runs else []
-    perfect = statistics.median(single) if single else 0.0
-    most = max(rank_counts)
-    highest = max([perfect * most, *(run.samples_per_s for run in runs)]) or 1.0
-    axes = Axes(72, 500, "Samples per second", 1.06 * most, (0.0, highest), height=SPEEDS_PLOT_HEIGHT)
-    parts = [axes.frame(range(0), "ranks", rank_counts)]
-    if perfect:
-        parts.append(axes.line([(0, 0), (most, perfect * most)], "currentColor", 1.5, 'stroke-dasharray="2 3"'))
-    for number, name in enumerate(names):
-        own = [run for run in runs if run.name == name]
-        counts = sorted({run.ranks for run in own})
-        medians = [statistics.median(run.samples_per_s for run in own if run.ranks == n) for n in counts]
-        parts.append(axes.line(list(zip(counts, medians, strict=True)), colors[name], 2.5, f'data-name="{name}"'))
-        marks = [_mark(number, *axes.at(run.ranks, run.samples_per_s), colors[name], run.disturbed) for run in own]
-        parts.append(f'<g data-runs="{name}">{"".join(marks)}</g>')
-    return drawing(SPEEDS_HEIGHT, "".join(parts) + _speeds_key(names, colors, bool(perfect), runs))
-
-
-def _speeds_key(names: list[str], colors: dict[str, str], perfect: bool, runs: list[SpeedRun]) -> str:
-    left = 620
-    y = 66
-    parts = [_text(left, 44, "a mark per run, a line through the medians")] if names else []
-    for number, name in enumerate(names):
-        parts.append(_mark(number, left + 13, y - 4, colors[name], False))
-        parts.append(_text(left + 36, y, name))
-        y += 22
-    if perfect:
-        line = f'<path d="M{left} {y - 4}h26" stroke="currentColor" stroke-width="1.5" stroke-dasharray="2 3"/>'
-        parts.append(line + _text(left + 36, y, f"perfect scaling of {names[0]}"))
-        y += 22
-    if any(run.disturbed for run in runs):
-        parts.append(_mark(0, left + 13, y - 4, "currentColor", True))
-        parts.append(_text(left + 36, y, "pale: other programs used the cores"))
-    return "".join(parts)
-
-
-def _mark(number: int, x: float, y: float, color: str, disturbed: bool) -> str:
-    """The sign of a run: a circle for the first backend, a square for the second, then a triangle and a diamond.
-
-    A disturbed run is pale. Hollow marks have a different meaning in the other figures: more ranks than cores.
-    """
-    shapes = ("a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z", "v-4h8v8h-8z", "l4 -5l4 9h-8z", "l4 -5l4 5l-4 5z")
-    opacity = 0.3 if disturbed else 1
-    shape = shapes[number % len(shapes)]
-    return f'<path d="M{x - 4:.1f} {y:.1f}{shape}" fill="{color}" stroke="{color}" opacity="{opacity}"/>'
-
-
 # Keeps text readable on top of lines, in the color of JupyterLab's page.
 _HALO = 'stroke="var(--jp-layout-color0, transparent)" stroke-width="4" paint-order="stroke"'
 _FAINT = 'fill="none" stroke="currentColor" stroke-opacity="0.3"'
@@ -366,12 +264,7 @@ def drawing(height: float, content: str) -> str:
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Evenly spaced round numbers that cover the range from low to high."""
-    rough = (high - low) / about or 1.0
-    power = 10.0 ** math.floor(math.log10(rough))
-    distance = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
-    first = math.floor(low / distance + 1e-9)
-    last = math.ceil(high / distance - 1e-9)
-    return [round(i * distance, 10) for i in range(first, max(last, first + 1) + 1)]
+    return [float(value) for value in MaxNLocator(about, steps=[1, 2, 5, 10]).tick_values(low, high)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:

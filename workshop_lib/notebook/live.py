@@ -5,7 +5,6 @@ Output of several ranks stands side by side, as HTML that stays in the saved not
 
 import base64
 import html
-import sys
 import time
 import uuid
 from collections.abc import Sequence
@@ -16,20 +15,15 @@ from IPython.display import HTML, DisplayHandle, display
 
 from workshop_lib.emulation import session as emulation
 from workshop_lib.notebook import charts
-from workshop_lib.notebook.widgets import answers_while_busy, close, leave, size
+from workshop_lib.notebook.widgets import answers_while_busy, leave, size
 from workshop_lib.ranks.messages import Displayed, Published
 from workshop_lib.ranks.output import Row
 from workshop_lib.ranks.progress import SHARES_OF_LAST_S, Progress, TextView, epoch_line
 from workshop_lib.ranks.timeline import timeline
-from workshop_lib.words import duration
 
 SHOW_AFTER_S = 0.7
 REDRAW_EVERY_S = 0.35
 WORK_SHARE = 0.01  # drawing takes at most this share of one core, because the ranks need the cores
-# By default, Jupyter's server drops what a cell prints beyond 3 MB in 3 s.
-BYTES_PER_S = 600_000
-BURST_S = 1.5
-PIECE_CHARACTERS = 100_000
 STEPS_SHOWN = 4
 SIDE_BY_SIDE = 3  # up to this many ranks; more are stacked, to be opened one by one
 IMAGES = ("image/png", "image/jpeg", "image/gif")
@@ -47,7 +41,6 @@ class NotebookView(TextView):
     def __init__(self, n: int, trains: bool = False):
         super().__init__(n, trains)
         self.handles: dict[Row, DisplayHandle] = {}
-        self.print_again_at = 0.0
 
     def output(self, items: Sequence[str | Row]) -> None:
         lines: list[str | Row] = []
@@ -61,15 +54,7 @@ class NotebookView(TextView):
         super().output(lines)
 
     def write(self, text: str) -> None:
-        """Print these lines, but no faster than Jupyter's server takes them: it drops what exceeds its limit."""
-        text += "\n"
-        for start in range(0, len(text), PIECE_CHARACTERS):
-            piece = text[start : start + PIECE_CHARACTERS]
-            now = time.monotonic()
-            self.print_again_at = max(self.print_again_at, now - BURST_S) + len(piece.encode()) / BYTES_PER_S
-            time.sleep(max(0.0, self.print_again_at - now))
-            sys.stdout.write(piece)
-            sys.stdout.flush()
+        print(text, flush=True)
 
     def show(self, row: Row) -> None:
         """Show a row. If it is on display already, update it in place."""
@@ -141,7 +126,6 @@ class LiveView(Dashboard):
         self.next_redraw_s = 0.0
         self.being_written = ""
         self.elapsed_s = 0.0
-        self.first_seen: tuple[float, int] | None = None  # the time and the number of steps when the first were done
         self.running = list(range(n))
 
     def unfinished(self, lines: list[str]) -> None:
@@ -152,8 +136,6 @@ class LiveView(Dashboard):
         self.elapsed_s = elapsed_s
         self.running = running
         self.ended = not running
-        if self.first_seen is None and self.progress.done:
-            self.first_seen = elapsed_s, self.progress.done
         if self.box is None:
             if not running or (self.progress.info is None and elapsed_s < SHOW_AFTER_S):
                 return
@@ -192,8 +174,6 @@ class LiveView(Dashboard):
         parts = [f"{self.elapsed_s:.0f} s"]
         if self.running and not step and (self.trains or self.progress.phase):
             parts.append(self.progress.phase or "starting")
-        if self.running and (left_s := self._time_left_s()) is not None:
-            parts.append(f"about {duration(left_s)} left")
         if step:
             epochs = self.progress.info["epochs"]
             parts.append(f"epoch {step['epoch']} of {epochs}, step {step['step']} of {step['steps_per_epoch']}")
@@ -201,16 +181,6 @@ class LiveView(Dashboard):
         if self.progress.epochs:
             parts.append(f"test accuracy {self.progress.epochs[-1]['test_accuracy']:.2%}")
         return " · ".join([*parts, state])
-
-    def _time_left_s(self) -> float | None:
-        """The time that the rest of the run takes at the pace so far; None until there has been a pace for a second."""
-        if self.first_seen is None:
-            return None
-        since_s = self.elapsed_s - self.first_seen[0]
-        steps = self.progress.done - self.first_seen[1]
-        if since_s < 1 or steps <= 0:
-            return None
-        return since_s * (self.progress.total - self.progress.done) / steps
 
     def _end(self) -> str:
         """How the training ended, in a few words. Ranks that have not finished by now are no longer waited for."""
@@ -225,17 +195,17 @@ class LiveView(Dashboard):
     def close(self) -> None:
         if self.box is not None:
             self._redraw()
-            self._leave()
+            self._leave(self.box)
         for row in self.progress.epochs:
             print(epoch_line(row))
 
-    def _leave(self) -> None:
+    def _leave(self, box: widgets.VBox) -> None:
         """Leave the curves of a training, and the button that was pressed, with the focus on it."""
         end = self._end()
         self.running = []
         if not self.progress.curve and not self.stop_requested:
             self.shown.update(HTML(""))
-            close(self.box)
+            box.close()
             return
         self.leave(end, self._status(end), self.curves.value, self.strips.value)
 

@@ -1,15 +1,18 @@
 """A sweep in a notebook: a curve that fills in as its runs end, with a bar, the time left, and a Stop button."""
 
+import base64
+import html
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import ipywidgets as widgets
+import numpy as np
+import pandas as pd
 
 from workshop_lib.emulation import session as emulation
-from workshop_lib.notebook import charts
-from workshop_lib.notebook.figures import style_of
+from workshop_lib.notebook import figures
 from workshop_lib.notebook.live import REDRAW_EVERY_S, Dashboard
-from workshop_lib.notebook.palette import BLACK
 from workshop_lib.notebook.widgets import has_widgets
 from workshop_lib.ranks import RankError
 from workshop_lib.ranks.messages import Published
@@ -42,13 +45,46 @@ def sweep(
         # The ranks did not react to Stop in time and were given up. What was measured before stays.
 
 
+class SpeedRun(NamedTuple):
+    """A run of a sweep: whose it is, on how many ranks, and how fast; and whether other programs used its cores."""
+
+    name: str
+    ranks: int
+    samples_per_s: float
+    disturbed: bool = False
+
+
+@figures.styled
+def speeds(runs: list[SpeedRun], rank_counts: list[int]) -> figures.RecordFigure:
+    """Samples per second against ranks: a mark for each run, a line through each backend's medians.
+
+    Runs beside other programs are pale. The dotted line is perfect scaling of the first backend's runs on one rank, and
+    it sets the scale, so that the figure keeps its scale while it fills in.
+    """
+    figure, axes = figures.new_figure(size_inches=(9, 4))
+    table = pd.DataFrame(runs, columns=SpeedRun._fields)
+    for name, own in table.groupby("name", sort=False):
+        look = figures.style_of(str(name))
+        medians = own.groupby("ranks")["samples_per_s"].median()
+        axes.plot(medians.index, medians, **look | {"marker": ""}, label=name)
+        strength = np.where(own["disturbed"], 0.3, 1.0)
+        axes.scatter(own["ranks"], own["samples_per_s"], color=look["color"], marker=look["marker"], alpha=strength)
+        if name == table["name"][0] and 1 in medians:
+            most = max(rank_counts)
+            axes.plot([0, most], [0, most * medians[1]], **figures.PERFECT, label=f"perfect scaling of {name}")
+    axes.set(xlabel="ranks", ylabel="samples/s", xlim=(0, 1.06 * max(rank_counts)))
+    axes.set_ylim(bottom=0)
+    figures.ticks_at(axes.xaxis, rank_counts)
+    return figure
+
+
 class SweepDashboard(Dashboard):
     """The dashboard of a sweep, which is also the view of each of its runs."""
 
     def __init__(self, rank_counts: list[int]):
         super().__init__(max(rank_counts))
         self.rank_counts = rank_counts
-        self.runs: list[charts.SpeedRun] = []
+        self.runs: list[SpeedRun] = []
         self.machines: set[str] = set()  # where the runs were emulated
         self.number = 1
         self.total = 0
@@ -96,20 +132,19 @@ class SweepDashboard(Dashboard):
         what = run.record["what"]
         speed = curves.samples_per_s(run.record)
         if speed is not None:
-            name = records.name_of(what)
             if what["machine"]:
                 self.machines.add(what["machine"])
-            self.runs.append(charts.SpeedRun(name, what["world_size"], speed, disturbed=bool(run.warning)))
+            self.runs.append(SpeedRun(records.name_of(what), what["world_size"], speed, disturbed=bool(run.warning)))
         self.left_s = run.left_s
         self.measured_at_s = time.monotonic()
         self.show_bar(round(PARTS * run.number / run.total), PARTS)
         self._draw()
 
     def _draw(self) -> None:
-        colors = {run.name: style_of(run.name)["color"] for run in self.runs}
-        # Black is that of the page's text, because it would vanish on a dark page.
-        colors = {name: "currentColor" if color == BLACK else color for name, color in colors.items()}
-        self.curve.value = charts.speeds(self.runs, self.rank_counts, colors)
+        figure = speeds(self.runs, self.rank_counts)
+        image = base64.b64encode(figure.png()).decode()
+        words = html.escape(figure.description())
+        self.curve.value = f'<img class="workshop-figure" alt="{words}" src="data:image/png;base64,{image}">'
 
     def end(self) -> None:
         if self.box is None:

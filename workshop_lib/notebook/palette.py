@@ -1,7 +1,6 @@
 """All colors of the workshop's figures and of the live dashboard, in one place.
 
-The first seven are Okabe and Ito's (Color Universal Design, 2008). People with any color vision can tell all of
-`COLORS` apart.
+The first seven are Okabe and Ito's (Color Universal Design, 2008), which people with any color vision can tell apart.
 """
 
 BLUE = "#0072B2"

@@ -37,10 +37,6 @@ class Question:
         self.unit = unit
         self.value: float | None = None
 
-    def asks_the_same_as(self, other: "Question") -> bool:
-        mine, others = ((each.question, each.low, each.high, each.unit) for each in (self, other))
-        return mine == others
-
     def commit(self, value: float) -> None:
         """Make `value` the guess. Only the first guess counts."""
         if self.value is None:
@@ -49,29 +45,23 @@ class Question:
 
     def _keep(self, measured: float | None = None) -> None:
         if self.value is not None:
-            learner.keep(learner.Prediction(self.question, self.unit, self.value, measured, self.low, self.high))
+            learner.keep(learner.Prediction(self.question, self.unit, self.value, measured))
 
-    def compare(
-        self, measured: float | Iterable[float] | None, spread: tuple[float, float] | None = None, emulated_on: str = ""
-    ) -> figures.RecordFigure:
-        """A figure of the guess and the measurement. `spread` is the lowest and the highest measurement.
+    def compare(self, measured: float | Iterable[float] | None, emulated_on: str = "") -> figures.RecordFigure:
+        """A figure of the guess and the measurement.
 
-        Of several measurements, it shows the median and the spread. `measured` is None or nan, or has no numbers, if
-        the run was stopped before there was anything to measure; the figure then says so. emulated_on: the machine on
-        which the value was emulated, if it wasn't measured.
+        Of several measurements, it shows the median, the lowest and the highest. `measured` is None or nan, or has no
+        numbers, if the run was stopped before there was anything to measure; the figure then says so. emulated_on: the
+        machine on which the value was emulated, if it wasn't measured.
         """
-        if isinstance(measured, Iterable):
-            values = [float(value) for value in measured]
-            measured = statistics.median(values) if values else None
-            spread = (min(values), max(values)) if values else None
-        elif measured is not None and math.isnan(measured):
-            measured = None
-        self._keep(measured)
+        given = list(measured) if isinstance(measured, Iterable) else [measured]
+        values = [float(value) for value in given if value is not None and not math.isnan(value)]
+        middle = statistics.median(values) if values else None
+        self._keep(middle)
         name = f"emulated on\n{emulated_on}" if emulated_on else "measured"
-        if measured is None:
-            rows = [(name, 0.0, MEASURED, (0.0, 0.0), STOPPED)]
-        else:
-            rows = [(name, measured, MEASURED, spread or (measured, measured), self._with_unit(measured))]
+        rows = [(name, 0.0, MEASURED, (0.0, 0.0), STOPPED)]
+        if middle is not None:
+            rows = [(name, middle, MEASURED, (min(values), max(values)), self._with_unit(middle))]
         if self.value is not None:
             rows.append(("your guess", self.value, GUESS, (self.value, self.value), self._with_unit(self.value)))
         longest = max(self.high, *(max(value, high) for _, value, _, (_, high), _ in rows))
@@ -79,8 +69,8 @@ class Question:
         figure.numbers = {
             NUMBERS: {
                 **self._numbers(),
-                "measured": None if measured is None else float(measured),
-                "spread": spread and [float(end) for end in spread],
+                "measured": middle,
+                "spread": [min(values), max(values)] if len(values) > 1 else None,
                 "text": rows[0][-1],
             }
         }
@@ -108,11 +98,13 @@ class Question:
     def _with_unit(self, value: float) -> str:
         return f"{formatted(value)} {self.unit}".strip()
 
+    def _range(self) -> str:
+        return f"{formatted(self.low)} to {formatted(self.high)} {self.unit}".strip()
+
     def _ipython_display_(self) -> None:
         if has_widgets():
             return self._show_widget()
-        span = f"{formatted(self.low)} to {formatted(self.high)} {self.unit}".strip()
-        text = f"Prediction: {self.question} ({span})"
+        text = f"Prediction: {self.question} ({self._range()})"
         if get_ipython():
             display({"text/plain": text, NUMBERS: self._numbers()}, raw=True)
         else:
@@ -123,7 +115,7 @@ class Question:
 
         What they committed stays as plain HTML, too, so it is still there when the notebook is opened again.
         """
-        question = f"<b>Your prediction:</b> {html.escape(self.question)}"
+        question = f"<b>Your prediction:</b> {html.escape(f'{self.question} ({self._range()})')}"
         if self.value is not None:
             display(HTML(self._committed(question, self.value)))
             return
@@ -132,14 +124,13 @@ class Question:
         shape = {"min": self.low, "max": self.high, "step": step}
         slider = widgets.FloatSlider(self.low, **shape, readout_format=f".{digits}f")
         slider.continuous_update = False  # otherwise the slider's last message could arrive after the button's
-        slider.layout.width = "auto"
+        slider.layout.width = size(36)
         slider.add_class("workshop-unset")
         slider.add_class("workshop-guess")
-        track = widgets.VBox([slider, widgets.HTML(self._scale())], layout=widgets.Layout(width=size(36)))
         unit = widgets.HTML(html.escape(self.unit))
         button = widgets.Button(description="Commit", icon="lock", disabled=True, tooltip="Move the slider first")
         button.add_class("workshop-commit")
-        box = widgets.VBox([widgets.HTML(question), widgets.HBox([track, unit, button])])
+        box = widgets.VBox([widgets.HTML(question), widgets.HBox([slider, unit, button])])
 
         def move(_):
             button.disabled = False
@@ -165,19 +156,6 @@ class Question:
     def _committed(self, question: str, value: float) -> str:
         return f"{question}<br><b>{html.escape(self._with_unit(value))}</b> (committed)"
 
-    def _scale(self) -> str:
-        """The ends of the slider, and zero if it lies between them, as HTML to be shown below the slider."""
-        ends = {self.low: self._with_unit(self.low), self.high: self._with_unit(self.high)}
-        if self.low < 0 < self.high:
-            ends[0.0] = "0"
-        marks = []
-        for value, text in ends.items():
-            # A text is shifted left by as much of its own width as it lies along the track, so it ends where that does.
-            along = 100 * (value - self.low) / (self.high - self.low)
-            place = f"left: {along:g}%; transform: translateX(-{along:g}%)"
-            marks.append(f'<span style="{place}">{html.escape(text)}</span>')
-        return f'<div class="workshop-scale">{"".join(marks)}</div>'
-
 
 def predict(question: str, low: float, high: float, unit: str = "") -> Question:
     """Ask for a guess between low and high. Call it in the last line of a cell, and `compare` the result later.
@@ -188,7 +166,7 @@ def predict(question: str, low: float, high: float, unit: str = "") -> Question:
     asked = Question(question, low, high, unit)
     shell = get_ipython()
     for known in list(shell.user_ns.values()) if shell else ():
-        if isinstance(known, Question) and known.value is not None and known.asks_the_same_as(asked):
+        if isinstance(known, Question) and known.value is not None and known._numbers() == asked._numbers():
             return known
     return asked
 

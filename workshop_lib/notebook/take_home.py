@@ -1,13 +1,10 @@
 """Shows the take-home scripts (notebooks/scripts) in a notebook, as the changes from one script to the next, and starts
 them."""
 
-import ast
 import difflib
 import html
 import re
 import shutil
-
-from IPython.display import Code
 
 from workshop_lib.notebook import profile
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
@@ -43,29 +40,8 @@ def _row(line: str) -> str:
 def diff(before: str, after: str) -> MarkedLines:
     """The lines that differ between two scripts, given by file name, with a few unchanged lines around them."""
     old, new = ((SCRIPTS / name).read_text(encoding="utf-8").splitlines() for name in (before, after))
-    parts: list[list[str]] = [[]]
-    for line in difflib.unified_diff(old, new, before, after, lineterm="", n=CONTEXT):
-        if line.startswith("@@"):
-            parts.append([])
-        else:
-            parts[-1].append(line)
-    lines = parts[0]
-    for part in parts[1:]:
-        lines += ["⋯", *_without_empty_ends(part)]
-    return MarkedLines(lines)
-
-
-def function(script: str, name: str) -> Code:
-    """The function `name` of the script with this file name."""
-    text = (SCRIPTS / script).read_text(encoding="utf-8")
-    [found] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == name]
-    return Code(ast.get_source_segment(text, found), language="python")
-
-
-def _without_empty_ends(lines: list[str]) -> list[str]:
-    """The lines without unchanged empty ones at both ends."""
-    kept = [at for at, line in enumerate(lines) if line.strip()]
-    return lines[kept[0] : kept[-1] + 1]
+    changed = difflib.unified_diff(old, new, before, after, lineterm="", n=CONTEXT)
+    return MarkedLines(["⋯" if line.startswith("@@") else line for line in changed])
 
 
 def marked(script: str, pattern: str, context: int | None = None) -> MarkedLines:

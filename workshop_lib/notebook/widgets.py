@@ -45,13 +45,6 @@ def leave(place: DisplayHandle, content: str) -> None:
     place.update(HTML(content and f'<div class="workshop-left" style="{style}">{content}</div>'))
 
 
-def close(widget: ipywidgets.Widget) -> None:
-    """Close the widget and everything in it."""
-    for part in getattr(widget, "children", ()):
-        close(part)
-    widget.close()
-
-
 class Answers(ipywidgets.VBox):
     """Columns of controls that ask a question, and below them a figure whose title is the answer.
 

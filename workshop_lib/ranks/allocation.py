@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import socket
 from collections import Counter
 from collections.abc import Mapping

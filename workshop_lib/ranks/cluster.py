@@ -16,7 +16,6 @@ from typing import Any
 import cloudpickle
 import psutil
 
-from workshop_lib.course import learner
 from workshop_lib.emulation import session as emulation
 from workshop_lib.errors import InputError
 from workshop_lib.training.record import Epochs
@@ -231,7 +230,6 @@ class Ranks:
         """
         record = self._run((engine.train_here, (options,), {}), timeout, show, trains=True)[0]
         record["epochs"] = Epochs(record["epochs"])
-        learner.keep(learner.Training.of(record))
         return record
 
     def pull(self, name: str) -> list:

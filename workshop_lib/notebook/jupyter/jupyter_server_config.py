@@ -19,6 +19,8 @@ c = get_config()  # type: ignore[name-defined]  # noqa: F821 - Jupyter defines i
 c.ServerApp.root_dir = str(HERE.parents[2] / "notebooks")
 c.LabApp.default_url = "/lab/tree/00_start_here.ipynb"
 c.LabApp.custom_css = True
+# Many ranks may print more in a second than the server passes on by default. How much each may print is limited.
+c.ZMQChannelsWebsocketConnection.limit_rate = False
 c.ServerApp.tornado_settings = {"static_custom_path": [str(HERE / "custom")]}
 # The solutions are hidden here, because a check that failed links to them.
 c.ContentsManager.hide_globs = ["source", "solutions", "map.svg", "__pycache__", "*.pyc", "*~", ".DS_Store"]
