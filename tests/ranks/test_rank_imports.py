@@ -20,7 +20,6 @@ MUST_NOT_LOAD = {
     "training.callbacks": FRAMEWORKS | NOTEBOOK,
     "training.equivalence": FRAMEWORKS | NOTEBOOK,
     "training.record": FRAMEWORKS | NOTEBOOK,
-    "lessons.horovod_tensorflow.judge": FRAMEWORKS | NOTEBOOK,
     "notebook.figures.accuracy": NOTEBOOK,
     "ranks.rank_errors": NOTEBOOK,
     "ranks.engine": NOTEBOOK,

@@ -1,5 +1,6 @@
-"""The solutions of 04_horovod_tensorflow equal one process, and what the checks leave behind."""
+"""The solutions of 04_horovod_tensorflow equal one process, and what the checks leave behind and don't need."""
 
+import subprocess
 import sys
 
 import cloudpickle
@@ -25,6 +26,11 @@ def test_a_check_leaves_no_horovod_running(team):
 
     assert horovod_keras.averaging(solution(NOTEBOOK, "averaging")).passed
     assert team.run(running, show=False) == [False, False]
+
+
+def test_the_checks_need_no_tensorflow_in_the_notebook():
+    code = f"import sys, {horovod_keras.__name__}; print('tensorflow' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
 
 
 def descended(size: int) -> np.ndarray:
