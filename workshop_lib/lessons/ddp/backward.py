@@ -27,6 +27,7 @@ class Message:
     values: int
     ready: int
     sent_s: float
+    work: dist.Work
     arrived_s: float | None = None
 
 
@@ -49,7 +50,6 @@ class Recorder:
         self.start_s = time.perf_counter()
         self.ready_s: list[float] = []
         self.messages: list[Message] = []
-        self._works: list[dist.Work] = []
 
     def __enter__(self) -> "Recorder":
         self._patch.start()
@@ -59,10 +59,10 @@ class Recorder:
         self._patch.stop()
 
     def _all_reduce(self, tensor, op=dist.ReduceOp.SUM, group=None, async_op=False):
-        message = Message(tensor.numel(), len(self.ready_s), time.perf_counter())
-        self.messages.append(message)
+        sent_s = time.perf_counter()
         work = self._send(tensor, op, group, async_op=True)
-        self._works.append(work)
+        message = Message(tensor.numel(), len(self.ready_s), sent_s, work)
+        self.messages.append(message)
 
         def arrived(_):
             message.arrived_s = time.perf_counter()
@@ -75,8 +75,8 @@ class Recorder:
 
     def settle(self) -> None:
         """Wait for every message, including those that the observed function does not wait for."""
-        for work in self._works:
-            work.wait()
+        for message in self.messages:
+            message.work.wait()
 
     def times_ms(self, end_s: float) -> dict:
         """The recorded step, which ended at `end_s`, as `figures.BackwardTimes` in milliseconds."""
@@ -84,8 +84,8 @@ class Recorder:
         def ms(moment_s: float) -> float:
             return 1000 * (moment_s - self.start_s)
 
-        for message, work in zip(self.messages, self._works, strict=True):
-            message.arrived_s = message.arrived_s or getattr(work, "end_s", None)
+        for message in self.messages:
+            message.arrived_s = message.arrived_s or getattr(message.work, "end_s", None)
         sent = [[ms(each.sent_s), ms(each.arrived_s or end_s)] for each in self.messages]
         ready = [ms(moment_s) for moment_s in self.ready_s]
         return {"backward": ready[-1], "ready": ready, "messages": sent, "end": ms(end_s)}

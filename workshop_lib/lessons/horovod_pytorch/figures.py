@@ -134,15 +134,8 @@ def measure(name: str, *settings: str, late_ms: float = 0.0) -> Measured:
     out = BUILD / "horovod_steps" / name.replace(" ", "_")
     out.parent.mkdir(parents=True, exist_ok=True)
     launch = [*scripts.mpiexec(sizes.ranks), "env", "HOROVOD_TIMELINE=DYNAMIC", *settings]
-    program = [
-        sys.executable,
-        "-m",
-        "workshop_lib.lessons.horovod_pytorch.horovod_steps",
-        out,
-        3 * sizes.steps,
-        late_ms,
-    ]
-    scripts.run(*launch, *program, timeout_s=sizes.timeout_s)
+    module = "workshop_lib.lessons.horovod_pytorch.horovod_steps"
+    scripts.run(*launch, sys.executable, "-m", module, out, 3 * sizes.steps, late_ms, timeout_s=sizes.timeout_s)
     step_ms = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
     return Measured(step_ms, read(out.with_suffix(".timeline.json")))
 
