@@ -15,13 +15,6 @@ def measured(seed, noise=0.05, batches=BATCHES):
     return exact * np.exp(noise * np.random.default_rng(seed).normal(size=len(batches)))
 
 
-def test_exact_pairs_give_the_parameters_back():
-    fit = critical_batch.fit(BATCHES, S_MIN + E_MIN / BATCHES)
-    assert (fit.s_min, fit.e_min, fit.b_crit) == pytest.approx((S_MIN, E_MIN, B_CRIT))
-    for name, value in (("s_min", S_MIN), ("e_min", E_MIN), ("b_crit", B_CRIT)):
-        assert fit.intervals[name] == pytest.approx((value, value))
-
-
 def test_at_the_critical_batch_steps_and_samples_are_twice_their_minimum():
     fit = critical_batch.fit(BATCHES, measured(0))
     assert fit.steps(fit.b_crit) == pytest.approx(2 * fit.s_min)

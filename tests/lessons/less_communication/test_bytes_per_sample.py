@@ -29,12 +29,6 @@ def test_the_outer_step_is_sgd_with_nesterovs_momentum():
         assert weights == pytest.approx(parameter.detach().numpy(), abs=1e-12)
 
 
-def test_local_sgd_goes_to_the_mean():
-    start, mine = np.arange(3.0), np.array([5.0, -1.0, 2.0])
-    weights, _ = ways()["local SGD, 8 steps alone"].outer(ALONE, start, mine, np.zeros(3))
-    assert weights == pytest.approx(mine, abs=1e-12)
-
-
 def record(way, seed, nbytes, accuracy, steps=64):
     what = {"way": way, "seed": seed, "world_size": 4, "batch_size": 64, "steps": steps, "lr": 0.1, "momentum": 0.0}
     return {"kind": KIND, "what": what, "bytes_per_sample": nbytes, "test_accuracy": accuracy}
