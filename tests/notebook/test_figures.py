@@ -211,7 +211,6 @@ def test_every_word_of_a_figure_can_be_read(notebook, name):
             ([row(way, n, 4, [1e-6]) for way, n in (("MPI", 2), ("MPI", 4))],),
             "of 2 and 4 ranks",
         ),
-        (mpi_basics.collective, ("x", [1, 2], [1]), "2 ranks before, but 1 after"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_a_sentence(draw, arguments, complaint):

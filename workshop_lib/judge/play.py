@@ -36,7 +36,7 @@ from workshop_lib.judge import ROUNDING, SHOWN, Edit, Exercise, Property, alike,
 from workshop_lib.judge.forms import described, fits, plain
 
 ALONE = "also when a rank is alone"
-ALONE_ADVICE = "Is the number of ranks written into your code? Take it from `comm.size`."
+ALONE_ADVICE = "Is a number of ranks written into your code, or taken from COMM_WORLD? Take it from `comm.size`."
 Play = Callable[[Callable, Any], Iterator[tuple]]
 
 

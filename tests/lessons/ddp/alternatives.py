@@ -51,7 +51,7 @@ WRONG = {
             ],
             "a parameter that the network doesn't use has no gradient",
         ),
-        "rank 0 alone sends": ([("handles.append", "dist.get_rank() or handles.append")], "not inside an `if`"),
+        "blocks": ([(", async_op=True", "")], "pass `async_op=True`"),
     }
 }
 NEVER_ENDS = {
@@ -61,13 +61,5 @@ NEVER_ENDS = {
             "All ranks must enter `no_sync`",
         )
     },
-    "my_ddp": {
-        "a barrier on rank 0 alone": (
-            """
-            def my_ddp(model):
-                if dist.get_rank() == 0: dist.barrier()
-            """,
-            "inside an `if`",
-        )
-    },
+    "my_ddp": {"rank 0 alone sends": ([("handles.append", "dist.get_rank() or handles.append")], "inside an `if`")},
 }

@@ -30,8 +30,7 @@ def test_a_check_leaves_no_horovod_running(team):
 
 def test_the_checks_need_no_tensorflow_in_the_notebook():
     code = f"import sys, {horovod_keras.__name__}; print('tensorflow' in sys.modules or 'torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
 
 
 def descended(size: int) -> np.ndarray:

@@ -47,9 +47,8 @@ def test_the_result_decides():
     [
         (SOLUTION | {"lr": 1.28}, (0.1, 0.1, 0.1, 0.1), "its steps are too long"),
         (SOLUTION | {"momentum": 0.5}, (0.2, 0.4, 0.5, 0.6), "momentum makes up for length"),
-        (SOLUTION | {"lr": 0.2}, (0.6, 0.64, 0.86, 0.85), "its steps are too long"),
-        (SOLUTION | {"decay": "linear"}, (0.55, 0.85, 0.9, 0.91), "a decay mostly makes them shorter"),
         (SOLUTION | {"lr": 0.02}, (0.2, 0.4, 0.5, 0.6), "its steps are too short"),
+        (SOLUTION, (), "stopped before its first test"),
         (SOLUTION | {"epochs": 9}, (), "'epochs' isn't among the options of this exercise"),
         (SOLUTION | {"decay": "slowly"}, (), "that can't be run: "),
         ("fast", (), "a recipe is a dictionary of options"),

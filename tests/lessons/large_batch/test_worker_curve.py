@@ -1,9 +1,6 @@
 """The figure of accuracy against workers, from made-up records."""
 
-import json
-
 import pytest
-from command_line import workshop
 from record_fixtures import run
 
 from workshop_lib.results.curves import accuracies, recipe
@@ -55,11 +52,3 @@ def test_runs_that_differ_in_more_than_the_recipe_are_refused():
         accuracies([*FOUND, emulated(8, 0.9, seed=3, lr=0.2)])
     with pytest.raises(RecordError, match="nothing to draw"):
         accuracies([])
-
-
-def test_the_plot_command_draws_it(tmp_path):
-    file = tmp_path / "runs.jsonl"
-    file.write_text("".join(json.dumps(record) + "\n" for record in FOUND))
-    result = workshop("plot", file, "--out-dir", tmp_path)
-    assert result.exit_code == 0, result.output
-    assert [path.name for path in tmp_path.glob("*.png")] == ["workers.png"]

@@ -22,7 +22,7 @@ WRONG = {
             [(RANK_AND_SIZE, "comm.Get_rank, comm.Get_size")],
             "rank 0 returned a tuple of 2 (`Get_rank` without `()`, `Get_size` without `()`)",
         ),
-        "always the world": ([(RANK_AND_SIZE, "MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size")], "not from COMM_WORLD"),
+        "always the world": ([(RANK_AND_SIZE, "MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size")], "or taken from COMM_WORLD"),
     },
     "my_part": {"fractions": ([("//", "/")], "`//` divides")},
 }

@@ -13,7 +13,6 @@ import pytest
 from our_ranks import on_the_first
 
 from workshop_lib.course.solutions import Solution
-from workshop_lib.errors import InputError
 from workshop_lib.lessons.waiting_less import staleness
 from workshop_lib.lessons.waiting_less.workers import Workers, table
 
@@ -103,40 +102,30 @@ def test_by_its_name_a_mode_runs_on_the_workers_and_all_ranks_get_the_result(com
     assert len(set(comm.allgather(served.weights.tobytes()))) == 1
 
 
-def runs_ahead(comm, folder, mode, late, limit_s):
-    """In how many steps the late rank sees all others begin the next step while it is still computing. They tell each
+def runs_ahead(comm, folder):
+    """In how many steps the last rank sees all others begin the next step while it is still computing. They tell each
     other through files: a message would keep MPI going on the late rank, which computing does not."""
     seen = []
 
     def gradient(weights, step):
-        nonlocal limit_s
-        (folder / f"{mode.__name__} {late} {step} {comm.rank}").touch()
-        if late == comm.rank and step + 1 < STEPS:
-            others = [folder / f"{mode.__name__} {late} {step + 1} {rank}" for rank in range(comm.size) if rank != late]
-            end = time.monotonic() + limit_s
-            while not (all_there := all(file.exists() for file in others)):
-                if time.monotonic() > end:
-                    limit_s = 0.0  # one step is enough to tell
-                    break
+        (folder / f"{step} {comm.rank}").touch()
+        if comm.rank == comm.size - 1 and step + 1 < STEPS:
+            others = [folder / f"{step + 1} {rank}" for rank in range(comm.size - 1)]
+            end = time.monotonic() + (10 if all(seen) else 0)  # one step is enough to tell
+            while not all(file.exists() for file in others) and time.monotonic() < end:
                 time.sleep(0.001)
-            seen.append(all_there)
+            seen.append(time.monotonic() < end)
         return gradient_of(comm.rank, weights, step)
 
-    options = {"train": ONE_STEP_LATE} if mode is staleness.lag_sync else {}
-    mode(comm, START, gradient, LR, STEPS, **options)
+    staleness.lag_sync(comm, START, gradient, LR, STEPS, ONE_STEP_LATE)
     return sum(seen)
 
 
 @on_the_first(2, 3)
 def test_with_lag_sync_nobody_waits_for_a_rank_that_is_late_by_less_than_a_step(comm):
-    """While a rank is still at its gradient, all others have begun the next one: in each of its steps, whichever it is.
-    Synchronous ranks have not in any."""
     with tempfile.TemporaryDirectory() as own:
-        folder = Path(comm.bcast(own))
-        for late in (0, comm.size - 1):
-            for mode, limit_s, steps in ((staleness.lag_sync, 10, STEPS - 1), (staleness.synchronous, 0.02, 0)):
-                ahead = runs_ahead(comm, folder, mode, late, limit_s)
-                assert comm.bcast(ahead, root=late) == steps, (mode, late)
+        ahead = runs_ahead(comm, Path(comm.bcast(own)))
+        assert comm.bcast(ahead, root=comm.size - 1) == STEPS - 1
         comm.Barrier()
 
 
@@ -154,5 +143,3 @@ def test_a_fixed_straggler_computes_less_only_if_nobody_waits_for_it(comm):
         quick, late = never["gradients per worker"]
         assert quick > late and quick + late == 2 * 6
         assert list(table([steady, never]).index) == [("fixed", "synchronous"), ("fixed", "asynchronous")]
-    with pytest.raises(InputError, match="straggler 'rooming': use one of roaming, fixed"):
-        workers.train("synchronous", "rooming", 6)

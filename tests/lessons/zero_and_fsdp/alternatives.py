@@ -1,20 +1,9 @@
 """Right answers to the exercises of 06 beside the solutions, and wrong ones beside the known mistakes."""
 
-from workshop_lib.lessons.zero_and_fsdp.judge import ADD, ALLREDUCE, GATHER, IF_MORE, REDUCE, SEND
-
-
-def lines(*of_method: str) -> str:
-    """Lines of a method, after the indentation of the first one."""
-    return "\n        ".join(of_method)
-
+from workshop_lib.lessons.zero_and_fsdp.judge import ADD, GATHER, IF_MORE, REDUCE, SEND
 
 STEP = "self.optimizer.step()"
 GRADIENT_1 = "self.shard.grad = torch.from_numpy(total / self.comm.size)"
-GRADIENT_2 = lines(
-    "mean = torch.from_numpy(total / self.comm.size)",
-    "before = self.shards[p].grad",
-    "self.shards[p].grad = mean if before is None else before + mean",
-)
 DROP = "p.grad = None"
 WAIT = "handle.wait()"
 LOOP = "for p, part, _, handle in self.pending:"
@@ -73,45 +62,27 @@ RIGHT = {
 }
 WRONG = {
     "Zero1": {
-        "no step": ([(STEP, "pass")], "the step moves nothing"),
-        "state lost": ([(STEP, "self.optimizer.step(); self.optimizer.state.clear()")], "the optimizer's state lost"),
+        "no step": ([(STEP, "pass")], "the mean gradient in its `.grad`"),
+        "state lost": ([(STEP, f"{STEP}; self.optimizer.state.clear()")], "the optimizer's state lost"),
         "state for everything": (
-            [
-                ("self.shard = torch.nn.Parameter(self.weights[mine])", "self.shard = self.weights[mine]"),
-                ("make_optimizer([self.shard])", "make_optimizer(self.parameters)"),
-                (REDUCE, ALLREDUCE),
-                (GRADIENT_1, "flat = gradient / self.comm.size; at = 0"),
-                (
-                    STEP,
-                    lines(
-                        "for p in self.parameters:",
-                        "    p.grad = flat[at : at + p.numel()].view_as(p); at += p.numel()",
-                        "self.optimizer.step()",
-                    ),
-                ),
-            ],
+            [(STEP, f"{STEP}; self.optimizer.state[0] = {{0: torch.zeros_like(self.weights)}}")],
             "Make the optimizer for the shards",
+        ),
+        "gathers gradients, too": (
+            [(REDUCE, f"{REDUCE}; ring.allgather(self.comm, gradient.numpy())")],
+            "One reduce-scatter per backward pass",
         ),
     },
     "Zero2": {
         "reduced in step": (
             [
-                (lines(REDUCE, GRADIENT_2, DROP), "pass"),
-                (
-                    STEP,
-                    lines(
-                        "for p, shard in self.shards.items():",
-                        "    flat = by_hand.flat_gradient([p], self.comm.size)",
-                        "    shard.grad = torch.from_numpy(ring.reduce_scatter(self.comm, flat.numpy()) / 2)",
-                        "self.optimizer.step()",
-                    ),
-                ),
+                ("p.register_post_accumulate_grad_hook(self.reduce)", "pass"),
+                (STEP, f"[self.reduce(p) for p in self.shards]; {STEP}"),
             ],
             "belongs in `reduce`, not in `step`",
         ),
         "a third is kept": ([(DROP, "p.grad = None if p.numel() > 3 else p.grad")], "Keep only the shard"),
     },
-    "bytes_per_rank": {"of another optimizer": ([("8 *", "6 *")], "none of the known mistakes")},
     "OverlappedZero2": {
         "sends in finish": (
             [(f"handle = {SEND}", "handle = None"), (LOOP, LOOP.replace("_", "gradient")), (WAIT, f"{SEND}.wait()")],

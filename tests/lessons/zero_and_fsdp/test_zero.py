@@ -6,7 +6,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from judge.answers import solution, stub
+from judge.answers import solution
 from thread_ranks import run_on_threads
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -31,8 +31,8 @@ def test_parts_that_do_not_divide_are_refused():
         ring.part(7, 0, 2)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_the_halves_of_a_ring(size):
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_each_rank_gets_its_part_of_the_sum(size):
     n = 24
 
     def program(comm):
@@ -41,22 +41,14 @@ def test_the_halves_of_a_ring(size):
         before = array.copy()
         part = ring.reduce_scatter(counting, array)
         assert np.array_equal(array, before)
-        events = len(counting.log)
-        gathered = np.full(n, np.nan)
-        gathered[ring.part(n, comm.rank, size)] = part
-        ring.allgather(counting, gathered)
-        return part, gathered, (counting.log[:events], counting.log[events:])
+        return part, counting
 
     by_rank = run_on_threads(program, size)
     total = np.arange(n) * sum(range(1, size + 1))
-    for rank, (part, gathered, _) in enumerate(by_rank):
+    for rank, (part, counting) in enumerate(by_rank):
         assert np.array_equal(part, total[ring.part(n, rank, size)])
-        assert np.array_equal(gathered, total)
-    for half in zip(*(logs for *_, logs in by_rank), strict=True):
-        for log in half:
-            assert sum(event.nbytes for event in log) == 8 * n * (size - 1) // size
-            assert sum(event.kind == "send" for event in log) == size - 1
-        assert rounds(half) == size - 1
+        assert counting.messages_sent == size - 1 and counting.bytes_sent == 8 * n * (size - 1) // size
+    assert rounds([counting.log for _, counting in by_rank]) == size - 1
 
 
 def test_released_arrays_take_no_memory_and_come_back_for_the_views_that_autograd_keeps():
@@ -138,11 +130,3 @@ def test_looking_ahead_hides_most_gathers_of_stage_3_on_emulated_ranks():
     emulated = ranks.start(2, machine="ethernet-10g")
     waiting_ms, ahead_ms = emulated.run(stage_3_ms_twice, solution(check.NOTEBOOK, "Lookahead"))[0]
     assert 24 < ahead_ms < 0.9 * waiting_ms, "four layers compute for 24 ms"
-
-
-def test_a_stub_is_replaced_by_the_solution_and_says_so(capsys):
-    own = solution(check.NOTEBOOK, "Zero1")
-    assert check.written(own) is own
-    library = check.written(stub(check.NOTEBOOK, "Zero1"))
-    assert "NotImplementedError" not in library.step.__code__.co_names
-    assert "Zero1 isn't solved yet" in capsys.readouterr().out

@@ -7,7 +7,7 @@ pass, and PyTorch's DDP with the communication hook `allreduce_hook`.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from unittest import mock
 
 import torch
@@ -26,27 +26,21 @@ class Message:
 
     values: int
     ready: int
-    in_backward: bool
-    blocking: bool
-    sent_s: float = field(compare=False)
-    arrived_s: float | None = field(default=None, compare=False)
+    sent_s: float
+    work: dist.Work
+    arrived_s: float | None = None
 
 
 class Recorder:
     """Records a model's gradients and messages inside a `with` block, from the start of a backward pass.
 
-    `group`: a process group that receives all messages instead of the one they are meant for, such as a group of this
-    rank alone. Broadcasts are then skipped, and a blocking allreduce returns its handle, so that a rehearsal never
-    waits. Create the recorder before any other hook is registered on the model: hooks run in the order of their
-    registration, so each gradient is counted as ready before its message is sent.
+    Create the recorder before any other hook is registered on the model: hooks run in the order of their registration,
+    so each gradient is counted as ready before its message is sent.
     """
 
-    def __init__(self, model: nn.Module, group: dist.ProcessGroup | None = None):
+    def __init__(self, model: nn.Module):
         self._send = dist.all_reduce
-        self._group = group
-        self._patches: list = [mock.patch.object(dist, "all_reduce", self._all_reduce)]
-        if group is not None:
-            self._patches.append(mock.patch.object(dist, "broadcast"))
+        self._patch = mock.patch.object(dist, "all_reduce", self._all_reduce)
         for p in model.parameters():
             p.register_post_accumulate_grad_hook(lambda _: self.ready_s.append(time.perf_counter()))
         self.clear()
@@ -54,40 +48,35 @@ class Recorder:
     def clear(self) -> None:
         """Forget everything recorded so far; a new backward pass starts now."""
         self.start_s = time.perf_counter()
-        self.in_backward = True
         self.ready_s: list[float] = []
         self.messages: list[Message] = []
-        self._works: list[dist.Work] = []
 
     def __enter__(self) -> "Recorder":
-        for patch in self._patches:
-            patch.start()
+        self._patch.start()
         return self
 
     def __exit__(self, *_) -> None:
-        for patch in self._patches:
-            patch.stop()
+        self._patch.stop()
 
     def _all_reduce(self, tensor, op=dist.ReduceOp.SUM, group=None, async_op=False):
-        message = Message(tensor.numel(), len(self.ready_s), self.in_backward, not async_op, time.perf_counter())
+        sent_s = time.perf_counter()
+        work = self._send(tensor, op, group, async_op=True)
+        message = Message(tensor.numel(), len(self.ready_s), sent_s, work)
         self.messages.append(message)
-        work = self._send(tensor, op, self._group or group, async_op=True)
-        self._works.append(work)
 
         def arrived(_):
             message.arrived_s = time.perf_counter()
 
         if not hasattr(work, "end_s"):  # the future of a work over MPI would block; `end_s` says when it arrived
             work.get_future().then(arrived)
-        if async_op or self._group is not None:
-            return work
-        work.wait()
-        return None
+        if not async_op:
+            work.wait()
+        return work
 
     def settle(self) -> None:
         """Wait for every message, including those that the observed function does not wait for."""
-        for work in self._works:
-            work.wait()
+        for message in self.messages:
+            message.work.wait()
 
     def times_ms(self, end_s: float) -> dict:
         """The recorded step, which ended at `end_s`, as `figures.BackwardTimes` in milliseconds."""
@@ -95,8 +84,8 @@ class Recorder:
         def ms(moment_s: float) -> float:
             return 1000 * (moment_s - self.start_s)
 
-        for message, work in zip(self.messages, self._works, strict=True):
-            message.arrived_s = message.arrived_s or getattr(work, "end_s", None)
+        for message in self.messages:
+            message.arrived_s = message.arrived_s or getattr(message.work, "end_s", None)
         sent = [[ms(each.sent_s), ms(each.arrived_s or end_s)] for each in self.messages]
         ready = [ms(moment_s) for moment_s in self.ready_s]
         return {"backward": ready[-1], "ready": ready, "messages": sent, "end": ms(end_s)}
@@ -149,6 +138,5 @@ def _step(model, finish, recorder: Recorder, inputs, labels) -> dict:
     recorder.clear()
     with recorder:
         loss.backward()
-        recorder.in_backward = False
         finish()
         return recorder.times_ms(time.perf_counter())

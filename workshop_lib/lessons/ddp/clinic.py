@@ -4,7 +4,6 @@ All runs train the workshop's network on real ranks, and average gradients after
 emulated, with half of the ranks each.
 """
 
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from workshop_lib.lessons.ddp.process_group import join
 from workshop_lib.models import torch_cnn
 from workshop_lib.ranks.timeline import Timeline, timeline
 from workshop_lib.training.callbacks import StepTrace, Tracer
+from workshop_lib.training.record import weights_sha256
 
 HEALTHY = "healthy"
 # What each illness would show: the hint for a learner who diagnoses it in a run that does not have it.
@@ -139,8 +139,7 @@ def _train(comm, illness: str) -> RankRun:
         descend(model, LR)
         losses.append(loss.item())
         tracer.add(step, start_s, spans)
-    weights = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
-    return RankRun(losses, hashlib.sha256(weights.tobytes()).hexdigest(), list(tracer.last))
+    return RankRun(losses, weights_sha256([p.detach().numpy() for p in model.parameters()]), list(tracer.last))
 
 
 def _timed(average: Callable[[], None]) -> tuple[float, float]:
@@ -154,14 +153,9 @@ def diagnoses(
     answers: dict[str, str], runs: dict[str, str] = RUNS, signs: dict[str, str] = SIGNS, name: str = "diagnoses"
 ) -> Verdict:
     """Judge the learner's diagnosis of each run, given by the run's name. `name` is the exercise's."""
-    return _judged(answers, runs, signs, name).recorded()
-
-
-def _judged(answers: dict[str, str], runs: dict[str, str], signs: dict[str, str], name: str) -> Verdict:
     verdict = Verdict(name, to_do="Replace the dots")
     if any(not isinstance(answers.get(run), str) for run in runs):
         return verdict
-    verdict.passed = False
     for run, illness in runs.items():
         diagnosis = answers[run]
         if diagnosis == illness:
@@ -171,4 +165,4 @@ def _judged(answers: dict[str, str], runs: dict[str, str], signs: dict[str, str]
             known = f"if it were that, {signs[diagnosis]}. Do you see it?" if diagnosis in signs else ""
             verdict.hint = known or f"use one of these: {', '.join(signs)}."
     verdict.passed = not verdict.failed
-    return verdict
+    return verdict.recorded()

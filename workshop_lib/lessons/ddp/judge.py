@@ -41,17 +41,12 @@ K = 4  # micro-batches per step
 def play_accumulate(accumulate: Callable, comm) -> Iterator[tuple]:
     """Accumulate the gradients of K micro-batches, and of a single one."""
     gradient, allreduces, passes = _accumulated(accumulate, comm, K)
-    same = np.array_equal(gradient, comm.bcast(gradient))
-    # The gradient and the allreduces tell mistakes apart.
-    yield "the ranks hold the same gradients", same or [gradient, allreduces], "the ranks' gradients differ."
-    yield "they are those of the mean loss over all micro-batches of all ranks", gradient
+    yield "the gradients are those of the mean loss over all micro-batches of all ranks", gradient
     observed = f"there were {allreduces} rounds of allreduces."
     yield f"{K} micro-batches take one round of allreduces", allreduces, observed
-    observed = f"{passes.count('forward')} forward passes ran for {K} micro-batches."
-    advice = "Micro-batches exist because they don't fit into memory together: give each a forward pass of its own."
-    yield "no forward sees more than one micro-batch", passes.count("forward"), observed, advice
     observed = "several micro-batches' activations were in memory at once."
-    yield "each backward comes before the next forward", passes, observed, "Call `backward()` before the next forward."
+    advice = "Give each micro-batch a forward pass of its own, and call `backward()` before the next one."
+    yield "each micro-batch has a forward pass, and a backward pass right after it", passes, observed, advice
     gradient, allreduces, _ = _accumulated(accumulate, comm, 1)
     advice = "the first is also the last, so it must communicate. Use `len(micro_batches)` for this and for the mean."
     yield "also when there is only one micro-batch", [gradient, allreduces], "with one micro-batch it is wrong:", advice
@@ -96,10 +91,6 @@ accumulate = played(
         Edit(
             "the last micro-batch must run outside `no_sync`, both forward and backward, and through `model` itself.",
             ("if last", "if False"),
-        ),
-        Edit(
-            "DDP averaged, and then each rank added gradients of its own: the *last* micro-batch must communicate.",
-            ("== len(micro_batches)", "== 1"),
         ),
         Edit(
             "only the last micro-batch is in them: call `zero_grad` before the loop, or leave it to the caller.",

@@ -1,12 +1,11 @@
 """Judges two exercises of 05_ddp: handwritten DDP with one message per gradient (`my_ddp`), and with buckets.
 
-A function is observed twice. In a rehearsal, its messages go to a group of this rank alone, and the ranks compare what
-they sent: ranks that would send different messages are caught before one waits for a message that never arrives. Then
-the function trains.
+The function trains, and its messages are recorded. Ranks that send different messages wait for each other until the
+check's time is up.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -14,76 +13,30 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.judge.network import batch, gradient_of, weights_of
+from workshop_lib.judge.network import batch, gradient_of, network, weights_of
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.ddp.backward import Message, Recorder
-from workshop_lib.lessons.ddp.process_group import alone, join
+from workshop_lib.lessons.ddp.process_group import join
 
 NOTEBOOK = "05_ddp"
-STEPS = 3
 LR = 0.1
 LATE_S = 0.04  # the last rank starts each backward pass this late
 PATIENCE_S = 0.5  # how long the last rank waits for the others' backward passes before its own
-BUCKET_BYTES = 270
+BUCKET_BYTES = 300  # the last gradients of a backward pass don't fill a bucket
 ROUNDING = 1e-12  # tolerance in float64, the same as in the equivalence tests
 
 
-class _Network(nn.Module):
-    """A network with three linear layers that are used and one that is not, which gets no gradients on any rank."""
-
-    def __init__(self, seed: int):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.used = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
-        self.unused = nn.Linear(4, 4)
-        self.double()
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.used(inputs)
+def _network(seed: int) -> nn.Sequential:
+    """A network with one more parameter, which it does not use, so that it gets no gradient on any rank."""
+    model = nn.Sequential(network(seed), nn.Tanh(), nn.Linear(3, 3)).double()
+    model.unused = nn.Parameter(torch.zeros(4, dtype=torch.float64))
+    return model
 
 
-VALUES = sum(p.numel() for p in _Network(0).used.parameters())
-TENSORS = len(list(_Network(0).used.parameters()))
-three_wide = partial(batch, width=3)
+USED = [p for name, p in _network(0).named_parameters() if name != "unused"]
+VALUES = sum(p.numel() for p in USED)
+TENSORS = len(USED)
 MOST_MESSAGES = 8 * VALUES // BUCKET_BYTES + 1  # all messages but the last hold at least BUCKET_BYTES
-
-
-def _rehearsed(comm, function: Callable) -> list[Message]:
-    """The messages of one step, which all go to this rank alone."""
-    model = _Network(seed=comm.rank)
-    with Recorder(model, alone()) as recorder:
-        finish = function(model)
-        recorder.clear()
-        inputs, labels = three_wide(comm.rank, 0)
-        cross_entropy(model(inputs), labels).backward()
-        recorder.in_backward = False
-        finish()
-        recorder.settle()
-    return recorder.messages
-
-
-def _trained(comm, function: Callable) -> tuple[np.ndarray, bool, list[np.ndarray]]:
-    """The weights after the call, whether a backward pass stood still, and the gradients after `finish`, by step."""
-    model = _Network(seed=comm.rank)
-    gradients = []
-    with Recorder(model) as recorder:
-        finish = function(model)
-        start = weights_of(model)
-        stood_still = False
-        for step in range(STEPS):
-            model.zero_grad()
-            inputs, labels = three_wide(comm.rank, step)
-            loss = cross_entropy(model(inputs), labels)
-            recorder.clear()
-            stood_still |= last_rank_late(comm, loss.backward)
-            recorder.in_backward = False
-            finish()
-            gradients.append(gradient_of(model.used))
-            recorder.settle()
-            descend(model, LR)
-            if any(comm.allgather(stood_still)):
-                break
-    return start, stood_still, gradients
 
 
 def last_rank_late(comm, backward: Callable[[], object]) -> bool:
@@ -114,29 +67,38 @@ def descend(model: nn.Module, lr: float) -> None:
             p.sub_(lr * p.grad)
 
 
-def play_own_ddp(
-    function: Callable, comm, sent_well: Callable[[list[Message]], Iterator[tuple]]
-) -> Generator[tuple, None, int]:
-    """Rehearse a step, and train; return the number of messages. sent_well: what must hold for one step's messages."""
-    messages = _rehearsed(comm, function)
-    observed = f"rank {comm.rank} sent {len(messages)} messages for {TENSORS} gradients."
-    sizes = [message.values for message in messages]
-    same = sizes == comm.bcast(sizes)
-    yield "all ranks send the same messages in the same order", same, observed, SAME_MESSAGES
-    for text, holds, advice in sent_well(messages):
+def play_own_ddp(function: Callable, comm, sent_well: Callable[[list[Message]], Iterator[tuple]]) -> Iterator[tuple]:
+    """Train three steps. sent_well: what must hold for one step's messages."""
+    model = _network(seed=comm.rank)
+    recorder = Recorder(model)
+    finish = function(model)
+    start = weights_of(model)
+
+    def step(number: int) -> tuple[bool, np.ndarray]:
+        """Whether the backward pass stood still, and the gradient after `finish`."""
+        model.zero_grad()
+        inputs, labels = batch(comm.rank, number)
+        loss = cross_entropy(model(inputs), labels)
+        recorder.clear()
+        with recorder:
+            stood_still = last_rank_late(comm, loss.backward)
+            finish()
+            gradient = gradient_of(model)  # at once: what hasn't arrived by now, nobody has waited for
+            recorder.settle()
+        descend(model, LR)
+        return stood_still, gradient
+
+    stood_still, gradient = step(0)
+    observed = f"rank {comm.rank} sent {len(recorder.messages)} messages for {TENSORS} gradients."
+    for text, holds, advice in sent_well(recorder.messages):
         yield text, holds, observed, advice
-    blocking = any(message.blocking for message in messages)
-    yield "every message is sent asynchronously", blocking, BLOCKING
-    start, stood_still, gradients = _trained(comm, function)
     yield "no hook waits for other ranks", stood_still, "the backward pass stood still until the last rank had sent."
     yield "all ranks start with the weights of rank 0", start, "before the first step"
     text = "`finish` leaves the gradients that one process has for all ranks' samples"
     # Only rank 0 tells mistakes apart: without a wait, what the others have depends on which messages have arrived.
-    yield text, gradients[0] if comm.rank == 0 else True, "after the first backward pass"
-    yield "also in the next steps", gradients, "", "Does `finish` empty your lists, ready for the next backward pass?"
-    same = all(np.array_equal(each, comm.bcast(each)) for each in gradients)
-    yield "they are the same on all ranks, to the last bit", same
-    return len(messages)
+    yield text, gradient if comm.rank == 0 else True, "after the first backward pass"
+    advice = "Does `finish` empty your lists, ready for the next backward pass?"
+    yield "also in the next steps", [step(1)[1], step(2)[1]], "", advice
 
 
 def _one_each(messages: list[Message]) -> Iterator[tuple]:
@@ -153,14 +115,10 @@ def _in_buckets(messages: list[Message]) -> Iterator[tuple]:
     yield "the first leaves before the last gradient is ready", messages[0].ready < TENSORS, IN_THE_HOOK
 
 
-SAME_MESSAGES = (
-    "Every rank has to call every `dist.all_reduce` in the order in which the hooks run, and not inside an `if`."
-)
 IN_THE_HOOK = (
     "After `p.register_post_accumulate_grad_hook(f)`, `backward()` calls `f(p)` as soon as `p.grad` is ready: call "
     "`dist.all_reduce` there, and not in `finish`."
 )
-BLOCKING = "`dist.all_reduce` waits for all ranks, inside the hook."
 UNUSED = (
     "a parameter that the network doesn't use has no gradient: its `p.grad` is None, and nothing has to be done about "
     "it. Divide in the hook, which runs only for gradients that exist."
@@ -188,16 +146,14 @@ exercise = partial(
 )
 
 
-def play_my_ddp(my_ddp: Callable, comm) -> Iterator[tuple]:
-    yield from play_own_ddp(my_ddp, comm, _one_each)
-
-
 my_ddp = exercise(
     "my_ddp",
-    play=play_my_ddp,
+    play=partial(play_own_ddp, sent_well=_one_each),
     edits=[
-        Edit("pass `async_op=True`, and wait in `finish`.", (", async_op=True", "")),
-        Edit("keep the handle, and call its `wait()` in `finish`.", (f"handles.append({SEND})", f"{SEND}.wait()")),
+        Edit(
+            "pass `async_op=True`, keep the handle, and call its `wait()` in `finish`.",
+            (f"handles.append({SEND})", f"{SEND}.wait()"),
+        ),
         Edit("that's the sum over the ranks: divide by `dist.get_world_size()`.", (" /= dist.get_world_size()", "")),
         FORGOT_TO_WAIT,
         NO_BROADCAST,

@@ -27,10 +27,10 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 
 from workshop_lib.data import mnist
-from workshop_lib.errors import InputError
-from workshop_lib.judge import Edit, Exercise, Property, Verdict
+from workshop_lib.judge import Exercise, Property, Verdict
 from workshop_lib.judge.network import weights_of
 from workshop_lib.lessons.ddp.process_group import join
+from workshop_lib.models import torch_cnn
 from workshop_lib.paths import BUILD, SCRIPTS
 
 BLANK = re.compile(r"^.*(?<!\w)\.\.\.(?!\w).*$", re.MULTILINE)
@@ -87,8 +87,6 @@ def observe_script(comm, function: Callable[[], str]) -> Ran:
         try:
             with _this_group([str(script), *map(str, words)]), contextlib.redirect_stdout(output):
                 runpy.run_path(str(script), run_name="__main__")
-        except SystemExit as ended:  # the script's own message, about options it cannot train with
-            raise InputError(str(ended)) from None
         finally:
             hook.remove()
         saved = list(torch.load(out, weights_only=True)["model"]) if out.exists() else None
@@ -147,15 +145,19 @@ def _small_mnist(folder: Path) -> None:
 @torch.no_grad()
 def _accuracy(network: nn.Module) -> float:
     test = mnist.load("test")
-    images = (torch.tensor(test.images[:TESTED, None]) - 33.3184) / 78.5675
-    return float((network(images).argmax(1).numpy() == test.labels[:TESTED]).mean())
+    answers = network(torch_cnn.normalize(torch.tensor(test.images[:TESTED]))).argmax(1).numpy()
+    return float((answers == test.labels[:TESTED]).mean())
 
 
 def script_properties(observations: list[Ran]) -> Iterator[Property]:
     size = len(observations)
     epoch = IMAGES // (BATCH * size) * BATCH  # images per rank and epoch
     right = all(each.batches == {BATCH} and len(each.trained) == EPOCHS * epoch for each in observations)
-    yield Property(f"in every step of every epoch, each rank takes {BATCH} images", right, STEPS_HINT)
+    hint = (
+        "all ranks together go through the images once per epoch, so each has its share of them: in part 1, make a "
+        "`DistributedSampler(train, seed=1)`, and give it to the loader instead of `shuffle=True`."
+    )
+    yield Property(f"in every step of every epoch, each rank takes {BATCH} images", right, hint)
     everywhere = [image for each in observations for image in each.trained[:epoch]]
     hint = (
         "some images come twice in an epoch, and others never. A `DistributedSampler` knows its rank and the number of "
@@ -163,43 +165,25 @@ def script_properties(observations: list[Ran]) -> Iterator[Property]:
     )
     yield Property("no image comes twice in an epoch, on any rank", len(set(everywhere)) == len(everywhere), hint)
     reshuffled = all(each.trained[:epoch] != each.trained[epoch:] for each in observations)
-    yield Property("each epoch has an order of its own", reshuffled, ORDER_HINT)
+    hint = "the second epoch has the order of the first: call `sampler.set_epoch(epoch)` before each epoch."
+    yield Property("each epoch has an order of its own", reshuffled, hint)
     alike = len({each.weights for each in observations}) == 1
-    yield Property("all ranks end with the same weights, to the last bit", alike, APART_HINT)
+    hint = "each rank trained a network of its own: wrap it, `ddp = DistributedDataParallel(model)`, and call `ddp`."
+    yield Property("all ranks end with the same weights, to the last bit", alike, hint)
     hint = "every test image should be tested once: in part 1, begin at `rank`, and take every `size`-th of them."
     yield Property("each test image is tested once", sum(each.tested for each in observations) == TESTED, hint)
     first, *others = observations
     reported = re.findall(r"([\d.]+)%", first.printed)
     right = bool(reported) and abs(float(reported[-1]) / 100 - first.accuracy) < 0.5 / TESTED
-    yield Property("rank 0 prints the accuracy on all test images", right, SHARE_HINT)
-    yield Property(
-        "no other rank prints", not any(each.printed for each in others), "every rank prints: `if rank == 0:`."
-    )
-    yield Property("rank 0 writes the checkpoint", first.saved is not None, "keep the line with `save(…)`.")
-    hint = "every rank writes the same file, and they may overwrite each other: `if rank == 0:`."
-    yield Property("no other rank does", all(each.saved is None for each in others), hint)
+    hint = "print the accuracy of all ranks' shares: add up their counts first, with `dist.all_reduce(right)`."
+    yield Property("rank 0 prints the accuracy on all test images", right, hint)
+    alone = first.saved is not None and not any(each.printed or each.saved is not None for each in others)
+    yield Property("rank 0 saves, and no other rank prints or saves", alone, "print and save inside `if rank == 0:`.")
     plain = not any(name.startswith("module.") for name in first.saved or [])
-    yield Property("one process can load it", plain, WRAPPED_HINT)
+    hint = "the names begin with `module.`, so only a wrapped network could load them: save the network inside."
+    yield Property("one process can load it", plain, hint)
 
 
-STEPS_HINT = (
-    "all ranks together go through the images once per epoch, so each has its share of them: in part 1, make a "
-    "`DistributedSampler(train, seed=1)`, and give it to the loader instead of `shuffle=True`."
-)
-ORDER_HINT = "the second epoch has the order of the first: call `sampler.set_epoch(epoch)` before each epoch."
-APART_HINT = "each rank trained a network of its own: wrap it, `ddp = DistributedDataParallel(model)`, and call `ddp`."
-SHARE_HINT = "print the accuracy of all ranks' shares: add up their counts first, with `dist.all_reduce(right)`."
-WRAPPED_HINT = (
-    "the names begin with `module.`, so only a wrapped network could load them: save those of the network inside."
-)
-LOADER = "DataLoader(train, BATCH, sampler=sampler, drop_last=True)"
-EDITS = [  # of the finished script
-    Edit(STEPS_HINT, (LOADER, "DataLoader(train, BATCH, shuffle=True, drop_last=True)")),
-    Edit(ORDER_HINT, ("sampler.set_epoch(epoch)", "sampler.set_epoch(1)")),
-    Edit(APART_HINT, ("(ddp(images", "(model(images")),
-    Edit(SHARE_HINT, ("        dist.all_reduce(right)\n", "")),
-    Edit(WRAPPED_HINT, ("model.state_dict()", "ddp.state_dict()")),
-]
 ON_EVERY_RANK = "every rank must call `dist.all_reduce`, so it can't be inside `if rank == 0:`."
 converted = Exercise(
     NAME,

@@ -62,9 +62,6 @@ def play_configuration(configuration: Callable, comm) -> Iterator[tuple]:
     samples = [micro * steps * wanted.ranks for wanted, micro, steps in pairs]
     observed = "a step sees micro-batch × accumulation steps × ranks samples:"
     yield "a step sees the global batch", samples, observed, "is one of the three missing?"
-    wholes = [config.get(BATCH, wanted.global_batch) for wanted, config in zip(WANTED, configs, strict=True)]
-    advice = "The three keys contradict each other, and DeepSpeed refuses that. Leave `train_batch_size` out."
-    yield "the numbers agree", wholes, "", advice
     text = "a backward pass gets the largest micro-batch that fits into memory and divides a rank's samples"
     yield text, [micro for _, micro, _ in pairs]
     yield "PyTorch's SGD is allowed", all(config.get(UNTESTED) is True for config in configs)
@@ -77,7 +74,6 @@ configuration = played(
     NOTEBOOK,
     play_configuration,
     [
-        Edit('the stage is nested: `"zero_optimization": {"stage": stage}`.', ('{"stage": stage}', "stage")),
         Edit("a rank has only its part of the global batch.", ("global_batch // ranks", "global_batch")),
         Edit(
             "a backward pass gets more samples than fit into memory. Accumulate more, smaller micro-batches.",
@@ -111,12 +107,9 @@ def play_clip(clip: Callable, comm) -> Iterator[tuple]:
     norms = {title: clip(shards, MAX_NORM, comm) for title, shards in cases.items()}
     for title, norm in norms.items():
         yield "it returns the norm of the whole gradient", norm, f"for a gradient that is {title}"
+    text = "the shards are scaled in place, by the same factor on all ranks"
     for title, shards in cases.items():
-        yield (
-            "the shards are scaled in place, by the same factor on all ranks",
-            shards,
-            f"of a gradient that is {title}",
-        )
+        yield text, shards, f"of a gradient that is {title}"
 
 
 _ALL = "comm.allreduce(squares) ** 0.5"
@@ -128,7 +121,6 @@ clip = played(
         Edit("that's the norm of this rank's shards alone: add up the squares of all ranks.", (_ALL, "squares**0.5")),
         Edit("norms don't add up, but their squares do: take the root last.", (_ALL, "comm.allreduce(squares**0.5)")),
         Edit("a gradient that is short enough stays as it is.", ("norm > max_norm", "norm > 0")),
-        Edit("multiply by `max_norm / norm`, so that the norm becomes `max_norm`.", ("max_norm / norm", "1 / norm")),
         Edit(
             "change the arrays themselves: `shard *= …` writes into an array.",
             ("shard *= max_norm / norm", "shard = shard * max_norm / norm"),

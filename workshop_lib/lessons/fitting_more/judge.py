@@ -1,6 +1,5 @@
 """Judges the exercise of 06c_fitting_more: the backward pass of a block whose activations weren't kept."""
 
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -18,21 +17,17 @@ written = partial(own_or_solution, notebook=NOTEBOOK)
 
 
 def play_backward(backward_again: Callable, comm) -> Iterator[tuple]:
-    """Call it as PyTorch does, which records nothing meanwhile, for a block in the middle of a network."""
+    """Call it as PyTorch does, which records nothing meanwhile."""
     random = torch.Generator().manual_seed(1)
-    before = torch.nn.Linear(5, 5).double()
-    torch.nn.init.eye_(before.weight)
-    torch.nn.init.zeros_(before.bias)
-    x = before(torch.randn(4, 5, generator=random, dtype=torch.float64))
+    x = torch.randn(4, 5, generator=random, dtype=torch.float64, requires_grad=True)
     gradient = torch.randn(4, 3, generator=random, dtype=torch.float64)
     block = network()
     calls: list[int] = []
     block.register_forward_hook(lambda *_: calls.append(1))
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns of a mistake that is judged below
+    with torch.no_grad():
         result = backward_again(block, x, gradient)
-    untouched = before.weight.grad is None
-    yield "the layers before x get no gradient yet", untouched, "they have one: autograd goes on to them by itself."
+    observed = "x has one: autograd goes on to the layers before it by itself."
+    yield "what comes before the block gets no gradient yet", x.grad is None, observed
     yield "it returns the gradient of x", result
     gradients = [p.grad for p in block.parameters()]
     yield "the block's parameters have their gradients", gradients, "", "Does the backward pass reach the parameters?"
@@ -56,10 +51,6 @@ backward_again = played(
         Edit(
             "the block's parameters need their gradients, too: `y.backward(gradient)` computes all of them.",
             ("y.backward(gradient)\n    return x.grad", "return torch.autograd.grad(y, x, gradient)[0]"),
-        ),
-        Edit(
-            "that's the gradient of the output, which you were given. The one of x is in `x.grad` afterwards.",
-            ("return x.grad", "return gradient"),
         ),
     ],
     returns="the gradient of x",

@@ -62,10 +62,9 @@ def fit(batches, steps, seed: int = 0) -> CriticalBatchFit:
         )
     s_min, e_min = least_squares(batches, steps)
     if not (s_min > 0 and e_min > 0):
-        what = "fewer steps than the law can explain" if s_min <= 0 else "as many or more steps"
         raise InputError(
-            f"steps {_listed(steps)} at batches {_listed(batches)}: larger batches need {what}, so no "
-            "critical batch fits; measure larger and smaller batches, with the learning rate tuned for each"
+            f"steps {_listed(steps)} at batches {_listed(batches)}: no critical batch fits. Measure larger and smaller "
+            "batches, with the learning rate tuned for each."
         )
     fitted = s_min + e_min / batches
     residuals = steps / fitted - 1
@@ -109,21 +108,14 @@ def least_squares(batches: np.ndarray, steps: np.ndarray, rounds: int = 8) -> np
 
     Errors are relative to the steps that the previous round fitted, and in the first round to the measured steps.
     """
-    x = 1 / batches
+    rows = np.stack([np.ones_like(batches), 1 / batches])  # [2, n]: what s_min and e_min are multiplied by
     fitted = steps
     for _ in range(rounds):
-        weight = fitted**-2.0
-        total = weight.sum(-1)
-        of_x = (weight * x).sum(-1)
-        of_xx = (weight * x * x).sum(-1)
-        of_y = (weight * steps).sum(-1)
-        of_xy = (weight * x * steps).sum(-1)
-        determinant = total * of_xx - of_x**2
-        s_min = (of_xx * of_y - of_x * of_xy) / determinant
-        e_min = (total * of_xy - of_x * of_y) / determinant
+        weighted = rows / fitted[..., None, :] ** 2
+        constants = np.linalg.solve(weighted @ rows.T, weighted @ steps[..., None])[..., 0]
         # The line may cross zero between the points. So the weights use at least a tenth of the measured steps.
-        fitted = np.maximum(s_min[..., None] + e_min[..., None] * x, steps / 10)
-    return np.stack([s_min, e_min])
+        fitted = np.maximum(constants @ rows, steps / 10)
+    return np.moveaxis(constants, -1, 0)
 
 
 def _listed(values: np.ndarray) -> str:

@@ -36,7 +36,6 @@ noise_estimates = played(
         Edit(
             "that is one of the measured norms, and both contain noise: combine the two equations.", (SQUARE, "big_sq")
         ),
-        Edit("divide by the difference of the two batches.", (" / (big_batch - small_batch)", "")),
         Edit("divide the difference by 1/small_batch - 1/big_batch.", (TRACE, "small_sq - big_sq")),
         Edit(
             "that is already the noise scale. Return tr(Σ) itself: both estimates are averaged before you divide.",
@@ -56,9 +55,9 @@ def play_fit(fit_law: Callable, comm) -> Iterator[tuple]:
         batches = np.array(sizes, dtype=float)
         fewest_steps, fewest_samples = fit_law(batches, s_min + e_min / batches)
         text = f"the fewest steps and the fewest samples are right for batches of {', '.join(map(str, sizes))}"
-        law = f"for the law with S_min = {s_min:g} and E_min = {e_min:g}, it returned"
-        yield text, fewest_steps, f"{law} {fewest_steps:.6g} steps."
-        yield text, fewest_samples, f"{law} {fewest_samples:.6g} samples."
+        law = f"for the law with S_min = {s_min:g} and E_min = {e_min:g}"
+        yield text, fewest_steps, law
+        yield text, fewest_samples, law
 
 
 FIT = "np.polyfit(1 / batches, steps, 1, w=1 / steps)"
@@ -76,10 +75,6 @@ fit_law = played(
         Edit(
             "even the largest batch took more than S_min: read it off where the line meets 1 / B = 0.",
             (RETURN, "return min(steps), e_min"),
-        ),
-        Edit(
-            "even the smallest batch took more samples than E_min: it is the slope of the line.",
-            (RETURN, "return s_min, min(batches * steps)"),
         ),
         Edit("the second value is already the critical batch: return E_min itself.", (RETURN, f"{RETURN} / s_min")),
     ],

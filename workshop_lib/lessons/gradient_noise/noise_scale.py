@@ -76,13 +76,13 @@ class Follower:
 
     @property
     def gradient_sq(self) -> float:
-        """The average of |G|^2; NaN before the first step."""
-        return float(self.sums[0] / self.weight) if self.weight else math.nan
+        """The average of |G|^2."""
+        return float(self.sums[0] / self.weight)
 
     @property
     def trace(self) -> float:
-        """The average of tr(Sigma); NaN before the first step."""
-        return float(self.sums[1] / self.weight) if self.weight else math.nan
+        """The average of tr(Sigma)."""
+        return float(self.sums[1] / self.weight)
 
     @property
     def noise_scale(self) -> float:

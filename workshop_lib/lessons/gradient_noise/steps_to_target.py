@@ -15,14 +15,13 @@ import os
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from workshop_lib.data import mnist, shard
-from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.models import torch_cnn
+from workshop_lib.errors import InputError
 from workshop_lib.models.flat import FlatNetwork
 from workshop_lib.results import records
 from workshop_lib.training import SCHEMA
@@ -43,7 +42,6 @@ def measure(
     target: float = TARGET,
     test_samples: int = TEST_SAMPLES,
     max_steps: int | None = None,
-    data_dir: str | None = None,
     stop: Callable[[], bool] = bool,
 ) -> int | None:
     """Steps of plain SGD until the accuracy on the first test_samples test images reaches `target`.
@@ -55,13 +53,13 @@ def measure(
     for a target outside 0 to 1.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    train = mnist.load("train", data_dir)
-    test = mnist.load("test", data_dir)
+    train = mnist.load("train")
+    test = mnist.load("test")
     if not 1 <= batch <= train.total:
         raise InputError(f"batch {batch}: use 1 to {train.total}, the number of training images")
     if not 0 < target < 1:
         raise InputError(f"target {target}: use an accuracy between 0 and 1, such as {TARGET}")
-    network = FlatNetwork(network=torch_cnn.build(seed, "workshop", *mnist.classes_and_shape(train, test)))
+    network = FlatNetwork(seed)
     weights = network.weights()
     images = test.images[:test_samples]
     labels = test.labels[:test_samples]
@@ -94,12 +92,12 @@ def tune(
     seeds: Iterable[int] = (1,),
     target: float = TARGET,
     stop: Callable[[], bool] = bool,
-    **how: Any,
+    test_samples: int = TEST_SAMPLES,
 ) -> Iterator[dict]:
     """Yield a record for each batch size, learning rate and seed, until `stop` returns True.
 
     Rates are tried from the middle of the list outwards, and a run gives up (steps: None) once it has taken 1.5 times
-    as many steps as the slowest seed at the batch size's best rate so far. `how` is passed on to `measure`.
+    as many steps as the slowest seed at the batch size's best rate so far.
     """
     lrs = sorted(lrs)
     seeds = list(seeds)
@@ -107,14 +105,13 @@ def tune(
     for batch in batches:
         slowest: int | None = None
         for lr in outwards:
-            limits = [how.get("max_steps"), slowest and math.ceil(1.5 * slowest)]
-            limit = min((limit for limit in limits if limit), default=None)
+            limit = slowest and math.ceil(1.5 * slowest)
             taken = []
             for seed in seeds:
-                steps = measure(batch, lr, seed, target, **(how | {"max_steps": limit}), stop=stop)
+                steps = measure(batch, lr, seed, target, test_samples, limit, stop)
                 if stop():
                     return
-                what = {"batch": batch, "lr": lr, "seed": seed, "target": target, "lrs": lrs} | how
+                what = {"batch": batch, "lr": lr, "seed": seed, "target": target, "lrs": lrs}
                 yield {"schema": SCHEMA, "kind": KIND, "what": what, "steps": steps}
                 taken += [steps] if steps else []
             if len(taken) == len(seeds):
@@ -166,23 +163,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command that the module's docstring shows; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m workshop_lib.lessons.gradient_noise.steps_to_target")
     parser.add_argument("--out", required=True, help="record file (JSON lines) to append to")
-    parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
-    parser.add_argument("--lrs", type=float, nargs="+", default=LRS)
-    parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3))
-    parser.add_argument("--target", type=float, default=TARGET, help="test accuracy to reach")
-    parser.add_argument("--max-steps", type=int)
-    parser.add_argument("--data-dir")
-    chosen = parser.parse_args(arguments)
-    how = {"max_steps": chosen.max_steps, "data_dir": chosen.data_dir}
-    try:
-        for record in tune(chosen.batches, chosen.lrs, chosen.seeds, chosen.target, **how):
-            records.write(chosen.out, record)
-            what = record["what"]
-            outcome = f"{record['steps']} steps" if record["steps"] else "not reached"
-            print(f"batch {what['batch']}, lr {what['lr']:g}, seed {what['seed']}: {outcome}", flush=True)
-    except WorkshopError as error:
-        print(error, file=sys.stderr)
-        return 1
+    out = parser.parse_args(arguments).out
+    for record in tune(BATCHES, LRS, seeds=(1, 2, 3)):
+        records.write(out, record)
+        what = record["what"]
+        outcome = f"{record['steps']} steps" if record["steps"] else "not reached"
+        print(f"batch {what['batch']}, lr {what['lr']:g}, seed {what['seed']}: {outcome}", flush=True)
     return 0
 
 

@@ -11,7 +11,6 @@ some settings when it is imported and others when it starts, so each choice of s
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from mpi4py import MPI  # isort: skip  (initializes MPI before Horovod does)
@@ -34,37 +33,18 @@ def network() -> nn.Module:
     return nn.Sequential(*(part for layer in layers for part in (layer, nn.Tanh())))
 
 
-def averaging(model: nn.Module) -> Callable[[], None]:
-    """Make the backward pass hand each gradient to Horovod; return a function that waits until all are averaged.
-
-    Horovod's DistributedOptimizer does the same, but each process would take a second to load PyTorch's first
-    optimizer.
-    """
-    handles: list[int] = []
-    for name, p in model.named_parameters():
-        p.register_post_accumulate_grad_hook(
-            lambda p, name=name: handles.append(hvd.allreduce_async_(p.grad, name=name, op=hvd.Average))
-        )
-
-    def finish() -> None:
-        while handles:
-            hvd.synchronize(handles.pop())
-
-    return finish
-
-
-def timed(model: nn.Module, finish: Callable[[], None], inputs: torch.Tensor) -> float:
+def timed(model: nn.Module, optimizer, inputs: torch.Tensor) -> float:
     """Milliseconds that the backward pass and averaging take in one step. All ranks call it, and start together."""
     model.zero_grad()
     loss = model(inputs).square().mean()
     MPI.COMM_WORLD.Barrier()
     start = time.perf_counter()
     loss.backward()
-    finish()
+    optimizer.synchronize()
     return 1000 * (time.perf_counter() - start)
 
 
-def record(path: str, model: nn.Module, finish: Callable[[], None], inputs: torch.Tensor, late_ms: float) -> None:
+def record(path: str, model: nn.Module, optimizer, inputs: torch.Tensor, late_ms: float) -> None:
     hvd.start_timeline(path, mark_cycles=True)
     time.sleep(0.05)
     for _ in range(RECORDED):
@@ -72,7 +52,7 @@ def record(path: str, model: nn.Module, finish: Callable[[], None], inputs: torc
             time.sleep(late_ms / 1000)
         model.zero_grad()
         model(inputs).square().mean().backward()
-        finish()
+        optimizer.synchronize()
         time.sleep(PAUSE_S)
     hvd.stop_timeline()
     time.sleep(0.05)  # a separate thread of Horovod's writes the file
@@ -83,9 +63,10 @@ def main(out: str, steps: int, late_ms: float) -> None:
     model = network()
     inputs = torch.randn(BATCH, WIDTH)
     hvd.init()
-    finish = averaging(model)
-    step_ms = [timed(model, finish, inputs) for _ in range(WARM_UP + steps)][WARM_UP:]
-    record(f"{out}.timeline.json", model, finish, inputs, late_ms)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(sgd, named_parameters=model.named_parameters())
+    step_ms = [timed(model, optimizer, inputs) for _ in range(WARM_UP + steps)][WARM_UP:]
+    record(f"{out}.timeline.json", model, optimizer, inputs, late_ms)
     if hvd.rank() == 0:
         Path(f"{out}.json").write_text(json.dumps(step_ms), encoding="utf-8")
     hvd.shutdown()

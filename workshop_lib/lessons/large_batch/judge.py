@@ -62,10 +62,6 @@ learning_rate = played(
         Edit("it climbs beyond the peak. Stop it with `min(…, 1)` or an `if`.", (SHARE, "step / max(1, warmup_steps)")),
         Edit("that's already the peak, so there's no warm-up.", (SHARE, "1")),
         Edit("it climbs from 0, so step 0 changes nothing. Begin at `base_lr`.", (RATE, "base_lr * workers * share")),
-        Edit(
-            "it's at the peak one step early. Steps count from 0, so step 0 has climbed nothing yet.",
-            (SHARE, "min(1, (step + 1) / max(1, warmup_steps))"),
-        ),
     ],
     returns="the rate",
     communicates=False,

@@ -46,33 +46,13 @@ def train(team, recipe: Mapping[str, Any], sizes: Profile, task: RecipeTask = AN
 
 def judge(recipe: Mapping[str, Any], record: Mapping | None, sizes: Profile, task: RecipeTask = ANY) -> Verdict:
     """The verdict on a recipe, given the record of its run."""
-    return _judged(recipe, record, sizes, task).recorded()
-
-
-def _judged(recipe: Mapping[str, Any], record: Mapping | None, sizes: Profile, task: RecipeTask) -> Verdict:
     needed = task.quick_needed if sizes.name == "quick" else task.needed
     verdict = Verdict(task.name, to_do="Replace the dots, and train again")
-    if _open(recipe):
-        return verdict
-    verdict.passed = False
-    verdict.failed = f"with {WORKERS} workers, {needed:.0%} of the test images are right after {_epochs(sizes)} epochs"
-    refused = _refused(recipe, sizes, task)
-    if refused:
-        verdict.hint = refused
-        return verdict
-    epochs = record["epochs"] if record else []
-    if not epochs:
-        verdict.hint = "the run was stopped before its first test. Train again."
-        return verdict
-    reached = epochs[-1]["test_accuracy"]
-    if reached < needed:
-        accuracies = [epoch["test_accuracy"] for epoch in epochs]
-        verdict.hint = f"{reached:.1%} are right: {_advice(recipe, accuracies, task)}"
-        return verdict
-    verdict.failed = ""
-    verdict.held.append(f"with {WORKERS} workers, {reached:.1%} of the test images are right")
-    verdict.passed = True
-    return verdict
+    if not _open(recipe):
+        accuracies = [epoch["test_accuracy"] for epoch in record["epochs"]] if record else []
+        text = f"with {WORKERS} workers, {needed:.0%} of the test images are right after {_epochs(sizes)} epochs"
+        verdict.follow([(text, _refused(recipe, sizes, task) or _advice(recipe, accuracies, needed, task))])
+    return verdict.recorded()
 
 
 def _epochs(sizes: Profile) -> int:
@@ -101,13 +81,15 @@ def _refused(recipe: Any, sizes: Profile, task: RecipeTask) -> str:
     return ""
 
 
-def _advice(recipe: Mapping[str, Any], accuracies: list[float], task: RecipeTask) -> str:
-    """What to try next, judged by how the accuracy moved."""
-    best = max(accuracies)
-    if best < 0.2 or accuracies[-1] < best:
-        return "its steps are too long. Lower the peak rate, or let it climb more slowly."
+def _advice(recipe: Mapping[str, Any], accuracies: list[float], needed: float, task: RecipeTask) -> str:
+    """What to try next, judged by how the accuracy moved; empty if it ended high enough."""
+    if not accuracies:
+        return "the run was stopped before its first test. Train again."
+    if accuracies[-1] >= needed:
+        return ""
+    reached = f"{accuracies[-1]:.1%} are right"
+    if max(accuracies) < 0.2 or accuracies[-1] < max(accuracies):
+        return f"{reached}: its steps are too long. Lower the peak rate, or let it climb more slowly."
     if "momentum" in task.may_change and recipe.get("momentum", 0.9) < 0.8:
-        return "with so few steps, momentum makes up for length: 0.9 adds up about ten gradients."
-    if recipe.get("decay", "linear") != "none":
-        return 'with so few steps, a decay mostly makes them shorter. Try "none", or raise the peak rate a little.'
-    return "its steps are too short for so few of them. Raise the peak rate a little."
+        return f"{reached}: with so few steps, momentum makes up for length. 0.9 adds up about ten gradients."
+    return f'{reached}: its steps are too short. Raise the peak rate a little, or try "none" as the decay.'

@@ -1,7 +1,7 @@
 """The exercises of 07d_large_batch_optimizers: LARS's rate for each layer, and a recipe for Adam."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -15,22 +15,16 @@ TRUST = 0.002
 WEIGHT_DECAY = 0.3
 
 
-class DrawnLayer(NamedTuple):
-    name: str
-    weights: torch.Tensor
-    gradient: torch.Tensor
-
-
-def layers() -> list[DrawnLayer]:
-    """Return layers of several shapes: one has large gradients, and in two of them a norm is zero."""
+def layers() -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Return names, weights and gradients of layers: one has large gradients, and in two of them a norm is zero."""
     random = torch.Generator().manual_seed(3)
     shapes = [(5, 7), (5, 7), (4, 2, 3, 3), (4, 2, 3, 3), (3, 4)]
     *drawn, small = [torch.randn(*shape, generator=random) for shape in shapes]
     return [
-        DrawnLayer("a matrix", *drawn[:2]),
-        DrawnLayer("a kernel", drawn[2], 100 * drawn[3]),
-        DrawnLayer("gradients of zero", small, torch.zeros(3, 4)),
-        DrawnLayer("weights of zero", torch.zeros(3, 4), small),
+        ("a matrix", drawn[0], drawn[1]),
+        ("a kernel", drawn[2], 100 * drawn[3]),
+        ("gradients of zero", small, torch.zeros(3, 4)),
+        ("weights of zero", torch.zeros(3, 4), small),
     ]
 
 
@@ -55,16 +49,8 @@ layer_rate = played(
         Edit("‖w‖ / (‖∇w‖ + β ‖w‖) is right, but multiply it by the trust coefficient.", ("trust * ", "")),
         Edit("you left out the weight decay: it pulls at the weights too, with β ‖w‖.", (BELOW, "gradient_norm")),
         Edit(
-            "you left out β. The decay pulls with β ‖w‖, not with all of ‖w‖.",
-            (BELOW, "(gradient_norm + weights_norm)"),
-        ),
-        Edit(
             "a pair of parentheses is missing: divide by the whole sum, ‖∇w‖ + β ‖w‖.",
             (LAYER_RATE, "trust * (weights_norm / gradient_norm + weight_decay * weights_norm)"),
-        ),
-        Edit(
-            "these are the squares of the norms: take the root, as `.norm()` does.",
-            ("weights.norm(), gradient.norm()", "weights.norm() ** 2, gradient.norm() ** 2"),
         ),
     ],
     returns="the layer's rate",

@@ -14,10 +14,10 @@ def less_communication(records: Iterable[dict]) -> figures.RecordFigure:
     """Draw test accuracy against bytes per sample, from records: each method's median, lowest and highest seed.
 
     The same method with a different learning rate or momentum counts as a method of its own. Raises RecordError when
-    runs differ in world size, batch size, steps or data.
+    runs differ in world size, batch size or steps.
     """
     runs = pd.DataFrame([record["what"] | record for record in records if record.get("kind") == less.KIND])
-    require_same(runs, ["world_size", "batch_size", "steps", "data_dir"])
+    require_same(runs, ["world_size", "batch_size", "steps"])
     first = runs.iloc[0]
     caption = f"MNIST, {first.world_size} ranks with batches of {first.batch_size}, {first.steps} steps of SGD, rate "
     caption += f"{first.lr:g} unless noted; median and range of {runs.seed.nunique()} seeds"

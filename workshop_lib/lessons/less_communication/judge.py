@@ -19,20 +19,12 @@ GRADIENTS = [
 def play_compress(compress: Callable, comm) -> Iterator[tuple]:
     for gradient, residual, k in GRADIENTS:
         values, indices, kept = map(np.asarray, compress(gradient.copy(), residual.copy(), k))
-        given = f"for the gradient {_listed(gradient)} and the residual {_listed(residual)}"
+        given = f"for the gradient {gradient.tolist()} and the residual {residual.tolist()}"
         again = ", with an old residual too" if residual.any() else ""
         order = np.argsort(indices)
-        chosen = indices[order]
-        sent = values[order]
-        yield f"it chooses the largest{again}", chosen, f"{given} it chose {_listed(chosen)}."
-        yield f"it sends their values{again}", sent, f"{given} it sends {_listed(sent)} from {_listed(chosen)}."
-        text = f"sent + new residual = gradient + old residual{again}"
-        yield text, kept, f"{given} it keeps {_listed(kept)}."
-
-
-def _listed(values: np.ndarray) -> str:
-    """Return the values as text, with a negative zero as 0."""
-    return "[" + ", ".join(f"{value + 0.0:g}" for value in values) + "]"
+        yield f"it chooses the largest{again}", indices[order], given
+        yield f"it sends their values{again}", values[order], given
+        yield f"sent + new residual = gradient + old residual{again}", kept, f"{given}, as the new residual"
 
 
 CHOOSE = "np.abs(total)"
@@ -49,10 +41,6 @@ compress = played(
         ),
         Edit("it drops what was not sent: keep it.", (KEEP, "kept[:] = 0")),
         Edit("it keeps what it sent, and will send it again: set it to 0.", (KEEP, "pass")),
-        Edit(
-            "what it kept before is lost unless it is sent this time: start from gradient + residual.",
-            ("kept = total.copy()", "kept = gradient.copy()"),
-        ),
     ],
     returns="values, indices, residual",
     communicates=False,
@@ -91,7 +79,6 @@ outer_step = played(
     [
         Edit("every rank continues with its own weights: average `mine` over the ranks.", (GRADIENT, "start - mine")),
         Edit("that is the sum over the ranks: divide by `comm.size`.", (" / comm.size", "")),
-        Edit("the sign is wrong: SGD subtracts the gradient, so it is start - mean.", (GRADIENT, f"-({GRADIENT})")),
         Edit("it averages and ignores `lr`: go from `start`, by `lr` times the step.", ("start - lr *", "start -")),
         Edit(
             "that is plain momentum: Nesterov steps by gradient + momentum * velocity, the new one.", (STEP, "velocity")

@@ -61,14 +61,7 @@ def ways() -> dict[str, Way]:
 
 
 def train(
-    name: str,
-    way: Way,
-    steps: int = STEPS,
-    seed: int = 1,
-    batch: int = BATCH,
-    lr: float = LR,
-    momentum: float = 0.0,
-    data_dir: str | None = None,
+    name: str, way: Way, steps: int = STEPS, seed: int = 1, batch: int = BATCH, lr: float = LR, momentum: float = 0.0
 ) -> dict:
     """Train once by this method; return the record.
 
@@ -78,9 +71,9 @@ def train(
     comm = MPI.COMM_WORLD
     torch.set_num_threads(1)
     rendezvous.join_process_group(world.detect(), torch.device("cpu"))
-    train_set = mnist.load("train", data_dir)
-    test = mnist.load("test", data_dir, comm.rank, comm.size)
-    network = torch_cnn.build(seed, "workshop", *mnist.classes_and_shape(train_set, test))
+    train_set = mnist.load("train")
+    test = mnist.load("test", None, comm.rank, comm.size)
+    network = torch_cnn.build(seed)
     batches = itertools.islice(_batches(train_set, batch, comm, seed), steps)
     optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=momentum, nesterov=momentum > 0)
     if isinstance(way, Rounds):
@@ -96,7 +89,7 @@ def train(
     return {
         "schema": SCHEMA,
         "kind": KIND,
-        "what": what | {"seed": seed, "data_dir": data_dir},
+        "what": what | {"seed": seed},
         "bytes_per_sample": bytes_sent / (steps * batch),
         "test_accuracy": right / test.total,
         "ranks_identical": len(set(weights)) == 1,

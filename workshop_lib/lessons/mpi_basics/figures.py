@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from workshop_lib import ranks
-from workshop_lib.errors import InputError
 from workshop_lib.machine import catalogue
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import CENTERED, RecordFigure
@@ -27,11 +26,8 @@ def collective(name: str, before: list, after: list) -> RecordFigure:
     """Draw what each rank holds before and after a collective. An entry is one rank's value, list of values, or None.
 
     A cell has the color of the rank that held its value before. An element-by-element sum over all ranks' values has
-    stripes in the colors of all these ranks. Any other cell stays white. Raises InputError if `before` and `after`
-    differ in length.
+    stripes in the colors of all these ranks. Any other cell stays white.
     """
-    if len(before) != len(after):
-        raise InputError(f"{len(before)} ranks before, but {len(after)} after: give one entry per rank.")
     columns = [[_cells(held) for held in side] for side in (before, after)]
     ranks_of = _givers(columns[0])
     n = len(before)

@@ -36,10 +36,6 @@ def mpiexec(processes: int, *command: str | Path, timeout_s: float = 6.0) -> Non
 
 def hello(script: Path) -> Verdict:
     """Start the learner's program with mpiexec, and judge what it prints."""
-    return _judged(script).recorded()
-
-
-def _judged(script: Path) -> Verdict:
     verdict = Verdict(script.name)
     if "NotImplementedError" in script.read_text(encoding="utf-8"):
         return verdict
@@ -53,7 +49,7 @@ def _judged(script: Path) -> Verdict:
     print(output.getvalue())
     if verdict.passed is None:
         verdict.follow((prop.text, "" if prop.holds else prop.hint) for prop in hello_properties(output.getvalue()))
-    return verdict
+    return verdict.recorded()
 
 
 def hello_properties(output: str) -> Iterator[Property]:
@@ -62,9 +58,7 @@ def hello_properties(output: str) -> Iterator[Property]:
     named = {
         rank: [line for line in lines if line.startswith(f"rank {rank} of {PROCESSES}")] for rank in range(PROCESSES)
     }
-    hint = "rank and size are those of `MPI.COMM_WORLD`, imported with `from mpi4py import MPI`."
-    if not any(line.startswith("rank") for line in lines):
-        hint = f"no line begins with 'rank': let each process print a line such as {example}."
+    hint = f"let each process print a line such as {example}, with rank and size of `MPI.COMM_WORLD`."
     once = all(sum(lines[line] for line in own) == 1 for own in named.values())
     yield Property("each process says exactly once which rank it is", once, hint)
     hosts = [own[0].partition(f"rank {rank} of {PROCESSES} on ")[2] for rank, own in named.items()]
@@ -72,7 +66,5 @@ def hello_properties(output: str) -> Iterator[Property]:
     yield Property("and on which host", socket.gethostname() in hosts and all(hosts), hint)
     wanted = f"{PROCESSES} ranks on {len(set(hosts))} host"
     total = lines[wanted] + lines[wanted + "s"]
-    hint = f"the line '{wanted}s' is missing: gather the names on rank 0, and count how many differ."
-    if total > 1:
-        hint = f"{total} processes say it: only rank 0 should."
+    hint = f"gather the names on rank 0, count how many differ, and print '{wanted}s' there and nowhere else."
     yield Property("rank 0 alone says how many hosts there are", total == 1, hint)

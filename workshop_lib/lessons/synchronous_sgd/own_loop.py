@@ -89,15 +89,12 @@ class WatchedLoop:
             self.step += 1
             self._count(labels)
             self._report()
-            start_s = self.tracer.add(self._steps_done, start_s, self.spans)
+            steps_done = (self.epoch - 1) * self.info["steps_per_epoch"] + self.step
+            start_s = self.tracer.add(steps_done, start_s, self.spans)
             is_due = self.step % STEPS_BETWEEN_STOP_CHECKS == 0
             if is_due and self.comm.allreduce(stop_asked()):
                 self.stopped = True
                 return
-
-    @property
-    def _steps_done(self) -> int:
-        return (self.epoch - 1) * self.info["steps_per_epoch"] + self.step
 
     def _count(self, labels: torch.Tensor) -> None:
         if self.answers is None or len(self.answers) != len(labels):

@@ -21,14 +21,9 @@ def timelines(runs: Sequence[dict]) -> figures.RecordFigure:
     All panels have the same scale, on which the first run takes eight steps or so.
     """
     caption = "blue: computes a gradient; yellow: computes a gradient and is late; gaps: waits"
-    figure, rows = figures.new_figure(
-        "Who computes, and who waits?",
-        caption,
-        len(runs),
-        size_inches=(12, 1.9 + 1.15 * len(runs)),
-        sharex=True,
-        squeeze=False,
-    )
+    title = "Who computes, and who waits?"
+    size = (12, 1.9 + 1.15 * len(runs))
+    figure, rows = figures.new_figure(title, caption, len(runs), size_inches=size, sharex=True, squeeze=False)
     for axes, run in zip(rows[:, 0], runs, strict=True):
         workers = len(run["computing"])
         first = run["computing"][0]

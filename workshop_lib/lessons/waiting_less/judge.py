@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -16,32 +17,24 @@ STEPS = 4
 
 
 class Averages:
-    """Averages of this rank's gradients and those of one more rank, which is simulated. Counts what is on its way."""
+    """Averages of this rank's gradients and those of one more rank, which is simulated."""
 
     def __init__(self):
         self.started = 0
-        self.traveling = 0
+        self.traveling: set[int] = set()
 
-    def start(self, array: np.ndarray) -> "Arriving":
-        others = np.random.default_rng(self.started).normal(size=N)
+    def start(self, array: np.ndarray) -> SimpleNamespace:
+        """Start an average. `wait()` of what this returns ends its travel and returns it."""
+        number = self.started
         self.started += 1
-        self.traveling += 1
-        return Arriving(self, (np.array(array) + others) / 2)
+        self.traveling.add(number)
+        average = (np.array(array) + np.random.default_rng(number).normal(size=N)) / 2
 
+        def wait() -> np.ndarray:
+            self.traveling.discard(number)
+            return average
 
-class Arriving:
-    """An average that is on its way until `wait` is called."""
-
-    def __init__(self, averages: Averages, average: np.ndarray):
-        self.averages = averages
-        self.average = average
-        self.waited = False
-
-    def wait(self) -> np.ndarray:
-        if not self.waited:
-            self.averages.traveling -= 1
-        self.waited = True
-        return self.average
+        return SimpleNamespace(wait=wait)
 
 
 def play_one_step_late(one_step_late: Callable, comm) -> Iterator[tuple]:
@@ -50,7 +43,7 @@ def play_one_step_late(one_step_late: Callable, comm) -> Iterator[tuple]:
     read = []
 
     def gradient(weights: np.ndarray, step: int) -> np.ndarray:
-        traveling.append(averages.traveling)
+        traveling.append(len(averages.traveling))
         read.append(np.array(weights))
         return (step + 1) * np.array(weights) - 1
 
@@ -61,7 +54,7 @@ def play_one_step_late(one_step_late: Callable, comm) -> Iterator[tuple]:
     yield text, traveling, counts
     yield text, averages.started, counts
     yield "the last average is applied, too", final
-    yield "in the end, nothing is traveling", averages.traveling
+    yield "in the end, nothing is traveling", len(averages.traveling)
 
 
 INSIDE = "            weights = weights - lr * traveling.wait()\n"
@@ -83,11 +76,6 @@ one_step_late = played(
             "it applies this rank's own gradient: apply the average, which `wait()` returns.",
             (INSIDE, "            weights = weights - lr * new\n"),
         ),
-        Edit(
-            "it never waits for the averages of earlier steps: wait for each once the next gradient is computed.",
-            (INSIDE, "            pass\n"),
-        ),
-        Edit("SGD goes against the gradient: subtract it.", (INSIDE, INSIDE.replace("-", "+"))),
         Edit(
             "the last average is still traveling when it returns: wait for it, and apply it.",
             ("return weights - lr * traveling.wait()", "return weights"),

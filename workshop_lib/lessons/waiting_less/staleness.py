@@ -51,7 +51,9 @@ def synchronous(comm, weights, gradient: Gradient, lr: float, steps: int) -> Sta
     """Train by plain synchronous SGD: each step does one allreduce of n numbers."""
     run = StalenessRun(weights.copy(), list(range(steps)))
     for step in range(steps):
-        run.weights -= lr * _mean(comm, gradient(run.weights, step))
+        total = gradient(run.weights, step)
+        complete(comm.Iallreduce(MPI.IN_PLACE, total))
+        run.weights -= lr * total / comm.size
     return run
 
 
@@ -170,10 +172,3 @@ def complete(request: MPI.Request) -> MPI.Status:
     while not request.Test(status):
         time.sleep(NAP_S)
     return status
-
-
-def _mean(comm, array: np.ndarray) -> np.ndarray:
-    """Replace `array` by its mean over the ranks, and return it."""
-    complete(comm.Iallreduce(MPI.IN_PLACE, array))
-    array /= comm.size
-    return array

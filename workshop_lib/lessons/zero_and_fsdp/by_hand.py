@@ -4,7 +4,6 @@ Parameters are views of flat arrays, which the ranks divide into equal shards. E
 `train` and `train_fsdp` are called on all of them, and block.
 """
 
-import functools
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -62,14 +61,9 @@ def batch(step: int = 0, rank: int = 0, ranks: int = 1) -> tuple[torch.Tensor, t
 
 def global_batch(step: int, ranks: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The images of all ranks in a step, and their labels."""
-    split = _train_set()
+    split = mnist.load("train")
     together = slice(step * SAMPLES * ranks, (step + 1) * SAMPLES * ranks)
     return torch_cnn.normalize(torch.tensor(split.images[together])), torch.tensor(split.labels[together]).long()
-
-
-@functools.cache
-def _train_set():
-    return mnist.load("train")
 
 
 def adam(parameters: Iterable) -> torch.optim.Optimizer:

@@ -85,8 +85,6 @@ def size(number_of_bytes: float) -> str:
 
 def _number(number_of_bytes: float) -> str:
     gib = number_of_bytes / GIB
-    if gib >= 1e9:
-        return f"{gib:.1e}"
     return f"{gib:,.0f}" if gib >= 100 or gib == round(gib) else f"{gib:.3g}"
 
 

@@ -67,26 +67,13 @@ def state_bytes(parameters, ranks, stage, *, parameter_bytes=2, gradient_bytes=2
     return {kind: size * (share if kind in SHARDED[stage] else parameters) for kind, size in sizes.items()}
 
 
-def offloaded(states: dict[str, int], stage: int) -> tuple[dict[str, int], int]:
-    """The bytes of each state that stay on the GPU if a stage offloads what it divides, and the bytes on the host."""
-    left = {kind: 0 if kind in SHARDED[stage] else size for kind, size in states.items()}
-    return left, sum(states.values()) - sum(left.values())
-
-
 @dataclass(frozen=True)
 class Transformer:
-    """The shape of a GPT. positions: the length of its learned position embedding, or 0 if it has none."""
+    """The shape of a GPT."""
 
     layers: int
     hidden: int
     vocabulary: int
-    positions: int = 0
-
-    @property
-    def parameters(self) -> int:
-        """12 L h² (1 + 13 / (12 h)) + (V + positions) h (Narayanan et al. 2021, arXiv:2104.04473, eq. 2)."""
-        layer = 12 * self.hidden**2 + 13 * self.hidden
-        return self.layers * layer + (self.vocabulary + self.positions) * self.hidden
 
 
 def activation_bytes(model: Transformer, sequence, batch, *, value_bytes=2, checkpointing=False) -> int:
@@ -141,18 +128,18 @@ class MemoryPlan:
 def plan(parameters, ranks, gpu_bytes, recipe, *, activations=0, offload=False, reserve=0.1) -> MemoryPlan:
     """Memory of each ZeRO stage on `ranks` GPUs of `gpu_bytes`, with a recipe such as RECIPES["bf16, Adam"].
 
-    activations: bytes per GPU. reserve: the share of the GPU that is kept free for fragmentation, communication
-    buffers, the layer that stage 3 gathers, and the framework. It is a rule of thumb, which a run has to confirm
-    (Rajbhandari et al. saw a run out of memory with over 30 % free, section 3.2). Raises InputError like `state_bytes`.
+    activations: bytes per GPU. offload: whether each stage moves to the host what it divides. reserve: the share of the
+    GPU that is kept free for fragmentation, communication buffers, the layer that stage 3 gathers, and the framework.
+    It is a rule of thumb, which a run has to confirm (Rajbhandari et al. saw a run out of memory with over 30 % free,
+    section 3.2). Raises InputError like `state_bytes`.
     """
     usable = int(gpu_bytes * (1 - reserve))
     stages = []
     for stage in SHARDED:
         states = state_bytes(parameters, ranks, stage, **recipe)
-        host = 0
-        if offload:
-            states, host = offloaded(states, stage)
-        on_gpu = {**states, "activations": activations}
+        moved = SHARDED[stage] if offload else ()
+        host = sum(states[kind] for kind in moved)
+        on_gpu = states | dict.fromkeys(moved, 0) | {"activations": activations}
         stages.append(StageMemory(stage, on_gpu, host, sum(on_gpu.values()) <= usable))
     first = next((memory.stage for memory in stages if memory.fits), None)
     # The most parameters per rank whose states fit beside the activations.
