@@ -145,14 +145,9 @@ device_of = played(
             "a rank that sees a single GPU has no number 1: take the remainder by `visible`.",
             (SOLUTION, SOLUTION[:-10]),
         ),
-        Edit("GPUs are numbered from 0: count the ranks *before* this one.", (SOLUTION, f"({SOLUTION}) + 1")),
         Edit(
             "a remainder alone is right only if nodes are filled one after the other, not in turn: look at `hosts`.",
             (SOLUTION, "rank % visible"),
-        ),
-        Edit(
-            "the distance to the host's first rank is right only if nodes are filled one after the other.",
-            (SOLUTION, "(rank - hosts.index(hosts[rank])) % visible"),
         ),
     ],
     returns="the number of the GPU",

@@ -206,7 +206,6 @@ def play_winner(winner: Callable, comm) -> Iterator[tuple]:
 
 
 HELD_OUT = 'row["held_out"]'
-REPORTED = 'best["test"]'
 winner = played(
     "winner",
     NOTEBOOK,
@@ -218,7 +217,7 @@ winner = played(
         ),
         Edit(
             "the held-out accuracy has chosen this trial, so it's too good to be reported: report the test accuracy.",
-            (REPORTED, 'best["held_out"]'),
+            ('best["test"]', 'best["held_out"]'),
         ),
     ],
     returns="trial, accuracy",
