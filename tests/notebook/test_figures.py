@@ -209,11 +209,6 @@ def test_every_word_of_a_figure_can_be_read(notebook, name):
     ("draw", "arguments", "complaint"),
     [
         (synchronous_sgd.step_times, ({},), "at least one"),
-        (
-            forecasting.allreduce_times,
-            ([row(way, n, 4, [1e-6]) for way, n in (("MPI", 2), ("MPI", 4))],),
-            "of 2 and 4 ranks",
-        ),
         (mpi_basics.collective, ("x", [1, 2], [1]), "2 ranks before, but 1 after"),
     ],
 )

@@ -11,13 +11,11 @@ import pytest
 import torch
 from judge.answers import code_cells, solution
 from on_torchrun import assert_same_on_one_and_two_ranks
-from our_ranks import on_every_rank
 
 from workshop_lib import ranks
-from workshop_lib.errors import InputError
 from workshop_lib.lessons.experts.compare import EXPERTS, TOKENS, WIDTH, with_one_process
-from workshop_lib.lessons.experts.judge import CASES, NOTEBOOK, random_probabilities
-from workshop_lib.lessons.experts.layer import BatchedExperts, capacity_of
+from workshop_lib.lessons.experts.judge import NOTEBOOK
+from workshop_lib.lessons.experts.layer import capacity_of
 
 RANKS = 4
 ROUNDING = 3e-6  # of the largest number
@@ -153,22 +151,6 @@ def test_an_expert_with_two_copies_on_eight_ranks_needs_the_number_of_all_data_r
     team = ranks.start(8)
     for of_rank in team.run(partial(gradients_of_copies, *answers()), timeout=120, show=False):
         assert of_rank == pytest.approx([4, 1], rel=1e-4)
-
-
-@on_every_rank
-def test_experts_that_do_not_divide_are_refused():
-    from mpi4py import MPI
-
-    with pytest.raises(InputError, match="6 experts don't divide by 4 ranks"):
-        BatchedExperts(4, 6, MPI.COMM_WORLD)
-
-
-@pytest.mark.parametrize("rank", range(4))
-def test_some_choices_of_the_judges_cases_are_dropped_on_every_rank(rank):
-    for k, capacity in CASES:
-        chosen, _, slots = solution(NOTEBOOK, "route")(random_probabilities(10 * k + rank, 40, 12), k)
-        assert 0 < (slots >= capacity).sum() < slots.numel() / 2
-        assert chosen.flatten().bincount().min() < capacity, "and some slots stay empty"
 
 
 def test_the_script_to_take_home_takes_the_steps_of_one_process(tmp_path, capsys):

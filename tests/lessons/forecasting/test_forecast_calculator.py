@@ -27,8 +27,6 @@ def test_the_figures_show_what_was_forecast():
     without_target = forecast(VGG, HOROVOD, SETTINGS)
     lines = draw_forecast(without_target).axes[1].lines
     assert list(lines[0].get_ydata()) == [point.samples_per_s for point in without_target]
-    with pytest.raises(ValueError, match="no points to draw"):
-        draw_forecast([])
     beside = figures.beside_published(published.beside_forecast())
     assert "whose form was chosen on the held-out tables" in words(beside)
     check_layout(beside)

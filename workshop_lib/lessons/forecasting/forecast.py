@@ -46,10 +46,6 @@ class Mesh:
     pipeline: int = 1
     copies: int = 1
 
-    def __post_init__(self):
-        for name in ("data", "tensor", "pipeline", "copies"):
-            whole(name, getattr(self, name))
-
     @property
     def ranks(self) -> int:
         return self.copies * self.data * self.tensor * self.pipeline

@@ -20,13 +20,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from workshop_lib.errors import WorkshopError
 from workshop_lib.lessons.compute_nodes.preflight import gpus
 from workshop_lib.lessons.compute_nodes.preflight.reports import KIND, Checkpoint, PairRow, PreflightReport, RankReport
 from workshop_lib.lessons.forecasting import benchmark
 from workshop_lib.machine import world
 from workshop_lib.machine.cores import affinity
-from workshop_lib.ranks.rank_errors import grouped, named
 from workshop_lib.training import rendezvous
 
 # Between GPUs, a message has to be large: the time before its first byte would hide how fast the link is.
@@ -45,14 +43,11 @@ SMI_LIMIT_S = 20.0
 def measure(folder: str, device_name: str = "auto") -> PreflightReport:
     """Measure everything; returns the whole report on every rank. The checkpoint goes to `folder`.
 
-    device_name: as `device` in TrainOptions. Raises WorkshopError, on every rank, if this PyTorch has no code for the
-    GPU of some rank.
+    device_name: as `device` in TrainOptions.
     """
     here = world.detect()
     comm = here.mpi_comm()
     device = world.choose_device(device_name, here)
-    if unfit := {rank: why for rank, why in enumerate(comm.allgather(gpus.unfit(device))) if why}:
-        raise WorkshopError("; ".join(f"{named(ranks)}: {why}" for ranks, why in grouped(unfit)))
     sizes_bytes = SIZES_BYTES if device.type == "cpu" else GPU_SIZES_BYTES
     with _nccl_log(device) as log:
         rendezvous.join_process_group(here, device)
