@@ -18,12 +18,13 @@ from workshop_lib.lessons.forecasting.forecast import (
 )
 from workshop_lib.lessons.gradient_noise import critical_batch
 from workshop_lib.machine import catalogue
-from workshop_lib.machine.catalogue import ComputeTime, Link, Machine
+from workshop_lib.machine.catalogue import ComputeTime, Link
 from workshop_lib.machine.cost_model import allreduce_s, slowest_of
 from workshop_lib.models import torch_cnn
 
 RESNET = catalogue.model("resnet-50")
 HOROVOD = catalogue.machine("horovod-p100")
+LAPTOP = catalogue.laptop(10e-6, 1e-9, {RESNET.name: ComputeTime(0, 1e-3, "measured")})
 
 
 @pytest.fixture(scope="module")
@@ -119,15 +120,8 @@ def test_the_law_of_a_target_is_the_one_that_fits_its_published_epochs(name):
     assert (entry["least_samples"], entry["critical_batch"]) == pytest.approx((e_min, e_min / s_min), rel=1e-6)
 
 
-def machine_of(devices_a_node=1):
-    link = Link(10e-6, 1e-9)
-    compute = {RESNET.name: ComputeTime(0, 1e-3, "given")}
-    return Machine("m", "M", "m", "d", devices_a_node, "cheapest", link, link, "given", compute)
-
-
 def test_the_step_of_one_message_after_backward_is_the_sum_of_the_parts():
-    machine = machine_of()
-    found = forecast(RESNET, machine, Settings("mpi", 16), [64])[0]
+    found = forecast(RESNET, LAPTOP, Settings("mpi", 16), [64])[0]
     late_s = 0.016 * slowest_of(64)
     message_s = allreduce_s("rabenseifner", 64, RESNET.gradient_bytes, 10e-6, 1e-9)
     assert found.messages == 1 and found.data_s == pytest.approx(message_s)
@@ -138,16 +132,15 @@ def test_the_step_of_one_message_after_backward_is_the_sum_of_the_parts():
 
 
 def test_with_few_messages_the_slowest_device_sets_the_pace():
-    fast = dataclasses.replace(machine_of(), between=Link(1e-6, 1e-12))
+    fast = dataclasses.replace(LAPTOP, between=Link(1e-6, 1e-12))
     found = forecast(RESNET, fast, Settings("ddp", 64), [1, 4096])
     assert found[0].step_s == found[0].most_s == 0.064 and slowest_of(1) == 0
     assert found[1].step_s == pytest.approx(0.064 * (1 + LATENESS.typical * slowest_of(4096)))
 
 
 def test_weak_and_strong_scaling_of_a_step():
-    machine = machine_of()
-    weak = forecast(RESNET, machine, Settings("mpi", 64), [1, 64])
-    strong = forecast(RESNET, machine, Settings("mpi", None, 64), [1, 64])
+    weak = forecast(RESNET, LAPTOP, Settings("mpi", 64), [1, 64])
+    strong = forecast(RESNET, LAPTOP, Settings("mpi", None, 64), [1, 64])
     assert [point.global_batch for point in weak] == [64, 4096]
     assert [point.global_batch for point in strong] == [64, 64]
     assert weak[0].step_s == strong[0].step_s == 0.064
