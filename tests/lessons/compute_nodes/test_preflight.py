@@ -50,7 +50,6 @@ def healthy():
         pairs.append({"ranks": [one, other], "bytes_per_s": speed})
     folder = {"folder": "build", "bytes": 2**26, "free_bytes": 10**12, "write_s": 0.1, "read_s": 0.1, "error": ""}
     return {
-        "kind": "preflight",
         "date": "2026-11-20T08:00:00+00:00",
         "ranks": ranks,
         "allreduces": rows,

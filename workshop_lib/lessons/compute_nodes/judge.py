@@ -28,12 +28,9 @@ def _verdict(path: Path) -> Verdict:
     if "your code here" in path.read_text(encoding="utf-8"):
         return verdict
     try:
-        verdict.follow(_rules(dry_run(path)))
+        return verdict.follow(_rules(dry_run(path)))
     except (ValueError, OSError) as error:  # for example, the value of an option is not a number
-        verdict.passed = False
-        verdict.failed = "its options can't be read"
-        verdict.hint = str(error)
-    return verdict
+        return verdict.follow([("its options can be read", f"{error}.")])
 
 
 def _rules(job: SlurmJob) -> Iterator[tuple[str, str]]:

@@ -271,10 +271,7 @@ interleaved = schedule("interleaved", play=partial(play_schedule, INTERLEAVED, C
 
 SECONDS = [  # (seconds of each layer, number of stages)
     ([1.0, 1.0, 1.0, 1.0], 2),
-    ([5.0, 1.0, 1.0, 1.0, 1.0, 1.0], 2),
     ([1.0, 1.0, 1.0, 6.0, 1.0, 2.0, 2.0], 3),
-    ([2.0, 3.0, 4.0], 3),
-    ([1.0, 1.0, 5.0, 1.0, 4.0, 2.0], 3),
     ([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0], 4),
     ([7.0, 2.0], 1),
 ]

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from workshop_lib.lessons.compute_nodes.preflight import gpus
-from workshop_lib.lessons.compute_nodes.preflight.reports import KIND, Checkpoint, PairRow, PreflightReport, RankReport
+from workshop_lib.lessons.compute_nodes.preflight.reports import Checkpoint, PairRow, PreflightReport, RankReport
 from workshop_lib.lessons.forecasting import benchmark
 from workshop_lib.machine import world
 from workshop_lib.machine.cores import affinity
@@ -72,7 +72,6 @@ def measure(folder: str, device_name: str = "auto") -> PreflightReport:
     )
     of_rank_0 = checkpoint(folder) if here.rank == 0 else None
     return PreflightReport(
-        kind=KIND,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         ranks=comm.allgather(about),
         allreduces=rows,
