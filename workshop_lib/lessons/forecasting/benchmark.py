@@ -47,11 +47,11 @@ Way = Callable[[np.ndarray], Callable[[], None]]
 
 
 class MessageRow(TypedDict):
-    """Measurements of one way and message size: seconds per call in each round, their median and range, and bandwidths.
+    """Measurements of one way and message size: seconds per call in each round, their median and range, and bandwidth.
 
-    The algorithm bandwidth is the message's bytes divided by the median of the seconds. The bus bandwidth is
-    2 (p - 1)/p times that: it is what a link carries with the best possible algorithm, so it can be compared between
-    numbers of ranks (nccl-tests, PERFORMANCE.md). For a ping-pong, both bandwidths are the same.
+    The bus bandwidth is 2 (p - 1)/p times the message's bytes, divided by the median of the seconds. It is what a link
+    carries with the best possible algorithm, so it can be compared between numbers of ranks (nccl-tests,
+    PERFORMANCE.md). For a ping-pong, the factor is 1.
     """
 
     way: str
@@ -61,7 +61,6 @@ class MessageRow(TypedDict):
     median_s: float
     min_s: float
     max_s: float
-    algorithm_bytes_per_s: float
     bus_bytes_per_s: float
 
 
@@ -153,7 +152,6 @@ def row(way: str, ranks: int, message_bytes: int, seconds: list[float]) -> Messa
         median_s=middle,
         min_s=min(seconds),
         max_s=max(seconds),
-        algorithm_bytes_per_s=message_bytes / middle,
         bus_bytes_per_s=2 * (ranks - 1) / ranks * message_bytes / middle,
     )
 
@@ -296,11 +294,11 @@ def main(arguments: list[str]) -> None:
     if MPI.COMM_WORLD.rank > 0:
         return
     print(f"{rows[-1]['ranks']} ranks; median, least and most of {len(rows[-1]['seconds'])} rounds")
-    print(f"{'':>18} {'bytes':>11} {'us':>11} {'least':>11} {'most':>11} {'algorithm':>10} {'bus GB/s':>10}")
+    print(f"{'':>18} {'bytes':>11} {'us':>11} {'least':>11} {'most':>11} {'bus GB/s':>10}")
     for row in rows:
         microseconds = " ".join(f"{1e6 * row[name]:>11,.2f}" for name in ("median_s", "min_s", "max_s"))
-        bandwidths = " ".join(f"{row[name] / 1e9:>10.3f}" for name in ("algorithm_bytes_per_s", "bus_bytes_per_s"))
-        print(f"{row['way']:>18} {row['message_bytes']:>11,} {microseconds} {bandwidths}")
+        bandwidth = row["bus_bytes_per_s"] / 1e9
+        print(f"{row['way']:>18} {row['message_bytes']:>11,} {microseconds} {bandwidth:>10.3f}")
 
 
 if __name__ == "__main__":
