@@ -5,12 +5,10 @@ What a CountingComm logs on real ranks is in test_counting_on_ranks.py.
 
 import time
 
-import numpy as np
 import pytest
 from mpi4py import MPI
 
 from workshop_lib.collectives.counting import CountingComm, Event, rounds
-from workshop_lib.errors import WorkshopError
 from workshop_lib.lessons.forecasting import benchmark
 
 
@@ -93,18 +91,3 @@ def test_calls_that_turn_slow_are_made_less_often(monkeypatch):
     assert len(seconds) == 4
     assert min(seconds) >= 5e-3
     assert len(calls) <= benchmark.WARM_UP + 10 + 3 * 2
-
-
-def test_a_sum_that_is_wrong_is_never_timed():
-    def way(array: np.ndarray):
-        return lambda: array.__iadd__(1), lambda: array
-
-    with pytest.raises(WorkshopError, match="the sum of 10 values by plus one is wrong on rank 0."):
-        benchmark.allreduces(MPI.COMM_SELF, {"plus one": way}, [40], 1)
-
-
-def test_a_ping_pong_needs_two_ranks_and_a_benchmark_a_round():
-    with pytest.raises(ValueError, match="between ranks 0 and 1 of 1: start more ranks"):
-        benchmark.ping_pong(MPI.COMM_SELF, [4])
-    with pytest.raises(ValueError, match="repeats is 0"):
-        benchmark.timed(MPI.COMM_SELF, {}, 0)

@@ -206,11 +206,6 @@ def test_every_word_of_a_figure_can_be_read(notebook, name):
     ("draw", "arguments", "complaint"),
     [
         (synchronous_sgd.step_times, ({},), "at least one"),
-        (
-            forecasting.allreduce_times,
-            ([row(way, n, 4, [1e-6]) for way, n in (("MPI", 2), ("MPI", 4))],),
-            "of 2 and 4 ranks",
-        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_a_sentence(draw, arguments, complaint):

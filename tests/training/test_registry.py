@@ -8,7 +8,6 @@ import pytest
 from training.ladder import HOROVOD, REPLICATED, SHARDED
 
 from workshop_lib.cli import doctor
-from workshop_lib.lessons.forecasting import forecast
 from workshop_lib.machine.installation import NEEDED_BY
 from workshop_lib.notebook import figures
 from workshop_lib.paths import ROOT
@@ -29,14 +28,9 @@ IN_TABLE = re.findall(r"^\| `([\w-]+)` \|", TABLE, re.M)
             figures.NUMBER_OF_NAME,
             all_names(),
         ),
-        (
-            "lessons/forecasting/forecast.py: how it sends in BACKENDS, or why nothing is forecast in WITHOUT_FORECAST",
-            {*forecast.BACKENDS, *forecast.WITHOUT_FORECAST} - {"unfused"},
-            backends.REGISTRY,
-        ),
         ("training/ladder.py, in tests: a file with its rungs", [*SHARDED, *HOROVOD, *REPLICATED], all_names()),
     ],
-    ids=["table", "styles", "predict", "ladder"],
+    ids=["table", "styles", "ladder"],
 )
 def test_every_backend_is_listed_and_no_other(place, listed, wanted):
     lacking, unknown = set(wanted) - set(listed), set(listed) - set(wanted)

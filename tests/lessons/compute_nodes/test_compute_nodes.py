@@ -132,12 +132,6 @@ def test_it_has_a_rank_for_each_gpu_of_a_node_however_many_these_are(written):
     assert [each.options.nproc_per_node for each in job.torchruns] == ["4", "4"]
 
 
-def test_it_goes_back_into_the_queue_before_its_time_is_up(written):
-    """A test on a real Slurm shows that the script saves then, and goes on in the middle of an epoch."""
-    assert slurm_dry_run.dry_run(SCRIPTS / "job.sh").asked["signal"] == "B:USR1@120"
-    assert "trap 'scontrol requeue \"$SLURM_JOB_ID\"; wait' USR1" in FINISHED and FINISHED.endswith(" &\nwait $!\n")
-
-
 @needs("shellcheck")
 def test_shellcheck_finds_nothing_in_it():
     ran = subprocess.run(["shellcheck", SCRIPTS / "job.sh"], capture_output=True, text=True, timeout=60)

@@ -1,8 +1,8 @@
 """`workshop preflight`: what is said about planted faults, from made-up reports, and one run on real ranks."""
 
 import copy
+import itertools
 import json
-import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -45,14 +45,11 @@ def healthy():
     for nbytes in measure.GPU_SIZES_BYTES:
         rows.append(benchmark.row("nccl", 8, nbytes, [POLARIS.allreduce_s(8, nbytes)] * 5))
     pairs = []
-    for partners in measure.rounds(8):
-        for one, other in enumerate(partners):
-            if one < other:
-                speed = 2e11 if (one < 4) == (other < 4) else 2e10
-                pairs.append({"ranks": [one, other], "bytes_per_s": speed})
+    for one, other in itertools.combinations(range(8), 2):
+        speed = 2e11 if (one < 4) == (other < 4) else 2e10
+        pairs.append({"ranks": [one, other], "bytes_per_s": speed})
     folder = {"folder": "build", "bytes": 2**26, "free_bytes": 10**12, "write_s": 0.1, "read_s": 0.1, "error": ""}
     return {
-        "kind": "preflight",
         "date": "2026-11-20T08:00:00+00:00",
         "ranks": ranks,
         "allreduces": rows,
@@ -110,12 +107,6 @@ PLANTED = {
     "an old driver": (of_ranks(range(8), driver="470.82"), "wrong", "driver", "driver 470.82, and CUDA 13.0 needs 580"),
     "a slow network": (slow_allreduce(2), "look", "allreduce", "50% of what polaris is expected to do"),
     "another network": (slow_allreduce(5), "wrong", "allreduce", "20% of what polaris is expected to do"),
-    "a network of another name": (
-        of_ranks(range(8), transport="NCCL over Fast"),
-        "look",
-        "transport",
-        "NCCL over Fast; this machine usually has AWS Libfabric",
-    ),
     "a slow pair": (slow_pair(10), "look", "pairs", "slowest: ranks 2, 5 (node1 and node2) with 2 GB/s"),
     "one thread": (of_ranks((4,), threads=1), "look", "binding", "1 of 8 cores are used by rank 4"),
     "the same cores": (of_ranks((1,), cores=[0, 1, 2, 3, 4, 5, 6, 7]), "wrong", "binding", "ranks 0, 1 are bound to"),
@@ -148,28 +139,16 @@ def test_sockets_between_nodes_are_worth_a_look_on_a_machine_that_nobody_named()
     assert "transport" in {line.check for line in checks.check(report, plain) if line.level == "look"}
 
 
-@pytest.mark.parametrize("link_bytes_per_s", [25e9, 300e9])
-def test_messages_between_gpus_are_large_enough_to_show_a_link_at_half_its_speed(link_bytes_per_s):
-    """60 µs before the first byte, as measured with NCCL over Slingshot. With 1 MiB the share is 0.6 to 0.9."""
-    right_s, half_s = (60e-6 + measure.GPU_PAIR_BYTES / speed for speed in (link_bytes_per_s, link_bytes_per_s / 2))
-    assert right_s / half_s < checks.SLOW_GPU_PAIR_SHARE
-
-
 def test_ranks_on_intels_gpus(monkeypatch):
-    """Made-up tiles: their names and numbers are told apart, nothing says TCP, and times are waited for."""
+    """Made-up tiles: their names and numbers are told apart, and nothing says TCP."""
     tile = torch.device("xpu", 1)
     module = SimpleNamespace(get_device_name=lambda device: f"Max 1550, tile {device.index}")
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
     monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
-    assert gpus.name_of(tile) == "Max 1550, tile 1" and gpus.identity(tile) == "1" and gpus.unfit(tile) == ""
+    assert gpus.name_of(tile) == "Max 1550, tile 1" and gpus.identity(tile) == "1"
     monkeypatch.setenv("ZE_AFFINITY_MASK", "6,7")
     assert gpus.identity(tile) == "7"
     assert measure.transport("xccl", None).startswith("oneCCL")
-    waited = []
-    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
-    benchmark.wait_for(tile)
-    benchmark.wait_for(torch.device("cpu"))
-    assert waited == [tile]
 
 
 def test_an_allreduce_on_a_device_is_timed_until_the_device_is_done(monkeypatch):
@@ -177,51 +156,8 @@ def test_an_allreduce_on_a_device_is_timed_until_the_device_is_done(monkeypatch)
     monkeypatch.setattr(dist, "all_reduce", lambda tensor: None)
     monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
     nowhere = torch.device("meta")
-    call, _ = benchmark.process_group(nowhere)(np.ones(4, np.float32))
-    call()
+    benchmark.process_group(nowhere)(np.ones(4, np.float32))()
     assert waited == [nowhere]
-
-
-CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
-
-
-@pytest.mark.parametrize(
-    ("capability", "built_for", "runs"),
-    [
-        ((7, 0), CUDA_13, False),  # V100
-        ((8, 9), CUDA_13, True),  # L4, with code for 8.6
-        ((10, 0), ["sm_80", "sm_90"], False),  # B200
-        ((10, 0), ["sm_80", "sm_90a", "compute_90"], True),
-        ((9, 0), ["gfx90a"], True),  # AMD's, of which nothing is known here
-    ],
-)
-def test_which_gpus_a_build_of_pytorch_has_code_for(capability, built_for, runs):
-    assert gpus.has_code(capability, built_for) is runs
-
-
-def test_a_gpu_without_code_is_named_with_what_to_install(monkeypatch):
-    gpu = torch.device("cuda", 0)
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
-    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: CUDA_13)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
-    assert re.search(r"^Tesla V100 has compute capability 7\.0, .* sm_75, .* for CUDA 12\.6", gpus.unfit(gpu))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (13, 0))
-    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: CUDA_13[:-1])
-    assert gpus.unfit(gpu).endswith("install a build for a newer CUDA.")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    assert gpus.unfit(gpu) == ""
-
-
-@pytest.mark.parametrize("n", [1, 2, 5, 8])
-def test_each_rank_meets_each_other_once(n):
-    met = set()
-    for partners in measure.rounds(n):
-        for one, other in enumerate(partners):
-            assert other is None or partners[other] == one, "both meet in the same round"
-            met |= {(one, other)} if other is not None else set()
-    assert met == {(one, other) for one in range(n) for other in range(n) if one != other}
-    assert len(measure.rounds(n)) <= n
 
 
 def test_nccl_s_log_names_the_network(tmp_path):
@@ -243,13 +179,14 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_
 
 
 @pytest.mark.full
-def test_two_real_ranks_are_looked_at(tmp_path):
+def test_three_real_ranks_are_looked_at_and_each_meets_each_other(tmp_path):
     record = tmp_path / "monday.json"
-    ran = workshop("preflight", "--ranks", 2, "--folder", tmp_path, "--out", record, "--json")
+    ran = workshop("preflight", "--ranks", 3, "--folder", tmp_path, "--out", record, "--json")
     assert ran.exit_code in (0, 2), ran.output
     report = json.loads(record.read_text())
     assert report == json.loads(ran.output[ran.output.index("{") :])["report"]
-    assert [rank["rank"] for rank in report["ranks"]] == [0, 1] and len(report["pairs"]) == 1
+    assert [rank["rank"] for rank in report["ranks"]] == [0, 1, 2]
+    assert sorted(pair["ranks"] for pair in report["pairs"]) == [[0, 1], [0, 2], [1, 2]]
     assert [row["message_bytes"] for row in report["allreduces"]] == list(measure.SIZES_BYTES)
     assert report["checkpoint"]["write_s"] > 0 and [path.name for path in tmp_path.iterdir()] == ["monday.json"]
 

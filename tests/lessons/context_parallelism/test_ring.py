@@ -4,22 +4,18 @@ float32 has 24 bits, and sums are taken in another order, so numbers differ in t
 """
 
 import sys
-from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from judge.answers import solution
 from on_torchrun import assert_same_on_one_and_two_ranks
 from our_ranks import on_every_rank
-from torch.nn.functional import cross_entropy
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.context_parallelism import other_ways, ring
 from workshop_lib.lessons.context_parallelism.blocks import BlockAttention, contiguous
 from workshop_lib.lessons.context_parallelism.compare import with_full_attention
 from workshop_lib.lessons.context_parallelism.figures import idle
-from workshop_lib.lessons.context_parallelism.gpt import TinyGpt, text
 from workshop_lib.lessons.context_parallelism.judge import NOTEBOOK, scores_in_step
 
 RANKS = 4
@@ -110,37 +106,6 @@ def test_heads_that_do_not_divide_are_refused():
     attend = BlockAttention([contiguous(32, rank, 4) for rank in range(4)], MPI.COMM_WORLD.rank)
     with pytest.raises(InputError, match="6 heads don't divide by 4 ranks: use fewer ranks, or a ring"):
         other_ways.ulysses(*parts, attend, MPI.COMM_WORLD)
-
-
-def gradients(merge, ring_attention, zigzag) -> tuple[list, list]:
-    """On a rank: the gradients of a tiny GPT on a shared sequence, and those of one process."""
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD
-    found = []
-    tokens = text(256)
-    for group in (comm, MPI.COMM_SELF):
-        positions = [zigzag(256, rank, group.size) for rank in range(group.size)]
-        attend = BlockAttention(positions, group.rank)
-        at = positions[group.rank]
-        model = TinyGpt(256, partial(mix, ring_attention, attend, merge, group))
-        cross_entropy(model(tokens[at][None], at)[0], tokens[at + 1], reduction="sum").div(256).backward()
-        summed = [np.empty_like(p.grad.numpy()) for p in model.parameters()]
-        for p, total in zip(model.parameters(), summed, strict=True):
-            group.Allreduce(p.grad.numpy(), total)
-        found.append(summed)
-    return found[0], found[1]
-
-
-def mix(forward, attend, merge, comm, query, key, value):
-    return ring.with_backward(forward, query, key, value, attend, merge, comm)
-
-
-def test_a_gpt_on_a_shared_sequence_has_the_gradients_of_one_process(team, rings):
-    answers = [solution(NOTEBOOK, name) for name in ("merge", "ring_attention", "zigzag")]
-    for shared, alone in team.run(gradients, *answers, timeout=60, show=False):
-        for ours, right in zip(shared, alone, strict=True):
-            assert np.abs(ours - right).max() < 1e-5 * max(np.abs(each).max() for each in alone)
 
 
 def test_the_script_to_take_home_takes_the_steps_of_one_process(tmp_path, capsys):

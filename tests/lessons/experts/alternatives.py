@@ -1,7 +1,5 @@
 """Right answers to the exercises of 11d beside the solutions, and wrong ones beside the known mistakes."""
 
-from workshop_lib.lessons.experts import judge as check
-
 RIGHT = {
     "route": {
         "in a loop": """
@@ -68,6 +66,6 @@ WRONG = {
             [("arrived = exchange(buffer)", "arrived = exchange(torch.tensor(buffer.detach().numpy()))")],
             "autograd",
         ),
-        "nobody is dropped": ([(check.KEPT, "kept = slots >= 0")], "out of bounds"),
+        "nobody is dropped": ([("kept = slots < buffer.shape[2]", "kept = slots >= 0")], "out of bounds"),
     }
 }

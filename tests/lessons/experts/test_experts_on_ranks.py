@@ -13,11 +13,9 @@ from judge.answers import code_cells, solution
 from on_torchrun import assert_same_on_one_and_two_ranks
 from our_ranks import on_every_rank
 
-from workshop_lib import ranks
-from workshop_lib.errors import InputError
 from workshop_lib.lessons.experts.compare import EXPERTS, TOKENS, WIDTH, with_one_process
-from workshop_lib.lessons.experts.judge import CASES, NOTEBOOK, random_probabilities
-from workshop_lib.lessons.experts.layer import BatchedExperts, capacity_of
+from workshop_lib.lessons.experts.judge import NOTEBOOK
+from workshop_lib.lessons.experts.layer import capacity_of
 
 RANKS = 4
 ROUNDING = 3e-6  # of the largest number
@@ -107,68 +105,27 @@ def test_the_notebooks_training_is_that_of_one_process_and_a_balance_loss_preven
     assert ((shares["free"] - shares["balanced"])[:, 2].abs() < 0.1).all(), "the loss tells nothing"
 
 
-def gradients_of_copies(route, through) -> list[float]:
-    """On one of 8 ranks: how many times the gradient of one process an expert's is that has two copies under FSDP.
-
-    Groups of four ranks share 8 experts. First FSDP divides by the two copies, and then by all data ranks.
-    """
-    import torch.distributed as dist
-    from mpi4py import MPI
+@pytest.mark.full
+@on_every_rank
+def test_fsdp_divides_a_gradient_by_its_own_ranks_unless_it_is_told_the_number_of_all_data_ranks():
+    """So an expert's gradient would be too large: on its copies, it's a sum over all data ranks already."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
-    from workshop_lib.lessons.experts.compare import dense
-    from workshop_lib.lessons.experts.layer import MixtureOfExperts
     from workshop_lib.lessons.zero_and_fsdp import by_hand
 
     comm = by_hand.join()
-    torch.set_num_threads(1)
-    every = torch.randn(8, 32, WIDTH, generator=torch.Generator().manual_seed(2))
-    torch.manual_seed(1)
-    whole = MixtureOfExperts(WIDTH, EXPERTS, 2, WITHOUT_DROPS, MPI.COMM_SELF, route, through)
-    torch.stack([dense(whole, tokens) for tokens in every]).square().mean().backward()
-    group = comm.Split(comm.rank // 4)
-    copies = DeviceMesh("cpu", torch.arange(8).view(2, 4), mesh_dim_names=("copies", "experts"))["copies"]
-    ratios = []
-    for factor in (2, 8):
-        torch.manual_seed(1)
-        layer = MixtureOfExperts(WIDTH, EXPERTS, 2, WITHOUT_DROPS, group, route, through)
-        fully_shard(layer.experts, mesh=copies)
-        if factor != 2:
-            layer.experts.set_gradient_divide_factor(factor)
-            layer.experts.set_force_sum_reduction_for_comms(True)  # gloo can only sum
-        layer(every[comm.rank][None]).square().mean().backward()
-        got = layer.experts.up.grad.full_tensor()
-        right = whole.experts.up.grad[2 * group.rank : 2 * group.rank + 2]
-        ratio = (got * right).sum() / (right * right).sum()
-        assert (got - ratio * right).abs().max() < 1e-4 * got.abs().max(), "one is a multiple of the other"
-        ratios.append(ratio.item())
-    dist.barrier()
-    group.Free()
-    return ratios
-
-
-@pytest.mark.full
-def test_an_expert_with_two_copies_on_eight_ranks_needs_the_number_of_all_data_ranks(by_value):
-    team = ranks.start(8)
-    for of_rank in team.run(partial(gradients_of_copies, *answers()), timeout=120, show=False):
-        assert of_rank == pytest.approx([4, 1], rel=1e-4)
-
-
-@on_every_rank
-def test_experts_that_do_not_divide_are_refused():
-    from mpi4py import MPI
-
-    with pytest.raises(InputError, match="6 experts don't divide by 4 ranks"):
-        BatchedExperts(4, 6, MPI.COMM_WORLD)
-
-
-@pytest.mark.parametrize("rank", range(4))
-def test_some_choices_of_the_judges_cases_are_dropped_on_every_rank(rank):
-    for k, capacity in CASES:
-        chosen, _, slots = solution(NOTEBOOK, "route")(random_probabilities(10 * k + rank, 40, 12), k)
-        assert 0 < (slots >= capacity).sum() < slots.numel() / 2
-        assert chosen.flatten().bincount().min() < capacity, "and some slots stay empty"
+    gradients = []
+    for divides_by in (comm.size, 4 * comm.size):
+        layer = torch.nn.Linear(comm.size, 1)
+        fully_shard(layer, mesh=DeviceMesh("cpu", list(range(comm.size))))
+        if divides_by != comm.size:
+            layer.set_gradient_divide_factor(divides_by)
+            layer.set_force_sum_reduction_for_comms(True)  # gloo can only sum
+        layer(torch.full((1, comm.size), comm.rank + 1.0)).sum().backward()
+        gradients.append(layer.weight.grad.full_tensor())
+    mean = (comm.size + 1) / 2
+    assert gradients[0].unique().tolist() == [mean] and gradients[1].unique().tolist() == [mean / 4]
 
 
 def test_the_script_to_take_home_takes_the_steps_of_one_process(tmp_path, capsys):

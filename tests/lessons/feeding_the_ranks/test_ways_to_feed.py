@@ -89,17 +89,8 @@ def test_the_file_is_mnist_so_that_others_can_read_it(tmp_path):
     assert (read == np.concatenate([images] * 3)).all()
 
 
-@pytest.fixture
-def images(tmp_path):
-    """A file of 300 rows, each full of one number."""
-    path = tmp_path / "images.idx"
-    numbers = np.arange(300, dtype=np.uint16).astype(np.uint8)
-    feeding.write_idx(path, np.broadcast_to(numbers[:, None, None], (300, 28, 28)))
-    return path
-
-
-def test_rows_are_read_in_one_piece(images):
-    block = feeding.read_rows(images, 7, 3)
+def test_rows_are_read_in_one_piece(path):
+    block = feeding.read_rows(path, 7, 3)
     assert block.shape == (3, 784) and block[:, 0].tolist() == [7, 8, 9]
 
 
@@ -108,13 +99,13 @@ def file_system(path) -> str:
     return max(mounted, key=lambda part: len(part.mountpoint)).fstype if mounted else "unknown"
 
 
-def test_a_dropped_file_has_to_be_read_from_the_storage_again(images):
-    if (kind := file_system(images)) not in ("ext4", "xfs", "btrfs"):
+def test_a_dropped_file_has_to_be_read_from_the_storage_again(path):
+    if (kind := file_system(path)) not in ("ext4", "xfs", "btrfs"):
         pytest.skip(f"{kind}: this file system has its files in memory, or does not follow the advice")
-    images.read_bytes()
-    feeding.drop_cache(images)
-    content, _, cold = feeding.measured(images.read_bytes)
-    again, _, warm = feeding.measured(images.read_bytes)
+    path.read_bytes()
+    feeding.drop_cache(path)
+    content, _, cold = feeding.measured(path.read_bytes)
+    again, _, warm = feeding.measured(path.read_bytes)
     assert zlib.crc32(content) == zlib.crc32(again)
     assert cold.storage_bytes >= len(content) and warm.storage_bytes == 0
 

@@ -55,7 +55,7 @@ WRONG = {
     "draw": {
         "two momenta": ([("[0.0, 0.5, 0.9]", "[0.0, 0.9]")], "momentum was drawn as"),
         "batches by tens": ([("[16, 32, 64, 128]", "[10, 100]")], "batch was drawn as"),
-        "four rates": ([(check.LR, "random.choice([0.001, 0.01, 0.1, 1])")], "a grid"),
+        "not from the generator": ([(check.LR, "10 ** np.random.default_rng().uniform(-3, 0)")], "draws other"),
     },
     "Asha": {
         "a new setting": ([("trial, self.settings[trial], ", "trial, self.draw(), ")], check.ADVICE[check.KEEPS]),

@@ -39,7 +39,10 @@ WRONG = {
         "one micro-batch too many": ([("range(m)", "range(m + 1)")], "too often"),
         "numbers": ([('("F", i)', "i")], "a list of operations"),
         "one after the other": ([(GPIPE, 'return [(kind, i) for i in range(m) for kind in "FB"]')], check.MIXED_HINT),
-        "backward first": ([(GPIPE, 'return [(kind, i) for kind in "BF" for i in range(m)]')], check.ORDER_HINT),
+        "backward first": (
+            [(GPIPE, 'return [(kind, i) for kind in "BF" for i in range(m)]')],
+            "rank 0 goes backward with micro-batch 0 before it went forward with it",
+        ),
     },
     "one_f_one_b": {
         "fewer micro-batches than ranks": ([(AHEAD, "ahead = ranks - 1 - rank")], "of rank 0"),

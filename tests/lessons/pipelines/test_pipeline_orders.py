@@ -93,24 +93,3 @@ def test_emulated_ranks_are_idle_as_the_formula_and_the_notebook_say():
         assert fast[name] == pytest.approx(100 * orders.bubble_formula(4, 8, chunks), abs=0.5)
     assert round(half_a_chunk["two chunks, half as far"]) == 33 and round(half_a_chunk["two chunks"]) == 25
     assert [round(slow[name]) for name in ("GPipe", "1F1B", "1F1B, twice as far")] == [38, 51, 38]
-
-
-def test_no_operation_starts_before_what_it_needs():
-    p, m, chunks = 3, 6, 2
-    run = orders.on_paper(all_ranks(partial(orders.interleaved, chunks=chunks), p, m))
-    of_stage = {(s.kind, s.micro_batch, s.chunk * p + rank): s for rank, row in enumerate(run.spans) for s in row}
-    last = p * chunks - 1
-    assert len(of_stage) == 2 * m * p * chunks
-    for (kind, i, stage), span in of_stage.items():
-        if kind == "F" and stage > 0:
-            assert span.start >= of_stage["F", i, stage - 1].end
-        if kind == "B":
-            assert span.start >= of_stage["F", i, stage].end
-            assert stage == last or span.start >= of_stage["B", i, stage + 1].end
-
-
-def test_who_waits_for_what_is_said():
-    run = orders.on_paper([[("F", 0), ("B", 0)], [("F", 0)]])
-    assert run.stuck == {0: "rank 0 waits for B 0 from rank 1"}
-    run = orders.on_paper([[("B", 0), ("F", 0)]])
-    assert run.stuck == {0: "rank 0 goes backward with micro-batch 0 before it went forward with it"}

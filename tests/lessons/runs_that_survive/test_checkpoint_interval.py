@@ -7,10 +7,8 @@ import pytest
 
 from workshop_lib.lessons.runs_that_survive import checkpoints
 
-COSTS = [(1.0, 1000.0), (60.0, 10_800.0), (0.1, 1.2)]
 
-
-@pytest.mark.parametrize(("save_s", "mtbf_s"), COSTS)
+@pytest.mark.parametrize(("save_s", "mtbf_s"), [(1.0, 1000.0), (60.0, 10_800.0), (0.1, 1.2)])
 def test_the_rule_is_near_the_best(save_s, mtbf_s):
     young = checkpoints.young(save_s, mtbf_s)
     shares = [checkpoints.useful_share(at, save_s, mtbf_s) for at in np.geomspace(young / 5, young * 5, 2000)]

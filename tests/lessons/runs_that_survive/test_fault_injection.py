@@ -67,6 +67,8 @@ def test_other_weights_are_told():
     again = fault_injection.TrainingRun([(0.0, 1), (1.0, 6), (1.5, 4), (2.5, 11)], weights={"b"})
     score = fault_injection.FaultScore(run, again)
     assert score.share == pytest.approx(0.4) and not score.same_weights and "OTHER weights" in str(score)
+    again.faults = [(1.1, fault_injection.Fault(6, 0, "kill", 0.0))]
+    assert again.back_after_s == pytest.approx([1.4]), "step 4 had been taken before"
 
 
 def test_a_command_that_fails_before_its_first_step_is_not_started_again():

@@ -21,4 +21,3 @@ RIGHT = {
             """
     },
 }
-NEVER_ENDS = {"serial_fraction": {"a loop": ([("return ", "while n: ")], "doesn't end")}}

@@ -62,11 +62,6 @@ def test_published_fractions_can_be_negative():
     assert list(table.loc["DDP", 4]) == ["4.43", "111%", "-3.2%"]
 
 
-def test_times_are_ratios_to_the_median_run_on_one_rank():
-    assert tables.times_as_long(RUNS, 4) == [1, 1, 1]
-    assert tables.times_as_long(RUNS, 8) == []
-
-
 @pytest.mark.parametrize("runs", [[], RUNS[:3], RUNS[3:6]], ids=["none", "1 rank alone", "no baseline"])
 def test_after_an_early_stop_a_sentence_says_that_nothing_can_be_compared(runs, capsys):
     assert tables.speedups(runs, scaling_table) is None

@@ -11,7 +11,7 @@ import torch
 from torch.distributed.debug import start_debug_server
 
 from workshop_lib.lessons.ddp import clinic
-from workshop_lib.lessons.when_training_breaks import fault_catalogue, hung_jobs, hung_ranks, launchers
+from workshop_lib.lessons.when_training_breaks import fault_catalogue, hung_jobs, hung_ranks, launchers, loss_spikes
 from workshop_lib.lessons.when_training_breaks.fault_catalogue_ranks import FAULTS
 from workshop_lib.paths import SCRIPTS
 from workshop_lib.ranks import scripts
@@ -19,13 +19,16 @@ from workshop_lib.ranks import scripts
 pytestmark = pytest.mark.usefixtures("healthy")
 
 
-@pytest.mark.parametrize("of", [clinic, fault_catalogue])
-def test_a_wrong_diagnosis_is_told_what_it_would_show(of):
-    assert of.diagnoses(of.RUNS).passed is True
-    assert of.diagnoses(of.RUNS | {"C": ...}).passed is None
+@pytest.mark.parametrize(
+    ("judge", "of"),
+    [(clinic.diagnoses, clinic), (fault_catalogue.diagnoses, fault_catalogue), (loss_spikes.causes, loss_spikes)],
+)
+def test_a_wrong_diagnosis_is_told_what_it_would_show(judge, of):
     said, sign = next(iter(of.SIGNS.items()))
     run = next(run for run, illness in of.RUNS.items() if illness != said)
-    verdict = of.diagnoses(of.RUNS | {run: said})
+    assert judge(of.RUNS).passed is True
+    assert judge(of.RUNS | {run: ...}).passed is None
+    verdict = judge(of.RUNS | {run: said})
     assert verdict.passed is False and verdict.failed == f"run {run}: {said}"
     assert sign in verdict.hint
     assert len(verdict.held) == len(of.RUNS) - 1, "the others are right"

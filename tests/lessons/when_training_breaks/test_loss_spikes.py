@@ -1,6 +1,7 @@
 """The planted loss spikes of 13: each cause shows as the notebook says, and clipping ends a single bad step."""
 
 import pytest
+import torch
 from drawn import check_layout, lines
 
 from workshop_lib.lessons.when_training_breaks import loss_spikes
@@ -9,6 +10,7 @@ from workshop_lib.lessons.when_training_breaks.loss_spikes import AT, RANKS, RUN
 
 @pytest.fixture(scope="module")
 def spiking():
+    torch.set_num_threads(1)  # two threads wait for each other in networks as small as this
     return loss_spikes.SpikeClinic()
 
 
@@ -52,10 +54,3 @@ def test_the_figures_show_the_losses(spiking, runs):
     figure = loss_spikes.clipped(runs["Y"], runs["X"], 1.0)
     assert lines(figure.axes[0])["clipped"][:, 1].tolist() == runs["X"].losses
     check_layout(figure)
-
-
-def test_a_wrong_cause_is_told_what_it_would_show():
-    assert loss_spikes.causes(RUNS).passed is True
-    verdict = loss_spikes.causes(RUNS | {"X": "a bad batch"})
-    assert verdict.passed is False and "again with the same batches" in verdict.hint
-    assert loss_spikes.causes(RUNS | {"X": ...}).passed is None

@@ -62,14 +62,6 @@ def test_a_trace_without_a_step_is_refused(tmp_path):
         operations.read(file)
 
 
-@pytest.mark.parametrize(
-    ("binding", "cores"), [("cores 0 | 1", 1), ("cores 0-1 | 2-3", 2), ("cores 0,4-6 | 1", 4), ("none", 3)]
-)
-def test_the_cores_of_a_rank_are_those_of_its_record_and_free_ranks_share_all(binding, cores, monkeypatch):
-    monkeypatch.setattr(bound_jobs, "usable_threads", lambda: 6)
-    assert bound_jobs.cores_per_rank(binding, 2) == cores
-
-
 def test_only_a_bound_job_gives_up_the_workshops_mapping():
     free, bound = (bound_jobs.PlacedJob(1, bound, 2).command(100) for bound in (False, True))
     assert "OMP_NUM_THREADS=2" in free and "OMP_NUM_THREADS=2" in bound

@@ -28,12 +28,9 @@ def _verdict(path: Path) -> Verdict:
     if "your code here" in path.read_text(encoding="utf-8"):
         return verdict
     try:
-        verdict.follow(_rules(dry_run(path)))
+        return verdict.follow(_rules(dry_run(path)))
     except (ValueError, OSError) as error:  # for example, the value of an option is not a number
-        verdict.passed = False
-        verdict.failed = "its options can't be read"
-        verdict.hint = str(error)
-    return verdict
+        return verdict.follow([("its options can be read", f"{error}.")])
 
 
 def _rules(job: SlurmJob) -> Iterator[tuple[str, str]]:
@@ -145,14 +142,9 @@ device_of = played(
             "a rank that sees a single GPU has no number 1: take the remainder by `visible`.",
             (SOLUTION, SOLUTION[:-10]),
         ),
-        Edit("GPUs are numbered from 0: count the ranks *before* this one.", (SOLUTION, f"({SOLUTION}) + 1")),
         Edit(
             "a remainder alone is right only if nodes are filled one after the other, not in turn: look at `hosts`.",
             (SOLUTION, "rank % visible"),
-        ),
-        Edit(
-            "the distance to the host's first rank is right only if nodes are filled one after the other.",
-            (SOLUTION, "(rank - hosts.index(hosts[rank])) % visible"),
         ),
     ],
     returns="the number of the GPU",

@@ -57,7 +57,6 @@ def play_merge(merge: Callable, comm) -> Iterator[tuple]:
 BOTH_SCALED = (
     "Each part was computed relative to its own `top`. Multiply it by `(top_a - top).exp()` or `(top_b - top).exp()`."
 )
-SCALED_TOTAL = "total_a * scale_a + total_b * scale_b"
 SCALED_OUT = "out_a * scale_a + out_b * scale_b"
 merge = played(
     "merge",
@@ -67,7 +66,7 @@ merge = played(
         Edit(
             "The two parts are relative to different tops. Bring both to the new `top` before you add them: multiply "
             "by `(top_a - top).exp()` and `(top_b - top).exp()`.",
-            (SCALED_TOTAL, "total_a + total_b"),
+            ("total_a * scale_a + total_b * scale_b", "total_a + total_b"),
             (SCALED_OUT, "out_a + out_b"),
         ),
         Edit("`out` is relative to its top as well: scale it like `total`.", (SCALED_OUT, "out_a + out_b")),
@@ -131,7 +130,6 @@ def play_ring(ring_attention: Callable, comm) -> Iterator[tuple]:
 
 
 SOURCE = "source = (comm.rank - step) % comm.size"
-RESULT = "return out / total, top + total.log()"
 ring_attention = played(
     "ring_attention",
     NOTEBOOK,
@@ -142,18 +140,12 @@ ring_attention = played(
             (SOURCE, "source = (comm.rank + step) % comm.size"),
         ),
         Edit(
-            "`source` changes with every step: after `step` exchanges you hold the block of rank "
-            "`(comm.rank - step) % comm.size`.",
-            (SOURCE, "source = comm.rank"),
-        ),
-        Edit(
             "In each step, send on the block that has just arrived. You keep sending your own.",
             ("Isend(block.numpy()", "Isend(torch.stack([key, value]).numpy()"),
         ),
-        Edit("`out` is still a sum. Divide it by `total` at the very end.", (RESULT, "return out, top + total.log()")),
         Edit(
-            "`total` is relative to `top`. The logarithm of the whole sum is `top + total.log()`.",
-            (RESULT, "return out / total, total.log()"),
+            "`out` is still a sum. Divide it by `total` at the very end.",
+            ("return out / total, top + total.log()", "return out, top + total.log()"),
         ),
     ],
     returns="the attention of this rank's queries, and their logsumexp",

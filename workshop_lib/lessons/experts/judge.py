@@ -42,9 +42,6 @@ def play_route(route: Callable, comm) -> Iterator[tuple]:
 
 
 QUEUE = "go through all first choices, token by token, and then through all second ones, and count for each expert."
-BY_CHOICE = "chosen.T.flatten()"
-BEFORE = "wants.cumsum(dim=0) - wants"
-UNFLATTENED = ".view(k, -1).T"
 route = played(
     "route",
     NOTEBOOK,
@@ -56,23 +53,14 @@ route = played(
             ("return chosen, gates,", "return chosen, gates / gates.sum(dim=1, keepdim=True),"),
         ),
         Edit(
-            "Slots begin at 0: count how many choices came *before*, without this one.", (BEFORE, "wants.cumsum(dim=0)")
-        ),
-        Edit(
-            "The second choices begin again at 0, so two tokens get the same slot and one overwrites the other. Go on "
-            "counting where the first choices ended.",
-            (
-                f"wants = one_hot({BY_CHOICE}, probabilities.shape[1])",
-                "wants = one_hot(chosen.T, probabilities.shape[1])",
-            ),
-            (BEFORE, "wants.cumsum(dim=1) - wants"),
-            ("(before * wants).sum(dim=1)", "(before * wants).sum(dim=2)"),
+            "Slots begin at 0: count how many choices came *before*, without this one.",
+            ("wants.cumsum(dim=0) - wants", "wants.cumsum(dim=0)"),
         ),
         Edit(
             "A token's second choice is in line before the next token's first one. Let all first choices go first, or "
             "second choices take the slots that others want most.",
-            (BY_CHOICE, "chosen.flatten()"),
-            (UNFLATTENED, ".view(-1, k)"),
+            ("chosen.T.flatten()", "chosen.flatten()"),
+            (".view(k, -1).T", ".view(-1, k)"),
         ),
     ],
     returns="(chosen, gates, slots)",
@@ -130,9 +118,6 @@ class RoundTrip:
         self.grad_experts = gradient(experts.up)
 
 
-KEPT = "kept = slots < buffer.shape[2]"
-HOME = "home = exchange(experts(arrived)).flatten(0, 1)"
-WEIGHTED = "home[chosen[kept], slots[kept]] * gates[kept][:, None]"
 through_experts = played(
     "through_experts",
     NOTEBOOK,
@@ -140,9 +125,12 @@ through_experts = played(
     [
         Edit(
             "The results never come back: after the experts, call `exchange` again.",
-            (HOME, "home = experts(arrived).flatten(0, 1)"),
+            ("home = exchange(experts(arrived)).flatten(0, 1)", "home = experts(arrived).flatten(0, 1)"),
         ),
-        Edit("Multiply each output by its gate.", (WEIGHTED, "home[chosen[kept], slots[kept]]")),
+        Edit(
+            "Multiply each output by its gate.",
+            ("home[chosen[kept], slots[kept]] * gates[kept][:, None]", "home[chosen[kept], slots[kept]]"),
+        ),
         Edit(
             "A token that goes to several experts gets the *sum* of their outputs. An assignment keeps only one of "
             "them: use `index_add`.",
@@ -150,10 +138,6 @@ through_experts = played(
                 "return torch.zeros_like(tokens).index_add(0, token, outputs)",
                 "result = torch.zeros_like(tokens)\n    result[token] = outputs\n    return result",
             ),
-        ),
-        Edit(
-            "Dropped tokens must not sit on somebody else's slot. Only those with `slots < capacity` travel.",
-            (KEPT, "slots = slots.clamp(max=buffer.shape[2] - 1)\n    kept = slots >= 0"),
         ),
     ],
     returns="the outputs of this rank's tokens",

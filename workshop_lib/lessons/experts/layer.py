@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from workshop_lib.data.shard import parts
-from workshop_lib.errors import InputError
 from workshop_lib.lessons.model_parallelism.tensors import alltoall, both_ways
 
 Routing = tuple[Tensor, Tensor, Tensor]  # chosen, gates and slots, each [t, k]
@@ -39,13 +38,12 @@ def exchange(buffer: Tensor, comm) -> Tensor:
 class BatchedExperts(nn.Module):
     """The experts of one rank, which compute together: one batched matrix product per layer, whatever their number.
 
-    comm: only its rank and size matter. All experts start with the same weights on any number of ranks.
+    comm: only its rank and size matter; the size divides the experts. All of them start with the same weights on any
+    number of ranks.
     """
 
     def __init__(self, width: int, experts: int, comm):
         super().__init__()
-        if experts % comm.size:
-            raise InputError(f"{experts} experts don't divide by {comm.size} ranks: every rank has as many.")
         up = torch.empty(experts, width, 4 * width)
         down = torch.empty(experts, 4 * width, width)
         for weights in (*up, *down):

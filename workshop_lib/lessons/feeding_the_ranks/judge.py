@@ -3,12 +3,11 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
-from workshop_lib.judge import Exercise, Property, own_or_solution
+from workshop_lib.judge import own_or_solution
 from workshop_lib.judge.play import Edit, played
 
 NOTEBOOK = "09_feeding_the_ranks"
@@ -51,7 +50,6 @@ def play_read_and_scatter(read_and_scatter: Callable, comm) -> Iterator[tuple]:
 TOTAL = "sum(nbytes for _, nbytes in parts)"
 PIECE = "whole[offset - first : offset - first + nbytes]"
 ON_RANK_0 = "if comm.rank == 0:"
-SCATTER = "return comm.scatter(pieces)"
 read_and_scatter = played(
     "read_and_scatter",
     NOTEBOOK,
@@ -61,19 +59,11 @@ read_and_scatter = played(
             "`whole` begins at the first part, so subtract `first` from each offset.",
             (PIECE, "whole[offset : offset + nbytes]"),
         ),
-        Edit(
-            "the slice ends at the length of the part. It should end at its start plus its length.",
-            (PIECE, "whole[offset - first : nbytes]"),
-        ),
         Edit("every rank reads all parts. Put the reading under `if comm.rank == 0`.", (ON_RANK_0, "if True:")),
         Edit(
             "rank 0 reads part by part. One large read is faster than many small ones.",
             (PIECE, "read(offset, nbytes)"),
             (f"whole = read(first, {TOTAL})", "pass"),
-        ),
-        Edit(
-            "it returns all pieces on rank 0, and nothing elsewhere: `comm.scatter` gives each rank its own.",
-            (SCATTER, "return pieces"),
         ),
     ],
     alone=True,
@@ -82,114 +72,98 @@ read_and_scatter = played(
 )
 
 
-class Reader:
-    """A fake storage: `read(i)` takes READ_S and returns batch i, an array full of i; `fails_at` raises OSError."""
+class Loop:
+    """A loop over n batches, with pauses in which a prefetching reader can read the next ones.
 
-    def __init__(self, n: int, fails_at: int | None = None):
-        self.n = n
+    Batch i is an array full of i, and takes READ_S to read; `fails_at` can't be read. got: the number in each batch, or
+    the type of what's no batch, and last the error that ended the loop. ahead: for each batch, the later reads that had
+    begun. overlapped: for each batch, whether the next read began while it was in use.
+    """
+
+    def __init__(self, prefetch: Callable, n: int, fails_at: int | None = None):
         self.fails_at = fails_at
         self.began = [threading.Event() for _ in range(n)]
         self.reads: list[int] = []
         self.threads: set[int] = set()
+        self.got: list[int | str] = []
+        self.ahead: list[int] = []
+        self.overlapped: list[bool] = []
+        try:
+            for batch in prefetch(self.read, n):
+                self.got.append(int(batch[0]) if isinstance(batch, np.ndarray) else f"a {type(batch).__name__}")
+                self.compute()
+                if len(self.got) > n:
+                    break
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            self.got.append(f"{type(error).__name__}: {error}")
 
-    def __call__(self, i: int) -> np.ndarray:
+    def read(self, i: int) -> np.ndarray:
         self.reads.append(i)
         self.threads.add(threading.get_ident())
-        if not 0 <= i < self.n:
-            raise IndexError(f"there is no batch {i}: they are numbered from 0 to {self.n - 1}")
+        if not 0 <= i < len(self.began):
+            raise IndexError(f"there is no batch {i}: they are numbered from 0 to {len(self.began) - 1}")
         self.began[i].set()
         time.sleep(READ_S)
         if i == self.fails_at:
             raise OSError(f"batch {i} cannot be read")
         return np.full(3, i)
 
-
-@dataclass
-class Consumed:
-    """What one loop over the batches requested and got."""
-
-    reads: list[int]
-    got: list[int | str] = field(default_factory=list)  # the number in each batch, or the type of what's no batch
-    ahead: list[int] = field(default_factory=list)  # by batch: later reads that had begun
-    overlapped: list[bool] = field(default_factory=list)  # by batch: whether the next read began while it was in use
-    error: str = ""
-    same_thread: bool = False  # whether the consumer's own thread did the reading
-
-    def __str__(self) -> str:
-        return f"{self.got}{' and then ' if self.error else ''}{self.error}"
+    def compute(self) -> None:
+        """Pretend to compute until the next read begins or LATE_S have passed, and then until no more reads begin."""
+        coming = len(self.got)
+        if coming < len(self.began) and all(self.overlapped):
+            self.overlapped.append(self.began[coming].wait(LATE_S))
+        begun = -1
+        while begun < len(self.reads):
+            begun = len(self.reads)
+            time.sleep(STILL_S)
+        self.ahead.append(begun - coming)
 
 
-def observe_loops(comm, prefetch: Callable) -> list[Consumed]:
-    """Loops over several batches, over one, over none, and over several of which one cannot be read."""
-    return [_consumed(prefetch, *which) for which in ((BATCHES,), (1,), (0,), (BATCHES, FAILS_AT))]
-
-
-def _consumed(prefetch: Callable, n: int, fails_at: int | None = None) -> Consumed:
-    """Loop over the batches, with pauses in which a prefetching reader can read the next ones."""
-    read = Reader(n, fails_at)
-    loop = Consumed(read.reads)
-    try:
-        for batch in prefetch(read, n):
-            loop.got.append(int(batch[0]) if isinstance(batch, np.ndarray) else f"a {type(batch).__name__}")
-            _compute(read, loop)
-            if len(loop.got) > n:
-                break
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        loop.error = f"{type(error).__name__}: {error}"
-    loop.same_thread = threading.get_ident() in read.threads
-    return loop
-
-
-def _compute(read: Reader, loop: Consumed) -> None:
-    """Pretend to compute until the next read begins or LATE_S have passed, and then until no more reads begin."""
-    coming = len(loop.got)
-    if coming < read.n and all(loop.overlapped):
-        loop.overlapped.append(read.began[coming].wait(LATE_S))
-    begun = -1
-    while begun < len(read.reads):
-        begun = len(read.reads)
-        time.sleep(STILL_S)
-    loop.ahead.append(begun - coming)
-
-
+YIELD_HINT = "hand out what `read` returns, with `yield`, from the first to the last."
+FUTURE_HINT = "it hands out a Future, the promise of a batch. Call its `result()`, which waits for the batch itself."
+AHEAD_HINT = "they may not fit into memory: one is enough."
 READER_HINT = "the thread that reads can't compute at the same time. Let a second one read: `helper.submit(read, i)`."
 SUBMIT_HINT = (
     "the next read begins only when the next batch is asked for. A generator stands still at `yield` while its batch "
     "is used, so submit the next read before `yield`, and call its `result()` only after."
 )
+ERROR_HINT = (
+    "training would continue with only part of the data, and nobody would notice. `future.result()` raises the error "
+    "again."
+)
 
 
-def loops_properties(observations: list) -> Iterator[Property]:
-    several, one, none, failing = observations[0]
-    right = list(range(BATCHES))
-    hint = f"it handed out {several}. Hand out what `read` returns, with `yield`, from the first to the last."
-    if "a Future" in several.got:
-        hint = "it hands out a Future, the promise of a batch. Call its `result()`, which waits for the batch itself."
-    yield Property("all batches come, each once and in order", several.got == right and not several.error, hint)
-    hint = f"`read` was called for the batches {sorted(several.reads)}."
-    yield Property("each is read once", sorted(several.reads) == right, hint)
+def play_prefetch(prefetch: Callable, comm) -> Iterator[tuple]:
+    """Loop over several batches, over one, over none, and over several of which one cannot be read."""
+    several = Loop(prefetch, BATCHES)
+    advice = FUTURE_HINT if "a Future" in several.got else YIELD_HINT
+    yield "all batches come, each once and in order", several.got, f"it handed out {several.got}.", advice
+    reads = sorted(several.reads)
+    yield "each is read once", reads, f"`read` was called for the batches {reads}."
     most = max(several.ahead)
-    hint = f"{most} more batches were read or begun while one was used. They may not fit into memory: one is enough."
-    yield Property("it reads only a little ahead", most <= MOST_AHEAD, hint)
-    hint = READER_HINT if several.same_thread else SUBMIT_HINT
-    yield Property("the next batch is read while this one is used", all(several.overlapped), hint)
-    short = one.got == one.reads == [0] and none.got == none.reads == [] and not (one.error or none.error)
-    yield Property("also for a single batch, and for none", short, f"for n = 1 it gave {one}, for n = 0 {none}.")
-    hint = (
-        f"`read({FAILS_AT})` raised an error, and the consumer got {failing}. Its training would continue with "
-        "only part of the data, and nobody would notice. `future.result()` raises the error again."
-    )
-    yield Property("an error while reading reaches the consumer", "cannot be read" in failing.error, hint)
+    observed = f"{most} more batches were read or begun while one was used:"
+    yield "it reads only a little ahead", most <= MOST_AHEAD, observed, AHEAD_HINT
+    advice = READER_HINT if threading.get_ident() in several.threads else SUBMIT_HINT
+    yield "the next batch is read while this one is used", all(several.overlapped), "it isn't:", advice
+    for n in (1, 0):
+        short = Loop(prefetch, n)
+        observed = f"for n = {n} it handed out {short.got} and read {short.reads}."
+        yield "also for a single batch, and for none", [short.got, short.reads], observed
+    failing = Loop(prefetch, BATCHES, FAILS_AT)
+    told = "cannot be read" in str(failing.got[-1:])
+    observed = f"`read({FAILS_AT})` raised an error, and the consumer got {failing.got}:"
+    yield "an error while reading reaches the consumer", told, observed, ERROR_HINT
 
 
-prefetch = Exercise(
+prefetch = played(
     "prefetch",
-    observe_loops,
-    loops_properties,
-    notebook=NOTEBOOK,
+    NOTEBOOK,
+    play_prefetch,
     communicates=False,
+    watched=False,
     stuck="the loop over the batches waits for one that never comes. Does the thread end silently after an error in "
     "`read`, or after the last batch? `future.result()` raises the error again.",
 )
@@ -239,10 +213,6 @@ generator = played(
             "without a seed it draws different numbers after a restart, and nobody can repeat the run.", (NUMBERS, "")
         ),
         Edit(
-            "all ranks draw the same in every step: the first image always moves in the same way, on every rank.",
-            (NUMBERS, "seed"),
-        ),
-        Edit(
             "all ranks draw alike: image i moves in the same way on each of them. Use the rank, too.",
             (NUMBERS, "[seed, step]"),
         ),
@@ -250,7 +220,6 @@ generator = played(
             "it starts over in each step: the first image of every batch moves in the same way. Use the step, too.",
             (NUMBERS, "[seed, rank]"),
         ),
-        Edit("a sum isn't enough: give all of them, as a list.", (NUMBERS, "seed + rank + step")),
     ],
     communicates=False,
     unknown="`np.random.default_rng` also takes a list of numbers, and a different list draws different numbers.",

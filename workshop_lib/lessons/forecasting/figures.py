@@ -7,7 +7,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, PercentFormatter
 
-from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting import published
 from workshop_lib.lessons.forecasting.forecast import ForecastPoint, outgrows_learning, takes_over
 from workshop_lib.lessons.forecasting.report import UNITS_S, answer
@@ -19,10 +18,8 @@ from workshop_lib.notebook import figures, palette
 def draw_forecast(points: Sequence[ForecastPoint], conditions: str = "") -> figures.RecordFigure:
     """Draw the efficiency (left), and the time to the model's target or, without a target, the throughput (right).
 
-    The title is the forecast's answer in words, with `conditions` below it. Raises InputError without points.
+    The title is the forecast's answer in words, with `conditions` below it.
     """
-    if not points:
-        raise InputError("no points to draw: give at least one number of devices.")
     # Low enough for a notebook to show the legend on one screen with the controls above the figure.
     size = (12, 5.6)
     figure, (left, right) = figures.new_figure(answer(points), conditions, columns=2, size_inches=size)
@@ -115,20 +112,14 @@ def allreduce_times(rows: Iterable[Mapping[str, Any]]) -> figures.RecordFigure:
     """Draw time (left) and bus bandwidth (right) of allreduces against the message size, with one curve per algorithm.
 
     `rows` come from benchmark.py, all for one number of ranks. Points are medians, and bars go from the fastest to the
-    slowest round. Points are hollow if there were more ranks than this machine has cores. Raises InputError
-    without rows, or for rows of several numbers of ranks.
+    slowest round. Points are hollow if there were more ranks than this machine has cores.
     """
     frame = pd.DataFrame([row for row in rows if row["way"] != "ping-pong"])
-    if frame.empty:
-        raise InputError("no allreduce among these rows: nothing to draw.")
-    counts = sorted(frame["ranks"].unique())
-    if len(counts) > 1:
-        numbers = " and ".join(map(str, counts))
-        raise InputError(f"these rows are of {numbers} ranks; draw one number of ranks at a time.")
-    hollow = bool(counts[0] > usable_cores())
+    ranks = frame["ranks"].iloc[0]
+    hollow = bool(ranks > usable_cores())
     repeats = frame["seconds"].map(len).min()
     caption = f"median of {repeats} rounds, bars from the fastest to the slowest; float32, in place"
-    title = f"An allreduce on {counts[0]}{'*' if hollow else ''} ranks"
+    title = f"An allreduce on {ranks}{'*' if hollow else ''} ranks"
     figure, (time, bandwidth) = figures.new_figure(title, caption, columns=2)
     curves = list(frame.groupby("way", sort=False))
     for number, (way, curve) in enumerate(curves):

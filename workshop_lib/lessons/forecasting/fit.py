@@ -29,12 +29,10 @@ def relative_least_squares(terms: Mapping[str, Any], measured_s: Sequence[float]
     """Fit seconds = sum of constant x term over these `terms`, each with one value per measurement.
 
     Returns the constants, which minimize the sum of ((fitted - measured) / measured)². A constant that would be
-    negative is 0. Raises InputError for seconds that are not above 0, unless there are more measurements than
-    constants, and when the measurements cannot tell the constants apart.
+    negative is 0. Raises InputError unless there are more measurements than constants, and when the measurements cannot
+    tell the constants apart.
     """
     seconds = np.asarray(measured_s, dtype=float)
-    if not (np.isfinite(seconds) & (seconds > 0)).all():
-        raise InputError(f"measured seconds must be above 0: {seconds[~(seconds > 0)]}")
     if len(seconds) <= len(terms):
         raise InputError(
             f"{len(seconds)} measurements for {len(terms)} constants ({', '.join(terms)}): measure at least "

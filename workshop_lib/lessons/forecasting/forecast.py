@@ -46,10 +46,6 @@ class Mesh:
     pipeline: int = 1
     copies: int = 1
 
-    def __post_init__(self):
-        for name in ("data", "tensor", "pipeline", "copies"):
-            whole(name, getattr(self, name))
-
     @property
     def ranks(self) -> int:
         return self.copies * self.data * self.tensor * self.pipeline
@@ -101,13 +97,6 @@ BACKENDS = {
     "horovod": BackendModel(64 * 2**20, overlap=True),
     # One message per gradient, as soon as the gradient is ready (Goyal et al. 2017, arXiv:1706.02677, section 4.1).
     "unfused": BackendModel(0, overlap=True),
-}
-# Backends that can train here but have no forecast, each with the reason.
-WITHOUT_FORECAST = {
-    "fsdp": "it also gathers the parameters, which this cost model leaves out",
-    "deepspeed": "what it sends depends on the stage of ZeRO; stage 0 is close to ddp",
-    "horovod-tf": "the cost model knows no framework; horovod has the same messages",
-    "horovod-keras": "the cost model knows no framework; horovod has the same messages",
 }
 
 
@@ -227,12 +216,8 @@ class Settings:
     overlap: bool | None = None  # whether messages overlap with the backward pass; None: as in the backend
 
     def __post_init__(self):
-        if why := WITHOUT_FORECAST.get(self.backend):
-            raise InputError(
-                f"backend {self.backend!r} has no forecast, because {why}: choose one of {', '.join(BACKENDS)}"
-            )
         if self.backend not in BACKENDS:
-            raise InputError(f"backend {self.backend!r} is not known: choose one of {', '.join(BACKENDS)}")
+            raise InputError(f"backend {self.backend!r} has no forecast: choose one of {', '.join(BACKENDS)}")
         if (self.batch_size is None) == (self.global_batch is None):
             raise InputError("give either batch_size, a device's, or global_batch, that of all devices")
         for name in ("batch_size", "global_batch"):

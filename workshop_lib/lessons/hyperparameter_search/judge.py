@@ -51,9 +51,7 @@ def _uneven(decades: list[float]) -> str:
     """How the shares of the powers of ten differ from a third; empty if they do not."""
     if all(abs(share - 1 / 3) < SLACK for share in decades):
         return ""
-    if decades[2] > 0.85:
-        return "large"
-    return "lowest missing" if decades[0] < 0.05 else "uneven"
+    return "large" if decades[2] > 0.85 else "uneven"
 
 
 LR = "10 ** random.uniform(-3, 0)"
@@ -70,11 +68,6 @@ draw = played(
         Edit(
             "a generator made inside the function draws the same every time: use `random`, which was given.",
             (LR, "10 ** np.random.default_rng(1).uniform(-3, 0)"),
-        ),
-        Edit("the exponents belong to 10, not to e: `10 ** x`.", (LR, "np.exp(random.uniform(-3, 0))")),
-        Edit(
-            "nobody could repeat your search: draw everything from `random`, which was given.",
-            (LR, "10 ** np.random.default_rng().uniform(-3, 0)"),
         ),
     ],
     communicates=False,
@@ -213,7 +206,6 @@ def play_winner(winner: Callable, comm) -> Iterator[tuple]:
 
 
 HELD_OUT = 'row["held_out"]'
-REPORTED = 'best["test"]'
 winner = played(
     "winner",
     NOTEBOOK,
@@ -223,14 +215,9 @@ winner = played(
         Edit(
             "a low training loss may be overfitting: choose by the held-out images.", (HELD_OUT, '-row["train_loss"]')
         ),
-        Edit("that's the worst one: take the highest accuracy.", (HELD_OUT, f"-{HELD_OUT}")),
         Edit(
             "the held-out accuracy has chosen this trial, so it's too good to be reported: report the test accuracy.",
-            (REPORTED, 'best["held_out"]'),
-        ),
-        Edit(
-            "that's the best test accuracy of any trial: report the one of the trial that you chose.",
-            (REPORTED, 'max(row["test"] for row in rows)'),
+            ('best["test"]', 'best["held_out"]'),
         ),
     ],
     returns="trial, accuracy",

@@ -1,6 +1,5 @@
 """Run the searches of 14_hyperparameter_search on its ranks, with a live table of trials."""
 
-import math
 import tempfile
 import weakref
 from collections.abc import Mapping
@@ -43,23 +42,13 @@ def in_words(state: Search) -> str:
     return f"{len(numbers)} trials, {state.images:,} images, {state.seconds:.0f} s; best held-out accuracy {best:.2%}"
 
 
-def test_accuracies(team, state: Search) -> dict[int, float]:
-    """Return {trial: test accuracy} for the trials that have seen the most images."""
-    numbers = [result["trial"] for result in state.longest()]
-    return {number: team.run(test_accuracy, state.folder, number, show=False)[0] for number in numbers}
-
-
 def finalists(team, state: Search) -> list[dict]:
-    """Return a row for each trial that has seen the most images: trial, train_loss, held_out and test.
-
-    train_loss is the last point of its training curve, NaN for a trial that diverged.
-    """
-    test = test_accuracies(team, state)
+    """Return a row for each trial that has seen the most images: trial, train_loss, held_out and test."""
     rows = []
     for result in state.longest():
-        loss = result["losses"][-1][1] if result["losses"] else math.nan
         number = result["trial"]
-        rows.append({"trial": number, "train_loss": loss, "held_out": result["held_out"], "test": test[number]})
+        test = team.run(test_accuracy, state.folder, number, show=False)[0]
+        rows.append({"trial": number, "train_loss": result["train_loss"], "held_out": result["held_out"], "test": test})
     return rows
 
 

@@ -10,7 +10,7 @@ from workshop_lib.results import records
 
 
 def read() -> list[dict]:
-    """Return the records that `python -m workshop_lib.lessons.hyperparameter_search.measure` wrote."""
+    """Return the records. Two ranks trained one seed after the other, with the ways to search in turn."""
     return records.read(ROOT / "assets" / "results" / "search.jsonl")
 
 

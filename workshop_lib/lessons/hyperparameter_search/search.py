@@ -77,10 +77,6 @@ class Search:
         most = max((result["images"] for result in results), default=0)
         return [result for result in results if result["images"] == most]
 
-    def winner(self) -> TrialResult:
-        """Return the result with the highest held-out accuracy among the trials that have seen the most images."""
-        return max(self.longest(), key=lambda result: result["held_out"])
-
 
 class Jobs(Call):
     """The running jobs, as one call. A rank without a job isn't running."""

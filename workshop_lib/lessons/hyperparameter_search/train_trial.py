@@ -4,8 +4,6 @@ The ranks of 14_hyperparameter_search run this file. A trial saves its weights t
 next job may run on a different rank, or on fresh ranks after a crash, and takes the same steps as if it never stopped.
 """
 
-import functools
-import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +21,7 @@ from workshop_lib.paths import replacing
 
 IMAGES = EPOCH  # the first of the training images; few, so that a trial takes seconds
 HELD_OUT = 5000  # the last of the training images: they choose among trials, and no trial trains on them
-LOSS_EVERY = 512  # images per point of the training curve
+LOSS_OF = 512  # the training loss is a mean over up to this many images
 
 
 class Job(NamedTuple):
@@ -41,8 +39,8 @@ class Job(NamedTuple):
 class TrialResult(TypedDict):
     """The result of a job.
 
-    images: how many the trial has seen in total; new_images: how many of them in this job. losses: pairs (images seen,
-    mean training loss) of this job. held_out: accuracy on the held-out images. diverged: whether some weights are no
+    images: how many the trial has seen in total; new_images: how many of them in this job. train_loss: the mean loss of
+    the last images that it trained on. held_out: accuracy on the held-out images. diverged: whether some weights are no
     longer finite. seconds: how long the job took on its rank.
     """
 
@@ -50,7 +48,7 @@ class TrialResult(TypedDict):
     setting: dict[str, float]
     images: int
     new_images: int
-    losses: list[tuple[int, float]]
+    train_loss: float
     held_out: float
     diverged: bool
     seconds: float
@@ -79,26 +77,20 @@ def checked(job: Job) -> Job:
 
 
 def run(comm, folder: Path, job: Job) -> TrialResult:
-    """Run a job: continue the trial from its file in `folder`, save its new state there, and evaluate it.
+    """Run a `checked` job: continue the trial from its file in `folder`, save its new state there, and evaluate it.
 
     All ranks of `comm` call it, and it blocks. Each step does one allreduce of the gradient, 4 n bytes. If some weights
-    are no longer finite, the result says so in `diverged`, and its accuracy is that of these weights. Raises InputError
-    for a job that `checked` refuses, and for a trial that has seen this many images already.
+    are no longer finite, the result says so in `diverged`, and its accuracy is that of these weights.
     """
     began = time.perf_counter()
-    job = checked(job)
     torch.set_num_threads(1)
     train, held_out = data()
     network = FlatNetwork(int(job.setting["seed"]))
-    state = load(folder, job.trial) or TrialState(network.weights(), np.zeros_like(network.weights()), 0)
-    if state.images >= job.images:
-        raise InputError(
-            f"trial {job.trial} has seen {state.images} images in {folder} already, and was sent to {job.images}: "
-            "give each search a folder of its own."
-        )
-    losses: list[tuple[int, float]] = []
+    state = TrialState(network.weights(), np.zeros_like(network.weights()), 0)
+    if path(folder, job.trial).exists():
+        state = load(folder, job.trial)
     with np.errstate(all="ignore"):  # a learning rate that is too large ends in infinities
-        end = _steps(comm, network, train, state, job, losses)
+        end, train_loss = _steps(comm, network, train, state, job)
     network.set(end.weights)
     part = slice(*shard.shard_bounds(held_out.total, comm.rank, comm.size))
     right = network.accuracy(held_out.images[part], held_out.labels[part]) * (part.stop - part.start)
@@ -109,20 +101,20 @@ def run(comm, folder: Path, job: Job) -> TrialResult:
         setting=dict(job.setting),
         images=end.images,
         new_images=end.images - state.images,
-        losses=losses,
+        train_loss=train_loss,
         held_out=comm.allreduce(right) / held_out.total,
         diverged=not np.isfinite(end.weights).all(),
         seconds=time.perf_counter() - began,
     )
 
 
-def _steps(comm, network, train, state: TrialState, job: Job, losses: list) -> TrialState:
-    """Train by plain SGD with momentum, at a constant learning rate; return the new state."""
+def _steps(comm, network, train, state: TrialState, job: Job) -> tuple[TrialState, float]:
+    """Train by plain SGD with momentum, at a constant learning rate; return the new state and the training loss."""
     weights, velocity, seen = state
     lr = np.float32(job.setting["lr"])
     momentum = np.float32(job.setting["momentum"])
     since = seen
-    total = 0.0
+    total = train_loss = 0.0
     while seen < job.images:
         size = min(int(job.setting["batch"]), job.images - seen)
         rows = order(int(job.setting["seed"]), seen, size, train.total)
@@ -137,12 +129,11 @@ def _steps(comm, network, train, state: TrialState, job: Job, losses: list) -> T
         velocity = momentum * velocity + gradient
         weights = weights - lr * velocity
         seen += len(rows)
-        if seen // LOSS_EVERY > since // LOSS_EVERY or seen == job.images:
-            if math.isfinite(total):
-                losses.append((seen, total / (seen - since)))
+        if seen // LOSS_OF > since // LOSS_OF or seen == job.images:
+            train_loss = total / (seen - since)
             since = seen
             total = 0.0
-    return TrialState(weights, velocity, seen)
+    return TrialState(weights, velocity, seen), train_loss
 
 
 def data() -> tuple[mnist.Split, mnist.Split]:
@@ -172,13 +163,10 @@ def order(seed: int, first: int, count: int, total: int = IMAGES) -> np.ndarray:
     """
     places = np.arange(first, first + count)
     epochs = places // total
-    parts = [_epoch(seed, epoch, total)[places[epochs == epoch] % total] for epoch in np.unique(epochs).tolist()]
+    parts = []
+    for epoch in np.unique(epochs).tolist():
+        parts.append(shard.epoch_permutation(total, seed, epoch)[places[epochs == epoch] % total])
     return np.concatenate(parts)
-
-
-@functools.lru_cache(maxsize=4)
-def _epoch(seed: int, epoch: int, total: int) -> np.ndarray:
-    return shard.epoch_permutation(total, seed, epoch)
 
 
 def path(folder: Path, trial: int) -> Path:
@@ -191,24 +179,17 @@ def save(folder: Path, trial: int, state: TrialState) -> None:
         np.savez(file, **state._asdict())
 
 
-def load(folder: Path, trial: int) -> TrialState | None:
-    """Return a trial's saved state, or None for a trial that has not begun."""
-    if not path(folder, trial).exists():
-        return None
+def load(folder: Path, trial: int) -> TrialState:
+    """Return a trial's saved state."""
     with np.load(path(folder, trial)) as saved:
         return TrialState(saved["weights"], saved["velocity"], int(saved["images"]))
 
 
 def test_accuracy(folder: Path, trial: int) -> float:
-    """Return a trial's accuracy on the test images. They must not choose a trial, so call it once the search is over.
-
-    Raises InputError for a trial without saved weights.
-    """
-    if (state := load(folder, trial)) is None:
-        raise InputError(f"trial {trial} has left no weights in {folder}.")
+    """Return a trial's accuracy on the test images, which must not choose a trial: call it once the search is over."""
     test = mnist.load("test")
     network = FlatNetwork()
-    network.set(state.weights)
+    network.set(load(folder, trial).weights)
     return network.accuracy(test.images, test.labels)
 
 

@@ -110,7 +110,6 @@ def own(tensor: torch.Tensor, rank: int, size: int) -> torch.Tensor:
 
 
 SUM = "partial(allreduce, self.comm)"
-OUTPUTS = "linear(x, self.weight, self.bias)"
 ColumnParallel = played(
     "ColumnParallel",
     NOTEBOOK,
@@ -133,7 +132,6 @@ ColumnParallel = played(
 )
 
 PART = "linear(x, self.weight)"
-ADD_BIAS = " + self.bias"
 RowParallel = played(
     "RowParallel",
     NOTEBOOK,
@@ -151,8 +149,8 @@ RowParallel = played(
         ),
         Edit(
             "the bias is in it p times, once from every rank. Add it once, after the allreduce.",
-            (PART, OUTPUTS),
-            (ADD_BIAS, ""),
+            (PART, "linear(x, self.weight, self.bias)"),
+            (" + self.bias", ""),
         ),
     ],
     raised=if_shapes_clash(

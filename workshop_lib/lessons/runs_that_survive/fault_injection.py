@@ -75,18 +75,18 @@ class TrainingRun:
     @property
     def back_after_s(self) -> list[float]:
         """For each fault, the longest pause [s] without a new step until the next fault."""
-        new = [at_s for at_s, n in itertools.accumulate(self.steps, _further)]
+        new = []
+        furthest = 0
+        for at_s, n in self.steps:
+            if n > furthest:
+                furthest = n
+                new.append(at_s)
         ends = [*(hit_s for hit_s, _ in self.faults[1:]), math.inf]
         pauses = []
         for (hit_s, _), end_s in zip(self.faults, ends, strict=False):
-            moments = [hit_s, *sorted({at_s for at_s in new if hit_s < at_s < end_s})]
+            moments = [hit_s, *(at_s for at_s in new if hit_s < at_s < end_s)]
             pauses.append(max((after - before for before, after in itertools.pairwise(moments)), default=0.0))
         return pauses
-
-
-def _further(before: tuple[float, int], now: tuple[float, int]) -> tuple[float, int]:
-    """The report `now` if the training was further by then than `before`, and `before` otherwise."""
-    return now if now[1] > before[1] else before
 
 
 @dataclass

@@ -172,7 +172,6 @@ def _shares(my_share: Callable, n: int, size: int) -> tuple[np.ndarray, np.ndarr
 
 
 MINE = "batch[rank::size]"
-WEIGHT = "len(mine) / len(batch)"
 EACH = "len(batch) // size"
 my_share = played(
     "my_share",
@@ -186,7 +185,7 @@ my_share = played(
         ),
         Edit(
             "with `1 / size`, a sample of a small share counts more. Weight by the share's samples.",
-            (WEIGHT, "1 / size"),
+            ("len(mine) / len(batch)", "1 / size"),
         ),
     ],
     communicates=False,

@@ -67,7 +67,6 @@ def play_resume(resume: Callable, comm) -> Iterator[tuple]:
             shutil.rmtree(place, ignore_errors=True)
 
 
-GET = "get_state_dict(model, optimizer)"
 SET = 'set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])'
 resume = played(
     "resume",
@@ -77,7 +76,7 @@ resume = played(
         Edit(
             "Adam's moments start at zero again. A fresh optimizer has none, so its own `state_dict()` asks for none. "
             "`get_state_dict` creates them first.",
-            (GET, "model.state_dict(), optimizer.state_dict()"),
+            ("get_state_dict(model, optimizer)", "model.state_dict(), optimizer.state_dict()"),
             (SET, 'optimizer.load_state_dict(state["optimizer"])'),
         ),
         Edit("`dcp.load` puts the saved step into the dictionary: return that.", ('return state["step"]', "return 0")),

@@ -32,7 +32,6 @@ def play_scaling_table(scaling_table: Callable, comm) -> Iterator[tuple]:
     yield "also with more epochs, and when 1 rank isn't first in the dictionary", [*longer[4], *longer[1]]
 
 
-TYPICAL = "median(mean(run[1:]) for run in runs)"
 SPEEDUP = "(typical_s[1] / s, typical_s[1] / s / n)"
 scaling_table = played(
     "scaling_table",
@@ -41,9 +40,8 @@ scaling_table = played(
     [
         Edit(
             "the first epoch is in it: take the epochs after it, `run[1:]`.",
-            (TYPICAL, "median(mean(run) for run in runs)"),
+            ("median(mean(run[1:]) for run in runs)", "median(mean(run) for run in runs)"),
         ),
-        Edit("a single slow run can spoil a mean: take the median.", (TYPICAL, "mean(mean(run[1:]) for run in runs)")),
         Edit(
             "it is upside down: divide the seconds on 1 rank by those on N.",
             (SPEEDUP, "(s / typical_s[1], s / typical_s[1] / n)"),
@@ -51,10 +49,6 @@ scaling_table = played(
         Edit(
             "that is the speed-up again: divide it by the number of ranks.",
             (SPEEDUP, "(typical_s[1] / s, typical_s[1] / s)"),
-        ),
-        Edit(
-            "`seconds` has 1, 2 and 4: make an entry for each of them, 1 included.",
-            ("in typical_s.items()}", "in typical_s.items() if n > 1}"),
         ),
     ],
     unknown="Take each run's mean of its epochs after the first, then the runs' median. Efficiency is a fraction.",
@@ -84,8 +78,6 @@ serial_fraction = played(
     [
         Edit("divide this by 1 - 1/n, because the f in (1 - f)/n counts as well.", (" / (1 - 1 / n)", "")),
         Edit("that is 1 minus the efficiency. Solve 1/S = f + (1 - f)/n for f.", (FRACTION, "1 - speedup / n")),
-        Edit("that is the part that the ranks divide up: f is 1 minus that.", (FRACTION, f"1 - {FRACTION}")),
-        Edit("give it as a fraction, not in percent.", (FRACTION, f"100 * {FRACTION}")),
         Edit(
             "don't clip it at 0: a negative value tells you that something in the measurement is wrong.",
             (FRACTION, f"max(0, {FRACTION})"),

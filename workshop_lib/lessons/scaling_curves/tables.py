@@ -26,21 +26,16 @@ def epoch_seconds(records: Iterable[dict], backend: str) -> dict[int, list[list[
     return seconds
 
 
-def times_as_long(records: Iterable[dict], ranks: int, backend: str = "mpi") -> list[float]:
-    """How many times as long as on 1 rank an epoch took, for each run on this many ranks. Empty if there is none.
+def speedups_of_runs(records: Iterable[dict], backend: str, ranks: int) -> list[float]:
+    """The speed-up of each run on this many ranks, against the median run on 1 rank. Empty if there is none.
 
-    First epochs are left out, and the median of the runs on 1 rank is the baseline.
+    First epochs are left out.
     """
     seconds = {n: [mean(run[1:]) for run in runs] for n, runs in epoch_seconds(records, backend).items()}
     if 1 not in seconds:
         return []
     one_rank_s = median(seconds[1])
-    return [steady_s / one_rank_s for steady_s in seconds.get(ranks, [])]
-
-
-def speedups_of_runs(records: Iterable[dict], backend: str, ranks: int) -> list[float]:
-    """The speed-up of each run on this many ranks, against the median run on 1 rank. Empty if there is none."""
-    return [1 / ratio for ratio in times_as_long(records, ranks, backend)]
+    return [one_rank_s / steady_s for steady_s in seconds.get(ranks, [])]
 
 
 def speedups(records: list[dict], scaling_table: Callable) -> pd.DataFrame | None:
@@ -99,7 +94,7 @@ def losses(records: list[dict], serial_fraction: Callable) -> pd.DataFrame | Non
     rows = []
     for backend, ranks in _compared(records):
         chosen = _runs(records, backend, ranks)
-        speedup = 1 / median(times_as_long(records, ranks, backend))
+        speedup = median(speedups_of_runs(records, backend, ranks))
         shares = [share for record in chosen if (share := _allreduce_share(record)) is not None]
         rows.append(
             {

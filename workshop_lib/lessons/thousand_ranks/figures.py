@@ -2,7 +2,6 @@
 
 from matplotlib.patches import Rectangle
 
-from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting.forecast import mesh_shape
 from workshop_lib.lessons.thousand_ranks.step_report import Report
 from workshop_lib.notebook import figures, palette
@@ -20,12 +19,9 @@ def mesh(report: Report, shape: str) -> RecordFigure:
     """Draw the ranks of a mesh such as "64x16", and what one of them sends over each dimension in a step.
 
     Each row is a tensor group and each column a data group. report: the dry run of the rank whose row and column are
-    colored. Raises InputError unless the mesh has two dimensions.
+    colored.
     """
-    sizes = mesh_shape(shape)
-    if len(sizes) != 2:
-        raise InputError(f"the mesh {shape!r} has {len(sizes)} dimension(s): only two can be drawn.")
-    data, tensor = sizes
+    data, tensor = mesh_shape(shape)
     rows, columns = _places(data, ROWS), _places(tensor, COLUMNS)
     figure, (axes, text) = figures.canvas((12, 1.5 + 0.78 * len(rows)), columns=2, width_ratios=(62, 36))
     axes.set(xlim=(-1.5, len(columns) * 1.25 + 0.1), ylim=(len(rows) * 1.15 + 0.5, -1.2))

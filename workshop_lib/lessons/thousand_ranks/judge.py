@@ -51,11 +51,6 @@ mesh_bytes = played(
             ("cut / tensor + whole", "cut + whole"),
         ),
         Edit(
-            "a rank already has its own share, and never sends more than (p - 1) / p of an array in a ring.",
-            ("(data - 1) / data * ", ""),
-        ),
-        Edit("those are the bytes of a single layer: multiply by `layers`.", ("layers * over_data", "over_data")),
-        Edit(
             "that's half. Backward has two allreduces per layer, too, and an allreduce sends 2 (p - 1) / p of the "
             "array.",
             ("4 * 2 *", "4 *"),

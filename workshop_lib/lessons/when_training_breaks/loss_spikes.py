@@ -45,7 +45,6 @@ SIGNS = {
 class SpikingRun:
     """One run. losses: the mean over the ranks per step. norms: each step's gradient norms, one per rank."""
 
-    first: int = 0
     losses: list[float] = field(default_factory=list)
     norms: list[list[float]] = field(default_factory=list)
 
@@ -93,7 +92,7 @@ class SmallTrainer:
         self, first: int, last: int, cause: str = "", seed: int = 1, largest_norm: float = float("inf")
     ) -> SpikingRun:
         """Take the steps from `first` up to `last`, with this cause of a spike in step AT."""
-        run = SpikingRun(first)
+        run = SpikingRun()
         for step in range(first, last):
             results = [self.gradient(step, rank, seed, cause) for rank in range(RANKS)]
             gradients = torch.stack([gradient for _, gradient in results])
@@ -117,7 +116,7 @@ class SpikeClinic:
     def run(self, name: str, largest_norm: float = float("inf")) -> SpikingRun:
         """The whole run of this name. With `largest_norm`, gradients are clipped from the checkpoint on."""
         rest = self._from_checkpoint(STEPS, RUNS[name], largest_norm=largest_norm)
-        return SpikingRun(0, self.start.losses + rest.losses, self.start.norms + rest.norms)
+        return SpikingRun(self.start.losses + rest.losses, self.start.norms + rest.norms)
 
     def _from_checkpoint(self, last: int, cause: str, **options) -> SpikingRun:
         trainer = copy.deepcopy(self.checkpoint)
@@ -143,14 +142,13 @@ def spikes(runs: Mapping[str, SpikingRun]) -> figures.RecordFigure:
         "Three runs with a spike", caption, 2, len(runs), sharex=True, sharey="row", squeeze=False
     )
     for column, (name, run) in enumerate(runs.items()):
-        steps = range(run.first, run.first + len(run.losses))
         above = all_axes[0][column]
         below = all_axes[1][column]
-        above.plot(steps, run.losses, color=palette.BLUE, marker="")
+        above.plot(run.losses, color=palette.BLUE, marker="")
         for rank in range(RANKS):
             norms = [each[rank] for each in run.norms]
             label = f"rank {rank}" if column == 0 else None
-            below.plot(steps, norms, color=palette.COLORS[rank], marker="", linewidth=1, label=label)
+            below.plot(norms, color=palette.COLORS[rank], marker="", linewidth=1, label=label)
         above.set(title=f"run {name}", yscale="log")
         below.set(xlabel="step", yscale="log")
     all_axes[0][0].set(ylabel="loss")

@@ -38,8 +38,9 @@ class PlacedJob(NamedTuple):
 def measure(jobs: list[PlacedJob], repeats: int, samples: int | None, timeout_s: float) -> pd.DataFrame:
     """The samples per second of each job: median, slowest and fastest of its repeats.
 
-    The jobs run one after the other, all of them before the next repeat begins. `cores` is each rank's number of cores,
-    as its record says; free ranks share all cores. Raises RankError if a job fails or takes longer than timeout_s.
+    The jobs run one after the other, all of them before the next repeat begins. `cores` is each rank's number of cores:
+    one if its record says that it was bound, and a share of all cores if not. Raises RankError if a job fails or takes
+    longer than timeout_s.
     """
     FILE.unlink(missing_ok=True)
     others = Meter()
@@ -49,24 +50,10 @@ def measure(jobs: list[PlacedJob], repeats: int, samples: int | None, timeout_s:
             command = job.command(min(SAMPLES, samples or SAMPLES))
             scripts.run(*command, timeout_s=timeout_s, only="in the last epoch")
             record = records.read(FILE)[-1]
-            cores = cores_per_rank(record["what"]["binding"], job.ranks)
+            was_bound = job.bound and record["what"]["binding"] != "none"
+            cores = 1 if was_bound else usable_threads() // job.ranks
             rows.append({**job._asdict(), "cores": cores, "samples_per_s": curves.samples_per_s(record)})
     others.report(2)
     groups = pd.DataFrame(rows).groupby(["ranks", "bound", "threads", "cores"])["samples_per_s"]
     table = groups.agg(samples_per_s="median", slowest="min", fastest="max")
     return table.round().astype(int).reset_index()
-
-
-def cores_per_rank(binding: str, ranks: int) -> int:
-    """How many cores each of these ranks has, from a record's `binding`: "none", or "cores 0-1 | 2-3".
-
-    Ranks that aren't bound may all use the same cores, so each counts its share. A core's hardware threads each count.
-    """
-    if binding == "none":
-        return usable_threads() // ranks
-    of_first_rank = binding.removeprefix("hardware threads ").removeprefix("cores ").split(" | ")[0]
-    count = 0
-    for part in of_first_rank.split(","):
-        low, _, high = part.partition("-")
-        count += int(high or low) - int(low) + 1
-    return count

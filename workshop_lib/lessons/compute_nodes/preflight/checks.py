@@ -102,9 +102,6 @@ def _transport(report: PreflightReport, machine: Machine | None) -> Iterator[Fin
             "NCCL lacks its plug-in, so you'd measure TCP. Load its module or set its path: see the machine's page."
         )
         yield Finding("wrong", "transport", f"{seen}, but this machine has {expected[0]}", remedy=remedy)
-    elif expected and not networks <= set(expected) and _hosts(report) > 1:
-        remedy = "It may be the same network under a new name: the bandwidths below tell."
-        yield Finding("look", "transport", f"{seen}; this machine usually has {expected[0]}", remedy=remedy)
     elif "Socket" in networks and _hosts(report) > 1:
         remedy = "If this machine has InfiniBand or Slingshot, NCCL lacks its plug-in: see the machine's page."
         yield Finding("look", "transport", seen, remedy=remedy)

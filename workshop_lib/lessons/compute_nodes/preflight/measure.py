@@ -20,13 +20,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from workshop_lib.errors import WorkshopError
 from workshop_lib.lessons.compute_nodes.preflight import gpus
-from workshop_lib.lessons.compute_nodes.preflight.reports import KIND, Checkpoint, PairRow, PreflightReport, RankReport
+from workshop_lib.lessons.compute_nodes.preflight.reports import Checkpoint, PairRow, PreflightReport, RankReport
 from workshop_lib.lessons.forecasting import benchmark
 from workshop_lib.machine import world
 from workshop_lib.machine.cores import affinity
-from workshop_lib.ranks.rank_errors import grouped, named
 from workshop_lib.training import rendezvous
 
 # Between GPUs, a message has to be large: the time before its first byte would hide how fast the link is.
@@ -45,14 +43,11 @@ SMI_LIMIT_S = 20.0
 def measure(folder: str, device_name: str = "auto") -> PreflightReport:
     """Measure everything; returns the whole report on every rank. The checkpoint goes to `folder`.
 
-    device_name: as `device` in TrainOptions. Raises WorkshopError, on every rank, if this PyTorch has no code for the
-    GPU of some rank.
+    device_name: as `device` in TrainOptions.
     """
     here = world.detect()
     comm = here.mpi_comm()
     device = world.choose_device(device_name, here)
-    if unfit := {rank: why for rank, why in enumerate(comm.allgather(gpus.unfit(device))) if why}:
-        raise WorkshopError("; ".join(f"{named(ranks)}: {why}" for ranks, why in grouped(unfit)))
     sizes_bytes = SIZES_BYTES if device.type == "cpu" else GPU_SIZES_BYTES
     with _nccl_log(device) as log:
         rendezvous.join_process_group(here, device)
@@ -77,7 +72,6 @@ def measure(folder: str, device_name: str = "auto") -> PreflightReport:
     )
     of_rank_0 = checkpoint(folder) if here.rank == 0 else None
     return PreflightReport(
-        kind=KIND,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         ranks=comm.allgather(about),
         allreduces=rows,
@@ -140,49 +134,31 @@ def _clock_ahead_s(comm) -> float:
 
 
 def _pairs(comm, device: torch.device) -> list[PairRow]:
-    """The speed between any two ranks, all pairs of a round at the same moment; all rounds if there are few ranks."""
+    """The speed between any two ranks, all pairs of a round at the same moment; all rounds if there are few ranks.
+
+    In round k, two ranks meet whose numbers add up to k, modulo the number of ranks. Whoever would meet itself waits.
+    """
     rows = []
     nbytes = PAIR_BYTES if device.type == "cpu" else GPU_PAIR_BYTES
     tensor = torch.ones(nbytes // 4, device=device)
     received = torch.empty_like(tensor)
-    for partners in rounds(comm.size)[:MOST_ROUNDS]:
-        partner = partners[comm.rank]
+    for number in range(min(comm.size, MOST_ROUNDS)):
+        partner = (number - comm.rank) % comm.size
         took_s = []
         for _ in range(PAIR_REPEATS):
             comm.Barrier()
             began_s = time.perf_counter()
-            if partner is not None:
+            if partner != comm.rank:
                 both = [dist.P2POp(dist.isend, tensor, partner), dist.P2POp(dist.irecv, received, partner)]
                 for work in dist.batch_isend_irecv(both):
                     work.wait()
                 benchmark.wait_for(device)
             took_s.append(time.perf_counter() - began_s)
         own = None
-        if partner is not None and comm.rank < partner:
+        if comm.rank < partner:
             own = PairRow(ranks=[comm.rank, partner], bytes_per_s=nbytes / median(took_s))
         rows += [row for row in comm.allgather(own) if row is not None]
     return rows
-
-
-def rounds(n: int) -> list[list[int | None]]:
-    """Rounds in which each of `n` ranks meets each other rank once: [round][rank] -> its partner, or None.
-
-    This is the circle method of tournaments: one rank stays, the others move on by one place.
-    """
-    places: list[int | None] = list(range(n))
-    if n % 2:
-        places.append(None)
-    half = len(places) // 2
-    every = []
-    for _ in range(len(places) - 1):
-        partners: list[int | None] = [None] * n
-        for one, other in zip(places[:half], reversed(places[half:]), strict=True):
-            if one is not None and other is not None:
-                partners[one] = other
-                partners[other] = one
-        every.append(partners)
-        places = [places[0], places[-1], *places[1:-1]]
-    return every
 
 
 def checkpoint(folder: str, nbytes: int = CHECKPOINT_BYTES) -> Checkpoint:

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:  # importing it at run time would start MPI
     from workshop_lib.lessons.forecasting.benchmark import MessageRow
 
-KIND = "preflight"
-
 
 class RankReport(TypedDict):
     """What one rank found out about itself.
@@ -53,7 +51,6 @@ class Checkpoint(TypedDict):
 class PreflightReport(TypedDict):
     """One pre-flight check of all ranks."""
 
-    kind: str
     date: str
     ranks: list[RankReport]
     allreduces: list["MessageRow"]
