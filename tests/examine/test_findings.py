@@ -13,6 +13,7 @@ from workshop_lib.examine.sections import SECTIONS
 from workshop_lib.maintain import generate
 
 CASES: list[tuple[str, Callable[[Run], object], str, str, str]] = []
+SHARED_GPU = "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60"  # one H200, NCCL 2.28
 
 
 def case(level: str, check: str, says: str):
@@ -318,13 +319,19 @@ def own_ranks(run):
         ("exit code 2", "error: the following arguments are required: --local_rank", "os.environ['LOCAL_RANK']"),
         ("AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'", "", "This machine has no GPU"),
         ("AssertionError: Torch not compiled with CUDA enabled", "", "This machine has no GPU"),
+        (
+            f"DistBackendError: NCCL error in: x.cpp:93, invalid usage\nLast error:\n{SHARED_GPU}",
+            "",
+            "one rank for each GPU",
+        ),
     ],
 )
-def test_an_old_launchers_option_and_a_missing_gpu_are_told_with_the_scripts_line(text, says, advice):
+def test_an_old_launchers_option_and_a_missing_or_shared_gpu_are_told_with_the_scripts_line(text, says, advice):
     run = recorded.run()
     failing(run, text, says=says)
     ended = next(each for each in checks.examine(run) if each.check == "ended")
     assert "failed in step 8 at train.py, line 7" in ended.seen and advice in ended.remedy
+    assert text.splitlines()[-1] in ended.seen, "NCCL gives the reason last"
 
 
 @case("look", "unseen", "couldn't look at labels (train.py:3): TypeError: no length")

@@ -121,7 +121,7 @@ def test_an_unforeseen_answer_is_rejected_and_what_it_did_is_said(notebook, name
 @pytest.mark.parametrize(("notebook", "name", "title"), cases("NEVER_ENDS"))
 def test_an_answer_that_never_ends_is_stopped_and_the_hint_says_why(notebook, name, title):
     answer, hint = TABLES[notebook, name].NEVER_ENDS[name][title]
-    verdict = judged(notebook, name, made(notebook, name, answer), timeout_s=1.0)
+    verdict = judged(notebook, name, made(notebook, name, answer), timeout_s=2.0)
     assert verdict.passed is False, verdict
     assert ", line " in verdict.details, "it says on which line the ranks wait"
     assert hint in verdict.hint, verdict

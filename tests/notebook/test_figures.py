@@ -202,12 +202,7 @@ def test_every_word_of_a_figure_can_be_read(notebook, name):
     check_layout(CASES[notebook][name]())
 
 
-@pytest.mark.parametrize(
-    ("draw", "arguments", "complaint"),
-    [
-        (synchronous_sgd.step_times, ({},), "at least one"),
-    ],
-)
+@pytest.mark.parametrize(("draw", "arguments", "complaint"), [(synchronous_sgd.step_times, ({},), "at least one")])
 def test_what_cannot_be_drawn_is_refused_in_a_sentence(draw, arguments, complaint):
     with pytest.raises(InputError, match=complaint):
         draw(*arguments)

@@ -88,7 +88,7 @@ def ended(run: Run) -> Iterator[Finding]:
     else:
         took = plural(len(run.common_steps), "step")
         stopped = " until the time was up" if how == "time" else ""
-        yield Finding("ok", "ended", f"{run.size} ranks took {took}{stopped}, and no rank failed")
+        yield Finding("ok", "ended", f"{plural(run.size, 'rank')} took {took}{stopped}, and no rank failed")
     steps = [len(log.steps) for log in run.ranks]
     if how == "ended" and run.trains and len(set(steps)) > 1:
         ends = [log.first("end").get("weights") for log in run.ranks]
@@ -136,8 +136,10 @@ def _position(run: Run, rank: int) -> str:
 
 
 def shortened(text: str) -> str:
-    first, *_ = text.splitlines() or [""]
-    return first if len(first) <= TEXT_SHOWN else f"{first[:TEXT_SHOWN]}..."
+    """The line of an error that gives the reason: the first, and in NCCL's errors the last."""
+    lines = text.strip().splitlines() or [""]
+    reason = lines[-1] if "NCCL error" in lines[0] else lines[0]
+    return reason if len(reason) <= TEXT_SHOWN else f"{reason[:TEXT_SHOWN]}..."
 
 
 def _advice(run: Run, text: str) -> str:
@@ -145,6 +147,8 @@ def _advice(run: Run, text: str) -> str:
         return "torchrun doesn't give --local_rank: read int(os.environ['LOCAL_RANK']) instead."
     if any(words in text for words in NO_GPU):
         return "This machine has no GPU for it. Take device and backend from torch.accelerator.is_available()."
+    if "Duplicate GPU" in text:
+        return "Start at most one rank for each GPU, and let each take the one with its LOCAL_RANK."
     if "Expected to have finished reduction" in text:
         return "Use every parameter in every step, or remove those that no step uses."
     if any(log.first("end") for log in run.ranks):

@@ -188,7 +188,7 @@ ring_allreduce = played(
     ],
     returns="the sum of all ranks' values",
     on=4,
-    stuck="when every rank sends first, nobody receives. Sendrecv sends and receives at once; or let even ranks "
-    "send first and odd ranks receive first. Does every rank take the same number of steps?",
+    stuck="when every rank sends first, nobody receives. Sendrecv sends and receives at once. Does every rank take the "
+    "same number of steps?",
     unknown="Each rank's value belongs in every sum exactly once: follow one chunk through the picture.",
 )
