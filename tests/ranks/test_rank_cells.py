@@ -1,7 +1,9 @@
 """Rank cells in the notebook: order of output, what stands side by side, options, completion, a new kernel."""
 
+import io
 import sys
 import types
+from unittest import mock
 
 import cloudpickle
 import pytest
@@ -99,10 +101,11 @@ def test_what_a_cell_prints_is_cut_off_and_says_so_once(text):
 def test_every_call_is_limited_and_lines_reach_the_page_in_one_message(capsys, monkeypatch):
     engine.call(cloudpickle.dumps((print, ("x\n" * 2 * printed.MAX_LINES,), {})))
     assert capsys.readouterr().out.count("x") == printed.MAX_LINES
-    messages = []
-    monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(write=messages.append, flush=list, isatty=bool))
+    page = mock.Mock(wraps=io.StringIO())  # IPython's kernel sends what was written as a message when it's flushed
+    monkeypatch.setattr(sys, "stdout", page)
     live.NotebookView(2).output([f"[0] line {number}" for number in range(1000)])
-    assert len(messages) == 1 and messages[0].endswith("line 998\n[0] line 999\n")
+    written = "".join(call.args[0] for call in page.write.call_args_list)
+    assert page.flush.call_count == 1 and written.endswith("line 998\n[0] line 999\n")
 
 
 def test_the_ranks_of_a_cell_are_chosen_by_number():
