@@ -5,6 +5,7 @@ cores are this machine's. Needs root.
 """
 
 import contextlib
+import itertools
 import os
 import shlex
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 from shell_programs import program
 
 COMMAND_LIMIT_S = 10.0
+NUMBERS = itertools.count()  # of the sets of hosts that this process has made
 # Sets the name and the names that it knows, then becomes the command.
 ENTER = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
 SSH = """\
@@ -39,7 +41,8 @@ class Hosts:
     """
 
     def __init__(self, *names: str):
-        self.names, tag = names, os.getpid() % 100_000
+        self.names = names
+        tag = (8 * os.getpid() + next(NUMBERS)) % 100_000
         self._bridge = f"wsb{tag}"
         self._space = {name: f"ws{tag}-{name}" for name in names}
         self._card = {name: f"wsv{tag}-{number}" for number, name in enumerate(names)}

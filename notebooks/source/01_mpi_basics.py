@@ -632,7 +632,7 @@ two_results(late=1)
 # ### Exercise 5 (normal): first come, first served
 #
 # Now take results as they arrive, and still return the same list each time. Your `collect` returns all ranks' results on rank
-# 0, in the order of the ranks. The check lets the ranks send in two orders, each once the rank before it is done.
+# 0, in the order of the ranks. In the check, ranks 2, 3 and 1 send in this order, each once the one before it is done.
 #
 # <details><summary>Hint 1: who sent it?</summary>
 #

@@ -10,6 +10,7 @@ import pytest
 from needs import needs
 
 from workshop_lib.cli import doctor
+from workshop_lib.errors import WorkshopError
 from workshop_lib.machine import environment, pinning
 from workshop_lib.machine.world import loopback
 from workshop_lib.paths import ROOT
@@ -154,3 +155,14 @@ def test_what_a_command_leaves_in_its_temporary_folder_goes_away_with_it(capfd):
     scripts.run(sys.executable, "-c", "import tempfile; print(tempfile.mkstemp()[1])")
     left = Path(capfd.readouterr().out.splitlines()[-1])
     assert left.parent.name.startswith(scratch.PREFIX) and not left.parent.exists()
+
+
+def test_gloo_on_several_hosts_names_the_interface_that_is_missing(monkeypatch):
+    import torch
+
+    from workshop_lib.machine.world import World
+    from workshop_lib.training import rendezvous
+
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    with pytest.raises(WorkshopError, match=r"GLOO_SOCKET_IFNAME is 'ib0', but .* has no such network interface"):
+        rendezvous.join_process_group(World(0, 2, 0, "torchrun", 1), torch.device("cpu"))

@@ -1,6 +1,7 @@
 """Which launcher started this process, from the variables that each sets."""
 
 import re
+import socket
 import subprocess
 import sys
 
@@ -131,3 +132,13 @@ def test_ranks_on_several_hosts_have_more_patience(monkeypatch):
     assert [rendezvous.patience(each).total_seconds() for each in (here, there)] == [60, 600]
     monkeypatch.setenv("WORKSHOP_GLOO_TIMEOUT_S", "7")
     assert rendezvous.patience(there).total_seconds() == 7
+
+
+def test_a_meeting_point_on_which_another_program_listens_is_a_sentence(monkeypatch):
+    monkeypatch.setattr(rendezvous.atexit, "register", lambda *_: None)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", world.loopback())
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as somebodys:
+        monkeypatch.setenv("MASTER_PORT", str(somebodys.getsockname()[1]))
+        with pytest.raises(world.LaunchError, match="is taken by another program .*set MASTER_ADDR to rank 0's host"):
+            rendezvous.join_process_group(world.World(0, 2, 0, "srun", 2), torch.device("cpu"))

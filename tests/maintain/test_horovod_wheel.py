@@ -116,3 +116,9 @@ def test_without_an_nccl_or_nvcc_it_says_so(cache, tmp_path, monkeypatch):
     monkeypatch.setattr(horovod_wheel, "build_environment", lambda: path)
     with pytest.raises(HorovodError, match="needs nvcc to be built"):
         horovod_wheel.build(cache)
+
+
+def test_the_first_error_of_a_failing_build_is_told(tmp_path):
+    (tmp_path / "setup.py").write_text("print('x.cc:1: fatal error: mpi.h: none'); raise SystemExit(1)")
+    with pytest.raises(HorovodError, match="`pip wheel` failed: .*error: "):
+        horovod_wheel.pip("wheel", "--no-build-isolation", "--no-deps", "-v", "-w", str(tmp_path), str(tmp_path))

@@ -114,11 +114,11 @@ class AfterCells:
         sharing = chosen()
         size = paths.LEARNER.stat().st_size if paths.LEARNER.is_file() else 0
         if sharing and size != self.size and not self.thread.is_alive():
-            self.size = size
-            self.thread = threading.Thread(target=self._share, args=(sharing,), daemon=True)
+            self.thread = threading.Thread(target=self._share, args=(sharing, size), daemon=True)
             self.thread.start()
 
-    def _share(self, sharing: Sharing) -> None:
+    def _share(self, sharing: Sharing, size: int) -> None:
         with contextlib.suppress(Exception):  # a missing folder is no reason to disturb a cell
             if Path(sharing.folder).is_dir():
                 publish(sharing)
+                self.size = size

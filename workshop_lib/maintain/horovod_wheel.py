@@ -142,9 +142,14 @@ def version_of(*packages: str) -> str:
 
 def cuda_of_pytorch() -> str:
     """The CUDA that PyTorch was built for, such as "cuda-13.0", or "cpu". A PyPI build's version does not show it."""
-    import torch
-
-    return f"cuda-{torch.version.cuda}" if torch.version.cuda else "cpu"
+    spec = util.find_spec("torch")
+    folders = spec.submodule_search_locations if spec else None
+    if not folders:
+        raise HorovodError("Horovod needs torch in this Python, and it is not there: run `make setup`.")
+    # Reading version.py saves the seconds that importing torch takes.
+    text = (Path(next(iter(folders))) / "version.py").read_text()
+    cuda = re.search(r"^cuda\b.*= '([\d.]+)'", text, re.MULTILINE)
+    return f"cuda-{cuda[1]}" if cuda else "cpu"
 
 
 def mpi_library() -> str:
@@ -188,15 +193,18 @@ def check_machine() -> None:
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     compilers = [os.environ.get("CXX", "").split(" ")[0], "g++", "c++", "clang++"]
     if not any(name and shutil.which(name) for name in compilers):
+        packages = "g++" if header.exists() else "g++ python3-dev"
         raise HorovodError(
-            "Horovod needs a C++ compiler to be built, and none was found: install g++ and python3-dev (on Debian), "
-            "load your cluster's compiler module, or name one with CXX."
+            "Horovod needs a C++ compiler to be built, and none was found: install g++ (Debian: apt-get install "
+            f"{packages}), load your cluster's compiler module, or name one with CXX."
         )
     if not header.exists():
         raise HorovodError(
             f"Horovod needs Python's headers to be built, and {header} is not there: install them (Debian: apt-get "
             "install python3-dev)."
         )
+    if unusual := re.search(r"[$;&]", sys.prefix):
+        raise HorovodError(f"Horovod cannot be built under a path with {unusual[0]!r} in it ({sys.prefix}): move it.")
 
 
 def build_environment() -> dict[str, str]:
@@ -251,10 +259,28 @@ def patch(source: Path) -> None:
 
 
 def pip(*arguments: str, env: dict | None = None) -> None:
-    """Run pip, which prints its output. Raises HorovodError if it fails."""
+    """Run pip, printing its output. Raises HorovodError with the first error that pip reports."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
-    if subprocess.run(command, env=env, check=False).returncode:
-        raise HorovodError(f"`pip {arguments[0]}` failed, and its output above says why.")
+    process = subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    assert process.stdout is not None  # stdout is a pipe
+    lines = []
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        lines.append(line.strip())
+    if process.wait():
+        raise HorovodError(f"`pip {arguments[0]}` failed: {first_error(lines)}")
+
+
+def first_error(lines: list[str]) -> str:
+    """The first line that names an error; for CMake, the first line below "CMake Error at PLACE"."""
+    for number, line in enumerate(lines):
+        if line.startswith("CMake Error at"):
+            return next(filter(None, lines[number + 1 :]), line)
+        if re.search(r"\berror: |CMake Error|ERROR: ", line):
+            return line
+    return "no reason given."
 
 
 if __name__ == "__main__":

@@ -142,8 +142,8 @@ class Agent:
 
     def suits(self, loads: bool, environment: Mapping[str, str]) -> bool:
         """Whether ranks with this environment can come from this agent: it runs, and nothing that it loaded changed."""
-        if self.process.poll() is not None or self.loads != loads:
-            return False
+        if self.process.poll() is not None or self.loads != loads or not self.folder.is_dir():
+            return False  # it has ended, or somebody tidied up the temporary folder
         return not loads or (self.variables == read_when_loaded(environment) and self.library == state_of_the_library())
 
     def wait(self) -> None:

@@ -49,10 +49,10 @@ def of_ranks(n: int, threads_per_rank: int = 1, all_here: bool = True) -> list[L
         return limits
     threads = 40 + (13 + 2 * threads_per_rank) * here
     what = "processes and threads"
-    allowed = _allowed(resource.RLIMIT_NPROC)
-    if os.getuid() != 0 and math.isfinite(allowed):  # this limit isn't root's
+    soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if os.getuid() != 0 and soft != resource.RLIM_INFINITY:  # this limit isn't root's
         remedy = "End other programs of yours, raise the limit with `ulimit -u`, or ask the administrator."
-        limits.append(Limit(what, threads, allowed, _own_threads(), remedy))
+        limits.append(Limit(what, threads, soft, _own_threads(), remedy))
     remedy = "Give this container or job more, as with `docker run --pids-limit` or systemd's `TasksMax=`."
     for folder in cgroups.folders("pids"):
         allowed, used = (cgroups.number(folder / name) for name in ("pids.max", "pids.current"))

@@ -124,7 +124,10 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
         if prompt.is_due():
             screen.show()
             prompt.ask()
-            answered_in_s += time.monotonic() - now
+            asked_s = time.monotonic() - now
+            answered_in_s += asked_s
+            if others is not None:
+                others.began += asked_s
         elif call.failed:
             others = others or failures.AfterAFailure(call)
             screen.tell(others.look())

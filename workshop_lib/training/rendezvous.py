@@ -31,7 +31,8 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
     Ranks that were started to emulate a machine meet over MPI, whose messages take emulated time. All ranks call it,
     and it blocks. A rank or a collective whose peers are missing raises an error after WORKSHOP_GLOO_TIMEOUT_S seconds
     instead of waiting forever: by default 60, and 600 if the ranks are on several hosts. Raises LaunchError if not all
-    ranks meet in that time, or if this process already belongs to a different group.
+    ranks meet in that time, if this process already belongs to a different group, or if GLOO_SOCKET_IFNAME names a
+    missing network interface.
     """
     kind = "gloo"
     if os.environ.get(session.VARIABLE):
@@ -47,6 +48,12 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
         # Stay on this host, so that a laptop works without a network or with a strange host name.
         environment.clean(one_host=True)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
+    elif (names := os.environ.get("GLOO_SOCKET_IFNAME")) and environment.is_missing_interface(names):
+        here = ", ".join(name for _, name in socket.if_nameindex())
+        raise LaunchError(
+            f"GLOO_SOCKET_IFNAME is {names!r}, but {socket.gethostname()} has no such network interface: "
+            f"unset it, or choose one of {here}."
+        )
     timeout = patience(world)
     # Linger at exit: one of gloo's threads may still have to release the last message's tensor, which takes the
     # interpreter's lock. If the interpreter had ended by then, the process would abort.
@@ -60,6 +67,11 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
             dist.init_process_group(kind, store=store, rank=world.rank, world_size=world.world_size, timeout=timeout)
     except (dist.DistStoreError, dist.DistNetworkError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
+        if "EADDRINUSE" in reason:
+            raise LaunchError(
+                f"the port at which the ranks should meet is taken by another program ({reason}): set MASTER_ADDR to "
+                "rank 0's host and MASTER_PORT to a free port there, the same on all ranks."
+            ) from error
         if "timed out" not in str(error).lower():
             raise
         raise LaunchError(

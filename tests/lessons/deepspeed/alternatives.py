@@ -24,6 +24,7 @@ WRONG = {
         "a fraction": ([("mine // micro_batch", "mine / micro_batch")], "divides without a remainder"),
         "no steps": ([(STEPS, "")], "is one of the three missing"),
         "one sample at once": ([(LARGEST, "micro_batch = 1")], "none of the known mistakes"),
+        "another global batch, too": ([(STEPS, f'{STEPS} "train_batch_size": 64,')], "contradict each other"),
         "a stage that isn't nested": ([('{"stage": stage}', "stage")], "the stage is nested"),
     },
     "clip": {"never scales": ([("norm > max_norm", "False")], "change the arrays themselves")},

@@ -62,6 +62,9 @@ def play_configuration(configuration: Callable, comm) -> Iterator[tuple]:
     samples = [micro * steps * wanted.ranks for wanted, micro, steps in pairs]
     observed = "a step sees micro-batch × accumulation steps × ranks samples:"
     yield "a step sees the global batch", samples, observed, "is one of the three missing?"
+    wholes = [config.get(BATCH, wanted.global_batch) for wanted, config in zip(WANTED, configs, strict=True)]
+    advice = "The three keys contradict each other, and DeepSpeed refuses that. Leave `train_batch_size` out."
+    yield "the numbers agree", wholes, "", advice
     text = "a backward pass gets the largest micro-batch that fits into memory and divides a rank's samples"
     yield text, [micro for _, micro, _ in pairs]
     yield "PyTorch's SGD is allowed", all(config.get(UNTESTED) is True for config in configs)

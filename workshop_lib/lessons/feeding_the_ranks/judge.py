@@ -14,7 +14,7 @@ NOTEBOOK = "09_feeding_the_ranks"
 written = partial(own_or_solution, notebook=NOTEBOOK)
 BATCHES = 6
 READ_S = 0.005
-LATE_S = 0.3  # how long the consumer computes at most while it waits for the next read to begin
+LATE_S = 1.0  # how long the consumer computes at most while it waits for the next read to begin
 STILL_S = 0.03  # if no read begins for this long, no more reads are coming
 FAILS_AT = 2
 MOST_AHEAD = 2  # one batch that is ready, and one that is being read
@@ -151,7 +151,8 @@ def play_prefetch(prefetch: Callable, comm) -> Iterator[tuple]:
     for n in (1, 0):
         short = Loop(prefetch, n)
         observed = f"for n = {n} it handed out {short.got} and read {short.reads}."
-        yield "also for a single batch, and for none", [short.got, short.reads], observed
+        advice = "is there a read before the loop, although there may be none?"
+        yield "also for a single batch, and for none", [short.got, short.reads], observed, advice
     failing = Loop(prefetch, BATCHES, FAILS_AT)
     told = "cannot be read" in str(failing.got[-1:])
     observed = f"`read({FAILS_AT})` raised an error, and the consumer got {failing.got}:"

@@ -87,7 +87,7 @@ def stepped(optimizer, ranks: Sequence[int]) -> np.ndarray:
     for step in range(STEPS):
         by_variable = zip(*(gradients(rank, step) for rank in ranks), strict=True)
         mean = [tf.constant(np.mean(of_ranks, axis=0)) for of_ranks in by_variable]
-        optimizer.apply(mean, variables)  # `fit` and `apply_gradients` both end in it
+        optimizer.apply_gradients(zip(mean, variables, strict=True))  # as `fit` does; it ends in `apply`
     return _flat(variables)
 
 

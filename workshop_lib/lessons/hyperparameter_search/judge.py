@@ -44,7 +44,8 @@ def play_draw(draw: Callable, comm) -> Iterator[tuple]:
         )
     again = np.random.default_rng(1)
     repeats = [draw(again)["lr"] for _ in range(5)] == lrs[:5].tolist()
-    yield "an equal generator draws the same again", repeats, "it draws other learning rates."
+    advice = "draw everything from `random`, which was given."
+    yield "an equal generator draws the same again", repeats, "it draws other learning rates:", advice
 
 
 def _uneven(decades: list[float]) -> str:

@@ -92,4 +92,6 @@ def _advice(recipe: Mapping[str, Any], accuracies: list[float], needed: float, t
         return f"{reached}: its steps are too long. Lower the peak rate, or let it climb more slowly."
     if "momentum" in task.may_change and recipe.get("momentum", 0.9) < 0.8:
         return f"{reached}: with so few steps, momentum makes up for length. 0.9 adds up about ten gradients."
-    return f'{reached}: its steps are too short. Raise the peak rate a little, or try "none" as the decay.'
+    if recipe.get("decay", "linear") != "none":
+        return f'{reached}: its steps are too short. Raise the peak rate a little, or try "none" as the decay.'
+    return f"{reached}: its steps are too short. Raise the peak rate a little."

@@ -33,7 +33,6 @@ def play_exchange(exchange: Callable, comm) -> Iterator[tuple]:
     yield "each rank sends one message", counting.messages_sent, observed, "its array can go in one."
 
 
-SWAP = "comm.Sendrecv(mine, dest=partner, recvbuf=theirs, source=partner)"
 exchange = played(
     "exchange",
     NOTEBOOK,

@@ -299,6 +299,7 @@ Lookahead = played(
     NOTEBOOK,
     play_lookahead,
     [
+        Edit("after the last layer there's nothing left to gather: `following` is None.", (IF_MORE, "if True:")),
         Edit(
             "`enter` waited for a layer that nobody had started: start `layer` before you wait for it. "
             "Nobody else starts the first layer of a pass.",
