@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -59,6 +60,7 @@ def test_a_cached_wheel_is_installed_and_nothing_is_built(cache, monkeypatch):
     ("what", "where", "value", "words"),
     [
         ("compiler", "shutil.which", lambda name: None, "C.. compiler.*install g.. and python3-dev"),
+        ("path", "sys.prefix", "/home/a $b/.venv", "under a path with '.' in it"),
         ("headers", "sysconfig.get_paths", lambda: {"include": "/nonexistent"}, "/nonexistent/Python.h.*python3-dev"),
     ],
 )
@@ -83,11 +85,6 @@ def test_sources_that_are_not_as_expected_are_refused(tmp_path):
         (tmp_path / name).write_text("something else")
     with pytest.raises(HorovodError, match="CMakeLists.txt does not say 'CMAKE_CXX_STANDARD 14'"):
         horovod_wheel.patch(tmp_path)
-
-
-def test_a_pip_that_fails_is_told_with_what_it_did():
-    with pytest.raises(HorovodError, match="`pip wheels` failed, and its output above says why"):
-        horovod_wheel.pip("wheels")
 
 
 def test_as_a_program_it_ends_with_one_sentence(monkeypatch, capsys):
@@ -122,3 +119,26 @@ def test_the_first_error_of_a_failing_build_is_told(tmp_path):
     (tmp_path / "setup.py").write_text("print('x.cc:1: fatal error: mpi.h: none'); raise SystemExit(1)")
     with pytest.raises(HorovodError, match="`pip wheel` failed: .*error: "):
         horovod_wheel.pip("wheel", "--no-build-isolation", "--no-deps", "-v", "-w", str(tmp_path), str(tmp_path))
+
+
+def test_cmakes_reason_is_told_and_not_its_place():
+    lines = [
+        "-- The CXX compiler",
+        "CMake Error at /a/b.cmake:71 (message):",
+        "",
+        "The C++ compiler is broken.",
+        "more",
+    ]
+    assert horovod_wheel.first_error(lines) == "The C++ compiler is broken."
+    assert horovod_wheel.first_error(["x"]) == "no reason given."
+
+
+def test_pytorchs_build_is_read_from_its_own_file(tmp_path, monkeypatch):
+    """PyPI's builds for CUDA and the CPU builds of other indexes may have the same version."""
+    import torch.version
+
+    assert horovod_wheel.cuda_of_pytorch() == (f"cuda-{torch.version.cuda}" if torch.version.cuda else "cpu")
+    (tmp_path / "version.py").write_text("cuda: Optional[str] = '13.0'\n")
+    found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(horovod_wheel.util, "find_spec", lambda name: found)
+    assert horovod_wheel.cuda_of_pytorch() == "cuda-13.0"

@@ -249,9 +249,12 @@ def test_a_pipeline_takes_the_steps_of_one_process(tmp_path):
     assert largest_relative_difference(saved, by_hand(torch_cnn.build(seed=1), 64, 9)) > 100 * WITHIN
 
 
-def test_a_rank_that_raises_ends_all(tmp_path):
+@pytest.mark.parametrize(
+    "name", ["mpi_by_hand", pytest.param("horovod_torch", marks=[pytest.mark.exhaustive, needs("horovod")])]
+)
+def test_a_rank_that_raises_ends_all(name, tmp_path):
     write_data(tmp_path / "data")
-    words = [*launcher("mpi_by_hand"), scripts_in_turn.__file__, tmp_path, "mpi_by_hand"]
+    words = [*launcher(name), scripts_in_turn.__file__, tmp_path, name]
     status, output = run(*words, WORKSHOP_TEST_FAILING_RANK="1")
     assert status != 0
     assert f"isn't in {tmp_path / 'missing'}: give MNIST's folder with --data." in output

@@ -196,7 +196,7 @@ def test_an_interrupt_ends_python_code_and_keeps_the_ranks(team, repeat):
 
 
 @pytest.mark.parametrize("repeat", range(REPEATS))
-@pytest.mark.parametrize("library", ["mpi", row("gloo", mark=FULL)])
+@pytest.mark.parametrize("library", ["mpi", row("gloo", mark=FULL), row("torch over MPI", mark=pytest.mark.exhaustive)])
 def test_an_interrupt_inside_a_collective_brings_fresh_ranks(team, repeat):
     pids = [about["pid"] for about in team.about()]
     with stop_pressed_after(0.5):
@@ -204,7 +204,8 @@ def test_an_interrupt_inside_a_collective_brings_fresh_ranks(team, repeat):
     print(f"{team.communication}: {took_s:.2f} s\n{message}")
     assert took_s < 0.5 + REPORT_WITHIN_S + RESTART_WITHIN_S
     assert "interrupted" in message
-    assert "rank 0: at In[1]" in message
+    # The wait of torch over MPI can be interrupted, and leaves a collective half done.
+    assert ("others never received" if team.communication == "torch over MPI" else "rank 0: at In[1]") in message
     assert re.search(r"Their memory is empty: run (.*, )?In\[1\], .*In\[2\] again\.", message)
     assert not set(pids) & {about["pid"] for about in team.about()}
     works_again(team)

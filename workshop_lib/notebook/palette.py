@@ -1,6 +1,7 @@
 """All colors of the workshop's figures and of the live dashboard, in one place.
 
 The first seven are Okabe and Ito's (Color Universal Design, 2008), which people with any color vision can tell apart.
+Markers and dashes tell the others apart.
 """
 
 BLUE = "#0072B2"

@@ -113,6 +113,12 @@ WRONG = {
     },
 }
 NEVER_ENDS = {
+    "exchange": {
+        "both send first": (
+            [(SWAP, "comm.Send(mine, partner); comm.Recv(theirs, partner)")],
+            "both partners do the same thing first",
+        )
+    },
     "ring_allreduce": {
         "every rank sends first": (
             [(SENDRECV, "comm.Send(outgoing, right); comm.Recv(incoming, left)")],

@@ -96,22 +96,32 @@ def beside_pytorch(make, size: int) -> list[tuple]:
     comm, m, seen = MPI.COMM_WORLD, 2 * size, []
     images, labels = torch.randn(2 * m, 6, generator=torch.Generator().manual_seed(1)), torch.arange(2 * m) % 6
 
-    def network():
+    def network(stages):
         torch.manual_seed(1)
-        return [torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh()) for _ in range(size)]
+        return [torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh()) for _ in range(stages)]
 
-    for kind, schedule in ((pipelining.ScheduleGPipe, orders.gpipe), (pipelining.Schedule1F1B, orders.one_f_one_b)):
-        [stage] = pipeline.stages_of_rank(make, network(), comm, (6,))
-        stage.load(images, labels, m)
+    for kind, schedule, chunks in (
+        (pipelining.ScheduleGPipe, orders.gpipe, 1),
+        (pipelining.Schedule1F1B, orders.one_f_one_b, 1),
+        (pipelining.ScheduleInterleaved1F1B, partial(orders.interleaved, chunks=2), 2),
+    ):
+        stages = pipeline.stages_of_rank(make, network(size * chunks), comm, (6,))
+        for stage in stages:
+            stage.load(images, labels, m)
         order = schedule(comm.rank, size, m)
-        pipeline.step([stage], order, comm)
-        theirs, done = network()[comm.rank], []
-        recorded = with_pytorch.RecordedStage(theirs, comm.rank, size, done)
-        run = kind(recorded, n_microbatches=m, loss_fn=cross_entropy)
+        pipeline.step(stages, order, comm)
+        theirs, done = network(size * chunks)[comm.rank :: size], []
+        numbers = range(comm.rank, size * chunks, size)
+        pairs = zip(theirs, numbers, strict=True)
+        wrapped = [
+            with_pytorch.RecordedStage(part, number, size * chunks, done, number // size) for part, number in pairs
+        ]
+        run = kind(wrapped if chunks > 1 else wrapped[0], n_microbatches=m, loss_fn=cross_entropy)
         run.step(*([images] if comm.rank == 0 else []), target=labels)
-        pairs = zip(stage.layers.parameters(), theirs.parameters(), strict=True)
-        apart = max(float((a.grad - b.grad).abs().max()) for a, b in pairs)
-        seen.append((apart, done, order))
+        own = [p.grad for stage in stages for p in stage.layers.parameters()]
+        other = [p.grad for part in theirs for p in part.parameters()]
+        apart = max(float((a - b).abs().max()) for a, b in zip(own, other, strict=True))
+        seen.append((apart, done, [tuple(orders.MicroBatchPass(*each)) for each in order]))
     return seen
 
 

@@ -13,16 +13,20 @@ def join() -> None:
 
 
 class RecordedStage(PipelineStage):
-    """A PipelineStage that appends to `done` what PyTorch does with it, in the words of the learner's schedules."""
+    """A PipelineStage that appends to `done` what PyTorch does with it, in the words of the learner's schedules.
 
-    def __init__(self, layers: torch.nn.Module, number: int, stages: int, done: list[tuple]):
+    chunk: the number of this rank's chunk, if the rank has several.
+    """
+
+    def __init__(self, layers: torch.nn.Module, number: int, stages: int, done: list[tuple], *chunk: int):
         super().__init__(layers, number, stages, torch.device("cpu"))
         self.done = done
+        self.chunk = chunk
 
     def forward_one_chunk(self, i, *rest, **options):  # type: ignore[override]
-        self.done.append(("F", i))
+        self.done.append(("F", i, *self.chunk))
         return super().forward_one_chunk(i, *rest, **options)
 
     def backward_one_chunk(self, i, *rest, **options):  # type: ignore[override]
-        self.done.append(("B", i))
+        self.done.append(("B", i, *self.chunk))
         return super().backward_one_chunk(i, *rest, **options)
