@@ -59,7 +59,7 @@ def test_a_cached_wheel_is_installed_and_nothing_is_built(cache, monkeypatch):
 @pytest.mark.parametrize(
     ("what", "where", "value", "words"),
     [
-        ("compiler", "shutil.which", lambda name: None, "C.. compiler.*install g.. and python3-dev"),
+        ("compiler", "shutil.which", lambda name: None, "C.. compiler.*apt-get install g.."),
         ("path", "sys.prefix", "/home/a $b/.venv", "under a path with '.' in it"),
         ("headers", "sysconfig.get_paths", lambda: {"include": "/nonexistent"}, "/nonexistent/Python.h.*python3-dev"),
     ],
