@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -103,21 +104,22 @@ def main() -> None:
         "torch": torch.__version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    works = {f"resnet-50, batch {batch}": (batch, lambda batch=batch: resnet_50(batch)) for batch in BATCHES}
+    works = {f"resnet-50, batch {batch}": (batch, partial(resnet_50, batch)) for batch in BATCHES}
     for dtype in (torch.bfloat16, torch.float32):
-        works[f"product, {dtype}"] = 2 * SIDE**3, lambda dtype=dtype: product(dtype)
+        works[f"product, {dtype}"] = 2 * SIDE**3, partial(product, dtype)
     works["copy"] = 2 * 2**30, copy
     for side in SIDES:
-        works[f"top 1 %, {side} x {side}"] = side * side, lambda side=side: top_share(side)
-        works[f"low rank, {side} x {side}"] = side * side, lambda side=side: low_rank(side)
+        works[f"top 1 %, {side} x {side}"] = side * side, partial(top_share, side)
+        works[f"low rank, {side} x {side}"] = side * side, partial(low_rank, side)
     OUT.parent.mkdir(exist_ok=True)
     with OUT.open("w") as file:
         for name, (amount, work) in works.items():
             taken = work()
             row = about | {"what": name, "amount": amount, "s": taken}
             file.write(json.dumps(row) + "\n")
-            speed = amount / statistics.median(taken)
-            print(f"{name:<28} {statistics.median(taken):.6f} s, {speed:.4g} per second, {1e9 / speed:.4g} ns each")
+            median_s = statistics.median(taken)
+            speed = f"{amount / median_s:.4g} per second"
+            print(f"{name:<28} {median_s:.6f} s, {speed}, {1e9 * median_s / amount:.4g} ns each")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,10 @@ def swept(look, counts=(1, 2)):
 
 
 def test_the_curve_fills_in_and_stays_in_the_notebook(shown):
-    bars, states, runs, drawn = [], [], [], set()
+    bars = []
+    states = []
+    runs = []
+    drawn = set()
 
     def look(show):
         bars.append(show.meter.value / show.meter.max)

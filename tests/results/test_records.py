@@ -33,6 +33,7 @@ def test_records_come_back_in_order_from_several_files(tmp_path):
         ('{"schema": 1, "kind": "train", "where": {}}', "lacks the field 'what'"),
         (json.dumps(run() | {"what": run()["what"] | {"world_size": "2"}}), "'world_size' is '2', not int"),
         (json.dumps(run(epochs=[{"seconds": 1.0, "samples_per_s": None}])), "'samples_per_s' is None, not int | float"),
+        (json.dumps(run() | {"what": run()["what"] | {"world_size": True}}), "'world_size' is True, not int"),
         (json.dumps(run(epochs=[3])), "3 stands where named fields belong"),
     ],
 )

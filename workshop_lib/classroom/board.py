@@ -109,7 +109,9 @@ def _learner(file: str, content: bytes) -> Participant:
         if guess is not None:
             learner.guesses[notebook, text(each.get("question")), text(each.get("unit"))] = guess, measured
     for notebook, each in _entries(shared, "solved"):
-        learner.solved.update((notebook, name) for name in by_notebook()[notebook] if name == each.get("exercise"))
+        exercise = each.get("exercise")
+        if isinstance(exercise, str) and exercise in by_notebook()[notebook]:
+            learner.solved.add((notebook, exercise))
     return learner
 
 
@@ -117,5 +119,6 @@ def _entries(shared: dict, name: str) -> Iterator[tuple[str, dict]]:
     """The entries of one of the file's lists, each with its notebook, as far as there is such a list and notebook."""
     listed = shared.get(name)
     for each in listed[:MOST] if isinstance(listed, list) else []:
-        if isinstance(each, dict):
-            yield from ((notebook, each) for notebook in by_notebook() if notebook == each.get("notebook"))
+        notebook = each.get("notebook") if isinstance(each, dict) else None
+        if isinstance(notebook, str) and notebook in by_notebook():
+            yield notebook, each

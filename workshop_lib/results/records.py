@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import UnionType
-from typing import Any
+from typing import Any, get_args
 
 from workshop_lib.errors import InputError, cause
 from workshop_lib.paths import require_writable
@@ -163,6 +163,7 @@ def _check_fields(part: Any, kinds_of: dict[str, type | UnionType], where: str) 
     for name, kind in kinds_of.items():
         if name not in part:
             raise RecordError(f"{where} lacks the field {name!r}; measure again.")
-        if not isinstance(part[name], kind):
+        is_stray_bool = isinstance(part[name], bool) and bool not in (get_args(kind) or (kind,))
+        if is_stray_bool or not isinstance(part[name], kind):
             expected = getattr(kind, "__name__", kind)
             raise RecordError(f"{where}: the field {name!r} is {part[name]!r}, not {expected}; measure again.")
