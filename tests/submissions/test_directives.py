@@ -45,11 +45,6 @@ def test_shellcheck_finds_nothing():
     assert found.returncode == 0, found.stdout
 
 
-def test_lines_are_short_enough_to_read():
-    long = {str(path): n for path in SCRIPTS if (n := max(map(len, path.read_text().splitlines()))) > 120}
-    assert not long
-
-
 @pytest.mark.parametrize("machine", MACHINES)
 def test_each_page_says_whether_it_was_tried_and_how_old_its_facts_are(machine):
     text = (ROOT / "submissions" / machine / "README.md").read_text()
