@@ -131,7 +131,7 @@ book: book-packages ## write the workshop as a site that needs no server, with t
 book-check: book ## look at every page of the book in a browser: links, texts for figures, contrast, errors
 	@$(BIN)/python -m pytest tests/browser/test_site.py
 
-bench: setup ## measure what book/measured.md says, to build/bench.jsonl (takes long; NAME=start: one of it)
+bench: setup ## measure throughput, start-up and emulated ranks, to build/bench.jsonl (takes long; NAME=start: one of it)
 	@$(BIN)/python tests/benchmarks/run.py $(NAME)
 
 gpu-check: ## try every backend and script on this host's GPUs; needs PyTorch, no set-up (PYTHON=...; record in build/gpu-check.jsonl)

@@ -1,6 +1,5 @@
 # shellcheck shell=bash disable=SC2034
 # ThetaGPU, until the end of 2023: DGX A100 nodes, each 128 cores and 8 A100; Cobalt; Open MPI.
-LOGIN=USER@theta.alcf.anl.gov
 NODES=$(hosts_in COBALT_NODEFILE) || exit 1
 JOB=$COBALT_JOBID
 RANKS_PER_NODE=8

@@ -1,9 +1,9 @@
-"""Measure what book/measured.md says; print it, and write it as records to build/bench.jsonl.
+"""Measure throughput, start-up and how exact emulated ranks are; print it, and write records to build/bench.jsonl.
 
     python tests/benchmarks/run.py [NAME …]      all, or some of those in `main`
 
 Ratios are taken side by side in one run, from medians of REPEATS rounds; the spread is printed with them.
-Run it on a machine that does nothing else. `target` takes about half an hour, the rest some minutes.
+Run it on a machine that does nothing else.
 """
 
 import json
@@ -17,27 +17,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import emulated_dry_run
-import emulated_here
-import emulated_published
-import emulated_simgrid
 import emulation as emulated_ranks
 import nbformat
 import psutil
 from nbclient import NotebookClient
 
 from workshop_lib import ranks
-from workshop_lib.lessons.forecasting import fit
 from workshop_lib.paths import BUILD, ROOT
 from workshop_lib.ranks import which_mpi
 from workshop_lib.results import records
 from workshop_lib.training.options import TrainOptions
-from workshop_lib.training.record import TARGET_ACCURACY
 
-REPEATS, SEEDS = 3, 5
+REPEATS = 3
 ENGINE_PAIRS, SHORT = 24, 15_000  # the difference is small beside a machine's unrest: many pairs
 DASHBOARD_PAIRS = 60
-RING_BYTES, COMMUNICATION_ROUNDS = 2**24, 15
-MESSAGES_BYTES = [2**k for k in range(16, 23)]  # 64 KiB to 4 MiB: about what the networks send
 LIMIT_S = 1800
 OUT = BUILD / "bench.jsonl"
 EMULATED = BUILD / "emulated_bench.jsonl"
@@ -156,38 +149,6 @@ def beside_ranks_s(team) -> float:
     return sum(sum(process.cpu_times()[:2]) for process in others)
 
 
-def target() -> None:
-    """Seconds to 99 % test accuracy, against the classic example on the same cores.
-
-    Ours is one epoch with smoothed labels, which reaches it on average over the seeds. A run that ends at 98.95 %
-    took as long.
-    """
-    ours, classic = [], []
-    script = Path(__file__).with_name("classic_example.py")
-    for seed in range(1, SEEDS + 1):
-        record = in_engines(2, TrainOptions(backend="mpi", epochs=1, label_smoothing=0.1, seed=seed))
-        ours.append({"seconds_to_99": record["seconds_to_99"], "epochs": record["epochs"]})
-        ran = subprocess.run(
-            [sys.executable, str(script), str(seed)], stdout=subprocess.PIPE, text=True, timeout=LIMIT_S
-        )
-        classic.append(json.loads(ran.stdout))
-        print(f"seed {seed}: {ours[-1]['seconds_to_99']} s, {classic[-1]['seconds_to_99']} s", flush=True)
-    reached = statistics.mean(run["epochs"][-1]["test_accuracy"] for run in ours)
-    if reached < TARGET_ACCURACY:
-        raise RuntimeError(f"one epoch reached {reached:.2%} on average: {ours}")
-    ours_there = [run for run in ours if run["seconds_to_99"] is not None]
-    means = [statistics.mean(seconds(run) for run in runs) for runs in (classic, ours_there)]
-    details = {"ours": ours, "classic": classic, "mean_seconds": means, "mean_accuracy": reached}
-    report("mean seconds to 99 %, classic / ours", "20 or more", [means[0] / means[1]], **details)
-
-
-def seconds(run: dict) -> float:
-    """Seconds to 99 %; a run that never got there fails the benchmark."""
-    if run["seconds_to_99"] is None:
-        raise RuntimeError(f"99 % was not reached: {run['epochs']}")
-    return round(run["seconds_to_99"], 1)
-
-
 def start_up() -> None:
     """Import and doctor, as processes."""
     for name, wanted, arguments in (
@@ -228,53 +189,12 @@ def dashboard() -> None:
     report("throughput with the dashboard / without", "0.98 or more", ratios(*speeds), speeds=speeds)
 
 
-def communication() -> None:
-    """The hand-written ring against the MPI library's allreduce."""
-
-    def measure() -> list:
-        from mpi4py import MPI
-
-        from workshop_lib.collectives import ring
-        from workshop_lib.lessons.forecasting import benchmark
-
-        comm = MPI.COMM_WORLD
-        ways = {
-            "MPI": lambda array: lambda: comm.Allreduce(MPI.IN_PLACE, array),
-            "ring": lambda array: lambda: ring.allreduce(comm, array),
-        }
-        return benchmark.allreduces(comm, ways, [RING_BYTES], COMMUNICATION_ROUNDS)
-
-    try:
-        rows = ranks.start(2).run(measure, timeout=LIMIT_S)[0]
-    finally:
-        ranks.stop()
-    seconds = {row["way"]: row["seconds"] for row in rows}
-    report("bus bandwidth at 16 MiB, ring / MPI", "0.5 or more", ratios(seconds["MPI"], seconds["ring"]))
-
-
-def prediction() -> None:
-    """Steps on 2 ranks of networks and batches that the fit has not seen: predicted against measured."""
-    try:
-        team = ranks.start(2)
-        messages = fit.measure_communication(team, MESSAGES_BYTES, timeout_s=LIMIT_S)
-        steps = fit.measure_steps(team, timeout_s=LIMIT_S)
-    finally:
-        ranks.stop()
-    used = [row for row in steps if (row["width"], row["batch"]) in fit.FITTED]
-    held_out = [row for row in steps if row not in used]
-    tested = fit.predicted(held_out, fit.compute_time(used), fit.message_time(messages, "MPI"))
-    errors, details = tested["error"].abs().tolist(), {"held_out": tested.to_dict("records")}
-    report("held-out step times, error of the prediction", "0.1 or less, 0.2 at worst", errors, **details)
-
-
 def emulation() -> None:
-    """How exact emulated ranks are, beside formulas, dry runs, this machine, others' measurements and another
-    simulator, and what they cost."""
+    """How exact emulated ranks are, beside formulas and dry runs, and what they cost."""
     try:
         emulated_ranks.scaling(BUILD / "emulated.jsonl")
         emulated_ranks.proofs(report)
-        for compared in (emulated_dry_run, emulated_here, emulated_published, emulated_simgrid):
-            compared.proof(report)
+        emulated_dry_run.proof(report)
         emulated_ranks.real_cost(report)
     finally:
         ranks.stop()
@@ -282,10 +202,12 @@ def emulation() -> None:
 
 def main(names: list[str]) -> None:
     benchmarks = {
-        "scaling": scaling, "engines": engines, "target": target, "start": start_up,
-        "dashboard": dashboard, "communication": communication, "prediction": prediction,
+        "scaling": scaling,
+        "engines": engines,
+        "start": start_up,
+        "dashboard": dashboard,
         "emulation": emulation,
-    }  # fmt: skip
+    }
     unknown = set(names) - set(benchmarks)
     if unknown:
         sys.exit(f"no benchmark {', '.join(sorted(unknown))}: use {', '.join(benchmarks)}")

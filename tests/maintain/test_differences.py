@@ -1,7 +1,5 @@
 """The page on how our results differ from the documents': its numbers are those of the records."""
 
-import re
-
 import pytest
 
 from workshop_lib.lessons.gradient_noise import critical_batch, steps_to_target
@@ -64,13 +62,3 @@ def test_the_optimizers_are_those_of_the_record():
     assert f"{many['Adam, square-root rule']} % and {many['Adam, linear rule']} %" in PAGE
     assert f"{many['SGD']} %, or {many['SGD, twice that rate']} % at twice its rate" in PAGE
     assert f"{many['SGD without decay']} % without it and {many['SGD']} % with it" in PAGE
-
-
-def test_each_claim_names_what_is_behind_it():
-    text = (ROOT / "book" / "differences.md").read_text(encoding="utf-8")
-    bare = []
-    for document in text.split("\n## ")[1:]:
-        introduction, *claims = document.split("\n### ")
-        if ".jsonl" not in introduction:
-            bare += [claim.partition("\n")[0] for claim in claims if not re.search(r"\]\(\.\./|arXiv:", claim)]
-    assert bare == []

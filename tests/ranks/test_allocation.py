@@ -50,13 +50,6 @@ def test_pbs_has_a_line_for_each_process_and_slurm_cores_for_each_task(tmp_path)
     assert allocation.find(SLURM | {"SLURM_CPUS_PER_TASK": "8"}).cores_per_task == 8
 
 
-def test_cobalt_has_a_node_file_or_numbers_of_nodes(tmp_path):
-    hosts = node_file(tmp_path, "thetagpu01\nthetagpu02\n")
-    assert allocation.find({"COBALT_JOBID": "5", "COBALT_NODEFILE": hosts}).hosts == ("thetagpu01", "thetagpu02")
-    cray = {"COBALT_JOBID": "5", "COBALT_PARTNAME": "8-9,120"}
-    assert allocation.find(cray).hosts == ("nid00008", "nid00009", "nid00120")
-
-
 def test_the_gpus_of_a_whole_node_are_those_seen_here(tmp_path):
     nodes = node_file(tmp_path, f"{socket.gethostname()}\nother\n")
     environ = {"PBS_JOBID": "1", "PBS_NODEFILE": nodes, "CUDA_VISIBLE_DEVICES": "0,1,2,3"}

@@ -15,8 +15,6 @@ COMMANDS = {
     ("openmpi", "core"): "mpiexec -n 6 --host n1:4,n2:4",
     ("pals", "none"): "mpiexec -n 6 --ppn 4 --depth 2 --cpu-bind none",
     ("pals", "core"): "mpiexec -n 6 --ppn 4 --depth 2 --cpu-bind depth",
-    ("aprun", "none"): "aprun -n 6 -N 4 -d 2 -j 1 -cc none",
-    ("aprun", "core"): "aprun -n 6 -N 4 -d 2 -j 1 -cc depth",
     ("srun", "none"): "srun --overlap --export=ALL --kill-on-bad-exit=1 -n 6 --nodes=2 --ntasks-per-node=4 "
     "--nodelist=n1,n2 --cpus-per-task=2 --cpu-bind=none",
     ("srun", "core"): "srun --overlap --export=ALL --kill-on-bad-exit=1 -n 6 --nodes=2 --ntasks-per-node=4 "
@@ -28,7 +26,7 @@ VERSIONS = {"mpiexec (Open MPI) 5.0.8": "openmpi", "mpiexec (PALS) 1.3.4": "pals
 
 @pytest.mark.parametrize(("kind", "bind"), COMMANDS)
 def test_the_exact_command(kind, bind):
-    words = [kind if kind in ("srun", "aprun") else "mpiexec"]
+    words = ["srun" if kind == "srun" else "mpiexec"]
     command = launchers.command(kind, words, n=6, per_node=4, threads=2, bind=bind, hosts=HOSTS)
     assert shlex.join(command) == COMMANDS[kind, bind]
 
@@ -52,16 +50,13 @@ def system_mpi(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     program(tmp_path / "mpiexec")
     program(tmp_path / "srun", "echo MPI plugin types are... >&2", "printf '\\tnone\\n\\tpmi2\\n\\tpmix\\n' >&2")
-    program(tmp_path / "aprun")
     program(tmp_path / "scontrol", "echo 'MpiDefault              = none'")
     which_mpi.srun.cache_clear()
     yield tmp_path
     which_mpi.srun.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "words"), [("slurm", ["srun", "--mpi=pmix"]), ("cobalt", ["aprun"]), ("pbs", ["{0}/mpiexec"])]
-)
+@pytest.mark.parametrize(("scheduler", "words"), [("slurm", ["srun", "--mpi=pmix"]), ("pbs", ["{0}/mpiexec"])])
 def test_the_schedulers_own_launcher_starts_the_clusters_mpi(system_mpi, scheduler, words):
     assert which_mpi.mpiexec(scheduler) == [word.format(system_mpi) for word in words]
 

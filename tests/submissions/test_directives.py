@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from needs import needs
-from submissions.stand_in import MACHINES, SCRIPTS, job_scripts
+from submissions.stand_in import MACHINES, RECORDS, SCRIPTS, job_scripts
 
 from workshop_lib.maintain import torch_build
 from workshop_lib.paths import ROOT
@@ -18,10 +18,12 @@ DIRECTIVE = re.compile(r"^#(?:PBS|COBALT|SBATCH) ", re.MULTILINE)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_each_machine_has_its_scripts(machine):
     names = {path.name for path in SCRIPTS if path.parent.name == machine}
-    own = {"qsub_pytorch_mnist_scale.sh", "qsub_keras_mnist_scale.sh"} if machine == "theta" else {"sweep.sh", "lab.sh"}
-    own |= {"scale.sh", "preflight.sh"} if machine not in ("theta", "thetagpu") else set()
-    own |= {"srun.sh"} if machine == "perlmutter" else set()
-    assert names == {"machine.sh", "interactive.sh", "engines.sh", "train.sh"} | own
+    expected = {"interactive.sh", "engines.sh", "train.sh", "sweep.sh", "lab.sh", "scale.sh", "preflight.sh"}
+    if machine in RECORDS:
+        expected = {RECORDS[machine]}
+    if machine == "perlmutter":
+        expected.add("srun.sh")
+    assert names == {"machine.sh", *expected}
 
 
 @pytest.mark.parametrize(("machine", "script"), JOBS)
@@ -41,11 +43,6 @@ def test_shellcheck_finds_nothing():
         ["shellcheck", "-x", *map(str, SCRIPTS)], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert found.returncode == 0, found.stdout
-
-
-def test_lines_are_short_enough_to_read():
-    long = {str(path): n for path in SCRIPTS if (n := max(map(len, path.read_text().splitlines()))) > 120}
-    assert not long
 
 
 @pytest.mark.parametrize("machine", MACHINES)

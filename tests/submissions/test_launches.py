@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from shell_programs import program
-from submissions.stand_in import MACHINES, StandIn, job_scripts
+from submissions.stand_in import MACHINES, RECORDS, StandIn, job_scripts
 
 from workshop_lib.paths import BUILD, ROOT
 
 EXPECTED = Path(__file__).with_name("expected")
-ALONE = [name for name in MACHINES if not name.startswith("theta")]  # these have a scale.sh that stands alone
+LIVE = [name for name in MACHINES if name not in RECORDS]
 # Of the environment: what Python and bash add, and what the test itself sets.
 NOT_SHOWN = ("LC_CTYPE", "OLDPWD", "PATH", "PWD", "SHLVL", "WORKSHOP_JOB_RANKS", "_")
 
@@ -23,7 +23,8 @@ def started(machine: str, folder: Path) -> str:
     lines = []
     job = StandIn(machine, folder)
     before: set[str] = set()
-    for script in ("interactive.sh", *job_scripts(machine)):
+    on_a_login_node = [] if machine in RECORDS else ["interactive.sh"]
+    for script in [*on_a_login_node, *job_scripts(machine)]:
         lines.append(f"== {script}")
         for call in job.run(script, WORKSHOP_JOB_RANKS="8"):
             shown = [name for name in call.environment if name not in NOT_SHOWN and name not in job.given]
@@ -110,7 +111,7 @@ def test_on_sophia_a_job_may_have_fewer_gpus_than_a_node(tmp_path):
     assert "ppr:2:node" in launch.line and "-n 2 " in launch.line
 
 
-@pytest.mark.parametrize("machine", ALONE)
+@pytest.mark.parametrize("machine", LIVE)
 def test_the_table_of_variables_is_true_for_the_script_that_stands_alone(tmp_path, machine):
     own = {"WORKSHOP_MPIEXEC": "srun --own", "WORKSHOP_GLOO_TIMEOUT_S": "9", "WORKSHOP_NO_MODULES": "1"}
     job = StandIn(machine, tmp_path)

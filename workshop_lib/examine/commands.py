@@ -22,8 +22,7 @@ MODULES = ("torch.distributed.run", "torch.distributed.launch")
 RANKS_OPTIONS = ("nproc-per-node", "num-processes", "num-gpus")
 FAILED = 1  # exit code when nothing was examined, because 2 says that something is worth a look
 PYTHON_S = 60.0  # for another Python to import PyTorch
-ALONE_STEPS = 20
-ALONE_S = 60.0
+AGAIN_S = 60.0  # at most, for the first step on one rank
 
 
 def examine_arguments(parser: Parser) -> None:
@@ -34,7 +33,6 @@ def examine_arguments(parser: Parser) -> None:
         "--steps", type=int, default=0, metavar="N", help="Stop after this many steps; 0: no limit of steps."
     )
     parser.add_argument("--seconds", type=float, default=120.0, metavar="X", help="Stop after this many seconds.")
-    parser.add_argument("--alone", action="store_true", help="Run some steps on one rank first, to compare the speed.")
     parser.add_argument(
         "--against-one", action="store_true", help="Run the first step again on one rank, and compare the gradients."
     )
@@ -46,14 +44,7 @@ def examine_arguments(parser: Parser) -> None:
 
 
 def examine(
-    ranks: int | None,
-    steps: int,
-    seconds: float,
-    alone: bool,
-    against_one: bool,
-    python: str,
-    json: bool,
-    script: list[str],
+    ranks: int | None, steps: int, seconds: float, against_one: bool, python: str, json: bool, script: list[str]
 ) -> int:
     """Run your own PyTorch script on several ranks, and report what is wrong with it.
 
@@ -73,14 +64,12 @@ def examine(
     _check_python(python)
     from workshop_lib.examine.on_ranks.first_step import compare  # imports PyTorch
 
-    one = observe(1, command, ALONE_STEPS, min(seconds, ALONE_S), python, show=False) if alone and ranks > 1 else None
     with tempfile.TemporaryDirectory(prefix="workshop-examine-") as folder:
         first_step = Path(folder) if against_one and ranks > 1 else None
         run = observe(ranks, command, steps, seconds, python, first_step=first_step)
         if first_step is not None:
-            run.repeated = observe(1, command, 1, min(seconds, ALONE_S), python, show=False, first_step=first_step)
+            run.repeated = observe(1, command, 1, min(seconds, AGAIN_S), python, show=False, first_step=first_step)
             run.against_one = compare(first_step)
-    run.alone = one
     findings = check(run)
     if json:
         result = {"ranks": ranks, "worst": worst(findings), "findings": as_data(findings, SECTIONS)}

@@ -109,7 +109,6 @@ class Run:
     how: str = "ended"
     stacks: dict[int, list[Frame]] = field(default_factory=dict)
     last_lines: list[str] = field(default_factory=list)
-    alone: "Run | None" = None  # some steps of the same script on one rank
     repeated: "Run | None" = None  # the first step on one rank, with the samples of all ranks
     # How many times the repeated step's gradient this run's is, and by which share they differ otherwise.
     against_one: tuple[float, float] | None = None

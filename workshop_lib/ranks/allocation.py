@@ -14,18 +14,14 @@ from .rank_errors import RankError
 
 RANKS_PER_NODE = "WORKSHOP_RANKS_PER_NODE"
 # The variables with which each scheduler describes a job. The variable of the job's id comes first.
-VARIABLES = {
-    "slurm": ("SLURM_JOB_ID", "SLURM_JOB_NODELIST"),
-    "pbs": ("PBS_JOBID", "PBS_NODEFILE"),
-    "cobalt": ("COBALT_JOBID", "COBALT_NODEFILE", "COBALT_PARTNAME"),
-}
+VARIABLES = {"slurm": ("SLURM_JOB_ID", "SLURM_JOB_NODELIST"), "pbs": ("PBS_JOBID", "PBS_NODEFILE")}
 
 
 @dataclass(frozen=True)
 class Allocation:
     """Hosts in the scheduler's order, and what the scheduler says about them; None where it says nothing.
 
-    scheduler: "slurm", "pbs" or "cobalt". tasks_per_node: ranks per node that the job asked for; the largest number if
+    scheduler: "slurm" or "pbs". tasks_per_node: ranks per node that the job asked for; the largest number if
     nodes differ. cores_per_task: threads per rank. tasks: ranks on all nodes together.
     """
 
@@ -66,15 +62,13 @@ class Allocation:
 def find(environ: Mapping[str, str] = os.environ) -> Allocation | None:
     """The allocation that this process runs in; None outside of any job.
 
-    Slurm is asked first, then PBS and Cobalt. Raises RankError naming a node file that is missing or empty, or a value
+    Slurm is asked first, then PBS. Raises RankError naming a node file that is missing or empty, or a value
     that cannot be read.
     """
     if environ.get("SLURM_JOB_ID"):
         return _from_slurm(environ)
     if environ.get("PBS_JOBID"):
         return _from_pbs(environ)
-    if environ.get("COBALT_JOBID"):
-        return _from_cobalt(environ)
     return None
 
 
@@ -142,16 +136,6 @@ def _from_pbs(environ: Mapping[str, str]) -> Allocation:
         cores_per_task=_number(environ.get("OMP_NUM_THREADS")),
         tasks=sum(counts.values()),
     )
-
-
-def _from_cobalt(environ: Mapping[str, str]) -> Allocation:
-    """The allocation of a Cobalt job. A cluster has a node file; a Cray has node numbers, whose names `aprun` knows."""
-    if "COBALT_PARTNAME" in environ and "COBALT_NODEFILE" not in environ:
-        numbers = environ["COBALT_PARTNAME"]
-        hosts = tuple(f"nid{int(host[3:]):05d}" for host in expand(f"nid[{numbers}]"))
-    else:
-        hosts = tuple(_node_file("COBALT_NODEFILE", environ))
-    return Allocation("cobalt", environ["COBALT_JOBID"], hosts, gpus_per_node=_gpus_here(hosts, environ))
 
 
 def _node_file(variable: str, environ: Mapping[str, str]) -> dict[str, int]:

@@ -20,11 +20,10 @@ from .allocation import Allocation, is_here
 # Options of each launcher: those that are always given, and those that bind each rank to its own cores, to its own
 # hardware threads or not at all. A launcher without words for hardware threads gets those for cores. Open MPI reads the
 # binding from the environment (which_mpi.environment).
-# Sources: the manual pages of mpiexec (Open MPI 5, Cray PALS 1.3), aprun (ALPS), srun (22.05).
+# Sources: the manual pages of mpiexec (Open MPI 5, Cray PALS 1.3), srun (22.05).
 TABLE = {
     "openmpi": ("-n {n} --host {slots}", {"none": "", "core": ""}),
     "pals": ("-n {n} --ppn {per_node} --depth {threads}", {"none": "--cpu-bind none", "core": "--cpu-bind depth"}),
-    "aprun": ("-n {n} -N {per_node} -d {threads} -j 1", {"none": "-cc none", "core": "-cc depth"}),
     "srun": (
         # A job step takes all resources of its nodes. Without --overlap, the next step would wait for them. And without
         # --export, the ranks of a job submitted with --export=NONE would get none of their settings.
@@ -134,9 +133,8 @@ def command(
 @functools.lru_cache
 def flavor(words: tuple[str, ...]) -> str:
     """Which launcher this command is (a key of TABLE), judged by its name and the version that it prints."""
-    name = Path(words[0]).name
-    if name in ("srun", "aprun"):
-        return name
+    if Path(words[0]).name == "srun":
+        return "srun"
     version = which_mpi.output_of(*words, "--version")
     for mark, kind in (("Open MPI", "openmpi"), ("OpenRTE", "openmpi"), ("PALS", "pals")):
         if mark.lower() in version.lower():

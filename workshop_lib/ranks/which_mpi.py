@@ -49,8 +49,6 @@ def mpiexec(scheduler: str | None = None) -> list[str]:
         return [str(beside_python)]
     if scheduler == "slurm" and shutil.which("srun"):
         return srun()
-    if scheduler == "cobalt" and shutil.which("aprun"):
-        return ["aprun"]
     if on_path := shutil.which("mpiexec"):
         return [on_path]
     raise MPINotFound(

@@ -108,20 +108,7 @@ def facts(run: Run) -> Iterator[Finding]:
             "in collectives that the script calls": called_s,
         }
         listed = ", ".join(f"{seconds / took_s:.0%} {what}" for what, seconds in shares.items())
-        alone = run.alone
-        if alone is not None and len(measured(alone)) >= FEWEST_STEPS:
-            one = facts_speed(alone)
-            efficiency = speed / run.size / one
-            listed += f"; one rank alone does {one:,.0f} samples/s, so the efficiency is {efficiency:.0%}"
         yield Finding("ok", "speed", f"{speed:,.0f} samples/s; of a step: {listed}", section="inside")
-
-
-def facts_speed(run: Run) -> float:
-    """Samples per second of a run on one rank."""
-    log = run.ranks[0]
-    steps = measured(run)
-    sizes = median(sum(forward["size"] for forward in log.forwards(step)) for step in steps)
-    return sizes / median(step_s(log, step) for step in steps)
 
 
 def _called_s(log: RankLog, step: int) -> float:
