@@ -307,7 +307,7 @@ def test_emulation_changes_times_and_no_weights(backend):
 @pytest.mark.parametrize(
     ("named", "sentence"),
     [
-        ({"machine": "moon"}, "machine 'moon': use one of a100-ethernet, aurora"),
+        ({"machine": "moon"}, "machine 'moon' is not known: choose one of a100-ethernet, aurora"),
         ({"machine": "polaris", "backend": "deepspeed"}, "backend 'deepspeed'.* on polaris use mpi, ddp, fsdp"),
         ({"machine": "polaris", "device": "cuda"}, "device 'cuda'"),
         ({"machine": "dgx1-v100"}, "machine 'dgx1-v100'.*add stands_for resnet-50"),

@@ -134,7 +134,7 @@ def emulating(machine: str | None) -> Iterator[Emulation | None]:
     Raises InputError if these ranks emulate a different machine.
     """
     running = CURRENT.emulation
-    if machine is None or (running is not None and running.machine.name == machine):
+    if machine is None or (running is not None and running.machine.name == catalogue.emulated_machine(machine).name):
         yield running
         return
     if running is not None:
