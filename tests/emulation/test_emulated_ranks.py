@@ -173,6 +173,80 @@ def test_computing_during_a_message_is_charged_where_it_takes_its_own_time(team)
         assert 0.05 <= emulated_s <= cpu_s + 1e-3
 
 
+def of_torch() -> dict[str, float]:
+    """On a rank: what calls of torch.distributed take, in units of alpha, in a group that asks for gloo."""
+    import torch
+    import torch.distributed as dist
+
+    from workshop_lib.emulation import session
+    from workshop_lib.lessons.ddp import process_group
+
+    process_group.join()
+    session.start(SLOW)
+    groups = [dist.new_group(backend=name) for name in (None, "gloo", "cpu:gloo")]
+    assert [dist.get_backend(group) for group in groups][:2] == ["gloo", "gloo"]
+    rank = dist.get_rank()
+    group = groups[1]
+    mine, twos = torch.full((1,), float(rank)), [torch.zeros(1), torch.zeros(1)]
+    ways = {
+        "all_reduce": lambda: dist.all_reduce(torch.ones(1), group=group),
+        "all_reduce, no backend named": lambda: dist.all_reduce(torch.ones(1), group=groups[0]),
+        "all_reduce, cpu:gloo": lambda: dist.all_reduce(torch.ones(1), group=groups[2]),
+        "all_reduce_coalesced": lambda: dist.all_reduce_coalesced([torch.ones(1)], group=group),
+        "reduce": lambda: dist.reduce(torch.ones(1), dst=1, group=group),
+        "gather": lambda: dist.gather(mine, twos if rank == 0 else None, group=group),
+        "all_to_all": lambda: dist.all_to_all(twos, [mine, mine], group=group),
+        "from any rank": lambda: dist.send(mine, 1, group) if rank == 0 else dist.recv(twos[1], group=group),
+        "monitored_barrier": lambda: dist.monitored_barrier(group),
+    }
+    taken = {}
+    for name, way in ways.items():
+        dist.barrier(group)
+        began = time.perf_counter()
+        returned = way()
+        taken[name] = round((time.perf_counter() - began) / ALPHA_S, 3)
+        if name == "all_to_all" or (name == "gather" and rank == 0):
+            assert [tensor.item() for tensor in twos] == [0, 1], name
+        if name == "from any rank" and rank == 1:
+            assert returned == 0 and twos[1].item() == 0
+    objects = [None, None] if rank == 0 else None
+    dist.gather_object({"rank": rank}, objects, group=group)
+    assert rank == 1 or objects == [{"rank": 0}, {"rank": 1}]
+    session.stop()
+    session.start_if_asked()
+    return taken
+
+
+def test_every_group_of_torch_distributed_is_timed_whatever_its_backend_is_called(team):
+    found = team.run(of_torch, show=False)
+    for rank, taken in enumerate(found):
+        twice = dict.fromkeys([name for name in taken if name.startswith("all_reduce")], 2)
+        sends = {"from any rank": rank}  # the sender doesn't wait for the arrival
+        assert taken == pytest.approx(dict.fromkeys(taken, 1) | twice | sends, abs=0.01)
+
+
+def with_a_static_graph() -> list[float]:
+    """On a rank: the emulated seconds of three steps with a static graph, whose first one starts all buckets late."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    from workshop_lib.lessons.ddp import process_group
+
+    process_group.join()
+    model = DistributedDataParallel(torch.nn.Linear(512, 512), static_graph=True)
+    steps_s = []
+    for _ in range(3):
+        began = time.perf_counter()
+        model(torch.ones(1, 512)).sum().backward()
+        steps_s.append(time.perf_counter() - began)
+    return steps_s
+
+
+def test_ddp_with_a_static_graph_runs(team):
+    for steps_s in team.run(with_a_static_graph, show=False):
+        assert min(steps_s) > 0, "the messages of every step take time"
+
+
 def late_rank() -> None:
     """Rank 1 computes for a second before the collective, and both compute for half a second during it."""
     from mpi4py import MPI
@@ -233,7 +307,7 @@ def test_emulation_changes_times_and_no_weights(backend):
 @pytest.mark.parametrize(
     ("named", "sentence"),
     [
-        ({"machine": "moon"}, "machine 'moon': use one of a100-ethernet, aurora"),
+        ({"machine": "moon"}, "machine 'moon' is not known: choose one of a100-ethernet, aurora"),
         ({"machine": "polaris", "backend": "deepspeed"}, "backend 'deepspeed'.* on polaris use mpi, ddp, fsdp"),
         ({"machine": "polaris", "device": "cuda"}, "device 'cuda'"),
         ({"machine": "dgx1-v100"}, "machine 'dgx1-v100'.*add stands_for resnet-50"),

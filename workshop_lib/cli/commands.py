@@ -342,6 +342,7 @@ def machines() -> None:
         table.add_row(name, str(each.devices_a_node), *links, each.title)
     Console().print(table)
     print("Use one as in: workshop train --ranks 8 --machine a100-ethernet --stands-for resnet-50")
+    print("For a machine of your own, give a TOML file, as in: --machine mycluster.toml (book/emulated.md shows one)")
 
 
 COMMANDS: dict[str, Callable[[Parser], None]] = {

@@ -134,7 +134,7 @@ def emulating(machine: str | None) -> Iterator[Emulation | None]:
     Raises InputError if these ranks emulate a different machine.
     """
     running = CURRENT.emulation
-    if machine is None or (running is not None and running.machine.name == machine):
+    if machine is None or (running is not None and running.machine.name == catalogue.emulated_machine(machine).name):
         yield running
         return
     if running is not None:
@@ -158,10 +158,15 @@ def settings(machine: str | None) -> dict[str, str]:
     return {} if machine is None else {VARIABLE: machine}
 
 
-def start_if_asked() -> None:
-    """Begin the emulation that `ranks.start(machine=...)` asked for. A rank calls this once, before anything else."""
-    if name := os.environ.get(VARIABLE):
+def start_if_asked() -> bool:
+    """Begin the emulation that `ranks.start(machine=...)` asked for, and return whether there is one.
+
+    A rank calls this once, before anything else.
+    """
+    name = os.environ.get(VARIABLE)
+    if name:
         start(name)
+    return bool(name)
 
 
 def current() -> Emulation:

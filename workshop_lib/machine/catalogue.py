@@ -8,10 +8,10 @@ import functools
 import statistics
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 
-from workshop_lib.errors import InputError
+from workshop_lib.errors import InputError, cause
 from workshop_lib.machine.cost_model import allreduce_s
 from workshop_lib.quantities import not_negative, positive
 
@@ -229,13 +229,48 @@ def model(name: str) -> Model:
 
 
 def machine(name: str) -> Machine:
-    """The machine of this name in machines.toml. For an unknown name, raises InputError with all names."""
-    return _known("machine", name, machines(), f"or {LAPTOP}")
+    """The machine of this name in machines.toml, or in a file like it if the name ends in .toml.
+
+    For an unknown name, raises InputError with all names.
+    """
+    return of_file(Path(name)) if name.endswith(".toml") else _known("machine", name, machines(), f"or {LAPTOP}")
 
 
 def emulated_machine(name: str) -> Machine:
-    """The machine of this name that ranks can emulate. For an unknown name, raises InputError with all names."""
-    return _known("machine", name, emulated_machines())
+    """The machine of this name that ranks can emulate, or that of a file if the name ends in .toml.
+
+    For an unknown name, raises InputError with all names.
+    """
+    return of_file(Path(name)) if name.endswith(".toml") else _known("machine", name, emulated_machines())
+
+
+def of_file(path: Path) -> Machine:
+    """The machine that a TOML file describes as machines.toml does. Raises InputError, naming what is wrong with it."""
+    try:
+        table = read(path)
+    except OSError as error:
+        raise InputError(f"{path} can't be read as a machine: {cause(error)}.") from None
+    except ValueError as error:
+        raise InputError(f"{path} isn't a TOML file: {error}.") from None
+    if len(table) != 1 or not all(isinstance(entry, dict) for entry in table.values()):
+        raise InputError(f"{path}: a machine's file has one table with a name, as in [mycluster], and tables below it.")
+    [(name, entry)] = table.items()
+    required = {each.name for each in fields(Machine) if each.default is each.default_factory is MISSING}
+    required -= {"name", "inside"}
+    known = {each.name for each in fields(Machine)} - {"name"} | {"emulation", "measured", "looked_up"}
+    for what, names in (("lacks", required - entry.keys()), ("can't have", entry.keys() - known)):
+        if names:
+            raise InputError(f"{path}: the machine {name} {what} {', '.join(sorted(names))}.")
+    try:
+        machine = _machine(name, entry)
+        positive(devices_a_node=machine.devices_a_node, adapters=machine.adapters)
+    except KeyError as error:
+        raise InputError(f"{path}: {error} is missing in a table of the machine {name}.") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: the machine {name} can't be used: {error}.") from None
+    if machine.collectives not in HIERARCHICAL:
+        raise InputError(f"{path}: collectives {machine.collectives!r}: use {', '.join(HIERARCHICAL)}.")
+    return machine
 
 
 def _known(what: str, name: str, all_of_them: Mapping, *more: str):
@@ -273,7 +308,7 @@ def machines() -> dict[str, Machine]:
 
 
 def _machine(name: str, entry: dict) -> Machine:
-    del entry["looked_up"]
+    entry.pop("looked_up", None)
     if "emulation" in entry:
         entry |= {key: value for key, value in entry.pop("emulation").items() if key != "source"}
     between = entry.pop("between")
@@ -286,7 +321,10 @@ def _machine(name: str, entry: dict) -> Machine:
 
 
 def _link(entry: dict) -> Link:
-    return Link(entry["latency_s"], 1 / (entry["bytes_per_s"] * entry["achieved_share"]))
+    share = entry.get("achieved_share", 1.0)
+    not_negative(latency_s=entry["latency_s"])
+    positive(bytes_per_s=entry["bytes_per_s"], achieved_share=share)
+    return Link(entry["latency_s"], 1 / (entry["bytes_per_s"] * share))
 
 
 def _compute(entry: dict) -> ComputeTime:

@@ -6,6 +6,7 @@ data for the notebook to show, never an exception in the transport.
 
 import bdb
 import faulthandler
+import importlib.util
 import json
 import math
 import os
@@ -86,7 +87,10 @@ def prepare(folder: str) -> None:
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     tempfile.tempdir = None  # so that TMPDIR is read anew
-    emulation.start_if_asked()
+    if emulation.start_if_asked() and importlib.util.find_spec("torch"):
+        from workshop_lib.training import torch_mpi  # imported here because other ranks may have no use for PyTorch
+
+        torch_mpi.carry_every_group()
     main_thread = threading.main_thread().ident or 0
     note = RankNote(
         rank=rank,

@@ -144,8 +144,7 @@ class TrainOptions:
     )
     machine: str | None = option(
         None,
-        "A machine that the ranks emulate: all times are those that it would take",
-        tuple(catalogue.emulated_machines()),
+        "A machine that the ranks emulate, from `workshop machines` or a file: all times are those that it would take",
         same_for=(SPEED,),
     )
     stands_for: str | None = option(

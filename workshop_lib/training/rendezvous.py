@@ -10,7 +10,6 @@ import hostlist
 import torch
 import torch.distributed as dist
 
-from workshop_lib.emulation import session
 from workshop_lib.errors import InputError
 from workshop_lib.machine import environment
 from workshop_lib.machine.world import GPU_COLLECTIVES, LaunchError, World, loopback
@@ -28,17 +27,12 @@ SLURM_PORTS = 12000
 def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
     """Return this process's process group, which the first call joins and the process keeps until it ends.
 
-    Ranks that were started to emulate a machine meet over MPI, whose messages take emulated time. All ranks call it,
-    and it blocks. A rank or a collective whose peers are missing raises an error after WORKSHOP_GLOO_TIMEOUT_S seconds
-    instead of waiting forever: by default 60, and 600 if the ranks are on several hosts. Raises LaunchError if not all
-    ranks meet in that time, if this process already belongs to a different group, or if GLOO_SOCKET_IFNAME names a
-    missing network interface.
+    All ranks call it, and it blocks. A rank or a collective whose peers are missing raises an error after
+    WORKSHOP_GLOO_TIMEOUT_S seconds instead of waiting forever: by default 60, and 600 if the ranks are on several
+    hosts. Raises LaunchError if not all ranks meet in that time, if this process already belongs to a different group,
+    or if GLOO_SOCKET_IFNAME names a missing network interface.
     """
     kind = "gloo"
-    if os.environ.get(session.VARIABLE):
-        from workshop_lib.training import torch_mpi  # imported here because ranks without MPI use this file too
-
-        kind = torch_mpi.NAME
     if device.type in GPU_COLLECTIVES and torch.get_device_module(device).device_count() >= world.local_size:
         kind = GPU_COLLECTIVES[device.type]  # each rank of this host has a GPU of its own
     if dist.is_initialized():

@@ -13,10 +13,10 @@ progress whenever this rank waits for anything.
 # mypy: disable-error-code="override, assignment, call-arg"
 # PyTorch's stubs overload these methods, but torch.distributed calls only one form of each.
 
+import functools
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from select import select
 from time import monotonic
 
@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 from torch.autograd import Variable
+from torch.distributed import distributed_c10d as c10d
 
 from workshop_lib.errors import WorkshopError
 
@@ -115,7 +116,7 @@ class MpiWork(dist._Work):
 
         The loop is on one line, so that a stuck rank is seen to stay at that line.
         """
-        pause = partial(select, [], [], [], pause_s)  # returns three empty lists, which count as true
+        pause = functools.partial(select, [], [], [], pause_s)  # returns three empty lists, which count as true
         while not (arrived := MPI.Request.Testall(self.requests, self.statuses)) and monotonic() < deadline and pause():
             pass
         return arrived
@@ -138,26 +139,24 @@ class MpiWork(dist._Work):
         """Return the future that DDP asks for during the backward pass and reads in a callback at its end.
 
         Nothing in Python waits for a future, so it has to be complete by then. Autograd runs callbacks in order, and
-        the one queued here comes before DDP's. Outside a backward pass, this call blocks. It also blocks in what a hook
-        does with the values that have arrived: PowerSGD starts its next collective there, and waits for it at once.
+        the one queued here comes before DDP's. Outside the nodes of a backward pass, this call blocks instead: in such
+        a callback, where a static graph's first step and PowerSGD's second collective begin, nothing else comes first.
         """
         future: torch.futures.Future = torch.futures.Future()
 
         def complete() -> None:
             self.wait()
-            outer = self.group.in_callback
-            self.group.in_callback = True
             future.set_result(self.results)  # runs what the hook does with these values
-            self.group.in_callback = outer
 
-        if self.group.in_callback:
+        if torch._C._current_autograd_node() is None:
             complete()
-            return future
-        try:
+        else:
             Variable._execution_engine.queue_callback(complete)
-        except RuntimeError:  # no backward pass is under way
-            complete()
         return future
+
+    def _source_rank(self) -> int:
+        """The rank whose message a receive from any rank took; torch.distributed asks once it has arrived."""
+        return self.statuses[0].Get_source()
 
 
 class MpiProcessGroup(dist.ProcessGroup):
@@ -174,7 +173,6 @@ class MpiProcessGroup(dist.ProcessGroup):
         self.calls_made = 0
         self.under_way: set[MpiWork] = set()  # keeps alive the memory that MPI writes into
         self.broken = ""  # names the call that never ended, which no other call can follow
-        self.in_callback = False  # whether a hook of DDP's is at work on values that have arrived
 
     def getBackendName(self) -> str:
         return NAME
@@ -206,6 +204,17 @@ class MpiProcessGroup(dist.ProcessGroup):
         buffers = [Buffer(tensor, reduced=True) for tensor in tensors]
         calls = [("Iallreduce", MPI.IN_PLACE, buffer.array, operation) for buffer in buffers]
         return self.start(calls, tensors, lambda: _give_back(buffers, divisor))
+
+    def allreduce_coalesced(self, tensors: list, opts) -> MpiWork:
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: list, opts) -> MpiWork:
+        operation, divisor = _operation(opts, self.size())
+        buffer = Buffer(tensors[0], reduced=True)
+        if self.rank() != opts.rootRank:
+            return self.start([("Ireduce", buffer.array, None, operation, opts.rootRank)], tensors)
+        call = ("Ireduce", MPI.IN_PLACE, buffer.array, operation, opts.rootRank)
+        return self.start([call], tensors, lambda: _give_back([buffer], divisor))
 
     def reduce_scatter_single_coalesced(self, outputs: list, inputs: list, opts) -> MpiWork:
         operation, divisor = _operation(opts, self.size())
@@ -239,6 +248,13 @@ class MpiProcessGroup(dist.ProcessGroup):
         calls = [("Iallgather", Buffer(p).array, Buffer(w).array) for w, p in zip(wholes, inputs, strict=True)]
         return self.start(calls, outputs[0], lambda: _share_out(wholes, outputs))
 
+    def gather(self, outputs: list, inputs: list, opts) -> MpiWork:
+        """Gather the input of all ranks on the root. outputs: there, a list of tensors, one per rank."""
+        wholes = [torch.stack(parts) for parts in outputs if parts]
+        whole = Buffer(wholes[0]).array if wholes else None
+        call = ("Igather", Buffer(inputs[0]).array, whole, opts.rootRank)
+        return self.start([call], outputs, lambda: _share_out(wholes, outputs))
+
     def scatter(self, outputs: list, inputs: list, opts) -> MpiWork:
         part = Buffer(outputs[0])
         whole = Buffer(torch.stack(inputs[0])).array if inputs else None
@@ -254,6 +270,18 @@ class MpiProcessGroup(dist.ProcessGroup):
         call = ("Ialltoallv", _cut(going, input_rows, self.size()), _cut(coming, output_rows, self.size()))
         return self.start([call], [output], coming.give_back)
 
+    def alltoall(self, outputs: list, inputs: list, opts=None) -> MpiWork:
+        """Send a tensor to each rank, and receive one from each; they may have different sizes."""
+        going, coming = (Buffer(torch.cat([tensor.reshape(-1) for tensor in each])) for each in (inputs, outputs))
+        sent, received = ([tensor.numel() for tensor in tensors] for tensors in (inputs, outputs))
+        call = ("Ialltoallv", _cut(going, sent, self.size()), _cut(coming, received, self.size()))
+
+        def finish() -> None:
+            for tensor, values in zip(outputs, coming.tensor.split(received), strict=True):
+                tensor.copy_(values.view(tensor.shape))
+
+        return self.start([call], outputs, finish)
+
     def send(self, tensors: list, dest: int, tag: int) -> MpiWork:
         return self.start([("Isend", Buffer(tensor).array, dest, tag) for tensor in tensors], tensors)
 
@@ -261,6 +289,13 @@ class MpiProcessGroup(dist.ProcessGroup):
         buffers = [Buffer(tensor) for tensor in tensors]
         calls = [("Irecv", buffer.array, source, tag) for buffer in buffers]
         return self.start(calls, tensors, lambda: _give_back(buffers))
+
+    def recv_anysource(self, tensors: list, tag: int) -> MpiWork:
+        return self.recv(tensors, MPI.ANY_SOURCE, tag)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier with a limit. Unlike gloo's, it doesn't say which rank is missing: ranks that are watched do."""
+        self.barrier().wait(timeout)
 
     def barrier(self, opts=None) -> MpiWork:
         return self.start([("Ibarrier",)], [])
@@ -316,10 +351,34 @@ def joined(timeout: timedelta) -> dist.ProcessGroup:
     Each emulation of a machine has a group of its own.
     """
     places = getattr(MPI.COMM_WORLD, "places", None)
-    over_mpi = (group for group in dist.distributed_c10d._world.pg_map if isinstance(group, MpiProcessGroup))
+    over_mpi = (group for group in c10d._world.pg_map if isinstance(group, MpiProcessGroup))
     made = (group for group in over_mpi if getattr(group.comm, "places", None) is places)
     whole = next((group for group in made if group.size() == dist.get_world_size()), None)
     return whole or dist.new_group(backend=NAME, timeout=timeout)
+
+
+def carry_every_group() -> None:
+    """Have MPI carry the messages of each process group that gloo would carry, under the name that was asked for.
+
+    Ranks that emulate a machine call this, because only MPI's messages take emulated time. So a script that joins
+    "gloo", "cpu:gloo,cuda:nccl" or no backend by name runs unchanged.
+    """
+    plain = c10d._new_process_group_helper
+
+    @functools.wraps(plain)
+    def over_mpi(size, rank, ranks, backend, *args, **kwargs):
+        name = dist.Backend(backend)
+        config = c10d.BackendConfig(name)
+        if config.get_device_backend_map().get("cpu") != dist.Backend.GLOO:
+            return plain(size, rank, ranks, backend, *args, **kwargs)
+        group, store = plain(size, rank, ranks, dist.Backend(NAME), *args, **kwargs)
+        if isinstance(group, MpiProcessGroup):
+            name = dist.Backend.GLOO if name == dist.Backend.UNDEFINED else name
+            c10d._world.pg_map[group] = (name, store)
+            c10d._world.pg_backend_config[group] = str(config)
+        return group, store
+
+    c10d._new_process_group_helper = over_mpi
 
 
 dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
