@@ -86,6 +86,25 @@ def test_magics_and_commands_work_and_lines_keep_their_numbers(run):
         run("x = 1\ny = (")
 
 
+def test_autoreload_reads_an_edited_module_again(run, tmp_path):
+    module = tmp_path / "edited_module.py"
+    module.write_text("def answer(): return 1\n")
+    load = f"import sys; sys.path.append({str(tmp_path)!r})\n%load_ext autoreload\n%autoreload 2\nimport edited_module"
+    assert run(f"{load}\nedited_module.answer()") == ["[0] 1"]
+    module.write_text("def answer(): return 222\n")
+    assert run("edited_module.answer()") == ["[0] 222"]
+    run("%autoreload 0")
+
+
+def test_a_cell_can_await_and_run_event_loops(run):
+    coroutine = "import asyncio\nasync def double(x):\n    await asyncio.sleep(0)\n    return 2 * x"
+    assert run(f"{coroutine}\nbegun = asyncio.create_task(double(1))\nawait double(2)") == ["[0] 4"]
+    assert run("asyncio.run(double(3))") == ["[0] 6"]
+    assert run("await begun") == ["[0] 2"]
+    with pytest.raises(ranks.RankError, match=r"In\[1\], line 2, in <module>\n        await double"):
+        run("await double(double)")
+
+
 def test_progress_bars_are_text_that_moves(run):
     bars = "for _ in trange(2, desc='outer'):\n    for _ in tqdm(range(3), desc='inner', leave=False): time.sleep(0.06)"
     lines = run(f"from tqdm.auto import tqdm, trange\n{bars}")

@@ -4,7 +4,9 @@ Nothing here knows about notebooks. A call arrives as bytes and its outcome leav
 data for the notebook to show, never an exception in the transport.
 """
 
+import asyncio
 import bdb
+import contextlib
 import faulthandler
 import json
 import math
@@ -19,6 +21,7 @@ import traceback
 import types
 from array import array
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -121,7 +124,7 @@ def call(payload: bytes) -> bytes:
     _stop.clear()
     try:
         function, args, kwargs = cloudpickle.loads(payload)
-        with limited():
+        with _outside_the_event_loop(), limited():
             value = function(*args, **kwargs)
         return _pickled(value)
     except BaseException as error:
@@ -130,6 +133,18 @@ def call(payload: bytes) -> bytes:
         sys.settrace(None)  # a learner who steps in the debugger leaves it where the function ends
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _outside_the_event_loop() -> Iterator[None]:
+    """A context manager: code inside it may run event loops, although the engine's own loop called it."""
+    loop = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
+        asyncio.set_event_loop(loop)  # asyncio.run leaves none
 
 
 def _pickled(value) -> bytes:

@@ -13,7 +13,7 @@ from .messages import ErrorReport, ExitRecord, Frame, StopNote
 
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
 # Files that run the learner's code, and files that it calls. The line to look at is never in one of them.
-OF_CALLS = ("ranks/engine.py", "ranks/cells.py", "ranks/printed.py")
+OF_CALLS = ("ranks/node_agent.py", "ranks/engine.py", "ranks/cells.py", "ranks/printed.py")
 IN_BETWEEN = (*OF_CALLS, "training/torch_mpi.py", "emulation/", "judge/", "lessons/")
 # How to recognize code that waits for other ranks: mpi4py's calls by their name in the line, frameworks by their files.
 _MPI_CALL = re.compile(
@@ -118,7 +118,7 @@ def where(frames: list[Frame]) -> str:
         return "at an unknown line: it did not say where it is"
     own = next((frame for frame in frames if not _is_library(frame["file"])), None)
     if own is None and frames[0]["name"] == "select":
-        return "done with its part"
+        return "at an `await`" if any(f["name"] == "run_until_complete" for f in frames) else "done with its part"
     if own is None:
         return f"idle or in library code ({_place(frames[0])})"
     inside = "" if own is frames[0] else f"   (inside {short_name(frames[0]['file'])}, {frames[0]['name']})"
