@@ -1,5 +1,7 @@
 """Cells on ranks behave as a notebook's own: display, plots, progress bars, magics, the last value, one rank alone."""
 
+import time
+
 import pytest
 
 from workshop_lib import ranks
@@ -103,6 +105,14 @@ def test_a_cell_can_await_and_run_event_loops(run):
     assert run("await begun") == ["[0] 2"]
     with pytest.raises(ranks.RankError, match=r"In\[1\], line 2, in <module>\n        await double"):
         run("await double(double)")
+
+
+def test_what_a_thread_prints_between_two_cells_is_shown_with_the_next(run, team):
+    assert run("import threading\nthreading.Timer(0.05, print, ['late']).start()\nprint('begun')") == ["[0] begun"]
+    time.sleep(0.5)
+    team.push(x=1)
+    assert run("print(x)") == ["[0] (between cells) late", "[0] 1"]
+    assert run("print(x)") == ["[0] 1"]
 
 
 def test_progress_bars_are_text_that_moves(run):

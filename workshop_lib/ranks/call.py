@@ -61,10 +61,14 @@ class Answer:
 
 
 class Call:
-    """One call under way on every rank of a team, or on some. A rank runs from when `send` gives it something to do."""
+    """One call under way on every rank of a team, or on some. A rank runs from when `send` gives it something to do.
 
-    def __init__(self, team, ranks: list[int] | None = None):
+    shown: whether somebody sees what the ranks print.
+    """
+
+    def __init__(self, team, ranks: list[int] | None = None, shown: bool = False):
         self.team = team
+        self.shown = shown
         self.ranks = list(range(team.n)) if ranks is None else ranks
         self.answers: dict[int, Answer] = {}
         self.outcomes: dict[int, Outcome] = {}
@@ -76,7 +80,7 @@ class Call:
         for rank in self.ranks if ranks is None else ranks:
             view.targets = rank
             try:
-                self.answers[rank] = Answer(view.apply_async(engine.call, payload))
+                self.answers[rank] = Answer(view.apply_async(engine.call, payload, self.shown))
             except IndexError:  # the controller has missed the rank before its exit record was here
                 failures.raise_lost(self)
             self.outcomes.pop(rank, None)

@@ -119,12 +119,15 @@ def keep_moving_messages() -> None:
     PeriodicCallback(look, PROGRESS_EVERY_MS).start()
 
 
-def call(payload: bytes) -> bytes:
-    """Run one call, a pickled (function, args, kwargs), and return its pickled Outcome."""
+def call(payload: bytes, shown: bool = True) -> bytes:
+    """Run one call, a pickled (function, args, kwargs), and return its pickled Outcome.
+
+    shown: whether anybody sees what it prints.
+    """
     _stop.clear()
     try:
         function, args, kwargs = cloudpickle.loads(payload)
-        with _outside_the_event_loop(), limited():
+        with _outside_the_event_loop(), limited(shown):
             value = function(*args, **kwargs)
         return _pickled(value)
     except BaseException as error:

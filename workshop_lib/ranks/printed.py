@@ -1,8 +1,12 @@
-"""How much one call may print on a rank: its lines are counted, and cut off beyond a limit."""
+"""How much one call may print on a rank: its lines are counted, and cut off beyond a limit.
+
+Between two calls, a rank's threads may print too. That is kept, and the next call that is shown prints it first.
+"""
 
 import contextlib
+import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import cast
 
@@ -43,13 +47,31 @@ class Printed:
 
 
 @contextlib.contextmanager
-def limited() -> Iterator[None]:
-    """A context manager: what this rank prints inside it is counted and limited."""
-    streams = [Printed(sys.stdout), Printed(sys.stderr)]
-    for printed in streams:
-        printed.stream.write = printed.write
+def limited(shown: bool = True) -> Iterator[None]:
+    """A context manager: what this rank prints inside it is counted and limited.
+
+    shown: whether anybody sees it. If so, what threads have printed since the last call is printed first.
+    """
+    streams = (sys.stdout, sys.stderr)
+    kept = [vars(stream).pop("write", None) or Printed(io.StringIO()).write for stream in streams]
+    for stream in streams:
+        stream.write = Printed(stream).write  # type: ignore[method-assign]
     try:
+        if shown:
+            kept = [_print_kept(stream, write.__self__) for stream, write in zip(streams, kept, strict=True)]
         yield
     finally:
-        for printed in streams:
-            del printed.stream.write
+        for stream, write in zip(streams, kept, strict=True):
+            if hasattr(stream, "pub_thread"):  # a kernel's stream, which sends what it gets to the last call's output
+                stream.write = write  # type: ignore[method-assign]
+            else:
+                del stream.write
+
+
+def _print_kept(stream, kept: Printed) -> Callable:
+    """Print what threads wrote to this stream between two calls; return what keeps the next such text."""
+    for line in kept.stream.getvalue().split("\n"):
+        last = line.rstrip("\r").rpartition("\r")[2]  # the last state of a progress bar
+        if last:
+            print(f"(between cells) {last}", file=stream)
+    return Printed(io.StringIO()).write

@@ -76,7 +76,7 @@ class _Screen:
 
 def watch(team, payload: bytes, timeout_s: float, view, ranks: list[int] | None = None) -> list:
     """Run a call on these ranks, or on all, until it ends. Return the values in rank order, or raise one RankError."""
-    call = Call(team, ranks)
+    call = Call(team, ranks, shown=view is not None)
     try:
         call.send(payload)  # inside the try, because stop may be pressed even while the call is sent
         return _watch(call, timeout_s, _Screen(view, call))
