@@ -159,7 +159,6 @@ def test_the_clock_starts_when_the_ranks_have_imported_what_they_need_and_are_re
         "import time\ntime.sleep(1)\ndef observe(comm, function):\n    return function(comm)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    team.run(lambda folder: sys.path.append(folder), str(tmp_path), show=False)
     slow = importlib.import_module("slow_import")
     exercise = Exercise("slow", slow.observe, properties, ready=lambda: time.sleep(1), timeout_s=0.9)
     verdict = exercise(learner(RIGHT))

@@ -1,5 +1,7 @@
 """Cells on ranks behave as a notebook's own: display, plots, progress bars, magics, the last value, one rank alone."""
 
+import importlib
+import sys
 import time
 
 import pytest
@@ -105,6 +107,17 @@ def test_a_cell_can_await_and_run_event_loops(run):
     assert run("await begun") == ["[0] 2"]
     with pytest.raises(ranks.RankError, match=r"In\[1\], line 2, in <module>\n        await double"):
         run("await double(double)")
+
+
+def test_the_ranks_find_what_the_notebook_finds_in_its_search_path(run, team, tmp_path, monkeypatch):
+    for folder in ("first", "last"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{folder}_module.py").write_text("def name(): return __name__\n")
+        (tmp_path / folder / "wave.py").write_text(f"folder = '{folder}'\n")  # hides Python's own, if it comes first
+    monkeypatch.syspath_prepend(str(tmp_path / "first"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "last")])
+    assert team.run(importlib.import_module("last_module").name) == ["last_module"] * 2
+    assert run("import first_module, wave\nwave.folder") == ["[0] 'first'"]
 
 
 def test_what_a_thread_prints_between_two_cells_is_shown_with_the_next(run, team):

@@ -6,13 +6,14 @@ import types
 from unittest import mock
 
 import cloudpickle
+import numpy
 import pytest
 
 from workshop_lib.course import learner
 from workshop_lib.maintain import bootstrap
 from workshop_lib.notebook import live, magics
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError, cells, engine, printed, session
+from workshop_lib.ranks import RankError, cells, engine, printed, rank_errors, session
 from workshop_lib.ranks.messages import displayed_key
 from workshop_lib.ranks.output import Output, Row
 
@@ -129,6 +130,26 @@ def test_a_cell_that_calls_a_stub_names_it_and_goes_on(monkeypatch, capsys, text
     else:
         with pytest.raises(RankError):
             run_on_ranks(types.SimpleNamespace(shell=shell), "", "average()")
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("NameError: name 'z' is not defined", "which ranks don't see. Send it with `team.push(z=z)` in a cell"),
+        ("NameError: name 'np' is not defined. Did you mean: 'mp'?", "Import numpy in a %%ranks cell"),
+        ("NameError: name 'team' is not defined", "Use it in a cell without %%ranks"),
+        ("NameError: name 'nowhere' is not defined", ""),
+        ("ModuleNotFoundError: No module named 'made_here'", "has `made_here` without a file, where the ranks can't"),
+        ("ModuleNotFoundError: No module named 'nowhere'", ""),
+    ],
+)
+def test_what_only_the_notebook_has_is_explained(monkeypatch, error, advice):
+    team = object.__new__(session.Ranks)
+    shell = types.SimpleNamespace(user_ns={"z": 1, "np": numpy, "team": team})
+    monkeypatch.setattr(learner, "shell", lambda: shell)
+    monkeypatch.setitem(sys.modules, "made_here", types.ModuleType("made_here"))
+    _, *lines = rank_errors.traceback_text({"what": "", "text": error, "frames": []}).splitlines()
+    assert advice in "".join(lines) if advice else lines == []
 
 
 class Team:

@@ -22,6 +22,7 @@ import types
 from array import array
 from collections import deque
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -33,7 +34,17 @@ from workshop_lib.machine.world import forget_other_worlds
 from workshop_lib.paths import ROOT, replacing
 
 from . import whereabouts
-from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
+from .messages import (
+    NO_FOLDERS,
+    AboutRank,
+    ErrorReport,
+    Frame,
+    Outcome,
+    Published,
+    PublishedPoint,
+    RankNote,
+    SearchPath,
+)
 from .printed import limited
 from .scratch import SEGMENTS
 
@@ -119,13 +130,14 @@ def keep_moving_messages() -> None:
     PeriodicCallback(look, PROGRESS_EVERY_MS).start()
 
 
-def call(payload: bytes, shown: bool = True) -> bytes:
+def call(payload: bytes, shown: bool = True, path: SearchPath = NO_FOLDERS) -> bytes:
     """Run one call, a pickled (function, args, kwargs), and return its pickled Outcome.
 
-    shown: whether anybody sees what it prints.
+    shown: whether anybody sees what it prints. path: the folders in which the notebook looks for the user's modules.
     """
     _stop.clear()
     try:
+        _look_there_too(path)
         function, args, kwargs = cloudpickle.loads(payload)
         with _outside_the_event_loop(), limited(shown):
             value = function(*args, **kwargs)
@@ -136,6 +148,14 @@ def call(payload: bytes, shown: bool = True) -> bytes:
         sys.settrace(None)  # a learner who steps in the debugger leaves it where the function ends
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+@cache  # once for each path, because most calls bring the same
+def _look_there_too(path: SearchPath) -> None:
+    """Add folders in which the notebook looks for modules to this rank's own search path, if they are missing."""
+    known = set(sys.path)
+    sys.path[:0] = [folder for folder in path.first if folder not in known]
+    sys.path += [folder for folder in path.last if folder not in known]
 
 
 @contextlib.contextmanager
