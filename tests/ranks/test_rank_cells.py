@@ -13,7 +13,7 @@ from workshop_lib.course import learner
 from workshop_lib.maintain import bootstrap
 from workshop_lib.notebook import live, magics
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError, cells, engine, printed, rank_errors, session
+from workshop_lib.ranks import RankError, cells, engine, printed, rank_errors, session, watch
 from workshop_lib.ranks.messages import displayed_key
 from workshop_lib.ranks.output import Output, Row
 
@@ -107,6 +107,23 @@ def test_every_call_is_limited_and_lines_reach_the_page_in_one_message(capsys, m
     live.NotebookView(2).output([f"[0] line {number}" for number in range(1000)])
     written = "".join(call.args[0] for call in page.write.call_args_list)
     assert page.flush.call_count == 1 and written.endswith("line 998\n[0] line 999\n")
+
+
+def test_a_large_transfer_is_announced_with_its_size(monkeypatch, capsys):
+    published: dict = {}
+    monkeypatch.setattr("ipyparallel.engine.datapub.publish_data", published.update)
+    engine.call(cloudpickle.dumps((bytes, (engine.LARGE_BYTES // 2,), {})))
+    assert published == {}
+    engine.call(cloudpickle.dumps((bytes, (engine.LARGE_BYTES,), {})))
+    call = types.SimpleNamespace(answers={}, running=[0, 1], published_by=lambda rank: published)
+    screen = watch._Screen(None, call)
+    screen.note_large_results()
+    screen.note_large_results()
+    assert capsys.readouterr().err == "Receiving 50 MB from ranks 0, 1 …\n"
+    team = types.SimpleNamespace(n=2, client=None, _give_up=str, _wait_until_ended=str)
+    with pytest.raises(TypeError):  # these ranks can't be sent anything
+        watch.watch(team, bytes(engine.LARGE_BYTES), 1.0, None)
+    assert capsys.readouterr().err == "Sending 50 MB to ranks 0, 1 …\n"
 
 
 def test_the_ranks_of_a_cell_are_chosen_by_number():

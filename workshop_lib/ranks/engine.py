@@ -62,6 +62,7 @@ cloudpickle.register_pickle_by_value(NAMESPACE)
 # Files that run the learner's code. Error messages leave out their frames.
 HIDDEN = (__file__, "workshop_lib/ranks/cells.py", "workshop_lib/ranks/printed.py", "/IPython/core/", bdb.__file__)
 POINTS_SENT = 8
+LARGE_BYTES = 50_000_000  # a message of this size takes a second or more
 PROGRESS_EVERY_MS = 100  # how often an idle rank lets MPI move messages, which costs 0.4 ms of a core
 
 
@@ -178,7 +179,12 @@ def _pickled(value) -> bytes:
         why = "a communicator exists only on the ranks. Use it there, in %%ranks or `team.run`."
     else:
         try:
-            return cloudpickle.dumps(Outcome(value=value))
+            outcome = cloudpickle.dumps(Outcome(value=value))
+            if len(outcome) >= LARGE_BYTES:
+                from ipyparallel.engine.datapub import publish_data
+
+                publish_data(Published(result_bytes=len(outcome)))
+            return outcome
         except Exception as error:
             why = f"{error}. Return numbers, texts, arrays, or lists and dictionaries of them."
     what = "gave a result that cannot be sent to the notebook"
