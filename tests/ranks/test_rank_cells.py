@@ -8,6 +8,8 @@ from unittest import mock
 import cloudpickle
 import numpy
 import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
 
 from workshop_lib.course import learner
 from workshop_lib.maintain import bootstrap
@@ -221,6 +223,26 @@ def test_an_editor_that_is_not_jupyter_names_the_notebook_too(monkeypatch):
     assert learner.notebook().name == "a.ipynb"
 
 
+@pytest.mark.parametrize(
+    ("cell", "advice"),
+    [
+        ("# a comment\n%%ranks\n1", "`%%ranks` must be the first line of the cell: move what stands above it"),
+        ("%%rank\n1", "Cell magic `%%rank` not found. Did you mean `%%ranks`, as the first line of the cell?"),
+        ("# a comment\n%%Ranks\n1", "Did you mean `%%ranks`"),
+        ("%%rnks\n1", "Did you mean `%%ranks`"),
+        ("%rank", "Did you mean `%%ranks`"),
+        ("%ranks\n1", "(But cell magic `%%ranks` exists, did you mean that instead?).\n"),
+        ("%%unknown\n1", "Cell magic `%%unknown` not found.\n"),
+    ],
+)
+def test_a_rank_cell_that_ipython_does_not_recognize_is_explained(capsys, cell, advice):
+    shell = InteractiveShell()
+    shell.register_magics(magics.RanksMagics)
+    shell.set_custom_exc(magics.EXPLAINED, magics.explain_error)
+    shell.run_cell(cell)
+    assert advice in capsys.readouterr().err
+
+
 def test_a_new_kernel_has_the_magic_from_a_startup_file(monkeypatch, tmp_path):
     monkeypatch.setattr(bootstrap, "VENV", str(tmp_path))
     bootstrap.add_startup_file()
@@ -239,6 +261,9 @@ def test_a_new_kernel_has_the_magic_from_a_startup_file(monkeypatch, tmp_path):
     error = NameError("name 'team' is not defined")
     registered["explain"](shell, NameError, error, None)
     assert "Run All Above Selected Cell" in error.__notes__[0]
+    error = UsageError("Cell magic `%%rank` not found.")
+    registered["explain"](shell, UsageError, error, None)
+    assert "Did you mean" in str(error)
     monkeypatch.setattr("IPython.get_ipython", lambda: None)
     import workshop_lib.notebook  # noqa: F401
 

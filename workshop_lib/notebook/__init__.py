@@ -21,7 +21,7 @@ def _setup() -> None:
     # This kernel is not a rank. Some systems end a process that starts MPI outside their launcher.
     mpi4py.rc.initialize = False
     shell.register_magics(magics.RanksMagics)
-    shell.set_custom_exc((NameError,), magics.explain_name_error)
+    shell.set_custom_exc(magics.EXPLAINED, magics.explain_error)
     rooms.load(rooms.AFTER_CELLS)(shell)
     if kernel := getattr(shell, "kernel", None):
         magics.RankAnswers(kernel)
