@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from workshop_lib.course import learner
 from workshop_lib.maintain import bootstrap
-from workshop_lib.notebook import live, magics
+from workshop_lib.notebook import live, magics, unfinished
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, cells, engine, printed, rank_errors, session, watch
 from workshop_lib.ranks.messages import displayed_key
@@ -241,6 +241,22 @@ def test_a_rank_cell_that_ipython_does_not_recognize_is_explained(capsys, cell, 
     shell.set_custom_exc(magics.EXPLAINED, magics.explain_error)
     shell.run_cell(cell)
     assert advice in capsys.readouterr().err
+
+
+def test_a_cell_that_fails_names_the_unfinished_cell_above_that_sets_its_variable(capsys):
+    shell = InteractiveShell()
+    shell.register_magics(magics.RanksMagics)
+    unfinished.Unfinished(shell)
+    note = "`times` may be incomplete: cell [1], which sets it, has not run to its end. Run it again.\n"
+    shell.run_cell("%%ranks\ntimes = {}\ntimes[1] = measure()", store_history=True)  # there are no ranks
+    for cell, is_named in [
+        ("times = team.pull('times')", True),
+        ("def total(times): return 0\ntotal.nowhere", False),
+        ("times = 1", False),
+        ("times[1]", False),
+    ]:
+        shell.run_cell(cell, store_history=True)
+        assert capsys.readouterr().out.endswith(note) == is_named, cell
 
 
 def test_a_new_kernel_has_the_magic_from_a_startup_file(monkeypatch, tmp_path):

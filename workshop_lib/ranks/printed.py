@@ -6,7 +6,7 @@ Between two calls, a rank's threads may print too. That is kept, and the next ca
 import contextlib
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import MethodType
 from typing import cast
 
@@ -53,25 +53,31 @@ def limited(shown: bool = True) -> Iterator[None]:
     shown: whether anybody sees it. If so, what threads have printed since the last call is printed first.
     """
     streams = (sys.stdout, sys.stderr)
-    kept = [vars(stream).pop("write", None) or Printed(io.StringIO()).write for stream in streams]
+    between = [_written_between_calls(stream) for stream in streams]
     for stream in streams:
         stream.write = Printed(stream).write  # type: ignore[method-assign]
     try:
         if shown:
-            kept = [_print_kept(stream, write.__self__) for stream, write in zip(streams, kept, strict=True)]
+            between = [_print(kept, stream) for kept, stream in zip(between, streams, strict=True)]
         yield
     finally:
-        for stream, write in zip(streams, kept, strict=True):
+        for kept, stream in zip(between, streams, strict=True):
             if hasattr(stream, "pub_thread"):  # a kernel's stream, which sends what it gets to the last call's output
-                stream.write = write  # type: ignore[method-assign]
+                stream.write = kept.write  # type: ignore[method-assign]
             else:
                 del stream.write
 
 
-def _print_kept(stream, kept: Printed) -> Callable:
-    """Print what threads wrote to this stream between two calls; return what keeps the next such text."""
+def _written_between_calls(stream) -> Printed:
+    """What threads have written to this stream since the last call; from now on, the stream does not keep it."""
+    write = vars(stream).pop("write", None)
+    return write.__self__ if write else Printed(io.StringIO())
+
+
+def _print(kept: Printed, stream) -> Printed:
+    """Print what threads wrote between two calls; return what keeps their next text."""
     for line in kept.stream.getvalue().split("\n"):
         last = line.rstrip("\r").rpartition("\r")[2]  # the last state of a progress bar
         if last:
             print(f"(between cells) {last}", file=stream)
-    return Printed(io.StringIO()).write
+    return Printed(io.StringIO())
