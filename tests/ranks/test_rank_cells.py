@@ -171,6 +171,14 @@ def test_what_only_the_notebook_has_is_explained(monkeypatch, error, advice):
     assert advice in "".join(lines) if advice else lines == []
 
 
+def test_a_rank_between_two_calls_and_one_at_an_await_are_told_apart():
+    names = ["select", "run_forever", "run_until_complete", "run_cell", "run"]
+    files = ["lib/python3.13/x.py"] * 3 + ["workshop_lib/ranks/cells.py", "workshop_lib/ranks/node_agent.py"]
+    frames = [{"file": f"/{file}", "line": 1, "name": name} for file, name in zip(files, names, strict=True)]
+    assert rank_errors.where(frames) == "at an `await`"
+    assert rank_errors.where([*frames[:2], frames[-1]]) == "done with its part"
+
+
 class Team:
     def __init__(self, reply=None):
         self.reply = reply
@@ -243,20 +251,24 @@ def test_a_rank_cell_that_ipython_does_not_recognize_is_explained(capsys, cell, 
     assert advice in capsys.readouterr().err
 
 
-def test_a_cell_that_fails_names_the_unfinished_cell_above_that_sets_its_variable(capsys):
+def test_a_cell_that_fails_names_the_unfinished_cell_above_that_its_variable_depends_on(capsys):
     shell = InteractiveShell()
     shell.register_magics(magics.RanksMagics)
     unfinished.Unfinished(shell)
-    note = "`times` may be incomplete: cell [1], which sets it, has not run to its end. Run it again.\n"
-    shell.run_cell("%%ranks\ntimes = {}\ntimes[1] = measure()", store_history=True)  # there are no ranks
-    for cell, is_named in [
-        ("times = team.pull('times')", True),
-        ("def total(times): return 0\ntotal.nowhere", False),
-        ("times = 1", False),
-        ("times[1]", False),
+    shell.push({"team": types.SimpleNamespace(pull=lambda name: {})})
+    note = "` may be incomplete, because cell [1] has not run to its end. Run it again.\n"
+    for cell, noted in [
+        ("%%ranks\ntimes = {}\ntimes[1] = measure()", ""),  # there are no ranks
+        ("seconds = team.pull('times')", ""),
+        ("seconds[1]", "`seconds" + note),
+        ("times = team.pull('times')[1]", "`times" + note),
+        ("def total(times, seconds): return 0\ntotal.nowhere", ""),
+        ("seconds = {}", ""),
+        ("seconds[1]", ""),
     ]:
         shell.run_cell(cell, store_history=True)
-        assert capsys.readouterr().out.endswith(note) == is_named, cell
+        out = capsys.readouterr().out
+        assert out.endswith(noted) and ("may be incomplete" in out) == bool(noted), cell
 
 
 def test_a_new_kernel_has_the_magic_from_a_startup_file(monkeypatch, tmp_path):

@@ -2,38 +2,50 @@
 
 import ast
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from .magics import FIRST_LINE
 
 
+class Variable(NamedTuple):
+    """A variable of the notebook, or of the ranks."""
+
+    name: str
+    on_ranks: bool
+
+
 class Unfinished:
-    """Remembers which cells failed and the variables that they set, and names such a cell below cells that fail later.
+    """Remembers which variables depend on a cell that failed, and names that cell below cells that fail later.
 
     A cell that was interrupted may have left an empty dictionary, and the next cell's KeyError says nothing about it.
     """
 
     def __init__(self, shell: Any):
         self.shell = shell
-        self.cells: dict[str, int] = {}  # the number of the failed cell that sets a variable
+        self.failed: dict[Variable, int] = {}  # the number of the failed cell that a variable depends on
         shell.events.register("post_run_cell", self.look)
 
     def look(self, result: Any) -> None:
+        """Called after each cell, when its error has been shown."""
+        source = result.info.raw_cell
+        on_ranks = FIRST_LINE.match(source) is not None
         try:
-            tree = ast.parse(self.shell.transform_cell(FIRST_LINE.sub("", result.info.raw_cell)))
+            tree = ast.parse(self.shell.transform_cell(FIRST_LINE.sub("", source)))
         except (SyntaxError, ValueError):
             return
         names = list(_names(tree))
-        made = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-        if result.success:
-            self.cells = {name: number for name, number in self.cells.items() if name not in made}
-            return
-        used = {node.id for node in names} - made | set(_pulled(tree))
-        for name in sorted(used & set(self.cells)):
-            number = self.cells[name]
-            print(f"`{name}` may be incomplete: cell [{number}], which sets it, has not run to its end. Run it again.")
-        if result.execution_count is not None:
-            self.cells = dict.fromkeys(made, result.execution_count) | self.cells
+        made = {Variable(node.id, on_ranks) for node in names if isinstance(node.ctx, ast.Store)}
+        used = {Variable(node.id, on_ranks) for node in names} - made
+        used |= {Variable(name, on_ranks=True) for name in _pulled(tree)}
+        causes = {self.failed[variable]: variable.name for variable in used & set(self.failed)}
+        first = min(causes, default=None)
+        if not result.success and first is not None:
+            print(f"`{causes[first]}` may be incomplete, because cell [{first}] has not run to its end. Run it again.")
+        if not result.success and first is None:
+            first = result.execution_count
+        self.failed = {variable: number for variable, number in self.failed.items() if variable not in made}
+        if first is not None:
+            self.failed |= dict.fromkeys(made, first)
 
 
 def _names(tree: ast.AST) -> Iterator[ast.Name]:

@@ -122,7 +122,8 @@ def where(frames: list[Frame]) -> str:
         return "at an unknown line: it did not say where it is"
     own = next((frame for frame in frames if not _is_library(frame["file"])), None)
     if own is None and frames[0]["name"] == "select":
-        return "at an `await`" if any(f["name"] == "run_until_complete" for f in frames) else "done with its part"
+        awaits = any(frame["name"] == "run_until_complete" for frame in frames)
+        return "at an `await`" if awaits else "done with its part"
     if own is None:
         return f"idle or in library code ({_place(frames[0])})"
     inside = "" if own is frames[0] else f"   (inside {short_name(frames[0]['file'])}, {frames[0]['name']})"
