@@ -1,11 +1,12 @@
 """The learner's own file: what is kept, from where, and that nothing about it can break a cell."""
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from workshop_lib import paths
 from workshop_lib.course import exercises, learner
 from workshop_lib.course.learner import Check, Prediction
-from workshop_lib.judge import Exercise, Property
+from workshop_lib.judge import OUTDATED, Exercise, Property, Verdict
 from workshop_lib.notebook.prediction import predict
 
 
@@ -60,6 +61,28 @@ def test_a_long_text_is_clipped_and_a_damaged_line_is_left_out(file):
     assert len(file.read_text()) < 500
     file.write_text('{"torn\n' + file.read_text())
     assert len(what_is_kept()) == 1
+
+
+@pytest.mark.parametrize(
+    ("cell", "outdated"),
+    [
+        ("def answer(comm):\n    return comm.rank +", True),
+        ("import nowhere\ndef answer(comm):\n    return comm.rank", True),
+        ("answer", False),
+        ("def answer(comm):\n    return comm.rank\n1/0", False),
+        ("%%time\ndef answer(comm): return", False),
+        ("import os\nanswer = os.fspath", False),
+        ("answer = 1", False),
+    ],
+)
+def test_a_check_says_if_the_last_cell_with_the_function_failed(monkeypatch, cell, outdated):
+    shell = InteractiveShell()
+    monkeypatch.setattr(learner, "shell", lambda: shell)
+    monkeypatch.setattr(Exercise, "_judge", lambda self, function: Verdict("answer", passed=True))
+    shell.run_cell("def answer(comm):\n    return 1\n", store_history=True)
+    shell.run_cell(cell, store_history=True)
+    first, *_ = repr(Exercise("answer", print, iter)(shell.user_ns["answer"])).splitlines()
+    assert first == ("answer: correct. " + OUTDATED if outdated else "answer: correct")
 
 
 def test_a_verdict_that_failed_links_to_its_exercise_in_the_solutions_beside_its_notebook(file):

@@ -18,7 +18,7 @@ from workshop_lib.judge.did_not_end import ENDLESS_HINT, learners_lines
 from workshop_lib.judge.play import Played
 from workshop_lib.lessons.mpi_basics import judge as mpi_basics
 from workshop_lib.lessons.start_here import judge as start_here
-from workshop_lib.notebook.magics import explain_name_error
+from workshop_lib.notebook.magics import EXPLAINED, explain_error
 from workshop_lib.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("healthy")
@@ -137,7 +137,7 @@ def test_a_function_that_a_check_hands_in_is_called_by_its_name():
 
 def test_a_name_that_only_the_ranks_have_is_explained_in_the_notebook_too(team, capsys):
     shell = InteractiveShell()
-    shell.set_custom_exc((NameError,), explain_name_error)
+    shell.set_custom_exc(EXPLAINED, explain_error)
     team.push(only_there=1)
     shell.run_cell("only_there")
     assert "a %%ranks cell made `only_there`" in capsys.readouterr().out
@@ -159,7 +159,6 @@ def test_the_clock_starts_when_the_ranks_have_imported_what_they_need_and_are_re
         "import time\ntime.sleep(1)\ndef observe(comm, function):\n    return function(comm)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    team.run(lambda folder: sys.path.append(folder), str(tmp_path), show=False)
     slow = importlib.import_module("slow_import")
     exercise = Exercise("slow", slow.observe, properties, ready=lambda: time.sleep(1), timeout_s=0.9)
     verdict = exercise(learner(RIGHT))

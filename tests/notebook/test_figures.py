@@ -252,3 +252,12 @@ def test_a_picture_is_an_image_with_words_that_darkens_in_a_dark_theme():
     assert set(DECAYS) <= {*re.findall(r">(\w+)</text>", picture("decays").svg)}, "the names that a learner can give"
     with pytest.raises(ValueError, match="no picture 'rign'"):
         picture("rign")
+
+
+@pytest.mark.parametrize(
+    "draw", [ddp.saved_percent, lambda data: ddp.saved(data, "a machine"), synchronous_sgd.step_times]
+)
+def test_a_figure_without_data_names_the_cell_that_measures_it(draw):
+    for data in ([{}, {}], {}):
+        with pytest.raises(InputError, match="nothing to draw yet: run the cell above"):
+            draw(data)

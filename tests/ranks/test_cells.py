@@ -1,5 +1,9 @@
 """Cells on ranks behave as a notebook's own: display, plots, progress bars, magics, the last value, one rank alone."""
 
+import importlib
+import sys
+import time
+
 import pytest
 
 from workshop_lib import ranks
@@ -84,6 +88,44 @@ def test_magics_and_commands_work_and_lines_keep_their_numbers(run):
         run("\n%pwd\n!true\n1/0")
     with pytest.raises(ranks.RankError, match='raised SyntaxError:\n    File "In\\[1\\]", line 3\n'):
         run("x = 1\ny = (")
+
+
+def test_autoreload_reads_an_edited_module_again(run, tmp_path):
+    module = tmp_path / "edited_module.py"
+    module.write_text("def answer(): return 1\n")
+    load = f"import sys; sys.path.append({str(tmp_path)!r})\n%load_ext autoreload\n%autoreload 2\nimport edited_module"
+    assert run(f"{load}\nedited_module.answer()") == ["[0] 1"]
+    module.write_text("def answer(): return 222\n")
+    assert run("edited_module.answer()") == ["[0] 222"]
+    run("%autoreload 0")
+
+
+def test_a_cell_can_await_and_run_event_loops(run):
+    coroutine = "import asyncio\nasync def double(x):\n    await asyncio.sleep(0)\n    return 2 * x"
+    assert run(f"{coroutine}\nbegun = asyncio.create_task(double(1))\nawait double(2)") == ["[0] 4"]
+    assert run("asyncio.run(double(3))") == ["[0] 6"]
+    assert run("await begun") == ["[0] 2"]
+    with pytest.raises(ranks.RankError, match=r"In\[1\], line 2, in <module>\n        await double"):
+        run("await double(double)")
+
+
+def test_the_ranks_find_what_the_notebook_finds_in_its_search_path(run, team, tmp_path, monkeypatch):
+    for folder in ("first", "last"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{folder}_module.py").write_text("def name(): return __name__\n")
+        (tmp_path / folder / "wave.py").write_text(f"folder = '{folder}'\n")  # hides Python's own, if it comes first
+    monkeypatch.syspath_prepend(str(tmp_path / "first"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "last")])
+    assert team.run(importlib.import_module("last_module").name) == ["last_module"] * 2
+    assert run("import first_module, wave\nwave.folder") == ["[0] 'first'"]
+
+
+def test_what_a_thread_prints_between_two_cells_is_shown_with_the_next(run, team):
+    assert run("import threading\nthreading.Timer(0.05, print, ['late']).start()\nprint('begun')") == ["[0] begun"]
+    time.sleep(0.5)
+    team.push(x=1)
+    assert run("print(x)") == ["[0] (between cells) late", "[0] 1"]
+    assert run("print(x)") == ["[0] 1"]
 
 
 def test_progress_bars_are_text_that_moves(run):

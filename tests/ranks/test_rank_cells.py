@@ -6,13 +6,16 @@ import types
 from unittest import mock
 
 import cloudpickle
+import numpy
 import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
 
 from workshop_lib.course import learner
 from workshop_lib.maintain import bootstrap
-from workshop_lib.notebook import live, magics
+from workshop_lib.notebook import live, magics, unfinished
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError, cells, engine, printed, session
+from workshop_lib.ranks import RankError, cells, engine, printed, rank_errors, session, watch
 from workshop_lib.ranks.messages import displayed_key
 from workshop_lib.ranks.output import Output, Row
 
@@ -108,6 +111,23 @@ def test_every_call_is_limited_and_lines_reach_the_page_in_one_message(capsys, m
     assert page.flush.call_count == 1 and written.endswith("line 998\n[0] line 999\n")
 
 
+def test_a_large_transfer_is_announced_with_its_size(monkeypatch, capsys):
+    published: dict = {}
+    monkeypatch.setattr("ipyparallel.engine.datapub.publish_data", published.update)
+    engine.call(cloudpickle.dumps((bytes, (engine.LARGE_BYTES // 2,), {})))
+    assert published == {}
+    engine.call(cloudpickle.dumps((bytes, (engine.LARGE_BYTES,), {})))
+    call = types.SimpleNamespace(answers={}, running=[0, 1], published_by=lambda rank: published)
+    screen = watch._Screen(None, call)
+    screen.note_large_results()
+    screen.note_large_results()
+    assert capsys.readouterr().err == "Receiving 50 MB from ranks 0, 1 …\n"
+    team = types.SimpleNamespace(n=2, client=None, _give_up=str, _wait_until_ended=str)
+    with pytest.raises(TypeError):  # these ranks can't be sent anything
+        watch.watch(team, bytes(engine.LARGE_BYTES), 1.0, None)
+    assert capsys.readouterr().err == "Sending 50 MB to ranks 0, 1 …\n"
+
+
 def test_the_ranks_of_a_cell_are_chosen_by_number():
     assert magics.PARSER.parse_args(["--on", "2,0"]).on == [0, 2]
     with pytest.raises(RankError, match="--on: a is neither a rank nor several, as 0,2 is. Usage: %%ranks"):
@@ -129,6 +149,34 @@ def test_a_cell_that_calls_a_stub_names_it_and_goes_on(monkeypatch, capsys, text
     else:
         with pytest.raises(RankError):
             run_on_ranks(types.SimpleNamespace(shell=shell), "", "average()")
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("NameError: name 'z' is not defined", "which ranks don't see. Send it with `team.push(z=z)` in a cell"),
+        ("NameError: name 'np' is not defined. Did you mean: 'mp'?", "Import numpy in a %%ranks cell"),
+        ("NameError: name 'team' is not defined", "Use it in a cell without %%ranks"),
+        ("NameError: name 'nowhere' is not defined", ""),
+        ("ModuleNotFoundError: No module named 'made_here'", "has `made_here` without a file, where the ranks can't"),
+        ("ModuleNotFoundError: No module named 'nowhere'", ""),
+    ],
+)
+def test_what_only_the_notebook_has_is_explained(monkeypatch, error, advice):
+    team = object.__new__(session.Ranks)
+    shell = types.SimpleNamespace(user_ns={"z": 1, "np": numpy, "team": team})
+    monkeypatch.setattr(learner, "shell", lambda: shell)
+    monkeypatch.setitem(sys.modules, "made_here", types.ModuleType("made_here"))
+    _, *lines = rank_errors.traceback_text({"what": "", "text": error, "frames": []}).splitlines()
+    assert advice in "".join(lines) if advice else lines == []
+
+
+def test_a_rank_between_two_calls_and_one_at_an_await_are_told_apart():
+    names = ["select", "run_forever", "run_until_complete", "run_cell", "run"]
+    files = ["lib/python3.13/x.py"] * 3 + ["workshop_lib/ranks/cells.py", "workshop_lib/ranks/node_agent.py"]
+    frames = [{"file": f"/{file}", "line": 1, "name": name} for file, name in zip(files, names, strict=True)]
+    assert rank_errors.where(frames) == "at an `await`"
+    assert rank_errors.where([*frames[:2], frames[-1]]) == "done with its part"
 
 
 class Team:
@@ -183,6 +231,46 @@ def test_an_editor_that_is_not_jupyter_names_the_notebook_too(monkeypatch):
     assert learner.notebook().name == "a.ipynb"
 
 
+@pytest.mark.parametrize(
+    ("cell", "advice"),
+    [
+        ("# a comment\n%%ranks\n1", "`%%ranks` must be the first line of the cell: move what stands above it"),
+        ("%%rank\n1", "Cell magic `%%rank` not found. Did you mean `%%ranks`, as the first line of the cell?"),
+        ("# a comment\n%%Ranks\n1", "Did you mean `%%ranks`"),
+        ("%%rnks\n1", "Did you mean `%%ranks`"),
+        ("%rank", "Did you mean `%%ranks`"),
+        ("%ranks\n1", "(But cell magic `%%ranks` exists, did you mean that instead?).\n"),
+        ("%%unknown\n1", "Cell magic `%%unknown` not found.\n"),
+    ],
+)
+def test_a_rank_cell_that_ipython_does_not_recognize_is_explained(capsys, cell, advice):
+    shell = InteractiveShell()
+    shell.register_magics(magics.RanksMagics)
+    shell.set_custom_exc(magics.EXPLAINED, magics.explain_error)
+    shell.run_cell(cell)
+    assert advice in capsys.readouterr().err
+
+
+def test_a_cell_that_fails_names_the_unfinished_cell_above_that_its_variable_depends_on(capsys):
+    shell = InteractiveShell()
+    shell.register_magics(magics.RanksMagics)
+    unfinished.Unfinished(shell)
+    shell.push({"team": types.SimpleNamespace(pull=lambda name: {})})
+    note = "` may be incomplete, because cell [1] has not run to its end. Run it again.\n"
+    for cell, noted in [
+        ("%%ranks\ntimes = {}\ntimes[1] = measure()", ""),  # there are no ranks
+        ("seconds = team.pull('times')", ""),
+        ("seconds[1]", "`seconds" + note),
+        ("times = team.pull('times')[1]", "`times" + note),
+        ("def total(times, seconds): return 0\ntotal.nowhere", ""),
+        ("seconds = {}", ""),
+        ("seconds[1]", ""),
+    ]:
+        shell.run_cell(cell, store_history=True)
+        out = capsys.readouterr().out
+        assert out.endswith(noted) and ("may be incomplete" in out) == bool(noted), cell
+
+
 def test_a_new_kernel_has_the_magic_from_a_startup_file(monkeypatch, tmp_path):
     monkeypatch.setattr(bootstrap, "VENV", str(tmp_path))
     bootstrap.add_startup_file()
@@ -201,6 +289,9 @@ def test_a_new_kernel_has_the_magic_from_a_startup_file(monkeypatch, tmp_path):
     error = NameError("name 'team' is not defined")
     registered["explain"](shell, NameError, error, None)
     assert "Run All Above Selected Cell" in error.__notes__[0]
+    error = UsageError("Cell magic `%%rank` not found.")
+    registered["explain"](shell, UsageError, error, None)
+    assert "Did you mean" in str(error)
     monkeypatch.setattr("IPython.get_ipython", lambda: None)
     import workshop_lib.notebook  # noqa: F401
 

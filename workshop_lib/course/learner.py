@@ -5,8 +5,11 @@ because no cell may fail for the sake of the log.
 """
 
 import contextlib
+import inspect
 import json
+import linecache
 import os
+import re
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -43,6 +46,24 @@ def shell() -> Any:
 def in_notebook() -> bool:
     """Whether this process is a notebook's kernel."""
     return getattr(shell(), "kernel", None) is not None
+
+
+def outdated(definition: Any) -> bool:
+    """Whether a newer cell should have defined this function or class again, but ended with an error before it did.
+
+    The last cell in the history that contains the definition is then not the cell that the definition is from.
+    """
+    ipython = shell()
+    name = getattr(definition, "__name__", "")
+    if ipython is None or not name or ipython.user_ns.get(name) is not definition:
+        return False
+    parts = vars(definition).values() if inspect.isclass(definition) else [inspect.unwrap(definition)]
+    files = [part.__code__.co_filename for part in parts if hasattr(part, "__code__")]
+    if not files or not ipython.compile.format_code_name(files[0]):  # it is not from a cell
+        return False
+    begins = re.compile(rf"^(?:async +)?(?:def|class) +{name}\b", re.MULTILINE)
+    cells = [cell for cell in ipython.history_manager.input_hist_parsed if begins.search(cell)]
+    return bool(cells) and cells[-1].strip() != "".join(linecache.getlines(files[0])).strip()
 
 
 def notebook() -> Path | None:

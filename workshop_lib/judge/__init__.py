@@ -33,6 +33,7 @@ READY_LIMIT_S = 60.0  # limit for work that is slow only on fresh ranks, such as
 ROUNDING = 1e-5  # how much values may differ, as a fraction of the largest
 BESIDE_ZERO = 1e-7  # added to the largest, so that rounding errors beside zeros do not count
 SHOWN = 4  # how many elements of an array a hint shows
+OUTDATED = "But this is about an earlier version: the cell that you ran last to define it ended with an error."
 UNSOLVED = "unsolved"  # what a stub leaves in place of an observation
 STUB = ("your code here", "and here")  # how the text of a stub's NotImplementedError begins
 NO_KEYBOARD = "A rank has no keyboard, so `input()` can't ask you anything here: use the function's arguments."
@@ -80,6 +81,7 @@ class Verdict:
     to_do: str = "Replace its NotImplementedError"
     details: str = ""  # what the ranks did, shown below the hint
     standing: str = ""  # how much the learner has solved by now, once the check passed
+    outdated: bool = False  # whether the cell with a newer version ended with an error
 
     def recorded(self) -> "Verdict":
         """Put this verdict into the log of a learner's notebook, add where they stand if it passed, and return it."""
@@ -107,9 +109,10 @@ class Verdict:
 
     @property
     def headline(self) -> str:
+        about = f". {OUTDATED}" if self.outdated else ""
         if self.passed is None:
-            return f"{self.name}: not solved yet. {self.to_do}, then run both cells."
-        return f"{self.name}: {'correct' if self.passed else 'not yet'}"
+            return f"{self.name}: not solved yet. {self.to_do}, then run both cells{about or '.'}"
+        return f"{self.name}: {'correct' if self.passed else 'not yet'}{about}"
 
     def must_pass(self) -> "Verdict":
         """Return this verdict if the exercise is solved; if not, raise NotPassed, because a grader counts errors."""
@@ -179,7 +182,7 @@ class Exercise:
     _known: dict[int, list[Property | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, function: Callable) -> Verdict:
-        return self._judge(function).recorded()
+        return replace(self._judge(function), outdated=learner.outdated(function)).recorded()
 
     def _judge(self, function: Callable) -> Verdict:
         if not callable(function):

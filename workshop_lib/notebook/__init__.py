@@ -15,13 +15,14 @@ def _setup() -> None:
     import mpi4py
 
     from workshop_lib import rooms
-    from workshop_lib.notebook import live, magics, widgets
+    from workshop_lib.notebook import live, magics, unfinished, widgets
     from workshop_lib.ranks import Ranks, agents
 
     # This kernel is not a rank. Some systems end a process that starts MPI outside their launcher.
     mpi4py.rc.initialize = False
     shell.register_magics(magics.RanksMagics)
-    shell.set_custom_exc((NameError,), magics.explain_name_error)
+    shell.set_custom_exc(magics.EXPLAINED, magics.explain_error)
+    unfinished.Unfinished(shell)
     rooms.load(rooms.AFTER_CELLS)(shell)
     if kernel := getattr(shell, "kernel", None):
         magics.RankAnswers(kernel)

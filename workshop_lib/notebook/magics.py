@@ -2,9 +2,11 @@
 
 import argparse
 import contextlib
+import difflib
 import re
 import shlex
 
+from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class
 
 from workshop_lib.judge.did_not_end import on_ranks_only
@@ -12,6 +14,8 @@ from workshop_lib.ranks import RankError, cells, current
 
 ANSWER_LIMIT_S = 1.0  # longest wait for a completion or an inspection
 STUB = "NotImplementedError: your code here"  # the error of an exercise that is still open
+EXPLAINED = (NameError, UsageError)
+UNKNOWN_MAGIC = re.compile(r"magic (?:function )?`%+(\w+)` not found\.")  # in the text of IPython's UsageError
 FIRST_LINE = re.compile(r"\A\s*%%ranks\b.*\n")
 
 
@@ -93,11 +97,28 @@ def _stub(error: RankError) -> str:
     return reports[0]["frames"][-1]["name"]
 
 
-def explain_name_error(shell, kind: type, error: NameError, traceback, tb_offset: int | None = None) -> None:
-    """Show a cell's NameError, with a line about it if only the ranks have a variable of this name."""
-    if error.name and (only_there := on_ranks_only(error.name)):
-        error.add_note(only_there)
+def explain_error(shell, kind: type, error: Exception, traceback, tb_offset: int | None = None) -> None:
+    """Show a cell's error of one of the kinds in EXPLAINED.
+
+    A line is added if only the ranks have a variable of the missing name, or if the missing magic is like `%%ranks`.
+    """
+    if isinstance(error, NameError):
+        only_there = on_ranks_only(error.name) if error.name else ""
+        if only_there:
+            error.add_note(only_there)
+    else:
+        error.args = (f"{error} {_meant_ranks(str(error))}".rstrip(),)
     shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
+
+
+def _meant_ranks(text: str) -> str:
+    """What to do if IPython knows no magic of a name like `%%ranks` in this place; empty for other errors."""
+    unknown = UNKNOWN_MAGIC.search(text)
+    if not unknown or not difflib.get_close_matches(unknown[1].lower(), ["ranks"]):
+        return ""
+    if unknown[1] != "ranks":
+        return "Did you mean `%%ranks`, as the first line of the cell?"
+    return "`%%ranks` must be the first line of the cell: move what stands above it, even a comment, below it."
 
 
 @magics_class

@@ -1,12 +1,13 @@
 """Code that every new kernel of .venv runs: the set-up copies this file to where IPython looks for start-up files.
 
 It makes `%%ranks` known in a notebook that was just opened, or whose kernel was restarted, and explains a NameError
-there. The magic's own module is imported on first use, and says which cell starts the ranks.
+there, or a misspelled `%%ranks`. The magic's own module is imported on first use, and says which cell starts the ranks.
 """
 
 import sys as _sys
 
 from IPython import get_ipython as _get_ipython
+from IPython.core.error import UsageError as _UsageError
 from IPython.core.magic import register_cell_magic as _register
 
 import workshop_lib as _workshop_lib  # makes Python look last in folders that hide modules: shadowing.py
@@ -25,9 +26,13 @@ def _ranks_in_a_new_kernel(line, cell):
 
 
 def _explain(shell, kind, error, traceback, tb_offset=None):
+    if not issubclass(kind, NameError):
+        from workshop_lib.notebook import magics
+
+        return magics.explain_error(shell, kind, error, traceback, tb_offset)
     error.add_note("This kernel is new: Run > Run All Above Selected Cell runs the cells before this one.")
     shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
 
 
-_get_ipython().set_custom_exc((NameError,), _explain)  # workshop_lib.notebook replaces it
-del _get_ipython, _register, _sys, _workshop_lib, _ranks_in_a_new_kernel, _explain
+_get_ipython().set_custom_exc((NameError, _UsageError), _explain)  # workshop_lib.notebook replaces it
+del _get_ipython, _register, _sys, _UsageError, _workshop_lib, _ranks_in_a_new_kernel, _explain

@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +17,7 @@ from ipyparallel.error import KernelError
 from . import engine, failures, folders
 from .activity import Activity, asleep, measure
 from .allocation import is_here
-from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, StopNote, Whereabouts
+from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, SearchPath, StopNote, Whereabouts
 from .rank_errors import parse_stack
 
 POLL_S = 0.002
@@ -61,10 +63,14 @@ class Answer:
 
 
 class Call:
-    """One call under way on every rank of a team, or on some. A rank runs from when `send` gives it something to do."""
+    """One call under way on every rank of a team, or on some. A rank runs from when `send` gives it something to do.
 
-    def __init__(self, team, ranks: list[int] | None = None):
+    shown: whether somebody sees what the ranks print.
+    """
+
+    def __init__(self, team, ranks: list[int] | None = None, shown: bool = False):
         self.team = team
+        self.shown = shown
         self.ranks = list(range(team.n)) if ranks is None else ranks
         self.answers: dict[int, Answer] = {}
         self.outcomes: dict[int, Outcome] = {}
@@ -73,10 +79,11 @@ class Call:
     def send(self, payload: bytes, ranks: list[int] | None = None) -> None:
         """Start a pickled (function, arguments, keyword arguments) on these ranks, or on all ranks of the call."""
         view = self.team.client[:]
+        path = added_to_search_path()
         for rank in self.ranks if ranks is None else ranks:
             view.targets = rank
             try:
-                self.answers[rank] = Answer(view.apply_async(engine.call, payload))
+                self.answers[rank] = Answer(view.apply_async(engine.call, payload, self.shown, path))
             except IndexError:  # the controller has missed the rank before its exit record was here
                 failures.raise_lost(self)
             self.outcomes.pop(rank, None)
@@ -261,6 +268,23 @@ class Call:
             with contextlib.suppress(Exception):  # the lost rank has no result
                 self.outcomes[rank] = self.answers[rank].outcome()
         return {rank: self.outcomes[rank]["error"] for rank in self.failed}
+
+
+def added_to_search_path() -> SearchPath:
+    """The folders that the user added to this process's search path, for instance with `sys.path.append`.
+
+    Python's own and installed packages are left out, because ranks on other hosts may have others.
+    """
+    first: list[str] = []
+    last = [os.path.abspath(entry) for entry in sys.path if not entry]
+    place = first
+    for entry in filter(None, sys.path):
+        folder = os.path.abspath(entry)
+        if folder.startswith((sys.prefix, sys.base_prefix)) or "-packages" in folder:
+            place = last
+        elif os.path.exists(folder):
+            place.append(folder)
+    return SearchPath(tuple(first), tuple(last))
 
 
 def _without_frames(what: str, kind: str, error: Exception) -> ErrorReport:

@@ -5,8 +5,10 @@ the shell does not run the cell itself, because an error has to leave the rank a
 """
 
 import ast
+import asyncio
 import builtins
 import contextlib
+import contextvars
 import os
 import re
 import sys
@@ -18,6 +20,7 @@ from typing import cast
 import comm
 from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell
 from ipyparallel.engine.datapub import publish_data
+from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult
 from IPython.display import display
 
 from workshop_lib.errors import InputError
@@ -41,12 +44,11 @@ def run_cell(source: str, name: str) -> None:
     """Run a cell's source in this rank's namespace, and show the value of a last expression."""
     shell = _shell()
     remember_source(source, name)
-    with _output_goes_to_the_notebook(shell):
+    with _output_goes_to_the_notebook(shell), _announced(shell, source):
         try:
             _run(shell, source, name)
         finally:
             sys.settrace(None)  # a learner who steps in the debugger leaves it where the cell ends
-            shell.events.trigger("post_execute")  # matplotlib draws its open figures
 
 
 def complete(code: str, cursor: int) -> dict:
@@ -59,6 +61,26 @@ def inspect(code: str, cursor: int, detail_level: int) -> dict:
     return _shell().kernel.do_inspect(code, cursor, detail_level)
 
 
+@contextlib.contextmanager
+def _announced(shell, source: str) -> Iterator[None]:
+    """A context manager: IPython's extensions learn that a cell begins and ends.
+
+    autoreload then reads edited modules again, and matplotlib draws its open figures.
+    """
+    info = ExecutionInfo(source, store_history=False, silent=False, shell_futures=True, cell_id=None)
+    result = ExecutionResult(info)
+    shell.events.trigger("pre_execute")
+    shell.events.trigger("pre_run_cell", info)
+    try:
+        yield
+    except BaseException as error:
+        result.error_in_exec = error
+        raise
+    finally:
+        shell.events.trigger("post_execute")
+        shell.events.trigger("post_run_cell", result)
+
+
 def _run(shell, source: str, name: str) -> None:
     # IPython drops blank lines at the top. They are put back, so that messages name the line that the learner sees.
     body = re.sub(r"\A(?:[ \t]*\n)+", "", source)
@@ -67,7 +89,10 @@ def _run(shell, source: str, name: str) -> None:
     if tree.body and isinstance(last := tree.body[-1], ast.Expr):
         keeps = ast.Assign([ast.Name(LAST, ast.Store())], last.value)
         tree.body[-1] = ast.fix_missing_locations(ast.copy_location(keeps, last))
-    exec(compile(tree, name, "exec"), NAMESPACE.__dict__)
+    code = compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    coroutine = eval(code, NAMESPACE.__dict__)
+    if coroutine is not None:  # the cell has a top-level `await`
+        _runner().run(coroutine, context=contextvars.copy_context())
     value = NAMESPACE.__dict__.pop(LAST, None)
     if value is not None and not body.rstrip().endswith(";"):
         _show(shell, value)
@@ -80,6 +105,12 @@ def _show(shell, value) -> None:
         print(data["text/plain"])
     elif data:
         shell.display_pub.publish(data, metadata)
+
+
+@cache
+def _runner() -> asyncio.Runner:
+    """The event loop of all cells with a top-level `await`, so that one cell can await a task that another began."""
+    return asyncio.Runner()
 
 
 @cache

@@ -234,11 +234,11 @@ class Ranks:
 
     def pull(self, name: str) -> list:
         """The values of a variable on all ranks, in rank order."""
-        return self.run(engine.pull, name, show=False, timeout=30)
+        return self.run(engine.pull, name, show=False)
 
     def push(self, **values) -> None:
         """Set variables on every rank."""
-        self.run(engine.push, values, show=False, timeout=30)
+        self.run(engine.push, values, show=False)
 
     def about(self) -> list[dict]:
         """Host, process, threads, allowed cores and MPI library of every rank."""

@@ -4,7 +4,9 @@ Nothing here knows about notebooks. A call arrives as bytes and its outcome leav
 data for the notebook to show, never an exception in the transport.
 """
 
+import asyncio
 import bdb
+import contextlib
 import faulthandler
 import importlib.util
 import json
@@ -20,6 +22,8 @@ import traceback
 import types
 from array import array
 from collections import deque
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -31,7 +35,17 @@ from workshop_lib.machine.world import forget_other_worlds
 from workshop_lib.paths import ROOT, replacing
 
 from . import whereabouts
-from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
+from .messages import (
+    NO_FOLDERS,
+    AboutRank,
+    ErrorReport,
+    Frame,
+    Outcome,
+    Published,
+    PublishedPoint,
+    RankNote,
+    SearchPath,
+)
 from .printed import limited
 from .scratch import SEGMENTS
 
@@ -49,6 +63,7 @@ cloudpickle.register_pickle_by_value(NAMESPACE)
 # Files that run the learner's code. Error messages leave out their frames.
 HIDDEN = (__file__, "workshop_lib/ranks/cells.py", "workshop_lib/ranks/printed.py", "/IPython/core/", bdb.__file__)
 POINTS_SENT = 8
+LARGE_BYTES = 50_000_000  # a message of this size takes a second or more
 PROGRESS_EVERY_MS = 100  # how often an idle rank lets MPI move messages, which costs 0.4 ms of a core
 
 
@@ -120,12 +135,16 @@ def keep_moving_messages() -> None:
     PeriodicCallback(look, PROGRESS_EVERY_MS).start()
 
 
-def call(payload: bytes) -> bytes:
-    """Run one call, a pickled (function, args, kwargs), and return its pickled Outcome."""
+def call(payload: bytes, shown: bool = True, path: SearchPath = NO_FOLDERS) -> bytes:
+    """Run one call, a pickled (function, args, kwargs), and return its pickled Outcome.
+
+    shown: whether anybody sees what it prints. path: the folders in which the notebook looks for the user's modules.
+    """
     _stop.clear()
     try:
+        _look_there_too(path)
         function, args, kwargs = cloudpickle.loads(payload)
-        with limited():
+        with _outside_the_event_loop(), limited(shown):
             value = function(*args, **kwargs)
         return _pickled(value)
     except BaseException as error:
@@ -136,6 +155,26 @@ def call(payload: bytes) -> bytes:
         sys.stderr.flush()
 
 
+@cache  # once for each path, because most calls bring the same
+def _look_there_too(path: SearchPath) -> None:
+    """Add folders in which the notebook looks for modules to this rank's own search path, if they are missing."""
+    known = set(sys.path)
+    sys.path[:0] = [folder for folder in path.first if folder not in known]
+    sys.path += [folder for folder in path.last if folder not in known]
+
+
+@contextlib.contextmanager
+def _outside_the_event_loop() -> Iterator[None]:
+    """A context manager: code inside it may run event loops, although the engine's own loop called it."""
+    loop = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
+        asyncio.set_event_loop(loop)  # asyncio.run leaves none
+
+
 def _pickled(value) -> bytes:
     """A call's result as a pickled Outcome; an error if the result means nothing outside this rank."""
     from mpi4py import MPI
@@ -144,7 +183,12 @@ def _pickled(value) -> bytes:
         why = "a communicator exists only on the ranks. Use it there, in %%ranks or `team.run`."
     else:
         try:
-            return cloudpickle.dumps(Outcome(value=value))
+            outcome = cloudpickle.dumps(Outcome(value=value))
+            if len(outcome) >= LARGE_BYTES:
+                from ipyparallel.engine.datapub import publish_data
+
+                publish_data(Published(result_bytes=len(outcome)))
+            return outcome
         except Exception as error:
             why = f"{error}. Return numbers, texts, arrays, or lists and dictionaries of them."
     what = "gave a result that cannot be sent to the notebook"

@@ -28,6 +28,16 @@ class ErrorReport(TypedDict):
     frames: list[Frame]
 
 
+class SearchPath(NamedTuple):
+    """Folders that the user added to Python's search path: where it looks first, and where it looks last."""
+
+    first: tuple[str, ...]
+    last: tuple[str, ...]
+
+
+NO_FOLDERS = SearchPath((), ())
+
+
 class Outcome(TypedDict, total=False):
     """How one rank's part of a call ended: a value or an error."""
 
@@ -166,6 +176,7 @@ class Published(TypedDict, total=False):
     points: list[PublishedPoint]
     trace: list[Any]  # StepTrace of the last steps
     epochs: list[dict[str, Any]]
+    result_bytes: int  # the size of a large result, before the rank sends it
     at_breakpoint: int  # how many commands the rank has asked for in pdb
     step: Any  # the StepEvent itself, only under plain mpiexec, where just one rank is known
 

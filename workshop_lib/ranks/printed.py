@@ -1,6 +1,10 @@
-"""How much one call may print on a rank: its lines are counted, and cut off beyond a limit."""
+"""How much one call may print on a rank: its lines are counted, and cut off beyond a limit.
+
+Between two calls, a rank's threads may print too. That is kept, and the next call that is shown prints it first.
+"""
 
 import contextlib
+import io
 import sys
 from collections.abc import Iterator
 from types import MethodType
@@ -43,13 +47,37 @@ class Printed:
 
 
 @contextlib.contextmanager
-def limited() -> Iterator[None]:
-    """A context manager: what this rank prints inside it is counted and limited."""
-    streams = [Printed(sys.stdout), Printed(sys.stderr)]
-    for printed in streams:
-        printed.stream.write = printed.write
+def limited(shown: bool = True) -> Iterator[None]:
+    """A context manager: what this rank prints inside it is counted and limited.
+
+    shown: whether anybody sees it. If so, what threads have printed since the last call is printed first.
+    """
+    streams = (sys.stdout, sys.stderr)
+    between = [_written_between_calls(stream) for stream in streams]
+    for stream in streams:
+        stream.write = Printed(stream).write  # type: ignore[method-assign]
     try:
+        if shown:
+            between = [_print(kept, stream) for kept, stream in zip(between, streams, strict=True)]
         yield
     finally:
-        for printed in streams:
-            del printed.stream.write
+        for kept, stream in zip(between, streams, strict=True):
+            if hasattr(stream, "pub_thread"):  # a kernel's stream, which sends what it gets to the last call's output
+                stream.write = kept.write  # type: ignore[method-assign]
+            else:
+                del stream.write
+
+
+def _written_between_calls(stream) -> Printed:
+    """What threads have written to this stream since the last call; from now on, the stream does not keep it."""
+    write = vars(stream).pop("write", None)
+    return write.__self__ if write else Printed(io.StringIO())
+
+
+def _print(kept: Printed, stream) -> Printed:
+    """Print what threads wrote between two calls; return what keeps their next text."""
+    for line in kept.stream.getvalue().split("\n"):
+        last = line.rstrip("\r").rpartition("\r")[2]  # the last state of a progress bar
+        if last:
+            print(f"(between cells) {last}", file=stream)
+    return Printed(io.StringIO())

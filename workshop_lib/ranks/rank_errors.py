@@ -3,7 +3,9 @@
 import linecache
 import re
 import signal
+import sys
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 
 from workshop_lib.course import learner
 from workshop_lib.errors import WorkshopError
@@ -13,7 +15,7 @@ from .messages import ErrorReport, ExitRecord, Frame, StopNote
 
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
 # Files that run the learner's code, and files that it calls. The line to look at is never in one of them.
-OF_CALLS = ("ranks/engine.py", "ranks/cells.py", "ranks/printed.py")
+OF_CALLS = ("ranks/node_agent.py", "ranks/engine.py", "ranks/cells.py", "ranks/printed.py")
 IN_BETWEEN = (*OF_CALLS, "training/torch_mpi.py", "emulation/", "judge/", "lessons/")
 # How to recognize code that waits for other ranks: mpi4py's calls by their name in the line, frameworks by their files.
 _MPI_CALL = re.compile(
@@ -29,6 +31,8 @@ FRAMES_SHOWN = 5
 PARTS_LISTED = 12
 HOLD_AGAIN = "Start ranks there again (`workshop engines start`), then attach."
 _ASKED = "Stack (most recent call first)"  # of the one thread that was asked; after a crash, each thread has a heading
+_MISSING_NAME = re.compile(r"NameError: name '(\w+)' is not defined")
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)'")
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
 
 
@@ -118,7 +122,8 @@ def where(frames: list[Frame]) -> str:
         return "at an unknown line: it did not say where it is"
     own = next((frame for frame in frames if not _is_library(frame["file"])), None)
     if own is None and frames[0]["name"] == "select":
-        return "done with its part"
+        awaits = any(frame["name"] == "run_until_complete" for frame in frames)
+        return "at an `await`" if awaits else "done with its part"
     if own is None:
         return f"idle or in library code ({_place(frames[0])})"
     inside = "" if own is frames[0] else f"   (inside {short_name(frames[0]['file'])}, {frames[0]['name']})"
@@ -135,7 +140,28 @@ def traceback_text(error: ErrorReport) -> str:
     if len(rows) > FRAMES_SHOWN:  # a function that calls itself has a thousand
         last = rows[-FRAMES_SHOWN + 1 :]
         rows = [rows[0], f"    … {len(rows) - FRAMES_SHOWN} more calls …", *last]
-    return "\n".join([*rows, f"    {error['text']}"])
+    return "\n".join([*rows, f"    {error['text']}", *_only_here(error["text"])])
+
+
+def _only_here(text: str) -> list[str]:
+    """A line about an error's cause if the ranks lack a name or module that the notebook has; else none."""
+    here = getattr(learner.shell(), "user_ns", {})
+    module = _MISSING_MODULE.search(text)
+    if module and module[1] in sys.modules:
+        file = getattr(sys.modules[module[1]], "__file__", None)
+        place = f"in {file}" if file else "without a file"
+        return [f"    The notebook has `{module[1]}` {place}, where the ranks can't find it."]
+    missing = _MISSING_NAME.search(text)
+    if not missing or missing[1] not in here:
+        return []
+    name = missing[1]
+    value = here[name]
+    lead = f"    `{name}` is a variable of the notebook, which ranks don't see."
+    if isinstance(value, ModuleType):
+        return [f"{lead} Import {value.__name__} in a %%ranks cell."]
+    if type(value).__module__.startswith("workshop_lib.ranks"):
+        return [f"{lead} Use it in a cell without %%ranks."]
+    return [f"{lead} Send it with `team.push({name}={name})` in a cell without %%ranks."]
 
 
 def is_communicating(frames: list[Frame]) -> bool:

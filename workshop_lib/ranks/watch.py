@@ -1,13 +1,17 @@
 """Follow one call on the ranks until it ends, and show what they print meanwhile."""
 
 import signal
+import sys
 import time
 import warnings
 
+from workshop_lib.course.learner import in_notebook
+
 from . import debugger, failures
 from .call import POLL_S, Call
+from .engine import LARGE_BYTES
 from .output import Output
-from .rank_errors import RankError, positions_text, stopped_text
+from .rank_errors import RankError, named, positions_text, stopped_text
 
 VIEW_EVERY_S = 0.1
 STOP_LIMIT_S = 4.0
@@ -23,6 +27,7 @@ class _Screen:
         self.output = Output(call.answers)
         self.failed = False
         self.stopped: set[int] = set()  # the stopped ranks that were reported already
+        self.sending: set[int] = set()  # the ranks whose large results were announced
 
     @property
     def stop_requested(self) -> bool:
@@ -39,6 +44,15 @@ class _Screen:
         if self.view is not None and lines:
             self.show()
             self.view.output(lines)
+
+    def note_large_results(self) -> None:
+        """Say that ranks are sending large results."""
+        sizes = {rank: self.call.published_by(rank).get("result_bytes", 0) for rank in self.call.running}
+        new = [rank for rank, size in sizes.items() if size and rank not in self.sending]
+        self.sending.update(new)
+        if new:
+            size = max(sizes[rank] for rank in new)
+            _announce(self.view, f"Receiving {size / 1e6:,.0f} MB from {named(new)} …")
 
     def note_interrupt(self) -> None:
         if self.view is not None:
@@ -74,10 +88,21 @@ class _Screen:
             self.failed = True
 
 
+def _announce(view, line: str) -> None:
+    """Show a line about a transfer that takes seconds, even if the call itself is not shown."""
+    if view is not None:
+        view.output([line])
+    else:
+        # Outside a notebook, stdout is for a program's results.
+        print(line, file=sys.stdout if in_notebook() else sys.stderr, flush=True)
+
+
 def watch(team, payload: bytes, timeout_s: float, view, ranks: list[int] | None = None) -> list:
     """Run a call on these ranks, or on all, until it ends. Return the values in rank order, or raise one RankError."""
-    call = Call(team, ranks)
+    call = Call(team, ranks, shown=view is not None)
     try:
+        if len(payload) >= LARGE_BYTES:
+            _announce(view, f"Sending {len(payload) / 1e6:,.0f} MB to {named(call.ranks)} …")
         call.send(payload)  # inside the try, because stop may be pressed even while the call is sent
         return _watch(call, timeout_s, _Screen(view, call))
     except RankError as error:
@@ -118,6 +143,7 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
         if now >= next_view:
             next_view = now + VIEW_EVERY_S
             screen.show()
+            screen.note_large_results()
             if screen.stop_requested and stop_by_s is None:
                 stop_by_s = now + STOP_LIMIT_S
                 call.signal(signal.SIGUSR2)

@@ -61,6 +61,7 @@ def saved_percent(by_rank: Sequence[Mapping[float, Sequence]]) -> dict[float, di
 
     Takes what `backward.compare` measured, as by_rank[rank][GB/s][turn][title].
     """
+    figures.require_data(by_rank)
     saved = {}
     for gb_per_s in by_rank[0]:
         taken = durations_ms([rank[gb_per_s] for rank in by_rank])

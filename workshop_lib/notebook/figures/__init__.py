@@ -12,7 +12,7 @@ import functools
 import io
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, ValuesView
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec
 
@@ -130,13 +130,29 @@ class RecordFigure(Figure):
         return textwrap.shorten(" ".join(ended), 400, placeholder=" …")
 
 
+def require_data(*values: Any) -> None:
+    """Raise InputError if one of these values is a list or dictionary without anything in it, at any depth."""
+    if any(map(_is_empty, values)):
+        raise InputError("There is nothing to draw yet: run the cell above, which measures it, to its end.")
+
+
+def _is_empty(value: Any) -> bool:
+    parts = value.values() if isinstance(value, Mapping) else value
+    return isinstance(parts, list | tuple | ValuesView) and all(map(_is_empty, parts))
+
+
 def styled(draw: Callable[Arguments, RecordFigure]) -> Callable[Arguments, RecordFigure]:
     """A decorator: the function draws in the workshop's style, and its figure gets a legend with each label once."""
 
     @functools.wraps(draw)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> RecordFigure:
         with mpl.rc_context(STYLE):
-            figure = draw(*args, **kwargs)
+            try:
+                figure = draw(*args, **kwargs)
+            except Exception as error:
+                if not isinstance(error, InputError):
+                    require_data(*args)
+                raise
             _add_legend(figure)
         return figure
 
