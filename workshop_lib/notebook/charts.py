@@ -60,7 +60,7 @@ def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
     axes = Axes(372, 268, "Accuracy in %", steps, (low, 100.0))
     parts += [axes.frame(ends), _rank_lines(axes, [[p for p in line if p[1] >= low] for line in accuracy])]
     parts.append(_tested(axes, [point for point in tested if point[1] >= low]))
-    axes = Axes(700, 232, "Learning rate", steps, (0.0, max(point.lr for point in curve) or 1.0))
+    axes = Axes(700, 224, "Learning rate", steps, (0.0, max(point.lr for point in curve) or 1.0))
     parts += [axes.frame(ends), axes.line([(point.done, point.lr) for point in curve], GREEN, 2.5)]
     return drawing(CURVES_HEIGHT, "".join(parts) + _curves_key(CURVES_HEIGHT - 8, n))
 

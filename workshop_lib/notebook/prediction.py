@@ -13,7 +13,7 @@ from IPython.display import HTML, display
 from workshop_lib.course import learner
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures, palette
-from workshop_lib.notebook.widgets import answers_while_busy, has_widgets, leave, size
+from workshop_lib.notebook.widgets import Column, answers_while_busy, has_widgets, leave, size
 
 MEASURED = figures.Look(palette.BLUE, "")
 GUESS = figures.Look(palette.YELLOW, "//")
@@ -104,11 +104,14 @@ class Question:
     def _ipython_display_(self) -> None:
         if has_widgets():
             return self._show_widget()
-        text = f"Prediction: {self.question} ({self._range()})"
+        text = self._in_words()
         if get_ipython():
             display({"text/plain": text, NUMBERS: self._numbers()}, raw=True)
         else:
             print(text)
+
+    def _in_words(self) -> str:
+        return f"Prediction: {self.question} ({self._range()})"
 
     def _show_widget(self) -> None:
         """Show a slider at its lowest end, which the learner must move before committing: it suggests no guess.
@@ -128,7 +131,7 @@ class Question:
         button = widgets.Button()
         button.add_class("workshop-commit")
         asked = widgets.HTML()
-        display(widgets.VBox([asked, widgets.HBox([slider, unit, button])]))
+        display(Column([asked, widgets.HBox([slider, unit, button])], self._in_words()))
         below = display(HTML(""), display_id=True)
 
         def ask() -> None:
