@@ -25,7 +25,7 @@ def _setup() -> None:
     rooms.load(rooms.AFTER_CELLS)(shell)
     if kernel := getattr(shell, "kernel", None):
         magics.RankAnswers(kernel)
-        busy_kernel.AnswersNewPages(kernel)
+        busy_kernel.answer_new_pages(kernel)
         agents.begin()
         Ranks.view = live.LiveView if widgets.has_widgets() else live.NotebookView
 

@@ -1,7 +1,7 @@
 """Lets a page that is opened while a cell runs find the kernel and its widgets.
 
 ipykernel answers a new page between two cells. Until then JupyterLab would show "Loading widget..." in place of a live
-view, and the view's Stop would be out of reach while a training runs.
+view, and the view's Stop would be out of reach while ranks train.
 """
 
 import threading
@@ -14,23 +14,19 @@ REQUESTS = ("kernel_info_request", "comm_info_request")
 CONTROL = "jupyter.widget.control"  # the target of the comm through which a page asks for the state of all widgets
 
 
-class AnswersNewPages:
-    """Handles a page's first messages in a subshell of their own, beside the cell that runs.
-
-    Does nothing in a kernel without subshells.
-    """
+class NewPages:
+    """Handles a page's first messages in a subshell of their own, beside the cell that runs."""
 
     def __init__(self, kernel: Any):
         self.kernel = kernel
         self.subshell = ""
         self.comms: set[str] = set()  # open comms to CONTROL
-        self.handle = getattr(kernel, "shell_channel_thread_main", None)
-        self.publish_here = kernel._publish_status
         self.lock = threading.Lock()
         self.cell: dict = kernel.get_parent()  # the request that the main loop handles; empty between two of them
-        if kernel._supports_kernel_subshells and self.handle:
-            kernel._publish_status = self.publish_status
-            kernel.shell_channel_thread.io_loop.add_callback(self._begin)
+        self.receive_here = kernel.shell_channel_thread_main
+        self.publish_here = kernel._publish_status
+        kernel._publish_status = self.publish_status
+        kernel.shell_channel_thread.io_loop.add_callback(self._begin)
 
     def _begin(self) -> None:
         """Take over the messages of the shell channel. Called in the thread that receives them."""
@@ -46,7 +42,7 @@ class AnswersNewPages:
         if not header.get("subshell_id") and self._is_of_a_new_page(header["msg_type"], message["content"]):
             header["subshell_id"] = self.subshell
             frames = [zmq.Frame(part) for part in session.serialize(message, idents)]
-        await self.handle(frames)
+        await self.receive_here(frames)
 
     def _is_of_a_new_page(self, kind: str, packed: Any) -> bool:
         if kind in REQUESTS:
@@ -70,3 +66,9 @@ class AnswersNewPages:
                 self.cell = (parent or self.kernel.get_parent(channel)) if status == "busy" else {}
             elif status == "idle" and self.cell:
                 self.publish_here("busy", channel, self.cell)
+
+
+def answer_new_pages(kernel: Any) -> None:
+    """Let `kernel` answer new pages while a cell runs. Does nothing in a kernel without subshells."""
+    if getattr(kernel, "_supports_kernel_subshells", False):
+        NewPages(kernel)

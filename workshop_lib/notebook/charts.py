@@ -14,7 +14,7 @@ from workshop_lib.ranks.timeline import COMMUNICATING, COMPUTING, KINDS, WAITING
 
 WIDTH = 940
 LARGEST_WIDTH_PX = 1300  # on a projector, the drawing and its text grow up to this width
-SMALLEST_WIDTH_PX = 700  # in a narrower column, such as that of a page at 200 %, the drawing scrolls
+SMALLEST_WIDTH_PX = 580  # beside the files in a window of 1,024 pixels; in a narrower column, the drawing scrolls
 PLOT_HEIGHT = 118
 ROW_HEIGHT = 17
 CURVES_HEIGHT = PLOT_HEIGHT + 84
@@ -255,11 +255,12 @@ def _text(x: float, y: float, text: str, anchor: str = "start", weight: str = "n
 
 
 def drawing(height: float, content: str) -> str:
-    """An SVG of this height around `content`, as wide as the page allows."""
+    """An SVG of this height around `content`, as wide as the page allows, in a box that scrolls it if it is wider."""
     width = f"width:100%;min-width:{SMALLEST_WIDTH_PX}px;max-width:{LARGEST_WIDTH_PX}px;height:auto"
     look = f'style="{width}" font-size="12" fill="currentColor"'
     box = f'viewBox="0 0 {WIDTH} {height:g}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {box} {look}>{content}</svg>'
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg" {box} {look}>{content}</svg>'
+    return f'<div style="overflow-x:auto">{svg}</div>'
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:

@@ -155,7 +155,7 @@ class Question:
                 slider.disabled = True
                 button.description = "Committed ✓"  # not disabled, because a disabled button loses the keyboard's focus
                 button.icon = ""
-                leave(below, self._committed(question))
+                leave(below, self._committed(question, slider.value))
 
         slider.observe(move, "value")
         button.on_click(press)
@@ -164,15 +164,15 @@ class Question:
         if self.value is None:
             ask()
             return
-        asked.value = self._committed(question)
+        asked.value = self._committed(question, self.value)
         slider.layout.display = unit.layout.display = "none"
         button.description = GUESS_AGAIN
         button.icon = "undo"
         button.tooltip = "A class sees only your first guess"
         leave(below, asked.value)
 
-    def _committed(self, question: str) -> str:
-        return f"{question}<br><b>{html.escape(self._with_unit(self.value))}</b> (committed)"
+    def _committed(self, question: str, value: float) -> str:
+        return f"{question}<br><b>{html.escape(self._with_unit(value))}</b> (committed)"
 
 
 def predict(question: str, low: float, high: float, unit: str = "") -> Question:
