@@ -161,6 +161,7 @@ def test_a_page_opened_during_a_call_can_stop_it_and_one_whose_kernel_is_restart
     left = page.locator(".workshop-left:visible")
     lab._wait_for("words about the kernel", left.count, 60)
     assert "If the kernel was restarted, the ranks ended with it" in left.inner_text() and dashboard.count() == 0
+    lab.wait_idle(60)
 
 
 EXERCISE = """\
