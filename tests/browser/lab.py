@@ -172,7 +172,7 @@ class Lab:
         """Choose an entry of the menus, such as "Settings", "Theme", "JupyterLab Dark"."""
         self.page.locator(".lm-MenuBar-item", has_text=re.compile(f"^{path[0]}$")).click()
         for entry in path[1:]:
-            self.page.locator(".lm-Menu-item", has_text=re.compile(f"^{entry}$")).click()
+            self.page.locator(".lm-Menu-itemLabel", has_text=re.compile(f"^{entry}$")).click()
 
     def begin_all(self) -> None:
         """Run all cells, and return at once."""

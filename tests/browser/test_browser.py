@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from browser.lab import Lab
+from browser.lab import IDLE, Lab
 
 from workshop_lib.maintain import generate
 
@@ -121,6 +121,47 @@ def test_a_sweep_takes_a_guess_and_a_stop_while_it_runs_and_what_it_shows_stays_
     )
     assert rest == '"Run this cell again to use its controls."', "in place of an error"
     assert not lab.is_changed()
+
+
+LONG_CALL = """\
+# %%
+from workshop_lib import notebook, ranks
+team = ranks.start(2)
+
+# %%
+# %%ranks --timeout 600
+import time
+time.sleep(600)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_page_opened_during_a_call_can_stop_it_and_one_whose_kernel_is_restarted_says_so(open_in):
+    lab = open_in("long_call.ipynb", generate.notebook_json(LONG_CALL))
+    page = lab.page
+    dashboard = page.locator(f"{DASHBOARD}:visible")
+
+    def wait_for_ranks_at_work() -> None:
+        lab._wait_for("a call", lambda: dashboard.count() and "2 of 2 ranks running" in dashboard.inner_text(), 90)
+
+    lab.begin_all()
+    wait_for_ranks_at_work()
+    lab.save()
+    page.reload()
+    wait_for_ranks_at_work()
+    assert page.locator(IDLE.replace("idle", "busy")).count() == 1, "the page knows that the kernel is busy"
+    assert page.locator(".workshop-left:visible").count() == 0
+    lab.press("Stop")
+    lab.wait_idle(60)
+    assert "stopped" in dashboard.inner_text()
+    lab.begin_all()
+    wait_for_ranks_at_work()
+    lab.choose("Kernel", "Restart Kernel…")
+    page.locator(".jp-Dialog button.jp-mod-accept").click()
+    left = page.locator(".workshop-left:visible")
+    lab._wait_for("words about the kernel", left.count, 60)
+    assert "If the kernel was restarted, the ranks ended with it" in left.inner_text() and dashboard.count() == 0
+    lab.wait_idle(60)
 
 
 EXERCISE = """\

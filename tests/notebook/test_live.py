@@ -275,6 +275,26 @@ def test_an_epoch_without_a_finite_loss_has_its_line():
     assert "epoch 1: train loss not finite, test accuracy 97.12%" in progress.epoch_line(ROW | {"train_loss": None})
 
 
+def test_speeds_of_emulated_ranks_are_called_emulated_in_each_line():
+    seen = Progress()
+    seen.take(training(epochs=[ROW], info=INFO | {"machine": "polaris"}))
+    assert seen.figures()[-1] == "12,346 samples/s (emulated)"
+    assert progress.epoch_line(ROW, seen.emulated).endswith("20,000 samples/s (emulated)")
+
+
+def test_a_live_view_has_words_in_its_place_until_its_call_ends(monkeypatch):
+    shown = Shown()
+    monkeypatch.setattr(live, "display", shown.display)
+    view = live.LiveView(2)
+    view.update([{}, {}], 1.0, [0, 1])
+    box, _, below = shown
+    assert box._repr_mimebundle_()["text/plain"] == "Live view of the ranks"
+    assert "If the kernel was restarted, the ranks ended with it" in below
+    view.update([{}, {}], 2.0, [])
+    view.close()
+    assert shown[-1] == ""
+
+
 def test_drawing_takes_a_small_share_of_a_core(monkeypatch):
     """With a drawing that takes 20 ms, the next one comes 2 s later."""
     clock = iter([0.0, 0.020])

@@ -62,6 +62,34 @@ def test_the_curve_fills_in_and_stays_in_the_notebook(shown):
     assert "8 of 8 runs · done" in shown[-1] and 'class="workshop-figure" alt="samples/s against ranks.' in shown[-1]
 
 
+def test_a_sweep_on_emulated_ranks_says_so_from_its_first_run_on(shown, monkeypatch):
+    machine = "a100-ethernet"
+    states = []
+
+    def train(team, options, timeout, show):
+        show.update([HALF_WAY | {"info": INFO | {"machine": machine}}], 5.0, [0])
+        states.append(show.status.value)
+        record = run(options, team.n)
+        record["what"]["machine"] = machine
+        return record
+
+    monkeypatch.setattr(Team, "train", train)
+    swept(None)
+    assert "run 1 of 8, on 1 rank emulated on a100-ethernet" in states[0]
+    assert 'alt="samples/s (emulated) against emulated devices.' in shown[-1]
+    assert "All times are emulated on a100-ethernet." in shown[-1]
+
+
+def test_the_time_left_is_never_less_than_the_run_needs_at_its_pace_and_unknown_once_it_is_overdue(monkeypatch):
+    view = live_sweep.SweepDashboard([1, 16])
+    assert view._left_s(5.0) is None, "nothing has been measured yet"
+    view.left_s = 10.0
+    assert view._left_s(4.0) == 6.0
+    assert view._left_s(11.0) is None, "and not about 1 s for another minute"
+    view.progress.take([HALF_WAY])
+    assert view._left_s(30.0) == 30.0
+
+
 def test_stop_keeps_the_runs_that_are_done(shown):
     def look(show):
         if show.number == 3:

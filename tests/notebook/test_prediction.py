@@ -1,4 +1,4 @@
-"""A guess is taken once, drawn beside the result, and never waited for."""
+"""A guess is taken, drawn beside the result, and never waited for."""
 
 import json
 from types import SimpleNamespace
@@ -18,10 +18,9 @@ def bars(figure):
     return [bar.get_width() for bar in figure.axes[0].patches]
 
 
-def test_the_first_guess_counts_and_is_drawn_beside_the_result_which_else_stands_alone():
+def test_a_guess_is_drawn_beside_the_result_which_else_stands_alone():
     guess = predict("How many times faster?", 0.5, 4, "times")
     guess.commit(3)
-    guess.commit(1.9)
     figure = guess.compare([1.8, 1.9, 2.0])
     assert bars(figure) == [1.9, 3.0]
     assert texts(figure) == ["1.9 times", "3 times"]
@@ -111,8 +110,21 @@ def test_a_committed_guess_keeps_its_button_and_stays_as_html_for_the_next_day(s
     assert slider.disabled and box.comm is not None, "and nothing is closed"
     button.click()
     assert guess.value == 30
+
+
+def test_a_cell_that_runs_again_shows_its_guess_and_takes_another(shown):
+    guess = predict("How many?", 0, 100, "%")
+    guess.commit(38)
     guess._show_widget()
-    assert "<b>30 %</b> (committed)" in shown[-1].data, "and in every other cell that shows it"
+    box, below, left = shown
+    slider, button = controls(box)
+    assert "<b>38 %</b> (committed)" in box.children[0].value and "<b>38 %</b> (committed)" in left
+    assert slider.layout.display == "none" and button.description == "Guess again"
+    button.click()
+    assert slider.layout.display is None and slider.value == 0 and button.disabled, "as when it was asked first"
+    slider.value = 50
+    button.click()
+    assert guess.value == 50 and "<b>50 %</b> (committed)" in shown[-1]
 
 
 def test_a_cell_that_runs_again_keeps_its_guess(monkeypatch):

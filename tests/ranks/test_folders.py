@@ -5,6 +5,7 @@ import json
 import os
 import tempfile
 import time
+import webbrowser
 from unittest import mock
 
 import pytest
@@ -108,5 +109,19 @@ def test_jupyter_gets_a_runtime_folder_elsewhere_where_its_own_keeps_no_secret(m
     folder = os.environ["JUPYTER_RUNTIME_DIR"]
     assert paths.keeps_secrets(folder)
     [(remove, args, named)] = at_exit
+    with monkeypatch.context() as fork:
+        fork.setattr("os.getpid", lambda: -1)
+        remove(*args, **named)
+    assert os.path.exists(folder), "a fork leaves it to its owner"
     remove(*args, **named)
     assert not os.path.exists(folder)
+
+
+@pytest.mark.parametrize(("browser", "opens"), [("/usr/bin/w3m", False), ("www-browser", False), ("firefox", True)])
+def test_jupyter_opens_no_browser_that_takes_the_terminal(monkeypatch, browser, opens):
+    config = ROOT / "workshop_lib/notebook/jupyter/jupyter_server_config.py"
+    monkeypatch.setattr("webbrowser.get", lambda: webbrowser.GenericBrowser(browser))
+    settings = mock.MagicMock()
+    settings.ServerApp.open_browser = True
+    exec(config.read_text(), {"__file__": str(config), "get_config": lambda: settings})
+    assert settings.ServerApp.open_browser == opens

@@ -177,6 +177,13 @@ def test_a_sweep_says_beside_a_result_that_other_programs_had_the_cores(capsys, 
     assert rows[1::2] == ["  others had 1 cores", "  others had 2 cores"]
 
 
+def test_a_run_is_expected_to_take_as_long_as_the_nearest_one_and_longer_if_emulated_ranks_share_cores(monkeypatch):
+    monkeypatch.setattr(sweeping, "usable_cores", lambda: 2)
+    seconds = {1: [2.0, 4.0], 4: [10.0]}
+    of = {n: [sweeping.expected_s(seconds, n, emulated) for emulated in (False, True)] for n in (1, 2, 4, 16)}
+    assert of == {1: [3.0, 3.0], 2: [3.0, 3.0], 4: [10.0, 10.0], 16: [10.0, 40.0]}
+
+
 def test_a_sweep_can_choose_its_options_by_the_number_of_ranks():
     records = sweeping.sweep(Team, [1, 4], lambda n: [f"made for {n}"])
     assert [record["what"]["backend"] for record in records] == ["made for 1", "made for 4"]

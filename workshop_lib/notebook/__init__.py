@@ -15,7 +15,7 @@ def _setup() -> None:
     import mpi4py
 
     from workshop_lib import rooms
-    from workshop_lib.notebook import live, magics, unfinished, widgets
+    from workshop_lib.notebook import busy_kernel, live, magics, unfinished, widgets
     from workshop_lib.ranks import Ranks, agents
 
     # This kernel is not a rank. Some systems end a process that starts MPI outside their launcher.
@@ -26,6 +26,7 @@ def _setup() -> None:
     rooms.load(rooms.AFTER_CELLS)(shell)
     if kernel := getattr(shell, "kernel", None):
         magics.RankAnswers(kernel)
+        busy_kernel.answer_new_pages(kernel)
         agents.begin()
         Ranks.view = live.LiveView if widgets.has_widgets() else live.NotebookView
 

@@ -14,7 +14,7 @@ from workshop_lib.ranks.timeline import COMMUNICATING, COMPUTING, KINDS, WAITING
 
 WIDTH = 940
 LARGEST_WIDTH_PX = 1300  # on a projector, the drawing and its text grow up to this width
-SMALLEST_WIDTH_PX = 700  # in a narrower column, such as that of a page at 200 %, the drawing scrolls
+SMALLEST_WIDTH_PX = 580  # beside the files in a window of 1,024 pixels; in a narrower column, the drawing scrolls
 PLOT_HEIGHT = 118
 ROW_HEIGHT = 17
 CURVES_HEIGHT = PLOT_HEIGHT + 84
@@ -60,7 +60,7 @@ def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
     axes = Axes(372, 268, "Accuracy in %", steps, (low, 100.0))
     parts += [axes.frame(ends), _rank_lines(axes, [[p for p in line if p[1] >= low] for line in accuracy])]
     parts.append(_tested(axes, [point for point in tested if point[1] >= low]))
-    axes = Axes(700, 232, "Learning rate", steps, (0.0, max(point.lr for point in curve) or 1.0))
+    axes = Axes(700, 224, "Learning rate", steps, (0.0, max(point.lr for point in curve) or 1.0))
     parts += [axes.frame(ends), axes.line([(point.done, point.lr) for point in curve], GREEN, 2.5)]
     return drawing(CURVES_HEIGHT, "".join(parts) + _curves_key(CURVES_HEIGHT - 8, n))
 
@@ -255,11 +255,12 @@ def _text(x: float, y: float, text: str, anchor: str = "start", weight: str = "n
 
 
 def drawing(height: float, content: str) -> str:
-    """An SVG of this height around `content`, as wide as the page allows."""
+    """An SVG of this height around `content`, as wide as the page allows, in a box that scrolls it if it is wider."""
     width = f"width:100%;min-width:{SMALLEST_WIDTH_PX}px;max-width:{LARGEST_WIDTH_PX}px;height:auto"
     look = f'style="{width}" font-size="12" fill="currentColor"'
     box = f'viewBox="0 0 {WIDTH} {height:g}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {box} {look}>{content}</svg>'
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg" {box} {look}>{content}</svg>'
+    return f'<div style="overflow-x:auto">{svg}</div>'
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:

@@ -15,7 +15,7 @@ from IPython.display import HTML, DisplayHandle, display
 
 from workshop_lib.emulation import session as emulation
 from workshop_lib.notebook import charts
-from workshop_lib.notebook.widgets import answers_while_busy, leave, size
+from workshop_lib.notebook.widgets import Column, answers_while_busy, leave, size
 from workshop_lib.ranks.messages import Displayed, Published
 from workshop_lib.ranks.output import Row
 from workshop_lib.ranks.progress import SHARES_OF_LAST_S, Progress, TextView, epoch_line
@@ -29,6 +29,12 @@ SIDE_BY_SIDE = 3  # up to this many ranks; more are stacked, to be opened one by
 IMAGES = ("image/png", "image/jpeg", "image/gif")
 COLUMNS = "display: flex; gap: 12px"
 COLUMN = "flex: 1 1 0; min-width: 0; overflow-x: auto"
+# What stands below a live view until the call ends. A page shows it if it has no kernel that could fill the view.
+CUT_OFF = (
+    "This page was closed or lost its kernel while the call was running. If the kernel is still busy, the call goes "
+    "on, and ■ in the toolbar stops it. If the kernel was restarted, the ranks ended with it: choose Run &gt; Run All "
+    "Above Selected Cell, and run this cell again."
+)
 OVERSUBSCRIBED = "There are more ranks than cores here, so computing includes waiting for a core."
 
 
@@ -75,7 +81,7 @@ class Dashboard(NotebookView):
 
     def __init__(self, n: int, trains: bool = False):
         super().__init__(n, trains)
-        self.box: widgets.VBox | None = None
+        self.box: Column | None = None
         self.shown: Any = None  # the DisplayHandle of the box
         self.below: Any = None  # the DisplayHandle of the output that stays in the saved notebook
         self.ended = False  # from then on, the button asks for nothing
@@ -89,10 +95,11 @@ class Dashboard(NotebookView):
         answers_while_busy(self.button)
         self.status = widgets.HTML()
         # The button comes first, because the bar beside it appears only once the number of steps is known.
-        self.box = widgets.VBox([widgets.HBox([self.button, self.meter]), self.status, *drawings])
+        self.box = Column([widgets.HBox([self.button, self.meter]), self.status, *drawings], "Live view of the ranks")
         self.box.add_class("workshop-dashboard")
         self.shown = display(self.box, display_id=True)
         self.below = display(HTML(""), display_id=True)
+        leave(self.below, CUT_OFF)
 
     def _stop(self, button) -> None:
         if not self.ended:
@@ -197,14 +204,15 @@ class LiveView(Dashboard):
             self._redraw()
             self._leave(self.box)
         for row in self.progress.epochs:
-            print(epoch_line(row))
+            print(epoch_line(row, self.progress.emulated))
 
-    def _leave(self, box: widgets.VBox) -> None:
+    def _leave(self, box: Column) -> None:
         """Leave the curves of a training, and the button that was pressed, with the focus on it."""
         end = self._end()
         self.running = []
         if not self.progress.curve and not self.stop_requested:
             self.shown.update(HTML(""))
+            leave(self.below, "")
             box.close()
             return
         self.leave(end, self._status(end), self.curves.value, self.strips.value)

@@ -46,12 +46,16 @@ def sweep(
 
 
 class SpeedRun(NamedTuple):
-    """A run of a sweep: whose it is, on how many ranks, and how fast; and whether other programs used its cores."""
+    """A run of a sweep: whose it is, on how many ranks, and how fast.
+
+    disturbed: whether other programs used its cores. machine: where it was emulated; None if it was measured.
+    """
 
     name: str
     ranks: int
     samples_per_s: float
     disturbed: bool = False
+    machine: str | None = None
 
 
 @figures.styled
@@ -72,7 +76,10 @@ def speeds(runs: list[SpeedRun], rank_counts: list[int]) -> figures.RecordFigure
         if name == table["name"][0] and 1 in medians:
             most = max(rank_counts)
             axes.plot([0, most], [0, most * medians[1]], **figures.PERFECT, label=f"perfect scaling of {name}")
-    axes.set(xlabel="ranks", ylabel="samples/s", xlim=(0, 1.06 * max(rank_counts)))
+    across, up = "ranks", "samples/s"
+    if table["machine"].any():
+        across, up = "emulated devices", "samples/s (emulated)"
+    axes.set(xlabel=across, ylabel=up, xlim=(0, 1.06 * max(rank_counts)))
     axes.set_ylim(bottom=0)
     figures.ticks_at(axes.xaxis, rank_counts)
     return figure
@@ -85,7 +92,7 @@ class SweepDashboard(Dashboard):
         super().__init__(max(rank_counts))
         self.rank_counts = rank_counts
         self.runs: list[SpeedRun] = []
-        self.machines: set[str] = set()  # where the runs were emulated
+        self.machine = ""  # where the ranks are emulated
         self.number = 1
         self.total = 0
         self.ranks = 1
@@ -113,17 +120,35 @@ class SweepDashboard(Dashboard):
         self.next_redraw_s = elapsed_s + REDRAW_EVERY_S
         done = (self.number - 1 + self.progress.done / self.progress.total) / self.total
         self.show_bar(round(PARTS * done), PARTS)
-        self.status.value = self._status(f"run {self.number} of {self.total}, on {plural(self.ranks, 'rank')}")
+        info = self.progress.info or {}
+        self.machine = info.get("machine") or self.machine
+        emulated = f" emulated on {self.machine}" if self.machine else ""
+        state = f"run {self.number} of {self.total}, on {plural(self.ranks, 'rank')}{emulated}"
+        self.status.value = self._status(state)
 
     def _status(self, state: str) -> str:
         now_s = time.monotonic()
         parts = [duration(now_s - self.began_s), state]
         if not self.progress.done and self.progress.phase:
             parts.append(self.progress.phase)
-        if self.left_s is not None and not self.ended:
-            left_s = max(1.0, self.left_s - (now_s - self.measured_at_s))
-            parts.append(f"about {duration(left_s)} left")
+        left_s = self._left_s(now_s - self.measured_at_s)
+        if left_s is not None and not self.ended:
+            parts.append(f"about {duration(max(1.0, left_s))} left")
         return " · ".join(parts)
+
+    def _left_s(self, elapsed_s: float) -> float | None:
+        """The estimated time left, given how long the current run has taken; None if nobody knows.
+
+        It is never less than what the current run still needs at its own pace. Until that pace is known, a run that
+        takes longer than all remaining runs were expected to take has no estimate.
+        """
+        if self.left_s is None:
+            return None
+        left_s = self.left_s - elapsed_s
+        share = self.progress.done / self.progress.total
+        if share:
+            return max(left_s, elapsed_s / share * (1 - share))
+        return left_s if left_s > 0 else None
 
     def close(self) -> None:
         """Do nothing: a run has ended, but not the sweep."""
@@ -132,9 +157,8 @@ class SweepDashboard(Dashboard):
         what = run.record["what"]
         speed = curves.samples_per_s(run.record)
         if speed is not None:
-            if what["machine"]:
-                self.machines.add(what["machine"])
-            self.runs.append(SpeedRun(records.name_of(what), what["world_size"], speed, disturbed=bool(run.warning)))
+            name = records.name_of(what)
+            self.runs.append(SpeedRun(name, what["world_size"], speed, bool(run.warning), what["machine"]))
         self.left_s = run.left_s
         self.measured_at_s = time.monotonic()
         self.show_bar(round(PARTS * run.number / run.total), PARTS)
@@ -144,7 +168,8 @@ class SweepDashboard(Dashboard):
         figure = speeds(self.runs, self.rank_counts)
         image = base64.b64encode(figure.png()).decode()
         words = html.escape(figure.description())
-        self.curve.value = f'<img class="workshop-figure" alt="{words}" src="data:image/png;base64,{image}">'
+        source = f"data:image/png;base64,{image}"
+        self.curve.value = f'<img class="workshop-figure" alt="{words}" style="max-width: 100%" src="{source}">'
 
     def end(self) -> None:
         if self.box is None:
@@ -158,8 +183,8 @@ class SweepDashboard(Dashboard):
 
     def _note(self) -> list[str]:
         """A sentence on where the sweep was emulated, or on what other programs did to it, if they did anything."""
-        if self.machines:
-            return [emulation.label(" and ".join(sorted(self.machines)))]
+        if machines := sorted({run.machine for run in self.runs if run.machine}):
+            return [emulation.label(" and ".join(machines))]
         disturbed = sum(run.disturbed for run in self.runs)
         if not disturbed:
             return []

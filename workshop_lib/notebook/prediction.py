@@ -13,10 +13,11 @@ from IPython.display import HTML, display
 from workshop_lib.course import learner
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures, palette
-from workshop_lib.notebook.widgets import answers_while_busy, has_widgets, leave, size
+from workshop_lib.notebook.widgets import Column, answers_while_busy, has_widgets, leave, size
 
 MEASURED = figures.Look(palette.BLUE, "")
 GUESS = figures.Look(palette.YELLOW, "//")
+GUESS_AGAIN = "Guess again"
 STOPPED = "nothing: stopped before it was measured"
 NUMBERS = "application/vnd.workshop.prediction+json"  # what the book makes controls of
 
@@ -38,10 +39,9 @@ class Question:
         self.value: float | None = None
 
     def commit(self, value: float) -> None:
-        """Make `value` the guess. Only the first guess counts."""
-        if self.value is None:
-            self.value = float(value)
-            self._keep()
+        """Make `value` the guess. A class's board shows the first guess that was logged."""
+        self.value = float(value)
+        self._keep()
 
     def _keep(self, measured: float | None = None) -> None:
         if self.value is not None:
@@ -104,11 +104,14 @@ class Question:
     def _ipython_display_(self) -> None:
         if has_widgets():
             return self._show_widget()
-        text = f"Prediction: {self.question} ({self._range()})"
+        text = self._in_words()
         if get_ipython():
             display({"text/plain": text, NUMBERS: self._numbers()}, raw=True)
         else:
             print(text)
+
+    def _in_words(self) -> str:
+        return f"Prediction: {self.question} ({self._range()})"
 
     def _show_widget(self) -> None:
         """Show a slider at its lowest end, which the learner must move before committing: it suggests no guess.
@@ -116,9 +119,6 @@ class Question:
         What they committed stays as plain HTML, too, so it is still there when the notebook is opened again.
         """
         question = f"<b>Your prediction:</b> {html.escape(f'{self.question} ({self._range()})')}"
-        if self.value is not None:
-            display(HTML(self._committed(question, self.value)))
-            return
         step = 10 ** math.floor(math.log10((self.high - self.low) / 50))
         digits = max(0, -math.floor(math.log10(step)))
         shape = {"min": self.low, "max": self.high, "step": step}
@@ -128,30 +128,48 @@ class Question:
         slider.add_class("workshop-unset")
         slider.add_class("workshop-guess")
         unit = widgets.HTML(html.escape(self.unit))
-        button = widgets.Button(description="Commit", icon="lock", disabled=True, tooltip="Move the slider first")
+        button = widgets.Button()
         button.add_class("workshop-commit")
-        box = widgets.VBox([widgets.HTML(question), widgets.HBox([slider, unit, button])])
+        asked = widgets.HTML()
+        display(Column([asked, widgets.HBox([slider, unit, button])], self._in_words()))
+        below = display(HTML(""), display_id=True)
 
-        def move(_):
+        def ask() -> None:
+            asked.value = question
+            slider.layout.display = unit.layout.display = None
+            button.description = "Commit"
+            button.icon = "lock"
+            button.tooltip = "Move the slider first"
+            button.disabled = True
+
+        def move(_) -> None:
             button.disabled = False
             button.tooltip = ""
             slider.remove_class("workshop-unset")
 
-        def commit(_):
-            self.commit(slider.value)
-            value = slider.value if self.value is None else self.value
-            slider.value = value
-            slider.disabled = True
-            button.description = "Committed ✓"  # not disabled, because a disabled button loses the keyboard's focus
-            button.icon = ""
-            leave(below, self._committed(question, value))
+        def press(_) -> None:
+            if button.description == GUESS_AGAIN:
+                ask()
+            elif not slider.disabled:
+                self.commit(slider.value)
+                slider.disabled = True
+                button.description = "Committed ✓"  # not disabled, because a disabled button loses the keyboard's focus
+                button.icon = ""
+                leave(below, self._committed(question, slider.value))
 
         slider.observe(move, "value")
-        button.on_click(commit)
+        button.on_click(press)
         for widget in (slider, button):
             answers_while_busy(widget)
-        display(box)
-        below = display(HTML(""), display_id=True)
+        if self.value is None:
+            ask()
+            return
+        asked.value = self._committed(question, self.value)
+        slider.layout.display = unit.layout.display = "none"
+        button.description = GUESS_AGAIN
+        button.icon = "undo"
+        button.tooltip = "A class sees only your first guess"
+        leave(below, asked.value)
 
     def _committed(self, question: str, value: float) -> str:
         return f"{question}<br><b>{html.escape(self._with_unit(value))}</b> (committed)"
@@ -161,7 +179,8 @@ def predict(question: str, low: float, high: float, unit: str = "") -> Question:
     """Ask for a guess between low and high. Call it in the last line of a cell, and `compare` the result later.
 
     If the cell runs again after its guess was committed, this returns the same question, still with that guess: with
-    the focus on "Committed", Shift+Enter runs the cell again on the way to the next one.
+    the focus on "Committed", Shift+Enter runs the cell again on the way to the next one. There is then a button to
+    guess again.
     """
     asked = Question(question, low, high, unit)
     shell = get_ipython()

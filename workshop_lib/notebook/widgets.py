@@ -34,6 +34,17 @@ def answers_while_busy(widget: ipywidgets.Widget) -> ipywidgets.Widget:
     return widget
 
 
+class Column(ipywidgets.VBox):
+    """Widgets one below another, and the words that stand for them where a page shows no widgets."""
+
+    def __init__(self, children: list[ipywidgets.Widget], words: str):
+        super().__init__(children)
+        self.words = words
+
+    def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
+        return super()._repr_mimebundle_(**kwargs) | {"text/plain": self.words}
+
+
 def leave(place: DisplayHandle, content: str) -> None:
     """Show `content`, which is HTML, in a place that was displayed below a widget.
 

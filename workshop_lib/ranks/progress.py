@@ -94,9 +94,13 @@ class Progress:
             loss_sum, _, samples = self.curve[-1].of_ranks()[-1]
             loss = loss_sum / samples if samples else None
         last_loss = [] if loss is None else [f"loss {loss:.3f}"]
-        emulated = " (emulated)" if self.info and self.info.get("machine") else ""
-        speed = f"{self.step['samples_per_s']:,.0f} samples/s{emulated}"
+        speed = f"{self.step['samples_per_s']:,.0f} samples/s{self.emulated}"
         return [*last_loss, f"learning rate {self.step['lr']:.3g}", speed]
+
+    @property
+    def emulated(self) -> str:
+        """What stands behind the run's times and speeds: " (emulated)", or "" if they are measured."""
+        return " (emulated)" if self.info and self.info.get("machine") else ""
 
     def shares(self) -> list[str]:
         """How all ranks together spent the last second, in words; empty if that is unknown."""
@@ -164,7 +168,7 @@ class TextView:
                 self.output([f"step {self.progress.done} of {self.progress.total}: {figures}"])
                 self.line_shown_s = elapsed_s
         for row in self.progress.epochs[self.epochs_shown :]:
-            self.output([epoch_line(row)])
+            self.output([epoch_line(row, self.progress.emulated)])
             self.epochs_shown += 1
 
     def close(self) -> None:
@@ -172,14 +176,14 @@ class TextView:
             self.bar.close()
 
 
-def epoch_line(row: dict) -> str:
-    """One epoch's result in one line, followed by a sentence if the training has diverged."""
+def epoch_line(row: dict, emulated: str = "") -> str:
+    """One epoch's result in one line, with `emulated` at its end, and a sentence if the training has diverged."""
     loss = row["train_loss"]
     shown = "not finite"
     if loss is not None:
         shown = f"{loss:.4f}" if loss < 1000 else f"{loss:.1e}"
     line = (
         f"epoch {row['epoch']}: train loss {shown}, test accuracy "
-        f"{row['test_accuracy']:.2%}, {row['seconds']:.1f} s, {row['samples_per_s']:,.0f} samples/s"
+        f"{row['test_accuracy']:.2%}, {row['seconds']:.1f} s, {row['samples_per_s']:,.0f} samples/s{emulated}"
     )
     return f"{line}\n{DIVERGED}" if diverged(row) else line

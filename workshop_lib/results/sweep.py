@@ -1,11 +1,13 @@
 """Run the same training on several numbers of ranks, one job at a time."""
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from workshop_lib import training
 from workshop_lib.errors import InputError
+from workshop_lib.machine.cores import usable_cores
 from workshop_lib.machine.load import Meter
 from workshop_lib.results import records
 from workshop_lib.training import equivalence
@@ -78,10 +80,10 @@ def sweep(
     if restart:
         rounds.sort(key=lambda each: each[1])
     plan = {n: options(n) if callable(options) else options for n in rank_counts}
-    pending = [option for n, _ in rounds for option in plan[n]]
+    pending = [n for n, _ in rounds for _ in plan[n]]
     total = len(pending)
     comparisons: dict[tuple, dict] = {}
-    seconds: dict = {}  # by option: how long its last run took
+    seconds: dict[int, list[float]] = {}  # by number of ranks: how long each run took
     try:
         for n, _ in rounds:
             began = time.monotonic()
@@ -99,14 +101,27 @@ def sweep(
                         comparisons[n, option] = team.run(equivalence.compare, option, timeout=timeout_s, show=False)[0]
                     record = {"ladder": comparisons[n, option]} | record
                 pending.pop(0)
-                seconds[option] = time.monotonic() - began
+                seconds.setdefault(n, []).append(time.monotonic() - began)
                 began = time.monotonic()
-                mean_s = sum(seconds.values()) / len(seconds)
-                left_s = sum(seconds.get(option, mean_s) for option in pending)
+                left_s = sum(expected_s(seconds, later, bool(record["what"]["machine"])) for later in pending)
                 view.measured(MeasuredRun(record, number, total, left_s, warning))
                 yield record
     finally:
         view.end()
+
+
+def expected_s(seconds: Mapping[int, list[float]], n: int, emulated: bool) -> float:
+    """The expected time of a run on n ranks, from the times of earlier runs by their number of ranks.
+
+    Other numbers of ranks are expected to take as long as the nearest that has run. Ranks that emulate a machine
+    take longer the more of them share a core, because each computes for a device of its own.
+    """
+    nearest = min(seconds, key=lambda known: abs(known - n))
+    expected = statistics.mean(seconds[nearest])
+    if emulated:
+        cores = usable_cores()
+        expected *= max(n, cores) / max(nearest, cores)
+    return expected
 
 
 def result_line(record: Mapping) -> str:

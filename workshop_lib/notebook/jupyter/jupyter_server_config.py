@@ -4,6 +4,7 @@ import atexit
 import os
 import shutil
 import tempfile
+import webbrowser
 from pathlib import Path
 
 from jupyter_core.paths import jupyter_runtime_dir
@@ -11,11 +12,31 @@ from jupyter_core.paths import jupyter_runtime_dir
 from workshop_lib.paths import keeps_secrets
 
 HERE = Path(__file__).parent
+TEXT_BROWSERS = {"www-browser", "links", "links2", "elinks", "lynx", "w3m"}
+
+
+def _browser() -> str:
+    """The name of the browser that Jupyter would open; "" if there is none."""
+    try:
+        return Path(webbrowser.get().name).name
+    except webbrowser.Error:
+        return ""
+
+
+def _remove(folder: str, owner: int) -> None:
+    """Remove the folder, if this process is its owner and not a fork of it."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 # Jupyter writes keys into its runtime folder, and refuses to do so where other users can read them.
 if not keeps_secrets(jupyter_runtime_dir()):
     os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="workshop-jupyter-")
-    atexit.register(shutil.rmtree, os.environ["JUPYTER_RUNTIME_DIR"], ignore_errors=True)
+    atexit.register(_remove, os.environ["JUPYTER_RUNTIME_DIR"], os.getpid())
 c = get_config()  # type: ignore[name-defined]  # noqa: F821 - Jupyter defines it
+# Over SSH there may be only a text browser. It cannot show JupyterLab, and would take the terminal from the URL.
+if _browser() in TEXT_BROWSERS:
+    c.ServerApp.open_browser = False
 c.ServerApp.root_dir = str(HERE.parents[2] / "notebooks")
 c.LabApp.default_url = "/lab/tree/00_start_here.ipynb"
 c.LabApp.custom_css = True
