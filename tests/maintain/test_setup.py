@@ -24,7 +24,10 @@ from workshop_lib.maintain import bootstrap, lock
 from workshop_lib.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-READ_BY_ANY_PYTHON = ("machine/installation", "maintain/bootstrap", "maintain/pip_settings", "maintain/torch_build")
+READ_BY_ANY_PYTHON = (
+    "machine/installation",
+    *("maintain/bootstrap", "maintain/pip_settings", "maintain/torch_build", "maintain/uv_settings"),
+)
 CONDA = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
 PLAIN = dict.fromkeys(bootstrap.SETTINGS, "")
 SYSTEM = PLAIN | {"MPI": "system"}
@@ -351,6 +354,10 @@ def test_what_worked_stays_if_a_new_set_up_cannot_begin(checkout, monkeypatch, r
         (
             "Resolved 9\nerror: Failed to download `six`\n  cause: Hash mismatch for `six`\n\n    Expected:\n",
             "Failed to download `six`: Hash mismatch for `six`",
+        ),
+        (
+            "error: No solution found\n  cause: there is no six\n\nhint: `six` was filtered by `exclude-newer`.\n",
+            "No solution found: there is no six: `six` was filtered by `exclude-newer`",
         ),
         ("ERROR: Horovod needs a C++ compiler.\n", "Horovod needs a C++ compiler"),
         ("make: nothing\nKilled\n", "Killed"),
