@@ -50,7 +50,7 @@ STARTUP = os.path.join(LIBRARY, "notebook", "startup.py")
 OWN_UV = os.path.join(ROOT, ".uv")
 OLDEST_UV = (0, 9)
 SETTINGS = ("PYTHON", "MPI", "MPICC", "TORCH_INDEX", "HOROVOD_GPU_OPERATIONS", "HOROVOD")
-# Variables that would make Python load the packages of a different Python, or make pip install other files or elsewhere.
+# Variables that would make Python load packages of a different Python, or make pip install other files or elsewhere.
 NOT_HANDED_ON = (
     *("PYTHONHOME", "PYTHONPATH", "PYTHONUSERBASE", "__PYVENV_LAUNCHER__"),
     *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_NO_DEPS", "PIP_DRY_RUN", "PIP_REQUIRE_HASHES"),
