@@ -12,7 +12,7 @@ import psutil
 from ipyparallel import AsyncResult
 from ipyparallel.error import KernelError
 
-from . import engine, failures, folders
+from . import engine, failures, folders, whereabouts
 from .activity import Activity, asleep, measure
 from .allocation import is_here
 from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, StopNote, Whereabouts
@@ -20,6 +20,7 @@ from .rank_errors import parse_stack
 
 POLL_S = 0.002
 STACK_LIMIT_S = 1.5
+INTERPRETER_LIMIT_S = 0.5  # time for a rank's thread to answer, before faulthandler is asked
 ANSWER_LIMIT_S = 0.05  # time for ranks that wait to say what for; ranks that compute may not say it
 LOOK_EVERY_S = 0.01
 # Time for the lost rank's exit record, and for the others'.
@@ -162,11 +163,15 @@ class Call:
         asked = [rank for rank in self.running if rank not in stopped]
         self._clear_stacks()
         folders.forget_answers(self.team.folder)
-        self.signal(signal.SIGUSR1)
-        deadline = time.monotonic() + STACK_LIMIT_S
+        self.signal(whereabouts.ASK)
+        began = time.monotonic()
         texts: dict[int, str] = {}
-        while time.monotonic() < deadline and not self.team._lost():
+        silent_are_asked = False
+        while time.monotonic() < began + STACK_LIMIT_S and not self.team._lost():
             time.sleep(LOOK_EVERY_S)
+            if not silent_are_asked and time.monotonic() > began + INTERPRETER_LIMIT_S:
+                silent_are_asked = True
+                self.team.send_signal([rank for rank in asked if rank not in texts], signal.SIGUSR1)
             before = texts
             texts = {rank: text for rank in asked if (text := self._written(rank))}
             if len(texts) == len(asked) and texts == before:  # each stack arrives line by line
