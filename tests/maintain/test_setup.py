@@ -292,20 +292,21 @@ def installing(ours, monkeypatch, failing=None):
     return made
 
 
-def test_another_setting_or_folder_gets_a_venv_of_its_own(checkout, monkeypatch):
+def test_another_setting_or_folder_gets_a_venv_of_its_own(checkout, monkeypatch, capsys):
     """uv would take the build that is there for the one that is wanted, and programs in .venv name their folder."""
     ours = bootstrap_of(checkout)
     other = PLAIN | {"PYTHON": "x"}
     made = installing(ours, monkeypatch)
     done_with(ours)
     ours.install_core(PLAIN, afresh=False)
-    assert not made
+    assert not made and "made anew" not in capsys.readouterr().out
     ours.install_core(other, afresh=False)
     assert made == ["x"] and ours.is_done(other)
     monkeypatch.setattr(ours, "describe", lambda settings: "for elsewhere")
     monkeypatch.setattr(ours, "ROOT", str(checkout) + "/elsewhere")
     ours.install_core(other, afresh=False)
     assert made == ["x", "x"]
+    assert capsys.readouterr().out.count("This .venv was made in another folder or for other settings") == 2
 
 
 def test_after_an_interruption_nothing_is_kept(checkout, monkeypatch):

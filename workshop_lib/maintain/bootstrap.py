@@ -277,6 +277,8 @@ def install_core(settings, afresh):
     before = read_stamp()
     stays = not afresh and before.get("kind") == kind_of_venv(settings) and is_right(PYTHON_IN_VENV)
     if not stays:
+        if before.get("kind") not in (None, kind_of_venv(settings)):
+            print("This .venv was made in another folder or for other settings, so it's made anew.", flush=True)
         make_venv(settings["PYTHON"])
     build, why = torch_build.choose(settings["TORCH_INDEX"])
     stamp = {"settings": settings, "kind": kind_of_venv(settings), "torch": why}
