@@ -303,8 +303,9 @@ def install_packages(settings, build, why):
         except StepError as error:
             if settings["TORCH_INDEX"]:
                 raise
-            why += f" It could not be had ({error.reason}), so this is what was found elsewhere."
-            print("PyTorch comes from elsewhere then. On Linux, that may be the build for CUDA, of 3 GB.", flush=True)
+            elsewhere = f"It could not be had ({error.reason}), so PyTorch comes from your usual package index."
+            print(elsewhere, "On Linux, that may be the build for CUDA, of 3 GB.", flush=True)
+            why += " " + elsewhere
     if settings["MPI"] == "system":
         # .venv and uv's cache may hold an mpi4py that was built here against another MPI.
         from_source = ["--reinstall-package", "mpi4py", "--no-binary", "mpi4py", "--no-cache", "--no-deps", "mpi4py"]
