@@ -20,7 +20,6 @@ from .rank_errors import parse_stack
 
 POLL_S = 0.002
 STACK_LIMIT_S = 1.5
-INTERPRETER_LIMIT_S = 0.5  # time for a rank's thread to answer, before faulthandler is asked
 ANSWER_LIMIT_S = 0.05  # time for ranks that wait to say what for; ranks that compute may not say it
 LOOK_EVERY_S = 0.01
 # Time for the lost rank's exit record, and for the others'.
@@ -169,7 +168,7 @@ class Call:
         silent_are_asked = False
         while time.monotonic() < began + STACK_LIMIT_S and not self.team._lost():
             time.sleep(LOOK_EVERY_S)
-            if not silent_are_asked and time.monotonic() > began + INTERPRETER_LIMIT_S:
+            if not silent_are_asked and time.monotonic() > began + whereabouts.ANSWER_LIMIT_S:
                 silent_are_asked = True
                 self.team.send_signal([rank for rank in asked if rank not in texts], signal.SIGUSR1)
             before = texts

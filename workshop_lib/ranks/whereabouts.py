@@ -22,6 +22,7 @@ from typing import Any
 from .messages import Waiting, Whereabouts
 
 ASK = signal.SIGURG  # does nothing to a process that doesn't answer
+ANSWER_LIMIT_S = 0.5  # time for a rank to answer, before faulthandler is asked
 AT = "at"  # the answers' folder in the ranks' folder
 FRAMES_COMPARED = 20
 CALLS = "ranks/engine.py"
@@ -40,6 +41,7 @@ def answer(folder: Path, rank: int) -> None:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(ASK, lambda *_: None)
     signal.siginterrupt(ASK, False)  # the system calls of libraries go on
+    (folder / AT).mkdir(exist_ok=True)
     main_thread = threading.main_thread().ident
     threading.Thread(target=_answer_all, args=(woken, folder, rank, main_thread), daemon=True).start()
 
