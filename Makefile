@@ -7,7 +7,8 @@ IN_LANES := -n 2 --dist loadscope --no-loadscope-reorder
 # Settings of another Python, which would keep the ones below from starting or hand them the other's packages.
 unexport PYTHONHOME PYTHONPATH PYTHONUSERBASE
 export PYTHONNOUSERSITE := 1
-# Any Python can run the set-up, which has uv look for the right one. Where there's no Python at all, uv brings one.
+# Any Python can run the set-up, which has uv look for the right one. Where there's no Python at all, uv brings one. With
+# -S it looks at no packages, so it's quiet where it belongs to a .venv that is damaged or about to be made anew.
 ANY_PYTHON = $(or $(shell command -v python3 || command -v python3.13 || command -v python3.12 || command -v python3.11),$(PYTHON),\
 	$(if $(shell command -v uv),uv run --no-project --python 3.11 -- python,$(error Python 3 or uv is needed, and neither is on PATH)))
 # Jupyter, IPython and matplotlib keep their settings in the checkout, not in the home folder.
@@ -23,17 +24,17 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install everything into .venv (MPI=system, TORCH_INDEX=cu126, PYTHON=...: see book/setup.md)
-	@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py
+	@$(ANY_PYTHON) -S workshop_lib/maintain/bootstrap.py
 
 extras: ## install DeepSpeed, TensorFlow and Horovod again, after it failed (exit code 1 if one fails again)
-	@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py --extras-again
+	@$(ANY_PYTHON) -S workshop_lib/maintain/bootstrap.py --extras-again
 
 # What the workshop wants of JupyterLab: where it opens, no pop-up, text sizes; and its kernel.json. With PYTHONPATH,
 # kernels take the library of this checkout even if .venv is a link to another one's.
 lab: export JUPYTER_CONFIG_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
 lab: export JUPYTER_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
 lab: ## open JupyterLab on the first notebook (NOTEBOOK=...); DeepSpeed and Horovod may follow in the background
-	@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py --extras-later
+	@$(ANY_PYTHON) -S workshop_lib/maintain/bootstrap.py --extras-later
 	@PYTHONPATH="$(CURDIR)" $(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 		$(if $(NOTEBOOK),--LabApp.default_url=/lab/tree/$(patsubst notebooks/%,%,$(NOTEBOOK)))
 
@@ -123,7 +124,7 @@ gallery: setup ## execute all solutions and keep their outputs, for the book too
 # Sphinx and its parts are for the book alone, so they come with the first one and not with `make setup`. Where they can't
 # be had, `make test-full` skips what needs them.
 book-packages: setup
-	-@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py --book
+	-@$(ANY_PYTHON) -S workshop_lib/maintain/bootstrap.py --book
 
 book: book-packages ## write the workshop as a site that needs no server, with the gallery's outputs: build/book/html
 	@$(BIN)/python -m workshop_lib.maintain.book

@@ -45,7 +45,7 @@ MACHINE: dict[str, tuple[Callable[[], bool], str]] = {
         "a bare Debian is made by debootstrap (Debian: apt-get install debootstrap)",
     ),
     "git": (
-        lambda: runs("git", "rev-parse", "HEAD"),
+        lambda: (ROOT / ".git").exists() and runs("git", "rev-parse", "HEAD"),
         "which files belong to the repository is known only in a clone: install git, and get one with `git clone`",
     ),
     "jax": (lambda: find_spec("jax") is not None, "JAX is not installed: install it in .venv to test book/jax.md"),

@@ -68,7 +68,11 @@ def test_a_mirror_and_a_proxy_that_only_pip_knows(user, tmp_path):
 @pytest.mark.parametrize(
     ("configuration", "variables", "uv"),
     [
-        ("[global]\nfind-links = /a /b\n", {}, {"UV_FIND_LINKS": "/a,/b"}),
+        (
+            "[global]\nfind-links = /usr /missing file:///bin file:///missing https://a\n",
+            {},
+            {"UV_FIND_LINKS": "/usr,file:///bin,https://a"},
+        ),
         ("[global]\nindex-url = https://a\n", {"PIP_INDEX_URL": "https://b"}, {"UV_DEFAULT_INDEX": "https://b"}),
         ("[global]\nindex-url = https://a\n[install]\nindex-url = https://b\n", {}, {"UV_DEFAULT_INDEX": "https://b"}),
         ("[global]\nindex-url = https://a\n", {"UV_INDEX_URL": "https://own"}, {}),
@@ -80,7 +84,7 @@ def test_a_mirror_and_a_proxy_that_only_pip_knows(user, tmp_path):
         ("", {"REQUESTS_CA_BUNDLE": "/ca.pem"}, {"SSL_CERT_FILE": "/ca.pem"}),
         ("this is no configuration", {"PIP_TIMEOUT": "9"}, {"UV_HTTP_TIMEOUT": "9"}),
         ("[global]\ntimeout = 60\n", {"UV_HTTP_TIMEOUT": "7"}, {}),
-        ("[global]\nconstraint = /a.txt\n", {}, {"UV_CONSTRAINT": "/a.txt"}),
+        ("[global]\nconstraint = /a.txt\n", {}, {}),
         ("", {"PIP_KEYRING_PROVIDER": "subprocess"}, {"UV_KEYRING_PROVIDER": "subprocess"}),
         ("", {"PIP_KEYRING_PROVIDER": "auto"}, {}),
     ],

@@ -24,7 +24,10 @@ from workshop_lib.maintain import bootstrap, lock
 from workshop_lib.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-READ_BY_ANY_PYTHON = ("machine/installation", "maintain/bootstrap", "maintain/pip_settings", "maintain/torch_build")
+READ_BY_ANY_PYTHON = (
+    "machine/installation",
+    *("maintain/bootstrap", "maintain/pip_settings", "maintain/torch_build", "maintain/uv_settings"),
+)
 CONDA = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
 PLAIN = dict.fromkeys(bootstrap.SETTINGS, "")
 SYSTEM = PLAIN | {"MPI": "system"}
@@ -289,20 +292,21 @@ def installing(ours, monkeypatch, failing=None):
     return made
 
 
-def test_another_setting_or_folder_gets_a_venv_of_its_own(checkout, monkeypatch):
+def test_another_setting_or_folder_gets_a_venv_of_its_own(checkout, monkeypatch, capsys):
     """uv would take the build that is there for the one that is wanted, and programs in .venv name their folder."""
     ours = bootstrap_of(checkout)
     other = PLAIN | {"PYTHON": "x"}
     made = installing(ours, monkeypatch)
     done_with(ours)
     ours.install_core(PLAIN, afresh=False)
-    assert not made
+    assert not made and "made anew" not in capsys.readouterr().out
     ours.install_core(other, afresh=False)
     assert made == ["x"] and ours.is_done(other)
     monkeypatch.setattr(ours, "describe", lambda settings: "for elsewhere")
     monkeypatch.setattr(ours, "ROOT", str(checkout) + "/elsewhere")
     ours.install_core(other, afresh=False)
     assert made == ["x", "x"]
+    assert capsys.readouterr().out.count("This .venv was made in another folder or for other settings") == 2
 
 
 def test_after_an_interruption_nothing_is_kept(checkout, monkeypatch):
@@ -351,6 +355,10 @@ def test_what_worked_stays_if_a_new_set_up_cannot_begin(checkout, monkeypatch, r
         (
             "Resolved 9\nerror: Failed to download `six`\n  cause: Hash mismatch for `six`\n\n    Expected:\n",
             "Failed to download `six`: Hash mismatch for `six`",
+        ),
+        (
+            "error: No solution found\n  cause: there is no six\n\nhint: `six` was filtered by `exclude-newer`.\n",
+            "No solution found: there is no six: `six` was filtered by `exclude-newer`",
         ),
         ("ERROR: Horovod needs a C++ compiler.\n", "Horovod needs a C++ compiler"),
         ("make: nothing\nKilled\n", "Killed"),

@@ -49,7 +49,7 @@ def without_the_index(monkeypatch):
 
 def test_without_its_own_index_pytorch_comes_from_elsewhere(without_the_index, capsys):
     why = bootstrap.install_packages(PLAIN, "cpu", "PyTorch's build is cpu.")
-    assert why.startswith("PyTorch's build is cpu. It could not be had (Failed to fetch: x: no such name), so this is")
+    assert why.startswith("PyTorch's build is cpu. It could not be had (Failed to fetch: x: no such name), so PyTorch")
     assert "may be the build for CUDA, of 3 GB" in capsys.readouterr().out
     first, last = without_the_index
     assert first[-4:] == ["--no-deps", "torch", "--torch-backend", "cpu"] and "torch" in last[-1]

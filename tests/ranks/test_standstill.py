@@ -101,7 +101,7 @@ def test_ranks_that_only_take_long_are_left_alone(team, slow):
 LOST_WHEN_LOOKED_AT = """\
 import os, signal
 if rank:
-    signal.signal(signal.SIGUSR1, lambda *_: os._exit(3))
+    signal.signal(signal.SIGURG, lambda *_: os._exit(3))
     time.sleep(20)
 comm.Barrier()
 """
@@ -112,6 +112,12 @@ def test_the_last_words_of_ranks_outlive_a_look_during_which_one_is_lost(team):
     with pytest.raises(RankError) as caught:
         team.run_cell(LOST_WHEN_LOOKED_AT, "In[2]", timeout=20)
     assert "ended with exit code 3" in str(caught.value) and "rank 0: at In[2], line 5" in str(caught.value)
+
+
+@pytest.mark.full
+def test_a_rank_in_compiled_code_that_keeps_the_interpreter_is_found_too(team):
+    with pytest.raises(RankError, match=r"ranks 0, 1: at In\[2\], line 1.*sum\(range"):
+        team.run_cell("sum(range(10**11))", "In[2]", timeout=1)
 
 
 @pytest.mark.parametrize(

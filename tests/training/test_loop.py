@@ -100,6 +100,12 @@ def test_the_commit_is_known_in_another_account_s_checkout(monkeypatch):
     assert re.fullmatch("[0-9a-f]{7,}", record.commit_here() or "")
 
 
+@needs("git")
+def test_an_unpacked_archive_has_no_commit_even_inside_another_repository(monkeypatch):
+    monkeypatch.setattr(record.paths, "ROOT", Path(__file__).parent)
+    assert record.commit_here() is None
+
+
 def test_a_nan_is_a_nan_in_the_checksum_of_the_weights():
     bits = (0x7FC00000, 0xFFC00001, 0x3F800000)
     nan, other_nan, one = (record.weights_sha256([np.array([b], np.uint32).view(np.float32)]) for b in bits)

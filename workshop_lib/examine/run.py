@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from workshop_lib.examine.observations import Run, read_rank
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks import scripts, whereabouts
 from workshop_lib.ranks.agents import Made
 from workshop_lib.ranks.messages import Frame
 from workshop_lib.ranks.rank_errors import is_communicating, is_in_framework, parse_stack
@@ -155,16 +155,19 @@ class _Watch:
     def _stacks(self) -> dict[int, list[Frame]]:
         """Where each running rank is, innermost frame first."""
         running = self._processes()
-        sizes = {}
-        for rank, (process, _) in running.items():
-            sizes[rank] = self._stack_file(rank).stat().st_size
-            with contextlib.suppress(psutil.Error):
-                process.send_signal(signal.SIGUSR1)
-        deadline = time.monotonic() + STACK_LIMIT_S
-        while time.monotonic() < deadline and any(
-            self._stack_file(rank).stat().st_size == sizes[rank] for rank in running
-        ):
-            time.sleep(0.05)
+        sizes = {rank: self._stack_file(rank).stat().st_size for rank in running}
+
+        def silent() -> list[int]:
+            return [rank for rank, size in sizes.items() if self._stack_file(rank).stat().st_size == size]
+
+        # faulthandler comes second, because it may crash a rank that runs Python (ranks/whereabouts.py).
+        for number, limit_s in ((whereabouts.ASK, whereabouts.ANSWER_LIMIT_S), (signal.SIGUSR1, STACK_LIMIT_S)):
+            for rank in silent():
+                with contextlib.suppress(psutil.Error):
+                    running[rank][0].send_signal(number)
+            deadline = time.monotonic() + limit_s
+            while time.monotonic() < deadline and silent():
+                time.sleep(0.05)
         time.sleep(0.05)  # the last lines arrive
         stacks = {}
         for rank, (_, main_thread) in running.items():

@@ -28,12 +28,13 @@ import time
 
 if __package__:
     from workshop_lib.machine import installation
-    from workshop_lib.maintain import pip_settings, torch_build
+    from workshop_lib.maintain import pip_settings, torch_build, uv_settings
 else:  # run as a script, which can import its neighbors, but not yet the library's files
     sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "machine"))
     import installation  # type: ignore[no-redef]
     import pip_settings  # type: ignore[no-redef]
     import torch_build  # type: ignore[no-redef]
+    import uv_settings  # type: ignore[no-redef]
 
 LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOT = os.path.dirname(LIBRARY)
@@ -49,10 +50,11 @@ STARTUP = os.path.join(LIBRARY, "notebook", "startup.py")
 OWN_UV = os.path.join(ROOT, ".uv")
 OLDEST_UV = (0, 9)
 SETTINGS = ("PYTHON", "MPI", "MPICC", "TORCH_INDEX", "HOROVOD_GPU_OPERATIONS", "HOROVOD")
-# Variables that would make Python load the packages of a different Python, or make pip or uv install elsewhere.
+# Variables that would make Python load packages of a different Python, or make pip install other files or elsewhere.
 NOT_HANDED_ON = (
-    *("PYTHONHOME", "PYTHONPATH", "PYTHONUSERBASE", "__PYVENV_LAUNCHER__", "UV_SYSTEM_PYTHON"),
+    *("PYTHONHOME", "PYTHONPATH", "PYTHONUSERBASE", "__PYVENV_LAUNCHER__"),
     *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_NO_DEPS", "PIP_DRY_RUN", "PIP_REQUIRE_HASHES"),
+    *("PIP_CONSTRAINT", "PIP_NO_BINARY", "PIP_ONLY_BINARY"),
 )
 # A program that fails in a Python that is not supported, or that was built without some of the standard library.
 CHECK = "import bz2, ctypes, lzma, sqlite3, ssl, sys, zlib; sys.exit(sys.version_info[:2] not in {})"
@@ -63,7 +65,10 @@ class SetupError(Exception):
 
 
 class StepError(SetupError):
-    """A command of the set-up failed. `reason` is what it said: its last error, and the innermost cause of that."""
+    """A command of the set-up failed.
+
+    `reason` is what it said: its last error, the innermost cause of that, and uv's hint.
+    """
 
     def __init__(self, what, log, output):
         lines = [line.strip() for line in output.splitlines() if line.strip()]
@@ -71,7 +76,8 @@ class StepError(SetupError):
         shown = lines[-1:] or ["it said nothing"]
         if errors:
             causes = [line for line in lines[errors[-1] :] if line.startswith("cause: ")]
-            shown = [line.partition(": ")[2] for line in [lines[errors[-1]]] + causes[-1:]]
+            hints = [line for line in lines[errors[-1] :] if line.startswith("hint: ")]
+            shown = [line.partition(": ")[2] for line in [lines[errors[-1]]] + causes[-1:] + hints[:1]]
         self.reason = ": ".join(line.rstrip(".:") for line in shown)
         place = os.path.relpath(log, ROOT)
         super().__init__(f"{what} failed: {self.reason} ({place} has more); run it again to continue.")
@@ -181,6 +187,7 @@ def prepare_environment(settings):
     """Set the variables that uv and the builds get, and remove those that would lead them elsewhere."""
     for name in NOT_HANDED_ON:
         os.environ.pop(name, None)
+    uv_settings.keep(os.environ, os.path.join(BUILD, "uv.toml"))
     os.environ.update(PYTHONNOUSERSITE="1", PIP_USER="0", UV_PYTHON_INSTALL_DIR=os.path.join(OWN_UV, "python"))
     os.environ.update(pip_settings.for_uv(os.environ))
     if settings["MPICC"]:
@@ -270,6 +277,8 @@ def install_core(settings, afresh):
     before = read_stamp()
     stays = not afresh and before.get("kind") == kind_of_venv(settings) and is_right(PYTHON_IN_VENV)
     if not stays:
+        if before.get("kind") not in (None, kind_of_venv(settings)):
+            print("This .venv was made in another folder or for other settings, so it's made anew.", flush=True)
         make_venv(settings["PYTHON"])
     build, why = torch_build.choose(settings["TORCH_INDEX"])
     stamp = {"settings": settings, "kind": kind_of_venv(settings), "torch": why}
@@ -294,8 +303,9 @@ def install_packages(settings, build, why):
         except StepError as error:
             if settings["TORCH_INDEX"]:
                 raise
-            why += f" It could not be had ({error.reason}), so this is what was found elsewhere."
-            print("PyTorch comes from elsewhere then. On Linux, that may be the build for CUDA, of 3 GB.", flush=True)
+            elsewhere = f"It could not be had ({error.reason}), so PyTorch comes from your usual package index."
+            print(elsewhere, "On Linux, that may be the build for CUDA, of 3 GB.", flush=True)
+            why += " " + elsewhere
     if settings["MPI"] == "system":
         # .venv and uv's cache may hold an mpi4py that was built here against another MPI.
         from_source = ["--reinstall-package", "mpi4py", "--no-binary", "mpi4py", "--no-cache", "--no-deps", "mpi4py"]

@@ -10,6 +10,7 @@ import configparser
 import os
 import ssl
 import sys
+import urllib.parse
 
 # An option of pip, and the variables of uv that mean the same. The first of them is set, unless one of them is set.
 VARIABLES = {
@@ -17,7 +18,6 @@ VARIABLES = {
     "extra-index-url": ("UV_INDEX", "UV_EXTRA_INDEX_URL"),
     "find-links": ("UV_FIND_LINKS",),
     "no-index": ("UV_NO_INDEX",),
-    "constraint": ("UV_CONSTRAINT",),
     "trusted-host": ("UV_INSECURE_HOST",),
     "cert": ("SSL_CERT_FILE", "SSL_CERT_DIR"),
     "client-cert": ("SSL_CLIENT_CERT",),
@@ -28,7 +28,7 @@ VARIABLES = {
     "cache-dir": ("UV_CACHE_DIR",),
 }
 # The options that may have several values, and what separates these in a variable of uv.
-SEPARATORS = {"extra-index-url": " ", "find-links": ",", "constraint": " ", "trusted-host": " "}
+SEPARATORS = {"extra-index-url": " ", "find-links": ",", "trusted-host": " "}
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
 
 
@@ -39,7 +39,10 @@ def for_uv(environment):
     for option, names in VARIABLES.items():
         value = options.get(option, "")
         if option in SEPARATORS:
-            value = SEPARATORS[option].join(value.split())
+            values = value.split()
+            if option == "find-links":
+                values = [place for place in map(os.path.expanduser, values) if is_there(place)]
+            value = SEPARATORS[option].join(values)
         if value and not any(name in environment for name in names):
             added[names[0]] = value
     if "UV_CACHE_DIR" in added:
@@ -59,6 +62,12 @@ def for_uv(environment):
     if (known.cafile or known.capath and os.listdir(known.capath)) and "UV_SYSTEM_CERTS" not in environment:
         added["UV_SYSTEM_CERTS"] = "1"
     return added
+
+
+def is_there(place):
+    """Whether this folder or file of links exists, as far as this can be seen here. pip goes on without it if not."""
+    scheme, _, path = place.rpartition("://")
+    return scheme not in ("", "file") or os.path.exists(urllib.parse.unquote(path))
 
 
 def configured(environment):

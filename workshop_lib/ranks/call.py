@@ -14,7 +14,7 @@ import psutil
 from ipyparallel import AsyncResult
 from ipyparallel.error import KernelError
 
-from . import engine, failures, folders
+from . import engine, failures, folders, whereabouts
 from .activity import Activity, asleep, measure
 from .allocation import is_here
 from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, SearchPath, StopNote, Whereabouts
@@ -169,11 +169,15 @@ class Call:
         asked = [rank for rank in self.running if rank not in stopped]
         self._clear_stacks()
         folders.forget_answers(self.team.folder)
-        self.signal(signal.SIGUSR1)
-        deadline = time.monotonic() + STACK_LIMIT_S
+        self.signal(whereabouts.ASK)
+        began = time.monotonic()
         texts: dict[int, str] = {}
-        while time.monotonic() < deadline and not self.team._lost():
+        silent_are_asked = False
+        while time.monotonic() < began + STACK_LIMIT_S and not self.team._lost():
             time.sleep(LOOK_EVERY_S)
+            if not silent_are_asked and time.monotonic() > began + whereabouts.ANSWER_LIMIT_S:
+                silent_are_asked = True
+                self.team.send_signal([rank for rank in asked if rank not in texts], signal.SIGUSR1)
             before = texts
             texts = {rank: text for rank in asked if (text := self._written(rank))}
             if len(texts) == len(asked) and texts == before:  # each stack arrives line by line

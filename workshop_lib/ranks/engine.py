@@ -73,8 +73,9 @@ _stop = threading.Event()
 def prepare(folder: str) -> None:
     """Prepare this rank for its first call: environment, signals, working folder, and a note of who it is.
 
-    Each engine calls this once. SIGUSR1, like any crash, makes the rank write down the line it is on, even inside MPI.
-    SIGUSR2 asks the running call to stop; a training stops at the next step that all ranks agree on.
+    Each engine calls this once. From now on the rank answers when it is asked where it is (whereabouts.py). SIGUSR1,
+    like any crash, makes it write down the line it is on, even in compiled code. SIGUSR2 asks the running call to stop;
+    a training stops at the next step that all ranks agree on.
     """
     from mpi4py import MPI
 
@@ -87,7 +88,7 @@ def prepare(folder: str) -> None:
     faulthandler.enable(stacks)
     whereabouts.answer(Path(folder), rank)
     # Not of all threads: their frames change while faulthandler reads them, and it has crashed ranks that way.
-    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False, chain=True)
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
     signal.signal(signal.SIGUSR2, lambda *_: _stop.set())
     # A Python handler would run only after MPI returns: never, if the rank is in a collective that others don't join.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -102,7 +102,7 @@ class Waiting(TypedDict):
 
 
 class Whereabouts(TypedDict):
-    """at/N.json, which rank N writes after SIGUSR1: where it is, and what it waits for, if that's known.
+    """at/N.json, which rank N writes when it is asked: where it is, and what it waits for, if that's known.
 
     place: a number that changes when the rank moves, even around a loop of one line.
     """

@@ -1,7 +1,9 @@
-"""A rank's answer to SIGUSR1: at which instruction its main thread is, and what the call there waits for.
+"""A rank's answer to ASK: where its main thread is, at which instruction, and what the call there waits for.
 
-faulthandler writes down the lines of a rank even if the rank holds the interpreter. The thread here says more, but it
-needs the interpreter, which a rank gives away while it waits for messages.
+The thread here answers when it gets the interpreter, which a rank gives away while it waits for messages, and every few
+milliseconds while it runs Python. If no answer comes, compiled code holds the interpreter. Then faulthandler writes
+down the lines, after a signal of its own (engine.prepare). It must not be asked first: it reads the main thread's
+frames at any instruction, and it crashes a rank that is just entering a function.
 """
 
 import contextlib
@@ -11,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import types
 import zlib
 from pathlib import Path
@@ -18,6 +21,8 @@ from typing import Any
 
 from .messages import Waiting, Whereabouts
 
+ASK = signal.SIGURG  # does nothing to a process that doesn't answer
+ANSWER_LIMIT_S = 0.5  # time for a rank to answer, before faulthandler is asked
 AT = "at"  # the answers' folder in the ranks' folder
 FRAMES_COMPARED = 20
 CALLS = "ranks/engine.py"
@@ -29,12 +34,14 @@ ON_CPUS = (*SPIN, "gloo")
 
 
 def answer(folder: Path, rank: int) -> None:
-    """Answer each SIGUSR1 from now on, in a thread of its own, with a file in the ranks' folder."""
+    """Answer each ASK from now on, in a thread of its own, with two files in the ranks' folder."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     # Python's own handler of a signal runs in the main thread, after MPI has returned. This pipe hears of it at once.
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.signal(ASK, lambda *_: None)
+    signal.siginterrupt(ASK, False)  # the system calls of libraries go on
+    (folder / AT).mkdir(exist_ok=True)
     main_thread = threading.main_thread().ident
     threading.Thread(target=_answer_all, args=(woken, folder, rank, main_thread), daemon=True).start()
 
@@ -44,11 +51,21 @@ def _answer_all(woken: int, folder: Path, rank: int, main_thread: int | None) ->
     temporary = file.with_suffix(".tmp")
     while signals := os.read(woken, 64):
         frame = sys._current_frames().get(main_thread or 0)
-        if signal.SIGUSR1 not in signals or frame is None:
+        if ASK not in signals or frame is None:
             continue
         with contextlib.suppress(Exception):  # such as OSError, because the folder disappears with the ranks' holder
+            with open(folder / f"stack.{rank}.txt", "a") as stack:
+                stack.write(_lines(frame))
             temporary.write_text(json.dumps(of(frame)))
             os.replace(temporary, file)
+
+
+def _lines(frame: types.FrameType) -> str:
+    """The lines of the main thread, as faulthandler writes them."""
+    text = "Stack (most recent call first):\n"
+    for each, line in traceback.walk_stack(frame):
+        text += f'  File "{each.f_code.co_filename}", line {line} in {each.f_code.co_name}\n'
+    return text
 
 
 def of(frame: types.FrameType) -> Whereabouts:

@@ -292,8 +292,9 @@ def _mpi_library(backend) -> str | None:
 
 
 def commit_here() -> str | None:
-    # Git answers about another account's checkout only if it's told to.
-    command = ["git", "-c", f"safe.directory={paths.ROOT}", "rev-parse", "--short", "HEAD"]
+    """Return the commit of this checkout; None if it isn't a clone, even if it lies inside another repository."""
+    # With this option, git looks nowhere else, and also answers about another account's checkout.
+    command = ["git", f"--git-dir={paths.ROOT / '.git'}", "rev-parse", "--short", "HEAD"]
     try:
         result = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workshop_lib.examine.on_ranks import digests
 from workshop_lib.examine.on_ranks.first_step import FirstStep
+from workshop_lib.ranks import whereabouts
 
 BUDGET = 0.03  # of the time: when looking at the weights takes more than that, they are looked at less often
 FIRST_STEPS = 30  # these are looked at closely, however long that takes
@@ -52,7 +53,8 @@ class RankRecorder:
         self.fetches = 0  # what this process, if it's a worker, has loaded
         self.first_step: FirstStep | None = None  # where the first step is kept or repeated, if it is
         self.file = open(folder / f"rank.{rank}.jsonl", "w", buffering=1)  # noqa: SIM115 - open until the rank ends
-        self.stacks = open(folder / f"stack.{rank}.txt", "w")  # noqa: SIM115 - faulthandler writes to it at any time
+        self.stacks = open(folder / f"stack.{rank}.txt", "a")  # noqa: SIM115 - faulthandler writes to it at any time
+        whereabouts.answer(folder, rank)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # from when Python shuts down, and faulthandler with it
         # Not of all threads: their frames change while faulthandler reads them, which may crash the script.
         faulthandler.register(signal.SIGUSR1, self.stacks, all_threads=False)
