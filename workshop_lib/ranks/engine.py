@@ -173,7 +173,8 @@ def _outside_the_event_loop() -> Iterator[None]:
         yield
     finally:
         asyncio._set_running_loop(loop)
-        asyncio.set_event_loop(loop)  # asyncio.run leaves none
+        if loop is not None:
+            asyncio.set_event_loop(loop)  # asyncio.run leaves none
 
 
 def _pickled(value) -> bytes:

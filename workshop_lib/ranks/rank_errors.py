@@ -15,7 +15,7 @@ from .messages import ErrorReport, ExitRecord, Frame, StopNote
 
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
 # Files that run the learner's code, and files that it calls. The line to look at is never in one of them.
-OF_CALLS = ("ranks/node_agent.py", "ranks/engine.py", "ranks/cells.py", "ranks/printed.py")
+OF_CALLS = ("ranks/engine.py", "ranks/cells.py", "ranks/printed.py")
 IN_BETWEEN = (*OF_CALLS, "training/torch_mpi.py", "emulation/", "judge/", "lessons/")
 # How to recognize code that waits for other ranks: mpi4py's calls by their name in the line, frameworks by their files.
 _MPI_CALL = re.compile(
@@ -121,7 +121,8 @@ def where(frames: list[Frame]) -> str:
     if not frames:
         return "at an unknown line: it did not say where it is"
     own = next((frame for frame in frames if not _is_library(frame["file"])), None)
-    if own is None and frames[0]["name"] == "select":
+    is_idle = own is None or own["file"].endswith("ranks/node_agent.py")  # the agent made this rank
+    if is_idle and frames[0]["name"] == "select":
         awaits = any(frame["name"] == "run_until_complete" for frame in frames)
         return "at an `await`" if awaits else "done with its part"
     if own is None:
