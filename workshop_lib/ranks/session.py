@@ -141,6 +141,7 @@ class AttachedRanks(Ranks):
         self._next_probe = 0.0
         self.client = folders.connect(folder, CONNECT_LIMIT_S)
         self.trouble = None
+        self._user = os.getpid()
         self.shape = (len(self.client.ids), None, None)
         self._check_order()
 

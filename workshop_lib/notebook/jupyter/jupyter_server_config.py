@@ -8,13 +8,14 @@ from pathlib import Path
 
 from jupyter_core.paths import jupyter_runtime_dir
 
+from workshop_lib.machine.forks import unless_forked
 from workshop_lib.paths import keeps_secrets
 
 HERE = Path(__file__).parent
 # Jupyter writes keys into its runtime folder, and refuses to do so where other users can read them.
 if not keeps_secrets(jupyter_runtime_dir()):
     os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="workshop-jupyter-")
-    atexit.register(shutil.rmtree, os.environ["JUPYTER_RUNTIME_DIR"], ignore_errors=True)
+    atexit.register(unless_forked(shutil.rmtree, os.environ["JUPYTER_RUNTIME_DIR"], True))
 c = get_config()  # type: ignore[name-defined]  # noqa: F821 - Jupyter defines it
 c.ServerApp.root_dir = str(HERE.parents[2] / "notebooks")
 c.LabApp.default_url = "/lab/tree/00_start_here.ipynb"
