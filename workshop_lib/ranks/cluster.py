@@ -350,8 +350,8 @@ class Ranks:
                     self._made.append(agent.make(command, environment, output))
             self.client = folders.connect(self.folder, limit_s, self._made)
             self._wait_for_engines(deadline, limit_s)
-            self.trouble = None
             self._user = os.getpid()
+            self.trouble = None
             self._check_order()
         except BaseException as error:
             controller_failed = bool(self._made) and (self._made[0].poll() is not None or self._port_taken())

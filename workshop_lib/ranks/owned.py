@@ -7,26 +7,26 @@ file system has no locks, such an owner counts as alive.
 
 import contextlib
 import fcntl
-import os
 import shutil
 import socket
 from pathlib import Path
-from typing import IO
+from typing import TextIO
+
+from workshop_lib.paths import replacing
 
 from . import processes
 
 OWNER = "owner"
-_LOCKED: dict[Path, IO[bytes]] = {}  # the open marks in this process's folders: closing one releases its lock
+_LOCKED: dict[Path, TextIO] = {}  # the open marks in this process's folders: closing one releases its lock
 
 
 def claim(folder: Path, set_id: str) -> None:
     """Write this process's mark for this set into its folder, and lock the mark. Raises OSError."""
-    file = open(folder / OWNER, "wb", buffering=0)  # noqa: SIM115, it stays open until the folder is removed
-    with contextlib.suppress(OSError):
-        # A folder without a mark has no owner to ask for, so nobody finds the mark before it is locked.
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    file.write(processes.mark(set_id).encode())
-    os.fsync(file)  # other hosts see what is written to a shared disk only then, because the file stays open
+    with replacing(folder / OWNER) as temporary:  # nobody sees the mark before it is complete and locked
+        temporary.write_text(processes.mark(set_id))
+        file = open(temporary, "r+")  # noqa: SIM115, it stays open until the folder is removed
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     _LOCKED[folder] = file
 
 
