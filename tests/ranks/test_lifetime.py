@@ -26,6 +26,7 @@ from workshop_lib.ranks import agents, folders, processes, which_mpi
 pytestmark = pytest.mark.full
 
 GONE_WITHIN_S = 8.0
+BY_THEMSELVES = {agents.FORK: "no"}  # one or two ranks import less than an agent that forks them
 ENGINES = [sys.executable, "-m", "workshop_lib", "engines"]
 STUCK = """\
 from mpi4py import MPI
@@ -50,7 +51,8 @@ def all_are_gone():
 def holding(*options, **settings):
     """A process that holds ranks, and the folder of its first ones, once it has said where they are."""
     command = [*ENGINES, "start", *options]
-    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ | settings)
+    environment = os.environ | BY_THEMSELVES | settings
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     try:
         for rank, line in enumerate(holder.stdout):
             if line.startswith("In a notebook: ranks.attach("):
@@ -125,7 +127,7 @@ with contextlib.ExitStack() as left:
 
 
 def test_a_fork_that_exits_leaves_the_ranks_and_scripts_to_its_parent():
-    environment = os.environ | {agents.FORK: "no"}  # one rank imports less than an agent
+    environment = os.environ | BY_THEMSELVES
     output = subprocess.check_output([sys.executable, "-c", FORKS], text=True, timeout=120, cwd=ROOT, env=environment)
     in_fork, in_parent = output.splitlines()
     assert "they belong to the process that this one was forked from. `team.restart()`" in in_fork

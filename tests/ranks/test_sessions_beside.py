@@ -12,6 +12,7 @@ from our_ranks import left_after
 
 from workshop_lib import ranks
 from workshop_lib.paths import ROOT
+from workshop_lib.ranks import agents
 
 pytestmark = pytest.mark.full
 
@@ -38,7 +39,7 @@ def session(before, checkout):
         stdout=subprocess.PIPE,
         text=True,
         cwd=checkout,
-        env=os.environ | {"PYTHONPATH": str(checkout)},
+        env=os.environ | {"PYTHONPATH": str(checkout), agents.FORK: "no"},  # one rank imports less than an agent
     )
 
     def go_on():

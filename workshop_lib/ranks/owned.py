@@ -32,8 +32,9 @@ def claim(folder: Path, set_id: str) -> None:
 
 def remove(folder: Path) -> None:
     """Remove a folder. The mark is closed first, because shared disks keep open files, and so their folder."""
-    if folder in _LOCKED:
-        _LOCKED.pop(folder).close()
+    file = _LOCKED.pop(folder, None)
+    if file is not None:
+        file.close()
     shutil.rmtree(folder, ignore_errors=True)
 
 
