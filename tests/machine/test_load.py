@@ -7,9 +7,12 @@ import time
 
 import psutil
 import pytest
+from needs import needs
 
 from workshop_lib.machine import load
 from workshop_lib.machine.load import Sample
+
+OWN_ID = "import sys; from workshop_lib.machine import load; print(load.this_process().cmdline() == sys.orig_argv)"
 
 
 @pytest.mark.parametrize(
@@ -57,6 +60,12 @@ def test_the_sentence_beside_a_result(monkeypatch, capsys):
     assert capsys.readouterr().out == ("Other programs were using 1.6 of 2 cores, so don't trust these times.\n")
     meter_of(monkeypatch, Sample(0, 0, 0), Sample(2, 4, 4)).report(2)
     assert not capsys.readouterr().out
+
+
+@needs("root")
+def test_this_process_is_found_where_proc_shows_another_pid_namespace():
+    inside = f"echo 3000000 > /proc/sys/kernel/ns_last_pid; {sys.executable} -c '{OWN_ID}'"
+    assert subprocess.check_output(["unshare", "--pid", "--fork", "sh", "-c", inside], text=True) == "True\n"
 
 
 def test_our_own_processes_are_known_also_when_they_have_ended():

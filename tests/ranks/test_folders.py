@@ -12,7 +12,7 @@ import pytest
 
 from workshop_lib import paths
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError, folders, processes
+from workshop_lib.ranks import RankError, folders, owned, processes
 
 
 @pytest.fixture
@@ -39,6 +39,22 @@ def test_the_newest_is_one_whose_holder_lives(build, dead_mark):
     assert folders.find(str(young)) == young
     with pytest.raises(RankError, match="No running ranks were found in .*dead.*workshop engines"):
         folders.find(dead)
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_the_lock_says_whether_an_owner_in_another_pid_namespace_lives(tmp_path, monkeypatch, dead_mark, locks):
+    """Its process id means nothing here. Where there are no locks, it counts as alive."""
+    if not locks:
+        monkeypatch.setattr(owned.fcntl, "flock", mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+    with monkeypatch.context() as there:
+        there.setattr(processes, "pid_namespace", lambda: "another")
+        there.setattr(processes, "start_of", lambda pid: "9")
+        owned.claim(tmp_path, "abc")
+    assert not owned.is_dead(tmp_path)
+    owned._LOCKED.pop(tmp_path).close()  # as the kernel does when the owner ends
+    assert owned.is_dead(tmp_path) == locks
+    (tmp_path / "owner").write_text(dead_mark.replace("@", "@another-host-than-"))
+    assert not owned.is_dead(tmp_path)
 
 
 def test_a_controller_that_does_not_answer_is_one_sentence(build):

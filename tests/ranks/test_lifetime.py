@@ -21,11 +21,12 @@ from our_ranks import left_after, our_ranks
 
 from workshop_lib import ranks
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import folders, processes, which_mpi
+from workshop_lib.ranks import agents, folders, processes, which_mpi
 
 pytestmark = pytest.mark.full
 
 GONE_WITHIN_S = 8.0
+BY_THEMSELVES = {agents.FORK: "no"}  # one or two ranks import less than an agent that forks them
 ENGINES = [sys.executable, "-m", "workshop_lib", "engines"]
 STUCK = """\
 from mpi4py import MPI
@@ -50,7 +51,8 @@ def all_are_gone():
 def holding(*options, **settings):
     """A process that holds ranks, and the folder of its first ones, once it has said where they are."""
     command = [*ENGINES, "start", *options]
-    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ | settings)
+    environment = os.environ | BY_THEMSELVES | settings
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     try:
         for rank, line in enumerate(holder.stdout):
             if line.startswith("In a notebook: ranks.attach("):
@@ -86,8 +88,10 @@ def test_a_restarted_kernel_leaves_no_process_although_its_ranks_are_inside_a_co
 
 
 def test_a_start_reaps_what_a_dead_notebook_of_this_host_left(dead_mark):
-    marks = (dead_mark, dead_mark.replace("@", "@another-host-than-"))
-    left, elsewhere = (subprocess.Popen(["sleep", "300"], env=os.environ | {processes.VARIABLE: m}) for m in marks)
+    in_a_container = dead_mark.replace(processes.pid_namespace(), "another")
+    marks = (dead_mark, dead_mark.replace("@", "@another-host-than-"), in_a_container)
+    started = [subprocess.Popen(["sleep", "300"], env=os.environ | {processes.VARIABLE: mark}) for mark in marks]
+    left, *elsewhere = started
     deadline = time.monotonic() + 5  # just after its start, a program's environment can still read as empty
     while left.pid not in (found := [process.pid for process in processes.strays()]):
         assert time.monotonic() < deadline, found
@@ -95,11 +99,39 @@ def test_a_start_reaps_what_a_dead_notebook_of_this_host_left(dead_mark):
         ranks.start(1)
         assert left.wait(5) == -signal.SIGKILL
         assert not processes.strays(), "the ranks of this living process are no strays"
-        assert elsewhere.poll() is None
+        assert [process.poll() for process in elsewhere] == [None, None]
     finally:
-        elsewhere.kill()
-        elsewhere.wait(5)
+        for process in started:
+            process.kill()
+            process.wait(5)
         ranks.stop()
+
+
+FORKS = """\
+import contextlib, os, sys
+from workshop_lib import ranks
+from workshop_lib.ranks import processes, scripts
+team = ranks.start(1)
+set_id = processes.new_set_id()
+with contextlib.ExitStack() as left:
+    left.enter_context(scripts.started(["sleep", "60"], set_id))
+    if os.fork() == 0:
+        try:
+            team.run(int)
+        except ranks.RankError as error:
+            print(error)
+        sys.exit()
+    os.wait()
+    print(team.run(int), len(processes.marked(set_id)))
+"""
+
+
+def test_a_fork_that_exits_leaves_the_ranks_and_scripts_to_its_parent():
+    environment = os.environ | BY_THEMSELVES
+    output = subprocess.check_output([sys.executable, "-c", FORKS], text=True, timeout=120, cwd=ROOT, env=environment)
+    in_fork, in_parent = output.splitlines()
+    assert "they belong to the process that this one was forked from. `team.restart()`" in in_fork
+    assert in_parent == "[0] 1"
 
 
 def test_a_rank_that_is_asked_where_it_is_reads_no_other_threads_frames():

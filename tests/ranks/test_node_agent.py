@@ -155,19 +155,23 @@ def test_a_rank_is_as_it_would_be_without_forking(monkeypatch):
 
 
 def test_an_agent_is_kept_for_as_long_as_its_ranks_would_be_the_same(monkeypatch):
-    """Unless a file of the library, or a variable that is read when Python is loaded, has changed."""
+    """If not, the notebook is told why PyTorch is imported again."""
     seed = {"PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "2"}
     agent = agents.Agent(False, agents.read_when_loaded(seed))
     try:
-        assert agent.suits(False, seed) and not agent.suits(True, seed)
+        assert (agent.why_unsuited(False, seed), agent.why_unsuited(True, seed)) == ("", "WORKSHOP_FORK has changed")
         agent.loads, agent.library = True, agents.state_of_the_library()
-        assert agent.suits(True, seed | {"OMP_NUM_THREADS": "1", "WORKSHOP_CWD": "/"})
-        assert not agent.suits(True, seed | {"PYTHONHASHSEED": "8"})
+        later = {"OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "WORKSHOP_CWD": "/"}
+        assert not agent.why_unsuited(True, seed | later)
+        assert agent.why_unsuited(True, seed | {"PYTHONHASHSEED": "8"}) == "PYTHONHASHSEED has changed"
         monkeypatch.setattr(agents, "state_of_the_library", dict)
-        assert not agent.suits(True, seed)
+        assert agent.why_unsuited(True, seed) == "workshop_lib/__init__.py has changed"
+        agent.folder.rename(moved := agent.folder.with_name(agent.folder.name + ".moved"))
+        assert agent.why_unsuited(True, seed).endswith("was removed")
+        moved.rename(agent.folder)
     finally:
         agent.end()
-    assert not agent.suits(False, seed) and not agent.folder.exists()
+    assert "ended with exit code" in agent.why_unsuited(False, seed) and not agent.folder.exists()
 
 
 OTHERS = ["agent", *(pytest.param(name, marks=pytest.mark.full) for name in ("mpiexec", "controller", "stub"))]

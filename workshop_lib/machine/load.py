@@ -1,5 +1,7 @@
 """How many of this machine's cores other programs use. Times measured while they run say little."""
 
+import os
+import sys
 import time
 from typing import NamedTuple
 
@@ -29,8 +31,13 @@ def sample() -> Sample:
     of_cores = psutil.cpu_times(percpu=True)
     cores = [of_cores[core] for core in affinity() if core < len(of_cores)]
     used_s = sum(sum(times) - sum(getattr(times, name, 0.0) for name in IDLE) for times in cores)
-    this = psutil.Process()
+    this = this_process()
     return Sample(time.monotonic(), used_s, sum(map(_cpu_s, [this, *this.children(recursive=True)])))
+
+
+def this_process() -> psutil.Process:
+    """This process under its id in /proc, which may show another PID namespace's ids, as after `unshare -pf`."""
+    return psutil.Process(int(os.readlink("/proc/self")) if sys.platform == "linux" else None)
 
 
 def _cpu_s(process: psutil.Process) -> float:

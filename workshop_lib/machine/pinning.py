@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
+from workshop_lib.machine.load import this_process
 
 PROCESSES = Path("/proc")
 OPENMP_LIBRARY = re.compile(r"lib(gomp|omp|iomp5)\b")
@@ -55,7 +55,7 @@ def _cores_of_a_launcher() -> set[int]:
 
     torchrun and DeepSpeed's launcher import PyTorch, so they are pinned themselves, and each rank inherits that.
     """
-    parents = [process.pid for process in psutil.Process().parents()]
+    parents = [process.pid for process in this_process().parents()]
     outside = [process for process in parents if not _openmp_libraries(process)]
     return _affinity_of(outside[0]) if outside and outside[0] != parents[0] else set()
 

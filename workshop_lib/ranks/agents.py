@@ -7,7 +7,6 @@ import atexit
 import contextlib
 import io
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,16 +18,17 @@ from typing import IO
 from workshop_lib.course.learner import in_notebook
 from workshop_lib.paths import ROOT
 
-from . import node_agent, processes, scratch, stub, which_mpi
+from . import node_agent, owned, processes, scratch, stub, which_mpi
 from .rank_errors import RankError
 
 FORK = "WORKSHOP_FORK"  # if set to "no", every rank imports everything by itself
 PRELOAD = "workshop_lib.ranks.preload"
 SAY_AFTER_S = 1.0
 # Python and libraries read variables with these beginnings when they are loaded: an agent that was started with others
-# is replaced. OMP_NUM_THREADS is set in each rank anew (engine.prepare).
+# is replaced. OMP_NUM_THREADS is set in each rank anew (engine.prepare), and PyTorch reads the other one whenever it
+# looks for GPUs. DeepSpeed sets that one in a notebook which imports it.
 READ_WHEN_LOADED = ("PYTHON", "LD_", "DYLD_", "TORCH", "PYTORCH", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "OMP_")
-SET_LATER = ("OMP_NUM_THREADS",)
+SET_LATER = ("OMP_NUM_THREADS", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
 def forks() -> bool:
@@ -109,10 +109,12 @@ class Agent:
     """An agent that ends with this process. It is ready when its socket is there.
 
     loads: whether it imports what ranks need, and forks. variables: what `read_when_loaded` says of its ranks.
+    replaces: why the one before it no longer suited.
     """
 
-    def __init__(self, loads: bool, variables: dict[str, str]):
+    def __init__(self, loads: bool, variables: dict[str, str], replaces: str = ""):
         self.loads = loads
+        self.replaces = replaces
         self.owner = os.getpid()
         self.library = state_of_the_library() if loads else {}
         # An agent's mark is as long as its ranks' marks, which are written over it.
@@ -140,11 +142,20 @@ class Agent:
     def is_ready(self) -> bool:
         return self.path.exists()
 
-    def suits(self, loads: bool, environment: Mapping[str, str]) -> bool:
-        """Whether ranks with this environment can come from this agent: it runs, and nothing that it loaded changed."""
-        if self.process.poll() is not None or self.loads != loads or not self.folder.is_dir():
-            return False  # it has ended, or somebody tidied up the temporary folder
-        return not loads or (self.variables == read_when_loaded(environment) and self.library == state_of_the_library())
+    def why_unsuited(self, loads: bool, environment: Mapping[str, str]) -> str:
+        """Why ranks with this environment can't come from this agent, in words; empty if they can."""
+        if self.process.poll() is not None:
+            return f"the process that had imported it ended with exit code {self.process.returncode}"
+        if not self.folder.is_dir():
+            return f"its temporary folder {self.folder} was removed"
+        if self.loads != loads:
+            return f"{FORK} has changed"
+        if not loads:
+            return ""
+        variables = self.variables.items() ^ read_when_loaded(environment).items()
+        files = self.library.items() ^ state_of_the_library().items()
+        changed = sorted({name for name, _ in variables} | {os.path.relpath(path, ROOT) for path, _ in files})
+        return f"{changed[0]} has changed" if changed else ""
 
     def wait(self) -> None:
         """Wait until the agent is ready; a notebook says so if that takes a while. Raises RankError if it fails."""
@@ -162,7 +173,10 @@ class Agent:
                 raise RankError(f"The process that makes ranks {how}.\n{why}\n{remedy}".rstrip())
             if waited_s > SAY_AFTER_S and not said and self.loads and in_notebook():
                 said = True
-                print("Importing PyTorch once, for all ranks that this notebook starts …")
+                if self.replaces:
+                    print(f"Importing PyTorch again, because {self.replaces} …")
+                else:
+                    print("Importing PyTorch once, for all ranks that this notebook starts …")
             time.sleep(0.01)
 
     def make(self, command: list[str], environment: dict[str, str], output, folder: str | None = None) -> Made:
@@ -187,7 +201,7 @@ class Agent:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        owned.remove(self.folder)
 
 
 class _OfThisProcess:
@@ -230,8 +244,9 @@ def _agent(environment: Mapping[str, str]) -> Agent:
     here = _OF_THIS_PROCESS
     if here.agent is not None and here.agent.owner != os.getpid():  # this process is a fork of the owner
         here.agent = None
-    if here.agent is not None and not here.agent.suits(forks(), environment):
+    why = here.agent.why_unsuited(forks(), environment) if here.agent is not None else ""
+    if why:
         end()
     if here.agent is None:
-        here.agent = Agent(forks(), read_when_loaded(environment))
+        here.agent = Agent(forks(), read_when_loaded(environment), why)
     return here.agent

@@ -2,9 +2,7 @@
 
 import atexit
 import contextlib
-import functools
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -18,11 +16,13 @@ import psutil
 
 from workshop_lib.emulation import session as emulation
 from workshop_lib.errors import InputError
+from workshop_lib.machine.forks import unless_forked
 from workshop_lib.training.record import Epochs
 from workshop_lib.words import plural
 
 from . import agents, allocation, cells, crowding, engine, folders, launchers, limits, processes, scratch, which_mpi
 from .allocation import is_here
+from .owned import remove
 from .progress import TextView
 from .rank_errors import RankError, how_it_ended, remember_source
 from .watch import watch
@@ -107,7 +107,7 @@ def _end(made: list[agents.Made], set_id: str, folder: Path, own: scratch.Scratc
     for process in made:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(4)
-    shutil.rmtree(folder, ignore_errors=True)
+    remove(folder)
     own.remove()
 
 
@@ -124,6 +124,7 @@ class Ranks:
     machine: str | None = None
     busy = False  # whether a call is under way
     asked: Any = None  # the AsyncResult of the last question to rank 0
+    _user: int  # the process that is connected to these ranks
     _wait_until_ended: Callable[[], None] = staticmethod(lambda: None)  # waits for ranks that were given up
     positions: Mapping[int, str] = {}  # where each rank was when a call last failed, in words
 
@@ -154,6 +155,8 @@ class Ranks:
     @property
     def healthy(self) -> bool:
         """Whether the ranks can take the next call."""
+        if self.trouble is None and os.getpid() != self._user:
+            self.trouble = "they belong to the process that this one was forked from"
         if self.trouble is None and self._lost():
             records = folders.exit_records(self.folder)
             how = "rank {rank} on {host} ".format(**records[0]) + how_it_ended(records[0]) if records else ""
@@ -322,7 +325,7 @@ class Ranks:
         places = [f"--profile-dir={self.folder}", f"--work-dir={self.folder}"]
         self._scratch = scratch.Scratch(self._set_id, one_host=plan.one_host)
         atexit.register(self.stop)
-        self._end = functools.partial(_end, self._made, self._set_id, self.folder, self._scratch)
+        self._end = unless_forked(_end, self._made, self._set_id, self.folder, self._scratch)
         settings = self._scratch.settings | {
             processes.VARIABLE: processes.mark(self._set_id),
             "WORKSHOP_LAUNCHER": "engines",
@@ -347,6 +350,7 @@ class Ranks:
                     self._made.append(agent.make(command, environment, output))
             self.client = folders.connect(self.folder, limit_s, self._made)
             self._wait_for_engines(deadline, limit_s)
+            self._user = os.getpid()
             self.trouble = None
             self._check_order()
         except BaseException as error:

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import socket
 import tempfile
 import time
@@ -16,10 +15,10 @@ import ipyparallel as ipp
 from workshop_lib.errors import cause
 from workshop_lib.paths import BUILD, keeps_secrets, replacing
 
-from . import processes
+from . import owned
 from .allocation import is_here
 from .messages import ExitRecord, RankNote, StopNote, Whereabouts
-from .processes import is_dead
+from .owned import is_dead
 from .rank_errors import RankError
 from .whereabouts import AT
 
@@ -67,9 +66,9 @@ def _make(folder: Path, set_id: str) -> Path:
         # A call looks for notes every few milliseconds, so each kind has a folder of its own, which is mostly empty.
         for kind in (*NOTES, AT):
             (folder / kind).mkdir()
-        (folder / "owner").write_text(processes.mark(set_id))
+        owned.claim(folder, set_id)
     except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
+        owned.remove(folder)
         raise
     return folder
 
@@ -91,12 +90,12 @@ def find(folder: str | os.PathLike | None = None) -> Path:
 def mark(folder: Path) -> str:
     """The mark that all processes of these ranks carry; empty if the folder is gone."""
     with contextlib.suppress(OSError):
-        return (folder / "owner").read_text()
+        return (folder / owned.OWNER).read_text()
     return ""
 
 
 def owner(folder: Path) -> str:
-    """The process that holds these ranks, as "<host>/<pid>/<start>"; empty if the folder is gone."""
+    """The process that holds these ranks, as its mark names it; empty if the folder is gone."""
     return mark(folder).partition("@")[2]
 
 

@@ -1,16 +1,19 @@
 """Which processes belong to which notebook, found by a mark in their environment.
 
-The mark is WORKSHOP_RANKS = "<set>@<owner host>/<owner pid>/<owner start>". Every process started for a set of ranks
-inherits it, and keeps it no matter what happens to the processes in between. So the owner of a set, or the next start
-on the owner's host, can always find and end what is left of the set.
+The mark is WORKSHOP_RANKS = "<set>@<host>/<PID namespace>/<pid>/<start>", and all but the set is of the set's owner.
+Every process started for a set of ranks inherits the mark, and keeps it no matter what happens to the processes in
+between. So the owner of a set, or the next start beside the owner, can always find and end what is left of the set.
+A process id means another process in another PID namespace, such as a container's, so nobody judges an owner there.
 """
 
+import contextlib
 import os
 import socket
 import sys
 import time
 import uuid
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -24,7 +27,22 @@ def new_set_id() -> str:
 
 def mark(set_id: str) -> str:
     """The value of WORKSHOP_RANKS for a set of ranks owned by this process."""
-    return f"{set_id}@{socket.gethostname()}/{os.getpid()}/{start_of(os.getpid())}"
+    return f"{set_id}@{socket.gethostname()}/{pid_namespace()}/{os.getpid()}/{start_of(os.getpid())}"
+
+
+def pid_namespace() -> str:
+    """A name for where an id means the same process as here: this PID namespace, since this machine was booted."""
+    if sys.platform != "linux":
+        return "host"
+    boot = ""
+    with contextlib.suppress(OSError):  # some containers hide it
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}"
+
+
+def can_see_processes() -> bool:
+    """Whether /proc shows the processes of this PID namespace. In a new namespace, it may still show the old one's."""
+    return sys.platform != "linux" or os.readlink("/proc/self") == str(os.getpid())
 
 
 def stat_fields(stat: Path) -> list[str]:
@@ -40,7 +58,7 @@ def start_of(pid: int) -> str | None:
     """
     if sys.platform == "linux":
         try:
-            fields = stat_fields(Path(f"/proc/{pid}/stat"))
+            fields = stat_fields(Path(f"/proc/{'self' if pid == os.getpid() else pid}/stat"))
         except OSError:
             return None
         return None if fields[0] in "ZX" else fields[19]
@@ -59,24 +77,38 @@ def with_mark(pid: int, mark: str) -> psutil.Process | None:
         return None
 
 
-def owner_is_gone(value: str) -> bool:
-    """Whether the owner that a mark names ran on this host and is gone. False for owners on other hosts."""
-    name, pid, started = value.rsplit("/", 2)
-    host = name.partition("@")[2]
-    return host in ("", socket.gethostname()) and start_of(int(pid)) != started
+class Owner(NamedTuple):
+    """The process that a mark names."""
+
+    host: str
+    pid_namespace: str
+    pid: int
+    start: str
+
+    def can_be_seen(self) -> bool:
+        """Whether this process would find the owner by its id."""
+        here = (socket.gethostname(), pid_namespace())
+        return (self.host, self.pid_namespace) == here and can_see_processes()
+
+    def is_gone(self) -> bool:
+        """Whether the owner has ended. Its id must mean the same process here: see `can_be_seen`."""
+        return start_of(self.pid) != self.start
 
 
-def is_dead(folder: Path) -> bool:
-    """Whether the owner of a set's folder ran on this host and is gone. False for owners on other hosts."""
+def owner_of(mark: str) -> Owner | None:
+    """The owner that a mark names; None if the mark is not of this form."""
     try:
-        return owner_is_gone((folder / "owner").read_text())
-    except (OSError, ValueError):
-        return False
+        host, namespace, pid, start = mark.partition("@")[2].split("/")
+        return Owner(host, namespace, int(pid), start)
+    except ValueError:
+        return None
 
 
 def marked(set_id: str | None = None) -> list[tuple[psutil.Process, str]]:
     """This user's marked processes on this machine, each with its mark: those of one set, or of all sets."""
-    found = []
+    found: list[tuple[psutil.Process, str]] = []
+    if not can_see_processes():
+        return found  # a signal to one of the ids in /proc would reach a different process
     for process in psutil.process_iter():
         try:
             value = process.environ().get(VARIABLE, "")
@@ -90,7 +122,8 @@ def marked(set_id: str | None = None) -> list[tuple[psutil.Process, str]]:
 
 def strays() -> list[psutil.Process]:
     """Processes that dead notebooks left behind."""
-    return [process for process, value in marked() if owner_is_gone(value)]
+    owners = [(process, owner_of(mark)) for process, mark in marked()]
+    return [process for process, owner in owners if owner and owner.can_be_seen() and owner.is_gone()]
 
 
 def kill(processes: list[psutil.Process], wait_s: float = 3.0) -> None:

@@ -6,13 +6,12 @@ Each folder carries its owner's mark, so nobody else's folders are touched.
 
 import contextlib
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
 from workshop_lib.paths import BUILD
 
-from . import processes, stub
+from . import owned, stub
 
 PREFIX = "workshop-"
 SHARED_MEMORY = Path("/dev/shm")
@@ -30,7 +29,7 @@ def temporary_folder() -> Path:
 def make(parent: Path, set_id: str) -> Path:
     """Create a folder in `parent` that only its owner can read, with the mark of this set. Raises OSError."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-    (folder / "owner").write_text(processes.mark(set_id))
+    owned.claim(folder, set_id)
     return folder
 
 
@@ -59,15 +58,15 @@ class Scratch:
 
     def remove(self) -> None:
         for folder in self.folders:
-            shutil.rmtree(folder, ignore_errors=True)
+            owned.remove(folder)
 
 
 def sweep() -> None:
     """Remove what killed processes of this user left behind: these folders, and those of sets of ranks (folders.py)."""
     left = [folder for parent in (temporary_folder(), SHARED_MEMORY) for folder in parent.glob(f"{PREFIX}*")]
     for folder in [*left, *(BUILD / "ranks").glob("*")]:
-        if _is_ours(folder) and processes.is_dead(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+        if _is_ours(folder) and owned.is_dead(folder):
+            owned.remove(folder)
 
 
 def _is_ours(folder: Path) -> bool:

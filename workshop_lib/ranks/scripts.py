@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from workshop_lib.machine.forks import unless_forked
 from workshop_lib.machine.world import loopback
 
 from . import agents, allocation, launchers, processes, which_mpi
@@ -80,13 +81,13 @@ def started(words: list[str], set_id: str, folder: str | None = None, **settings
     """
     with contextlib.ExitStack() as left:
         scratch = Scratch(set_id)
-        left.callback(scratch.remove)
+        left.callback(unless_forked(scratch.remove))
         reading, writing = os.pipe()
         output = left.enter_context(open(reading, errors="replace"))
         with open(writing, "wb") as end:
             agent = agents.Agent(loads=False, variables={})
             left.callback(agent.end)
-            left.callback(processes.end, set_id)
+            left.callback(unless_forked(processes.end, set_id))
             agent.wait()
             environment = which_mpi.rank_environment(_settings() | scratch.settings | settings)
             environment[processes.VARIABLE] = processes.mark(set_id)

@@ -140,6 +140,7 @@ class AttachedRanks(Ranks):
         self._probes_failed = 0
         self._next_probe = 0.0
         self.client = folders.connect(folder, CONNECT_LIMIT_S)
+        self._user = os.getpid()
         self.trouble = None
         self.shape = (len(self.client.ids), None, None)
         self._check_order()

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from workshop_lib.errors import InputError
 from workshop_lib.machine import environment
+from workshop_lib.machine.forks import unless_forked
 from workshop_lib.machine.world import GPU_COLLECTIVES, LaunchError, World, loopback
 
 TIMEOUT = "WORKSHOP_GLOO_TIMEOUT_S"
@@ -52,7 +53,7 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
     # Linger at exit: one of gloo's threads may still have to release the last message's tensor, which takes the
     # interpreter's lock. If the interpreter had ended by then, the process would abort.
     if kind == "gloo":
-        atexit.register(time.sleep, GLOO_LINGER_S)
+        atexit.register(unless_forked(time.sleep, GLOO_LINGER_S))
     try:
         if world.launcher == "torchrun":
             dist.init_process_group(kind, init_method="env://", timeout=timeout)

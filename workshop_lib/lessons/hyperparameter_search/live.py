@@ -1,5 +1,6 @@
 """Run the searches of 14_hyperparameter_search on its ranks, with a live table of trials."""
 
+import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from IPython.display import HTML, DisplayHandle
 
 from workshop_lib.lessons.hyperparameter_search.search import Scheduler, Search, search
 from workshop_lib.lessons.hyperparameter_search.train_trial import TrialResult, test_accuracy
+from workshop_lib.machine.forks import unless_forked
 from workshop_lib.paths import BUILD
 
 ROWS = 8  # trials in the table: the running ones, and the best of the others
@@ -25,13 +27,18 @@ def run(
     Raises the errors of `search`.
     """
     BUILD.mkdir(exist_ok=True)  # on a cluster, all nodes and the notebook share this folder, unlike /tmp
-    place = tempfile.TemporaryDirectory(prefix="search-", dir=BUILD)
+    place = tempfile.mkdtemp(prefix="search-", dir=BUILD)
+    delete = unless_forked(shutil.rmtree, place, True)
     live = DisplayHandle()
     live.display(HTML(""))
-    state = search(
-        team, scheduler, Path(place.name), budget, together, timeout_s, lambda state: live.update(drawn(state))
-    )
-    weakref.finalize(state, place.cleanup)
+    try:
+        state = search(
+            team, scheduler, Path(place), budget, together, timeout_s, lambda state: live.update(drawn(state))
+        )
+    except BaseException:  # an interrupt, too
+        delete()
+        raise
+    weakref.finalize(state, delete)
     print(in_words(state))
     return state
 

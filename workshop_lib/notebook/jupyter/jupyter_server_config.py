@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jupyter_core.paths import jupyter_runtime_dir
 
+from workshop_lib.machine.forks import unless_forked
 from workshop_lib.paths import keeps_secrets
 
 HERE = Path(__file__).parent
@@ -23,16 +24,10 @@ def _browser() -> str:
         return ""
 
 
-def _remove(folder: str, owner: int) -> None:
-    """Remove the folder, if this process is its owner and not a fork of it."""
-    if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 # Jupyter writes keys into its runtime folder, and refuses to do so where other users can read them.
 if not keeps_secrets(jupyter_runtime_dir()):
     os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="workshop-jupyter-")
-    atexit.register(_remove, os.environ["JUPYTER_RUNTIME_DIR"], os.getpid())
+    atexit.register(unless_forked(shutil.rmtree, os.environ["JUPYTER_RUNTIME_DIR"], True))
 c = get_config()  # type: ignore[name-defined]  # noqa: F821 - Jupyter defines it
 # Over SSH there may be only a text browser. It cannot show JupyterLab, and would take the terminal from the URL.
 if _browser() in TEXT_BROWSERS:
