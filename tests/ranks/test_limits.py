@@ -31,11 +31,18 @@ def allowed(monkeypatch):
     return allow
 
 
-@pytest.mark.parametrize(("pair", "raised"), [((1024, 4096), 1024), ((64, 4096), 136), ((64, UNLIMITED), 136)])
-def test_a_limit_that_is_too_low_is_raised(allowed, pair, raised):
-    chosen = allowed(NOFILE=pair)
+@pytest.mark.parametrize(
+    ("name", "pair", "raised"),
+    [
+        ("NOFILE", (1024, 4096), {}),
+        ("NOFILE", (64, 4096), {resource.RLIMIT_NOFILE: (136, 4096)}),
+        ("CPU", (6, UNLIMITED), {resource.RLIMIT_CPU: (60, UNLIMITED)}),
+    ],
+)
+def test_a_limit_that_is_too_low_is_raised(allowed, name, pair, raised):
+    chosen = allowed(**{name: pair})
     limits.require(2)
-    assert chosen == {resource.RLIMIT_NOFILE: (raised, pair[1])}
+    assert chosen == raised
 
 
 @pytest.mark.parametrize(
@@ -43,6 +50,10 @@ def test_a_limit_that_is_too_low_is_raised(allowed, pair, raised):
     [
         ({"NOFILE": (64, 64)}, "136 open files; 64 are allowed here. Run `ulimit -n 1024`"),
         ({"NPROC": (60, 60)}, "70 processes and threads; 60 are allowed here and 41 in use. End other"),
+        ({"CPU": (6, 6)}, "60 seconds of CPU time; 6 are allowed here. Run `ulimit -t unlimited`"),
+        ({"FSIZE": (102400, 102400)}, "16 MB in one file; 0.1 are allowed here. Run `ulimit -f unlimited`"),
+        ({"AS": (10**9, 10**9)}, "2,000 MB of virtual memory; 1,000 are allowed here. Run `ulimit -v unlimited`"),
+        ({"DATA": (10**8, 10**8)}, "550 MB of data; 100 are allowed here. Run `ulimit -d unlimited`"),
     ],
 )
 @needs("linux")
@@ -67,6 +78,28 @@ def test_threads_of_ranks_on_other_hosts_do_not_count_here(allowed, monkeypatch)
     monkeypatch.setattr(limits, "_own_threads", lambda: 10)
     allowed(NPROC=(200, 200))
     limits.require(512, all_here=False)
+
+
+@needs("root")
+def test_a_host_that_cannot_reach_itself_is_named_before_anything_starts():
+    program = """
+from workshop_lib import ranks
+from workshop_lib.cli import doctor
+from workshop_lib.ranks import scripts
+
+for start in (lambda: ranks.start(2), lambda: scripts.run("torchrun", "script.py")):
+    try:
+        start()
+    except ranks.RankError as error:
+        print(error)
+found = [doctor.check_loopback(), *doctor.check_mpi()]
+print([(each.level, each.check) for each in found])
+"""
+    words = ["unshare", "--net", sys.executable, "-c", program]
+    lines = subprocess.run(words, capture_output=True, text=True, timeout=60).stdout.splitlines()
+    why = "The ranks did not start: programs on this host cannot reach each other at 127.0.0.1: "
+    assert [line.startswith(why) for line in lines] == [True, False, True, False]
+    assert lines[-1] == str([("wrong", "loopback"), ("ok", "mpiexec"), ("ok", "MPI settings")])
 
 
 @pytest.fixture

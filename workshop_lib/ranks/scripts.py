@@ -13,7 +13,7 @@ import psutil
 
 from workshop_lib.machine.world import loopback
 
-from . import agents, allocation, launchers, processes, which_mpi
+from . import agents, allocation, launchers, limits, processes, which_mpi
 from .rank_errors import RankError
 from .scratch import Scratch
 
@@ -76,8 +76,9 @@ def started(words: list[str], set_id: str, folder: str | None = None, **settings
 
     The first word may name a program beside this Python. folder: where the command runs. settings: variables for its
     environment, in addition to those of ranks. None of its processes is left afterwards, even if this process is
-    killed.
+    killed. Raises RankError if this host's limits let no rank start.
     """
+    limits.require(1)
     with contextlib.ExitStack() as left:
         scratch = Scratch(set_id)
         left.callback(scratch.remove)
