@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import re
 import resource
+import signal
 import subprocess
 import sys
 
@@ -11,7 +13,7 @@ from needs import missing, needs
 
 from workshop_lib.cli import doctor
 from workshop_lib.machine import cgroups
-from workshop_lib.ranks import RankError, limits
+from workshop_lib.ranks import RankError, limits, node_agent
 
 UNLIMITED = resource.RLIM_INFINITY
 
@@ -78,6 +80,64 @@ def test_threads_of_ranks_on_other_hosts_do_not_count_here(allowed, monkeypatch)
     monkeypatch.setattr(limits, "_own_threads", lambda: 10)
     allowed(NPROC=(200, 200))
     limits.require(512, all_here=False)
+
+
+NO_OTHER = dict.fromkeys((resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_STACK), (UNLIMITED, UNLIMITED))
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "pair", "why"),
+    [
+        (-signal.SIGXCPU, resource.RLIMIT_CPU, (6, 100), r"all the CPU time .* \(6 s, `ulimit -t`\)"),
+        (-signal.SIGKILL, resource.RLIMIT_CPU, (6, 6), r"all the CPU time .* \(6 s, `ulimit -t`\)"),
+        (-signal.SIGKILL, resource.RLIMIT_CPU, (7, 7), "^$"),  # it has used only 6 s, so somebody else killed it
+        (-signal.SIGXFSZ, resource.RLIMIT_FSIZE, (5_000_000, UNLIMITED), r"a file larger .* \(5 MB, `ulimit -f`\)"),
+        (-signal.SIGSEGV, resource.RLIMIT_STACK, (2**18, UNLIMITED), "its stack, .* 0.26 MB here"),
+        (-signal.SIGSEGV, resource.RLIMIT_STACK, (2**23, UNLIMITED), "^$"),
+    ],
+)
+def test_the_limit_that_ended_a_process_is_named(code, number, pair, why):
+    memory = {"killed_for_memory": lambda: 0}
+    assert re.search(why, node_agent.what_ended(code, 6.0, NO_OTHER | {number: pair}, memory, 0))
+
+
+def test_a_limit_that_may_be_behind_an_error_is_named(allowed):
+    allowed(AS=(3 * 10**9, UNLIMITED), FSIZE=(10**8, UNLIMITED))
+    assert limits.behind("ValueError: 3") == ""
+    told = "A process may have no more than {} here, which may be the cause."
+    assert limits.behind("MemoryError") == told.format("3,000 MB of virtual memory (`ulimit -v`)")
+    assert limits.behind("OSError: [Errno 27] File too large") == told.format("100 MB in one file (`ulimit -f`)")
+
+
+BURN = """
+import resource
+from workshop_lib import ranks
+from workshop_lib.ranks import agents, limits
+
+def compute():
+    while True:
+        pass
+
+for limit_s, start in ((1, ranks.start), (2, lambda n: ranks.start(n).run(compute, show=False))):
+    limits.NEEDED.clear()  # so that only the end of a process tells
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, -1))
+    try:
+        start(1)
+    except ranks.RankError as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_CPU, (-1, -1))
+    agents.ready(agents.own_environment())
+"""
+
+
+@pytest.mark.full
+@needs("linux")
+def test_an_agent_or_a_rank_that_used_up_its_cpu_time_is_lost_with_the_reason():
+    ran = subprocess.run([sys.executable, "-c", BURN], capture_output=True, text=True, timeout=100)
+    agent, rank = (line for line in ran.stdout.splitlines() if "SIGXCPU" in line)
+    assert agent.startswith("The ranks did not start: The process that makes ranks was killed by SIGXCPU, because it")
+    assert "(1 s, `ulimit -t`)" in agent and "WORKSHOP_FORK" not in ran.stdout
+    assert rank.startswith("rank 0 on ") and "(2 s, `ulimit -t`)" in rank
 
 
 @needs("root")

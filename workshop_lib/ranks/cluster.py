@@ -359,6 +359,7 @@ class Ranks:
             why = which_mpi.what_failed(log.read_text("utf8", "replace")) if log.exists() else ""
             self.stop()
             if isinstance(error, (RankError, OSError)):
+                why = f"{why}\n{limits.behind(why)}".rstrip()
                 if not controller_failed:
                     why = f"{why}\n{which_mpi.suspects()}"
                 raise RankError(
@@ -381,7 +382,7 @@ class Ranks:
                 raise RankError(f"rank {records[0]['rank']} {how_it_ended(records[0])}.")
             for name, process in zip(("the controller", "mpiexec"), self._made, strict=True):
                 if process.poll() is not None:
-                    raise RankError(f"{name} ended with exit code {process.returncode}.")
+                    raise RankError(f"{name} {process.ending}.")
             self._require_ports()
             if time.monotonic() > deadline:
                 raise RankError(f"{ready} of {self.n} came up in {limit_s:.0f} s.")

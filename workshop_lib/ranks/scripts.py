@@ -67,7 +67,7 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
         why = by_gloo if aborted else "the lines above say why."
         if Path(words[0]).name == "mpiexec":
             why = f"{why} {which_mpi.suspects()}".rstrip()
-        raise RankError(f"`{shlex.join(words)}` ended with exit code {status}; {why}")
+        raise RankError(f"`{shlex.join(words)}` {process.ending}; {why}")
 
 
 @contextlib.contextmanager
