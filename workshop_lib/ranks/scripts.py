@@ -91,6 +91,7 @@ def started(words: list[str], set_id: str, folder: str | None = None, **settings
             agent.wait()
             environment = which_mpi.rank_environment(_settings() | scratch.settings | settings)
             environment[processes.VARIABLE] = processes.mark(set_id)
+            environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
             beside_python = Path(sys.executable).parent / words[0]
             program = str(beside_python) if beside_python.exists() else words[0]
             process = agent.make([program, *words[1:]], environment, end, folder)
@@ -120,6 +121,5 @@ def rank_of(process: psutil.Process) -> str:
 
 def _settings() -> dict[str, str]:
     """The variables of ranks, with gloo on the loopback interface, so that an odd host name does no harm."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    own = {"PATH": path, "PYTHONPATH": which_mpi.python_path(), "PYTHONUNBUFFERED": "1"}
+    own = {"PYTHONPATH": which_mpi.python_path(), "PYTHONUNBUFFERED": "1"}
     return which_mpi.environment() | own | {"GLOO_SOCKET_IFNAME": loopback()}
