@@ -270,6 +270,8 @@ class Ranks:
         if n is not None:
             check_number(n)
             crowding.check(n)
+            if self.machine is None:
+                crowding.note(n)
             self.shape = (n, *self.shape[1:])
         CURRENT.replace(self)  # stops any ranks started in place of these, because only one set may run
         self._wait_until_ended()
