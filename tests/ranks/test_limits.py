@@ -7,13 +7,14 @@ import resource
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from needs import missing, needs
 
 from workshop_lib.cli import doctor
 from workshop_lib.machine import cgroups
-from workshop_lib.ranks import RankError, limits, node_agent
+from workshop_lib.ranks import RankError, failures, limits, node_agent
 
 UNLIMITED = resource.RLIM_INFINITY
 
@@ -106,6 +107,10 @@ def test_a_limit_that_may_be_behind_an_error_is_named(allowed):
     assert limits.behind("ValueError: 3") == ""
     told = "A process may have no more than {} here, which may be the cause."
     assert limits.behind("MemoryError") == told.format("3,000 MB of virtual memory (`ulimit -v`)")
+    error = {"what": "raised MemoryError", "text": "MemoryError", "frames": []}
+    assert failures.errors_text(SimpleNamespace(outcomes={0: {"error": error}})).splitlines()[-1] == limits.behind(
+        "MemoryError"
+    )
     assert limits.behind("OSError: [Errno 27] File too large") == told.format("100 MB in one file (`ulimit -f`)")
 
 

@@ -65,6 +65,8 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
     if status:
         by_gloo = "PyTorch's gloo aborted a rank that was done, as it rarely does: run it again."
         why = by_gloo if aborted else "the lines above say why."
+        if process.why:
+            raise RankError(f"`{shlex.join(words)}` {process.ending}.")
         if Path(words[0]).name == "mpiexec":
             why = f"{why} {which_mpi.suspects()}".rstrip()
         raise RankError(f"`{shlex.join(words)}` {process.ending}; {why}")
