@@ -70,6 +70,15 @@ def test_a_limit_that_cannot_be_raised_is_said_before_anything_starts(allowed, m
     assert finding.level == "wrong" and finding.seen.startswith("two ranks do not start: they need about")
 
 
+@needs("linux")
+def test_a_container_with_too_little_memory_is_named(allowed, monkeypatch):
+    allowed()
+    monkeypatch.setattr(cgroups, "available_bytes", lambda: 2e8)
+    monkeypatch.setattr(cgroups, "memory_bytes", lambda: 3e8)
+    with pytest.raises(RankError, match="they need about 520 MB of memory; 300 are allowed here. Give this container"):
+        limits.require(2)
+
+
 def test_limits_that_suffice_are_listed(allowed, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 0)
     allowed(NOFILE=(1024, 4096), NPROC=(1, 1))
