@@ -6,7 +6,7 @@ import os
 CAUSES = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "your quota on this disk is used up",
-    errno.EFBIG: "it would be larger than files may be here",
+    errno.EFBIG: "it would be larger than files may be here (`ulimit -f`)",
     errno.EACCES: "you have no permission",
     errno.EPERM: "you have no permission",
     errno.EROFS: "this disk can only be read",

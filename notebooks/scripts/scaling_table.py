@@ -55,6 +55,9 @@ def main():
         mark = "*" if n > cores else " "
         row = f"{n:>5}{mark} {median(runs):>10,.0f} {min(runs):>10,.0f} {max(runs):>10,.0f}"
         print(f"{row} {median(runs) / one:>9.2f} {median(runs) / one / n:>11.0%}")
+    for n, runs in sorted(speeds.items()):
+        if median(runs) > n * one:
+            print(f"{n} ranks can't be {median(runs) / one:.2f} times as fast as one: something slowed down one rank.")
     print(f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'not set')}; * more ranks than this machine has cores")
 
 

@@ -165,8 +165,11 @@ alone = team.restart(1).train(options, timeout=2 * sizes.timeout_s)
 team.restart(2)
 
 # %%
+from workshop_lib.machine import load
+
 speedup = record["epochs"][-1]["samples_per_s"] / alone["epochs"][-1]["samples_per_s"]
-print(f"If each doubling gains as much, four days on eight devices become {96 / speedup**3:.0f} hours.")
+doubt = load.doubt(speedup, ranks=2)
+print(doubt or f"If each doubling gains as much, four days on eight devices become {96 / speedup**3:.0f} hours.")
 guess.compare(speedup)
 
 # %% [markdown]

@@ -34,6 +34,12 @@ def test_options_of_ranks_are_refused_without_ranks(option):
     assert ended.output.startswith(f"workshop: {option[0]}") and "--ranks N" in ended.output
 
 
+def test_a_command_without_standard_streams_works_quietly():
+    words = ["sh", "-c", 'exec "$0" -m workshop_lib machines <&- >&-', sys.executable]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 @pytest.fixture
 def doctor_raises(monkeypatch):
     """Makes `workshop doctor` call an action that fails."""

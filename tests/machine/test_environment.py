@@ -72,6 +72,27 @@ def test_a_home_for_whoever_has_none(monkeypatch):
     assert os.access(environment.home(), os.W_OK)
 
 
+@needs("root")
+def test_folders_that_may_not_be_searched_leave_the_path_of_ranks(tmp_path):
+    """Python calls a program forbidden, not missing, if it may be in such a folder."""
+    program = """
+import os, subprocess
+from workshop_lib.machine import environment
+os.setuid(4242)
+for path in (os.environ["PATH"], environment.for_ranks(os.environ, True)["PATH"]):
+    os.environ["PATH"] = path
+    try:
+        subprocess.run(["a-program-that-is-nowhere"])
+    except OSError as error:
+        print(type(error).__name__, path)
+"""
+    path = f"{tmp_path}/bin:{tmp_path}:/usr/bin:/nowhere"  # pytest's folders are closed to other users
+    given = os.environ | {"PATH": path}
+    ran = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, timeout=60)
+    expected = [f"PermissionError {path}", "FileNotFoundError /usr/bin:/nowhere"]
+    assert ran.stdout.splitlines() == expected, ran.stderr
+
+
 def test_what_the_user_has_set_for_mpi_is_named():
     assert environment.mpi_suspects({}, BASE) == ""
     ours = {"OMPI_MCA_btl": "self"}

@@ -1,5 +1,6 @@
 """Other programs on this machine are noticed, our own are not, and a few of many cores don't matter."""
 
+import math
 import os
 import subprocess
 import sys
@@ -66,6 +67,26 @@ def test_the_sentence_beside_a_result(monkeypatch, capsys):
 def test_this_process_is_found_where_proc_shows_another_pid_namespace():
     inside = f"echo 3000000 > /proc/sys/kernel/ns_last_pid; {sys.executable} -c '{OWN_ID}'"
     assert subprocess.check_output(["unshare", "--pid", "--fork", "sh", "-c", inside], text=True) == "True\n"
+
+
+@pytest.mark.parametrize(
+    ("speedup", "ranks", "oversubscribed", "slow"),
+    [
+        (2.2, 2, False, "what ran on one rank."),
+        (2.05, 2, False, ""),
+        (0.54, 2, False, "what ran on 2 ranks."),
+        (0.79, 2, False, ""),
+        (0.3, 4, True, ""),
+        (math.nan, 2, False, ""),
+    ],
+)
+def test_a_speedup_that_no_quiet_machine_shows_is_doubted(speedup, ranks, oversubscribed, slow):
+    said = load.doubt(speedup, ranks, "ddp", oversubscribed)
+    if slow:
+        assert said.startswith(
+            f"2 ranks with ddp seem {speedup:.2f} times as fast as one. That's almost certainly wrong"
+        )
+    assert bool(said) == bool(slow) and slow in said
 
 
 def test_our_own_processes_are_known_also_when_they_have_ended():

@@ -117,6 +117,10 @@ def test_runs_beside_other_programs_are_pale_and_counted(shown, monkeypatch):
     monkeypatch.setattr(sweeps.Meter, "warning", lambda self, wanted: "others" if wanted == 2 else "")
     swept(lambda show: None)
     assert "Other programs used the cores during 4 of 8 runs." in shown[-1]
+    assert "certainly wrong" not in shown[-1]
+    monkeypatch.setattr(live_sweep.curves, "samples_per_s", lambda record: 1000.0 * record["what"]["world_size"] ** 2)
+    swept(lambda show: None)
+    assert "2 ranks with mpi seem 4.00 times as fast as one." in shown[-1] and "certainly wrong" in shown[-1]
 
 
 def test_perfect_scaling_sets_the_scale_as_soon_as_one_rank_is_measured_and_disturbed_runs_are_pale():

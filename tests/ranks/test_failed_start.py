@@ -140,6 +140,7 @@ slots that were requested by the application:
 Either request fewer procs for your application, or make more slots
 available for use."""
 ENDED = "prterun detected that one or more processes exited with non-zero status."
+LOGGED = "2026-11-28 09:46:48.103 [IPEngine] "
 LINES = [f"line {number}" for number in range(20)]
 
 
@@ -150,8 +151,10 @@ LINES = [f"line {number}" for number in range(20)]
         (
             framed("Warning: Could not find X") + framed(NO_SLOTS) + framed(ENDED),
             "There are not enough slots available in the system to satisfy the 2 slots that were requested by the "
-            "application:",
+            "application: python",
         ),
+        (f"{LOGGED}WARNING | no file\n*** An error in MPI_Init\n{LOGGED}Changing folder\n", "*** An error in MPI_Init"),
+        (f"{LOGGED}WARNING | no file\n{LOGGED}CRITICAL | too late", f"{LOGGED}CRITICAL | too late"),
     ],
 )
 def test_what_is_wrong_is_found_in_a_program_s_output(output, wrong):

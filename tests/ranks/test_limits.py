@@ -2,16 +2,19 @@
 
 import contextlib
 import os
+import re
 import resource
+import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from needs import missing, needs
 
 from workshop_lib.cli import doctor
 from workshop_lib.machine import cgroups
-from workshop_lib.ranks import RankError, limits
+from workshop_lib.ranks import RankError, failures, limits, node_agent
 
 UNLIMITED = resource.RLIM_INFINITY
 
@@ -31,11 +34,18 @@ def allowed(monkeypatch):
     return allow
 
 
-@pytest.mark.parametrize(("pair", "raised"), [((1024, 4096), 1024), ((64, 4096), 136), ((64, UNLIMITED), 136)])
-def test_a_limit_that_is_too_low_is_raised(allowed, pair, raised):
-    chosen = allowed(NOFILE=pair)
+@pytest.mark.parametrize(
+    ("name", "pair", "raised"),
+    [
+        ("NOFILE", (1024, 4096), {}),
+        ("NOFILE", (64, 4096), {resource.RLIMIT_NOFILE: (136, 4096)}),
+        ("CPU", (6, UNLIMITED), {resource.RLIMIT_CPU: (60, UNLIMITED)}),
+    ],
+)
+def test_a_limit_that_is_too_low_is_raised(allowed, name, pair, raised):
+    chosen = allowed(**{name: pair})
     limits.require(2)
-    assert chosen == {resource.RLIMIT_NOFILE: (raised, pair[1])}
+    assert chosen == raised
 
 
 @pytest.mark.parametrize(
@@ -43,6 +53,10 @@ def test_a_limit_that_is_too_low_is_raised(allowed, pair, raised):
     [
         ({"NOFILE": (64, 64)}, "136 open files; 64 are allowed here. Run `ulimit -n 1024`"),
         ({"NPROC": (60, 60)}, "70 processes and threads; 60 are allowed here and 41 in use. End other"),
+        ({"CPU": (6, 6)}, "60 seconds of CPU time; 6 are allowed here. Run `ulimit -t unlimited`"),
+        ({"FSIZE": (102400, 102400)}, "16 MB in one file; 0.1 are allowed here. Run `ulimit -f unlimited`"),
+        ({"AS": (10**9, 10**9)}, "2,000 MB of virtual memory; 1,000 are allowed here. Run `ulimit -v unlimited`"),
+        ({"DATA": (10**8, 10**8)}, "550 MB of data; 100 are allowed here. Run `ulimit -d unlimited`"),
     ],
 )
 @needs("linux")
@@ -56,6 +70,15 @@ def test_a_limit_that_cannot_be_raised_is_said_before_anything_starts(allowed, m
     assert finding.level == "wrong" and finding.seen.startswith("two ranks do not start: they need about")
 
 
+@needs("linux")
+def test_a_container_with_too_little_memory_is_named(allowed, monkeypatch):
+    allowed()
+    monkeypatch.setattr(cgroups, "available_bytes", lambda: 2e8)
+    monkeypatch.setattr(cgroups, "memory_bytes", lambda: 3e8)
+    with pytest.raises(RankError, match="they need about 520 MB of memory; 300 are allowed here. Give this container"):
+        limits.require(2)
+
+
 def test_limits_that_suffice_are_listed(allowed, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 0)
     allowed(NOFILE=(1024, 4096), NPROC=(1, 1))
@@ -67,6 +90,90 @@ def test_threads_of_ranks_on_other_hosts_do_not_count_here(allowed, monkeypatch)
     monkeypatch.setattr(limits, "_own_threads", lambda: 10)
     allowed(NPROC=(200, 200))
     limits.require(512, all_here=False)
+
+
+NO_OTHER = dict.fromkeys((resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_STACK), (UNLIMITED, UNLIMITED))
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "pair", "why"),
+    [
+        (-signal.SIGXCPU, resource.RLIMIT_CPU, (6, 100), r"all the CPU time .* \(6 s, `ulimit -t`\)"),
+        (-signal.SIGKILL, resource.RLIMIT_CPU, (6, 6), r"all the CPU time .* \(6 s, `ulimit -t`\)"),
+        (-signal.SIGKILL, resource.RLIMIT_CPU, (7, 7), "^$"),  # it has used only 6 s, so somebody else killed it
+        (-signal.SIGXFSZ, resource.RLIMIT_FSIZE, (5_000_000, UNLIMITED), r"a file larger .* \(5 MB, `ulimit -f`\)"),
+        (-signal.SIGSEGV, resource.RLIMIT_STACK, (2**18, UNLIMITED), "its stack, .* 0.26 MB here"),
+        (-signal.SIGSEGV, resource.RLIMIT_STACK, (2**23, UNLIMITED), "^$"),
+    ],
+)
+def test_the_limit_that_ended_a_process_is_named(code, number, pair, why):
+    memory = {"killed_for_memory": lambda: 0}
+    assert re.search(why, node_agent.what_ended(code, 6.0, NO_OTHER | {number: pair}, memory, 0))
+
+
+def test_a_limit_that_may_be_behind_an_error_is_named(allowed):
+    allowed(AS=(3 * 10**9, UNLIMITED), FSIZE=(10**8, UNLIMITED))
+    assert limits.behind("ValueError: 3") == ""
+    told = "A process may have no more than {} here, which may be the cause."
+    assert limits.behind("MemoryError") == told.format("3,000 MB of virtual memory (`ulimit -v`)")
+    error = {"what": "raised MemoryError", "text": "MemoryError", "frames": []}
+    assert failures.errors_text(SimpleNamespace(outcomes={0: {"error": error}})).splitlines()[-1] == limits.behind(
+        "MemoryError"
+    )
+    assert limits.behind("OSError: [Errno 27] File too large") == told.format("100 MB in one file (`ulimit -f`)")
+
+
+BURN = """
+import resource
+from workshop_lib import ranks
+from workshop_lib.ranks import agents, limits
+
+def compute():
+    while True:
+        pass
+
+for limit_s, start in ((1, ranks.start), (2, lambda n: ranks.start(n).run(compute, show=False))):
+    limits.NEEDED.clear()  # so that only the end of a process tells
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, -1))
+    try:
+        start(1)
+    except ranks.RankError as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_CPU, (-1, -1))
+    agents.ready(agents.own_environment())
+"""
+
+
+@pytest.mark.full
+@needs("linux")
+def test_an_agent_or_a_rank_that_used_up_its_cpu_time_is_lost_with_the_reason():
+    ran = subprocess.run([sys.executable, "-c", BURN], capture_output=True, text=True, timeout=100)
+    agent, rank = (line for line in ran.stdout.splitlines() if "SIGXCPU" in line)
+    assert agent.startswith("The ranks did not start: The process that makes ranks was killed by SIGXCPU, because it")
+    assert "(1 s, `ulimit -t`)" in agent and "WORKSHOP_FORK" not in ran.stdout
+    assert rank.startswith("rank 0 on ") and "(2 s, `ulimit -t`)" in rank
+
+
+@needs("root")
+def test_a_host_that_cannot_reach_itself_is_named_before_anything_starts():
+    program = """
+from workshop_lib import ranks
+from workshop_lib.cli import doctor
+from workshop_lib.ranks import scripts
+
+for start in (lambda: ranks.start(2), lambda: scripts.run("torchrun", "script.py")):
+    try:
+        start()
+    except ranks.RankError as error:
+        print(error)
+found = [doctor.check_loopback(), *doctor.check_mpi()]
+print([(each.level, each.check) for each in found])
+"""
+    words = ["unshare", "--net", sys.executable, "-c", program]
+    lines = subprocess.run(words, capture_output=True, text=True, timeout=60).stdout.splitlines()
+    why = "The ranks did not start: programs on this host cannot reach each other at 127.0.0.1: "
+    assert [line.startswith(why) for line in lines] == [True, False, True, False]
+    assert lines[-1] == str([("wrong", "loopback"), ("ok", "mpiexec"), ("ok", "MPI settings")])
 
 
 @pytest.fixture

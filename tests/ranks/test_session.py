@@ -10,7 +10,7 @@ from workshop_lib.ranks import Ranks, cluster, crowding, session
 
 @pytest.mark.parametrize("in_notebook", [True, False])
 def test_other_programs_are_a_quiet_line_once(monkeypatch, capsys, in_notebook):
-    monkeypatch.setattr(session, "in_notebook", lambda: in_notebook)
+    monkeypatch.setattr(crowding, "in_notebook", lambda: in_notebook)
     current = cluster.Current()
     monkeypatch.setattr(session, "CURRENT", current)
 
@@ -52,6 +52,17 @@ def test_far_too_many_ranks_are_refused_before_any_starts(monkeypatch, n, memory
     with pytest.raises(InputError) as caught:
         crowding.check(n)
     assert refused in str(caught.value) and "WORKSHOP_OVERSUBSCRIBE=1" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("n", "noted"), [(4, ""), (16, "16 ranks take turns on 2 cores: whatever they compute takes 8")]
+)
+def test_many_ranks_on_few_cores_are_noted(monkeypatch, capsys, n, noted):
+    monkeypatch.setattr(crowding.allocation, "find", lambda: None)
+    monkeypatch.setattr(crowding.cores, "usable_cores", lambda: 2)
+    monkeypatch.setattr(crowding.cores, "usable_threads", lambda: 2)
+    crowding.note(n)
+    assert capsys.readouterr().err.startswith(noted) and bool(noted) == (n == 16)
 
 
 def test_a_training_that_was_stopped_before_its_first_test_says_so():

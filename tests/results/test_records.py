@@ -24,6 +24,12 @@ def test_records_come_back_in_order_from_several_files(tmp_path):
     assert sorted(path.name for path in first.parent.iterdir()) == ["a.jsonl"]
 
 
+def test_byte_order_marks_are_skipped_also_where_files_were_joined(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(2 * f"\ufeff{json.dumps(run())}\n", encoding="utf-8")
+    assert records.read(path) == [run(), run()]
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [

@@ -121,6 +121,15 @@ def test_the_summary_says_what_was_measured_in_80_columns():
     assert any("* more ranks than cores" in line for line in lines)
 
 
+def test_the_summary_doubts_a_speedup_that_other_programs_must_have_made():
+    runs = [run("mpi", 1, speeds=(9000, 1000)), run("mpi", 2, speeds=(9000, 9000))]
+    doubt = "2 ranks with mpi seem 9.00 times as fast as one. That's almost certainly wrong"
+    assert doubt in " ".join(printed(summary(runs)).split())
+    for record in runs:
+        record["what"]["machine"] = "polaris"
+    assert "certainly" not in printed(summary(runs)), "emulated time is the same whatever else runs"
+
+
 def test_the_summary_does_without_a_baseline_and_marks_runs_of_one_epoch():
     lines = printed(summary([run("mpi", 2, speeds=(9000,))])).splitlines()
     (row,) = [line.split() for line in lines if line.startswith("mpi")]

@@ -26,7 +26,7 @@ from workshop_lib.cli.arguments import (
     first_paragraph,
     whole_numbers,
 )
-from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, show_error
+from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, replace_closed_streams, show_error
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.machine import catalogue, environment
 from workshop_lib.machine.world import detect
@@ -41,6 +41,7 @@ RANK_0_FIRST_S = 1.0
 
 
 def main() -> None:
+    replace_closed_streams()
     sys.exit(call(sys.argv[1:]))
 
 

@@ -35,6 +35,7 @@ def examine() -> list[Finding]:
     return [
         check_python(),
         *check_packages(),
+        check_loopback(),
         *check_mpi(),
         check_cores(),
         check_memory(),
@@ -115,7 +116,16 @@ def check_mpi() -> list[Finding]:
     version = _run([*command, "--version"]).stdout.strip().partition("\n")[0].strip() or "unknown version"
     started_by = Finding("ok", "mpiexec", f"{' '.join(command)}: {version}")
     settings = ", ".join(f"{name}={value}" for name, value in sorted(which_mpi.environment().items()))
-    return [started_by, Finding("ok", "MPI settings", settings), check_two_ranks(command)]
+    found = [started_by, Finding("ok", "MPI settings", settings)]
+    if "wrong" in (check_loopback().level, check_limits().level):
+        return found  # two ranks don't start, and these findings say why
+    return [*found, check_two_ranks(command)]
+
+
+def check_loopback() -> Finding:
+    """A finding on whether programs on this host reach each other, as ranks and notebooks must."""
+    trouble = limits.loopback_trouble()
+    return judged("loopback", trouble or f"{limits.LOOPBACK} answers", not trouble, limits.LOOPBACK_REMEDY, "wrong")
 
 
 def check_two_ranks(mpiexec: list[str]) -> Finding:

@@ -1,5 +1,6 @@
 """What a training shows in a terminal, how Ctrl-C ends it, and how the errors of ranks are shown there."""
 
+import os
 import signal
 import sys
 import time
@@ -13,6 +14,18 @@ from workshop_lib.words import plural
 
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 plus the number of SIGINT
 ASK_EVERY_S = 1.0
+
+
+def replace_closed_streams() -> None:
+    """Send what belongs into a standard stream to /dev/null if this process was started without the stream.
+
+    If nothing took a closed stream's number, the next file would get it, and programs started here would print into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is the stream's
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode))  # noqa: SIM115 - stays open as long as the process
 
 
 def show_error(error: BaseException | str) -> None:

@@ -104,6 +104,10 @@ def for_ranks(environ: Mapping[str, str], one_host: bool, launched: bool = False
         note(cleaned, rule.sentence(cleaned.pop(rule.variable)))
         if rule.instead is not None:
             cleaned[rule.variable] = rule.instead
+    path = environ.get("PATH", "")
+    if closed := [folder for folder in path.split(os.pathsep) if _is_closed(folder)]:
+        cleaned["PATH"] = os.pathsep.join(folder for folder in path.split(os.pathsep) if folder not in closed)
+        note(cleaned, f"PATH without {' and '.join(closed)}: you have no permission to search there")
     for sentence in keras_notes(environ):
         note(cleaned, sentence)
     cleaned["KERAS_BACKEND"] = "tensorflow"
@@ -111,6 +115,21 @@ def for_ranks(environ: Mapping[str, str], one_host: bool, launched: bool = False
         cleaned["HOME"] = home()
         note(cleaned, f"HOME was not set: the ranks use {cleaned['HOME']}")
     return cleaned
+
+
+def _is_closed(folder: str) -> bool:
+    """Whether this user may not look for a program in this folder.
+
+    If PATH has such a folder, a program that is nowhere counts as forbidden instead of missing, which ends trainings
+    that would do without it.
+    """
+    try:
+        os.stat(os.path.join(folder, "program"))
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def clean(one_host: bool = False) -> None:

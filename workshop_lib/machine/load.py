@@ -7,11 +7,15 @@ from typing import NamedTuple
 
 import psutil
 
-from workshop_lib.machine.cores import affinity, core_ids, usable_threads
+from workshop_lib.machine.cores import affinity, core_ids, usable_cores, usable_threads
 from workshop_lib.words import plural
 
 IDLE = ("idle", "iowait", "guest", "guest_nice")  # guest time is already part of user time
 SHORTEST_S = 0.2  # shortest interval to measure, because systems count CPU time in hundredths of a second
+# A quiet machine shows no speed-up above MOST times the number of ranks, and none below LEAST: on two cores, two ranks
+# with the slowest backend (fsdp) are 0.79 times as fast as one.
+MOST = 1.05
+LEAST = 2 / 3
 SPARE_SHARE = 0.15  # fraction of the wanted cores that others may use unnoticed, as a quiet system does now and then
 
 
@@ -61,6 +65,27 @@ def cores_of_others(before: Sample, after: Sample) -> float:
 def are_left(others: float, wanted: int, usable: int, total: int) -> bool:
     """Return whether other programs leave us the cores we want, or all that we may use if we want more than that."""
     return total - others >= (1 - SPARE_SHARE) * min(wanted, usable)
+
+
+def doubt(speedup: float, ranks: int, backend: str = "", oversubscribed: bool | None = None) -> str:
+    """Return a sentence if this speed-up against one rank is almost certainly wrong, else an empty string.
+
+    Other programs slow down single runs, and so a speed-up can seem far too high or far too low. oversubscribed:
+    whether the ranks shared cores, which makes them slow without other programs; by default, as on this machine.
+    """
+    if oversubscribed is None:
+        oversubscribed = ranks > usable_cores()
+    if speedup > MOST * ranks:
+        slowed_down = "one rank"
+    elif speedup < LEAST and not oversubscribed:
+        slowed_down = plural(ranks, "rank")
+    else:
+        return ""
+    who = f"{plural(ranks, 'rank')} with {backend}" if backend else plural(ranks, "rank")
+    return (
+        f"{who} seem {speedup:.2f} times as fast as one. That's almost certainly wrong: other programs slowed down "
+        f"what ran on {slowed_down}. Close them, and measure again."
+    )
 
 
 class Meter:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from workshop_lib.emulation import session as emulation
+from workshop_lib.machine.cores import usable_cores
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.live import REDRAW_EVERY_S, Dashboard
 from workshop_lib.notebook.widgets import has_widgets
@@ -185,7 +186,11 @@ class SweepDashboard(Dashboard):
         """A sentence on where the sweep was emulated, or on what other programs did to it, if they did anything."""
         if machines := sorted({run.machine for run in self.runs if run.machine}):
             return [emulation.label(" and ".join(machines))]
+        runs = pd.DataFrame(self.runs, columns=SpeedRun._fields)
+        runs = runs.rename(columns={"name": "backend", "ranks": "world_size"})
+        medians = runs.groupby(["backend", "world_size"], as_index=False)["samples_per_s"].median()
+        doubts = curves.doubts(medians.assign(oversubscribed=medians["world_size"] > usable_cores()))
         disturbed = sum(run.disturbed for run in self.runs)
-        if not disturbed:
-            return []
-        return [f"Other programs used the cores during {disturbed} of {plural(len(self.runs), 'run')}."]
+        if disturbed:
+            doubts.append(f"Other programs used the cores during {disturbed} of {plural(len(self.runs), 'run')}.")
+        return doubts

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import io
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,13 +17,16 @@ from pathlib import Path
 from typing import IO
 
 from workshop_lib.course.learner import in_notebook
+from workshop_lib.machine import cgroups
 from workshop_lib.paths import ROOT
 
-from . import node_agent, owned, processes, scratch, stub, which_mpi
-from .rank_errors import RankError
+from . import limits, node_agent, owned, processes, scratch, stub, which_mpi
+from .rank_errors import RankError, ending
 
 FORK = "WORKSHOP_FORK"  # if set to "no", every rank imports everything by itself
 PRELOAD = "workshop_lib.ranks.preload"
+IMPORTING = "importlib.import_module(loads)"  # node_agent's line in the traceback of an import that fails
+IN_A_LIBRARY = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGABRT)  # how a broken library ends a process
 SAY_AFTER_S = 1.0
 # Python and libraries read variables with these beginnings when they are loaded: an agent that was started with others
 # is replaced. OMP_NUM_THREADS is set in each rank anew (engine.prepare), and PyTorch reads the other one whenever it
@@ -77,6 +81,12 @@ class Made:
         self.args = command
         self.stdout: IO[str] = io.StringIO()
         self.returncode: int | None = None
+        self.why = ""  # the limit that ended it, as the end of a sentence
+
+    @property
+    def ending(self) -> str:
+        """How the process ended, in words."""
+        return ending(self.returncode or 0, self.why)
 
     def poll(self) -> int | None:
         """The exit code, minus the signal's number after a signal; None while the process runs."""
@@ -90,13 +100,14 @@ class Made:
             return self.returncode
         self._connection.settimeout(timeout)
         try:
-            answer = self._connection.recv(64)
+            answer = self._connection.recv(1024)
         except (BlockingIOError, TimeoutError):
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
         except OSError:
             answer = b""
         self._connection.close()
-        self.returncode = int(answer) if answer else -signal.SIGKILL  # without an answer, the agent was killed
+        status, _, self.why = answer.decode().partition(" ")
+        self.returncode = int(status) if status else -signal.SIGKILL  # without an answer, the agent was killed
         return self.returncode
 
     def terminate(self) -> None:
@@ -120,6 +131,8 @@ class Agent:
         # An agent's mark is as long as its ranks' marks, which are written over it.
         self.set_id = processes.new_set_id()
         self.variables = variables
+        self.killed_before = cgroups.killed_for_memory()
+        self.children_s = _of_children_s()
         environment = own_environment() | variables
         self.folder = scratch.make(scratch.temporary_folder(), self.set_id)
         self.path = self.folder / "agent"
@@ -164,13 +177,9 @@ class Agent:
         while not self.is_ready:
             waited_s = time.monotonic() - began
             if self.process.poll() is not None or waited_s > stub.AGENT_LIMIT_S:
-                how = f"did not get ready in {stub.AGENT_LIMIT_S:.0f} s"
-                if self.process.poll() is not None:
-                    how = f"ended with exit code {self.process.returncode}"
-                why = which_mpi.what_failed(self.log.read_text(errors="replace"))
-                remedy = f"`{FORK}=no` does without it." if self.loads else ""
+                how = self._how_it_failed()
                 self.end()
-                raise RankError(f"The process that makes ranks {how}.\n{why}\n{remedy}".rstrip())
+                raise RankError(how)
             if waited_s > SAY_AFTER_S and not said and self.loads and in_notebook():
                 said = True
                 if self.replaces:
@@ -178,6 +187,21 @@ class Agent:
                 else:
                     print("Importing PyTorch once, for all ranks that this notebook starts …")
             time.sleep(0.01)
+
+    def _how_it_failed(self) -> str:
+        """How the agent ended, or that it isn't ready yet, and what its log says; what to do, if anything helps."""
+        code = self.process.poll()
+        how = f"did not get ready in {stub.AGENT_LIMIT_S:.0f} s"
+        if code is not None:
+            cpu_s = _of_children_s() - self.children_s
+            how = ending(code, node_agent.what_ended(code, cpu_s, stub.limits(), vars(cgroups), self.killed_before))
+        log = self.log.read_text(errors="replace")
+        why = which_mpi.what_failed(log)
+        remedy = limits.behind(why)
+        failed_to_import = IMPORTING in log or code in IN_A_LIBRARY
+        if self.loads and failed_to_import and not remedy:
+            remedy = f"With `{FORK}=no`, ranks start without these imports, and each imports what it needs itself."
+        return "\n".join(filter(None, [f"The process that makes ranks {how}.", why, remedy]))
 
     def make(self, command: list[str], environment: dict[str, str], output, folder: str | None = None) -> Made:
         """Have the agent run a command that is not a rank; it ends with this process.
@@ -202,6 +226,12 @@ class Agent:
             self.process.kill()
             self.process.wait()
         owned.remove(self.folder)
+
+
+def _of_children_s() -> float:
+    """The seconds that this process's children have computed, as far as they have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 class _OfThisProcess:

@@ -273,6 +273,8 @@ class Ranks:
         if n is not None:
             check_number(n)
             crowding.check(n)
+            if self.machine is None:
+                crowding.note(n)
             self.shape = (n, *self.shape[1:])
         CURRENT.replace(self)  # stops any ranks started in place of these, because only one set may run
         self._wait_until_ended()
@@ -363,6 +365,7 @@ class Ranks:
             why = which_mpi.what_failed(log.read_text("utf8", "replace")) if log.exists() else ""
             self.stop()
             if isinstance(error, (RankError, OSError)):
+                why = f"{why}\n{limits.behind(why)}".rstrip()
                 if not controller_failed:
                     why = f"{why}\n{which_mpi.suspects()}"
                 raise RankError(
@@ -385,7 +388,7 @@ class Ranks:
                 raise RankError(f"rank {records[0]['rank']} {how_it_ended(records[0])}.")
             for name, process in zip(("the controller", "mpiexec"), self._made, strict=True):
                 if process.poll() is not None:
-                    raise RankError(f"{name} ended with exit code {process.returncode}.")
+                    raise RankError(f"{name} {process.ending}.")
             self._require_ports()
             if time.monotonic() > deadline:
                 raise RankError(f"{ready} of {self.n} came up in {limit_s:.0f} s.")

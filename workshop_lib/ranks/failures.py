@@ -4,7 +4,7 @@ import time
 from signal import SIGINT, SIGUSR2
 from typing import NoReturn
 
-from . import engine
+from . import engine, limits
 from .messages import CallUnderWay, Frame, Loss
 from .rank_errors import (
     DEADLOCK,
@@ -311,7 +311,10 @@ def raise_interrupted(call: CallUnderWay, trains: bool = False) -> NoReturn:
 
 
 def errors_text(call: CallUnderWay) -> str:
-    """The errors in the order in which they arrived, each one once, with all ranks that raised it."""
+    """The errors in the order in which they arrived, each one once, with all ranks that raised it.
+
+    The last line names limits of this host that may be the cause.
+    """
     ranks_by_text: dict[str, list[int]] = {}
     for rank, outcome in call.outcomes.items():
         if error := outcome.get("error"):
@@ -320,4 +323,5 @@ def errors_text(call: CallUnderWay) -> str:
     if len(blocks) > ERRORS_SHOWN:
         rest = [rank for ranks in list(ranks_by_text.values())[ERRORS_SHOWN:] for rank in ranks]
         blocks = [*blocks[:ERRORS_SHOWN], f"{named(sorted(rest))} raised other errors"]
-    return "\n".join(blocks)
+    text = "\n".join(blocks)
+    return f"{text}\n{limits.behind(text)}".rstrip()

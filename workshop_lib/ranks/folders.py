@@ -189,7 +189,7 @@ def connect(folder: Path, limit_s: float, made: Sequence = ()) -> ipp.Client:
     files = [folder / "security" / f"ipcontroller-{side}.json" for side in ("engine", "client")]
     while not all(_is_json(file) for file in files):
         if made and made[0].poll() is not None:
-            raise RankError(f"the controller ended with exit code {made[0].returncode}.")
+            raise RankError(f"the controller {made[0].ending}.")
         if time.monotonic() > deadline:
             raise RankError(f"no controller's connection file {files[1]} appeared.")
         time.sleep(0.01)

@@ -48,6 +48,8 @@ TIDY_LIMIT_S = 2.0  # time for a command that is not a rank, after SIGTERM
 FIRST_RANK_LIMIT_S = 60.0
 KILLED_FIRST = "300"  # when memory runs out, Linux rather kills a rank than the agent, which would take all along
 ASK_LIMIT_S = 30.0  # time for a stub to send its whole request, also where forty people start ranks at once
+CPU_MARGIN_S = 0.5  # Linux ends a process this early or late when its CPU time is used up
+USUAL_STACK_BYTES = 8 * 1024 * 1024
 DESCRIPTORS = 64  # the most open files that come with a request
 
 
@@ -76,6 +78,32 @@ def write(path, text):
         file.write(text)
 
 
+def what_ended(returncode, cpu_s, limits, memory, killed_before):
+    """Which of this host's limits ended a process with this exit code, as the end of a sentence; empty if none did.
+
+    cpu_s: the seconds that it computed. limits: its limits, (soft, hard) by number. memory: the functions of
+    machine/cgroups.py. killed_before: what killed_for_memory() was when the process began.
+    """
+    cpu_limit_s, file_limit, stack_limit = (
+        min((value for value in limits[number] if value != resource.RLIM_INFINITY), default=float("inf"))
+        for number in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_STACK)
+    )
+    if returncode == -signal.SIGXCPU or (returncode == -signal.SIGKILL and cpu_s > cpu_limit_s - CPU_MARGIN_S):
+        what = f"it had used all the CPU time that a process may use here ({cpu_limit_s:g} s, `ulimit -t`)"
+        return f"{what}: raise that limit, or start this in a job"
+    if returncode == -signal.SIGXFSZ:
+        what = f"it wrote a file larger than files may be here ({file_limit / 1e6:g} MB, `ulimit -f`)"
+        return f"{what}: raise that limit"
+    if returncode == -signal.SIGKILL and memory["killed_for_memory"]() > killed_before:
+        gigabytes = memory["memory_bytes"]() / 1e9
+        what = f"the memory of this container, job or machine ({gigabytes:.1f} GB) ran out"
+        return f"{what}: start fewer ranks, or allow it more memory"
+    if returncode == -signal.SIGSEGV and stack_limit < USUAL_STACK_BYTES:
+        what = f"its stack, which may only have {stack_limit / 1e6:.2g} MB here (`ulimit -s`), may have been full"
+        return f"{what}: raise that limit"
+    return ""
+
+
 def receive(connection):
     """A request and the open files that came with it. Raises OSError or ValueError if it does not arrive whole."""
     connection.settimeout(ASK_LIMIT_S)
@@ -99,6 +127,7 @@ class Child:
         self.folder = request["record"]  # where to write how a rank ended; None for a command that is not a rank
         variables = request["environment"]
         self.rank = next((int(variables[name]) for name in RANK_VARIABLES if name in variables), 0)
+        self.limits = {int(number): pair for number, pair in request["limits"].items()}
         self.memory = memory  # the functions of machine/cgroups.py
         self.killed_before = killed_before
         self.asked = False  # whether it was asked to end
@@ -155,18 +184,17 @@ class Child:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self.folder, "stopped", f"{self.rank}.json"))
 
-    def ended(self, returncode):
+    def ended(self, returncode, cpu_s):
         """Write down how a rank ended, and tell the stub. returncode: minus the signal's number after a signal."""
+        why = what_ended(returncode, cpu_s, self.limits, self.memory, self.killed_before)
         if self.folder is not None and not gone(self.folder):
             how = {"returncode": returncode, "asked": self.asked, "time": time.time()}
-            if returncode == -signal.SIGKILL and self.memory["killed_for_memory"]() > self.killed_before:
-                gigabytes = self.memory["memory_bytes"]() / 1e9
-                what = f"the memory of this container, job or machine ({gigabytes:.1f} GB) ran out"
-                how["why"] = f"{what}: start fewer ranks, or allow it more memory"
+            if why:
+                how["why"] = why
             with contextlib.suppress(OSError):
                 self.write("exit", how)
         with contextlib.suppress(OSError):  # the stub may be gone
-            self.connection.send(f"{returncode}\n".encode())
+            self.connection.send(f"{returncode} {why}".encode())
         self.connection.close()
 
     def _stack(self):
@@ -244,7 +272,7 @@ class NodeAgent:
                     child.end()
         for pid, child in list(self.children.items()):
             child.look()
-            changed, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            changed, status, usage = os.wait4(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             if not changed:
                 continue
             if os.WIFSTOPPED(status):
@@ -253,7 +281,7 @@ class NodeAgent:
                 child.continued()
             else:
                 del self.children[pid]
-                child.ended(os.waitstatus_to_exitcode(status))
+                child.ended(os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime)
 
     def _end_all(self):
         for child in self.children.values():

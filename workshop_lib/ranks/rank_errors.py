@@ -184,10 +184,14 @@ def is_in_framework(frames: list[Frame]) -> bool:
 
 def how_it_ended(record: ExitRecord) -> str:
     """How the rank of this exit record ended, in words."""
-    code = record["returncode"]
+    return ending(record["returncode"], record.get("why", ""))
+
+
+def ending(code: int, why: str = "") -> str:
+    """How a process with this exit code ended, in words. why: the limit that ended it, as the end of a sentence."""
     if code >= 0:
         return f"ended with exit code {code}"
-    why = f", because {record['why']}" if record.get("why") else ""
+    why = f", because {why}" if why else ""
     if code == -signal.SIGTERM:
         why = ", as when a job is canceled or its time is up"
     return f"was killed by {signal_name(-code)}{why}"

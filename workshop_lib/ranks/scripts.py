@@ -14,7 +14,7 @@ import psutil
 from workshop_lib.machine.forks import unless_forked
 from workshop_lib.machine.world import loopback
 
-from . import agents, allocation, launchers, processes, which_mpi
+from . import agents, allocation, launchers, limits, processes, which_mpi
 from .rank_errors import RankError
 from .scratch import Scratch
 
@@ -66,9 +66,11 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
     if status:
         by_gloo = "PyTorch's gloo aborted a rank that was done, as it rarely does: run it again."
         why = by_gloo if aborted else "the lines above say why."
+        if process.why:
+            raise RankError(f"`{shlex.join(words)}` {process.ending}.")
         if Path(words[0]).name == "mpiexec":
             why = f"{why} {which_mpi.suspects()}".rstrip()
-        raise RankError(f"`{shlex.join(words)}` ended with exit code {status}; {why}")
+        raise RankError(f"`{shlex.join(words)}` {process.ending}; {why}")
 
 
 @contextlib.contextmanager
@@ -77,8 +79,9 @@ def started(words: list[str], set_id: str, folder: str | None = None, **settings
 
     The first word may name a program beside this Python. folder: where the command runs. settings: variables for its
     environment, in addition to those of ranks. None of its processes is left afterwards, even if this process is
-    killed.
+    killed. Raises RankError if this host's limits let no rank start.
     """
+    limits.require(1)
     with contextlib.ExitStack() as left:
         scratch = Scratch(set_id)
         left.callback(unless_forked(scratch.remove))
@@ -91,6 +94,7 @@ def started(words: list[str], set_id: str, folder: str | None = None, **settings
             agent.wait()
             environment = which_mpi.rank_environment(_settings() | scratch.settings | settings)
             environment[processes.VARIABLE] = processes.mark(set_id)
+            environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
             beside_python = Path(sys.executable).parent / words[0]
             program = str(beside_python) if beside_python.exists() else words[0]
             process = agent.make([program, *words[1:]], environment, end, folder)
@@ -120,6 +124,5 @@ def rank_of(process: psutil.Process) -> str:
 
 def _settings() -> dict[str, str]:
     """The variables of ranks, with gloo on the loopback interface, so that an odd host name does no harm."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    own = {"PATH": path, "PYTHONPATH": which_mpi.python_path(), "PYTHONUNBUFFERED": "1"}
+    own = {"PYTHONPATH": which_mpi.python_path(), "PYTHONUNBUFFERED": "1"}
     return which_mpi.environment() | own | {"GLOO_SOCKET_IFNAME": loopback()}

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import EllipsisType
 
-from workshop_lib.course.learner import in_notebook
 from workshop_lib.errors import InputError
 from workshop_lib.machine import catalogue, environment
 from workshop_lib.machine.load import Meter
@@ -38,7 +37,7 @@ def start(
 
     Healthy ranks of the same shape are kept, so that a cell with `start` can be run again; other ranks are replaced.
     Processes that killed notebooks left behind on this machine are ended first. Prints a line, once, if other programs
-    leave the ranks too few cores.
+    leave the ranks too few cores, and a line if many ranks share each core.
     With WORKSHOP_ATTACH=1, the ranks are those that `workshop engines start` holds, for instance in a job. They are
     restarted if their number is not `n`. In this way, a notebook runs unchanged on a login node. Their threads and
     binding stay as they are, and a sentence says so if the call asks for others.
@@ -77,10 +76,10 @@ def start(
     CURRENT.replace(team := Ranks(n, threads_per_rank, bind, machine))
     if machine is not None:  # emulated time is the same whatever else runs
         return team
+    crowding.note(n)
     warning = others.warning(n * threads_per_rank, "so don't trust times measured now")
     if warning and not CURRENT.busy_cores_noted:
-        # A notebook shows stderr in red, although nothing has failed. Elsewhere, stdout is for a program's results.
-        print(warning, file=sys.stdout if in_notebook() else sys.stderr)
+        print(warning, file=crowding.notes_to())
         CURRENT.busy_cores_noted = True
     return team
 

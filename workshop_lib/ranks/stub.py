@@ -127,8 +127,10 @@ def main():
         if os.getppid() != owner:  # the launcher was killed, and so its signals don't come
             connection.send(bytes([signal.SIGTERM]))
             owner = os.getppid()
-    answer = connection.recv(64)
-    status = int(answer) if answer else -signal.SIGKILL  # without an answer, the agent was killed, and took its ranks
+    answer = connection.recv(1024)
+    status = (
+        int(answer.split()[0]) if answer else -signal.SIGKILL
+    )  # without an answer, the agent was killed, and took its ranks
     sys.exit(status if status >= 0 else 128 - status)
 
 

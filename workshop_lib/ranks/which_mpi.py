@@ -25,6 +25,8 @@ LINES_SHOWN = 12  # at most, from the end of a program's output
 PYTHON_ERROR = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\w.*)", re.MULTILINE)
 # Finds Open MPI's messages, each between two lines of dashes. Those that begin with SAYS_LITTLE don't name the fault.
 OPEN_MPI_MESSAGE = re.compile(r"^[\0 ]*-{40,}\n(.+?)^[\0 ]*-{40,}$", re.MULTILINE | re.DOTALL)
+# Finds lines in which engines and the controller log what they do. Errors are kept.
+LOG_LINE = re.compile(r"^[\d-]+ [\d:.]+ \[IP\w+\] (?!ERROR|CRITICAL).*\n?", re.MULTILINE)
 SAYS_LITTLE = ("warning", "prterun", "primary job")
 # With these settings, messages go through shared memory, and Open MPI loads no fabric library.
 ON_ONE_HOST = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp"}
@@ -119,14 +121,25 @@ def suspects() -> str:
 def what_failed(output: str) -> str:
     """What the output of a failed program says is wrong.
 
-    This is the last Python error in it, or the first paragraph of Open MPI's first message, or else its last lines.
+    This is the last Python error in it, or the first sentences of Open MPI's first message, or else its last lines.
     """
     if errors := PYTHON_ERROR.findall(output):
         return errors[-1]
     for message in OPEN_MPI_MESSAGE.findall(output):
         if not message.lower().startswith(SAYS_LITTLE):
-            return " ".join(message.strip().partition("\n\n")[0].split())
-    return "\n".join(output.splitlines()[-LINES_SHOWN:])
+            return _first_sentences(message)
+    lines = (LOG_LINE.sub("", output) or output).splitlines()
+    return "\n".join(lines[-LINES_SHOWN:])
+
+
+def _first_sentences(message: str) -> str:
+    """A message's first paragraph, and the next one too while the text so far ends in a colon."""
+    text = ""
+    for paragraph in message.strip().split("\n\n"):
+        text = f"{text} {' '.join(paragraph.split())}".strip()
+        if not text.endswith(":"):
+            break
+    return text
 
 
 def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = True) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import pandas as pd
 from rich.table import Table
 
+from workshop_lib.machine import load
 from workshop_lib.results import records
 from workshop_lib.results.records import RecordError
 from workshop_lib.results.tables import rich_table
@@ -276,6 +277,16 @@ def emulated_on(frame: pd.DataFrame) -> str:
     return f"emulated on {' and '.join(names)}{''.join(models)}" if names else ""
 
 
+def doubts(points: pd.DataFrame) -> list[str]:
+    """A sentence for each point of `throughput` whose speed-up against 1 rank is almost certainly wrong."""
+    found = []
+    one_rank = points[points["world_size"] == 1].set_index("backend")["samples_per_s"]
+    for _, point in points[points["world_size"] > 1].iterrows():
+        speedup = point["samples_per_s"] / one_rank.get(point["backend"], math.nan)
+        found.append(load.doubt(speedup, point["world_size"], point["backend"], bool(point["oversubscribed"])))
+    return [sentence for sentence in found if sentence]
+
+
 def _caption(frame: pd.DataFrame, points: pd.DataFrame, more: dict[str, str]) -> str:
     notes = [
         *([f"{emulated_on(frame)}: no time was measured"] if emulated_on(frame) else []),
@@ -287,6 +298,8 @@ def _caption(frame: pd.DataFrame, points: pd.DataFrame, more: dict[str, str]) ->
         notes.append("state: parameters, gradients and optimizer state; deepspeed-N: stage N of ZeRO")
     if "ladder_difference" in more:
         notes.append(f"parameter difference: after {equivalence.STEPS} steps, to one process with the global batch")
+    if not emulated_on(frame):  # emulated time is the same whatever else runs
+        notes += doubts(points.reset_index())
     if points["oversubscribed"].any():
         shared = frame.loc[frame["oversubscribed"], "cores"].dropna()
         on = f" ({', '.join(shared.unique())})" if len(shared) else ""

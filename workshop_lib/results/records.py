@@ -18,6 +18,7 @@ from workshop_lib.training.options import ZERO_STAGES, TrainOptions
 
 KINDS = ("train", "steps_to_target", "less_communication", "bench", "search")
 NUMBER = int | float
+BYTE_ORDER_MARK = "\ufeff"
 # Fields, by part, that tables and figures rely on. "what" also has all options of the training.
 TRAIN_FIELDS: dict[str, dict[str, type | UnionType]] = {
     "": {"what": dict, "where": dict, "epochs": list, "seconds_to_99": NUMBER | None, "ranks_identical": bool | None},
@@ -121,6 +122,8 @@ def _read_file(path: Path) -> list[dict]:
     except (OSError, UnicodeDecodeError) as error:
         why = cause(error) if isinstance(error, OSError) else "it is not text"
         raise RecordError(f"{path}: the records cannot be read, because {why}.") from error
+    # Some editors put a byte order mark in front of a file. Joined files have it in front of any line.
+    lines = [line.lstrip(BYTE_ORDER_MARK) for line in lines]
     return [_parse(line, f"{path}:{n}") for n, line in enumerate(lines, 1) if line.strip()]
 
 

@@ -32,7 +32,7 @@ def test_speedups_are_the_learners_with_the_spread_of_the_runs():
 def test_a_result_that_no_machine_can_have_is_noticed(capsys):
     tables.speedups(RUNS, lambda seconds: {2: (2.2, 1.1), 4: (4.0, 1.0)})
     printed = capsys.readouterr().out
-    assert "2 ranks with ddp are 2.20 times as fast as one. That's almost certainly wrong" in printed
+    assert "2 ranks with ddp seem 2.20 times as fast as one. That's almost certainly wrong" in printed
     assert "4 ranks" not in printed, "perfect scaling can be"
 
 
