@@ -57,7 +57,7 @@ def test_the_curve_fills_in_and_stays_in_the_notebook(shown):
     assert len(swept(look)) == 8
     assert bars == pytest.approx([(k + 0.5) / 8 for k in range(8)], abs=0.001)
     assert "run 1 of 8, on 1 rank" in states[0] and "left" not in states[0], "nobody knows yet"
-    assert re.search(r"run 8 of 8, on 2 ranks · about 1 s left", states[-1])
+    assert re.search(r"run 8 of 8, on 2 ranks · about 5 s left", states[-1])
     assert runs == list(range(8)) and len(drawn) == 8, "a mark for each run"
     assert "8 of 8 runs · done" in shown[-1] and 'class="workshop-figure" alt="samples/s against ranks.' in shown[-1]
 
@@ -80,14 +80,21 @@ def test_a_sweep_on_emulated_ranks_says_so_from_its_first_run_on(shown, monkeypa
     assert "All times are emulated on a100-ethernet." in shown[-1]
 
 
-def test_the_time_left_is_never_less_than_the_run_needs_at_its_pace_and_unknown_once_it_is_overdue(monkeypatch):
+@pytest.mark.parametrize(
+    ("news", "elapsed_s", "left_s"),
+    [
+        ({}, 4.0, 36.0),
+        ({}, 11.0, None),  # and not "about 1 s left" for another minute
+        (HALF_WAY, 20.0, 50.0),  # the pace of the run itself
+    ],
+)
+def test_the_time_left_goes_by_the_pace_of_the_run_once_it_is_known(news, elapsed_s, left_s):
     view = live_sweep.SweepDashboard([1, 16])
-    assert view._left_s(5.0) is None, "nothing has been measured yet"
-    view.left_s = 10.0
-    assert view._left_s(4.0) == 6.0
-    assert view._left_s(11.0) is None, "and not about 1 s for another minute"
-    view.progress.take([HALF_WAY])
-    assert view._left_s(30.0) == 30.0
+    assert view._left_s() is None, "nothing has been measured yet"
+    view.later_s = [10.0, 30.0]
+    view.elapsed_s = elapsed_s
+    view.progress.take([news])
+    assert view._left_s() == left_s
 
 
 def test_stop_keeps_the_runs_that_are_done(shown):

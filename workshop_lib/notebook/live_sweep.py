@@ -23,6 +23,7 @@ from workshop_lib.results import sweep as sweeps
 from workshop_lib.words import duration, plural
 
 PARTS = 1000  # steps of the bar
+PACE_FROM = 0.1  # share of a run after which its pace says how long the rest takes
 
 
 def sweep(
@@ -97,8 +98,9 @@ class SweepDashboard(Dashboard):
         self.number = 1
         self.total = 0
         self.ranks = 1
-        self.left_s: float | None = None  # the time for the other runs when the last run ended
-        self.measured_at_s = self.began_s = time.monotonic()
+        self.later_s: list[float] = []  # the expected times of the current run and those after it
+        self.elapsed_s = 0.0  # of the current run
+        self.began_s = time.monotonic()
         self.next_redraw_s = 0.0
         self.curve = widgets.HTML()
 
@@ -116,6 +118,7 @@ class SweepDashboard(Dashboard):
     def update(self, data: list[Published], elapsed_s: float, running: list[int]) -> None:
         """Show how far the current run is."""
         self.progress.take(data)
+        self.elapsed_s = elapsed_s
         if elapsed_s < self.next_redraw_s:
             return
         self.next_redraw_s = elapsed_s + REDRAW_EVERY_S
@@ -128,28 +131,26 @@ class SweepDashboard(Dashboard):
         self.status.value = self._status(state)
 
     def _status(self, state: str) -> str:
-        now_s = time.monotonic()
-        parts = [duration(now_s - self.began_s), state]
+        parts = [duration(time.monotonic() - self.began_s), state]
         if not self.progress.done and self.progress.phase:
             parts.append(self.progress.phase)
-        left_s = self._left_s(now_s - self.measured_at_s)
+        left_s = self._left_s()
         if left_s is not None and not self.ended:
             parts.append(f"about {duration(max(1.0, left_s))} left")
         return " · ".join(parts)
 
-    def _left_s(self, elapsed_s: float) -> float | None:
-        """The estimated time left, given how long the current run has taken; None if nobody knows.
+    def _left_s(self) -> float | None:
+        """The estimated time left; None if nobody knows, or if the current run takes longer than expected.
 
-        It is never less than what the current run still needs at its own pace. Until that pace is known, a run that
-        takes longer than all remaining runs were expected to take has no estimate.
+        A run's own pace counts as soon as it is known.
         """
-        if self.left_s is None:
+        if not self.later_s:
             return None
-        left_s = self.left_s - elapsed_s
         share = self.progress.done / self.progress.total
-        if share:
-            return max(left_s, elapsed_s / share * (1 - share))
-        return left_s if left_s > 0 else None
+        current_s = self.later_s[0] - self.elapsed_s
+        if share >= PACE_FROM:
+            current_s = self.elapsed_s / share * (1 - share)
+        return current_s + sum(self.later_s[1:]) if current_s >= 0 else None
 
     def close(self) -> None:
         """Do nothing: a run has ended, but not the sweep."""
@@ -160,8 +161,7 @@ class SweepDashboard(Dashboard):
         if speed is not None:
             name = records.name_of(what)
             self.runs.append(SpeedRun(name, what["world_size"], speed, bool(run.warning), what["machine"]))
-        self.left_s = run.left_s
-        self.measured_at_s = time.monotonic()
+        self.later_s = run.later_s
         self.show_bar(round(PARTS * run.number / run.total), PARTS)
         self._draw()
 

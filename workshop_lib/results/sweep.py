@@ -20,8 +20,13 @@ class MeasuredRun(NamedTuple):
     record: dict
     number: int  # from 1
     total: int
-    left_s: float  # the estimated time for the other runs
+    later_s: list[float]  # the expected times of the runs that are left, in order
     warning: str
+
+    @property
+    def left_s(self) -> float:
+        """The expected time until the end of the sweep."""
+        return sum(self.later_s)
 
 
 class SweepText:
@@ -83,12 +88,15 @@ def sweep(
     pending = [n for n, _ in rounds for _ in plan[n]]
     total = len(pending)
     comparisons: dict[tuple, dict] = {}
-    seconds: dict[int, list[float]] = {}  # by number of ranks: how long each run took
+    seconds: dict[int, list[float]] = {}  # by number of ranks: how long each run took, without the start of its ranks
+    starts_s: list[float] = []
     try:
         for n, _ in rounds:
             began = time.monotonic()
             team = start(n)
+            starts_s.append(time.monotonic() - began)
             for option in plan[n]:
+                began = time.monotonic()
                 number = total - len(pending) + 1
                 others = Meter()
                 record = team.train(option, timeout=timeout_s, show=view.begin(number, total, n))
@@ -102,16 +110,17 @@ def sweep(
                     record = {"ladder": comparisons[n, option]} | record
                 pending.pop(0)
                 seconds.setdefault(n, []).append(time.monotonic() - began)
-                began = time.monotonic()
-                left_s = sum(expected_s(seconds, later, bool(record["what"]["machine"])) for later in pending)
-                view.measured(MeasuredRun(record, number, total, left_s, warning))
+                emulated = bool(record["what"]["machine"])
+                start_s = statistics.mean(starts_s) * (len(rounds) - len(starts_s)) / max(1, len(pending))
+                later_s = [start_s + expected_s(seconds, later, emulated) for later in pending]
+                view.measured(MeasuredRun(record, number, total, later_s, warning))
                 yield record
     finally:
         view.end()
 
 
 def expected_s(seconds: Mapping[int, list[float]], n: int, emulated: bool) -> float:
-    """The expected time of a run on n ranks, from the times of earlier runs by their number of ranks.
+    """The expected time of a run on n started ranks, from the times of earlier runs by their number of ranks.
 
     Other numbers of ranks are expected to take as long as the nearest that has run. Ranks that emulate a machine
     take longer the more of them share a core, because each computes for a device of its own.
