@@ -29,8 +29,8 @@ IMPORTING = "importlib.import_module(loads)"  # node_agent's line in the traceba
 IN_A_LIBRARY = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGABRT)  # how a broken library ends a process
 SAY_AFTER_S = 1.0
 # Python and libraries read variables with these beginnings when they are loaded: an agent that was started with others
-# is replaced. OMP_NUM_THREADS is set in each rank anew (engine.prepare), and PyTorch reads the other one whenever it
-# looks for GPUs. DeepSpeed sets that one in a notebook which imports it.
+# is replaced. OMP_NUM_THREADS is set in each rank anew (engine.prepare). Importing DeepSpeed in a notebook sets
+# PYTORCH_NVML_BASED_CUDA_CHECK, which PyTorch reads whenever it looks for GPUs.
 READ_WHEN_LOADED = ("PYTHON", "LD_", "DYLD_", "TORCH", "PYTORCH", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "OMP_")
 SET_LATER = ("OMP_NUM_THREADS", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
