@@ -8,15 +8,20 @@ Each lesson has a `judge` module with its exercises. A notebook calls an `Exerci
     edits                       known mistakes, as edits of the notebook's solution, each with its hint
 
 The first property that fails ends the check, so later properties may rely on earlier ones. If the failed property has
-no hint of its own, the known mistakes are run like the learner's function, and the one that leaves the same evidence
-provides the hint. Where that would take too long, every property has a hint, and only the tests run the mistakes.
+no hint of its own, the known mistakes are run like the learner's function, and those that leave the same evidence
+provide the hint. Where that would take too long, every property has a hint, and only the tests run the mistakes.
 Nothing that the learner wrote makes a check raise.
 """
 
+import ast
 import builtins
 import html
+import inspect
 import numbers
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
@@ -27,23 +32,37 @@ from workshop_lib.course import exercises, learner
 from workshop_lib.course.solutions import Replacement, Solution
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.judge.did_not_end import hint_for, learners_lines
+from workshop_lib.words import plural
 
 UNKNOWN_HINT = "none of the known mistakes does this: work out by hand what it should be, for the smallest case."
 READY_LIMIT_S = 60.0  # limit for work that is slow only on fresh ranks, such as importing PyTorch
 ROUNDING = 1e-5  # how much values may differ, as a fraction of the largest
 BESIDE_ZERO = 1e-7  # added to the largest, so that rounding errors beside zeros do not count
 SHOWN = 4  # how many elements of an array a hint shows
+ALONE = "also when a rank is alone"
+ALONE_HINT = "Is a number of ranks written into your code, or taken from COMM_WORLD? Take it from `comm.size`."
 UNSOLVED = "unsolved"  # what a stub leaves in place of an observation
 STUB = ("your code here", "and here")  # how the text of a stub's NotImplementedError begins
 NO_KEYBOARD = "A rank has no keyboard, so `input()` can't ask you anything here: use the function's arguments."
 
 
 class Edit:
-    """A known mistake: the solution with texts in it replaced, and the hint for learners who make this mistake."""
+    """A known mistake: the solution with texts in it replaced, and the hint for learners who make this mistake.
 
-    def __init__(self, hint: str, *replacements: Replacement):
+    Another mistake may leave the same values, so a hint can have a condition on the learner's code.
+    having, lacking: regular expressions that must be found, or must not be found, in code that gets the hint.
+    """
+
+    def __init__(self, hint: str, *replacements: Replacement, having: str = "", lacking: str = ""):
         self.hint = hint
         self.replacements = replacements
+        self.having = having
+        self.lacking = lacking
+
+    def may_explain(self, code: str) -> bool:
+        if self.lacking and re.search(self.lacking, code):
+            return False
+        return re.search(self.having, code) is not None
 
 
 @dataclass(frozen=True)
@@ -80,6 +99,7 @@ class Verdict:
     to_do: str = "Replace its NotImplementedError"
     details: str = ""  # what the ranks did, shown below the hint
     standing: str = ""  # how much the learner has solved by now, once the check passed
+    on: str = ""  # the ranks on which it failed, if it is judged on more than one number of them
 
     def recorded(self) -> "Verdict":
         """Put this verdict into the log of a learner's notebook, add where they stand if it passed, and return it."""
@@ -109,7 +129,9 @@ class Verdict:
     def headline(self) -> str:
         if self.passed is None:
             return f"{self.name}: not solved yet. {self.to_do}, then run both cells."
-        return f"{self.name}: {'correct' if self.passed else 'not yet'}"
+        if self.passed:
+            return f"{self.name}: correct"
+        return f"{self.name}: not yet, {self.on}" if self.on else f"{self.name}: not yet"
 
     def must_pass(self) -> "Verdict":
         """Return this verdict if the exercise is solved; if not, raise NotPassed, because a grader counts errors."""
@@ -156,6 +178,9 @@ class Exercise:
     compared: whether the known mistakes are run to find the hint for a failure.
     communicates: whether the learner's function needs several ranks. Other functions still run on the ranks, so that
     an endless loop can be ended, but one observation counts, and their mistakes run in the notebook, without `comm`.
+    alone: whether each rank then runs it by itself, too, which exposes a number of ranks that is written into the code.
+    by_itself: what makes a rank alone, beside a communicator of its own.
+    alone_hint: the hint for a function that fails only there.
     ready: called on every rank before the clock starts, for work that is slow only the first time.
     on: the number of ranks that the exercise needs; None for any number.
     stuck: the hint for a function that never ends. The default depends on whether it communicates.
@@ -170,6 +195,9 @@ class Exercise:
     notebook: str = ""
     compared: bool = False
     communicates: bool = True
+    alone: bool = False
+    by_itself: Callable[[], AbstractContextManager] = nullcontext
+    alone_hint: str = ALONE_HINT
     ready: Callable[[], None] | None = None
     on: int | None = None
     timeout_s: float = 5.0
@@ -192,13 +220,29 @@ class Exercise:
                 raise ranks.RankError(f"This exercise needs {self.on} ranks, not {team.n}: `ranks.start({self.on})`.")
             # Unpickling these imports what they need, which takes seconds on fresh ranks.
             team.run(_prepare, self.observe, function, self.ready, timeout=READY_LIMIT_S, show=False)
-            observations = team.run(_observe_on_rank, self.observe, function, timeout=self.timeout_s)
+            observations = team.run(_observe_on_rank, self.observe, self.communicates, function, timeout=self.timeout_s)
         except ranks.RankError as error:
             return self._did_not_end(error)
-        return self.verdict(observations if self.communicates else observations[:1])
+        verdict = self.verdict(observations if self.communicates else observations[:1], _code_of(function))
+        return self._alone(function, verdict) if self.alone and verdict.passed else verdict
 
-    def verdict(self, observations: list) -> Verdict:
-        """The verdict on a function, from every rank's observation of it."""
+    def _alone(self, function: Callable, verdict: Verdict) -> Verdict:
+        """The verdict on a function that has passed on all ranks together, after each rank has run it by itself."""
+        try:
+            by_rank = ranks.current().run(
+                _observe_alone, self.observe, self.by_itself, function, timeout=self.timeout_s, show=False
+            )
+        except ranks.RankError as error:
+            verdict = replace(self._did_not_end(error), held=verdict.held)
+            return replace(verdict, failed=ALONE, hint=self.alone_hint, on="on 1 rank")
+        failures = (self._first_failure([observation], []) for observation in by_rank)
+        if failed := next(filter(None, failures), None):
+            hint = _one_after_another(failed.observed, self.alone_hint)
+            return replace(verdict, passed=False, failed=ALONE, hint=hint, on="on 1 rank")
+        return verdict
+
+    def verdict(self, observations: list, code: str = "") -> Verdict:
+        """The verdict on a function, from every rank's observation of it, and the code that it was defined by."""
         verdict = Verdict(self.name)
         if any(isinstance(seen, str) and seen == UNSOLVED for seen in observations):
             return verdict
@@ -210,10 +254,11 @@ class Exercise:
             return verdict
         verdict.passed = failed is None
         if failed is not None:
+            verdict.on = self._on(len(observations))
             verdict.failed = failed.text
             verdict.hint = failed.hint
             if not verdict.hint:
-                hint = self._hint_of_a_mistake(failed, len(observations))
+                hint = self._hint_of_a_mistake(failed, len(observations), code)
                 verdict.hint = _one_after_another(failed.observed, hint)
         return verdict
 
@@ -225,15 +270,20 @@ class Exercise:
             held.append(prop.text)
         return None
 
-    def _hint_of_a_mistake(self, failed: Property, n: int) -> str:
-        """The hint of the first known mistake that fails in the same way on n ranks, or advice if there is none."""
+    def _on(self, n: int) -> str:
+        return f"on {plural(n, 'rank')}" if self.alone else ""
+
+    def _hint_of_a_mistake(self, failed: Property, n: int, code: str) -> str:
+        """The hints of the known mistakes that may be in the code and fail in the same way on n ranks; else advice."""
+        hints = []
         try:
             for edit, known in zip(self.edits, self._known_failures(n), strict=False):
-                if known is not None and known.text == failed.text and alike(known.evidence, failed.evidence):
-                    return edit.hint
+                same = known is not None and known.text == failed.text and alike(known.evidence, failed.evidence)
+                if same and edit.may_explain(code):
+                    hints.append(edit.hint)
         except Exception:  # if ranks ended or values cannot be compared, the verdict still stands
             pass
-        return failed.advice or self.unknown
+        return " Or: ".join(hints) or failed.advice or self.unknown
 
     def _known_failures(self, n: int) -> list[Property | None]:
         """The property that each known mistake fails on n ranks, or None for a mistake that raises."""
@@ -269,6 +319,7 @@ class Exercise:
         verdict.hint = hint_for(error, self.timeout_s, self.communicates, self.stuck, self.raised)
         try:
             team = ranks.current()
+            verdict.on = self._on(team.n)
             if not team.healthy:
                 team.restart()
                 fresh = "Fresh ranks were started: run the cells again that define something on the ranks."
@@ -291,10 +342,18 @@ def _prepare(observe: Callable, function: Callable, ready: Callable[[], None] | 
         ready()
 
 
-def _observe_on_rank(observe: Callable, function: Callable):
+def _observe_on_rank(observe: Callable, communicates: bool, function: Callable):
     """Runs on every rank: its observation of a function, or UNSOLVED. Exceptions are left for the ranks to report."""
     builtins.input = _no_keyboard
-    return _unless_stub(observe, _own_communicator(), function)
+    return _unless_stub(observe, _own_communicator() if communicates else None, function)
+
+
+def _observe_alone(observe: Callable, by_itself: Callable, function: Callable):
+    """Runs on every rank: its observation of a function that finds this rank alone."""
+    everyone = _own_communicator()
+    own = everyone.Split(everyone.rank)
+    with by_itself():
+        return observe(own, function)
 
 
 def _observe_each_on_rank(observe: Callable, answers: Sequence[Solution]) -> list:
@@ -329,6 +388,14 @@ def _unless_stub(observe: Callable, comm, function: Callable):
 def is_of_stub(error: NotImplementedError) -> bool:
     """Whether a stub raised this. PyTorch raises it, too, with another text; nbgrader's stubs have none."""
     return not str(error) or str(error).startswith(STUB)
+
+
+def _code_of(function: Callable) -> str:
+    """A function's or class's code without its comments; "" if Python can't find it."""
+    try:
+        return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(function))))
+    except (OSError, TypeError, SyntaxError):
+        return ""
 
 
 def _no_keyboard(*_, **__):
@@ -395,16 +462,16 @@ def is_number(value) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def shown(value) -> str:
-    """A value that a function returned, as a text short enough for a hint."""
+def shown(value, digits: int = 4) -> str:
+    """A value that a function returned, as a text short enough for a hint. digits: those of numbers in an array."""
     if isinstance(value, np.ndarray) and value.ndim:
-        first = np.array2string(value.ravel()[:SHOWN], precision=4, threshold=SHOWN)
+        first = np.array2string(value.ravel()[:SHOWN], precision=digits, threshold=SHOWN)
         return first + (" …" if value.size > SHOWN else "")
     if isinstance(value, np.ndarray | np.generic):
         value = value.item()
     text = repr(value)
     if isinstance(value, float):
-        text = f"{value:.6g}"
+        text = f"{value:.{digits + 2}g}"
     if isinstance(value, list):
-        text = f"[{', '.join(shown(each) for each in value)}]"
+        text = f"[{', '.join(shown(each, digits) for each in value)}]"
     return text if len(text) < 60 else text[:57] + "…"

@@ -20,7 +20,7 @@ from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.ddp.clinic import admit, diagnoses
 from workshop_lib.lessons.ddp.judge_own_ddp import NOTEBOOK, my_buckets, my_ddp
 from workshop_lib.lessons.ddp.judge_script import folder_for_scripts, own_or_finished, script
-from workshop_lib.lessons.ddp.process_group import join
+from workshop_lib.lessons.ddp.process_group import ALONE_HINT, alone, join
 
 __all__ = [
     "accumulate",
@@ -100,6 +100,8 @@ accumulate = played(
     rounding=1e-9,
     in_place=True,
     ready=_wrap_once,
+    by_itself=alone,
+    alone_hint=ALONE_HINT,
     stuck="a rank waits for another's allreduce. All ranks must enter `no_sync` for the same micro-batches.",
     unknown="for each micro-batch: forward, loss / K, `backward()`. Both passes of all but the last run in `no_sync`.",
 )

@@ -4,7 +4,9 @@ The function trains, and its messages are recorded. Ranks that send different me
 check's time is up.
 """
 
+import gc
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -16,7 +18,8 @@ from torch.nn.functional import cross_entropy
 from workshop_lib.judge.network import batch, gradient_of, network, weights_of
 from workshop_lib.judge.play import Edit, played
 from workshop_lib.lessons.ddp.backward import Message, Recorder
-from workshop_lib.lessons.ddp.process_group import join
+from workshop_lib.lessons.ddp.process_group import ALONE_HINT, alone, join
+from workshop_lib.words import plural
 
 NOTEBOOK = "05_ddp"
 LR = 0.1
@@ -89,9 +92,9 @@ def play_own_ddp(function: Callable, comm, sent_well: Callable[[list[Message]], 
         return stood_still, gradient
 
     stood_still, gradient = step(0)
-    observed = f"rank {comm.rank} sent {len(recorder.messages)} messages for {TENSORS} gradients."
+    of_first_step = [weakref.ref(message.work) for message in recorder.messages]
     for text, holds, advice in sent_well(recorder.messages):
-        yield text, holds, observed, advice
+        yield text, holds, _when_sent(comm.rank, recorder.messages), advice
     yield "no hook waits for other ranks", stood_still, "the backward pass stood still until the last rank had sent."
     yield "all ranks start with the weights of rank 0", start, "before the first step"
     text = "`finish` leaves the gradients that one process has for all ranks' samples"
@@ -99,6 +102,22 @@ def play_own_ddp(function: Callable, comm, sent_well: Callable[[list[Message]], 
     yield text, gradient if comm.rank == 0 else True, "after the first backward pass"
     advice = "Does `finish` empty your lists, ready for the next backward pass?"
     yield "also in the next steps", [step(1)[1], step(2)[1]], "", advice
+    recorder.clear()
+    gc.collect()
+    kept = sum(handle() is not None for handle in of_first_step)
+    observed = f"rank {comm.rank} still has {plural(kept, 'handle')} of the first step:"
+    yield "nothing is kept of earlier steps, so memory doesn't grow", kept, observed, "empty your lists in `finish`."
+
+
+def _when_sent(rank: int, messages: list[Message]) -> str:
+    """How many messages this rank sent, and when, as a sentence."""
+    sent = f"rank {rank} sent {plural(len(messages), 'message')} for {TENSORS} gradients"
+    ready = [message.ready for message in messages]
+    if ready == list(range(TENSORS)):
+        return f"{sent}, each just before the gradient was in `p.grad`."
+    if ready and min(ready) == TENSORS:
+        return f"{sent}, all of them after the last gradient was ready."
+    return f"{sent}."
 
 
 def _one_each(messages: list[Message]) -> Iterator[tuple]:
@@ -120,8 +139,8 @@ IN_THE_HOOK = (
     "`dist.all_reduce` there, and not in `finish`."
 )
 UNUSED = (
-    "a parameter that the network doesn't use has no gradient: its `p.grad` is None, and nothing has to be done about "
-    "it. Divide in the hook, which runs only for gradients that exist."
+    "is `p.grad` None? A parameter that the network doesn't use has no gradient, and nothing has to be done about it. "
+    "Divide in the hook, which runs only for gradients that exist."
 )
 STUCK = (
     "a rank waits for a message that another one never sends: is a collective inside an `if`, or `finish` not called?"
@@ -141,6 +160,8 @@ exercise = partial(
     returns="`finish` itself, without calling it",
     rounding=ROUNDING,
     ready=join,
+    by_itself=alone,
+    alone_hint=ALONE_HINT,
     stuck=STUCK,
     raised={"NoneType": UNUSED},
 )

@@ -10,7 +10,6 @@ import hashlib
 import io
 import linecache
 import re
-import runpy
 import shutil
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from unittest import mock
 
 import numpy as np
@@ -29,7 +29,7 @@ from torch.distributed.elastic.multiprocessing import errors
 from workshop_lib.data import mnist
 from workshop_lib.judge import Exercise, Property, Verdict
 from workshop_lib.judge.network import weights_of
-from workshop_lib.lessons.ddp.process_group import join
+from workshop_lib.lessons.ddp.process_group import ALONE_HINT, alone, join
 from workshop_lib.models import torch_cnn
 from workshop_lib.paths import BUILD, SCRIPTS
 
@@ -71,13 +71,14 @@ def observe_script(comm, function: Callable[[], str]) -> Ran:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data = folder / "mnist"
-        script = folder / "my_ddp.py"
+        script = folder / NAME
         out = folder / "out.pt"
         _small_mnist(data)
         text = function()
-        script.write_text(text, encoding="utf-8")
-        # With the text in linecache, an error can show the failing line even after the file is gone.
-        linecache.cache[str(script)] = (len(text), None, text.splitlines(keepends=True), str(script))
+        # Errors name the learner's file, and show the line that failed.
+        linecache.cache[NAME] = (len(text), None, text.splitlines(keepends=True), NAME)
+        main = ModuleType("__main__")
+        main.__file__ = str(script)
         words = ["--data", data, "--images", IMAGES, "--epochs", EPOCHS, "--out", out]
         trained: list[torch.Tensor] = []
         tested: list[int] = []
@@ -85,8 +86,8 @@ def observe_script(comm, function: Callable[[], str]) -> Ran:
         hook = nn.modules.module.register_module_forward_pre_hook(functools.partial(_note, trained, tested, networks))
         output = io.StringIO()
         try:
-            with _this_group([str(script), *map(str, words)]), contextlib.redirect_stdout(output):
-                runpy.run_path(str(script), run_name="__main__")
+            with _this_group([str(script), *map(str, words)], main), contextlib.redirect_stdout(output):
+                exec(compile(text, NAME, "exec"), vars(main))
         finally:
             hook.remove()
         saved = list(torch.load(out, weights_only=True)["model"]) if out.exists() else None
@@ -111,14 +112,16 @@ def _note(trained: list, tested: list, networks: list, module: nn.Module, inputs
 
 
 @contextlib.contextmanager
-def _this_group(argv: list[str]) -> Iterator[None]:
-    """Make a script that joins and leaves a process group use the one that the ranks keep, on the CPU.
+def _this_group(argv: list[str], main: ModuleType) -> Iterator[None]:
+    """Make a script, which runs as the module `main`, use the process group that the ranks keep, on the CPU.
 
-    It finds its imports where all scripts do, and its errors stay with the check, instead of in torchrun's report.
+    The script neither joins nor leaves that group. It finds its imports where all scripts do, and its errors stay with
+    the check, instead of in torchrun's report.
     """
     threads = torch.get_num_threads()
     with (
         mock.patch.object(sys, "argv", argv),
+        mock.patch.dict(sys.modules, {"__main__": main}),
         mock.patch.object(dist, "init_process_group"),
         mock.patch.object(dist, "destroy_process_group"),
         mock.patch.object(torch.accelerator, "current_accelerator", return_value=None),
@@ -152,11 +155,18 @@ def _accuracy(network: nn.Module) -> float:
 def script_properties(observations: list[Ran]) -> Iterator[Property]:
     size = len(observations)
     epoch = IMAGES // (BATCH * size) * BATCH  # images per rank and epoch
-    right = all(each.batches == {BATCH} and len(each.trained) == EPOCHS * epoch for each in observations)
+    batches = set().union(*(each.batches for each in observations))
+    images = {len(each.trained) // EPOCHS for each in observations}
     hint = (
-        "all ranks together go through the images once per epoch, so each has its share of them: in part 1, make a "
+        f"a rank took {max(images)} images per epoch, and its share is {epoch}: in part 1, make a "
         "`DistributedSampler(train, seed=1)`, and give it to the loader instead of `shuffle=True`."
     )
+    if batches != {BATCH}:
+        hint = (
+            f"there were batches of {', '.join(map(str, sorted(batches)))}. The loader's batch is that of one rank, so it "
+            "stays `BATCH`, and `drop_last=True` leaves out a smaller one at the end of an epoch."
+        )
+    right = batches == {BATCH} and images == {epoch}
     yield Property(f"in every step of every epoch, each rank takes {BATCH} images", right, hint)
     everywhere = [image for each in observations for image in each.trained[:epoch]]
     hint = (
@@ -189,6 +199,9 @@ converted = Exercise(
     NAME,
     observe_script,
     script_properties,
+    alone=True,
+    by_itself=alone,
+    alone_hint=ALONE_HINT,
     ready=join,
     timeout_s=30.0,
     stuck=f"a rank waits for others: {ON_EVERY_RANK}",

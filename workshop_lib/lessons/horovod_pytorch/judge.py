@@ -89,6 +89,7 @@ make_distributed = played(
     rounding=1e-9,  # all numbers are float64
     ready=ready,
     timeout_s=LIMIT_S,
+    alone=False,  # Horovod's ranks are always all of them
     stuck="a rank waits in a collective that another skips: all ranks must make the same calls, even rank 0.",
     unknown="leave `op` and `compression` of `hvd.DistributedOptimizer` at their defaults.",
 )

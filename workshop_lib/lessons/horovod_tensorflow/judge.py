@@ -117,6 +117,7 @@ averaging = played(
     ],
     rounding=FLOAT32,
     watched=False,
+    alone=False,  # Horovod's ranks are always all of them
     ready=join,
     timeout_s=LIMIT_S,
     stuck=STUCK,
@@ -197,6 +198,7 @@ train = played(
     ],
     rounding=FLOAT32,
     watched=False,
+    alone=False,  # Horovod's ranks are always all of them
     ready=join,
     timeout_s=LIMIT_S,
     stuck=STUCK,

@@ -118,7 +118,6 @@ Zero1, Zero2 = (
         NOTEBOOK,
         functools.partial(play_steps, gradients_too=gradients_too),
         [*EDITS, *OF_ONE[name]],
-        alone=True,
         rounding=1e-9,  # all numbers are float64
         ready=ready,
         stuck=SAME_CALLS,
