@@ -34,7 +34,7 @@ class ThreadComm:
         return self
 
     def Split(self, color):
-        assert color == self.rank, "each rank gets a communicator of its own"
+        assert color == self.rank, "each rank is alone"
         return ThreadComm(Threads(1), 0)
 
     def Free(self):

@@ -109,7 +109,7 @@ def test_the_solution_and_another_right_way_pass(total, source):
     passed = verdict(total, Solution(source, "total").load())
     assert passed.passed
     assert passed.held == ["the sums are right", "every rank is there"]
-    assert verdict(total, answer("return [comm.allreduce(values * weight).tolist(), [0, 1]]")).passed
+    assert verdict(total, answer("return [comm.allreduce(values * weight).tolist(), list(range(comm.size))]")).passed
 
 
 @pytest.mark.parametrize(

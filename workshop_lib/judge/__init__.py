@@ -39,8 +39,7 @@ READY_LIMIT_S = 60.0  # limit for work that is slow only on fresh ranks, such as
 ROUNDING = 1e-5  # how much values may differ, as a fraction of the largest
 BESIDE_ZERO = 1e-7  # added to the largest, so that rounding errors beside zeros do not count
 SHOWN = 4  # how many elements of an array a hint shows
-ALONE = "also when a rank is alone"
-ALONE_HINT = "Is a number of ranks written into your code, or taken from COMM_WORLD? Take it from `comm.size`."
+GROUP_HINT = "Is a number of ranks written into your code, or taken from COMM_WORLD? Take it from `comm.size`."
 UNSOLVED = "unsolved"  # what a stub leaves in place of an observation
 STUB = ("your code here", "and here")  # how the text of a stub's NotImplementedError begins
 NO_KEYBOARD = "A rank has no keyboard, so `input()` can't ask you anything here: use the function's arguments."
@@ -178,9 +177,10 @@ class Exercise:
     compared: whether the known mistakes are run to find the hint for a failure.
     communicates: whether the learner's function needs several ranks. Other functions still run on the ranks, so that
     an endless loop can be ended, but one observation counts, and their mistakes run in the notebook, without `comm`.
-    alone: whether each rank then runs it by itself, too, which exposes a number of ranks that is written into the code.
-    by_itself: what makes a rank alone, beside a communicator of its own.
-    alone_hint: the hint for a function that fails only there.
+    group_of: the size of smaller groups of ranks that run it, too, each with a communicator of its own. That exposes a
+    number of ranks that is written into the code. 0 for none.
+    grouped: what a rank enters for that, so that it sees its group alone.
+    group_hint: the hint for a function that fails only there.
     ready: called on every rank before the clock starts, for work that is slow only the first time.
     on: the number of ranks that the exercise needs; None for any number.
     stuck: the hint for a function that never ends. The default depends on whether it communicates.
@@ -195,9 +195,9 @@ class Exercise:
     notebook: str = ""
     compared: bool = False
     communicates: bool = True
-    alone: bool = False
-    by_itself: Callable[[], AbstractContextManager] = nullcontext
-    alone_hint: str = ALONE_HINT
+    group_of: int = 0
+    grouped: Callable[[], AbstractContextManager] = nullcontext
+    group_hint: str = GROUP_HINT
     ready: Callable[[], None] | None = None
     on: int | None = None
     timeout_s: float = 5.0
@@ -224,22 +224,26 @@ class Exercise:
         except ranks.RankError as error:
             return self._did_not_end(error)
         verdict = self.verdict(observations if self.communicates else observations[:1], _code_of(function))
-        return self._alone(function, verdict) if self.alone and verdict.passed else verdict
+        return self._in_groups(function, verdict) if self.group_of and verdict.passed else verdict
 
-    def _alone(self, function: Callable, verdict: Verdict) -> Verdict:
-        """The verdict on a function that has passed on all ranks together, after each rank has run it by itself."""
+    def _in_groups(self, function: Callable, verdict: Verdict) -> Verdict:
+        """The verdict on a function that has passed on all ranks together, after smaller groups have run it."""
+        n = self.group_of
+        verdict.on = f"on {plural(n, 'rank')}"
+        where = "when a rank is alone" if n == 1 else verdict.on
         try:
-            by_rank = ranks.current().run(
-                _observe_alone, self.observe, self.by_itself, function, timeout=self.timeout_s, show=False
+            seen = ranks.current().run(
+                _observe_in_group, self.observe, n, self.grouped, function, timeout=self.timeout_s, show=False
             )
         except ranks.RankError as error:
-            verdict = replace(self._did_not_end(error), held=verdict.held)
-            return replace(verdict, failed=ALONE, hint=self.alone_hint, on="on 1 rank")
-        failures = (self._first_failure([observation], []) for observation in by_rank)
-        if failed := next(filter(None, failures), None):
-            hint = _one_after_another(failed.observed, self.alone_hint)
-            return replace(verdict, passed=False, failed=ALONE, hint=hint, on="on 1 rank")
-        return verdict
+            details = self._did_not_end(error).details
+            return replace(verdict, passed=False, failed=f"also {where}", hint=self.group_hint, details=details)
+        failures = (self._first_failure(seen[at : at + n], []) for at in range(0, len(seen), n))
+        failed = next(filter(None, failures), None)
+        if failed is None:
+            return verdict
+        hint = _one_after_another(failed.observed, self.group_hint)
+        return replace(verdict, passed=False, failed=f"also {where}", hint=hint)
 
     def verdict(self, observations: list, code: str = "") -> Verdict:
         """The verdict on a function, from every rank's observation of it, and the code that it was defined by."""
@@ -271,7 +275,7 @@ class Exercise:
         return None
 
     def _on(self, n: int) -> str:
-        return f"on {plural(n, 'rank')}" if self.alone else ""
+        return f"on {plural(n, 'rank')}" if self.group_of else ""
 
     def _hint_of_a_mistake(self, failed: Property, n: int, code: str) -> str:
         """The hints of the known mistakes that may be in the code and fail in the same way on n ranks; else advice."""
@@ -348,11 +352,11 @@ def _observe_on_rank(observe: Callable, communicates: bool, function: Callable):
     return _unless_stub(observe, _own_communicator() if communicates else None, function)
 
 
-def _observe_alone(observe: Callable, by_itself: Callable, function: Callable):
-    """Runs on every rank: its observation of a function that finds this rank alone."""
+def _observe_in_group(observe: Callable, size: int, grouped: Callable, function: Callable):
+    """Runs on every rank: its observation of a function in a group of `size` ranks."""
     everyone = _own_communicator()
-    own = everyone.Split(everyone.rank)
-    with by_itself():
+    own = everyone.Split(everyone.rank // size)
+    with grouped():
         return observe(own, function)
 
 

@@ -72,7 +72,7 @@ def played(
     rounding: float = ROUNDING,
     communicates: bool = True,
     watched: bool = True,
-    alone: bool = True,
+    group_of: int = 1,
     ready: Callable[[], None] | None = None,
     **options: Any,
 ) -> Exercise:
@@ -83,7 +83,7 @@ def played(
     rounding: how much values may differ from the solution's, as a fraction of the largest.
     watched: whether results' forms and arguments are compared with the solution's, call by call. A function that is
     called in another order each time cannot be watched.
-    communicates, alone, ready, and the other options are those of Exercise. `comm` is None if it doesn't communicate.
+    The other options are those of Exercise. `comm` is None if it doesn't communicate.
     """
     solution = Solution(notebook, name)
     return Exercise(
@@ -94,7 +94,7 @@ def played(
         notebook,
         compared=True,
         communicates=communicates,
-        alone=alone and communicates,
+        group_of=group_of if communicates else 0,
         ready=functools.partial(_get_ready, solution, ready),
         **options,
     )

@@ -17,8 +17,8 @@ from torch.nn.functional import cross_entropy
 
 from workshop_lib.judge.network import batch, gradient_of, network, weights_of
 from workshop_lib.judge.play import Edit, played
+from workshop_lib.lessons.ddp import process_group
 from workshop_lib.lessons.ddp.backward import Message, Recorder
-from workshop_lib.lessons.ddp.process_group import ALONE_HINT, alone, join
 from workshop_lib.words import plural
 
 NOTEBOOK = "05_ddp"
@@ -159,9 +159,9 @@ exercise = partial(
     notebook=NOTEBOOK,
     returns="`finish` itself, without calling it",
     rounding=ROUNDING,
-    ready=join,
-    by_itself=alone,
-    alone_hint=ALONE_HINT,
+    ready=process_group.join,
+    grouped=process_group.alone,
+    group_hint=process_group.GROUP_HINT,
     stuck=STUCK,
     raised={"NoneType": UNUSED},
 )

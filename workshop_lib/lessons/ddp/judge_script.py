@@ -29,7 +29,7 @@ from torch.distributed.elastic.multiprocessing import errors
 from workshop_lib.data import mnist
 from workshop_lib.judge import Exercise, Property, Verdict
 from workshop_lib.judge.network import weights_of
-from workshop_lib.lessons.ddp.process_group import ALONE_HINT, alone, join
+from workshop_lib.lessons.ddp import process_group
 from workshop_lib.models import torch_cnn
 from workshop_lib.paths import BUILD, SCRIPTS
 
@@ -163,7 +163,7 @@ def script_properties(observations: list[Ran]) -> Iterator[Property]:
     )
     if batches != {BATCH}:
         hint = (
-            f"there were batches of {', '.join(map(str, sorted(batches)))}. The loader's batch is that of one rank, so it "
+            f"there were batches of {', '.join(map(str, sorted(batches)))}. The loader's batch is one rank's, so it "
             "stays `BATCH`, and `drop_last=True` leaves out a smaller one at the end of an epoch."
         )
     right = batches == {BATCH} and images == {epoch}
@@ -199,10 +199,10 @@ converted = Exercise(
     NAME,
     observe_script,
     script_properties,
-    alone=True,
-    by_itself=alone,
-    alone_hint=ALONE_HINT,
-    ready=join,
+    group_of=1,
+    grouped=process_group.alone,
+    group_hint=process_group.GROUP_HINT,
+    ready=process_group.join,
     timeout_s=30.0,
     stuck=f"a rank waits for others: {ON_EVERY_RANK}",
     raised={"SIGABRT": f"the ranks sent each other different things: {ON_EVERY_RANK}"},  # gloo aborts them

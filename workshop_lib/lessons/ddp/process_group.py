@@ -12,7 +12,7 @@ import torch.distributed as dist
 from workshop_lib.machine import world
 from workshop_lib.training import rendezvous
 
-ALONE_HINT = "Is a number of ranks written into your code? Take it from `dist.get_world_size()`."
+GROUP_HINT = "Is a number of ranks written into your code? Take it from `dist.get_world_size()`."
 
 
 def join() -> None:
