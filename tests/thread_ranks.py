@@ -33,6 +33,10 @@ class ThreadComm:
     def Dup(self):
         return self
 
+    def Split(self, color):
+        assert color == self.rank, "each rank is alone"
+        return ThreadComm(Threads(1), 0)
+
     def Free(self):
         pass
 

@@ -1,15 +1,17 @@
-"""Every exercise: the solution and other right ways pass, the stub isn't solved yet, each known mistake gets its hint.
+"""Every exercise: the solution and other right ways pass, the stub isn't solved yet, each known mistake gets its hint,
+and a number in place of the number of ranks never passes.
 
 The known mistakes are the exercise's own edits. The other right ways, and answers that never end, stand in the
 alternatives.py of the lesson's tests.
 """
 
+import ast
 import importlib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from judge.answers import own, solution, stub, variant
+from judge.answers import from_source, own, solution, source, stub, variant
 from needs import NEEDED_BY_NOTEBOOKS, needs
 
 from workshop_lib import ranks
@@ -84,16 +86,46 @@ def judged(notebook: str, name: str, answer, timeout_s: float | None = None) -> 
     return (exercise if timeout_s is None else replace(exercise, timeout_s=timeout_s))(answer)
 
 
-@pytest.mark.parametrize(
+EACH = pytest.mark.parametrize(
     ("notebook", "name"),
     [pytest.param(*key, id="-".join(key), marks=[needs(*NEEDED_BY_NOTEBOOKS.get(key[0], ()))]) for key in KEYS],
 )
+
+
+@EACH
 def test_the_solution_passes_and_the_stub_is_not_solved_yet(notebook, name):
     verdict = judged(notebook, name, solution(notebook, name))
     assert verdict.passed is True, verdict
     verdict = judged(notebook, name, stub(notebook, name))
     assert verdict.passed is None
     assert "not solved yet" in repr(verdict)
+
+
+NUMBERS_OF_RANKS = {"comm.size", "self.comm.size", "dist.get_world_size()", "hvd.size()", "size", "ranks"}
+
+
+class WithNumber(ast.NodeTransformer):
+    """Puts a number in place of whatever a solution asks for the number of ranks."""
+
+    def __init__(self, number: int):
+        self.number = number
+        self.found = False
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        is_read = isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), ast.Store)
+        if is_read and ast.unparse(node) in NUMBERS_OF_RANKS:
+            self.found = True
+            return ast.Constant(self.number)
+        return self.generic_visit(node)
+
+
+@EACH
+def test_a_number_in_place_of_the_number_of_ranks_is_rejected(notebook, name):
+    edit = WithNumber(size_of((notebook, name)))
+    changed = edit.visit(ast.parse(source(notebook, name)))
+    if edit.found:
+        verdict = judged(notebook, name, from_source(ast.unparse(ast.fix_missing_locations(changed)), name))
+        assert verdict.passed is False, verdict
 
 
 @pytest.mark.parametrize(("notebook", "name", "title"), cases("RIGHT"))

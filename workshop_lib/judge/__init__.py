@@ -17,6 +17,7 @@ import builtins
 import html
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from workshop_lib.course import exercises, learner
 from workshop_lib.course.solutions import Replacement, Solution
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.judge.did_not_end import hint_for, learners_lines
+from workshop_lib.words import plural
 
 UNKNOWN_HINT = "none of the known mistakes does this: work out by hand what it should be, for the smallest case."
 READY_LIMIT_S = 60.0  # limit for work that is slow only on fresh ranks, such as importing PyTorch
@@ -34,13 +36,18 @@ ROUNDING = 1e-5  # how much values may differ, as a fraction of the largest
 BESIDE_ZERO = 1e-7  # added to the largest, so that rounding errors beside zeros do not count
 SHOWN = 4  # how many elements of an array a hint shows
 OUTDATED = "But this is about an earlier version: the cell that you ran last to define it ended with an error."
+GROUP_HINT = "Is a number of ranks written into your code, or taken from COMM_WORLD? Take it from `comm.size`."
 UNSOLVED = "unsolved"  # what a stub leaves in place of an observation
 STUB = ("your code here", "and here")  # how the text of a stub's NotImplementedError begins
 NO_KEYBOARD = "A rank has no keyboard, so `input()` can't ask you anything here: use the function's arguments."
 
 
 class Edit:
-    """A known mistake: the solution with texts in it replaced, and the hint for learners who make this mistake."""
+    """A known mistake: the solution with texts in it replaced, and the hint for learners who make this mistake.
+
+    Other mistakes may leave the same values. So a hint says what the values show, and asks for the cause if there are
+    several.
+    """
 
     def __init__(self, hint: str, *replacements: Replacement):
         self.hint = hint
@@ -82,6 +89,7 @@ class Verdict:
     details: str = ""  # what the ranks did, shown below the hint
     standing: str = ""  # how much the learner has solved by now, once the check passed
     outdated: bool = False  # whether the cell with a newer version ended with an error
+    on: str = ""  # the ranks on which it failed, if it is judged on more than one number of them
 
     def recorded(self) -> "Verdict":
         """Put this verdict into the log of a learner's notebook, add where they stand if it passed, and return it."""
@@ -112,7 +120,9 @@ class Verdict:
         about = f". {OUTDATED}" if self.outdated else ""
         if self.passed is None:
             return f"{self.name}: not solved yet. {self.to_do}, then run both cells{about or '.'}"
-        return f"{self.name}: {'correct' if self.passed else 'not yet'}{about}"
+        state = "correct" if self.passed else "not yet"
+        on = f", {self.on}" if self.on else ""
+        return f"{self.name}: {state}{on}{about}"
 
     def must_pass(self) -> "Verdict":
         """Return this verdict if the exercise is solved; if not, raise NotPassed, because a grader counts errors."""
@@ -159,6 +169,10 @@ class Exercise:
     compared: whether the known mistakes are run to find the hint for a failure.
     communicates: whether the learner's function needs several ranks. Other functions still run on the ranks, so that
     an endless loop can be ended, but one observation counts, and their mistakes run in the notebook, without `comm`.
+    group_of: the size of smaller groups of ranks that run it, too, each with a communicator of its own. That exposes a
+    number of ranks that is written into the code. 0 for none.
+    grouped: what a rank enters for that, so that it sees its group alone.
+    group_hint: the hint for a function that fails only there.
     ready: called on every rank before the clock starts, for work that is slow only the first time.
     on: the number of ranks that the exercise needs; None for any number.
     stuck: the hint for a function that never ends. The default depends on whether it communicates.
@@ -173,6 +187,9 @@ class Exercise:
     notebook: str = ""
     compared: bool = False
     communicates: bool = True
+    group_of: int = 0
+    grouped: Callable[[], AbstractContextManager] = nullcontext
+    group_hint: str = GROUP_HINT
     ready: Callable[[], None] | None = None
     on: int | None = None
     timeout_s: float = 5.0
@@ -195,10 +212,30 @@ class Exercise:
                 raise ranks.RankError(f"This exercise needs {self.on} ranks, not {team.n}: `ranks.start({self.on})`.")
             # Unpickling these imports what they need, which takes seconds on fresh ranks.
             team.run(_prepare, self.observe, function, self.ready, timeout=READY_LIMIT_S, show=False)
-            observations = team.run(_observe_on_rank, self.observe, function, timeout=self.timeout_s)
+            observations = team.run(_observe_on_rank, self.observe, self.communicates, function, timeout=self.timeout_s)
         except ranks.RankError as error:
             return self._did_not_end(error)
-        return self.verdict(observations if self.communicates else observations[:1])
+        verdict = self.verdict(observations if self.communicates else observations[:1])
+        return self._in_groups(function, verdict) if self.group_of and verdict.passed else verdict
+
+    def _in_groups(self, function: Callable, verdict: Verdict) -> Verdict:
+        """The verdict on a function that has passed on all ranks together, after smaller groups have run it."""
+        n = self.group_of
+        verdict.on = f"on {plural(n, 'rank')}"
+        where = "when a rank is alone" if n == 1 else verdict.on
+        try:
+            seen = ranks.current().run(
+                _observe_in_group, self.observe, n, self.grouped, function, timeout=self.timeout_s, show=False
+            )
+        except ranks.RankError as error:
+            details = self._did_not_end(error).details
+            return replace(verdict, passed=False, failed=f"also {where}", hint=self.group_hint, details=details)
+        failures = (self._first_failure(seen[at : at + n], []) for at in range(0, len(seen), n))
+        failed = next(filter(None, failures), None)
+        if failed is None:
+            return verdict
+        hint = _one_after_another(failed.observed, self.group_hint)
+        return replace(verdict, passed=False, failed=f"also {where}", hint=hint)
 
     def verdict(self, observations: list) -> Verdict:
         """The verdict on a function, from every rank's observation of it."""
@@ -213,6 +250,7 @@ class Exercise:
             return verdict
         verdict.passed = failed is None
         if failed is not None:
+            verdict.on = self._on(len(observations))
             verdict.failed = failed.text
             verdict.hint = failed.hint
             if not verdict.hint:
@@ -227,6 +265,9 @@ class Exercise:
                 return replace(prop, evidence=observations if prop.evidence is None else prop.evidence)
             held.append(prop.text)
         return None
+
+    def _on(self, n: int) -> str:
+        return f"on {plural(n, 'rank')}" if self.group_of else ""
 
     def _hint_of_a_mistake(self, failed: Property, n: int) -> str:
         """The hint of the first known mistake that fails in the same way on n ranks, or advice if there is none."""
@@ -272,6 +313,7 @@ class Exercise:
         verdict.hint = hint_for(error, self.timeout_s, self.communicates, self.stuck, self.raised)
         try:
             team = ranks.current()
+            verdict.on = self._on(team.n)
             if not team.healthy:
                 team.restart()
                 fresh = "Fresh ranks were started: run the cells again that define something on the ranks."
@@ -294,10 +336,18 @@ def _prepare(observe: Callable, function: Callable, ready: Callable[[], None] | 
         ready()
 
 
-def _observe_on_rank(observe: Callable, function: Callable):
+def _observe_on_rank(observe: Callable, communicates: bool, function: Callable):
     """Runs on every rank: its observation of a function, or UNSOLVED. Exceptions are left for the ranks to report."""
     builtins.input = _no_keyboard
-    return _unless_stub(observe, _own_communicator(), function)
+    return _unless_stub(observe, _own_communicator() if communicates else None, function)
+
+
+def _observe_in_group(observe: Callable, size: int, grouped: Callable, function: Callable):
+    """Runs on every rank: its observation of a function in a group of `size` ranks."""
+    everyone = _own_communicator()
+    own = everyone.Split(everyone.rank // size)
+    with grouped():
+        return observe(own, function)
 
 
 def _observe_each_on_rank(observe: Callable, answers: Sequence[Solution]) -> list:
@@ -398,16 +448,16 @@ def is_number(value) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def shown(value) -> str:
-    """A value that a function returned, as a text short enough for a hint."""
+def shown(value, digits: int = 4) -> str:
+    """A value that a function returned, as a text short enough for a hint. digits: those of numbers in an array."""
     if isinstance(value, np.ndarray) and value.ndim:
-        first = np.array2string(value.ravel()[:SHOWN], precision=4, threshold=SHOWN)
+        first = np.array2string(value.ravel()[:SHOWN], precision=digits, threshold=SHOWN)
         return first + (" …" if value.size > SHOWN else "")
     if isinstance(value, np.ndarray | np.generic):
         value = value.item()
     text = repr(value)
     if isinstance(value, float):
-        text = f"{value:.6g}"
+        text = f"{value:.{digits + 2}g}"
     if isinstance(value, list):
-        text = f"[{', '.join(shown(each) for each in value)}]"
+        text = f"[{', '.join(shown(each, digits) for each in value)}]"
     return text if len(text) < 60 else text[:57] + "…"

@@ -12,10 +12,14 @@ ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition sta
 STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines below say where."
 RAISED = {  # hints for errors of MPI, by words in their text that both Open MPI and MPICH use
     "truncate": "a message was larger than the array that receives it: give that array the size of what arrives.",
+    "mismatch in send and receive": "the two arrays have different types: `np.empty_like(mine)` has that of `mine`.",
     "invalid buffer pointer": "MPI can't read from and write to the same array: `comm.Allreduce(MPI.IN_PLACE, g)` adds "
     "up in place, and `comm.Allreduce(g, total)` needs a `total` of its own.",
 }
-TRAVELS = "Your function gets its arguments, and what cells without %%ranks define or import."
+TRAVELS = (
+    "Your function has its arguments, and what cells without %%ranks define or import: define it in such a cell, and "
+    "give it what it needs as arguments."
+)
 _OURS = r"workshop_lib/(?:course|judge|lessons|ranks)/[\w/]+\.py, line \d+, in "
 _CALL = re.compile(rf"^    {_OURS}.*\n        .*\n", re.MULTILINE)  # one call of a traceback
 _PLACE = re.compile(rf"(?:still )?at {_OURS}.*$", re.MULTILINE)  # where a rank was, when it was not in the function
@@ -44,9 +48,10 @@ def hint_for(
         if communicates and places and all(map(_computes, places)):
             return ENDLESS_HINT
         return stuck or (STUCK_HINT if communicates else ENDLESS_HINT)
-    if name := _NAME_ERROR.search(text):
-        only_there = on_ranks_only(name[1])
-        return f"{only_there} {TRAVELS}" if only_there else ""
+    missing = _NAME_ERROR.search(text)
+    only_there = on_ranks_only(missing[1]) if missing else ""
+    if only_there:
+        return f"{only_there} {TRAVELS}"
     return next((advice for words, advice in (RAISED | dict(raised)).items() if words.lower() in text.lower()), "")
 
 

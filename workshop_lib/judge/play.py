@@ -35,8 +35,7 @@ from workshop_lib.course.solutions import Solution
 from workshop_lib.judge import ROUNDING, SHOWN, Edit, Exercise, Property, alike, is_number, shown
 from workshop_lib.judge.forms import described, fits, plain
 
-ALONE = "also when a rank is alone"
-ALONE_ADVICE = "Is a number of ranks written into your code, or taken from COMM_WORLD? Take it from `comm.size`."
+DIGITS = (4, 6, 8, 12)  # the digits with which values are shown: the fewest that tell them apart
 Play = Callable[[Callable, Any], Iterator[tuple]]
 
 
@@ -73,7 +72,7 @@ def played(
     rounding: float = ROUNDING,
     communicates: bool = True,
     watched: bool = True,
-    alone: bool = False,
+    group_of: int = 1,
     ready: Callable[[], None] | None = None,
     **options: Any,
 ) -> Exercise:
@@ -84,14 +83,20 @@ def played(
     rounding: how much values may differ from the solution's, as a fraction of the largest.
     watched: whether results' forms and arguments are compared with the solution's, call by call. A function that is
     called in another order each time cannot be watched.
-    alone: whether each rank then plays by itself, too, which exposes a number of ranks that is written into the code.
-    communicates, ready, and the other options are those of Exercise. `comm` is None if it doesn't communicate.
+    The other options are those of Exercise. `comm` is None if it doesn't communicate.
     """
     solution = Solution(notebook, name)
-    observe = Playing(play, solution, communicates, watched, alone, returns, in_place, rounding)
-    ready = functools.partial(_get_ready, solution, ready)
     return Exercise(
-        name, observe, properties, edits, notebook, compared=True, communicates=communicates, ready=ready, **options
+        name,
+        Playing(play, solution, watched, returns, in_place, rounding),
+        properties,
+        edits,
+        notebook,
+        compared=True,
+        communicates=communicates,
+        group_of=group_of if communicates else 0,
+        ready=functools.partial(_get_ready, solution, ready),
+        **options,
     )
 
 
@@ -108,28 +113,12 @@ class Playing:
 
     play: Play
     solution: Solution
-    communicates: bool
     watched: bool
-    alone: bool
     returns: str
     in_place: bool
     rounding: float
 
     def __call__(self, comm, function: Callable) -> Played:
-        if not self.communicates:
-            return self._played(None, function)
-        of_all = self._played(comm, function)
-        if of_all.failed is not None or not self.alone:
-            return of_all
-        own = comm.Split(comm.rank)
-        by_itself = self._played(own, function)
-        own.Free()
-        if not any(comm.allgather(by_itself.failed is not None)):
-            return of_all
-        wrong = by_itself.wrong and by_itself.wrong._replace(text=ALONE, advice=ALONE_ADVICE)
-        return Played(of_all.held, by_itself.failed or [], wrong)
-
-    def _played(self, comm, function: Callable) -> Played:
         """The play with the function, beside the same play with the solution."""
         solution = self.solution.load()
         calls = Calls(comm, solution, self.returns, self.in_place)
@@ -266,7 +255,7 @@ def beside(got: Any, right: Any) -> tuple[str, str]:
     """Texts that show two values beside each other.
 
     For arrays that begin alike, this is the first element that differs. For dictionaries with the same keys, it is the
-    first entry that differs.
+    first entry that differs. Numbers that differ have enough digits to look different.
     """
     if isinstance(got, dict) and isinstance(right, dict) and got.keys() == right.keys():
         key = next((key for key in right if not alike(got[key], right[key])), next(iter(right)))
@@ -275,8 +264,18 @@ def beside(got: Any, right: Any) -> tuple[str, str]:
     if isinstance(got, np.ndarray) and isinstance(right, np.ndarray):
         if got.shape != right.shape:
             return described(got), described(right)
-        first = int(np.argmax(~np.isclose(got, right, rtol=ROUNDING)))
+        first = int(np.argmax(~np.isclose(got, right, rtol=ROUNDING, atol=0)))
         if first >= SHOWN:
             at = first if got.ndim == 1 else [int(index) for index in np.unravel_index(first, got.shape)]
-            return f"{shown(got.flat[first])} at {at}", shown(right.flat[first])
-    return shown(got), shown(right)
+            got_text, right_text = beside(got.flat[first], right.flat[first])
+            return f"{got_text} at {at}", right_text
+        differ = slice(first, first + 1)
+        digits = _digits(got.ravel()[differ], right.ravel()[differ])
+    else:
+        digits = _digits(got, right)
+    return shown(got, digits), shown(right, digits)
+
+
+def _digits(got: Any, right: Any) -> int:
+    """How many digits tell these values apart, if they can."""
+    return next((digits for digits in DIGITS if shown(got, digits) != shown(right, digits)), DIGITS[0])

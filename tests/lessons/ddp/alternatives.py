@@ -49,9 +49,19 @@ WRONG = {
                 (HOOK, f"handles.append({SEND})"),
                 (WAIT, f"{WAIT}\n        for p in model.parameters(): p.grad /= dist.get_world_size()"),
             ],
-            "a parameter that the network doesn't use has no gradient",
+            "is `p.grad` None?",
         ),
-        "blocks": ([(", async_op=True", "")], "pass `async_op=True`"),
+        "blocks": ([(", async_op=True", "")], "without `async_op=True`"),
+        "never empties its list": ([("        handles.clear()\n", "")], "waited 12 times for messages of the first"),
+        "waits for the last message": ([("for handle in handles", "for handle in handles[-1:]")], "waited for 1 of 6"),
+        "sends gradients of the loss": (
+            [("def send(p)", "def send(grad)"), ("p.grad", "grad"), ("post_accumulate_grad_hook", "hook")],
+            "each just before the gradient was in `p.grad`",
+        ),
+        "is PyTorch's": (
+            [("return finish", "return torch.nn.parallel.DistributedDataParallel(model)")],
+            "returned a DistributedDataParallel. It should `return` a function",
+        ),
     }
 }
 NEVER_ENDS = {

@@ -70,14 +70,13 @@ WRONG = {
     "average_gradients": {
         "in place": ([(REDUCE, "comm.Allreduce(mine, mine)"), ("total /", "mine /")], "Allreduce(MPI.IN_PLACE, g)"),
         "parameters and gradients": ([(WRITE, f"{WRITE}; p.data.mul_(0.5)")], "average `p.grad`, not `p`"),
-        "for three ranks": ([("/ comm.size", "/ 3")], "Take it from `comm.size`"),
         "only roughly the same": ([(WRITE, f"{WRITE}; p.grad *= 1 + 1e-6 * comm.rank")], "they agree only roughly"),
     },
     "train_epoch": {
         "the first batch only": ([(SCHEDULE, f"{SCHEDULE}; return")], "took 1 of 2 batches"),
         "averaged before backward": (
             [(AVERAGE, "pass"), ("loss.backward()", f"{AVERAGE}; loss.backward()")],
-            "call it before you average",
+            "parameters had no gradient when `average` was called",
         ),
     },
     "average_in_one_message": {

@@ -29,6 +29,18 @@ class Message:
     sent_s: float
     work: dist.Work
     arrived_s: float | None = None
+    waits: int = 0  # how often the function that sent it has waited for it
+
+
+class Handle:
+    """The work of an allreduce, as the function has it that sent it. Any call of the work counts as a wait."""
+
+    def __init__(self, message: Message):
+        self._message = message
+
+    def __getattr__(self, name: str):
+        self._message.waits += 1
+        return getattr(self._message.work, name)
 
 
 class Recorder:
@@ -69,9 +81,11 @@ class Recorder:
 
         if not hasattr(work, "end_s"):  # the future of a work over MPI would block; `end_s` says when it arrived
             work.get_future().then(arrived)
-        if not async_op:
-            work.wait()
-        return work
+        if async_op:
+            return Handle(message)
+        work.wait()
+        message.waits += 1
+        return None
 
     def settle(self) -> None:
         """Wait for every message, including those that the observed function does not wait for."""

@@ -17,10 +17,10 @@ from torch.nn.parallel import DistributedDataParallel
 from workshop_lib.judge import own_or_solution
 from workshop_lib.judge.network import batch, gradient_of, network
 from workshop_lib.judge.play import Edit, played
+from workshop_lib.lessons.ddp import process_group
 from workshop_lib.lessons.ddp.clinic import admit, diagnoses
 from workshop_lib.lessons.ddp.judge_own_ddp import NOTEBOOK, my_buckets, my_ddp
 from workshop_lib.lessons.ddp.judge_script import folder_for_scripts, own_or_finished, script
-from workshop_lib.lessons.ddp.process_group import join
 
 __all__ = [
     "accumulate",
@@ -74,7 +74,7 @@ def _accumulated(accumulate: Callable, comm, micro_batches: int) -> tuple[np.nda
 
 def _wrap_once() -> None:
     """Join the process group and create a first DDP, which loads much of PyTorch, before a check's clock starts."""
-    join()
+    process_group.join()
     DistributedDataParallel(network())
 
 
@@ -100,6 +100,8 @@ accumulate = played(
     rounding=1e-9,
     in_place=True,
     ready=_wrap_once,
+    grouped=process_group.alone,
+    group_hint=process_group.GROUP_HINT,
     stuck="a rank waits for another's allreduce. All ranks must enter `no_sync` for the same micro-batches.",
     unknown="for each micro-batch: forward, loss / K, `backward()`. Both passes of all but the last run in `no_sync`.",
 )

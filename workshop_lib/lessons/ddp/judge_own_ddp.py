@@ -15,8 +15,9 @@ from torch.nn.functional import cross_entropy
 
 from workshop_lib.judge.network import batch, gradient_of, network, weights_of
 from workshop_lib.judge.play import Edit, played
+from workshop_lib.lessons.ddp import process_group
 from workshop_lib.lessons.ddp.backward import Message, Recorder
-from workshop_lib.lessons.ddp.process_group import join
+from workshop_lib.words import plural
 
 NOTEBOOK = "05_ddp"
 LR = 0.1
@@ -74,8 +75,8 @@ def play_own_ddp(function: Callable, comm, sent_well: Callable[[list[Message]], 
     finish = function(model)
     start = weights_of(model)
 
-    def step(number: int) -> tuple[bool, np.ndarray]:
-        """Whether the backward pass stood still, and the gradient after `finish`."""
+    def step(number: int) -> tuple[bool, int, np.ndarray]:
+        """Whether the backward pass stood still, for how many messages `finish` waited, and the gradient after it."""
         model.zero_grad()
         inputs, labels = batch(comm.rank, number)
         loss = cross_entropy(model(inputs), labels)
@@ -83,22 +84,40 @@ def play_own_ddp(function: Callable, comm, sent_well: Callable[[list[Message]], 
         with recorder:
             stood_still = last_rank_late(comm, loss.backward)
             finish()
-            gradient = gradient_of(model)  # at once: what hasn't arrived by now, nobody has waited for
+            waited = sum(message.waits > 0 for message in recorder.messages)
             recorder.settle()
+        gradient = gradient_of(model)
         descend(model, LR)
-        return stood_still, gradient
+        return stood_still, waited, gradient
 
-    stood_still, gradient = step(0)
-    observed = f"rank {comm.rank} sent {len(recorder.messages)} messages for {TENSORS} gradients."
+    stood_still, waited, gradient = step(0)
+    of_first_step = recorder.messages
+    waits = sum(message.waits for message in of_first_step)
     for text, holds, advice in sent_well(recorder.messages):
-        yield text, holds, observed, advice
+        yield text, holds, _when_sent(comm.rank, recorder.messages), advice
     yield "no hook waits for other ranks", stood_still, "the backward pass stood still until the last rank had sent."
     yield "all ranks start with the weights of rank 0", start, "before the first step"
+    observed = f"`finish` waited for {waited} of {plural(len(recorder.messages), 'message')}."
+    yield "`finish` waits for every message", waited == len(recorder.messages), observed
     text = "`finish` leaves the gradients that one process has for all ranks' samples"
-    # Only rank 0 tells mistakes apart: without a wait, what the others have depends on which messages have arrived.
-    yield text, gradient if comm.rank == 0 else True, "after the first backward pass"
+    yield text, gradient, "after the first backward pass"
     advice = "Does `finish` empty your lists, ready for the next backward pass?"
-    yield "also in the next steps", [step(1)[1], step(2)[1]], "", advice
+    yield "also in the next steps", [step(1)[-1], step(2)[-1]], "", advice
+    again = sum(message.waits for message in of_first_step) - waits
+    observed = f"in later steps, `finish` waited {plural(again, 'time')} for messages of the first:"
+    advice = "empty your lists in `finish`, or memory and time grow with each step."
+    yield "each step waits for its own messages only", again, observed, advice
+
+
+def _when_sent(rank: int, messages: list[Message]) -> str:
+    """How many messages this rank sent, and when, as a sentence."""
+    sent = f"rank {rank} sent {plural(len(messages), 'message')} for {TENSORS} gradients"
+    ready = [message.ready for message in messages]
+    if ready == list(range(TENSORS)):
+        return f"{sent}, each just before the gradient was in `p.grad`."
+    if ready and min(ready) == TENSORS:
+        return f"{sent}, all of them after the last gradient was ready."
+    return f"{sent}."
 
 
 def _one_each(messages: list[Message]) -> Iterator[tuple]:
@@ -116,20 +135,21 @@ def _in_buckets(messages: list[Message]) -> Iterator[tuple]:
 
 
 IN_THE_HOOK = (
-    "After `p.register_post_accumulate_grad_hook(f)`, `backward()` calls `f(p)` as soon as `p.grad` is ready: call "
-    "`dist.all_reduce` there, and not in `finish`."
+    "Call `p.register_post_accumulate_grad_hook(f)` for every parameter. `backward()` then calls `f(p)` as soon as "
+    "`p.grad` is ready, and `f` starts the allreduce."
 )
 UNUSED = (
-    "a parameter that the network doesn't use has no gradient: its `p.grad` is None, and nothing has to be done about "
-    "it. Divide in the hook, which runs only for gradients that exist."
+    "is `p.grad` None? It is before the backward pass, so register the hook without calling it. It stays None for a "
+    "parameter that the network doesn't use, so divide in the hook, which runs only for gradients that exist."
 )
+NO_HANDLE = "without `async_op=True`, `dist.all_reduce` waits for the sum, and returns None instead of a handle."
+LOCAL = "an assignment in `finish` makes the name a local one. Empty the list itself, with `clear()`."
 STUCK = (
     "a rank waits for a message that another one never sends: is a collective inside an `if`, or `finish` not called?"
 )
 SEND = "dist.all_reduce(p.grad, async_op=True)"
 FORGOT_TO_WAIT = Edit(
-    "they hadn't arrived when `finish` returned: call `wait()` on every handle, and then write the mean into `p.grad`.",
-    ("handle.wait()", "pass"),
+    "Call `wait()` on every handle before `finish` returns: only then have the sums arrived.", ("handle.wait()", "pass")
 )
 NO_BROADCAST = Edit(
     "the ranks start with different weights. Send those of rank 0 first: `dist.broadcast(p.detach(), src=0)`.",
@@ -140,9 +160,11 @@ exercise = partial(
     notebook=NOTEBOOK,
     returns="`finish` itself, without calling it",
     rounding=ROUNDING,
-    ready=join,
+    ready=process_group.join,
+    grouped=process_group.alone,
+    group_hint=process_group.GROUP_HINT,
     stuck=STUCK,
-    raised={"NoneType": UNUSED},
+    raised={"attribute 'wait'": NO_HANDLE, "NoneType": UNUSED, "cannot access local variable": LOCAL},
 )
 
 

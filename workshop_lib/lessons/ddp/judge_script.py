@@ -10,7 +10,6 @@ import hashlib
 import io
 import linecache
 import re
-import runpy
 import shutil
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from unittest import mock
 
 import numpy as np
@@ -29,7 +29,7 @@ from torch.distributed.elastic.multiprocessing import errors
 from workshop_lib.data import mnist
 from workshop_lib.judge import Exercise, Property, Verdict
 from workshop_lib.judge.network import weights_of
-from workshop_lib.lessons.ddp.process_group import join
+from workshop_lib.lessons.ddp import process_group
 from workshop_lib.models import torch_cnn
 from workshop_lib.paths import BUILD, SCRIPTS
 
@@ -38,8 +38,8 @@ HELPERS = ("mnist_data.py", "ddp.py")  # what the learner's script imports
 NOTEBOOK = "05_ddp"
 NAME = "my_script.py"
 # Training and test images, epochs, and batch per rank of a check.
-IMAGES = 640
-TESTED = 400
+IMAGES = 650  # the last batch of each rank is a small one
+TESTED = 401  # so 2 and 4 ranks can't share the test images evenly
 EPOCHS = 2
 BATCH = 64
 
@@ -59,7 +59,7 @@ class Ran:
 
     trained: list[bytes]  # a digest of each image, in the order in which the network saw them
     batches: set[int]  # the batch sizes that occurred
-    tested: int  # test images per epoch
+    tested: list[bytes]  # the same for one test
     weights: str  # a digest of the final weights
     printed: str
     saved: list[str] | None  # the parameter names in the checkpoint; None without a checkpoint
@@ -71,31 +71,36 @@ def observe_script(comm, function: Callable[[], str]) -> Ran:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data = folder / "mnist"
-        script = folder / "my_ddp.py"
+        script = folder / NAME
         out = folder / "out.pt"
         _small_mnist(data)
         text = function()
-        script.write_text(text, encoding="utf-8")
-        # With the text in linecache, an error can show the failing line even after the file is gone.
-        linecache.cache[str(script)] = (len(text), None, text.splitlines(keepends=True), str(script))
+        # Errors name the learner's file, and show the line that failed.
+        linecache.cache[NAME] = (len(text), None, text.splitlines(keepends=True), NAME)
+        main = ModuleType("__main__")
+        main.__file__ = str(script)
         words = ["--data", data, "--images", IMAGES, "--epochs", EPOCHS, "--out", out]
         trained: list[torch.Tensor] = []
-        tested: list[int] = []
+        tested: list[torch.Tensor] = []
         networks: list[nn.Sequential] = []
         hook = nn.modules.module.register_module_forward_pre_hook(functools.partial(_note, trained, tested, networks))
         output = io.StringIO()
         try:
-            with _this_group([str(script), *map(str, words)]), contextlib.redirect_stdout(output):
-                runpy.run_path(str(script), run_name="__main__")
+            with _this_group([str(script), *map(str, words)], main), contextlib.redirect_stdout(output):
+                exec(compile(text, NAME, "exec"), vars(main))
         finally:
             hook.remove()
         saved = list(torch.load(out, weights_only=True)["model"]) if out.exists() else None
-    images = torch.cat(trained).numpy() if trained else np.zeros((0, 1))
-    digests = [hashlib.sha256(image.tobytes()).digest()[:8] for image in images]
+    tests = _digests(tested)
     digest = hashlib.sha256(weights_of(networks[-1]).tobytes()).hexdigest()
     sizes = {len(batch) for batch in trained}
-    tests = sum(tested) // EPOCHS
-    return Ran(digests, sizes, tests, digest, output.getvalue(), saved, _accuracy(networks[-1]))
+    one_test = tests[: len(tests) // EPOCHS]
+    return Ran(_digests(trained), sizes, one_test, digest, output.getvalue(), saved, _accuracy(networks[-1]))
+
+
+def _digests(batches: list[torch.Tensor]) -> list[bytes]:
+    """A digest of each image."""
+    return [hashlib.sha256(image.numpy().tobytes()).digest()[:8] for batch in batches for image in batch]
 
 
 def _note(trained: list, tested: list, networks: list, module: nn.Module, inputs: tuple) -> None:
@@ -107,18 +112,20 @@ def _note(trained: list, tested: list, networks: list, module: nn.Module, inputs
         if torch.is_grad_enabled():
             trained.append(images.contiguous())
         else:
-            tested.append(len(images))
+            tested.append(images.contiguous())
 
 
 @contextlib.contextmanager
-def _this_group(argv: list[str]) -> Iterator[None]:
-    """Make a script that joins and leaves a process group use the one that the ranks keep, on the CPU.
+def _this_group(argv: list[str], main: ModuleType) -> Iterator[None]:
+    """Make a script, which runs as the module `main`, use the process group that the ranks keep, on the CPU.
 
-    It finds its imports where all scripts do, and its errors stay with the check, instead of in torchrun's report.
+    The script neither joins nor leaves that group. It finds its imports where all scripts do, and its errors stay with
+    the check, instead of in torchrun's report.
     """
     threads = torch.get_num_threads()
     with (
         mock.patch.object(sys, "argv", argv),
+        mock.patch.dict(sys.modules, {"__main__": main}),
         mock.patch.object(dist, "init_process_group"),
         mock.patch.object(dist, "destroy_process_group"),
         mock.patch.object(torch.accelerator, "current_accelerator", return_value=None),
@@ -152,11 +159,18 @@ def _accuracy(network: nn.Module) -> float:
 def script_properties(observations: list[Ran]) -> Iterator[Property]:
     size = len(observations)
     epoch = IMAGES // (BATCH * size) * BATCH  # images per rank and epoch
-    right = all(each.batches == {BATCH} and len(each.trained) == EPOCHS * epoch for each in observations)
+    batches = set().union(*(each.batches for each in observations))
+    images = {len(each.trained) // EPOCHS for each in observations}
     hint = (
-        "all ranks together go through the images once per epoch, so each has its share of them: in part 1, make a "
+        f"a rank took {max(images)} images per epoch, and its share is {epoch}: in part 1, make a "
         "`DistributedSampler(train, seed=1)`, and give it to the loader instead of `shuffle=True`."
     )
+    if batches != {BATCH}:
+        hint = (
+            f"there were batches of {', '.join(map(str, sorted(batches)))}. The loader's batch is one rank's, so it "
+            "stays `BATCH`, and `drop_last=True` leaves out a smaller one at the end of an epoch."
+        )
+    right = batches == {BATCH} and images == {epoch}
     yield Property(f"in every step of every epoch, each rank takes {BATCH} images", right, hint)
     everywhere = [image for each in observations for image in each.trained[:epoch]]
     hint = (
@@ -170,12 +184,20 @@ def script_properties(observations: list[Ran]) -> Iterator[Property]:
     alike = len({each.weights for each in observations}) == 1
     hint = "each rank trained a network of its own: wrap it, `ddp = DistributedDataParallel(model)`, and call `ddp`."
     yield Property("all ranks end with the same weights, to the last bit", alike, hint)
-    hint = "every test image should be tested once: in part 1, begin at `rank`, and take every `size`-th of them."
-    yield Property("each test image is tested once", sum(each.tested for each in observations) == TESTED, hint)
+    hint = (
+        "every test image should be tested once: in part 1, begin at `rank`, and take every `size`-th of them. (A "
+        "`DistributedSampler` may repeat some.)"
+    )
+    tested = [image for each in observations for image in each.tested]
+    once = len(tested) == len(set(tested)) == TESTED
+    yield Property("each test image is tested once", once, hint)
     first, *others = observations
     reported = re.findall(r"([\d.]+)%", first.printed)
     right = bool(reported) and abs(float(reported[-1]) / 100 - first.accuracy) < 0.5 / TESTED
-    hint = "print the accuracy of all ranks' shares: add up their counts first, with `dist.all_reduce(right)`."
+    hint = (
+        f"on all test images it's {first.accuracy:.2%}. Add up all ranks' counts, with `dist.all_reduce(right)`, and "
+        "divide by `len(test)`."
+    )
     yield Property("rank 0 prints the accuracy on all test images", right, hint)
     alone = first.saved is not None and not any(each.printed or each.saved is not None for each in others)
     yield Property("rank 0 saves, and no other rank prints or saves", alone, "print and save inside `if rank == 0:`.")
@@ -189,7 +211,10 @@ converted = Exercise(
     NAME,
     observe_script,
     script_properties,
-    ready=join,
+    group_of=1,
+    grouped=process_group.alone,
+    group_hint=process_group.GROUP_HINT,
+    ready=process_group.join,
     timeout_s=30.0,
     stuck=f"a rank waits for others: {ON_EVERY_RANK}",
     raised={"SIGABRT": f"the ranks sent each other different things: {ON_EVERY_RANK}"},  # gloo aborts them

@@ -129,7 +129,6 @@ clip = played(
             ("shard *= max_norm / norm", "shard = shard * max_norm / norm"),
         ),
     ],
-    alone=True,
     returns="the norm before clipping",
     stuck="every rank must call `comm.allreduce` equally often, even if it has no shards.",
 )

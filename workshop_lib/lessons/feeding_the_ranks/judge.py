@@ -66,7 +66,6 @@ read_and_scatter = played(
             (f"whole = read(first, {TOTAL})", "pass"),
         ),
     ],
-    alone=True,
     returns="the bytes of its part",
     raised={"expecting": "`comm.scatter` needs a list with exactly one piece per rank."},
 )

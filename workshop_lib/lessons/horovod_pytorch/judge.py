@@ -14,6 +14,7 @@ from workshop_lib.judge.network import backward, batch, gradient_of, network, we
 from workshop_lib.judge.play import Edit, played
 
 NOTEBOOK = "03_horovod_pytorch"
+GROUP_HINT = "Is a number of ranks written into your code? Take it from `hvd.size()`."
 LR = 0.05
 LIMIT_S = 10.0  # includes the start and shutdown of Horovod
 
@@ -26,11 +27,11 @@ def ready() -> None:
 
 
 @contextlib.contextmanager
-def running():
+def running(comm=None):
     """Initialize Horovod, and shut it down afterwards, because its idle thread takes processor time."""
     import horovod.torch as hvd  # slow to import on fresh ranks, and the notebook's own process never needs it
 
-    hvd.init()
+    hvd.init(comm=comm)
     try:
         yield hvd
     finally:
@@ -46,7 +47,7 @@ def built(rank: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 def play_distributed(make_distributed: Callable, comm) -> Iterator[tuple]:
     """Look at the weights after the call, and at the gradients that the returned optimizer averages in one step."""
     gradient = None
-    with running() as hvd:
+    with running(comm) as hvd:
         model, optimizer = built(comm.rank)
         returned: Any = make_distributed(model, optimizer, hvd)
         weights = weights_of(model)
@@ -89,6 +90,7 @@ make_distributed = played(
     rounding=1e-9,  # all numbers are float64
     ready=ready,
     timeout_s=LIMIT_S,
+    group_hint=GROUP_HINT,
     stuck="a rank waits in a collective that another skips: all ranks must make the same calls, even rank 0.",
     unknown="leave `op` and `compression` of `hvd.DistributedOptimizer` at their defaults.",
 )

@@ -14,6 +14,7 @@ import numpy as np
 from workshop_lib.judge.play import Edit, played
 
 NOTEBOOK = "04_horovod_tensorflow"
+GROUP_HINT = "Is a number of ranks written into your code? Take it from `hvd.size()`."
 STEPS = 2  # steps of an optimizer without a model
 SAMPLES = 64  # per rank in `train`, all in one batch
 LIMIT_S = 30.0  # a first step in TensorFlow can take seconds
@@ -39,7 +40,7 @@ def horovod(comm):
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
-    hvd.init()
+    hvd.init(comm=comm)
     tf.config.run_functions_eagerly(True)  # tracing a graph takes longer than these few steps
     try:
         with warnings.catch_warnings():
@@ -117,6 +118,7 @@ averaging = played(
     ],
     rounding=FLOAT32,
     watched=False,
+    group_hint=GROUP_HINT,
     ready=join,
     timeout_s=LIMIT_S,
     stuck=STUCK,
@@ -197,6 +199,7 @@ train = played(
     ],
     rounding=FLOAT32,
     watched=False,
+    group_hint=GROUP_HINT,
     ready=join,
     timeout_s=LIMIT_S,
     stuck=STUCK,

@@ -84,7 +84,6 @@ outer_step = played(
             "that is plain momentum: Nesterov steps by gradient + momentum * velocity, the new one.", (STEP, "velocity")
         ),
     ],
-    alone=True,
     returns="weights, velocity",
     in_place=True,
 )

@@ -40,6 +40,7 @@ exchange = played(
     [Edit("Each rank returned its own values: return the array you received into.", ("return theirs", "return mine"))],
     returns="the partner's array, for which `np.empty_like(mine)` makes room",
     on=4,
+    group_of=2,  # alone, a rank has nobody to swap with
     stuck="both partners do the same thing first, send or receive, and wait for each other. Let one of them receive "
     "before it sends, or use Sendrecv, which does both at once.",
     unknown="Did you return the array that you received into, is it like `mine`, and had the receive ended by then?",
@@ -124,7 +125,6 @@ global_mean = played(
         ),
         Edit("That is the mean of this rank's own values: use `comm.allreduce`.", (RETURN, "return values.mean()")),
     ],
-    alone=True,
     returns="the mean, on every rank",
     on=4,
     stuck="a collective ends only when every rank has called it: is it inside an `if`?",
@@ -187,6 +187,7 @@ ring_allreduce = played(
     ],
     returns="the sum of all ranks' values",
     on=4,
+    group_of=2,
     stuck="when every rank sends first, nobody receives. Sendrecv sends and receives at once. Does every rank take the "
     "same number of steps?",
     unknown="Each rank's value belongs in every sum exactly once: follow one chunk through the picture.",

@@ -83,6 +83,7 @@ resume = played(
     ],
     ready=get_ready,
     watched=False,
+    group_of=0,  # its play continues on one rank
     timeout_s=15.0,
     stuck="the ranks outside `group` don't call it, so nobody may wait for them: give `dcp.load` the `process_group`.",
     unknown="does the dictionary that `dcp.load` fills have the same three entries as the one that was saved?",

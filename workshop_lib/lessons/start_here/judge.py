@@ -23,7 +23,6 @@ whoami = played(
         Edit("Ranks are numbered from 0.", (RANK_AND_SIZE, "comm.rank + 1, comm.size")),
         Edit("The size counts all ranks, including rank 0.", (RANK_AND_SIZE, "comm.rank, comm.size - 1")),
     ],
-    alone=True,
     returns="this rank's number, and how many ranks there are",
     unknown="`comm.rank` is this rank's number, and `comm.size` how many ranks there are.",
 )

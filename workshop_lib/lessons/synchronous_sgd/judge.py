@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from workshop_lib.judge import own_or_solution
 from workshop_lib.judge.network import Batch, batch, gradient_of, network, weights_of
 from workshop_lib.judge.play import Edit, played
+from workshop_lib.words import plural
 
 NOTEBOOK = "02_synchronous_sgd"
 written = partial(own_or_solution, notebook=NOTEBOOK)
@@ -49,6 +50,11 @@ def play_average(average: Callable, comm) -> Iterator[tuple]:
 
 
 MEAN = "total / comm.size"
+NOT_THERE = {  # for an error that names it
+    "mean_over_ranks": "a %%ranks cell defines `mean_over_ranks`, so your function doesn't have it. Write its "
+    "three lines into your function."
+}
+FIRST_ONLY = "Only the first parameter is right: is there a `return` or a `break` inside the loop?"
 
 
 def _edits(mine: str) -> list[Edit]:
@@ -63,10 +69,10 @@ average_gradients = played(
     "average_gradients",
     NOTEBOOK,
     play_average,
-    _edits("mine"),
-    alone=True,
+    [*_edits("mine"), Edit(FIRST_ONLY, ("        p.grad.copy_(", "        return p.grad.copy_("))],
     rounding=ROUNDING,
     stuck=STUCK,
+    raised=NOT_THERE,
     unknown="Allreduce gives every rank the sum over all ranks: divide that by comm.size, and by nothing else.",
 )
 
@@ -84,13 +90,13 @@ average_in_one_message = played(
     "average_in_one_message",
     NOTEBOOK,
     play_one_message,
-    _edits("flat"),
-    alone=True,
+    [*_edits("flat"), Edit(FIRST_ONLY, ("        p.grad.copy_(", "        return p.grad.copy_("))],
     rounding=ROUNDING,
     stuck=STUCK,
-    raised={"truncate": "the ranks sent arrays of different lengths: put the same parameters into it on every rank."},
+    raised=NOT_THERE
+    | {"truncate": "the ranks sent arrays of different lengths: put the same parameters into it on every rank."},
     unknown="Send one array, because `allreduce` joins lists instead of adding them. Copy its parts back in their "
-    "order, each as long as its parameter.",
+    "order, each as long as its parameter. Keep float32.",
 )
 
 
@@ -105,8 +111,10 @@ def play_loop(train_epoch: Callable, comm) -> Iterator[tuple]:
 
     def average(model, comm):
         count["averages"] += 1
-        for p in model.parameters():
-            p.grad.copy_(torch.from_numpy(comm.allreduce(p.grad.numpy()) / comm.size))
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        count["gradients"] += len(gradients)
+        for gradient in gradients:
+            gradient.copy_(torch.from_numpy(comm.allreduce(gradient.numpy()) / comm.size))
 
     model = network().float()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -115,8 +123,10 @@ def play_loop(train_epoch: Callable, comm) -> Iterator[tuple]:
     observed = f"rank {comm.rank} took {count['batches']} of {STEPS} batches:"
     advice = "is there a `return` or a `break` inside the loop?"
     yield "it goes through all batches", count["batches"], observed, advice
-    observed = f"rank {comm.rank} averaged {count['averages']} times in {STEPS} steps."
+    observed = f"rank {comm.rank} averaged {plural(count['averages'], 'time')} in {STEPS} steps."
     yield "it averages in every step", count["averages"], observed
+    advice = "call `backward()` before, on the loss itself and not on a number made from it, and clear before that."
+    yield "it averages gradients", count["gradients"], "parameters had no gradient when `average` was called:", advice
     text = "the weights are those of one process that trains with the global batches"
     yield text, weights_of(model), f"after {STEPS} steps"
 
@@ -133,13 +143,22 @@ train_epoch = played(
             (AVERAGE, ""),
         ),
         Edit("You average after the step: by then, the optimizer has used `p.grad`.", (AVERAGE + STEP, STEP + AVERAGE)),
-        Edit("`backward` adds to the gradients of the last step: clear them first.", ("optimizer.zero_grad()", "pass")),
+        Edit(
+            "`backward` adds to the gradients of the last step: clear them in each step.",
+            ("optimizer.zero_grad()", "pass"),
+        ),
+        Edit(
+            "Every rank has an optimizer of its own, and has to step.",
+            (STEP, f"        if comm.rank == 0:\n    {STEP}"),
+        ),
         Edit("The learning rate never changed: call `schedule.step()` in each step.", ("schedule.step()", "pass")),
     ],
     rounding=ROUNDING,
     ready=ready,
     stuck="every rank must average as often as the others: is `average` inside an `if`?",
-    raised={"NoneType": "`backward` computes the gradients: call it before you average them."},
+    raised={
+        "no attribute 'parameters'": "`average` takes the model, and averages its gradients: `average(model, comm)`."
+    },
     unknown="For each batch: clear the gradients, compute the loss, go backward, average, step, and step the schedule.",
 )
 
@@ -157,8 +176,13 @@ broadcast_weights = played(
     NOTEBOOK,
     play_broadcast,
     [
-        Edit("Each rank still has its own weights: copy what arrives into the parameter.", (COPY, "pass")),
+        Edit(
+            "Each rank still has its own weights: does every rank call `Bcast` with root 0, and copy what arrives into "
+            "the parameter?",
+            (COPY, "pass"),
+        ),
         Edit("Those are the weights of the last rank: the root is rank 0.", ("root=0", "root=comm.size - 1")),
+        Edit(FIRST_ONLY, (f"            {COPY}", f"            return {COPY}")),
     ],
     rounding=0,
     stuck=STUCK,
@@ -194,7 +218,6 @@ weighted_mean = played(
         Edit("That is the sum over all samples: divide by their number.", (DIVIDE, "total")),
         Edit("Divide by the number of all samples, not of ranks.", (DIVIDE, "total / comm.size")),
     ],
-    alone=True,
     returns="the mean",
     rounding=ROUNDING,
     stuck=STUCK,

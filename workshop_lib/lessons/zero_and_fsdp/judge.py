@@ -14,8 +14,8 @@ from workshop_lib.collectives.counting import CountingComm
 from workshop_lib.judge import own_or_solution
 from workshop_lib.judge.network import backward, batch, network, weights_of
 from workshop_lib.judge.play import Edit, played
+from workshop_lib.lessons.ddp import process_group
 from workshop_lib.lessons.ddp.judge_own_ddp import last_rank_late
-from workshop_lib.lessons.ddp.process_group import join
 from workshop_lib.training import KINDS
 from workshop_lib.training.optimizers import orthogonal
 
@@ -31,7 +31,7 @@ def make_sgd(parameters: Iterable) -> torch.optim.Optimizer:
 
 def ready() -> None:
     """Join the process group, and create an optimizer: the first one takes long."""
-    join()
+    process_group.join()
     make_sgd(network().parameters())
 
 
@@ -118,7 +118,6 @@ Zero1, Zero2 = (
         NOTEBOOK,
         functools.partial(play_steps, gradients_too=gradients_too),
         [*EDITS, *OF_ONE[name]],
-        alone=True,
         rounding=1e-9,  # all numbers are float64
         ready=ready,
         stuck=SAME_CALLS,
@@ -264,6 +263,7 @@ OverlappedZero2 = played(
     ],
     rounding=1e-9,  # all numbers are float64
     ready=ready,
+    grouped=process_group.alone,
     stuck="every rank must start the same reduce-scatters in the same order, one for every parameter.",
     unknown="does `self.shards[p].grad` hold the part that arrived, divided by the number of ranks?",
 )
