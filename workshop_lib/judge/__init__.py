@@ -8,18 +8,14 @@ Each lesson has a `judge` module with its exercises. A notebook calls an `Exerci
     edits                       known mistakes, as edits of the notebook's solution, each with its hint
 
 The first property that fails ends the check, so later properties may rely on earlier ones. If the failed property has
-no hint of its own, the known mistakes are run like the learner's function, and those that leave the same evidence
-provide the hint. Where that would take too long, every property has a hint, and only the tests run the mistakes.
+no hint of its own, the known mistakes are run like the learner's function, and the one that leaves the same evidence
+provides the hint. Where that would take too long, every property has a hint, and only the tests run the mistakes.
 Nothing that the learner wrote makes a check raise.
 """
 
-import ast
 import builtins
 import html
-import inspect
 import numbers
-import re
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -48,20 +44,13 @@ NO_KEYBOARD = "A rank has no keyboard, so `input()` can't ask you anything here:
 class Edit:
     """A known mistake: the solution with texts in it replaced, and the hint for learners who make this mistake.
 
-    Another mistake may leave the same values, so a hint can have a condition on the learner's code.
-    having, lacking: regular expressions that must be found, or must not be found, in code that gets the hint.
+    Other mistakes may leave the same values. So a hint says what the values show, and asks for the cause if there are
+    several.
     """
 
-    def __init__(self, hint: str, *replacements: Replacement, having: str = "", lacking: str = ""):
+    def __init__(self, hint: str, *replacements: Replacement):
         self.hint = hint
         self.replacements = replacements
-        self.having = having
-        self.lacking = lacking
-
-    def may_explain(self, code: str) -> bool:
-        if self.lacking and re.search(self.lacking, code):
-            return False
-        return re.search(self.having, code) is not None
 
 
 @dataclass(frozen=True)
@@ -223,7 +212,7 @@ class Exercise:
             observations = team.run(_observe_on_rank, self.observe, self.communicates, function, timeout=self.timeout_s)
         except ranks.RankError as error:
             return self._did_not_end(error)
-        verdict = self.verdict(observations if self.communicates else observations[:1], _code_of(function))
+        verdict = self.verdict(observations if self.communicates else observations[:1])
         return self._in_groups(function, verdict) if self.group_of and verdict.passed else verdict
 
     def _in_groups(self, function: Callable, verdict: Verdict) -> Verdict:
@@ -245,8 +234,8 @@ class Exercise:
         hint = _one_after_another(failed.observed, self.group_hint)
         return replace(verdict, passed=False, failed=f"also {where}", hint=hint)
 
-    def verdict(self, observations: list, code: str = "") -> Verdict:
-        """The verdict on a function, from every rank's observation of it, and the code that it was defined by."""
+    def verdict(self, observations: list) -> Verdict:
+        """The verdict on a function, from every rank's observation of it."""
         verdict = Verdict(self.name)
         if any(isinstance(seen, str) and seen == UNSOLVED for seen in observations):
             return verdict
@@ -262,7 +251,7 @@ class Exercise:
             verdict.failed = failed.text
             verdict.hint = failed.hint
             if not verdict.hint:
-                hint = self._hint_of_a_mistake(failed, len(observations), code)
+                hint = self._hint_of_a_mistake(failed, len(observations))
                 verdict.hint = _one_after_another(failed.observed, hint)
         return verdict
 
@@ -277,17 +266,15 @@ class Exercise:
     def _on(self, n: int) -> str:
         return f"on {plural(n, 'rank')}" if self.group_of else ""
 
-    def _hint_of_a_mistake(self, failed: Property, n: int, code: str) -> str:
-        """The hints of the known mistakes that may be in the code and fail in the same way on n ranks; else advice."""
-        hints = []
+    def _hint_of_a_mistake(self, failed: Property, n: int) -> str:
+        """The hint of the first known mistake that fails in the same way on n ranks, or advice if there is none."""
         try:
             for edit, known in zip(self.edits, self._known_failures(n), strict=False):
-                same = known is not None and known.text == failed.text and alike(known.evidence, failed.evidence)
-                if same and edit.may_explain(code):
-                    hints.append(edit.hint)
+                if known is not None and known.text == failed.text and alike(known.evidence, failed.evidence):
+                    return edit.hint
         except Exception:  # if ranks ended or values cannot be compared, the verdict still stands
             pass
-        return " Or: ".join(hints) or failed.advice or self.unknown
+        return failed.advice or self.unknown
 
     def _known_failures(self, n: int) -> list[Property | None]:
         """The property that each known mistake fails on n ranks, or None for a mistake that raises."""
@@ -392,14 +379,6 @@ def _unless_stub(observe: Callable, comm, function: Callable):
 def is_of_stub(error: NotImplementedError) -> bool:
     """Whether a stub raised this. PyTorch raises it, too, with another text; nbgrader's stubs have none."""
     return not str(error) or str(error).startswith(STUB)
-
-
-def _code_of(function: Callable) -> str:
-    """A function's or class's code without its comments; "" if Python can't find it."""
-    try:
-        return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(function))))
-    except (OSError, TypeError, SyntaxError):
-        return ""
 
 
 def _no_keyboard(*_, **__):

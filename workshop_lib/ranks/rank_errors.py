@@ -66,7 +66,7 @@ def parse_stack(text: str, main_thread: int) -> list[Frame]:
 
 
 def _is_library(file: str) -> bool:
-    if "/lib/python3" in file or file.endswith(".pyx") or file.startswith("<"):
+    if "/lib/python3" in file or file.endswith((".pyx", ".pxi")) or file.startswith("<"):
         return True
     return any(f"workshop_lib/{part}" in file for part in IN_BETWEEN)
 
@@ -128,7 +128,7 @@ def where(frames: list[Frame]) -> str:
 def traceback_text(error: ErrorReport) -> str:
     """A rank's error as text: two lines for each of the learner's frames and the innermost one, and the message."""
     frames = [f for f in error["frames"] if not _is_library(f["file"])]
-    innermost = next((f for f in reversed(error["frames"]) if not f["file"].endswith(".pyx")), None)
+    innermost = next((f for f in reversed(error["frames"]) if not f["file"].endswith((".pyx", ".pxi"))), None)
     if innermost is not None and innermost not in frames:
         frames.append(innermost)
     rows = [f"    {_place(frame)}\n        {_code(frame)}" for frame in frames]

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from workshop_lib.judge import own_or_solution
 from workshop_lib.judge.network import Batch, batch, gradient_of, network, weights_of
 from workshop_lib.judge.play import Edit, played
+from workshop_lib.words import plural
 
 NOTEBOOK = "02_synchronous_sgd"
 written = partial(own_or_solution, notebook=NOTEBOOK)
@@ -122,9 +123,9 @@ def play_loop(train_epoch: Callable, comm) -> Iterator[tuple]:
     observed = f"rank {comm.rank} took {count['batches']} of {STEPS} batches:"
     advice = "is there a `return` or a `break` inside the loop?"
     yield "it goes through all batches", count["batches"], observed, advice
-    observed = f"rank {comm.rank} averaged {count['averages']} times in {STEPS} steps."
+    observed = f"rank {comm.rank} averaged {plural(count['averages'], 'time')} in {STEPS} steps."
     yield "it averages in every step", count["averages"], observed
-    advice = "is `backward()` called before, and on the loss itself? A number made from the loss leaves no gradients."
+    advice = "call `backward()` before, on the loss itself and not on a number made from it, and clear before that."
     yield "it averages gradients", count["gradients"], "parameters had no gradient when `average` was called:", advice
     text = "the weights are those of one process that trains with the global batches"
     yield text, weights_of(model), f"after {STEPS} steps"
@@ -155,6 +156,9 @@ train_epoch = played(
     rounding=ROUNDING,
     ready=ready,
     stuck="every rank must average as often as the others: is `average` inside an `if`?",
+    raised={
+        "no attribute 'parameters'": "`average` takes the model, and averages its gradients: `average(model, comm)`."
+    },
     unknown="For each batch: clear the gradients, compute the loss, go backward, average, step, and step the schedule.",
 )
 
@@ -173,14 +177,9 @@ broadcast_weights = played(
     play_broadcast,
     [
         Edit(
-            "Each rank still has its own weights: copy what arrives into the parameter.",
+            "Each rank still has its own weights: does every rank call `Bcast` with root 0, and copy what arrives into the "
+            "parameter?",
             (COPY, "pass"),
-            lacking=r"comm\.rank\b",
-        ),
-        Edit(
-            "Each rank has sent its weights to itself: `root` is the sender, so it's 0 on every rank.",
-            ("root=0", "root=comm.rank"),
-            having=r"comm\.rank\b",
         ),
         Edit("Those are the weights of the last rank: the root is rank 0.", ("root=0", "root=comm.size - 1")),
         Edit(FIRST_ONLY, (f"            {COPY}", f"            return {COPY}")),
