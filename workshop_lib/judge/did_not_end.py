@@ -12,7 +12,7 @@ ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition sta
 STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines below say where."
 RAISED = {  # hints for errors of MPI, by words in their text that both Open MPI and MPICH use
     "truncate": "a message was larger than the array that receives it: give that array the size of what arrives.",
-    "mismatch in send and receive": "the two arrays have different types: `np.empty_like(mine)` makes room of the same.",
+    "mismatch in send and receive": "the two arrays have different types: `np.empty_like(mine)` has that of `mine`.",
     "invalid buffer pointer": "MPI can't read from and write to the same array: `comm.Allreduce(MPI.IN_PLACE, g)` adds "
     "up in place, and `comm.Allreduce(g, total)` needs a `total` of its own.",
 }

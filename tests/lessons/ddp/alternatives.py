@@ -51,7 +51,17 @@ WRONG = {
             ],
             "a parameter that the network doesn't use has no gradient",
         ),
-        "blocks": ([(", async_op=True", "")], "pass `async_op=True`"),
+        "blocks": ([(", async_op=True", "")], "without `async_op=True`"),
+        "never empties its list": ([("        handles.clear()\n", "")], "still has 6 handles of the first step"),
+        "waits for the last message": ([("for handle in handles", "for handle in handles[-1:]")], "waited for 1 of 6"),
+        "sends gradients of the loss": (
+            [("def send(p)", "def send(grad)"), ("p.grad", "grad"), ("post_accumulate_grad_hook", "hook")],
+            "each just before the gradient was in `p.grad`",
+        ),
+        "is PyTorch's": (
+            [("return finish", "return torch.nn.parallel.DistributedDataParallel(model)")],
+            "returned a DistributedDataParallel. It should `return` a function",
+        ),
     }
 }
 NEVER_ENDS = {

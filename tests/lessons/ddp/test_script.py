@@ -20,10 +20,12 @@ SAMPLER = "DistributedSampler(train, seed=1)"
 LOADER = "DataLoader(train, BATCH, sampler=sampler, drop_last=True)"
 WRONG = {
     "all images": ([(LOADER, "DataLoader(train, BATCH, shuffle=True, drop_last=True)")], "each rank takes 64 images"),
+    "a part of the batch": ([("train, BATCH,", "train, BATCH // size,")], "there were batches of 32"),
+    "for two ranks": ([("len(test), size", "len(test), 2")], "when a rank is alone"),
     "the same images": ([(SAMPLER, "DistributedSampler(train, size, 0, seed=1)")], "no image comes twice"),
     "one order": ([("sampler.set_epoch(epoch)", "sampler.set_epoch(1)")], "each epoch has an order of its own"),
     "not wrapped": ([("(ddp(images", "(model(images")], "all ranks end with the same weights"),
-    "all test everything": ([("Subset(test, range(rank, len(test), size))", "test")], "each test image is tested once"),
+    "tested twice": ([("Subset(test, range(rank,", "Subset(test, range(0,")], "each test image is tested once"),
     "its own share": ([("        dist.all_reduce(right)\n", "")], "rank 0 prints the accuracy on all test images"),
     "all save": ([(SAVES, "        if True:\n"), (" print(", " rank or print(")], "no other rank prints or saves"),
     "the wrapper's names": ([("model.state_dict()", "ddp.state_dict()")], "one process can load it"),
@@ -66,12 +68,18 @@ def test_a_collective_on_one_rank_alone_gets_the_hint_even_if_gloo_aborts(team):
     assert script.ON_EVERY_RANK in verdict.hint
 
 
+def test_an_error_of_the_script_names_its_file_and_line_once(team):
+    verdict = judged([("Parallel(model)", "Parallel(modell)")])
+    line = 1 + FINISHED[: FINISHED.index("Parallel(model)")].count("\n")
+    assert verdict.details.count(f"    my_script.py, line {line}, in main\n        ddp = Distributed") == 1, verdict
+
+
 @pytest.mark.parametrize("title", WRONG)
 def test_a_wrong_script_is_rejected(team, title):
     replacements, failed = WRONG[title]
     verdict = judged(replacements)
     assert verdict.passed is False
-    assert failed in verdict.failed, verdict
+    assert failed in f"{verdict.failed}\n{verdict.hint}", verdict
 
 
 def written(solved: bool) -> str:

@@ -6,6 +6,7 @@ pass, and PyTorch's DDP with the communication hook `allreduce_hook`.
 """
 
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from unittest import mock
@@ -29,6 +30,19 @@ class Message:
     sent_s: float
     work: dist.Work
     arrived_s: float | None = None
+    waited: bool = False  # whether the function that sent it has waited for it
+    handle: Callable[[], "Handle | None"] = lambda: None  # a weak reference to what that function got
+
+
+class Handle:
+    """The work of an allreduce, as the function has it that sent it. Any call of the work counts as a wait."""
+
+    def __init__(self, message: Message):
+        self._message = message
+
+    def __getattr__(self, name: str):
+        self._message.waited = True
+        return getattr(self._message.work, name)
 
 
 class Recorder:
@@ -69,9 +83,13 @@ class Recorder:
 
         if not hasattr(work, "end_s"):  # the future of a work over MPI would block; `end_s` says when it arrived
             work.get_future().then(arrived)
-        if not async_op:
-            work.wait()
-        return work
+        if async_op:
+            handle = Handle(message)
+            message.handle = weakref.ref(handle)
+            return handle
+        work.wait()
+        message.waited = True
+        return None
 
     def settle(self) -> None:
         """Wait for every message, including those that the observed function does not wait for."""

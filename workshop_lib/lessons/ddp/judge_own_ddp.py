@@ -6,7 +6,6 @@ check's time is up.
 
 import gc
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -77,8 +76,8 @@ def play_own_ddp(function: Callable, comm, sent_well: Callable[[list[Message]], 
     finish = function(model)
     start = weights_of(model)
 
-    def step(number: int) -> tuple[bool, np.ndarray]:
-        """Whether the backward pass stood still, and the gradient after `finish`."""
+    def step(number: int) -> tuple[bool, int, np.ndarray]:
+        """Whether the backward pass stood still, for how many messages `finish` waited, and the gradient after it."""
         model.zero_grad()
         inputs, labels = batch(comm.rank, number)
         loss = cross_entropy(model(inputs), labels)
@@ -86,23 +85,24 @@ def play_own_ddp(function: Callable, comm, sent_well: Callable[[list[Message]], 
         with recorder:
             stood_still = last_rank_late(comm, loss.backward)
             finish()
-            gradient = gradient_of(model)  # at once: what hasn't arrived by now, nobody has waited for
+            waited = sum(message.waited for message in recorder.messages)
             recorder.settle()
+        gradient = gradient_of(model)
         descend(model, LR)
-        return stood_still, gradient
+        return stood_still, waited, gradient
 
-    stood_still, gradient = step(0)
-    of_first_step = [weakref.ref(message.work) for message in recorder.messages]
+    stood_still, waited, gradient = step(0)
+    of_first_step = [message.handle for message in recorder.messages]
     for text, holds, advice in sent_well(recorder.messages):
         yield text, holds, _when_sent(comm.rank, recorder.messages), advice
     yield "no hook waits for other ranks", stood_still, "the backward pass stood still until the last rank had sent."
     yield "all ranks start with the weights of rank 0", start, "before the first step"
+    observed = f"`finish` waited for {waited} of {plural(len(recorder.messages), 'message')}."
+    yield "`finish` waits for every message", waited == len(recorder.messages), observed
     text = "`finish` leaves the gradients that one process has for all ranks' samples"
-    # Only rank 0 tells mistakes apart: without a wait, what the others have depends on which messages have arrived.
-    yield text, gradient if comm.rank == 0 else True, "after the first backward pass"
+    yield text, gradient, "after the first backward pass"
     advice = "Does `finish` empty your lists, ready for the next backward pass?"
-    yield "also in the next steps", [step(1)[1], step(2)[1]], "", advice
-    recorder.clear()
+    yield "also in the next steps", [step(1)[-1], step(2)[-1]], "", advice
     gc.collect()
     kept = sum(handle() is not None for handle in of_first_step)
     observed = f"rank {comm.rank} still has {plural(kept, 'handle')} of the first step:"
@@ -135,20 +135,21 @@ def _in_buckets(messages: list[Message]) -> Iterator[tuple]:
 
 
 IN_THE_HOOK = (
-    "After `p.register_post_accumulate_grad_hook(f)`, `backward()` calls `f(p)` as soon as `p.grad` is ready: call "
-    "`dist.all_reduce` there, and not in `finish`."
+    "Call `p.register_post_accumulate_grad_hook(f)` for every parameter. `backward()` then calls `f(p)` as soon as "
+    "`p.grad` is ready, and `f` starts the allreduce."
 )
 UNUSED = (
-    "is `p.grad` None? A parameter that the network doesn't use has no gradient, and nothing has to be done about it. "
-    "Divide in the hook, which runs only for gradients that exist."
+    "is `p.grad` None? It is before the backward pass, so register the hook without calling it. It stays None for a "
+    "parameter that the network doesn't use, so divide in the hook, which runs only for gradients that exist."
 )
+NO_HANDLE = "without `async_op=True`, `dist.all_reduce` waits for the sum, and returns None instead of a handle."
+LOCAL = "an assignment in `finish` makes the name a local one. Empty the list itself, with `clear()`."
 STUCK = (
     "a rank waits for a message that another one never sends: is a collective inside an `if`, or `finish` not called?"
 )
 SEND = "dist.all_reduce(p.grad, async_op=True)"
 FORGOT_TO_WAIT = Edit(
-    "they hadn't arrived when `finish` returned: call `wait()` on every handle, and then write the mean into `p.grad`.",
-    ("handle.wait()", "pass"),
+    "Call `wait()` on every handle before `finish` returns: only then have the sums arrived.", ("handle.wait()", "pass")
 )
 NO_BROADCAST = Edit(
     "the ranks start with different weights. Send those of rank 0 first: `dist.broadcast(p.detach(), src=0)`.",
@@ -163,7 +164,7 @@ exercise = partial(
     grouped=process_group.alone,
     group_hint=process_group.GROUP_HINT,
     stuck=STUCK,
-    raised={"NoneType": UNUSED},
+    raised={"attribute 'wait'": NO_HANDLE, "NoneType": UNUSED, "cannot access local variable": LOCAL},
 )
 
 

@@ -177,8 +177,8 @@ broadcast_weights = played(
     play_broadcast,
     [
         Edit(
-            "Each rank still has its own weights: does every rank call `Bcast` with root 0, and copy what arrives into the "
-            "parameter?",
+            "Each rank still has its own weights: does every rank call `Bcast` with root 0, and copy what arrives into "
+            "the parameter?",
             (COPY, "pass"),
         ),
         Edit("Those are the weights of the last rank: the root is rank 0.", ("root=0", "root=comm.size - 1")),
