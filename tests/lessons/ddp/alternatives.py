@@ -49,10 +49,10 @@ WRONG = {
                 (HOOK, f"handles.append({SEND})"),
                 (WAIT, f"{WAIT}\n        for p in model.parameters(): p.grad /= dist.get_world_size()"),
             ],
-            "a parameter that the network doesn't use has no gradient",
+            "is `p.grad` None?",
         ),
         "blocks": ([(", async_op=True", "")], "without `async_op=True`"),
-        "never empties its list": ([("        handles.clear()\n", "")], "still has 6 handles of the first step"),
+        "never empties its list": ([("        handles.clear()\n", "")], "waited 12 times for messages of the first"),
         "waits for the last message": ([("for handle in handles", "for handle in handles[-1:]")], "waited for 1 of 6"),
         "sends gradients of the loss": (
             [("def send(p)", "def send(grad)"), ("p.grad", "grad"), ("post_accumulate_grad_hook", "hook")],

@@ -6,7 +6,6 @@ pass, and PyTorch's DDP with the communication hook `allreduce_hook`.
 """
 
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from unittest import mock
@@ -30,8 +29,7 @@ class Message:
     sent_s: float
     work: dist.Work
     arrived_s: float | None = None
-    waited: bool = False  # whether the function that sent it has waited for it
-    handle: Callable[[], "Handle | None"] = lambda: None  # a weak reference to what that function got
+    waits: int = 0  # how often the function that sent it has waited for it
 
 
 class Handle:
@@ -41,7 +39,7 @@ class Handle:
         self._message = message
 
     def __getattr__(self, name: str):
-        self._message.waited = True
+        self._message.waits += 1
         return getattr(self._message.work, name)
 
 
@@ -84,11 +82,9 @@ class Recorder:
         if not hasattr(work, "end_s"):  # the future of a work over MPI would block; `end_s` says when it arrived
             work.get_future().then(arrived)
         if async_op:
-            handle = Handle(message)
-            message.handle = weakref.ref(handle)
-            return handle
+            return Handle(message)
         work.wait()
-        message.waited = True
+        message.waits += 1
         return None
 
     def settle(self) -> None:

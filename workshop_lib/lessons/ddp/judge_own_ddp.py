@@ -4,7 +4,6 @@ The function trains, and its messages are recorded. Ranks that send different me
 check's time is up.
 """
 
-import gc
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -85,14 +84,15 @@ def play_own_ddp(function: Callable, comm, sent_well: Callable[[list[Message]], 
         with recorder:
             stood_still = last_rank_late(comm, loss.backward)
             finish()
-            waited = sum(message.waited for message in recorder.messages)
+            waited = sum(message.waits > 0 for message in recorder.messages)
             recorder.settle()
         gradient = gradient_of(model)
         descend(model, LR)
         return stood_still, waited, gradient
 
     stood_still, waited, gradient = step(0)
-    of_first_step = [message.handle for message in recorder.messages]
+    of_first_step = recorder.messages
+    waits = sum(message.waits for message in of_first_step)
     for text, holds, advice in sent_well(recorder.messages):
         yield text, holds, _when_sent(comm.rank, recorder.messages), advice
     yield "no hook waits for other ranks", stood_still, "the backward pass stood still until the last rank had sent."
@@ -103,10 +103,10 @@ def play_own_ddp(function: Callable, comm, sent_well: Callable[[list[Message]], 
     yield text, gradient, "after the first backward pass"
     advice = "Does `finish` empty your lists, ready for the next backward pass?"
     yield "also in the next steps", [step(1)[-1], step(2)[-1]], "", advice
-    gc.collect()
-    kept = sum(handle() is not None for handle in of_first_step)
-    observed = f"rank {comm.rank} still has {plural(kept, 'handle')} of the first step:"
-    yield "nothing is kept of earlier steps, so memory doesn't grow", kept, observed, "empty your lists in `finish`."
+    again = sum(message.waits for message in of_first_step) - waits
+    observed = f"in later steps, `finish` waited {plural(again, 'time')} for messages of the first:"
+    advice = "empty your lists in `finish`, or memory and time grow with each step."
+    yield "each step waits for its own messages only", again, observed, advice
 
 
 def _when_sent(rank: int, messages: list[Message]) -> str:
