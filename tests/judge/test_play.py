@@ -237,3 +237,13 @@ def test_what_is_shown_of_two_arrays_tells_them_apart():
     wrong[1, 2] = 7
     assert beside(wrong, right) == ("7 at [1, 2]", "0")
     assert beside(right[0], right) == ("an array of 3", "an array of shape (2, 3)")
+    assert beside(np.array([1.0, 0.03555]), np.array([1.0, 0.03554])) == ("[1.      0.03555]", "[1.      0.03554]")
+
+
+def test_a_failure_says_on_how_many_ranks_and_what_held_on_all_of_them(total):
+    wrong = verdict(total, answer("return comm.allreduce(values * weight), np.arange(2)"))
+    assert wrong.headline == "total: not yet, on 1 rank"
+    assert wrong.held == ["the sums are right", "every rank is there"] and wrong.failed == "also when a rank is alone"
+    wrong = verdict(total, answer("return comm.allreduce(values * weight), [[], [0, 1]][comm.size - 1]"))
+    assert wrong.headline == "total: not yet, on 1 rank" and "Take it from `comm.size`" in wrong.hint
+    assert verdict(total, answer("return values, np.arange(comm.size)")).headline == "total: not yet, on 2 ranks"
