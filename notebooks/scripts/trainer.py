@@ -265,7 +265,7 @@ class Sequences:
 class Documents(NamedTuple):
     """Where the documents of a micro-batch are, with its sequences one after another."""
 
-    lengths: list
+    lengths: np.ndarray  # not a list: its values would be compiled in
     bounds: torch.Tensor  # [documents + 1], on the device
     are_sequences: bool  # no sequence has a second document
 
@@ -316,7 +316,7 @@ class Data:
         positions = np.arange(starts.size) - np.repeat(firsts, lengths)
         three = self.to_device(np.concatenate([both, positions.reshape(1, *starts.shape)]))
         bounds = self.to_device(np.append(firsts, starts.size).astype(np.int32))
-        return *three, Documents(lengths.tolist(), bounds, len(firsts) == len(starts))
+        return *three, Documents(lengths, bounds, len(firsts) == len(starts))
 
     def to_device(self, array):
         tensor = torch.from_numpy(array)
@@ -328,6 +328,7 @@ class Data:
 @torch.compiler.disable  # each micro-batch has other documents, and would be compiled again
 def attend_one_by_one(query, key, value, lengths):  # [all tokens, heads, head_width]
     mixed = []
+    lengths = lengths.tolist()
     for document in zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True):
         by_head = (each.transpose(0, 1)[None] for each in document)
         mixed.append(scaled_dot_product_attention(*by_head, is_causal=True)[0].transpose(0, 1))

@@ -27,6 +27,7 @@ from notebooks.scripts_in_turn import SCRIPTS
 from notebooks.test_resuming_scripts import printed, run_alone
 from notebooks.test_take_home import TORCHRUN
 from notebooks.trainer_in_turn import STEPS, TINY
+from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -408,13 +409,27 @@ def test_on_a_gpu_documents_go_to_the_kernel_for_variable_lengths(trainer, monke
     with FakeTensorMode(), torch.no_grad():
         bounds = torch.tensor([0, 5, 16, 32], dtype=torch.int32, device="cuda")
         packed = torch.empty(2, 16, 4, 3, 8, dtype=torch.bfloat16, device="cuda")
-        mixed = trainer.attend(*packed.unbind(3), trainer.Documents([5, 11, 16], bounds, False))
+        mixed = trainer.attend(*packed.unbind(3), trainer.Documents(np.array([5, 11, 16]), bounds, False))
     assert mixed.shape == (2, 16, 4, 8) and shapes == [(32, 4, 8)]
+
+
+def test_a_compiled_block_is_not_compiled_for_the_documents_of_each_micro_batch(trainer):
+    counter = CompileCounter()
+    block = torch.compile(trainer.Block(16, 2, 0.0), backend=counter)
+    counts = []
+    with torch.no_grad():
+        for cuts in ([3], [5, 9], [7], [2, 4, 6], [1, 20], [1, 2, 3, 4, 5], [9]):
+            firsts = np.array([0, *cuts])
+            lengths = np.diff(firsts, append=32)
+            block(torch.ones(2, 16, 16), trainer.Documents(lengths, torch.tensor([*firsts, 32]), False))
+            counts.append(counter.frame_count)
+    assert len(set(counts[3:])) == 1, counts
 
 
 def test_a_gpu_gets_bf16_and_tf32(trainer, monkeypatch):
     """With a pretended accelerator."""
     groups = []
+    monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
