@@ -689,7 +689,7 @@ def main():
             agreed = dist.all_reduce(stop, async_op=True)  # on the host, beside the step
             loss, norm, tokens = train_step(args, model, optimizer, data, progress["step"])
             agreed.wait()
-            stopped = bool(stop.item() > 0)  # ranks stop after the same step
+            stopped = (stop > 0).item()  # ranks stop after the same step
             progress["step"] += 1
             step = progress["step"]
             log.tokens += tokens
