@@ -89,7 +89,7 @@ def parse_arguments():
     add("--dtype", choices=DTYPES, help="of both passes, not of the weights; by default fp32 on CPUs, otherwise bf16")
     add("--recompute", choices=("none", "blocks"), default="none", help="what the backward pass computes a second time")
     add("--compile", action="store_true", help="compile each block")
-    add("--profile", action="store_true", help="trace three steps into a file per rank in --out")
+    add("--profile", action="store_true", help="trace the steps 5 to 7 of this start, into a file per rank")
     args = parser.parse_args()
 
     if "WORLD_SIZE" not in os.environ:
@@ -190,6 +190,8 @@ def prepare(args):
     elif index["made_from"] != made_from:
         raise SystemExit(f"{args.prepared} has the tokens of other files: delete it, or give another --prepared.")
     if dist.get_rank() == 0:
+        if index["done"] < len(args.files):
+            say(f"writing tokens into {args.prepared}")
         encode, end = tokenizer(args.tokenizer)
         index |= {"files": len(args.files), "end": end, "dtype": "uint16" if end < 2**16 else "uint32"}
         args.prepared.mkdir(parents=True, exist_ok=True)
@@ -341,7 +343,7 @@ def attend(query, key, value, documents):  # [sequences, tokens, heads, head_wid
         by_head = (each.transpose(1, 2) for each in (query, key, value))
         return scaled_dot_product_attention(*by_head, is_causal=True).transpose(1, 2)
     in_a_row = [each.flatten(0, 1) for each in (query, key, value)]
-    if query.is_cuda and query.dtype == torch.bfloat16:
+    if query.is_cuda and query.dtype == torch.bfloat16:  # the kernel needs an A100 or newer
         where = (documents.bounds, documents.bounds, query.shape[1], query.shape[1])
         mixed = varlen_attn(*in_a_row, *where, window_size=(-1, 0))
     else:
