@@ -196,8 +196,9 @@ def prepare(args):
         index |= {"files": len(args.files), "end": end, "dtype": "uint16" if end < 2**16 else "uint32"}
         args.prepared.mkdir(parents=True, exist_ok=True)
         with open(args.prepared / "training", "ab") as training, open(args.prepared / "held_out", "ab") as held_out:
-            training.truncate(index["training"])  # whoever was interrupted may have written more
-            held_out.truncate(index["held_out"])
+            for file, size in ((training, index["training"]), (held_out, index["held_out"])):
+                file.truncate(size)  # whoever was interrupted may have written more
+                file.seek(size)
             for first in range(index["done"], len(args.files), FILES):
                 texts = [file.read_bytes() for file in args.files[first : first + FILES]]
                 for number, tokens in enumerate(encode(texts), first):
@@ -206,7 +207,8 @@ def prepare(args):
                 training.flush()
                 held_out.flush()
                 index |= {"done": first + len(texts), "training": training.tell(), "held_out": held_out.tell()}
-                index["digest"] = hashlib.sha256(b"\0".join([index["digest"].encode(), *texts])).hexdigest()
+                before = f"{index['digest']}{end}".encode()
+                index["digest"] = hashlib.sha256(b"\0".join([before, *texts])).hexdigest()
                 replace(args.prepared / "index.json", json.dumps(index))
     dist.barrier(dist.new_group(backend="gloo", timeout=timedelta(days=1)))
 

@@ -300,7 +300,7 @@ def test_each_byte_is_prepared_once_and_what_is_held_out_shares_no_document_with
     trainer, alone, tmp_path, monkeypatch
 ):
     """The first attempt is interrupted after a batch of files, and the second goes on from there."""
-    texts = [bytes([65 + number]) * number for number in range(25)]
+    texts = [bytes([65 + number]) * number for number in range(20)]
     write(tmp_path, texts)
     args = options(trainer, tmp_path, "--tokens", 16)
     encode, end = trainer.tokenizer("bytes")
@@ -308,7 +308,7 @@ def test_each_byte_is_prepared_once_and_what_is_held_out_shares_no_document_with
 
     def interrupted(texts):
         tokenized.extend(texts)
-        if len(tokenized) == 14:
+        if len(tokenized) == 20:
             raise KeyboardInterrupt
         return encode(texts)
 
@@ -318,12 +318,13 @@ def test_each_byte_is_prepared_once_and_what_is_held_out_shares_no_document_with
         trainer.prepare(args)
     with pytest.raises(SystemExit, match="isn't complete on this node: start with --text and --prepare"):
         trainer.Data(args, alone, torch.device("cpu"))
-    with open(args.prepared / "training", "ab") as file:
-        file.write(b"half a document")
+    for split in ("training", "held_out"):
+        with open(args.prepared / split, "ab") as file:
+            file.write(b"half a document")
     data = prepared(trainer, args, alone)
-    assert tokenized == texts[:14] + texts[7:], "what was written isn't tokenized again"
-    held_out = {0, 10, 20}
-    for sequences, kept in ((data.training, {*range(25)} - held_out), (data.held_out, held_out)):
+    assert tokenized == texts + texts[14:], "what was written isn't tokenized again"
+    held_out = {0, 10}
+    for sequences, kept in ((data.training, {*range(20)} - held_out), (data.held_out, held_out)):
         tokens, targets = np.stack([sequences.read(number) for number in range(len(sequences))], axis=1)
         text = [token for number in sorted(kept) for token in (*texts[number], end)]
         assert targets[targets != trainer.NO_TARGET].tolist() == text
