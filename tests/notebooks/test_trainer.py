@@ -376,7 +376,8 @@ def test_a_corpus_of_gigabytes_takes_no_memory(trainer, folder, alone, tmp_path)
 
 
 def test_every_epoch_has_every_sequence_once_whoever_trains_on_it(trainer, folder, alone):
-    data = prepared(trainer, options(trainer, folder, "--batch", 10), alone)
+    data = prepared(trainer, options(trainer, folder, "--batch", 10, "--evaluate-on", 2), alone)
+    assert data.evaluated.tolist() == [0, len(data.held_out) - 1]
     size = len(data.training)
     drawn = np.concatenate([data.batch(step) for step in range(size)])
     for epoch in np.split(drawn, 10):
