@@ -99,7 +99,7 @@ def parse_arguments():
     shape = "x".join(map(str, args.mesh))
     tensor = args.mesh[-1]
     args.prepared = args.prepared or args.out / "tokens"
-    if args.text is None and not (args.prepared / "index.json").exists():
+    if args.text is None and (args.prepare or not (args.prepared / "index.json").exists()):
         args.text = Path(__file__).parent
     args.files = sorted(file for file in args.text.glob("*") if file.suffix in ENDINGS) if args.text else []
     unreadable = [file.name for file in args.files if not (file.is_file() and os.access(file, os.R_OK))]
@@ -124,13 +124,11 @@ def parse_arguments():
     return args
 
 
-def join(args):
-    """Join the other ranks, and return this rank's own device: a GPU of its node, or the CPU. Choose a dtype for it."""
+def join():
+    """Join the other ranks, and return this rank's own device: a GPU of its node, or the CPU."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    # Apple's GPUs have no collectives, and tokens are prepared without any.
-    if accelerator is None or accelerator.type == "mps" or args.prepare:
+    if accelerator is None or accelerator.type == "mps":  # Apple's GPUs have no collectives
         dist.init_process_group("gloo")
-        args.dtype = args.dtype or "fp32"
         return torch.device("cpu")
     # torchrun sets LOCAL_RANK. mpiexec and srun don't, but they usually number the ranks of a node consecutively.
     local_rank = dist.get_node_local_rank(fallback_rank=int(os.environ["RANK"]))
@@ -141,9 +139,14 @@ def join(args):
     # NCCL is for tensors on GPUs, and gloo for those on the host.
     backends = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
     dist.init_process_group(backends, device_id=device)
-    args.dtype = args.dtype or "bf16"
-    torch.set_float32_matmul_precision("high")  # TF32, where something is left in fp32
     return device
+
+
+def set_precision(args, device):
+    """On a GPU, compute in bf16 by default, and use TF32 where something is left in fp32."""
+    args.dtype = args.dtype or ("fp32" if device.type == "cpu" else "bf16")
+    if device.type != "cpu":
+        torch.set_float32_matmul_precision("high")
 
 
 def say(text):
@@ -658,13 +661,16 @@ def profile(args):
 @parallel.loss_parallel()  # cross_entropy, also of logits that no rank has whole
 def main():
     args = parse_arguments()
-    device = join(args)
-    if args.text is not None:
-        prepare(args)
     if args.prepare:
+        dist.init_process_group("gloo")
+        prepare(args)
         say(f"The tokens are in {args.prepared}. Train with --prepared {args.prepared}")
         dist.destroy_process_group()
         return
+    device = join()
+    set_precision(args, device)
+    if args.text is not None:
+        prepare(args)
     mesh = init_device_mesh(device.type, args.mesh, mesh_dim_names=("replica", "shard", "tensor"))
     data = Data(args, mesh, device)
     model = build(args, mesh, device, data.vocabulary)

@@ -428,22 +428,16 @@ def test_a_compiled_block_is_not_compiled_for_the_documents_of_each_micro_batch(
     assert len(set(counts[3:])) == 1, counts
 
 
-def test_a_gpu_gets_bf16_and_tf32(trainer, monkeypatch):
-    """With a pretended accelerator."""
-    groups = []
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("LOCAL_RANK", "3")
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
-    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
-    monkeypatch.setattr(dist, "init_process_group", lambda *args, **options: groups.append(args))
-    args = argparse.Namespace(prepare=False, dtype=None)
-    before = torch.get_float32_matmul_precision()
-    try:
-        assert trainer.join(args) == torch.device("cuda", 3) and args.dtype == "bf16"
-        assert groups == [("cpu:gloo,cuda:nccl",)] and torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision(before)
+@pytest.mark.parametrize(
+    ("device", "asked", "dtype", "matmul"),
+    [("cpu", None, "fp32", []), ("cuda", None, "bf16", ["high"]), ("cuda", "fp32", "fp32", ["high"])],
+)
+def test_a_gpu_gets_bf16_and_tf32(trainer, monkeypatch, device, asked, dtype, matmul):
+    chosen = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
+    args = argparse.Namespace(dtype=asked)
+    trainer.set_precision(args, torch.device(device))
+    assert args.dtype == dtype and chosen == matmul
 
 
 @pytest.mark.parametrize(
