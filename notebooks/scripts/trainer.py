@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import gc
 import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -115,6 +116,9 @@ def parse_arguments():
         f"--text {args.text} has files that can't be read: {', '.join(unreadable[:5])}": unreadable,
         f"--text {args.text} has {len(args.files)} {', '.join(ENDINGS)} files: give two or more": (
             args.text and len(args.files) < 2  # one of them is held out
+        ),
+        "--tokenizer needs the package tokenizers: install it, or leave the option out": (
+            args.tokenizer != "bytes" and importlib.util.find_spec("tokenizers") is None
         ),
         f"--tokenizer {args.tokenizer} isn't a file": args.tokenizer != "bytes" and not Path(args.tokenizer).is_file(),
     }

@@ -255,7 +255,6 @@ def test_another_seed_is_refused_on_every_rank(folder, said):
         *(("--dropout", value, f"--dropout {value} isn't a number from 0 to below 1") for value in ("nan", "1.5")),
         ("--seed", -1, "--seed -1 isn't a number from 0 to below 2**63"),
         ("--text", "nowhere", "--text nowhere isn't a folder"),
-        ("--tokenizer", "nowhere.json", "--tokenizer nowhere.json isn't a file"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_starts(trainer, folder, capsys, words):
@@ -335,7 +334,7 @@ def test_each_byte_is_prepared_once_and_what_is_held_out_shares_no_document_with
         trainer.prepare(options(trainer, tmp_path))
 
 
-def test_a_tokenizer_of_the_library_sets_the_vocabulary(trainer, alone, tmp_path, monkeypatch):
+def test_a_tokenizer_of_the_library_sets_the_vocabulary(trainer, alone, tmp_path, monkeypatch, capsys):
     """A stand-in for Hugging Face's tokenizers, with a token per letter from 70,000 on."""
 
     class Tokenizer:
@@ -346,9 +345,12 @@ def test_a_tokenizer_of_the_library_sets_the_vocabulary(trainer, alone, tmp_path
             assert not add_special_tokens
             return [SimpleNamespace(ids=[70_000 + ord(letter) for letter in text]) for text in texts]
 
-    monkeypatch.setitem(sys.modules, "tokenizers", SimpleNamespace(Tokenizer=Tokenizer))
+    monkeypatch.setitem(sys.modules, "tokenizers", SimpleNamespace(Tokenizer=Tokenizer, __spec__=True))
     write(tmp_path, [b"ab", b"cd"])
     (tmp_path / "tokenizer.json").touch()
+    with pytest.raises(SystemExit):
+        options(trainer, tmp_path, "--tokenizer", "nowhere.json")
+    assert "error: --tokenizer nowhere.json isn't a file" in capsys.readouterr().err
     data = prepared(trainer, options(trainer, tmp_path, "--tokenizer", tmp_path / "tokenizer.json"), alone)
     assert data.vocabulary == 70_272 and data.training.read(0)[1, :3].tolist() == [70_099, 70_100, 70_256]
 
