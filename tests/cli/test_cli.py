@@ -1,6 +1,7 @@
 """The command line without ranks: what it refuses, what it calls an error, and what it draws."""
 
 import contextlib
+import json
 import signal
 import subprocess
 import sys
@@ -283,6 +284,13 @@ def test_each_figure_is_drawn_if_it_can_be(tmp_path, ranks, changes, drawn, said
     assert said in ended.output
     assert ended.exit_code == (0 if drawn else 1)
     assert sorted(path.name for path in (tmp_path / "figures").glob("*")) == drawn
+
+
+def test_the_losses_of_the_trainer_are_drawn(tmp_path):
+    lines = [{"step": 1, "loss": 3.5}, {"step": 2, "loss": 2.5, "held_out_loss": 2.7}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ended = workshop("plot", tmp_path / "metrics.jsonl", "--out-dir", tmp_path)
+    assert ended.exit_code == 0 and (tmp_path / "loss.png").exists(), ended.output
 
 
 def test_a_reader_that_has_seen_enough_ends_a_command_quietly():

@@ -286,7 +286,7 @@ def sweep(
 
 def plot_arguments(parser: Parser) -> None:
     parser.runs(plot)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="Record files (.jsonl).")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="Records (.jsonl), or trainer.py's metrics.jsonl.")
     parser.add_argument("--out-dir", default=".", metavar="FOLDER", help="Folder for the PNG files.")
 
 
@@ -295,10 +295,13 @@ def plot(files: list[str], out_dir: str) -> int:
 
     If no run was on one rank, time to solution is drawn instead of scaling.
     """
-    from workshop_lib.notebook.figures import save
+    from workshop_lib.notebook.figures import loss, save
     from workshop_lib.notebook.figures.accuracy import accuracy_curve, solution_curve, worker_curve
     from workshop_lib.notebook.figures.scaling import scaling_curve
 
+    if all(loss.is_metrics(path) for path in files):
+        print(f"drawn: {save(loss.loss_curve(files), Path(out_dir) / 'loss.png')}")
+        return 0
     runs = records.read(files)
     drawn = False
     curves: dict[str, Callable] = {"scaling": scaling_curve, "accuracy": accuracy_curve}
