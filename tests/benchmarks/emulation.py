@@ -28,7 +28,6 @@ RANKS = (2, 4, 8, 16)
 BYTES = [8 * 8**k for k in range(0, 9, 1)][::2] + [2**22, 2**26]  # 8 B to 64 MiB, which 16 ranks can share
 ALPHA_S = 200e-6
 FORWARD_S, LAYERS, WIDTH, SCALE = 10e-3, 8, 64, 64
-BUCKET_MIB = 1.0  # DDP orders its buckets after the first step
 LAYER_BYTES = WIDTH * WIDTH * 4 * SCALE
 BUSY = "while True: pass"
 SCORE_S = 1e-5  # a device computes a score of attention in this time
@@ -67,8 +66,11 @@ def ring_s(nbytes: int) -> float:
     return comm.allreduce(time.perf_counter() - began, MPI.MAX) * 1.0
 
 
-def step_s(kind: str, steps: int = 3) -> float:
-    """On a rank: the emulated seconds of the last step of eight layers under DDP or FSDP2."""
+def step_s(kind: str, steps: int = 3, bucket_mib: float = 1.0) -> float:
+    """On a rank: the emulated seconds of the last step of eight layers under DDP or FSDP2.
+
+    bucket_mib: of DDP. It orders its buckets after the first step.
+    """
     import torch
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
@@ -85,7 +87,7 @@ def step_s(kind: str, steps: int = 3) -> float:
     layers = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)]
     network = nn.Sequential(*[device.takes(layer, FORWARD_S, 2 * FORWARD_S) for layer in layers])
     if kind == "ddp":
-        model = nn.parallel.DistributedDataParallel(network, process_group=group, bucket_cap_mb=BUCKET_MIB / SCALE)
+        model = nn.parallel.DistributedDataParallel(network, process_group=group, bucket_cap_mb=bucket_mib / SCALE)
     else:
         for layer in network:
             fully_shard(layer, mesh=DeviceMesh.from_group(group, "cpu"))

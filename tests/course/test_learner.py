@@ -33,8 +33,9 @@ def test_a_guess_with_its_outcome_and_a_verdict_are_kept(file):
         exercise(answer)
     about = {"notebook": "01_mpi_basics", "what": "prediction", "question": "How many?", "unit": "ranks"}
     kept = what_is_kept()
-    assert kept[:2] == [about | {"guess": 3.0, "measured": None}, about | {"guess": 3.0, "measured": 2}]
-    assert [(event["exercise"], event["passed"]) for event in kept[2:]] == [("whoami", False)] * 2
+    guesses = [(3.0, None), (4.0, None), (4.0, 2)]
+    assert kept[:3] == [about | {"guess": value, "measured": measured} for value, measured in guesses]
+    assert [(event["exercise"], event["passed"]) for event in kept[3:]] == [("whoami", False)] * 2
 
 
 def test_outside_a_learners_notebook_nothing_is_kept(file, monkeypatch):

@@ -75,7 +75,9 @@ RIGHT = {
                 total = values.copy()
                 mine = slice(0, len(values))
                 steps = []
-                for bit in (2, 1):  # the own half of what is left gets the partner's values
+                bit = comm.size
+                while bit > 1:  # the own half of what is left gets the partner's values
+                    bit //= 2
                     middle = (mine.start + mine.stop) // 2
                     halves = slice(mine.start, middle), slice(middle, mine.stop)
                     mine, other = halves if not comm.rank & bit else halves[::-1]

@@ -149,9 +149,8 @@ def styled(draw: Callable[Arguments, RecordFigure]) -> Callable[Arguments, Recor
         with mpl.rc_context(STYLE):
             try:
                 figure = draw(*args, **kwargs)
-            except Exception as error:
-                if not isinstance(error, InputError):
-                    require_data(*args)
+            except Exception:
+                require_data(*args)
                 raise
             _add_legend(figure)
         return figure
