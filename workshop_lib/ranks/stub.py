@@ -128,9 +128,8 @@ def main():
             connection.send(bytes([signal.SIGTERM]))
             owner = os.getppid()
     answer = connection.recv(1024)
-    status = (
-        int(answer.split()[0]) if answer else -signal.SIGKILL
-    )  # without an answer, the agent was killed, and took its ranks
+    # Without an answer, the agent was killed, and took its ranks.
+    status = int(answer.split()[0]) if answer else -signal.SIGKILL
     sys.exit(status if status >= 0 else 128 - status)
 
 
