@@ -46,8 +46,8 @@ CLIP = 1.0  # largest norm of the gradient
 DECAY = 0.1  # of matrices
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # Dense operations per second in bf16, by words of the device's name. In TF32, which fp32 uses, they're half of these.
-PEAK_FLOPS = {"A100": 312e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200": 989e12, "GH200": 989e12}
-PEAK_FLOPS |= {"B200": 2250e12, "L40S": 362e12, "L4": 121e12, "MI300X": 1307e12}
+PEAK_FLOPS = {"A100": 312e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200 NVL": 835e12}
+PEAK_FLOPS |= {"H200": 989e12, "GH200": 989e12, "B200": 2250e12, "L40S": 362e12, "L4": 121e12, "MI300X": 1307e12}
 
 
 def positive(text):
@@ -99,8 +99,10 @@ def parse_arguments():
     args.mesh = args.mesh or (1, size, 1)
     shape = "x".join(map(str, args.mesh))
     tensor = args.mesh[-1]
+    elsewhere = args.prepared is not None
     args.prepared = args.prepared or args.out / "tokens"
-    if args.text is None and (args.prepare or not (args.prepared / "index.json").exists()):
+    are_there = (args.prepared / "index.json").exists()
+    if args.text is None and (args.prepare or not (elsewhere or are_there)):
         args.text = Path(__file__).parent
     args.files = sorted(file for file in args.text.glob("*") if file.suffix in ENDINGS) if args.text else []
     unreadable = [file.name for file in args.files if not (file.is_file() and os.access(file, os.R_OK))]
@@ -112,6 +114,7 @@ def parse_arguments():
         f"--lr {args.lr} isn't a number above 0": not 0 < args.lr < math.inf,
         f"--dropout {args.dropout} isn't a number from 0 to below 1": not 0 <= args.dropout < 1,
         f"--seed {args.seed} isn't a number from 0 to below 2**63": not 0 <= args.seed < 2**63,
+        f"--prepared {args.prepared} has no tokens: give --text, too": args.text is None and not are_there,
         f"--text {args.text} isn't a folder": args.text and not args.text.is_dir(),
         f"--text {args.text} has files that can't be read: {', '.join(unreadable[:5])}": unreadable,
         f"--text {args.text} has {len(args.files)} {', '.join(ENDINGS)} files: give two or more": (
@@ -189,13 +192,15 @@ def tokenizer(name):
 def prepare(args):
     """Rank 0 writes the tokens of the documents into two files, with END after each. It goes on where it was."""
     listed = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in args.files]
-    made_from = hashlib.sha256(json.dumps([args.tokenizer, listed]).encode()).hexdigest()
+    which = "bytes" if args.tokenizer == "bytes" else hashlib.sha256(Path(args.tokenizer).read_bytes()).hexdigest()
+    made_from = hashlib.sha256(json.dumps([which, listed]).encode()).hexdigest()
     nothing = {"made_from": made_from, "done": 0, "training": 0, "held_out": 0, "digest": ""}
     index = read_index(args) or nothing
     if index["made_from"] != made_from and args.prepared == args.out / "tokens":
         index = nothing  # the folder is this run's own
     elif index["made_from"] != made_from:
-        raise SystemExit(f"{args.prepared} has the tokens of other files: delete it, or give another --prepared.")
+        made_of = "other files, or of another tokenizer"
+        raise SystemExit(f"{args.prepared} has the tokens of {made_of}: delete it, or give another --prepared.")
     if dist.get_rank() == 0:
         if index["done"] < len(args.files):
             say(f"writing tokens into {args.prepared}")
@@ -204,6 +209,8 @@ def prepare(args):
         args.prepared.mkdir(parents=True, exist_ok=True)
         with open(args.prepared / "training", "ab") as training, open(args.prepared / "held_out", "ab") as held_out:
             for file, size in ((training, index["training"]), (held_out, index["held_out"])):
+                if file.tell() < size:
+                    raise SystemExit(f"{file.name} has lost tokens: delete {args.prepared}, and prepare it again.")
                 file.truncate(size)  # whoever was interrupted may have written more
                 file.seek(size)
             for first in range(index["done"], len(args.files), FILES):
@@ -214,7 +221,7 @@ def prepare(args):
                 training.flush()
                 held_out.flush()
                 index |= {"done": first + len(texts), "training": training.tell(), "held_out": held_out.tell()}
-                before = f"{index['digest']}{end}".encode()
+                before = f"{index['digest']}{which}".encode()
                 index["digest"] = hashlib.sha256(b"\0".join([before, *texts])).hexdigest()
                 replace(args.prepared / "index.json", json.dumps(index))
     dist.barrier(dist.new_group(backend="gloo", timeout=timedelta(days=1)))
@@ -296,6 +303,10 @@ class Data:
         self.end = index["end"]
         self.vocabulary = math.ceil((self.end + 1) / 64) * 64  # so that tensor parallelism can cut it
         self.digest = index["digest"][:12]
+        of_rank_0 = [self.digest]
+        dist.broadcast_object_list(of_rank_0)
+        if of_rank_0 != [self.digest]:
+            raise SystemExit(f"{args.prepared} has other tokens on this node than on rank 0's: prepare the same files.")
         self.training = Sequences(args.prepared / "training", index, args.tokens)
         self.held_out = Sequences(args.prepared / "held_out", index, args.tokens)
         count = min(len(self.held_out), args.evaluate_on)
@@ -494,6 +505,8 @@ class Checkpoints:
         """Copy the state. The copy is written in the background, while training goes on."""
         self.finish()
         self.kept.append(self.folder / f"step_{progress['step']:08}")
+        if dist.get_rank() == 0:  # an unreadable checkpoint of this step isn't complete while it's written again
+            (self.kept[-1] / ".metadata").unlink(missing_ok=True)
         state = self.state(progress) | {"run": self.run}
         # This writer copies in this thread. By default, DCP copies in another one, which also takes memory of GPU 0.
         writer = dcp.FileSystemWriter(self.kept[-1])
@@ -506,7 +519,7 @@ class Checkpoints:
             self.writing = None
             if dist.get_rank() == 0:
                 for old in self.kept[:-2]:
-                    shutil.rmtree(old)
+                    shutil.rmtree(old, ignore_errors=True)
             self.kept = self.kept[-2:]
 
     def load(self, progress):
@@ -522,7 +535,7 @@ class Checkpoints:
             except CheckpointException as error:
                 say(f"{place} can't be read: {error}")
         if found[0]:
-            raise SystemExit(f"--out {self.folder}: none of its checkpoints can be read. Delete it, or give another.")
+            raise SystemExit(f"--out {self.folder}: none of its checkpoints can be read. To start anew, give another.")
         return progress
 
     def read(self, place, progress):
@@ -683,7 +696,8 @@ def main():
     groups = [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95), fused=True)
     run = {name: vars(args)[name] for name in ("seed", "batch", "tokens", "width", "heads", "layers")}
-    checkpoints = Checkpoints(args.out, model, optimizer, run | {"text": data.digest})
+    run |= {"text": data.digest, "schedule-steps": args.schedule_steps or args.steps}
+    checkpoints = Checkpoints(args.out, model, optimizer, run)
     progress = checkpoints.load({"step": 0, "useful_s": 0.0, "started": time.time()})
     log = Log(args, model, device, progress)
 

@@ -289,6 +289,17 @@ def test_text_that_cannot_be_read_is_named_before_anything_starts(trainer, tmp_p
     assert f"--text {text} has 1 .py, .md, .txt files: give two or more\n" in capsys.readouterr().err
 
 
+def test_tokens_that_were_prepared_elsewhere_and_are_missing_are_named(trainer, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["trainer.py", "--prepared", "nowhere"])
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(SystemExit):
+        trainer.parse_arguments()
+    assert "--prepared nowhere has no tokens: give --text, too" in capsys.readouterr().err
+
+
+OTHER_TOKENS = "has the tokens of other files, or of another tokenizer: delete it, or give another --prepared"
+
+
 def write(folder, texts) -> None:
     (folder / "text").mkdir(parents=True)
     for number, text in enumerate(texts):
@@ -329,8 +340,12 @@ def test_each_byte_is_prepared_once_and_what_is_held_out_shares_no_document_with
         assert targets[targets != trainer.NO_TARGET].tolist() == text
         assert tokens.flatten()[: len(text)].tolist() == [end, *text[:-1]]
         assert sequences.targets(np.arange(len(sequences))) == len(text)
+    with open(args.prepared / "training", "ab") as file:
+        file.truncate(1)
+    with pytest.raises(SystemExit, match="training has lost tokens: delete .*tokens, and prepare it again"):
+        trainer.prepare(args)
     os.utime(tmp_path / "text" / "00.txt", (1, 1))
-    with pytest.raises(SystemExit, match="tokens has the tokens of other files: delete it, or give another --prepared"):
+    with pytest.raises(SystemExit, match=OTHER_TOKENS):
         trainer.prepare(options(trainer, tmp_path))
 
 
@@ -353,6 +368,9 @@ def test_a_tokenizer_of_the_library_sets_the_vocabulary(trainer, alone, tmp_path
     assert "error: --tokenizer nowhere.json isn't a file" in capsys.readouterr().err
     data = prepared(trainer, options(trainer, tmp_path, "--tokenizer", tmp_path / "tokenizer.json"), alone)
     assert data.vocabulary == 70_272 and data.training.read(0)[1, :3].tolist() == [70_099, 70_100, 70_256]
+    (tmp_path / "tokenizer.json").write_text("another one, with as many tokens")
+    with pytest.raises(SystemExit, match=OTHER_TOKENS):
+        trainer.prepare(options(trainer, tmp_path, "--tokenizer", tmp_path / "tokenizer.json"))
 
 
 def test_a_corpus_of_gigabytes_takes_no_memory(trainer, folder, alone, tmp_path):
