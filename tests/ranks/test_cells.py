@@ -128,6 +128,26 @@ def test_what_a_thread_prints_between_two_cells_is_shown_with_the_next(run, team
     assert run("print(x)") == ["[0] 1"]
 
 
+def forked() -> int:
+    """On a rank: how a fork ended that left the function by itself."""
+    import os
+    import sys
+
+    child = os.fork()
+    if child == 0:
+        sys.exit()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_fork_made_on_a_rank_ends_where_its_call_ends(team):
+    assert team.run(forked, show=False) == [0] * team.n
+
+
+def test_a_second_magic_in_a_cell_is_named(run):
+    with pytest.raises(ranks.RankError, match="`%%ranks` stands in this cell twice: keep the first one"):
+        run("%%ranks\n1")
+
+
 def test_progress_bars_are_text_that_moves(run):
     bars = "for _ in trange(2, desc='outer'):\n    for _ in tqdm(range(3), desc='inner', leave=False): time.sleep(0.06)"
     lines = run(f"from tqdm.auto import tqdm, trange\n{bars}")

@@ -263,6 +263,8 @@ def test_a_cell_that_fails_names_the_unfinished_cell_above_that_its_variable_dep
         ("seconds[1]", "`seconds" + note),
         ("times = team.pull('times')[1]", "`times" + note),
         ("def total(times, seconds): return 0\ntotal.nowhere", ""),
+        ("two = 1 / 0", ""),
+        ("seconds, two", "`two" + note.replace("1", "6")),
         ("seconds = {}", ""),
         ("seconds[1]", ""),
     ]:

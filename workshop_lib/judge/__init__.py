@@ -121,7 +121,7 @@ class Verdict:
         if self.passed is None:
             return f"{self.name}: not solved yet. {self.to_do}, then run both cells{about or '.'}"
         state = "correct" if self.passed else "not yet"
-        on = f", {self.on}" if self.on else ""
+        on = f", {self.on}" if self.on and not self.passed else ""
         return f"{self.name}: {state}{on}{about}"
 
     def must_pass(self) -> "Verdict":

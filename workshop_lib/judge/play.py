@@ -25,6 +25,7 @@ unless the solution changes them, too. So a play may rely on both.
 import functools
 import inspect
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -36,6 +37,9 @@ from workshop_lib.judge import ROUNDING, SHOWN, Edit, Exercise, Property, alike,
 from workshop_lib.judge.forms import described, fits, plain
 
 DIGITS = (4, 6, 8, 12)  # the digits with which values are shown: the fewest that tell them apart
+# NumPy and PyTorch keep up to KEPT freed blocks of each size up to SMALL_BYTES for their next arrays.
+SMALL_BYTES = 1024
+KEPT = 8
 Play = Callable[[Callable, Any], Iterator[tuple]]
 
 
@@ -59,6 +63,18 @@ class Played:
     held: list[str]
     failed: list | None = None
     wrong: Step | None = None
+
+
+def _overwrite_freed_memory() -> None:
+    """Overwrite what the solution's small arrays have left in memory.
+
+    A new array may get that memory. An answer that never writes into its array would then return the right values.
+    """
+    torch = sys.modules.get("torch")
+    for nbytes in range(8, SMALL_BYTES + 1, 8):
+        _kept = [np.full(nbytes, 0xFE, np.uint8) for _ in range(KEPT)]
+        if torch is not None:
+            _kept += [torch.full((nbytes,), 0xFE, dtype=torch.uint8) for _ in range(KEPT)]
 
 
 def played(
@@ -125,6 +141,7 @@ class Playing:
         if self.watched and not inspect.isclass(solution):
             solution, function = calls.of_solution, calls.beside_solution(function)
         right = [_step(each) for each in self.play(solution, comm)]
+        _overwrite_freed_memory()
         played = self._up_to_a_failure(self.play(function, comm), right, calls)
         calls.end()
         return played

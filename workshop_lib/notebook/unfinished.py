@@ -37,7 +37,9 @@ class Unfinished:
         made = {Variable(node.id, on_ranks) for node in names if isinstance(node.ctx, ast.Store)}
         used = {Variable(node.id, on_ranks) for node in names} - made
         used |= {Variable(name, on_ranks=True) for name in _pulled(tree)}
-        causes = {self.failed[variable]: variable.name for variable in used & set(self.failed)}
+        suspects = used & set(self.failed)
+        missing = {variable for variable in suspects if f"'{variable.name}'" in str(result.error_in_exec)}
+        causes = {self.failed[variable]: variable.name for variable in missing or suspects}
         first = min(causes, default=None)
         if not result.success and first is not None:
             print(f"`{causes[first]}` may be incomplete, because cell [{first}] has not run to its end. Run it again.")

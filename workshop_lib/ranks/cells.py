@@ -84,6 +84,8 @@ def _announced(shell, source: str) -> Iterator[None]:
 def _run(shell, source: str, name: str) -> None:
     # IPython drops blank lines at the top. They are put back, so that messages name the line that the learner sees.
     body = re.sub(r"\A(?:[ \t]*\n)+", "", source)
+    if body.lstrip().startswith("%%rank"):
+        raise InputError("`%%ranks` stands in this cell twice: keep the first one.")
     blank = source[: len(source) - len(body)]
     tree = cast(ast.Module, compile(blank + shell.transform_cell(body), name, "exec", ast.PyCF_ONLY_AST))
     if tree.body and isinstance(last := tree.body[-1], ast.Expr):

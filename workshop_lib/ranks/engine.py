@@ -142,6 +142,8 @@ def call(payload: bytes, shown: bool = True, path: SearchPath = NO_FOLDERS) -> b
     shown: whether anybody sees what it prints. path: the folders in which the notebook looks for the user's modules.
     """
     _stop.clear()
+    rank_pid = os.getpid()
+    status = 0
     try:
         _look_there_too(path)
         function, args, kwargs = cloudpickle.loads(payload)
@@ -149,8 +151,11 @@ def call(payload: bytes, shown: bool = True, path: SearchPath = NO_FOLDERS) -> b
             value = function(*args, **kwargs)
         return _pickled(value)
     except BaseException as error:
+        status = 0 if isinstance(error, SystemExit) and not error.code else 1
         return cloudpickle.dumps(Outcome(error=describe(error)))
     finally:
+        if os.getpid() != rank_pid:  # a fork that the function made ends with it, and leaves answers to the rank
+            os._exit(status)
         sys.settrace(None)  # a learner who steps in the debugger leaves it where the function ends
         sys.stdout.flush()
         sys.stderr.flush()

@@ -70,7 +70,20 @@ WRONG = {
     "average_gradients": {
         "in place": ([(REDUCE, "comm.Allreduce(mine, mine)"), ("total /", "mine /")], "Allreduce(MPI.IN_PLACE, g)"),
         "parameters and gradients": ([(WRITE, f"{WRITE}; p.data.mul_(0.5)")], "average `p.grad`, not `p`"),
+        "in memory that nobody wrote": ([(REDUCE, "comm.Reduce(mine, total, root=0)")], ""),
         "only roughly the same": ([(WRITE, f"{WRITE}; p.grad *= 1 + 1e-6 * comm.rank")], "they agree only roughly"),
+    },
+    "broadcast_weights": {
+        "from a seed": (
+            [
+                (
+                    "comm.Bcast(array, root=0)",
+                    "torch.manual_seed(0); [m.reset_parameters() for m in model if hasattr(m, 'reset_parameters')]; "
+                    "array = p.numpy().copy()",
+                )
+            ],
+            "",
+        )
     },
     "train_epoch": {
         "the first batch only": ([(SCHEDULE, f"{SCHEDULE}; return")], "took 1 of 2 batches"),

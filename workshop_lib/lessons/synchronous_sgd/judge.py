@@ -166,6 +166,8 @@ train_epoch = played(
 def play_broadcast(broadcast_weights: Callable, comm) -> Iterator[tuple]:
     """Call it on ranks whose weights differ."""
     model = network(seed=comm.rank).float()
+    for p in model.parameters():
+        p.data += 0.5 + comm.rank  # no rank can draw the weights of rank 0 by itself
     broadcast_weights(model, comm)
     yield "every rank has the weights of rank 0, to the last bit", weights_of(model)
 
