@@ -247,3 +247,5 @@ def test_a_failure_says_on_how_many_ranks_and_what_held_on_all_of_them(total):
     wrong = verdict(total, answer("return comm.allreduce(values * weight), [[], [0, 1]][comm.size - 1]"))
     assert wrong.headline == "total: not yet, on 1 rank" and "Take it from `comm.size`" in wrong.hint
     assert verdict(total, answer("return values, np.arange(comm.size)")).headline == "total: not yet, on 2 ranks"
+    right = verdict(total, answer("return comm.allreduce(weight * values), np.arange(comm.size)"))
+    assert right.headline == "total: correct"
