@@ -119,7 +119,7 @@ def test_a_result_that_the_notebook_cannot_load_is_said_and_the_ranks_stay(team)
 
 
 def test_a_call_that_fails_outside_the_learners_function_is_one_message(team, monkeypatch):
-    def broken(payload):
+    def broken(*_):
         return 1 / 0
 
     broken.__module__ = "__main__"  # the ranks do not have the tests' modules
