@@ -120,8 +120,8 @@ def for_ranks(environ: Mapping[str, str], one_host: bool, launched: bool = False
 def _is_closed(folder: str) -> bool:
     """Whether this user may not look for a program in this folder.
 
-    If PATH has such a folder, a program that is nowhere counts as forbidden instead of missing, which ends trainings
-    that would do without it.
+    If PATH has such a folder, a program that is nowhere counts as forbidden instead of missing, which ends
+    training runs that would do without it.
     """
     try:
         os.stat(os.path.join(folder, "program"))

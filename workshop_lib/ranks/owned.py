@@ -1,8 +1,8 @@
 """Folders that belong to one process: each holds its owner's mark, which is locked for as long as the owner lives.
 
-Containers may share a folder and a host name, but not see each other's processes. One of them learns from the lock
-whether an owner in another one lives: the kernel releases the lock when the owner ends, no matter how it ends. Where a
-file system has no locks, such an owner counts as alive.
+Containers may share a folder and a host name, but not see each other's processes. So a process in one container learns
+from the lock whether an owner in a different container lives: the kernel releases the lock when the owner ends, no
+matter how it ends. Where a file system has no locks, such an owner counts as alive.
 """
 
 import contextlib
