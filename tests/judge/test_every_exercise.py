@@ -119,6 +119,7 @@ class WithNumber(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
+@pytest.mark.full
 @EACH
 def test_a_number_in_place_of_the_number_of_ranks_is_rejected(notebook, name):
     edit = WithNumber(size_of((notebook, name)))

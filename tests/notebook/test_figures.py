@@ -38,6 +38,7 @@ from workshop_lib.lessons.where_the_time_goes import figures as time_goes
 from workshop_lib.lessons.where_the_time_goes import flops
 from workshop_lib.lessons.zero_and_fsdp import figures as zero
 from workshop_lib.notebook.figures.accuracy import solution_curve, worker_curve
+from workshop_lib.notebook.figures.loss import loss_curve
 from workshop_lib.notebook.figures.scaling import serial_part
 from workshop_lib.notebook.live_sweep import SpeedRun, speeds
 from workshop_lib.notebook.palette import PAPER, TINTS
@@ -202,6 +203,13 @@ def test_every_word_of_a_figure_can_be_read(notebook, name):
     check_layout(CASES[notebook][name]())
 
 
+def test_the_losses_of_a_run_can_be_read(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 1, "loss": 3.5}\n{"step": 2, "loss": 2.5, "held_out_loss": 2.7}\n'
+    )
+    check_layout(loss_curve([tmp_path / "metrics.jsonl"]))
+
+
 @pytest.mark.parametrize(("draw", "arguments", "complaint"), [(synchronous_sgd.step_times, ({},), "at least one")])
 def test_what_cannot_be_drawn_is_refused_in_a_sentence(draw, arguments, complaint):
     with pytest.raises(InputError, match=complaint):
@@ -259,5 +267,5 @@ def test_a_picture_is_an_image_with_words_that_darkens_in_a_dark_theme():
 )
 def test_a_figure_without_data_names_the_cell_that_measures_it(draw):
     for data in ([{}, {}], {}):
-        with pytest.raises(InputError, match="nothing to draw yet: run the cell above"):
+        with pytest.raises(InputError, match="nothing to draw yet.*[rR]un the cell above"):
             draw(data)

@@ -149,8 +149,9 @@ def styled(draw: Callable[Arguments, RecordFigure]) -> Callable[Arguments, Recor
         with mpl.rc_context(STYLE):
             try:
                 figure = draw(*args, **kwargs)
-            except Exception:
-                require_data(*args)
+            except Exception as error:
+                if not isinstance(error, InputError):
+                    require_data(*args)
                 raise
             _add_legend(figure)
         return figure
@@ -329,7 +330,8 @@ def stacked(rows: Mapping[str, float], x_label: str, row_inches: float = 0.5) ->
     """
     if not rows or not all(rows.values()):
         raise InputError(
-            "nothing to draw: give at least one panel, and in each at least one step of at least one rank."
+            "There is nothing to draw yet: it takes at least one panel, and in each at least one step of a rank. "
+            "Run the cell above, which measures them, to its end."
         )
     height = 1.3 + sum(0.5 + row_inches * count for count in rows.values())
     size = (12, height)
