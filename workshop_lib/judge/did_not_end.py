@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from workshop_lib import ranks
 from workshop_lib.ranks import engine
-from workshop_lib.ranks.rank_errors import DEADLOCK, is_communicating
+from workshop_lib.ranks.rank_errors import DEADLOCK, MISSING_NAME, is_communicating
 
 ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
 STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines below say where."
@@ -24,7 +24,6 @@ _OURS = r"workshop_lib/(?:course|judge|lessons|ranks)/[\w/]+\.py, line \d+, in "
 _CALL = re.compile(rf"^    {_OURS}.*\n        .*\n", re.MULTILINE)  # one call of a traceback
 _PLACE = re.compile(rf"(?:still )?at {_OURS}.*$", re.MULTILINE)  # where a rank was, when it was not in the function
 _INSIDE_PLAY = re.compile(r"\b\w+\.<locals>\.")  # how Python begins the name of a function that a play defines
-_NAME_ERROR = re.compile(r"NameError: name '(\w+)' is not defined")
 
 
 def learners_lines(text: str) -> str:
@@ -48,7 +47,7 @@ def hint_for(
         if communicates and places and all(map(_computes, places)):
             return ENDLESS_HINT
         return stuck or (STUCK_HINT if communicates else ENDLESS_HINT)
-    missing = _NAME_ERROR.search(text)
+    missing = MISSING_NAME.search(text)
     only_there = on_ranks_only(missing[1]) if missing else ""
     if only_there:
         return f"{only_there} {TRAVELS}"

@@ -104,9 +104,10 @@ def for_ranks(environ: Mapping[str, str], one_host: bool, launched: bool = False
         note(cleaned, rule.sentence(cleaned.pop(rule.variable)))
         if rule.instead is not None:
             cleaned[rule.variable] = rule.instead
-    path = environ.get("PATH", "")
-    if closed := [folder for folder in path.split(os.pathsep) if _is_closed(folder)]:
-        cleaned["PATH"] = os.pathsep.join(folder for folder in path.split(os.pathsep) if folder not in closed)
+    folders = environ.get("PATH", "").split(os.pathsep)
+    closed = [folder for folder in folders if _is_closed(folder)]
+    if closed:
+        cleaned["PATH"] = os.pathsep.join(folder for folder in folders if folder not in closed)
         note(cleaned, f"PATH without {' and '.join(closed)}: you have no permission to search there")
     for sentence in keras_notes(environ):
         note(cleaned, sentence)
@@ -125,10 +126,8 @@ def _is_closed(folder: str) -> bool:
     """
     try:
         os.stat(os.path.join(folder, "program"))
-    except PermissionError:
-        return True
-    except OSError:
-        pass
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return False
 
 

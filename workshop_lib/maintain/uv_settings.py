@@ -12,16 +12,8 @@ import re
 
 # Settings whose names begin like this say where packages come from and how uv gets and keeps them.
 KEPT = (
-    *(
-        "index",
-        "default-index",
-        "extra-index-url",
-        "find-links",
-        "no-index",
-        "offline",
-        "keyring-provider",
-        "credentials",
-    ),
+    *("index", "default-index", "extra-index-url", "find-links", "no-index", "offline"),
+    *("keyring-provider", "credentials"),
     *("http", "no-proxy", "request-timeout", "concurrent", "allow-insecure-host", "insecure-host", "trusted-host"),
     *("native-tls", "system-certs", "cache", "no-cache", "link-mode", "python-install-mirror", "python-downloads"),
 )

@@ -31,7 +31,7 @@ FRAMES_SHOWN = 5
 PARTS_LISTED = 12
 HOLD_AGAIN = "Start ranks there again (`workshop engines start`), then attach."
 _ASKED = "Stack (most recent call first)"  # of the one thread that was asked; after a crash, each thread has a heading
-_MISSING_NAME = re.compile(r"NameError: name '(\w+)' is not defined")
+MISSING_NAME = re.compile(r"NameError: name '(\w+)' is not defined")
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)'")
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
 
@@ -152,7 +152,7 @@ def _only_here(text: str) -> list[str]:
         file = getattr(sys.modules[module[1]], "__file__", None)
         place = f"in {file}" if file else "without a file"
         return [f"    The notebook has `{module[1]}` {place}, where the ranks can't find it."]
-    missing = _MISSING_NAME.search(text)
+    missing = MISSING_NAME.search(text)
     if not missing or missing[1] not in here:
         return []
     name = missing[1]
