@@ -24,17 +24,17 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install everything into .venv (MPI=system, TORCH_INDEX=cu126, PYTHON=...: see book/setup.md)
-	@$(ANY_PYTHON) -S workshop_lib/maintain/bootstrap.py
+	@$(ANY_PYTHON) -S tools/bootstrap.py
 
 extras: ## install DeepSpeed, TensorFlow and Horovod again, after it failed (exit code 1 if one fails again)
-	@$(ANY_PYTHON) -S workshop_lib/maintain/bootstrap.py --extras-again
+	@$(ANY_PYTHON) -S tools/bootstrap.py --extras-again
 
 # What the workshop wants of JupyterLab: where it opens, no pop-up, text sizes; and its kernel.json. With PYTHONPATH,
 # kernels take the library of this checkout even if .venv is a link to another one's.
 lab: export JUPYTER_CONFIG_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
 lab: export JUPYTER_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
 lab: ## open JupyterLab on the first notebook (NOTEBOOK=...); DeepSpeed and Horovod may follow in the background
-	@$(ANY_PYTHON) -S workshop_lib/maintain/bootstrap.py --extras-later
+	@$(ANY_PYTHON) -S tools/bootstrap.py --extras-later
 	@PYTHONPATH="$(CURDIR)" $(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 		$(if $(NOTEBOOK),--LabApp.default_url=/lab/tree/$(patsubst notebooks/%,%,$(NOTEBOOK)))
 
@@ -99,7 +99,7 @@ large-batch-solution: setup ## the recipe with which 128 workers train in notebo
 
 large-batch-recipes: setup ## optimizers, decay, momentum, Muon and a growing batch, side by side (5 minutes of one core)
 	@rm -f $(BUILD)/large_batch_recipes.jsonl
-	@$(BIN)/python -m workshop_lib.lessons.large_batch.recipes --seeds $(SEEDS) --out $(BUILD)/large_batch_recipes.jsonl
+	@PYTHONPATH=notebooks $(BIN)/python -m lessons.large_batch.recipes --seeds $(SEEDS) --out $(BUILD)/large_batch_recipes.jsonl
 
 search-%: setup
 	@rm -f $(BUILD)/search_$*.jsonl
@@ -113,21 +113,21 @@ figures: setup ## draw assets/figures from the records in assets/results
 		$(BIN)/python -m workshop_lib plot assets/results/$$name.jsonl --out-dir assets/figures/$$name; done
 
 notebooks: setup ## write the notebooks from notebooks/source
-	@$(BIN)/python -m workshop_lib.maintain.generate
+	@$(BIN)/python -m workshop_lib.classroom.generate
 
 run-notebooks: setup ## execute all notebooks, learner's and solutions, to build/notebooks
-	@$(BIN)/python -m workshop_lib.maintain.execute
+	@$(BIN)/python -m workshop_lib.classroom.execute
 
 gallery: setup ## execute all solutions and keep their outputs, for the book too, in assets/gallery (NAME="05 08": of some)
-	@$(BIN)/python -m workshop_lib.maintain.gallery $(NAME)
+	@$(BIN)/python -m tools.gallery $(NAME)
 
 # Sphinx and its parts are for the book alone, so they come with the first one and not with `make setup`. Where they can't
 # be had, `make test-full` skips what needs them.
 book-packages: setup
-	-@$(ANY_PYTHON) -S workshop_lib/maintain/bootstrap.py --book
+	-@$(ANY_PYTHON) -S tools/bootstrap.py --book
 
 book: book-packages ## write the workshop as a site that needs no server, with the gallery's outputs: build/book/html
-	@$(BIN)/python -m workshop_lib.maintain.book
+	@$(BIN)/python -m tools.book
 
 book-check: book ## look at every page of the book in a browser: links, texts for figures, contrast, errors
 	@$(BIN)/python -m pytest tests/browser/test_site.py
@@ -136,10 +136,10 @@ bench: setup ## measure throughput, start-up and emulated ranks, to build/bench.
 	@$(BIN)/python tests/benchmarks/run.py $(NAME)
 
 gpu-check: ## try every backend and script on this host's GPUs; needs PyTorch, no set-up (PYTHON=...; record in build/gpu-check.jsonl)
-	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) -m workshop_lib.maintain.gpu_check
+	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) -m tools.gpu_check
 
 lock: ## write down the exact versions of all packages after a change of pyproject.toml (UPGRADE=1: the newest ones)
-	@$(BIN)/python -m workshop_lib.maintain.lock $(if $(UPGRADE),--upgrade)
+	@$(BIN)/python -m tools.lock $(if $(UPGRADE),--upgrade)
 
 clean: ## remove what was built and measured, keep .venv
 	@rm -rf build .pytest_cache .ruff_cache .mypy_cache *.egg-info

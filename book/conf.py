@@ -1,5 +1,5 @@
 """Settings of the book, and what Sphinx doesn't do by itself: formulas without a script or a network, links from the
-text to the glossary, long outputs folded, and the texts that the search shows. workshop_lib/maintain/book.py writes the
+text to the glossary, long outputs folded, and the texts that the search shows. tools/book.py writes the
 pages beside this file."""
 
 import json

@@ -22,13 +22,13 @@ from xdist.scheduler import LoadScopeScheduling
 
 from workshop_lib import ranks
 from workshop_lib.paths import BUILD, ROOT
-from workshop_lib.ranks import processes
+from workshop_lib.ranks.launch import processes
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 for variable, folder in (("IPYTHONDIR", "ipython"), ("MPLCONFIGDIR", "matplotlib")):
     os.environ.setdefault(variable, str(BUILD / folder))
 quick_start = str(Path(__file__).with_name("quick_start"))
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [quick_start, os.environ.get("PYTHONPATH")]))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [quick_start, str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 class Lanes(LoadScopeScheduling):
@@ -39,7 +39,7 @@ class Lanes(LoadScopeScheduling):
         path = nodeid.partition("::")[0]
         if path.endswith("notebooks/test_run.py"):
             return nodeid  # each notebook is on its own
-        if path.endswith("judge/test_every_exercise.py"):
+        if path.endswith("exercises/test_every_exercise.py"):
             return nodeid.partition("[")[2].partition("-")[0]  # the notebook, whose exercises share their ranks
         if "/slurm/" in path:
             return "slurm"  # one Slurm

@@ -18,7 +18,7 @@ import pytest
 
 from workshop_lib.machine import installation
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import launchers, which_mpi
+from workshop_lib.ranks.launch import launchers, which_mpi
 from workshop_lib.training.backends import EXTRAS, REGISTRY
 
 

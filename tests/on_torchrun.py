@@ -5,7 +5,7 @@ import re
 import torch
 
 from workshop_lib.paths import SCRIPTS
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks.launch import scripts
 from workshop_lib.training.equivalence import largest_relative_difference
 
 

@@ -15,7 +15,7 @@ import cloudpickle
 import psutil
 import pytest
 
-from workshop_lib.ranks import agents, processes
+from workshop_lib.ranks.launch import agents, processes
 
 TEST_RUN = "WORKSHOP_TEST_RUN"
 LANE = os.environ.get("PYTEST_XDIST_WORKER", "")

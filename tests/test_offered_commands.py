@@ -34,6 +34,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 BLOCK = re.compile(r"^( *)```bash\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:\w+=\S* )*(?:make|bash|workshop|\.venv/bin/\S+)(?: [^`\n]+)?)`")
 SUBSTITUTED = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)")  # $(a command), and $((a sum))
+FOLDERS_OF_MODULES = {"workshop_lib": "", "tools": "", "lessons": "notebooks"}
 KEYWORDS = ("do", "while")
 # Reads nothing, runs nothing: it adds its name and arguments to a file, at once, because `make -j2` runs two of them.
 RECORDER = """\
@@ -98,8 +99,9 @@ def check(command: list[str]) -> None:
             *words,
         ]:
             check_workshop(name, words)
-        case [".venv/bin/python", "-m", module, *words] if module.startswith("workshop_lib."):
-            check_options(ROOT / f"{module.replace('.', '/')}.py", words)
+        case [".venv/bin/python", "-m", module, *words] if module.startswith(tuple(FOLDERS_OF_MODULES)):
+            folder = FOLDERS_OF_MODULES[module.partition(".")[0]]
+            check_options(ROOT / folder / f"{module.replace('.', '/')}.py", words)
         case [".venv/bin/python", file, *words] if not file.startswith("-"):
             check_options(ROOT / file, words)
         case ["bash", "-c", line]:
@@ -188,7 +190,8 @@ def test_a_workflow_runs_make_commands_on_supported_pythons(workflow):
 @pytest.fixture(scope="module")
 def small_checkout(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkout")
-    shutil.copytree(ROOT / "workshop_lib", folder / "workshop_lib", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("workshop_lib", "tools", "notebooks/lessons"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Makefile", "README.md"):
         shutil.copy(ROOT / name, folder)
     (folder / "tests").symlink_to(TESTS)

@@ -15,8 +15,8 @@ from matplotlib import image
 from needs import require
 
 import workshop_lib
+from workshop_lib.notebook.results import records
 from workshop_lib.paths import ROOT, SCRIPTS
-from workshop_lib.results import records
 
 FIGURES, RESULTS = ROOT / "assets" / "figures", ROOT / "assets" / "results"
 
@@ -102,7 +102,7 @@ def test_the_citation_agrees_with_the_package():
 def test_agents_are_told_of_files_that_exist_and_never_to_fill_in_an_exercise():
     text = (ROOT / "AGENTS.md").read_text()
     assert "Never fill in an exercise" in text
-    for path in re.findall(r"`((?:workshop_lib|tests|notebooks|assets)/?[\w./]*)`", text):
+    for path in re.findall(r"`((?:workshop_lib|tools|tests|notebooks|assets)/?[\w./]*)`", text):
         assert (ROOT / path.replace("NAME", "mpi_basics")).exists(), f"AGENTS.md names {path}, which isn't there"
 
 

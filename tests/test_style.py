@@ -12,43 +12,46 @@ import pytest
 from workshop_lib.paths import ROOT
 
 LIBRARY = ROOT / "workshop_lib"
+OF_LESSONS = ROOT / "notebooks" / "lessons"
+TOOLS = ROOT / "tools"
 # What stands beside the rooms: any file may import it.
-ALWAYS = {"paths", "errors", "quantities", "words", "rooms", "__version__"}
-BELOW = ALWAYS | {"machine", "course", "collectives"}
-DATA, MODELS = BELOW | {"data"}, BELOW | {"data", "models"}
-TRAINING = BELOW | {"data", "models", "emulation", "training"}
-CORE = TRAINING | {"ranks", "results", "judge", "notebook", "cli"}
+ALWAYS = {"paths", "errors", "quantities", "words", "rooms", "learner", "__version__"}
+MACHINE = ALWAYS | {"machine"}
+TRAINING = MACHINE | {"training"}
+RANKS = TRAINING | {"ranks"}
+EXERCISES = RANKS | {"exercises"}
+NOTEBOOK = EXERCISES | {"notebook"}
+CLI = NOTEBOOK | {"cli"}
 # `ranks` gives its errors to code on a rank, too: that importing it loads nothing else is test_rank_imports'.
 MAY_IMPORT = {
-    "machine": ALWAYS,
-    "course": ALWAYS,
-    "collectives": ALWAYS | {"data"},
-    "data": DATA,
-    "models": MODELS,
-    "emulation": BELOW,
+    "machine": MACHINE,
     "training": TRAINING,
-    "ranks": TRAINING | {"ranks"},
-    "results": TRAINING | {"results"},
-    "judge": TRAINING | {"ranks", "judge"},
-    "notebook": TRAINING | {"ranks", "results", "judge", "notebook"},
-    "cli": CORE,
-    "lessons": CORE | {"lessons", "examine"},
-    "examine": CORE,
+    "ranks": RANKS,
+    "exercises": EXERCISES,
+    "notebook": NOTEBOOK,
+    "cli": CLI,
+    "forecast": CLI,
+    "examine": CLI,
+    "preflight": CLI | {"forecast"},
+    "dryrun": CLI | {"forecast"},
+    "classroom": CLI,
 }
-OUTSIDE = ("lessons", "classroom", "examine", "maintain")  # the core never imports these
-# The core names them here alone, as text.
-NAMES_ROOMS = ("rooms.py",)
 LESSONS = [path.stem.partition("_")[2] for path in sorted((ROOT / "notebooks" / "source").glob("*.py"))]
-ON_RANKS = ["machine", "collectives", "emulation", "data", "models", "training", "judge", "lessons"]
+ON_RANKS = [*(LIBRARY / room for room in ("machine", "training", "exercises")), OF_LESSONS]
 ON_NOTEBOOKS = ("calculator.py", "live.py", "sliders.py")  # those files of lessons that show something with widgets
 HEAVY = ["torch", "matplotlib", "pandas", "numpy", "mpi4py", "ipyparallel", "tensorflow"]
 NOTEBOOK_ONLY = ("ipywidgets", "IPython", "ipyparallel")
-MODULES = sorted(LIBRARY.rglob("*.py"))
+MODULES = sorted(path for folder in (LIBRARY, OF_LESSONS, TOOLS) for path in folder.rglob("*.py"))
+
+
+def below(path: Path) -> Path:
+    """The path of a module as its name has it: lessons are found in notebooks/."""
+    return path.relative_to(OF_LESSONS.parent if path.is_relative_to(OF_LESSONS) else ROOT)
 
 
 def imported(path: Path) -> set[str]:
     """Full names of what a module imports, anywhere in it, relative imports resolved."""
-    package = (ROOT / path).relative_to(ROOT).parent.parts
+    package = below(ROOT / path).parent.parts
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -73,28 +76,33 @@ def test_arrows_between_the_parts_run_one_way(part):
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}; {part} must not know them"
 
 
-def test_the_core_imports_no_room():
-    for path in MODULES:
-        of_core = path.relative_to(LIBRARY)
-        if of_core.parts[0] in OUTSIDE:
-            continue
-        wrong = parts_of_the_library(path) & set(OUTSIDE)
-        assert not wrong, f"{of_core} imports {wrong}; the core must not know them"
-        named = [room for room in OUTSIDE if f"workshop_lib.{room}" in path.read_text()]
-        assert not named or str(of_core) in NAMES_ROOMS, f"{of_core} names {named}; only {NAMES_ROOMS} may"
+def test_each_room_has_its_arrows():
+    assert {path.parent.name for path in LIBRARY.glob("*/__init__.py")} == set(MAY_IMPORT)
+
+
+def test_the_library_imports_no_lesson_and_no_tool():
+    for path in LIBRARY.rglob("*.py"):
+        wrong = {name for name in imported(path) if name.split(".")[0] in ("lessons", "tools")}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}; the library must not know them"
+
+
+def test_no_lesson_imports_a_tool():
+    for path in OF_LESSONS.rglob("*.py"):
+        wrong = {name for name in imported(path) if name.split(".")[0] == "tools"}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
 
 
 def test_every_notebook_has_a_room():
-    rooms = {path.name for path in (LIBRARY / "lessons").iterdir() if (path / "__init__.py").is_file()}
+    rooms = {path.name for path in OF_LESSONS.iterdir() if (path / "__init__.py").is_file()}
     assert rooms == set(LESSONS)
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_a_lesson_imports_no_later_one(lesson):
     later = set(LESSONS[LESSONS.index(lesson) + 1 :])
-    for path in (LIBRARY / "lessons" / lesson).rglob("*.py"):
+    for path in (OF_LESSONS / lesson).rglob("*.py"):
         names = [name.split(".") for name in imported(path)]
-        wrong = later & {name[2] for name in names if name[:2] == ["workshop_lib", "lessons"]}
+        wrong = later & {name[1] for name in names if name[0] == "lessons"}
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}, which come after {lesson}"
 
 
@@ -103,14 +111,14 @@ def test_no_two_classes_share_a_name():
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
-                defined.setdefault(node.name, []).append(f"{path.relative_to(LIBRARY)}:{node.lineno}")
+                defined.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
     shared = {name: places for name, places in defined.items() if len(places) > 1}
     assert not shared, f"these names say too little: {shared}"
 
 
 def name_of(path: Path) -> str:
     """The module in this file, as imports name it."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = below(path).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -141,13 +149,13 @@ def test_no_circle_of_imports_hides_in_a_function():
 def test_a_circle_would_be_found():
     assert set(a_circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
     command_line = imports_of_each(MODULES)["workshop_lib.cli.commands"]
-    assert "workshop_lib.results.curves" in command_line, "imported inside a function"
+    assert "workshop_lib.notebook.results.curves" in command_line, "imported inside a function"
     assert "workshop_lib.ranks" in command_line, "a package's own file"
 
 
-@pytest.mark.parametrize("part", ON_RANKS)
-def test_code_on_ranks_knows_no_notebook(part):
-    for path in (LIBRARY / part).rglob("*.py"):
+@pytest.mark.parametrize("folder", ON_RANKS, ids=lambda folder: folder.name)
+def test_code_on_ranks_knows_no_notebook(folder):
+    for path in folder.rglob("*.py"):
         wrong = {name for name in imported(path) if name.split(".")[0] in NOTEBOOK_ONLY}
         wrong = {name for name in wrong if not name.startswith("ipyparallel.engine.")}
         assert not wrong or path.name in ON_NOTEBOOKS, f"{path.relative_to(ROOT)} imports {wrong}"
@@ -169,8 +177,8 @@ def test_importing_the_library_is_quick_and_light():
 @pytest.mark.parametrize(
     "command",
     [
-        ["ruff", "check", "workshop_lib", "tests", "book", "notebooks/source"],
-        ["ruff", "format", "--check", "workshop_lib", "tests", "book"],
+        ["ruff", "check", "workshop_lib", "tools", "tests", "book", "notebooks/lessons", "notebooks/source"],
+        ["ruff", "format", "--check", "workshop_lib", "tools", "tests", "book", "notebooks/lessons"],
         ["mypy"],
     ],
     ids=["lint", "format", "types"],

@@ -7,8 +7,8 @@ import pytest
 import tiers
 from training.ladder import HOROVOD, REPLICATED, SHARDED
 
+from workshop_lib.notebook.results.records import all_names
 from workshop_lib.paths import ROOT
-from workshop_lib.results.records import all_names
 
 # What `make test` promises: names of tests, as pytest's -v lists them, of which each must be there.
 UNIT = ["data", "models", "loop", "options", "optimizers", "checkpoint", "failures", "records"]

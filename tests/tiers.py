@@ -7,12 +7,13 @@ mark, it is core, unless it stands in FULL_FOLDERS or is about lessons outside C
 
 import pytest
 
-from workshop_lib.course import exercises
-from workshop_lib.maintain import generate
+from workshop_lib.classroom import generate
+from workshop_lib.exercises import exercises
 from workshop_lib.paths import ROOT
 
 TIERS = ("core", "full", "exhaustive")
 FULL_FOLDERS = ("browser", "slurm", "submissions")
+OF_COMMANDS = {"dryrun": "12", "forecast": "08c", "preflight": "10"}  # and the notebooks that teach them
 CORE_LESSONS = tuple(name.partition("_")[0] for name in exercises.tracks() if exercises.is_on_core_path(name))
 STEMS = {source.stem for source in generate.sources()}
 ROOMS = {stem.partition("_")[2]: stem.partition("_")[0] for stem in sorted(STEMS)}
@@ -37,6 +38,8 @@ def lessons_of(item: pytest.Item) -> set[str]:
     if mark:
         return set(mark.args)
     folders = item.path.relative_to(ROOT / "tests").parts
+    if folders[0] in OF_COMMANDS:
+        return {OF_COMMANDS[folders[0]]}
     return {ROOMS[folders[1]]} if folders[0] == "lessons" else set()
 
 

@@ -1,1 +1,1 @@
-"""Tools that maintain the workshop: the set-up, Horovod's wheel, and the generation of notebooks and book."""
+"""What only `make` calls: the set-up, Horovod's wheel, the lock, the gallery, the book, the GPU check."""

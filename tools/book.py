@@ -1,6 +1,6 @@
 """Build the book: the whole workshop as a static site, with every notebook and its outputs.
 
-    python -m workshop_lib.maintain.book     to build/book/html/index.html
+    python -m tools.book     to build/book/html/index.html
 
 Sphinx builds the site from pages that this module writes to build/book/pages: the folder book/, and around it the
 notebooks, the README and the clusters' pages, so that the links between them work. No notebook runs: the outputs are
@@ -19,7 +19,9 @@ from pathlib import Path
 import nbformat
 
 from workshop_lib import paths
-from workshop_lib.maintain import book_page, book_tables, course_map, gallery, generate
+from workshop_lib.classroom import course_map, generate
+
+from tools import book_page, book_tables, gallery
 
 BOOK = paths.BUILD / "book"
 TO_BOOK = re.compile(r"\]\(((?:\.\./)*)book/(?=\w)")  # the start of a link to a page of book/
@@ -38,8 +40,8 @@ def write_pages(pages: Path) -> None:
     shutil.rmtree(pages, ignore_errors=True)
     shutil.copytree(paths.ROOT / "book", pages)
     of_book = {path.name for path in pages.glob("*.md")}
-    linked_to = ("assets", "submissions", "tests", "workshop_lib", ".binder", ".devcontainer", ".github")
-    for name in (*linked_to, "notebooks/scripts"):
+    linked_to = ("assets", "submissions", "tests", "tools", "workshop_lib", ".binder", ".devcontainer", ".github")
+    for name in (*linked_to, "notebooks/lessons", "notebooks/scripts"):
         shutil.copytree(paths.ROOT / name, pages / name, ignore=shutil.ignore_patterns("*.gz", "__pycache__"))
     of_root = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "AGENTS.md", "CITATION.cff", "LICENSE")
     for name in (*of_root, "Makefile", "pyproject.toml"):

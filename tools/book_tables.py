@@ -5,14 +5,15 @@ Such a page has places like {memory by model}, and book.py fills each with the t
 
 from collections.abc import Callable, Iterable
 
-from workshop_lib.lessons.forecasting import forecast, report
-from workshop_lib.lessons.forecasting.forecast import Settings
-from workshop_lib.lessons.zero_and_fsdp import zero_memory
-from workshop_lib.lessons.zero_and_fsdp.calculator import MODELS
-from workshop_lib.lessons.zero_and_fsdp.figures import size
+from workshop_lib.forecast import forecast, report
+from workshop_lib.forecast.forecast import Settings
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.cost_model import ALGORITHMS, allreduce_s
 from workshop_lib.words import plural
+
+from lessons.zero_and_fsdp import zero_memory
+from lessons.zero_and_fsdp.calculator import MODELS
+from lessons.zero_and_fsdp.figures import size
 
 GPUS = (1, 8, 64, 512)
 DEVICES = (8, 64, 512, 4096)

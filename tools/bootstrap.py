@@ -28,23 +28,26 @@ import time
 
 if __package__:
     from workshop_lib.machine import installation
-    from workshop_lib.maintain import pip_settings, torch_build, uv_settings
+
+    from tools import pip_settings, torch_build, uv_settings
 else:  # run as a script, which can import its neighbors, but not yet the library's files
-    sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "machine"))
+    sys.path.append(
+        os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "workshop_lib", "machine")
+    )
     import installation  # type: ignore[no-redef]
     import pip_settings  # type: ignore[no-redef]
     import torch_build  # type: ignore[no-redef]
     import uv_settings  # type: ignore[no-redef]
 
-LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ROOT = os.path.dirname(LIBRARY)
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LIBRARY = os.path.join(ROOT, "workshop_lib")
 VENV = os.path.join(ROOT, ".venv")
 PYTHON_IN_VENV = os.path.join(VENV, "bin", "python")
 BUILD = os.path.join(ROOT, "build")
 LOG = os.path.join(BUILD, "setup.log")
 EXTRAS_LOG = os.path.join(BUILD, "extras.log")
 LOCK = os.path.join(ROOT, "lock.txt")
-HOROVOD_WHEEL = os.path.join(LIBRARY, "maintain", "horovod_wheel.py")
+HOROVOD_WHEEL = os.path.join(ROOT, "tools", "horovod_wheel.py")
 STARTUP = os.path.join(LIBRARY, "notebook", "startup.py")
 # The uv and the Python that the set-up gets where this machine has none.
 OWN_UV = os.path.join(ROOT, ".uv")

@@ -1,6 +1,6 @@
 """Write the notebooks with their outputs, for the book and to look at before installing anything: assets/gallery.
 
-    python -m workshop_lib.maintain.gallery [NAME …]    all of them, or those named, as in 05 or 05_ddp
+    python -m tools.gallery [NAME …]    all of them, or those named, as in 05 or 05_ddp
 
 Each is the notebook with solutions, executed here in the profile `laptop` and made small: figures keep few colors and
 at most WIDTH pixels, and metadata that no page shows is dropped. The seconds that its cells ran count toward the
@@ -22,9 +22,9 @@ from nbformat import NotebookNode
 from PIL import Image, PngImagePlugin
 
 from workshop_lib import paths
-from workshop_lib.course import exercises
+from workshop_lib.classroom import execute, generate
 from workshop_lib.errors import InputError
-from workshop_lib.maintain import execute, generate
+from workshop_lib.exercises import exercises
 from workshop_lib.notebook.prediction import NUMBERS
 from workshop_lib.words import plural
 
@@ -149,6 +149,6 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m workshop_lib.maintain.gallery")
+    parser = argparse.ArgumentParser(prog="python -m tools.gallery")
     parser.add_argument("names", nargs="*", metavar="NAME")
     sys.exit(main(parser.parse_args().names))

@@ -45,7 +45,7 @@ def run(command: list[str], folder: Path) -> tuple[str, str]:
     All processes of a command that takes too long are ended: torchrun gives its ranks sessions of their own, so they
     are found by a mark in their environment.
     """
-    from workshop_lib.ranks import processes
+    from workshop_lib.ranks.launch import processes
 
     set_id = processes.new_set_id()
     environment = os.environ | {"PYTHONPATH": os.fspath(ROOT), "OMP_NUM_THREADS": "1"}

@@ -1,6 +1,6 @@
 """Install Horovod for this Python's PyTorch, TensorFlow and MPI, either from a cache of wheels or by building it.
 
-    python workshop_lib/maintain/horovod_wheel.py
+    python tools/horovod_wheel.py
 
 The set-up runs this in .venv. Horovod's last release, 0.28.1 of June 2023, does not build against today's
 PyTorch and TensorFlow without the changes in PATCHES, which also says why each is needed. GCC 12, 13, 14 and 15 and

@@ -10,8 +10,9 @@ import subprocess
 import sys
 
 from workshop_lib.machine import installation
-from workshop_lib.maintain import bootstrap
 from workshop_lib.paths import ROOT
+
+from tools import bootstrap
 
 # PyTorch's builds say themselves which of these libraries they need.
 OF_PYTORCHS_BUILD = re.compile(r"(nvidia|cuda|triton)\b")

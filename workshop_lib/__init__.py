@@ -1,9 +1,9 @@
 """The library of the distributed deep learning workshop.
 
-Its core is small. `data`, `models` and `training` run on every rank; `ranks`, `results`, `notebook` and `cli` run in
-the learner's notebook or terminal; `judge` runs on both sides. Around the core are "rooms", which it never imports:
-`lessons` has one room per notebook, `examine` looks at users' own scripts, `classroom` is for teachers, and `maintain`
-is for maintainers.
+It holds what several notebooks share, and the commands. `machine` and `training` run on every rank; `ranks`,
+`notebook` and `cli` run in the learner's notebook or terminal; `exercises` runs on both sides. `examine`, `dryrun`,
+`preflight` and `forecast` are commands for users' own scripts and machines, and `classroom` is for teachers. What
+one notebook needs stands in notebooks/lessons, which this library never imports.
 """
 
 import atexit
@@ -14,6 +14,7 @@ from workshop_lib.machine import shadowing
 
 # This comes before any other import, so that no file of the user's hides a module that the workshop needs.
 shadowing.look_there_last()
+shadowing.find_lessons()
 
 # PyTorch and TensorFlow create hundreds of thousands of long-lived objects. With its default settings, Python would
 # search these objects for garbage again and again while the frameworks load, and once more at exit.

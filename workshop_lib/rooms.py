@@ -9,9 +9,9 @@ from typing import Any
 
 # The commands of `workshop` that belong to a room, and the function that declares each command's arguments.
 COMMANDS = {
-    "predict": "workshop_lib.lessons.forecasting.commands:predict_arguments",
-    "dryrun": "workshop_lib.lessons.thousand_ranks.commands:dryrun_arguments",
-    "preflight": "workshop_lib.lessons.compute_nodes.preflight.commands:preflight_arguments",
+    "predict": "workshop_lib.forecast.commands:predict_arguments",
+    "dryrun": "workshop_lib.dryrun.commands:dryrun_arguments",
+    "preflight": "workshop_lib.preflight.commands:preflight_arguments",
     "examine": "workshop_lib.examine.commands:examine_arguments",
     "rehearse": "workshop_lib.classroom.commands:rehearse_arguments",
     "present": "workshop_lib.classroom.commands:present_arguments",
@@ -19,7 +19,7 @@ COMMANDS = {
     "share": "workshop_lib.classroom.room:share_arguments",
     "board": "workshop_lib.classroom.room:board_arguments",
 }
-TARGET_CURVE = "workshop_lib.lessons.gradient_noise.figures:target_curve"  # `workshop plot` draws this figure too
+TARGET_CURVE = "lessons.gradient_noise.figures:target_curve"  # `workshop plot` draws this figure too
 AFTER_CELLS = "workshop_lib.classroom.sharing:AfterCells"  # for learners who share their results
 
 

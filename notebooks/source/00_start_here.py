@@ -117,7 +117,7 @@ print(f"rank {comm.rank} is process {os.getpid()}")
 # The *doctor* checks everything else that the workshop needs.
 
 # %%
-from workshop_lib.lessons.start_here import machine
+from lessons.start_here import machine
 
 machine.examined()
 
@@ -188,7 +188,7 @@ guess.compare(speedup)
 # answer fail, or *Beat it*, to make it better.
 
 # %%
-from workshop_lib.lessons.start_here import judge as check
+from lessons.start_here import judge as check
 
 # %% [markdown]
 # ### Exercise 1 (warm-up): who am I?
@@ -314,7 +314,7 @@ picture("splits")
 # %%
 from IPython.display import Markdown
 
-from workshop_lib.maintain import generate
+from workshop_lib.classroom import generate
 
 Markdown(generate.overview("00_start_here"))
 

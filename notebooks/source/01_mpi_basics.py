@@ -15,8 +15,9 @@
 import numpy as np
 
 from workshop_lib import picture, predict, ranks
-from workshop_lib.lessons.mpi_basics import figures, programs
-from workshop_lib.lessons.mpi_basics import judge as check
+
+from lessons.mpi_basics import figures, programs
+from lessons.mpi_basics import judge as check
 
 team = ranks.start(2)
 team
@@ -432,7 +433,7 @@ guess
 # %%ranks --timeout 120
 from mpi4py import MPI
 
-from workshop_lib.lessons.mpi_basics import allreduces
+from lessons.mpi_basics import allreduces
 
 comm = MPI.COMM_WORLD
 sizes = [128 * 8**k for k in range(6)]

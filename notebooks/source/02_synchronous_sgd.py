@@ -18,8 +18,9 @@ from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
 from workshop_lib import TrainOptions, predict, profile, ranks
-from workshop_lib.lessons.synchronous_sgd import figures
-from workshop_lib.lessons.synchronous_sgd import judge as check
+
+from lessons.synchronous_sgd import figures
+from lessons.synchronous_sgd import judge as check
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -41,9 +42,10 @@ import torch
 from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.data import mnist, shard
-from workshop_lib.lessons.synchronous_sgd.own_loop import show_threes
-from workshop_lib.models import torch_cnn
+from workshop_lib.training.data import mnist, shard
+from workshop_lib.training.models import torch_cnn
+
+from lessons.synchronous_sgd.own_loop import show_threes
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
@@ -381,8 +383,9 @@ team.push(epochs=sizes.epochs, samples=sizes.train_samples or 60_000)
 
 # %%
 # %%ranks --timeout 600
-from workshop_lib.lessons.synchronous_sgd.own_loop import WatchedLoop, accuracy
 from workshop_lib.training import schedules
+
+from lessons.synchronous_sgd.own_loop import WatchedLoop, accuracy
 
 test = mnist.load("test", None, comm.rank, comm.size)
 model = torch_cnn.build(seed=1 + comm.rank)  # every rank begins somewhere else

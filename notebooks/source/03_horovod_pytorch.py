@@ -18,13 +18,14 @@
 import sys
 
 from workshop_lib import ranks
-from workshop_lib.lessons.horovod_pytorch import figures as timeline
-from workshop_lib.lessons.horovod_pytorch import judge as check
 from workshop_lib.notebook import profile, take_home
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks.launch import scripts
 from workshop_lib.training import backends
+
+from lessons.horovod_pytorch import figures as timeline
+from lessons.horovod_pytorch import judge as check
 
 backends.require("horovod")
 sizes = profile.current()
@@ -45,8 +46,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from workshop_lib.data import mnist
-from workshop_lib.models import torch_cnn
+from workshop_lib.training.data import mnist
+from workshop_lib.training.models import torch_cnn
 
 torch.set_num_threads(1)
 hvd.init()

@@ -19,12 +19,13 @@ import sys
 os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 from workshop_lib import ranks
-from workshop_lib.lessons.horovod_tensorflow import judge as check
 from workshop_lib.notebook import profile, take_home
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks.launch import scripts
 from workshop_lib.training import backends
+
+from lessons.horovod_tensorflow import judge as check
 
 backends.require("horovod-tf")
 sizes = profile.current()
@@ -86,8 +87,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from workshop_lib.data import mnist
-from workshop_lib.models import keras_cnn
+from workshop_lib.training.data import mnist
+from workshop_lib.training.models import keras_cnn
 
 tf.get_logger().setLevel("ERROR")
 hvd.init()

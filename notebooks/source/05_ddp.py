@@ -19,10 +19,11 @@ import torch
 import torch.distributed as dist
 
 from workshop_lib import predict, profile, ranks
-from workshop_lib.lessons.ddp import figures, sliders
-from workshop_lib.lessons.ddp import judge as check
 from workshop_lib.paths import MNIST, SCRIPTS
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks.launch import scripts
+
+from lessons.ddp import figures, sliders
+from lessons.ddp import judge as check
 
 sizes = profile.current()
 folder = check.folder_for_scripts()
@@ -40,7 +41,7 @@ team = ranks.start(sizes.ranks)
 import torch
 import torch.distributed as dist
 
-from workshop_lib.lessons.ddp import process_group
+from lessons.ddp import process_group
 
 process_group.join()
 rank = dist.get_rank()
@@ -346,8 +347,9 @@ team.push(perceptron=perceptron, my_ddp=check.written(my_ddp), turns=3 * sizes.r
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from workshop_lib.data import mnist
-from workshop_lib.lessons.ddp import backward
+from workshop_lib.training.data import mnist
+
+from lessons.ddp import backward
 
 mine = mnist.load("train", None, rank, size)  # this rank's part
 images = torch.tensor(mine.images[:2000]).float() / 255
@@ -414,9 +416,10 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from workshop_lib import emulation
-from workshop_lib.data import mnist
-from workshop_lib.lessons.ddp import backward, process_group
+from workshop_lib.machine import emulation
+from workshop_lib.training.data import mnist
+
+from lessons.ddp import backward, process_group
 
 process_group.join()
 rank, size = dist.get_rank(), dist.get_world_size()
@@ -756,7 +759,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from workshop_lib.lessons.ddp import process_group
+from lessons.ddp import process_group
 
 process_group.join()
 rank = dist.get_rank()

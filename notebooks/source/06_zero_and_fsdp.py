@@ -20,11 +20,12 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from workshop_lib import predict, profile, ranks
-from workshop_lib.collectives import ring
-from workshop_lib.lessons.zero_and_fsdp import by_hand, figures
-from workshop_lib.lessons.zero_and_fsdp import judge as check
-from workshop_lib.lessons.zero_and_fsdp.calculator import calculator
 from workshop_lib.notebook import take_home
+from workshop_lib.training.collectives import ring
+
+from lessons.zero_and_fsdp import by_hand, figures
+from lessons.zero_and_fsdp import judge as check
+from lessons.zero_and_fsdp.calculator import calculator
 
 torch.set_num_threads(1)
 sizes = profile.current()
@@ -104,8 +105,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.collectives import ring
-from workshop_lib.lessons.zero_and_fsdp import by_hand
+from workshop_lib.training.collectives import ring
+
+from lessons.zero_and_fsdp import by_hand
 
 comm = by_hand.join()
 counting = by_hand.CountingComm(comm)
@@ -528,7 +530,7 @@ guess
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from workshop_lib.lessons.zero_and_fsdp.traffic import Traffic
+from workshop_lib.training.collectives.traffic import Traffic
 from workshop_lib.training.optimizers import orthogonal
 
 torch.manual_seed(0)  # the same matrix on all ranks
@@ -718,7 +720,7 @@ team.push(Lookahead=check.written(Lookahead))
 
 # %%
 # %%ranks --timeout 120
-from workshop_lib.lessons.zero_and_fsdp import by_hand
+from lessons.zero_and_fsdp import by_hand
 
 by_hand.join()
 waiting_ms, ahead_ms = by_hand.stage_3_ms(None), by_hand.stage_3_ms(Lookahead)

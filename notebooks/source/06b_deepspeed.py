@@ -13,10 +13,11 @@
 
 # %%
 from workshop_lib import predict, profile, ranks
-from workshop_lib.lessons.deepspeed import engines
-from workshop_lib.lessons.deepspeed import judge as check
 from workshop_lib.notebook import take_home
 from workshop_lib.paths import BUILD
+
+from lessons.deepspeed import engines
+from lessons.deepspeed import judge as check
 
 sizes = profile.current()
 folder = BUILD / "06b_deepspeed"
@@ -121,7 +122,7 @@ team.push(configuration=check.written(configuration), folder=folder)
 
 # %%
 # %%ranks --timeout 120
-from workshop_lib.lessons.deepspeed import engines
+from lessons.deepspeed import engines
 
 comm = engines.join()
 
@@ -129,7 +130,7 @@ import deepspeed
 import torch
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.lessons.zero_and_fsdp import by_hand
+from lessons.zero_and_fsdp import by_hand
 
 
 def train(config):

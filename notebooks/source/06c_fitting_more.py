@@ -17,11 +17,12 @@ import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
 from workshop_lib import predict, profile, ranks
-from workshop_lib.lessons.fitting_more import judge as check
-from workshop_lib.lessons.fitting_more import recompute
-from workshop_lib.lessons.zero_and_fsdp import by_hand
-from workshop_lib.models import vit
 from workshop_lib.paths import BUILD
+from workshop_lib.training.models import vit
+
+from lessons.fitting_more import judge as check
+from lessons.fitting_more import recompute
+from lessons.zero_and_fsdp import by_hand
 
 torch.set_num_threads(1)
 sizes = profile.current()
@@ -164,7 +165,7 @@ guess.compare(weight.item())
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
-from workshop_lib.lessons.zero_and_fsdp import by_hand
+from lessons.zero_and_fsdp import by_hand
 
 comm = by_hand.join()
 policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

@@ -12,9 +12,10 @@
 
 # %%
 from workshop_lib import TrainOptions, picture, predict, profile, ranks
-from workshop_lib.lessons.large_batch import curvature, figures, recipes
-from workshop_lib.lessons.large_batch import judge as check
 from workshop_lib.notebook.figures.accuracy import worker_curve
+
+from lessons.large_batch import curvature, figures, recipes
+from lessons.large_batch import judge as check
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -168,7 +169,7 @@ team.push(learning_rate=learning_rate, epochs=epochs, samples=samples)
 
 # %%
 # %%ranks --timeout 600
-from workshop_lib.lessons.large_batch import own_training
+from lessons.large_batch import own_training
 
 warmup_steps = (epochs - 1) * own_training.steps_per_epoch(samples, workers=128)
 optimizer = own_training.train(lambda step: learning_rate(step, 0.01, 128, warmup_steps), 128, epochs, samples)

@@ -15,11 +15,13 @@
 import numpy as np
 import pandas as pd
 
-from workshop_lib import judge, predict, profile, ranks
-from workshop_lib.lessons.gradient_noise import critical_batch, figures, noise_scale, steps_to_target
-from workshop_lib.lessons.gradient_noise import judge as check
+from workshop_lib import predict, profile, ranks
+from workshop_lib.exercises import judge
+from workshop_lib.notebook.results import records
 from workshop_lib.paths import ROOT
-from workshop_lib.results import records
+
+from lessons.gradient_noise import critical_batch, figures, noise_scale, steps_to_target
+from lessons.gradient_noise import judge as check
 
 sizes = profile.current()
 quick = sizes.name == "quick"
@@ -37,9 +39,10 @@ team = ranks.start(max(2, sizes.ranks))
 import numpy as np
 from mpi4py import MPI
 
-from workshop_lib.data import mnist, shard
-from workshop_lib.lessons.gradient_noise import noise_scale
-from workshop_lib.models.flat import FlatNetwork
+from workshop_lib.training.data import mnist, shard
+from workshop_lib.training.models.flat import FlatNetwork
+
+from lessons.gradient_noise import noise_scale
 
 comm = MPI.COMM_WORLD
 train, test = mnist.load("train"), mnist.load("test")
@@ -271,8 +274,9 @@ team.push(
 # %%ranks --timeout 900
 from tqdm.auto import tqdm
 
-from workshop_lib.lessons.gradient_noise import steps_to_target
-from workshop_lib.ranks.engine import stop_asked
+from workshop_lib.ranks.call.engine import stop_asked
+
+from lessons.gradient_noise import steps_to_target
 
 mine = batches[comm.rank :: comm.size]
 trainings = steps_to_target.tune(mine, lrs, seeds, target, stop_asked, test_samples=500)

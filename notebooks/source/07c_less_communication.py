@@ -14,12 +14,14 @@
 # %%
 import numpy as np
 
-from workshop_lib import judge, predict, profile, ranks
-from workshop_lib.lessons.less_communication import figures, trainings
-from workshop_lib.lessons.less_communication import judge as check
+from workshop_lib import predict, profile, ranks
+from workshop_lib.exercises import judge
 from workshop_lib.notebook import take_home
+from workshop_lib.notebook.results import records
 from workshop_lib.paths import ROOT
-from workshop_lib.results import records
+
+from lessons.less_communication import figures, trainings
+from lessons.less_communication import judge as check
 
 sizes = profile.current()
 quick = sizes.name == "quick"
@@ -102,9 +104,9 @@ team.push(mine=mine, steps=64 if quick else 256)
 # %%ranks --timeout 300
 from tqdm.auto import tqdm
 
-from workshop_lib.lessons.less_communication import compression
-from workshop_lib.lessons.less_communication.compression import TopK, registered
-from workshop_lib.lessons.less_communication.trainings import train
+from lessons.less_communication import compression
+from lessons.less_communication.compression import TopK, registered
+from lessons.less_communication.trainings import train
 
 hooks = {
     "fp32": compression.ways()["fp32"],
@@ -239,7 +241,7 @@ team.push(outer=judge.own_or_solution(outer_step, check.NOTEBOOK))
 # %%ranks --timeout 300
 from functools import partial
 
-from workshop_lib.lessons.less_communication.trainings import Rounds
+from lessons.less_communication.trainings import Rounds
 
 averaged = partial(outer, lr=1.0, momentum=0.0)
 rounds = {
@@ -300,7 +302,7 @@ team.push(ns_per_entry={"fp32": 0, "low rank": 0.31, "top 1 %": 0.19})
 
 # %%
 # %%ranks --timeout 200
-from workshop_lib.lessons.less_communication import links
+from lessons.less_communication import links
 
 step_ms = {gb_per_s: links.step_ms(gb_per_s, ns_per_entry) for gb_per_s in (0.1, 0.3, 1, 3, 10, 30)}
 

@@ -13,9 +13,10 @@
 
 # %%
 from workshop_lib import predict, profile, ranks
-from workshop_lib.lessons.large_batch import recipes
-from workshop_lib.lessons.large_batch_optimizers import figures
-from workshop_lib.lessons.large_batch_optimizers import judge as check
+
+from lessons.large_batch import recipes
+from lessons.large_batch_optimizers import figures
+from lessons.large_batch_optimizers import judge as check
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -125,8 +126,9 @@ class MyLars(torch.optim.Optimizer):
 
 # %%
 # %%ranks --timeout 600
-from workshop_lib.lessons.large_batch import own_training
 from workshop_lib.training.schedules import lr_at
+
+from lessons.large_batch import own_training
 
 rates = {}
 for workers, peak in ((16, 7.0), (128, 20.0)):

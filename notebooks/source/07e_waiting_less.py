@@ -12,9 +12,10 @@
 
 # %%
 from workshop_lib import predict, profile, ranks
-from workshop_lib.lessons.waiting_less import figures
-from workshop_lib.lessons.waiting_less import judge as check
-from workshop_lib.lessons.waiting_less.workers import table
+
+from lessons.waiting_less import figures
+from lessons.waiting_less import judge as check
+from lessons.waiting_less.workers import table
 
 sizes = profile.current()
 steps = 60 if sizes.name == "quick" else 150
@@ -34,7 +35,7 @@ team.push(steps=steps)
 # %%ranks --timeout 300
 from mpi4py import MPI
 
-from workshop_lib.lessons.waiting_less.workers import Workers
+from lessons.waiting_less.workers import Workers
 
 workers = Workers(MPI.COMM_WORLD, late_s=0.02)
 synchronous = workers.train("synchronous", "roaming", steps)
@@ -183,7 +184,7 @@ figures.timelines(others[:2])
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from workshop_lib.lessons.waiting_less.policy import Mail, Policy
+from lessons.waiting_less.policy import Mail, Policy
 
 comm = MPI.COMM_WORLD
 

@@ -15,11 +15,12 @@
 from statistics import mean, median
 
 from workshop_lib import TrainOptions, predict, profile, ranks
-from workshop_lib.lessons.scaling_curves import judge as check
-from workshop_lib.lessons.scaling_curves import tables
 from workshop_lib.notebook.figures.accuracy import accuracy_curve
 from workshop_lib.notebook.figures.scaling import scaling_curve, serial_part, weak_scaling_curve
 from workshop_lib.notebook.live_sweep import sweep
+
+from lessons.scaling_curves import judge as check
+from lessons.scaling_curves import tables
 
 sizes = profile.current()
 samples = sizes.sweep_samples or 60_000

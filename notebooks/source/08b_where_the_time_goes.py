@@ -13,11 +13,12 @@
 
 # %%
 from workshop_lib import TrainOptions, predict, profile, ranks
-from workshop_lib.lessons.ddp import figures as step_figures
-from workshop_lib.lessons.where_the_time_goes import bound_jobs, figures, tracing
-from workshop_lib.lessons.where_the_time_goes import judge as check
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks.timeline import timeline
+
+from lessons.ddp import figures as step_figures
+from lessons.where_the_time_goes import bound_jobs, figures, tracing
+from lessons.where_the_time_goes import judge as check
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -38,7 +39,7 @@ team
 # %%ranks
 from mpi4py import MPI
 
-from workshop_lib.lessons.where_the_time_goes.tracing import traced
+from lessons.where_the_time_goes.tracing import traced
 
 comm = MPI.COMM_WORLD
 even = traced(steps)
@@ -296,7 +297,7 @@ figures.beside_messages({name: traces / f"{name}_rank0.json" for name in ("ddp",
 
 # %%
 # %%ranks
-from workshop_lib.lessons.where_the_time_goes import flops
+from lessons.where_the_time_goes import flops
 
 roof = None
 if comm.rank == 0:
@@ -315,7 +316,7 @@ figures.roofline(*team.pull("roof")[0])
 # has cores of its own:
 
 # %%
-from workshop_lib.lessons.where_the_time_goes import flops
+from lessons.where_the_time_goes import flops
 
 network = "workshop"
 record = team.train(TrainOptions(backend="ddp", network=network, epochs=1, train_samples=3000))

@@ -19,9 +19,11 @@ import numpy as np
 import pandas as pd
 
 from workshop_lib import TrainOptions, predict, profile, ranks
-from workshop_lib.lessons.forecasting import calculator, figures, fit, forecast, published
-from workshop_lib.lessons.forecasting import judge as check
+from workshop_lib.forecast import figures, forecast, published
 from workshop_lib.machine import catalogue, load
+
+from lessons.forecasting import calculator, fit
+from lessons.forecasting import judge as check
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -152,7 +154,7 @@ def allreduce_s(machine, sizes_bytes):
 
     import numpy as np
 
-    from workshop_lib import emulation
+    from workshop_lib.machine import emulation
 
     comm = emulation.start(machine).comm
     seconds = []
@@ -476,7 +478,7 @@ for name, (n, efficiency) in science.items():
 # Model of Large-Batch Training* (arXiv:1812.06162), for the critical batch. A. Mathuriya et al., *CosmoFlow*
 # (arXiv:1808.04728), and T. Kurth et al., *Exascale Deep Learning for Climate Analytics* (arXiv:1810.01993), for the runs of
 # 2018. The machines and networks have their sources in `workshop_lib/machine`, the published tables in
-# `workshop_lib/lessons/forecasting/published.toml`.
+# `workshop_lib/forecast/published.toml`.
 
 # %%
 ranks.stop()

@@ -17,11 +17,12 @@ import shutil
 import numpy as np
 
 from workshop_lib import predict, profile, ranks
-from workshop_lib.data import mnist
-from workshop_lib.lessons.feeding_the_ranks import feeding, figures
-from workshop_lib.lessons.feeding_the_ranks import judge as check
 from workshop_lib.paths import BUILD, SCRIPTS
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks.launch import scripts
+from workshop_lib.training.data import mnist
+
+from lessons.feeding_the_ranks import feeding, figures
+from lessons.feeding_the_ranks import judge as check
 
 sizes = profile.current()
 repeats = sizes.repeats
@@ -38,7 +39,7 @@ team = ranks.start(max(2, sizes.ranks))
 import numpy as np
 from mpi4py import MPI
 
-from workshop_lib.lessons.feeding_the_ranks import feeding, training
+from lessons.feeding_the_ranks import feeding, training
 
 comm = MPI.COMM_WORLD
 images_per_s = training.images_per_s()

@@ -13,13 +13,14 @@
 
 # %%
 from workshop_lib import picture, predict, profile, ranks
-from workshop_lib.lessons.compute_nodes import figures, losing, threads
-from workshop_lib.lessons.compute_nodes import judge as check
-from workshop_lib.lessons.compute_nodes.preflight import run as preflight
 from workshop_lib.machine import cores
 from workshop_lib.notebook import take_home
 from workshop_lib.paths import BUILD
-from workshop_lib.ranks import allocation, scripts
+from workshop_lib.preflight import run as preflight
+from workshop_lib.ranks.launch import allocation, scripts
+
+from lessons.compute_nodes import figures, losing, threads
+from lessons.compute_nodes import judge as check
 
 sizes = profile.current()
 folder = BUILD / "10_compute_nodes"

@@ -21,10 +21,11 @@ from torch import nn
 from torch.nn.functional import gelu, linear
 
 from workshop_lib import picture, predict, ranks
-from workshop_lib.lessons.model_parallelism import cut
-from workshop_lib.lessons.model_parallelism import judge as check
-from workshop_lib.lessons.model_parallelism.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
-from workshop_lib.models import vit
+from workshop_lib.training.models import vit
+
+from lessons.model_parallelism import cut
+from lessons.model_parallelism import judge as check
+from lessons.model_parallelism.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
 
 # The ranks take turns if there are more of them than cores. That's slow, but this notebook counts bytes, not seconds.
 team = ranks.start(4)
@@ -209,10 +210,11 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.collectives.counting import CountingComm
-from workshop_lib.lessons.model_parallelism import cut, study
-from workshop_lib.lessons.model_parallelism.tensors import allreduce
-from workshop_lib.models import vit
+from workshop_lib.training.collectives.counting import CountingComm
+from workshop_lib.training.models import vit
+
+from lessons.model_parallelism import cut, study
+from lessons.model_parallelism.tensors import allreduce
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
@@ -565,7 +567,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from workshop_lib.collectives.counting import counted
+from workshop_lib.training.collectives.counting import counted
 
 warnings.filterwarnings("ignore", message="Full backward hook")  # CommDebugMode sets one on the images' layer
 group = study.process_group_over_mpi()

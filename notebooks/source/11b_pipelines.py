@@ -19,9 +19,10 @@ from functools import partial
 import pandas as pd
 
 from workshop_lib import predict, ranks
-from workshop_lib.lessons.pipelines import figures, orders, pipeline
-from workshop_lib.lessons.pipelines import judge as check
 from workshop_lib.notebook import take_home
+
+from lessons.pipelines import figures, orders, pipeline
+from lessons.pipelines import judge as check
 
 machine = "ethernet-10g"
 team = ranks.start(4, machine=machine)
@@ -39,10 +40,11 @@ import torch
 from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
-from workshop_lib import emulation
-from workshop_lib.data import mnist
-from workshop_lib.lessons.pipelines import pipeline
-from workshop_lib.models import torch_cnn, vit
+from workshop_lib.machine import emulation
+from workshop_lib.training.data import mnist
+from workshop_lib.training.models import torch_cnn, vit
+
+from lessons.pipelines import pipeline
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
@@ -420,7 +422,7 @@ pd.DataFrame(team.pull("traffic")[0]).T.style.format("{:,.0f}", na_rep="")
 # %%ranks --timeout 120
 from torch.distributed import pipelining
 
-from workshop_lib.lessons.pipelines import with_pytorch
+from lessons.pipelines import with_pytorch
 
 with_pytorch.join()
 inputs = [images] if rank == 0 else []
@@ -602,9 +604,10 @@ team.push(MyStage=MyStage, one_f_one_b=one_f_one_b, counts=[12, 5])
 import torch
 from mpi4py import MPI
 
-from workshop_lib.data import mnist
-from workshop_lib.lessons.pipelines import pipeline
-from workshop_lib.models import torch_cnn
+from workshop_lib.training.data import mnist
+from workshop_lib.training.models import torch_cnn
+
+from lessons.pipelines import pipeline
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD

@@ -18,9 +18,10 @@ import pandas as pd
 import torch
 
 from workshop_lib import picture, predict, ranks
-from workshop_lib.lessons.context_parallelism import figures
-from workshop_lib.lessons.context_parallelism import judge as check
-from workshop_lib.lessons.context_parallelism.blocks import BlockAttention, contiguous
+
+from lessons.context_parallelism import figures
+from lessons.context_parallelism import judge as check
+from lessons.context_parallelism.blocks import BlockAttention, contiguous
 
 team = ranks.start(4)
 team
@@ -247,9 +248,9 @@ team.push(merge=merge, ring_attention=check.written(ring_attention))
 import torch
 from mpi4py import MPI
 
-from workshop_lib.lessons.context_parallelism import ring
-from workshop_lib.lessons.context_parallelism.blocks import BlockAttention, contiguous
-from workshop_lib.lessons.context_parallelism.compare import with_full_attention
+from lessons.context_parallelism import ring
+from lessons.context_parallelism.blocks import BlockAttention, contiguous
+from lessons.context_parallelism.compare import with_full_attention
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
@@ -395,13 +396,13 @@ pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}")
 # The last two take a few lines with [11](11_model_parallelism.ipynb)'s collectives, whose backward pass is another collective:
 
 # %%
-from workshop_lib.lessons.context_parallelism import other_ways
+from lessons.context_parallelism import other_ways
 
 print(inspect.getsource(other_ways.gathered), inspect.getsource(other_ways.ulysses), sep="\n")
 
 # %%
 # %%ranks
-from workshop_lib.lessons.context_parallelism import other_ways
+from lessons.context_parallelism import other_ways
 
 ways = {
     "ring, zigzag": with_full_attention(in_a_ring, zigzag, comm),
@@ -434,7 +435,7 @@ table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 # %%ranks
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.lessons.context_parallelism.gpt import TinyGpt, text
+from lessons.context_parallelism.gpt import TinyGpt, text
 
 tokens = text(1024)  # one more than 1,024: the last is only a target
 targets = tokens[1:].clone()
@@ -490,7 +491,7 @@ table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
 # with their block: each rank adds its part, and after a full round they arrive at home.
 
 # %%
-from workshop_lib.lessons.context_parallelism import ring
+from lessons.context_parallelism import ring
 
 print(inspect.getsource(ring.ring_backward))
 

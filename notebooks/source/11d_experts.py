@@ -18,8 +18,9 @@ import pandas as pd
 import torch
 
 from workshop_lib import picture, predict, ranks
-from workshop_lib.lessons.experts import figures, layer
-from workshop_lib.lessons.experts import judge as check
+
+from lessons.experts import figures, layer
+from lessons.experts import judge as check
 
 team = ranks.start(4)
 team
@@ -206,7 +207,7 @@ team.push(route=check.written(route), through_experts=check.written(through_expe
 import torch
 from mpi4py import MPI
 
-from workshop_lib.lessons.experts.compare import with_one_process
+from lessons.experts.compare import with_one_process
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
@@ -276,8 +277,8 @@ from functools import partial
 
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.lessons.experts.layer import MixtureOfExperts
-from workshop_lib.lessons.experts.text import Corpus, ExpertGpt
+from lessons.experts.layer import MixtureOfExperts
+from lessons.experts.text import Corpus, ExpertGpt
 
 
 def train(comm, seed, weight, steps=150, factor=1.25):

@@ -15,14 +15,15 @@
 import pandas as pd
 
 from workshop_lib import predict, ranks
-from workshop_lib.lessons.forecasting import meshes, published
-from workshop_lib.lessons.forecasting.figures import beside_published
-from workshop_lib.lessons.thousand_ranks import edited, figures
-from workshop_lib.lessons.thousand_ranks import judge as check
-from workshop_lib.lessons.thousand_ranks.dry_run import dry_run, dry_runs, real_run
+from workshop_lib.dryrun.dry_run import dry_run, dry_runs, real_run
+from workshop_lib.forecast import meshes, published
+from workshop_lib.forecast.figures import beside_published
 from workshop_lib.machine import catalogue
 from workshop_lib.notebook import take_home
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks.launch import scripts
+
+from lessons.thousand_ranks import edited, figures
+from lessons.thousand_ranks import judge as check
 
 team = ranks.start(2)
 
@@ -356,7 +357,7 @@ import torch
 from torch.distributed._local_tensor import LocalTensorMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from workshop_lib.lessons.thousand_ranks import pretend
+from workshop_lib.dryrun import pretend
 
 whole = runpy.run_path(str(edited.SCRIPT))["Block"](width=64, heads=16)
 samples = torch.randn(2, 8, 64)

@@ -20,9 +20,10 @@ import torch
 from IPython.display import Markdown
 
 from workshop_lib import predict, ranks
-from workshop_lib.lessons.when_training_breaks import fault_catalogue, hung_jobs, hung_ranks, launchers, loss_spikes
 from workshop_lib.paths import BUILD, SCRIPTS
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks.launch import scripts
+
+from lessons.when_training_breaks import fault_catalogue, hung_jobs, hung_ranks, launchers, loss_spikes
 
 torch.set_num_threads(1)
 folder = BUILD / "13_when_training_breaks"

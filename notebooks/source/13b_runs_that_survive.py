@@ -22,10 +22,11 @@ import pandas as pd
 import torch
 
 from workshop_lib import predict, profile, ranks
-from workshop_lib.lessons.runs_that_survive import checkpoints, fault_injection, figures
-from workshop_lib.lessons.runs_that_survive import judge as check
-from workshop_lib.lessons.when_training_breaks import launchers
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
+
+from lessons.runs_that_survive import checkpoints, fault_injection, figures
+from lessons.runs_that_survive import judge as check
+from lessons.when_training_breaks import launchers
 
 torch.set_num_threads(1)
 sizes = profile.current()
@@ -408,7 +409,7 @@ team.push(my_share=check.written(my_share))
 import numpy as np
 from mpi4py import MPI
 
-from workshop_lib.lessons.runs_that_survive import fewer
+from lessons.runs_that_survive import fewer
 
 comm = MPI.COMM_WORLD
 weights = fewer.first_weights()
@@ -447,7 +448,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-from workshop_lib.lessons.zero_and_fsdp import by_hand
+from lessons.zero_and_fsdp import by_hand
 
 comm = by_hand.join()
 state = {f"shard {comm.rank}": torch.randn(numbers)}
@@ -493,7 +494,7 @@ team.push(halves=halves)
 # %%ranks
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from workshop_lib.lessons.runs_that_survive import resharded
+from lessons.runs_that_survive import resharded
 
 mesh = resharded.mesh_of_first(2)
 if comm.rank < 2:

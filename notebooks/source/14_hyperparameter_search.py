@@ -18,9 +18,11 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workshop_lib import judge, predict, profile, ranks
-from workshop_lib.lessons.hyperparameter_search import figures, live, recorded, schedulers, seeds
-from workshop_lib.lessons.hyperparameter_search import judge as check
+from workshop_lib import predict, profile, ranks
+from workshop_lib.exercises import judge
+
+from lessons.hyperparameter_search import figures, live, recorded, schedulers, seeds
+from lessons.hyperparameter_search import judge as check
 
 sizes = profile.current()
 quick = sizes.name == "quick"

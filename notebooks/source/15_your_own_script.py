@@ -13,11 +13,12 @@
 # simpler script with hints.
 
 # %%
-from workshop_lib.lessons.your_own_script import judge as check
-from workshop_lib.lessons.your_own_script.report import accuracies, examine
 from workshop_lib.notebook import profile, take_home
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
+
+from lessons.your_own_script import judge as check
+from lessons.your_own_script.report import accuracies, examine
 
 sizes = profile.current()
 quick = sizes.name == "quick"

@@ -5,7 +5,7 @@ Settings come first, as NAME=VALUE, so that `env` can run it.
 
 import sys
 
-from workshop_lib.ranks import allocation, launchers
+from workshop_lib.ranks.launch import allocation, launchers
 
 ranks, threads, bind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 plan = launchers.plan(ranks, threads, bind, allocation.find(), own=("PYTHONPATH",))

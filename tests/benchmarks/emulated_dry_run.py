@@ -11,7 +11,7 @@ from unittest import mock
 import cloudpickle
 
 from workshop_lib import ranks
-from workshop_lib.lessons.thousand_ranks.dry_run import dry_run
+from workshop_lib.dryrun.dry_run import dry_run
 from workshop_lib.paths import SCRIPTS
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import the benchmarks
@@ -42,8 +42,8 @@ def steps_s(script: str, options: list[str], steps: int) -> list[float]:
     import torch.distributed as dist
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    from workshop_lib.emulation.clock import CLOCK
     from workshop_lib.machine import world
+    from workshop_lib.machine.emulation.clock import CLOCK
     from workshop_lib.training import rendezvous
 
     rendezvous.join_process_group(world.detect(), torch.device("cpu"))

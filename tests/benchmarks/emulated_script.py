@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from workshop_lib import emulation
+from workshop_lib.machine import emulation
 
 WIDTH, LAYERS = 1024, 8
 ROWS = {"ddp": 8, "fsdp2": 8, "tensor": 256, "mesh": 256}  # tensor parallelism sends them

@@ -15,11 +15,11 @@ import numpy as np
 import psutil
 
 from workshop_lib import ranks
-from workshop_lib.collectives import ring
 from workshop_lib.machine.catalogue import Link, Machine
 from workshop_lib.machine.cost_model import overlapped_step_s
-from workshop_lib.results import records
-from workshop_lib.results.sweep import SweepText, sweep
+from workshop_lib.notebook.results import records
+from workshop_lib.notebook.results.sweep import SweepText, sweep
+from workshop_lib.training.collectives import ring
 from workshop_lib.training.options import EMULATED, TrainOptions
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import the benchmarks
@@ -41,7 +41,7 @@ def machine(bytes_per_s: float, alpha_s: float = ALPHA_S, own_time: bool = False
 
 def on_rank(flat: Machine | str, scale: float, function, arguments: tuple):
     """On a rank: the function's result on this machine, which is emulated meanwhile."""
-    from workshop_lib.emulation import session
+    from workshop_lib.machine.emulation import session
 
     session.start(flat).places.scale = scale
     try:
@@ -76,8 +76,8 @@ def step_s(kind: str, steps: int = 3, bucket_mib: float = 1.0) -> float:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
-    from workshop_lib.emulation import device
     from workshop_lib.machine import world
+    from workshop_lib.machine.emulation import device
     from workshop_lib.training import rendezvous
 
     cpu = torch.device("cpu")
@@ -108,8 +108,8 @@ def bubble(name: str, micro_batches: int, chunks: int) -> float:
     from torch import nn
     from torch.distributed import pipelining
 
-    from workshop_lib.emulation import session
     from workshop_lib.machine import world
+    from workshop_lib.machine.emulation import session
     from workshop_lib.training import rendezvous
 
     cpu = torch.device("cpu")
@@ -159,10 +159,11 @@ def in_a_ring(order: str) -> tuple[float, float]:
     import torch
     from mpi4py import MPI
 
-    from workshop_lib.data.shard import parts
-    from workshop_lib.emulation.clock import CLOCK
-    from workshop_lib.lessons.context_parallelism.blocks import BlockAttention, contiguous
-    from workshop_lib.lessons.context_parallelism.ring import pass_on
+    from workshop_lib.machine.emulation.clock import CLOCK
+    from workshop_lib.training.data.shard import parts
+
+    from lessons.context_parallelism.blocks import BlockAttention, contiguous
+    from lessons.context_parallelism.ring import pass_on
 
     CLOCK.profiled = True  # only what is charged below
     comm = MPI.COMM_WORLD

@@ -23,9 +23,9 @@ import psutil
 from nbclient import NotebookClient
 
 from workshop_lib import ranks
+from workshop_lib.notebook.results import records
 from workshop_lib.paths import BUILD, ROOT
-from workshop_lib.ranks import which_mpi
-from workshop_lib.results import records
+from workshop_lib.ranks.launch import which_mpi
 from workshop_lib.training.options import TrainOptions
 
 REPEATS = 3

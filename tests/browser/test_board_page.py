@@ -6,7 +6,7 @@ import random
 import pytest
 
 from workshop_lib.classroom import board
-from workshop_lib.course.exercises import by_notebook
+from workshop_lib.exercises.exercises import by_notebook
 
 SIZES = {"projector": (1920, 1080), "phone": (390, 844)}
 # That it renews itself is what it's for.

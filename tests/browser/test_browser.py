@@ -6,7 +6,7 @@ import re
 import pytest
 from browser.lab import IDLE, Lab
 
-from workshop_lib.maintain import generate
+from workshop_lib.classroom import generate
 
 PLOT = '.jp-OutputArea-output[data-mime-type="image/png"] img'
 DASHBOARD = ".workshop-dashboard"
@@ -167,7 +167,7 @@ def test_a_page_opened_during_a_call_can_stop_it_and_one_whose_kernel_is_restart
 EXERCISE = """\
 # %%
 from workshop_lib import notebook, ranks
-from workshop_lib.lessons.start_here import judge as check
+from lessons.start_here import judge as check
 team = ranks.start(2)
 
 # %%

@@ -8,9 +8,11 @@ import nbformat
 import pytest
 from needs import needs
 
-from workshop_lib.maintain import book, generate
+from workshop_lib.classroom import generate
 from workshop_lib.notebook import prediction
 from workshop_lib.paths import ROOT
+
+from tools import book
 
 pytestmark = needs("book")
 SIZES = {"desktop": (1366, 900), "phone": (390, 844)}

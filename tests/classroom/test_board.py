@@ -16,10 +16,9 @@ import psutil
 import pytest
 from command_line import workshop
 
-from workshop_lib import paths
+from workshop_lib import learner, paths
 from workshop_lib.classroom import board, board_page, sharing
-from workshop_lib.course import learner
-from workshop_lib.course.learner import Check, Prediction
+from workshop_lib.learner import Check, Prediction
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from workshop_lib.course import exercises
-from workshop_lib.course.sources import SourceError
-from workshop_lib.maintain import course_map, generate
+from workshop_lib.classroom import course_map, generate
+from workshop_lib.exercises import exercises
+from workshop_lib.exercises.sources import SourceError
 
 FIRST_CELL = "# Title: a subtitle\n\n**Time** 38 minutes for the core, 9 more for the rest. **Needs** nothing."
 STOPS = [

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from workshop_lib.course import exercises
-from workshop_lib.course.sources import YOURS
-from workshop_lib.maintain import execute as executing
-from workshop_lib.maintain import generate
+from workshop_lib.classroom import execute as executing
+from workshop_lib.classroom import generate
+from workshop_lib.exercises import exercises
+from workshop_lib.exercises.sources import YOURS
 
 SOURCE = """# %% [markdown]
 # # Average

@@ -8,11 +8,11 @@ import nbformat
 import pytest
 from command_line import workshop
 
-from workshop_lib.classroom import grading
-from workshop_lib.course.sources import YOURS
-from workshop_lib.judge import NotPassed
-from workshop_lib.lessons.start_here import judge as start_here
-from workshop_lib.maintain import generate
+from workshop_lib.classroom import generate, grading
+from workshop_lib.exercises.judge import NotPassed
+from workshop_lib.exercises.sources import YOURS
+
+from lessons.start_here import judge as start_here
 
 SOURCES = {source.stem: source for source in generate.sources()}
 FLAGS = ("grade", "solution", "locked", "task")

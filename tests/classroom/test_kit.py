@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from workshop_lib.classroom import routes
-from workshop_lib.maintain import generate
+from workshop_lib.classroom import generate, routes
 
 PROMPT = re.compile(r"\*(Try|Break|Beat) it(?::\*|\*) ")
 ANSWER = re.compile(r"^- \*\*(Try|Break|Beat) it: .+?\*\* \S", re.MULTILINE)

@@ -6,10 +6,9 @@ import nbformat
 import pytest
 from command_line import workshop
 
-from workshop_lib.classroom import routes
-from workshop_lib.course import exercises
+from workshop_lib.classroom import execute, generate, routes
 from workshop_lib.errors import InputError
-from workshop_lib.maintain import execute, generate
+from workshop_lib.exercises import exercises
 
 ROUTES = routes.load()
 STEPS = list(dict.fromkeys(step for route in ROUTES.values() for step in route.steps))

@@ -18,9 +18,10 @@ from workshop_lib.cli import checks, commands, doctor, terminal
 from workshop_lib.errors import InputError
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.world import World
+from workshop_lib.notebook.results import records
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError, engine
-from workshop_lib.results import records
+from workshop_lib.ranks import RankError
+from workshop_lib.ranks.call import engine
 from workshop_lib.training import checkpoint, record
 from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions

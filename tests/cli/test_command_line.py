@@ -8,9 +8,9 @@ import time
 import command_line
 import pytest
 
+from workshop_lib.notebook.results import records
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import which_mpi
-from workshop_lib.results import records
+from workshop_lib.ranks.launch import which_mpi
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("only_small_mnist")]
 SMALL = ("--epochs", "1")

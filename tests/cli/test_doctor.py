@@ -13,7 +13,7 @@ from workshop_lib.cli import doctor
 from workshop_lib.cli.findings import Finding
 from workshop_lib.machine import cgroups, cores, installation
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import which_mpi
+from workshop_lib.ranks.launch import which_mpi
 
 
 def test_everything_is_well_here_and_found_in_five_seconds():

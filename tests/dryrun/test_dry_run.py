@@ -10,12 +10,13 @@ import pytest
 from command_line import workshop
 from drawn import check_layout, texts
 
+from workshop_lib.dryrun import dry_run as dry
+from workshop_lib.dryrun.step_report import Report
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting.forecast import Collective
-from workshop_lib.lessons.thousand_ranks import dry_run as dry
-from workshop_lib.lessons.thousand_ranks import figures
-from workshop_lib.lessons.thousand_ranks.step_report import Report
+from workshop_lib.forecast.forecast import Collective
 from workshop_lib.paths import ROOT, SCRIPTS
+
+from lessons.thousand_ranks import figures
 
 MESH = SCRIPTS / "mesh.py"
 COMMANDS = ROOT / "book" / "command_line.md"

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from workshop_lib.lessons.thousand_ranks.dry_run import dry_run, real_run
+from workshop_lib.dryrun.dry_run import dry_run, real_run
 from workshop_lib.paths import SCRIPTS
 
 pytestmark = pytest.mark.full

@@ -4,9 +4,9 @@ import pytest
 from benchmarks.emulated_dry_run import SCRIPT, beside
 
 from workshop_lib import ranks
-from workshop_lib.emulation.links import Network
-from workshop_lib.lessons.thousand_ranks.dry_run import dry_run
+from workshop_lib.dryrun.dry_run import dry_run
 from workshop_lib.machine import catalogue
+from workshop_lib.machine.emulation.links import Network
 from workshop_lib.paths import SCRIPTS
 
 WIDTH, LAYERS, BATCH, RANKS = 8192, 8, 16384, 64

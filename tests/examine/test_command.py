@@ -14,7 +14,7 @@ from command_line import workshop
 from workshop_lib.examine import commands
 from workshop_lib.examine.on_ranks import recorder
 from workshop_lib.examine.run import _Watch
-from workshop_lib.ranks import processes
+from workshop_lib.ranks.launch import processes
 
 EACH_WAITS_FOR_THE_OTHER = """
 import torch

@@ -7,8 +7,8 @@ import itertools
 import linecache
 import textwrap
 
-from workshop_lib.course.solutions import definition, with_imports
-from workshop_lib.maintain import generate
+from workshop_lib.classroom import generate
+from workshop_lib.exercises.solutions import definition, with_imports
 
 _number = itertools.count(1)
 

@@ -9,17 +9,18 @@ import time
 import cloudpickle
 import numpy as np
 import pytest
+from exercises.answers import written
 from IPython.core.interactiveshell import InteractiveShell
-from judge.answers import written
 
 from workshop_lib import ranks
-from workshop_lib.judge import Exercise, Property, alike, close
-from workshop_lib.judge.did_not_end import ENDLESS_HINT, learners_lines
-from workshop_lib.judge.play import Played
-from workshop_lib.lessons.mpi_basics import judge as mpi_basics
-from workshop_lib.lessons.start_here import judge as start_here
+from workshop_lib.exercises.did_not_end import ENDLESS_HINT, learners_lines
+from workshop_lib.exercises.judge import Exercise, Property, alike, close
+from workshop_lib.exercises.play import Played
 from workshop_lib.notebook.magics import EXPLAINED, explain_error
 from workshop_lib.paths import ROOT
+
+from lessons.mpi_basics import judge as mpi_basics
+from lessons.start_here import judge as start_here
 
 pytestmark = pytest.mark.usefixtures("healthy")
 
@@ -92,7 +93,7 @@ def test_no_answer_ends_the_notebook(body, words):
     for word in words:
         assert word in repr(verdict)
     assert ("who waits?" in repr(verdict)) == ("not finished" in repr(verdict))
-    assert "workshop_lib/judge" not in repr(verdict), "only the learner's own lines"
+    assert "workshop_lib/exercises" not in repr(verdict), "only the learner's own lines"
     if "Fresh ranks were started" in repr(verdict):
         assert "restart()" not in repr(verdict) and "cannot be used" not in repr(verdict), "that's done already"
     if "who waits?" in repr(verdict):
@@ -168,7 +169,7 @@ def test_the_clock_starts_when_the_ranks_have_imported_what_they_need_and_are_re
 def test_ranks_that_do_not_get_ready_are_no_mistake_of_the_learner(monkeypatch):
     verdict = Exercise("broken", observe, properties, ready=lambda: 1 / 0)(learner(RIGHT))
     assert "ZeroDivisionError" in verdict.details
-    monkeypatch.setattr("workshop_lib.judge.READY_LIMIT_S", 2)
+    monkeypatch.setattr("workshop_lib.exercises.judge.READY_LIMIT_S", 2)
     verdict = Exercise("late", observe, properties, ready=lambda: time.sleep(99), stuck="who waits?")(learner(RIGHT))
     assert "not finished after 2 s" in verdict.details
     assert not verdict.hint
@@ -246,8 +247,8 @@ def test_html_is_escaped():
 
 IN_NOTEBOOK = """
 from workshop_lib import notebook
-from workshop_lib.lessons.mpi_basics import judge
-from workshop_lib.lessons.synchronous_sgd import judge
+from lessons.mpi_basics import judge
+from lessons.synchronous_sgd import judge
 from mpi4py import MPI
 print("MPI is initialized:", MPI.Is_initialized())
 """

@@ -6,32 +6,41 @@ alternatives.py of the lesson's tests.
 """
 
 import ast
+import functools
 import importlib
+import runpy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from judge.answers import from_source, own, solution, source, stub, variant
+from exercises.answers import from_source, own, solution, source, stub, variant
 from needs import NEEDED_BY_NOTEBOOKS, needs
 
 from workshop_lib import ranks
-from workshop_lib.course.exercises import by_notebook
-from workshop_lib.judge import Exercise, Verdict, observe_one
+from workshop_lib.exercises.exercises import by_notebook
+from workshop_lib.exercises.judge import Exercise, Verdict, observe_one
 from workshop_lib.paths import ROOT
 
 ROOMS = sorted(path.parent.name for path in ROOT.glob("tests/lessons/*/alternatives.py"))
 
 
+@functools.cache
+def alternatives(room: str) -> SimpleNamespace:
+    """The tables of right answers beside the tests of a lesson."""
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "tests" / "lessons" / room / "alternatives.py")))
+
+
 def of_room(room: str) -> dict[tuple[str, str], Exercise]:
     """The exercises that a lesson's judges define, by notebook and name."""
-    files: list[Path] = sorted((ROOT / "workshop_lib" / "lessons" / room).glob("judge*.py"))
-    modules = [importlib.import_module(f"workshop_lib.lessons.{room}.{file.stem}") for file in files]
+    files: list[Path] = sorted((ROOT / "notebooks" / "lessons" / room).glob("judge*.py"))
+    modules = [importlib.import_module(f"lessons.{room}.{file.stem}") for file in files]
     found = [each for module in modules for each in vars(module).values() if isinstance(each, Exercise)]
     return {(each.notebook, each.name): each for each in found if each.notebook}
 
 
 EXERCISES = {key: exercise for room in ROOMS for key, exercise in of_room(room).items()}
-TABLES = {key: importlib.import_module(f"lessons.{room}.alternatives") for room in ROOMS for key in of_room(room)}
+TABLES = {key: alternatives(room) for room in ROOMS for key in of_room(room)}
 # Judged as files or by what was chosen, each by a function with tests of its own.
 OTHERS = {"hello.py", "my_script.py", "job.sh", "script", "recompute"}
 OTHERS |= {"diagnoses", "causes", "faults", "recipe", "changes", "adam", "culprits"}

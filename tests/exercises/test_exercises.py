@@ -3,15 +3,16 @@
 import jupytext
 import pytest
 
-from workshop_lib import paths
-from workshop_lib.course import exercises, learner
-from workshop_lib.course.learner import Check
-from workshop_lib.course.sources import YOURS
-from workshop_lib.lessons.compute_nodes import judge as compute_nodes
-from workshop_lib.lessons.ddp import clinic
-from workshop_lib.lessons.large_batch import recipe_clinic
-from workshop_lib.maintain import generate
+from workshop_lib import learner, paths
+from workshop_lib.classroom import generate
+from workshop_lib.exercises import exercises
+from workshop_lib.exercises.sources import YOURS
+from workshop_lib.learner import Check
 from workshop_lib.paths import SCRIPTS
+
+from lessons.compute_nodes import judge as compute_nodes
+from lessons.ddp import clinic
+from lessons.large_batch import recipe_clinic
 
 
 @pytest.fixture

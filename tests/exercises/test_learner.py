@@ -3,10 +3,10 @@
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from workshop_lib import paths
-from workshop_lib.course import exercises, learner
-from workshop_lib.course.learner import Check, Prediction
-from workshop_lib.judge import OUTDATED, Exercise, Property, Verdict
+from workshop_lib import learner, paths
+from workshop_lib.exercises import exercises
+from workshop_lib.exercises.judge import OUTDATED, Exercise, Property, Verdict
+from workshop_lib.learner import Check, Prediction
 from workshop_lib.notebook.prediction import predict
 
 

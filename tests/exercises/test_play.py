@@ -4,13 +4,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from judge.answers import written
+from exercises.answers import written
 from thread_ranks import run_on_threads
 
-from workshop_lib import judge
-from workshop_lib.course.solutions import Solution
-from workshop_lib.judge.forms import fits, plain
-from workshop_lib.judge.play import Edit, beside, played
+from workshop_lib.exercises import judge
+from workshop_lib.exercises.forms import fits, plain
+from workshop_lib.exercises.play import Edit, beside, played
+from workshop_lib.exercises.solutions import Solution
 
 SOURCE = '''# %% [markdown]
 # # A notebook
@@ -63,7 +63,7 @@ def source(tmp_path, monkeypatch):
     """Both exercises' notebook, with this name in no other test."""
     name = tmp_path.name
     (tmp_path / f"{name}.py").write_text(SOURCE)
-    monkeypatch.setattr("workshop_lib.course.solutions.SOURCES", tmp_path)
+    monkeypatch.setattr("workshop_lib.exercises.solutions.SOURCES", tmp_path)
     return name
 
 

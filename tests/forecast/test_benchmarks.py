@@ -5,7 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from workshop_lib import ranks
-from workshop_lib.lessons.forecasting import benchmark, fit
+from workshop_lib.forecast import benchmark
+
+from lessons.forecasting import fit
 
 pytestmark = pytest.mark.full
 
@@ -37,7 +39,7 @@ def test_the_command_prints_one_table(team, capsys):
         import sys
 
         sys.argv[1:] = ["16"]
-        runpy.run_module("workshop_lib.lessons.forecasting.benchmark", run_name="__main__")
+        runpy.run_module("workshop_lib.forecast.benchmark", run_name="__main__")
 
     team.run(command, timeout=60)
     lines = capsys.readouterr().out.splitlines()

@@ -6,8 +6,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from workshop_lib.lessons.forecasting import published
-from workshop_lib.lessons.forecasting.forecast import (
+from workshop_lib.forecast import published
+from workshop_lib.forecast.forecast import (
     LATENESS,
     PUNCTUAL,
     Settings,
@@ -16,11 +16,12 @@ from workshop_lib.lessons.forecasting.forecast import (
     takes_over,
     what_if,
 )
-from workshop_lib.lessons.gradient_noise import critical_batch
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.catalogue import ComputeTime, Link
 from workshop_lib.machine.cost_model import allreduce_s, slowest_of
-from workshop_lib.models import torch_cnn
+from workshop_lib.training.models import torch_cnn
+
+from lessons.gradient_noise import critical_batch
 
 RESNET = catalogue.model("resnet-50")
 HOROVOD = catalogue.machine("horovod-p100")

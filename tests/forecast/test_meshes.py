@@ -7,9 +7,9 @@ import pytest
 from drawn import check_layout
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting import figures, meshes, published
-from workshop_lib.lessons.forecasting.forecast import Collective, Mesh, Settings, collective_s, forecast
-from workshop_lib.lessons.forecasting.meshes import Gpt, Plan
+from workshop_lib.forecast import figures, meshes, published
+from workshop_lib.forecast.forecast import Collective, Mesh, Settings, collective_s, forecast
+from workshop_lib.forecast.meshes import Gpt, Plan
 from workshop_lib.machine.catalogue import Link, Machine, machine, model
 
 GPT = Gpt(layers=4, width=8, parameters=4000, tokens=10)

@@ -10,8 +10,8 @@ import pytest
 from workshop_lib.errors import InputError
 from workshop_lib.machine import cores
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import launchers, which_mpi
-from workshop_lib.ranks.allocation import Allocation
+from workshop_lib.ranks.launch import launchers, which_mpi
+from workshop_lib.ranks.launch.allocation import Allocation
 from workshop_lib.training import record
 
 # Runs a command where the first two hardware threads belong to one core, as far as anybody can see.

@@ -14,7 +14,7 @@ from workshop_lib.errors import WorkshopError
 from workshop_lib.machine import environment, pinning
 from workshop_lib.machine.world import loopback
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import processes, scratch, scripts
+from workshop_lib.ranks.launch import processes, scratch, scripts
 
 BASE = {"HOME": "/nonexistent", "KERAS_BACKEND": "tensorflow"}
 ON_ONE_HOST = [

@@ -8,7 +8,7 @@ import pytest
 
 from workshop_lib.machine import shadowing
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import which_mpi
+from workshop_lib.ranks.launch import which_mpi
 
 BROKEN = "raise ImportError('of another Python')\n"
 
@@ -53,7 +53,12 @@ def test_a_folder_in_pythonpath_is_named_with_the_variable(current, another_pyth
     (shadow,) = shadowing.shadows()
     hidden = "the package `numpy`, the package `rich`, Python's own `typing`, …"
     assert str(shadow) == f"PYTHONPATH names {another_python}, which hides {hidden}: unset PYTHONPATH"
-    assert which_mpi.python_path().split(os.pathsep) == [str(ROOT), str(ROOT), sys.prefix + "/lib"]
+    assert which_mpi.python_path().split(os.pathsep) == [
+        str(ROOT),
+        str(ROOT / "notebooks"),
+        str(ROOT),
+        sys.prefix + "/lib",
+    ]
 
 
 def test_the_workshop_imports_its_own_whatever_lies_before(current, another_python):

@@ -12,31 +12,8 @@ from record_fixtures import run
 
 from workshop_lib import picture
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.compute_nodes import figures as compute_nodes
-from workshop_lib.lessons.context_parallelism import figures as context
-from workshop_lib.lessons.context_parallelism.blocks import contiguous
-from workshop_lib.lessons.ddp import figures as ddp
-from workshop_lib.lessons.experts import figures as experts
-from workshop_lib.lessons.feeding_the_ranks import figures as feeding
-from workshop_lib.lessons.forecasting import figures as forecasting
-from workshop_lib.lessons.forecasting.benchmark import row
-from workshop_lib.lessons.gradient_noise import critical_batch
-from workshop_lib.lessons.gradient_noise import figures as noise
-from workshop_lib.lessons.horovod_pytorch import figures as horovod
-from workshop_lib.lessons.hyperparameter_search import figures as hyperparameter
-from workshop_lib.lessons.hyperparameter_search import recorded
-from workshop_lib.lessons.large_batch import figures as large_batch
-from workshop_lib.lessons.large_batch import recipes
-from workshop_lib.lessons.large_batch_optimizers import figures as optimizers
-from workshop_lib.lessons.less_communication import figures as less
-from workshop_lib.lessons.mpi_basics import figures as mpi_basics
-from workshop_lib.lessons.pipelines import figures as pipelines
-from workshop_lib.lessons.runs_that_survive import figures as survive
-from workshop_lib.lessons.runs_that_survive.fault_injection import Fault, FaultScore, TrainingRun
-from workshop_lib.lessons.synchronous_sgd import figures as synchronous_sgd
-from workshop_lib.lessons.where_the_time_goes import figures as time_goes
-from workshop_lib.lessons.where_the_time_goes import flops
-from workshop_lib.lessons.zero_and_fsdp import figures as zero
+from workshop_lib.forecast import figures as forecasting
+from workshop_lib.forecast.benchmark import row
 from workshop_lib.notebook.figures.accuracy import solution_curve, worker_curve
 from workshop_lib.notebook.figures.loss import loss_curve
 from workshop_lib.notebook.figures.scaling import serial_part
@@ -46,6 +23,30 @@ from workshop_lib.notebook.pictures import PICTURES
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks.timeline import timeline
 from workshop_lib.training.schedules import DECAYS
+
+from lessons.compute_nodes import figures as compute_nodes
+from lessons.context_parallelism import figures as context
+from lessons.context_parallelism.blocks import contiguous
+from lessons.ddp import figures as ddp
+from lessons.experts import figures as experts
+from lessons.feeding_the_ranks import figures as feeding
+from lessons.gradient_noise import critical_batch
+from lessons.gradient_noise import figures as noise
+from lessons.horovod_pytorch import figures as horovod
+from lessons.hyperparameter_search import figures as hyperparameter
+from lessons.hyperparameter_search import recorded
+from lessons.large_batch import figures as large_batch
+from lessons.large_batch import recipes
+from lessons.large_batch_optimizers import figures as optimizers
+from lessons.less_communication import figures as less
+from lessons.mpi_basics import figures as mpi_basics
+from lessons.pipelines import figures as pipelines
+from lessons.runs_that_survive import figures as survive
+from lessons.runs_that_survive.fault_injection import Fault, FaultScore, TrainingRun
+from lessons.synchronous_sgd import figures as synchronous_sgd
+from lessons.where_the_time_goes import figures as time_goes
+from lessons.where_the_time_goes import flops
+from lessons.zero_and_fsdp import figures as zero
 
 MB = 1_000_000
 BACKWARD = {"backward": 40.0, "ready": [10.0, 25.0, 40.0], "messages": [[11.0, 20.0], [26.0, 38.0]], "end": 55.0}
@@ -241,7 +242,7 @@ def test_every_figure_is_checked():
     """Here, or where it's drawn from what another test has measured."""
     tests = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
     checked = "".join(text for text in tests if "check_layout" in text)
-    for path in (ROOT / "workshop_lib").rglob("*.py"):
+    for path in [*ROOT.glob("workshop_lib/**/*.py"), *ROOT.glob("notebooks/lessons/**/*.py")]:
         for name in re.findall(r"^@(?:figures\.)?styled\ndef ([a-z]\w+)", path.read_text(), re.MULTILINE):
             assert re.search(rf"\b{name}\b", checked), f"no test draws {name} in {path.name}: add it to CASES"
 

@@ -11,8 +11,8 @@ from record_fixtures import run, sweep, weak_sweep
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures.accuracy import accuracy_curve, solution_curve
 from workshop_lib.notebook.figures.scaling import scaling_curve, serial_part, weak_scaling_curve
+from workshop_lib.notebook.results.records import RecordError
 from workshop_lib.paths import ROOT
-from workshop_lib.results.records import RecordError
 
 
 def test_names_differ_in_color_and_in_marker():
@@ -23,7 +23,11 @@ def test_names_differ_in_color_and_in_marker():
 
 
 def test_no_other_file_has_colors_of_its_own():
-    files = [*ROOT.glob("workshop_lib/**/*figures*.py"), *ROOT.glob("workshop_lib/notebook/**/*.py")]
+    files = [
+        *ROOT.glob("workshop_lib/**/*figures*.py"),
+        *ROOT.glob("notebooks/lessons/**/*figures*.py"),
+        *ROOT.glob("workshop_lib/notebook/**/*.py"),
+    ]
     own = {path.name for path in files if re.search(r"#[0-9A-Fa-f]{6}\b", path.read_text())}
     assert own == {"palette.py"}
 

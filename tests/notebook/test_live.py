@@ -7,9 +7,10 @@ import pytest
 from drawn import Shown
 
 from workshop_lib.notebook import charts, live
-from workshop_lib.ranks import engine, progress
-from workshop_lib.ranks.messages import Point
-from workshop_lib.ranks.output import Row
+from workshop_lib.ranks import progress
+from workshop_lib.ranks.call import engine
+from workshop_lib.ranks.call.messages import Point
+from workshop_lib.ranks.call.output import Row
 from workshop_lib.ranks.progress import Progress, TextView
 from workshop_lib.ranks.timeline import timeline
 from workshop_lib.training.callbacks import StepEvent

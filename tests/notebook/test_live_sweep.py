@@ -7,8 +7,8 @@ from drawn import Shown
 from record_fixtures import run
 
 from workshop_lib.notebook import live, live_sweep
+from workshop_lib.notebook.results import sweep as sweeps
 from workshop_lib.ranks import RankError
-from workshop_lib.results import sweep as sweeps
 
 INFO = {"epochs": 2, "steps_per_epoch": 100, "oversubscribed": False, "clock_origin_s": 0.0}
 HALF_WAY = {"info": INFO, "step": {"epoch": 2, "step": 0, "steps_per_epoch": 100, "lr": 0.1, "samples_per_s": 1.0}}

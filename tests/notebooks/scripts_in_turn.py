@@ -28,7 +28,7 @@ def short(folder: Path, name: str) -> list[str]:
 def broadcast_the_librarys() -> None:
     import horovod.tensorflow as hvd
 
-    from workshop_lib.models import keras_cnn
+    from workshop_lib.training.models import keras_cnn
 
     broadcast = hvd.broadcast_variables
 
@@ -45,7 +45,7 @@ def shuffle_as_the_library():
     """Give DistributedSampler(seed=1) the library's order of an epoch, so that both train on the same samples."""
     import torch
 
-    from workshop_lib.data.shard import epoch_permutation
+    from workshop_lib.training.data.shard import epoch_permutation
 
     def randperm(size, generator):
         return torch.tensor(epoch_permutation(size, 1, generator.initial_seed() - 1))

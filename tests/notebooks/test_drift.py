@@ -1,4 +1,4 @@
-from workshop_lib.maintain import generate
+from workshop_lib.classroom import generate
 
 
 def test_the_notebooks_are_what_their_sources_say():

@@ -5,8 +5,7 @@ import re
 import nbformat
 import pytest
 
-from workshop_lib.classroom import present, routes
-from workshop_lib.maintain import execute, generate
+from workshop_lib.classroom import execute, generate, present, routes
 
 FORGET = "from workshop_lib import ranks\n\nranks.stop()\nget_ipython().reset(new_session=False)"
 

@@ -9,9 +9,9 @@ import pytest
 from needs import NEEDED_BY_NOTEBOOKS, require
 from training.ladder import write_packed_mnist
 
-from workshop_lib.course import exercises
-from workshop_lib.maintain import execute, generate
-from workshop_lib.ranks import processes
+from workshop_lib.classroom import execute, generate
+from workshop_lib.exercises import exercises
+from workshop_lib.ranks.launch import processes
 
 STEMS = [source.stem for source in generate.sources()]
 # The long ones first: what starts late in one lane is waited for in the other. `make test` and `make test-full` run the

@@ -28,13 +28,14 @@ from training import ladder
 from training.launching import rank_environment, run_bounded
 
 from notebooks import scripts_in_turn
-from workshop_lib.data import mnist
-from workshop_lib.lessons.less_communication.trainings import ways
-from workshop_lib.models import torch_cnn
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import which_mpi
+from workshop_lib.ranks.launch import which_mpi
 from workshop_lib.training.backends import available
+from workshop_lib.training.data import mnist
 from workshop_lib.training.equivalence import largest_relative_difference
+from workshop_lib.training.models import torch_cnn
+
+from lessons.less_communication.trainings import ways
 
 pytestmark = pytest.mark.full
 
@@ -131,7 +132,7 @@ def test_a_script_needs_nothing_from_here(path):
 
 def test_every_script_is_tested():
     """Here, elsewhere in these tests, or where its lesson is, whose tests run it."""
-    files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "workshop_lib" / "lessons").rglob("*.py")]
+    files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "notebooks" / "lessons").rglob("*.py")]
     tests = "".join(path.read_text() for path in files)
     assert [path.stem for path in SCRIPTS.glob("*.py") if not re.search(rf"\b{path.stem}\b", tests)] == []
 

@@ -34,9 +34,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from training.launching import rank_environment, run_bounded
 
-from workshop_lib.lessons.thousand_ranks import dry_run
-from workshop_lib.lessons.your_own_script.report import examine
-from workshop_lib.ranks import processes, scripts
+from workshop_lib.dryrun import dry_run
+from workshop_lib.ranks.launch import processes, scripts
+
+from lessons.your_own_script.report import examine
 
 pytestmark = pytest.mark.full
 

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from command_line import workshop
 
-from workshop_lib.lessons.compute_nodes.preflight import checks, gpus, measure
-from workshop_lib.lessons.forecasting import benchmark
+from workshop_lib.forecast import benchmark
 from workshop_lib.machine import catalogue
+from workshop_lib.preflight import checks, gpus, measure
 
 POLARIS = catalogue.machine("polaris")
 

@@ -8,7 +8,7 @@ import time
 
 
 def wait_for_gloo():
-    """See GLOO_ABORTED in workshop_lib/ranks/scripts.py: in a test, a rank gives those threads their time."""
+    """See GLOO_ABORTED in workshop_lib/ranks/launch/scripts.py: in a test, a rank gives those threads their time."""
     if "RANK" in os.environ:  # torchrun's
         time.sleep(0.1)
 

@@ -6,8 +6,9 @@ import pytest
 
 from workshop_lib import ranks
 from workshop_lib.notebook import profile
-from workshop_lib.ranks import RankError, allocation, cluster
-from workshop_lib.ranks.allocation import Allocation
+from workshop_lib.ranks import RankError
+from workshop_lib.ranks.launch import allocation, cluster
+from workshop_lib.ranks.launch.allocation import Allocation
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nid[001-002]"}
 

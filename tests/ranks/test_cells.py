@@ -7,7 +7,7 @@ import time
 import pytest
 
 from workshop_lib import ranks
-from workshop_lib.ranks import cells
+from workshop_lib.ranks.call import cells
 from workshop_lib.ranks.progress import TextView
 
 pytestmark = pytest.mark.full

@@ -123,7 +123,7 @@ def test_a_rank_that_is_killed_at_its_breakpoint_is_reported_after_the_answer(de
 
 
 def test_a_rank_that_nobody_answers_goes_on_by_itself(debug):
-    shorten = "import workshop_lib.ranks.debugger as debugger\ndebugger.ANSWER_LIMIT_S = {}\n"
+    shorten = "import workshop_lib.ranks.call.debugger as debugger\ndebugger.ANSWER_LIMIT_S = {}\n"
     said = debug(shorten.format(0.5) + CELL + shorten.format(600.0), after(1.5, "c"))
     assert "[0] No command came for 0.5 s: this rank goes on." in said
     assert ranks.current().healthy

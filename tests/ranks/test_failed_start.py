@@ -11,8 +11,9 @@ from ipyparallel.util import select_random_ports
 
 from workshop_lib import ranks
 from workshop_lib.machine import environment
-from workshop_lib.ranks import cluster, engine, folders, launchers, scratch, which_mpi
-from workshop_lib.ranks.scratch import Scratch
+from workshop_lib.ranks.call import engine
+from workshop_lib.ranks.launch import cluster, folders, launchers, scratch, which_mpi
+from workshop_lib.ranks.launch.scratch import Scratch
 
 BROKEN = "raise ImportError('a file of the learner')\n"
 

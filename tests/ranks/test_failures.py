@@ -6,10 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from workshop_lib.ranks import RankError, call, failures, folders, rank_errors, standstill
-from workshop_lib.ranks.activity import Activity
-from workshop_lib.ranks.call import Call as RealCall
-from workshop_lib.ranks.messages import Loss
+from workshop_lib.ranks import RankError
+from workshop_lib.ranks.call import call
+from workshop_lib.ranks.call.call import Call as RealCall
+from workshop_lib.ranks.call.messages import Loss
+from workshop_lib.ranks.faults import failures, rank_errors, standstill
+from workshop_lib.ranks.faults.activity import Activity
+from workshop_lib.ranks.launch import folders
 
 ERROR = {"what": "raised ValueError", "text": "ValueError: boom", "frames": []}
 STOPPED = {"rank": 1, "host": "node7", "pid": 4242, "signal": 19}
@@ -139,7 +142,7 @@ def test_a_rank_that_goes_on_for_long_is_interrupted_and_not_blamed(monkeypatch)
     assert text.startswith("rank 1 raised ValueError") and "rank 0 was still running 0 s later and was interr" in text
 
 
-IN_CHECK = [frame("comm.bcast(token)", "workshop_lib/ranks/engine.py", name="in_step")]
+IN_CHECK = [frame("comm.bcast(token)", "workshop_lib/ranks/call/engine.py", name="in_step")]
 
 
 @pytest.mark.parametrize(

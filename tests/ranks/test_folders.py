@@ -12,7 +12,8 @@ import pytest
 
 from workshop_lib import paths
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError, folders, owned, processes
+from workshop_lib.ranks import RankError, owned
+from workshop_lib.ranks.launch import folders, processes
 
 
 @pytest.fixture

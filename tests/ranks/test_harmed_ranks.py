@@ -14,7 +14,7 @@ from training.launching import rank_environment, run_bounded
 
 from workshop_lib.machine import environment
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import which_mpi
+from workshop_lib.ranks.launch import which_mpi
 from workshop_lib.training import backends
 
 EVERYTHING = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []

@@ -7,8 +7,8 @@ import sys
 import pytest
 from shell_programs import program
 
-from workshop_lib.ranks import launchers, which_mpi
-from workshop_lib.ranks.allocation import Allocation
+from workshop_lib.ranks.launch import launchers, which_mpi
+from workshop_lib.ranks.launch.allocation import Allocation
 
 HOSTS = ("n1", "n2", "n3")
 COMMANDS = {

@@ -21,7 +21,7 @@ from our_ranks import left_after, our_ranks
 
 from workshop_lib import ranks
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import agents, folders, processes, which_mpi
+from workshop_lib.ranks.launch import agents, folders, processes, which_mpi
 
 pytestmark = pytest.mark.full
 
@@ -110,7 +110,7 @@ def test_a_start_reaps_what_a_dead_notebook_of_this_host_left(dead_mark):
 FORKS = """\
 import contextlib, os, sys
 from workshop_lib import ranks
-from workshop_lib.ranks import processes, scripts
+from workshop_lib.ranks.launch import processes, scripts
 team = ranks.start(1)
 set_id = processes.new_set_id()
 with contextlib.ExitStack() as left:

@@ -14,7 +14,9 @@ from needs import missing, needs
 
 from workshop_lib.cli import doctor
 from workshop_lib.machine import cgroups
-from workshop_lib.ranks import RankError, failures, limits, node_agent
+from workshop_lib.ranks import RankError
+from workshop_lib.ranks.faults import failures
+from workshop_lib.ranks.launch import limits, node_agent
 
 UNLIMITED = resource.RLIM_INFINITY
 
@@ -126,7 +128,7 @@ BURN = """
 import resource
 import signal
 from workshop_lib import ranks
-from workshop_lib.ranks import agents, limits
+from workshop_lib.ranks.launch import agents, limits
 
 def compute():
     while True:
@@ -160,7 +162,7 @@ def test_a_host_that_cannot_reach_itself_is_named_before_anything_starts():
     program = """
 from workshop_lib import ranks
 from workshop_lib.cli import doctor
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks.launch import scripts
 
 for start in (lambda: ranks.start(2), lambda: scripts.run("torchrun", "script.py")):
     try:

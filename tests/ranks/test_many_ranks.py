@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 from test_failures import RECEIVING, Call, frame
 
-from workshop_lib.ranks import RankError, failures, rank_errors
-from workshop_lib.ranks.messages import Loss
-from workshop_lib.ranks.output import Output
+from workshop_lib.ranks import RankError
+from workshop_lib.ranks.call.messages import Loss
+from workshop_lib.ranks.call.output import Output
+from workshop_lib.ranks.faults import failures, rank_errors
 
 N = 128
 LINES = 15

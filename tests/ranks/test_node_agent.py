@@ -22,7 +22,7 @@ from needs import needs
 from our_ranks import left_after
 
 from workshop_lib import ranks
-from workshop_lib.ranks import agents, folders, node_agent, processes, stub
+from workshop_lib.ranks.launch import agents, folders, node_agent, processes, stub
 
 
 @pytest.fixture

@@ -11,13 +11,16 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-from workshop_lib.course import learner
-from workshop_lib.maintain import bootstrap
+from workshop_lib import learner
 from workshop_lib.notebook import live, magics, unfinished
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError, cells, engine, printed, rank_errors, session, watch
-from workshop_lib.ranks.messages import displayed_key
-from workshop_lib.ranks.output import Output, Row
+from workshop_lib.ranks import RankError, session
+from workshop_lib.ranks.call import cells, engine, printed, watch
+from workshop_lib.ranks.call.messages import displayed_key
+from workshop_lib.ranks.call.output import Output, Row
+from workshop_lib.ranks.faults import rank_errors
+
+from tools import bootstrap
 
 PNG = b"\x89PNG"
 
@@ -50,7 +53,7 @@ def test_what_is_displayed_stands_between_what_is_printed_before_and_after():
 
 def test_a_rank_with_nothing_to_display_delays_no_other_for_long(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("workshop_lib.ranks.output.time.monotonic", lambda: clock[0] + 1)
+    monkeypatch.setattr("workshop_lib.ranks.call.output.time.monotonic", lambda: clock[0] + 1)
     output = Output({0: Rank("x\ny\n", displays=[shown("a", 1), shown("b", 2)]), 1: Rank("z\n")})
     assert output.news() == ["[0] x", "[1] z"]
     clock[0] = 0.6
@@ -173,7 +176,10 @@ def test_what_only_the_notebook_has_is_explained(monkeypatch, error, advice):
 
 def test_a_rank_between_two_calls_and_one_at_an_await_are_told_apart():
     names = ["select", "run_forever", "run_until_complete", "run_cell", "run"]
-    files = ["lib/python3.13/x.py"] * 3 + ["workshop_lib/ranks/cells.py", "workshop_lib/ranks/node_agent.py"]
+    files = ["lib/python3.13/x.py"] * 3 + [
+        "workshop_lib/ranks/call/cells.py",
+        "workshop_lib/ranks/launch/node_agent.py",
+    ]
     frames = [{"file": f"/{file}", "line": 1, "name": name} for file, name in zip(files, names, strict=True)]
     assert rank_errors.where(frames) == "at an `await`"
     assert rank_errors.where([*frames[:2], frames[-1]]) == "done with its part"

@@ -8,21 +8,22 @@ import pytest
 
 from workshop_lib import ranks
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import rank_errors, session
+from workshop_lib.ranks import session
+from workshop_lib.ranks.faults import rank_errors
 
-NOTEBOOK = {"IPython", "ipyparallel", "ipywidgets", "workshop_lib.ranks.cluster"}
+NOTEBOOK = {"IPython", "ipyparallel", "ipywidgets", "workshop_lib.ranks.launch.cluster"}
 FRAMEWORKS = {"torch", "tensorflow"}
 # What each must not load, those that may load least first: one process imports them in this order.
 MUST_NOT_LOAD = {
     "lessons.start_here.judge": {"mpi4py", *FRAMEWORKS, *NOTEBOOK},
-    "data.mnist": {"mpi4py", *FRAMEWORKS, *NOTEBOOK},
-    "data.shard": {"mpi4py", *FRAMEWORKS, *NOTEBOOK},
+    "training.data.mnist": {"mpi4py", *FRAMEWORKS, *NOTEBOOK},
+    "training.data.shard": {"mpi4py", *FRAMEWORKS, *NOTEBOOK},
     "training.callbacks": FRAMEWORKS | NOTEBOOK,
     "training.equivalence": FRAMEWORKS | NOTEBOOK,
     "training.record": FRAMEWORKS | NOTEBOOK,
     "notebook.figures.accuracy": NOTEBOOK,
-    "ranks.rank_errors": NOTEBOOK,
-    "ranks.engine": NOTEBOOK,
+    "ranks.faults.rank_errors": NOTEBOOK,
+    "ranks.call.engine": NOTEBOOK,
     "ranks.progress": NOTEBOOK,
     "lessons.synchronous_sgd.judge": NOTEBOOK,
     "cli": NOTEBOOK,
@@ -57,7 +58,7 @@ def test_the_notebooks_side_is_there_when_it_is_used():
 @pytest.mark.parametrize(
     ("file", "shown"),
     [
-        ("/a/workshop_lib/b/workshop_lib/collectives/ring.py", "workshop_lib/collectives/ring.py"),
+        ("/a/workshop_lib/b/workshop_lib/training/collectives/ring.py", "workshop_lib/training/collectives/ring.py"),
         ("/venv/lib/python3.11/site-packages/torch/nn.py", "torch/nn.py"),
         ("/home/me/mine.py", "/home/me/mine.py"),
     ],

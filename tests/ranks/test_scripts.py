@@ -10,8 +10,9 @@ import pytest
 from our_ranks import our_ranks
 
 from workshop_lib.notebook import take_home
-from workshop_lib.ranks import RankError, launchers, scripts, which_mpi
-from workshop_lib.ranks.scratch import Scratch
+from workshop_lib.ranks import RankError
+from workshop_lib.ranks.launch import launchers, scripts, which_mpi
+from workshop_lib.ranks.launch.scratch import Scratch
 
 
 def test_the_command_and_what_it_prints_are_shown(capfd):

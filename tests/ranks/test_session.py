@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from workshop_lib.errors import InputError
-from workshop_lib.ranks import Ranks, cluster, crowding, session
+from workshop_lib.ranks import Ranks, session
+from workshop_lib.ranks.launch import cluster, crowding
 
 
 @pytest.mark.parametrize("in_notebook", [True, False])

@@ -12,7 +12,7 @@ from our_ranks import left_after
 
 from workshop_lib import ranks
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import agents
+from workshop_lib.ranks.launch import agents
 
 pytestmark = pytest.mark.full
 

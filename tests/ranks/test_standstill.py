@@ -8,8 +8,9 @@ import pytest
 from test_failures import RECEIVING, Call
 
 from workshop_lib import ranks
-from workshop_lib.ranks import RankError, activity, failures, standstill
-from workshop_lib.ranks.activity import Activity
+from workshop_lib.ranks import RankError
+from workshop_lib.ranks.faults import activity, failures, standstill
+from workshop_lib.ranks.faults.activity import Activity
 
 SETUP = """\
 import time

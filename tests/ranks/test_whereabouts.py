@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from workshop_lib.ranks import whereabouts
+from workshop_lib.ranks.faults import whereabouts
 
 CALLS_FUNCTIONS = """\
 import sys
 from pathlib import Path
-from workshop_lib.ranks import whereabouts
+from workshop_lib.ranks.faults import whereabouts
 whereabouts.answer(Path(sys.argv[1]), 0)
 print("ready", flush=True)
 while True:

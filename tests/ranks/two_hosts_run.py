@@ -12,7 +12,7 @@ from collections import Counter
 import psutil
 
 from workshop_lib import ranks
-from workshop_lib.ranks import processes
+from workshop_lib.ranks.launch import processes
 
 MESSAGE_BYTES = 5_000_000
 

@@ -19,7 +19,7 @@ from hosts import CannotCreate, Hosts
 from ipyparallel.util import select_random_ports
 from our_ranks import TEST_RUN
 
-from workshop_lib.ranks.agents import Agent, Made
+from workshop_lib.ranks.launch.agents import Agent, Made
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "squeue", "munged", "mungekey")
 NODES, LOGIN = ("wsnode1", "wsnode2"), "wslogin"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workshop_lib.paths import SCRIPTS
-from workshop_lib.ranks import which_mpi
+from workshop_lib.ranks.launch import which_mpi
 
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
 

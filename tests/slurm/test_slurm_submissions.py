@@ -9,8 +9,8 @@ import sys
 import pytest
 from slurm.cluster import NODES
 
+from workshop_lib.notebook.results import records
 from workshop_lib.paths import BUILD, ROOT
-from workshop_lib.results import records
 
 
 def completed(slurm, script, output, data, *options, limit_s, **settings) -> str:

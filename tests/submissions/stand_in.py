@@ -12,7 +12,7 @@ from typing import NamedTuple
 from shell_programs import program
 
 from workshop_lib.paths import BUILD, ROOT
-from workshop_lib.ranks import which_mpi
+from workshop_lib.ranks.launch import which_mpi
 
 MACHINES = tomllib.loads(Path(__file__).with_name("machines.toml").read_text())
 SCRIPTS = sorted((ROOT / "submissions").glob("*/*.sh"))

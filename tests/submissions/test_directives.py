@@ -8,8 +8,9 @@ import pytest
 from needs import needs
 from submissions.stand_in import MACHINES, RECORDS, SCRIPTS, job_scripts
 
-from workshop_lib.maintain import torch_build
 from workshop_lib.paths import ROOT
+
+from tools import torch_build
 
 JOBS = [(machine, script) for machine in MACHINES for script in job_scripts(machine)]
 DIRECTIVE = re.compile(r"^#(?:PBS|COBALT|SBATCH) ", re.MULTILINE)

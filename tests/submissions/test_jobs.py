@@ -5,8 +5,8 @@ import shutil
 import pytest
 from submissions.stand_in import JOB, StandIn, here
 
+from workshop_lib.notebook.results import records
 from workshop_lib.paths import BUILD
-from workshop_lib.results import records
 
 
 @pytest.fixture(scope="module")

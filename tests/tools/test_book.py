@@ -9,10 +9,12 @@ import nbformat
 import pytest
 from needs import needs
 
-from workshop_lib.maintain import book, book_page, gallery, generate
+from workshop_lib.classroom import generate
 from workshop_lib.notebook.figures import new_figure
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import ROOT
+
+from tools import book, book_page, gallery
 
 TOPICS = list(csv.DictReader((ROOT / "assets" / "coverage.csv").open(encoding="utf-8", newline="")))
 HEADING = re.compile(r"^# #+ (.+)$", re.MULTILINE)

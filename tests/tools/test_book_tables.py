@@ -4,14 +4,15 @@ import re
 
 import pytest
 
-from workshop_lib.lessons.forecasting import report
-from workshop_lib.lessons.forecasting.calculator import forecaster
-from workshop_lib.lessons.forecasting.forecast import Settings, forecast
-from workshop_lib.lessons.zero_and_fsdp.calculator import calculator
+from workshop_lib.forecast import report
+from workshop_lib.forecast.forecast import Settings, forecast
 from workshop_lib.machine import catalogue
-from workshop_lib.maintain import book_tables
 from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.paths import ROOT
+
+from lessons.forecasting.calculator import forecaster
+from lessons.zero_and_fsdp.calculator import calculator
+from tools import book_tables
 
 
 def cells(name: str) -> dict[tuple[str, ...], list[str]]:

@@ -8,8 +8,9 @@ import subprocess
 import pytest
 
 from workshop_lib.machine import installation
-from workshop_lib.maintain import bootstrap
 from workshop_lib.paths import ROOT
+
+from tools import bootstrap
 
 CONTAINER = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
 BINDER = ROOT / ".binder"

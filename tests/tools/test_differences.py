@@ -2,10 +2,11 @@
 
 import pytest
 
-from workshop_lib.lessons.gradient_noise import critical_batch, steps_to_target
-from workshop_lib.lessons.large_batch import recipes
+from workshop_lib.notebook.results import curves, records
 from workshop_lib.paths import ROOT
-from workshop_lib.results import curves, records
+
+from lessons.gradient_noise import critical_batch, steps_to_target
+from lessons.large_batch import recipes
 
 PAGE = " ".join((ROOT / "book" / "differences.md").read_text(encoding="utf-8").replace("**", "").split())
 RESULTS = ROOT / "assets" / "results"

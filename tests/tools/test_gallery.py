@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from workshop_lib.maintain import execute, gallery, generate
+from workshop_lib.classroom import execute, generate
 from workshop_lib.notebook import palette
 from workshop_lib.notebook.figures import new_figure
 from workshop_lib.notebook.prediction import NUMBERS
+
+from tools import gallery
 
 REFRESH = "run `make gallery`, or `make gallery NAME=…` for one notebook, on a machine that does nothing else"
 
@@ -98,7 +100,8 @@ BUILDER = """\
 
 # %%
 from workshop_lib import paths
-from workshop_lib.course import exercises, learner
+from workshop_lib.exercises import exercises
+from workshop_lib import learner
 
 print(len(exercises.solved()), "solved, log in", paths.LEARNER, paths.ROOT / "book", paths.Path.home() / "file")
 learner.keep(learner.Prediction("How many?", "", 3.0))

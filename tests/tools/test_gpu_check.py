@@ -8,8 +8,9 @@ import time
 import pytest
 import torch
 
-from workshop_lib.maintain import gpu_check
-from workshop_lib.ranks import processes
+from workshop_lib.ranks.launch import processes
+
+from tools import gpu_check
 
 GOOD = {
     "what": {"comm": "nccl"},
@@ -85,6 +86,6 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys):
 
 
 def test_a_python_without_pytorch_gets_a_sentence():
-    program = "import sys; sys.modules['torch'] = None; from workshop_lib.maintain import gpu_check; gpu_check.main()"
+    program = "import sys; sys.modules['torch'] = None; from tools import gpu_check; gpu_check.main()"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ran.stderr.startswith(f"{sys.executable} has no torch. Install") and ran.stderr.count("\n") == 1

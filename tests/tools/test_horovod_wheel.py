@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from workshop_lib.maintain import horovod_wheel
-from workshop_lib.maintain.horovod_wheel import HorovodError
+from tools import horovod_wheel
+from tools.horovod_wheel import HorovodError
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_everything_that_a_wheel_depends_on_is_in_its_name(cache, monkeypatch):
     }
     seen = {horovod_wheel.key()}
     for name, value in changes.items():
-        monkeypatch.setattr(f"workshop_lib.maintain.horovod_wheel.{name}", value)
+        monkeypatch.setattr(f"tools.horovod_wheel.{name}", value)
         seen.add(horovod_wheel.key())
     monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
     seen.add(horovod_wheel.key())
@@ -65,7 +65,7 @@ def test_a_cached_wheel_is_installed_and_nothing_is_built(cache, monkeypatch):
     ],
 )
 def test_what_a_build_needs_of_the_machine_is_named(monkeypatch, what, where, value, words):
-    monkeypatch.setattr(f"workshop_lib.maintain.horovod_wheel.{where}", value)
+    monkeypatch.setattr(f"tools.horovod_wheel.{where}", value)
     with pytest.raises(HorovodError, match=words):
         horovod_wheel.check_machine()
 

@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from workshop_lib.maintain import bootstrap, pip_settings
+from tools import bootstrap, pip_settings
 
 PROBE = "workshop_probe-1.0-py3-none-any.whl"
 

@@ -20,13 +20,14 @@ from packaging.specifiers import SpecifierSet
 from shell_programs import program
 
 from workshop_lib.machine import installation
-from workshop_lib.maintain import bootstrap, lock
 from workshop_lib.paths import ROOT
+
+from tools import bootstrap, lock
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 READ_BY_ANY_PYTHON = (
-    "machine/installation",
-    *("maintain/bootstrap", "maintain/pip_settings", "maintain/torch_build", "maintain/uv_settings"),
+    "workshop_lib/machine/installation",
+    *("tools/bootstrap", "tools/pip_settings", "tools/torch_build", "tools/uv_settings"),
 )
 CONDA = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
 PLAIN = dict.fromkeys(bootstrap.SETTINGS, "")
@@ -74,7 +75,7 @@ def test_conda_and_make_install_the_same(steps):
     assert wanted | {"book"} <= set(PROJECT["optional-dependencies"])
     assert set(names) <= set(pins()) and {"mpi4py", "torch", "tensorflow-cpu", "deepspeed", "ipyparallel"} <= set(names)
     text = (ROOT / "environment.yml").read_text()
-    assert "`python workshop_lib/maintain/horovod_wheel.py`" in text, "the one more command"
+    assert "`python tools/horovod_wheel.py`" in text, "the one more command"
     python = next(item for item in CONDA if isinstance(item, str) and item.startswith("python "))
     assert SpecifierSet(python.removeprefix("python ")) == SpecifierSet(PROJECT["requires-python"])
     assert {"cxx-compiler", "cmake", "make", "pip"} <= {item for item in CONDA if isinstance(item, str)}
@@ -131,7 +132,7 @@ def test_make_takes_nothing_from_another_pythons_variables():
 def run_bootstrap(folder, timeout=30, **environment):
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment}
     return subprocess.run(
-        [sys.executable, str(Path(folder) / "workshop_lib" / "maintain" / "bootstrap.py")],
+        [sys.executable, str(Path(folder) / "tools" / "bootstrap.py")],
         env=environment,
         capture_output=True,
         text=True,
@@ -143,10 +144,10 @@ def run_bootstrap(folder, timeout=30, **environment):
 @pytest.fixture
 def checkout(tmp_path):
     """A checkout in which nothing is installed."""
-    for room in ("maintain", "machine"):
-        (tmp_path / "workshop_lib" / room).mkdir(parents=True)
-    for name in (*READ_BY_ANY_PYTHON, "maintain/horovod_wheel"):
-        shutil.copy(ROOT / "workshop_lib" / f"{name}.py", tmp_path / "workshop_lib" / f"{name}.py")
+    for room in ("tools", "workshop_lib/machine"):
+        (tmp_path / room).mkdir(parents=True)
+    for name in (*READ_BY_ANY_PYTHON, "tools/horovod_wheel"):
+        shutil.copy(ROOT / f"{name}.py", tmp_path / f"{name}.py")
     for name in ("pyproject.toml", "lock.txt"):
         shutil.copy(ROOT / name, tmp_path)
     return tmp_path
@@ -244,7 +245,7 @@ def test_incomplete_checkout(checkout):
 
 def bootstrap_of(checkout):
     """The set-up's functions, for this checkout."""
-    path = checkout / "workshop_lib" / "maintain" / "bootstrap.py"
+    path = checkout / "tools" / "bootstrap.py"
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location("bootstrap_of_a_copy", path)
     module = importlib.util.module_from_spec(spec)
@@ -385,7 +386,7 @@ def test_a_second_set_up_waits_for_the_first_and_pip_keeps_the_lock(checkout):
     ours = bootstrap_of(checkout)
     with ours.lock():
         pip = subprocess.Popen(["sleep", "1"], close_fds=False)
-    code = "import sys; sys.path.insert(0, 'workshop_lib/maintain'); import bootstrap\nbootstrap.lock(); print('mine')"
+    code = "import sys; sys.path.insert(0, 'tools'); import bootstrap\nbootstrap.lock(); print('mine')"
     ran = subprocess.run([sys.executable, "-c", code], cwd=checkout, capture_output=True, text=True, timeout=30)
     assert pip.poll() is not None, "the lock was given away while it was held"
     assert ran.stdout.splitlines() == ["Waiting for another set-up of this checkout to end", "mine"]
@@ -427,7 +428,7 @@ def test_horovod_and_tensorflow_use_gpus_if_asked(steps):
 def test_old_pythons_can_read_the_set_up_far_enough_to_refuse():
     """No syntax newer than Python 3.6, so that the message about the version can be reached."""
     for name in READ_BY_ANY_PYTHON:
-        ast.parse((ROOT / "workshop_lib" / f"{name}.py").read_text(), feature_version=(3, 6))
+        ast.parse((ROOT / f"{name}.py").read_text(), feature_version=(3, 6))
 
 
 def test_variables_that_lead_elsewhere_do_not_reach_uv_or_pip(monkeypatch):
@@ -506,7 +507,7 @@ def test_lab_leaves_the_extras_to_a_process_in_the_background(checkout, monkeypa
 def test_in_the_background_its_whole_session_gives_way():
     """A process in a session of its own has half of a busy machine, however nice it is."""
     code = (
-        "import os; from workshop_lib.maintain import bootstrap; bootstrap.be_polite()\n"
+        "import os; from tools import bootstrap; bootstrap.be_polite()\n"
         "print(os.sched_getscheduler(0) == os.SCHED_IDLE, open('/proc/self/autogroup').read())"
     )
     command = [sys.executable, "-c", code]

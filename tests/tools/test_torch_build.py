@@ -5,7 +5,7 @@ import platform
 import pytest
 from shell_programs import program
 
-from workshop_lib.maintain import bootstrap, torch_build
+from tools import bootstrap, torch_build
 
 PLAIN = dict.fromkeys(bootstrap.SETTINGS, "")
 

@@ -4,7 +4,7 @@ import stat
 import subprocess
 import zipfile
 
-from workshop_lib.maintain import bootstrap, uv_settings
+from tools import bootstrap, uv_settings
 
 OF_THE_USER = """\
 exclude-newer = "2001-01-01T00:00:00Z"

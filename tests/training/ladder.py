@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from needs import needs_backend
 
-from workshop_lib.data import mnist
-from workshop_lib.results.records import all_names
+from workshop_lib.notebook.results.records import all_names
 from workshop_lib.training import equivalence
 from workshop_lib.training.backends import CHOOSE_TRANSPORT, REGISTRY
+from workshop_lib.training.data import mnist
 
 # Every name of a run has its rungs in one of three files: test_ladder_sharded, test_ladder_horovod, and test_ladder for
 # all that is in neither list. The number is the stage of ZeRO that shards the same states.

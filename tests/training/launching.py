@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from workshop_lib.ranks import which_mpi
-from workshop_lib.ranks.scratch import MPIEXECS_PLACE
+from workshop_lib.ranks.launch import which_mpi
+from workshop_lib.ranks.launch.scratch import MPIEXECS_PLACE
 
 TRAIN_RUNS = Path(__file__).with_name("train_runs.py")
 

@@ -65,7 +65,7 @@ def test_a_rank_may_have_built_more_layers_than_the_others():
         import horovod.tensorflow as hvd
         import tensorflow as tf
 
-        from workshop_lib.models import keras_cnn
+        from workshop_lib.training.models import keras_cnn
 
         if rank == 0:
             network()
@@ -126,7 +126,7 @@ def test_the_network_of_more_classes_and_another_shape_has_the_torch_network_s_w
     """There and back, and it gives the same."""
     import torch
 
-    from workshop_lib.models import keras_cnn, torch_cnn
+    from workshop_lib.training.models import keras_cnn, torch_cnn
 
     shape = (32, 20)
     images = np.random.default_rng(1).integers(0, 256, (5, *shape), np.uint8)

@@ -8,9 +8,10 @@ import itertools
 import pytest
 from training.ladder import SHARDED, agreed_record, cases, difference, ladder_run
 
-from workshop_lib.lessons.zero_and_fsdp import zero_memory
-from workshop_lib.models import torch_cnn
 from workshop_lib.training import KINDS
+from workshop_lib.training.models import torch_cnn
+
+from lessons.zero_and_fsdp import zero_memory
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 

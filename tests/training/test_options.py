@@ -5,10 +5,10 @@ import torch
 
 from workshop_lib.errors import InputError
 from workshop_lib.machine.world import World
-from workshop_lib.models import torch_cnn
-from workshop_lib.models.dropout import Dropout
 from workshop_lib.training import backends, optimizers, trainer
 from workshop_lib.training.backends.pytorch import TorchBackend
+from workshop_lib.training.models import torch_cnn
+from workshop_lib.training.models.dropout import Dropout
 from workshop_lib.training.options import TrainOptions
 
 

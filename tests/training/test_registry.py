@@ -10,8 +10,8 @@ from training.ladder import HOROVOD, REPLICATED, SHARDED
 from workshop_lib.cli import doctor
 from workshop_lib.machine.installation import NEEDED_BY
 from workshop_lib.notebook import figures
+from workshop_lib.notebook.results.records import all_names
 from workshop_lib.paths import ROOT
-from workshop_lib.results.records import all_names
 from workshop_lib.training import backends, record
 
 PACKAGES = {package for entry in backends.REGISTRY.values() for package in entry.packages}

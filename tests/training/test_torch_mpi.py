@@ -20,12 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 from training.launching import rank_environment, run_bounded
 
 from workshop_lib import ranks
-from workshop_lib.collectives import counting
-from workshop_lib.emulation import comm
 from workshop_lib.machine import world
-from workshop_lib.models import torch_cnn
-from workshop_lib.ranks import which_mpi
+from workshop_lib.machine.emulation import comm
+from workshop_lib.ranks.launch import which_mpi
 from workshop_lib.training import rendezvous, torch_mpi
+from workshop_lib.training.collectives import counting
+from workshop_lib.training.models import torch_cnn
 
 pytestmark = pytest.mark.full
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from workshop_lib.course.exercises import CORE_PATH
+from workshop_lib.exercises.exercises import CORE_PATH
 
 TIME = re.compile(r"\*\*Time\*\* [^.]*\.")  # the sentence on time in a notebook's first cell
 TITLE = re.compile(r"^# (.+)", re.MULTILINE)

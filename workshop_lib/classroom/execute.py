@@ -1,6 +1,6 @@
 """Execute notebooks, each from a fresh kernel, and say which cell of which notebook failed.
 
-python -m workshop_lib.maintain.execute [NAME …]    all of them, or those named, to build/notebooks/
+python -m workshop_lib.classroom.execute [NAME …]    all of them, or those named, to build/notebooks/
 """
 
 import argparse
@@ -19,9 +19,9 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal
 
 from workshop_lib import paths
-from workshop_lib.course.exercises import solutions_of
+from workshop_lib.classroom.generate import NOTEBOOKS, by_part, chosen, write_pristine
 from workshop_lib.errors import InputError
-from workshop_lib.maintain.generate import NOTEBOOKS, by_part, chosen, write_pristine
+from workshop_lib.exercises.exercises import solutions_of
 
 EXECUTED = paths.BUILD / "notebooks"
 CELL_TIMEOUT_S = 300.0
@@ -141,7 +141,7 @@ def run_all(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m workshop_lib.maintain.execute")
+    parser = argparse.ArgumentParser(prog="python -m workshop_lib.classroom.execute")
     parser.add_argument("names", nargs="*", metavar="NAME")
     try:
         sys.exit(run_all(parser.parse_args().names))

@@ -1,6 +1,6 @@
 """Write the notebooks from their sources.
 
-    python -m workshop_lib.maintain.generate    notebooks/, notebooks/solutions/, and the README's table
+    python -m workshop_lib.classroom.generate    notebooks/, notebooks/solutions/, and the README's table
 
 A source (jupytext py:percent) holds the solutions between markers, each alone on its line:
 
@@ -39,10 +39,10 @@ import jupytext
 import nbformat
 
 from workshop_lib import paths
-from workshop_lib.course import exercises
-from workshop_lib.course.sources import SourceError, split
+from workshop_lib.classroom import course_map
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.maintain import course_map
+from workshop_lib.exercises import exercises
+from workshop_lib.exercises.sources import SourceError, split
 from workshop_lib.notebook import take_home
 
 NOTEBOOKS = paths.ROOT / "notebooks"

@@ -18,10 +18,10 @@ import jupytext
 import nbformat
 
 from workshop_lib import paths
-from workshop_lib.course.exercises import checked_name, defined_names
-from workshop_lib.course.sources import SolutionBlock, replaced, split
+from workshop_lib.classroom import course_map, generate
 from workshop_lib.errors import InputError
-from workshop_lib.maintain import course_map, generate
+from workshop_lib.exercises.exercises import checked_name, defined_names
+from workshop_lib.exercises.sources import SolutionBlock, replaced, split
 
 SCHEMA_VERSION = 3  # version of nbgrader's metadata
 POINTS = 1  # points per exercise

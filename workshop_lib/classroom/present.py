@@ -19,10 +19,10 @@ from IPython.utils.capture import capture_output
 
 from workshop_lib import paths, ranks
 from workshop_lib.classroom import needs, routes
-from workshop_lib.course.sources import YOURS
+from workshop_lib.classroom.generate import METADATA, NOTEBOOKS, pristine, sources
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.maintain.generate import METADATA, NOTEBOOKS, pristine, sources
-from workshop_lib.ranks import engine
+from workshop_lib.exercises.sources import YOURS
+from workshop_lib.ranks.call import engine
 
 STAGE = paths.BUILD / "stage"
 JUPYTER = paths.ROOT / "workshop_lib" / "notebook" / "jupyter"

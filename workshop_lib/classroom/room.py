@@ -6,9 +6,9 @@ import stat
 import sys
 from pathlib import Path
 
+from workshop_lib import learner
 from workshop_lib.classroom import sharing
 from workshop_lib.cli.arguments import Parser
-from workshop_lib.course import learner
 from workshop_lib.errors import InputError, cause
 
 ANIMALS = "otter heron lynx ibex marten raven seal stork swift toad vole wren badger beaver crane dormouse eider finch "

@@ -12,10 +12,9 @@ from itertools import groupby
 import nbformat
 
 from workshop_lib import paths
-from workshop_lib.classroom import needs
+from workshop_lib.classroom import execute, needs
+from workshop_lib.classroom.generate import Effort, is_deeper, pieces, pristine
 from workshop_lib.errors import InputError
-from workshop_lib.maintain import execute
-from workshop_lib.maintain.generate import Effort, is_deeper, pieces, pristine
 
 FOLDER = paths.ROOT / "assets" / "instructor"
 REHEARSED = paths.BUILD / "rehearsal"

@@ -13,10 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from workshop_lib import paths
-from workshop_lib.course import learner
-from workshop_lib.course.exercises import by_notebook
+from workshop_lib import learner, paths
 from workshop_lib.errors import InputError
+from workshop_lib.exercises.exercises import by_notebook
 
 OWN_FILE = "sharing.json"  # where a learner's choice is kept
 MOST = 150  # entries per list (predictions, solved exercises) of one learner

@@ -2,12 +2,13 @@
 
 import os
 
-from workshop_lib.data import mnist
 from workshop_lib.machine import world
-from workshop_lib.ranks import allocation, session
-from workshop_lib.results import records
+from workshop_lib.notebook.results import records
+from workshop_lib.ranks import session
+from workshop_lib.ranks.launch import allocation
 from workshop_lib.training import checkpoint
 from workshop_lib.training.backends import REGISTRY
+from workshop_lib.training.data import mnist
 from workshop_lib.training.options import TrainOptions
 
 

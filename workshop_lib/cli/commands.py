@@ -30,9 +30,9 @@ from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.machine import catalogue, environment
 from workshop_lib.machine.world import detect
-from workshop_lib.results import records
-from workshop_lib.results import sweep as sweeps
-from workshop_lib.results.tables import rich_table
+from workshop_lib.notebook.results import records
+from workshop_lib.notebook.results import sweep as sweeps
+from workshop_lib.notebook.results.tables import rich_table
 from workshop_lib.training import backends as registry
 from workshop_lib.training.options import EMULATED, TrainOptions
 
@@ -278,7 +278,7 @@ def sweep(
         finally:
             teams.stop()
     if of_speed:
-        from workshop_lib.results import curves
+        from workshop_lib.notebook.results import curves
 
         Console().print(curves.summary(done))
     print(f"records: {out}")

@@ -15,7 +15,7 @@ from workshop_lib.cli.findings import Finding, as_data, show, worst
 from workshop_lib.machine import cgroups, cores, installation
 from workshop_lib.machine.load import Meter, are_left
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import limits, processes, which_mpi
+from workshop_lib.ranks.launch import limits, processes, which_mpi
 from workshop_lib.training.backends import EXTRAS
 
 COMMAND_LIMIT_S = 10.0
@@ -203,7 +203,7 @@ def check_gpus() -> Finding:
 
 
 def check_data() -> Finding:
-    from workshop_lib.data import mnist  # imports NumPy, which most commands start without
+    from workshop_lib.training.data import mnist  # imports NumPy, which most commands start without
 
     try:
         train = mnist.load("train")

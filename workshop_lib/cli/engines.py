@@ -14,7 +14,8 @@ from pathlib import Path
 from workshop_lib import ranks as teams
 from workshop_lib.cli.arguments import BIND, Parser
 from workshop_lib.errors import InputError
-from workshop_lib.ranks import RankError, allocation
+from workshop_lib.ranks import RankError
+from workshop_lib.ranks.launch import allocation
 
 LOOK_EVERY_S = 0.5
 STOP_LIMIT_S = 30.0
@@ -40,7 +41,7 @@ def start(ranks: int | None, ranks_per_node: int | None, threads: int | None, bi
 
     Lost ranks are replaced, since another job would have to wait in the queue.
     """
-    from workshop_lib.ranks import folders
+    from workshop_lib.ranks.launch import folders
 
     if ranks_per_node is not None:
         if ranks_per_node < 1:
@@ -73,7 +74,7 @@ def start(ranks: int | None, ranks_per_node: int | None, threads: int | None, bi
 
 def _show(team) -> None:
     """Announce these ranks: to programs with a file, to people with a few lines."""
-    from workshop_lib.ranks import folders
+    from workshop_lib.ranks.launch import folders
 
     (team.folder / folders.HELD).touch()
     for about in team.about():
@@ -95,7 +96,7 @@ def stop_arguments(parser: Parser) -> None:
 
 def stop(folder: Path | None) -> None:
     """Stop ranks that `workshop engines start` holds, on any host that shares this checkout."""
-    from workshop_lib.ranks import folders
+    from workshop_lib.ranks.launch import folders
 
     team_folder = folders.find(folder)
     host = folders.owner_host(team_folder)
@@ -121,7 +122,7 @@ def stop(folder: Path | None) -> None:
 
 def _left(team_folder: Path, holder: str) -> list[Path]:
     """The folders that the holder still has, including those of fresh ranks that replace lost ones a moment later."""
-    from workshop_lib.ranks import folders
+    from workshop_lib.ranks.launch import folders
 
     for wait_s in (0.0, REPLACED_WITHIN_S):
         time.sleep(wait_s)

@@ -6,8 +6,8 @@ import sys
 import time
 from typing import Any
 
-from workshop_lib.emulation import session as emulation
 from workshop_lib.errors import cause
+from workshop_lib.machine.emulation import session as emulation
 from workshop_lib.ranks import RankError
 from workshop_lib.ranks.progress import TextView
 from workshop_lib.words import plural

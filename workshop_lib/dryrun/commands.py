@@ -5,11 +5,11 @@ import math
 from rich.console import Console
 
 from workshop_lib.cli.arguments import Parser
+from workshop_lib.dryrun import dry_run as dry
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting.forecast import mesh_shape
-from workshop_lib.lessons.thousand_ranks import dry_run as dry
+from workshop_lib.forecast.forecast import mesh_shape
 from workshop_lib.machine.catalogue import emulated_machine
-from workshop_lib.results.tables import rich_table
+from workshop_lib.notebook.results.tables import rich_table
 
 
 def dryrun_arguments(parser: Parser) -> None:

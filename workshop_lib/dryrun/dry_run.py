@@ -13,15 +13,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from workshop_lib.dryrun.step_report import Report
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting.forecast import mesh_shape
-from workshop_lib.lessons.thousand_ranks.step_report import Report
+from workshop_lib.forecast.forecast import mesh_shape
 from workshop_lib.machine.catalogue import emulated_machine
-from workshop_lib.ranks import processes, scripts
+from workshop_lib.ranks.launch import processes, scripts
 
 MOST_RANKS = 65_536
 LIMIT_S = 300.0
-METER = "workshop_lib.lessons.thousand_ranks.meter"
+METER = "workshop_lib.dryrun.meter"
 ROOM_BYTES = 2 * 2**30  # a script that fails on fake tensors is tried with real ones up to this peak
 
 

@@ -1,6 +1,6 @@
 """Measure what one rank of a plain training script holds, sends and computes in a step, while the script runs.
 
-    METER="python -m workshop_lib.lessons.thousand_ranks.meter"
+    METER="python -m workshop_lib.dryrun.meter"
     $METER --out FOLDER SCRIPT …                   a real rank, under torchrun
     $METER --out FOLDER --pretend 3/1024 SCRIPT …  rank 3 of 1,024 that don't exist
 
@@ -34,14 +34,14 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workshop_lib.emulation.device import FORMULAS
-from workshop_lib.lessons.forecasting.forecast import Collective
-from workshop_lib.lessons.thousand_ranks import pretend
-from workshop_lib.lessons.thousand_ranks.step_report import Report, Shard
-from workshop_lib.lessons.thousand_ranks.timed import StepClock
-from workshop_lib.lessons.zero_and_fsdp.traffic import NAMES
+from workshop_lib.dryrun import pretend
+from workshop_lib.dryrun.step_report import Report, Shard
+from workshop_lib.dryrun.timed import StepClock
+from workshop_lib.forecast.forecast import Collective
 from workshop_lib.machine import catalogue
+from workshop_lib.machine.emulation.device import FORMULAS
 from workshop_lib.training import KINDS, memory
+from workshop_lib.training.collectives.traffic import NAMES
 
 STEPS = 2  # in the first step, the optimizer creates its state
 

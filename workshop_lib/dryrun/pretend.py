@@ -1,6 +1,6 @@
 """A process group that only pretends to send, and tensors without values, for the dry runs of 12_thousand_ranks.
 
-All uses of PyTorch's private modules in a dry run are in this file. tests/lessons/thousand_ranks/test_dry_run.py says
+All uses of PyTorch's private modules in a dry run are in this file. tests/dryrun/test_dry_run.py says
 what we expect of these modules.
 """
 

@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workshop_lib.lessons.forecasting.forecast import Collective
-from workshop_lib.lessons.forecasting.meshes import Work
+from workshop_lib.forecast.forecast import Collective
+from workshop_lib.forecast.meshes import Work
 
 KIND_OF = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer's state"}
 

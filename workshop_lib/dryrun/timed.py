@@ -1,7 +1,7 @@
 """The emulated time of a dry run: 12_thousand_ranks has one rank of many take the time of a machine of the table.
 
 All ranks are taken to be alike, so a collective starts when this rank arrives. It's the clock of emulated ranks
-(workshop_lib/emulation), under a process group that only pretends to send.
+(workshop_lib/machine/emulation), under a process group that only pretends to send.
 """
 
 import contextlib
@@ -13,11 +13,11 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from workshop_lib.emulation.clock import CLOCK
-from workshop_lib.emulation.device import Device
-from workshop_lib.emulation.links import Network, RankLinks
 from workshop_lib.machine.catalogue import Machine
 from workshop_lib.machine.cost_model import mean_slowest_of
+from workshop_lib.machine.emulation.clock import CLOCK
+from workshop_lib.machine.emulation.device import Device
+from workshop_lib.machine.emulation.links import Network, RankLinks
 
 # Calls of torch.distributed that can return before their collective has ended. Some are new in PyTorch 2.13.
 CALLS = [
@@ -29,7 +29,7 @@ CALLS = [
     "broadcast",
     "all_to_all_single",
 ]
-# The kinds of collectives in emulation/links.py, by the meter's names.
+# The kinds of collectives in machine/emulation/links.py, by the meter's names.
 KINDS = {"allreduce": "allreduce", "allgather": "allgather", "reduce-scatter": "reduce_scatter"}
 KINDS |= {"broadcast": "bcast", "all-to-all": "alltoall"}
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from workshop_lib.ranks.messages import Frame
+from workshop_lib.ranks.call.messages import Frame
 
 Record = dict[str, Any]
 

@@ -16,10 +16,11 @@ from pathlib import Path
 import psutil
 
 from workshop_lib.examine.observations import Run, read_rank
-from workshop_lib.ranks import scripts, whereabouts
-from workshop_lib.ranks.agents import Made
-from workshop_lib.ranks.messages import Frame
-from workshop_lib.ranks.rank_errors import is_communicating, is_in_framework, parse_stack
+from workshop_lib.ranks.call.messages import Frame
+from workshop_lib.ranks.faults import whereabouts
+from workshop_lib.ranks.faults.rank_errors import is_communicating, is_in_framework, parse_stack
+from workshop_lib.ranks.launch import scripts
+from workshop_lib.ranks.launch.agents import Made
 
 LOOK_EVERY_S = 0.1
 QUIET_S = 8.0  # when no rank has written anything for this long, look where the ranks are
@@ -160,7 +161,7 @@ class _Watch:
         def silent() -> list[int]:
             return [rank for rank, size in sizes.items() if self._stack_file(rank).stat().st_size == size]
 
-        # faulthandler comes second, because it may crash a rank that runs Python (ranks/whereabouts.py).
+        # faulthandler comes second, because it may crash a rank that runs Python (ranks/faults/whereabouts.py).
         for number, limit_s in ((whereabouts.ASK, whereabouts.ANSWER_LIMIT_S), (signal.SIGUSR1, STACK_LIMIT_S)):
             for rank in silent():
                 with contextlib.suppress(psutil.Error):

@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping
 
 from workshop_lib import ranks
-from workshop_lib.ranks import engine
-from workshop_lib.ranks.rank_errors import DEADLOCK, MISSING_NAME, is_communicating
+from workshop_lib.ranks.call import engine
+from workshop_lib.ranks.faults.rank_errors import DEADLOCK, MISSING_NAME, is_communicating
 
 ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
 STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines below say where."
@@ -20,7 +20,7 @@ TRAVELS = (
     "Your function has its arguments, and what cells without %%ranks define or import: define it in such a cell, and "
     "give it what it needs as arguments."
 )
-_OURS = r"workshop_lib/(?:course|judge|lessons|ranks)/[\w/]+\.py, line \d+, in "
+_OURS = r"(?:workshop_lib/(?:exercises|ranks)|notebooks/lessons)/[\w/]+\.py, line \d+, in "
 _CALL = re.compile(rf"^    {_OURS}.*\n        .*\n", re.MULTILINE)  # one call of a traceback
 _PLACE = re.compile(rf"(?:still )?at {_OURS}.*$", re.MULTILINE)  # where a rank was, when it was not in the function
 _INSIDE_PLAY = re.compile(r"\b\w+\.<locals>\.")  # how Python begins the name of a function that a play defines

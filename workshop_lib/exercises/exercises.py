@@ -8,8 +8,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from workshop_lib import paths
-from workshop_lib.course import learner
+from workshop_lib import learner, paths
 
 NOTEBOOK = re.compile(r"\d\d[a-z]?_\w+")  # the name of a notebook of the workshop
 CORE_PATH = "core path"  # the track of the notebooks that everybody should do

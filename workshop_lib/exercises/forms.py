@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from workshop_lib.judge import is_number, shown
+from workshop_lib.exercises.judge import is_number, shown
 
 
 def plain(value: Any) -> Any:

@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from workshop_lib import ranks
-from workshop_lib.course import exercises, learner
-from workshop_lib.course.solutions import Replacement, Solution
+from workshop_lib import learner, ranks
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.judge.did_not_end import hint_for, learners_lines
+from workshop_lib.exercises import exercises
+from workshop_lib.exercises.did_not_end import hint_for, learners_lines
+from workshop_lib.exercises.solutions import Replacement, Solution
 from workshop_lib.words import plural
 
 UNKNOWN_HINT = "none of the known mistakes does this: work out by hand what it should be, for the smallest case."

@@ -32,9 +32,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop_lib.course.solutions import Solution
-from workshop_lib.judge import ROUNDING, SHOWN, Edit, Exercise, Property, alike, is_number, shown
-from workshop_lib.judge.forms import described, fits, plain
+from workshop_lib.exercises.forms import described, fits, plain
+from workshop_lib.exercises.judge import ROUNDING, SHOWN, Edit, Exercise, Property, alike, is_number, shown
+from workshop_lib.exercises.solutions import Solution
 
 DIGITS = (4, 6, 8, 12)  # the digits with which values are shown: the fewest that tell them apart
 # NumPy and PyTorch keep up to KEPT freed blocks of each size up to SMALL_BYTES for their next arrays.

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from workshop_lib.course.sources import split
+from workshop_lib.exercises.sources import split
 from workshop_lib.paths import SOURCES
 
 Replacement = tuple[str, str]  # (a text of the solution, what a known mistake has in its place)

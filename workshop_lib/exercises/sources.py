@@ -1,4 +1,4 @@
-"""How a notebook's source holds solutions: between markers, as maintain/generate.py describes."""
+"""How a notebook's source holds solutions: between markers, as classroom/generate.py describes."""
 
 import re
 from collections.abc import Callable

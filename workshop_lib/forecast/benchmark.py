@@ -5,7 +5,7 @@ following rounds, every call takes its turn, so that a slow moment of the machin
 many calls as fit into a round, between two readings of the clock, and the slowest rank's time counts. All ranks call
 everything here together, and it blocks. Under a launcher, like the OSU micro-benchmarks,
 
-    mpiexec -n 2 python -m mpi4py -m workshop_lib.lessons.forecasting.benchmark [BYTES]
+    mpiexec -n 2 python -m mpi4py -m workshop_lib.forecast.benchmark [BYTES]
 
 prints a table for messages of up to BYTES. (`-m mpi4py` ends all ranks when one fails.)
 """
@@ -26,13 +26,13 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.data import mnist
 from workshop_lib.errors import InputError
 from workshop_lib.machine import environment
 from workshop_lib.machine import world as worlds
-from workshop_lib.models import torch_cnn
 from workshop_lib.training import memory, rendezvous
 from workshop_lib.training.backends.mpi import Mpi
+from workshop_lib.training.data import mnist
+from workshop_lib.training.models import torch_cnn
 
 SIZES_BYTES = tuple(4**k for k in range(1, 14))  # 4 B to 64 MiB
 REPEATS = 7

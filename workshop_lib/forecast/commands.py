@@ -7,7 +7,7 @@ from rich.console import Console
 
 from workshop_lib.cli.arguments import Parser, whole_numbers
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting import forecast, report
+from workshop_lib.forecast import forecast, report
 from workshop_lib.machine import catalogue
 
 
@@ -91,7 +91,7 @@ def predict(
     print(f"\n{report.answer(points)}\n\nOn {counts[-1]:,} devices, with one thing changed:")
     Console().print(report.what_if_table(*what, counts[-1]))
     if out_dir is not None:
-        from workshop_lib.lessons.forecasting import figures as forecasts
+        from workshop_lib.forecast import figures as forecasts
         from workshop_lib.notebook.figures import save
 
         print(f"drawn: {save(forecasts.draw_forecast(points, conditions), Path(out_dir) / 'forecast.png')}")

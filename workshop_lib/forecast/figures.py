@@ -7,9 +7,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, PercentFormatter
 
-from workshop_lib.lessons.forecasting import published
-from workshop_lib.lessons.forecasting.forecast import ForecastPoint, outgrows_learning, takes_over
-from workshop_lib.lessons.forecasting.report import UNITS_S, answer
+from workshop_lib.forecast import published
+from workshop_lib.forecast.forecast import ForecastPoint, outgrows_learning, takes_over
+from workshop_lib.forecast.report import UNITS_S, answer
 from workshop_lib.machine.cores import usable_cores
 from workshop_lib.notebook import figures, palette
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting.forecast import Collective, Mesh, StepTime, step_time
+from workshop_lib.forecast.forecast import Collective, Mesh, StepTime, step_time
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.catalogue import Machine
 

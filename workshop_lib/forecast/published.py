@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workshop_lib.lessons.forecasting.forecast import (
+from workshop_lib.forecast.forecast import (
     LATENESS,
     PUNCTUAL,
     ForecastPoint,
@@ -23,7 +23,7 @@ from workshop_lib.lessons.forecasting.forecast import (
     forecast,
     mesh_shape,
 )
-from workshop_lib.lessons.forecasting.meshes import Gpt, MeshForecast, Plan, of_formulas
+from workshop_lib.forecast.meshes import Gpt, MeshForecast, Plan, of_formulas
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.cost_model import slowest_of
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from workshop_lib.lessons.forecasting.forecast import (
+from workshop_lib.forecast.forecast import (
     ForecastPoint,
     Settings,
     alone_samples_per_s,
@@ -13,7 +13,7 @@ from workshop_lib.lessons.forecasting.forecast import (
     what_if,
 )
 from workshop_lib.machine.catalogue import Machine, Model
-from workshop_lib.results.tables import rich_table
+from workshop_lib.notebook.results.tables import rich_table
 
 UNITS_S = {"s": 1, "min": 60, "h": 3600, "days": 86_400}
 

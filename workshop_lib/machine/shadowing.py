@@ -10,6 +10,9 @@ import sys
 from importlib.machinery import PathFinder
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+NOTEBOOKS = os.path.join(ROOT, "notebooks")
+LESSONS = os.path.join(NOTEBOOKS, "lessons")
+OURS = (LESSONS, os.path.join(ROOT, "tools"))  # these hide nothing that the workshop needs
 NAMES_SHOWN = 3
 EXTENSIONS = (".py", ".so")
 # Users may have modules of these names on purpose: Python imports them to let users add to its start-up.
@@ -65,6 +68,12 @@ def look_there_last() -> None:
         sys.path.extend(there[:1])
 
 
+def find_lessons() -> None:
+    """Let this process import `lessons`, the folder beside the notebooks, if this is a checkout."""
+    if NOTEBOOKS not in sys.path and os.path.isdir(LESSONS):
+        sys.path.append(NOTEBOOKS)
+
+
 def _suspects() -> dict[str, str]:
     """The folders where Python looks first, each with the variable that names it, or "" if no variable does."""
     suspects = {}
@@ -75,7 +84,7 @@ def _suspects() -> dict[str, str]:
         suspects.setdefault(os.path.realpath(os.getcwd()), "")
     except OSError:
         pass  # the current folder has been removed
-    suspects.setdefault(os.path.join(ROOT, "notebooks"), "")  # notebooks and their ranks look there
+    suspects[NOTEBOOKS] = ""  # notebooks and their ranks look there, and PYTHONPATH may name it for lessons
     return suspects
 
 
@@ -97,6 +106,6 @@ def _modules_in(folder: str) -> dict[str, str]:
     for path in paths:
         name, _, _ = os.path.basename(path).partition(".")
         is_module = path.endswith(EXTENSIONS) or os.path.isfile(os.path.join(path, "__init__.py"))
-        if is_module and name.isidentifier() and name not in START_UP:
+        if is_module and name.isidentifier() and name not in START_UP and path not in OURS:
             modules[name] = path
     return modules

@@ -4,7 +4,7 @@ Importing this package in a notebook's kernel registers the magic and, where wid
 WORKSHOP_WIDGETS=0 to see progress as plain text.
 """
 
-from workshop_lib.course import learner
+from workshop_lib import learner
 
 
 def _setup() -> None:
@@ -16,7 +16,8 @@ def _setup() -> None:
 
     from workshop_lib import rooms
     from workshop_lib.notebook import busy_kernel, live, magics, unfinished, widgets
-    from workshop_lib.ranks import Ranks, agents
+    from workshop_lib.ranks import Ranks
+    from workshop_lib.ranks.launch import agents
 
     # This kernel is not a rank. Some systems end a process that starts MPI outside their launcher.
     mpi4py.rc.initialize = False

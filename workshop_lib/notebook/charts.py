@@ -9,7 +9,7 @@ from collections.abc import Callable
 from matplotlib.ticker import MaxNLocator
 
 from workshop_lib.notebook.palette import BLUE, GREEN, LIGHT_BLUE, PURPLE, VERMILION, YELLOW
-from workshop_lib.ranks.messages import Point
+from workshop_lib.ranks.call.messages import Point
 from workshop_lib.ranks.timeline import COMMUNICATING, COMPUTING, KINDS, WAITING, Timeline
 
 WIDTH = 940

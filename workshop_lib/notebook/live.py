@@ -13,11 +13,11 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import HTML, DisplayHandle, display
 
-from workshop_lib.emulation import session as emulation
+from workshop_lib.machine.emulation import session as emulation
 from workshop_lib.notebook import charts
 from workshop_lib.notebook.widgets import Column, answers_while_busy, leave, size
-from workshop_lib.ranks.messages import Displayed, Published
-from workshop_lib.ranks.output import Row
+from workshop_lib.ranks.call.messages import Displayed, Published
+from workshop_lib.ranks.call.output import Row
 from workshop_lib.ranks.progress import SHARES_OF_LAST_S, Progress, TextView, epoch_line
 from workshop_lib.ranks.timeline import timeline
 

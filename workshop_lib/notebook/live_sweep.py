@@ -10,16 +10,16 @@ import ipywidgets as widgets
 import numpy as np
 import pandas as pd
 
-from workshop_lib.emulation import session as emulation
 from workshop_lib.machine.cores import usable_cores
+from workshop_lib.machine.emulation import session as emulation
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.live import REDRAW_EVERY_S, Dashboard
+from workshop_lib.notebook.results import curves, records
+from workshop_lib.notebook.results import sweep as sweeps
 from workshop_lib.notebook.widgets import has_widgets
 from workshop_lib.ranks import RankError
-from workshop_lib.ranks.messages import Published
+from workshop_lib.ranks.call.messages import Published
 from workshop_lib.ranks.progress import Progress
-from workshop_lib.results import curves, records
-from workshop_lib.results import sweep as sweeps
 from workshop_lib.words import duration, plural
 
 PARTS = 1000  # steps of the bar

@@ -9,8 +9,9 @@ import shlex
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class
 
-from workshop_lib.judge.did_not_end import on_ranks_only
-from workshop_lib.ranks import RankError, cells, current
+from workshop_lib.exercises.did_not_end import on_ranks_only
+from workshop_lib.ranks import RankError, current
+from workshop_lib.ranks.call import cells
 
 ANSWER_LIMIT_S = 1.0  # longest wait for a completion or an inspection
 STUB = "NotImplementedError: your code here"  # the error of an exercise that is still open

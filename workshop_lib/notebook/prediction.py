@@ -10,7 +10,7 @@ import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import HTML, display
 
-from workshop_lib.course import learner
+from workshop_lib import learner
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.widgets import Column, answers_while_busy, has_widgets, leave, size

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, replace
 
 from workshop_lib.errors import InputError
-from workshop_lib.ranks import allocation
+from workshop_lib.ranks.launch import allocation
 
 VARIABLE = "WORKSHOP_PROFILE"
 DEFAULT = "laptop"

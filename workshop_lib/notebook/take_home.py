@@ -8,7 +8,7 @@ import shutil
 
 from workshop_lib.notebook import profile
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks.launch import scripts
 
 CONTEXT = 2  # unchanged lines around each change
 BACKGROUNDS = {"+": "rgba(0, 158, 115, 0.25)", "-": "rgba(213, 94, 0, 0.25)"}  # green and red on light and on dark

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from statistics import median
 
 from workshop_lib.cli.findings import Finding
-from workshop_lib.lessons.compute_nodes.preflight.reports import PreflightReport, RankReport
 from workshop_lib.machine.catalogue import Machine
-from workshop_lib.ranks.rank_errors import grouped, named
+from workshop_lib.preflight.reports import PreflightReport, RankReport
+from workshop_lib.ranks.faults.rank_errors import grouped, named
 
 # A bandwidth below these shares of what is expected is worth a look, or wrong.
 LOOK_SHARE = 0.6

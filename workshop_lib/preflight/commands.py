@@ -37,8 +37,8 @@ def preflight(
 
     The exit code is 0 if all is well, 2 if something is worth a look, and 3 if something is wrong.
     """
-    from workshop_lib.lessons.compute_nodes.preflight import checks, run
     from workshop_lib.machine import catalogue
+    from workshop_lib.preflight import checks, run
 
     if device not in DEVICES:
         raise InputError(f"--device {device}: choose one of {', '.join(DEVICES)}.")

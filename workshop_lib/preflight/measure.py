@@ -20,11 +20,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from workshop_lib.lessons.compute_nodes.preflight import gpus
-from workshop_lib.lessons.compute_nodes.preflight.reports import Checkpoint, PairRow, PreflightReport, RankReport
-from workshop_lib.lessons.forecasting import benchmark
+from workshop_lib.forecast import benchmark
 from workshop_lib.machine import world
 from workshop_lib.machine.cores import affinity
+from workshop_lib.preflight import gpus
+from workshop_lib.preflight.reports import Checkpoint, PairRow, PreflightReport, RankReport
 from workshop_lib.training import rendezvous
 
 # Between GPUs, a message has to be large: the time before its first byte would hide how fast the link is.

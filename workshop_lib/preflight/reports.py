@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:  # importing it at run time would start MPI
-    from workshop_lib.lessons.forecasting.benchmark import MessageRow
+    from workshop_lib.forecast.benchmark import MessageRow
 
 
 class RankReport(TypedDict):

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from workshop_lib.cli.findings import show
-from workshop_lib.lessons.compute_nodes.preflight.checks import check
-from workshop_lib.lessons.compute_nodes.preflight.reports import PreflightReport
-from workshop_lib.ranks.cluster import Ranks
+from workshop_lib.preflight.checks import check
+from workshop_lib.preflight.reports import PreflightReport
+from workshop_lib.ranks.launch.cluster import Ranks
 
 TIMEOUT_S = 300.0
 
@@ -16,7 +16,7 @@ def report_of(team: Ranks, folder: Path, device: str = "auto") -> PreflightRepor
 
 
 def _measure(folder: str, device: str) -> PreflightReport:
-    from workshop_lib.lessons.compute_nodes.preflight.measure import measure  # imports PyTorch, on the ranks only
+    from workshop_lib.preflight.measure import measure  # imports PyTorch, on the ranks only
 
     return measure(folder, device)
 

@@ -9,7 +9,7 @@
 The ranks import this package too, so it imports the notebook's side (session.py) only when somebody uses it.
 """
 
-from .rank_errors import RankError
+from .faults.rank_errors import RankError
 
 __all__ = ["RankError", "Ranks", "attach", "current", "start", "stop"]
 

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from workshop_lib.paths import replacing
 
-from . import processes
+from .launch import processes
 
 OWNER = "owner"
 _LOCKED: dict[Path, TextIO] = {}  # the open marks in this process's folders: closing one releases its lock

@@ -9,8 +9,8 @@ from tqdm import tqdm
 
 from workshop_lib.training import diverged
 
-from .messages import Point, Published, PublishedPoint
-from .output import Row
+from .call.messages import Point, Published, PublishedPoint
+from .call.output import Row
 from .timeline import timeline
 
 MAX_POINTS = 100

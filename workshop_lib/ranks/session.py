@@ -12,9 +12,9 @@ from workshop_lib.machine import catalogue, environment
 from workshop_lib.machine.load import Meter
 from workshop_lib.machine.shadowing import shadows
 
-from . import allocation, crowding, folders, processes, scratch
-from .cluster import CURRENT, START_ELSEWHERE_LIMIT_S, Ranks, check_number
-from .rank_errors import HOLD_AGAIN, RankError
+from .faults.rank_errors import HOLD_AGAIN, RankError
+from .launch import allocation, crowding, folders, processes, scratch
+from .launch.cluster import CURRENT, START_ELSEWHERE_LIMIT_S, Ranks, check_number
 
 ATTACH = "WORKSHOP_ATTACH"  # if set to anything but 0, `start` attaches to ranks that are held for this user
 CONNECT_LIMIT_S = 10.0

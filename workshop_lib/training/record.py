@@ -13,10 +13,10 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from workshop_lib import paths
-from workshop_lib.emulation import session
 from workshop_lib.errors import WorkshopError
 from workshop_lib.machine import environment
 from workshop_lib.machine.cores import affinity, core_ids, in_words, quota
+from workshop_lib.machine.emulation import session
 from workshop_lib.training import SCHEMA
 from workshop_lib.training.backends.base import Backend, Communicator
 from workshop_lib.training.options import TrainOptions

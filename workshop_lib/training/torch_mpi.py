@@ -90,7 +90,8 @@ class MpiWork(dist._Work):
         self.results = results
         self.finish = finish
         started = [getattr(group.comm, name)(*arguments) for name, *arguments in calls]
-        # A request of emulated time (emulation/comm.py) has further parts, and moves this rank's clock when it is done.
+        # A request of emulated time (machine/emulation/comm.py) has further parts.
+        # It moves this rank's clock when it is done.
         self.emulated = [request for request in started if hasattr(request, "arrive")]
         self.requests = [part for request in started for part in getattr(request, "parts", [request])]
         self.statuses = [MPI.Status() for _ in self.requests]

@@ -10,15 +10,15 @@ from typing import Any, SupportsFloat
 import numpy as np
 import torch
 
-from workshop_lib.data import mnist, shard
-from workshop_lib.emulation import session
 from workshop_lib.errors import WorkshopError
 from workshop_lib.machine import catalogue
 from workshop_lib.machine import world as worlds
-from workshop_lib.models import torch_cnn, vit
+from workshop_lib.machine.emulation import session
 from workshop_lib.training import KINDS, backends, checkpoint, memory, record, schedules
 from workshop_lib.training.backends.base import Backend, CollectiveSpan, StepResult
 from workshop_lib.training.callbacks import RunInfo, StepEvent, StepValues, Tracer, methods_of
+from workshop_lib.training.data import mnist, shard
+from workshop_lib.training.models import torch_cnn, vit
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.record import EpochRow, RunError, RunRecord, cores_in_words
 

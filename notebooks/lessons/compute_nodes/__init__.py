@@ -1,1 +1,1 @@
-"""What 10_compute_nodes uses besides the core and earlier lessons."""
+"""What 10_compute_nodes uses besides the library and earlier lessons."""

@@ -9,11 +9,12 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from workshop_lib.judge import Verdict
-from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.compute_nodes.slurm_dry_run import ADDRESS, CORES, GPUS, NODES, SlurmJob, dry_run
+from workshop_lib.exercises.judge import Verdict
+from workshop_lib.exercises.play import Edit, played
 from workshop_lib.paths import SCRIPTS
 from workshop_lib.words import plural
+
+from lessons.compute_nodes.slurm_dry_run import ADDRESS, CORES, GPUS, NODES, SlurmJob, dry_run
 
 LOCAL = ("/tmp", "/dev/shm", "/local", "/var/tmp")
 

@@ -4,8 +4,8 @@ import threading
 import time
 from pathlib import Path
 
-from workshop_lib.ranks import processes, scripts
-from workshop_lib.ranks.rank_errors import RankError
+from workshop_lib.ranks.faults.rank_errors import RankError
+from workshop_lib.ranks.launch import processes, scripts
 
 
 def run_and_lose(*command, rank: int, once: Path, timeout_s: float = 120.0, only: str = "") -> float | None:

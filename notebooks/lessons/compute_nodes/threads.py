@@ -2,7 +2,7 @@
 
 import time
 
-from workshop_lib.ranks.cluster import Ranks
+from workshop_lib.ranks.launch.cluster import Ranks
 
 SIZE = 384
 PRODUCTS = 40

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workshop_lib.data.shard import parts
+from workshop_lib.training.data.shard import parts
 
 Partial = tuple[Tensor, Tensor, Tensor]
 

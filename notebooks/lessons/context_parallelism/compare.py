@@ -6,8 +6,9 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from workshop_lib.collectives.counting import CountingComm
-from workshop_lib.lessons.context_parallelism.blocks import BlockAttention
+from workshop_lib.training.collectives.counting import CountingComm
+
+from lessons.context_parallelism.blocks import BlockAttention
 
 TOKENS = 1024
 HEADS = 4

@@ -7,9 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Polygon, Rectangle
 from torch import Tensor
 
-from workshop_lib.lessons.ddp.figures import TIMELINE_LOOKS
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import SMALL, RecordFigure
+
+from lessons.ddp.figures import TIMELINE_LOOKS
 
 COMPUTING = figures.STEP_LOOKS["computing"]
 SENDING = figures.Look(palette.GREEN, "||")

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from workshop_lib.models import vit
+from workshop_lib.training.models import vit
 
 VOCABULARY = 256  # every value that a byte can have
 WIDTH = 64

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workshop_lib.collectives.counting import CountingComm
-from workshop_lib.course.solutions import Solution
-from workshop_lib.judge import own_or_solution
-from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.context_parallelism.blocks import BlockAttention, Partial, contiguous
+from workshop_lib.exercises.judge import own_or_solution
+from workshop_lib.exercises.play import Edit, played
+from workshop_lib.exercises.solutions import Solution
+from workshop_lib.training.collectives.counting import CountingComm
+
+from lessons.context_parallelism.blocks import BlockAttention, Partial, contiguous
 
 NOTEBOOK = "11c_context_parallelism"
 written = partial(own_or_solution, notebook=NOTEBOOK)

@@ -12,8 +12,9 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.context_parallelism.blocks import BlockAttention
-from workshop_lib.lessons.model_parallelism.tensors import allgather, alltoall, both_ways, reduce_scatter
+
+from lessons.context_parallelism.blocks import BlockAttention
+from lessons.model_parallelism.tensors import allgather, alltoall, both_ways, reduce_scatter
 
 
 def gathered(query: Tensor, key: Tensor, value: Tensor, attend: BlockAttention, comm) -> Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from workshop_lib.lessons.context_parallelism.blocks import BlockAttention, BlockGradients
+from lessons.context_parallelism.blocks import BlockAttention, BlockGradients
 
 
 def pass_on(tensor: Tensor, comm) -> Tensor:

@@ -1,1 +1,1 @@
-"""What 05_ddp uses besides the core and earlier lessons."""
+"""What 05_ddp uses besides the library and earlier lessons."""

@@ -13,15 +13,16 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from workshop_lib import ranks
-from workshop_lib.data import mnist
-from workshop_lib.judge import Verdict
-from workshop_lib.lessons.ddp.backward import averaged_after
-from workshop_lib.lessons.ddp.judge_own_ddp import descend
-from workshop_lib.lessons.ddp.process_group import join
-from workshop_lib.models import torch_cnn
+from workshop_lib.exercises.judge import Verdict
 from workshop_lib.ranks.timeline import Timeline, timeline
 from workshop_lib.training.callbacks import StepTrace, Tracer
+from workshop_lib.training.data import mnist
+from workshop_lib.training.models import torch_cnn
 from workshop_lib.training.record import weights_sha256
+
+from lessons.ddp.backward import averaged_after
+from lessons.ddp.judge_own_ddp import descend
+from lessons.ddp.process_group import join
 
 HEALTHY = "healthy"
 # What each illness would show: the hint for a learner who diagnoses it in a run that does not have it.

@@ -14,13 +14,14 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from workshop_lib.judge import own_or_solution
-from workshop_lib.judge.network import batch, gradient_of, network
-from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.ddp import process_group
-from workshop_lib.lessons.ddp.clinic import admit, diagnoses
-from workshop_lib.lessons.ddp.judge_own_ddp import NOTEBOOK, my_buckets, my_ddp
-from workshop_lib.lessons.ddp.judge_script import folder_for_scripts, own_or_finished, script
+from workshop_lib.exercises.judge import own_or_solution
+from workshop_lib.exercises.network import batch, gradient_of, network
+from workshop_lib.exercises.play import Edit, played
+
+from lessons.ddp import process_group
+from lessons.ddp.clinic import admit, diagnoses
+from lessons.ddp.judge_own_ddp import NOTEBOOK, my_buckets, my_ddp
+from lessons.ddp.judge_script import folder_for_scripts, own_or_finished, script
 
 __all__ = [
     "accumulate",

@@ -13,11 +13,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.judge.network import batch, gradient_of, network, weights_of
-from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.ddp import process_group
-from workshop_lib.lessons.ddp.backward import Message, Recorder
+from workshop_lib.exercises.network import batch, gradient_of, network, weights_of
+from workshop_lib.exercises.play import Edit, played
 from workshop_lib.words import plural
+
+from lessons.ddp import process_group
+from lessons.ddp.backward import Message, Recorder
 
 NOTEBOOK = "05_ddp"
 LR = 0.1

@@ -26,12 +26,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.elastic.multiprocessing import errors
 
-from workshop_lib.data import mnist
-from workshop_lib.judge import Exercise, Property, Verdict
-from workshop_lib.judge.network import weights_of
-from workshop_lib.lessons.ddp import process_group
-from workshop_lib.models import torch_cnn
+from workshop_lib.exercises.judge import Exercise, Property, Verdict
+from workshop_lib.exercises.network import weights_of
 from workshop_lib.paths import BUILD, SCRIPTS
+from workshop_lib.training.data import mnist
+from workshop_lib.training.models import torch_cnn
+
+from lessons.ddp import process_group
 
 BLANK = re.compile(r"^.*(?<!\w)\.\.\.(?!\w).*$", re.MULTILINE)
 HELPERS = ("mnist_data.py", "ddp.py")  # what the learner's script imports

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import ipywidgets as widgets
 
-from workshop_lib.lessons.ddp import figures
 from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.notebook.widgets import Answers, size
+
+from lessons.ddp import figures
 
 
 class OverlapSliders(Answers):

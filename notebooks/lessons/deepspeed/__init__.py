@@ -1,1 +1,1 @@
-"""What 06b_deepspeed uses besides the core and earlier lessons."""
+"""What 06b_deepspeed uses besides the library and earlier lessons."""

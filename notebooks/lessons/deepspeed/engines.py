@@ -12,10 +12,11 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")  # here everything stays on the C
 import torch
 from mpi4py import MPI
 
-from workshop_lib.lessons.zero_and_fsdp import by_hand, figures
 from workshop_lib.machine import world
 from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.training import backends, memory
+
+from lessons.zero_and_fsdp import by_hand, figures
 
 backends.require("deepspeed")
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workshop_lib.judge import is_number, own_or_solution, shown
-from workshop_lib.judge.play import Edit, played
+from workshop_lib.exercises.judge import is_number, own_or_solution, shown
+from workshop_lib.exercises.play import Edit, played
 
 NOTEBOOK = "06b_deepspeed"
 written = partial(own_or_solution, notebook=NOTEBOOK)

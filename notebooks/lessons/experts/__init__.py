@@ -1,1 +1,1 @@
-"""What 11d_experts uses besides the core and earlier lessons."""
+"""What 11d_experts uses besides the library and earlier lessons."""

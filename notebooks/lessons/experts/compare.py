@@ -8,9 +8,10 @@ from mpi4py import MPI
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from workshop_lib.collectives.counting import CountingComm
-from workshop_lib.data.shard import parts
-from workshop_lib.lessons.experts.layer import MixtureOfExperts, capacity_of
+from workshop_lib.training.collectives.counting import CountingComm
+from workshop_lib.training.data.shard import parts
+
+from lessons.experts.layer import MixtureOfExperts, capacity_of
 
 EXPERTS = 8
 WIDTH = 64

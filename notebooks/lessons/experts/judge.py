@@ -6,12 +6,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from workshop_lib.collectives.counting import CountingComm
-from workshop_lib.course.solutions import Solution
-from workshop_lib.judge import own_or_solution
-from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.experts.compare import gradient
-from workshop_lib.lessons.experts.layer import BatchedExperts, exchange
+from workshop_lib.exercises.judge import own_or_solution
+from workshop_lib.exercises.play import Edit, played
+from workshop_lib.exercises.solutions import Solution
+from workshop_lib.training.collectives.counting import CountingComm
+
+from lessons.experts.compare import gradient
+from lessons.experts.layer import BatchedExperts, exchange
 
 NOTEBOOK = "11d_experts"
 written = partial(own_or_solution, notebook=NOTEBOOK)

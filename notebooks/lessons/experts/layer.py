@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from workshop_lib.data.shard import parts
-from workshop_lib.lessons.model_parallelism.tensors import alltoall, both_ways
+from workshop_lib.training.data.shard import parts
+
+from lessons.model_parallelism.tensors import alltoall, both_ways
 
 Routing = tuple[Tensor, Tensor, Tensor]  # chosen, gates and slots, each [t, k]
 

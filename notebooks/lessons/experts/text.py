@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import workshop_lib
-from workshop_lib.lessons.context_parallelism.gpt import WIDTH, TinyGpt
-from workshop_lib.lessons.experts.layer import MixtureOfExperts
+
+from lessons.context_parallelism.gpt import WIDTH, TinyGpt
+from lessons.experts.layer import MixtureOfExperts
 
 EXPERTS = 8
 SEQUENCES = 16  # in a step, on all ranks together

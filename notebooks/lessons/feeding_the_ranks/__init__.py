@@ -1,1 +1,1 @@
-"""What 09_feeding_the_ranks uses besides the core and earlier lessons."""
+"""What 09_feeding_the_ranks uses besides the library and earlier lessons."""

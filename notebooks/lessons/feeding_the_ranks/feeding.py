@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from workshop_lib.data.shard import shard_bounds
 from workshop_lib.paths import replacing
+from workshop_lib.training.data.shard import shard_bounds
 
 Parts = list[tuple[int, int]]
 Way = Callable[[Any, Parts], np.ndarray]

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from workshop_lib.judge import own_or_solution
-from workshop_lib.judge.play import Edit, played
+from workshop_lib.exercises.judge import own_or_solution
+from workshop_lib.exercises.play import Edit, played
 
 NOTEBOOK = "09_feeding_the_ranks"
 written = partial(own_or_solution, notebook=NOTEBOOK)

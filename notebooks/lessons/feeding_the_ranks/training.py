@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.data import mnist
-from workshop_lib.models import torch_cnn
+from workshop_lib.training.data import mnist
+from workshop_lib.training.models import torch_cnn
 
 BATCH = 64
 ReadBatch = Callable[[int], np.ndarray]

@@ -1,1 +1,1 @@
-"""What 06c_fitting_more uses besides the core and earlier lessons."""
+"""What 06c_fitting_more uses besides the library and earlier lessons."""

@@ -5,9 +5,9 @@ from functools import partial
 
 import torch
 
-from workshop_lib.judge import own_or_solution
-from workshop_lib.judge.network import network
-from workshop_lib.judge.play import Edit, played
+from workshop_lib.exercises.judge import own_or_solution
+from workshop_lib.exercises.network import network
+from workshop_lib.exercises.play import Edit, played
 
 NOTEBOOK = "06c_fitting_more"
 

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.lessons.fitting_more.saved import kept_for_backward
-from workshop_lib.lessons.zero_and_fsdp import by_hand
-from workshop_lib.lessons.zero_and_fsdp.traffic import Traffic
+from workshop_lib.training.collectives.traffic import Traffic
 from workshop_lib.training.memory import storage_bytes, tensors
+
+from lessons.fitting_more.saved import kept_for_backward
+from lessons.zero_and_fsdp import by_hand
 
 Run = Callable[[nn.Module, torch.Tensor], torch.Tensor]  # computes block(x)
 

@@ -1,1 +1,1 @@
-"""What 08c_forecasting uses besides the core and earlier lessons."""
+"""What 08c_forecasting uses besides the library and earlier lessons."""

@@ -2,14 +2,15 @@
 
 import ipywidgets as widgets
 
-from workshop_lib.lessons.forecasting.figures import draw_forecast
-from workshop_lib.lessons.forecasting.forecast import BACKENDS, Settings, forecast
-from workshop_lib.lessons.forecasting.report import answer, conditions, digits
-from workshop_lib.lessons.zero_and_fsdp.calculator import TYPED, choice, parsed
+from workshop_lib.forecast.figures import draw_forecast
+from workshop_lib.forecast.forecast import BACKENDS, Settings, forecast
+from workshop_lib.forecast.report import answer, conditions, digits
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.catalogue import Machine
 from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.notebook.widgets import Answers
+
+from lessons.zero_and_fsdp.calculator import TYPED, choice, parsed
 
 OVERLAP = {"as the backend": None, "no": False, "yes": True}
 

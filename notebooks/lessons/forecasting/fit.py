@@ -15,7 +15,7 @@ import pandas as pd
 from workshop_lib.errors import InputError
 
 if TYPE_CHECKING:  # importing it at run time would start MPI in the notebook's process
-    from workshop_lib.lessons.forecasting.benchmark import MessageRow
+    from workshop_lib.forecast.benchmark import MessageRow
 
 StepRow = Mapping[str, Any]  # stands for benchmark.StepRow
 
@@ -139,7 +139,7 @@ def measure_steps(
     """
 
     def measure() -> list:
-        from workshop_lib.lessons.forecasting import benchmark  # imported on the ranks: here it would start MPI
+        from workshop_lib.forecast import benchmark  # imported on the ranks: here it would start MPI
 
         return benchmark.steps(settings, repeats, alone=alone)
 
@@ -152,7 +152,7 @@ def measure_communication(
     """Measure messages and allreduces on the team's ranks: rows of benchmark.py's `communication`."""
 
     def measure() -> list:
-        from workshop_lib.lessons.forecasting import benchmark
+        from workshop_lib.forecast import benchmark
 
         return benchmark.communication(sizes_bytes, repeats)
 

@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from workshop_lib.judge import own_or_solution
-from workshop_lib.judge.play import Edit, played
+from workshop_lib.exercises.judge import own_or_solution
+from workshop_lib.exercises.play import Edit, played
 from workshop_lib.words import plural
 
 NOTEBOOK = "08c_forecasting"

@@ -1,1 +1,1 @@
-"""What 07b_gradient_noise uses besides the core and earlier lessons."""
+"""What 07b_gradient_noise uses besides the library and earlier lessons."""

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from workshop_lib.lessons.gradient_noise import critical_batch
-from workshop_lib.lessons.gradient_noise import steps_to_target as measured
 from workshop_lib.notebook import figures, palette
-from workshop_lib.results.curves import require_same
-from workshop_lib.results.records import RecordError
+from workshop_lib.notebook.results.curves import require_same
+from workshop_lib.notebook.results.records import RecordError
+
+from lessons.gradient_noise import critical_batch
+from lessons.gradient_noise import steps_to_target as measured
 
 # The published simple noise scale of MNIST, in samples (arXiv:1812.06162, table 1).
 PUBLISHED = {"at the start": 50, "mean over training": 900}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from workshop_lib.judge.play import Edit, played
+from workshop_lib.exercises.play import Edit, played
 
 NOTEBOOK = "07b_gradient_noise"
 # {(samples per rank, samples of all ranks): (|G|², tr(Σ))}. The learner gets the exact mean norms of such gradients.

@@ -1,6 +1,6 @@
 """Measures how many optimizer steps reach a test accuracy, at several batch sizes, each with its own learning rate.
 
-    python -m workshop_lib.lessons.gradient_noise.steps_to_target --out build/steps_to_target.jsonl
+    python -m lessons.gradient_noise.steps_to_target --out build/steps_to_target.jsonl
 
 07b_gradient_noise makes a short measurement on its ranks, and loads the record of a long one. The protocol is a small
 version of that of Shallue et al. 2019 (arXiv:1811.03600): the same network, data and target at every batch size, and
@@ -20,11 +20,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from workshop_lib.data import mnist, shard
 from workshop_lib.errors import InputError
-from workshop_lib.models.flat import FlatNetwork
-from workshop_lib.results import records
+from workshop_lib.notebook.results import records
 from workshop_lib.training import SCHEMA
+from workshop_lib.training.data import mnist, shard
+from workshop_lib.training.models.flat import FlatNetwork
 
 KIND = "steps_to_target"
 TARGET = 0.97
@@ -161,7 +161,7 @@ def pairs(runs: Iterable[dict]) -> tuple[list[int], list[int]]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command that the module's docstring shows; return its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m workshop_lib.lessons.gradient_noise.steps_to_target")
+    parser = argparse.ArgumentParser(prog="python -m lessons.gradient_noise.steps_to_target")
     parser.add_argument("--out", required=True, help="record file (JSON lines) to append to")
     out = parser.parse_args(arguments).out
     for record in tune(BATCHES, LRS, seeds=(1, 2, 3)):

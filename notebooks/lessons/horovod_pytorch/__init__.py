@@ -1,1 +1,1 @@
-"""What 03_horovod_pytorch uses besides the core and earlier lessons."""
+"""What 03_horovod_pytorch uses besides the library and earlier lessons."""

@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 
 from workshop_lib.notebook import figures, palette, profile
 from workshop_lib.paths import BUILD
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks.launch import scripts
 
 NEGOTIATION = "negotiation"
 QUEUE = "queue"
@@ -134,7 +134,7 @@ def measure(name: str, *settings: str, late_ms: float = 0.0) -> Measured:
     out = BUILD / "horovod_steps" / name.replace(" ", "_")
     out.parent.mkdir(parents=True, exist_ok=True)
     launch = [*scripts.mpiexec(sizes.ranks), "env", "HOROVOD_TIMELINE=DYNAMIC", *settings]
-    module = "workshop_lib.lessons.horovod_pytorch.horovod_steps"
+    module = "lessons.horovod_pytorch.horovod_steps"
     scripts.run(*launch, sys.executable, "-m", module, out, 3 * sizes.steps, late_ms, timeout_s=sizes.timeout_s)
     step_ms = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
     return Measured(step_ms, read(out.with_suffix(".timeline.json")))

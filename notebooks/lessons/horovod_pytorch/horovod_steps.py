@@ -1,7 +1,7 @@
 """Times, then records Horovod's steps of a network with many small tensors. mpiexec starts it on every rank:
 
     mpiexec -n 2 env HOROVOD_TIMELINE=DYNAMIC [NAME=VALUE …] \\
-        python -m workshop_lib.lessons.horovod_pytorch.horovod_steps OUT STEPS LATE_MS
+        python -m lessons.horovod_pytorch.horovod_steps OUT STEPS LATE_MS
 
 03_horovod_pytorch runs it through `figures.measure`. Rank 0 writes OUT.json, the milliseconds of each step, and
 OUT.timeline.json, Horovod's recording of five more steps, in which the last rank starts LATE_MS late. Horovod reads

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from workshop_lib.judge.network import backward, batch, gradient_of, network, weights_of
-from workshop_lib.judge.play import Edit, played
+from workshop_lib.exercises.network import backward, batch, gradient_of, network, weights_of
+from workshop_lib.exercises.play import Edit, played
 
 NOTEBOOK = "03_horovod_pytorch"
 GROUP_HINT = "Is a number of ranks written into your code? Take it from `hvd.size()`."

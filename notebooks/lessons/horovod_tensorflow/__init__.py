@@ -1,1 +1,1 @@
-"""What 04_horovod_tensorflow uses besides the core and earlier lessons."""
+"""What 04_horovod_tensorflow uses besides the library and earlier lessons."""

@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 
-from workshop_lib.judge.play import Edit, played
+from workshop_lib.exercises.play import Edit, played
 
 NOTEBOOK = "04_horovod_tensorflow"
 GROUP_HINT = "Is a number of ranks written into your code? Take it from `hvd.size()`."

@@ -1,1 +1,1 @@
-"""What 14_hyperparameter_search uses besides the core and earlier lessons."""
+"""What 14_hyperparameter_search uses besides the library and earlier lessons."""

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from workshop_lib.lessons.hyperparameter_search import seeds
-from workshop_lib.lessons.hyperparameter_search.search import Search
 from workshop_lib.notebook import figures, palette
+
+from lessons.hyperparameter_search import seeds
+from lessons.hyperparameter_search.search import Search
 
 RUNG_LOOKS = (figures.Look(palette.YELLOW, ""), figures.Look(palette.BLUE, "//"), figures.Look(palette.GREEN, "||"))
 

@@ -6,9 +6,10 @@ from functools import partial
 
 import numpy as np
 
-from workshop_lib.judge import is_number, own_or_solution, shown
-from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.hyperparameter_search import schedulers
+from workshop_lib.exercises.judge import is_number, own_or_solution, shown
+from workshop_lib.exercises.play import Edit, played
+
+from lessons.hyperparameter_search import schedulers
 
 NOTEBOOK = "14_hyperparameter_search"
 written = partial(own_or_solution, notebook=NOTEBOOK)

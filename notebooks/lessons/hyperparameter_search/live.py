@@ -9,10 +9,11 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import HTML, DisplayHandle
 
-from workshop_lib.lessons.hyperparameter_search.search import Scheduler, Search, search
-from workshop_lib.lessons.hyperparameter_search.train_trial import TrialResult, test_accuracy
 from workshop_lib.machine.forks import unless_forked
 from workshop_lib.paths import BUILD
+
+from lessons.hyperparameter_search.search import Scheduler, Search, search
+from lessons.hyperparameter_search.train_trial import TrialResult, test_accuracy
 
 ROWS = 8  # trials in the table: the running ones, and the best of the others
 COLUMNS = ["trial", "learning rate", "momentum", "batch", "images", "held out", ""]

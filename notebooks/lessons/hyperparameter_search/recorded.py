@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from workshop_lib.notebook.results import records
 from workshop_lib.paths import ROOT
-from workshop_lib.results import records
 
 
 def read() -> list[dict]:

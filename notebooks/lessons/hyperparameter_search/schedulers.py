@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from workshop_lib.course.solutions import Solution
+from workshop_lib.exercises.solutions import Solution
 
 Setting = Mapping[str, float]
 EPOCH = 4096  # images that each trial trains on

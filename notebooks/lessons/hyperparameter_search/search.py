@@ -15,11 +15,12 @@ from typing import Any, Protocol
 import cloudpickle
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.hyperparameter_search import train_trial
-from workshop_lib.lessons.hyperparameter_search.train_trial import Job, TrialResult
-from workshop_lib.ranks import failures
-from workshop_lib.ranks.call import Call
-from workshop_lib.ranks.rank_errors import RankError
+from workshop_lib.ranks.call.call import Call
+from workshop_lib.ranks.faults import failures
+from workshop_lib.ranks.faults.rank_errors import RankError
+
+from lessons.hyperparameter_search import train_trial
+from lessons.hyperparameter_search.train_trial import Job, TrialResult
 
 VIEW_EVERY_S = 0.25
 READY_LIMIT_S = 120.0  # time limit for loading the images on every rank

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from workshop_lib.data import mnist, shard
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.hyperparameter_search.schedulers import EPOCH
-from workshop_lib.models.flat import FlatNetwork
 from workshop_lib.paths import replacing
+from workshop_lib.training.data import mnist, shard
+from workshop_lib.training.models.flat import FlatNetwork
+
+from lessons.hyperparameter_search.schedulers import EPOCH
 
 IMAGES = EPOCH  # the first of the training images; few, so that a trial takes seconds
 HELD_OUT = 5000  # the last of the training images: they choose among trials, and no trial trains on them

@@ -1,1 +1,1 @@
-"""What 07_large_batch uses besides the core and earlier lessons."""
+"""What 07_large_batch uses besides the library and earlier lessons."""

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.data import mnist
 from workshop_lib.machine import world
-from workshop_lib.models import torch_cnn
-from workshop_lib.models.dropout import WorkerDraws
 from workshop_lib.training import schedules
+from workshop_lib.training.data import mnist
+from workshop_lib.training.models import torch_cnn
+from workshop_lib.training.models.dropout import WorkerDraws
 
 # The peak rates that linear scaling gives 64 and 128 workers, and the steps of a warm-up to them.
 RATES = {

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from workshop_lib.lessons.large_batch import recipes
 from workshop_lib.notebook import figures
-from workshop_lib.results.curves import recipe
+from workshop_lib.notebook.results.curves import recipe
 from workshop_lib.training import GUESS_LOSS
+
+from lessons.large_batch import recipes
 
 LEAST_CURVATURE = 0.1  # below this curvature, the longest stable rate means nothing
 

@@ -5,11 +5,12 @@ and recipes to diagnose (recipe_clinic.py).
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.large_batch.own_recipe import judge as recipe
-from workshop_lib.lessons.large_batch.own_recipe import train as train_recipe
-from workshop_lib.lessons.large_batch.recipe_clinic import diagnoses, patients
+from workshop_lib.exercises.play import Edit, played
 from workshop_lib.words import plural
+
+from lessons.large_batch.own_recipe import judge as recipe
+from lessons.large_batch.own_recipe import train as train_recipe
+from lessons.large_batch.recipe_clinic import diagnoses, patients
 
 __all__ = ["diagnoses", "learning_rate", "patients", "recipe", "train_recipe"]
 

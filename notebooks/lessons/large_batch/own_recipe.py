@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from workshop_lib.errors import InputError
-from workshop_lib.judge import Verdict
+from workshop_lib.exercises.judge import Verdict
 from workshop_lib.notebook.profile import Profile
 from workshop_lib.training.options import TrainOptions
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import torch
 
-from workshop_lib.data import mnist, shard
 from workshop_lib.machine.world import detect
 from workshop_lib.training.backends.mpi import Mpi
+from workshop_lib.training.data import mnist, shard
 from workshop_lib.training.options import TrainOptions
 
 BATCH = 64  # images per worker and step

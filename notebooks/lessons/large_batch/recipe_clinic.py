@@ -1,8 +1,9 @@
 """The clinic of 07_large_batch: runs whose recipe has one fault each, which the learner diagnoses from the curves."""
 
-from workshop_lib.judge import Verdict
-from workshop_lib.lessons.ddp import clinic
-from workshop_lib.lessons.large_batch import recipes
+from workshop_lib.exercises.judge import Verdict
+
+from lessons.ddp import clinic
+from lessons.large_batch import recipes
 
 # What each fault would look like: the hint for a learner who diagnoses it in a run that looks different.
 SIGNS = {

@@ -2,7 +2,7 @@
 
 Also the short, badly set-up runs of 07_large_batch's clinic.
 
-    python -m workshop_lib.lessons.large_batch.recipes --out build/large_batch_recipes.jsonl
+    python -m lessons.large_batch.recipes --out build/large_batch_recipes.jsonl
 
 writes the records of assets/results/large_batch_recipes.jsonl. One process does the arithmetic of all workers.
 """
@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 
-from workshop_lib.data import shard
 from workshop_lib.machine.world import World
+from workshop_lib.notebook.results import records
 from workshop_lib.paths import ROOT
-from workshop_lib.results import records
 from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.callbacks import methods_of
+from workshop_lib.training.data import shard
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.trainer import Trainer
 
@@ -149,7 +149,7 @@ def steps(run: dict) -> list[int]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command shown at the top of this file; return its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m workshop_lib.lessons.large_batch.recipes")
+    parser = argparse.ArgumentParser(prog="python -m lessons.large_batch.recipes")
     parser.add_argument("--out", required=True, help="record file (JSON lines) to append to")
     parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3))
     chosen = parser.parse_args(arguments)

@@ -1,1 +1,1 @@
-"""What 07d_large_batch_optimizers uses besides the core and earlier lessons."""
+"""What 07d_large_batch_optimizers uses besides the library and earlier lessons."""

@@ -7,10 +7,11 @@ import pandas as pd
 import torch
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.data import mnist
-from workshop_lib.lessons.large_batch import recipes
-from workshop_lib.models import torch_cnn
 from workshop_lib.notebook import figures
+from workshop_lib.training.data import mnist
+from workshop_lib.training.models import torch_cnn
+
+from lessons.large_batch import recipes
 
 LAYERS = ("convolution 1", "convolution 2", "linear 1", "linear 2")
 NAMES = {"sgd": "SGD, Nesterov momentum", "adam": "Adam", "lars": "LARS", "lamb": "LAMB"}

@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 
-from workshop_lib.judge import Verdict
-from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.large_batch import own_recipe
+from workshop_lib.exercises.judge import Verdict
+from workshop_lib.exercises.play import Edit, played
 from workshop_lib.notebook.profile import Profile
+
+from lessons.large_batch import own_recipe
 
 NOTEBOOK = "07d_large_batch_optimizers"
 TRUST = 0.002

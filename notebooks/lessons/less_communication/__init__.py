@@ -1,1 +1,1 @@
-"""What 07c_less_communication uses besides the core and earlier lessons."""
+"""What 07c_less_communication uses besides the library and earlier lessons."""

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from workshop_lib.course.solutions import Solution
+from workshop_lib.exercises.solutions import Solution
 
 SOLUTION = Solution("07c_less_communication", "compress")
 Compress = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray, np.ndarray]]

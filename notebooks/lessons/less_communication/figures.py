@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from workshop_lib.lessons.less_communication import trainings as less
 from workshop_lib.notebook import figures
-from workshop_lib.results.curves import require_same
+from workshop_lib.notebook.results.curves import require_same
+
+from lessons.less_communication import trainings as less
 
 
 @figures.styled

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from workshop_lib.collectives.counting import GivenBytes
-from workshop_lib.judge.play import Edit, played
+from workshop_lib.exercises.play import Edit, played
+from workshop_lib.training.collectives.counting import GivenBytes
 
 NOTEBOOK = "07c_less_communication"
 # (gradient, old residual, k)

@@ -9,10 +9,10 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from workshop_lib import emulation
-from workshop_lib.lessons.less_communication import compression
-from workshop_lib.machine import world
+from workshop_lib.machine import emulation, world
 from workshop_lib.training import rendezvous
+
+from lessons.less_communication import compression
 
 LAYERS, WIDTH = 4, 1024  # a layer has 4 MiB of gradients, which are a bucket of their own
 

@@ -1,6 +1,6 @@
 """Measure the test accuracy of ways to communicate less, and the bytes per sample that they still send.
 
-    mpiexec -n 4 python -m workshop_lib.lessons.less_communication.trainings --out build/less_communication.jsonl
+    mpiexec -n 4 python -m lessons.less_communication.trainings --out build/less_communication.jsonl
 
 07c_less_communication trains with this file's functions, and plots records of this command from
 assets/results/less_communication.jsonl. Every method trains the same network for the same number of steps, on the same
@@ -24,14 +24,15 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from workshop_lib.collectives.counting import GivenBytes
-from workshop_lib.course.solutions import Solution
-from workshop_lib.data import mnist, shard
-from workshop_lib.lessons.less_communication import compression
+from workshop_lib.exercises.solutions import Solution
 from workshop_lib.machine import world
-from workshop_lib.models import torch_cnn
-from workshop_lib.results import records
+from workshop_lib.notebook.results import records
 from workshop_lib.training import SCHEMA, rendezvous
+from workshop_lib.training.collectives.counting import GivenBytes
+from workshop_lib.training.data import mnist, shard
+from workshop_lib.training.models import torch_cnn
+
+from lessons.less_communication import compression
 
 KIND = "less_communication"
 PARAMETERS = 20_434  # of the network that all methods train
@@ -156,7 +157,7 @@ def formatted(frame: pd.DataFrame):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command shown at the top of this file; return its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m workshop_lib.lessons.less_communication.trainings")
+    parser = argparse.ArgumentParser(prog="python -m lessons.less_communication.trainings")
     parser.add_argument("--out", required=True, help="record file (JSON lines) to append to")
     out = parser.parse_args(arguments).out
     recipes = [(name, LR, 0.0) for name in ways()] + [("fp32", 0.03, 0.9)]

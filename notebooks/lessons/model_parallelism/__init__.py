@@ -1,1 +1,1 @@
-"""What 11_model_parallelism uses besides the core and earlier lessons."""
+"""What 11_model_parallelism uses besides the library and earlier lessons."""

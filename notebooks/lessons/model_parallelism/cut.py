@@ -8,8 +8,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from workshop_lib.course.solutions import Solution
-from workshop_lib.lessons.model_parallelism.tensors import allreduce, both_ways, same
+from workshop_lib.exercises.solutions import Solution
+
+from lessons.model_parallelism.tensors import allreduce, both_ways, same
 
 NOTEBOOK = "11_model_parallelism"
 

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from workshop_lib.collectives.counting import CountingComm
-from workshop_lib.judge import own_or_solution
-from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.model_parallelism import cut
-from workshop_lib.models.vit import Block
+from workshop_lib.exercises.judge import own_or_solution
+from workshop_lib.exercises.play import Edit, played
+from workshop_lib.training.collectives.counting import CountingComm
+from workshop_lib.training.models.vit import Block
+
+from lessons.model_parallelism import cut
 
 NOTEBOOK = "11_model_parallelism"
 written = partial(own_or_solution, notebook=NOTEBOOK)

@@ -9,15 +9,16 @@ from mpi4py import MPI
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
-from workshop_lib.collectives import ring
-from workshop_lib.collectives.counting import CountingComm
-from workshop_lib.data import mnist
-from workshop_lib.lessons.fitting_more.saved import kept_for_backward
-from workshop_lib.lessons.model_parallelism.cut import cut_block, sum_once
-from workshop_lib.lessons.model_parallelism.tensors import allreduce
 from workshop_lib.machine import world
-from workshop_lib.models import torch_cnn, vit
 from workshop_lib.training import rendezvous
+from workshop_lib.training.collectives import ring
+from workshop_lib.training.collectives.counting import CountingComm
+from workshop_lib.training.data import mnist
+from workshop_lib.training.models import torch_cnn, vit
+
+from lessons.fitting_more.saved import kept_for_backward
+from lessons.model_parallelism.cut import cut_block, sum_once
+from lessons.model_parallelism.tensors import allreduce
 
 IMAGES = 64  # in a step
 TOKENS = 25  # of an image

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from workshop_lib.collectives import ring
+from workshop_lib.training.collectives import ring
 
 
 def allreduce(comm, tensor: torch.Tensor) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""What 01_mpi_basics uses besides the core and earlier lessons."""
+"""What 01_mpi_basics uses besides the library and earlier lessons."""

@@ -11,9 +11,9 @@ from functools import partial
 
 import numpy as np
 
-from workshop_lib.collectives.counting import CountingComm, rounds
-from workshop_lib.judge import own_or_solution
-from workshop_lib.judge.play import Edit, played
+from workshop_lib.exercises.judge import own_or_solution
+from workshop_lib.exercises.play import Edit, played
+from workshop_lib.training.collectives.counting import CountingComm, rounds
 
 NOTEBOOK = "01_mpi_basics"
 written = partial(own_or_solution, notebook=NOTEBOOK)

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from workshop_lib.judge import Property, Verdict
+from workshop_lib.exercises.judge import Property, Verdict
 from workshop_lib.paths import BUILD
-from workshop_lib.ranks import scripts, which_mpi
-from workshop_lib.ranks.rank_errors import RankError
+from workshop_lib.ranks.faults.rank_errors import RankError
+from workshop_lib.ranks.launch import scripts, which_mpi
 
 PROCESSES = 3
 

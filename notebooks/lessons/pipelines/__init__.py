@@ -1,1 +1,1 @@
-"""What 11b_pipelines uses besides the core and earlier lessons."""
+"""What 11b_pipelines uses besides the library and earlier lessons."""

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 
-from workshop_lib.lessons.ddp.figures import TIMELINE_LOOKS, milliseconds
-from workshop_lib.lessons.pipelines import orders
-from workshop_lib.lessons.pipelines.orders import Span, bubble
 from workshop_lib.notebook import figures, palette
+
+from lessons.ddp.figures import TIMELINE_LOOKS, milliseconds
+from lessons.pipelines import orders
+from lessons.pipelines.orders import Span, bubble
 
 # Forwards are dark and backwards light, with one hue per chunk.
 CHUNK_LOOKS = {

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from workshop_lib.judge import own_or_solution, shown
-from workshop_lib.judge.network import gradient_of
-from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.pipelines import orders, pipeline
+from workshop_lib.exercises.judge import own_or_solution, shown
+from workshop_lib.exercises.network import gradient_of
+from workshop_lib.exercises.play import Edit, played
 from workshop_lib.words import plural
+
+from lessons.pipelines import orders, pipeline
 
 NOTEBOOK = "11b_pipelines"
 written = partial(own_or_solution, notebook=NOTEBOOK)

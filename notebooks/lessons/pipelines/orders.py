@@ -11,7 +11,7 @@ has the number of its chunk. Chunk c of rank r is stage c * ranks + r.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from workshop_lib.course.solutions import Solution
+from workshop_lib.exercises.solutions import Solution
 
 Order = Sequence[tuple]  # the operations of one rank, as a schedule returns them
 COST = {"F": 1.0, "B": 2.0}  # how long an operation takes on paper

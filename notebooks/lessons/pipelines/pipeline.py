@@ -12,10 +12,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.emulation import session
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.fitting_more.saved import SavedForBackward
-from workshop_lib.lessons.pipelines.orders import MicroBatchPass, Order, Span
+from workshop_lib.machine.emulation import session
+
+from lessons.fitting_more.saved import SavedForBackward
+from lessons.pipelines.orders import MicroBatchPass, Order, Span
 
 MOST_MICRO_BATCHES = 1000
 REPEATS = 5
@@ -224,7 +225,7 @@ def sent(
     comm,
 ) -> dict[str, int]:
     """How many messages and bytes this rank sends in a step. Every rank must call it."""
-    from workshop_lib.collectives.counting import CountingComm  # starts MPI, which a notebook must not
+    from workshop_lib.training.collectives.counting import CountingComm  # starts MPI, which a notebook must not
 
     counting = CountingComm(comm)
     stages = stages_of_rank(make, parts, counting)

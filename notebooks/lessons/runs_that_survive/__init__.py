@@ -1,1 +1,1 @@
-"""What 13b_runs_that_survive uses besides the core and earlier lessons."""
+"""What 13b_runs_that_survive uses besides the library and earlier lessons."""

@@ -28,9 +28,9 @@ from typing import NamedTuple
 import psutil
 
 from workshop_lib.errors import InputError
-from workshop_lib.ranks import processes, scripts
-from workshop_lib.ranks.agents import Made
-from workshop_lib.ranks.rank_errors import RankError
+from workshop_lib.ranks.faults.rank_errors import RankError
+from workshop_lib.ranks.launch import processes, scripts
+from workshop_lib.ranks.launch.agents import Made
 
 KINDS = {"kill": signal.SIGKILL, "crash": signal.SIGSEGV, "raise": signal.SIGINT, "stop": signal.SIGSTOP}
 # A command that takes no step for this many seconds is killed and started again, as somebody on duty would do. Its

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from workshop_lib.data import mnist
+from workshop_lib.training.data import mnist
 
 LR = 0.1
 GLOBAL_BATCH = 100

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.ticker import PercentFormatter
 
-from workshop_lib.lessons.runs_that_survive import checkpoints
-from workshop_lib.lessons.runs_that_survive.fault_injection import FaultScore
 from workshop_lib.notebook import figures, palette
+
+from lessons.runs_that_survive import checkpoints
+from lessons.runs_that_survive.fault_injection import FaultScore
 
 FAILURES_PER_JOB = 30  # the average in a simulated job
 

@@ -18,12 +18,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from workshop_lib.judge import UNKNOWN_HINT, own_or_library, own_or_solution
-from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.runs_that_survive import checkpoints
-from workshop_lib.lessons.runs_that_survive.fake_ranks import RESTARTS, FakeRanks
-from workshop_lib.lessons.runs_that_survive.judge_resume import resume
+from workshop_lib.exercises.judge import UNKNOWN_HINT, own_or_library, own_or_solution
+from workshop_lib.exercises.play import Edit, played
 from workshop_lib.paths import SCRIPTS, replacing
+
+from lessons.runs_that_survive import checkpoints
+from lessons.runs_that_survive.fake_ranks import RESTARTS, FakeRanks
+from lessons.runs_that_survive.judge_resume import resume
 
 __all__ = ["interval_s", "my_share", "resume", "save", "script", "supervise", "written"]
 

@@ -11,10 +11,11 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.tensor import DTensor
 
-from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.runs_that_survive import resharded
-from workshop_lib.lessons.zero_and_fsdp import by_hand
+from workshop_lib.exercises.play import Edit, played
 from workshop_lib.words import plural
+
+from lessons.runs_that_survive import resharded
+from lessons.zero_and_fsdp import by_hand
 
 NOTEBOOK = "13b_runs_that_survive"
 WRITERS = 2  # ranks that save

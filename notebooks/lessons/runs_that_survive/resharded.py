@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.lessons.zero_and_fsdp import by_hand
+from lessons.zero_and_fsdp import by_hand
 
 WIDTH = 48
 

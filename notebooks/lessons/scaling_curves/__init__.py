@@ -1,1 +1,1 @@
-"""What 08_scaling_curves uses besides the core and earlier lessons."""
+"""What 08_scaling_curves uses besides the library and earlier lessons."""

@@ -6,7 +6,7 @@ The functions are judged on made-up numbers.
 import copy
 from collections.abc import Callable, Iterator
 
-from workshop_lib.judge.play import Edit, played
+from workshop_lib.exercises.play import Edit, played
 
 NOTEBOOK = "08_scaling_curves"
 # Seconds per epoch, {ranks: [run, …]}. The first table's numbers show how an answer has combined epochs and runs.

@@ -5,9 +5,10 @@ from statistics import mean, median
 
 import pandas as pd
 
-from workshop_lib.judge import own_or_solution
-from workshop_lib.lessons.scaling_curves.judge import NOTEBOOK
+from workshop_lib.exercises.judge import own_or_solution
 from workshop_lib.machine import load
+
+from lessons.scaling_curves.judge import NOTEBOOK
 
 ONE_RANK_ALONE = "No run on more than one rank is done, so there is nothing to compare. Run the sweep's cell again."
 BACKENDS = ("mpi", "ddp")

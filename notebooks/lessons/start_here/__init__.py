@@ -1,1 +1,1 @@
-"""What 00_start_here uses besides the core."""
+"""What 00_start_here uses besides the library."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from workshop_lib.judge.play import Edit, played
+from workshop_lib.exercises.play import Edit, played
 from workshop_lib.words import plural
 
 NOTEBOOK = "00_start_here"

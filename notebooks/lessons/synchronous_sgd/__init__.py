@@ -1,1 +1,1 @@
-"""What 02_synchronous_sgd uses besides the core and earlier lessons."""
+"""What 02_synchronous_sgd uses besides the library and earlier lessons."""

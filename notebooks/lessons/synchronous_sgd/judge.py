@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.judge import own_or_solution
-from workshop_lib.judge.network import Batch, batch, gradient_of, network, weights_of
-from workshop_lib.judge.play import Edit, played
+from workshop_lib.exercises.judge import own_or_solution
+from workshop_lib.exercises.network import Batch, batch, gradient_of, network, weights_of
+from workshop_lib.exercises.play import Edit, played
 from workshop_lib.words import plural
 
 NOTEBOOK = "02_synchronous_sgd"

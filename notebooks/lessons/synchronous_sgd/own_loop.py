@@ -11,9 +11,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.machine.cores import usable_cores
-from workshop_lib.models import torch_cnn
-from workshop_lib.ranks.engine import Publisher, stop_asked
+from workshop_lib.ranks.call.engine import Publisher, stop_asked
 from workshop_lib.training.callbacks import StepEvent, StepValues, Tracer
+from workshop_lib.training.models import torch_cnn
 
 STEPS_BETWEEN_STOP_CHECKS = 8
 Batch = tuple[torch.Tensor, torch.Tensor]  # images and labels

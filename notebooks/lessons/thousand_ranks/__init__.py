@@ -1,1 +1,1 @@
-"""What 12_thousand_ranks uses besides the core and earlier lessons."""
+"""What 12_thousand_ranks uses besides the library and earlier lessons."""

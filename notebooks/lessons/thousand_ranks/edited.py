@@ -5,8 +5,8 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
-from workshop_lib.course.solutions import Solution
-from workshop_lib.judge import own_or_library
+from workshop_lib.exercises.judge import own_or_library
+from workshop_lib.exercises.solutions import Solution
 from workshop_lib.paths import BUILD, SCRIPTS, replacing
 
 NOTEBOOK = "12_thousand_ranks"

@@ -2,8 +2,8 @@
 
 from matplotlib.patches import Rectangle
 
-from workshop_lib.lessons.forecasting.forecast import mesh_shape
-from workshop_lib.lessons.thousand_ranks.step_report import Report
+from workshop_lib.dryrun.step_report import Report
+from workshop_lib.forecast.forecast import mesh_shape
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import CENTERED, RecordFigure
 

@@ -7,13 +7,14 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 
+from workshop_lib.dryrun.dry_run import dry_run
+from workshop_lib.dryrun.step_report import Report
 from workshop_lib.errors import InputError
-from workshop_lib.judge import Verdict, own_or_solution
-from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.forecasting.forecast import Mesh, mesh_shape
-from workshop_lib.lessons.thousand_ranks import edited
-from workshop_lib.lessons.thousand_ranks.dry_run import dry_run
-from workshop_lib.lessons.thousand_ranks.step_report import Report
+from workshop_lib.exercises.judge import Verdict, own_or_solution
+from workshop_lib.exercises.play import Edit, played
+from workshop_lib.forecast.forecast import Mesh, mesh_shape
+
+from lessons.thousand_ranks import edited
 
 NOTEBOOK = "12_thousand_ranks"
 written = functools.partial(own_or_solution, notebook=NOTEBOOK)

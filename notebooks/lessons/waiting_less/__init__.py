@@ -1,1 +1,1 @@
-"""What 07e_waiting_less uses besides the core and earlier lessons."""
+"""What 07e_waiting_less uses besides the library and earlier lessons."""

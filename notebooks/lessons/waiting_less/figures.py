@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from workshop_lib.lessons.waiting_less.workers import is_late
 from workshop_lib.notebook import figures, palette
 from workshop_lib.words import plural
+
+from lessons.waiting_less.workers import is_late
 
 FIRST = 20  # the gradient at the left edge, because the first ones are slower
 SHOWN_STEPS = 8

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from workshop_lib.judge import own_or_solution
-from workshop_lib.judge.play import Edit, played
+from workshop_lib.exercises.judge import own_or_solution
+from workshop_lib.exercises.play import Edit, played
 
 NOTEBOOK = "07e_waiting_less"
 written = partial(own_or_solution, notebook=NOTEBOOK)

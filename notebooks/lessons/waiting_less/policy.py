@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from workshop_lib.lessons.waiting_less.staleness import complete
-from workshop_lib.models.vit import Block
+from workshop_lib.training.models.vit import Block
+
+from lessons.waiting_less.staleness import complete
 
 DIGITS = 10
 ANSWER = 3  # digits per answer

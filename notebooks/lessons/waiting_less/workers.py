@@ -6,10 +6,11 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 
-from workshop_lib.data import mnist
-from workshop_lib.lessons.waiting_less import staleness
-from workshop_lib.models.flat import FlatNetwork
+from workshop_lib.training.data import mnist
+from workshop_lib.training.models.flat import FlatNetwork
 from workshop_lib.training.record import weights_sha256
+
+from lessons.waiting_less import staleness
 
 BATCH = 32
 LR = 0.1

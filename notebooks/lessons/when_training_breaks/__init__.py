@@ -1,1 +1,1 @@
-"""What 13_when_training_breaks uses besides the core and earlier lessons."""
+"""What 13_when_training_breaks uses besides the library and earlier lessons."""

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from workshop_lib.judge import Verdict
-from workshop_lib.lessons.ddp import clinic
-from workshop_lib.lessons.when_training_breaks import fault_catalogue_ranks
-from workshop_lib.ranks import scripts
-from workshop_lib.ranks.rank_errors import RankError
+from workshop_lib.exercises.judge import Verdict
+from workshop_lib.ranks.faults.rank_errors import RankError
+from workshop_lib.ranks.launch import scripts
+
+from lessons.ddp import clinic
+from lessons.when_training_breaks import fault_catalogue_ranks
 
 HEALTHY = "is healthy"
 LONGEST_WORDS = 50  # characters that a pandas table shows

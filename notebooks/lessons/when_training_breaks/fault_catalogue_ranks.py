@@ -1,6 +1,6 @@
 """The ranks of the fault catalogue (fault_catalogue.py): a small training run, and what goes wrong on one rank.
 
-    python -m workshop_lib.lessons.when_training_breaks.fault_catalogue_ranks FAULT …     prints a JSON line per fault
+    python -m lessons.when_training_breaks.fault_catalogue_ranks FAULT …     prints a JSON line per fault
 
 13_when_training_breaks shows the results as a table. This process imports PyTorch once and forks three ranks for each
 fault. Several faults run at the same time.

@@ -7,10 +7,11 @@ import sys
 import time
 from pathlib import Path
 
-from workshop_lib.judge import Verdict
-from workshop_lib.lessons.when_training_breaks import hung_ranks
-from workshop_lib.ranks import processes, scripts
-from workshop_lib.ranks.rank_errors import RankError
+from workshop_lib.exercises.judge import Verdict
+from workshop_lib.ranks.faults.rank_errors import RankError
+from workshop_lib.ranks.launch import processes, scripts
+
+from lessons.when_training_breaks import hung_ranks
 
 TIMEOUT_S = 2.0
 START_LIMIT_S = 60.0

@@ -1,6 +1,6 @@
 """A training on sixteen ranks that hangs, in one of two ways. Learners of 13_when_training_breaks find out where.
 
-    python -m workshop_lib.lessons.when_training_breaks.hung_ranks FOLDER TIMEOUT_S     runs until its ranks have ended
+    python -m lessons.when_training_breaks.hung_ranks FOLDER TIMEOUT_S     runs until its ranks have ended
 
 Each rank writes FOLDER/log.RANK, as with `srun --output=log.%t`, and FOLDER/trace_RANK if a collective times out.
 FOLDER has the training's data, and slow_clock.RANK for a rank whose clock is slow. This process imports PyTorch once
@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from workshop_lib.lessons.when_training_breaks.fault_catalogue_ranks import forked
+from lessons.when_training_breaks.fault_catalogue_ranks import forked
 
 RANKS = 16
 STEPS = 30

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from workshop_lib.ranks import scripts, which_mpi
-from workshop_lib.ranks.rank_errors import RankError
+from workshop_lib.ranks.faults.rank_errors import RankError
+from workshop_lib.ranks.launch import scripts, which_mpi
 
 DEATHS = {"exits with 7": "os._exit(7)", "is killed": "os.kill(os.getpid(), 9)"}
 SLEEP_S = 20  # the time that the other rank sleeps, if nobody ends it

@@ -14,10 +14,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.data import mnist
-from workshop_lib.judge import Verdict
-from workshop_lib.lessons.ddp import clinic
+from workshop_lib.exercises.judge import Verdict
 from workshop_lib.notebook import figures, palette
+from workshop_lib.training.data import mnist
+
+from lessons.ddp import clinic
 
 RANKS = 4
 SAMPLES = 32  # per rank and step

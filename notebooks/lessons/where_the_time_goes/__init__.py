@@ -1,1 +1,1 @@
-"""What 08b_where_the_time_goes uses besides the core and earlier lessons."""
+"""What 08b_where_the_time_goes uses besides the library and earlier lessons."""

@@ -7,9 +7,9 @@ import pandas as pd
 
 from workshop_lib.machine.cores import usable_threads
 from workshop_lib.machine.load import Meter
+from workshop_lib.notebook.results import curves, records
 from workshop_lib.paths import BUILD
-from workshop_lib.ranks import scripts, which_mpi
-from workshop_lib.results import curves, records
+from workshop_lib.ranks.launch import scripts, which_mpi
 
 SAMPLES = 3000
 FILE = BUILD / "08b_binding.jsonl"

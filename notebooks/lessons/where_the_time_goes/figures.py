@@ -9,9 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.where_the_time_goes import operations
-from workshop_lib.lessons.where_the_time_goes.flops import Layer, Limits
 from workshop_lib.notebook import figures, palette
+
+from lessons.where_the_time_goes import operations
+from lessons.where_the_time_goes.flops import Layer, Limits
 
 OPERATION_LOOKS = {
     "forward, and the update": figures.Look(palette.LIGHT_BLUE, ""),

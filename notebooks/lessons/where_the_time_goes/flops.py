@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from workshop_lib.models import torch_cnn, vit
+from workshop_lib.training.models import torch_cnn, vit
 
 # Side of a square matrix, and length of arrays that no cache can hold.
 SIDE = 512

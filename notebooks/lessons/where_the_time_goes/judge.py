@@ -4,8 +4,8 @@ import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from workshop_lib import judge
-from workshop_lib.judge.play import Edit, played
+from workshop_lib.exercises import judge
+from workshop_lib.exercises.play import Edit, played
 from workshop_lib.words import plural
 
 NOTEBOOK = "08b_where_the_time_goes"

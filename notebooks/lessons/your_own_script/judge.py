@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 
-from workshop_lib.judge import Verdict
-from workshop_lib.lessons.your_own_script.report import Examined
+from workshop_lib.exercises.judge import Verdict
 from workshop_lib.paths import SCRIPTS
 from workshop_lib.words import plural
+
+from lessons.your_own_script.report import Examined
 
 ONE_PROCESS = SCRIPTS / "own_script.py"
 FINISHED = SCRIPTS / "own_script_ddp.py"

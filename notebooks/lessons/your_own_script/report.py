@@ -12,7 +12,7 @@ from workshop_lib.examine.checks import examine as check
 from workshop_lib.examine.observations import Run
 from workshop_lib.examine.run import observe
 from workshop_lib.examine.sections import SECTIONS
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks.launch import scripts
 
 ACCURACY = re.compile(r"accuracy ([\d.]+)%")
 

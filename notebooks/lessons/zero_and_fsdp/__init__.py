@@ -1,1 +1,1 @@
-"""What 06_zero_and_fsdp uses besides the core and earlier lessons."""
+"""What 06_zero_and_fsdp uses besides the library and earlier lessons."""

@@ -18,15 +18,14 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy, pad
 
-from workshop_lib import emulation
-from workshop_lib.collectives import ring
-from workshop_lib.collectives.counting import CountingComm
-from workshop_lib.data import mnist
-from workshop_lib.lessons.zero_and_fsdp.traffic import Traffic
-from workshop_lib.machine import world
-from workshop_lib.models import torch_cnn
+from workshop_lib.machine import emulation, world
 from workshop_lib.training import KINDS, rendezvous
+from workshop_lib.training.collectives import ring
+from workshop_lib.training.collectives.counting import CountingComm
+from workshop_lib.training.collectives.traffic import Traffic
+from workshop_lib.training.data import mnist
 from workshop_lib.training.memory import storage_bytes, tensors
+from workshop_lib.training.models import torch_cnn
 
 SAMPLES = 64  # samples per rank and step
 STEPS = 3

@@ -5,11 +5,12 @@ from collections.abc import Iterable
 import ipywidgets as widgets
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.zero_and_fsdp.figures import draw_memory, memory_answer
-from workshop_lib.lessons.zero_and_fsdp.zero_memory import GPUS, RECIPES, MemoryPlan, Transformer, activation_bytes
-from workshop_lib.lessons.zero_and_fsdp.zero_memory import plan as make_plan
 from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.notebook.widgets import Answers, size
+
+from lessons.zero_and_fsdp.figures import draw_memory, memory_answer
+from lessons.zero_and_fsdp.zero_memory import GPUS, RECIPES, MemoryPlan, Transformer, activation_bytes
+from lessons.zero_and_fsdp.zero_memory import plan as make_plan
 
 WIDE = {"style": {"description_width": size(9)}, "layout": {"width": size(21.4)}}  # three controls fit side by side
 LABELED = {

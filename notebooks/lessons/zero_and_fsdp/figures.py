@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from workshop_lib.lessons.zero_and_fsdp.by_hand import TrainingCost
-from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, RECIPES, MemoryPlan, StageMemory, state_bytes
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.training import KINDS
+
+from lessons.zero_and_fsdp.by_hand import TrainingCost
+from lessons.zero_and_fsdp.zero_memory import GIB, RECIPES, MemoryPlan, StageMemory, state_bytes
 
 MEMORY_LOOKS = {
     "parameters": figures.Look(palette.BLUE, ""),

@@ -10,14 +10,15 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.collectives.counting import CountingComm
-from workshop_lib.judge import own_or_solution
-from workshop_lib.judge.network import backward, batch, network, weights_of
-from workshop_lib.judge.play import Edit, played
-from workshop_lib.lessons.ddp import process_group
-from workshop_lib.lessons.ddp.judge_own_ddp import last_rank_late
+from workshop_lib.exercises.judge import own_or_solution
+from workshop_lib.exercises.network import backward, batch, network, weights_of
+from workshop_lib.exercises.play import Edit, played
 from workshop_lib.training import KINDS
+from workshop_lib.training.collectives.counting import CountingComm
 from workshop_lib.training.optimizers import orthogonal
+
+from lessons.ddp import process_group
+from lessons.ddp.judge_own_ddp import last_rank_late
 
 NOTEBOOK = "06_zero_and_fsdp"
 STEPS = 3

@@ -9,10 +9,11 @@ import psutil
 import pytest
 from needs import needs
 
-from workshop_lib.lessons.compute_nodes import judge as check
-from workshop_lib.lessons.compute_nodes import losing, slurm_dry_run, threads
-from workshop_lib.maintain import generate
+from workshop_lib.classroom import generate
 from workshop_lib.paths import SCRIPTS
+
+from lessons.compute_nodes import judge as check
+from lessons.compute_nodes import losing, slurm_dry_run, threads
 
 pytestmark = pytest.mark.usefixtures("healthy")
 

@@ -1,6 +1,6 @@
 """Right answers to the exercises of 11c beside the solutions, and wrong ones beside the known mistakes."""
 
-from workshop_lib.lessons.context_parallelism import judge as check
+from lessons.context_parallelism import judge as check
 
 RANKS = 4  # on 2, left and right are the same
 

@@ -7,16 +7,17 @@ import sys
 
 import pytest
 import torch
-from judge.answers import solution
+from exercises.answers import solution
 from on_torchrun import assert_same_on_one_and_two_ranks
 from our_ranks import on_every_rank
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.context_parallelism import other_ways, ring
-from workshop_lib.lessons.context_parallelism.blocks import BlockAttention, contiguous
-from workshop_lib.lessons.context_parallelism.compare import with_full_attention
-from workshop_lib.lessons.context_parallelism.figures import idle
-from workshop_lib.lessons.context_parallelism.judge import NOTEBOOK, scores_in_step
+
+from lessons.context_parallelism import other_ways, ring
+from lessons.context_parallelism.blocks import BlockAttention, contiguous
+from lessons.context_parallelism.compare import with_full_attention
+from lessons.context_parallelism.figures import idle
+from lessons.context_parallelism.judge import NOTEBOOK, scores_in_step
 
 RANKS = 4
 ROUNDING = 3e-6  # of the largest number

@@ -1,6 +1,6 @@
 """Right answers to the exercises of 05 beside the solutions, and wrong ones beside the known mistakes."""
 
-from workshop_lib.lessons.ddp.judge_own_ddp import SEND
+from lessons.ddp.judge_own_ddp import SEND
 
 HOOK = f"p.grad /= dist.get_world_size()\n        handles.append({SEND})"
 WAIT = "for handle in handles:\n            handle.wait()"

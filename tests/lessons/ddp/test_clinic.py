@@ -1,10 +1,10 @@
 """The clinic of 05: each run shows what its illness is known by."""
 
 import pytest
-from judge.answers import solution
+from exercises.answers import solution
 
-from workshop_lib.lessons.ddp import clinic
-from workshop_lib.lessons.ddp import judge as check
+from lessons.ddp import clinic
+from lessons.ddp import judge as check
 
 RANKS = 4
 pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("healthy")]

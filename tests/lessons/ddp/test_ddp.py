@@ -6,12 +6,13 @@ import cloudpickle
 import numpy as np
 import pytest
 from drawn import check_layout
-from judge.answers import solution
+from exercises.answers import solution
 from mpi4py import MPI
 
-from workshop_lib.judge.network import backward, batch, gradient_of, network
-from workshop_lib.lessons.ddp import sliders
-from workshop_lib.lessons.ddp.process_group import join
+from workshop_lib.exercises.network import backward, batch, gradient_of, network
+
+from lessons.ddp import sliders
+from lessons.ddp.process_group import join
 
 pytestmark = pytest.mark.usefixtures("healthy")
 

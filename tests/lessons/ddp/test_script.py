@@ -5,11 +5,12 @@ from functools import partial
 
 import pytest
 
-from workshop_lib.judge import Verdict
-from workshop_lib.lessons.ddp import judge_script as script
-from workshop_lib.maintain import generate
+from workshop_lib.classroom import generate
+from workshop_lib.exercises.judge import Verdict
 from workshop_lib.notebook.take_home import diff
 from workshop_lib.paths import SCRIPTS
+
+from lessons.ddp import judge_script as script
 
 pytestmark = [pytest.mark.lesson("05"), pytest.mark.usefixtures("healthy")]
 

@@ -12,9 +12,10 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from training.launching import rank_environment, run_bounded
 
-from workshop_lib.lessons.ddp.process_group import join
-from workshop_lib.maintain import generate
-from workshop_lib.ranks import which_mpi
+from workshop_lib.classroom import generate
+from workshop_lib.ranks.launch import which_mpi
+
+from lessons.ddp.process_group import join
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 pytestmark = [pytest.mark.lesson("05"), pytest.mark.usefixtures("healthy")]

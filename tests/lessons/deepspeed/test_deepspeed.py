@@ -32,7 +32,7 @@ def trained_by(name: str, folder: Path) -> tuple[float, list[float], list[bool]]
 
     name: whose `backward` is called, "engine" or "loss". folder: the engine saves to a folder in it.
     """
-    from workshop_lib.lessons.deepspeed import engines
+    from lessons.deepspeed import engines
 
     engines.join()
     import deepspeed

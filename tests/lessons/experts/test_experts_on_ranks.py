@@ -9,13 +9,13 @@ from functools import partial
 
 import pytest
 import torch
-from judge.answers import code_cells, solution
+from exercises.answers import code_cells, solution
 from on_torchrun import assert_same_on_one_and_two_ranks
 from our_ranks import on_every_rank
 
-from workshop_lib.lessons.experts.compare import EXPERTS, TOKENS, WIDTH, with_one_process
-from workshop_lib.lessons.experts.judge import NOTEBOOK
-from workshop_lib.lessons.experts.layer import capacity_of
+from lessons.experts.compare import EXPERTS, TOKENS, WIDTH, with_one_process
+from lessons.experts.judge import NOTEBOOK
+from lessons.experts.layer import capacity_of
 
 RANKS = 4
 ROUNDING = 3e-6  # of the largest number
@@ -112,7 +112,7 @@ def test_fsdp_divides_a_gradient_by_its_own_ranks_unless_it_is_told_the_number_o
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
-    from workshop_lib.lessons.zero_and_fsdp import by_hand
+    from lessons.zero_and_fsdp import by_hand
 
     comm = by_hand.join()
     gradients = []

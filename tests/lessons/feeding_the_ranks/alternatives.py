@@ -1,6 +1,6 @@
 """Right answers to the exercises of 09 beside the solutions, and wrong ones beside the known mistakes."""
 
-from workshop_lib.lessons.feeding_the_ranks import judge as check
+from lessons.feeding_the_ranks import judge as check
 
 FIRST = "coming = helper.submit(read, 0) if n else None"
 WAIT = "batch = coming.result()"

@@ -14,10 +14,11 @@ from needs import needs
 from our_ranks import on_the_first
 from training.ladder import idx_bytes
 
-from workshop_lib.data import mnist
-from workshop_lib.lessons.feeding_the_ranks import feeding, figures, training
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import SCRIPTS
+from workshop_lib.training.data import mnist
+
+from lessons.feeding_the_ranks import feeding, figures, training
 
 pytestmark = pytest.mark.full
 

@@ -6,13 +6,14 @@ import cloudpickle
 import pytest
 import torch
 
-from workshop_lib.lessons.fitting_more import judge as check
-from workshop_lib.lessons.fitting_more import recompute
-from workshop_lib.lessons.fitting_more.saved import SavedForBackward, kept_for_backward
-from workshop_lib.lessons.zero_and_fsdp import by_hand
-from workshop_lib.lessons.zero_and_fsdp.calculator import MODELS
-from workshop_lib.lessons.zero_and_fsdp.zero_memory import activation_bytes
 from workshop_lib.paths import SOURCES
+
+from lessons.fitting_more import judge as check
+from lessons.fitting_more import recompute
+from lessons.fitting_more.saved import SavedForBackward, kept_for_backward
+from lessons.zero_and_fsdp import by_hand
+from lessons.zero_and_fsdp.calculator import MODELS
+from lessons.zero_and_fsdp.zero_memory import activation_bytes
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 

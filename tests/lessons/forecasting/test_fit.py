@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from workshop_lib.lessons.forecasting import fit
+from lessons.forecasting import fit
 
 ALPHA_S, BETA_S_PER_BYTE = 2e-6, 1.5e-10
 COMPUTE = {"s_per_step": 3e-4, "s_per_parameter": 1e-9, "s_per_sample": 2e-6, "s_per_product": 5e-11}

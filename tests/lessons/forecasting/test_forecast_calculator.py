@@ -5,12 +5,13 @@ from command_line import workshop
 from controls import changed, quick  # noqa: F401
 from drawn import check_layout, printed, words
 
-from workshop_lib.lessons.forecasting import figures, published, report
-from workshop_lib.lessons.forecasting.calculator import forecaster
-from workshop_lib.lessons.forecasting.figures import draw_forecast
-from workshop_lib.lessons.forecasting.forecast import Settings, forecast, takes_over
+from workshop_lib.forecast import figures, published, report
+from workshop_lib.forecast.figures import draw_forecast
+from workshop_lib.forecast.forecast import Settings, forecast, takes_over
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.catalogue import ComputeTime
+
+from lessons.forecasting.calculator import forecaster
 
 RESNET, VGG = catalogue.model("resnet-50"), catalogue.model("vgg-16")
 HOROVOD = catalogue.machine("horovod-p100")

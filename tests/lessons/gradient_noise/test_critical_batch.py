@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from workshop_lib.lessons.gradient_noise import critical_batch
+from lessons.gradient_noise import critical_batch
 
 S_MIN, E_MIN = 120.0, 36_000.0
 B_CRIT = E_MIN / S_MIN

@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from judge.answers import solution
+from exercises.answers import solution
 from thread_ranks import run_on_threads
 
-from workshop_lib.collectives.counting import GivenBytes
-from workshop_lib.lessons.gradient_noise.noise_scale import Follower, Norms, averaged, beside_the_mean
+from workshop_lib.training.collectives.counting import GivenBytes
+
+from lessons.gradient_noise.noise_scale import Follower, Norms, averaged, beside_the_mean
 
 estimates = solution("07b_gradient_noise", "noise_estimates")
 SMALL, RANKS, STEPS = 8, 4, 3000

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from drawn import words
 
-from workshop_lib.lessons.gradient_noise import figures, steps_to_target
-from workshop_lib.results import records
+from workshop_lib.notebook.results import records
+
+from lessons.gradient_noise import figures, steps_to_target
 
 HOW = {"target": 0.6, "test_samples": 200}
 

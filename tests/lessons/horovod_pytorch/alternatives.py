@@ -1,6 +1,6 @@
 """Right answers to the exercises of 03 beside the solutions, and wrong ones beside the known mistakes."""
 
-from workshop_lib.lessons.horovod_pytorch.judge import SEND, WRAPPED
+from lessons.horovod_pytorch.judge import SEND, WRAPPED
 
 RIGHT = {
     "make_distributed": {

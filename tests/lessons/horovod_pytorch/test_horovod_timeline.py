@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from workshop_lib.lessons.horovod_pytorch import figures as horovod_timeline
-from workshop_lib.lessons.horovod_pytorch.figures import COPY, NEGOTIATION, QUEUE, TRANSFER
+from lessons.horovod_pytorch import figures as horovod_timeline
+from lessons.horovod_pytorch.figures import COPY, NEGOTIATION, QUEUE, TRANSFER
 
 # (phase, tensor or "" for a cycle, name, microseconds): two tensors on 2 ranks without the response cache,
 # of which rank 1 was late; cut from what Horovod 0.28.1 wrote.

@@ -4,12 +4,13 @@ import re
 
 import numpy as np
 import pytest
-from judge.answers import solution
+from exercises.answers import solution
 from needs import needs
 
-from workshop_lib.judge.network import backward, batch, gradient_of
-from workshop_lib.lessons.horovod_pytorch import judge as horovod_torch
-from workshop_lib.maintain.generate import NOTEBOOKS
+from workshop_lib.classroom.generate import NOTEBOOKS
+from workshop_lib.exercises.network import backward, batch, gradient_of
+
+from lessons.horovod_pytorch import judge as horovod_torch
 
 pytestmark = [needs("horovod"), pytest.mark.usefixtures("healthy")]
 

@@ -1,6 +1,6 @@
 """Right answers to the exercises of 04 beside the solutions, and wrong ones beside the known mistakes."""
 
-from workshop_lib.lessons.horovod_tensorflow.judge import MEAN
+from lessons.horovod_tensorflow.judge import MEAN
 
 SHARD = "images[rank::size], labels[rank::size]"
 CALLBACKS = "callbacks = [keras3.BroadcastVariables()]"

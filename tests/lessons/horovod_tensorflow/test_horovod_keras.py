@@ -6,11 +6,11 @@ import sys
 import cloudpickle
 import numpy as np
 import pytest
-from judge.answers import solution
+from exercises.answers import solution
 from mpi4py import MPI
 from needs import needs_backend
 
-from workshop_lib.lessons.horovod_tensorflow import judge as horovod_keras
+from lessons.horovod_tensorflow import judge as horovod_keras
 
 pytestmark = [needs_backend("horovod-keras"), pytest.mark.usefixtures("healthy")]
 

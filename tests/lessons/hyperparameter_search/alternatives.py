@@ -1,6 +1,6 @@
 """Right answers to the exercises of 14 beside the solutions, and wrong ones beside the known mistakes."""
 
-from workshop_lib.lessons.hyperparameter_search import judge as check
+from lessons.hyperparameter_search import judge as check
 
 LOOP = "for rung in reversed(range(len(self.rungs) - 1)):"
 GOOD = "len(scores) // self.eta"

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from drawn import check_layout
-from judge import answers
+from exercises import answers
 
-from workshop_lib.lessons.hyperparameter_search import figures, live, recorded, schedulers, seeds
-from workshop_lib.lessons.hyperparameter_search.search import DoneJob, Search
-from workshop_lib.lessons.hyperparameter_search.train_trial import Job
+from lessons.hyperparameter_search import figures, live, recorded, schedulers, seeds
+from lessons.hyperparameter_search.search import DoneJob, Search
+from lessons.hyperparameter_search.train_trial import Job
 
 NOTEBOOK = "14_hyperparameter_search"
 RUNGS = [10, 30, 90]

@@ -12,10 +12,11 @@ from our_ranks import stop_pressed_after
 
 from workshop_lib import ranks
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.hyperparameter_search import schedulers, train_trial
-from workshop_lib.lessons.hyperparameter_search.search import search
-from workshop_lib.lessons.hyperparameter_search.train_trial import Job
 from workshop_lib.ranks import RankError
+
+from lessons.hyperparameter_search import schedulers, train_trial
+from lessons.hyperparameter_search.search import search
+from lessons.hyperparameter_search.train_trial import Job
 
 pytestmark = pytest.mark.full
 

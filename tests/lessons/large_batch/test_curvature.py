@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from workshop_lib.lessons.large_batch import curvature
+from lessons.large_batch import curvature
 
 
 def test_power_iteration_finds_the_largest_curvature():

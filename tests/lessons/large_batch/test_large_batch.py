@@ -2,9 +2,10 @@
 
 import pytest
 
-from workshop_lib.lessons.large_batch import judge as check
-from workshop_lib.lessons.large_batch import recipe_clinic as clinic
 from workshop_lib.training import GUESS_LOSS
+
+from lessons.large_batch import judge as check
+from lessons.large_batch import recipe_clinic as clinic
 
 
 def test_the_signs_of_a_low_rate_and_of_weight_decay_fit_one_run_each():

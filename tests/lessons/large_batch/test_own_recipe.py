@@ -5,9 +5,10 @@ from statistics import fmean
 
 import pytest
 
-from workshop_lib.lessons.large_batch import own_recipe, recipes
-from workshop_lib.lessons.large_batch.recipes import ALONE, TUNED
 from workshop_lib.notebook.profile import PROFILES
+
+from lessons.large_batch import own_recipe, recipes
+from lessons.large_batch.recipes import ALONE, TUNED
 
 LAPTOP = PROFILES["laptop"]
 SOLUTION = {"lr": 0.15, "momentum": 0.9, "nesterov": True, "warmup_epochs": 0.5, "decay": "none"}

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from workshop_lib.lessons.large_batch import own_training
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.record import weights_sha256
+
+from lessons.large_batch import own_training
 
 SAMPLES = 700  # three steps of four workers, the last of which is smaller
 

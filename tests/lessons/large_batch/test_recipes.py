@@ -2,10 +2,11 @@
 
 from record_fixtures import run
 
-from workshop_lib.lessons.large_batch import recipes
-from workshop_lib.lessons.large_batch.recipes import Recipe
-from workshop_lib.results import records
+from workshop_lib.notebook.results import records
 from workshop_lib.training.options import TrainOptions
+
+from lessons.large_batch import recipes
+from lessons.large_batch.recipes import Recipe
 
 
 def told(name, accuracies, workers=8, seed=1, phases=None):

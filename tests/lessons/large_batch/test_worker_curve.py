@@ -3,8 +3,8 @@
 import pytest
 from record_fixtures import run
 
-from workshop_lib.results.curves import accuracies, recipe
-from workshop_lib.results.records import RecordError
+from workshop_lib.notebook.results.curves import accuracies, recipe
+from workshop_lib.notebook.results.records import RecordError
 from workshop_lib.training.options import TrainOptions
 
 

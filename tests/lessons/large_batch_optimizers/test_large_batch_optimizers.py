@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from judge.answers import solution
+from exercises.answers import solution
 
-from workshop_lib.lessons.large_batch_optimizers import judge as check
 from workshop_lib.notebook.profile import PROFILES
 from workshop_lib.training import optimizers
+
+from lessons.large_batch_optimizers import judge as check
 
 LAPTOP = PROFILES["laptop"]
 ADAM = {"lr": 0.02, "warmup_epochs": 1, "decay": "polynomial"}

@@ -4,8 +4,8 @@ from statistics import fmean
 
 import pytest
 
-from workshop_lib.lessons.large_batch import recipes
-from workshop_lib.lessons.large_batch_optimizers import figures
+from lessons.large_batch import recipes
+from lessons.large_batch_optimizers import figures
 
 
 def test_the_norms_are_those_of_layers():

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from workshop_lib import judge
-from workshop_lib.lessons.less_communication import figures
-from workshop_lib.lessons.less_communication.trainings import KIND, Rounds, ways
-from workshop_lib.results.records import RecordError
+from workshop_lib.exercises import judge
+from workshop_lib.notebook.results.records import RecordError
+
+from lessons.less_communication import figures
+from lessons.less_communication.trainings import KIND, Rounds, ways
 
 outer_step = ways()["DiLoCo, 8 steps alone"].outer
 ALONE = SimpleNamespace(size=1, Allreduce=lambda array, total: np.copyto(total, array))  # one rank's communicator

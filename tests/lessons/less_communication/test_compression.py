@@ -10,10 +10,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from workshop_lib.lessons.less_communication import compression
-from workshop_lib.lessons.less_communication import trainings as lesson
 from workshop_lib.machine import world
 from workshop_lib.training import rendezvous
+
+from lessons.less_communication import compression
+from lessons.less_communication import trainings as lesson
 
 pytestmark = pytest.mark.full
 

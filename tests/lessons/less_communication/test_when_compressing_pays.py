@@ -3,7 +3,8 @@
 import pytest
 
 from workshop_lib import ranks
-from workshop_lib.lessons.less_communication import links
+
+from lessons.less_communication import links
 
 
 @pytest.mark.full

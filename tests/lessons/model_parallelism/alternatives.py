@@ -1,6 +1,6 @@
 """Right answers to the exercises of 11 beside the solutions, and wrong ones beside the known mistakes."""
 
-from workshop_lib.lessons.model_parallelism import judge as check
+from lessons.model_parallelism import judge as check
 
 F = "both_ways(x, forward=same, backward=partial(allreduce, self.comm))"
 G = "both_ways(part, forward=partial(allreduce, self.comm), backward=same)"

@@ -9,7 +9,7 @@ import sys
 
 import cloudpickle
 import pytest
-from judge.answers import code_cells
+from exercises.answers import code_cells
 
 pytestmark = [pytest.mark.lesson("11"), pytest.mark.usefixtures("healthy")]
 
@@ -22,10 +22,10 @@ import torch
 from mpi4py import MPI
 from torch import nn
 from torch.nn.functional import cross_entropy, linear
-from workshop_lib.collectives.counting import CountingComm, counted
-from workshop_lib.lessons.model_parallelism import cut, study
-from workshop_lib.lessons.model_parallelism.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
-from workshop_lib.models import vit
+from workshop_lib.training.collectives.counting import CountingComm, counted
+from lessons.model_parallelism import cut, study
+from lessons.model_parallelism.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
+from workshop_lib.training.models import vit
 comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
 """

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from judge.answers import solution
+from exercises.answers import solution
 from mpi4py import MPI
 
-from workshop_lib.lessons.mpi_basics import judge as check
 from workshop_lib.machine.catalogue import emulated_machine
+
+from lessons.mpi_basics import judge as check
 
 pytestmark = pytest.mark.usefixtures("healthy")
 
@@ -31,8 +32,9 @@ def test_both_allreduces_take_what_their_formulas_say_on_emulated_ranks(team):
     nbytes = 8_000 * team.n
 
     def on_rank(ring_allreduce):
-        from workshop_lib.emulation import session
-        from workshop_lib.lessons.mpi_basics import allreduces
+        from workshop_lib.machine.emulation import session
+
+        from lessons.mpi_basics import allreduces
 
         session.start("ethernet-10g")
         try:

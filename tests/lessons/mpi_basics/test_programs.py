@@ -6,8 +6,9 @@ import textwrap
 
 import pytest
 
-from workshop_lib.lessons.mpi_basics import programs
-from workshop_lib.maintain import generate
+from workshop_lib.classroom import generate
+
+from lessons.mpi_basics import programs
 
 HOST = socket.gethostname()
 SAID = "".join(f"rank {rank} of 3 on {HOST}\n" for rank in range(3))

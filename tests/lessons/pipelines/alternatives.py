@@ -1,6 +1,6 @@
 """Right answers to the exercises of 11b beside the solutions, and wrong ones beside the known mistakes."""
 
-from workshop_lib.lessons.pipelines import judge as check
+from lessons.pipelines import judge as check
 
 AHEAD = "ahead = min(m, ranks - 1 - rank)"
 TAKE_OUT = "x, y = self.kept.pop(i)"

@@ -6,10 +6,11 @@ from functools import partial
 import cloudpickle
 import pytest
 import torch
-from judge.answers import solution
+from exercises.answers import solution
 
 from workshop_lib import ranks
-from workshop_lib.lessons.pipelines import judge, orders
+
+from lessons.pipelines import judge, orders
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 RANKS, MICRO_BATCHES = (1, 2, 3, 4, 8), (1, 2, 4, 6, 16)
@@ -60,8 +61,9 @@ ON_A_RANK = {
 
 def emulated_steps(make, message_s: float) -> dict:
     """On a rank: the spans of a step of each of ON_A_RANK. A forward of eight takes 11 ms, and a message this long."""
-    from workshop_lib import emulation
-    from workshop_lib.lessons.pipelines import pipeline
+    from workshop_lib.machine import emulation
+
+    from lessons.pipelines import pipeline
 
     comm = emulation.start("ethernet-10g").comm
     m, size = 8, comm.size

@@ -6,11 +6,12 @@ from functools import partial
 
 import cloudpickle
 import pytest
-from judge.answers import solution
+from exercises.answers import solution
 
 from workshop_lib import ranks
-from workshop_lib.lessons.pipelines import judge as check
-from workshop_lib.lessons.pipelines import orders
+
+from lessons.pipelines import judge as check
+from lessons.pipelines import orders
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 NOTEBOOK = check.NOTEBOOK
@@ -22,9 +23,10 @@ def on_ranks(make, size: int) -> dict:
     from mpi4py import MPI
     from torch.nn.functional import cross_entropy
 
-    from workshop_lib.collectives.counting import CountingComm
-    from workshop_lib.lessons.pipelines import pipeline
-    from workshop_lib.models import vit
+    from workshop_lib.training.collectives.counting import CountingComm
+    from workshop_lib.training.models import vit
+
+    from lessons.pipelines import pipeline
 
     torch.set_num_threads(1)
     comm, tokens, width, m = MPI.COMM_WORLD, 25, 64, 8
@@ -89,7 +91,7 @@ def beside_pytorch(make, size: int) -> list[tuple]:
     from torch.distributed import pipelining
     from torch.nn.functional import cross_entropy
 
-    from workshop_lib.lessons.pipelines import pipeline, with_pytorch
+    from lessons.pipelines import pipeline, with_pytorch
 
     with_pytorch.join()
     torch.set_num_threads(1)

@@ -1,6 +1,6 @@
 """Right answers to the exercises of 13b beside the solutions, and wrong ones beside the known mistakes."""
 
-from workshop_lib.lessons.runs_that_survive import judge as check
+from lessons.runs_that_survive import judge as check
 
 SET = 'set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])'
 REPLACE = 'os.replace(f"{path}.part", path)'

@@ -5,7 +5,7 @@ import statistics
 import numpy as np
 import pytest
 
-from workshop_lib.lessons.runs_that_survive import checkpoints
+from lessons.runs_that_survive import checkpoints
 
 
 @pytest.mark.parametrize(("save_s", "mtbf_s"), [(1.0, 1000.0), (60.0, 10_800.0), (0.1, 1.2)])

@@ -5,8 +5,9 @@ import sys
 import pytest
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.runs_that_survive import fault_injection
 from workshop_lib.ranks import RankError
+
+from lessons.runs_that_survive import fault_injection
 
 # Two ranks take 40 steps of 50 ms and keep their count in a file; a rank that ends takes all along.
 TRAINING = """\

@@ -3,10 +3,11 @@
 import runpy
 
 import pytest
-from judge.answers import written
+from exercises.answers import written
 
-from workshop_lib.lessons.runs_that_survive import judge as check
 from workshop_lib.paths import SCRIPTS
+
+from lessons.runs_that_survive import judge as check
 
 pytestmark = pytest.mark.usefixtures("healthy")
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 from training.ladder import write_packed_mnist
 
-from workshop_lib.lessons.runs_that_survive import fault_injection
-from workshop_lib.lessons.runs_that_survive.fake_ranks import FakeRanks
 from workshop_lib.paths import MNIST, SCRIPTS
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks.launch import scripts
+
+from lessons.runs_that_survive import fault_injection
+from lessons.runs_that_survive.fake_ranks import FakeRanks
 
 pytestmark = pytest.mark.full
 

@@ -3,7 +3,7 @@
 import pytest
 from record_fixtures import run
 
-from workshop_lib.lessons.scaling_curves import tables
+from lessons.scaling_curves import tables
 
 
 def serial_fraction(speedup, n):

@@ -1,6 +1,6 @@
 """Right answers to the exercises of 00 beside the solutions, and wrong ones beside the known mistakes."""
 
-from workshop_lib.lessons.start_here.judge import RANK_AND_SIZE
+from lessons.start_here.judge import RANK_AND_SIZE
 
 RIGHT = {
     "my_part": {

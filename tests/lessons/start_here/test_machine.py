@@ -3,7 +3,8 @@
 import pytest
 
 from workshop_lib.cli.findings import Finding
-from workshop_lib.lessons.start_here.machine import Examination
+
+from lessons.start_here.machine import Examination
 
 FINE = Finding("ok", "cores", "2 usable of 2")
 SMALL = Finding("look", "memory", "1 GB <free>", remedy="close something")

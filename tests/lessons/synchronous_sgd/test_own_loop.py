@@ -8,7 +8,7 @@ import torch
 from matplotlib import pyplot
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.lessons.synchronous_sgd import own_loop
+from lessons.synchronous_sgd import own_loop
 
 STEPS, EPOCHS, BATCH = 10, 3, 4
 ONE_RANK = SimpleNamespace(size=1, rank=0, allgather=lambda value: [value], allreduce=lambda value: value)

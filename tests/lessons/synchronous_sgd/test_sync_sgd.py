@@ -6,11 +6,12 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from judge.answers import solution
+from exercises.answers import solution
 from mpi4py import MPI
 
-from workshop_lib.judge.network import backward, batch, network, weights_of
-from workshop_lib.lessons.synchronous_sgd import judge as check
+from workshop_lib.exercises.network import backward, batch, network, weights_of
+
+from lessons.synchronous_sgd import judge as check
 
 pytestmark = pytest.mark.usefixtures("healthy")
 

@@ -2,12 +2,13 @@
 
 import pytest
 
-from workshop_lib.course.solutions import Solution
-from workshop_lib.lessons.forecasting.forecast import Collective
-from workshop_lib.lessons.thousand_ranks import edited
-from workshop_lib.lessons.thousand_ranks import judge as check
-from workshop_lib.lessons.thousand_ranks.step_report import Report, Shard
+from workshop_lib.dryrun.step_report import Report, Shard
+from workshop_lib.exercises.solutions import Solution
+from workshop_lib.forecast.forecast import Collective
 from workshop_lib.paths import ROOT
+
+from lessons.thousand_ranks import edited
+from lessons.thousand_ranks import judge as check
 
 SOLVED = "[checkpoint_wrapper(block) for block in blocks]"
 

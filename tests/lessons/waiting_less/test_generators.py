@@ -6,10 +6,10 @@ import sys
 import cloudpickle
 import pytest
 import torch
-from judge.answers import code_cells
+from exercises.answers import code_cells
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from workshop_lib.lessons.waiting_less.policy import ANSWER, DIGITS, Policy
+from lessons.waiting_less.policy import ANSWER, DIGITS, Policy
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 RANKS = 3

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from our_ranks import on_the_first
 
-from workshop_lib.course.solutions import Solution
-from workshop_lib.lessons.waiting_less import staleness
-from workshop_lib.lessons.waiting_less.workers import Workers, table
+from workshop_lib.exercises.solutions import Solution
+
+from lessons.waiting_less import staleness
+from lessons.waiting_less.workers import Workers, table
 
 pytestmark = pytest.mark.full
 

@@ -5,8 +5,9 @@ import math
 from drawn import check_layout, curve
 from matplotlib.colors import to_hex
 
-from workshop_lib.lessons.waiting_less import figures
 from workshop_lib.notebook import palette
+
+from lessons.waiting_less import figures
 
 LABELS = ["without ratios: breaks at staleness 2", "with clipped ratios: doesn't break"]
 

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch.distributed.debug import start_debug_server
 
-from workshop_lib.lessons.ddp import clinic
-from workshop_lib.lessons.when_training_breaks import fault_catalogue, hung_jobs, hung_ranks, launchers, loss_spikes
-from workshop_lib.lessons.when_training_breaks.fault_catalogue_ranks import FAULTS
 from workshop_lib.paths import SCRIPTS
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks.launch import scripts
+
+from lessons.ddp import clinic
+from lessons.when_training_breaks import fault_catalogue, hung_jobs, hung_ranks, launchers, loss_spikes
+from lessons.when_training_breaks.fault_catalogue_ranks import FAULTS
 
 pytestmark = pytest.mark.usefixtures("healthy")
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from drawn import check_layout, lines
 
-from workshop_lib.lessons.when_training_breaks import loss_spikes
-from workshop_lib.lessons.when_training_breaks.loss_spikes import AT, RANKS, RUNS, SICK
+from lessons.when_training_breaks import loss_spikes
+from lessons.when_training_breaks.loss_spikes import AT, RANKS, RUNS, SICK
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Floating-point operations are those counted by hand."""
 
-from workshop_lib.lessons.where_the_time_goes import flops
+from lessons.where_the_time_goes import flops
 
 
 def test_a_sample_takes_what_its_layers_take_forward_and_backward():

@@ -6,7 +6,8 @@ import pytest
 from drawn import check_layout, texts
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.where_the_time_goes import bound_jobs, figures, operations, tracing
+
+from lessons.where_the_time_goes import bound_jobs, figures, operations, tracing
 
 
 def trace(*steps: tuple) -> list[tuple]:

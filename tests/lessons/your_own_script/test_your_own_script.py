@@ -5,14 +5,15 @@ import itertools
 import shutil
 
 import pytest
-from judge.answers import code_cells
+from exercises.answers import code_cells
 
 from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import Run
-from workshop_lib.lessons.your_own_script import judge as check
-from workshop_lib.lessons.your_own_script.report import Examined, examine
 from workshop_lib.paths import SCRIPTS
-from workshop_lib.ranks import processes
+from workshop_lib.ranks.launch import processes
+
+from lessons.your_own_script import judge as check
+from lessons.your_own_script.report import Examined, examine
 
 NOTEBOOK = "15_your_own_script"
 FINISHED = check.FINISHED.read_text(encoding="utf-8")

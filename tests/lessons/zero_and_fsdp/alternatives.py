@@ -1,6 +1,6 @@
 """Right answers to the exercises of 06 beside the solutions, and wrong ones beside the known mistakes."""
 
-from workshop_lib.lessons.zero_and_fsdp.judge import ADD, GATHER, IF_MORE, REDUCE, SEND
+from lessons.zero_and_fsdp.judge import ADD, GATHER, IF_MORE, REDUCE, SEND
 
 STEP = "self.optimizer.step()"
 GRADIENT_1 = "self.shard.grad = torch.from_numpy(total / self.comm.size)"

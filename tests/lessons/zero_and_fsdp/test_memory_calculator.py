@@ -5,10 +5,10 @@ import base64
 import pytest
 from controls import changed, quick  # noqa: F401
 
-from workshop_lib.lessons.zero_and_fsdp import zero_memory
-from workshop_lib.lessons.zero_and_fsdp.calculator import MODELS, calculator
-from workshop_lib.lessons.zero_and_fsdp.figures import memory_answer
-from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, RECIPES, activation_bytes
+from lessons.zero_and_fsdp import zero_memory
+from lessons.zero_and_fsdp.calculator import MODELS, calculator
+from lessons.zero_and_fsdp.figures import memory_answer
+from lessons.zero_and_fsdp.zero_memory import GIB, RECIPES, activation_bytes
 
 
 @pytest.mark.usefixtures("quick")

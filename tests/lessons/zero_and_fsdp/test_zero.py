@@ -6,20 +6,21 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from judge.answers import solution
+from exercises.answers import solution
 from thread_ranks import run_on_threads
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from workshop_lib import ranks
-from workshop_lib.collectives import ring
-from workshop_lib.collectives.counting import CountingComm, rounds
-from workshop_lib.lessons.zero_and_fsdp import by_hand
-from workshop_lib.lessons.zero_and_fsdp import judge as check
-from workshop_lib.lessons.zero_and_fsdp.by_hand import fill, flat_gradient, flat_weights, free
-from workshop_lib.lessons.zero_and_fsdp.traffic import Traffic
 from workshop_lib.training import memory
+from workshop_lib.training.collectives import ring
+from workshop_lib.training.collectives.counting import CountingComm, rounds
+from workshop_lib.training.collectives.traffic import Traffic
 from workshop_lib.training.optimizers import orthogonal
+
+from lessons.zero_and_fsdp import by_hand
+from lessons.zero_and_fsdp import judge as check
+from lessons.zero_and_fsdp.by_hand import fill, flat_gradient, flat_weights, free
 
 pytestmark = pytest.mark.usefixtures("healthy")
 

@@ -3,11 +3,11 @@
 import pytest
 from drawn import check_layout, words
 
-from workshop_lib.lessons.zero_and_fsdp import figures
-from workshop_lib.lessons.zero_and_fsdp.calculator import MODELS
-from workshop_lib.lessons.zero_and_fsdp.figures import draw_memory as draw
-from workshop_lib.lessons.zero_and_fsdp.figures import memory_answer as answer
-from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, RECIPES, activation_bytes, plan, state_bytes
+from lessons.zero_and_fsdp import figures
+from lessons.zero_and_fsdp.calculator import MODELS
+from lessons.zero_and_fsdp.figures import draw_memory as draw
+from lessons.zero_and_fsdp.figures import memory_answer as answer
+from lessons.zero_and_fsdp.zero_memory import GIB, RECIPES, activation_bytes, plan, state_bytes
 
 BF16 = RECIPES["bf16, Adam"]
 PSI = 10**9

@@ -12,8 +12,9 @@ from benchmarks.emulation import FORWARD_S, LAYER_BYTES, LAYERS, SCALE, on_rank,
 from workshop_lib import TrainOptions, ranks
 from workshop_lib.errors import InputError
 from workshop_lib.machine.catalogue import Link, Machine
-from workshop_lib.ranks import RankError, launchers
-from workshop_lib.ranks.cluster import Ranks
+from workshop_lib.ranks import RankError
+from workshop_lib.ranks.launch import launchers
+from workshop_lib.ranks.launch.cluster import Ranks
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import the tests
 ALPHA_S, BETA = 200e-6, 1e-8
@@ -28,7 +29,7 @@ def team():
 
 def emulated(function, *arguments) -> float:
     """On a rank: the emulated seconds of a call on the machine SLOW."""
-    from workshop_lib.emulation import session
+    from workshop_lib.machine.emulation import session
 
     emulation = session.start(SLOW)
     try:
@@ -46,7 +47,7 @@ def seconds(team, function, *arguments) -> list[float]:
 def ring(nbytes: int) -> None:
     from mpi4py import MPI
 
-    from workshop_lib.collectives import ring
+    from workshop_lib.training.collectives import ring
 
     comm = MPI.COMM_WORLD
     array = np.full(nbytes // 4, comm.rank + 1.0, np.float32)
@@ -154,7 +155,7 @@ def own_time() -> list[float]:
     """On a rank: emulated and CPU seconds of computing between a nonblocking call and its wait."""
     from mpi4py import MPI
 
-    from workshop_lib.emulation import session
+    from workshop_lib.machine.emulation import session
 
     emulation = session.start(replace(SLOW, own_time=True))
     comm = MPI.COMM_WORLD
@@ -178,8 +179,9 @@ def of_torch() -> dict[str, float]:
     import torch
     import torch.distributed as dist
 
-    from workshop_lib.emulation import session
-    from workshop_lib.lessons.ddp import process_group
+    from workshop_lib.machine.emulation import session
+
+    from lessons.ddp import process_group
 
     process_group.join()
     session.start(SLOW)
@@ -230,7 +232,7 @@ def with_a_static_graph() -> list[float]:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    from workshop_lib.lessons.ddp import process_group
+    from lessons.ddp import process_group
 
     process_group.join()
     model = DistributedDataParallel(torch.nn.Linear(512, 512), static_graph=True)
@@ -251,7 +253,7 @@ def late_rank() -> None:
     """Rank 1 computes for a second before the collective, and both compute for half a second during it."""
     from mpi4py import MPI
 
-    from workshop_lib.emulation.clock import CLOCK
+    from workshop_lib.machine.emulation.clock import CLOCK
 
     comm = MPI.COMM_WORLD
     CLOCK.compute(1.0 * comm.rank)

@@ -6,11 +6,11 @@ import statistics
 import numpy as np
 import pytest
 
-from workshop_lib.emulation.clock import CLOCK, OnStream, Stream
-from workshop_lib.emulation.links import Lane, Network, RankLinks
-from workshop_lib.emulation.session import sent_bytes
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.catalogue import Link, Machine
+from workshop_lib.machine.emulation.clock import CLOCK, OnStream, Stream
+from workshop_lib.machine.emulation.links import Lane, Network, RankLinks
+from workshop_lib.machine.emulation.session import sent_bytes
 
 ALPHA_S, BETA, N = 10e-6, 1e-9, 1_000_000
 FAST = Link(1e-6, 0.01e-9)

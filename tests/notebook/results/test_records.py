@@ -9,8 +9,8 @@ import sys
 import pytest
 from record_fixtures import run
 
+from workshop_lib.notebook.results import records
 from workshop_lib.paths import ROOT
-from workshop_lib.results import records
 
 
 def test_records_come_back_in_order_from_several_files(tmp_path):
@@ -75,7 +75,7 @@ def test_what_json_cannot_hold_leaves_the_file_alone(tmp_path, value):
 def test_two_writers_keep_each_other_s_records(tmp_path):
     path = tmp_path / "a.jsonl"
     code = (
-        "import sys; from workshop_lib.results import records\n"
+        "import sys; from workshop_lib.notebook.results import records\n"
         "for n in range(50): records.write(sys.argv[1], {'who': sys.argv[2], 'n': n, 'text': 'long ' * 2000})\n"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, path, who], cwd=ROOT) for who in "ab"]

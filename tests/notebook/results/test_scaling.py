@@ -4,9 +4,9 @@ import pytest
 from drawn import printed
 from record_fixtures import run, sweep
 
-from workshop_lib.results import sweep as sweeping
-from workshop_lib.results.curves import strong_scaling, summary, throughput, to_frame, weak_scaling
-from workshop_lib.results.records import RecordError
+from workshop_lib.notebook.results import sweep as sweeping
+from workshop_lib.notebook.results.curves import strong_scaling, summary, throughput, to_frame, weak_scaling
+from workshop_lib.notebook.results.records import RecordError
 
 
 def weak(ranks, speed, a_rank=1000, **changes):

@@ -8,8 +8,8 @@ import time
 import pytest
 from mpi4py import MPI
 
-from workshop_lib.collectives.counting import CountingComm, Event, rounds
-from workshop_lib.lessons.forecasting import benchmark
+from workshop_lib.forecast import benchmark
+from workshop_lib.training.collectives.counting import CountingComm, Event, rounds
 
 
 def send(peer: int, nbytes: int = 8) -> Event:

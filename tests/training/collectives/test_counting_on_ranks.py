@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 from our_ranks import on_every_rank
 
-from workshop_lib.collectives.counting import CountingComm, rounds
+from workshop_lib.training.collectives.counting import CountingComm, rounds
 
 pytestmark = pytest.mark.full
 

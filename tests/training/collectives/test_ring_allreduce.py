@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from thread_ranks import run_on_threads
 
-from workshop_lib.collectives import ring
-from workshop_lib.collectives.counting import CountingComm, rounds
+from workshop_lib.training.collectives import ring
+from workshop_lib.training.collectives.counting import CountingComm, rounds
 
 DIVIDES = 120  # values, which 1 to 5 ranks divide into equal parts
 

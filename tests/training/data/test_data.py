@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from training.ladder import idx_bytes
 
-from workshop_lib.data import mnist
+from workshop_lib.training.data import mnist
 
 NAMES = {split: dict(zip(("images", "labels"), mnist.FILES[split], strict=True)) for split in mnist.FILES}
 ROWS = {"train": 50, "test": 23}

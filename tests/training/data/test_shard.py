@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from workshop_lib.data.shard import epoch_batches, shard_bounds, steps_per_epoch
+from workshop_lib.training.data.shard import epoch_batches, shard_bounds, steps_per_epoch
 
 WORLD_SIZES = [1, 2, 3, 4, 5]
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.data import mnist
-from workshop_lib.models import torch_cnn, vit
-from workshop_lib.models.dropout import Dropout, WorkerDraws
-from workshop_lib.models.flat import FlatNetwork
+from workshop_lib.training.data import mnist
+from workshop_lib.training.models import torch_cnn, vit
+from workshop_lib.training.models.dropout import Dropout, WorkerDraws
+from workshop_lib.training.models.flat import FlatNetwork
 
 CPU = torch.device("cpu")
 

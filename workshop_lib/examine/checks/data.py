@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import RankLog, Run
-from workshop_lib.ranks.rank_errors import named
+from workshop_lib.ranks.faults.rank_errors import named
 from workshop_lib.words import plural
 
 SAME_SHARE = 0.9  # of the steps in which two ranks have the same batch; the rest may be chance

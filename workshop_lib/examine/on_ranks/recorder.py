@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workshop_lib.examine.on_ranks import digests
 from workshop_lib.examine.on_ranks.first_step import FirstStep
-from workshop_lib.ranks import whereabouts
+from workshop_lib.ranks.faults import whereabouts
 
 BUDGET = 0.03  # of the time: when looking at the weights takes more than that, they are looked at less often
 FIRST_STEPS = 30  # these are looked at closely, however long that takes

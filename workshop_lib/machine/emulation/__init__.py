@@ -1,6 +1,6 @@
 """Emulated devices and links under real code: a clock of emulated time on every rank. On ranks that emulate a machine:
 
-    from workshop_lib import emulation
+    from workshop_lib.machine import emulation
 
     emulation.current().set_network(1e9)                   # bytes per second between nodes, from now on
     emulation.takes(layer, forward_s=2e-3, backward_s=4e-3)   # a layer of a network takes this long

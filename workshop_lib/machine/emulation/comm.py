@@ -15,9 +15,9 @@ from typing import Any, Literal
 import numpy as np
 from mpi4py import MPI
 
-from workshop_lib.emulation.clock import CLOCK
-from workshop_lib.emulation.links import Network, RankLinks
 from workshop_lib.errors import InputError
+from workshop_lib.machine.emulation.clock import CLOCK
+from workshop_lib.machine.emulation.links import Network, RankLinks
 
 PLAIN = MPI.Intracomm
 PLAIN_REQUEST = MPI.Request

@@ -15,8 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from workshop_lib.emulation.clock import CLOCK, OnStream, Stream, StreamEvent
 from workshop_lib.machine.catalogue import Machine
+from workshop_lib.machine.emulation.clock import CLOCK, OnStream, Stream, StreamEvent
 
 aten = torch.ops.aten
 FORMULAS = dict(flop_counter.flop_registry)

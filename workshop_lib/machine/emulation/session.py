@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from workshop_lib.emulation.clock import CLOCK
 from workshop_lib.errors import InputError
 from workshop_lib.machine import catalogue
 from workshop_lib.machine.catalogue import Link, Machine, Model
+from workshop_lib.machine.emulation.clock import CLOCK
 from workshop_lib.quantities import positive
 
 VARIABLE = "WORKSHOP_MACHINE"  # the name of the machine that a rank emulates from its start
@@ -28,8 +28,8 @@ class Emulation:
     def __init__(self, machine: Machine):
         from mpi4py import MPI
 
-        from workshop_lib.emulation.comm import EmulatedComm, EmulatedRequest, Places
-        from workshop_lib.emulation.links import Network
+        from workshop_lib.machine.emulation.comm import EmulatedComm, EmulatedRequest, Places
+        from workshop_lib.machine.emulation.links import Network
 
         self.machine = machine
         self.model: Model | None = None  # what the small network stands for
@@ -52,7 +52,7 @@ class Emulation:
 
     def begin_device(self) -> None:
         if self.device is None and not self.machine.own_time and "torch.optim" in sys.modules:
-            from workshop_lib.emulation import device
+            from workshop_lib.machine.emulation import device
 
             if device.may_begin():
                 self.device = device.Device(self.machine)

@@ -7,8 +7,16 @@ from matplotlib.axes import Axes
 
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures.scaling import CROSS, caption, data_name, in_order, rank_counts
-from workshop_lib.results.curves import PUBLISHED, SAME_MACHINE, SAME_RESULT, accuracies, recipe, require_same, to_frame
-from workshop_lib.results.records import RecordError, name_of
+from workshop_lib.notebook.results.curves import (
+    PUBLISHED,
+    SAME_MACHINE,
+    SAME_RESULT,
+    accuracies,
+    recipe,
+    require_same,
+    to_frame,
+)
+from workshop_lib.notebook.results.records import RecordError, name_of
 from workshop_lib.words import plural
 
 Y_LABEL = "test accuracy (%)"

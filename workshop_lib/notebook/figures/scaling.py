@@ -9,8 +9,8 @@ import pandas as pd
 
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures, palette
-from workshop_lib.results import records as record_files
-from workshop_lib.results.curves import emulated_on, strong_scaling, to_frame, weak_scaling
+from workshop_lib.notebook.results import records as record_files
+from workshop_lib.notebook.results.curves import emulated_on, strong_scaling, to_frame, weak_scaling
 
 BATCHES = {"batch_size": "batch {} per rank", "global_batch": "global batch {}"}
 CROSS = {"color": palette.GRAY, "marker": "x", "linestyle": "", "markersize": 7}

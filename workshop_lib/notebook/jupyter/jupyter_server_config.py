@@ -39,4 +39,4 @@ c.LabApp.custom_css = True
 c.ZMQChannelsWebsocketConnection.limit_rate = False
 c.ServerApp.tornado_settings = {"static_custom_path": [str(HERE / "custom")]}
 # The solutions are hidden here, because a check that failed links to them.
-c.ContentsManager.hide_globs = ["source", "solutions", "map.svg", "__pycache__", "*.pyc", "*~", ".DS_Store"]
+c.ContentsManager.hide_globs = ["source", "lessons", "solutions", "map.svg", "__pycache__", "*.pyc", "*~", ".DS_Store"]

@@ -7,9 +7,9 @@ import pandas as pd
 from rich.table import Table
 
 from workshop_lib.machine import load
-from workshop_lib.results import records
-from workshop_lib.results.records import RecordError
-from workshop_lib.results.tables import rich_table
+from workshop_lib.notebook.results import records
+from workshop_lib.notebook.results.records import RecordError
+from workshop_lib.notebook.results.tables import rich_table
 from workshop_lib.training import KINDS, equivalence, options
 from workshop_lib.training.record import cores_in_words
 

@@ -9,7 +9,7 @@ from workshop_lib import training
 from workshop_lib.errors import InputError
 from workshop_lib.machine.cores import usable_cores
 from workshop_lib.machine.load import Meter
-from workshop_lib.results import records
+from workshop_lib.notebook.results import records
 from workshop_lib.training import equivalence
 from workshop_lib.words import duration, plural
 

@@ -14,11 +14,14 @@ import psutil
 from ipyparallel import AsyncResult
 from ipyparallel.error import KernelError
 
-from . import engine, failures, folders, whereabouts
-from .activity import Activity, asleep, measure
-from .allocation import is_here
+from workshop_lib.ranks.faults import failures, whereabouts
+from workshop_lib.ranks.faults.activity import Activity, asleep, measure
+from workshop_lib.ranks.faults.rank_errors import parse_stack
+from workshop_lib.ranks.launch import folders
+from workshop_lib.ranks.launch.allocation import is_here
+
+from . import engine
 from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, SearchPath, StopNote, Whereabouts
-from .rank_errors import parse_stack
 
 POLL_S = 0.002
 STACK_LIMIT_S = 1.5

@@ -24,11 +24,11 @@ from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult
 from IPython.display import display
 
 from workshop_lib.errors import InputError
+from workshop_lib.ranks.faults.rank_errors import remember_source
 
 from .engine import NAMESPACE
 from .messages import Displayed, displayed_key
 from .printed import Printed
-from .rank_errors import remember_source
 
 MAX_DISPLAYS = 50
 MAX_BYTES = 2_000_000

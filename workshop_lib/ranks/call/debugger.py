@@ -20,9 +20,9 @@ from ipyparallel.engine.datapub import publish_data
 from IPython.core.error import StdinNotImplementedError
 
 from workshop_lib.paths import replacing
+from workshop_lib.ranks.faults.rank_errors import named
 
 from .messages import CallUnderWay, PdbCommand
-from .rank_errors import named
 
 ANSWER_LIMIT_S = 600.0  # how long a rank waits for the next command
 LOOK_EVERY_S = 0.05

@@ -29,12 +29,13 @@ from typing import TYPE_CHECKING, cast
 
 import cloudpickle
 
-from workshop_lib.emulation import session as emulation
 from workshop_lib.errors import WorkshopError
+from workshop_lib.machine.emulation import session as emulation
 from workshop_lib.machine.world import forget_other_worlds
 from workshop_lib.paths import ROOT, replacing
+from workshop_lib.ranks.faults import whereabouts
+from workshop_lib.ranks.launch.scratch import SEGMENTS
 
-from . import whereabouts
 from .messages import (
     NO_FOLDERS,
     AboutRank,
@@ -47,7 +48,6 @@ from .messages import (
     SearchPath,
 )
 from .printed import limited
-from .scratch import SEGMENTS
 
 if TYPE_CHECKING:
     from workshop_lib.training.record import RunRecord
@@ -61,7 +61,13 @@ cloudpickle.register_pickle_by_value(NAMESPACE)
 
 
 # Files that run the learner's code. Error messages leave out their frames.
-HIDDEN = (__file__, "workshop_lib/ranks/cells.py", "workshop_lib/ranks/printed.py", "/IPython/core/", bdb.__file__)
+HIDDEN = (
+    __file__,
+    "workshop_lib/ranks/call/cells.py",
+    "workshop_lib/ranks/call/printed.py",
+    "/IPython/core/",
+    bdb.__file__,
+)
 POINTS_SENT = 8
 LARGE_BYTES = 50_000_000  # a message of this size takes a second or more
 PROGRESS_EVERY_MS = 100  # how often an idle rank lets MPI move messages, which costs 0.4 ms of a core
@@ -220,7 +226,7 @@ def describe(error: BaseException) -> ErrorReport:
     text = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, WorkshopError):  # its text says everything, so this library's frames are left out
         text = str(error)
-        ours = ("<string>", f"{ROOT / 'workshop_lib'}{os.sep}")
+        ours = ("<string>", f"{ROOT / 'workshop_lib'}{os.sep}", f"{ROOT / 'notebooks' / 'lessons'}{os.sep}")
         frames = [frame for frame in frames if not frame["file"].startswith(ours)]
     return {"what": f"raised {type(error).__name__}", "text": text, "frames": frames}
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, Protocol, TypedDict
 
 if TYPE_CHECKING:
-    from .activity import Activity
+    from workshop_lib.ranks.faults.activity import Activity
 
 
 class Frame(TypedDict):

@@ -3,8 +3,9 @@
 import time
 from dataclasses import dataclass, field
 
+from workshop_lib.ranks.faults.rank_errors import grouped, listed
+
 from .messages import Displayed, displayed_key
-from .rank_errors import grouped, listed
 
 EACH_UP_TO = 8  # with more ranks than that, ranks that print the same share a line
 OTHERS_LIMIT_S = 0.5  # how long a display waits for other ranks' displays, to be shown beside them

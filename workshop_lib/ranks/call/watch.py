@@ -5,13 +5,14 @@ import sys
 import time
 import warnings
 
-from workshop_lib.course.learner import in_notebook
+from workshop_lib.learner import in_notebook
+from workshop_lib.ranks.faults import failures
+from workshop_lib.ranks.faults.rank_errors import RankError, named, positions_text, stopped_text
 
-from . import debugger, failures
+from . import debugger
 from .call import POLL_S, Call
 from .engine import LARGE_BYTES
 from .output import Output
-from .rank_errors import RankError, named, positions_text, stopped_text
 
 VIEW_EVERY_S = 0.1
 STOP_LIMIT_S = 4.0

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import psutil
 
-from .processes import stat_fields
+from workshop_lib.ranks.launch.processes import stat_fields
 
 FAULTS_PER_S = 50  # pages that a rank's other threads may touch while the rank waits
 FAULTS = 30

@@ -4,8 +4,10 @@ import time
 from signal import SIGINT, SIGUSR2
 from typing import NoReturn
 
-from . import engine, limits
-from .messages import CallUnderWay, Frame, Loss
+from workshop_lib.ranks.call import engine
+from workshop_lib.ranks.call.messages import CallUnderWay, Frame, Loss
+from workshop_lib.ranks.launch import limits
+
 from .rank_errors import (
     DEADLOCK,
     HOLD_AGAIN,

@@ -7,23 +7,23 @@ import sys
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 
-from workshop_lib.course import learner
+from workshop_lib import learner
 from workshop_lib.errors import WorkshopError
+from workshop_lib.ranks.call.messages import ErrorReport, ExitRecord, Frame, StopNote
 from workshop_lib.words import ranges
-
-from .messages import ErrorReport, ExitRecord, Frame, StopNote
 
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
 # Files that run the learner's code, and files that it calls. The line to look at is never in one of them.
-OF_CALLS = ("ranks/engine.py", "ranks/cells.py", "ranks/printed.py")
-IN_BETWEEN = (*OF_CALLS, "training/torch_mpi.py", "emulation/", "judge/", "lessons/")
+OF_CALLS = ("ranks/call/engine.py", "ranks/call/cells.py", "ranks/call/printed.py")
+IN_BETWEEN = (*OF_CALLS, "training/torch_mpi.py", "machine/emulation/", "exercises/")
+LESSONS = "notebooks/lessons/"
 # How to recognize code that waits for other ranks: mpi4py's calls by their name in the line, frameworks by their files.
 _MPI_CALL = re.compile(
     r"\.((?i:all(reduce|gatherv?|toall[vw]?)|barrier|bcast|gatherv?|scatterv?|reduce(_scatter(_block)?)?|(ex)?scan"
     r"|[bsr]?send|recv|sendrecv(_replace)?|m?probe|waitall)|(Wait|Test)(all|any|some)?|Split\w*|Dup|Create\w*|Fence|Free)\("
 )
 COMMUNICATION = ("torch/distributed/", "/horovod/", "deepspeed/comm/")
-EMULATED = "workshop_lib/emulation/comm.py"  # carries the calls of emulated ranks
+EMULATED = "workshop_lib/machine/emulation/comm.py"  # carries the calls of emulated ranks
 FRAMEWORKS = ("torch", "tensorflow", "keras", "deepspeed", "horovod")
 DEADLOCK = "deadlock"  # how the error of a call begins whose ranks wait for each other
 PLACES_SHOWN = 6  # a message about a hundred ranks has to fit a screen
@@ -72,7 +72,7 @@ def parse_stack(text: str, main_thread: int) -> list[Frame]:
 def _is_library(file: str) -> bool:
     if "/lib/python3" in file or file.endswith((".pyx", ".pxi")) or file.startswith("<"):
         return True
-    return any(f"workshop_lib/{part}" in file for part in IN_BETWEEN)
+    return LESSONS in file or any(f"workshop_lib/{part}" in file for part in IN_BETWEEN)
 
 
 def _place(frame: Frame) -> str:
@@ -86,7 +86,7 @@ def short_name(file: str) -> str:
         return " ".join(cell).removeprefix("Cell ")
     if "site-packages/" in file:
         return file.split("site-packages/")[-1]
-    _, folder, rest = file.rpartition("workshop_lib/")
+    _, folder, rest = file.rpartition(LESSONS if LESSONS in file else "workshop_lib/")
     return folder + rest
 
 
@@ -121,7 +121,7 @@ def where(frames: list[Frame]) -> str:
     if not frames:
         return "at an unknown line: it did not say where it is"
     own = next((frame for frame in frames if not _is_library(frame["file"])), None)
-    is_idle = own is None or own["file"].endswith("ranks/node_agent.py")  # the agent made this rank
+    is_idle = own is None or own["file"].endswith("ranks/launch/node_agent.py")  # the agent made this rank
     if is_idle and frames[0]["name"] == "select":
         awaits = any(frame["name"] == "run_until_complete" for frame in frames)
         return "at an `await`" if awaits else "done with its part"

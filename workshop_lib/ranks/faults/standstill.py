@@ -3,9 +3,10 @@
 import time
 from typing import NamedTuple
 
+from workshop_lib.ranks.call.messages import CallUnderWay, Frame, Whereabouts
+
 from . import activity
 from .activity import Activity
-from .messages import CallUnderWay, Frame, Whereabouts
 from .rank_errors import grouped, is_communicating, is_in_framework, named
 
 IDLE_AFTER_S = 0.5  # CPU seconds are counted in hundredths, so a shorter time says too little

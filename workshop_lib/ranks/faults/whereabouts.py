@@ -19,13 +19,13 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from .messages import Waiting, Whereabouts
+from workshop_lib.ranks.call.messages import Waiting, Whereabouts
 
 ASK = signal.SIGURG  # does nothing to a process that doesn't answer
 ANSWER_LIMIT_S = 0.5  # time for a rank to answer, before faulthandler is asked
 AT = "at"  # the answers' folder in the ranks' folder
 FRAMES_COMPARED = 20
-CALLS = "ranks/engine.py"
+CALLS = "ranks/call/engine.py"
 DISTRIBUTED = "torch/distributed/"
 BACKWARD = "torch/autograd/graph.py"  # no frame of Python names the collectives inside a backward pass
 POLLS = "training/torch_mpi.py"  # a wait in Python, whose instruction changes although nothing moves

@@ -16,15 +16,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from workshop_lib.course.learner import in_notebook
+from workshop_lib.learner import in_notebook
 from workshop_lib.machine import cgroups
 from workshop_lib.paths import ROOT
+from workshop_lib.ranks import owned
+from workshop_lib.ranks.faults.rank_errors import RankError, ending
 
-from . import limits, node_agent, owned, processes, scratch, stub, which_mpi
-from .rank_errors import RankError, ending
+from . import limits, node_agent, processes, scratch, stub, which_mpi
 
 FORK = "WORKSHOP_FORK"  # if set to "no", every rank imports everything by itself
-PRELOAD = "workshop_lib.ranks.preload"
+PRELOAD = "workshop_lib.ranks.launch.preload"
 IMPORTING = "importlib.import_module(loads)"  # node_agent's line in the traceback of an import that fails
 IN_A_LIBRARY = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGABRT)  # how a broken library ends a process
 SAY_AFTER_S = 1.0

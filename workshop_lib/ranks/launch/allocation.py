@@ -10,7 +10,7 @@ from pathlib import Path
 
 import hostlist
 
-from .rank_errors import RankError
+from workshop_lib.ranks.faults.rank_errors import RankError
 
 RANKS_PER_NODE = "WORKSHOP_RANKS_PER_NODE"
 # The variables with which each scheduler describes a job. The variable of the job's id comes first.

@@ -14,18 +14,19 @@ from typing import Any
 import cloudpickle
 import psutil
 
-from workshop_lib.emulation import session as emulation
 from workshop_lib.errors import InputError
+from workshop_lib.machine.emulation import session as emulation
 from workshop_lib.machine.forks import unless_forked
+from workshop_lib.ranks.call import cells, engine
+from workshop_lib.ranks.call.watch import watch
+from workshop_lib.ranks.faults.rank_errors import RankError, how_it_ended, remember_source
+from workshop_lib.ranks.owned import remove
+from workshop_lib.ranks.progress import TextView
 from workshop_lib.training.record import Epochs
 from workshop_lib.words import plural
 
-from . import agents, allocation, cells, crowding, engine, folders, launchers, limits, processes, scratch, which_mpi
+from . import agents, allocation, crowding, folders, launchers, limits, processes, scratch, which_mpi
 from .allocation import is_here
-from .owned import remove
-from .progress import TextView
-from .rank_errors import RankError, how_it_ended, remember_source
-from .watch import watch
 
 UNNAMED = "cell"
 ABOUT_LIMIT_S = 30.0
@@ -337,7 +338,7 @@ class Ranks:
             **emulated,
         }
         environment = which_mpi.rank_environment(plan.settings | settings, plan.one_host)
-        prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
+        prepare = f"from workshop_lib.ranks.call import engine; engine.prepare({str(self.folder)!r})"
         connection = [f"--IPEngine.url_file={self.folder / folders.CONNECTION}", "--IPEngine.wait_for_url_file=180"]
         options = [*plan.engine_options, *([] if plan.elsewhere else WITHOUT_NANNY)]
         ranks = [*ENGINE, *places, *connection, *options, f"--IPEngine.startup_command={prepare}"]

@@ -5,8 +5,8 @@ import os
 import sys
 from typing import TextIO
 
-from workshop_lib.course.learner import in_notebook
 from workshop_lib.errors import InputError
+from workshop_lib.learner import in_notebook
 from workshop_lib.machine import cgroups, cores
 
 from . import allocation

@@ -14,13 +14,13 @@ import ipyparallel as ipp
 
 from workshop_lib.errors import cause
 from workshop_lib.paths import BUILD, keeps_secrets, replacing
+from workshop_lib.ranks import owned
+from workshop_lib.ranks.call.messages import ExitRecord, RankNote, StopNote, Whereabouts
+from workshop_lib.ranks.faults.rank_errors import RankError
+from workshop_lib.ranks.faults.whereabouts import AT
+from workshop_lib.ranks.owned import is_dead
 
-from . import owned
 from .allocation import is_here
-from .messages import ExitRecord, RankNote, StopNote, Whereabouts
-from .owned import is_dead
-from .rank_errors import RankError
-from .whereabouts import AT
 
 PROBE_LIMIT_S = 0.5
 # Marker files in a ranks' folder. HELD: `workshop engines start` holds the ranks. STOP and RESTART are requests to it.

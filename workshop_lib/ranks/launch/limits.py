@@ -12,8 +12,7 @@ import psutil
 
 from workshop_lib.errors import cause
 from workshop_lib.machine import cgroups
-
-from .rank_errors import RankError
+from workshop_lib.ranks.faults.rank_errors import RankError
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_LIMIT_S = 2.0  # the kernel itself answers, so only a firewall takes longer

@@ -39,7 +39,8 @@ import types
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "ALPS_APP_PE")
 MARK = "WORKSHOP_RANKS"
 PR_SET_PDEATHSIG = 1
-CGROUPS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "machine", "cgroups.py")
+LIBRARY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+CGROUPS = os.path.join(LIBRARY, "machine", "cgroups.py")
 LOOK_EVERY_S = 0.25  # how often to look for the owner; a request, or a child's end, wakes the agent at once
 LOOK_AT_LAST_WORDS_EVERY_S = 0.02
 LOOK_AT_FOLDERS_EVERY_S = 2.0

@@ -9,8 +9,8 @@ import sys
 sys.modules["debugpy"] = None  # type: ignore[assignment]
 os.environ.setdefault("TQDM_POSITION", "0")  # tqdm reads it on import (cells.py says what for)
 NEEDED = (
-    "workshop_lib.ranks.engine",
-    "workshop_lib.ranks.cells",
+    "workshop_lib.ranks.call.engine",
+    "workshop_lib.ranks.call.cells",
     "ipyparallel.engine.app",
     "ipyparallel.engine.datapub",
     "ipyparallel.controller.app",
@@ -20,7 +20,7 @@ NEEDED = (
     "IPython.extensions.storemagic",
     "tornado.platform.asyncio",
     "tornado.queues",
-    "workshop_lib.ranks.debugger",
+    "workshop_lib.ranks.call.debugger",
     "numpy.random",
     "tqdm.std",
 )

@@ -10,8 +10,9 @@ import tempfile
 from pathlib import Path
 
 from workshop_lib.paths import BUILD
+from workshop_lib.ranks import owned
 
-from . import owned, stub
+from . import stub
 
 PREFIX = "workshop-"
 SHARED_MEMORY = Path("/dev/shm")

@@ -13,9 +13,9 @@ import psutil
 
 from workshop_lib.machine.forks import unless_forked
 from workshop_lib.machine.world import loopback
+from workshop_lib.ranks.faults.rank_errors import RankError
 
 from . import agents, allocation, launchers, limits, processes, which_mpi
-from .rank_errors import RankError
 from .scratch import Scratch
 
 # About once in a hundred runs under PyTorch 2.13, a thread of gloo releases a tensor so late that Python is already

@@ -101,7 +101,8 @@ def python_path() -> str:
     hiding = {shadow.folder for shadow in shadows()}
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = [entry for entry in given if entry and os.path.realpath(entry) not in hiding]
-    return os.pathsep.join([str(ROOT), *kept])
+    # A lesson's own programs are started as `python -m lessons.NAME.PROGRAM`.
+    return os.pathsep.join([str(ROOT), str(ROOT / "notebooks"), *kept])
 
 
 def rank_environment(settings: Mapping[str, str], one_host: bool = True) -> dict[str, str]:

@@ -16,7 +16,7 @@ from workshop_lib.machine.world import World
 if TYPE_CHECKING:  # this file names PyTorch's types but does not need PyTorch
     import torch
 
-    from workshop_lib.data.mnist import Split
+    from workshop_lib.training.data.mnist import Split
 
 
 CollectiveSpan = tuple[float, float]  # time.perf_counter() when a rank entered and left a blocking collective

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from workshop_lib.emulation import session
+from workshop_lib.machine.emulation import session
 from workshop_lib.machine.world import GPU_COLLECTIVES
 from workshop_lib.training.backends.pytorch import MakeOptimizer, TorchBackend
 from workshop_lib.training.rendezvous import join_over_mpi, join_process_group

@@ -36,9 +36,9 @@ from deepspeed.utils import (
 from torch import nn
 from torch.nn import functional
 
-from workshop_lib.models import torch_cnn
 from workshop_lib.training.backends.ddp import Ddp
 from workshop_lib.training.backends.pytorch import MakeOptimizer
+from workshop_lib.training.models import torch_cnn
 from workshop_lib.training.rendezvous import join_process_group
 
 logger.setLevel(logging.ERROR)  # otherwise it would log messages about every engine it creates

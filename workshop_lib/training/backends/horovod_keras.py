@@ -11,7 +11,6 @@ anything. The trainer here owns its loop, so it calls train_on_batch in place of
 import keras
 import numpy as np
 
-from workshop_lib.data.mnist import Split
 from workshop_lib.training.backends import keras3
 from workshop_lib.training.backends.base import Replica, StepResult
 from workshop_lib.training.backends.horovod_tf import (
@@ -21,6 +20,7 @@ from workshop_lib.training.backends.horovod_tf import (
     metric_sums,
     some_rows,
 )
+from workshop_lib.training.data.mnist import Split
 from workshop_lib.training.options import TrainOptions
 
 

@@ -22,10 +22,10 @@ import numpy as np
 import tensorflow as tf
 import torch
 
-from workshop_lib.data.mnist import Split, classes_and_shape
-from workshop_lib.models import keras_cnn, torch_cnn
 from workshop_lib.training.backends.base import Backend, Replica, StepResult
 from workshop_lib.training.backends.horovod_process import HorovodRanks
+from workshop_lib.training.data.mnist import Split, classes_and_shape
+from workshop_lib.training.models import keras_cnn, torch_cnn
 from workshop_lib.training.options import TrainOptions
 
 TEST_BATCH = 500

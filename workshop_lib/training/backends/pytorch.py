@@ -19,11 +19,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from workshop_lib.data.mnist import Split, classes_and_shape
-from workshop_lib.models import torch_cnn
-from workshop_lib.models.dropout import WorkerDraws
 from workshop_lib.training import memory, optimizers
 from workshop_lib.training.backends.base import Backend, CollectiveSpan, StepResult
+from workshop_lib.training.data.mnist import Split, classes_and_shape
+from workshop_lib.training.models import torch_cnn
+from workshop_lib.training.models.dropout import WorkerDraws
 from workshop_lib.training.options import TrainOptions
 
 MakeOptimizer = Callable[..., torch.optim.Optimizer]  # takes the parameters, and options to override

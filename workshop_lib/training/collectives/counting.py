@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from workshop_lib.collectives import ring
 from workshop_lib.errors import InputError
+from workshop_lib.training.collectives import ring
 
 
 @dataclass(frozen=True)

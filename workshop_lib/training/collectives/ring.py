@@ -7,8 +7,8 @@ but `Sendrecv`, so they run on MPI and on a CountingComm alike. A part has n / p
 
 import numpy as np
 
-from workshop_lib.data.shard import parts
 from workshop_lib.errors import InputError
+from workshop_lib.training.data.shard import parts
 
 
 def part(n: int, rank: int, size: int) -> slice:

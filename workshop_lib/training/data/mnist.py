@@ -3,7 +3,7 @@
 The format (Y. LeCun, "The MNIST database of handwritten digits"): two zero bytes, one byte for the type (8 = unsigned
 byte), one for the number of dimensions, each dimension as a big-endian uint32, then the values. Images stay uint8,
 which takes a quarter of the memory of float32. They are normalized batch by batch, in one place
-(workshop_lib.models.torch_cnn.normalize).
+(workshop_lib.training.models.torch_cnn.normalize).
 """
 
 import functools
@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from workshop_lib import paths
-from workshop_lib.data.shard import shard_bounds
 from workshop_lib.errors import InputError
+from workshop_lib.training.data.shard import shard_bounds
 
 CLASSES = 10
 LEAST_SIDE = 16  # pixels; two convolutions and two pools leave nothing of a smaller image

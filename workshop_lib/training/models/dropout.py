@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from workshop_lib.data.shard import shard_bounds
+from workshop_lib.training.data.shard import shard_bounds
 
 
 class Dropout(nn.Module):

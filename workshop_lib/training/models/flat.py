@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.models import torch_cnn
+from workshop_lib.training.models import torch_cnn
 
 TEST_BATCH = 500
 

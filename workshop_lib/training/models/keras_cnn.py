@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from workshop_lib.models import torch_cnn, vit
+from workshop_lib.training.models import torch_cnn, vit
 
 
 def normalize(images):

@@ -11,8 +11,8 @@ import math
 import torch
 from torch import nn
 
-from workshop_lib.models import vit
-from workshop_lib.models.dropout import Dropout
+from workshop_lib.training.models import vit
+from workshop_lib.training.models.dropout import Dropout
 
 # Mean and standard deviation of the pixels of MNIST's training images, on the scale 0 to 255.
 PIXEL_MEAN = 33.3184

@@ -1,0 +1,1 @@
+"""`workshop dryrun`: a script as one of many ranks that don't exist."""

@@ -1,0 +1,1 @@
+"""What can go wrong on ranks: how it's noticed, and in which words it's told."""
