@@ -11,7 +11,8 @@ import uuid
 
 import psutil
 
-from workshop_lib.cli.findings import Finding, as_data, show, worst
+from workshop_lib.arguments import Parser
+from workshop_lib.findings import Finding, as_data, show, worst
 from workshop_lib.machine import cgroups, cores, installation
 from workshop_lib.machine.load import Meter, are_left
 from workshop_lib.paths import ROOT
@@ -22,6 +23,16 @@ COMMAND_LIMIT_S = 10.0
 REQUIRED = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
 LEAST_MEMORY_BYTES = 3e9
 LEAST_DISK_BYTES = 1e9
+
+
+def doctor_arguments(parser: Parser) -> None:
+    parser.runs(doctor)
+    parser.add_argument("--json", action="store_true", help="Machine-readable output.")
+
+
+def doctor(json: bool) -> int:
+    """Look at this machine: what works, what does not, and what to do about it."""
+    return main(json)
 
 
 def judged(name: str, found: str, good: bool, remedy: str, otherwise: str = "look") -> Finding:

@@ -4,7 +4,7 @@ import math
 
 from rich.console import Console
 
-from workshop_lib.cli.arguments import Parser
+from workshop_lib.arguments import Parser
 from workshop_lib.dryrun import dry_run as dry
 from workshop_lib.errors import InputError
 from workshop_lib.forecast.forecast import mesh_shape

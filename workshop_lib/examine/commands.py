@@ -9,12 +9,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from workshop_lib.cli.arguments import Parser
-from workshop_lib.cli.findings import EXIT_CODES, as_data, show, worst
+from workshop_lib.arguments import Parser
 from workshop_lib.errors import InputError
 from workshop_lib.examine.checks import examine as check
 from workshop_lib.examine.run import observe
 from workshop_lib.examine.sections import SECTIONS
+from workshop_lib.findings import EXIT_CODES, as_data, show, worst
 
 RANKS = 2
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")

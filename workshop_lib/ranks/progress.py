@@ -5,8 +5,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tqdm import tqdm
-
 from workshop_lib.training import diverged
 
 from .call.messages import Point, Published, PublishedPoint
@@ -141,7 +139,7 @@ class TextView:
     def write(self, text: str) -> None:
         """Print these lines at once: a message to the page for each line would be too many."""
         if self.bar:
-            tqdm.write(text, file=sys.stdout)
+            self.bar.write(text, file=sys.stdout)
         else:
             print(text, flush=True)
 
@@ -153,6 +151,8 @@ class TextView:
         done_before = self.progress.done
         self.progress.take(data)
         if self.progress.info and self.bar is None:
+            from tqdm import tqdm  # commands that train nothing do without it
+
             self.bar = tqdm(
                 total=self.progress.total,
                 unit="step",

@@ -7,8 +7,8 @@ import shutil
 import pytest
 from exercises.answers import code_cells
 
-from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import Run
+from workshop_lib.findings import Finding
 from workshop_lib.paths import SCRIPTS
 from workshop_lib.ranks.launch import processes
 

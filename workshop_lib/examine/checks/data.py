@@ -4,8 +4,8 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import RankLog, Run
+from workshop_lib.findings import Finding
 from workshop_lib.ranks.faults.rank_errors import named
 from workshop_lib.words import plural
 

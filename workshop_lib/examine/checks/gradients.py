@@ -4,9 +4,9 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.checks.weights import named_parameters
 from workshop_lib.examine.observations import Record, Run
+from workshop_lib.findings import Finding
 from workshop_lib.words import plural
 
 FEWEST_STEPS = 2

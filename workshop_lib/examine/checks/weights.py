@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterator
 
-from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import RankLog, Run
+from workshop_lib.findings import Finding
 from workshop_lib.words import plural
 
 NAMES_SHOWN = 3
