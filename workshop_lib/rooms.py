@@ -20,6 +20,8 @@ COMMANDS = {
     "board": "workshop_lib.classroom.room:board_arguments",
 }
 TARGET_CURVE = "lessons.gradient_noise.figures:target_curve"  # `workshop plot` draws this figure too
+TRAIN_ON = "workshop_lib.notebook.train_on:train_on"  # what `team.train` does
+CARRY_EVERY_GROUP = "workshop_lib.training.torch_mpi:carry_every_group"  # ranks with emulated time and PyTorch do this
 AFTER_CELLS = "workshop_lib.classroom.sharing:AfterCells"  # for learners who share their results
 
 

@@ -14,7 +14,7 @@
 # %%
 from workshop_lib import TrainOptions, predict, profile, ranks
 from workshop_lib.paths import BUILD
-from workshop_lib.ranks.timeline import timeline
+from workshop_lib.training.timeline import timeline
 
 from lessons.ddp import figures as step_figures
 from lessons.where_the_time_goes import bound_jobs, figures, tracing
