@@ -18,8 +18,8 @@ TOOLS = ROOT / "tools"
 ALWAYS = {"paths", "errors", "quantities", "words", "learner", "__version__"}
 MACHINE = ALWAYS | {"machine"}
 TRAINING = MACHINE | {"training"}
-RANKS = TRAINING | {"ranks"}
-EXERCISES = RANKS | {"exercises"}
+RANKS = MACHINE | {"ranks"}
+EXERCISES = TRAINING | RANKS | {"exercises"}
 NOTEBOOK = EXERCISES | {"notebook"}
 COMMANDS = NOTEBOOK | {"arguments", "findings"}
 # `ranks` gives its errors to code on a rank, too: that importing it loads nothing else is test_rank_imports'.

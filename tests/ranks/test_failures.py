@@ -73,8 +73,8 @@ class Call:
     def activity(self):
         return next(self.measured, Activity(None, next(self.used, {}), {}))
 
-    def published_by(self, rank):
-        return {}
+    def published(self):
+        return [{} for _ in self.ranks]
 
     def asleep(self, rank):
         return True

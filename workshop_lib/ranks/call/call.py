@@ -116,13 +116,13 @@ class Call:
         return time.monotonic() - self._began
 
     @property
-    def is_training(self) -> bool:
-        """Whether a rank has said that it trains."""
-        return any("phase" in answer.data for answer in self.answers.values())
+    def stops_when_asked(self) -> bool:
+        """Whether a rank has said that it ends cleanly when it is asked to stop."""
+        return any(self.published_by(rank).get("stops_when_asked") for rank in self.answers)
 
-    def published(self) -> list[Published]:
-        """What each rank published last about its progress."""
-        return [self.published_by(rank) for rank in self.ranks]
+    def published(self) -> list[dict[str, Any]]:
+        """The last values of everything that each rank has published."""
+        return [self.answers[rank].data for rank in self.ranks]
 
     def published_by(self, rank: int) -> Published:
         return cast(Published, self.answers[rank].data)

@@ -33,7 +33,7 @@ STILL_LIMIT_S = 10.0  # time for ranks that compute or sleep to end by themselve
 INTERRUPT_LIMIT_S = 2.0
 MPI_LIMIT_S = 0.5  # an interrupt has no effect on a rank inside MPI; an operation under way may end in this time
 COMPILED_LIMIT_S = 3.0  # compiled code must first return, if it can
-STOP_LIMIT_S = 1.5  # time for a training to end at a step that all ranks agree on
+STOP_LIMIT_S = 1.5  # time for a call that stops when asked to, at a step that all ranks agree on
 CHECK_LIMIT_S = 30.0  # time for busy ranks to join the check of whether all ranks are in step
 CHECK_LOOK_EVERY_S = 1.5
 CHECK_LOOKS = 3
@@ -42,7 +42,7 @@ TOGETHER_MOST_S = 3.0  # the longest time between two looks, while one of the ra
 ALONE_S = 1.3  # how long a rank that runs a cell without the others waits at one place before it counts
 DEADLOCK_S = 2.5  # how long all ranks wait for each other, and none moves, before that is said to be a deadlock
 NOTICE_S = 5.0
-KEEP_RECORD = "*Stop*, the button beside a training's progress, ends it too, and keeps its record."
+KEEP_RESULT = "*Stop*, the button beside its progress, ends it too, and keeps its result."
 USELESS = "These ranks cannot be used any more."
 READY = "The ranks are still in step and ready for the next cell."
 OUT_OF_STEP = "some ranks had sent messages that others never received"
@@ -105,7 +105,7 @@ class NoneHasFailed:
         self.standstill = Standstill(call)
         self.pause_s = TOGETHER_EVERY_S
         self.next_look = time.monotonic() + self.pause_s
-        self.signs: tuple | None = None  # what ranks have sent, and published about a training
+        self.signs: tuple | None = None  # what ranks have sent, and published
         self.has_noticed = False
 
     def look(self) -> list[str]:
@@ -135,10 +135,10 @@ class NoneHasFailed:
         return [f"All ranks have waited for each other for {still_s:.0f} s:", *places.splitlines(), advice]
 
     def _moves(self) -> bool:
-        """Whether ranks have sent each other something, or have published progress, since this was asked last."""
+        """Whether ranks have sent each other or published something since this was asked last."""
         before = self.signs
-        points = [self.call.published_by(rank).get("points") for rank in self.call.ranks]
-        self.signs = (self.call.activity().segments, points)
+        published = [list(values.values()) for values in self.call.published()]
+        self.signs = (self.call.activity().segments, published)
         return before is not None and before != self.signs
 
 
@@ -281,12 +281,12 @@ def still_in_step(call: CallUnderWay, allow_unreceived: bool = False) -> bool | 
     return None if check.running else all(outcome.get("value") for outcome in check.outcomes.values())
 
 
-def raise_interrupted(call: CallUnderWay, trains: bool = False) -> NoReturn:
+def raise_interrupted(call: CallUnderWay, stops_when_asked: bool = False) -> NoReturn:
     """Interrupt the ranks after the learner pressed stop, and raise RankError. Restart unusable ranks first."""
-    keep = f" {KEEP_RECORD}" if trains else ""
+    keep = f" {KEEP_RESULT}" if stops_when_asked else ""
     stacks: dict[int, list[Frame]] = {}
     try:
-        if trains:  # all ranks agree on a step, so none is left inside a collective
+        if stops_when_asked:  # all ranks agree on a step, so none is left inside a collective
             call.signal(SIGUSR2)
             call.wait(STOP_LIMIT_S)
         call.signal(SIGINT)

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import importlib
 import os
 import subprocess
 import sys
@@ -18,11 +19,10 @@ from workshop_lib.errors import InputError
 from workshop_lib.machine.emulation import session as emulation
 from workshop_lib.machine.forks import unless_forked
 from workshop_lib.ranks.call import cells, engine
+from workshop_lib.ranks.call.view import TextView
 from workshop_lib.ranks.call.watch import watch
 from workshop_lib.ranks.faults.rank_errors import RankError, how_it_ended, remember_source
 from workshop_lib.ranks.owned import remove
-from workshop_lib.ranks.progress import TextView
-from workshop_lib.training.record import Epochs
 from workshop_lib.words import plural
 
 from . import agents, allocation, crowding, folders, launchers, limits, processes, scratch, which_mpi
@@ -119,7 +119,7 @@ class Ranks:
     ends. `ipyparallel.Cluster` could not promise that.
     """
 
-    view = TextView  # how a run shows its progress; the notebook package sets its own
+    view: Callable[..., TextView] | None = None  # what shows a call; the notebook package sets its own
     attached_only = False  # whether another process holds these ranks
     holder_host = ""  # the host of that process
     machine: str | None = None
@@ -169,13 +169,14 @@ class Ranks:
         emulated = f", emulating {self.machine}" if self.machine else ""
         return f"<{plural(self.n, 'MPI rank')}, {state}{emulated}>"
 
-    def run(self, function, /, *args, timeout: float = 120.0, show: bool = True, **kwargs) -> list:
+    def run(self, function, /, *args, timeout: float = 120.0, show: bool | TextView = True, **kwargs) -> list:
         """Call `function(*args, **kwargs)` on every rank; returns the results in rank order.
 
-        Whatever a rank prints appears with its rank in front. If a rank fails or the call takes longer than `timeout`
-        seconds, this raises a RankError that says which rank failed and on which line every other rank was. The error
-        comes at once if a rank has ended, within 3 s if the other ranks wait for the failed rank in a collective, and
-        within 15 s if they do something else. Afterwards the ranks may need `restart()`; the error says so.
+        Whatever a rank prints appears with its rank in front; `show` may also be False, or a view that shows it.
+        If a rank fails or the call takes longer than `timeout` seconds, this raises a RankError that says which rank
+        failed and on which line every other rank was. The error comes at once if a rank has ended, within 3 s if the
+        other ranks wait for the failed rank in a collective, and within 15 s if they do something else. Afterwards the
+        ranks may need `restart()`; the error says so.
         Raises InputError unless `timeout` is above 0.
         """
         return self._run((function, args, kwargs), timeout, show)
@@ -193,9 +194,7 @@ class Ranks:
         self._cells.pop(source, None)
         self._cells[source] = name
 
-    def _run(
-        self, call: tuple, timeout: float, show: bool | TextView, on: list[int] | None = None, trains: bool = False
-    ) -> list:
+    def _run(self, call: tuple, timeout: float, show: bool | TextView, on: list[int] | None = None) -> list:
         if not self.healthy:
             self._wait_until_ended()
             raise RankError(f"These ranks cannot run anything: {self.trouble}. {self.remedy}")
@@ -207,7 +206,7 @@ class Ranks:
             raise RankError(f"This cannot be sent to the ranks: {error}") from None
         view = show if isinstance(show, TextView) else None
         if show is True:
-            view = self.view(self.n if on is None else len(on), trains=trains)
+            view = (self.view or TextView)(self.n if on is None else len(on))
         self.busy = True
         try:
             return watch(self, payload, timeout, view, on)
@@ -232,9 +231,8 @@ class Ranks:
 
         show: whether to show the progress, or the view that shows it.
         """
-        record = self._run((engine.train_here, (options,), {}), timeout, show, trains=True)[0]
-        record["epochs"] = Epochs(record["epochs"])
-        return record
+        # Training isn't the ranks' business, so they import what does it only here, by its name.
+        return importlib.import_module("workshop_lib.notebook.train_on").train_on(self, options, timeout, show)
 
     def pull(self, name: str) -> list:
         """The values of a variable on all ranks, in rank order."""
