@@ -403,6 +403,14 @@ def sent_twice(run):
         step["backwards"] *= 2
 
 
+@case("wrong", "accumulation", "of 3 micro-batches, FSDP hasn't sent the gradients of the last 2")
+def sent_after_the_first(run):
+    for_both(run, "model", ddp=False, fsdp=True)
+    for step in steps_of(run):
+        step["forwards"] *= 3
+        step["backwards"] = [[0.1, 0.1, sync] for sync in (True, False, False)]
+
+
 @case("look", "metric", "after step 8, each rank evaluated different samples (train.py:20)")
 def not_combined(run):
     for_both(run, "evaluation", collectives={"barrier between": [1, 0, 0.1], "decision between": [1, 8, 0.1]})

@@ -72,17 +72,33 @@ def zeroed(run: Run) -> Iterator[Finding]:
 
 
 def accumulation(run: Run) -> Iterator[Finding]:
-    """Do micro-batches communicate only once per step?"""
+    """Do micro-batches communicate only once per step, and is it the last one that does?"""
     log = run.ranks[0]
     if run.size == 1 or not (log.model["ddp"] or log.model["fsdp"]):
         return
+    for step in run.common_steps if log.model["fsdp"] else []:
+        sent = [sync for *_, sync in log.steps[step]["backwards"]]
+        if not sent or sent[-1] or log.is_by_closure(step):
+            continue
+        late = len(list(itertools.takewhile(lambda sync: not sync, reversed(sent))))
+        yield Finding(
+            "wrong",
+            "accumulation",
+            f"of {len(sent)} micro-batches, FSDP hasn't sent the gradients of the last {late} when the optimizer steps",
+            "FSDP keeps them and adds them to the next step's gradients, which belong to other weights.",
+            "Call set_requires_gradient_sync(True) before the last micro-batch of a step, and False before the others.",
+            "accumulate",
+            step=step,
+        )
+        return
     for step in run.common_steps:
         forwards = log.forwards(step)
-        backwards = len(log.steps[step]["backwards"])
+        sent = [sync for *_, sync in log.steps[step]["backwards"]]
+        backwards = len(sent)
         begins_anew = log.model["ddp"] and log.steps[step].get("anew", 1) > 1  # as SAM does, which accumulates nothing
         if backwards < 2 or len(forwards) != backwards or log.is_by_closure(step) or begins_anew:
             continue
-        synchronized = sum(forward["sync"] for forward in forwards)
+        synchronized = sum(sent)
         if synchronized > 1:
             yield Finding(
                 "look",

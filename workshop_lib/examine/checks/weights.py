@@ -163,8 +163,8 @@ def _not_averaged(run: Run, step: int, gradients: list, names: list[str]) -> tup
     if wrapped and all(forward.get("around_ddp") for each in forwards for forward in each):
         cause = "the gradients aren't averaged, because the script calls the model itself and not its DDP wrapper"
         return cause, "Call the wrapper in training: ddp(x), not ddp.module(x) or model(x).", "ddp"
-    last = [each[-1] for each in forwards if each]
-    if wrapped and not any(forward["sync"] for forward in last):
+    last = [log.steps[step]["backwards"][-1] for log in run.ranks if log.steps[step]["backwards"]]
+    if wrapped and not any(sync for *_, sync in last):
         cause = "the gradients aren't averaged, because the step's last forward pass was inside no_sync()"
         return cause, "Leave no_sync() before the forward pass of the last micro-batch.", "accumulate"
     if wrapped and all(isinstance(each, list) and len(each) == len(names) for each in gradients):

@@ -73,6 +73,7 @@ class RankRecorder:
         self.in_optimizer = False
         self.has_optimizer = False
         self.scaled = False  # whether the gradients are still those of a loss that a GradScaler has scaled
+        self.ddp_sync: bool | None = None  # whether DDP's last forward pass prepared to send; None without DDP
         self.fsdp_sync = True
         self.unseen: set[str] = set()
         self.loaders_kept: list[Any] = []
@@ -190,9 +191,9 @@ class RankRecorder:
         if self.looks_at_randomness():
             forward["random"] = self.random_states(module)
         if isinstance(module, DistributedDataParallel):
-            forward["sync"] = module.require_backward_grad_sync
+            self.ddp_sync = module.require_backward_grad_sync
         else:
-            forward["sync"] = getattr(module, "_sync_gradients", self.fsdp_sync)  # FullyShardedDataParallel has its own
+            self.ddp_sync = None
             forward["around_ddp"] = id(module) in self.wrapped
         forward["closure"] = self.in_optimizer
         forward["begin_s"] = time.monotonic()
@@ -336,7 +337,10 @@ class RankRecorder:
     def backward(self, begin_s: float, seconds: float) -> None:
         if self.now is None:
             return
-        self.now["backwards"].append([begin_s, seconds])
+        sync = self.ddp_sync
+        if sync is None:  # FSDP decides when a backward pass ends; FullyShardedDataParallel has a flag of its own
+            sync = getattr(self.active and self.active.module, "_sync_gradients", self.fsdp_sync)
+        self.now["backwards"].append([begin_s, seconds, sync])
         if self.active is None or self.step > FIRST_STEPS:
             return
         self.now["after_backward"] = self._projection(self.active.module)
