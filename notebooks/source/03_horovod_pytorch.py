@@ -108,9 +108,8 @@ def make_distributed(model, optimizer, hvd):
     """
     # <solution>
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    return hvd.DistributedOptimizer(
-        optimizer, named_parameters=model.named_parameters()
-    )
+    names = model.named_parameters()
+    return hvd.DistributedOptimizer(optimizer, named_parameters=names)
     # <stub>
     # raise NotImplementedError("your code here")
     # </stub>

@@ -173,7 +173,8 @@ large_gpt += ["--dtype", "bfloat16", "--batch", 1024]
 large = lesson.dry_run(lesson.edited.SCRIPT, *large_gpt, world_size=512, mesh="64x8")
 print(
     f"{large.peak_bytes / 1e9:.1f} GB, "
-    f"of which {sum(large.state_bytes.values()) / 1e9:.1f} GB are weights, gradients and Adam"
+    "of which weights, gradients and Adam take "
+    f"{sum(large.state_bytes.values()) / 1e9:.1f} GB"
 )
 
 # %% [markdown]
