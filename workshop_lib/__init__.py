@@ -43,3 +43,8 @@ else:
         if name == "TrainOptions":
             return importlib.import_module("workshop_lib.training.options").TrainOptions
         raise AttributeError(f"module 'workshop_lib' has no attribute {name!r}")
+
+
+def load_ipython_extension(shell) -> None:
+    """Make `%%ranks` known in a notebook outside the checkout, which says `%load_ext workshop_lib`."""
+    importlib.import_module("workshop_lib.notebook")
