@@ -22,6 +22,16 @@ MNIST = Path(os.environ.get("WORKSHOP_MNIST", ROOT / "assets" / "mnist"))
 LEARNER = Path(os.environ.get("WORKSHOP_LEARNER_FILE") or WRITTEN / "progress" / "progress.jsonl")
 
 
+def library_alone(folder: Path) -> str:
+    """Make this folder, in which a Python finds this library and no other package; return its path for PYTHONPATH.
+
+    A different environment's Python can then import the library without this environment's packages.
+    """
+    folder.mkdir()
+    (folder / LIBRARY.name).symlink_to(LIBRARY)
+    return str(folder)
+
+
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
     """Yield the name of a temporary file to write. It replaces `path` at the end, and is removed on an error.

@@ -1,6 +1,7 @@
 """The command `workshop dryrun`: 12_thousand_ranks offers it for dry runs in a terminal."""
 
 import math
+from importlib.util import find_spec
 
 from rich.console import Console
 
@@ -34,6 +35,8 @@ def dryrun(
 
     Options that aren't listed below go to the script.
     """
+    if find_spec("torch") is None:
+        raise ModuleNotFoundError(name="torch")
     if world_size is None:
         if not mesh:
             raise InputError("how many ranks? Give --world-size, or --mesh, or both.")

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from workshop_lib.examine.observations import Run, read_rank
+from workshop_lib.paths import library_alone
 from workshop_lib.ranks.call.messages import Frame
 from workshop_lib.ranks.faults import whereabouts
 from workshop_lib.ranks.faults.rank_errors import is_communicating, is_in_framework, parse_stack
@@ -59,6 +60,8 @@ def observe(
         ]
         words += ["workshop_lib.examine.on_ranks", folder, str(steps), str(first_step or "-"), *command]
         own = {name: os.environ[name] for name in ("OMP_NUM_THREADS",) if name in os.environ}
+        if python != sys.executable:
+            own["PYTHONPATH"] = library_alone(Path(folder, "library"))
         with scripts.started(words, uuid.uuid4().hex[:12], **own) as process:
             return _Watch(ranks, process, Path(folder), show).follow(seconds)
 
