@@ -1,14 +1,8 @@
-"""What the processes of a set of ranks send each other: outcomes, errors and records, as plain data.
+"""What the processes of a set of ranks send each other: outcomes, errors and records, as plain data."""
 
-CallUnderWay is the interface of a call under way, for modules that must not import call.py.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, Protocol, TypedDict
-
-if TYPE_CHECKING:
-    from workshop_lib.ranks.faults.activity import Activity
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 
 class Frame(TypedDict):
@@ -162,25 +156,3 @@ class Published(TypedDict, total=False):
     stops_when_asked: bool  # whether the call ends cleanly soon after `stop_asked` became true
     result_bytes: int  # the size of a large result, before the rank sends it
     at_breakpoint: int  # how many commands the rank has asked for in pdb
-
-
-class CallUnderWay(Protocol):
-    """The part of a call under way (call.Call) that failures.py, standstill.py and debugger.py use."""
-
-    team: Any
-    ranks: list[int]  # the ranks that run the call
-    outcomes: dict[int, Outcome]
-
-    @property
-    def running(self) -> list[int]: ...
-    def published(self) -> list[dict[str, Any]]: ...
-    def published_by(self, rank: int) -> Published: ...
-    def wait(self, limit_s: float) -> bool: ...
-    def signal(self, number: int) -> None: ...
-    def stacks(self) -> dict[int, list[Frame]]: ...
-    def stopped(self) -> dict[int, StopNote]: ...
-    def loss(self) -> Loss: ...
-    def whereabouts(self) -> dict[int, Whereabouts]: ...
-    def activity(self) -> "Activity": ...
-    def asleep(self, rank: int) -> bool: ...
-    def follow_up(self, function: Callable, *args) -> "CallUnderWay": ...
