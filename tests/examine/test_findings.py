@@ -1,6 +1,9 @@
 """Each check on recorded observations: silent on those of a correct run, and its finding after one change to them."""
 
+import ast
+import string
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import recorded
@@ -9,6 +12,7 @@ from workshop_lib.classroom import generate
 from workshop_lib.cli.findings import LEVELS, Finding, as_data, as_text, worst
 from workshop_lib.examine import checks
 from workshop_lib.examine.checks import machine
+from workshop_lib.examine.findings import TABLE, found
 from workshop_lib.examine.observations import RankLog, Run, read_rank
 from workshop_lib.examine.sections import SECTIONS
 
@@ -283,7 +287,7 @@ def a_split_of_each_rank(run):
             record["subset"] = str(rank)
 
 
-@case("look", "resume", "train.py:4 reads a checkpoint with an optimizer's state, and only the network's part")
+@case("look", "resume", "train.py:4 reads a checkpoint with an optimizer's state, and only the network is loaded")
 def a_resumed_network_alone(run):
     for rank in run.ranks:
         rank.records[:] = [record for record in rank.records if record["kind"] != "load"]
@@ -663,6 +667,31 @@ def test_sections_are_in_the_notebooks():
     for notebook, heading in SECTIONS.values():
         headings = [line for line in sources[notebook].splitlines() if line.startswith("# #")]
         assert any(line.endswith(heading) for line in headings), f"{notebook} has no section {heading!r}"
+
+
+def constants(node: ast.AST) -> set[str]:
+    return {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+
+
+def test_each_finding_in_the_table_is_made_by_a_check_and_each_that_is_made_is_in_the_table():
+    named, chosen = set(), set()
+    for source in Path(checks.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "found":
+                [first, *_] = node.args
+                (named if isinstance(first, ast.Constant) else chosen).update(constants(first))
+            elif isinstance(node, ast.Assign | ast.Return) and node.value is not None:
+                chosen |= constants(node.value)
+    assert named <= TABLE.keys() <= named | chosen
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_each_finding_in_the_table_can_be_shown(name):
+    row = TABLE[name]
+    texts = row.get("why", "") + row.get("remedy", "")
+    words = {word: "7" for _, word, *_ in string.Formatter().parse(texts) if word}
+    finding = found(name, "seen", **words)
+    assert f"{row['check']}: seen" in as_text([finding], SECTIONS) and finding.level in LEVELS
 
 
 def test_a_report_has_why_what_to_change_and_where_to_read():

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from workshop_lib.cli.findings import Finding
+from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.ranks.faults.rank_errors import named
 from workshop_lib.words import plural
@@ -30,40 +31,24 @@ def batches(run: Run) -> Iterator[Finding]:
         seen = f"ranks {one} and {other} trained on the same {len(run.ranks[one].samples(same[0]))} samples in "
         seen += f"{len(same)} of {len(steps)} steps, from step {same[0]} on"
         if len(distinct) == 1:
-            why = "But every step has this one batch, so the data may be made up for a test."
-            change = "With real data, share it out."
-            yield Finding("look", "batches", seen, why, change, "sampler", (one, other), same[0])
+            yield found("one-batch", seen, (one, other), same[0])
         else:
-            yield Finding(
-                "wrong",
-                "batches",
-                f"{seen}{_why_the_same(run, one, other)}",
-                "The second rank's work changes nothing: you pay for several ranks and learn from one rank's batch.",
-                "Give the DataLoader sampler=DistributedSampler(dataset), or take every size-th sample from rank on."
-                if run.ranks[one].training_loaders
-                else "Take every size-th sample from rank on, or seed the ranks' draws differently.",
-                "sampler",
-                (one, other),
-                same[0],
-            )
+            name = "same-batches" if run.ranks[one].training_loaders else "same-draws"
+            yield found(name, f"{seen}{_why_the_same(run, one, other)}", (one, other), same[0])
         return
     share, one, other = max(
         (_overlap(run, one, other, steps), one, other) for one, other in itertools.combinations(range(run.size), 2)
     )
     if share > OVERLAP_SHARE:
-        yield Finding(
-            "look",
-            "batches",
+        yield found(
+            "overlap",
             f"{share:.0%} of the samples that rank {one} saw in one pass, rank {other} saw too",
-            "The ranks don't share the samples out, so an epoch repeats some samples, and may leave others out.",
-            "Shuffle with the same seed on all ranks, then give each rank its own part: DistributedSampler does that.",
-            "sampler",
-            (one, other),
-            steps[0],
+            ranks=(one, other),
+            step=steps[0],
         )
         return
     seen = f"the ranks trained on different samples in each of the {plural(len(steps), 'step')} compared"
-    yield Finding("ok", "batches", seen)
+    yield ok("batches", seen)
 
 
 def _why_the_same(run: Run, one: int, other: int) -> str:
@@ -153,13 +138,9 @@ def sampler(run: Run) -> Iterator[Finding]:
     for loader, epochs in _trained_with(run.ranks[0]):
         parts = {log.loaders[loader][0].get("subset") for log in run.ranks if loader in log.loaders}
         if len(parts) > 1 and "distributed" in epochs[0]:
-            yield Finding(
-                "wrong",
-                "sampler",
-                "the ranks train on different subsets of the data, and a DistributedSampler shares each of them out",
-                "Some samples are never trained on. If the rest is for testing, a rank trains on another rank's.",
-                "Draw the split with one seed on all ranks: random_split(..., generator=Generator().manual_seed(0)).",
-                "sampler",
+            yield found(
+                "split-per-rank",
+                "the ranks train on different subsets of the data, and a DistributedSampler shares each one out",
                 step=1,
             )
             return
@@ -171,25 +152,17 @@ def sampler(run: Run) -> Iterator[Finding]:
                 continue
             seeds.setdefault(loader, set()).add(settings["seed"])
             if settings["num_replicas"] != run.size or settings["rank"] != rank:
-                yield Finding(
-                    "wrong",
-                    "sampler",
+                yield found(
+                    "sampler-of-another-rank",
                     f"on rank {rank} of {run.size}, the DistributedSampler is rank {settings['rank']} of "
                     f"{settings['num_replicas']}",
-                    "Some samples are never trained on, and ranks may share others.",
-                    "Leave num_replicas and rank out: DistributedSampler(dataset) takes them from the process group.",
-                    "sampler",
-                    (rank,),
-                    1,
+                    ranks=(rank,),
+                    step=1,
                 )
     if any(len(each) > 1 for each in seeds.values()):
-        yield Finding(
-            "wrong",
-            "sampler",
+        yield found(
+            "sampler-seeds",
             f"the DistributedSampler has a different seed on each rank: {max(map(sorted, seeds.values()), key=len)}",
-            "Each rank shuffles differently and takes part of a different order: some samples come twice, some never.",
-            "Give all ranks the same seed.",
-            "sampler",
             step=1,
         )
 
@@ -211,17 +184,12 @@ def coverage(run: Run) -> Iterator[Finding]:
         twice = len(loaded) - len(set(loaded))
         global_batch = math.ceil(len(orders[0]) / epochs[0]["batches"]) * run.size
         if lost >= global_batch or twice > global_batch:
-            yield Finding(
-                "look",
-                "coverage",
-                f"the first epoch left out {lost:,} of {total:,} samples, and loaded {twice:,} again",
-                "The network learns from different data than you think.",
-                "Choose each rank's samples from one order that all ranks share.",
-                "sampler",
+            yield found(
+                "coverage", f"the first epoch left out {lost:,} of {total:,} samples, and loaded {twice:,} again"
             )
         else:
             seen = f"an epoch loaded {len(set(loaded)):,} of {total:,} samples, {twice:,} of them twice"
-            yield Finding("ok", "coverage", seen)
+            yield ok("coverage", seen)
 
 
 def order(run: Run) -> Iterator[Finding]:
@@ -240,20 +208,10 @@ def order(run: Run) -> Iterator[Finding]:
                     continue
                 shuffles = after.get("distributed", {}).get("shuffle", False)
                 seen = f"on {named((rank,))}, epoch {number} loads the samples in the order of epoch {number - 1}"
-                why = "A DistributedSampler reshuffles only if you tell it the epoch." if shuffles else ""
-                yield Finding(
-                    "wrong" if shuffles else "look",
-                    "order",
-                    seen,
-                    why or "Nothing shuffles the samples, so every epoch has the same batches.",
-                    "Call sampler.set_epoch(epoch) before each epoch." if shuffles else "Shuffle, if you meant to.",
-                    "sampler",
-                    (rank,),
-                    after["step"] + 1,
-                )
+                yield found("no-set-epoch" if shuffles else "not-shuffled", seen, (rank,), after["step"] + 1)
                 return
         if compared and rank == run.size - 1:
-            yield Finding("ok", "order", "each epoch has an order of its own")
+            yield ok("order", "each epoch has an order of its own")
     if not any(log.training_loaders for log in run.ranks):
         yield from _order_of_batches(run)
 
@@ -268,10 +226,7 @@ def _order_of_batches(run: Run) -> Iterator[Finding]:
     repeats = [a == b for a, b in zip(rows, rows[period:], strict=False)]
     if period >= FIRST and len(repeats) >= FIRST and all(repeats):
         seen = f"from step {period + 1} on, rank 0's batches repeat those from step 1 on"
-        why = "Every epoch has the same batches in the same order."
-        yield Finding(
-            "look", "order", seen, why, "Reshuffle in each epoch, the same way on all ranks.", "sampler", (0,)
-        )
+        yield found("batches-repeat", seen, (0,))
 
 
 def unequal_parts(run: Run) -> Iterator[Finding]:
@@ -279,34 +234,17 @@ def unequal_parts(run: Run) -> Iterator[Finding]:
     if not run.is_data_parallel:
         return
     known = {step: unequal for step in run.common_steps if (unequal := _unequal_losses(run, step)) is not None}
-    found = next(((step, unequal) for step, unequal in known.items() if unequal), None)
-    if found is not None:
-        step, unequal = found
-        yield Finding(
-            "look",
-            "parts",
-            f"in step {step}, {unequal}",
-            "Each sample or token of a smaller part counts more than one of a larger part.",
-            "Divide the sum of losses by the number of samples or tokens in the whole step, on all ranks together, "
-            "times the number of ranks.",
-            "unequal",
-            step=step,
-        )
+    first = next(((step, unequal) for step, unequal in known.items() if unequal), None)
+    if first is not None:
+        step, unequal = first
+        yield found("parts-of-losses", f"in step {step}, {unequal}", step=step)
         return
     for step in run.common_steps:
         if step in known:
             continue
         sums = [sum(forward["size"] for forward in log.forwards(step)) for log in run.ranks]
         if len(set(sums)) > 1:
-            yield Finding(
-                "look",
-                "parts",
-                f"in step {step}, the ranks had {_numbers(sums)} samples",
-                "The mean of the ranks' means gives the samples of the smaller part more weight.",
-                "Use drop_last=True, or weigh each rank's gradient by its number of samples.",
-                "unequal",
-                step=step,
-            )
+            yield found("parts-of-ranks", f"in step {step}, the ranks had {_numbers(sums)} samples", step=step)
             return
 
 

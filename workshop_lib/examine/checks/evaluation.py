@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.checks.weights import differing, named_parameters
+from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import Record, Run
 
 # Collectives that may put results together. A "decision" doesn't: it's a yes or no, such as whether to stop.
@@ -44,35 +45,27 @@ def combined(run: Run) -> Iterator[Finding]:
             sum(count for name, (count, *_) in each["collectives"].items() if _joins(name)) for each in evaluations
         ]
         if not any(calls):
-            yield Finding(
-                "look",
-                "metric",
+            yield found(
+                "metric-not-combined",
                 f"after step {evaluations[0]['step']}, each rank evaluated different samples "
                 f"({evaluations[0]['line']}), and no collective put the results together",
-                "A number that one rank prints is then about its part of the samples only.",
-                "Add up the correct answers and the samples on all ranks (all_reduce), then divide.",
-                "metric",
                 step=evaluations[0]["step"],
             )
             return
     if seen_parts:
-        yield Finding("ok", "metric", "each rank evaluated a part, and a collective put the results together")
+        yield ok("metric", "each rank evaluated a part, and a collective put the results together")
     elif any(True for _ in _together(run)):
-        yield Finding("ok", "metric", "every rank evaluated the same samples, so one rank's number is everyone's")
+        yield ok("metric", "every rank evaluated the same samples, so one rank's number is everyone's")
 
 
 def mode(run: Run) -> Iterator[Finding]:
     """Does the model evaluate held-back samples as it trains, with dropout and statistics of each batch?"""
     for evaluation in run.ranks[0].evaluations:
         if evaluation.get("on") and not _generates(run, evaluation):
-            yield Finding(
-                "look",
-                "mode",
+            yield found(
+                "evaluated-in-training-mode",
                 f"after step {evaluation['step']}, {' and '.join(evaluation['on'])} evaluates in training mode "
                 f"({evaluation['line']})",
-                "The result is worse than the model, and every rank evaluates a different one.",
-                "Call model.eval() before and model.train() after.",
-                "norms",
                 step=evaluation["step"],
             )
             return
@@ -88,16 +81,12 @@ def other_models(run: Run) -> Iterator[Finding]:
         odd = [number for number in models[0] if len({str(each.get(number)) for each in models}) > 1]
         if odd:
             joined = any(_joins(name) for each in evaluations for name in each["collectives"])
-            yield Finding(
-                "wrong" if joined else "look",
-                "metric",
+            seen = (
                 f"after step {evaluations[0]['step']}, the ranks evaluate a model with different weights "
-                f"({evaluations[0]['line']}), one that they don't train themselves",
-                "Averaged weights (EMA) that only one rank updates are the usual reason.",
-                "Update such a model on every rank, or evaluate it on the rank that has it.",
-                "metric",
-                step=evaluations[0]["step"],
+                f"({evaluations[0]['line']}), one that they don't train themselves"
             )
+            name = "different-models-combined" if joined else "different-models"
+            yield found(name, seen, step=evaluations[0]["step"])
             return
 
 
@@ -122,14 +111,10 @@ def padding(run: Run) -> Iterator[Finding]:
             loaded = [index for order in orders for index in order]
             twice = len(loaded) - len(set(loaded))
             if settings.get("distributed") and 0 < twice < run.size:
-                yield Finding(
-                    "look",
+                yield found(
                     "padding",
                     f"the evaluation's sampler loads {twice} of {settings['samples']:,} samples twice, "
                     "so that all ranks have equally many",
-                    "The repeated samples count twice, unless the script leaves them out of its sums.",
-                    "Share out the indices without padding (range(rank, len(dataset), size)), and add up counts.",
-                    "sampler",
                     step=evaluation["step"],
                 )
                 return
@@ -144,24 +129,13 @@ def buffers(run: Run) -> Iterator[Finding]:
             continue
         odd = differing(names, digests)
         if odd:
-            yield Finding(
-                "look", "buffers", f"ranks evaluate with different buffers: {named_parameters(odd)}", *_ADVICE
-            )
+            yield found("different-buffers", f"ranks evaluate with different buffers: {named_parameters(odd)}")
             return
-        yield Finding("ok", "buffers", "all ranks evaluated with the same buffers")
+        yield ok("buffers", "all ranks evaluated with the same buffers")
         return
     ends = [log.first("end").get("buffers") for log in run.ranks]
     if run.is_data_parallel and all(ends) and run.ranks[0].first("ddp").get("broadcast_buffers") is False:
         odd = differing(names, ends)
         if odd:
-            yield Finding(
-                "look", "buffers", f"at the end, buffers differ between the ranks: {named_parameters(odd)}", *_ADVICE
-            )
-
-
-_ADVICE = (
-    "Each rank's last update comes from its own samples (with broadcast_buffers=False, all its updates do), so the "
-    "result depends on which rank evaluates or saves.",
-    "Broadcast rank 0's buffers before you evaluate, or use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model).",
-    "norms",
-)
+            seen = f"at the end, buffers differ between the ranks: {named_parameters(odd)}"
+            yield found("different-buffers", seen)

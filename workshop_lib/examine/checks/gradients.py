@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.checks.weights import named_parameters
+from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import Record, Run
 from workshop_lib.words import plural
 
@@ -27,13 +28,9 @@ def clipping(run: Run) -> Iterator[Finding]:
     for step in clipped:
         norms, lines, scaled = zip(*(log.steps[step]["clips"][0] for log in run.ranks), strict=True)
         if all(scaled):
-            yield Finding(
-                "wrong",
-                "clipping",
+            yield found(
+                "clipped-while-scaled",
                 f"in step {step}, {lines[0]} clips gradients that GradScaler's factor still multiplies",
-                "The norm is thousands of times too large, so every gradient is clipped, and then divided to nearly 0.",
-                "Call scaler.unscale_(optimizer) before you clip.",
-                "averaging",
                 step=step,
             )
             return
@@ -41,32 +38,24 @@ def clipping(run: Run) -> Iterator[Finding]:
         known = all(norm is not None and math.isfinite(norm) for norm in norms) and all(gradients)
         averaged_later = known and all(each == gradients[0] for each in gradients)
         if averaged_later and max(norms) - min(norms) > 1e-4 * max(norms):
-            yield Finding(
-                "wrong",
-                "clipping",
-                f"in step {step}, {lines[0]} clips gradients of norm {', '.join(f'{norm:.3g}' for norm in norms)}, "
-                "and they are averaged afterwards",
-                "Each rank scales its gradient by a different factor, so the average points in a different direction.",
-                "Average first, then clip: all ranks then see one norm.",
-                "averaging",
+            shown = ", ".join(f"{norm:.3g}" for norm in norms)
+            yield found(
+                "clipped-before-average",
+                f"in step {step}, {lines[0]} clips gradients of norm {shown}, and they are averaged afterwards",
                 step=step,
             )
             return
     if clipped:
-        yield Finding("ok", "clipping", f"all ranks clipped the same gradients in {plural(len(clipped), 'step')}")
+        yield ok("clipping", f"all ranks clipped the same gradients in {plural(len(clipped), 'step')}")
 
 
 def zeroed(run: Run) -> Iterator[Finding]:
     """Does each step begin with new gradients?"""
     steps = [step for step in run.common_steps if all("kept" in log.steps[step] for log in run.ranks)]
     if len(steps) >= FEWEST_STEPS and all(log.steps[step]["kept"] for log in run.ranks for step in steps):
-        yield Finding(
-            "wrong",
-            "zeroed",
+        yield found(
+            "never-zeroed",
             f"from step {steps[0]} on, each backward pass adds to the gradients that the optimizer has just used",
-            "Every step repeats all earlier ones, as if the learning rate grew.",
-            "Call optimizer.zero_grad() in each step.",
-            "accumulate",
             step=steps[0],
         )
 
@@ -81,13 +70,9 @@ def accumulation(run: Run) -> Iterator[Finding]:
         if not sent or sent[-1] or log.is_by_closure(step):
             continue
         late = len(list(itertools.takewhile(lambda sync: not sync, reversed(sent))))
-        yield Finding(
-            "wrong",
-            "accumulation",
+        yield found(
+            "sent-too-early",
             f"of {len(sent)} micro-batches, FSDP hasn't sent the gradients of the last {late} when the optimizer steps",
-            "FSDP keeps them and adds them to the next step's gradients, which belong to other weights.",
-            "Call set_requires_gradient_sync(True) before the last micro-batch of a step, and False before the others.",
-            "accumulate",
             step=step,
         )
         return
@@ -100,18 +85,14 @@ def accumulation(run: Run) -> Iterator[Finding]:
             continue
         synchronized = sum(sent)
         if synchronized > 1:
-            yield Finding(
-                "look",
-                "accumulation",
+            yield found(
+                "sent-in-each-micro-batch",
                 f"a step has {backwards} micro-batches, and the gradients were sent after {synchronized} of them",
-                "One allreduce per step is enough. The others send sums that the next micro-batch changes.",
-                "Run all micro-batches but the last inside ddp.no_sync() (FSDP2: set_requires_gradient_sync(False)).",
-                "accumulate",
                 step=step,
             )
         else:
             seen = f"a step has {backwards} micro-batches, and gradients are sent once"
-            yield Finding("ok", "accumulation", seen)
+            yield ok("accumulation", seen)
         return
 
 
@@ -119,46 +100,35 @@ def size(run: Run) -> Iterator[Finding]:
     """Is the gradient the mean over all ranks, and not their sum, or the mean divided once more?"""
     if run.size == 1 or not run.is_data_parallel or (run.repeated and not _why_not_against_one(run)):
         return
-    found = {step: factors for step in run.common_steps if (factors := _factors(run, step)) is not None}
-    if len(found) < FEWEST_STEPS:
+    known = {step: factors for step in run.common_steps if (factors := _factors(run, step)) is not None}
+    if len(known) < FEWEST_STEPS:
         return
-    step = min(found)
+    step = min(known)
     micro_batches = float(len(run.ranks[0].steps[step]["backwards"]))
     meant = (1.0, micro_batches)  # with the losses divided by the number of micro-batches, and without
 
     def is_always(*values: float) -> bool:
         new = [value for value in values if not any(math.isclose(value, each, rel_tol=TOLERANCE) for each in meant)]
-        return any(all(math.isclose(each, value, rel_tol=TOLERANCE) for each, _ in found.values()) for value in new)
+        return any(all(math.isclose(each, value, rel_tol=TOLERANCE) for each, _ in known.values()) for value in new)
 
     # With two ranks, half of a loss may be what is meant, as in half of a squared error.
-    certain = run.size > 2 or not all(math.isclose(each, 1 / run.size) for _, each in found.values())
+    certain = run.size > 2 or not all(math.isclose(each, 1 / run.size) for _, each in known.values())
     halved = any(each[-1] in HALVED for each in run.ranks[0].steps[step].get("losses", []))
     if is_always(*(each / run.size for each in meant)):
         if halved and not certain:
             return
         again = "DDP has averaged them" if run.ranks[0].first("ddp") else "they were averaged"
-        yield Finding(
-            "wrong" if certain else "look",
-            "size of gradients",
-            f"the gradients that the optimizer gets are the mean over all ranks, divided by {run.size}",
-            f"The script divides by the number of ranks although {again}, so each step is {run.size} times too short"
-            f"{'.' if certain else f', unless the 1/{run.size} belongs to your loss.'}",
-            "Don't divide the loss or the gradients by the number of ranks.",
-            "averaging",
-            step=step,
-        )
+        seen = f"the gradients that the optimizer gets are the mean over all ranks, divided by {run.size}"
+        name = "divided-again" if certain else "divided-again-perhaps"
+        yield found(name, seen, step=step, again=again, size=run.size)
     elif is_always(*(each * run.size for each in meant)):
-        yield Finding(
-            "look",
-            "size of gradients",
+        yield found(
+            "summed",
             f"the gradients that the optimizer gets are the sum over the ranks: {run.size} times their mean",
-            "With more ranks the steps get longer, as if you had raised the learning rate.",
-            "Divide by the number of ranks after all_reduce, or use ReduceOp.AVG, unless the rate allows for it.",
-            "averaging",
             step=step,
         )
-    elif any(math.isclose(found[step][0], each, rel_tol=TOLERANCE) for each in meant):
-        yield Finding("ok", "size of gradients", "the optimizer gets the mean over all ranks")
+    elif any(math.isclose(known[step][0], each, rel_tol=TOLERANCE) for each in meant):
+        yield ok("size of gradients", "the optimizer gets the mean over all ranks")
 
 
 def _factors(run: Run, step: int) -> tuple[float, float] | None:
@@ -208,36 +178,23 @@ def against_one(run: Run) -> Iterator[Finding]:
         return
     why_not = _why_not_against_one(run)
     if why_not:
-        yield Finding("look", "against one", f"the first step can't be compared with one process: {why_not}")
+        yield found("not-comparable-with-one", f"the first step can't be compared with one process: {why_not}")
         return
     assert run.against_one is not None
     factor, share = run.against_one
     if share > AGAINST_ONE:
-        yield Finding(
-            "look",
-            "against one",
+        yield found(
+            "unlike-one",
             f"the first step's gradient differs by {share:.0%} from that of one process with the same samples",
-            "Samples count differently, or ranks use something of their own: statistics, masks, negative examples.",
-            "Divide sums over all ranks by counts over all ranks, unless the difference is meant.",
-            "unequal",
             step=1,
         )
     elif abs(factor - 1) > AGAINST_ONE:
         is_certain = any(math.isclose(factor, each, rel_tol=TOLERANCE) for each in (run.size, 1 / run.size))
-        yield Finding(
-            "wrong" if is_certain else "look",
-            "against one",
-            f"the first step's gradient is {factor:.3g} times that of one process with the same samples",
-            "The same learning rate makes steps of another length on every number of ranks.",
-            "Average once over the ranks: DDP does it, and all_reduce adds up.",
-            "averaging",
-            step=1,
-        )
+        seen = f"the first step's gradient is {factor:.3g} times that of one process with the same samples"
+        yield found("times-size-of-one" if is_certain else "times-one", seen, step=1)
     else:
         differ = abs(factor - 1) + share
-        yield Finding(
-            "ok", "against one", f"one process with the same samples has the same gradient, up to {differ:.0e}"
-        )
+        yield ok("against one", f"one process with the same samples has the same gradient, up to {differ:.0e}")
 
 
 def _why_not_against_one(run: Run) -> str:
@@ -259,20 +216,13 @@ def _why_not_against_one(run: Run) -> str:
 def rate(run: Run) -> Iterator[Finding]:
     """Does the learning rate reach 0 long before the end?"""
     steps = run.common_steps
-    rates = [max(found) for step in steps if (found := _rates(run, step))]
+    rates = [max(each) for step in steps if (each := _rates(run, step))]
     if len(steps) < FEWEST_WITH_RATE or len(rates) < len(steps) or not max(rates):
         return
     idle = len(list(itertools.takewhile(lambda each: each <= NO_RATE * max(rates), reversed(rates))))
     if idle > IDLE_SHARE * len(rates):
-        yield Finding(
-            "wrong",
-            "rate",
-            f"the learning rate is 0 in the last {idle} of {plural(len(rates), 'step')}",
-            "These steps change nothing. The schedule is over: its length may be that of one rank's own epoch, or "
-            "every rank or micro-batch moves it.",
-            "Give the schedule the number of optimizer steps that one rank takes, and step it once after each.",
-            "rate",
-            step=steps[-idle],
+        yield found(
+            "rate-zero", f"the learning rate is 0 in the last {idle} of {plural(len(rates), 'step')}", step=steps[-idle]
         )
 
 
@@ -290,13 +240,6 @@ def unused(run: Run) -> Iterator[Finding]:
     never = set.intersection(*(set(record["without_gradient"]) for record in records))
     if never:
         names = named_parameters([name for name in records[0]["without_gradient"] if name in never])
-        yield Finding(
-            "look",
-            "unused",
-            f"{names} never got a gradient in {plural(len(records), 'step')}",
-            "The parameter doesn't learn. DDP fails in the second step, or searches for it in every step.",
-            "Remove it, freeze it before you wrap the model, or check that the forward pass uses it.",
-            "branches",
-        )
+        yield found("unused", f"{names} never got a gradient in {plural(len(records), 'step')}")
     else:
-        yield Finding("ok", "unused", "every parameter got a gradient")
+        yield ok("unused", "every parameter got a gradient")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from workshop_lib.cli.findings import Finding
+from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import Run
 from workshop_lib.words import plural
 
@@ -36,17 +37,13 @@ def in_forward(run: Run) -> Iterator[Finding]:
     states = {step: each for step, each in _states(run, "torch").items() if step in draws}
     same = _same(states)
     if len(same) >= SAME_SHARE * len(states):
-        yield Finding(
-            "look",
-            "dropout",
+        yield found(
+            "same-dropout",
             f"in {plural(len(same), 'step')}, all ranks drew the same random numbers in the forward pass",
-            "Dropout then removes the same units on every rank, so there is less noise than the batch size suggests.",
-            "After you've built the model, seed each rank differently: torch.manual_seed(seed + rank).",
-            "random",
             step=same[0],
         )
     else:
-        yield Finding("ok", "dropout", "each rank draws random numbers of its own in the forward pass")
+        yield ok("dropout", "each rank draws random numbers of its own in the forward pass")
 
 
 def in_loading(run: Run) -> Iterator[Finding]:
@@ -76,12 +73,4 @@ def _same_in_workers(run: Run, name: str) -> bool:
 
 
 def _same_augmentation(seen: str, step: int) -> Finding:
-    return Finding(
-        "look",
-        "augmentation",
-        f"{seen} while loading",
-        "The n-th sample of every rank is augmented in the same way, so a batch varies less than it should.",
-        "After you've built the model, seed each rank differently, Python's and NumPy's generators too.",
-        "random",
-        step=step,
-    )
+    return found("same-augmentation", f"{seen} while loading", step=step)

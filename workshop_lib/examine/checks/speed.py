@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from workshop_lib.cli.findings import Finding
+from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.words import plural
 
@@ -53,7 +54,7 @@ def stragglers(run: Run) -> Iterator[Finding]:
     lost_s = median(max(each) for each in waits.values())
     if last.count(late) < USUALLY * len(last) or lost_s < max(LATE_SHARE * typical_s, LATE_S):
         seen = f"the ranks wait {lost_s / typical_s:.0%} of a step for each other"
-        yield Finding("ok", "straggler", seen)
+        yield ok("straggler", seen)
         return
     parts = {
         "loading data": [_median(log, steps, "data_s") for log in run.ranks],
@@ -65,16 +66,12 @@ def stragglers(run: Run) -> Iterator[Finding]:
     reason = max(more_s, key=lambda what: more_s[what])
     known = more_s[reason] > lost_s / 3
     because = f", {more_s[reason] * 1e3:.0f} ms of them for {reason}" if known else ", in code around the model"
-    yield Finding(
-        "look",
+    yield found(
         "straggler",
         f"in {last.count(late)} of {len(steps)} steps, the ranks waited for rank {late}, usually {lost_s * 1e3:.0f} ms"
         f"{because}; a step takes {typical_s * 1e3:.0f} ms",
-        "An allreduce ends when the last rank has called it, so all ranks are as slow as this one.",
-        "Give every rank the same work; move what only this rank does out of the step.",
-        "straggler",
-        (late,),
-        steps[0],
+        ranks=(late,),
+        step=steps[0],
     )
 
 
@@ -98,7 +95,7 @@ def facts(run: Run) -> Iterator[Finding]:
         if run.is_data_parallel:
             seen += f" x {plural(run.size, 'rank')}: a global batch of {median(batch):g}"
         rate = f"{min(rates):.3g}" if min(rates) == max(rates) else f"{min(rates):.3g} to {max(rates):.3g}"
-        yield Finding("ok", "batch", f"{seen}, learning rate {rate}", section="rate")
+        yield found("batch", f"{seen}, learning rate {rate}")
     if len(steps := measured(run)) >= FEWEST_STEPS and run.is_data_parallel:
         took_s = median(step_s(each, step) for each in run.ranks for step in steps)
         speed = median(batch) / took_s
@@ -108,7 +105,7 @@ def facts(run: Run) -> Iterator[Finding]:
             "in collectives that the script calls": called_s,
         }
         listed = ", ".join(f"{seconds / took_s:.0%} {what}" for what, seconds in shares.items())
-        yield Finding("ok", "speed", f"{speed:,.0f} samples/s; of a step: {listed}", section="inside")
+        yield found("speed", f"{speed:,.0f} samples/s; of a step: {listed}")
 
 
 def _called_s(log: RankLog, step: int) -> float:
