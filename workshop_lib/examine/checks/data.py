@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import RankLog, Run
+from workshop_lib.examine.records import EpochRecord, LossPart
 from workshop_lib.ranks.faults.rank_errors import named
 from workshop_lib.words import plural
 
@@ -55,8 +56,8 @@ def _why_the_same(run: Run, one: int, other: int) -> str:
     for log in (run.ranks[one], run.ranks[other]):
         for loader in log.training_loaders:
             settings = log.loaders[loader][0]
-            if "distributed" not in settings:
-                return f": the DataLoader has a {settings['sampler']}, which knows nothing of ranks"
+            if settings.distributed is None:
+                return f": the DataLoader has a {settings.sampler}, which knows nothing of ranks"
     return ""
 
 
@@ -64,7 +65,7 @@ def _index_one_dataset(run: Run, one: int, other: int) -> bool:
     """Whether equal indices are the same sample on both ranks. They aren't if each rank has a dataset of its own."""
     logs = run.ranks[one], run.ranks[other]
     settings = [log.loaders[loader][0] for log in logs for loader in log.training_loaders]
-    if settings and all("distributed" in each for each in settings):
+    if settings and all(each.distributed for each in settings):
         return True
     orders = [_first_order(log) for log in logs]
     if not all(orders):
@@ -86,7 +87,7 @@ def _labels(log: RankLog) -> dict[int, tuple]:
     labels = {}
     for loader in log.training_loaders:
         for epoch in log.loaders[loader]:
-            key = loader, epoch["epoch"]
+            key = loader, epoch.epoch
             for index, label in zip(log.orders.get(key, []), log.labels.get(key, []), strict=False):
                 labels[index] = tuple(label)
     return labels
@@ -95,14 +96,14 @@ def _labels(log: RankLog) -> dict[int, tuple]:
 def _noise_hides_samples(logs: tuple[RankLog, RankLog]) -> bool:
     """Whether loading changes samples randomly, so that they differ even if the ranks load the same ones."""
     settings = [log.loaders[loader][0] for log in logs for loader in log.training_loaders]
-    random = all(any(step["drew_data"] for step in log.steps.values()) for log in logs)
-    return random and not any(each["dataset"] == "Subset" for each in settings)
+    random = all(any(step.drew_data for step in log.steps.values()) for log in logs)
+    return random and not any(each.dataset == "Subset" for each in settings)
 
 
 def _first_order(log: RankLog) -> list[int]:
     for loader in sorted(log.training_loaders):
         for epoch in (*log.passes(loader), *log.loaders[loader]):
-            if order := log.orders.get((loader, epoch["epoch"])):
+            if order := log.orders.get((loader, epoch.epoch)):
                 return order
     return []
 
@@ -126,7 +127,7 @@ def _overlap(run: Run, one: int, other: int, steps: list[int]) -> float:
     return len(seen[0] & seen[1]) / smaller if smaller else 0.0
 
 
-def _trained_with(log: RankLog) -> Iterator[tuple[int, list[dict]]]:
+def _trained_with(log: RankLog) -> Iterator[tuple[int, list[EpochRecord]]]:
     for loader in sorted(log.training_loaders):
         yield loader, log.loaders[loader]
 
@@ -136,8 +137,8 @@ def sampler(run: Run) -> Iterator[Finding]:
     if not run.is_data_parallel or run.size == 1:
         return
     for loader, epochs in _trained_with(run.ranks[0]):
-        parts = {log.loaders[loader][0].get("subset") for log in run.ranks if loader in log.loaders}
-        if len(parts) > 1 and "distributed" in epochs[0]:
+        parts = {log.loaders[loader][0].subset for log in run.ranks if loader in log.loaders}
+        if len(parts) > 1 and epochs[0].distributed:
             yield found(
                 "split-per-rank",
                 "the ranks train on different subsets of the data, and a DistributedSampler shares each one out",
@@ -147,15 +148,15 @@ def sampler(run: Run) -> Iterator[Finding]:
     seeds: dict[int, set[int]] = {}
     for rank, log in enumerate(run.ranks):
         for loader, epochs in _trained_with(log):
-            settings = epochs[0].get("distributed")
+            settings = epochs[0].distributed
             if settings is None:
                 continue
-            seeds.setdefault(loader, set()).add(settings["seed"])
-            if settings["num_replicas"] != run.size or settings["rank"] != rank:
+            seeds.setdefault(loader, set()).add(settings.seed)
+            if settings.num_replicas != run.size or settings.rank != rank:
                 yield found(
                     "sampler-of-another-rank",
-                    f"on rank {rank} of {run.size}, the DistributedSampler is rank {settings['rank']} of "
-                    f"{settings['num_replicas']}",
+                    f"on rank {rank} of {run.size}, the DistributedSampler is rank {settings.rank} of "
+                    f"{settings.num_replicas}",
                     ranks=(rank,),
                     step=1,
                 )
@@ -172,17 +173,17 @@ def coverage(run: Run) -> Iterator[Finding]:
     if not run.is_data_parallel:
         return
     for loader, epochs in _trained_with(run.ranks[0]):
-        whole = [each["epoch"] for each in run.ranks[0].passes(loader, whole=True)]
+        whole = [each.epoch for each in run.ranks[0].passes(loader, whole=True)]
         orders = [log.orders.get((loader, whole[0]), []) for log in run.ranks] if whole else []
-        total = epochs[0]["samples"]
-        if not total or not orders or not all(orders):
+        total = epochs[0].samples
+        if not total or not epochs[0].batches or not orders or not all(orders):
             continue
         if not all(_index_one_dataset(run, 0, other) for other in range(1, run.size)):
             continue
         loaded = [index for order in orders for index in order]
         lost = total - len(set(loaded))
         twice = len(loaded) - len(set(loaded))
-        global_batch = math.ceil(len(orders[0]) / epochs[0]["batches"]) * run.size
+        global_batch = math.ceil(len(orders[0]) / epochs[0].batches) * run.size
         if lost >= global_batch or twice > global_batch:
             yield found(
                 "coverage", f"the first epoch left out {lost:,} of {total:,} samples, and loaded {twice:,} again"
@@ -198,17 +199,17 @@ def order(run: Run) -> Iterator[Finding]:
         compared = False
         for loader in sorted(log.training_loaders):
             for number, (before, after) in enumerate(itertools.pairwise(log.passes(loader)), 2):
-                old = log.orders.get((loader, before["epoch"]), [])
-                new = log.orders.get((loader, after["epoch"]), [])
+                old = log.orders.get((loader, before.epoch), [])
+                new = log.orders.get((loader, after.epoch), [])
                 short = min(len(old), len(new))
                 if short < 2 * FIRST:
                     continue
                 compared = True
                 if old[:short] != new[:short]:
                     continue
-                shuffles = after.get("distributed", {}).get("shuffle", False)
+                shuffles = after.distributed is not None and after.distributed.shuffle
                 seen = f"on {named((rank,))}, epoch {number} loads the samples in the order of epoch {number - 1}"
-                yield found("no-set-epoch" if shuffles else "not-shuffled", seen, (rank,), after["step"] + 1)
+                yield found("no-set-epoch" if shuffles else "not-shuffled", seen, (rank,), after.step + 1)
                 return
         if compared and rank == run.size - 1:
             yield ok("order", "each epoch has an order of its own")
@@ -242,7 +243,7 @@ def unequal_parts(run: Run) -> Iterator[Finding]:
     for step in run.common_steps:
         if step in known:
             continue
-        sums = [sum(forward["size"] for forward in log.forwards(step)) for log in run.ranks]
+        sums = [sum(forward.size for forward in log.forwards(step)) for log in run.ranks]
         if len(set(sums)) > 1:
             yield found("parts-of-ranks", f"in step {step}, the ranks had {_numbers(sums)} samples", step=step)
             return
@@ -250,29 +251,31 @@ def unequal_parts(run: Run) -> Iterator[Finding]:
 
 def _unequal_losses(run: Run, step: int) -> str | None:
     """How samples count differently in a step's losses; empty if they count equally, None if that isn't known."""
-    losses = [log.steps[step].get("losses", []) for log in run.ranks]
-    lines = [[line for line, *_ in loss] for loss in losses]
+    losses = [log.steps[step].losses for log in run.ranks]
+    lines = [[each.line for each in loss] for loss in losses]
     if not lines[0] or any(each != lines[0] for each in lines):
         return None
-    if any(len(each) < 6 or not each[1] for loss in losses for each in loss):
+    if any(each.weight is None or not each.count for loss in losses for each in loss):
         return None
     if any(log.is_by_closure(step) for log in run.ranks):
         return None
     for calls in zip(*losses, strict=True):  # the same call on all ranks
         if unequal := _count_differently(calls):
-            return f"{calls[0][0]} takes, on the ranks, {unequal}"
+            return f"{calls[0].line} takes, on the ranks, {unequal}"
     whole = len(losses[0]) == len(run.ranks[0].forwards(step)) and len(set(lines[0])) == 1
     unequal = _count_differently(losses[0]) if whole else ""
     return f"{lines[0][0]} takes, in the micro-batches of rank 0, {unequal}" if unequal else ""
 
 
-def _count_differently(losses: Sequence[list]) -> str:
+def _count_differently(losses: Sequence[LossPart]) -> str:
     """How samples count differently in these losses; empty if they don't."""
-    _, counts, reductions, weights, *_ = zip(*losses, strict=True)
+    counts = [each.count for each in losses]
+    reductions = {each.reduction for each in losses}
+    weights = [each.weight for each in losses]
     even = max(weights) - min(weights) <= EVEN * max(weights)
-    if set(reductions) == {"mean"} and even and max(counts) - min(counts) > EVEN * max(counts):
+    if reductions == {"mean"} and even and max(counts) - min(counts) > EVEN * max(counts):
         return f"means over {_numbers(counts)} samples or tokens, and each mean counts the same"
-    if set(reductions) == {"sum"} and not even:
+    if reductions == {"sum"} and not even:
         return f"sums over {_numbers(counts)} samples or tokens, and divides them by different numbers"
     return ""
 

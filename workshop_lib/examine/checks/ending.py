@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import Run
+from workshop_lib.examine.records import CollectiveRecord, ErrorRecord, UnseenRecord
 from workshop_lib.ranks.faults.rank_errors import named, where
 from workshop_lib.words import plural
 
@@ -23,22 +24,22 @@ MISMATCH = "doesn't match expected size"
 
 
 def ended(run: Run) -> Iterator[Finding]:
-    failed = {rank: record for rank, log in enumerate(run.ranks) if (record := log.first("error"))}
+    failed = {rank: record for rank, log in enumerate(run.ranks) if (record := log.first(ErrorRecord))}
     positions = [_position(run, rank) for rank in range(run.size)]
-    done = [rank for rank, log in enumerate(run.ranks) if log.first("end")]
+    done = [rank for rank, log in enumerate(run.ranks) if log.has_ended]
     # gloo aborts a rank now and then while Python shuts down. That isn't the script's fault.
     how = "ended" if run.how == "failed" and len(done) == run.size else run.how
-    if any(error.get("error") == "StartsItsOwnRanks" for error in failed.values()):
-        [text, *_] = [error["text"] for error in failed.values()]
+    if any(error.error == "StartsItsOwnRanks" for error in failed.values()):
+        [text, *_] = [error.text for error in failed.values()]
         yield found("own-ranks", f"nothing was watched: {text}")
     elif failed:
-        rank = min(failed, key=lambda each: failed[each]["time"])
+        rank = min(failed, key=lambda each: failed[each].time)
         error = failed[rank]
-        at = f" at {error['place'][0]}, line {error['place'][1]}" if error["place"] else ""
+        at = f" at {error.place[0]}, line {error.place[1]}" if error.place else ""
         others = [_position(run, other) for other in range(run.size) if other != rank]
-        taken = max((record["step"] for record in run.ranks[rank].records), default=0)
-        seen = "\n".join([f"rank {rank} failed in step {taken}{at}: {shortened(error['text'])}", *others])
-        yield found(_why_it_failed(run, error["text"]), seen, (rank,), taken)
+        taken = max((record.step for record in run.ranks[rank].records), default=0)
+        seen = "\n".join([f"rank {rank} failed in step {taken}{at}: {shortened(error.text)}", *others])
+        yield found(_why_it_failed(run, error.text), seen, (rank,), taken)
     elif how == "failed" and (mismatch := _mismatch(run)):
         yield found(
             "collectives-met",
@@ -63,7 +64,7 @@ def ended(run: Run) -> Iterator[Finding]:
         yield ok("ended", f"{plural(run.size, 'rank')} took {took}{stopped}, and no rank failed")
     steps = [len(log.steps) for log in run.ranks]
     if how == "ended" and run.trains and len(set(steps)) > 1:
-        ends = [log.first("end").get("weights") for log in run.ranks]
+        ends = [log.end.weights for log in run.ranks]
         agree = all(ends) and all(end == ends[0] for end in ends)  # as after DDP's Join
         seen = f"the ranks took different numbers of steps: {_list(steps)} on ranks 0 to {run.size - 1}"
         name = "different-steps" if run.is_data_parallel and not agree else "different-steps-joined"
@@ -72,10 +73,10 @@ def ended(run: Run) -> Iterator[Finding]:
 
 def unseen(run: Run) -> Iterator[Finding]:
     """What of the script couldn't be looked at?"""
-    blind = {each["what"]: each for log in run.ranks for each in log.of_kind("unseen")}
+    blind = {each.what: each for log in run.ranks for each in log.of(UnseenRecord)}
     for what, record in blind.items():
-        seen = f"couldn't look at {what} ({record['line'] or 'in a library'}): {record['text']}"
-        yield found("unseen", seen, step=record["step"])
+        seen = f"couldn't look at {what} ({record.line or 'in a library'}): {record.text}"
+        yield found("unseen", seen, step=record.step)
 
 
 def _mismatch(run: Run) -> str:
@@ -91,12 +92,12 @@ def _position(run: Run, rank: int) -> str:
     log = run.ranks[rank]
     if run.stacks.get(rank):
         return f"rank {rank}: {where(run.stacks[rank])}"
-    if log.first("end"):
+    if log.has_ended:
         return f"rank {rank} had ended"
-    if error := log.first("error"):
-        return f"rank {rank} failed too: {shortened(error['text'])}"
-    if calls := log.of_kind("collective"):
-        return f"rank {rank} had called {calls[-1]['name']} at {calls[-1]['line']}, and ended in it or after it"
+    if error := log.first(ErrorRecord):
+        return f"rank {rank} failed too: {shortened(error.text)}"
+    if calls := log.of(CollectiveRecord):
+        return f"rank {rank} had called {calls[-1].name} at {calls[-1].line}, and ended in it or after it"
     return f"rank {rank} ended and left no message"
 
 
@@ -117,7 +118,7 @@ def _why_it_failed(run: Run, text: str) -> str:
         return "failed-on-one-gpu"
     if "Expected to have finished reduction" in text:
         return "failed-unused-parameter"
-    if any(log.first("end") for log in run.ranks):
+    if any(log.has_ended for log in run.ranks):
         return "failed-after-another-ended"
     return "failed"
 
@@ -129,8 +130,8 @@ def _list(numbers: list[int]) -> str:
 def joined(run: Run) -> Iterator[Finding]:
     if run.size == 1 or not any(log.steps for log in run.ranks):
         return
-    has_group = any(log.first("group") for log in run.ranks)
-    libraries = sorted({name for log in run.ranks for name in log.model.get("joined_by", [])})
+    has_group = any(log.group_size for log in run.ranks)
+    libraries = sorted({name for log in run.ranks for name in log.model.joined_by})
     if not has_group and libraries:
         seen = f"the script imports {' and '.join(libraries)} and never called init_process_group"
         yield found("joined-by-another-library", seen, size=run.size)
@@ -140,6 +141,6 @@ def joined(run: Run) -> Iterator[Finding]:
             f"the script never called init_process_group: it's {run.size} runs that know nothing of each other",
         )
     elif not run.joined:
-        sizes = [log.first("group").get("size", 1) for log in run.ranks]
+        sizes = [log.group_size or 1 for log in run.ranks]
         seen = f"the ranks' process groups have {_list(sizes)} ranks, not {run.size}"
         yield found("group-of-other-size", seen=seen)

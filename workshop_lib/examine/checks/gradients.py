@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.checks.weights import named_parameters
 from workshop_lib.examine.findings import found, ok
-from workshop_lib.examine.observations import Record, Run
+from workshop_lib.examine.observations import Run
+from workshop_lib.examine.records import DdpRecord, ModelRecord, StepRecord, UnseenRecord
 from workshop_lib.words import plural
 
 FEWEST_STEPS = 2
@@ -22,26 +23,28 @@ IDLE_SHARE = 0.2
 
 def clipping(run: Run) -> Iterator[Finding]:
     """Are gradients clipped after they are averaged?"""
-    if run.size == 1 or not run.is_data_parallel or run.ranks[0].model["fsdp"]:
+    if run.size == 1 or not run.is_data_parallel or run.ranks[0].model.fsdp:
         return
-    clipped = [step for step in run.common_steps if all(log.steps[step]["clips"] for log in run.ranks)]
+    clipped = [step for step in run.common_steps if all(log.steps[step].clips for log in run.ranks)]
     for step in clipped:
-        norms, lines, scaled = zip(*(log.steps[step]["clips"][0] for log in run.ranks), strict=True)
-        if all(scaled):
+        clips = [log.steps[step].clips[0] for log in run.ranks]
+        norms = [clip.norm for clip in clips]
+        line = clips[0].line
+        if all(clip.scaled for clip in clips):
             yield found(
                 "clipped-while-scaled",
-                f"in step {step}, {lines[0]} clips gradients that GradScaler's factor still multiplies",
+                f"in step {step}, {line} clips gradients that GradScaler's factor still multiplies",
                 step=step,
             )
             return
-        gradients = [log.steps[step].get("gradients") for log in run.ranks]
+        gradients = [log.steps[step].gradients for log in run.ranks]
         known = all(norm is not None and math.isfinite(norm) for norm in norms) and all(gradients)
         averaged_later = known and all(each == gradients[0] for each in gradients)
         if averaged_later and max(norms) - min(norms) > 1e-4 * max(norms):
             shown = ", ".join(f"{norm:.3g}" for norm in norms)
             yield found(
                 "clipped-before-average",
-                f"in step {step}, {lines[0]} clips gradients of norm {shown}, and they are averaged afterwards",
+                f"in step {step}, {line} clips gradients of norm {shown}, and they are averaged afterwards",
                 step=step,
             )
             return
@@ -51,8 +54,8 @@ def clipping(run: Run) -> Iterator[Finding]:
 
 def zeroed(run: Run) -> Iterator[Finding]:
     """Does each step begin with new gradients?"""
-    steps = [step for step in run.common_steps if all("kept" in log.steps[step] for log in run.ranks)]
-    if len(steps) >= FEWEST_STEPS and all(log.steps[step]["kept"] for log in run.ranks for step in steps):
+    steps = [step for step in run.common_steps if all(log.steps[step].kept is not None for log in run.ranks)]
+    if len(steps) >= FEWEST_STEPS and all(log.steps[step].kept for log in run.ranks for step in steps):
         yield found(
             "never-zeroed",
             f"from step {steps[0]} on, each backward pass adds to the gradients that the optimizer has just used",
@@ -63,10 +66,10 @@ def zeroed(run: Run) -> Iterator[Finding]:
 def accumulation(run: Run) -> Iterator[Finding]:
     """Do micro-batches communicate only once per step, and is it the last one that does?"""
     log = run.ranks[0]
-    if run.size == 1 or not (log.model["ddp"] or log.model["fsdp"]):
+    if run.size == 1 or not (log.model.ddp or log.model.fsdp):
         return
-    for step in run.common_steps if log.model["fsdp"] else []:
-        sent = [sync for *_, sync in log.steps[step]["backwards"]]
+    for step in run.common_steps if log.model.fsdp else []:
+        sent = [each.sync for each in log.steps[step].backwards]
         if not sent or sent[-1] or log.is_by_closure(step):
             continue
         late = len(list(itertools.takewhile(lambda sync: not sync, reversed(sent))))
@@ -78,9 +81,9 @@ def accumulation(run: Run) -> Iterator[Finding]:
         return
     for step in run.common_steps:
         forwards = log.forwards(step)
-        sent = [sync for *_, sync in log.steps[step]["backwards"]]
+        sent = [each.sync for each in log.steps[step].backwards]
         backwards = len(sent)
-        begins_anew = log.model["ddp"] and log.steps[step].get("anew", 1) > 1  # as SAM does, which accumulates nothing
+        begins_anew = log.model.ddp and log.steps[step].anew > 1  # as SAM does, which accumulates nothing
         if backwards < 2 or len(forwards) != backwards or log.is_by_closure(step) or begins_anew:
             continue
         synchronized = sum(sent)
@@ -104,7 +107,7 @@ def size(run: Run) -> Iterator[Finding]:
     if len(known) < FEWEST_STEPS:
         return
     step = min(known)
-    micro_batches = float(len(run.ranks[0].steps[step]["backwards"]))
+    micro_batches = float(len(run.ranks[0].steps[step].backwards))
     meant = (1.0, micro_batches)  # with the losses divided by the number of micro-batches, and without
 
     def is_always(*values: float) -> bool:
@@ -113,11 +116,11 @@ def size(run: Run) -> Iterator[Finding]:
 
     # With two ranks, half of a loss may be what is meant, as in half of a squared error.
     certain = run.size > 2 or not all(math.isclose(each, 1 / run.size) for _, each in known.values())
-    halved = any(each[-1] in HALVED for each in run.ranks[0].steps[step].get("losses", []))
+    halved = any(each.name in HALVED for each in run.ranks[0].steps[step].losses)
     if is_always(*(each / run.size for each in meant)):
         if halved and not certain:
             return
-        again = "DDP has averaged them" if run.ranks[0].first("ddp") else "they were averaged"
+        again = "DDP has averaged them" if run.ranks[0].first(DdpRecord) else "they were averaged"
         seen = f"the gradients that the optimizer gets are the mean over all ranks, divided by {run.size}"
         name = "divided-again" if certain else "divided-again-perhaps"
         yield found(name, seen, step=step, again=again, size=run.size)
@@ -137,12 +140,13 @@ def _factors(run: Run, step: int) -> tuple[float, float] | None:
     None if that isn't known.
     """
     records = [log.steps[step] for log in run.ranks]
-    scaled = any(clip[2] for record in records for clip in record["clips"])
-    known = all(record.get(key) is not None for record in records for key in ("after_backward", "ready"))
-    if not known or scaled or run.ranks[0].is_by_closure(step):
+    scaled = any(clip.scaled for record in records for clip in record.clips)
+    if scaled or run.ranks[0].is_by_closure(step):
         return None
-    after = [float(record["after_backward"]) for record in records]
-    ready = [float(record["ready"]) for record in records]
+    after = [record.after_backward for record in records if record.after_backward is not None]
+    ready = [record.ready for record in records if record.ready is not None]
+    if len(after) < run.size or len(ready) < run.size:
+        return None
     mean = sum(after) / run.size
     largest = max(map(abs, after))
     if abs(mean) <= TOLERANCE * largest or max(ready) - min(ready) > TOLERANCE * max(map(abs, ready)):
@@ -150,26 +154,24 @@ def _factors(run: Run, step: int) -> tuple[float, float] | None:
     factor = ready[0] / mean
     if (weight := _weight(records)) is not None:
         return factor * weight, weight
-    averaged_by_ddp = all(log.first("ddp") for log in run.ranks) and len(records[0]["backwards"]) == 1
+    averaged_by_ddp = all(log.first(DdpRecord) for log in run.ranks) and len(records[0].backwards) == 1
     return (factor, 1.0) if averaged_by_ddp else None
 
 
-def _weight(records: list[Record]) -> float | None:
+def _weight(records: list[StepRecord]) -> float | None:
     """How many times the mean over its samples one loss counts, on the average of the ranks; None if it isn't alone."""
-    losses = [record.get("losses", []) for record in records]
-    if len({each[0] for loss in losses for each in loss}) != 1 or any(
-        len(each) != 6 for loss in losses for each in loss
-    ):
+    losses = [record.losses for record in records]
+    parts = [part for loss in losses for part in loss]
+    if len({part.line for part in parts}) != 1 or any(part.weight is None for part in parts):
         return None
-    if any(len(loss) != len(record["backwards"]) for loss, record in zip(losses, records, strict=True)):
+    if any(len(loss) != len(record.backwards) for loss, record in zip(losses, records, strict=True)):
         return None
-    weights = []
     for loss, record in zip(losses, records, strict=True):
-        counted = sum(weight * value for *_, weight, value, _ in loss)
-        if not math.isclose(counted, sum(record.get("roots", [])), rel_tol=ROUNDING):
+        counted = sum(part.weight * part.value for part in loss)
+        if not math.isclose(counted, sum(record.roots), rel_tol=ROUNDING):
             return None  # something is added to the loss
-        weights += [weight * (count if reduction == "sum" else 1) for _, count, reduction, weight, *_ in loss]
-    return sum(weights) / len(records)
+    counted_per_sample = [part.weight * (part.count if part.reduction == "sum" else 1) for part in parts]
+    return sum(counted_per_sample) / len(records)
 
 
 def against_one(run: Run) -> Iterator[Finding]:
@@ -201,11 +203,11 @@ def _why_not_against_one(run: Run) -> str:
     """Why the comparison would say nothing; empty if it says something."""
     assert run.repeated is not None
     logs = [*run.ranks, *run.repeated.ranks]
-    if any(log.model.get("normalizes") for log in logs):
+    if any(log.model.normalizes for log in logs):
         return "batch normalization depends on each rank's own batch"
-    if any(forward.get("drew") for log in logs for step in log.steps for forward in log.forwards(step)):
+    if any(forward.drew for log in logs for step in log.steps for forward in log.forwards(step)):
         return "the forward pass draws random numbers, as dropout does"
-    unseen = [each["text"] for log in logs for each in log.of_kind("unseen") if each["what"] == "the first step"]
+    unseen = [each.text for log in logs for each in log.of(UnseenRecord) if each.what == "the first step"]
     if unseen:
         return unseen[0]
     return (
@@ -228,18 +230,18 @@ def rate(run: Run) -> Iterator[Finding]:
 
 def _rates(run: Run, step: int) -> list[float]:
     """The learning rates of all groups of parameters on rank 0."""
-    return [rate for each in run.ranks[0].steps[step].get("optimizers", []) for rate in each["lr"]]
+    return [rate for each in run.ranks[0].steps[step].optimizers for rate in each.lr]
 
 
 def unused(run: Run) -> Iterator[Finding]:
     """Does every parameter get a gradient?"""
     log = run.ranks[0]
-    records = [record for record in log.steps.values() if "without_gradient" in record]
-    if not records or len(log.of_kind("model")) > 1:
+    without = [step.without_gradient for step in log.steps.values() if step.without_gradient is not None]
+    if not without or len(log.of(ModelRecord)) > 1:
         return
-    never = set.intersection(*(set(record["without_gradient"]) for record in records))
+    never = set.intersection(*map(set, without))
     if never:
-        names = named_parameters([name for name in records[0]["without_gradient"] if name in never])
-        yield found("unused", f"{names} never got a gradient in {plural(len(records), 'step')}")
+        names = named_parameters([name for name in without[0] if name in never])
+        yield found("unused", f"{names} never got a gradient in {plural(len(without), 'step')}")
     else:
         yield ok("unused", "every parameter got a gradient")

@@ -13,8 +13,8 @@ from workshop_lib.words import plural
 def threads(run: Run, cores: int | None = None) -> Iterator[Finding]:
     """Are there as many threads as cores, at most?"""
     cores = cores or usable_threads()
-    counts = [log.steps[max(log.steps)]["threads"] for log in run.ranks]
-    on_cpu = all(log.model["device"] == "cpu" for log in run.ranks)
+    counts = [log.steps[max(log.steps)].threads for log in run.ranks]
+    on_cpu = all(log.model.device == "cpu" for log in run.ranks)
     if on_cpu and run.size > 1 and sum(counts) > cores and max(counts) > 1:
         seen = f"{plural(run.size, 'rank')} with {max(counts)} threads each share {plural(cores, 'core')}"
         yield found("more-threads-than-cores", seen, each=max(1, cores // run.size))
@@ -24,11 +24,11 @@ def threads(run: Run, cores: int | None = None) -> Iterator[Finding]:
 
 def devices(run: Run) -> Iterator[Finding]:
     """Does each rank compute on a device of its own?"""
-    models = [log.model for log in run.ranks]
-    if not all(models):
+    if not all(log.has_model for log in run.ranks):
         return
-    used = [model["device"] for model in models]
-    accelerators = max(model["accelerators"] for model in models)
+    models = [log.model for log in run.ranks]
+    used = [model.device for model in models]
+    accelerators = max(model.accelerators for model in models)
     twice = sorted({device for device in used if device != "cpu" and used.count(device) > 1})
     if twice:
         ranks = tuple(rank for rank, device in enumerate(used) if device == twice[0])

@@ -16,8 +16,8 @@ def _states(run: Run, name: str) -> dict[int, list]:
     states = {}
     for step in run.common_steps:
         forwards = [log.forwards(step) for log in run.ranks]
-        if all(each and "random" in each[0] for each in forwards):
-            states[step] = [each[0]["random"].get(name) for each in forwards]
+        if all(each and each[0].random is not None for each in forwards):
+            states[step] = [(each[0].random or {}).get(name) for each in forwards]
     return states
 
 
@@ -29,9 +29,7 @@ def in_forward(run: Run) -> Iterator[Finding]:
     """Does dropout differ between ranks?"""
     if run.size == 1 or not run.is_data_parallel:
         return
-    draws = [
-        step for step in run.common_steps if all(any(f.get("drew") for f in log.forwards(step)) for log in run.ranks)
-    ]
+    draws = [step for step in run.common_steps if all(any(f.drew for f in log.forwards(step)) for log in run.ranks)]
     if len(draws) < FEWEST_STEPS:
         return
     states = {step: each for step, each in _states(run, "torch").items() if step in draws}
@@ -51,7 +49,7 @@ def in_loading(run: Run) -> Iterator[Finding]:
     if run.size == 1 or not run.is_data_parallel:
         return
     for name in ("torch", "python", "numpy"):
-        draws = [step for step in run.common_steps if all(name in log.steps[step]["drew_data"] for log in run.ranks)]
+        draws = [step for step in run.common_steps if all(name in log.steps[step].drew_data for log in run.ranks)]
         states = {step: each for step, each in _states(run, name).items() if step in draws}
         same = _same(states)
         if len(states) >= FEWEST_STEPS and len(same) >= SAME_SHARE * len(states):
@@ -67,8 +65,8 @@ def in_loading(run: Run) -> Iterator[Finding]:
 
 def _same_in_workers(run: Run, name: str) -> bool:
     """Whether two loading workers, of one rank or of several, began with the same random numbers, and used them."""
-    firsts = [fetches[0]["random"].get(name) for log in run.ranks for fetches in log.workers if fetches]
-    drew = [name in fetch["drew"] for log in run.ranks for fetches in log.workers for fetch in fetches]
+    firsts = [fetches[0].random.get(name) for log in run.ranks for fetches in log.workers if fetches]
+    drew = [name in fetch.drew for log in run.ranks for fetches in log.workers for fetch in fetches]
     return len(set(firsts)) < len(firsts) and all(drew)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import RankLog, Run
+from workshop_lib.examine.records import DdpRecord, LoadRecord, ModelRecord, ShardRecord
 from workshop_lib.words import plural
 
 NAMES_SHOWN = 3
@@ -39,13 +40,13 @@ def equal(run: Run) -> Iterator[Finding]:
         seen = f"the ranks' models have different parameters{which}"
         yield found("different-parameters", seen)
         return
-    shared_out = [each[3] for each in run.ranks[0].model["parameters"]]
+    shared_out = [each.shared_out for each in run.ranks[0].model.parameters]
     if not run.is_data_parallel or all(shared_out):
         return
-    names = [each[0] for each in run.ranks[0].model["parameters"]]
-    weights = {step: [log.steps[step]["weights"] for log in run.ranks] for step in _compared(run)}
+    names = [each.name for each in run.ranks[0].model.parameters]
+    weights = {step: [log.steps[step].weights for log in run.ranks] for step in _compared(run)}
     different = {step: odd for step, each in weights.items() if (odd := differing(names, each))}
-    ends = [log.first("end").get("weights") for log in run.ranks]
+    ends = [log.end.weights for log in run.ranks]
     ends = ends if all(end is not None and len(end) == len(names) for end in ends) else [None] * run.size
     if not different:
         if all(end is not None for end in ends) and any(end != ends[0] for end in ends):
@@ -81,28 +82,28 @@ def equal(run: Run) -> Iterator[Finding]:
 def _averages_now_and_then(run: Run) -> bool:
     """Whether the script sends as much as the whole model in some of its steps, but not in most."""
     log = run.ranks[0]
-    elements = sum(math.prod(shape) for _, shape, *_ in log.model["parameters"])
+    elements = sum(math.prod(each.shape) for each in log.model.parameters)
     sends = []
-    for record in [*log.steps.values(), log.first("end")]:
-        sizes = [size for name, (_, size, _) in record.get("collectives", {}).items() if name.split()[0] in AVERAGE]
+    for collectives in [*(each.collectives for each in log.steps.values()), log.end.collectives]:
+        sizes = [calls.bytes for name, calls in collectives.items() if name.split()[0] in AVERAGE]
         sends.append(sum(sizes) >= SMALLEST_TYPE * elements)
     return 0 < sum(sends) < len(sends) / 2
 
 
 def _compared(run: Run) -> list[int]:
     """The steps in which every rank wrote down its weights, and those of the same model."""
-    number = run.ranks[0].model["model"]
+    number = run.ranks[0].model.model
     compared = []
     for step in run.common_steps:
         records = [log.steps[step] for log in run.ranks]
-        if all(record.get("weights") is not None and record["weights_model"] == number for record in records):
+        if all(record.weights is not None and record.weights_model == number for record in records):
             compared.append(step)
     return compared
 
 
 def _odd_ranks(run: Run, step: int) -> tuple[int, ...]:
     """The ranks that are not with the majority; all of them if there is none."""
-    values = [str(log.steps[step]["weights"]) for log in run.ranks]
+    values = [str(log.steps[step].weights) for log in run.ranks]
     usual = max(values, key=values.count)
     if values.count(usual) * 2 <= len(values):
         return tuple(range(run.size))
@@ -112,33 +113,33 @@ def _odd_ranks(run: Run, step: int) -> tuple[int, ...]:
 def _cause(run: Run, first: int) -> tuple[str, str]:
     """The finding's name and the cause in words, for weights that differ before step `first`."""
     logs = run.ranks
-    ddp = [log.first("ddp") for log in logs]
     if first == 1:
-        if all(ddp) and all(each["after"] == ddp[0]["after"] for each in ddp):
+        after = [ddp.after for log in logs if (ddp := log.first(DdpRecord)) is not None]
+        if len(after) == run.size and all(each == after[0] for each in after):
             cause = "they were equal when DDP wrapped the model, so something changed them afterwards"
             return "changed-after-wrapping", cause
         return "different-start", "the ranks start from different weights"
     step = max(each for each in run.common_steps if each < first)
     records = [log.steps[step] for log in logs]
-    if len({bool(record.get("skipped")) for record in records}) > 1:
-        rank = next(rank for rank, record in enumerate(records) if record.get("skipped"))
+    if len({bool(record.skipped) for record in records}) > 1:
+        rank = next(rank for rank, record in enumerate(records) if record.skipped)
         cause = f"rank {rank} skipped the step because its own gradients overflowed, and the other ranks took it"
         return "overflow-on-some-ranks", cause
-    rates = [str([each["lr"] for each in record.get("optimizers", [])]) for record in records]
+    rates = [str([each.lr for each in record.optimizers]) for record in records]
     if len(set(rates)) > 1:
         return "different-rates", f"the learning rates differ: {', '.join(rate.strip('[]') for rate in rates)}"
-    if not all("gradients" in record for record in records):
+    if not all(record.gradients is not None for record in records):
         # Not every step's gradients are written down. Later ones do as well: averaged ones are equal in each step.
         step = first
         records = [log.steps[step] for log in logs]
-    missing = [record.get("gradients_of", []) for record in records]
+    missing = [record.gradients_of for record in records]
     if any(each != missing[0] for each in missing):
-        odd = sorted(set.union(*map(set, missing)) - set.intersection(*map(set, missing)))
+        odd = sorted({name for names in missing for name in names if any(name not in each for each in missing)})
         return "gradient-on-some-ranks", f"{named_parameters(odd)} got a gradient on some ranks only"
-    gradients = [record.get("gradients") for record in records]
+    gradients = [record.gradients for record in records]
     if any(each != gradients[0] for each in gradients):
         return _not_averaged(run, step, gradients, missing[0])
-    loads = [[each["line"] for each in log.of_kind("load") if each["what"] == "optimizer"] for log in logs]
+    loads = [[each.line for each in log.of(LoadRecord) if each.what == "optimizer"] for log in logs]
     if len({bool(each) for each in loads}) > 1:
         rank = next(rank for rank, each in enumerate(loads) if not each)
         return "loaded-on-some-ranks", f"the gradients are equal, but rank {rank} didn't load the optimizer's state"
@@ -148,12 +149,12 @@ def _cause(run: Run, first: int) -> tuple[str, str]:
 
 def _not_averaged(run: Run, step: int, gradients: list, names: list[str]) -> tuple[str, str]:
     forwards = [log.forwards(step) for log in run.ranks]
-    wrapped = all(log.first("ddp") for log in run.ranks)
-    if wrapped and all(forward.get("around_ddp") for each in forwards for forward in each):
+    wrapped = all(log.first(DdpRecord) for log in run.ranks)
+    if wrapped and all(forward.around_ddp for each in forwards for forward in each):
         cause = "the gradients aren't averaged, because the script calls the model itself and not its DDP wrapper"
         return "around-the-wrapper", cause
-    last = [log.steps[step]["backwards"][-1] for log in run.ranks if log.steps[step]["backwards"]]
-    if wrapped and not any(sync for *_, sync in last):
+    last = [log.steps[step].backwards[-1] for log in run.ranks if log.steps[step].backwards]
+    if wrapped and not any(each.sync for each in last):
         cause = "the gradients aren't averaged, because the step's last forward pass was inside no_sync()"
         return "last-in-no-sync", cause
     if wrapped and all(isinstance(each, list) and len(each) == len(names) for each in gradients):
@@ -169,11 +170,11 @@ def _not_averaged(run: Run, step: int, gradients: list, names: list[str]) -> tup
 
 
 def shards_from_one_model(run: Run) -> Iterator[Finding]:
-    shards = [log.of_kind("shard") for log in run.ranks]
+    shards = [log.of(ShardRecord) for log in run.ranks]
     if not all(shards) or run.size == 1:
         return
     for each in zip(*shards, strict=False):
-        odd = differing(each[0]["names"], [one["before"] for one in each])
+        odd = differing(each[0].names, [one.before for one in each])
         if odd:
             yield found(
                 "shards-of-different-models",
@@ -189,7 +190,7 @@ def outside(run: Run) -> Iterator[Finding]:
         return
     yield from _second_model(run)
     for step in run.common_steps:
-        own = [log.steps[step].get("outside", []) for log in run.ranks]
+        own = [log.steps[step].outside for log in run.ranks]
         names = [[name for name, _ in each] for each in own]
         if any(each != names[0] for each in names):
             continue
@@ -206,14 +207,14 @@ def outside(run: Run) -> Iterator[Finding]:
 
 def _second_model(run: Run) -> Iterator[Finding]:
     """Does another model that the script trains in steps of its own stay equal?"""
-    main = run.ranks[0].model["model"]
+    main = run.ranks[0].model.model
     for step in sorted(set.intersection(*(set(log.steps) for log in run.ranks))):
         records = [log.steps[step] for log in run.ranks]
-        numbers = {record.get("weights_model", main) for record in records}
-        if len(numbers) > 1 or main in numbers or len({str(record["weights"]) for record in records}) == 1:
+        numbers = {main if record.weights_model is None else record.weights_model for record in records}
+        if len(numbers) > 1 or main in numbers or len({str(record.weights) for record in records}) == 1:
             continue
-        [model] = [each for each in run.ranks[0].of_kind("model") if each["model"] in numbers]
-        odd = differing([each[0] for each in model["parameters"]], [record["weights"] for record in records])
+        [model] = [each for each in run.ranks[0].of(ModelRecord) if each.model in numbers]
+        odd = differing([each.name for each in model.parameters], [record.weights for record in records])
         yield found(
             "second-model",
             f"before step {step}, the ranks' weights differ in {named_parameters(odd)} of a second model",
@@ -225,26 +226,26 @@ def _second_model(run: Run) -> Iterator[Finding]:
 def trainable(run: Run) -> Iterator[Finding]:
     if not run.same_model or not run.is_data_parallel:
         return
-    rows = zip(*(log.model["parameters"] for log in run.ranks), strict=True)
-    odd = [row[0][0] for row in rows if len({each[2] for each in row}) > 1]
+    rows = zip(*(log.model.parameters for log in run.ranks), strict=True)
+    odd = [row[0].name for row in rows if len({each.trains for each in row}) > 1]
     if odd:
         yield found("frozen-on-some-ranks", f"{named_parameters(odd)} is trained on some ranks and frozen on others")
 
 
 def in_the_optimizer(run: Run) -> Iterator[Finding]:
     log: RankLog = run.ranks[0]
-    records = [record for record in log.steps.values() if "stepped_names" in record]
-    if not records or len(log.of_kind("model")) > 1:
+    updated = [step.stepped_names for step in log.steps.values() if step.stepped_names is not None]
+    if not updated or len(log.of(ModelRecord)) > 1:
         return
-    stepped = {name for record in records for name in record["stepped_names"]}
-    trained = [name for name, _, trains, _ in log.model["parameters"] if trains]
+    stepped = set().union(*updated)
+    trained = [each.name for each in log.model.parameters if each.trains]
     left_out = [name for name in trained if name not in stepped]
     if trained and len(left_out) == len(trained):
-        own = [record.get("own") or record.get("weights") for record in log.steps.values()]
+        own = [record.own or record.weights for record in log.steps.values()]
         known = [each for each in own if each]
         if len(known) < 2 or any(each != known[0] for each in known):
             return  # something else updates them, such as DeepSpeed's flat optimizer
-        name = "optimizer-of-unsharded" if log.model["fsdp"] else "optimizer-of-others"
+        name = "optimizer-of-unsharded" if log.model.fsdp else "optimizer-of-others"
         yield found(name, "the optimizer holds none of the model's parameters", step=1)
     elif left_out:
         seen = f"no optimizer updates {named_parameters(left_out)}, although it requires gradients"
