@@ -203,7 +203,7 @@ scripts.run(*launch, SCRIPTS / "horovod_torch.py", *options, timeout_s=sizes.tim
 # default up to 128 MiB, sends the buffer in one allreduce, and copies them out again.
 #
 # Horovod can record all of this on a *timeline*. The next cell starts fresh processes that train a network with 16 small tensors.
-# Horovod records five of their steps.
+# Horovod records fifteen of their steps, after many that aren't recorded.
 
 # %%
 guess = predict("What share of Horovod's time per step goes into negotiation?", low=0, high=100, unit="%")
@@ -225,9 +225,10 @@ guess.compare([100 * recorded.of_step(step).shares()["negotiation"] for step in 
 timeline.draw({"default settings, the step of median length": recorded.typical()})
 
 # %% [markdown]
-# Bars that end together are tensors that traveled together, so a step needs only a few allreduces rather than 16. It needs more
-# than one because the first tensors leave without waiting for the rest. Each allreduce bar starts when *rank 0* enters the
-# allreduce. Like negotiation, it includes the time that rank 0 spends waiting for the other ranks.
+# Bars that end together are tensors that traveled together, so a step needs only a few allreduces rather than 16. It
+# may need more than one, because the first tensors leave with the next cycle, without waiting for the rest. How many
+# are there in your figure? Each allreduce bar starts when *rank 0* enters the allreduce. Like negotiation, it includes
+# the time that rank 0 spends waiting for the other ranks.
 #
 # The ticks at the top are cycles. The ranks exchange their few bytes in every cycle, even when there is nothing to send. That's
 # why an idle Horovod keeps the processor busy. At scale, those few bytes can cost more than the gradients. In a trace of

@@ -366,7 +366,8 @@ figures.busy({"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms}, "CPU tim
 # zigzag isn't fair anymore: the end of a long document has more work than any other chunk.
 #
 # A ring isn't the only way. Llama 3 was trained by *gathering* all keys and values of a layer at once, which is simple and allows
-# any mask, such as one that keeps documents apart. Within a node, people usually choose *Ulysses*, described next.
+# any mask, such as one that keeps documents apart. Today, PyTorch and torchtitan gather, too, and Megatron-LM's default
+# is the ring. A third way is *Ulysses*, described next.
 #
 # ## Deeper: ring, gather, or trade tokens for heads?
 #
