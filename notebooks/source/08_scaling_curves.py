@@ -77,7 +77,7 @@ for record in sweep(ranks.start, sizes.sweep_ranks, backends, sizes.repeats, siz
 # For each number of ranks there's a list of runs, and each run is a list with the seconds of its epochs:
 
 # %%
-tables.epoch_seconds(strong, "mpi")
+{n: [[round(s, 3) for s in run] for run in runs] for n, runs in tables.epoch_seconds(strong, "mpi").items()}
 
 # %% [markdown]
 # The first epoch of a run also pays for starting up: memory, connections, and on a GPU the choice of algorithms. In a short

@@ -302,11 +302,11 @@ in_order = with_full_attention(in_a_ring, contiguous, comm, repeats=5)
 # %%
 in_order = pd.DataFrame(team.pull("in_order"))
 print("scores per rank, forward and backward:", list(in_order.scores), f"so {figures.idle(in_order.scores):.1%} idle")
-guess.compare(100 * figures.idle(in_order.cpu_ms))
+guess.compare(100 * figures.idle(in_order.scores))
 
 # %% [markdown]
-# The busiest rank sets the pace. The idle share is $\frac{p-1}{2p}$ here, and $\frac{p-1}{2p-1}$ with a flash kernel, which
-# also skips half of a rank's own block. With many ranks you lose nearly half.
+# The busiest rank sets the pace. Counted in scores, the idle share is $\frac{p-1}{2p}$ here, and $\frac{p-1}{2p-1}$
+# with a flash kernel, which also skips half of a rank's own block. With many ranks you lose nearly half.
 #
 # ## Exercise 3 (normal): a fair order
 #
@@ -360,10 +360,12 @@ print("scores per rank, as before:", list(in_zigzag.scores), f"and the largest d
 figures.busy({"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms}, "CPU time in attention, milliseconds")
 
 # %% [markdown]
-# Your ring and its results haven't changed, because `attend` masks by *position*. In each step after the first, a rank now
-# computes only half a block. So computing hides sending from 4,000 tokens per rank on, instead of 2,000. PyTorch,
-# Megatron-LM and Llama 3 use this order. But if several documents are *packed* into one sequence, and a token sees only its own,
-# zigzag isn't fair anymore: the end of a long document has more work than any other chunk.
+# Your ring and its results haven't changed, because `attend` masks by *position*. (The figure has CPU times. Whatever a
+# rank does besides computing scores is in them, too, so in order they show somewhat less than 37.5 %.) In each step
+# after the first, a rank now computes only half a block. So computing hides sending from 4,000 tokens per rank on,
+# instead of 2,000. PyTorch, Megatron-LM and Llama 3 use this order. But if several documents are *packed* into one
+# sequence, and a token sees only its own, zigzag isn't fair anymore: the end of a long document has more work than any
+# other chunk.
 #
 # A ring isn't the only way. Llama 3 was trained by *gathering* all keys and values of a layer at once, which is simple and allows
 # any mask, such as one that keeps documents apart. Today, PyTorch and torchtitan gather, too, and Megatron-LM's default
