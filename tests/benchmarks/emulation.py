@@ -248,7 +248,12 @@ def pipelines(team, report) -> None:
     }
     for (name, chunks), formula in expected.items():
         found = emulated(team, machine(1e15, 1e-12), bubble, name, m, chunks)[0]
-        report(f"emulated bubble of {name}, percentage points from the formula", "0.5 or less", [100 * abs(found - formula)], found=found)
+        report(
+            f"emulated bubble of {name}, percentage points from the formula",
+            "0.5 or less",
+            [100 * abs(found - formula)],
+            found=found,
+        )
 
 
 def repeatable(team, report) -> None:
