@@ -215,7 +215,7 @@ recorded = measured.timeline
 print({phase: f"{share:.0%}" for phase, share in recorded.shares().items()})
 
 # %%
-guess.compare([100 * recorded.of_step(step).shares()["negotiation"] for step in range(recorded.steps)])
+guess.compare(100 * recorded.shares()["negotiation"])
 
 # %% [markdown]
 # Each row below is a gradient. The last layer's gradient is on top, because the backward pass finishes it first. Rank 0 makes the
