@@ -5,18 +5,27 @@ each claim after the claim's cell. `holds` says which values agree with the text
 """
 
 import ast
+import base64
+import html
+import io
 import json
+import re
 import tomllib
 from dataclasses import asdict, dataclass
 
 from nbformat import NotebookNode
+from PIL import Image
 
 from workshop_lib import paths
 from workshop_lib.classroom import generate
 
 TABLE = paths.ROOT / "notebooks" / "source" / "claims.toml"
 
-AS_JSON = "__import__('json').dumps((lambda shown, re: {value})({shown!r}, __import__('re')), default=float)"
+# What the kernel evaluates. `number(words)` is the first number after these words in what the cell showed.
+FIGURES = r"\D*?(-?\d[\d,]*\.?\d*(e[-+]?\d+)?)"
+NUMBER = f"lambda words: float(re.search(re.escape(words) + {FIGURES!r}, shown)[1].replace(',', ''))"
+AS_JSON = "json.dumps((lambda shown, number: {value})(shown, {number}), default=float)"
+EXPRESSION = "(lambda shown, re, json: {as_json})({shown!r}, __import__('re'), __import__('json'))"
 
 
 @dataclass(frozen=True)
@@ -24,7 +33,8 @@ class Claim:
     """A fragment `says` of a notebook's text, and what it says about the number that a cell measured.
 
     after: a piece of the code of this cell; no other cell of the notebook has it.
-    value: a Python expression. It sees the kernel's names, the module `re`, and `shown`: what the cell printed.
+    value: a Python expression. It sees the kernel's names, the module `re`, `shown`, which is what the cell showed in
+    words, and `number("words")`, the first number in `shown` after these words.
     holds: an expression which is true if `value` agrees with the text.
     """
 
@@ -41,12 +51,23 @@ def of_notebook(name: str) -> list[Claim]:
 
 def expressions(name: str, cell: NotebookNode) -> dict[str, str]:
     """Expressions for the kernel, one for each claim about this cell, that give the value as JSON."""
-    shown = "".join(output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
+    shown = "\n".join(map(in_words, cell.outputs))
     return {
-        str(number): AS_JSON.format(value=claim.value, shown=shown)
+        str(number): EXPRESSION.format(as_json=AS_JSON.format(value=claim.value, number=NUMBER), shown=shown)
         for number, claim in enumerate(of_notebook(name))
         if claim.after in cell.source
     }
+
+
+def in_words(output: NotebookNode) -> str:
+    """What an output says: its text, a table without its tags, or the description of a figure."""
+    if "text" in output:
+        return output.text
+    data = output.get("data", {})
+    if "image/png" in data:
+        return Image.open(io.BytesIO(base64.b64decode(data["image/png"]))).info.get("Description", "")
+    text = data.get("text/html") or data.get("text/plain", "")
+    return " ".join(html.unescape(re.sub(r"<style.*?</style>|<[^>]*>", " ", text, flags=re.DOTALL)).split())
 
 
 def outcomes(name: str, ran: NotebookNode) -> list[dict]:

@@ -12,12 +12,13 @@ NAMES = generate.chosen(())
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_sentence_of_each_claim_is_on_its_page_and_its_cell_can_be_told(name):
-    assert not claims.misplaced(name)
+    assert len(claims.of_notebook(name)) >= 5 and not claims.misplaced(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_run_in_the_gallery_contradicts_no_sentence(name):
-    assert not claims.contradicted(name, nbformat.read(gallery.GALLERY / f"{name}.ipynb", as_version=4))
+    found = claims.contradicted(name, nbformat.read(gallery.GALLERY / f"{name}.ipynb", as_version=4))
+    assert not found, "\n".join(["run `make gallery` for this notebook", *found])
 
 
 def run(name, value_was):
