@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from workshop_lib.examine.observations import Run, read_rank
+from workshop_lib.examine.observations import RankLog, Run, read_records
+from workshop_lib.examine.records import StartRecord
 from workshop_lib.paths import library_alone
 from workshop_lib.ranks.call.messages import Frame
 from workshop_lib.ranks.faults import whereabouts
@@ -108,10 +109,10 @@ class _Watch:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(5.0)
         self.reader.join(1.0 if self.process.poll() is not None else 0.0)
-        logs = [read_rank(self.folder / f"rank.{rank}.jsonl") for rank in range(self.ranks)]
+        logs = [RankLog(read_records(self.folder / f"rank.{rank}.jsonl")) for rank in range(self.ranks)]
         for rank, log in enumerate(logs):
             paths = sorted(self.folder.glob(f"worker.{rank}.*.jsonl"))
-            log.workers = [read_rank(path, most=FETCHES).records for path in paths]
+            log.workers = [read_records(path, most=FETCHES) for path in paths]
         return Run(logs, how, stacks, list(self.last_lines))
 
     def _is_quiet(self) -> bool:
@@ -141,12 +142,12 @@ class _Watch:
         """Each rank's process that still runs, and the number of its main thread."""
         found = {}
         for rank in range(self.ranks):
-            log = read_rank(self.folder / f"rank.{rank}.jsonl", most=1)
-            if log.start:
+            start = RankLog(read_records(self.folder / f"rank.{rank}.jsonl", most=1)).first(StartRecord)
+            if start is not None:
                 with contextlib.suppress(psutil.Error):
-                    process = psutil.Process(log.start["pid"])
+                    process = psutil.Process(start.pid)
                     if process.status() != psutil.STATUS_ZOMBIE:
-                        found[rank] = (process, log.start["main_thread"])
+                        found[rank] = (process, start.main_thread)
         return found
 
     def _cpu_s(self) -> dict[int, float]:
