@@ -1,5 +1,7 @@
 """The command `workshop dryrun`: 12_thousand_ranks offers it for dry runs in a terminal."""
 
+import dataclasses
+import json as as_json
 import math
 from importlib.util import find_spec
 
@@ -26,10 +28,18 @@ def dryrun_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--timeout", type=float, default=dry.LIMIT_S, metavar="X", help="End the script after this many seconds."
     )
+    parser.add_argument("--json", action="store_true", help="Machine-readable output.")
 
 
 def dryrun(
-    script: str, world_size: int | None, mesh: str, rank: int, machine: str | None, timeout: float, rest: list[str]
+    script: str,
+    world_size: int | None,
+    mesh: str,
+    rank: int,
+    machine: str | None,
+    timeout: float,
+    json: bool,
+    rest: list[str],
 ) -> None:
     """Run a training script as one of many pretended ranks, and print what a step takes.
 
@@ -42,6 +52,10 @@ def dryrun(
             raise InputError("how many ranks? Give --world-size, or --mesh, or both.")
         world_size = math.prod(mesh_shape(mesh))
     report = dry.dry_run(script, *rest, world_size=world_size, mesh=mesh, rank=rank, timeout_s=timeout, machine=machine)
+    if json:
+        collectives = [dataclasses.asdict(each) | {"sent_bytes": each.sent_bytes} for each in report.collectives]
+        print(as_json.dumps(dataclasses.asdict(report) | {"collectives": collectives}, indent=2))
+        return
     of_mesh = f", mesh {mesh}" if mesh else ""
     print(f"{script}, rank {report.rank} of {report.world_size:,}{of_mesh}: the second step\n")
     for rows in (report.shard_rows(), report.memory_rows(), report.collective_rows()):
