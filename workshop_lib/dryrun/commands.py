@@ -1,19 +1,21 @@
 """The command `workshop dryrun`: 12_thousand_ranks offers it for dry runs in a terminal."""
 
+import dataclasses
+import json as as_json
 import math
 from importlib.util import find_spec
 
 from rich.console import Console
 
 from workshop_lib.arguments import Parser
-from workshop_lib.dryrun import dry_run as dry
 from workshop_lib.errors import InputError
-from workshop_lib.forecast.forecast import mesh_shape
 from workshop_lib.machine.catalogue import emulated_machine
 from workshop_lib.notebook.results.tables import rich_table
 
 
 def dryrun_arguments(parser: Parser) -> None:
+    from workshop_lib.dryrun.dry_run import LIMIT_S
+
     parser.runs(dryrun)
     parser.set_defaults(rest=[])  # options that this command doesn't have are passed on to the script
     parser.add_argument("script", metavar="SCRIPT", help="A plain training script that torchrun could start.")
@@ -24,24 +26,39 @@ def dryrun_arguments(parser: Parser) -> None:
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="The rank to pretend to be.")
     parser.add_argument("--machine", metavar="NAME", help="Also tell a step's time there: see `workshop machines`.")
     parser.add_argument(
-        "--timeout", type=float, default=dry.LIMIT_S, metavar="X", help="End the script after this many seconds."
+        "--timeout", type=float, default=LIMIT_S, metavar="X", help="End the script after this many seconds."
     )
+    parser.add_argument("--json", action="store_true", help="Machine-readable output.")
 
 
 def dryrun(
-    script: str, world_size: int | None, mesh: str, rank: int, machine: str | None, timeout: float, rest: list[str]
+    script: str,
+    world_size: int | None,
+    mesh: str,
+    rank: int,
+    machine: str | None,
+    timeout: float,
+    json: bool,
+    rest: list[str],
 ) -> None:
     """Run a training script as one of many pretended ranks, and print what a step takes.
 
     Options that aren't listed below go to the script.
     """
+    from workshop_lib.dryrun.dry_run import dry_run
+    from workshop_lib.forecast.forecast import mesh_shape
+
     if find_spec("torch") is None:
         raise ModuleNotFoundError(name="torch")
     if world_size is None:
         if not mesh:
             raise InputError("how many ranks? Give --world-size, or --mesh, or both.")
         world_size = math.prod(mesh_shape(mesh))
-    report = dry.dry_run(script, *rest, world_size=world_size, mesh=mesh, rank=rank, timeout_s=timeout, machine=machine)
+    report = dry_run(script, *rest, world_size=world_size, mesh=mesh, rank=rank, timeout_s=timeout, machine=machine)
+    if json:
+        collectives = [dataclasses.asdict(each) | {"sent_bytes": each.sent_bytes} for each in report.collectives]
+        print(as_json.dumps(dataclasses.asdict(report) | {"collectives": collectives}, indent=2))
+        return
     of_mesh = f", mesh {mesh}" if mesh else ""
     print(f"{script}, rank {report.rank} of {report.world_size:,}{of_mesh}: the second step\n")
     for rows in (report.shard_rows(), report.memory_rows(), report.collective_rows()):
