@@ -201,6 +201,7 @@ class StepRecord(Record):
     kept: bool | None = None  # the last step's gradients were still there
     after_backward: float | None = None  # a projection of this rank's gradients
     ready: float | None = None  # the same before they are clipped or used
+    share_scale: float | None = None  # how many times as large this rank's shares are when the optimizer uses them
     roots: list[Number] = field(default_factory=list)  # the values that backward passes began with
     losses: list[LossPart] = field(default_factory=list)
     clips: list[Clip] = field(default_factory=list)

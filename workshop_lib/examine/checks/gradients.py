@@ -22,8 +22,11 @@ IDLE_SHARE = 0.2
 
 
 def clipping(run: Run) -> Iterator[Finding]:
-    """Are gradients clipped after they are averaged?"""
-    if run.size == 1 or not run.is_data_parallel or run.ranks[0].model.fsdp:
+    """Are gradients clipped after they are averaged, by one norm on all ranks?"""
+    if run.size == 1 or not run.is_data_parallel:
+        return
+    if run.ranks[0].model.fsdp:
+        yield from _clipped_shares(run)
         return
     clipped = [step for step in run.common_steps if all(log.steps[step].clips for log in run.ranks)]
     for step in clipped:
@@ -50,6 +53,18 @@ def clipping(run: Run) -> Iterator[Finding]:
             return
     if clipped:
         yield ok("clipping", f"all ranks clipped the same gradients in {plural(len(clipped), 'step')}")
+
+
+def _clipped_shares(run: Run) -> Iterator[Finding]:
+    """Does each rank clip its shares of the gradients by a norm of its own?"""
+    for step in run.common_steps:
+        factors = [scale for log in run.ranks if (scale := log.steps[step].share_scale) is not None]
+        if factors and max(factors) - min(factors) > TOLERANCE * max(factors):
+            shown = ", ".join(f"{factor:.3g}" for factor in factors)
+            yield found(
+                "shares-clipped", f"in step {step}, ranks multiply their shares of the gradients by {shown}", step=step
+            )
+            return
 
 
 def zeroed(run: Run) -> Iterator[Finding]:
