@@ -83,6 +83,17 @@ def test_a_script_that_prints_in_every_step_keeps_the_lines_of_its_epochs(tmp_pa
     assert run.last_lines[0] == "epoch 1" and run.last_lines[-1] == "999"
 
 
+def test_seconds_count_from_when_the_ranks_have_started(tmp_path, monkeypatch):
+    with subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE, text=True) as process:
+        watch = _Watch(1, process, tmp_path, show=False)
+        monkeypatch.setattr("workshop_lib.examine.run.START_S", 0.3)
+        assert watch.follow(60.0).how == "time"
+        (tmp_path / "rank.0.jsonl").touch()
+        monkeypatch.setattr("workshop_lib.examine.run.START_S", 60.0)
+        assert watch.follow(0.3).how == "time"
+        process.kill()
+
+
 def test_a_rank_that_is_asked_where_it_is_while_it_shuts_down_ends_as_usual(tmp_path):
     before = signal.getsignal(signal.SIGUSR1)
     recorder.RankRecorder(tmp_path, 0, 0, "")

@@ -455,6 +455,12 @@ def a_stream_in_the_same_order(run):
             rank.steps[number].forwards[0].samples = rank.samples(number - 4)
 
 
+@case("look", "accumulation", "step 4 adds up 2 micro-batches, 1 of them left over from the epoch before; other")
+def left_over(run):
+    run.ranks[0].of(EpochRecord)[1].open_passes = 1
+    run.ranks[0].steps[4].backwards *= 2
+
+
 @case("look", "accumulation", "a step has 2 micro-batches, and the gradients were sent after 2 of them")
 def sent_twice(run):
     for step in steps_of(run):

@@ -95,6 +95,7 @@ class EpochRecord(Record):
     batch: int | None
     batches: int | None
     sampler: str
+    open_passes: int = 0  # backward passes of a step that hasn't come to its optimizer yet
     subset: str | None = None  # a digest of a Subset's indices
     distributed: SamplerSettings | None = None
 

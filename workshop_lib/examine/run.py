@@ -24,6 +24,7 @@ from workshop_lib.ranks.faults.rank_errors import is_communicating, is_in_framew
 from workshop_lib.ranks.launch import processes
 
 LOOK_EVERY_S = 0.1
+START_S = 180.0  # for the ranks to import PyTorch, which takes minutes where many share few cores
 QUIET_S = 8.0  # when no rank has written anything for this long, look where the ranks are
 LOOK_AGAIN_S = 2.0
 IDLE_SHARE = 0.2  # a rank that waits uses less than this share of a core
@@ -43,7 +44,8 @@ def observe(
 ) -> Run:
     """Run `command`, a script with its arguments, on ranks of this host; return what they did.
 
-    It ends with the script, after `steps` optimizer steps (0: all), after `seconds`, or when the ranks are stuck.
+    It ends with the script, after `steps` optimizer steps (0: all), `seconds` after all ranks have started, or when the
+    ranks are stuck.
     first_step: a folder in which several ranks keep their first step, and from which one rank repeats it.
     """
     with tempfile.TemporaryDirectory(prefix="workshop-examine-") as folder:
@@ -99,10 +101,14 @@ class _Watch:
                     print(line, end="", file=sys.stderr, flush=True)
 
     def follow(self, seconds: float) -> Run:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + START_S
+        has_started = False
         stacks: dict[int, list[Frame]] = {}
         how = ""
         while not how:
+            if not has_started and len(list(self.folder.glob("rank.*.jsonl"))) == self.ranks:
+                has_started = True
+                deadline = time.monotonic() + seconds
             if self.process.poll() is not None:
                 how = "ended" if self.process.returncode == 0 else "failed"
             elif list(self.folder.glob("failed.*")):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterator
 
 from workshop_lib.cli.findings import Finding
@@ -112,6 +113,24 @@ def accumulation(run: Run) -> Iterator[Finding]:
             seen = f"a step has {backwards} micro-batches, and gradients are sent once"
             yield ok("accumulation", seen)
         return
+
+
+def left_over(run: Run) -> Iterator[Finding]:
+    """Do the micro-batches that an epoch's last step lacked count in the next epoch's first one?"""
+    log = run.ranks[0]
+    passes = {step: len(log.steps[step].backwards) for step in run.common_steps}
+    for loader in sorted(log.training_loaders):
+        for epoch in log.loaders[loader]:
+            if not epoch.open_passes or epoch.step not in passes or log.is_by_closure(epoch.step):
+                continue
+            usual = statistics.median(passes.values())
+            if passes[epoch.step] > usual:
+                seen = (
+                    f"step {epoch.step} adds up {passes[epoch.step]} micro-batches, {epoch.open_passes} of them left "
+                )
+                seen += f"over from the epoch before; other steps have {usual:g}"
+                yield found("left-over", seen, step=epoch.step)
+                return
 
 
 def size(run: Run) -> Iterator[Finding]:

@@ -238,7 +238,10 @@ def _loaders(recorder: RankRecorder) -> None:
             recorder.loaders_kept.append(loader)  # so that no other loader gets its id
         epochs[number] += 1
         recorder.flush_indices()
-        recorder.write(_description(loader, number, epochs[number]))
+        epoch = _description(loader, number, epochs[number])
+        if recorder.now is not None and not recorder.stepped:
+            epoch.open_passes = len(recorder.now.backwards)
+        recorder.write(epoch)
         chooser = loader.batch_sampler
         if chooser is not None:
             batches_of[id(chooser)] = (number, epochs[number])
