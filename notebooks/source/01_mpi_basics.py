@@ -16,8 +16,7 @@ import numpy as np
 
 from workshop_lib import picture, predict, ranks
 
-from lessons.mpi_basics import figures, programs
-from lessons.mpi_basics import judge as check
+from lessons import mpi_basics as lesson
 
 team = ranks.start(2)
 team
@@ -83,7 +82,9 @@ if comm.rank == 1:
 # In a *ping-pong*, two ranks send the same message back and forth. Half of a round trip is the time that one message takes.
 
 # %%
-guess = predict("How many times longer do 2,048 bytes take than 8?", low=1, high=256, unit="times")
+guess = predict(
+    "How many times longer do 2,048 bytes take than 8?", low=1, high=256, unit="times"
+)
 guess
 
 # %%
@@ -109,7 +110,8 @@ def ping_pong(nbytes):
 
 sizes = [8 * 4**k for k in range(11)]
 seconds = [[ping_pong(nbytes) for nbytes in sizes] for _ in range(50)]
-fastest_s = np.min(seconds, axis=0)  # slower messages had to wait for other programs on this machine
+# Slower messages had to wait for other programs on this machine.
+fastest_s = np.min(seconds, axis=0)
 message_s = dict(zip(sizes, fastest_s, strict=True))
 
 # %%
@@ -117,26 +119,32 @@ message_s = team.pull("message_s")[0]
 guess.compare(message_s[2048] / message_s[8])
 
 # %% [markdown]
-# 256 times the data, yet hardly any more time. Here are all sizes.
+# 256 times the data, but nothing like 256 times as long. Here are all sizes.
 
 # %%
 alpha_s = min(message_s.values())
 beta_s_per_byte = (max(message_s.values()) - alpha_s) / max(message_s)
-print(f"latency α {1e6 * alpha_s:.2f} µs, bandwidth 1/β {1e-9 / beta_s_per_byte:.2f} GB/s")
+print(
+    f"latency α {1e6 * alpha_s:.2f} µs, bandwidth 1/β {1e-9 / beta_s_per_byte:.2f} GB/s"
+)
 line_s = {nbytes: alpha_s + beta_s_per_byte * nbytes for nbytes in message_s}
 worst = max(message_s, key=lambda nbytes: message_s[nbytes] / line_s[nbytes])
 twice = min(nbytes for nbytes in message_s if message_s[nbytes] > 2 * alpha_s)
-print(f"at {worst:,} bytes, a message takes {message_s[worst] / line_s[worst]:.1f} times what the line says")
+print(
+    f"at {worst:,} bytes, "
+    f"a message takes {message_s[worst] / line_s[worst]:.1f} times what the line says"
+)
 print(f"from {twice:,} bytes on, it takes more than twice the latency")
-figures.message_times(message_s, alpha_s, beta_s_per_byte)
+lesson.figures.message_times(message_s, alpha_s, beta_s_per_byte)
 
 # %% [markdown]
-# On the left the curve is flat: a small message takes the same time, however small it is. This time is the *latency*,
-# $\alpha$. On the right, every additional byte adds $\beta$ seconds, and $1/\beta$ is the *bandwidth*. Every cost estimate in
-# this workshop starts from this little model: a message takes $\alpha + \beta \cdot \text{bytes}$.
+# On the left the curve hardly rises: a message of a hundred bytes takes about as long as one of eight. This time is the
+# *latency*, $\alpha$. On the right, every additional byte adds $\beta$ seconds, and $1/\beta$ is the *bandwidth*. Every
+# cost estimate in this workshop starts from this little model: a message takes $\alpha + \beta \cdot \text{bytes}$.
 #
-# It's a rough model, and in the middle it may be wrong by a factor of three. There the points jump above the line, because MPI
-# puts a small message straight into a buffer at the receiver, but asks the receiver before it sends a large one.
+# It's a rough model, and in the middle it may be wrong by a factor of three. There the points lie above the line, with
+# steps between them, because MPI has a different way of sending for each range of sizes. It puts a small message
+# straight into a buffer at the receiver, for example, but asks the receiver before it sends a large one.
 #
 # So trust what you've measured. Combine messages that take less than twice the latency into fewer, larger ones. For much larger
 # messages, only sending fewer bytes helps. (Over a network the numbers change, but the curve keeps its shape.)
@@ -148,7 +156,8 @@ figures.message_times(message_s, alpha_s, beta_s_per_byte)
 
 # %%
 # %%ranks --catch --timeout 5
-partner = comm.rank ^ 1  # the number with its last bit flipped: 0 and 1 are partners, and so are 2 and 3
+# The number with its last bit flipped: 0 and 1 are partners, and so are 2 and 3.
+partner = comm.rank ^ 1
 mine = np.full(10, comm.rank)
 theirs = np.empty_like(mine)
 comm.Ssend(mine, dest=partner)
@@ -197,7 +206,10 @@ comm = MPI.COMM_WORLD
 
 # %%
 def exchange(comm, mine):
-    """The partner's array, which has the length and type of `mine`. Leaves `mine` unchanged. Called on every rank."""
+    """The partner's array, which has the length and type of `mine`.
+
+    Leaves `mine` unchanged. Called on every rank.
+    """
     partner = comm.rank ^ 1
     # <solution>
     theirs = np.empty_like(mine)
@@ -210,7 +222,7 @@ def exchange(comm, mine):
 
 
 # %%
-check.exchange(exchange)
+lesson.check.exchange(exchange)
 
 # %% [markdown]
 # *Break it:* let both partners receive first. Does a short message help this time?
@@ -231,7 +243,7 @@ before = 10 if rank == 1 else None
 after = comm.bcast(before, root=1)
 
 # %%
-figures.before_and_after("broadcast")
+lesson.figures.before_and_after("broadcast")
 
 # %% [markdown]
 # In a **scatter**, the root deals out a list, one element per rank. A **gather** is the reverse: the root gets a list with one
@@ -243,7 +255,7 @@ before = [10, 11, 12, 13] if rank == 1 else None
 after = comm.scatter(before, root=1)
 
 # %%
-figures.before_and_after("scatter")
+lesson.figures.before_and_after("scatter")
 
 # %%
 # %%ranks
@@ -251,7 +263,7 @@ before = 10 * rank
 after = comm.gather(before, root=0)
 
 # %%
-figures.before_and_after("gather")
+lesson.figures.before_and_after("gather")
 
 # %% [markdown]
 # An **allgather** gives all ranks the gathered list. When each rank keeps only a share of the weights, an allgather puts the
@@ -263,7 +275,7 @@ before = 10 * rank
 after = comm.allgather(before)
 
 # %%
-figures.before_and_after("allgather")
+lesson.figures.before_and_after("allgather")
 
 # %% [markdown]
 # A **reduce** combines the ranks' values, element by element, and gives the result to the root. It adds them unless you name
@@ -278,7 +290,7 @@ after = np.empty_like(before)
 comm.Allreduce(before, after, op=MPI.SUM)
 
 # %%
-figures.before_and_after("allreduce")
+lesson.figures.before_and_after("allreduce")
 
 # %% [markdown]
 # A **reduce-scatter** adds up in the same way, but each rank gets only its own part of the sum. ZeRO and FSDP use it, because
@@ -291,7 +303,7 @@ after = np.empty(1, dtype=before.dtype)
 comm.Reduce_scatter_block(before, after)
 
 # %%
-figures.before_and_after("reduce-scatter")
+lesson.figures.before_and_after("reduce-scatter")
 
 # %% [markdown]
 # In an **all-to-all**, each rank has one element for every rank: element `i` of rank `j`'s list becomes element `j` of rank
@@ -303,7 +315,7 @@ before = [10 * rank + i for i in range(4)]
 after = comm.alltoall(before)
 
 # %%
-figures.before_and_after("all-to-all")
+lesson.figures.before_and_after("all-to-all")
 
 # %% [markdown]
 # *Try it:* another root, `MPI.MAX` instead of `MPI.SUM`, or lists of strings. Run the picture's cell again.
@@ -320,10 +332,11 @@ if rank == 0:
     comm.bcast("settings")
 after = comm.bcast(before)
 if rank > 0:
-    comm.bcast(None)  # receives what was left over, so the collectives of later cells match again
+    # This receives what was left over, so the collectives of later cells match again.
+    comm.bcast(None)
 
 # %%
-figures.before_and_after("broadcast")
+lesson.figures.before_and_after("broadcast")
 
 # %% [markdown]
 # Nothing failed, but three ranks now hold the settings where they should hold the weights. Call the same collectives in the same
@@ -389,7 +402,10 @@ picture("ring")
 
 # %%
 def ring_allreduce(comm, values):
-    """A new array: the sum of all ranks' `values`. All have the same length, which p need not divide."""
+    """A new array: the sum of all ranks' `values`.
+
+    All have the same length, which p need not divide.
+    """
     p = comm.size
     right, left = (comm.rank + 1) % p, (comm.rank - 1) % p
     # <solution>
@@ -397,7 +413,8 @@ def ring_allreduce(comm, values):
     chunks = np.array_split(total, p)
     for step in range(2 * (p - 1)):
         outgoing = chunks[(comm.rank - step) % p]
-        place = chunks[(comm.rank - step - 1) % p]  # the chunk that arrives now, and leaves in the next step
+        # The chunk that arrives now, and leaves in the next step
+        place = chunks[(comm.rank - step - 1) % p]
         incoming = np.empty_like(place)
         comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)
         if step < p - 1:
@@ -412,7 +429,7 @@ def ring_allreduce(comm, values):
 
 
 # %%
-check.ring_allreduce(ring_allreduce)
+lesson.check.ring_allreduce(ring_allreduce)
 
 # %% [markdown]
 # *Beat it:* on four ranks, your ring takes six rounds. Write Rabenseifner's algorithm, which takes four rounds and no more bytes.
@@ -425,43 +442,59 @@ check.ring_allreduce(ring_allreduce)
 
 # %%
 team = ranks.start(16, machine="ethernet-10g")
-team.push(ring_allreduce=check.written(ring_allreduce))
-guess = predict("4 MB on 16 ranks: how many times as long as a ring does the way through rank 0 take?", low=0.5, high=30)
+team.push(ring_allreduce=lesson.check.written(ring_allreduce))
+guess = predict(
+    "4 MB on 16 ranks: "
+    "how many times as long as a ring does the way through rank 0 take?",
+    low=0.5,
+    high=30,
+)
 guess
 
 # %%
 # %%ranks --timeout 120
 from mpi4py import MPI
 
-from lessons.mpi_basics import allreduces
+from lessons import mpi_basics as lesson
 
 comm = MPI.COMM_WORLD
 sizes = [128 * 8**k for k in range(6)]
-through_rank_0 = allreduces.seconds(comm, allreduces.through_rank_0, sizes)
-your_ring = allreduces.seconds(comm, ring_allreduce, sizes)
+through_rank_0 = lesson.allreduces.seconds(
+    comm, lesson.allreduces.through_rank_0, sizes
+)
+your_ring = lesson.allreduces.seconds(comm, ring_allreduce, sizes)
 
 # %%
 through_rank_0, your_ring = team.pull("through_rank_0")[0], team.pull("your_ring")[0]
 guess.compare(through_rank_0[2**22] / your_ring[2**22], emulated_on="ethernet-10g")
 
 # %%
-figures.allreduces(through_rank_0, your_ring, ranks=16, machine="ethernet-10g")
+lesson.figures.allreduces(through_rank_0, your_ring, ranks=16, machine="ethernet-10g")
 
 # %% [markdown]
-# The ring takes exactly $2(p-1)(\alpha + \beta n/p)$, and the way through rank 0 takes $2\alpha + 2(p-1)\beta n$, because its
-# latencies overlap. So the ring wins for large arrays only. *Write down:* what should a library do with small ones?
+# By construction, the points lie on the lines: the emulator charges $\alpha + \beta \cdot \text{bytes}$ for each
+# message. What the figure shows is how these costs add up. The ring takes $2(p-1)(\alpha + \beta n/p)$. The way through
+# rank 0 takes $2\alpha + 2(p-1)\beta n$, because its latencies overlap. So the ring wins for large arrays only. *Write
+# down:* what should a library do with small ones?
 #
 # ## A thousand GPUs
 #
 # What would the sum from the top of this page cost, with *your* $\alpha$ and $\beta$?
 
 # %%
-for name, nbytes in (("this workshop's network", 82e3), ("7 billion parameters in 16 bits", 14e9)):
-    print(f"{name}: {1998 * alpha_s:.1g} s of latencies, {2 * nbytes * beta_s_per_byte:.1g} s of bytes")
+for name, nbytes in (
+    ("this workshop's network", 82e3),
+    ("7 billion parameters in 16 bits", 14e9),
+):
+    print(
+        f"{name}: {1998 * alpha_s:.1g} s of latencies, "
+        f"{2 * nbytes * beta_s_per_byte:.1g} s of bytes"
+    )
 
 # %% [markdown]
-# That's how: in a ring of 1,000 ranks, each rank pays 1,998 latencies, but none sends more than two arrays. At 50 GB/s, 14 GB
-# take 0.56 s.
+# That's how: in a ring of 1,000 ranks, each rank pays 1,998 latencies, but none sends more than two arrays. Your
+# $\beta$ is that of two processes that share a memory. On many clusters, each GPU has a network port of 400 Gb/s, which
+# is 50 GB/s. Through it, twice 14 GB take 0.56 s.
 #
 # ## Deeper: the mean of all values
 
@@ -491,7 +524,10 @@ team = ranks.start(4)
 
 # %%
 def global_mean(comm, values):
-    """The mean of all ranks' values together, on every rank. `values` is an array, and may be empty."""
+    """The mean of all ranks' values together, on every rank.
+
+    `values` is an array, and may be empty.
+    """
     # <solution>
     total = comm.allreduce(values.sum())
     count = comm.allreduce(len(values))
@@ -503,7 +539,7 @@ def global_mean(comm, values):
 
 
 # %%
-check.global_mean(global_mean)
+lesson.check.global_mean(global_mean)
 
 # %% [markdown]
 # *Beat it:* do it with a single allreduce instead of two.
@@ -512,10 +548,10 @@ check.global_mean(global_mean)
 #
 # On your own, you'll start programs with `mpiexec`, in a job script, or in a terminal, after `source .venv/bin/activate` in the
 # workshop's folder. In the next program, rank 1 fails while rank 0 waits for it. `%%writefile` writes the cell into a file, and
-# `programs.mpiexec` ends the program after six seconds.
+# `lesson.programs.mpiexec` ends the program after six seconds.
 
 # %%
-folder = programs.folder()
+folder = lesson.programs.folder()
 
 # %%
 # %%writefile {folder}/fails.py
@@ -527,7 +563,7 @@ if comm.rank == 1:
 comm.Barrier()
 
 # %%
-programs.mpiexec(2, "python", folder / "fails.py")
+lesson.programs.mpiexec(2, "python", folder / "fails.py")
 
 # %% [markdown]
 # Rank 1 prints its error, and then nothing happens until the six seconds are over. Before Python exits, mpi4py calls
@@ -535,7 +571,7 @@ programs.mpiexec(2, "python", folder / "fails.py")
 # `MPI_Abort`, which ends all ranks.
 
 # %%
-programs.mpiexec(2, "python", "-m", "mpi4py", folder / "fails.py")
+lesson.programs.mpiexec(2, "python", "-m", "mpi4py", folder / "fails.py")
 
 # %% [markdown]
 # ### Exercise 4 (warm-up): hello.py
@@ -581,7 +617,7 @@ if comm.rank == 0:
 # </solution>
 
 # %%
-programs.hello(folder / "hello.py")
+lesson.programs.hello(folder / "hello.py")
 
 # %% [markdown]
 # *Beat it:* print the lines in rank order, whatever order the processes run in.
@@ -654,7 +690,10 @@ two_results(late=1)
 
 # %%
 def collect(comm, result):
-    """On rank 0, a list of all ranks' results in the order of the ranks; None elsewhere. Called on every rank."""
+    """All ranks' results in the order of the ranks, on rank 0; None elsewhere.
+
+    Called on every rank.
+    """
     # <solution>
     if comm.rank > 0:
         comm.send(result, dest=0)
@@ -675,7 +714,7 @@ def collect(comm, result):
 team.restart(4)
 
 # %%
-check.collect(collect)
+lesson.check.collect(collect)
 
 # %% [markdown]
 # You can't delay every rank of a real program in every possible way. Tools such as ISP and MUST look for the same faults in all

@@ -19,8 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from workshop_lib import TrainOptions, predict, profile, ranks
 
-from lessons.synchronous_sgd import figures
-from lessons.synchronous_sgd import judge as check
+from lessons import synchronous_sgd as lesson
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -42,10 +41,9 @@ import torch
 from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.training.data import mnist, shard
-from workshop_lib.training.models import torch_cnn
+from workshop_lib import mnist, torch_cnn
 
-from lessons.synchronous_sgd.own_loop import show_threes
+from lessons import synchronous_sgd as lesson
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
@@ -64,7 +62,9 @@ own = np.arange(16) + 16 * comm.rank  # this rank's images
 pixels = torch.tensor(train.images[own]).float().flatten(1) / 255
 layer = torch.zeros(784, 10, requires_grad=True)
 cross_entropy(pixels @ layer, torch.tensor(train.labels[own]).long()).backward()
-show_threes(my_gradient=layer.grad.numpy(), our_mean=mean_over_ranks(layer.grad.numpy()))
+lesson.show_threes(
+    my_gradient=layer.grad.numpy(), our_mean=mean_over_ranks(layer.grad.numpy())
+)
 
 # %% [markdown]
 # Each rank saw different images, so each has a different gradient. Their mean is the same on all ranks, and it depends less on
@@ -98,7 +98,10 @@ model = torch_cnn.build(seed=1)
 own = np.array_split(np.arange(128), comm.size)[comm.rank]
 mean = mean_over_ranks(gradient(model, *batch(own)))
 whole = gradient(model, *batch(np.arange(128)))
-print(f"largest relative difference: {np.abs(mean - whole).max() / np.abs(whole).max():.1e}")
+print(
+    "largest relative difference: "
+    f"{np.abs(mean - whole).max() / np.abs(whole).max():.1e}"
+)
 
 # %% [markdown]
 # What's left is rounding, because float32 has about seven digits, and the two sums were taken in a different order.
@@ -137,7 +140,10 @@ print(f"largest relative difference: {np.abs(mean - whole).max() / np.abs(whole)
 
 # %%
 def average_gradients(model, comm):
-    """Replace every `p.grad` of the model by its mean over all ranks. Must be called on every rank."""
+    """Replace every `p.grad` of the model by its mean over all ranks.
+
+    Must be called on every rank.
+    """
     # <solution>
     for p in model.parameters():
         mine = p.grad.numpy().copy()
@@ -151,7 +157,7 @@ def average_gradients(model, comm):
 
 
 # %%
-check.average_gradients(average_gradients)
+lesson.check.average_gradients(average_gradients)
 
 # %% [markdown]
 # *Break it:* forget the division. Which learning rate would then give you the same steps as before?
@@ -181,7 +187,10 @@ check.average_gradients(average_gradients)
 
 # %%
 def train_epoch(model, optimizer, schedule, batches, average, comm):
-    """One step for each (images, labels) of `batches`, with gradients averaged over the ranks. Returns nothing."""
+    """One step for each (images, labels) of `batches`, with averaged gradients.
+
+    Returns nothing.
+    """
     # <solution>
     for images, labels in batches:
         optimizer.zero_grad()
@@ -197,17 +206,21 @@ def train_epoch(model, optimizer, schedule, batches, average, comm):
 
 
 # %%
-check.train_epoch(train_epoch)
+lesson.check.train_epoch(train_epoch)
 
 # %% [markdown]
 # ## Equal, to the last bit
 #
 # Let the ranks train for a few steps. Each takes its own shard of every global batch, so nothing but your averaging keeps
 # their weights equal. To compare weights we use a *digest*, a checksum of all their bytes. Flip a single bit and it almost
-# certainly changes. (As long as you haven't written a function, `check.written` uses the solution in its place.)
+# certainly changes. (As long as you haven't written a function, `lesson.check.written` uses the solution in its place.)
 
 # %%
-team.push(average_gradients=check.written(average_gradients), train_epoch=check.written(train_epoch), steps=sizes.steps)
+team.push(
+    average_gradients=lesson.check.written(average_gradients),
+    train_epoch=lesson.check.written(train_epoch),
+    steps=sizes.steps,
+)
 
 
 # %%
@@ -217,7 +230,9 @@ import hashlib
 
 def batches(samples, epoch):
     """This rank's part of every global batch, in an order that all ranks agree on."""
-    for indices, _ in shard.epoch_batches(samples, 64, comm.rank, comm.size, seed=1, epoch=epoch):
+    for indices, _ in lesson.shard.epoch_batches(
+        samples, 64, comm.rank, comm.size, seed=1, epoch=epoch
+    ):
         yield batch(indices)
 
 
@@ -230,12 +245,22 @@ def digest(model):
 
 
 def short_run(model, average):
-    """A few steps with your loop and a constant learning rate, from wherever `model` is."""
+    """A few steps of `model` with your loop and a constant learning rate."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9)
     schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1)
-    train_epoch(model, optimizer, schedule, batches(64 * comm.size * steps, epoch=1), average, comm)
+    train_epoch(
+        model,
+        optimizer,
+        schedule,
+        batches(64 * comm.size * steps, epoch=1),
+        average,
+        comm,
+    )
     images, labels = batch(np.arange(1000))
-    print(f"loss {cross_entropy(model(images), labels):.3f}, digest of the weights {digest(model)[:12]}")
+    print(
+        f"loss {cross_entropy(model(images), labels):.3f}, "
+        f"digest of the weights {digest(model)[:12]}"
+    )
 
 
 short_run(torch_cnn.build(seed=1), average_gradients)
@@ -260,7 +285,11 @@ short_run(torch_cnn.build(seed=1), average=lambda model, comm: None)
 
 # %%
 guess = predict(
-    "How far apart are the ranks' weights after training? (100 %: as far as at the start)", 0, 200, unit="%"
+    "How far apart are the ranks' weights after training? "
+    "(100 %: as far as at the start)",
+    0,
+    200,
+    unit="%",
 )
 guess
 
@@ -278,7 +307,9 @@ short_run(model, average_gradients)
 after = apart(model)
 
 # %%
-guess.compare(100 * np.array(team.pull("after")[1:]) / np.array(team.pull("before")[1:]))
+guess.compare(
+    100 * np.array(team.pull("after")[1:]) / np.array(team.pull("before")[1:])
+)
 
 # %% [markdown]
 # With averaged gradients every rank takes the *same* step, so the distance between the ranks stays the same. But the mean of
@@ -307,7 +338,10 @@ guess.compare(100 * np.array(team.pull("after")[1:]) / np.array(team.pull("befor
 
 # %%
 def broadcast_weights(model, comm):
-    """Give every rank the parameters of rank 0's model. Must be called on every rank."""
+    """Give every rank the parameters of rank 0's model.
+
+    Must be called on every rank.
+    """
     # <solution>
     with torch.no_grad():
         for p in model.parameters():
@@ -321,7 +355,7 @@ def broadcast_weights(model, comm):
 
 
 # %%
-check.broadcast_weights(broadcast_weights)
+lesson.check.broadcast_weights(broadcast_weights)
 
 # %% [markdown]
 # *Break it:* rank 0 already has its weights. Put `if comm.rank != 0:` in front of your `Bcast` and read what the check says. Then
@@ -367,7 +401,7 @@ def average_in_one_message(model, comm):
 
 
 # %%
-check.average_in_one_message(average_in_one_message)
+lesson.check.average_in_one_message(average_in_one_message)
 
 # %% [markdown]
 # ## MNIST to 99 %, with what you wrote
@@ -377,37 +411,52 @@ check.average_in_one_message(average_in_one_message)
 # press *Stop*.
 
 # %%
-team.push(broadcast_weights=check.written(broadcast_weights))
-team.push(average_in_one_message=check.written(average_in_one_message))
+team.push(broadcast_weights=lesson.check.written(broadcast_weights))
+team.push(average_in_one_message=lesson.check.written(average_in_one_message))
 team.push(epochs=sizes.epochs, samples=sizes.train_samples or 60_000)
 
 # %%
 # %%ranks --timeout 600
-from workshop_lib.training import schedules
 
-from lessons.synchronous_sgd.own_loop import WatchedLoop, accuracy
 
 test = mnist.load("test", None, comm.rank, comm.size)
 model = torch_cnn.build(seed=1 + comm.rank)  # every rank begins somewhere else
 broadcast_weights(model, comm)
 
-per_epoch = shard.steps_per_epoch(samples, 64, comm.size)
-plan = {"total_steps": epochs * per_epoch, "warmup_steps": round(per_epoch / 2), "decay": "linear"}
-optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=True, fused=True)
-schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedules.lr_at(step, peak_lr=0.1, **plan))
+per_epoch = lesson.shard.steps_per_epoch(samples, 64, comm.size)
+plan = {
+    "total_steps": epochs * per_epoch,
+    "warmup_steps": round(per_epoch / 2),
+    "decay": "linear",
+}
+optimizer = torch.optim.SGD(
+    model.parameters(), lr=1.0, momentum=0.9, nesterov=True, fused=True
+)
+schedule = torch.optim.lr_scheduler.LambdaLR(
+    optimizer, lambda step: lesson.schedules.lr_at(step, peak_lr=0.1, **plan)
+)
 
-watched = WatchedLoop(model, optimizer, comm, epochs, per_epoch)
+watched = lesson.WatchedLoop(model, optimizer, comm, epochs, per_epoch)
 average = watched.average(average_in_one_message)
 for epoch in watched.epochs():
-    train_epoch(model, optimizer, schedule, watched.batches(batches(samples, epoch)), average, comm)
-    watched.tested(accuracy(model, test, comm))
+    train_epoch(
+        model,
+        optimizer,
+        schedule,
+        watched.batches(batches(samples, epoch)),
+        average,
+        comm,
+    )
+    watched.tested(lesson.accuracy(model, test, comm))
 mine = digest(model)
 
 # %% [markdown]
 # Now the library does the same. Its `mpi` *backend* is what you've just written.
 
 # %%
-options = TrainOptions(backend="mpi", epochs=sizes.epochs, train_samples=sizes.train_samples)
+options = TrainOptions(
+    backend="mpi", epochs=sizes.epochs, train_samples=sizes.train_samples
+)
 record = team.train(options, timeout=5 * sizes.timeout_s)
 
 # %%
@@ -433,13 +482,15 @@ import time
 
 
 def timed_steps(rows, steps):
-    """Milliseconds that this rank spends computing, waiting and in Allreduce, for each step: [steps, 3]."""
+    """Milliseconds of computing, waiting and Allreduce in each step: [steps, 3]."""
     model, spent = torch_cnn.build(seed=1), []
     random = np.random.default_rng(comm.rank)
     mean = np.empty_like(weights(model))
     for _ in range(steps):
         began = time.perf_counter()
-        mine = gradient(model, *batch(random.integers(len(train.images), size=rows[comm.rank])))
+        mine = gradient(
+            model, *batch(random.integers(len(train.images), size=rows[comm.rank]))
+        )
         computed = time.perf_counter()
         comm.Barrier()
         all_there = time.perf_counter()
@@ -452,7 +503,7 @@ even_ms = timed_steps([64] * comm.size, steps)
 
 # %%
 even_ms = team.pull("even_ms")
-figures.step_times({"64 samples on every rank": even_ms})
+lesson.figures.step_times({"64 samples on every rank": even_ms})
 
 # %% [markdown]
 # No two ranks are equally fast in every step, so somebody always waits a little.
@@ -460,7 +511,9 @@ figures.step_times({"64 samples on every rank": even_ms})
 # Now give the last rank three times as many samples.
 
 # %%
-guess = predict("What share of a step will rank 0 spend waiting?", low=0, high=100, unit="%")
+guess = predict(
+    "What share of a step will rank 0 spend waiting?", low=0, high=100, unit="%"
+)
 guess
 
 # %%
@@ -469,7 +522,9 @@ uneven_ms = timed_steps([64] * (comm.size - 1) + [192], steps)
 
 # %%
 uneven_ms = team.pull("uneven_ms")
-figures.step_times({"64 samples on every rank": even_ms, "192 on the last": uneven_ms})
+lesson.figures.step_times(
+    {"64 samples on every rank": even_ms, "192 on the last": uneven_ms}
+)
 
 # %%
 guess.compare(100 * uneven_ms[0][:, 1] / uneven_ms[0].sum(axis=1))
@@ -486,10 +541,17 @@ guess.compare(100 * uneven_ms[0][:, 1] / uneven_ms[0].sum(axis=1))
 # %%
 # %%ranks
 model = torch_cnn.build(seed=1)
-own = np.arange(64) if comm.rank == 0 else np.arange(192 * comm.rank - 128, 192 * comm.rank + 64)
+own = (
+    np.arange(64)
+    if comm.rank == 0
+    else np.arange(192 * comm.rank - 128, 192 * comm.rank + 64)
+)
 plain = mean_over_ranks(gradient(model, *batch(own)))
 whole = gradient(model, *batch(np.arange(64 + 192 * (comm.size - 1))))
-print(f"the plain mean over ranks is off by {np.linalg.norm(plain - whole) / np.linalg.norm(whole):.1%}")
+print(
+    "the plain mean over ranks is off by "
+    f"{np.linalg.norm(plain - whole) / np.linalg.norm(whole):.1%}"
+)
 
 # %% [markdown]
 # This happens in the last step of an epoch, when the samples that are left don't divide evenly. It also happens with language
@@ -520,7 +582,10 @@ print(f"the plain mean over ranks is off by {np.linalg.norm(plain - whole) / np.
 
 # %%
 def weighted_mean(gradient, n_samples, comm):
-    """A new array, on every rank: the mean of the ranks' gradients, each weighted by its number of samples."""
+    """The mean of the ranks' gradients, each weighted by its number of samples.
+
+    A new array, on every rank.
+    """
     # <solution>
     weighted = gradient * n_samples
     total = np.empty_like(weighted)
@@ -533,7 +598,7 @@ def weighted_mean(gradient, n_samples, comm):
 
 
 # %%
-check.weighted_mean(weighted_mean)
+lesson.check.weighted_mean(weighted_mean)
 
 # %% [markdown]
 # *Beat it:* do without the second allreduce. If the size of the global batch is known before the step, each rank can divide the
@@ -549,14 +614,22 @@ check.weighted_mean(weighted_mean)
 # %%ranks
 def normalized_gradient(images, labels):
     torch.manual_seed(1)
-    layers = torch.nn.Flatten(), torch.nn.Linear(784, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 10)
+    layers = (
+        torch.nn.Flatten(),
+        torch.nn.Linear(784, 32),
+        torch.nn.BatchNorm1d(32),
+        torch.nn.Linear(32, 10),
+    )
     return gradient(torch.nn.Sequential(*layers), images, labels)
 
 
 own = np.array_split(np.arange(128), comm.size)[comm.rank]
 mean = mean_over_ranks(normalized_gradient(*batch(own)))
 whole = normalized_gradient(*batch(np.arange(128)))
-print(f"the mean over ranks is off by {np.linalg.norm(mean - whole) / np.linalg.norm(whole):.1%}")
+print(
+    "the mean over ranks is off by "
+    f"{np.linalg.norm(mean - whole) / np.linalg.norm(whole):.1%}"
+)
 
 # %% [markdown]
 # That's often fine, but with only a few samples per rank the statistics get noisy. Then use `SyncBatchNorm`, which shares them at

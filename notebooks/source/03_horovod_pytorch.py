@@ -17,17 +17,11 @@
 # %%
 import sys
 
-from workshop_lib import ranks
-from workshop_lib.notebook import profile, take_home
-from workshop_lib.notebook.prediction import predict
-from workshop_lib.paths import BUILD, MNIST, SCRIPTS
-from workshop_lib.ranks.launch import scripts
-from workshop_lib.training import backends
+from workshop_lib import paths, predict, profile, ranks, scripts, take_home
 
-from lessons.horovod_pytorch import figures as timeline
-from lessons.horovod_pytorch import judge as check
+from lessons import horovod_pytorch as lesson
 
-backends.require("horovod")
+lesson.backends.require("horovod")
 sizes = profile.current()
 samples, epochs = sizes.sweep_samples or 60_000, sizes.sweep_epochs
 team = ranks.start(sizes.ranks)
@@ -46,13 +40,17 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from workshop_lib.training.data import mnist
-from workshop_lib.training.models import torch_cnn
+from workshop_lib import mnist, torch_cnn
 
 torch.set_num_threads(1)
 hvd.init()
-print(f"rank {hvd.rank()} of {hvd.size()}, local rank {hvd.local_rank()} of {hvd.local_size()}")
-hvd.shutdown()  # The background thread uses the processor even when there's nothing to send, so stop it until you need it.
+print(
+    f"rank {hvd.rank()} of {hvd.size()}, "
+    f"local rank {hvd.local_rank()} of {hvd.local_size()}"
+)
+# The background thread uses the processor even when there's nothing to send, so stop it
+# until you need it.
+hvd.shutdown()
 
 # %% [markdown]
 # `rank` numbers the processes across all hosts, and `local_rank` numbers those on one host. Here the two are equal. On two hosts
@@ -104,11 +102,14 @@ hvd.shutdown()  # The background thread uses the processor even when there's not
 
 # %%
 def make_distributed(model, optimizer, hvd):
-    """Gives every rank rank 0's weights, and returns an optimizer that averages the gradients of all ranks before each
-    step. Must be called on every rank."""
+    """Gives every rank rank 0's weights, and returns an averaging optimizer.
+
+    It averages the gradients of all ranks before each step. Called on every rank.
+    """
     # <solution>
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    return hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    names = model.named_parameters()
+    return hvd.DistributedOptimizer(optimizer, named_parameters=names)
     # <stub>
     # raise NotImplementedError("your code here")
     # </stub>
@@ -116,7 +117,7 @@ def make_distributed(model, optimizer, hvd):
 
 
 # %%
-check.make_distributed(make_distributed)
+lesson.check.make_distributed(make_distributed)
 
 # %% [markdown]
 # ## Train with it
@@ -138,16 +139,22 @@ train = TensorDataset(images, torch.tensor(split.labels[:samples]).long())
 sampler = DistributedSampler(train, hvd.size(), hvd.rank(), seed=1)
 
 model = torch_cnn.build(seed=hvd.rank())
-optimizer = make_distributed(model, torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9), hvd)
+optimizer = make_distributed(
+    model, torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9), hvd
+)
 for epoch in range(epochs):
-    sampler.set_epoch(epoch)  # Without this call, every epoch would have the same order.
+    # Without this call, every epoch would have the same order.
+    sampler.set_epoch(epoch)
     for images, labels in DataLoader(train, 64, sampler=sampler, drop_last=True):
         optimizer.zero_grad()
         loss = cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
-    print(f"epoch {epoch + 1}: last loss {loss:.3f}, digest {hashlib.sha256(weights).hexdigest()[:12]}")
+    print(
+        f"epoch {epoch + 1}: last loss {loss:.3f}, "
+        f"digest {hashlib.sha256(weights).hexdigest()[:12]}"
+    )
 
 # %%
 # %%ranks
@@ -181,10 +188,12 @@ take_home.diff("one_process.py", "horovod_torch.py")
 # the workshop's folder, type `source .venv/bin/activate`, and then the line that begins with `$`.
 
 # %%
-out = BUILD / "horovod_torch.pt"
-options = ["--images", samples, "--epochs", epochs, "--data", MNIST, "--out", out]
+out = paths.BUILD / "horovod_torch.pt"
+options = ["--images", samples, "--epochs", epochs, "--data", paths.MNIST, "--out", out]
 launch = [*scripts.mpiexec(sizes.ranks), sys.executable]
-scripts.run(*launch, SCRIPTS / "horovod_torch.py", *options, timeout_s=sizes.timeout_s)
+scripts.run(
+    *launch, paths.SCRIPTS / "horovod_torch.py", *options, timeout_s=sizes.timeout_s
+)
 
 # %% [markdown]
 # Why not `python -m mpi4py`, as in notebook 01? There, a rank that failed left the others waiting. A Horovod rank that fails
@@ -203,31 +212,37 @@ scripts.run(*launch, SCRIPTS / "horovod_torch.py", *options, timeout_s=sizes.tim
 # default up to 128 MiB, sends the buffer in one allreduce, and copies them out again.
 #
 # Horovod can record all of this on a *timeline*. The next cell starts fresh processes that train a network with 16 small tensors.
-# Horovod records five of their steps.
+# Horovod records fifteen of their steps, after many that aren't recorded.
 
 # %%
-guess = predict("What share of Horovod's time per step goes into negotiation?", low=0, high=100, unit="%")
+guess = predict(
+    "What share of Horovod's time per step goes into negotiation?",
+    low=0,
+    high=100,
+    unit="%",
+)
 guess
 
 # %%
-measured = timeline.measure("default")
+measured = lesson.figures.measure("default")
 recorded = measured.timeline
 print({phase: f"{share:.0%}" for phase, share in recorded.shares().items()})
 
 # %%
-guess.compare([100 * recorded.of_step(step).shares()["negotiation"] for step in range(recorded.steps)])
+guess.compare(100 * recorded.shares()["negotiation"])
 
 # %% [markdown]
 # Each row below is a gradient. The last layer's gradient is on top, because the backward pass finishes it first. Rank 0 makes the
 # recording, so each bar begins when rank 0 announces the tensor.
 
 # %%
-timeline.draw({"default settings, the step of median length": recorded.typical()})
+lesson.figures.draw({"default settings, the step of median length": recorded.typical()})
 
 # %% [markdown]
-# Bars that end together are tensors that traveled together, so a step needs only a few allreduces rather than 16. It needs more
-# than one because the first tensors leave without waiting for the rest. Each allreduce bar starts when *rank 0* enters the
-# allreduce. Like negotiation, it includes the time that rank 0 spends waiting for the other ranks.
+# Bars that end together are tensors that traveled together, so a step needs only a few allreduces rather than 16. It
+# may need more than one, because the first tensors leave with the next cycle, without waiting for the rest. How many
+# are there in your figure? Each allreduce bar starts when *rank 0* enters the allreduce. Like negotiation, it includes
+# the time that rank 0 spends waiting for the other ranks.
 #
 # The ticks at the top are cycles. The ranks exchange their few bytes in every cycle, even when there is nothing to send. That's
 # why an idle Horovod keeps the processor busy. At scale, those few bytes can cost more than the gradients. In a trace of
@@ -241,9 +256,9 @@ timeline.draw({"default settings, the step of median length": recorded.typical()
 # off, and the last rank starts every step 20 ms late. What do you expect to see?
 
 # %%
-late = timeline.measure("late", "HOROVOD_CACHE_CAPACITY=0", late_ms=20).timeline
+late = lesson.figures.measure("late", "HOROVOD_CACHE_CAPACITY=0", late_ms=20).timeline
 print({phase: f"{share:.0%}" for phase, share in late.shares().items()})
-timeline.draw({"one rank is 20 ms late": late.typical()})
+lesson.figures.draw({"one rank is 20 ms late": late.typical()})
 
 # %% [markdown]
 # The digits are ranks, each drawn at the moment when its message arrived. The long negotiation isn't Horovod's fault. It's time
@@ -256,12 +271,16 @@ timeline.draw({"one rank is 20 ms late": late.typical()})
 # **Cycle time.** A longer cycle collects more tensors for one message, but all of them wait for it.
 
 # %%
-guess = predict("How many times as long does a step take with a cycle time of 20 ms?", low=0, high=50)
+guess = predict(
+    "How many times as long does a step take with a cycle time of 20 ms?",
+    low=0,
+    high=50,
+)
 guess
 
 # %%
-slow = timeline.measure("a cycle every 20 ms", "HOROVOD_CYCLE_TIME=20")
-table = timeline.compare({"default": measured, "a cycle every 20 ms": slow})
+slow = lesson.figures.measure("a cycle every 20 ms", "HOROVOD_CYCLE_TIME=20")
+table = lesson.figures.compare({"default": measured, "a cycle every 20 ms": slow})
 guess.compare([ms / measured.median_ms for ms in slow.step_ms])
 
 # %%

@@ -15,22 +15,22 @@
 import os
 import sys
 
-# For TensorFlow in every process that this notebook starts: no start-up messages, and one thread to compute with.
-os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+# For TensorFlow in every process that this notebook starts: no start-up messages, and
+# one thread to compute with.
+os.environ |= {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+}
 
-from workshop_lib import ranks
-from workshop_lib.notebook import profile, take_home
-from workshop_lib.notebook.prediction import predict
-from workshop_lib.paths import BUILD, MNIST, SCRIPTS
-from workshop_lib.ranks.launch import scripts
-from workshop_lib.training import backends
+from workshop_lib import paths, predict, profile, ranks, scripts, take_home
 
-from lessons.horovod_tensorflow import judge as check
+from lessons import horovod_tensorflow as lesson
 
-backends.require("horovod-tf")
+lesson.backends.require("horovod-tf")
 sizes = profile.current()
 samples, epochs = 160 * sizes.steps, sizes.sweep_epochs
-out = BUILD / "horovod_tf.keras"
+out = paths.BUILD / "horovod_tf.keras"
 
 # %% [markdown]
 # ## A script for many processes
@@ -59,9 +59,11 @@ take_home.marked("horovod_tf.py", r"hvd|\[rank|if rank|\bsize\b", 2)
 # The next cell starts the script with `mpiexec`. It needs no `-m mpi4py`; [03](03_horovod_pytorch.ipynb) says why.
 
 # %%
-options = ["--data", MNIST, "--images", samples, "--epochs", epochs, "--out", out]
+options = ["--data", paths.MNIST, "--images", samples, "--epochs", epochs, "--out", out]
 launch = [*scripts.mpiexec(sizes.ranks), sys.executable]
-scripts.run(*launch, SCRIPTS / "horovod_tf.py", *options, timeout_s=2 * sizes.timeout_s)
+scripts.run(
+    *launch, paths.SCRIPTS / "horovod_tf.py", *options, timeout_s=2 * sizes.timeout_s
+)
 
 # %% [markdown]
 # The first epoch is slower, because its first step builds the graph.
@@ -87,8 +89,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from workshop_lib.training.data import mnist
-from workshop_lib.training.models import keras_cnn
+from workshop_lib import mnist
+
+from lessons import horovod_tensorflow as lesson
 
 tf.get_logger().setLevel("ERROR")
 hvd.init()
@@ -107,18 +110,22 @@ images, labels = split.images[:samples], split.labels[:samples]
 # %%
 # %%ranks --timeout 240
 def fit(optimizer):
-    """The network, trained on this rank's samples, and its answers to all test images."""
-    model = keras_cnn.build(seed=1)
+    """The network, trained on this rank's samples; its answers to all test images."""
+    model = lesson.keras_cnn.build(seed=1)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, jit_compile=False)
-    fitted = model.fit(images[rank::size], labels[rank::size], batch_size=64, epochs=epochs, verbose=0)
+    fitted = model.fit(
+        images[rank::size], labels[rank::size], batch_size=64, epochs=epochs, verbose=0
+    )
     answers = model.predict(test.images, batch_size=500, verbose=0).argmax(axis=1)
     print("loss of each epoch:", *np.round(fitted.history["loss"], 3))
     print(f"right: {np.mean(answers == test.labels):.1%} of all test images")
     return model, answers
 
 
-model, answers = fit(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.02 * size, momentum=0.9)))
+model, answers = fit(
+    hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.02 * size, momentum=0.9))
+)
 
 # %% [markdown]
 # No error, no warning, a falling loss, and a decent network. Many projects would stop here and publish their scaling curve.
@@ -126,7 +133,11 @@ model, answers = fit(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.02 * 
 # Every rank has tested its network on all test images. If the ranks hold the same network, they give the same answers.
 
 # %%
-guess = predict("On how many test images do the first and the last rank disagree?", low=0, high=2_000)
+guess = predict(
+    "On how many test images do the first and the last rank disagree?",
+    low=0,
+    high=2_000,
+)
 guess
 
 # %%
@@ -144,7 +155,8 @@ guess.compare(int((answers[0] != answers[-1]).sum()))
 # %%
 # %%ranks
 def digest(model):
-    return hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()[:12]
+    weights = b"".join(w.tobytes() for w in model.get_weights())
+    return hashlib.sha256(weights).hexdigest()[:12]
 
 
 def ranks_agree(model):
@@ -176,7 +188,10 @@ def one_step(optimizer):
 
 
 stock = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.5))
-print(f"a step from 0 to {one_step(stock):g}; the mean of the ranks' numbers is {(size - 1) / 2:g}")
+print(
+    f"a step from 0 to {one_step(stock):g}; "
+    f"the mean of the ranks' numbers is {(size - 1) / 2:g}"
+)
 
 # %% [markdown]
 # No rank averaged anything. Why? These are the methods of Horovod's class:
@@ -184,7 +199,10 @@ print(f"a step from 0 to {one_step(stock):g}; the mean of the ranks' numbers is 
 # %%
 # %%ranks
 if rank == 0:
-    print("Horovod's class defines", *(name for name, item in vars(type(stock)).items() if callable(item)))
+    print(
+        "Horovod's class defines",
+        *(name for name, item in vars(type(stock)).items() if callable(item)),
+    )
     print("its `apply` is that of", type(stock).apply.__module__)
 
 # %% [markdown]
@@ -220,8 +238,12 @@ if rank == 0:
 
 # %%
 def averaging(optimizer):
-    """An optimizer like the given one that applies the mean of all ranks' gradients. All ranks step together."""
-    import horovod.tensorflow as hvd  # Imported here because only the ranks need TensorFlow.
+    """An optimizer like the given one that applies the mean of all ranks' gradients.
+
+    All ranks step together.
+    """
+    # Imported here because only the ranks need TensorFlow.
+    import horovod.tensorflow as hvd
 
     class Averaging(type(optimizer)):
         # <solution>
@@ -238,7 +260,7 @@ def averaging(optimizer):
 
 
 # %%
-check.averaging(averaging)
+lesson.check.averaging(averaging)
 
 # %% [markdown]
 # Now train with it. (The check has shut Horovod down, so the next cell starts it again.)
@@ -266,8 +288,8 @@ print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
 #   (The number of samples divides evenly.)
 # - Afterward all ranks hold the same trained model, and one of them has saved it.
 #
-# The library has an optimizer like yours, `keras3.DistributedOptimizer(optimizer)`, and a callback that broadcasts weights before
-# the first step, `keras3.BroadcastVariables()`.
+# The library has an optimizer like yours, `lesson.keras3.DistributedOptimizer(optimizer)`, and a callback that broadcasts weights before
+# the first step, `lesson.keras3.BroadcastVariables()`.
 #
 # <details><summary>Hint 1: what has to change?</summary>
 #
@@ -287,23 +309,33 @@ print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
 
 # %%
 def train(model, images, labels, path):
-    """Trains `model` on all ranks together and saves it to `path`, once. Must be called on every rank."""
+    """Trains `model` on all ranks together and saves it to `path`, once.
+
+    Must be called on every rank.
+    """
     import horovod.tensorflow as hvd
     import keras
-
-    from workshop_lib.training.backends import keras3
 
     # <solution>
     rank, size = hvd.rank(), hvd.size()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    optimizer = keras3.DistributedOptimizer(keras.optimizers.SGD(0.02 * size, momentum=0.9))
+    optimizer = lesson.keras3.DistributedOptimizer(
+        keras.optimizers.SGD(0.02 * size, momentum=0.9)
+    )
     model.compile(optimizer, loss, jit_compile=False)
-    callbacks = [keras3.BroadcastVariables()]
-    model.fit(images[rank::size], labels[rank::size], batch_size=64, epochs=2, verbose=0, callbacks=callbacks)
+    callbacks = [lesson.keras3.BroadcastVariables()]
+    model.fit(
+        images[rank::size],
+        labels[rank::size],
+        batch_size=64,
+        epochs=2,
+        verbose=0,
+        callbacks=callbacks,
+    )
     if rank == 0:
         model.save(path)
     # <stub>
-    # raise NotImplementedError("your code here: delete this line, and change those below")
+    # raise NotImplementedError("your code here: delete this line, change those below")
     # loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     # optimizer = keras.optimizers.SGD(0.02, momentum=0.9)
     # model.compile(optimizer, loss, jit_compile=False)
@@ -314,7 +346,7 @@ def train(model, images, labels, path):
 
 
 # %%
-check.train(train)
+lesson.check.train(train)
 
 # %% [markdown]
 # Now the ranks begin with different weights:
@@ -325,7 +357,7 @@ team.push(train=train)
 # %%
 # %%ranks --timeout 240
 hvd.init()
-model = keras_cnn.build(seed=rank)
+model = lesson.keras_cnn.build(seed=rank)
 train(model, images, labels, path)
 print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
 
@@ -356,7 +388,7 @@ take_home.diff("horovod_tf.py", "horovod_keras.py")
 #
 # | broken | what to do |
 # |---|---|
-# | `hvd_keras.callbacks` raise errors | broadcast with `keras3.BroadcastVariables`, and warm up with a schedule for the learning rate. To average an epoch's metrics, call `hvd.allreduce` in a callback's `on_epoch_end`, and put it before callbacks that read them, such as `EarlyStopping`. Otherwise one rank may stop on its own, and the other ranks wait forever |
+# | `hvd_keras.callbacks` raise errors | broadcast with `lesson.keras3.BroadcastVariables`, and warm up with a schedule for the learning rate. To average an epoch's metrics, call `hvd.allreduce` in a callback's `on_epoch_end`, and put it before callbacks that read them, such as `EarlyStopping`. Otherwise one rank may stop on its own, and the other ranks wait forever |
 # | `hvd.SyncBatchNormalization` raises an error | use `GroupNormalization` or `LayerNormalization`. Keras's own `BatchNormalization(synchronized=True)` doesn't help: under Horovod it silently uses each rank's own statistics |
 # | `hvd.PartialDistributedGradientTape`, for layers that differ by rank, raises an error | call `tape.register_local_source(v.value)` for each variable of those layers, on a `DistributedGradientTape` created with `scale_local_gradients=False` |
 # | `model.save` raises an error with Horovod's optimizer | average in `apply`, as you did |
@@ -380,9 +412,11 @@ for broken in (
 hvd.shutdown()
 
 # %% [markdown]
-# One more trap is as silent as the first. Horovod matches tensors by name, and Keras numbers the layers as it builds them. If a
-# single rank builds one more network than the other ranks do, its names differ from then on, and all ranks wait forever. Build
-# the same networks in the same order on every rank, or name the layers.
+# There is one more trap. Horovod matches tensors by name, and Keras numbers the layers as it builds them. If a single
+# rank builds one more network than the other ranks do, its names differ from then on, and all ranks wait forever. After
+# 60 seconds, Horovod's *stall inspector* warns: it lists these tensors, and the ranks that haven't got them. With
+# `HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=120` it also ends the job. Build the same networks in the same order on every
+# rank, or name the layers.
 #
 # ## Deeper: code for TensorFlow 1
 #

@@ -12,15 +12,12 @@
 # no network. Do notebook [06](06_zero_and_fsdp.ipynb) first: it explains the stages.
 
 # %%
-from workshop_lib import predict, profile, ranks
-from workshop_lib.notebook import take_home
-from workshop_lib.paths import BUILD
+from workshop_lib import paths, predict, profile, ranks, take_home
 
-from lessons.deepspeed import engines
-from lessons.deepspeed import judge as check
+from lessons import deepspeed as lesson
 
 sizes = profile.current()
-folder = BUILD / "06b_deepspeed"
+folder = paths.BUILD / "06b_deepspeed"
 folder.mkdir(parents=True, exist_ok=True)
 team = ranks.start(sizes.ranks)
 
@@ -91,7 +88,10 @@ take_home.train("zero_deepspeed.py")
 
 # %%
 def configuration(global_batch, ranks, largest_micro_batch, stage):
-    """DeepSpeed's configuration for PyTorch's SGD, with at most `largest_micro_batch` samples per backward pass."""
+    """DeepSpeed's configuration for PyTorch's SGD.
+
+    A backward pass has at most `largest_micro_batch` samples.
+    """
     # <solution>
     mine = global_batch // ranks
     micro_batch = max(m for m in range(1, largest_micro_batch + 1) if mine % m == 0)
@@ -109,53 +109,59 @@ def configuration(global_batch, ranks, largest_micro_batch, stage):
 
 
 # %%
-check.configuration(configuration)
+lesson.check.configuration(configuration)
 
 # %% [markdown]
 # ## Stages 0 to 3, measured
 #
-# Now train the perceptron of notebook 06 with your configuration. (As long as you haven't written it, `check.written` uses the
+# Now train the perceptron of notebook 06 with your configuration. (As long as you haven't written it, `lesson.check.written` uses the
 # solution.)
 
 # %%
-team.push(configuration=check.written(configuration), folder=folder)
+team.push(configuration=lesson.check.written(configuration), folder=folder)
 
 # %%
 # %%ranks --timeout 120
-from lessons.deepspeed import engines
+from lessons import deepspeed as lesson
 
-comm = engines.join()
+comm = lesson.engines.join()
 
 import deepspeed
 import torch
 from torch.nn.functional import cross_entropy
 
-from lessons.zero_and_fsdp import by_hand
-
 
 def train(config):
-    """Two steps: the engine, the bytes it held before the last step, and the last loss."""
-    model = by_hand.perceptron()
+    """Two steps: the engine, the bytes held before the last step, and the last loss."""
+    model = lesson.by_hand.perceptron()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    config = engines.for_a_small_network(config)
+    config = lesson.engines.for_a_small_network(config)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-    for images, labels in engines.micro_batches(engine):
+    for images, labels in lesson.engines.micro_batches(engine):
         loss = cross_entropy(engine(images).float(), labels)
         engine.backward(loss)
-        held = engines.held_bytes(engine)
+        held = lesson.engines.held_bytes(engine)
         engine.step()  # takes a step only after the last micro-batch
     return engine, held, loss.item()
 
 
 # %%
-guess = predict(f"DeepSpeed, fp32, {sizes.ranks} ranks: bytes per parameter on each rank in stage 3?", low=0, high=20, unit="B")
+guess = predict(
+    f"DeepSpeed, fp32, {sizes.ranks} ranks: "
+    "bytes per parameter on each rank in stage 3?",
+    low=0,
+    high=20,
+    unit="B",
+)
 guess
 
 # %%
 # %%ranks --timeout 120
 by_stage = {}
 for stage in range(4):
-    engine, by_stage[f"stage {stage}"], loss = train(configuration(64 * comm.size, comm.size, 64, stage))
+    engine, by_stage[f"stage {stage}"], loss = train(
+        configuration(64 * comm.size, comm.size, 64, stage)
+    )
     print(f"stage {stage}: loss {loss:.4f}")
 
 # %%
@@ -164,14 +170,16 @@ parameters = by_rank[0]["stage 0"]["parameters"] // 4
 guess.compare(sum(by_rank[0]["stage 3"].values()) / parameters)
 
 # %%
-engines.draw(by_rank, parameters)
+lesson.engines.draw(by_rank, parameters)
 
 # %% [markdown]
 # The stages differ only in who holds and sends what, so each rank's loss is the same in all of them. From stage 1 on, DeepSpeed
 # keeps *master weights*, a second copy of this rank's shard. In 16 bits they keep small steps from getting lost
-# ([06c](06c_fitting_more.ipynb)), but DeepSpeed has them even when it trains in fp32. The optimizer therefore takes 12 bytes
-# per parameter of the shard, not 8. And without accumulation, DeepSpeed drops the gradients of other ranks' shards even in
-# stage 1.
+# ([06c](06c_fitting_more.ipynb)), but DeepSpeed has them even when it trains in fp32. The optimizer therefore takes 12
+# bytes per parameter of the shard, not 8. And without accumulation, DeepSpeed drops the gradients of other ranks'
+# shards even in stages 1 and 2: on two ranks, 4 + 2 + 6 = 12 bytes by the formula. If the figure shows more, that's
+# because a tensor that lies across the border of two shards keeps its whole gradient on both ranks, and a large tensor
+# of a small network can do that.
 #
 # ### Sixteen bits
 #
@@ -181,15 +189,19 @@ engines.draw(by_rank, parameters)
 # %%ranks --timeout 120
 in_bf16 = {"stage 0, fp32": by_stage["stage 0"]}
 for stage in (1, 3):
-    config = configuration(64 * comm.size, comm.size, 64, stage) | {"bf16": {"enabled": True}}
+    config = configuration(64 * comm.size, comm.size, 64, stage) | {
+        "bf16": {"enabled": True}
+    }
     _, in_bf16[f"stage {stage}, bf16"], _ = train(config)
 
 # %%
-engines.draw(team.pull("in_bf16"), parameters)
+lesson.engines.draw(team.pull("in_bf16"), parameters)
 
 # %% [markdown]
-# That's the recipe of ZeRO's paper: 2 bytes per parameter for the weights, 2 for the gradients and 12 for the optimizer. With
-# `"fp16": {"enabled": true}` DeepSpeed also scales the loss for you ([06c](06c_fitting_more.ipynb)).
+# That's the recipe of ZeRO's paper: 2 bytes per parameter for the weights, 2 for the gradients and 12 for the
+# optimizer. On two ranks, stage 1 takes 2 + 1 + 6 = 9 of them by the formula, and again a little more where a tensor
+# lies across the border. With `"fp16": {"enabled": true}` DeepSpeed also scales the loss for you
+# ([06c](06c_fitting_more.ipynb)).
 #
 # ### Exercise 2 (normal): clip as DeepSpeed does
 #
@@ -216,7 +228,10 @@ engines.draw(team.pull("in_bf16"), parameters)
 
 # %%
 def clip(shards, max_norm, comm):
-    """Scale the shards so that the whole gradient's norm is at most `max_norm`. Must be called on every rank."""
+    """Scale the shards so that the whole gradient's norm is at most `max_norm`.
+
+    Must be called on every rank.
+    """
     # <solution>
     squares = sum(float((shard**2).sum()) for shard in shards)
     norm = comm.allreduce(squares) ** 0.5
@@ -231,19 +246,19 @@ def clip(shards, max_norm, comm):
 
 
 # %%
-check.clip(clip)
+lesson.check.clip(clip)
 
 # %% [markdown]
 # Does the engine compute the same norm?
 
 # %%
-team.push(clip=check.written(clip))
+team.push(clip=lesson.check.written(clip))
 
 # %%
 # %%ranks --timeout 120
 from deepspeed.utils import safe_get_local_grad
 
-images, labels = by_hand.batch(0, comm.rank, comm.size)
+images, labels = lesson.by_hand.batch(0, comm.rank, comm.size)
 engine.backward(cross_entropy(engine(images), labels))
 shards = [safe_get_local_grad(p).numpy().copy() for p in engine.module.parameters()]
 norm = clip(shards, 1.0, comm)
@@ -276,13 +291,18 @@ for file in sorted((folder / "checkpoint").rglob("*")):
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
 if comm.rank == 0:
-    network = by_hand.perceptron()
-    network.load_state_dict(get_fp32_state_dict_from_zero_checkpoint(folder / "checkpoint", tag="last"))
-images, labels = by_hand.batch()
+    network = lesson.by_hand.perceptron()
+    network.load_state_dict(
+        get_fp32_state_dict_from_zero_checkpoint(folder / "checkpoint", tag="last")
+    )
+images, labels = lesson.by_hand.batch()
 with torch.no_grad():
     ours = cross_entropy(engine(images), labels)
 if comm.rank == 0:
-    print(f"loss of the engine {ours:.6f}, of the merged file {cross_entropy(network(images), labels):.6f}")
+    print(
+        f"loss of the engine {ours:.6f}, "
+        f"of the merged file {cross_entropy(network(images), labels):.6f}"
+    )
 
 # %% [markdown]
 # To resume, call `engine.load_checkpoint(folder / "checkpoint")` on all ranks, after `initialize`. If it finds no checkpoint,

@@ -16,17 +16,13 @@ import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
-from workshop_lib import predict, profile, ranks
-from workshop_lib.paths import BUILD
-from workshop_lib.training.models import vit
+from workshop_lib import paths, predict, profile, ranks, vit
 
-from lessons.fitting_more import judge as check
-from lessons.fitting_more import recompute
-from lessons.zero_and_fsdp import by_hand
+from lessons import fitting_more as lesson
 
 torch.set_num_threads(1)
 sizes = profile.current()
-folder = BUILD / "06c_fitting_more"
+folder = paths.BUILD / "06c_fitting_more"
 folder.mkdir(parents=True, exist_ok=True)
 team = ranks.start(sizes.ranks)
 
@@ -52,7 +48,8 @@ class Recompute(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
-        # One gradient for each argument; a block has none. `again` is the function that you'll write below.
+        # One gradient for each argument; a block has none. `again` is the function that
+        # you'll write below.
         return None, again(ctx.block, x, gradient)
 
 
@@ -81,7 +78,10 @@ class Recompute(torch.autograd.Function):
 
 # %%
 def backward_again(block, x, gradient):
-    """The gradient of `x`, if `gradient` is that of `block(x)`. Adds the parameters' gradients to their `.grad`."""
+    """The gradient of `x`, if `gradient` is that of `block(x)`.
+
+    Adds the parameters' gradients to their `.grad`.
+    """
     # <solution>
     x = x.detach().requires_grad_()
     with torch.enable_grad():
@@ -95,13 +95,13 @@ def backward_again(block, x, gradient):
 
 
 # %%
-check.backward_again(backward_again)
+lesson.check.backward_again(backward_again)
 
 # %% [markdown]
-# Compare three ways on eight transformer blocks. (As long as you haven't written it, `check.written` uses the solution.)
+# Compare three ways on eight transformer blocks. (As long as you haven't written it, `lesson.check.written` uses the solution.)
 
 # %%
-again = check.written(backward_again)
+again = lesson.check.written(backward_again)
 blocks = torch.nn.Sequential(*(vit.Block(width=128, heads=4) for _ in range(8)))
 tokens = torch.randn(64, 25, 128, requires_grad=True)
 ways = {
@@ -109,11 +109,13 @@ ways = {
     "your Recompute": Recompute.apply,
     "PyTorch's checkpoint": lambda block, x: checkpoint(block, x, use_reentrant=False),
 }
-recompute.compare(blocks, tokens, ways)
+lesson.recompute.compare(blocks, tokens, ways)
 
 # %% [markdown]
 # The gradients are equal, and the forward pass keeps far less. For the model at the top, 9 GB of activations remain instead of
-# 75, so it fits. But every block computes its forward pass twice, which is about a third more work.
+# 75, so it fits. But every block computes its forward pass twice. A backward pass takes about as many operations as two
+# forward passes, so that's a third more of them. The time may grow less, because what reads and writes memory doesn't
+# grow alike: with your Recompute, by how much did yours?
 #
 # Autograd calls the `backward` of your `Recompute` only if `x` requires a gradient, as `tokens` does. A block that gets images
 # would not be trained. With `use_reentrant=False`, PyTorch's `checkpoint` works there, too. It also repeats the random numbers,
@@ -124,7 +126,7 @@ recompute.compare(blocks, tokens, ways)
 # (`torch.utils.checkpoint.create_selective_checkpoint_contexts`): a block then keeps the outputs of its matrix products, and
 # recomputes the rest, which is cheap.
 #
-# *Try it:* `recompute.compare(torch.nn.Sequential(blocks), tokens, ways)` treats all eight as one block. The forward pass keeps
+# *Try it:* `lesson.recompute.compare(torch.nn.Sequential(blocks), tokens, ways)` treats all eight as one block. The forward pass keeps
 # even less. But how much is in memory once the backward pass has recomputed that block?
 #
 # ## What 16 bits change
@@ -165,12 +167,12 @@ guess.compare(weight.item())
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
-from lessons.zero_and_fsdp import by_hand
+from lessons import fitting_more as lesson
 
-comm = by_hand.join()
+comm = lesson.by_hand.join()
 policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-in_bf16 = by_hand.with_fsdp(by_hand.perceptron(), mp_policy=policy)
-by_hand.train_fsdp(in_bf16)
+in_bf16 = lesson.by_hand.with_fsdp(lesson.by_hand.perceptron(), mp_policy=policy)
+lesson.by_hand.train_fsdp(in_bf16)
 
 # %% [markdown]
 # The weights differ more than in 06, because both passes were computed in bf16. A rank sends a third fewer bytes, because both
@@ -185,9 +187,11 @@ by_hand.train_fsdp(in_bf16)
 # %%
 # %%ranks
 with torch.device("meta"):
-    network = by_hand.perceptron()
-before = sum(p.untyped_storage().nbytes() for p in network.parameters() if not p.is_meta)
-by_hand.with_fsdp(network)
+    network = lesson.by_hand.perceptron()
+before = sum(
+    p.untyped_storage().nbytes() for p in network.parameters() if not p.is_meta
+)
+lesson.by_hand.with_fsdp(network)
 network.to_empty(device="cpu")  # memory for this rank's shards only, with nothing in it
 torch.manual_seed(1 + comm.rank)  # on GPUs, use one seed
 for layer in network:
@@ -195,7 +199,9 @@ for layer in network:
         layer.reset_parameters()  # draws the values
 first = network[1].weight
 part = first.to_local().nbytes / first.nbytes
-print(f"{before} bytes at first; now {part:.0%} of a tensor of shape {tuple(first.shape)}")
+print(
+    f"{before} bytes at first; now {part:.0%} of a tensor of shape {tuple(first.shape)}"
+)
 
 # %% [markdown]
 # `to_empty` leaves whatever was in that memory, so draw values or load a checkpoint. On CPUs, each rank draws only its shard, so with one seed all shards would be equal. On GPUs, PyTorch
@@ -238,7 +244,10 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 dcp_to_torch_save(folder / "sharded", folder / "whole.pt")
 whole = torch.load(folder / "whole.pt")["model"]
-print(f"{(folder / 'whole.pt').stat().st_size / 2**20:.2f} MiB in one file, in {whole['1.weight'].dtype}")
+print(
+    f"{(folder / 'whole.pt').stat().st_size / 2**20:.2f} MiB in one file, "
+    f"in {whole['1.weight'].dtype}"
+)
 
 # %% [markdown]
 # ## Deeper: fp16, and the scale of the loss
@@ -247,14 +256,24 @@ print(f"{(folder / 'whole.pt').stat().st_size / 2**20:.2f} MiB in one file, in {
 # gradients each format can hold.
 
 # %%
-gradient = recompute.gradient_of_a_trained_perceptron()
-print(f"{len(gradient):,} gradients that aren't 0, half of them smaller than {gradient.abs().median():.1e}")
-formats = {"bf16": (torch.bfloat16, 1), "fp16": (torch.float16, 1), "fp16, loss times 2^16": (torch.float16, 2.0**16)}
+gradient = lesson.recompute.gradient_of_a_trained_perceptron()
+print(
+    f"{len(gradient):,} gradients that aren't 0, "
+    f"half of them smaller than {gradient.abs().median():.1e}"
+)
+formats = {
+    "bf16": (torch.bfloat16, 1),
+    "fp16": (torch.float16, 1),
+    "fp16, loss times 2^16": (torch.float16, 2.0**16),
+}
 for name, (dtype, scale) in formats.items():
     cast = (gradient * scale).to(dtype)
     zero = (cast == 0).float().mean()
     imprecise = (cast.abs() < torch.finfo(dtype).tiny).float().mean() - zero
-    print(f"{name:>22}: {zero:6.2%} become 0, {imprecise:6.2%} lose precision, {cast.isinf().sum()} are too large")
+    print(
+        f"{name:>22}: {zero:6.2%} become 0, {imprecise:6.2%} lose precision, "
+        f"{cast.isinf().sum()} are too large"
+    )
 
 # %% [markdown]
 # A gradient that becomes 0 teaches the network nothing. *Loss scaling* multiplies the loss, and so all gradients, by a large
@@ -262,9 +281,10 @@ for name, (dtype, scale) in formats.items():
 #
 # 1. Run the forward pass in 16 bits, scale the loss, and run the backward pass. DDP and FSDP average *scaled* gradients during
 #    the backward pass.
-# 2. Check the averages for infinities, not each rank's own gradients. If there are any, all ranks skip this step and lower the
-#    scale. They agree because an infinity on one rank makes the average infinite on all of them. Under FSDP a rank sees only
-#    shards, so the ranks share the result of the check, as `torch.amp.GradScaler` does for DTensors.
+# 2. Check the averages for infinities and NaN, not each rank's own gradients. If there are any, all ranks skip this
+#    step and lower the scale. They agree because an infinity on one rank makes the average infinite on all of them, or
+#    NaN if another rank has an infinity of the opposite sign. Under FSDP a rank sees only shards, so the ranks share
+#    the result of the check, as `torch.amp.GradScaler` does for DTensors.
 # 3. Divide the gradients by the scale, in fp32.
 # 4. Do whatever depends on the gradients' size: clip them, or compute LARS's ratios ([07d](07d_large_batch_optimizers.ipynb)),
 #    from the master weights.
@@ -281,7 +301,7 @@ for name, (dtype, scale) in formats.items():
 
 # %%
 def in_fp8(values, block):
-    """These values after rounding to FP8, with one scale for each block of this many values."""
+    """These values after rounding to FP8, with one scale for each block of values."""
     rows = values.view(-1, block)
     scale = rows.abs().amax(dim=1, keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
     return ((rows / scale).to(torch.float8_e4m3fn).float() * scale).flatten()
@@ -309,10 +329,17 @@ for block in (1024, 32):
 
 # %%
 # %%ranks
-cost = by_hand.train_fsdp(by_hand.with_fsdp(by_hand.perceptron(), offload_policy=CPUOffloadPolicy(pin_memory=False)))
+cost = lesson.by_hand.train_fsdp(
+    lesson.by_hand.with_fsdp(
+        lesson.by_hand.perceptron(), offload_policy=CPUOffloadPolicy(pin_memory=False)
+    )
+)
 up = 2 * cost.held_bytes["parameters"] / 2**20  # both allgathers read the shards
 down = cost.held_bytes["gradients"] / 2**20
-print(f"on the host {sum(cost.held_bytes.values()) / 2**20:.1f} MiB; each step moves {up:.1f} MiB up and {down:.1f} MiB down")
+print(
+    f"on the host {sum(cost.held_bytes.values()) / 2**20:.1f} MiB; "
+    f"each step moves {up:.1f} MiB up and {down:.1f} MiB down"
+)
 
 # %% [markdown]
 # ## Deeper: several nodes, and a mesh
@@ -327,9 +354,16 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=16)
 meshes = {"FSDP over 16": init_device_mesh("cpu", (16,))}
-meshes["HSDP, 4 nodes of 4"] = init_device_mesh("cpu", (4, 4), mesh_dim_names=("nodes", "gpus"))
+meshes["HSDP, 4 nodes of 4"] = init_device_mesh(
+    "cpu", (4, 4), mesh_dim_names=("nodes", "gpus")
+)
 for title, mesh in meshes.items():
-    print(f"{title}:", recompute.rehearse(by_hand.with_fsdp(by_hand.perceptron(), mesh=mesh)))
+    print(
+        f"{title}:",
+        lesson.recompute.rehearse(
+            lesson.by_hand.with_fsdp(lesson.by_hand.perceptron(), mesh=mesh)
+        ),
+    )
 dist.destroy_process_group()
 
 # %% [markdown]
@@ -343,8 +377,8 @@ dist.destroy_process_group()
 # - Build large models on the meta device, and save them in shards.
 #
 # **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py), with `--bf16 --recompute --accumulate 2 --clip 1`. Killed and started
-# again, on the same number of ranks or another, it goes on. [scripts/trainer.py](scripts/trainer.py) holds all that a longer
-# training needs: its `build` creates a GPT on the meta device, and its `Checkpoints` are in shards.
+# again, on the same number of ranks or another, it goes on. [scripts/trainer.py](scripts/trainer.py) is a larger script
+# in which you'll find both: its `build` creates a GPT on the meta device, and its `Checkpoints` are in shards.
 #
 # **Sources.** T. Chen et al., [*Sublinear Memory Cost*](https://arxiv.org/abs/1604.06174), for recomputation. V. Korthikanti et
 # al., [*Reducing Activation Recomputation*](https://arxiv.org/abs/2205.05198), for the bytes. P. Micikevicius et al., [*Mixed

@@ -12,10 +12,8 @@
 
 # %%
 from workshop_lib import TrainOptions, picture, predict, profile, ranks
-from workshop_lib.notebook.figures.accuracy import worker_curve
 
-from lessons.large_batch import curvature, figures, recipes
-from lessons.large_batch import judge as check
+from lessons import large_batch as lesson
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -71,9 +69,10 @@ team
 
 # %%
 def learning_rate(step, base_lr, workers, warmup_steps):
-    """The rate in step `step`, counted from 0. It climbs from base_lr, in equal parts, to its peak in step warmup_steps.
+    """The rate in step `step`, counted from 0.
 
-    If warmup_steps is 0, every step has the peak rate.
+    It climbs from base_lr, in equal parts, to its peak in step warmup_steps. If
+    warmup_steps is 0, every step has the peak rate.
     """
     # <solution>
     share = min(1, step / warmup_steps) if warmup_steps else 1
@@ -85,23 +84,36 @@ def learning_rate(step, base_lr, workers, warmup_steps):
 
 
 # %%
-check.learning_rate(learning_rate)
+lesson.check.learning_rate(learning_rate)
 
 # %% [markdown]
 # ## Sixteen workers, and 128
 #
 # Now train `classic` for a few epochs, at a rate of 0.01 times the number of workers and without warm-up. A *momentum* of 0.5
 # adds half of the previous step to each step. We switch two options off that you'll need later: *Nesterov's* kind of momentum, and
-# the *decay*, which lets the rate fall towards the end. Each run takes ten to twenty seconds on two cores. Start with 16 workers:
+# the *decay*, which lets the rate fall towards the end. Each run takes about ten seconds on two cores. Start with 16
+# workers:
 
 # %%
 epochs, samples = sizes.epochs, sizes.train_samples or 60_000
-network = {"network": "classic", "momentum": 0.5, "nesterov": False, "lr": 0.01, "decay": "none", "warmup_epochs": 0}
+network = {
+    "network": "classic",
+    "momentum": 0.5,
+    "nesterov": False,
+    "lr": 0.01,
+    "decay": "none",
+    "warmup_epochs": 0,
+}
 
 
 def train(workers):
-    """Train `classic` live as this many workers, with linear scaling; returns the record."""
-    options = {"emulate_workers": workers, "lr_scaling": "linear", "epochs": epochs, "train_samples": samples}
+    """The record of `classic`, trained as this many workers, with linear scaling."""
+    options = {
+        "emulate_workers": workers,
+        "lr_scaling": "linear",
+        "epochs": epochs,
+        "train_samples": samples,
+    }
     return team.train(TrainOptions(**network | options), timeout=10 * sizes.timeout_s)
 
 
@@ -111,7 +123,12 @@ run_16 = train(16)
 # What about 128 workers?
 
 # %%
-guess = predict(f"Test accuracy with 128 workers after {epochs} epochs, without warm-up", low=0, high=100, unit="%")
+guess = predict(
+    f"Test accuracy with 128 workers after {epochs} epochs, without warm-up",
+    low=0,
+    high=100,
+    unit="%",
+)
 guess
 
 # %%
@@ -119,7 +136,8 @@ run_128 = train(128)
 
 # %%
 tested = [100 * epoch["test_accuracy"] for epoch in run_128["epochs"]]
-guess.compare(tested[-1] if tested else None)  # none if you pressed Stop before the first test
+# If you pressed Stop before the first test, there's nothing to compare.
+guess.compare(tested[-1] if tested else None)
 
 # %% [markdown]
 # An accuracy of about 10 % is what you'd get by guessing among ten digits. At 11.35 % the network says "1" to every image. If
@@ -145,8 +163,13 @@ picture("bowl")
 # To save time, the batches are those of 16 workers.
 
 # %%
-of_ranks = team.run(curvature.follow, 15 if sizes.name == "quick" else 60, timeout=300)
-figures.limits({name: run for runs in of_ranks for name, run in runs.items()}, momentum=curvature.MOMENTUM)
+of_ranks = team.run(
+    lesson.curvature.follow, 15 if sizes.name == "quick" else 60, timeout=300
+)
+lesson.figures.limits(
+    {name: run for runs in of_ranks for name, run in runs.items()},
+    momentum=lesson.curvature.MOMENTUM,
+)
 
 # %% [markdown]
 # The right panel shows the two runs with warm-up. The thick lines are the limits, and the thin ones are the rates. When the network
@@ -160,7 +183,7 @@ figures.limits({name: run for runs in of_ranks for name, run in runs.items()}, m
 # this in many networks that they trained with the full batch; with small batches, the curvature settles lower. Gilmer et al.
 # (2021) use it to explain why warm-up helps. Does warm-up save 128 workers, too?
 #
-# Train with the schedule that you wrote. `own_training.train` is the loop of notebook [02](02_synchronous_sgd.ipynb), except that
+# Train with the schedule that you wrote. `lesson.own_training.train` is the loop of notebook [02](02_synchronous_sgd.ipynb), except that
 # before each step it asks your function for the learning rate.
 
 # %%
@@ -169,10 +192,12 @@ team.push(learning_rate=learning_rate, epochs=epochs, samples=samples)
 
 # %%
 # %%ranks --timeout 600
-from lessons.large_batch import own_training
+from lessons import large_batch as lesson
 
-warmup_steps = (epochs - 1) * own_training.steps_per_epoch(samples, workers=128)
-optimizer = own_training.train(lambda step: learning_rate(step, 0.01, 128, warmup_steps), 128, epochs, samples)
+warmup_steps = (epochs - 1) * lesson.own_training.steps_per_epoch(samples, workers=128)
+optimizer = lesson.own_training.train(
+    lambda step: learning_rate(step, 0.01, 128, warmup_steps), 128, epochs, samples
+)
 
 # %% [markdown]
 # When we ran this, it got to 41 % in the first epoch, and then fell back to guessing. A longer warm-up to a rate that's too high
@@ -196,8 +221,8 @@ picture("decays")
 #
 # Find a recipe with which 128 workers get 93 % of the test images right in four epochs, which are 32 steps. You may set the peak
 # rate `lr`, now without a scaling rule, and `momentum`, `nesterov`, `decay` and `warmup_epochs`. The square-root rule's 0.113 with
-# nothing else changed gets 88 %, and the best rate alone gets 90 to 93 %, depending on the seed. Each try takes ten to thirty
-# seconds. Expect to need half a dozen.
+# nothing else changed gets 88 %, and the best rate alone gets 90 to 93 %, depending on the seed. Each try takes about
+# ten seconds on two cores. Expect to need half a dozen.
 #
 # <details><summary>Hint 1: one thing at a time</summary>
 #
@@ -233,8 +258,8 @@ recipe = {
     # </stub>
     # </solution>
 }
-run_recipe = check.train_recipe(team, recipe, sizes)
-check.recipe(recipe, run_recipe, sizes)
+run_recipe = lesson.check.train_recipe(team, recipe, sizes)
+lesson.check.recipe(recipe, run_recipe, sizes)
 
 # %% [markdown]
 # In a script of your own, give the optimizer the rate of one worker, and let PyTorch's
@@ -247,8 +272,8 @@ check.recipe(recipe, run_recipe, sizes)
 # of runs without warm-up on 128 nodes of a supercomputer.
 
 # %%
-full = recipes.recorded("large_batch")
-worker_curve(full)
+full = lesson.recipes.recorded("large_batch")
+lesson.worker_curve(full)
 
 # %% [markdown]
 # With linear scaling all is well up to 32 workers, but with 256 every run has collapsed. With the square-root rule no run
@@ -260,7 +285,9 @@ worker_curve(full)
 # light blue lines are three runs with a rate of 0.2, a Nesterov momentum of 0.9, five epochs of warm-up and a polynomial decay:
 
 # %%
-figures.by_epoch([*full, *recipes.recorded("large_batch_solution")], workers=128)
+lesson.figures.by_epoch(
+    [*full, *lesson.recipes.recorded("large_batch_solution")], workers=128
+)
 
 # %% [markdown]
 # The crosses suggest that at 128 workers this network is lost, and the usual remedy is a warm-up. Our runs don't quite confirm
@@ -282,8 +309,8 @@ figures.by_epoch([*full, *recipes.recorded("large_batch_solution")], workers=128
 # runs, next to those of a healthy run with 8 workers and 5,000 images.
 
 # %%
-patients = check.patients()
-figures.clinic(patients)
+patients = lesson.check.patients()
+lesson.figures.clinic(patients)
 
 # %% [markdown]
 # ### Exercise 3 (normal): the diagnosis
@@ -327,10 +354,10 @@ diagnoses = {
     # </stub>
     # </solution>
 }
-check.diagnoses(diagnoses)
+lesson.check.diagnoses(diagnoses)
 
 # %% [markdown]
-# *Break it:* make the healthy run ill yourself, with `team.train(TrainOptions(**recipes.PATIENTS["healthy"] | {…}))`, and
+# *Break it:* make the healthy run ill yourself, with `team.train(TrainOptions(**lesson.recipes.PATIENTS["healthy"] | {…}))`, and
 # ask your neighbor for a diagnosis.
 #
 # ## Deeper: how much data?
@@ -340,11 +367,20 @@ check.diagnoses(diagnoses)
 
 # %%
 steps = 20 if sizes.name == "quick" else 200
-same = {"max_steps": steps, "batch_size": 128 // team.n, "lr": 0.03, "warmup_epochs": 0, "decay": "none"}
+same = {
+    "max_steps": steps,
+    "batch_size": 128 // team.n,
+    "lr": 0.03,
+    "warmup_epochs": 0,
+    "decay": "none",
+}
 for count in (1000, 4000, 16_000) if samples == 60_000 else (500, 2000):
     options = TrainOptions(train_samples=count, epochs=-(-steps * 128 // count), **same)
     last = team.train(options, timeout=sizes.timeout_s, show=False)["epochs"][-1]
-    print(f"{count:6,} images: {last['train_accuracy']:.1%} right in training, {last['test_accuracy']:.1%} in the test")
+    print(
+        f"{count:6,} images: {last['train_accuracy']:.1%} right in training, "
+        f"{last['test_accuracy']:.1%} in the test"
+    )
 
 # %% [markdown]
 # More data closes the gap between the two accuracies. If you can't collect more, simulate some, or *augment* your data with

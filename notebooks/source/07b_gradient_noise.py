@@ -16,12 +16,8 @@ import numpy as np
 import pandas as pd
 
 from workshop_lib import predict, profile, ranks
-from workshop_lib.exercises import judge
-from workshop_lib.notebook.results import records
-from workshop_lib.paths import ROOT
 
-from lessons.gradient_noise import critical_batch, figures, noise_scale, steps_to_target
-from lessons.gradient_noise import judge as check
+from lessons import gradient_noise as lesson
 
 sizes = profile.current()
 quick = sizes.name == "quick"
@@ -39,23 +35,28 @@ team = ranks.start(max(2, sizes.ranks))
 import numpy as np
 from mpi4py import MPI
 
-from workshop_lib.training.data import mnist, shard
-from workshop_lib.training.models.flat import FlatNetwork
+from workshop_lib import mnist
 
-from lessons.gradient_noise import noise_scale
+from lessons import gradient_noise as lesson
 
 comm = MPI.COMM_WORLD
 train, test = mnist.load("train"), mnist.load("test")
-network = FlatNetwork(seed=1)
+network = lesson.FlatNetwork(seed=1)
 start = network.weights()
 
 few = 500
-single = np.stack([network.gradient(start, train.images[[i]], train.labels[[i]]) for i in range(few)])
+single = np.stack(
+    [network.gradient(start, train.images[[i]], train.labels[[i]]) for i in range(few)]
+)
 G = single.mean(axis=0)
-true, by_batch = noise_scale.beside_the_mean(single, batches=(1, 8, 64))
+true, by_batch = lesson.noise_scale.beside_the_mean(single, batches=(1, 8, 64))
 
 # %%
-figures.arrows(team.pull("true")[0], team.pull("by_batch")[0], "MNIST, 20 batches of each size; an untrained network")
+lesson.figures.arrows(
+    team.pull("true")[0],
+    team.pull("by_batch")[0],
+    "MNIST, 20 batches of each size; an untrained network",
+)
 
 # %% [markdown]
 # Each arrow is the gradient of one batch, drawn with its true length and at its true angle to $G$. A single image pulls hard,
@@ -103,43 +104,54 @@ figures.arrows(team.pull("true")[0], team.pull("by_batch")[0], "MNIST, 20 batche
 
 # %%
 def noise_estimates(small_sq, big_sq, small_batch, big_batch):
-    """Estimates of |G|² and tr(Σ), in this order, from the squared norms of gradients of two batch sizes."""
+    """Estimates of |G|² and tr(Σ), in this order.
+
+    They come from the squared norms of gradients of two batch sizes.
+    """
     # <solution>
-    gradient_sq = (big_batch * big_sq - small_batch * small_sq) / (big_batch - small_batch)
+    gradient_sq = (
+        (big_batch * big_sq - small_batch * small_sq) / (big_batch - small_batch)
+    )
     trace = (small_sq - big_sq) / (1 / small_batch - 1 / big_batch)
     return gradient_sq, trace
     # <stub>
-    # # small_sq = |G|² + tr(Σ) / small_batch, and big_sq likewise: which combination is free of tr(Σ), which of |G|²?
+    # # small_sq = |G|² + tr(Σ) / small_batch, and big_sq likewise.
+    # # Which combination is free of tr(Σ), and which of |G|²?
     # raise NotImplementedError("your code here")
     # </stub>
     # </solution>
 
 
 # %%
-check.noise_estimates(noise_estimates)
+lesson.check.noise_estimates(noise_estimates)
 
 # %% [markdown]
 # Both estimates are right on average, but noisy. So average each of them over many steps before you divide. `Follower` does that
 # with your function. For our 500 images we can compute both exactly. Does your function find them?
 
 # %%
-team.push(estimates=judge.own_or_solution(noise_estimates, check.NOTEBOOK))
+team.push(estimates=lesson.check.written(noise_estimates))
 
 # %%
 # %%ranks
 if comm.rank == 0:
-    print(f"by definition: |G|² {G @ G:.3f}, tr(Σ) {((single - G) ** 2).sum() / few:.1f}")
+    print(
+        f"by definition: |G|² {G @ G:.3f}, tr(Σ) {((single - G) ** 2).sum() / few:.1f}"
+    )
 
 random = np.random.default_rng([1, comm.rank])
-follower = noise_scale.Follower(16, 16 * comm.size, estimates)
+follower = lesson.noise_scale.Follower(16, 16 * comm.size, estimates)
 for _ in range(200):
     rows = random.integers(few, size=16)
     gradient = network.gradient(start, train.images[rows], train.labels[rows])
-    mean, norms = noise_scale.averaged(gradient, comm)
+    mean, norms = lesson.noise_scale.averaged(gradient, comm)
     follower.add(norms)
 if comm.rank == 0:
     print(f"estimated:     |G|² {follower.gradient_sq:.3f}, tr(Σ) {follower.trace:.1f}")
-    print(f"noise scale:   {follower.noise_scale:.1f} ± {follower.standard_error:.1f} (standard error)")
+    print(
+        f"noise scale:   {follower.noise_scale:.1f} ± {follower.standard_error:.1f} "
+        "(standard error)"
+    )
 
 # %% [markdown]
 # `averaged` does [02](02_synchronous_sgd.ipynb)'s `Allreduce`, with one more number in the message: this rank's squared norm. So
@@ -152,8 +164,13 @@ if comm.rank == 0:
 
 # %%
 steps = 150 if quick else min(900, 60_000 // (32 * team.n))
-question = f"By what factor does the noise scale grow, from its lowest value to the one after {steps} steps?"
-guess = predict(question, low=1, high=100, unit="times")
+guess = predict(
+    "By what factor does the noise scale grow, "
+    f"from its lowest value to the one after {steps} steps?",
+    low=1,
+    high=100,
+    unit="times",
+)
 guess
 
 # %%
@@ -163,13 +180,18 @@ team.push(steps=steps, memory=25 if quick else 100)
 # %%
 # %%ranks --timeout 180
 def follow(labels, batch=32, lr=0.05):
-    """Train, and return [step, noise scale, standard error] after every tenth step; the weights stay in `network`."""
-    follower = noise_scale.Follower(batch, batch * comm.size, estimates, memory)
+    """Train, and return [step, noise scale, standard error] after every tenth step.
+
+    The weights stay in `network`.
+    """
+    follower = lesson.noise_scale.Follower(batch, batch * comm.size, estimates, memory)
     weights, curve = start.copy(), []
-    batches = shard.epoch_batches(len(labels), batch, comm.rank, comm.size, seed=1, epoch=1)
+    batches = lesson.shard.epoch_batches(
+        len(labels), batch, comm.rank, comm.size, seed=1, epoch=1
+    )
     for step, (rows, _) in zip(range(1, steps + 1), batches, strict=False):
         own = network.gradient(weights, train.images[rows], labels[rows])
-        gradient, norms = noise_scale.averaged(own, comm)
+        gradient, norms = lesson.noise_scale.averaged(own, comm)
         weights -= lr * gradient
         follower.add(norms)
         if step % 10 == 0:
@@ -180,7 +202,10 @@ def follow(labels, batch=32, lr=0.05):
 
 curve = follow(train.labels)
 if comm.rank == 0:
-    print(f"after {steps} steps, test accuracy {network.accuracy(test.images, test.labels):.1%}")
+    print(
+        f"after {steps} steps, "
+        f"test accuracy {network.accuracy(test.images, test.labels):.1%}"
+    )
 
 # %%
 curve = np.array(team.pull("curve")[0])
@@ -188,14 +213,18 @@ known = curve[np.isfinite(curve[:, 1])]
 guess.compare(known[-1, 1] / known[:, 1].min())
 
 # %%
-figures.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; exponential average over steps")
+lesson.figures.noise(
+    *curve.T,
+    f"MNIST, {team.n} ranks with batches of 32, plain SGD; "
+    "exponential average over steps",
+)
 
 # %% [markdown]
 # The gray lines show what was published for MNIST. Expect the same order of magnitude, but not the same number, because the noise
 # scale depends on the network and on how far it's trained.
 #
 # *Try it:* is it less noisy to ask only whether a digit is a one? Run `easy = follow(train.labels == 1)` in a new cell that
-# begins with `%%ranks --timeout 180`. Then draw `figures.noise(*np.array(team.pull("easy")[0]).T, "is it a one?")`.
+# begins with `%%ranks --timeout 180`. Then draw `lesson.figures.noise(*np.array(team.pull("easy")[0]).T, "is it a one?")`.
 #
 # ## Steps to target
 #
@@ -236,7 +265,7 @@ figures.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; e
 
 # %%
 def fit_law(batches, steps):
-    """(S_min, E_min) of the law S = S_min + E_min / B, fitted to measured pairs of B and S."""
+    """(S_min, E_min) of the law S = S_min + E_min / B, fitted to pairs of B and S."""
     # <solution>
     e_min, s_min = np.polyfit(1 / batches, steps, 1, w=1 / steps)
     return s_min, e_min
@@ -247,7 +276,7 @@ def fit_law(batches, steps):
 
 
 # %%
-check.fit_law(fit_law)
+lesson.check.fit_law(fit_law)
 
 # %% [markdown]
 # Now measure the steps. At each batch size you have to tune the learning rate, or you'd only measure how well one rate happens to
@@ -255,7 +284,9 @@ check.fit_law(fit_law)
 
 # %%
 target = 0.8 if quick else 0.9
-question = f"The critical batch size for this network on MNIST, to {target:.0%} test accuracy?"
+question = (
+    f"The critical batch size for this network on MNIST, to {target:.0%} test accuracy?"
+)
 guess = predict(question, low=0, high=1000, unit="samples")
 guess
 
@@ -274,18 +305,17 @@ team.push(
 # %%ranks --timeout 900
 from tqdm.auto import tqdm
 
-from workshop_lib.ranks.call.engine import stop_asked
-
-from lessons.gradient_noise import steps_to_target
-
 mine = batches[comm.rank :: comm.size]
-trainings = steps_to_target.tune(mine, lrs, seeds, target, stop_asked, test_samples=500)
+trainings = lesson.steps_to_target.tune(
+    mine, lrs, seeds, target, lesson.stop_asked, test_samples=500
+)
 runs = list(tqdm(trainings, total=len(mine) * len(lrs) * len(seeds), unit="training"))
 
 # %%
 runs = [run for of_rank in team.pull("runs") for run in of_rank]
-best = steps_to_target.best_rates(runs)
-pd.DataFrame.from_dict(best, orient="index", columns=["lr", "steps", "at_edge"]).rename_axis("batch")
+best = lesson.steps_to_target.best_rates(runs)
+columns = ["lr", "steps", "at_edge"]
+pd.DataFrame.from_dict(best, "index", columns=columns).rename_axis("batch")
 
 # %% [markdown]
 # `at_edge` means that the best rate was the smallest or the largest we tried, so a better one may lie beyond it. Now fit the
@@ -293,14 +323,23 @@ pd.DataFrame.from_dict(best, orient="index", columns=["lr", "steps", "at_edge"])
 
 # %%
 here = f"here, to {target:.0%}"
-long_run = records.read(ROOT / "assets" / "results" / "steps_to_target.jsonl")
-pairs = {here: steps_to_target.pairs(runs), "long run, to 97%": steps_to_target.pairs(long_run)}
-fits = critical_batch.fit_each(pairs, judge.own_or_library(fit_law, critical_batch.least_squares))
+long_run = lesson.records.read(
+    lesson.ROOT / "assets" / "results" / "steps_to_target.jsonl"
+)
+pairs = {
+    here: lesson.steps_to_target.pairs(runs),
+    "long run, to 97%": lesson.steps_to_target.pairs(long_run),
+}
+fits = lesson.critical_batch.fit_each(
+    pairs, lesson.own_or_library(fit_law, lesson.critical_batch.least_squares)
+)
 
 # %%
 if here in fits:
     display(guess.compare(fits[here].b_crit))
-figures.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at each batch size")
+lesson.figures.steps_to_target(
+    pairs, fits, "MNIST, plain SGD, learning rate tuned at each batch size"
+)
 
 # %% [markdown]
 # Your critical batch may be smaller than the library's. With `w=1 / steps`, a run that happened to need few steps counts more.
@@ -316,7 +355,7 @@ figures.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at e
 # Here are the batch sizes that you measured, next to those that McCandlish et al. (2018) published.
 
 # %%
-figures.number_line(
+lesson.figures.number_line(
     {
         "noise scale, lowest": known[:, 1].min(),
         f"noise scale, step {steps}": known[-1, 1],
@@ -347,15 +386,17 @@ figures.number_line(
 # | Yamazaki et al. 2019 | 2,048 V100 | 81,920 | 1.2 min | ten times the batch, with LARS (You et al. 2017) |
 #
 # The batch grew by a factor of 320 and accuracy hardly moved. Goyal et al. also show where their own recipe stops working:
-# top-1 error is 23.7 % at 8,192, 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k. So ImageNet tolerates batches that MNIST
-# doesn't. But the race doesn't show ImageNet's critical batch, because nobody counted the steps at small batches, too.
+# top-1 error is 23.7 % at 8,192, 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k. So ImageNet tolerates batches that
+# MNIST doesn't. The race itself doesn't show ImageNet's critical batch. For that, you need the number of steps at many
+# batch sizes, as MLPerf publishes it: for ResNet-50 with LARS, our fit of the law to ten batches from 1,632 to 67,840
+# gives a critical batch of about 47,000 (`models.toml`, in `workshop_lib/machine`).
 #
 # ## Remember
 #
 # - $B_\text{simple} = \mathrm{tr}\,\Sigma / |G|^2$ comes for free with data-parallel training. Average numerator and
 #   denominator over many steps before you divide.
-# - The number of steps falls as $1/B$ up to about the critical batch, and hardly falls beyond it. At the critical batch, time
-#   and compute are both twice their minimum.
+# - Far below the critical batch, twice the batch needs half the steps. At the critical batch, time and compute are both
+#   twice their minimum: the largest batch of all could only halve the steps once more.
 # - The noise scale and the critical batch grow during training, and differ between tasks by orders of magnitude.
 #
 # Once the batch can't grow any more, you can still send less: [07c_less_communication](07c_less_communication.ipynb).

@@ -14,9 +14,7 @@
 # %%
 from workshop_lib import predict, profile, ranks
 
-from lessons.large_batch import recipes
-from lessons.large_batch_optimizers import figures
-from lessons.large_batch_optimizers import judge as check
+from lessons import large_batch_optimizers as lesson
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -29,7 +27,7 @@ team
 # themselves are. Here are both norms for 07's network before its first step:
 
 # %%
-figures.layer_norms()
+lesson.figures.layer_norms()
 
 # %% [markdown]
 # A small ratio means that a step changes the layer a lot. This small network is a mild case. In AlexNet, where the authors of
@@ -66,7 +64,10 @@ figures.layer_norms()
 
 # %%
 def layer_rate(weights, gradient, trust, weight_decay):
-    """The rate λ of one layer, a number; 1 where a norm is zero. Leaves both tensors as they are."""
+    """The rate λ of one layer, a number; 1 where a norm is zero.
+
+    Leaves both tensors as they are.
+    """
     # <solution>
     weights_norm, gradient_norm = weights.norm(), gradient.norm()
     if weights_norm == 0 or gradient_norm == 0:
@@ -79,7 +80,7 @@ def layer_rate(weights, gradient, trust, weight_decay):
 
 
 # %%
-check.layer_rate(layer_rate)
+lesson.check.layer_rate(layer_rate)
 
 # %% [markdown]
 # The rest of LARS is a dozen lines. Together with your function they're a normal PyTorch optimizer.
@@ -122,19 +123,23 @@ class MyLars(torch.optim.Optimizer):
 
 # %% [markdown]
 # Train with it as 16 workers and then as 128. The learning rate climbs to its peak for one epoch, and then falls to zero.
-# `own_training.train` is the loop of 07, which now uses your optimizer, too. Both runs together take a minute or so.
+# `lesson.own_training.train` is the loop of 07, which now uses your optimizer, too. Both runs together take less than a
+# minute.
 
 # %%
 # %%ranks --timeout 600
-from workshop_lib.training.schedules import lr_at
-
-from lessons.large_batch import own_training
+from lessons import large_batch_optimizers as lesson
 
 rates = {}
 for workers, peak in ((16, 7.0), (128, 20.0)):
-    per_epoch = own_training.steps_per_epoch(samples, workers)
-    schedule = [lr_at(step, epochs * per_epoch, peak, per_epoch, "polynomial") for step in range(epochs * per_epoch)]
-    optimizer = own_training.train(schedule.__getitem__, workers, epochs, samples, MyLars)
+    per_epoch = lesson.own_training.steps_per_epoch(samples, workers)
+    schedule = [
+        lesson.lr_at(step, epochs * per_epoch, peak, per_epoch, "polynomial")
+        for step in range(epochs * per_epoch)
+    ]
+    optimizer = lesson.own_training.train(
+        schedule.__getitem__, workers, epochs, samples, MyLars
+    )
     rates[f"{workers} workers"] = optimizer.rates
 
 # %% [markdown]
@@ -142,7 +147,8 @@ for workers, peak in ((16, 7.0), (128, 20.0)):
 
 # %%
 rates = team.pull("rates")[0]
-figures.layer_rates(rates) if rates else None  # nothing to draw while exercise 1 is open
+# While exercise 1 is open, there's nothing to draw.
+lesson.figures.layer_rates(rates) if rates else None
 
 # %% [markdown]
 # They depend on all three, as the paper found for AlexNet.
@@ -188,8 +194,8 @@ adam = {
     # </stub>
     # </solution>
 }
-run_adam = check.train_adam(team, adam, sizes)
-check.adam(adam, run_adam, sizes)
+run_adam = lesson.check.train_adam(team, adam, sizes)
+lesson.check.adam(adam, run_adam, sizes)
 
 # %% [markdown]
 # So Adam beats LARS? That isn't a fair comparison either. You don't know how many rates we tried for LARS, and we don't know how
@@ -202,15 +208,20 @@ check.adam(adam, run_adam, sizes)
 # runs have five epochs of warm-up and a polynomial decay. How much better is LARS than SGD?
 
 # %%
-guess = predict("LARS's test accuracy minus SGD's, each at its best rate", low=-5, high=20, unit="points")
+guess = predict(
+    "LARS's test accuracy minus SGD's, each at its best rate",
+    low=-5,
+    high=20,
+    unit="points",
+)
 guess
 
 # %%
-search = recipes.recorded("large_batch_search")
-guess.compare(figures.best(search, "lars") - figures.best(search, "sgd"))
+search = lesson.recipes.recorded("large_batch_search")
+guess.compare(lesson.figures.best(search, "lars") - lesson.figures.best(search, "sgd"))
 
 # %%
-figures.search(search)
+lesson.figures.search(search)
 
 # %% [markdown]
 # LARS gets seven more images in a thousand right than SGD, and no more than Adam, with one to three seeds at the best rates. The
@@ -228,8 +239,8 @@ figures.search(search)
 # seeds, the worst and the best. All runs have an epoch of warm-up and a linear decay, unless the name says otherwise.
 
 # %%
-kept = recipes.recorded("large_batch_recipes")
-recipes.table(figures.compared(kept))
+kept = lesson.recipes.recorded("large_batch_recipes")
+lesson.recipes.table(lesson.figures.compared(kept))
 
 # %% [markdown]
 # - *Momentum* makes hardly any difference with 4 workers, but with 32 it's worth five points. SGD without it got three rates, and
@@ -266,12 +277,16 @@ recipes.table(figures.compared(kept))
 # three, and with a batch that grows at those points, from 2 workers to 8 and then to 32.
 
 # %%
-figures.phases(recipes.of(kept, recipes.CONSTANT, recipes.DECAYED, recipes.GROWN))
+lesson.figures.phases(
+    lesson.recipes.of(
+        kept, lesson.recipes.CONSTANT, lesson.recipes.DECAYED, lesson.recipes.GROWN
+    )
+)
 
 # %% [markdown]
 # The growing batch ends almost where the falling rate does, after little more than half as many steps. But the constant rate ends
 # up there as well, so these runs are a weak test. *Try it:* train with phases of your choice, with
-# `recipes.train(recipes.Recipe("mine", [{…}, {…}]), seed=1)`.
+# `lesson.recipes.train(lesson.recipes.Recipe("mine", [{…}, {…}]), seed=1)`.
 #
 # ## Deeper: do large batches generalize worse?
 #

@@ -13,9 +13,7 @@
 # %%
 from workshop_lib import predict, profile, ranks
 
-from lessons.waiting_less import figures
-from lessons.waiting_less import judge as check
-from lessons.waiting_less.workers import table
+from lessons import waiting_less as lesson
 
 sizes = profile.current()
 steps = 60 if sizes.name == "quick" else 150
@@ -35,14 +33,14 @@ team.push(steps=steps)
 # %%ranks --timeout 300
 from mpi4py import MPI
 
-from lessons.waiting_less.workers import Workers
+from lessons import waiting_less as lesson
 
-workers = Workers(MPI.COMM_WORLD, late_s=0.02)
+workers = lesson.Workers(MPI.COMM_WORLD, late_s=0.02)
 synchronous = workers.train("synchronous", "roaming", steps)
 
 # %%
 synchronous = team.pull("synchronous")[0]
-figures.timelines([synchronous])
+lesson.figures.timelines([synchronous])
 
 # %% [markdown]
 # Each worker is late only in every *second* step. Yet every step takes 20 ms longer, because whoever is on time has to wait.
@@ -81,7 +79,10 @@ figures.timelines([synchronous])
 
 # %%
 def one_step_late(start_average, gradient, weights, lr, steps):
-    """Weights [n] after `steps` (1 or more) steps of SGD. Each average is applied after the next gradient is computed."""
+    """Weights [n] after `steps` (1 or more) steps of SGD.
+
+    Each average is applied after the next gradient is computed.
+    """
     # <solution>
     traveling = None
     for step in range(steps):
@@ -100,14 +101,20 @@ def one_step_late(start_average, gradient, weights, lr, steps):
 
 
 # %%
-check.one_step_late(one_step_late)
+lesson.check.one_step_late(one_step_late)
 
 # %%
-guess = predict("With a roaming straggler, a synchronous step takes how many times as long as yours?", 1, 3, unit="times")
+guess = predict(
+    "With a roaming straggler, "
+    "a synchronous step takes how many times as long as yours?",
+    1,
+    3,
+    unit="times",
+)
 guess
 
 # %%
-team.push(train=check.written(one_step_late))
+team.push(train=lesson.check.written(one_step_late))
 
 # %%
 # %%ranks --timeout 300
@@ -119,11 +126,11 @@ late, late_fixed = team.pull("late")[0], team.pull("late_fixed")[0]
 guess.compare(synchronous["ms per step"] / late["ms per step"])
 
 # %%
-figures.timelines([synchronous, late, late_fixed])
+lesson.figures.timelines([synchronous, late, late_fixed])
 
 # %% [markdown]
-# With your function the delays of the two workers overlap instead of adding up, and the gaps are nearly gone. But look at the
-# last panel. If the same worker is late in *every* step, it never catches up, and the quick one waits as before.
+# With your function, the delays of the two workers overlap instead of adding up, so most of the gaps are gone. But look
+# at the last panel. If the same worker is late in *every* step, it never catches up, and the quick one waits as before.
 #
 # Kurth et al. (2018) call this *gradient lag*, and trained with it on 27,360 of Summit's GPUs. It also hides the one message that
 # DDP can't hide ([05](05_ddp.ipynb)): the first layer's gradient has the whole next step to travel.
@@ -135,37 +142,49 @@ figures.timelines([synchronous, late, late_fixed])
 # them, computes a gradient and sends it, and the server applies each gradient as it arrives. Here that's the job of rank 0.
 
 # %%
-question = "For the same number of gradients, synchronous SGD takes how many times as long as asynchronous SGD?"
-guess = predict(question, 0.5, 4, unit="times")
+guess = predict(
+    "For the same number of gradients, "
+    "synchronous SGD takes how many times as long as asynchronous SGD?",
+    0.5,
+    4,
+    unit="times",
+)
 guess
 
 # %%
 # %%ranks --timeout 300
-others = [workers.train(mode, "fixed", steps) for mode in ("synchronous", "asynchronous", "asynchronous")]
+others = [
+    workers.train(mode, "fixed", steps)
+    for mode in ("synchronous", "asynchronous", "asynchronous")
+]
 
 # %%
 others = team.pull("others")[0]
 guess.compare(others[0]["ms per step"] / others[1]["ms per step"])
 
 # %%
-table([synchronous, late, late_fixed, *others])
+lesson.table([synchronous, late, late_fixed, *others])
 
 # %%
-figures.timelines(others[:2])
+lesson.figures.timelines(others[:2])
 
 # %% [markdown]
 # The asynchronous run is faster, because the quick worker computes more of the gradients. (Local SGD wouldn't help. If both
 # workers take 10 steps alone before they average their weights, as in [07c](07c_less_communication.ipynb), the quick one waits
 # only every tenth step, but ten times as long.) But there's a price:
 #
-# - **Staleness can cost accuracy** while the network still learns fast. With two asynchronous workers, the mean staleness is
-#   about 1. With a hundred workers it's about a hundred, and the learning rate has to go down. (Here the asynchronous run takes
-#   twice as many steps at half the rate, so its weights move as far per image as those of the others.)
-# - **You lose reproducibility.** The last two rows are the same run, twice, and end with different weights. The straggler doesn't
-#   change the arithmetic of the other modes: compare the two synchronous rows, and the two that are one step late.
+# - **Staleness can cost accuracy** while the network still learns fast. Can you see it in the table? The last two rows
+#   are the same run, so compare their difference with that between the modes. With two asynchronous workers, the mean
+#   staleness is about 1. With a hundred workers it's about a hundred, and the learning rate has to go down. (Here the
+#   asynchronous run takes twice as many steps at half the rate, so its weights move as far per image as those of the
+#   others.)
+# - **You lose reproducibility.** The two asynchronous runs have the same seed, and end with different weights. The
+#   straggler doesn't change the arithmetic of the other modes: compare the two synchronous rows, and the two that are
+#   one step late.
 #
-# So begin with synchronous SGD. If a straggler roams, and is late by less than a step, one step of staleness is enough. If it's
-# fixed, repair the node or drop it.
+# So begin with synchronous SGD. If a straggler roams, one step of staleness takes away most of the waiting, and all of
+# it if nobody is late by more than a step. (Here, a worker is late by several steps' computing. But in two steps, each
+# worker is late once, so they share the delay.) If the straggler is fixed, repair the node or drop it.
 #
 # *Try it:* set `late_s=0.0` in the first cell with `%%ranks`. Which mode costs the most when nobody is late?
 #
@@ -184,13 +203,11 @@ figures.timelines(others[:2])
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from lessons.waiting_less.policy import Mail, Policy
-
 comm = MPI.COMM_WORLD
 
 
 def reward(texts):
-    """[n]: 1 for each text whose digits add up to its prompt, and 0 for each other text."""
+    """[n]: 1 for each text whose digits add up to its prompt, 0 for any other text."""
     return (texts[:, 1:].sum(dim=1) == texts[:, 0]).float()
 
 
@@ -202,14 +219,15 @@ def reward(texts):
 # %%
 # %%ranks
 def generate(mail, policy, seed, steps, staleness):
-    """Write texts for each step, with the weights that the trainer had `staleness` steps earlier."""
+    """Write texts for each step, with the weights of `staleness` steps earlier."""
     random = torch.Generator().manual_seed(10 * seed + comm.rank)
     flat = parameters_to_vector(policy.parameters()).bfloat16()
     for step in range(steps):
         if step > staleness:
             flat = mail.receive(flat.shape, torch.bfloat16, rank=0)
         vector_to_parameters(flat.float(), policy.parameters())
-        prompts = torch.randint(9, 19, (8,), generator=random).repeat_interleave(8)  # 8 answers to each of 8 prompts
+        # 8 answers to each of 8 prompts
+        prompts = torch.randint(9, 19, (8,), generator=random).repeat_interleave(8)
         texts = policy.write(prompts, random)
         mail.send(texts, rank=0)
         mail.send(policy.log_probabilities(texts), rank=0)
@@ -228,7 +246,10 @@ def generate(mail, policy, seed, steps, staleness):
 # %%
 # %%ranks
 def loss(new, old, advantage, ratios):
-    """From log-probabilities of digits [n, 3] under the trainer's weights and a generator's, and advantages [n, 1]."""
+    """The loss, from log-probabilities [n, 3] of digits and from advantages [n, 1].
+
+    The probabilities are those under the trainer's weights and a generator's.
+    """
     if not ratios:
         return -(advantage * new).mean()
     ratio = (new - old).exp()
@@ -236,12 +257,16 @@ def loss(new, old, advantage, ratios):
 
 
 def learn(mail, policy, steps, staleness, ratios):
-    """Train with the texts of all generators, and send them new weights after each step that they still need."""
+    """Train with all generators' texts, and send them new weights as they need them."""
     generators = range(1, comm.size)
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.003)
     for step in range(steps):
-        texts = torch.cat([mail.receive((64, 4), torch.int64, rank) for rank in generators])
-        old = torch.cat([mail.receive((64, 3), torch.float32, rank) for rank in generators])
+        texts = torch.cat(
+            [mail.receive((64, 4), torch.int64, rank) for rank in generators]
+        )
+        old = torch.cat(
+            [mail.receive((64, 3), torch.float32, rank) for rank in generators]
+        )
         groups = reward(texts).view(-1, 8)
         advantage = (groups - groups.mean(dim=1, keepdim=True)).view(-1, 1)
         optimizer.zero_grad()
@@ -255,8 +280,13 @@ def learn(mail, policy, steps, staleness, ratios):
 
 # %%
 team.push(rl_steps=200, seeds=[1] if sizes.name == "quick" else [1, 2, 3])
-question = "Without ratios, at which staleness does the trained GPT give a fifth fewer right answers than at 0?"
-guess = predict(question, low=1, high=16, unit="steps")
+guess = predict(
+    "Without ratios, at which staleness does the trained GPT give "
+    "a fifth fewer right answers than at 0?",
+    low=1,
+    high=16,
+    unit="steps",
+)
 guess
 
 # %%
@@ -265,24 +295,30 @@ from itertools import product
 
 
 def run(seed, staleness, ratios):
-    mail, policy = Mail(comm), Policy(seed)
+    mail, policy = lesson.Mail(comm), lesson.Policy(seed)
     if comm.rank == 0:
         learn(mail, policy, rl_steps, staleness, ratios)
     else:
         generate(mail, policy, seed, rl_steps, staleness)
     mail.close()
-    texts = policy.write(torch.arange(9, 19).repeat(50), torch.Generator().manual_seed(seed))
-    return {"staleness": staleness, "ratios": ratios, "reward": reward(texts).mean().item()}
+    texts = policy.write(
+        torch.arange(9, 19).repeat(50), torch.Generator().manual_seed(seed)
+    )
+    return {
+        "staleness": staleness,
+        "ratios": ratios,
+        "reward": reward(texts).mean().item(),
+    }
 
 
 runs = [run(*chosen) for chosen in product(seeds, (0, 1, 2, 4, 8, 16), (False, True))]
 
 # %%
 runs = team.pull("runs")[0]
-guess.compare(figures.breaks_at(runs, ratios=False))
+guess.compare(lesson.figures.breaks_at(runs, ratios=False))
 
 # %%
-figures.rewards(runs)
+lesson.figures.rewards(runs)
 
 # %% [markdown]
 # The legend says where your runs broke. Without ratios, ours broke at a staleness of 2, because old texts keep pushing digits

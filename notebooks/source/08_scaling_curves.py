@@ -14,13 +14,9 @@
 # %%
 from statistics import mean, median
 
-from workshop_lib import TrainOptions, predict, profile, ranks
-from workshop_lib.notebook.figures.accuracy import accuracy_curve
-from workshop_lib.notebook.figures.scaling import scaling_curve, serial_part, weak_scaling_curve
-from workshop_lib.notebook.live_sweep import sweep
+from workshop_lib import TrainOptions, predict, profile, ranks, sweep
 
-from lessons.scaling_curves import judge as check
-from lessons.scaling_curves import tables
+from lessons import scaling_curves as lesson
 
 sizes = profile.current()
 samples = sizes.sweep_samples or 60_000
@@ -46,7 +42,10 @@ samples = sizes.sweep_samples or 60_000
 
 # %%
 guess = predict(
-    f"Strong: by what factor will {sizes.ranks} ranks be faster than one?", low=0.5, high=2 * sizes.ranks, unit="times"
+    f"Strong: by what factor will {sizes.ranks} ranks be faster than one?",
+    low=0.5,
+    high=2 * sizes.ranks,
+    unit="times",
 )
 guess
 
@@ -62,9 +61,19 @@ guess
 # by then.
 
 # %%
-backends = [TrainOptions(backend=name, epochs=sizes.sweep_epochs, train_samples=samples) for name in ("mpi", "ddp")]
+backends = [
+    TrainOptions(backend=name, epochs=sizes.sweep_epochs, train_samples=samples)
+    for name in ("mpi", "ddp")
+]
 strong = []
-for record in sweep(ranks.start, sizes.sweep_ranks, backends, sizes.repeats, sizes.timeout_s, restart=True):
+for record in sweep(
+    ranks.start,
+    sizes.sweep_ranks,
+    backends,
+    sizes.repeats,
+    sizes.timeout_s,
+    restart=True,
+):
     strong.append(record)
 
 # %% [markdown]
@@ -77,7 +86,10 @@ for record in sweep(ranks.start, sizes.sweep_ranks, backends, sizes.repeats, siz
 # For each number of ranks there's a list of runs, and each run is a list with the seconds of its epochs:
 
 # %%
-tables.epoch_seconds(strong, "mpi")
+{
+    n: [[round(seconds, 3) for seconds in run] for run in runs]
+    for n, runs in lesson.tables.epoch_seconds(strong, "mpi").items()
+}
 
 # %% [markdown]
 # The first epoch of a run also pays for starting up: memory, connections, and on a GPU the choice of algorithms. In a short
@@ -110,12 +122,17 @@ tables.epoch_seconds(strong, "mpi")
 
 # %%
 def scaling_table(seconds):
-    """{ranks: (speed-up, efficiency)} for strong scaling, with 1 rank in it; efficiency is a fraction.
+    """{ranks: (speed-up, efficiency)} for strong scaling, with 1 rank in it.
 
-    seconds: {ranks: [run, …]}, each run a list of seconds per epoch: at least two epochs, and the same number in every run.
+    Efficiency is a fraction.
+
+    seconds: {ranks: [run, …]}, each run a list of seconds per epoch. Every run has the
+    same number of epochs, at least two.
     """
     # <solution>
-    typical_s = {n: median(mean(run[1:]) for run in runs) for n, runs in seconds.items()}
+    typical_s = {
+        n: median(mean(run[1:]) for run in runs) for n, runs in seconds.items()
+    }
     return {n: (typical_s[1] / s, typical_s[1] / s / n) for n, s in typical_s.items()}
     # <stub>
     # raise NotImplementedError("your code here")
@@ -124,7 +141,7 @@ def scaling_table(seconds):
 
 
 # %%
-check.scaling_table(scaling_table)
+lesson.check.scaling_table(scaling_table)
 
 # %% [markdown]
 # Here is your table. One column is *absolute* speed, because slow code scales best: next to computing, sending takes little
@@ -132,17 +149,17 @@ check.scaling_table(scaling_table)
 # of two rows overlap, don't read anything into their difference.
 
 # %%
-tables.speedups(strong, scaling_table)
+lesson.tables.speedups(strong, scaling_table)
 
 # %% [markdown]
 # *Break it:* take the fastest of the repeats instead of the median, or keep the first epoch. By how much does your efficiency
 # change?
 
 # %%
-guess.compare(tables.speedups_of_runs(strong, "mpi", sizes.ranks))
+guess.compare(lesson.tables.speedups_of_runs(strong, "mpi", sizes.ranks))
 
 # %%
-scaling_curve(strong)
+lesson.scaling_curve(strong)
 
 # %% [markdown]
 # Both axes are logarithmic, so points equally far below the dotted line have the same efficiency, which is written next to each
@@ -168,7 +185,7 @@ scaling_curve(strong)
 # $N$ ranks instead of one, $S = N - f\,(N - 1)$ grows forever. That's weak scaling.
 
 # %%
-serial_part(0.05)
+lesson.serial_part(0.05)
 
 # %% [markdown]
 # *Try it:* how small must the serial part be for an efficiency of one half on 1,024 ranks, if the work is fixed?
@@ -196,7 +213,10 @@ serial_part(0.05)
 
 # %%
 def serial_fraction(speedup, n):
-    """Amdahl's f that explains this speed-up on n ranks, n at least 2; negative if the speed-up is above n."""
+    """Amdahl's f that explains this speed-up on n ranks, n at least 2.
+
+    It's negative if the speed-up is above n.
+    """
     # <solution>
     return (1 / speedup - 1 / n) / (1 - 1 / n)
     # <stub>
@@ -206,7 +226,7 @@ def serial_fraction(speedup, n):
 
 
 # %%
-check.serial_fraction(serial_fraction)
+lesson.check.serial_fraction(serial_fraction)
 
 # %% [markdown]
 # Look at your own measurements first. (With two cores you have a single point that counts, so you can't see whether $f$ grows.)
@@ -214,7 +234,7 @@ check.serial_fraction(serial_fraction)
 # including the wait for the slowest rank.
 
 # %%
-tables.losses(strong, serial_fraction)
+lesson.tables.losses(strong, serial_fraction)
 
 # %% [markdown]
 # Does the time in `Allreduce` account for all the efficiency you lost? If not, the computation itself became slower, because
@@ -232,33 +252,45 @@ tables.losses(strong, serial_fraction)
 # For *strong* scaling we keep the **global** batch at 256 images, so 16 GPUs get 16 images each.
 
 # %%
-guess_16 = predict("Global batch 256: which efficiency do 16 GPUs reach?", low=0, high=100, unit="%")
+guess_16 = predict(
+    "Global batch 256: which efficiency do 16 GPUs reach?", low=0, high=100, unit="%"
+)
 guess_16
 
 # %%
 gpus = [1, 2, 4, 8, 16]
 machine = "a100-ethernet"  # `workshop machines` in a terminal lists others
-emulated = {"backend": "ddp", "epochs": 2, "machine": machine, "stands_for": "resnet-50"}
+emulated = {
+    "backend": "ddp",
+    "epochs": 2,
+    "machine": machine,
+    "stands_for": "resnet-50",
+}
 
 
 def fixed_global_batch(n):
     return [TrainOptions(batch_size=256 // n, train_samples=1024, **emulated)]
 
 
-strong_on_gpus = list(sweep(ranks.start, gpus, fixed_global_batch, timeout_s=5 * sizes.timeout_s))
+strong_on_gpus = list(
+    sweep(ranks.start, gpus, fixed_global_batch, timeout_s=5 * sizes.timeout_s)
+)
 
 # %%
-efficiencies = [100 * speedup / 16 for speedup in tables.speedups_of_runs(strong_on_gpus, "ddp", 16)]
+efficiencies = [
+    100 * speedup / 16
+    for speedup in lesson.tables.speedups_of_runs(strong_on_gpus, "ddp", 16)
+]
 guess_16.compare(efficiencies, emulated_on=machine)
 
 # %%
-scaling_curve(strong_on_gpus, same="global_batch")
+lesson.scaling_curve(strong_on_gpus, same="global_batch")
 
 # %% [markdown]
 # Now your function, on these runs. Does $f$ grow? And where?
 
 # %%
-tables.losses(strong_on_gpus, serial_fraction)
+lesson.tables.losses(strong_on_gpus, serial_fraction)
 
 # %% [markdown]
 # Beside it, *weak* scaling: every GPU gets 64 images, however many there are.
@@ -269,8 +301,10 @@ def fixed_per_gpu(n):
     return [TrainOptions(batch_size=64, train_samples=256 * n, **emulated)]
 
 
-weak_on_gpus = list(sweep(ranks.start, gpus, fixed_per_gpu, timeout_s=5 * sizes.timeout_s))
-weak_scaling_curve(weak_on_gpus)
+weak_on_gpus = list(
+    sweep(ranks.start, gpus, fixed_per_gpu, timeout_s=5 * sizes.timeout_s)
+)
+lesson.weak_scaling_curve(weak_on_gpus)
 
 # %% [markdown]
 # So no fixed serial part explains this curve. Up to 8 GPUs, $f$ falls: all messages stay inside a node, where DDP hides nearly
@@ -292,7 +326,7 @@ published_s = {
     "Horovod, 32 epochs": {1: 499.8, 2: 283.9, 4: 100.4, 8: 58.8, 16: 63.8, 32: 55.7},
     "DDP, one epoch": {1: 11.7, 4: 2.64, 8: 1.37, 16: 0.80, 32: 0.49},
 }
-tables.serial_fractions(published_s, serial_fraction)
+lesson.tables.serial_fractions(published_s, serial_fraction)
 
 # %% [markdown]
 # Where $f$ is *negative*, the speed-up is larger than the number of GPUs. Each GPU had the same batch, so more GPUs saved no
@@ -316,7 +350,7 @@ tables.serial_fractions(published_s, serial_fraction)
 # has a line, with a point after each epoch.
 
 # %%
-accuracy_curve(strong)
+lesson.accuracy_curve(strong)
 
 # %% [markdown]
 # How bad can it get? These are measurements from the supercomputer Theta, of Horovod's MNIST example with 32 epochs and a

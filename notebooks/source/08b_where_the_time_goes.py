@@ -12,13 +12,9 @@
 # [08_scaling_curves](08_scaling_curves.ipynb) first.
 
 # %%
-from workshop_lib import TrainOptions, predict, profile, ranks
-from workshop_lib.paths import BUILD
-from workshop_lib.ranks.timeline import timeline
+from workshop_lib import TrainOptions, paths, predict, profile, ranks
 
-from lessons.ddp import figures as step_figures
-from lessons.where_the_time_goes import bound_jobs, figures, tracing
-from lessons.where_the_time_goes import judge as check
+from lessons import where_the_time_goes as lesson
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -39,14 +35,14 @@ team
 # %%ranks
 from mpi4py import MPI
 
-from lessons.where_the_time_goes.tracing import traced
+from lessons import where_the_time_goes as lesson
 
 comm = MPI.COMM_WORLD
-even = traced(steps)
+even = lesson.traced(steps)
 
 # %%
-even = timeline(team.pull("even"), last_steps=6)
-step_figures.steps({"all ranks alike": even})
+even = lesson.timeline(team.pull("even"), last_steps=6)
+lesson.step_figures.steps({"all ranks alike": even})
 
 # %% [markdown]
 # A dashed line marks where the first rank begins a step. Even here some rank nearly always waits a little, because no two ranks
@@ -57,20 +53,22 @@ step_figures.steps({"all ranks alike": even})
 # Now the last rank sleeps for 20 ms in each step. In a real job, the reason may be a hot GPU, or a shard with longer sentences.
 
 # %%
-guess = predict("What share of its time will rank 0 spend waiting?", low=0, high=100, unit="%")
+guess = predict(
+    "What share of its time will rank 0 spend waiting?", low=0, high=100, unit="%"
+)
 guess
 
 # %%
 # %%ranks
-late = traced(steps, late_ms=20 if comm.rank == comm.size - 1 else 0)
+late = lesson.traced(steps, late_ms=20 if comm.rank == comm.size - 1 else 0)
 
 # %%
 late_trace = team.pull("late")
-late = timeline(late_trace, last_steps=6)
-step_figures.steps({"all ranks alike": even, "the last rank 20 ms late": late})
+late = lesson.timeline(late_trace, last_steps=6)
+lesson.step_figures.steps({"all ranks alike": even, "the last rank 20 ms late": late})
 
 # %%
-guess.compare(100 * timeline(late_trace).shares()[0]["waiting"])
+guess.compare(100 * late.shares()[0]["waiting"])
 
 # %% [markdown]
 # Look at the colors. Every rank but one is striped with waiting, and the one that *never waits* is the slow one. (If yours
@@ -107,8 +105,8 @@ guess.compare(100 * timeline(late_trace).shares()[0]["waiting"])
 def straggler(arrived_s, seconds):
     """(the share of its time that each rank waits, the rank that the others wait for).
 
-    arrived_s: for each step, the moment when each rank arrived at the Allreduce. seconds: how long all steps took.
-    The shares are a list of fractions.
+    arrived_s: for each step, the moment when each rank arrived at the Allreduce.
+    seconds: how long all steps took. The shares are a list of fractions.
     """
     # <solution>
     waiting = []
@@ -123,13 +121,13 @@ def straggler(arrived_s, seconds):
 
 
 # %%
-check.straggler(straggler)
+lesson.check.straggler(straggler)
 
 # %% [markdown]
 # Ask it about the run with a late rank:
 
 # %%
-waiting, rank = check.written(straggler)(*tracing.arrivals(late_trace))
+waiting, rank = lesson.check.written(straggler)(*lesson.tracing.arrivals(late_trace))
 print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
 
 # %% [markdown]
@@ -142,7 +140,7 @@ print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
 # or leave it free to use any. And a rank can compute with one thread or with two.
 
 # %%
-figures.bound_or_free()
+lesson.figures.bound_or_free()
 
 # %% [markdown]
 # Only one of these four is bad: two threads on one core take turns. It gets worse if a thread with nothing to do *spins*, which
@@ -159,22 +157,28 @@ figures.bound_or_free()
 
 # %%
 guess = predict(
-    "2 free ranks against 1 rank in the bad square: how many times as fast will they seem?", low=0, high=12, unit="times"
+    "2 free ranks against 1 rank in the bad square: "
+    "how many times as fast will they seem?",
+    low=0,
+    high=12,
+    unit="times",
 )
 guess
 
 # %%
 jobs = [
-    bound_jobs.PlacedJob(ranks=1, bound=True, threads=2),
-    bound_jobs.PlacedJob(ranks=1, bound=False, threads=1),
-    bound_jobs.PlacedJob(ranks=1, bound=False, threads=2),
-    bound_jobs.PlacedJob(ranks=2, bound=False, threads=1),
+    lesson.bound_jobs.PlacedJob(ranks=1, bound=True, threads=2),
+    lesson.bound_jobs.PlacedJob(ranks=1, bound=False, threads=1),
+    lesson.bound_jobs.PlacedJob(ranks=1, bound=False, threads=2),
+    lesson.bound_jobs.PlacedJob(ranks=2, bound=False, threads=1),
 ]
-speeds = bound_jobs.measure(jobs, min(2, sizes.repeats - 1), sizes.sweep_samples, 2 * sizes.timeout_s)
+speeds = lesson.bound_jobs.measure(
+    jobs, min(2, sizes.repeats - 1), sizes.sweep_samples, 2 * sizes.timeout_s
+)
 speeds
 
 # %%
-figures.bound_or_free(speeds)
+lesson.figures.bound_or_free(speeds)
 
 # %%
 by_job = speeds.set_index(["ranks", "bound", "threads"])["samples_per_s"]
@@ -209,14 +213,22 @@ guess.compare(by_job[2, False, 1] / by_job[1, True, 2])
 
 # %%
 def fair_speedups(runs):
-    """Speed-ups with the keys (ranks, threads), each against 1 rank with the same number of threads, 1 rank included.
+    """Speed-ups with the keys (ranks, threads), 1 rank included.
 
-    runs: dictionaries with "ranks", "threads" and "cores" (both per rank), and "samples_per_s". Runs in which a rank
-    has fewer cores than threads are left out. Where ranks share cores, "cores" is each rank's share.
+    Each is against 1 rank with the same number of threads. runs: dictionaries with
+    "ranks", "threads" and "cores" (both per rank), and "samples_per_s". Runs in which
+    a rank has fewer cores than threads are left out. Where ranks share cores, "cores"
+    is each rank's share.
     """
     # <solution>
-    fair = {(run["ranks"], run["threads"]): run["samples_per_s"] for run in runs if run["cores"] >= run["threads"]}
-    return {(n, threads): speed / fair[1, threads] for (n, threads), speed in fair.items()}
+    fair = {
+        (run["ranks"], run["threads"]): run["samples_per_s"]
+        for run in runs
+        if run["cores"] >= run["threads"]
+    }
+    return {
+        (n, threads): speed / fair[1, threads] for (n, threads), speed in fair.items()
+    }
     # <stub>
     # raise NotImplementedError("your code here")
     # </stub>
@@ -224,13 +236,14 @@ def fair_speedups(runs):
 
 
 # %%
-check.fair_speedups(fair_speedups)
+lesson.check.fair_speedups(fair_speedups)
 
 # %% [markdown]
 # Now hand it what you've just measured. Does the impossible number survive?
 
 # %%
-{key: round(speedup, 2) for key, speedup in check.written(fair_speedups)(speeds.to_dict("records")).items()}
+speedups = lesson.check.written(fair_speedups)(speeds.to_dict("records"))
+{key: round(speedup, 2) for key, speedup in speedups.items()}
 
 # %% [markdown]
 # *Beat it:* hand it a run on 2 ranks with two threads each, `{"ranks": 2, "threads": 2, "cores": 2, "samples_per_s": 9000}`.
@@ -242,7 +255,7 @@ check.fair_speedups(fair_speedups)
 # some steps to warm up.
 
 # %%
-traces = BUILD / "08b_traces"
+traces = paths.BUILD / "08b_traces"
 traces.mkdir(parents=True, exist_ok=True)
 team.push(traces=str(traces))
 
@@ -253,8 +266,7 @@ import os
 import torch.profiler
 from torch.profiler import ProfilerActivity, schedule
 
-from workshop_lib.training.options import TrainOptions
-from workshop_lib.training.trainer import train
+from workshop_lib import TrainOptions
 
 os.environ["KINETO_LOG_LEVEL"] = "6"  # the profiler reports nothing but errors
 sixth_step = schedule(wait=4, warmup=1, active=1, repeat=1)
@@ -268,7 +280,7 @@ class Profiler(torch.profiler.profile):
 
 for backend in ("ddp", "fsdp"):
     with Profiler(activities=[ProfilerActivity.CPU], schedule=sixth_step) as profiler:
-        train(TrainOptions(backend=backend, max_steps=8), callbacks=[profiler])
+        lesson.train(TrainOptions(backend=backend, max_steps=8), callbacks=[profiler])
     profiler.export_chrome_trace(f"{traces}/{backend}_rank{comm.rank}.json")
 
 # %% [markdown]
@@ -276,7 +288,9 @@ for backend in ("ddp", "fsdp"):
 # this part costs you time, so look for it in every trace.
 
 # %%
-figures.beside_messages({name: traces / f"{name}_rank0.json" for name in ("ddp", "fsdp")})
+lesson.figures.beside_messages(
+    {name: traces / f"{name}_rank0.json" for name in ("ddp", "fsdp")}
+)
 
 # %% [markdown]
 # Here nearly all communication is exposed. DDP sends gradients in buckets, but the gradients of this small network fit into a
@@ -297,14 +311,16 @@ figures.beside_messages({name: traces / f"{name}_rank0.json" for name in ("ddp",
 
 # %%
 # %%ranks
-from lessons.where_the_time_goes import flops
 
 roof = None
 if comm.rank == 0:
-    roof = flops.limits(), flops.layers("workshop") + flops.layers("vit")
+    roof = (
+        lesson.flops.limits(),
+        lesson.flops.layers("workshop") + lesson.flops.layers("vit"),
+    )
 
 # %%
-figures.roofline(*team.pull("roof")[0])
+lesson.figures.roofline(*team.pull("roof")[0])
 
 # %% [markdown]
 # The line is the roof that this machine sets: left of the dashed mark, memory is the limit, right of it arithmetic is. A layer
@@ -316,11 +332,12 @@ figures.roofline(*team.pull("roof")[0])
 # has cores of its own:
 
 # %%
-from lessons.where_the_time_goes import flops
 
 network = "workshop"
-record = team.train(TrainOptions(backend="ddp", network=network, epochs=1, train_samples=3000))
-needed_per_s = flops.per_sample(network) * record["epochs"][-1]["samples_per_s"]
+record = team.train(
+    TrainOptions(backend="ddp", network=network, epochs=1, train_samples=3000)
+)
+needed_per_s = lesson.flops.per_sample(network) * record["epochs"][-1]["samples_per_s"]
 limits, _ = team.pull("roof")[0]
 print(f"utilization {needed_per_s / (team.n * limits.flops_per_s):.1%}")
 

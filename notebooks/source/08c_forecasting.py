@@ -18,12 +18,9 @@ import math
 import numpy as np
 import pandas as pd
 
-from workshop_lib import TrainOptions, predict, profile, ranks
-from workshop_lib.forecast import figures, forecast, published
-from workshop_lib.machine import catalogue, load
+from workshop_lib import TrainOptions, emulation, predict, profile, ranks
 
-from lessons.forecasting import calculator, fit
-from lessons.forecasting import judge as check
+from lessons import forecasting as lesson
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -49,10 +46,12 @@ team = ranks.start(sizes.ranks)
 # %%
 largest = 2**22 if sizes.name == "quick" else 2**26
 message_sizes = [4**k for k in range(1, 14) if 4**k <= largest] + [2**17, 2**19, 2**21]
-other_programs = load.Meter()
-messages = fit.measure_communication(team, sorted(message_sizes), max(5, sizes.repeats), 10 * sizes.timeout_s)
+other_programs = lesson.load.Meter()
+messages = lesson.fit.measure_communication(
+    team, sorted(message_sizes), max(5, sizes.repeats), 10 * sizes.timeout_s
+)
 other_programs.report(sizes.ranks)
-figures.allreduce_times(messages)
+lesson.figures.allreduce_times(messages)
 
 # %% [markdown]
 # On the left, each curve starts flat, where only the latency counts, and then rises with the bytes. So at first sight an
@@ -95,10 +94,11 @@ figures.allreduce_times(messages)
 
 # %%
 def fit_and_test(message_bytes, seconds, held_out):
-    """Fit alpha + beta * bytes to all sizes but one, by relative errors, and predict the time for that one.
+    """Fit alpha + beta * bytes to all sizes but one, and predict the time for that one.
 
-    message_bytes, seconds: arrays with one value per size. held_out: the index of the size that the fit must not see.
-    Returns alpha_s, beta_s_per_byte, and the error of the prediction: (predicted - measured) / measured.
+    The fit minimizes relative errors. message_bytes, seconds: arrays with one value per
+    size. held_out: the index of the size that the fit must not see. Returns alpha_s,
+    beta_s_per_byte, and the prediction's error: (predicted - measured) / measured.
     """
     # <solution>
     n = np.delete(message_bytes, held_out)
@@ -106,7 +106,8 @@ def fit_and_test(message_bytes, seconds, held_out):
     rows = np.column_stack([1 / t, n / t])
     alpha_s, beta_s_per_byte = np.linalg.lstsq(rows, np.ones(len(t)))[0]
     predicted_s = alpha_s + beta_s_per_byte * message_bytes[held_out]
-    return alpha_s, beta_s_per_byte, (predicted_s - seconds[held_out]) / seconds[held_out]
+    error = (predicted_s - seconds[held_out]) / seconds[held_out]
+    return alpha_s, beta_s_per_byte, error
     # <stub>
     # raise NotImplementedError("your code here")
     # </stub>
@@ -114,31 +115,44 @@ def fit_and_test(message_bytes, seconds, held_out):
 
 
 # %%
-check.fit_and_test(fit_and_test)
+lesson.check.fit_and_test(fit_and_test)
 
 # %% [markdown]
 # Now for your own measurements, without the one at 1 MiB.
 
 # %%
-guess_line = predict("How far off will the line through all other sizes be at 1 MiB?", low=0, high=100, unit="%")
+guess_line = predict(
+    "How far off will the line through all other sizes be at 1 MiB?",
+    low=0,
+    high=100,
+    unit="%",
+)
 guess_line
 
 # %%
 mpi = pd.DataFrame([row for row in messages if row["way"] == "MPI"])
-ranges = {"all sizes": mpi, "64 KiB to 4 MiB": mpi[mpi["message_bytes"].between(2**16, 2**22)]}
+ranges = {
+    "all sizes": mpi,
+    "64 KiB to 4 MiB": mpi[mpi["message_bytes"].between(2**16, 2**22)],
+}
 tests = {}
 for name, rows in ranges.items():
     nbytes, seconds = rows["message_bytes"].to_numpy(), rows["median_s"].to_numpy()
-    tests[name] = check.written(fit_and_test)(nbytes, seconds, held_out=list(nbytes).index(2**20))
+    tests[name] = lesson.check.written(fit_and_test)(
+        nbytes, seconds, held_out=list(nbytes).index(2**20)
+    )
 lines = pd.DataFrame(tests, index=["alpha_s", "beta_s_per_byte", "error"]).T
 guess_line.compare(100 * abs(lines.loc["all sizes", "error"]))
-lines.style.format({"alpha_s": "{:.2e}", "beta_s_per_byte": "{:.2e}", "error": "{:+.0%}"})
+lines.style.format(
+    {"alpha_s": "{:.2e}", "beta_s_per_byte": "{:.2e}", "error": "{:+.0%}"}
+)
 
 # %% [markdown]
 # If the machine was quiet, a large error means that a straight line doesn't describe these times. The MPI library may switch to
 # a different method at some size, or the arrays may outgrow a cache. The second test uses only sizes that the gradients of our
-# networks have. There $\alpha$ is no longer the latency of a small message, but the prediction is usually better. A model is
-# only good for the range in which you fitted it.
+# networks have. There $\alpha$ is no longer the latency of a small message. Is the prediction better? If times bend
+# within the larger range, it is. If they don't, fewer points only make the fit less certain, and it may even be worse.
+# A model is only good for the range in which you fitted it.
 #
 # ## Forecast sixteen, then measure them
 #
@@ -149,12 +163,10 @@ lines.style.format({"alpha_s": "{:.2e}", "beta_s_per_byte": "{:.2e}", "error": "
 
 # %%
 def allreduce_s(machine, sizes_bytes):
-    """Seconds of one Allreduce of each size on these ranks, which emulate this machine meanwhile."""
+    """Seconds of an Allreduce of each size on ranks that emulate this machine."""
     import time
 
     import numpy as np
-
-    from workshop_lib.machine import emulation
 
     comm = emulation.start(machine).comm
     seconds = []
@@ -172,7 +184,8 @@ def measure(n):
     """Add the seconds on n ranks to `taken`, for both machines."""
     team = ranks.start(n)
     for machine in taken:
-        taken[machine] += zip([n] * 5, sizes_bytes, team.run(allreduce_s, machine, sizes_bytes, show=False)[0], strict=True)
+        seconds = team.run(allreduce_s, machine, sizes_bytes, show=False)[0]
+        taken[machine] += zip([n] * 5, sizes_bytes, seconds, strict=True)
 
 
 sizes_bytes = [2**k for k in (10, 14, 18, 22, 24)]
@@ -186,22 +199,39 @@ for n in (2, 4, 8):
 # forecast 16 MiB on 16 ranks?
 
 # %%
-guess = predict("16 A100: how many times as long as forecast does the allreduce take?", low=0, high=60, unit="times")
+guess = predict(
+    "16 A100: how many times as long as forecast does the allreduce take?",
+    low=0,
+    high=60,
+    unit="times",
+)
 guess
 
 # %%
 measure(16)
 rows = {}
 for machine in taken:
-    p, nbytes, seconds = map(np.array, zip(*[row for row in taken[machine] if row[0] < 16 or row[1] == 2**24], strict=True))
-    alpha_s, beta, error = check.written(fit_and_test)(nbytes / p, seconds / (2 * (p - 1)), held_out=len(p) - 1)
-    rows[machine] = {"alpha, µs": 1e6 * alpha_s, "GB/s": 1e-9 / beta, "emulated, ms": 1e3 * seconds[-1]}
-    rows[machine] |= {"forecast, ms": 1e3 * seconds[-1] * (1 + error), "times as long": 1 / (1 + error)}
+    used = [row for row in taken[machine] if row[0] < 16 or row[1] == 2**24]
+    p, nbytes, seconds = map(np.array, zip(*used, strict=True))
+    alpha_s, beta, error = lesson.check.written(fit_and_test)(
+        nbytes / p, seconds / (2 * (p - 1)), held_out=len(p) - 1
+    )
+    rows[machine] = {
+        "alpha, µs": 1e6 * alpha_s,
+        "GB/s": 1e-9 / beta,
+        "emulated, ms": 1e3 * seconds[-1],
+    }
+    rows[machine] |= {
+        "forecast, ms": 1e3 * seconds[-1] * (1 + error),
+        "times as long": 1 / (1 + error),
+    }
 forecasts = pd.DataFrame(rows).T.rename_axis("emulated on")
 forecasts.round(2)
 
 # %%
-guess.compare(forecasts.loc["a100-ethernet", "times as long"], emulated_on="a100-ethernet")
+guess.compare(
+    forecasts.loc["a100-ethernet", "times as long"], emulated_on="a100-ethernet"
+)
 
 # %% [markdown]
 # On 10 Gb/s Ethernet, your fit finds the $\alpha$ and $\beta$ of the table of machines, and its forecast is exact. (It has to
@@ -222,18 +252,23 @@ guess.compare(forecasts.loc["a100-ethernet", "times as long"], emulated_on="a100
 
 # %%
 guess_busy = predict(
-    "By what factor is a step of one rank slower while the other ranks compute, too?", low=0.8, high=2.5, unit="times"
+    "By what factor is a step of one rank slower while the other ranks compute, too?",
+    low=0.8,
+    high=2.5,
+    unit="times",
 )
 guess_busy
 
 # %%
 team = ranks.start(sizes.ranks)
-other_programs = load.Meter()
+other_programs = lesson.load.Meter()
 rounds, limit_s = sizes.repeats, 5 * sizes.timeout_s
-alone = fit.measure_steps(team, fit.ALONE, rounds, limit_s, alone=True)
-steps = fit.measure_steps(team, fit.FITTED + fit.HELD_OUT, rounds, limit_s)
+alone = lesson.fit.measure_steps(team, lesson.fit.ALONE, rounds, limit_s, alone=True)
+steps = lesson.fit.measure_steps(
+    team, lesson.fit.FITTED + lesson.fit.HELD_OUT, rounds, limit_s
+)
 other_programs.report(sizes.ranks)
-guess_busy.compare(fit.slower_together(alone, steps))
+guess_busy.compare(lesson.fit.slower_together(alone, steps))
 
 # %% [markdown]
 # The ranks sent no messages here, and still the factor may be above 1. Ranks on one machine share memory bandwidth and caches,
@@ -247,19 +282,24 @@ guess_busy.compare(fit.slower_together(alone, steps))
 # blocks here, so a step should take the sum. How well does it predict steps with widths and batches that are *held out*?
 
 # %%
-used = [row for row in steps if (row["width"], row["batch"]) in fit.FITTED]
+used = [row for row in steps if (row["width"], row["batch"]) in lesson.fit.FITTED]
 held_out = [row for row in steps if row not in used]
-computing = fit.compute_time(used)
+computing = lesson.fit.compute_time(used)
 line = lines.loc["64 KiB to 4 MiB"]
-tested = fit.predicted(held_out, computing, line)
+tested = lesson.fit.predicted(held_out, computing, line)
 errors = tested["error"].abs()
-print(f"held out: error {errors.median():.0%} in the median, {errors.max():.0%} at worst")
+print(
+    f"held out: error {errors.median():.0%} in the median, {errors.max():.0%} at worst"
+)
 other_programs.report(sizes.ranks)
-figures.predicted_beside_measured(fit.predicted(used, computing, line), tested)
+lesson.figures.predicted_beside_measured(
+    lesson.fit.predicted(used, computing, line), tested
+)
 
 # %% [markdown]
-# On a two-core machine that did nothing else, we measured 3 % in the median and 9 % at worst. If your errors are several times
-# as large, check the report on other programs before you blame the model.
+# On two-core machines that did nothing else, we measured 3 % in the median and 9 % at worst on one day, and 9 % and 18
+# % on another. If your errors are several times as large, check the report on other programs before you blame the
+# model.
 #
 # Where does a step's time go? This table shows the share that the allreduce takes, by width and batch:
 
@@ -271,7 +311,7 @@ shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%
 # With a larger batch there's more computing for the same bytes. This ratio, and not the number of ranks alone, decides how well
 # the training scales. A larger batch is the cheapest cure for slow communication, as long as the network still learns from it.
 #
-# *Break it:* predict something outside the range. Run `steps += fit.measure_steps(team, [(4096, 8)])`, and then the cell before
+# *Break it:* predict something outside the range. Run `steps += lesson.fit.measure_steps(team, [(4096, 8)])`, and then the cell before
 # the table once more. The weights of this network take 13 MB. How far off is its point, and which of the two parts would you
 # blame?
 #
@@ -305,7 +345,10 @@ shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%
 
 # %%
 def overlapped_step(forward_s, backward_s, message_s, messages):
-    """Seconds of a step with this many equal messages of `message_s` each, each sent as soon as it's ready."""
+    """Seconds of a step with this many equal messages of `message_s` each.
+
+    Each is sent as soon as it's ready.
+    """
     keeps_up_s = forward_s + backward_s + message_s
     # <solution>
     busy_s = forward_s + backward_s / messages + messages * message_s
@@ -317,29 +360,40 @@ def overlapped_step(forward_s, backward_s, message_s, messages):
 
 
 # %%
-check.overlapped_step(overlapped_step)
+lesson.check.overlapped_step(overlapped_step)
 
 # %% [markdown]
 # Horovod's authors published how three networks scale on servers with four GPUs and 25 Gbit/s Ethernet each. On 512 GPUs,
 # Inception V3 (24 million parameters) and ResNet-101 (45 million) reach an efficiency of 90 %. VGG-16 has 138 million.
 
 # %%
-guess_vgg = predict("VGG-16 on 512 GPUs: what efficiency was measured?", low=0, high=100, unit="%")
+guess_vgg = predict(
+    "VGG-16 on 512 GPUs: what efficiency was measured?", low=0, high=100, unit="%"
+)
 guess_vgg
 
 # %%
-step = check.written(overlapped_step)
-machine = catalogue.machine("horovod-p100")
+step = lesson.check.written(overlapped_step)
+machine = lesson.catalogue.machine("horovod-p100")
 for name in ("inception-v3", "resnet-101", "vgg-16"):
-    model = catalogue.model(name)
-    computing_s = machine.compute_of(model).step_s(64)  # one GPU, a batch of 64: published, ResNet-101's estimated
+    model = lesson.catalogue.model(name)
+    # One GPU, a batch of 64: published, ResNet-101's estimated
+    computing_s = machine.compute_of(model).step_s(64)
     k = math.ceil(model.gradient_bytes / 2**26)  # fusion buffers of 64 MiB
     message_s = machine.allreduce_s(512, model.gradient_bytes / k)
-    step_s = step(computing_s / 3, computing_s * 2 / 3, message_s, k)  # the backward pass takes about two thirds
-    print(f"{name:>12}: {k} messages of {message_s:.2f} s, efficiency {computing_s / step_s:.0%}")
+    # The backward pass takes about two thirds.
+    step_s = step(computing_s / 3, computing_s * 2 / 3, message_s, k)
+    print(
+        f"{name:>12}: {k} messages of {message_s:.2f} s, "
+        f"efficiency {computing_s / step_s:.0%}"
+    )
 
 # %%
-horovods = {entry.what: entry.efficiency for entry in published.EVERYTHING if entry.table == "Horovod"}
+horovods = {
+    entry.what: entry.efficiency
+    for entry in lesson.published.EVERYTHING
+    if entry.table == "Horovod"
+}
 guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 
 # %% [markdown]
@@ -351,9 +405,10 @@ guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 # Three networks on one machine prove little. DLPerf trained two networks on 16 V100, each with several frameworks. Our forecast is the same for both:
 
 # %%
-beside = published.beside_forecast()
+beside = lesson.published.beside_forecast()
 sixteen = beside[beside["table"].str.startswith("DLPerf") & (beside["devices"] == 16)]
-sixteen.groupby("table")[["forecast", "published"]].agg(["min", "max"]).style.format("{:.0%}")
+by_table = sixteen.groupby("table")[["forecast", "published"]]
+by_table.agg(["min", "max"]).style.format("{:.0%}")
 
 # %% [markdown]
 # One network scales, the other loses up to half of its speed, and with a different framework it would lose a fifth. Nothing on a
@@ -366,7 +421,7 @@ sixteen.groupby("table")[["forecast", "published"]].agg(["min", "max"]).style.fo
 # looked at them when we chose the form of this term, so our errors there are probably too small.
 
 # %%
-figures.beside_published(beside)
+lesson.figures.beside_published(beside)
 
 # %% [markdown]
 # The held-out points are 5.0 points off in the mean, and the fitted ones 9.8, because BERT is among them: the largest miss is 45
@@ -388,12 +443,14 @@ figures.beside_published(beside)
 # - *Both* together is what a device really contributes.
 
 # %%
-ping, cnn = fit.message_time(messages), catalogue.model("workshop-cnn")
+ping, cnn = lesson.fit.message_time(messages), lesson.catalogue.model("workshop-cnn")
 options = TrainOptions(backend="mpi", epochs=2, train_samples=sizes.sweep_samples)
 alone = ranks.start(1).train(options, timeout=sizes.timeout_s, show=False)
-beta_s_per_byte = max(ping["beta_s_per_byte"], 1e-12)  # on a busy machine, the fit may say 0
-laptop = catalogue.laptop(ping["alpha_s"], beta_s_per_byte, {}).with_speed(cnn, alone["epochs"][-1]["samples_per_s"])
-calculator.forecaster(laptop)
+# On a busy machine, the fit may say 0.
+beta_s_per_byte = max(ping["beta_s_per_byte"], 1e-12)
+laptop = lesson.catalogue.laptop(ping["alpha_s"], beta_s_per_byte, {})
+laptop = laptop.with_speed(cnn, alone["epochs"][-1]["samples_per_s"])
+lesson.calculator.forecaster(laptop)
 
 # %% [markdown]
 # *Try it:* choose ResNet-50 with DDP and a batch of 32. On *Horovod's P100 servers*, from how many devices on does
@@ -411,8 +468,10 @@ calculator.forecaster(laptop)
 # late, and the slowest of 4,096 15 % late. Does $\sigma$ also help in the other four tables?
 
 # %%
-lateness = published.fit_lateness(published.FITTED)
-published.mean_errors({"nobody is late": forecast.PUNCTUAL, "the slowest is late": lateness})
+lateness = lesson.published.fit_lateness(lesson.published.FITTED)
+lesson.published.mean_errors(
+    {"nobody is late": lesson.forecast.PUNCTUAL, "the slowest is late": lateness}
+)
 
 # %% [markdown]
 # The table shows mean errors in percentage points. The forecasts for three of the four held-out tables get better. Those for
@@ -433,7 +492,7 @@ chosen = beside[beside["what"].isin(names)].set_index(["what", "devices"])
 chosen[["published", "forecast", "low", "high"]].map("{:.0%}".format)
 
 # %%
-for entry in published.EVERYTHING:
+for entry in lesson.published.EVERYTHING:
     if entry.what in names:
         print(f"{entry.what}: {entry.account}\n")
 
@@ -447,7 +506,6 @@ for entry in published.EVERYTHING:
 # climate simulations. (On Summit, a half-precision version of the network peaked above 10^18 operations per second.)
 
 # %%
-from workshop_lib.machine.cost_model import slowest_of
 
 science = {  # devices and efficiency, from the abstracts
     "CosmoFlow, Cori, Xeon Phi": (8192, 0.77),
@@ -455,8 +513,11 @@ science = {  # devices and efficiency, from the abstracts
     "climate, DeepLabv3+, Summit, V100": (27360, 0.907),
 }
 for name, (n, efficiency) in science.items():
-    late = 1 / (1 + forecast.LATENESS.typical * slowest_of(n))
-    print(f"{name}: {n:,} devices, published {efficiency:.1%}, with the slowest alone {late:.1%}")
+    late = 1 / (1 + lesson.forecast.LATENESS.typical * lesson.slowest_of(n))
+    print(
+        f"{name}: {n:,} devices, published {efficiency:.1%}, "
+        f"with the slowest alone {late:.1%}"
+    )
 
 # %% [markdown]
 # Two of them lost more than that, to messages and input. But on Summit, 27,360 GPUs were *more* punctual than our constant

@@ -16,13 +16,9 @@ import shutil
 
 import numpy as np
 
-from workshop_lib import predict, profile, ranks
-from workshop_lib.paths import BUILD, SCRIPTS
-from workshop_lib.ranks.launch import scripts
-from workshop_lib.training.data import mnist
+from workshop_lib import mnist, paths, predict, profile, ranks, scripts
 
-from lessons.feeding_the_ranks import feeding, figures
-from lessons.feeding_the_ranks import judge as check
+from lessons import feeding_the_ranks as lesson
 
 sizes = profile.current()
 repeats = sizes.repeats
@@ -39,10 +35,10 @@ team = ranks.start(max(2, sizes.ranks))
 import numpy as np
 from mpi4py import MPI
 
-from lessons.feeding_the_ranks import feeding, training
+from lessons import feeding_the_ranks as lesson
 
 comm = MPI.COMM_WORLD
-images_per_s = training.images_per_s()
+images_per_s = lesson.training.images_per_s()
 print(f"{images_per_s:,.0f} images/s x 784 bytes = {784 * images_per_s / 1e6:.1f} MB/s")
 
 # %% [markdown]
@@ -59,10 +55,12 @@ print(f"{images_per_s:,.0f} images/s x 784 bytes = {784 * images_per_s / 1e6:.1f
 # each rank, `parts` has the offset of its part in the file, and the number of bytes.
 
 # %%
-folder = BUILD / "feeding"
+folder = paths.BUILD / "feeding"
 path = folder / "images.idx"
-rows = feeding.write_idx(path, mnist.load("train").images, copies=sizes.feed_copies)
-parts = feeding.parts_of(rows, team.n)
+rows = lesson.feeding.write_idx(
+    path, mnist.load("train").images, copies=sizes.feed_copies
+)
+parts = lesson.feeding.parts_of(rows, team.n)
 team.push(path=path, parts=parts, repeats=repeats)
 parts
 
@@ -120,13 +118,18 @@ def mpi_io(comm, parts):
 
 # %%
 def read_and_scatter(comm, read, parts):
-    """Rank 0 reads all parts in one piece, and sends each rank its own; return this rank's part, uint8 [bytes]."""
+    """This rank's part, uint8 [bytes].
+
+    Rank 0 reads all parts in one piece, and sends each rank its own.
+    """
     # <solution>
     pieces = None
     if comm.rank == 0:
         first = parts[0][0]
         whole = read(first, sum(nbytes for _, nbytes in parts))
-        pieces = [whole[offset - first : offset - first + nbytes] for offset, nbytes in parts]
+        pieces = [
+            whole[offset - first : offset - first + nbytes] for offset, nbytes in parts
+        ]
     return comm.scatter(pieces)
     # <stub>
     # raise NotImplementedError("your code here")
@@ -135,7 +138,7 @@ def read_and_scatter(comm, read, parts):
 
 
 # %%
-check.read_and_scatter(read_and_scatter)
+lesson.check.read_and_scatter(read_and_scatter)
 
 # %% [markdown]
 # ## What comes from where
@@ -148,7 +151,8 @@ check.read_and_scatter(read_and_scatter)
 # %%
 file_mb = path.stat().st_size / 1e6
 guess = predict(
-    f"Each of {team.n} ranks reads the whole file of {file_mb:.0f} MB, cold. How many MB come from the storage?",
+    f"Each of {team.n} ranks reads the whole file of {file_mb:.0f} MB, cold. "
+    "How many MB come from the storage?",
     low=0,
     high=2 * team.n * file_mb,
     unit="MB",
@@ -156,7 +160,7 @@ guess = predict(
 guess
 
 # %%
-team.push(read_and_scatter=check.written(read_and_scatter))
+team.push(read_and_scatter=lesson.check.written(read_and_scatter))
 
 # %%
 # %%ranks --timeout 300
@@ -170,12 +174,12 @@ ways = {
     "own part": own_part,
     "MPI-IO": mpi_io,
 }
-measured = feeding.measure(comm, path, parts, ways, repeats)
+measured = lesson.feeding.measure(comm, path, parts, ways, repeats)
 
 # %%
 measured = team.pull("measured")[0]
-display(figures.feeding_ways(measured))
-figures.compare_storage(guess, measured, "everyone reads all")
+display(lesson.figures.feeding_ways(measured))
+lesson.figures.compare_storage(guess, measured, "everyone reads all")
 
 # %% [markdown]
 # How many bytes does each way need?
@@ -237,7 +241,7 @@ def prefetch(read, n):
 
 
 # %%
-check.prefetch(prefetch)
+lesson.check.prefetch(prefetch)
 
 # %% [markdown]
 # To see the effect we need slow storage, and yours may be fast. So after the real read, the thread sleeps until the read has taken
@@ -245,12 +249,16 @@ check.prefetch(prefetch)
 
 # %%
 guess = predict(
-    "Reading takes as long as computing. How many times as fast is training with `prefetch`?", 0.5, 4, unit="times"
+    "Reading takes as long as computing. "
+    "How many times as fast is training with `prefetch`?",
+    0.5,
+    4,
+    unit="times",
 )
 guess
 
 # %%
-team.push(n=sizes.feed_batches, prefetch=check.written(prefetch))
+team.push(n=sizes.feed_batches, prefetch=lesson.check.written(prefetch))
 
 # %%
 # %%ranks --timeout 300
@@ -258,20 +266,24 @@ first_row = 64 * n * comm.rank
 
 
 def read_batch(i):
-    return feeding.read_rows(path, first_row + 64 * i, rows=64)
+    return lesson.feeding.read_rows(path, first_row + 64 * i, rows=64)
 
 
-bytes_per_s = 784 * comm.allreduce(training.images_per_s(), MPI.MIN)
-slow = training.throttled(read_batch, bytes_per_s)
+bytes_per_s = 784 * comm.allreduce(lesson.training.images_per_s(), MPI.MIN)
+slow = lesson.training.throttled(read_batch, bytes_per_s)
 ways = {
     "read, then compute": lambda: (slow(i) for i in range(n)),
     "prefetch": lambda: prefetch(slow, n),
 }
-spent = training.measure(comm, ways, first_row, repeats)
+spent = lesson.training.measure(comm, ways, first_row, repeats)
 
 # %%
 spent = team.pull("spent")[0]
-display(figures.feeding_shares(spent, f"An epoch of {sizes.feed_batches} batches on each of {team.n} ranks"))
+display(
+    lesson.figures.feeding_shares(
+        spent, f"An epoch of {sizes.feed_batches} batches on each of {team.n} ranks"
+    )
+)
 ratios = spent["read, then compute"].sum(axis=1) / spent["prefetch"].sum(axis=1)
 guess.compare(ratios)
 
@@ -281,7 +293,7 @@ guess.compare(ratios)
 # prefetching hid TensorFlow's input completely [1]. And if a data set fits into memory, *preload* it before the first epoch. From
 # then on, nothing is read from the storage.
 #
-# *Beat it:* what if reading takes three times as long as computing? Try `slow = training.throttled(read_batch, bytes_per_s / 3)`
+# *Beat it:* what if reading takes three times as long as computing? Try `slow = lesson.training.throttled(read_batch, bytes_per_s / 3)`
 # on the ranks, and a `prefetch` with three threads.
 #
 # ## What people really use
@@ -295,22 +307,39 @@ guess.compare(ratios)
 
 # %%
 guess = predict(
-    "Now reading is work. How many times as fast does training get with 2 workers?", 0.2, 4, unit="times"
+    "Now reading is work. How many times as fast does training get with 2 workers?",
+    0.2,
+    4,
+    unit="times",
 )
 guess
 
 # %%
 times = folder / "loader.json"
-scripts.run("python", SCRIPTS / "loader.py", times, sizes.feed_batches, min(3, repeats), timeout_s=2 * sizes.timeout_s)
-spent = {name: np.array(seconds) for name, seconds in json.loads(times.read_text()).items()}
-display(figures.feeding_shares(spent, "An epoch in one process, with a DataLoader and its workers"))
+scripts.run(
+    "python",
+    paths.SCRIPTS / "loader.py",
+    times,
+    sizes.feed_batches,
+    min(3, repeats),
+    timeout_s=2 * sizes.timeout_s,
+)
+spent = {
+    name: np.array(seconds) for name, seconds in json.loads(times.read_text()).items()
+}
+display(
+    lesson.figures.feeding_shares(
+        spent, "An epoch in one process, with a DataLoader and its workers"
+    )
+)
 ratios = spent["work, 0 workers"].sum(axis=1) / spent["work, 2 workers"].sum(axis=1)
 guess.compare(ratios)
 
 # %% [markdown]
 # - Workers take time to start, and they start again in every epoch unless you set `persistent_workers=True`.
-# - If reading means waiting, one worker hides it. If reading is work, each worker needs a core *of its own*. That's why a rank on a
-#   cluster gets several cores, and why [10](10_compute_nodes.ipynb) insists on `--cpus-per-task`.
+# - If reading means waiting and takes no longer than computing, one worker can hide it, except for the first batch. If
+#   reading is work, each worker needs a core *of its own*. That's why a rank on a cluster gets several cores, and why
+#   [10](10_compute_nodes.ipynb) insists on `--cpus-per-task`.
 # - `prefetch_factor=2`, the default, means two batches per *worker*, so keep an eye on the memory.
 # - On a GPU, set `pin_memory=True`, so that the GPU can fetch batches by itself. `images.to("cuda", non_blocking=True)` then returns
 #   at once, and your program goes ahead while they travel.
@@ -353,14 +382,17 @@ def generator(seed, rank, step):
 
 
 # %%
-check.generator(generator)
+lesson.check.generator(generator)
 
 # %%
-team.push(generator=check.written(generator))
+team.push(generator=lesson.check.written(generator))
 
 # %%
 # %%ranks
-for name, numbers in {"the same seed": np.random.default_rng(1), "generator": generator(1, comm.rank, 1)}.items():
+for name, numbers in {
+    "the same seed": np.random.default_rng(1),
+    "generator": generator(1, comm.rank, 1),
+}.items():
     print(f"{name}: my first images move by", *numbers.integers(-3, 4, (4, 2)).tolist())
 
 # %% [markdown]
@@ -373,7 +405,10 @@ for name, numbers in {"the same seed": np.random.default_rng(1), "generator": ge
 
 # %%
 def samples_of(step, rank, ranks, batch=480, seed=1, n=60_000):
-    """The samples of this rank in this step. All ranks together take `batch` samples, however many ranks there are."""
+    """The samples of this rank in this step.
+
+    All ranks together take `batch` samples, however many ranks there are.
+    """
     epoch, at = divmod(step * batch, n)
     order = np.random.default_rng([seed, epoch, 0, 1]).permutation(n)
     return order[at : at + batch][rank::ranks]
@@ -381,13 +416,24 @@ def samples_of(step, rank, ranks, batch=480, seed=1, n=60_000):
 
 before = [samples_of(step, rank, 4) for step in range(75) for rank in range(4)]
 ways = {
-    "from the step in the checkpoint": [samples_of(step, rank, 3) for step in range(75, 125) for rank in range(3)],
-    "with an order of another seed": [samples_of(step, rank, 3, seed=2) for step in range(75, 125) for rank in range(3)],
-    "the epoch from its start": [samples_of(step, rank, 3) for step in range(125) for rank in range(3)],
+    "from the step in the checkpoint": [
+        samples_of(step, rank, 3) for step in range(75, 125) for rank in range(3)
+    ],
+    "with an order of another seed": [
+        samples_of(step, rank, 3, seed=2)
+        for step in range(75, 125)
+        for rank in range(3)
+    ],
+    "the epoch from its start": [
+        samples_of(step, rank, 3) for step in range(125) for rank in range(3)
+    ],
 }
 for way, after in ways.items():
     seen = np.bincount(np.concatenate(before + after), minlength=60_000)
-    print(f"{way:>32}: {(seen == 0).sum():6,} never, {(seen == 1).sum():6,} once, {(seen == 2).sum():6,} twice")
+    print(
+        f"{way:>32}: {(seen == 0).sum():6,} never, "
+        f"{(seen == 1).sum():6,} once, {(seen == 2).sum():6,} twice"
+    )
 
 # %% [markdown]
 # A language model reads most of its data only once, so the second way would hide a part of it from the model. And only the
@@ -419,8 +465,9 @@ for way, after in ways.items():
 #   PyTorch took 236 s from NFS, 51 s from Lustre, and 2 s from the nodes' own disks, after 49 s of unpacking [4]. So past some
 #   hundred nodes, your Python environment is one more data set: `conda pack` it and send it to every node with `sbcast`, or use a
 #   container, which the file system sees as one large file [5]. On Aurora, *Copper* shares the reads among the nodes [6].
-# - **Lustre** keeps a file on a single storage target unless you *stripe* it: `lfs setstripe -c 8 FOLDER`, before you write a large
-#   file there, spreads it over eight. Don't stripe small files [7].
+# - **Lustre** keeps a file on a single storage target, unless your center has set another default (`lfs getstripe
+#   FOLDER` tells) or you *stripe* it: `lfs setstripe -c 8 FOLDER`, before you write a large file there, spreads it over
+#   eight. Don't stripe small files [7].
 # - **Disks in the nodes** are faster still, because each node adds its own: on Summit 26.7 TB/s together, against 2.5 TB/s [8].
 #   Copy your data there when the job starts. On Polaris they're at `/local/scratch` [9], and Aurora has *DAOS* instead [10].
 #

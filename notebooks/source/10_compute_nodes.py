@@ -12,21 +12,18 @@
 # `torchrun`.
 
 # %%
-from workshop_lib import picture, predict, profile, ranks
-from workshop_lib.machine import cores
-from workshop_lib.notebook import take_home
-from workshop_lib.paths import BUILD
-from workshop_lib.preflight import run as preflight
-from workshop_lib.ranks.launch import allocation, scripts
+from workshop_lib import paths, picture, predict, profile, ranks, scripts, take_home
 
-from lessons.compute_nodes import figures, losing, threads
-from lessons.compute_nodes import judge as check
+from lessons import compute_nodes as lesson
 
 sizes = profile.current()
-folder = BUILD / "10_compute_nodes"
+folder = paths.BUILD / "10_compute_nodes"
 folder.mkdir(parents=True, exist_ok=True)
-nodes = allocation.find()
-print(nodes or f"This isn't a scheduler's job. It's one machine, with {cores.here()}.")
+nodes = lesson.allocation.find()
+print(
+    nodes
+    or f"This isn't a scheduler's job. It's one machine, with {lesson.cores.here()}."
+)
 
 # %% [markdown]
 # ## From a laptop to an allocation
@@ -138,14 +135,17 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # # Put your own paths here. All nodes must be able to read them.
 # script=scripts/ddp_resume.py
 # checkpoint=../build/10_compute_nodes/mnist.pt
-# export TORCH_FR_DUMP_TEMP_FILE="../build/10_compute_nodes/trace_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}_"
+# traces=../build/10_compute_nodes/trace
+# export TORCH_FR_DUMP_TEMP_FILE="${traces}_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}_"
 # first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # port=$((20000 + SLURM_JOB_ID % 10000))
 #
-# # Two minutes before its time is up, the job goes back into the queue. Slurm ends the ranks then, and the script saves.
+# # Two minutes before its time is up, the job goes back into the queue.
+# # Slurm ends the ranks then, and the script saves.
 # trap 'scontrol requeue "$SLURM_JOB_ID"; wait' USR1
 # srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --export=ALL --kill-on-bad-exit=1 \
-#     torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node="${SLURM_GPUS_ON_NODE:-1}" \
+#     torchrun --nnodes="$SLURM_JOB_NUM_NODES" \
+#     --nproc-per-node="${SLURM_GPUS_ON_NODE:-1}" \
 #     --rdzv-backend=c10d --rdzv-endpoint="$first:$port" --rdzv-id="$SLURM_JOB_ID" \
 #     "$script" --out "$checkpoint" "$@" &
 # wait $!
@@ -162,7 +162,7 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # </solution>
 
 # %%
-check.job(folder / "job.sh")
+lesson.check.job(folder / "job.sh")
 
 # %% [markdown]
 # The check ran your script as Slurm would, but with stand-ins for `srun` and `torchrun` that only record how they were called.
@@ -175,7 +175,12 @@ check.job(folder / "job.sh")
 # the next cells kill rank 3 with `kill -9`. Until your script passes the check, they use the finished one.
 
 # %%
-guess = predict("A rank is killed. After how many seconds have all other ranks noticed, and ended?", 0, 1800, "s")
+guess = predict(
+    "A rank is killed. After how many seconds have all other ranks noticed, and ended?",
+    0,
+    1800,
+    "s",
+)
 guess
 
 # %% [markdown]
@@ -185,10 +190,14 @@ guess
 # %%
 checkpoint = folder / "mnist.pt"
 checkpoint.unlink(missing_ok=True)
-on_nodes = check.on_this_machine(folder / "job.sh", "--images", sizes.train_samples or 12_000, "--epochs", 3)
+on_nodes = lesson.check.on_this_machine(
+    folder / "job.sh", "--images", sizes.train_samples or 12_000, "--epochs", 3
+)
 both = " & ".join(on_nodes) + " & wait"
 names = r"^epoch|rank +:|exitcode +:|Root Cause|Error: "
-after_s = losing.run_and_lose("bash", "-c", both, rank=3, once=checkpoint, only=names, timeout_s=sizes.timeout_s)
+after_s = lesson.losing.run_and_lose(
+    "bash", "-c", both, rank=3, once=checkpoint, only=names, timeout_s=sizes.timeout_s
+)
 
 # %%
 if after_s is not None:
@@ -226,15 +235,19 @@ scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
 # on which the operating system may run it.
 #
 # If ranks aren't *bound*, they may move between all cores of their host, and leave their caches and perhaps their memory behind.
-# The network suffers, too, because cores have to feed it: on Polaris, a project measured allreduces between two nodes at 37
-# GB/s, and at 4 GB/s without binding [1]. So on a cluster, bind your ranks.
-# torchrun doesn't, unless you add `--numa-binding=node`, which keeps each rank near its GPU.
+# The network suffers, too, because cores have to feed it. One user of Polaris measured allreduces between two nodes at
+# 37 GB/s with `mpiexec --cpu-bind`, and at 4 GB/s without. Those notes blame the default placement, which doesn't
+# spread the ranks over the NUMA domains of a node [1]. So on a cluster, bind your ranks. torchrun doesn't, unless you
+# add `--numa-binding=node`, which keeps each rank near its GPU.
 
 # %%
 team = ranks.start(None if nodes else sizes.ranks)
-can_bind = cores.usable_threads() >= sizes.ranks and not team.attached_only
+can_bind = lesson.cores.usable_threads() >= sizes.ranks and not team.attached_only
 team = ranks.start(team.n, bind="core") if can_bind else team
-figures.binding(team.about(), "Bound to cores" if can_bind else "These ranks cannot be bound from here")
+lesson.figures.binding(
+    team.about(),
+    "Bound to cores" if can_bind else "These ranks cannot be bound from here",
+)
 
 # %% [markdown]
 # A filled square is a core that the rank may use. If binding worked, no core is filled in more than one row.
@@ -249,17 +262,23 @@ figures.binding(team.about(), "Bound to cores" if can_bind else "These ranks can
 # then each with one for every core of the machine.
 
 # %%
-guess_threads = predict("How many times as long does it take if every rank has threads for all cores?", 0.2, 10, "times")
+guess_threads = predict(
+    "How many times as long does it take if every rank has threads for all cores?",
+    0.5,
+    4,
+    "times",
+)
 guess_threads
 
 # %%
 team = ranks.start(team.n)
-shared_s, all_s = threads.seconds_of_products(team)
+shared_s, all_s = lesson.threads.seconds_of_products(team)
 guess_threads.compare(all_s / shared_s)
 
 # %% [markdown]
-# How much it costs depends on how threads *wait*. A thread that *spins* checks over and over, and keeps a core busy that another
-# rank could use. With `OMP_WAIT_POLICY=PASSIVE`, which this library sets for all ranks, it sleeps instead.
+# How much it costs depends on how threads *wait*. A thread that *spins* checks over and over, and keeps a core busy
+# that another rank could use. With `OMP_WAIT_POLICY=PASSIVE`, which this library sets for all ranks, it sleeps instead.
+# So if your ratio is close to 1, don't conclude that threads are free: with most libraries' default, they spin.
 #
 # ## A GPU for each rank
 #
@@ -301,7 +320,10 @@ guess_threads.compare(all_s / shared_s)
 
 # %%
 def device_of(rank, hosts, visible):
-    """The number of the GPU that `rank` takes; `hosts` has the host of every rank, and this one sees `visible` GPUs."""
+    """The number of the GPU that `rank` takes, if it sees `visible` GPUs.
+
+    `hosts` has the host of every rank.
+    """
     # <solution>
     return hosts[:rank].count(hosts[rank]) % visible
     # <stub>
@@ -311,7 +333,7 @@ def device_of(rank, hosts, visible):
 
 
 # %%
-check.device_of(device_of)
+lesson.check.device_of(device_of)
 
 # %%
 team.push(device_of=device_of)
@@ -326,15 +348,27 @@ from mpi4py import MPI
 comm = MPI.COMM_WORLD
 hosts = comm.allgather(socket.gethostname())
 visible = torch.cuda.device_count()
-mine = device_of(comm.rank, hosts, visible or 2)  # on a host without GPUs, as if it had two
+# A host without GPUs counts as one with two.
+mine = device_of(comm.rank, hosts, visible or 2)
 device = torch.device("cuda", mine) if visible else torch.device("cpu")
 if (visible > 0) != any(comm.allgather(visible)):
-    raise RuntimeError(f"rank {comm.rank} sees no GPU, and others do: look at what the launcher gives each rank")
-gpu = str(torch.cuda.get_device_properties(device).uuid) if visible else f"no GPU for rank {comm.rank}"
+    raise RuntimeError(
+        f"rank {comm.rank} sees no GPU, and others do: "
+        "look at what the launcher gives each rank"
+    )
+gpu = f"no GPU for rank {comm.rank}"
+if visible:
+    gpu = str(torch.cuda.get_device_properties(device).uuid)
 taken = comm.allgather((hosts[comm.rank], gpu))
 if taken.count(taken[comm.rank]) > 1:
-    raise RuntimeError(f"rank {comm.rank} shares {gpu} with another rank: start at most one rank per GPU")
-print(f"{hosts[comm.rank]}: {gpu}; I take number {mine} and compute on {torch.ones(2, device=device).device}")
+    raise RuntimeError(
+        f"rank {comm.rank} shares {gpu} with another rank: "
+        "start at most one rank per GPU"
+    )
+print(
+    f"{hosts[comm.rank]}: {gpu}; "
+    f"I take number {mine} and compute on {torch.ones(2, device=device).device}"
+)
 
 # %% [markdown]
 # The cell raises an error if two ranks took the same GPU, or if only some see one. Launchers also tell each rank its local rank,
@@ -348,20 +382,23 @@ print(f"{hosts[comm.rank]}: {gpu}; I take number {mine} and compute on {torch.on
 # where your training would be, below the lines that load modules and set variables. Here it looks at this notebook's ranks:
 
 # %%
-preflight.look_at(team, folder)
+lesson.preflight.look_at(team, folder)
 
 # %% [markdown]
 # Each line says *ok*, *look* or *wrong*, and what to do.
 #
 # ## Deeper: the same job under PBS
 #
-# Polaris, Aurora and Sophia have PBS instead of Slurm. On Polaris, whose nodes have four GPUs and 32 cores, this does the same:
+# Polaris, Aurora and Sophia have PBS instead of Slurm. On Polaris, whose nodes have four GPUs and 32 cores, this does
+# nearly the same. (NCCL also needs the plug-in for Slingshot, or it uses TCP: `use_slingshot` in
+# [submissions/polaris/machine.sh](../submissions/polaris/machine.sh) has the lines.)
 #
 # ```bash
 # #!/bin/bash
 # #PBS -A MY_PROJECT -q debug -N mnist
 # #PBS -l select=2:system=polaris -l place=scatter -l walltime=00:10:00 -l filesystems=home
-# #PBS -r y                        # may be started again if a node fails
+# #PBS -r y
+# # With "-r y", PBS may start the job again if a node fails. (A directive can't have a comment on its own line.)
 # cd "$PBS_O_WORKDIR"              # PBS starts in your home folder
 # first=$(head -n 1 "$PBS_NODEFILE")
 # mpiexec -n 2 --ppn 1 --depth 32 --cpu-bind depth \

@@ -19,9 +19,7 @@ import torch
 
 from workshop_lib import picture, predict, ranks
 
-from lessons.context_parallelism import figures
-from lessons.context_parallelism import judge as check
-from lessons.context_parallelism.blocks import BlockAttention, contiguous
+from lessons import context_parallelism as lesson
 
 team = ranks.start(4)
 team
@@ -34,12 +32,16 @@ team
 # %%
 tokens, layers, vocabulary = 131_072, 32, 128_256
 width, kv_width, mlp_width = 4096, 1024, 14_336
-# Inputs and outputs of two norms, queries, attention's output; keys and values; four tensors inside the MLP.
+# Inputs and outputs of two norms, queries, attention's output; keys and values; four
+# tensors inside the MLP.
 kept_per_token = 6 * width + 2 * kv_width + 4 * mlp_width
+kept_gb = 2 * layers * tokens * kept_per_token / 1e9
 gigabytes = {
-    "what all layers keep for the backward pass": 2 * layers * tokens * kept_per_token / 1e9,
-    "the same on each of 8 GPUs, if tensor parallelism cuts all of it": 2 * layers * tokens * kept_per_token / 8 / 1e9,
-    "the layers' inputs alone, if you recompute the rest": 2 * layers * tokens * width / 1e9,
+    "what all layers keep for the backward pass": kept_gb,
+    "the same on each of 8 GPUs, if tensor parallelism cuts all of it": kept_gb / 8,
+    "the layers' inputs alone, if you recompute the rest": (
+        2 * layers * tokens * width / 1e9
+    ),
     "the logits, in float32": 4 * tokens * vocabulary / 1e9,
 }
 pd.Series(gigabytes, name="GB").to_frame().style.format("{:,.0f}")
@@ -130,13 +132,18 @@ def merge(a, b):
 
 
 # %%
-check.merge(merge)
+lesson.check.merge(merge)
 
 # %%
-merge = check.written(merge)
+merge = lesson.check.written(merge)
 top, total, out = merge(first, second)
-whole = torch.nn.functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
-print(f"largest difference to attention over all keys: {(out / total - whole).abs().max():.0e}")
+whole = torch.nn.functional.scaled_dot_product_attention(
+    query[None], key[None], value[None]
+)[0]
+print(
+    "largest difference to attention over all keys: "
+    f"{(out / total - whole).abs().max():.0e}"
+)
 
 # %% [markdown]
 # This is the *online softmax*. Flash attention uses it to read one block of keys after another into a GPU's fast memory.
@@ -155,7 +162,7 @@ picture("ring_steps")
 # sees. `_scores` is `query @ key.T` as above, with a causal mask by the tokens' positions:
 
 # %%
-print(inspect.getsource(BlockAttention.__call__))
+print(inspect.getsource(lesson.BlockAttention.__call__))
 
 # %% [markdown]
 # ## Exercise 2 (hard): ring attention
@@ -203,7 +210,10 @@ print(inspect.getsource(BlockAttention.__call__))
 
 # %%
 def ring_attention(query, key, value, attend, merge, comm):
-    """The attention of this rank's queries over the keys of all ranks, and their logsumexp. Called on every rank."""
+    """This rank's queries' attention over the keys of all ranks, and their logsumexp.
+
+    Called on every rank.
+    """
     # <solution>
     right = (comm.rank + 1) % comm.size
     left = (comm.rank - 1) % comm.size
@@ -231,7 +241,7 @@ def ring_attention(query, key, value, attend, merge, comm):
 
 
 # %%
-check.ring_attention(ring_attention)
+lesson.check.ring_attention(ring_attention)
 
 # %% [markdown]
 # ## Is it the same, and what does it send?
@@ -240,7 +250,7 @@ check.ring_attention(ring_attention)
 # attention over the whole sequence, on rings of 1, 2 and 4 ranks.
 
 # %%
-team.push(merge=merge, ring_attention=check.written(ring_attention))
+team.push(merge=merge, ring_attention=lesson.check.written(ring_attention))
 
 
 # %%
@@ -248,23 +258,31 @@ team.push(merge=merge, ring_attention=check.written(ring_attention))
 import torch
 from mpi4py import MPI
 
-from lessons.context_parallelism import ring
-from lessons.context_parallelism.blocks import BlockAttention, contiguous
-from lessons.context_parallelism.compare import with_full_attention
+from lessons import context_parallelism as lesson
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
 
 
 def in_a_ring(query, key, value, attend, comm):
-    return ring.with_backward(ring_attention, query, key, value, attend, merge, comm)
+    return lesson.ring.with_backward(
+        ring_attention, query, key, value, attend, merge, comm
+    )
 
 
-proof = {size: with_full_attention(in_a_ring, contiguous, comm.Split(comm.rank // size)) for size in (1, 2, 4)}
+proof = {
+    size: lesson.with_full_attention(
+        in_a_ring, lesson.contiguous, comm.Split(comm.rank // size)
+    )
+    for size in (1, 2, 4)
+}
 
 # %%
-table = pd.DataFrame(team.pull("proof")[0].values(), index=["1 rank", "2 ranks", "4 ranks"])
-differences, blocks = ["out", "grad_query", "grad_key", "grad_value"], ["forward_blocks", "backward_blocks"]
+table = pd.DataFrame(
+    team.pull("proof")[0].values(), index=["1 rank", "2 ranks", "4 ranks"]
+)
+differences = ["out", "grad_query", "grad_key", "grad_value"]
+blocks = ["forward_blocks", "backward_blocks"]
 table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 
 # %% [markdown]
@@ -282,8 +300,11 @@ table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 c = 4096
 compute_ms = 1e3 * 4 * c**2 * width / 400e12
 send_ms = 1e3 * 2 * c * kv_width * 2 / 50e9  # 2 bytes per number
-print(f"computing takes as long as sending with {c * send_ms / compute_ms:,.0f} tokens per rank")
-figures.overlap(compute_ms, send_ms, steps=4)
+print(
+    f"computing takes as long as sending with {c * send_ms / compute_ms:,.0f} tokens "
+    "per rank"
+)
+lesson.figures.overlap(compute_ms, send_ms, steps=4)
 
 # %% [markdown]
 # ## A causal mask: who waits?
@@ -292,21 +313,31 @@ figures.overlap(compute_ms, send_ms, steps=4)
 # in every step, the ranks without work wait for the others.
 
 # %%
-guess = predict("If each rank holds neighboring tokens, for what share of the time is it idle, on average?", 0, 100, "%")
+guess = predict(
+    "If each rank holds neighboring tokens, "
+    "for what share of the time is it idle, on average?",
+    0,
+    100,
+    "%",
+)
 guess
 
 # %%
 # %%ranks
-in_order = with_full_attention(in_a_ring, contiguous, comm, repeats=5)
+in_order = lesson.with_full_attention(in_a_ring, lesson.contiguous, comm, repeats=5)
 
 # %%
 in_order = pd.DataFrame(team.pull("in_order"))
-print("scores per rank, forward and backward:", list(in_order.scores), f"so {figures.idle(in_order.scores):.1%} idle")
-guess.compare(100 * figures.idle(in_order.cpu_ms))
+print(
+    "scores per rank, forward and backward:",
+    list(in_order.scores),
+    f"so {lesson.figures.idle(in_order.scores):.1%} idle",
+)
+guess.compare(100 * lesson.figures.idle(in_order.scores))
 
 # %% [markdown]
-# The busiest rank sets the pace. The idle share is $\frac{p-1}{2p}$ here, and $\frac{p-1}{2p-1}$ with a flash kernel, which
-# also skips half of a rank's own block. With many ranks you lose nearly half.
+# The busiest rank sets the pace. Counted in scores, the idle share is $\frac{p-1}{2p}$ here, and $\frac{p-1}{2p-1}$
+# with a flash kernel, which also skips half of a rank's own block. With many ranks you lose nearly half.
 #
 # ## Exercise 3 (normal): a fair order
 #
@@ -332,7 +363,10 @@ guess.compare(100 * figures.idle(in_order.cpu_ms))
 
 # %%
 def zigzag(tokens, rank, size):
-    """The positions of this rank's tokens, ascending. Every rank has two of 2 * size chunks: [tokens / size]."""
+    """The positions of this rank's tokens, ascending.
+
+    Every rank has two of 2 * size chunks: [tokens / size].
+    """
     # <solution>
     chunks = torch.arange(tokens).chunk(2 * size)
     return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
@@ -343,30 +377,40 @@ def zigzag(tokens, rank, size):
 
 
 # %%
-check.zigzag(zigzag)
+lesson.check.zigzag(zigzag)
 
 # %%
-zigzag = check.written(zigzag)
+zigzag = lesson.check.written(zigzag)
 team.push(zigzag=zigzag)
-figures.who_computes({"in order": contiguous, "zigzag": zigzag}, ranks=4)
+lesson.figures.who_computes({"in order": lesson.contiguous, "zigzag": zigzag}, ranks=4)
 
 # %%
 # %%ranks
-in_zigzag = with_full_attention(in_a_ring, zigzag, comm, repeats=5)
+in_zigzag = lesson.with_full_attention(in_a_ring, zigzag, comm, repeats=5)
 
 # %%
 in_zigzag = pd.DataFrame(team.pull("in_zigzag"))
-print("scores per rank, as before:", list(in_zigzag.scores), f"and the largest difference: {in_zigzag[differences].max().max():.0e}")
-figures.busy({"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms}, "CPU time in attention, milliseconds")
+print(
+    "scores per rank, as before:",
+    list(in_zigzag.scores),
+    f"and the largest difference: {in_zigzag[differences].max().max():.0e}",
+)
+lesson.figures.busy(
+    {"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms},
+    "CPU time in attention, milliseconds",
+)
 
 # %% [markdown]
-# Your ring and its results haven't changed, because `attend` masks by *position*. In each step after the first, a rank now
-# computes only half a block. So computing hides sending from 4,000 tokens per rank on, instead of 2,000. PyTorch,
-# Megatron-LM and Llama 3 use this order. But if several documents are *packed* into one sequence, and a token sees only its own,
-# zigzag isn't fair anymore: the end of a long document has more work than any other chunk.
+# Your ring and its results haven't changed, because `attend` masks by *position*. (The figure has CPU times. Whatever a
+# rank does besides computing scores is in them, too, so in order they show somewhat less than 37.5 %.) In each step
+# after the first, a rank now computes only half a block. So computing hides sending from 4,000 tokens per rank on,
+# instead of 2,000. PyTorch, Megatron-LM and Llama 3 use this order. But if several documents are *packed* into one
+# sequence, and a token sees only its own, zigzag isn't fair anymore: the end of a long document has more work than any
+# other chunk.
 #
 # A ring isn't the only way. Llama 3 was trained by *gathering* all keys and values of a layer at once, which is simple and allows
-# any mask, such as one that keeps documents apart. Within a node, people usually choose *Ulysses*, described next.
+# any mask, such as one that keeps documents apart. Today, PyTorch and torchtitan gather, too, and Megatron-LM's default
+# is the ring. A third way is *Ulysses*, described next.
 #
 # ## Deeper: ring, gather, or trade tokens for heads?
 #
@@ -380,10 +424,15 @@ all_mb = 2 * tokens * 2 * kv_width / 1e6  # keys and values of all tokens
 for p in (2, 4, 8, 16, 32):
     ring_mb = (p - 1) / p * all_mb
     copies = max(1, p / kv_heads)  # of each KV head, with Ulysses
-    ulysses_mb = 2 * (p - 1) / p * tokens / p * (2 * width + 2 * kv_width * copies) / 1e6
-    rows.append([p, ring_mb, ring_mb, ulysses_mb, min(3, p) * all_mb / p, all_mb, all_mb * copies / p])
-columns = ["ranks", *(f"{way} {does}, MB" for does in ("sends", "holds") for way in ("ring", "gather", "Ulysses"))]
-pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}")
+    ulysses_mb = (
+        2 * (p - 1) / p * tokens / p * (2 * width + 2 * kv_width * copies) / 1e6
+    )
+    held_mb = [min(3, p) * all_mb / p, all_mb, all_mb * copies / p]
+    rows.append([p, ring_mb, ring_mb, ulysses_mb, *held_mb])
+ways = ("ring", "gather", "Ulysses")
+columns = [f"{way} {does}, MB" for does in ("sends", "holds") for way in ways]
+table = pd.DataFrame(rows, columns=["ranks", *columns])
+table.set_index("ranks").style.format("{:,.0f}")
 
 # %% [markdown]
 # - A **ring** hides what it sends if blocks are large. A rank holds up to three blocks: its own, the one in use and the one
@@ -396,18 +445,24 @@ pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}")
 # The last two take a few lines with [11](11_model_parallelism.ipynb)'s collectives, whose backward pass is another collective:
 
 # %%
-from lessons.context_parallelism import other_ways
 
-print(inspect.getsource(other_ways.gathered), inspect.getsource(other_ways.ulysses), sep="\n")
+print(
+    inspect.getsource(lesson.other_ways.gathered),
+    inspect.getsource(lesson.other_ways.ulysses),
+    sep="\n",
+)
 
 # %%
 # %%ranks
-from lessons.context_parallelism import other_ways
 
 ways = {
-    "ring, zigzag": with_full_attention(in_a_ring, zigzag, comm),
-    "gather, zigzag": with_full_attention(other_ways.gathered, zigzag, comm),
-    "Ulysses, in order": with_full_attention(other_ways.ulysses, contiguous, comm),
+    "ring, zigzag": lesson.with_full_attention(in_a_ring, zigzag, comm),
+    "gather, zigzag": lesson.with_full_attention(
+        lesson.other_ways.gathered, zigzag, comm
+    ),
+    "Ulysses, in order": lesson.with_full_attention(
+        lesson.other_ways.ulysses, lesson.contiguous, comm
+    ),
 }
 
 # %%
@@ -435,22 +490,28 @@ table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 # %%ranks
 from torch.nn.functional import cross_entropy
 
-from lessons.context_parallelism.gpt import TinyGpt, text
-
-tokens = text(1024)  # one more than 1,024: the last is only a target
+tokens = lesson.text(1024)  # one more than 1,024: the last is only a target
 targets = tokens[1:].clone()
 targets[:256] = -100  # cross_entropy leaves these out
 
 
 def losses(comm, seen, positions, targets, divisor):
-    """The losses of five steps with this rank's tokens. The sum over them is divided by `divisor`."""
-    attend = BlockAttention([zigzag(1024, rank, comm.size) for rank in range(comm.size)], comm.rank)
-    model = TinyGpt(1024, lambda query, key, value: in_a_ring(query, key, value, attend, comm))
+    """The losses of five steps with this rank's tokens.
+
+    The sum over them is divided by `divisor`.
+    """
+    attend = lesson.BlockAttention(
+        [zigzag(1024, rank, comm.size) for rank in range(comm.size)], comm.rank
+    )
+    model = lesson.TinyGpt(
+        1024, lambda query, key, value: in_a_ring(query, key, value, attend, comm)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     curve = []
     for _ in range(5):
         optimizer.zero_grad()
-        loss = cross_entropy(model(seen[None], positions)[0], targets, reduction="sum") / divisor
+        logits = model(seen[None], positions)[0]
+        loss = cross_entropy(logits, targets, reduction="sum") / divisor
         loss.backward()
         for p in model.parameters():
             comm.Allreduce(MPI.IN_PLACE, p.grad.numpy())
@@ -466,14 +527,20 @@ right = {"seen": tokens[at], "positions": at, "targets": targets[at], "divisor":
 mistakes = {
     "context parallel": {},
     "positions from 0": {"positions": torch.arange(len(at))},
-    "shifted after cutting": {"targets": torch.where(targets[at] < 0, -100, tokens[at].roll(-1))},
+    "shifted after cutting": {
+        "targets": torch.where(targets[at] < 0, -100, tokens[at].roll(-1))
+    },
     "mean of means": {"divisor": comm.size * (targets[at] >= 0).sum()},
 }
-curves = {"one process": losses(MPI.COMM_SELF, tokens[:-1], torch.arange(1024), targets, 768)}
+curves = {
+    "one process": losses(MPI.COMM_SELF, tokens[:-1], torch.arange(1024), targets, 768)
+}
 curves |= {name: losses(comm, **right | mistake) for name, mistake in mistakes.items()}
 
 # %%
-table = pd.DataFrame(team.pull("curves")[0], index=[f"step {step}" for step in range(1, 6)]).T
+table = pd.DataFrame(
+    team.pull("curves")[0], index=[f"step {step}" for step in range(1, 6)]
+).T
 table["differs by"] = table.sub(table.loc["one process"]).abs().max(axis=1)
 table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
 
@@ -491,9 +558,8 @@ table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
 # with their block: each rank adds its part, and after a full round they arrive at home.
 
 # %%
-from lessons.context_parallelism import ring
 
-print(inspect.getsource(ring.ring_backward))
+print(inspect.getsource(lesson.ring.ring_backward))
 
 # %% [markdown]
 # ## Deeper: PyTorch's own
@@ -510,10 +576,7 @@ from torch.distributed.tensor.experimental import context_parallel
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from workshop_lib.machine import world
-from workshop_lib.training import rendezvous
-
-rendezvous.join_process_group(world.detect(), torch.device("cpu"))
+lesson.rendezvous.join_process_group(lesson.world.detect(), torch.device("cpu"))
 torch.manual_seed(1)
 whole = torch.randn(3, 1, 4, 1024, 32)
 expected = scaled_dot_product_attention(*whole, is_causal=True)
@@ -521,16 +584,22 @@ qkv = [each.clone() for each in whole]
 at = zigzag(1024, comm.rank, comm.size)
 refused = ""
 try:
-    with context_parallel(init_device_mesh("cpu", (comm.size,)), buffers=qkv, buffer_seq_dims=[2, 2, 2]):
+    with context_parallel(
+        init_device_mesh("cpu", (comm.size,)), buffers=qkv, buffer_seq_dims=[2, 2, 2]
+    ):
         cut_in_zigzag = torch.equal(qkv[0], whole[0][:, :, at])
-        by_name = scaled_dot_product_attention(*qkv, is_causal=True)  # imported by name, above
+        # This name was imported above.
+        by_name = scaled_dot_product_attention(*qkv, is_causal=True)
         functional.scaled_dot_product_attention(*qkv, is_causal=True)
 except NotImplementedError as error:
     refused = error
 if comm.rank == comm.size - 1:
     print("cut in the zigzag order:", cut_in_zigzag)
     print("on a CPU:", refused or "it works")
-    print(f"imported by name, it differs from full attention by {(by_name - expected[:, :, at]).abs().max():.1f}")
+    print(
+        "imported by name, it differs from full attention by "
+        f"{(by_name - expected[:, :, at]).abs().max():.1f}"
+    )
 
 # %% [markdown]
 # It needs a GPU's kernel, because the CPU's isn't registered. And PyTorch replaces the function inside `torch.nn.functional`, so
@@ -541,15 +610,21 @@ if comm.rank == comm.size - 1:
 
 # %%
 # %%ranks --timeout 120
-from torch.distributed.tensor.experimental._context_parallel._attention import _templated_ring_attention
+from torch.distributed.tensor.experimental._context_parallel._attention import (
+    _templated_ring_attention,
+)
 
 
 def flash_on_cpu(query, key, value, is_causal):
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, is_causal
+    )
 
 
 mine = [each[:, :, at].contiguous() for each in whole]
-out, _ = _templated_ring_attention(dist.group.WORLD, 2, flash_on_cpu, *mine, is_causal=True)
+out, _ = _templated_ring_attention(
+    dist.group.WORLD, 2, flash_on_cpu, *mine, is_causal=True
+)
 right = expected[:, :, at]
 apart = comm.allreduce(((out - right).abs().max() / right.abs().max()).item(), MPI.MAX)
 if comm.rank == 0:

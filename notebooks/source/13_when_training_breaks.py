@@ -19,14 +19,12 @@ import signal
 import torch
 from IPython.display import Markdown
 
-from workshop_lib import predict, ranks
-from workshop_lib.paths import BUILD, SCRIPTS
-from workshop_lib.ranks.launch import scripts
+from workshop_lib import paths, predict, ranks, scripts
 
-from lessons.when_training_breaks import fault_catalogue, hung_jobs, hung_ranks, launchers, loss_spikes
+from lessons import when_training_breaks as lesson
 
 torch.set_num_threads(1)
-folder = BUILD / "13_when_training_breaks"
+folder = paths.BUILD / "13_when_training_breaks"
 folder.mkdir(parents=True, exist_ok=True)
 
 # %% [markdown]
@@ -37,24 +35,34 @@ folder.mkdir(parents=True, exist_ok=True)
 # with an error message?
 
 # %%
-faults = ["raises", "is killed", "hangs", "runs out of data", "computes a NaN", "flips a bit of its weights"]
-guess = predict("In how many of the 6 cases does at least one rank end with an error?", low=0, high=6, unit="cases")
+faults = ["raises", "is killed", "hangs", "runs out of data"]
+faults += ["computes a NaN", "flips a bit of its weights"]
+guess = predict(
+    "In how many of the 6 cases does at least one rank end with an error?",
+    low=0,
+    high=6,
+    unit="cases",
+)
 guess
 
 # %%
-met = fault_catalogue.meet(*faults)
-fault_catalogue.table(met)
+met = lesson.fault_catalogue.meet(*faults)
+lesson.fault_catalogue.table(met)
 
 # %%
-guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ranks in met.values()))
+guess.compare(
+    sum(
+        any(each.end != "exit code 0" for each in of_ranks) for of_ranks in met.values()
+    )
+)
 
 # %% [markdown]
 # We ended only the rank that was *still running*. The faults fall into three groups.
 #
 # **A rank ends.** It raises, it's killed, or it simply has one batch fewer than the others. With gloo, its connections close,
-# so the other ranks notice within a fraction of a second. But they only say "Connection closed by peer", which isn't the cause.
-# (With NCCL, often only the launcher notices.) Look for the rank that says something else, that ended first, or that was ended by
-# a signal. A `SIGKILL` out of nowhere usually means that memory ran out.
+# so the other ranks notice within a fraction of a second. But they only say that a connection was closed or reset by a
+# peer, which isn't the cause. (With NCCL, often only the launcher notices.) Look for the rank that says something else,
+# that ended first, or that was ended by a signal. A `SIGKILL` out of nowhere usually means that memory ran out.
 #
 # **A rank is alive, but doesn't show up.** It hangs, it's stopped, or it calls its collectives in a different order. The other
 # ranks wait until the time-out: 1.5 seconds here, but by default 30 minutes with gloo and 10 with NCCL, whose watchdog then
@@ -70,11 +78,16 @@ guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ran
 # A colleague's training hangs on sixteen ranks. This is what a rank does:
 
 # %%
-for function in (hung_ranks.train, hung_ranks.read_batch, hung_ranks.average_gradient, hung_ranks.save_checkpoint):
+for function in (
+    lesson.hung_ranks.train,
+    lesson.hung_ranks.read_batch,
+    lesson.hung_ranks.average_gradient,
+    lesson.hung_ranks.save_checkpoint,
+):
     print(inspect.getsource(function))
 
 # %%
-tonight = hung_jobs.HungJob(folder / "tonight")
+tonight = lesson.hung_jobs.HungJob(folder / "tonight")
 scripts.run("sh", "-c", f"tail -q -n 1 {tonight.folder}/log.*")
 
 # %% [markdown]
@@ -102,7 +115,7 @@ tonight.end()
 # The same script ran on other nodes, until a collective timed out. All ranks have ended, and all complain:
 
 # %%
-morning = hung_jobs.run_to_its_time_out(folder / "morning")
+morning = lesson.hung_jobs.run_to_its_time_out(folder / "morning")
 scripts.run("sh", "-c", f"tail -q -n 1 {morning}/log.*")
 
 # %% [markdown]
@@ -149,7 +162,7 @@ culprits = {
     # </stub>
     # </solution>
 }
-hung_jobs.culprits(culprits)
+lesson.hung_jobs.culprits(culprits)
 
 # %% [markdown]
 # ## Who ended first?
@@ -158,7 +171,7 @@ hung_jobs.culprits(culprits)
 # seconds:
 
 # %%
-launchers.after_a_death(folder)
+lesson.launchers.after_a_death(folder)
 
 # %% [markdown]
 # Both launchers notice at once, and end rank 0. `mpiexec` passes the rank's exit code on, or 128 plus the signal: 137 is signal 9,
@@ -171,7 +184,7 @@ launchers.after_a_death(folder)
 # Copy [when_ranks_hang.md](scripts/when_ranks_hang.md) to where you work, or print it.
 
 # %%
-Markdown(filename=SCRIPTS / "when_ranks_hang.md")
+Markdown(filename=paths.SCRIPTS / "when_ranks_hang.md")
 
 # %% [markdown]
 # ## Diagnose it yourself
@@ -179,8 +192,8 @@ Markdown(filename=SCRIPTS / "when_ranks_hang.md")
 # Six trainings went wrong on rank 1, each in a different way. The healthy run is on top.
 
 # %%
-patients = fault_catalogue.admit()
-fault_catalogue.rows(patients)
+patients = lesson.fault_catalogue.admit()
+lesson.fault_catalogue.rows(patients)
 
 # %% [markdown]
 # ### Exercise 2 (normal): the diagnosis
@@ -225,7 +238,7 @@ diagnoses = {
     # </stub>
     # </solution>
 }
-fault_catalogue.diagnoses(diagnoses)
+lesson.fault_catalogue.diagnoses(diagnoses)
 
 # %% [markdown]
 # Run E is the nastiest. Comparing digests between ranks doesn't find it, because all ranks are equally wrong. Only a second run
@@ -238,9 +251,10 @@ fault_catalogue.diagnoses(diagnoses)
 # numbers.
 
 # %%
-others = ["runs out of memory", "is stopped", "is slow", "sends another shape", "calls in another order"]
-others += ["flips a bit of its gradient", "loses its data loader", "fills the disk", "finds half a checkpoint"]
-fault_catalogue.table(met | fault_catalogue.meet(*others))
+others = ["runs out of memory", "is stopped", "is slow", "sends another shape"]
+others += ["calls in another order", "flips a bit of its gradient"]
+others += ["loses its data loader", "fills the disk", "finds half a checkpoint"]
+lesson.fault_catalogue.table(met | lesson.fault_catalogue.meet(*others))
 
 # %% [markdown]
 # ## Deeper: stop and look
@@ -273,7 +287,9 @@ print("done")
 
 # %%
 tokens = [torch.randn(2_048, 256) for _ in range(6)]
-mlp = torch.nn.Sequential(torch.nn.Linear(256, 1_024), torch.nn.GELU(), torch.nn.Linear(1_024, 256))
+mlp = torch.nn.Sequential(
+    torch.nn.Linear(256, 1_024), torch.nn.GELU(), torch.nn.Linear(1_024, 256)
+)
 
 
 def validate():
@@ -306,17 +322,25 @@ def at_peak(function):
     calls = [event for event in events if event.get("cat") == "python_function"]
     alive = {}  # for each address: who asked for it, and its MB
     most = []
-    for event in sorted((event for event in events if event["name"] == "[memory]"), key=lambda event: event["ts"]):
+    for event in sorted(
+        (event for event in events if event["name"] == "[memory]"),
+        key=lambda event: event["ts"],
+    ):
         address, nbytes = event["args"]["Addr"], event["args"]["Bytes"]
         if nbytes < 0:
             alive.pop(address, None)
             continue
-        around = [call["name"] for call in calls if call["ts"] <= event["ts"] <= call["ts"] + call["dur"]]
+        around = [
+            call["name"]
+            for call in calls
+            if call["ts"] <= event["ts"] <= call["ts"] + call["dur"]
+        ]
         alive[address] = (around[-1].partition(" of Tensor")[0], nbytes / 1e6)
         if sum(mb for _, mb in alive.values()) > sum(mb for _, mb in most):
             most = list(alive.values())
-    by_caller = pd.DataFrame(most, columns=["who asked", "MB"]).groupby("who asked")["MB"]
-    return by_caller.agg(tensors="count", MB="sum").sort_values("MB", ascending=False).round(1)
+    alive_then = pd.DataFrame(most, columns=["who asked", "MB"])
+    by_caller = alive_then.groupby("who asked")["MB"].agg(tensors="count", MB="sum")
+    return by_caller.sort_values("MB", ascending=False).round(1)
 
 
 at_peak(validate)
@@ -333,9 +357,9 @@ at_peak(validate)
 # data, or stop the run? That depends on the cause. Here are three such runs, of four ranks on MNIST:
 
 # %%
-spiking = loss_spikes.SpikeClinic()
+spiking = lesson.loss_spikes.SpikeClinic()
 runs = {name: spiking.run(name) for name in ("X", "Y", "Z")}
-loss_spikes.spikes(runs)
+lesson.loss_spikes.spikes(runs)
 
 # %% [markdown]
 # The lower row shows the norm of each rank's gradient *before* averaging, which few scripts log although it costs almost nothing.
@@ -378,7 +402,7 @@ causes = {
     # </stub>
     # </solution>
 }
-loss_spikes.causes(causes)
+lesson.loss_spikes.causes(causes)
 
 # %% [markdown]
 # After a wrong gradient, *rewind*: go back to the checkpoint, take the same batches, and take the node out of the job. With a
@@ -394,7 +418,9 @@ loss_spikes.causes(causes)
 # limit of 1:
 
 # %%
-loss_spikes.clipped(runs["Y"], spiking.run("Y", largest_norm=1.0), largest_norm=1.0)
+lesson.loss_spikes.clipped(
+    runs["Y"], spiking.run("Y", largest_norm=1.0), largest_norm=1.0
+)
 
 # %% [markdown]
 # The bad batch still shows in its own step, because clipping doesn't change the loss. But it keeps the

@@ -6,9 +6,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import Run
 from workshop_lib.examine.run import observe
+from workshop_lib.findings import Finding
 
 SCRIPTS = Path(__file__).with_name("scripts")
 

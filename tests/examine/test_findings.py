@@ -10,7 +10,6 @@ import pytest
 import recorded
 
 from workshop_lib.classroom import generate
-from workshop_lib.cli.findings import LEVELS, Finding, as_data, as_text, worst
 from workshop_lib.examine import checks
 from workshop_lib.examine.checks import machine
 from workshop_lib.examine.findings import TABLE, found
@@ -41,6 +40,7 @@ from workshop_lib.examine.records import (
     UnseenRecord,
 )
 from workshop_lib.examine.sections import SECTIONS
+from workshop_lib.findings import LEVELS, Finding, as_data, as_text, worst
 
 CASES: list[tuple[str, Callable[[Run], object], str, str, str]] = []
 SHARED_GPU = "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60"  # one H200, NCCL 2.28

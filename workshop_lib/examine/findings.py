@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from workshop_lib.cli.findings import Finding
+from workshop_lib.findings import Finding
 
 TABLE: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("findings.toml").read_text())
 

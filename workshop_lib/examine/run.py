@@ -17,7 +17,7 @@ import psutil
 from workshop_lib.examine.observations import RankLog, Run, read_records
 from workshop_lib.examine.records import StartRecord
 from workshop_lib.machine.world import loopback
-from workshop_lib.paths import ROOT
+from workshop_lib.paths import library_alone
 from workshop_lib.ranks.call.messages import Frame
 from workshop_lib.ranks.faults import whereabouts
 from workshop_lib.ranks.faults.rank_errors import is_communicating, is_in_framework, parse_stack
@@ -51,15 +51,19 @@ def observe(
     with tempfile.TemporaryDirectory(prefix="workshop-examine-") as folder:
         launcher = [python, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
         launcher += ["--nproc-per-node", str(ranks), "-m", "workshop_lib.examine.on_ranks"]
-        with _started([*launcher, folder, str(os.getpid()), str(steps), str(first_step or "-"), *command]) as process:
+        words = [*launcher, folder, str(os.getpid()), str(steps), str(first_step or "-"), *command]
+        with _started(words, library_alone(Path(folder, "library"))) as process:
             return _Watch(ranks, process, Path(folder), show).follow(seconds)
 
 
 @contextlib.contextmanager
-def _started(words: Sequence[str]) -> Iterator[subprocess.Popen]:
-    """Start a command with its output in a pipe. None of its processes is left afterwards."""
+def _started(words: Sequence[str], library: str) -> Iterator[subprocess.Popen]:
+    """Start a command with its output in a pipe. None of its processes is left afterwards.
+
+    library: a folder in which its Python finds this library.
+    """
     set_id = processes.new_set_id()
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [library, os.environ.get("PYTHONPATH")]))
     own = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": loopback()}
     environment = os.environ | own | {processes.VARIABLE: processes.mark(set_id)}
     with subprocess.Popen(

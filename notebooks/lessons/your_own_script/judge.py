@@ -70,7 +70,7 @@ def rules(report: Examined, checkpoint: Path, epochs: int) -> Iterator[tuple[str
     best = max(printed)
     yield "no accuracy is above 100 %", "" if best <= 100 else SHARE_HINT.format(best)
     first = run.common_steps[0]
-    batch = sum(forward["size"] for log in run.ranks for forward in log.forwards(first))
+    batch = sum(forward.size for log in run.ranks for forward in log.forwards(first))
     yield f"a step takes {BATCH} images, as in one process", "" if batch == BATCH else BATCH_HINT.format(batch)
     yield "rank 0 saves", "" if checkpoint.exists() else SAVED_HINT
     names = torch.load(checkpoint, map_location="cpu", weights_only=True)["model"]

@@ -4,10 +4,10 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.examine.records import EpochRecord, LossPart
+from workshop_lib.findings import Finding
 from workshop_lib.ranks.faults.rank_errors import named
 from workshop_lib.words import plural
 

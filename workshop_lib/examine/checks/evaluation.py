@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.checks.weights import differing, named_parameters
 from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import Run
 from workshop_lib.examine.records import DdpRecord, EvaluationRecord
+from workshop_lib.findings import Finding
 
 # Collectives that may put results together. A "decision" doesn't: it's a yes or no, such as whether to stop.
 JOIN = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "all_gather_object", "gather_object")

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import Run
 from workshop_lib.examine.records import LoadRecord, SaveRecord, WriteRecord
+from workshop_lib.findings import Finding
 from workshop_lib.ranks.faults.rank_errors import named
 from workshop_lib.words import plural
 

@@ -5,11 +5,11 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.checks.weights import named_parameters
 from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import Run
 from workshop_lib.examine.records import DdpRecord, ModelRecord, StepRecord, UnseenRecord
+from workshop_lib.findings import Finding
 from workshop_lib.words import plural
 
 FEWEST_STEPS = 2

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import Run
+from workshop_lib.findings import Finding
 from workshop_lib.words import plural
 
 SAME_SHARE = 0.9

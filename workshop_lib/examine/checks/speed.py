@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from statistics import median
 
-from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.examine.records import StepRecord
+from workshop_lib.findings import Finding
 from workshop_lib.words import plural
 
 WARM_UP = 2  # first steps, which allocate and compile

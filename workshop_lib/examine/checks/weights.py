@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterator
 
-from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.findings import found, ok
 from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.examine.records import DdpRecord, LoadRecord, ModelRecord, ShardRecord
+from workshop_lib.findings import Finding
 from workshop_lib.words import plural
 
 NAMES_SHOWN = 3
