@@ -48,8 +48,9 @@ def dryrun(
                 table.add_row(*row.values())
             Console().print(table, "")
     values = "without values" if report.fake_tensors else "with real tensors, whose values mean nothing"
+    why = f" Without values, it fails: {report.fallback_reason}" if report.fallback_reason else ""
     took = f"{report.seconds:.1f} s and {report.resident_bytes / 2**20:,.0f} MiB"
-    print(f"{report.flops / 1e9:,.3f} Gflop. The dry run took {took}, {values}.")
+    print(f"{report.flops / 1e9:,.3f} Gflop. The dry run took {took}, {values}.{why}")
     if machine is not None:
         peak = max(emulated_machine(machine).peak_flops_per_s.values(), default=0.0)
         share = f", {report.flops / report.step_s / peak:.1%} of a device's peak" if peak else ""

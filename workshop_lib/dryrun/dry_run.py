@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from workshop_lib.dryrun.step_report import Report
@@ -61,18 +62,20 @@ def _dry_runs(
 ) -> list[Report]:
     words = [_checked(script, options, *world) for world in worlds][0]
     pretended = [f"--pretend={rank}/{size}{f'@{mesh}' if mesh else ''}" for size, mesh, rank in worlds]
+    reason = ""
     for fake in (["--fake"], []):
         with tempfile.TemporaryDirectory() as folder:
             on = [f"--machine={machine}"] if machine else []
             command = [sys.executable, "-m", METER, "--out", folder, *pretended, *fake, *on, str(script), *words]
-            output = _run(command, timeout_s, script)
+            output = _run(command, timeout_s, script, reason)
             made = sorted(Path(folder).glob("*.json"), key=lambda path: int(path.stem))
             last = _read(made[-1] if made else Path(folder) / "0.json", script, output)
             if "error" not in last:
-                return [Report.read(path) for path in made]
+                return [replace(Report.read(path), fallback_reason=reason) for path in made]
             if not last.get("raised") or last["peak_bytes"] > ROOM_BYTES:
                 break
-    raise InputError(f"{script} could not be run dry: {last['error']}")
+            reason = reason or last["error"]
+    raise InputError(f"{script} could not be run dry: {last['error']}{_before(reason)}")
 
 
 def real_run(script, *options, ranks: int) -> list[Report]:
@@ -105,7 +108,12 @@ def _checked(script, options, world_size: int, mesh: str, rank: int) -> list[str
     return words
 
 
-def _run(command: list[str], timeout_s: float, script) -> str:
+def _before(reason: str) -> str:
+    """Why tensors without values were not enough, for the end of a message; empty if they were."""
+    return f" (It ran with real tensors, because without values it fails: {reason})" if reason else ""
+
+
+def _run(command: list[str], timeout_s: float, script, reason: str = "") -> str:
     """Run the command and return its output. All its processes are killed if it takes too long or this process ends."""
     set_id = processes.new_set_id()
     timer = threading.Timer(timeout_s, processes.end, [set_id])
@@ -119,6 +127,7 @@ def _run(command: list[str], timeout_s: float, script) -> str:
     if time.monotonic() > ends_s:
         raise InputError(
             f"{script} had not taken two steps after {timeout_s:g} s, so it was ended: does it end at all?"
+            f"{_before(reason)}"
         )
     return output
 
