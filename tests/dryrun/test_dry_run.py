@@ -193,6 +193,23 @@ def test_the_command_refuses_in_a_sentence():
         assert refused.exit_code == 1 and refused.output.startswith("workshop: ") and said in refused.output
 
 
+def test_found_meshes_come_fastest_first_after_those_that_fit(monkeypatch):
+    """The peak falls with the ranks that share a layer, and the step gets slower. The script refuses 16 of them."""
+
+    def pretended(script, *options, world_size, mesh, machine):
+        shared = int(mesh.partition("x")[2])
+        if shared == 16:
+            raise InputError("8 heads can't be cut for 16 ranks")
+        return Report(rank=0, world_size=48, flops=0, peak_bytes=160e9 / shared, collectives=[], step_s=shared / 1e3)
+
+    monkeypatch.setattr(dry, "dry_run", pretended)
+    found = dry.meshes(MESH, world_size=48, machine="h100", memory_bytes=60e9)
+    assert [mesh for mesh, _ in found] == ["12x4", "6x8", "48x1", "24x2", "3x16"]
+    shown = workshop("dryrun", MESH, "--world-size", 48, "--machine", "h100", "--find-mesh", "--memory-gb", 60)
+    assert shown.exit_code == 0 and "not into 60 GB" in shown.output and "8 heads" in shown.output
+    assert "leave --mesh out" in workshop("dryrun", MESH, "--mesh", "4x1", "--find-mesh").output
+
+
 def test_the_command_that_the_book_and_notebook_12_show(monkeypatch):
     """It passes two options on to the script, which can't divide its heads by 16 ranks without them."""
     [command] = re.findall(r"^\.venv/bin/(workshop dryrun .+)$", COMMANDS.read_text(), re.MULTILINE)

@@ -23,17 +23,39 @@ def dryrun_arguments(parser: Parser) -> None:
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="The rank to pretend to be.")
     parser.add_argument("--machine", metavar="NAME", help="Also tell a step's time there: see `workshop machines`.")
     parser.add_argument(
+        "--find-mesh",
+        action="store_true",
+        help="Run the script on each mesh of the world, NxT with T up to 32, on the emulated --machine.",
+    )
+    parser.add_argument(
+        "--memory-gb", type=float, default=80.0, metavar="X", help="Memory of a device, for --find-mesh: 80 by default."
+    )
+    parser.add_argument(
         "--timeout", type=float, default=dry.LIMIT_S, metavar="X", help="End the script after this many seconds."
     )
 
 
 def dryrun(
-    script: str, world_size: int | None, mesh: str, rank: int, machine: str | None, timeout: float, rest: list[str]
+    script: str,
+    world_size: int | None,
+    mesh: str,
+    rank: int,
+    machine: str | None,
+    find_mesh: bool,
+    memory_gb: float,
+    timeout: float,
+    rest: list[str],
 ) -> None:
     """Run a training script as one of many pretended ranks, and print what a step takes.
 
     Options that aren't listed below go to the script.
     """
+    if find_mesh:
+        if world_size is None or machine is None or mesh:
+            raise InputError("--find-mesh needs --world-size and --machine, and tries every mesh: leave --mesh out.")
+        found = dry.meshes(script, *rest, world_size=world_size, machine=machine, memory_bytes=1e9 * memory_gb)
+        _print_meshes(found, memory_gb)
+        return
     if world_size is None:
         if not mesh:
             raise InputError("how many ranks? Give --world-size, or --mesh, or both.")
@@ -58,3 +80,15 @@ def dryrun(
             f"Emulated on {machine}: a step takes {1e3 * report.step_s:,.4g} ms{share}. Computing takes "
             f"{1e3 * report.compute_s:,.4g} ms, and the wait for collectives the rest."
         )
+
+
+def _print_meshes(found: list[tuple[str, dry.Report | str]], memory_gb: float) -> None:
+    table = rich_table("mesh", "step, ms", "peak, GB", "sent by rank 0, GB", "fits")
+    for mesh, report in found:
+        if isinstance(report, str):
+            table.add_row(mesh, "", "", "", f"no: {report}")
+            continue
+        fits = "yes" if report.peak_bytes <= 1e9 * memory_gb else f"not into {memory_gb:g} GB"
+        peak, sent = report.peak_bytes / 1e9, report.sent_bytes() / 1e9
+        table.add_row(mesh, f"{1e3 * report.step_s:,.4g}", f"{peak:,.2f}", f"{sent:,.2f}", fits)
+    Console().print(table)

@@ -57,6 +57,29 @@ def dry_runs(script, *options, meshes: Sequence[str]) -> dict[str, Report]:
     return dict(zip(meshes, _dry_runs(script, options, worlds, LIMIT_S), strict=True))
 
 
+def meshes(script, *options, world_size: int, machine: str, memory_bytes: float) -> list[tuple[str, Report | str]]:
+    """The meshes NxT of this world, each with the report of its dry run, or with a sentence that says why it has none.
+
+    T, the ranks that share a layer, is a power of two. The meshes whose peak fits into `memory_bytes` come first, the
+    fastest of them at the top; the script refuses those at the end. It gets each mesh as its option --mesh.
+    """
+    found: list[tuple[str, Report | str]] = []
+    for tensor in (1, 2, 4, 8, 16, 32):
+        if world_size % tensor:
+            break
+        mesh = f"{world_size // tensor}x{tensor}"
+        try:
+            found.append((mesh, dry_run(script, *options, world_size=world_size, mesh=mesh, machine=machine)))
+        except InputError as error:
+            found.append((mesh, str(error)))
+
+    def place(each: tuple[str, Report | str]) -> tuple:
+        report = each[1]
+        return (2, 0) if isinstance(report, str) else (report.peak_bytes > memory_bytes, report.step_s)
+
+    return sorted(found, key=place)
+
+
 def _dry_runs(
     script, options: Sequence, worlds: list[tuple[int, str, int]], timeout_s: float, machine: str | None = None
 ) -> list[Report]:
