@@ -187,7 +187,7 @@ class GatheredByLayer:
         self.optimizer.zero_grad()
 
 
-class Span(NamedTuple):
+class LayerSpan(NamedTuple):
     """What one call of `gather`, `reduce` or `drop` did on this rank."""
 
     call: str
@@ -197,7 +197,7 @@ class Span(NamedTuple):
     alive_bytes: list[int]  # of each layer's weights, beside the shards, when the call was over
 
 
-class Recorder:
+class LayerRecorder:
     """Records the calls of gather, reduce and drop of a GatheredByLayer, and which weights are in memory."""
 
     def __init__(self, zero: GatheredByLayer):
@@ -209,7 +209,7 @@ class Recorder:
 
     def clear(self) -> None:
         """Begin a new recording."""
-        self.spans: list[Span] = []
+        self.spans: list[LayerSpan] = []
         self.began_s = time.perf_counter()
 
     def recorded(self, name: str, call: Callable, layer: nn.Module) -> None:
@@ -217,7 +217,7 @@ class Recorder:
         call(layer)
         end_s = time.perf_counter() - self.began_s
         alive_bytes = [storage_bytes(parameters) for parameters in self.zero.parameters.values()]
-        self.spans.append(Span(name, self.layers.index(layer), start_s, end_s, alive_bytes))
+        self.spans.append(LayerSpan(name, self.layers.index(layer), start_s, end_s, alive_bytes))
 
 
 def live_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
@@ -241,7 +241,7 @@ class TrainingCost:
     distance: float  # as a fraction of the weights' norm
     sent_bytes: float  # by this rank; where PyTorch sends, as many as in a ring
     calls: dict[str, int] = field(default_factory=dict)  # of PyTorch's collectives, by name
-    spans: list[Span] = field(default_factory=list)  # what stage 3 did in the last step
+    spans: list[LayerSpan] = field(default_factory=list)  # what stage 3 did in the last step
 
     @property
     def sent(self) -> float:
@@ -294,7 +294,7 @@ def train(make: Callable, micro_batches: int = 1, steps: int = STEPS) -> Trainin
     peak = PeakMemory(model)
     zero = make(model, counting, adam)
     peak.optimizer = zero.optimizer
-    recorder = Recorder(zero) if isinstance(zero, GatheredByLayer) else None
+    recorder = LayerRecorder(zero) if isinstance(zero, GatheredByLayer) else None
     held: dict[str, int] = {}
     for step in range(steps):
         model.zero_grad()
@@ -354,6 +354,7 @@ def _distance(weights: torch.Tensor, steps: int) -> float:
     return ((weights - alone).norm() / alone.norm()).item()
 
 
+@functools.cache
 def _alone(ranks: int, steps: int) -> torch.Tensor:
     """The weights of one process after training with the global batch of all ranks."""
     model = perceptron()

@@ -11,7 +11,7 @@ from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.training import KINDS
 
 from lessons.ddp.figures import BORDER
-from lessons.zero_and_fsdp.by_hand import Span, TrainingCost
+from lessons.zero_and_fsdp.by_hand import LayerSpan, TrainingCost
 from lessons.zero_and_fsdp.zero_memory import GIB, RECIPES, MemoryPlan, StageMemory, state_bytes
 
 MEMORY_LOOKS = {
@@ -184,7 +184,7 @@ def over_time(cost: TrainingCost) -> RecordFigure:
     return figure
 
 
-def _draw_layer(axes: Axes, layer: int, spans: Sequence[Span]) -> None:
+def _draw_layer(axes: Axes, layer: int, spans: Sequence[LayerSpan]) -> None:
     gathered_ms = 0.0
     for span in spans:  # the background first
         end_ms = 1e3 * span.end_s

@@ -109,7 +109,7 @@ def play_zero3(make: Callable, comm) -> Iterator[tuple]:
     model = network().float()
     counting = by_hand.CountingAllgathers(comm)
     zero = make(model, counting, make_sgd)
-    recorder = by_hand.Recorder(zero)
+    recorder = by_hand.LayerRecorder(zero)
     layers = list(zero.weights)
     # Autograd keeps such views for the backward pass. So weights count only if they are in the memory of before.
     views = {layer: [p.detach() for p in zero.parameters[layer]] for layer in layers}

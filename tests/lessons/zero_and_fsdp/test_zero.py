@@ -6,6 +6,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from drawn import check_layout
 from exercises.answers import solution
 from thread_ranks import run_on_threads
 from torch.distributed.device_mesh import init_device_mesh
@@ -108,8 +109,9 @@ def test_the_trainings_of_the_notebook_count_what_they_cost(team):
         calls = [(span.call, span.layer) for span in third.spans]
         forward = [(call, layer) for layer in range(4) for call in ("gather", "drop")]
         assert calls == forward + [(call, layer) for layer in (3, 2, 1, 0) for call in ("gather", "reduce", "drop")]
-        words = figures.over_time(third).description()
-        assert "layers 1 to 4" in words and "At most 4.2 of 11.7 MB of weights are in memory at once" in words
+        figure = figures.over_time(third)
+        check_layout(figure)
+        assert "At most 4.2 of 11.7 MB of weights are in memory at once" in figure.description()
 
 
 def sharded_and_whole() -> tuple[int, float]:
