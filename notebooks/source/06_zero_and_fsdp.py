@@ -204,39 +204,20 @@ lesson.by_hand.train(Zero1)
 # ## Stage 2
 #
 # In stage 1, every rank holds all gradients when the backward pass ends. `Zero2` reduces each gradient *as soon as it's finished*,
-# keeps this rank's shard of it, and drops the rest. So each parameter has its own flat array. `reduce` is a hook, which autograd
-# calls with each parameter once `p.grad` is complete. The shard's `.grad` may hold something already, because a step can have
-# several backward passes.
-
+# keeps this rank's shard of it, and drops the rest. So each parameter has its own flat array, with this rank's shard in
+# `self.shards[p]`. `reduce` is a hook, which autograd calls with each parameter once `p.grad` is complete.
 
 # %%
-class Zero2:
+class Zero2(lesson.by_hand.ReducedInBackward):
     """Gradients are reduced during the backward pass. Each rank keeps its shards."""
-
-    def __init__(self, model, comm, make_optimizer):
-        self.comm = comm
-        self.weights = {}
-        self.shards = {}
-        for p in model.parameters():
-            flat = lesson.by_hand.flat_weights([p], comm.size)
-            mine = lesson.ring.part(len(flat), comm.rank, comm.size)
-            self.weights[p] = flat
-            self.shards[p] = torch.nn.Parameter(flat[mine])
-            p.register_post_accumulate_grad_hook(self.reduce)
-        self.optimizer = make_optimizer(self.shards.values())
 
     def reduce(self, p):
         gradient = lesson.by_hand.flat_gradient([p], self.comm.size)
         total = lesson.ring.reduce_scatter(self.comm, gradient.numpy())
         mean = torch.from_numpy(total / self.comm.size)
-        before = self.shards[p].grad
+        before = self.shards[p].grad  # of an earlier backward pass in the same step
         self.shards[p].grad = mean if before is None else before + mean
         p.grad = None  # frees the memory
-
-    def step(self):
-        self.optimizer.step()
-        for flat in self.weights.values():
-            lesson.ring.allgather(self.comm, flat.numpy())
 
 
 team.push(Zero2=Zero2)
@@ -280,8 +261,8 @@ guess
 # parameters into one flat array, `self.weights[layer]`, and the parameters become views of it. It keeps this rank's part as
 # `self.shards[layer]`, for the optimizer, and frees the flat array.
 #
-# `watch` adds the hooks to a layer. Before the layer computes, in both passes, they call your `gather`, and after its forward
-# pass your `drop`. Once the layer's gradients are complete, `finish` reduces them as in stage 2, and calls your `drop` again.
+# The hooks in `watch` call your `gather` before a layer computes, in both passes, and your `drop` afterwards. (`finish` waits until
+# all gradients of the layer are complete, reduces them as in stage 2, and calls `drop`.)
 #
 # Write `gather`, which brings one layer's whole weights into memory, and `drop`, which frees that memory. Besides its shards, a
 # rank may hold one layer at a time. The cell above has become two functions: `lesson.by_hand.free(flat)` frees the memory of an
@@ -290,8 +271,8 @@ guess
 #
 # <details><summary>Hint 1: what does a rank have, and what is missing?</summary>
 #
-# It has its own shard, and it needs those of all ranks, each at its place. That's an allgather, as at the end of `Zero1.step`.
-# But here the array is new, so your shard isn't in it yet. Where does it belong?
+# It has its own shard, and it needs those of all ranks, each at its place. That's the allgather of `Zero1.step`, except that your
+# shard isn't in the new array yet.
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -363,13 +344,13 @@ guess.compare(costs[0]["Zero3"].sent / costs[0]["Zero2"].sent)
 lesson.figures.over_time(costs[0]["Zero3"])
 
 # %% [markdown]
-# The forward pass goes down through the layers, and the backward pass comes back up. Wherever a row is gray, that layer's whole
-# weights are in memory, and no two rows are gray at once. But a rank that gathers doesn't compute. (Your ranks can gather *ahead*,
-# as in the first *Deeper* section.)
+# The forward pass goes down through the layers, and the backward pass comes back up. Where a row has a gray background, that
+# layer's whole weights are in memory, and this is never true of two layers at once. But while your ranks gather, they don't
+# compute. (The first *Deeper* section changes that.)
 #
 # Stages 1 and 2 take a reduce-scatter and an allgather, but stage 3 takes a reduce-scatter and *two* allgathers. That makes 1.5
-# times the bytes. And if you split a batch into *micro-batches* to save memory, with one optimizer step after the last of them,
-# stage 1 can still reduce gradients once per step. Stages 2 and 3 reduce them in every micro-batch.
+# times the bytes. (If you split a batch into *micro-batches* to save memory, stage 2 sends gradients in each of them, and stage 3
+# weights, too.)
 #
 # ## FSDP: stage 3 in PyTorch
 #
@@ -490,14 +471,14 @@ for name, cost in costs[0].items():
 #
 # ## Deeper: gather ahead
 #
-# In your stage 3, a layer can't compute until its weights have arrived. But the ranks know which layer comes next, so they can
-# gather it while this one computes.
+# In your stage 3, a layer can't compute until its weights have arrived. But the ranks know which layer comes next, so they don't
+# have to wait for this one to finish.
 #
 # ### Exercise 3 (warm-up): stage 3 that looks ahead
 #
-# With `Lookahead`, your ranks gather the *next* layer while this one computes. Write `enter`, which is called right before a layer computes, in both passes. `self.start(layer)` starts to
-# gather a layer, unless it's already on its way. `self.wait(layer)` returns when the weights are there. Never gather more than
-# two layers at once.
+# With `Lookahead`, your ranks gather the *next* layer while this one computes. Write `enter`, which is called right before a layer
+# computes, in both passes. `self.start(layer)` starts to gather a layer, unless it's already on its way. `self.wait(layer)` returns
+# when the weights are there. Never gather more than two layers at once.
 #
 # <details><summary>Hint</summary>
 #
@@ -793,6 +774,18 @@ print(
 )
 
 # %% [markdown]
+# ## Deeper: the other names that you'll hear
+#
+# | name | where it stands today |
+# |---|---|
+# | Accelerate, Lightning Fabric, Ray Train | They start the ranks and call DDP, FSDP or DeepSpeed for you. |
+# | Megatron-LM, torchtitan | They combine FSDP, tensor parallelism and pipelines to train large language models, on thousands of GPUs. |
+# | JAX | It splits arrays over a mesh of devices, and the compiler adds the messages. The ideas are the same. |
+# | DeepSpeed | It invented ZeRO. PyTorch's FSDP2 does ZeRO's stages 2 and 3 without another library. Choose DeepSpeed for stage 1, or to offload to disk. ([06b](06b_deepspeed.ipynb)) |
+# | Horovod | Its last release was in June 2023. You may inherit a script that uses it, and its ideas live on in DDP. ([03](03_horovod_pytorch.ipynb), [04](04_horovod_tensorflow.ipynb)) |
+# | Keras 3 | It runs on TensorFlow, JAX or PyTorch. On PyTorch, wrap the model in DDP. |
+# | `torch.nn.DataParallel` | Don't use it. One process drives all GPUs with threads that fight over Python's lock. |
+#
 # ## Remember
 #
 # - Training with Adam takes about 16 bytes per parameter. Activations come on top.

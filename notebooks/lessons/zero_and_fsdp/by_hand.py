@@ -91,10 +91,11 @@ def free(flat: torch.Tensor) -> None:
     flat.untyped_storage().resize_(0)
 
 
-def fill(flat: torch.Tensor, values: torch.Tensor) -> None:
+@torch.no_grad()
+def fill(flat: torch.Tensor, values: torch.Tensor | np.ndarray) -> None:
     """Give a freed array its memory back, with these values."""
     flat.untyped_storage().resize_(flat.nbytes)
-    flat.copy_(values)
+    flat.copy_(torch.as_tensor(values))
 
 
 class CountingAllgathers(CountingComm):
@@ -109,14 +110,14 @@ class CountingAllgathers(CountingComm):
 
 
 class ReducedInBackward:
-    """A model whose gradients are divided among the ranks during the backward pass. A subclass defines two methods.
+    """A model whose gradients are divided among the ranks during the backward pass. A subclass defines `reduce`.
 
     reduce(p) is called once the backward pass has finished the gradient of parameter p. finish() is called before the
-    step, and leaves the mean gradient of each shard in the shard's `.grad`.
+    step, and then each shard has its mean gradient in `.grad`. A subclass whose `reduce` only starts something
+    overrides it.
     """
 
     reduce: Callable
-    finish: Callable
 
     def __init__(self, model: nn.Module, comm, make_optimizer: Callable):
         self.comm = comm
@@ -129,6 +130,9 @@ class ReducedInBackward:
             self.shards[p] = nn.Parameter(flat[ring.part(len(flat), comm.rank, comm.size)])
             p.register_post_accumulate_grad_hook(self.reduce)
         self.optimizer = make_optimizer(self.shards.values())
+
+    def finish(self) -> None:
+        """Wait for whatever `reduce` has started, which is nothing here."""
 
     def step(self) -> None:
         self.finish()

@@ -176,10 +176,14 @@ ADVICE = {
     KEEPS_SHARDS: "No other rank has this shard: free `self.weights[layer]` alone.",
     OTHERS: "Each call of `gather` brings in the layer that it's called for, and no other.",
 }
-NOT_LENT = (
-    "memory that `numpy()` has lent can't be freed any more, so don't call it on `self.weights[layer]`: gather into a "
-    "new array."
-)
+RAISED = {
+    "not resizable": "memory that `numpy()` has lent can't be freed any more, so don't call it on "
+    "`self.weights[layer]`: gather into a new array.",
+    "requires grad": "`self.shards[layer]` is a parameter, and `self.shards[layer].detach()` its numbers alone.",
+    "must match the size": "the layer's array is as long as the shards of all ranks together: gather into an array of "
+    "this length.",
+    "has no allgather": "use `lesson.ring.allgather(self.comm, array)`, which fills in the others' parts.",
+}
 GATHER_ALL = """def gather(self, layer):
         for each in self.weights:
             self.gather_one(each)
@@ -203,8 +207,8 @@ Zero3 = played(
             (SEND_SHARDS, "whole.numpy()"),
         ),
         Edit(
-            "The layer's parameters are views of the old `self.weights[layer]`, so a new array doesn't reach them. "
-            "Give the old one its memory and values back: `lesson.by_hand.fill(self.weights[layer], whole)`.",
+            "The layer's parameters are views of `self.weights[layer]`, which has no memory yet. A new array doesn't reach "
+            "them. Give this one memory and values: `lesson.by_hand.fill(self.weights[layer], whole)`.",
             (FILL, "self.weights[layer] = whole"),
         ),
         Edit(ADVICE[DROPS], (FREE, "self.weights[layer] = None")),
@@ -215,7 +219,7 @@ Zero3 = played(
     ready=ready,
     grouped=process_group.alone,
     stuck=SAME_CALLS,
-    raised={"not resizable": NOT_LENT},
+    raised=RAISED,
     unknown="does `gather` fill `self.weights[layer]`, and `drop` free it, each for this layer alone?",
 )
 

@@ -25,7 +25,6 @@ RIGHT = {
         "in NumPy": [
             (EMPTY, "whole = np.empty(len(self.weights[layer]), np.float32)"),
             (SEND_SHARDS, "lesson.ring.allgather(self.comm, whole)"),
-            (FILL, "lesson.by_hand.fill(self.weights[layer], torch.from_numpy(whole))"),
         ],
         "MPI's Allgather": [(SEND_SHARDS, "self.comm.Allgather(self.shards[layer].detach().numpy(), whole.numpy())")],
         "Allgather in place": [(SEND_SHARDS, "from mpi4py import MPI; self.comm.Allgather(MPI.IN_PLACE, whole)")],
@@ -93,7 +92,7 @@ WRONG = {
             [(FREE, f"{FREE}; lesson.by_hand.free(self.shards[layer])")],
             "no other rank has this shard",
         ),
-        "never filled": ([(FILL, "pass")], "so a new array doesn't reach them"),
+        "never filled": ([(FILL, "pass")], "A new array doesn't reach them"),
         "never dropped": ([(FREE, "pass")], "so its memory stays until you free it"),
         "gathered once": (
             [
@@ -106,6 +105,7 @@ WRONG = {
             "the shards have changed since the last `gather`",
         ),
         "twice as many bytes": ([(EMPTY, f"{EMPTY}.double()")], "with the same type of numbers"),
+        "no detach": ([(".detach()", "")], "its numbers alone"),
         "lends its memory": (
             [
                 (EMPTY, "whole = self.weights[layer]; lesson.by_hand.fill(whole, torch.zeros_like(whole))"),
