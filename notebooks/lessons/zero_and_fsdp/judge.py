@@ -207,8 +207,8 @@ Zero3 = played(
             (SEND_SHARDS, "whole.numpy()"),
         ),
         Edit(
-            "The layer's parameters are views of `self.weights[layer]`, which has no memory yet. A new array doesn't reach "
-            "them. Give this one memory and values: `lesson.by_hand.fill(self.weights[layer], whole)`.",
+            "The layer's parameters are views of `self.weights[layer]`, which has no memory yet. A new array doesn't "
+            "reach them. Give this one memory and values: `lesson.by_hand.fill(self.weights[layer], whole)`.",
             (FILL, "self.weights[layer] = whole"),
         ),
         Edit(ADVICE[DROPS], (FREE, "self.weights[layer] = None")),
@@ -220,6 +220,7 @@ Zero3 = played(
     grouped=process_group.alone,
     stuck=SAME_CALLS,
     raised=RAISED,
+    timeout_s=10.0,
     unknown="does `gather` fill `self.weights[layer]`, and `drop` free it, each for this layer alone?",
 )
 

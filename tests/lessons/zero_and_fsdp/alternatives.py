@@ -84,7 +84,7 @@ WRONG = {
         ),
         "gathers gradients, too": (
             [(REDUCE, f"{REDUCE}; lesson.ring.allgather(self.comm, gradient.numpy())")],
-            "One reduce-scatter per backward pass",
+            "One reduce-scatter of the gradients",
         ),
     },
     "Zero3": {
