@@ -8,13 +8,14 @@ one notebook needs stands in notebooks/lessons, which this library never imports
 
 import atexit
 import gc
-import importlib
 
 from workshop_lib.machine import shadowing
 
 # This comes before any other import, so that no file of the user's hides a module that the workshop needs.
 shadowing.look_there_last()
 shadowing.find_lessons()
+
+from workshop_lib.faces import face  # noqa: E402
 
 # PyTorch and TensorFlow create hundreds of thousands of long-lived objects. With its default settings, Python would
 # search these objects for garbage again and again while the frameworks load, and once more at exit.
@@ -23,23 +24,22 @@ atexit.register(gc.freeze)
 
 __version__ = "0.1.0"
 
-# What notebooks import from here, besides `ranks`. It is loaded on first use, because most processes need none of it.
-# Type checkers take this constant for true, wherever it comes from. Importing `typing` is for later, as said above.
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from workshop_lib.notebook import profile as profile
-    from workshop_lib.notebook.pictures import picture as picture
-    from workshop_lib.notebook.prediction import predict as predict
-    from workshop_lib.training.options import TrainOptions as TrainOptions
-else:
-
-    def __getattr__(name: str):
-        if name == "profile":
-            return importlib.import_module("workshop_lib.notebook.profile")
-        if name == "picture":
-            return importlib.import_module("workshop_lib.notebook.pictures").picture
-        if name == "predict":
-            return importlib.import_module("workshop_lib.notebook.prediction").predict
-        if name == "TrainOptions":
-            return importlib.import_module("workshop_lib.training.options").TrainOptions
-        raise AttributeError(f"module 'workshop_lib' has no attribute {name!r}")
+# What many notebooks use, besides `ranks`. What only one notebook uses is in the face of its lesson.
+__getattr__, __dir__ = face(
+    __name__,
+    BUILD=".paths:BUILD",
+    MNIST=".paths:MNIST",
+    SCRIPTS=".paths:SCRIPTS",
+    TrainOptions=".training.options:TrainOptions",
+    emulation=".machine.emulation",
+    mnist=".training.data.mnist",
+    picture=".notebook.pictures:picture",
+    predict=".notebook.prediction:predict",
+    profile=".notebook.profile",
+    ranks=".ranks",
+    scripts=".ranks.launch.scripts",
+    sweep=".notebook.live_sweep:sweep",
+    take_home=".notebook.take_home",
+    torch_cnn=".training.models.torch_cnn",
+    vit=".training.models.vit",
+)

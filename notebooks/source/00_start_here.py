@@ -117,9 +117,9 @@ print(f"rank {comm.rank} is process {os.getpid()}")
 # The *doctor* checks everything else that the workshop needs.
 
 # %%
-from lessons.start_here import machine
+from lessons import start_here as lesson
 
-machine.examined()
+lesson.machine.examined()
 
 # %% [markdown]
 # The *profile* decides how long the runs in all notebooks take. It's `laptop` unless you start JupyterLab with
@@ -165,10 +165,8 @@ alone = team.restart(1).train(options, timeout=2 * sizes.timeout_s)
 team.restart(2)
 
 # %%
-from workshop_lib.machine import load
-
 speedup = record["epochs"][-1]["samples_per_s"] / alone["epochs"][-1]["samples_per_s"]
-doubt = load.doubt(speedup, ranks=2)
+doubt = lesson.load.doubt(speedup, ranks=2)
 print(doubt or f"If each doubling gains as much, four days on eight devices become {96 / speedup**3:.0f} hours.")
 guess.compare(speedup)
 
@@ -186,9 +184,6 @@ guess.compare(speedup)
 #
 # If you're stuck, open the hints; the last one is a solution. Some exercises end with an invitation: *Break it*, to make your
 # answer fail, or *Beat it*, to make it better.
-
-# %%
-from lessons.start_here import judge as check
 
 # %% [markdown]
 # ### Exercise 1 (warm-up): who am I?
@@ -219,7 +214,7 @@ def whoami(comm):
 
 
 # %%
-check.whoami(whoami)
+lesson.check.whoami(whoami)
 
 # %% [markdown]
 # *Break it:* swap the two numbers, or `print` them instead of returning them, and read what the check says.
@@ -259,7 +254,7 @@ def my_part(n, rank, size):
 
 
 # %%
-check.my_part(my_part)
+lesson.check.my_part(my_part)
 
 # %% [markdown]
 # Every distributed training loop has a function like this.
@@ -314,9 +309,7 @@ picture("splits")
 # %%
 from IPython.display import Markdown
 
-from workshop_lib.classroom import generate
-
-Markdown(generate.overview("00_start_here"))
+Markdown(lesson.overview("00_start_here"))
 
 # %% [markdown]
 # Every technique also comes as a plain script that you can take home, in the folder [scripts](scripts).

@@ -16,8 +16,7 @@ import numpy as np
 
 from workshop_lib import picture, predict, ranks
 
-from lessons.mpi_basics import figures, programs
-from lessons.mpi_basics import judge as check
+from lessons import mpi_basics as lesson
 
 team = ranks.start(2)
 team
@@ -128,7 +127,7 @@ worst = max(message_s, key=lambda nbytes: message_s[nbytes] / line_s[nbytes])
 twice = min(nbytes for nbytes in message_s if message_s[nbytes] > 2 * alpha_s)
 print(f"at {worst:,} bytes, a message takes {message_s[worst] / line_s[worst]:.1f} times what the line says")
 print(f"from {twice:,} bytes on, it takes more than twice the latency")
-figures.message_times(message_s, alpha_s, beta_s_per_byte)
+lesson.figures.message_times(message_s, alpha_s, beta_s_per_byte)
 
 # %% [markdown]
 # On the left the curve is flat: a small message takes the same time, however small it is. This time is the *latency*,
@@ -210,7 +209,7 @@ def exchange(comm, mine):
 
 
 # %%
-check.exchange(exchange)
+lesson.check.exchange(exchange)
 
 # %% [markdown]
 # *Break it:* let both partners receive first. Does a short message help this time?
@@ -231,7 +230,7 @@ before = 10 if rank == 1 else None
 after = comm.bcast(before, root=1)
 
 # %%
-figures.before_and_after("broadcast")
+lesson.figures.before_and_after("broadcast")
 
 # %% [markdown]
 # In a **scatter**, the root deals out a list, one element per rank. A **gather** is the reverse: the root gets a list with one
@@ -243,7 +242,7 @@ before = [10, 11, 12, 13] if rank == 1 else None
 after = comm.scatter(before, root=1)
 
 # %%
-figures.before_and_after("scatter")
+lesson.figures.before_and_after("scatter")
 
 # %%
 # %%ranks
@@ -251,7 +250,7 @@ before = 10 * rank
 after = comm.gather(before, root=0)
 
 # %%
-figures.before_and_after("gather")
+lesson.figures.before_and_after("gather")
 
 # %% [markdown]
 # An **allgather** gives all ranks the gathered list. When each rank keeps only a share of the weights, an allgather puts the
@@ -263,7 +262,7 @@ before = 10 * rank
 after = comm.allgather(before)
 
 # %%
-figures.before_and_after("allgather")
+lesson.figures.before_and_after("allgather")
 
 # %% [markdown]
 # A **reduce** combines the ranks' values, element by element, and gives the result to the root. It adds them unless you name
@@ -278,7 +277,7 @@ after = np.empty_like(before)
 comm.Allreduce(before, after, op=MPI.SUM)
 
 # %%
-figures.before_and_after("allreduce")
+lesson.figures.before_and_after("allreduce")
 
 # %% [markdown]
 # A **reduce-scatter** adds up in the same way, but each rank gets only its own part of the sum. ZeRO and FSDP use it, because
@@ -291,7 +290,7 @@ after = np.empty(1, dtype=before.dtype)
 comm.Reduce_scatter_block(before, after)
 
 # %%
-figures.before_and_after("reduce-scatter")
+lesson.figures.before_and_after("reduce-scatter")
 
 # %% [markdown]
 # In an **all-to-all**, each rank has one element for every rank: element `i` of rank `j`'s list becomes element `j` of rank
@@ -303,7 +302,7 @@ before = [10 * rank + i for i in range(4)]
 after = comm.alltoall(before)
 
 # %%
-figures.before_and_after("all-to-all")
+lesson.figures.before_and_after("all-to-all")
 
 # %% [markdown]
 # *Try it:* another root, `MPI.MAX` instead of `MPI.SUM`, or lists of strings. Run the picture's cell again.
@@ -323,7 +322,7 @@ if rank > 0:
     comm.bcast(None)  # receives what was left over, so the collectives of later cells match again
 
 # %%
-figures.before_and_after("broadcast")
+lesson.figures.before_and_after("broadcast")
 
 # %% [markdown]
 # Nothing failed, but three ranks now hold the settings where they should hold the weights. Call the same collectives in the same
@@ -412,7 +411,7 @@ def ring_allreduce(comm, values):
 
 
 # %%
-check.ring_allreduce(ring_allreduce)
+lesson.check.ring_allreduce(ring_allreduce)
 
 # %% [markdown]
 # *Beat it:* on four ranks, your ring takes six rounds. Write Rabenseifner's algorithm, which takes four rounds and no more bytes.
@@ -425,7 +424,7 @@ check.ring_allreduce(ring_allreduce)
 
 # %%
 team = ranks.start(16, machine="ethernet-10g")
-team.push(ring_allreduce=check.written(ring_allreduce))
+team.push(ring_allreduce=lesson.check.written(ring_allreduce))
 guess = predict("4 MB on 16 ranks: how many times as long as a ring does the way through rank 0 take?", low=0.5, high=30)
 guess
 
@@ -433,19 +432,19 @@ guess
 # %%ranks --timeout 120
 from mpi4py import MPI
 
-from lessons.mpi_basics import allreduces
+from lessons import mpi_basics as lesson
 
 comm = MPI.COMM_WORLD
 sizes = [128 * 8**k for k in range(6)]
-through_rank_0 = allreduces.seconds(comm, allreduces.through_rank_0, sizes)
-your_ring = allreduces.seconds(comm, ring_allreduce, sizes)
+through_rank_0 = lesson.allreduces.seconds(comm, lesson.allreduces.through_rank_0, sizes)
+your_ring = lesson.allreduces.seconds(comm, ring_allreduce, sizes)
 
 # %%
 through_rank_0, your_ring = team.pull("through_rank_0")[0], team.pull("your_ring")[0]
 guess.compare(through_rank_0[2**22] / your_ring[2**22], emulated_on="ethernet-10g")
 
 # %%
-figures.allreduces(through_rank_0, your_ring, ranks=16, machine="ethernet-10g")
+lesson.figures.allreduces(through_rank_0, your_ring, ranks=16, machine="ethernet-10g")
 
 # %% [markdown]
 # The ring takes exactly $2(p-1)(\alpha + \beta n/p)$, and the way through rank 0 takes $2\alpha + 2(p-1)\beta n$, because its
@@ -503,7 +502,7 @@ def global_mean(comm, values):
 
 
 # %%
-check.global_mean(global_mean)
+lesson.check.global_mean(global_mean)
 
 # %% [markdown]
 # *Beat it:* do it with a single allreduce instead of two.
@@ -512,10 +511,10 @@ check.global_mean(global_mean)
 #
 # On your own, you'll start programs with `mpiexec`, in a job script, or in a terminal, after `source .venv/bin/activate` in the
 # workshop's folder. In the next program, rank 1 fails while rank 0 waits for it. `%%writefile` writes the cell into a file, and
-# `programs.mpiexec` ends the program after six seconds.
+# `lesson.programs.mpiexec` ends the program after six seconds.
 
 # %%
-folder = programs.folder()
+folder = lesson.programs.folder()
 
 # %%
 # %%writefile {folder}/fails.py
@@ -527,7 +526,7 @@ if comm.rank == 1:
 comm.Barrier()
 
 # %%
-programs.mpiexec(2, "python", folder / "fails.py")
+lesson.programs.mpiexec(2, "python", folder / "fails.py")
 
 # %% [markdown]
 # Rank 1 prints its error, and then nothing happens until the six seconds are over. Before Python exits, mpi4py calls
@@ -535,7 +534,7 @@ programs.mpiexec(2, "python", folder / "fails.py")
 # `MPI_Abort`, which ends all ranks.
 
 # %%
-programs.mpiexec(2, "python", "-m", "mpi4py", folder / "fails.py")
+lesson.programs.mpiexec(2, "python", "-m", "mpi4py", folder / "fails.py")
 
 # %% [markdown]
 # ### Exercise 4 (warm-up): hello.py
@@ -581,7 +580,7 @@ if comm.rank == 0:
 # </solution>
 
 # %%
-programs.hello(folder / "hello.py")
+lesson.programs.hello(folder / "hello.py")
 
 # %% [markdown]
 # *Beat it:* print the lines in rank order, whatever order the processes run in.
@@ -675,7 +674,7 @@ def collect(comm, result):
 team.restart(4)
 
 # %%
-check.collect(collect)
+lesson.check.collect(collect)
 
 # %% [markdown]
 # You can't delay every rank of a real program in every possible way. Tools such as ISP and MUST look for the same faults in all

@@ -19,8 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from workshop_lib import TrainOptions, predict, profile, ranks
 
-from lessons.synchronous_sgd import figures
-from lessons.synchronous_sgd import judge as check
+from lessons import synchronous_sgd as lesson
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -42,10 +41,9 @@ import torch
 from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.training.data import mnist, shard
-from workshop_lib.training.models import torch_cnn
+from workshop_lib import mnist, torch_cnn
 
-from lessons.synchronous_sgd.own_loop import show_threes
+from lessons import synchronous_sgd as lesson
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
@@ -64,7 +62,7 @@ own = np.arange(16) + 16 * comm.rank  # this rank's images
 pixels = torch.tensor(train.images[own]).float().flatten(1) / 255
 layer = torch.zeros(784, 10, requires_grad=True)
 cross_entropy(pixels @ layer, torch.tensor(train.labels[own]).long()).backward()
-show_threes(my_gradient=layer.grad.numpy(), our_mean=mean_over_ranks(layer.grad.numpy()))
+lesson.show_threes(my_gradient=layer.grad.numpy(), our_mean=mean_over_ranks(layer.grad.numpy()))
 
 # %% [markdown]
 # Each rank saw different images, so each has a different gradient. Their mean is the same on all ranks, and it depends less on
@@ -151,7 +149,7 @@ def average_gradients(model, comm):
 
 
 # %%
-check.average_gradients(average_gradients)
+lesson.check.average_gradients(average_gradients)
 
 # %% [markdown]
 # *Break it:* forget the division. Which learning rate would then give you the same steps as before?
@@ -197,17 +195,17 @@ def train_epoch(model, optimizer, schedule, batches, average, comm):
 
 
 # %%
-check.train_epoch(train_epoch)
+lesson.check.train_epoch(train_epoch)
 
 # %% [markdown]
 # ## Equal, to the last bit
 #
 # Let the ranks train for a few steps. Each takes its own shard of every global batch, so nothing but your averaging keeps
 # their weights equal. To compare weights we use a *digest*, a checksum of all their bytes. Flip a single bit and it almost
-# certainly changes. (As long as you haven't written a function, `check.written` uses the solution in its place.)
+# certainly changes. (As long as you haven't written a function, `lesson.check.written` uses the solution in its place.)
 
 # %%
-team.push(average_gradients=check.written(average_gradients), train_epoch=check.written(train_epoch), steps=sizes.steps)
+team.push(average_gradients=lesson.check.written(average_gradients), train_epoch=lesson.check.written(train_epoch), steps=sizes.steps)
 
 
 # %%
@@ -217,7 +215,7 @@ import hashlib
 
 def batches(samples, epoch):
     """This rank's part of every global batch, in an order that all ranks agree on."""
-    for indices, _ in shard.epoch_batches(samples, 64, comm.rank, comm.size, seed=1, epoch=epoch):
+    for indices, _ in lesson.shard.epoch_batches(samples, 64, comm.rank, comm.size, seed=1, epoch=epoch):
         yield batch(indices)
 
 
@@ -321,7 +319,7 @@ def broadcast_weights(model, comm):
 
 
 # %%
-check.broadcast_weights(broadcast_weights)
+lesson.check.broadcast_weights(broadcast_weights)
 
 # %% [markdown]
 # *Break it:* rank 0 already has its weights. Put `if comm.rank != 0:` in front of your `Bcast` and read what the check says. Then
@@ -367,7 +365,7 @@ def average_in_one_message(model, comm):
 
 
 # %%
-check.average_in_one_message(average_in_one_message)
+lesson.check.average_in_one_message(average_in_one_message)
 
 # %% [markdown]
 # ## MNIST to 99 %, with what you wrote
@@ -377,30 +375,28 @@ check.average_in_one_message(average_in_one_message)
 # press *Stop*.
 
 # %%
-team.push(broadcast_weights=check.written(broadcast_weights))
-team.push(average_in_one_message=check.written(average_in_one_message))
+team.push(broadcast_weights=lesson.check.written(broadcast_weights))
+team.push(average_in_one_message=lesson.check.written(average_in_one_message))
 team.push(epochs=sizes.epochs, samples=sizes.train_samples or 60_000)
 
 # %%
 # %%ranks --timeout 600
-from workshop_lib.training import schedules
 
-from lessons.synchronous_sgd.own_loop import WatchedLoop, accuracy
 
 test = mnist.load("test", None, comm.rank, comm.size)
 model = torch_cnn.build(seed=1 + comm.rank)  # every rank begins somewhere else
 broadcast_weights(model, comm)
 
-per_epoch = shard.steps_per_epoch(samples, 64, comm.size)
+per_epoch = lesson.shard.steps_per_epoch(samples, 64, comm.size)
 plan = {"total_steps": epochs * per_epoch, "warmup_steps": round(per_epoch / 2), "decay": "linear"}
 optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=True, fused=True)
-schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedules.lr_at(step, peak_lr=0.1, **plan))
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lesson.schedules.lr_at(step, peak_lr=0.1, **plan))
 
-watched = WatchedLoop(model, optimizer, comm, epochs, per_epoch)
+watched = lesson.WatchedLoop(model, optimizer, comm, epochs, per_epoch)
 average = watched.average(average_in_one_message)
 for epoch in watched.epochs():
     train_epoch(model, optimizer, schedule, watched.batches(batches(samples, epoch)), average, comm)
-    watched.tested(accuracy(model, test, comm))
+    watched.tested(lesson.accuracy(model, test, comm))
 mine = digest(model)
 
 # %% [markdown]
@@ -452,7 +448,7 @@ even_ms = timed_steps([64] * comm.size, steps)
 
 # %%
 even_ms = team.pull("even_ms")
-figures.step_times({"64 samples on every rank": even_ms})
+lesson.figures.step_times({"64 samples on every rank": even_ms})
 
 # %% [markdown]
 # No two ranks are equally fast in every step, so somebody always waits a little.
@@ -469,7 +465,7 @@ uneven_ms = timed_steps([64] * (comm.size - 1) + [192], steps)
 
 # %%
 uneven_ms = team.pull("uneven_ms")
-figures.step_times({"64 samples on every rank": even_ms, "192 on the last": uneven_ms})
+lesson.figures.step_times({"64 samples on every rank": even_ms, "192 on the last": uneven_ms})
 
 # %%
 guess.compare(100 * uneven_ms[0][:, 1] / uneven_ms[0].sum(axis=1))
@@ -533,7 +529,7 @@ def weighted_mean(gradient, n_samples, comm):
 
 
 # %%
-check.weighted_mean(weighted_mean)
+lesson.check.weighted_mean(weighted_mean)
 
 # %% [markdown]
 # *Beat it:* do without the second allreduce. If the size of the global batch is known before the step, each rank can divide the

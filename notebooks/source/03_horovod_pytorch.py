@@ -17,17 +17,11 @@
 # %%
 import sys
 
-from workshop_lib import ranks
-from workshop_lib.notebook import profile, take_home
-from workshop_lib.notebook.prediction import predict
-from workshop_lib.paths import BUILD, MNIST, SCRIPTS
-from workshop_lib.ranks.launch import scripts
-from workshop_lib.training import backends
+from workshop_lib import BUILD, MNIST, SCRIPTS, predict, profile, ranks, scripts, take_home
 
-from lessons.horovod_pytorch import figures as timeline
-from lessons.horovod_pytorch import judge as check
+from lessons import horovod_pytorch as lesson
 
-backends.require("horovod")
+lesson.backends.require("horovod")
 sizes = profile.current()
 samples, epochs = sizes.sweep_samples or 60_000, sizes.sweep_epochs
 team = ranks.start(sizes.ranks)
@@ -46,8 +40,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from workshop_lib.training.data import mnist
-from workshop_lib.training.models import torch_cnn
+from workshop_lib import mnist, torch_cnn
 
 torch.set_num_threads(1)
 hvd.init()
@@ -116,7 +109,7 @@ def make_distributed(model, optimizer, hvd):
 
 
 # %%
-check.make_distributed(make_distributed)
+lesson.check.make_distributed(make_distributed)
 
 # %% [markdown]
 # ## Train with it
@@ -210,7 +203,7 @@ guess = predict("What share of Horovod's time per step goes into negotiation?", 
 guess
 
 # %%
-measured = timeline.measure("default")
+measured = lesson.figures.measure("default")
 recorded = measured.timeline
 print({phase: f"{share:.0%}" for phase, share in recorded.shares().items()})
 
@@ -222,7 +215,7 @@ guess.compare([100 * recorded.of_step(step).shares()["negotiation"] for step in 
 # recording, so each bar begins when rank 0 announces the tensor.
 
 # %%
-timeline.draw({"default settings, the step of median length": recorded.typical()})
+lesson.figures.draw({"default settings, the step of median length": recorded.typical()})
 
 # %% [markdown]
 # Bars that end together are tensors that traveled together, so a step needs only a few allreduces rather than 16. It needs more
@@ -241,9 +234,9 @@ timeline.draw({"default settings, the step of median length": recorded.typical()
 # off, and the last rank starts every step 20 ms late. What do you expect to see?
 
 # %%
-late = timeline.measure("late", "HOROVOD_CACHE_CAPACITY=0", late_ms=20).timeline
+late = lesson.figures.measure("late", "HOROVOD_CACHE_CAPACITY=0", late_ms=20).timeline
 print({phase: f"{share:.0%}" for phase, share in late.shares().items()})
-timeline.draw({"one rank is 20 ms late": late.typical()})
+lesson.figures.draw({"one rank is 20 ms late": late.typical()})
 
 # %% [markdown]
 # The digits are ranks, each drawn at the moment when its message arrived. The long negotiation isn't Horovod's fault. It's time
@@ -260,8 +253,8 @@ guess = predict("How many times as long does a step take with a cycle time of 20
 guess
 
 # %%
-slow = timeline.measure("a cycle every 20 ms", "HOROVOD_CYCLE_TIME=20")
-table = timeline.compare({"default": measured, "a cycle every 20 ms": slow})
+slow = lesson.figures.measure("a cycle every 20 ms", "HOROVOD_CYCLE_TIME=20")
+table = lesson.figures.compare({"default": measured, "a cycle every 20 ms": slow})
 guess.compare([ms / measured.median_ms for ms in slow.step_ms])
 
 # %%

@@ -18,16 +18,11 @@ import sys
 # For TensorFlow in every process that this notebook starts: no start-up messages, and one thread to compute with.
 os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
-from workshop_lib import ranks
-from workshop_lib.notebook import profile, take_home
-from workshop_lib.notebook.prediction import predict
-from workshop_lib.paths import BUILD, MNIST, SCRIPTS
-from workshop_lib.ranks.launch import scripts
-from workshop_lib.training import backends
+from workshop_lib import BUILD, MNIST, SCRIPTS, predict, profile, ranks, scripts, take_home
 
-from lessons.horovod_tensorflow import judge as check
+from lessons import horovod_tensorflow as lesson
 
-backends.require("horovod-tf")
+lesson.backends.require("horovod-tf")
 sizes = profile.current()
 samples, epochs = 160 * sizes.steps, sizes.sweep_epochs
 out = BUILD / "horovod_tf.keras"
@@ -87,8 +82,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from workshop_lib.training.data import mnist
-from workshop_lib.training.models import keras_cnn
+from workshop_lib import mnist
+
+from lessons import horovod_tensorflow as lesson
 
 tf.get_logger().setLevel("ERROR")
 hvd.init()
@@ -108,7 +104,7 @@ images, labels = split.images[:samples], split.labels[:samples]
 # %%ranks --timeout 240
 def fit(optimizer):
     """The network, trained on this rank's samples, and its answers to all test images."""
-    model = keras_cnn.build(seed=1)
+    model = lesson.keras_cnn.build(seed=1)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, jit_compile=False)
     fitted = model.fit(images[rank::size], labels[rank::size], batch_size=64, epochs=epochs, verbose=0)
@@ -238,7 +234,7 @@ def averaging(optimizer):
 
 
 # %%
-check.averaging(averaging)
+lesson.check.averaging(averaging)
 
 # %% [markdown]
 # Now train with it. (The check has shut Horovod down, so the next cell starts it again.)
@@ -266,8 +262,8 @@ print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
 #   (The number of samples divides evenly.)
 # - Afterward all ranks hold the same trained model, and one of them has saved it.
 #
-# The library has an optimizer like yours, `keras3.DistributedOptimizer(optimizer)`, and a callback that broadcasts weights before
-# the first step, `keras3.BroadcastVariables()`.
+# The library has an optimizer like yours, `lesson.keras3.DistributedOptimizer(optimizer)`, and a callback that broadcasts weights before
+# the first step, `lesson.keras3.BroadcastVariables()`.
 #
 # <details><summary>Hint 1: what has to change?</summary>
 #
@@ -291,14 +287,13 @@ def train(model, images, labels, path):
     import horovod.tensorflow as hvd
     import keras
 
-    from workshop_lib.training.backends import keras3
 
     # <solution>
     rank, size = hvd.rank(), hvd.size()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    optimizer = keras3.DistributedOptimizer(keras.optimizers.SGD(0.02 * size, momentum=0.9))
+    optimizer = lesson.keras3.DistributedOptimizer(keras.optimizers.SGD(0.02 * size, momentum=0.9))
     model.compile(optimizer, loss, jit_compile=False)
-    callbacks = [keras3.BroadcastVariables()]
+    callbacks = [lesson.keras3.BroadcastVariables()]
     model.fit(images[rank::size], labels[rank::size], batch_size=64, epochs=2, verbose=0, callbacks=callbacks)
     if rank == 0:
         model.save(path)
@@ -314,7 +309,7 @@ def train(model, images, labels, path):
 
 
 # %%
-check.train(train)
+lesson.check.train(train)
 
 # %% [markdown]
 # Now the ranks begin with different weights:
@@ -325,7 +320,7 @@ team.push(train=train)
 # %%
 # %%ranks --timeout 240
 hvd.init()
-model = keras_cnn.build(seed=rank)
+model = lesson.keras_cnn.build(seed=rank)
 train(model, images, labels, path)
 print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
 
@@ -356,7 +351,7 @@ take_home.diff("horovod_tf.py", "horovod_keras.py")
 #
 # | broken | what to do |
 # |---|---|
-# | `hvd_keras.callbacks` raise errors | broadcast with `keras3.BroadcastVariables`, and warm up with a schedule for the learning rate. To average an epoch's metrics, call `hvd.allreduce` in a callback's `on_epoch_end`, and put it before callbacks that read them, such as `EarlyStopping`. Otherwise one rank may stop on its own, and the other ranks wait forever |
+# | `hvd_keras.callbacks` raise errors | broadcast with `lesson.keras3.BroadcastVariables`, and warm up with a schedule for the learning rate. To average an epoch's metrics, call `hvd.allreduce` in a callback's `on_epoch_end`, and put it before callbacks that read them, such as `EarlyStopping`. Otherwise one rank may stop on its own, and the other ranks wait forever |
 # | `hvd.SyncBatchNormalization` raises an error | use `GroupNormalization` or `LayerNormalization`. Keras's own `BatchNormalization(synchronized=True)` doesn't help: under Horovod it silently uses each rank's own statistics |
 # | `hvd.PartialDistributedGradientTape`, for layers that differ by rank, raises an error | call `tape.register_local_source(v.value)` for each variable of those layers, on a `DistributedGradientTape` created with `scale_local_gradients=False` |
 # | `model.save` raises an error with Horovod's optimizer | average in `apply`, as you did |

@@ -18,15 +18,12 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 
-from workshop_lib import predict, profile, ranks
-from workshop_lib.paths import MNIST, SCRIPTS
-from workshop_lib.ranks.launch import scripts
+from workshop_lib import MNIST, SCRIPTS, predict, profile, ranks, scripts
 
-from lessons.ddp import figures, sliders
-from lessons.ddp import judge as check
+from lessons import ddp as lesson
 
 sizes = profile.current()
-folder = check.folder_for_scripts()
+folder = lesson.check.folder_for_scripts()
 team = ranks.start(sizes.ranks)
 
 # %% [markdown]
@@ -34,16 +31,16 @@ team = ranks.start(sizes.ranks)
 #
 # MPI's ranks know each other from the start, because `mpiexec` starts them together. A process of PyTorch has to learn its
 # rank, the number of ranks, and an address where all of them meet. `torchrun` puts these into environment variables, and a
-# single call reads them: `dist.init_process_group("gloo")`. In this notebook, `process_group.join()` makes that call for you.
+# single call reads them: `dist.init_process_group("gloo")`. In this notebook, `lesson.process_group.join()` makes that call for you.
 
 # %%
 # %%ranks
 import torch
 import torch.distributed as dist
 
-from lessons.ddp import process_group
+from lessons import ddp as lesson
 
-process_group.join()
+lesson.process_group.join()
 rank = dist.get_rank()
 size = dist.get_world_size()
 print(f"rank {rank} of {size}")
@@ -215,7 +212,7 @@ if __name__ == "__main__":
     main()
 
 # %%
-check.script(folder / "my_script.py")
+lesson.check.script(folder / "my_script.py")
 
 # %% [markdown]
 # Now start your script. (While parts of it are open, this cell starts the finished script.) To do the same in a terminal, go to
@@ -224,7 +221,7 @@ check.script(folder / "my_script.py")
 
 # %%
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks_here]
-scripts.run(*launch, check.own_or_finished(folder / "my_script.py"), *options, timeout_s=sizes.timeout_s)
+scripts.run(*launch, lesson.check.own_or_finished(folder / "my_script.py"), *options, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
 # Is your accuracy lower than with one process? That isn't a bug. Two processes take 128 images per step, so an epoch has half
@@ -329,7 +326,7 @@ def my_ddp(model):
 
 
 # %%
-check.my_ddp(my_ddp)
+lesson.check.my_ddp(my_ddp)
 
 # %% [markdown]
 # *Break it:* wait inside the hook instead of in `finish`. The gradients are still right, so what did you lose?
@@ -340,16 +337,14 @@ check.my_ddp(my_ddp)
 # hook that notes when its messages leave. (Until you've written `my_ddp`, `written` puts the solution in its place.)
 
 # %%
-team.push(perceptron=perceptron, my_ddp=check.written(my_ddp), turns=3 * sizes.repeats)
+team.push(perceptron=perceptron, my_ddp=lesson.check.written(my_ddp), turns=3 * sizes.repeats)
 
 # %%
 # %%ranks
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from workshop_lib.training.data import mnist
-
-from lessons.ddp import backward
+from workshop_lib import mnist
 
 mine = mnist.load("train", None, rank, size)  # this rank's part
 images = torch.tensor(mine.images[:2000]).float() / 255
@@ -357,14 +352,14 @@ labels = torch.tensor(mine.labels[:2000]).long()
 
 network = perceptron()
 ways = {
-    "after the backward pass": backward.averaged_after(perceptron()),
+    "after the backward pass": lesson.backward.averaged_after(perceptron()),
     "yours": (network, my_ddp(network)),
-    "PyTorch's DDP": backward.pytorch_ddp(perceptron(), bucket_cap_mb=4),
+    "PyTorch's DDP": lesson.backward.pytorch_ddp(perceptron(), bucket_cap_mb=4),
 }
-times = backward.compare(ways, images[:256], labels[:256], turns)
+times = lesson.backward.compare(ways, images[:256], labels[:256], turns)
 
 # %%
-figures.typical_overlap(team.pull("times"))
+lesson.figures.typical_overlap(team.pull("times"))
 
 # %% [markdown]
 # Each picture shows a typical step on the first two ranks. An orange bar begins when *this* rank sends, so it includes the time
@@ -406,7 +401,7 @@ guess_100
 # %%
 machine = "ethernet-10g"
 team = ranks.start(2, machine=machine)
-team.push(perceptron=perceptron, my_ddp=check.written(my_ddp))
+team.push(perceptron=perceptron, my_ddp=lesson.check.written(my_ddp))
 
 # %%
 # %%ranks --timeout 120
@@ -416,12 +411,11 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from workshop_lib.machine import emulation
-from workshop_lib.training.data import mnist
+from workshop_lib import emulation, mnist
 
-from lessons.ddp import backward, process_group
+from lessons import ddp as lesson
 
-process_group.join()
+lesson.process_group.join()
 rank, size = dist.get_rank(), dist.get_world_size()
 mine = mnist.load("train", None, rank, size)
 images = torch.tensor(mine.images[:2000]).float() / 255
@@ -437,21 +431,21 @@ def on_a_gpu(model):
 
 def all_ways():
     network = on_a_gpu(perceptron())
-    ways = {"after the backward pass": backward.averaged_after(on_a_gpu(perceptron()))}
+    ways = {"after the backward pass": lesson.backward.averaged_after(on_a_gpu(perceptron()))}
     ways["yours"] = network, my_ddp(network)
     for mebibytes in (4, 8, 25):
-        ways[f"DDP, {mebibytes} MiB"] = backward.pytorch_ddp(on_a_gpu(perceptron()), bucket_cap_mb=mebibytes)
+        ways[f"DDP, {mebibytes} MiB"] = lesson.backward.pytorch_ddp(on_a_gpu(perceptron()), bucket_cap_mb=mebibytes)
     return ways
 
 
 times_at = {}
 for gb_per_s in (0.1, 0.3, 1, 3, 10, 30, 100):
     emulation.current().set_network(1e9 * gb_per_s)
-    times_at[gb_per_s] = backward.compare(all_ways(), images[:16], labels[:16], turns=1)
+    times_at[gb_per_s] = lesson.backward.compare(all_ways(), images[:16], labels[:16], turns=1)
 
 # %%
 times_at = team.pull("times_at")
-saved = figures.saved_percent(times_at)
+saved = lesson.figures.saved_percent(times_at)
 guess_1.compare(saved[1]["DDP, 4 MiB"], emulated_on=machine)
 
 # %%
@@ -464,10 +458,10 @@ guess_100.compare(saved[100]["DDP, 4 MiB"], emulated_on=machine)
 # Look into each of these runs. What remains at 1 GB/s, whatever the buckets are? And at 0.1?
 
 # %%
-sliders.overlap(times_at, machine)
+lesson.sliders.overlap(times_at, machine)
 
 # %%
-figures.saved(times_at, machine)
+lesson.figures.saved(times_at, machine)
 
 # %% [markdown]
 # Overlap saves most where sending takes about as long as the backward pass. The first layer's message always remains, because
@@ -643,22 +637,22 @@ def my_buckets(model, bucket_bytes):
 
 
 # %%
-check.my_buckets(my_buckets)
+lesson.check.my_buckets(my_buckets)
 
 # %%
-team.push(my_buckets=check.written(my_buckets))
+team.push(my_buckets=lesson.check.written(my_buckets))
 
 # %%
 # %%ranks
 emulation.current().set_network(1e9)
-ways = {"PyTorch's DDP, 4 MiB": backward.pytorch_ddp(on_a_gpu(perceptron()), bucket_cap_mb=4)}
+ways = {"PyTorch's DDP, 4 MiB": lesson.backward.pytorch_ddp(on_a_gpu(perceptron()), bucket_cap_mb=4)}
 for mebibytes in (0.01, 4, 1000):
     network = on_a_gpu(perceptron())
     ways[f"your buckets, {mebibytes} MiB"] = network, my_buckets(network, mebibytes * 2**20)
-bucket_times = backward.compare(ways, images[:16], labels[:16], turns=1)
+bucket_times = lesson.backward.compare(ways, images[:16], labels[:16], turns=1)
 
 # %%
-figures.typical_overlap(team.pull("bucket_times"), ranks=1, emulated_on=machine)
+lesson.figures.typical_overlap(team.pull("bucket_times"), ranks=1, emulated_on=machine)
 
 # %% [markdown]
 # *Beat it:* which `bucket_bytes` is fastest here?
@@ -710,7 +704,7 @@ def accumulate(model, micro_batches, loss_function):
 
 
 # %%
-check.accumulate(accumulate)
+lesson.check.accumulate(accumulate)
 
 # %% [markdown]
 # *Beat it:* `my_ddp` has no `no_sync`. How few lines does it take to add one?
@@ -759,9 +753,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from lessons.ddp import process_group
+from lessons import ddp as lesson
 
-process_group.join()
+lesson.process_group.join()
 rank = dist.get_rank()
 model = DistributedDataParallel(TwoPaths(), find_unused_parameters=True)
 model(torch.ones(2, 4), both=rank == 0).sum().backward()
@@ -779,8 +773,8 @@ if rank == 0:
 # these runs train on four ranks. Their times are real; we only pretend that ranks 2 and 3 are on another host.
 
 # %%
-patients = check.admit(team)
-figures.steps(patients.timelines)
+patients = lesson.check.admit(team)
+lesson.figures.steps(patients.timelines)
 
 # %%
 pd.DataFrame(patients.rows).set_index(["run", "rank"])
@@ -827,7 +821,7 @@ diagnoses = {
     # </stub>
     # </solution>
 }
-check.diagnoses(diagnoses)
+lesson.check.diagnoses(diagnoses)
 
 # %% [markdown]
 # *Beat it:* two of the five would have finished with the right weights, and nobody would ever have known. Which of the five would

@@ -19,13 +19,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from workshop_lib import predict, profile, ranks
-from workshop_lib.notebook import take_home
-from workshop_lib.training.collectives import ring
+from workshop_lib import predict, profile, ranks, take_home
 
-from lessons.zero_and_fsdp import by_hand, figures
-from lessons.zero_and_fsdp import judge as check
-from lessons.zero_and_fsdp.calculator import calculator
+from lessons import zero_and_fsdp as lesson
 
 torch.set_num_threads(1)
 sizes = profile.current()
@@ -37,7 +33,7 @@ sizes = profile.current()
 # has 12 outputs, not the 10 of [05](05_ddp.ipynb), because 12 divide evenly by 2, 3, 4 and 6 ranks.)
 
 # %%
-model = by_hand.perceptron()
+model = lesson.by_hand.perceptron()
 parameters = sum(p.numel() for p in model.parameters())
 print(f"{parameters:,} parameters")
 
@@ -81,7 +77,7 @@ for gib in (16, 40, 80):
 # holds. The dotted frames show what DDP would hold.
 
 # %%
-figures.stages(ranks=4)
+lesson.figures.stages(ranks=4)
 
 # %% [markdown]
 # Stage 0 is DDP. Stage 1 shards the optimizer's state. Stage 2 also shards the gradients, and stage 3 the weights as well.
@@ -105,18 +101,16 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.training.collectives import ring
+from lessons import zero_and_fsdp as lesson
 
-from lessons.zero_and_fsdp import by_hand
-
-comm = by_hand.join()
-counting = by_hand.CountingComm(comm)
+comm = lesson.by_hand.join()
+counting = lesson.by_hand.CountingComm(comm)
 array = np.full(1_000_000, 1.0 + comm.rank, dtype=np.float32)
-part = ring.reduce_scatter(counting, array)
+part = lesson.ring.reduce_scatter(counting, array)
 print(f"reduce-scatter: a part of {len(part):,} sums, {counting.bytes_sent / array.nbytes:.2f} n bytes sent")
 
-array[ring.part(len(array), comm.rank, comm.size)] = part
-ring.allgather(counting, array)
+array[lesson.ring.part(len(array), comm.rank, comm.size)] = part
+lesson.ring.allgather(counting, array)
 print(f"and allgather: all {len(array):,} sums, {counting.bytes_sent / array.nbytes:.2f} n bytes sent in total")
 
 # %% [markdown]
@@ -132,7 +126,7 @@ print(f"and allgather: all {len(array):,} sums, {counting.bytes_sent / array.nby
 # Write `step`, which the training loop calls after the backward pass. Afterwards every rank must hold the weights that one
 # process would have after a step with the global batch. Send no more bytes than an allreduce would.
 #
-# You have the two halves: `ring.reduce_scatter(comm, array)` returns this rank's part of the sum, and `ring.allgather(comm,
+# You have the two halves: `lesson.ring.reduce_scatter(comm, array)` returns this rank's part of the sum, and `lesson.ring.allgather(comm,
 # array)` fills in the other ranks' parts of `array`, in place. Both take NumPy arrays, but `gradient` is a tensor.
 #
 # <details><summary>Hint 1: what, and in which order?</summary>
@@ -159,18 +153,18 @@ class Zero1:
     def __init__(self, model, comm, make_optimizer):
         self.comm = comm
         self.parameters = list(model.parameters())
-        self.weights = by_hand.flat_weights(self.parameters, comm.size)
-        mine = ring.part(len(self.weights), comm.rank, comm.size)
+        self.weights = lesson.by_hand.flat_weights(self.parameters, comm.size)
+        mine = lesson.ring.part(len(self.weights), comm.rank, comm.size)
         self.shard = torch.nn.Parameter(self.weights[mine])
         self.optimizer = make_optimizer([self.shard])
 
     def step(self):
-        gradient = by_hand.flat_gradient(self.parameters, self.comm.size)
+        gradient = lesson.by_hand.flat_gradient(self.parameters, self.comm.size)
         # <solution>
-        total = ring.reduce_scatter(self.comm, gradient.numpy())
+        total = lesson.ring.reduce_scatter(self.comm, gradient.numpy())
         self.shard.grad = torch.from_numpy(total / self.comm.size)
         self.optimizer.step()
-        ring.allgather(self.comm, self.weights.numpy())
+        lesson.ring.allgather(self.comm, self.weights.numpy())
         # <stub>
         # # 1. the mean gradient of my shard, into self.shard.grad   2. the optimizer's step   3. everybody's weights
         # raise NotImplementedError("your code here")
@@ -179,18 +173,18 @@ class Zero1:
 
 
 # %%
-check.Zero1(Zero1)
+lesson.check.Zero1(Zero1)
 
 # %% [markdown]
 # Now train the large network for three steps, and compare its weights with those of one process. (As long as you haven't
-# written a class, `check.written` uses the solution in its place.)
+# written a class, `lesson.check.written` uses the solution in its place.)
 
 # %%
-team.push(Zero1=check.written(Zero1))
+team.push(Zero1=lesson.check.written(Zero1))
 
 # %%
 # %%ranks
-by_hand.train(Zero1)
+lesson.by_hand.train(Zero1)
 
 # %% [markdown]
 # Each rank holds only its shard of the optimizer's state, and the weights are those of one process except for rounding.
@@ -230,16 +224,16 @@ class Zero2:
         self.weights = {}
         self.shards = {}
         for p in model.parameters():
-            flat = by_hand.flat_weights([p], comm.size)
+            flat = lesson.by_hand.flat_weights([p], comm.size)
             self.weights[p] = flat
-            self.shards[p] = torch.nn.Parameter(flat[ring.part(len(flat), comm.rank, comm.size)])
+            self.shards[p] = torch.nn.Parameter(flat[lesson.ring.part(len(flat), comm.rank, comm.size)])
             p.register_post_accumulate_grad_hook(self.reduce)
         self.optimizer = make_optimizer(self.shards.values())
 
     def reduce(self, p):
-        gradient = by_hand.flat_gradient([p], self.comm.size)
+        gradient = lesson.by_hand.flat_gradient([p], self.comm.size)
         # <solution>
-        total = ring.reduce_scatter(self.comm, gradient.numpy())
+        total = lesson.ring.reduce_scatter(self.comm, gradient.numpy())
         mean = torch.from_numpy(total / self.comm.size)
         before = self.shards[p].grad
         self.shards[p].grad = mean if before is None else before + mean
@@ -253,18 +247,18 @@ class Zero2:
     def step(self):
         self.optimizer.step()
         for flat in self.weights.values():
-            ring.allgather(self.comm, flat.numpy())
+            lesson.ring.allgather(self.comm, flat.numpy())
 
 
 # %%
-check.Zero2(Zero2)
+lesson.check.Zero2(Zero2)
 
 # %%
-team.push(Zero2=check.written(Zero2))
+team.push(Zero2=lesson.check.written(Zero2))
 
 # %%
 # %%ranks
-by_hand.train(Zero2)
+lesson.by_hand.train(Zero2)
 
 # %% [markdown]
 # Stage 2 needs less memory and sends no more bytes than stage 1. But all ranks must finish the same gradients in the same
@@ -297,20 +291,20 @@ guess
 # once a gradient is complete, `reduce`. These hooks are all it takes:
 
 # %%
-print(inspect.getsource(by_hand.GatheredByLayer.watch))
+print(inspect.getsource(lesson.by_hand.GatheredByLayer.watch))
 
 
 # %%
 # %%ranks
 
-class Zero3(by_hand.GatheredByLayer):
+class Zero3(lesson.by_hand.GatheredByLayer):
     """Weights are in memory only while their layer computes. Each rank keeps shards."""
 
     def gather(self, layer):
         for p in self.parameters[layer]:
             whole = np.empty(len(self.weights[p]), np.float32)
-            whole[ring.part(len(whole), self.comm.rank, self.comm.size)] = self.shards[p].detach()
-            ring.allgather(self.comm, whole)
+            whole[lesson.ring.part(len(whole), self.comm.rank, self.comm.size)] = self.shards[p].detach()
+            lesson.ring.allgather(self.comm, whole)
             self.weights[p].untyped_storage().resize_(whole.nbytes)
             self.weights[p].copy_(torch.from_numpy(whole))
 
@@ -319,7 +313,7 @@ class Zero3(by_hand.GatheredByLayer):
             self.weights[p].untyped_storage().resize_(0)
 
     def reduce(self, p):
-        total = ring.reduce_scatter(self.comm, by_hand.flat_gradient([p], self.comm.size).numpy())
+        total = lesson.ring.reduce_scatter(self.comm, lesson.by_hand.flat_gradient([p], self.comm.size).numpy())
         mean = torch.from_numpy(total / self.comm.size)
         before = self.shards[p].grad
         self.shards[p].grad = mean if before is None else before + mean
@@ -327,7 +321,7 @@ class Zero3(by_hand.GatheredByLayer):
         self.weights[p].untyped_storage().resize_(0)
 
 
-costs = {make.__name__: by_hand.train(make) for make in (Zero1, Zero2, Zero3)}
+costs = {make.__name__: lesson.by_hand.train(make) for make in (Zero1, Zero2, Zero3)}
 costs["Zero3"]
 
 # %%
@@ -358,12 +352,12 @@ def with_fsdp(model, **options):
     return fully_shard(model, **options)
 
 
-model = with_fsdp(by_hand.perceptron())
-costs["FSDP"] = by_hand.train_fsdp(model)
+model = with_fsdp(lesson.by_hand.perceptron())
+costs["FSDP"] = lesson.by_hand.train_fsdp(model)
 costs["FSDP"]
 
 # %%
-figures.measured(one_process, team.pull("costs"))
+lesson.figures.measured(one_process, team.pull("costs"))
 
 # %% [markdown]
 # FSDP and our stage 3 hold a shard of everything, and send 1.5 times the bytes of an allreduce. But this figure shows the moment
@@ -379,7 +373,7 @@ for name, cost in team.pull("costs")[0].items():
 # while it computes, so it may hold two whole layers at once. (Both numbers leave out activations and message buffers.)
 #
 # *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. In a `%%ranks`
-# cell, how many allgathers does `by_hand.train_fsdp(with_fsdp(by_hand.perceptron(), reshard_after_forward=False))` report?
+# cell, how many allgathers does `lesson.by_hand.train_fsdp(with_fsdp(lesson.by_hand.perceptron(), reshard_after_forward=False))` report?
 #
 # [scripts/fsdp2.py](scripts/fsdp2.py) is notebook 05's DDP script with FSDP. Besides `fully_shard`, this changes:
 #
@@ -438,7 +432,7 @@ def bytes_per_rank(parameters, ranks, stage):
 
 
 # %%
-check.bytes_per_rank(bytes_per_rank)
+lesson.check.bytes_per_rank(bytes_per_rank)
 
 # %% [markdown]
 # The calculator also counts the activations, and keeps a tenth of each GPU free. On how few A100s of 40 GB does Llama 7B fit,
@@ -451,7 +445,7 @@ check.bytes_per_rank(bytes_per_rank)
 # </details>
 
 # %%
-calculator()
+lesson.memory_calculator()
 
 # %% [markdown]
 # ## When to use which
@@ -476,7 +470,7 @@ calculator()
 # And the network from the top, with 7 billion parameters? Your formula says what each of the eight GPUs holds:
 
 # %%
-formula = check.written(bytes_per_rank)
+formula = lesson.check.written(bytes_per_rank)
 for stage in range(4):
     held = formula(7e9, 8, stage)
     print(f"stage {stage}: {sum(held.values()) / 1e9:5.1f} of 80 GB")
@@ -497,7 +491,7 @@ guess
 # %%ranks
 sent = {}  # per step, in multiples of n
 for m in (1, 2, 4):
-    sent[f"{m} micro-batches"] = {make.__name__: by_hand.train(make, m).sent for make in (Zero1, Zero2, Zero3)}
+    sent[f"{m} micro-batches"] = {make.__name__: lesson.by_hand.train(make, m).sent for make in (Zero1, Zero2, Zero3)}
 
 # %%
 table = pd.DataFrame(team.pull("sent")[0]).T
@@ -530,16 +524,13 @@ guess
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from workshop_lib.training.collectives.traffic import Traffic
-from workshop_lib.training.optimizers import orthogonal
-
 torch.manual_seed(0)  # the same matrix on all ranks
 matrix = torch.randn(256, 128)
 sharded = distribute_tensor(matrix, init_device_mesh("cpu", (comm.size,)), [Shard(0)])
-with Traffic() as traffic:
-    result = orthogonal(sharded)
+with lesson.Traffic() as traffic:
+    result = lesson.orthogonal(sharded)
 collectives = sum(traffic.calls.values())
-difference = (result.full_tensor() - orthogonal(matrix)).abs().max()
+difference = (result.full_tensor() - lesson.orthogonal(matrix)).abs().max()
 print(f"{collectives} collectives: {dict(traffic.calls)}; differs by {difference:.0e} from one process")
 
 # %%
@@ -587,7 +578,7 @@ def by_owner(comm, shard, owner, orthogonal):
 
 
 # %%
-check.by_owner(by_owner)
+lesson.check.by_owner(by_owner)
 
 # %% [markdown]
 # Two collectives remain of sixteen, and a rank sends each of its rows once and receives it once. In a real model, deal out the
@@ -624,12 +615,12 @@ check.by_owner(by_owner)
 
 
 # %%
-class OverlappedZero2(by_hand.ReducedInBackward):
+class OverlappedZero2(lesson.by_hand.ReducedInBackward):
     """Stage 2 whose reduce-scatters travel while the backward pass continues."""
 
     # <solution>
     def reduce(self, p):
-        gradient = by_hand.flat_gradient([p], self.comm.size)
+        gradient = lesson.by_hand.flat_gradient([p], self.comm.size)
         part = torch.empty_like(self.shards[p])
         handle = dist.reduce_scatter_single(part, gradient, async_op=True)
         self.pending.append((p, part, gradient, handle))
@@ -643,7 +634,7 @@ class OverlappedZero2(by_hand.ReducedInBackward):
 
     # <stub>
     # def reduce(self, p):
-    #     gradient = by_hand.flat_gradient([p], self.comm.size)
+    #     gradient = lesson.by_hand.flat_gradient([p], self.comm.size)
     #     raise NotImplementedError("your code here")
     #
     # def finish(self):
@@ -653,14 +644,14 @@ class OverlappedZero2(by_hand.ReducedInBackward):
 
 
 # %%
-check.OverlappedZero2(OverlappedZero2)
+lesson.check.OverlappedZero2(OverlappedZero2)
 
 # %%
-team.push(OverlappedZero2=check.written(OverlappedZero2))
+team.push(OverlappedZero2=lesson.check.written(OverlappedZero2))
 
 # %%
 # %%ranks
-print(f"weights differ by {by_hand.train(OverlappedZero2).distance:.3%} from those of one process")
+print(f"weights differ by {lesson.by_hand.train(OverlappedZero2).distance:.3%} from those of one process")
 
 # %% [markdown]
 # ### Exercise 6 (warm-up): stage 3 that looks ahead
@@ -705,7 +696,7 @@ class Lookahead:
 
 
 # %%
-check.Lookahead(Lookahead)
+lesson.check.Lookahead(Lookahead)
 
 # %%
 # What is it worth? Sixteen ranks emulate machines on 10 Gb Ethernet, as in 05. A layer takes 2 ms forward and 4 ms backward.
@@ -716,14 +707,14 @@ guess
 
 # %%
 team = ranks.start(16, machine="ethernet-10g")
-team.push(Lookahead=check.written(Lookahead))
+team.push(Lookahead=lesson.check.written(Lookahead))
 
 # %%
 # %%ranks --timeout 120
-from lessons.zero_and_fsdp import by_hand
+from lessons import zero_and_fsdp as lesson
 
-by_hand.join()
-waiting_ms, ahead_ms = by_hand.stage_3_ms(None), by_hand.stage_3_ms(Lookahead)
+lesson.by_hand.join()
+waiting_ms, ahead_ms = lesson.by_hand.stage_3_ms(None), lesson.by_hand.stage_3_ms(Lookahead)
 print(f"each layer waits: {waiting_ms:.1f} ms; your Lookahead: {ahead_ms:.1f} ms, emulated")
 
 # %%

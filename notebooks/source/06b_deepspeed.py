@@ -12,12 +12,9 @@
 # no network. Do notebook [06](06_zero_and_fsdp.ipynb) first: it explains the stages.
 
 # %%
-from workshop_lib import predict, profile, ranks
-from workshop_lib.notebook import take_home
-from workshop_lib.paths import BUILD
+from workshop_lib import BUILD, predict, profile, ranks, take_home
 
-from lessons.deepspeed import engines
-from lessons.deepspeed import judge as check
+from lessons import deepspeed as lesson
 
 sizes = profile.current()
 folder = BUILD / "06b_deepspeed"
@@ -109,40 +106,38 @@ def configuration(global_batch, ranks, largest_micro_batch, stage):
 
 
 # %%
-check.configuration(configuration)
+lesson.check.configuration(configuration)
 
 # %% [markdown]
 # ## Stages 0 to 3, measured
 #
-# Now train the perceptron of notebook 06 with your configuration. (As long as you haven't written it, `check.written` uses the
+# Now train the perceptron of notebook 06 with your configuration. (As long as you haven't written it, `lesson.check.written` uses the
 # solution.)
 
 # %%
-team.push(configuration=check.written(configuration), folder=folder)
+team.push(configuration=lesson.check.written(configuration), folder=folder)
 
 # %%
 # %%ranks --timeout 120
-from lessons.deepspeed import engines
+from lessons import deepspeed as lesson
 
-comm = engines.join()
+comm = lesson.engines.join()
 
 import deepspeed
 import torch
 from torch.nn.functional import cross_entropy
 
-from lessons.zero_and_fsdp import by_hand
-
 
 def train(config):
     """Two steps: the engine, the bytes it held before the last step, and the last loss."""
-    model = by_hand.perceptron()
+    model = lesson.by_hand.perceptron()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    config = engines.for_a_small_network(config)
+    config = lesson.engines.for_a_small_network(config)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-    for images, labels in engines.micro_batches(engine):
+    for images, labels in lesson.engines.micro_batches(engine):
         loss = cross_entropy(engine(images).float(), labels)
         engine.backward(loss)
-        held = engines.held_bytes(engine)
+        held = lesson.engines.held_bytes(engine)
         engine.step()  # takes a step only after the last micro-batch
     return engine, held, loss.item()
 
@@ -164,7 +159,7 @@ parameters = by_rank[0]["stage 0"]["parameters"] // 4
 guess.compare(sum(by_rank[0]["stage 3"].values()) / parameters)
 
 # %%
-engines.draw(by_rank, parameters)
+lesson.engines.draw(by_rank, parameters)
 
 # %% [markdown]
 # The stages differ only in who holds and sends what, so each rank's loss is the same in all of them. From stage 1 on, DeepSpeed
@@ -185,7 +180,7 @@ for stage in (1, 3):
     _, in_bf16[f"stage {stage}, bf16"], _ = train(config)
 
 # %%
-engines.draw(team.pull("in_bf16"), parameters)
+lesson.engines.draw(team.pull("in_bf16"), parameters)
 
 # %% [markdown]
 # That's the recipe of ZeRO's paper: 2 bytes per parameter for the weights, 2 for the gradients and 12 for the optimizer. With
@@ -231,19 +226,19 @@ def clip(shards, max_norm, comm):
 
 
 # %%
-check.clip(clip)
+lesson.check.clip(clip)
 
 # %% [markdown]
 # Does the engine compute the same norm?
 
 # %%
-team.push(clip=check.written(clip))
+team.push(clip=lesson.check.written(clip))
 
 # %%
 # %%ranks --timeout 120
 from deepspeed.utils import safe_get_local_grad
 
-images, labels = by_hand.batch(0, comm.rank, comm.size)
+images, labels = lesson.by_hand.batch(0, comm.rank, comm.size)
 engine.backward(cross_entropy(engine(images), labels))
 shards = [safe_get_local_grad(p).numpy().copy() for p in engine.module.parameters()]
 norm = clip(shards, 1.0, comm)
@@ -276,9 +271,9 @@ for file in sorted((folder / "checkpoint").rglob("*")):
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
 if comm.rank == 0:
-    network = by_hand.perceptron()
+    network = lesson.by_hand.perceptron()
     network.load_state_dict(get_fp32_state_dict_from_zero_checkpoint(folder / "checkpoint", tag="last"))
-images, labels = by_hand.batch()
+images, labels = lesson.by_hand.batch()
 with torch.no_grad():
     ours = cross_entropy(engine(images), labels)
 if comm.rank == 0:

@@ -16,13 +16,9 @@ import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
-from workshop_lib import predict, profile, ranks
-from workshop_lib.paths import BUILD
-from workshop_lib.training.models import vit
+from workshop_lib import BUILD, predict, profile, ranks, vit
 
-from lessons.fitting_more import judge as check
-from lessons.fitting_more import recompute
-from lessons.zero_and_fsdp import by_hand
+from lessons import fitting_more as lesson
 
 torch.set_num_threads(1)
 sizes = profile.current()
@@ -95,13 +91,13 @@ def backward_again(block, x, gradient):
 
 
 # %%
-check.backward_again(backward_again)
+lesson.check.backward_again(backward_again)
 
 # %% [markdown]
-# Compare three ways on eight transformer blocks. (As long as you haven't written it, `check.written` uses the solution.)
+# Compare three ways on eight transformer blocks. (As long as you haven't written it, `lesson.check.written` uses the solution.)
 
 # %%
-again = check.written(backward_again)
+again = lesson.check.written(backward_again)
 blocks = torch.nn.Sequential(*(vit.Block(width=128, heads=4) for _ in range(8)))
 tokens = torch.randn(64, 25, 128, requires_grad=True)
 ways = {
@@ -109,7 +105,7 @@ ways = {
     "your Recompute": Recompute.apply,
     "PyTorch's checkpoint": lambda block, x: checkpoint(block, x, use_reentrant=False),
 }
-recompute.compare(blocks, tokens, ways)
+lesson.recompute.compare(blocks, tokens, ways)
 
 # %% [markdown]
 # The gradients are equal, and the forward pass keeps far less. For the model at the top, 9 GB of activations remain instead of
@@ -124,7 +120,7 @@ recompute.compare(blocks, tokens, ways)
 # (`torch.utils.checkpoint.create_selective_checkpoint_contexts`): a block then keeps the outputs of its matrix products, and
 # recomputes the rest, which is cheap.
 #
-# *Try it:* `recompute.compare(torch.nn.Sequential(blocks), tokens, ways)` treats all eight as one block. The forward pass keeps
+# *Try it:* `lesson.recompute.compare(torch.nn.Sequential(blocks), tokens, ways)` treats all eight as one block. The forward pass keeps
 # even less. But how much is in memory once the backward pass has recomputed that block?
 #
 # ## What 16 bits change
@@ -165,12 +161,12 @@ guess.compare(weight.item())
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
-from lessons.zero_and_fsdp import by_hand
+from lessons import fitting_more as lesson
 
-comm = by_hand.join()
+comm = lesson.by_hand.join()
 policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-in_bf16 = by_hand.with_fsdp(by_hand.perceptron(), mp_policy=policy)
-by_hand.train_fsdp(in_bf16)
+in_bf16 = lesson.by_hand.with_fsdp(lesson.by_hand.perceptron(), mp_policy=policy)
+lesson.by_hand.train_fsdp(in_bf16)
 
 # %% [markdown]
 # The weights differ more than in 06, because both passes were computed in bf16. A rank sends a third fewer bytes, because both
@@ -185,9 +181,9 @@ by_hand.train_fsdp(in_bf16)
 # %%
 # %%ranks
 with torch.device("meta"):
-    network = by_hand.perceptron()
+    network = lesson.by_hand.perceptron()
 before = sum(p.untyped_storage().nbytes() for p in network.parameters() if not p.is_meta)
-by_hand.with_fsdp(network)
+lesson.by_hand.with_fsdp(network)
 network.to_empty(device="cpu")  # memory for this rank's shards only, with nothing in it
 torch.manual_seed(1 + comm.rank)  # on GPUs, use one seed
 for layer in network:
@@ -247,7 +243,7 @@ print(f"{(folder / 'whole.pt').stat().st_size / 2**20:.2f} MiB in one file, in {
 # gradients each format can hold.
 
 # %%
-gradient = recompute.gradient_of_a_trained_perceptron()
+gradient = lesson.recompute.gradient_of_a_trained_perceptron()
 print(f"{len(gradient):,} gradients that aren't 0, half of them smaller than {gradient.abs().median():.1e}")
 formats = {"bf16": (torch.bfloat16, 1), "fp16": (torch.float16, 1), "fp16, loss times 2^16": (torch.float16, 2.0**16)}
 for name, (dtype, scale) in formats.items():
@@ -309,7 +305,7 @@ for block in (1024, 32):
 
 # %%
 # %%ranks
-cost = by_hand.train_fsdp(by_hand.with_fsdp(by_hand.perceptron(), offload_policy=CPUOffloadPolicy(pin_memory=False)))
+cost = lesson.by_hand.train_fsdp(lesson.by_hand.with_fsdp(lesson.by_hand.perceptron(), offload_policy=CPUOffloadPolicy(pin_memory=False)))
 up = 2 * cost.held_bytes["parameters"] / 2**20  # both allgathers read the shards
 down = cost.held_bytes["gradients"] / 2**20
 print(f"on the host {sum(cost.held_bytes.values()) / 2**20:.1f} MiB; each step moves {up:.1f} MiB up and {down:.1f} MiB down")
@@ -329,7 +325,7 @@ dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=16)
 meshes = {"FSDP over 16": init_device_mesh("cpu", (16,))}
 meshes["HSDP, 4 nodes of 4"] = init_device_mesh("cpu", (4, 4), mesh_dim_names=("nodes", "gpus"))
 for title, mesh in meshes.items():
-    print(f"{title}:", recompute.rehearse(by_hand.with_fsdp(by_hand.perceptron(), mesh=mesh)))
+    print(f"{title}:", lesson.recompute.rehearse(lesson.by_hand.with_fsdp(lesson.by_hand.perceptron(), mesh=mesh)))
 dist.destroy_process_group()
 
 # %% [markdown]

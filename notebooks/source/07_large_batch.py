@@ -12,10 +12,8 @@
 
 # %%
 from workshop_lib import TrainOptions, picture, predict, profile, ranks
-from workshop_lib.notebook.figures.accuracy import worker_curve
 
-from lessons.large_batch import curvature, figures, recipes
-from lessons.large_batch import judge as check
+from lessons import large_batch as lesson
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -85,7 +83,7 @@ def learning_rate(step, base_lr, workers, warmup_steps):
 
 
 # %%
-check.learning_rate(learning_rate)
+lesson.check.learning_rate(learning_rate)
 
 # %% [markdown]
 # ## Sixteen workers, and 128
@@ -145,8 +143,8 @@ picture("bowl")
 # To save time, the batches are those of 16 workers.
 
 # %%
-of_ranks = team.run(curvature.follow, 15 if sizes.name == "quick" else 60, timeout=300)
-figures.limits({name: run for runs in of_ranks for name, run in runs.items()}, momentum=curvature.MOMENTUM)
+of_ranks = team.run(lesson.curvature.follow, 15 if sizes.name == "quick" else 60, timeout=300)
+lesson.figures.limits({name: run for runs in of_ranks for name, run in runs.items()}, momentum=lesson.curvature.MOMENTUM)
 
 # %% [markdown]
 # The right panel shows the two runs with warm-up. The thick lines are the limits, and the thin ones are the rates. When the network
@@ -160,7 +158,7 @@ figures.limits({name: run for runs in of_ranks for name, run in runs.items()}, m
 # this in many networks that they trained with the full batch; with small batches, the curvature settles lower. Gilmer et al.
 # (2021) use it to explain why warm-up helps. Does warm-up save 128 workers, too?
 #
-# Train with the schedule that you wrote. `own_training.train` is the loop of notebook [02](02_synchronous_sgd.ipynb), except that
+# Train with the schedule that you wrote. `lesson.own_training.train` is the loop of notebook [02](02_synchronous_sgd.ipynb), except that
 # before each step it asks your function for the learning rate.
 
 # %%
@@ -169,10 +167,10 @@ team.push(learning_rate=learning_rate, epochs=epochs, samples=samples)
 
 # %%
 # %%ranks --timeout 600
-from lessons.large_batch import own_training
+from lessons import large_batch as lesson
 
-warmup_steps = (epochs - 1) * own_training.steps_per_epoch(samples, workers=128)
-optimizer = own_training.train(lambda step: learning_rate(step, 0.01, 128, warmup_steps), 128, epochs, samples)
+warmup_steps = (epochs - 1) * lesson.own_training.steps_per_epoch(samples, workers=128)
+optimizer = lesson.own_training.train(lambda step: learning_rate(step, 0.01, 128, warmup_steps), 128, epochs, samples)
 
 # %% [markdown]
 # When we ran this, it got to 41 % in the first epoch, and then fell back to guessing. A longer warm-up to a rate that's too high
@@ -233,8 +231,8 @@ recipe = {
     # </stub>
     # </solution>
 }
-run_recipe = check.train_recipe(team, recipe, sizes)
-check.recipe(recipe, run_recipe, sizes)
+run_recipe = lesson.check.train_recipe(team, recipe, sizes)
+lesson.check.recipe(recipe, run_recipe, sizes)
 
 # %% [markdown]
 # In a script of your own, give the optimizer the rate of one worker, and let PyTorch's
@@ -247,8 +245,8 @@ check.recipe(recipe, run_recipe, sizes)
 # of runs without warm-up on 128 nodes of a supercomputer.
 
 # %%
-full = recipes.recorded("large_batch")
-worker_curve(full)
+full = lesson.recipes.recorded("large_batch")
+lesson.worker_curve(full)
 
 # %% [markdown]
 # With linear scaling all is well up to 32 workers, but with 256 every run has collapsed. With the square-root rule no run
@@ -260,7 +258,7 @@ worker_curve(full)
 # light blue lines are three runs with a rate of 0.2, a Nesterov momentum of 0.9, five epochs of warm-up and a polynomial decay:
 
 # %%
-figures.by_epoch([*full, *recipes.recorded("large_batch_solution")], workers=128)
+lesson.figures.by_epoch([*full, *lesson.recipes.recorded("large_batch_solution")], workers=128)
 
 # %% [markdown]
 # The crosses suggest that at 128 workers this network is lost, and the usual remedy is a warm-up. Our runs don't quite confirm
@@ -282,8 +280,8 @@ figures.by_epoch([*full, *recipes.recorded("large_batch_solution")], workers=128
 # runs, next to those of a healthy run with 8 workers and 5,000 images.
 
 # %%
-patients = check.patients()
-figures.clinic(patients)
+patients = lesson.check.patients()
+lesson.figures.clinic(patients)
 
 # %% [markdown]
 # ### Exercise 3 (normal): the diagnosis
@@ -327,10 +325,10 @@ diagnoses = {
     # </stub>
     # </solution>
 }
-check.diagnoses(diagnoses)
+lesson.check.diagnoses(diagnoses)
 
 # %% [markdown]
-# *Break it:* make the healthy run ill yourself, with `team.train(TrainOptions(**recipes.PATIENTS["healthy"] | {…}))`, and
+# *Break it:* make the healthy run ill yourself, with `team.train(TrainOptions(**lesson.recipes.PATIENTS["healthy"] | {…}))`, and
 # ask your neighbor for a diagnosis.
 #
 # ## Deeper: how much data?

@@ -16,12 +16,8 @@ import numpy as np
 import pandas as pd
 
 from workshop_lib import predict, profile, ranks
-from workshop_lib.exercises import judge
-from workshop_lib.notebook.results import records
-from workshop_lib.paths import ROOT
 
-from lessons.gradient_noise import critical_batch, figures, noise_scale, steps_to_target
-from lessons.gradient_noise import judge as check
+from lessons import gradient_noise as lesson
 
 sizes = profile.current()
 quick = sizes.name == "quick"
@@ -39,23 +35,22 @@ team = ranks.start(max(2, sizes.ranks))
 import numpy as np
 from mpi4py import MPI
 
-from workshop_lib.training.data import mnist, shard
-from workshop_lib.training.models.flat import FlatNetwork
+from workshop_lib import mnist
 
-from lessons.gradient_noise import noise_scale
+from lessons import gradient_noise as lesson
 
 comm = MPI.COMM_WORLD
 train, test = mnist.load("train"), mnist.load("test")
-network = FlatNetwork(seed=1)
+network = lesson.FlatNetwork(seed=1)
 start = network.weights()
 
 few = 500
 single = np.stack([network.gradient(start, train.images[[i]], train.labels[[i]]) for i in range(few)])
 G = single.mean(axis=0)
-true, by_batch = noise_scale.beside_the_mean(single, batches=(1, 8, 64))
+true, by_batch = lesson.noise_scale.beside_the_mean(single, batches=(1, 8, 64))
 
 # %%
-figures.arrows(team.pull("true")[0], team.pull("by_batch")[0], "MNIST, 20 batches of each size; an untrained network")
+lesson.figures.arrows(team.pull("true")[0], team.pull("by_batch")[0], "MNIST, 20 batches of each size; an untrained network")
 
 # %% [markdown]
 # Each arrow is the gradient of one batch, drawn with its true length and at its true angle to $G$. A single image pulls hard,
@@ -116,14 +111,14 @@ def noise_estimates(small_sq, big_sq, small_batch, big_batch):
 
 
 # %%
-check.noise_estimates(noise_estimates)
+lesson.check.noise_estimates(noise_estimates)
 
 # %% [markdown]
 # Both estimates are right on average, but noisy. So average each of them over many steps before you divide. `Follower` does that
 # with your function. For our 500 images we can compute both exactly. Does your function find them?
 
 # %%
-team.push(estimates=judge.own_or_solution(noise_estimates, check.NOTEBOOK))
+team.push(estimates=lesson.check.written(noise_estimates))
 
 # %%
 # %%ranks
@@ -131,11 +126,11 @@ if comm.rank == 0:
     print(f"by definition: |G|² {G @ G:.3f}, tr(Σ) {((single - G) ** 2).sum() / few:.1f}")
 
 random = np.random.default_rng([1, comm.rank])
-follower = noise_scale.Follower(16, 16 * comm.size, estimates)
+follower = lesson.noise_scale.Follower(16, 16 * comm.size, estimates)
 for _ in range(200):
     rows = random.integers(few, size=16)
     gradient = network.gradient(start, train.images[rows], train.labels[rows])
-    mean, norms = noise_scale.averaged(gradient, comm)
+    mean, norms = lesson.noise_scale.averaged(gradient, comm)
     follower.add(norms)
 if comm.rank == 0:
     print(f"estimated:     |G|² {follower.gradient_sq:.3f}, tr(Σ) {follower.trace:.1f}")
@@ -164,12 +159,12 @@ team.push(steps=steps, memory=25 if quick else 100)
 # %%ranks --timeout 180
 def follow(labels, batch=32, lr=0.05):
     """Train, and return [step, noise scale, standard error] after every tenth step; the weights stay in `network`."""
-    follower = noise_scale.Follower(batch, batch * comm.size, estimates, memory)
+    follower = lesson.noise_scale.Follower(batch, batch * comm.size, estimates, memory)
     weights, curve = start.copy(), []
-    batches = shard.epoch_batches(len(labels), batch, comm.rank, comm.size, seed=1, epoch=1)
+    batches = lesson.shard.epoch_batches(len(labels), batch, comm.rank, comm.size, seed=1, epoch=1)
     for step, (rows, _) in zip(range(1, steps + 1), batches, strict=False):
         own = network.gradient(weights, train.images[rows], labels[rows])
-        gradient, norms = noise_scale.averaged(own, comm)
+        gradient, norms = lesson.noise_scale.averaged(own, comm)
         weights -= lr * gradient
         follower.add(norms)
         if step % 10 == 0:
@@ -188,14 +183,14 @@ known = curve[np.isfinite(curve[:, 1])]
 guess.compare(known[-1, 1] / known[:, 1].min())
 
 # %%
-figures.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; exponential average over steps")
+lesson.figures.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; exponential average over steps")
 
 # %% [markdown]
 # The gray lines show what was published for MNIST. Expect the same order of magnitude, but not the same number, because the noise
 # scale depends on the network and on how far it's trained.
 #
 # *Try it:* is it less noisy to ask only whether a digit is a one? Run `easy = follow(train.labels == 1)` in a new cell that
-# begins with `%%ranks --timeout 180`. Then draw `figures.noise(*np.array(team.pull("easy")[0]).T, "is it a one?")`.
+# begins with `%%ranks --timeout 180`. Then draw `lesson.figures.noise(*np.array(team.pull("easy")[0]).T, "is it a one?")`.
 #
 # ## Steps to target
 #
@@ -247,7 +242,7 @@ def fit_law(batches, steps):
 
 
 # %%
-check.fit_law(fit_law)
+lesson.check.fit_law(fit_law)
 
 # %% [markdown]
 # Now measure the steps. At each batch size you have to tune the learning rate, or you'd only measure how well one rate happens to
@@ -274,17 +269,13 @@ team.push(
 # %%ranks --timeout 900
 from tqdm.auto import tqdm
 
-from workshop_lib.ranks.call.engine import stop_asked
-
-from lessons.gradient_noise import steps_to_target
-
 mine = batches[comm.rank :: comm.size]
-trainings = steps_to_target.tune(mine, lrs, seeds, target, stop_asked, test_samples=500)
+trainings = lesson.steps_to_target.tune(mine, lrs, seeds, target, lesson.stop_asked, test_samples=500)
 runs = list(tqdm(trainings, total=len(mine) * len(lrs) * len(seeds), unit="training"))
 
 # %%
 runs = [run for of_rank in team.pull("runs") for run in of_rank]
-best = steps_to_target.best_rates(runs)
+best = lesson.steps_to_target.best_rates(runs)
 pd.DataFrame.from_dict(best, orient="index", columns=["lr", "steps", "at_edge"]).rename_axis("batch")
 
 # %% [markdown]
@@ -293,14 +284,14 @@ pd.DataFrame.from_dict(best, orient="index", columns=["lr", "steps", "at_edge"])
 
 # %%
 here = f"here, to {target:.0%}"
-long_run = records.read(ROOT / "assets" / "results" / "steps_to_target.jsonl")
-pairs = {here: steps_to_target.pairs(runs), "long run, to 97%": steps_to_target.pairs(long_run)}
-fits = critical_batch.fit_each(pairs, judge.own_or_library(fit_law, critical_batch.least_squares))
+long_run = lesson.records.read(lesson.ROOT / "assets" / "results" / "steps_to_target.jsonl")
+pairs = {here: lesson.steps_to_target.pairs(runs), "long run, to 97%": lesson.steps_to_target.pairs(long_run)}
+fits = lesson.critical_batch.fit_each(pairs, lesson.own_or_library(fit_law, lesson.critical_batch.least_squares))
 
 # %%
 if here in fits:
     display(guess.compare(fits[here].b_crit))
-figures.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at each batch size")
+lesson.figures.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at each batch size")
 
 # %% [markdown]
 # Your critical batch may be smaller than the library's. With `w=1 / steps`, a run that happened to need few steps counts more.
@@ -316,7 +307,7 @@ figures.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at e
 # Here are the batch sizes that you measured, next to those that McCandlish et al. (2018) published.
 
 # %%
-figures.number_line(
+lesson.figures.number_line(
     {
         "noise scale, lowest": known[:, 1].min(),
         f"noise scale, step {steps}": known[-1, 1],

@@ -14,14 +14,9 @@
 # %%
 import numpy as np
 
-from workshop_lib import predict, profile, ranks
-from workshop_lib.exercises import judge
-from workshop_lib.notebook import take_home
-from workshop_lib.notebook.results import records
-from workshop_lib.paths import ROOT
+from workshop_lib import predict, profile, ranks, take_home
 
-from lessons.less_communication import figures, trainings
-from lessons.less_communication import judge as check
+from lessons import less_communication as lesson
 
 sizes = profile.current()
 quick = sizes.name == "quick"
@@ -84,7 +79,7 @@ def compress(gradient, residual, k):
 
 
 # %%
-check.compress(compress)
+lesson.check.compress(compress)
 
 # %% [markdown]
 # ### Train with it
@@ -97,30 +92,28 @@ guess = predict("You send the top 1 % of the entries. What share of fp32's bytes
 guess
 
 # %%
-mine = judge.own_or_solution(compress, check.NOTEBOOK)
+mine = lesson.check.written(compress)
 team.push(mine=mine, steps=64 if quick else 256)
 
 # %%
 # %%ranks --timeout 300
 from tqdm.auto import tqdm
 
-from lessons.less_communication import compression
-from lessons.less_communication.compression import TopK, registered
-from lessons.less_communication.trainings import train
+from lessons import less_communication as lesson
 
 hooks = {
-    "fp32": compression.ways()["fp32"],
-    "yours, top 1 %": registered(TopK(0.01, mine).hook),
-    "top 1 %, no feedback": registered(TopK(0.01, compression.forgetful).hook),
+    "fp32": lesson.compression.ways()["fp32"],
+    "yours, top 1 %": lesson.registered(lesson.TopK(0.01, mine).hook),
+    "top 1 %, no feedback": lesson.registered(lesson.TopK(0.01, lesson.compression.forgetful).hook),
 }
-compressed = [train(name, hook, steps) for name, hook in tqdm(hooks.items())]
+compressed = [lesson.train(name, hook, steps) for name, hook in tqdm(hooks.items())]
 
 # %%
-compressed = trainings.table(team.pull("compressed")[0])
+compressed = lesson.trainings.table(team.pull("compressed")[0])
 guess.compare(100 * compressed.loc["yours, top 1 %", "share of bytes"])
 
 # %%
-trainings.formatted(compressed)
+lesson.trainings.formatted(compressed)
 
 # %% [markdown]
 # Values and indices add up to 2 %, a fiftieth of what each rank *hands over*. On the wire you gain less, because in an
@@ -147,14 +140,14 @@ guess
 # %%
 # %%ranks --timeout 300
 names = "fp16", "PowerSGD, rank 2"
-with_torch = [train(name, compression.ways()[name], steps) for name in tqdm(names)]
+with_torch = [lesson.train(name, lesson.compression.ways()[name], steps) for name in tqdm(names)]
 
 # %%
-with_torch = trainings.table(team.pull("with_torch")[0])
+with_torch = lesson.trainings.table(team.pull("with_torch")[0])
 guess.compare(100 * with_torch.loc["PowerSGD, rank 2", "share of bytes"])
 
 # %%
-trainings.formatted(with_torch)
+lesson.trainings.formatted(with_torch)
 
 # %% [markdown]
 # Low rank pays off for matrices that are large in both directions. Our last layer isn't, so with all layers and biases, a step
@@ -221,42 +214,40 @@ def outer_step(comm, start, mine, velocity, lr=0.7, momentum=0.9):
 
 
 # %%
-check.outer_step(outer_step)
+lesson.check.outer_step(outer_step)
 
 # %% [markdown]
 # *Break it:* forget the `Allreduce`, so that each rank steps from its own weights. Which columns of the next table tell you?
 #
 # ### Train with it
 #
-# `Rounds(64, f)` lets each rank take 64 steps of plain SGD, and then calls your `f`.
+# `lesson.Rounds(64, f)` lets each rank take 64 steps of plain SGD, and then calls your `f`.
 
 # %%
 guess = predict("What test accuracy does your DiLoCo reach, with 64 steps alone?", low=80, high=100, unit="%")
 guess
 
 # %%
-team.push(outer=judge.own_or_solution(outer_step, check.NOTEBOOK))
+team.push(outer=lesson.check.written(outer_step))
 
 # %%
 # %%ranks --timeout 300
 from functools import partial
 
-from lessons.less_communication.trainings import Rounds
-
 averaged = partial(outer, lr=1.0, momentum=0.0)
 rounds = {
-    "local SGD, 8 steps alone": Rounds(8, averaged),
-    "local SGD, 64 steps alone": Rounds(64, averaged),
-    "yours, DiLoCo, 64 steps alone": Rounds(64, outer),
+    "local SGD, 8 steps alone": lesson.Rounds(8, averaged),
+    "local SGD, 64 steps alone": lesson.Rounds(64, averaged),
+    "yours, DiLoCo, 64 steps alone": lesson.Rounds(64, outer),
 }
-in_rounds = [train(name, way, steps) for name, way in tqdm(rounds.items())]
+in_rounds = [lesson.train(name, way, steps) for name, way in tqdm(rounds.items())]
 
 # %%
-in_rounds = trainings.table(team.pull("in_rounds")[0])
+in_rounds = lesson.trainings.table(team.pull("in_rounds")[0])
 guess.compare(100 * in_rounds.loc["yours, DiLoCo, 64 steps alone", "test accuracy"])
 
 # %%
-trainings.formatted(in_rounds)
+lesson.trainings.formatted(in_rounds)
 
 # %% [markdown]
 # ## What does a byte buy?
@@ -264,7 +255,7 @@ trainings.formatted(in_rounds)
 # A single run of a few seconds can mislead you by half a point. So here are recorded runs with four ranks and three seeds each.
 
 # %%
-figures.less_communication(records.read(ROOT / "assets" / "results" / "less_communication.jsonl"))
+lesson.figures.less_communication(lesson.records.read(lesson.ROOT / "assets" / "results" / "less_communication.jsonl"))
 
 # %% [markdown]
 # The figure lets you check what the papers say:
@@ -302,9 +293,9 @@ team.push(ns_per_entry={"fp32": 0, "low rank": 0.31, "top 1 %": 0.19})
 
 # %%
 # %%ranks --timeout 200
-from lessons.less_communication import links
+from lessons import less_communication as lesson
 
-step_ms = {gb_per_s: links.step_ms(gb_per_s, ns_per_entry) for gb_per_s in (0.1, 0.3, 1, 3, 10, 30)}
+step_ms = {gb_per_s: lesson.links.step_ms(gb_per_s, ns_per_entry) for gb_per_s in (0.1, 0.3, 1, 3, 10, 30)}
 
 # %%
 step_ms = team.pull("step_ms")[0]
@@ -312,7 +303,7 @@ quicker = [gb_per_s for gb_per_s, times in step_ms.items() if times["top 1 %"] <
 guess.compare(max(quicker), emulated_on=machine)
 
 # %%
-figures.step_times(step_ms, machine)
+lesson.figures.step_times(step_ms, machine)
 
 # %% [markdown]
 # At 0.1 GB/s everything pays. But from a few GB/s on, fp32's messages hide behind the backward pass, so there's nothing left to

@@ -14,9 +14,7 @@
 # %%
 from workshop_lib import predict, profile, ranks
 
-from lessons.large_batch import recipes
-from lessons.large_batch_optimizers import figures
-from lessons.large_batch_optimizers import judge as check
+from lessons import large_batch_optimizers as lesson
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -29,7 +27,7 @@ team
 # themselves are. Here are both norms for 07's network before its first step:
 
 # %%
-figures.layer_norms()
+lesson.figures.layer_norms()
 
 # %% [markdown]
 # A small ratio means that a step changes the layer a lot. This small network is a mild case. In AlexNet, where the authors of
@@ -79,7 +77,7 @@ def layer_rate(weights, gradient, trust, weight_decay):
 
 
 # %%
-check.layer_rate(layer_rate)
+lesson.check.layer_rate(layer_rate)
 
 # %% [markdown]
 # The rest of LARS is a dozen lines. Together with your function they're a normal PyTorch optimizer.
@@ -122,19 +120,17 @@ class MyLars(torch.optim.Optimizer):
 
 # %% [markdown]
 # Train with it as 16 workers and then as 128. The learning rate climbs to its peak for one epoch, and then falls to zero.
-# `own_training.train` is the loop of 07, which now uses your optimizer, too. Both runs together take a minute or so.
+# `lesson.own_training.train` is the loop of 07, which now uses your optimizer, too. Both runs together take a minute or so.
 
 # %%
 # %%ranks --timeout 600
-from workshop_lib.training.schedules import lr_at
-
-from lessons.large_batch import own_training
+from lessons import large_batch_optimizers as lesson
 
 rates = {}
 for workers, peak in ((16, 7.0), (128, 20.0)):
-    per_epoch = own_training.steps_per_epoch(samples, workers)
-    schedule = [lr_at(step, epochs * per_epoch, peak, per_epoch, "polynomial") for step in range(epochs * per_epoch)]
-    optimizer = own_training.train(schedule.__getitem__, workers, epochs, samples, MyLars)
+    per_epoch = lesson.own_training.steps_per_epoch(samples, workers)
+    schedule = [lesson.lr_at(step, epochs * per_epoch, peak, per_epoch, "polynomial") for step in range(epochs * per_epoch)]
+    optimizer = lesson.own_training.train(schedule.__getitem__, workers, epochs, samples, MyLars)
     rates[f"{workers} workers"] = optimizer.rates
 
 # %% [markdown]
@@ -142,7 +138,7 @@ for workers, peak in ((16, 7.0), (128, 20.0)):
 
 # %%
 rates = team.pull("rates")[0]
-figures.layer_rates(rates) if rates else None  # nothing to draw while exercise 1 is open
+lesson.figures.layer_rates(rates) if rates else None  # nothing to draw while exercise 1 is open
 
 # %% [markdown]
 # They depend on all three, as the paper found for AlexNet.
@@ -188,8 +184,8 @@ adam = {
     # </stub>
     # </solution>
 }
-run_adam = check.train_adam(team, adam, sizes)
-check.adam(adam, run_adam, sizes)
+run_adam = lesson.check.train_adam(team, adam, sizes)
+lesson.check.adam(adam, run_adam, sizes)
 
 # %% [markdown]
 # So Adam beats LARS? That isn't a fair comparison either. You don't know how many rates we tried for LARS, and we don't know how
@@ -206,11 +202,11 @@ guess = predict("LARS's test accuracy minus SGD's, each at its best rate", low=-
 guess
 
 # %%
-search = recipes.recorded("large_batch_search")
-guess.compare(figures.best(search, "lars") - figures.best(search, "sgd"))
+search = lesson.recipes.recorded("large_batch_search")
+guess.compare(lesson.figures.best(search, "lars") - lesson.figures.best(search, "sgd"))
 
 # %%
-figures.search(search)
+lesson.figures.search(search)
 
 # %% [markdown]
 # LARS gets seven more images in a thousand right than SGD, and no more than Adam, with one to three seeds at the best rates. The
@@ -228,8 +224,8 @@ figures.search(search)
 # seeds, the worst and the best. All runs have an epoch of warm-up and a linear decay, unless the name says otherwise.
 
 # %%
-kept = recipes.recorded("large_batch_recipes")
-recipes.table(figures.compared(kept))
+kept = lesson.recipes.recorded("large_batch_recipes")
+lesson.recipes.table(lesson.figures.compared(kept))
 
 # %% [markdown]
 # - *Momentum* makes hardly any difference with 4 workers, but with 32 it's worth five points. SGD without it got three rates, and
@@ -266,12 +262,12 @@ recipes.table(figures.compared(kept))
 # three, and with a batch that grows at those points, from 2 workers to 8 and then to 32.
 
 # %%
-figures.phases(recipes.of(kept, recipes.CONSTANT, recipes.DECAYED, recipes.GROWN))
+lesson.figures.phases(lesson.recipes.of(kept, lesson.recipes.CONSTANT, lesson.recipes.DECAYED, lesson.recipes.GROWN))
 
 # %% [markdown]
 # The growing batch ends almost where the falling rate does, after little more than half as many steps. But the constant rate ends
 # up there as well, so these runs are a weak test. *Try it:* train with phases of your choice, with
-# `recipes.train(recipes.Recipe("mine", [{…}, {…}]), seed=1)`.
+# `lesson.recipes.train(lesson.recipes.Recipe("mine", [{…}, {…}]), seed=1)`.
 #
 # ## Deeper: do large batches generalize worse?
 #

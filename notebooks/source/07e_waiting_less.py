@@ -13,9 +13,7 @@
 # %%
 from workshop_lib import predict, profile, ranks
 
-from lessons.waiting_less import figures
-from lessons.waiting_less import judge as check
-from lessons.waiting_less.workers import table
+from lessons import waiting_less as lesson
 
 sizes = profile.current()
 steps = 60 if sizes.name == "quick" else 150
@@ -35,14 +33,14 @@ team.push(steps=steps)
 # %%ranks --timeout 300
 from mpi4py import MPI
 
-from lessons.waiting_less.workers import Workers
+from lessons import waiting_less as lesson
 
-workers = Workers(MPI.COMM_WORLD, late_s=0.02)
+workers = lesson.Workers(MPI.COMM_WORLD, late_s=0.02)
 synchronous = workers.train("synchronous", "roaming", steps)
 
 # %%
 synchronous = team.pull("synchronous")[0]
-figures.timelines([synchronous])
+lesson.figures.timelines([synchronous])
 
 # %% [markdown]
 # Each worker is late only in every *second* step. Yet every step takes 20 ms longer, because whoever is on time has to wait.
@@ -100,14 +98,14 @@ def one_step_late(start_average, gradient, weights, lr, steps):
 
 
 # %%
-check.one_step_late(one_step_late)
+lesson.check.one_step_late(one_step_late)
 
 # %%
 guess = predict("With a roaming straggler, a synchronous step takes how many times as long as yours?", 1, 3, unit="times")
 guess
 
 # %%
-team.push(train=check.written(one_step_late))
+team.push(train=lesson.check.written(one_step_late))
 
 # %%
 # %%ranks --timeout 300
@@ -119,7 +117,7 @@ late, late_fixed = team.pull("late")[0], team.pull("late_fixed")[0]
 guess.compare(synchronous["ms per step"] / late["ms per step"])
 
 # %%
-figures.timelines([synchronous, late, late_fixed])
+lesson.figures.timelines([synchronous, late, late_fixed])
 
 # %% [markdown]
 # With your function the delays of the two workers overlap instead of adding up, and the gaps are nearly gone. But look at the
@@ -148,10 +146,10 @@ others = team.pull("others")[0]
 guess.compare(others[0]["ms per step"] / others[1]["ms per step"])
 
 # %%
-table([synchronous, late, late_fixed, *others])
+lesson.table([synchronous, late, late_fixed, *others])
 
 # %%
-figures.timelines(others[:2])
+lesson.figures.timelines(others[:2])
 
 # %% [markdown]
 # The asynchronous run is faster, because the quick worker computes more of the gradients. (Local SGD wouldn't help. If both
@@ -183,8 +181,6 @@ figures.timelines(others[:2])
 # %%ranks
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
-
-from lessons.waiting_less.policy import Mail, Policy
 
 comm = MPI.COMM_WORLD
 
@@ -265,7 +261,7 @@ from itertools import product
 
 
 def run(seed, staleness, ratios):
-    mail, policy = Mail(comm), Policy(seed)
+    mail, policy = lesson.Mail(comm), lesson.Policy(seed)
     if comm.rank == 0:
         learn(mail, policy, rl_steps, staleness, ratios)
     else:
@@ -279,10 +275,10 @@ runs = [run(*chosen) for chosen in product(seeds, (0, 1, 2, 4, 8, 16), (False, T
 
 # %%
 runs = team.pull("runs")[0]
-guess.compare(figures.breaks_at(runs, ratios=False))
+guess.compare(lesson.figures.breaks_at(runs, ratios=False))
 
 # %%
-figures.rewards(runs)
+lesson.figures.rewards(runs)
 
 # %% [markdown]
 # The legend says where your runs broke. Without ratios, ours broke at a staleness of 2, because old texts keep pushing digits

@@ -14,13 +14,9 @@
 # %%
 from statistics import mean, median
 
-from workshop_lib import TrainOptions, predict, profile, ranks
-from workshop_lib.notebook.figures.accuracy import accuracy_curve
-from workshop_lib.notebook.figures.scaling import scaling_curve, serial_part, weak_scaling_curve
-from workshop_lib.notebook.live_sweep import sweep
+from workshop_lib import TrainOptions, predict, profile, ranks, sweep
 
-from lessons.scaling_curves import judge as check
-from lessons.scaling_curves import tables
+from lessons import scaling_curves as lesson
 
 sizes = profile.current()
 samples = sizes.sweep_samples or 60_000
@@ -77,7 +73,7 @@ for record in sweep(ranks.start, sizes.sweep_ranks, backends, sizes.repeats, siz
 # For each number of ranks there's a list of runs, and each run is a list with the seconds of its epochs:
 
 # %%
-tables.epoch_seconds(strong, "mpi")
+lesson.tables.epoch_seconds(strong, "mpi")
 
 # %% [markdown]
 # The first epoch of a run also pays for starting up: memory, connections, and on a GPU the choice of algorithms. In a short
@@ -124,7 +120,7 @@ def scaling_table(seconds):
 
 
 # %%
-check.scaling_table(scaling_table)
+lesson.check.scaling_table(scaling_table)
 
 # %% [markdown]
 # Here is your table. One column is *absolute* speed, because slow code scales best: next to computing, sending takes little
@@ -132,17 +128,17 @@ check.scaling_table(scaling_table)
 # of two rows overlap, don't read anything into their difference.
 
 # %%
-tables.speedups(strong, scaling_table)
+lesson.tables.speedups(strong, scaling_table)
 
 # %% [markdown]
 # *Break it:* take the fastest of the repeats instead of the median, or keep the first epoch. By how much does your efficiency
 # change?
 
 # %%
-guess.compare(tables.speedups_of_runs(strong, "mpi", sizes.ranks))
+guess.compare(lesson.tables.speedups_of_runs(strong, "mpi", sizes.ranks))
 
 # %%
-scaling_curve(strong)
+lesson.scaling_curve(strong)
 
 # %% [markdown]
 # Both axes are logarithmic, so points equally far below the dotted line have the same efficiency, which is written next to each
@@ -168,7 +164,7 @@ scaling_curve(strong)
 # $N$ ranks instead of one, $S = N - f\,(N - 1)$ grows forever. That's weak scaling.
 
 # %%
-serial_part(0.05)
+lesson.serial_part(0.05)
 
 # %% [markdown]
 # *Try it:* how small must the serial part be for an efficiency of one half on 1,024 ranks, if the work is fixed?
@@ -206,7 +202,7 @@ def serial_fraction(speedup, n):
 
 
 # %%
-check.serial_fraction(serial_fraction)
+lesson.check.serial_fraction(serial_fraction)
 
 # %% [markdown]
 # Look at your own measurements first. (With two cores you have a single point that counts, so you can't see whether $f$ grows.)
@@ -214,7 +210,7 @@ check.serial_fraction(serial_fraction)
 # including the wait for the slowest rank.
 
 # %%
-tables.losses(strong, serial_fraction)
+lesson.tables.losses(strong, serial_fraction)
 
 # %% [markdown]
 # Does the time in `Allreduce` account for all the efficiency you lost? If not, the computation itself became slower, because
@@ -248,17 +244,17 @@ def fixed_global_batch(n):
 strong_on_gpus = list(sweep(ranks.start, gpus, fixed_global_batch, timeout_s=5 * sizes.timeout_s))
 
 # %%
-efficiencies = [100 * speedup / 16 for speedup in tables.speedups_of_runs(strong_on_gpus, "ddp", 16)]
+efficiencies = [100 * speedup / 16 for speedup in lesson.tables.speedups_of_runs(strong_on_gpus, "ddp", 16)]
 guess_16.compare(efficiencies, emulated_on=machine)
 
 # %%
-scaling_curve(strong_on_gpus, same="global_batch")
+lesson.scaling_curve(strong_on_gpus, same="global_batch")
 
 # %% [markdown]
 # Now your function, on these runs. Does $f$ grow? And where?
 
 # %%
-tables.losses(strong_on_gpus, serial_fraction)
+lesson.tables.losses(strong_on_gpus, serial_fraction)
 
 # %% [markdown]
 # Beside it, *weak* scaling: every GPU gets 64 images, however many there are.
@@ -270,7 +266,7 @@ def fixed_per_gpu(n):
 
 
 weak_on_gpus = list(sweep(ranks.start, gpus, fixed_per_gpu, timeout_s=5 * sizes.timeout_s))
-weak_scaling_curve(weak_on_gpus)
+lesson.weak_scaling_curve(weak_on_gpus)
 
 # %% [markdown]
 # So no fixed serial part explains this curve. Up to 8 GPUs, $f$ falls: all messages stay inside a node, where DDP hides nearly
@@ -292,7 +288,7 @@ published_s = {
     "Horovod, 32 epochs": {1: 499.8, 2: 283.9, 4: 100.4, 8: 58.8, 16: 63.8, 32: 55.7},
     "DDP, one epoch": {1: 11.7, 4: 2.64, 8: 1.37, 16: 0.80, 32: 0.49},
 }
-tables.serial_fractions(published_s, serial_fraction)
+lesson.tables.serial_fractions(published_s, serial_fraction)
 
 # %% [markdown]
 # Where $f$ is *negative*, the speed-up is larger than the number of GPUs. Each GPU had the same batch, so more GPUs saved no
@@ -316,7 +312,7 @@ tables.serial_fractions(published_s, serial_fraction)
 # has a line, with a point after each epoch.
 
 # %%
-accuracy_curve(strong)
+lesson.accuracy_curve(strong)
 
 # %% [markdown]
 # How bad can it get? These are measurements from the supercomputer Theta, of Horovod's MNIST example with 32 epochs and a

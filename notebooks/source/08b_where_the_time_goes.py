@@ -12,13 +12,9 @@
 # [08_scaling_curves](08_scaling_curves.ipynb) first.
 
 # %%
-from workshop_lib import TrainOptions, predict, profile, ranks
-from workshop_lib.paths import BUILD
-from workshop_lib.ranks.timeline import timeline
+from workshop_lib import BUILD, TrainOptions, predict, profile, ranks
 
-from lessons.ddp import figures as step_figures
-from lessons.where_the_time_goes import bound_jobs, figures, tracing
-from lessons.where_the_time_goes import judge as check
+from lessons import where_the_time_goes as lesson
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -39,14 +35,14 @@ team
 # %%ranks
 from mpi4py import MPI
 
-from lessons.where_the_time_goes.tracing import traced
+from lessons import where_the_time_goes as lesson
 
 comm = MPI.COMM_WORLD
-even = traced(steps)
+even = lesson.traced(steps)
 
 # %%
-even = timeline(team.pull("even"), last_steps=6)
-step_figures.steps({"all ranks alike": even})
+even = lesson.timeline(team.pull("even"), last_steps=6)
+lesson.step_figures.steps({"all ranks alike": even})
 
 # %% [markdown]
 # A dashed line marks where the first rank begins a step. Even here some rank nearly always waits a little, because no two ranks
@@ -62,15 +58,15 @@ guess
 
 # %%
 # %%ranks
-late = traced(steps, late_ms=20 if comm.rank == comm.size - 1 else 0)
+late = lesson.traced(steps, late_ms=20 if comm.rank == comm.size - 1 else 0)
 
 # %%
 late_trace = team.pull("late")
-late = timeline(late_trace, last_steps=6)
-step_figures.steps({"all ranks alike": even, "the last rank 20 ms late": late})
+late = lesson.timeline(late_trace, last_steps=6)
+lesson.step_figures.steps({"all ranks alike": even, "the last rank 20 ms late": late})
 
 # %%
-guess.compare(100 * timeline(late_trace).shares()[0]["waiting"])
+guess.compare(100 * lesson.timeline(late_trace).shares()[0]["waiting"])
 
 # %% [markdown]
 # Look at the colors. Every rank but one is striped with waiting, and the one that *never waits* is the slow one. (If yours
@@ -123,13 +119,13 @@ def straggler(arrived_s, seconds):
 
 
 # %%
-check.straggler(straggler)
+lesson.check.straggler(straggler)
 
 # %% [markdown]
 # Ask it about the run with a late rank:
 
 # %%
-waiting, rank = check.written(straggler)(*tracing.arrivals(late_trace))
+waiting, rank = lesson.check.written(straggler)(*lesson.tracing.arrivals(late_trace))
 print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
 
 # %% [markdown]
@@ -142,7 +138,7 @@ print(f"waiting: {[f'{share:.0%}' for share in waiting]}, straggler: {rank}")
 # or leave it free to use any. And a rank can compute with one thread or with two.
 
 # %%
-figures.bound_or_free()
+lesson.figures.bound_or_free()
 
 # %% [markdown]
 # Only one of these four is bad: two threads on one core take turns. It gets worse if a thread with nothing to do *spins*, which
@@ -165,16 +161,16 @@ guess
 
 # %%
 jobs = [
-    bound_jobs.PlacedJob(ranks=1, bound=True, threads=2),
-    bound_jobs.PlacedJob(ranks=1, bound=False, threads=1),
-    bound_jobs.PlacedJob(ranks=1, bound=False, threads=2),
-    bound_jobs.PlacedJob(ranks=2, bound=False, threads=1),
+    lesson.bound_jobs.PlacedJob(ranks=1, bound=True, threads=2),
+    lesson.bound_jobs.PlacedJob(ranks=1, bound=False, threads=1),
+    lesson.bound_jobs.PlacedJob(ranks=1, bound=False, threads=2),
+    lesson.bound_jobs.PlacedJob(ranks=2, bound=False, threads=1),
 ]
-speeds = bound_jobs.measure(jobs, min(2, sizes.repeats - 1), sizes.sweep_samples, 2 * sizes.timeout_s)
+speeds = lesson.bound_jobs.measure(jobs, min(2, sizes.repeats - 1), sizes.sweep_samples, 2 * sizes.timeout_s)
 speeds
 
 # %%
-figures.bound_or_free(speeds)
+lesson.figures.bound_or_free(speeds)
 
 # %%
 by_job = speeds.set_index(["ranks", "bound", "threads"])["samples_per_s"]
@@ -224,13 +220,13 @@ def fair_speedups(runs):
 
 
 # %%
-check.fair_speedups(fair_speedups)
+lesson.check.fair_speedups(fair_speedups)
 
 # %% [markdown]
 # Now hand it what you've just measured. Does the impossible number survive?
 
 # %%
-{key: round(speedup, 2) for key, speedup in check.written(fair_speedups)(speeds.to_dict("records")).items()}
+{key: round(speedup, 2) for key, speedup in lesson.check.written(fair_speedups)(speeds.to_dict("records")).items()}
 
 # %% [markdown]
 # *Beat it:* hand it a run on 2 ranks with two threads each, `{"ranks": 2, "threads": 2, "cores": 2, "samples_per_s": 9000}`.
@@ -253,8 +249,7 @@ import os
 import torch.profiler
 from torch.profiler import ProfilerActivity, schedule
 
-from workshop_lib.training.options import TrainOptions
-from workshop_lib.training.trainer import train
+from workshop_lib import TrainOptions
 
 os.environ["KINETO_LOG_LEVEL"] = "6"  # the profiler reports nothing but errors
 sixth_step = schedule(wait=4, warmup=1, active=1, repeat=1)
@@ -268,7 +263,7 @@ class Profiler(torch.profiler.profile):
 
 for backend in ("ddp", "fsdp"):
     with Profiler(activities=[ProfilerActivity.CPU], schedule=sixth_step) as profiler:
-        train(TrainOptions(backend=backend, max_steps=8), callbacks=[profiler])
+        lesson.train(TrainOptions(backend=backend, max_steps=8), callbacks=[profiler])
     profiler.export_chrome_trace(f"{traces}/{backend}_rank{comm.rank}.json")
 
 # %% [markdown]
@@ -276,7 +271,7 @@ for backend in ("ddp", "fsdp"):
 # this part costs you time, so look for it in every trace.
 
 # %%
-figures.beside_messages({name: traces / f"{name}_rank0.json" for name in ("ddp", "fsdp")})
+lesson.figures.beside_messages({name: traces / f"{name}_rank0.json" for name in ("ddp", "fsdp")})
 
 # %% [markdown]
 # Here nearly all communication is exposed. DDP sends gradients in buckets, but the gradients of this small network fit into a
@@ -297,14 +292,13 @@ figures.beside_messages({name: traces / f"{name}_rank0.json" for name in ("ddp",
 
 # %%
 # %%ranks
-from lessons.where_the_time_goes import flops
 
 roof = None
 if comm.rank == 0:
-    roof = flops.limits(), flops.layers("workshop") + flops.layers("vit")
+    roof = lesson.flops.limits(), lesson.flops.layers("workshop") + lesson.flops.layers("vit")
 
 # %%
-figures.roofline(*team.pull("roof")[0])
+lesson.figures.roofline(*team.pull("roof")[0])
 
 # %% [markdown]
 # The line is the roof that this machine sets: left of the dashed mark, memory is the limit, right of it arithmetic is. A layer
@@ -316,11 +310,10 @@ figures.roofline(*team.pull("roof")[0])
 # has cores of its own:
 
 # %%
-from lessons.where_the_time_goes import flops
 
 network = "workshop"
 record = team.train(TrainOptions(backend="ddp", network=network, epochs=1, train_samples=3000))
-needed_per_s = flops.per_sample(network) * record["epochs"][-1]["samples_per_s"]
+needed_per_s = lesson.flops.per_sample(network) * record["epochs"][-1]["samples_per_s"]
 limits, _ = team.pull("roof")[0]
 print(f"utilization {needed_per_s / (team.n * limits.flops_per_s):.1%}")
 

@@ -18,12 +18,9 @@ import math
 import numpy as np
 import pandas as pd
 
-from workshop_lib import TrainOptions, predict, profile, ranks
-from workshop_lib.forecast import figures, forecast, published
-from workshop_lib.machine import catalogue, load
+from workshop_lib import TrainOptions, emulation, predict, profile, ranks
 
-from lessons.forecasting import calculator, fit
-from lessons.forecasting import judge as check
+from lessons import forecasting as lesson
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -49,10 +46,10 @@ team = ranks.start(sizes.ranks)
 # %%
 largest = 2**22 if sizes.name == "quick" else 2**26
 message_sizes = [4**k for k in range(1, 14) if 4**k <= largest] + [2**17, 2**19, 2**21]
-other_programs = load.Meter()
-messages = fit.measure_communication(team, sorted(message_sizes), max(5, sizes.repeats), 10 * sizes.timeout_s)
+other_programs = lesson.load.Meter()
+messages = lesson.fit.measure_communication(team, sorted(message_sizes), max(5, sizes.repeats), 10 * sizes.timeout_s)
 other_programs.report(sizes.ranks)
-figures.allreduce_times(messages)
+lesson.figures.allreduce_times(messages)
 
 # %% [markdown]
 # On the left, each curve starts flat, where only the latency counts, and then rises with the bytes. So at first sight an
@@ -114,7 +111,7 @@ def fit_and_test(message_bytes, seconds, held_out):
 
 
 # %%
-check.fit_and_test(fit_and_test)
+lesson.check.fit_and_test(fit_and_test)
 
 # %% [markdown]
 # Now for your own measurements, without the one at 1 MiB.
@@ -129,7 +126,7 @@ ranges = {"all sizes": mpi, "64 KiB to 4 MiB": mpi[mpi["message_bytes"].between(
 tests = {}
 for name, rows in ranges.items():
     nbytes, seconds = rows["message_bytes"].to_numpy(), rows["median_s"].to_numpy()
-    tests[name] = check.written(fit_and_test)(nbytes, seconds, held_out=list(nbytes).index(2**20))
+    tests[name] = lesson.check.written(fit_and_test)(nbytes, seconds, held_out=list(nbytes).index(2**20))
 lines = pd.DataFrame(tests, index=["alpha_s", "beta_s_per_byte", "error"]).T
 guess_line.compare(100 * abs(lines.loc["all sizes", "error"]))
 lines.style.format({"alpha_s": "{:.2e}", "beta_s_per_byte": "{:.2e}", "error": "{:+.0%}"})
@@ -154,7 +151,6 @@ def allreduce_s(machine, sizes_bytes):
 
     import numpy as np
 
-    from workshop_lib.machine import emulation
 
     comm = emulation.start(machine).comm
     seconds = []
@@ -194,7 +190,7 @@ measure(16)
 rows = {}
 for machine in taken:
     p, nbytes, seconds = map(np.array, zip(*[row for row in taken[machine] if row[0] < 16 or row[1] == 2**24], strict=True))
-    alpha_s, beta, error = check.written(fit_and_test)(nbytes / p, seconds / (2 * (p - 1)), held_out=len(p) - 1)
+    alpha_s, beta, error = lesson.check.written(fit_and_test)(nbytes / p, seconds / (2 * (p - 1)), held_out=len(p) - 1)
     rows[machine] = {"alpha, µs": 1e6 * alpha_s, "GB/s": 1e-9 / beta, "emulated, ms": 1e3 * seconds[-1]}
     rows[machine] |= {"forecast, ms": 1e3 * seconds[-1] * (1 + error), "times as long": 1 / (1 + error)}
 forecasts = pd.DataFrame(rows).T.rename_axis("emulated on")
@@ -228,12 +224,12 @@ guess_busy
 
 # %%
 team = ranks.start(sizes.ranks)
-other_programs = load.Meter()
+other_programs = lesson.load.Meter()
 rounds, limit_s = sizes.repeats, 5 * sizes.timeout_s
-alone = fit.measure_steps(team, fit.ALONE, rounds, limit_s, alone=True)
-steps = fit.measure_steps(team, fit.FITTED + fit.HELD_OUT, rounds, limit_s)
+alone = lesson.fit.measure_steps(team, lesson.fit.ALONE, rounds, limit_s, alone=True)
+steps = lesson.fit.measure_steps(team, lesson.fit.FITTED + lesson.fit.HELD_OUT, rounds, limit_s)
 other_programs.report(sizes.ranks)
-guess_busy.compare(fit.slower_together(alone, steps))
+guess_busy.compare(lesson.fit.slower_together(alone, steps))
 
 # %% [markdown]
 # The ranks sent no messages here, and still the factor may be above 1. Ranks on one machine share memory bandwidth and caches,
@@ -247,15 +243,15 @@ guess_busy.compare(fit.slower_together(alone, steps))
 # blocks here, so a step should take the sum. How well does it predict steps with widths and batches that are *held out*?
 
 # %%
-used = [row for row in steps if (row["width"], row["batch"]) in fit.FITTED]
+used = [row for row in steps if (row["width"], row["batch"]) in lesson.fit.FITTED]
 held_out = [row for row in steps if row not in used]
-computing = fit.compute_time(used)
+computing = lesson.fit.compute_time(used)
 line = lines.loc["64 KiB to 4 MiB"]
-tested = fit.predicted(held_out, computing, line)
+tested = lesson.fit.predicted(held_out, computing, line)
 errors = tested["error"].abs()
 print(f"held out: error {errors.median():.0%} in the median, {errors.max():.0%} at worst")
 other_programs.report(sizes.ranks)
-figures.predicted_beside_measured(fit.predicted(used, computing, line), tested)
+lesson.figures.predicted_beside_measured(lesson.fit.predicted(used, computing, line), tested)
 
 # %% [markdown]
 # On a two-core machine that did nothing else, we measured 3 % in the median and 9 % at worst. If your errors are several times
@@ -271,7 +267,7 @@ shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%
 # With a larger batch there's more computing for the same bytes. This ratio, and not the number of ranks alone, decides how well
 # the training scales. A larger batch is the cheapest cure for slow communication, as long as the network still learns from it.
 #
-# *Break it:* predict something outside the range. Run `steps += fit.measure_steps(team, [(4096, 8)])`, and then the cell before
+# *Break it:* predict something outside the range. Run `steps += lesson.fit.measure_steps(team, [(4096, 8)])`, and then the cell before
 # the table once more. The weights of this network take 13 MB. How far off is its point, and which of the two parts would you
 # blame?
 #
@@ -317,7 +313,7 @@ def overlapped_step(forward_s, backward_s, message_s, messages):
 
 
 # %%
-check.overlapped_step(overlapped_step)
+lesson.check.overlapped_step(overlapped_step)
 
 # %% [markdown]
 # Horovod's authors published how three networks scale on servers with four GPUs and 25 Gbit/s Ethernet each. On 512 GPUs,
@@ -328,10 +324,10 @@ guess_vgg = predict("VGG-16 on 512 GPUs: what efficiency was measured?", low=0, 
 guess_vgg
 
 # %%
-step = check.written(overlapped_step)
-machine = catalogue.machine("horovod-p100")
+step = lesson.check.written(overlapped_step)
+machine = lesson.catalogue.machine("horovod-p100")
 for name in ("inception-v3", "resnet-101", "vgg-16"):
-    model = catalogue.model(name)
+    model = lesson.catalogue.model(name)
     computing_s = machine.compute_of(model).step_s(64)  # one GPU, a batch of 64: published, ResNet-101's estimated
     k = math.ceil(model.gradient_bytes / 2**26)  # fusion buffers of 64 MiB
     message_s = machine.allreduce_s(512, model.gradient_bytes / k)
@@ -339,7 +335,7 @@ for name in ("inception-v3", "resnet-101", "vgg-16"):
     print(f"{name:>12}: {k} messages of {message_s:.2f} s, efficiency {computing_s / step_s:.0%}")
 
 # %%
-horovods = {entry.what: entry.efficiency for entry in published.EVERYTHING if entry.table == "Horovod"}
+horovods = {entry.what: entry.efficiency for entry in lesson.published.EVERYTHING if entry.table == "Horovod"}
 guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 
 # %% [markdown]
@@ -351,7 +347,7 @@ guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 # Three networks on one machine prove little. DLPerf trained two networks on 16 V100, each with several frameworks. Our forecast is the same for both:
 
 # %%
-beside = published.beside_forecast()
+beside = lesson.published.beside_forecast()
 sixteen = beside[beside["table"].str.startswith("DLPerf") & (beside["devices"] == 16)]
 sixteen.groupby("table")[["forecast", "published"]].agg(["min", "max"]).style.format("{:.0%}")
 
@@ -366,7 +362,7 @@ sixteen.groupby("table")[["forecast", "published"]].agg(["min", "max"]).style.fo
 # looked at them when we chose the form of this term, so our errors there are probably too small.
 
 # %%
-figures.beside_published(beside)
+lesson.figures.beside_published(beside)
 
 # %% [markdown]
 # The held-out points are 5.0 points off in the mean, and the fitted ones 9.8, because BERT is among them: the largest miss is 45
@@ -388,12 +384,12 @@ figures.beside_published(beside)
 # - *Both* together is what a device really contributes.
 
 # %%
-ping, cnn = fit.message_time(messages), catalogue.model("workshop-cnn")
+ping, cnn = lesson.fit.message_time(messages), lesson.catalogue.model("workshop-cnn")
 options = TrainOptions(backend="mpi", epochs=2, train_samples=sizes.sweep_samples)
 alone = ranks.start(1).train(options, timeout=sizes.timeout_s, show=False)
 beta_s_per_byte = max(ping["beta_s_per_byte"], 1e-12)  # on a busy machine, the fit may say 0
-laptop = catalogue.laptop(ping["alpha_s"], beta_s_per_byte, {}).with_speed(cnn, alone["epochs"][-1]["samples_per_s"])
-calculator.forecaster(laptop)
+laptop = lesson.catalogue.laptop(ping["alpha_s"], beta_s_per_byte, {}).with_speed(cnn, alone["epochs"][-1]["samples_per_s"])
+lesson.calculator.forecaster(laptop)
 
 # %% [markdown]
 # *Try it:* choose ResNet-50 with DDP and a batch of 32. On *Horovod's P100 servers*, from how many devices on does
@@ -411,8 +407,8 @@ calculator.forecaster(laptop)
 # late, and the slowest of 4,096 15 % late. Does $\sigma$ also help in the other four tables?
 
 # %%
-lateness = published.fit_lateness(published.FITTED)
-published.mean_errors({"nobody is late": forecast.PUNCTUAL, "the slowest is late": lateness})
+lateness = lesson.published.fit_lateness(lesson.published.FITTED)
+lesson.published.mean_errors({"nobody is late": lesson.forecast.PUNCTUAL, "the slowest is late": lateness})
 
 # %% [markdown]
 # The table shows mean errors in percentage points. The forecasts for three of the four held-out tables get better. Those for
@@ -433,7 +429,7 @@ chosen = beside[beside["what"].isin(names)].set_index(["what", "devices"])
 chosen[["published", "forecast", "low", "high"]].map("{:.0%}".format)
 
 # %%
-for entry in published.EVERYTHING:
+for entry in lesson.published.EVERYTHING:
     if entry.what in names:
         print(f"{entry.what}: {entry.account}\n")
 
@@ -447,7 +443,6 @@ for entry in published.EVERYTHING:
 # climate simulations. (On Summit, a half-precision version of the network peaked above 10^18 operations per second.)
 
 # %%
-from workshop_lib.machine.cost_model import slowest_of
 
 science = {  # devices and efficiency, from the abstracts
     "CosmoFlow, Cori, Xeon Phi": (8192, 0.77),
@@ -455,7 +450,7 @@ science = {  # devices and efficiency, from the abstracts
     "climate, DeepLabv3+, Summit, V100": (27360, 0.907),
 }
 for name, (n, efficiency) in science.items():
-    late = 1 / (1 + forecast.LATENESS.typical * slowest_of(n))
+    late = 1 / (1 + lesson.forecast.LATENESS.typical * lesson.slowest_of(n))
     print(f"{name}: {n:,} devices, published {efficiency:.1%}, with the slowest alone {late:.1%}")
 
 # %% [markdown]

@@ -16,13 +16,9 @@ import shutil
 
 import numpy as np
 
-from workshop_lib import predict, profile, ranks
-from workshop_lib.paths import BUILD, SCRIPTS
-from workshop_lib.ranks.launch import scripts
-from workshop_lib.training.data import mnist
+from workshop_lib import BUILD, SCRIPTS, mnist, predict, profile, ranks, scripts
 
-from lessons.feeding_the_ranks import feeding, figures
-from lessons.feeding_the_ranks import judge as check
+from lessons import feeding_the_ranks as lesson
 
 sizes = profile.current()
 repeats = sizes.repeats
@@ -39,10 +35,10 @@ team = ranks.start(max(2, sizes.ranks))
 import numpy as np
 from mpi4py import MPI
 
-from lessons.feeding_the_ranks import feeding, training
+from lessons import feeding_the_ranks as lesson
 
 comm = MPI.COMM_WORLD
-images_per_s = training.images_per_s()
+images_per_s = lesson.training.images_per_s()
 print(f"{images_per_s:,.0f} images/s x 784 bytes = {784 * images_per_s / 1e6:.1f} MB/s")
 
 # %% [markdown]
@@ -61,8 +57,8 @@ print(f"{images_per_s:,.0f} images/s x 784 bytes = {784 * images_per_s / 1e6:.1f
 # %%
 folder = BUILD / "feeding"
 path = folder / "images.idx"
-rows = feeding.write_idx(path, mnist.load("train").images, copies=sizes.feed_copies)
-parts = feeding.parts_of(rows, team.n)
+rows = lesson.feeding.write_idx(path, mnist.load("train").images, copies=sizes.feed_copies)
+parts = lesson.feeding.parts_of(rows, team.n)
 team.push(path=path, parts=parts, repeats=repeats)
 parts
 
@@ -135,7 +131,7 @@ def read_and_scatter(comm, read, parts):
 
 
 # %%
-check.read_and_scatter(read_and_scatter)
+lesson.check.read_and_scatter(read_and_scatter)
 
 # %% [markdown]
 # ## What comes from where
@@ -156,7 +152,7 @@ guess = predict(
 guess
 
 # %%
-team.push(read_and_scatter=check.written(read_and_scatter))
+team.push(read_and_scatter=lesson.check.written(read_and_scatter))
 
 # %%
 # %%ranks --timeout 300
@@ -170,12 +166,12 @@ ways = {
     "own part": own_part,
     "MPI-IO": mpi_io,
 }
-measured = feeding.measure(comm, path, parts, ways, repeats)
+measured = lesson.feeding.measure(comm, path, parts, ways, repeats)
 
 # %%
 measured = team.pull("measured")[0]
-display(figures.feeding_ways(measured))
-figures.compare_storage(guess, measured, "everyone reads all")
+display(lesson.figures.feeding_ways(measured))
+lesson.figures.compare_storage(guess, measured, "everyone reads all")
 
 # %% [markdown]
 # How many bytes does each way need?
@@ -237,7 +233,7 @@ def prefetch(read, n):
 
 
 # %%
-check.prefetch(prefetch)
+lesson.check.prefetch(prefetch)
 
 # %% [markdown]
 # To see the effect we need slow storage, and yours may be fast. So after the real read, the thread sleeps until the read has taken
@@ -250,7 +246,7 @@ guess = predict(
 guess
 
 # %%
-team.push(n=sizes.feed_batches, prefetch=check.written(prefetch))
+team.push(n=sizes.feed_batches, prefetch=lesson.check.written(prefetch))
 
 # %%
 # %%ranks --timeout 300
@@ -258,20 +254,20 @@ first_row = 64 * n * comm.rank
 
 
 def read_batch(i):
-    return feeding.read_rows(path, first_row + 64 * i, rows=64)
+    return lesson.feeding.read_rows(path, first_row + 64 * i, rows=64)
 
 
-bytes_per_s = 784 * comm.allreduce(training.images_per_s(), MPI.MIN)
-slow = training.throttled(read_batch, bytes_per_s)
+bytes_per_s = 784 * comm.allreduce(lesson.training.images_per_s(), MPI.MIN)
+slow = lesson.training.throttled(read_batch, bytes_per_s)
 ways = {
     "read, then compute": lambda: (slow(i) for i in range(n)),
     "prefetch": lambda: prefetch(slow, n),
 }
-spent = training.measure(comm, ways, first_row, repeats)
+spent = lesson.training.measure(comm, ways, first_row, repeats)
 
 # %%
 spent = team.pull("spent")[0]
-display(figures.feeding_shares(spent, f"An epoch of {sizes.feed_batches} batches on each of {team.n} ranks"))
+display(lesson.figures.feeding_shares(spent, f"An epoch of {sizes.feed_batches} batches on each of {team.n} ranks"))
 ratios = spent["read, then compute"].sum(axis=1) / spent["prefetch"].sum(axis=1)
 guess.compare(ratios)
 
@@ -281,7 +277,7 @@ guess.compare(ratios)
 # prefetching hid TensorFlow's input completely [1]. And if a data set fits into memory, *preload* it before the first epoch. From
 # then on, nothing is read from the storage.
 #
-# *Beat it:* what if reading takes three times as long as computing? Try `slow = training.throttled(read_batch, bytes_per_s / 3)`
+# *Beat it:* what if reading takes three times as long as computing? Try `slow = lesson.training.throttled(read_batch, bytes_per_s / 3)`
 # on the ranks, and a `prefetch` with three threads.
 #
 # ## What people really use
@@ -303,7 +299,7 @@ guess
 times = folder / "loader.json"
 scripts.run("python", SCRIPTS / "loader.py", times, sizes.feed_batches, min(3, repeats), timeout_s=2 * sizes.timeout_s)
 spent = {name: np.array(seconds) for name, seconds in json.loads(times.read_text()).items()}
-display(figures.feeding_shares(spent, "An epoch in one process, with a DataLoader and its workers"))
+display(lesson.figures.feeding_shares(spent, "An epoch in one process, with a DataLoader and its workers"))
 ratios = spent["work, 0 workers"].sum(axis=1) / spent["work, 2 workers"].sum(axis=1)
 guess.compare(ratios)
 
@@ -353,10 +349,10 @@ def generator(seed, rank, step):
 
 
 # %%
-check.generator(generator)
+lesson.check.generator(generator)
 
 # %%
-team.push(generator=check.written(generator))
+team.push(generator=lesson.check.written(generator))
 
 # %%
 # %%ranks

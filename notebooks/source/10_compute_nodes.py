@@ -12,21 +12,15 @@
 # `torchrun`.
 
 # %%
-from workshop_lib import picture, predict, profile, ranks
-from workshop_lib.machine import cores
-from workshop_lib.notebook import take_home
-from workshop_lib.paths import BUILD
-from workshop_lib.preflight import run as preflight
-from workshop_lib.ranks.launch import allocation, scripts
+from workshop_lib import BUILD, picture, predict, profile, ranks, scripts, take_home
 
-from lessons.compute_nodes import figures, losing, threads
-from lessons.compute_nodes import judge as check
+from lessons import compute_nodes as lesson
 
 sizes = profile.current()
 folder = BUILD / "10_compute_nodes"
 folder.mkdir(parents=True, exist_ok=True)
-nodes = allocation.find()
-print(nodes or f"This isn't a scheduler's job. It's one machine, with {cores.here()}.")
+nodes = lesson.allocation.find()
+print(nodes or f"This isn't a scheduler's job. It's one machine, with {lesson.cores.here()}.")
 
 # %% [markdown]
 # ## From a laptop to an allocation
@@ -162,7 +156,7 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # </solution>
 
 # %%
-check.job(folder / "job.sh")
+lesson.check.job(folder / "job.sh")
 
 # %% [markdown]
 # The check ran your script as Slurm would, but with stand-ins for `srun` and `torchrun` that only record how they were called.
@@ -185,10 +179,10 @@ guess
 # %%
 checkpoint = folder / "mnist.pt"
 checkpoint.unlink(missing_ok=True)
-on_nodes = check.on_this_machine(folder / "job.sh", "--images", sizes.train_samples or 12_000, "--epochs", 3)
+on_nodes = lesson.check.on_this_machine(folder / "job.sh", "--images", sizes.train_samples or 12_000, "--epochs", 3)
 both = " & ".join(on_nodes) + " & wait"
 names = r"^epoch|rank +:|exitcode +:|Root Cause|Error: "
-after_s = losing.run_and_lose("bash", "-c", both, rank=3, once=checkpoint, only=names, timeout_s=sizes.timeout_s)
+after_s = lesson.losing.run_and_lose("bash", "-c", both, rank=3, once=checkpoint, only=names, timeout_s=sizes.timeout_s)
 
 # %%
 if after_s is not None:
@@ -232,9 +226,9 @@ scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
 
 # %%
 team = ranks.start(None if nodes else sizes.ranks)
-can_bind = cores.usable_threads() >= sizes.ranks and not team.attached_only
+can_bind = lesson.cores.usable_threads() >= sizes.ranks and not team.attached_only
 team = ranks.start(team.n, bind="core") if can_bind else team
-figures.binding(team.about(), "Bound to cores" if can_bind else "These ranks cannot be bound from here")
+lesson.figures.binding(team.about(), "Bound to cores" if can_bind else "These ranks cannot be bound from here")
 
 # %% [markdown]
 # A filled square is a core that the rank may use. If binding worked, no core is filled in more than one row.
@@ -254,7 +248,7 @@ guess_threads
 
 # %%
 team = ranks.start(team.n)
-shared_s, all_s = threads.seconds_of_products(team)
+shared_s, all_s = lesson.threads.seconds_of_products(team)
 guess_threads.compare(all_s / shared_s)
 
 # %% [markdown]
@@ -311,7 +305,7 @@ def device_of(rank, hosts, visible):
 
 
 # %%
-check.device_of(device_of)
+lesson.check.device_of(device_of)
 
 # %%
 team.push(device_of=device_of)
@@ -348,7 +342,7 @@ print(f"{hosts[comm.rank]}: {gpu}; I take number {mine} and compute on {torch.on
 # where your training would be, below the lines that load modules and set variables. Here it looks at this notebook's ranks:
 
 # %%
-preflight.look_at(team, folder)
+lesson.preflight.look_at(team, folder)
 
 # %% [markdown]
 # Each line says *ok*, *look* or *wrong*, and what to do.

@@ -20,12 +20,9 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, linear
 
-from workshop_lib import picture, predict, ranks
-from workshop_lib.training.models import vit
+from workshop_lib import picture, predict, ranks, take_home, vit
 
-from lessons.model_parallelism import cut
-from lessons.model_parallelism import judge as check
-from lessons.model_parallelism.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
+from lessons import model_parallelism as lesson
 
 # The ranks take turns if there are more of them than cores. That's slow, but this notebook counts bytes, not seconds.
 team = ranks.start(4)
@@ -70,7 +67,7 @@ picture("mlp_in_parts")
 # ## And backward?
 #
 # Autograd knows nothing about other ranks, so you have to say what crosses between them in the backward pass.
-# `both_ways(x, forward, backward)` applies one function to a tensor in the forward pass, and another one to its gradient in the
+# `lesson.both_ways(x, forward, backward)` applies one function to a tensor in the forward pass, and another one to its gradient in the
 # backward pass.
 #
 # Megatron-LM, where this comes from, has an operation at each end of such a pair, *f* and *g*. What do they send backward?
@@ -90,8 +87,8 @@ guess
 # With `ColumnParallel(layer, comm)` your ranks divide the outputs of a linear layer among them. Every rank passes in the same
 # x, and gets the outputs of its part.
 #
-# `shard(tensor, dim, comm)` makes a parameter with this rank's part of a tensor along a dimension, or returns None if there's
-# no tensor. `allreduce(comm, tensor)` returns the sum over the ranks as a new tensor, and `same(tensor)` returns the tensor as
+# `lesson.shard(tensor, dim, comm)` makes a parameter with this rank's part of a tensor along a dimension, or returns None if there's
+# no tensor. `lesson.allreduce(comm, tensor)` returns the sum over the ranks as a new tensor, and `lesson.same(tensor)` returns the tensor as
 # it is.
 #
 # <details><summary>Hint 1: which parts?</summary>
@@ -104,8 +101,8 @@ guess
 #
 # </details><details><summary>Hint 3: the pieces</summary>
 #
-# `partial(allreduce, self.comm)` is a function of one tensor. So forward starts with
-# `x = both_ways(x, forward=same, backward=partial(allreduce, self.comm))`, and then it's `linear(x, self.weight, self.bias)`.
+# `partial(lesson.allreduce, self.comm)` is a function of one tensor. So forward starts with
+# `x = lesson.both_ways(x, forward=lesson.same, backward=partial(lesson.allreduce, self.comm))`, and then it's `linear(x, self.weight, self.bias)`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -123,8 +120,8 @@ class ColumnParallel(nn.Module):
         super().__init__()
         self.comm = comm
         # <solution>
-        self.weight = shard(layer.weight, 0, comm)
-        self.bias = shard(layer.bias, 0, comm)
+        self.weight = lesson.shard(layer.weight, 0, comm)
+        self.bias = lesson.shard(layer.bias, 0, comm)
         # <stub>
         # raise NotImplementedError("your code here: self.weight and self.bias")
         # </stub>
@@ -132,7 +129,7 @@ class ColumnParallel(nn.Module):
 
     def forward(self, x):
         # <solution>
-        x = both_ways(x, forward=same, backward=partial(allreduce, self.comm))
+        x = lesson.both_ways(x, forward=lesson.same, backward=partial(lesson.allreduce, self.comm))
         return linear(x, self.weight, self.bias)
         # <stub>
         # raise NotImplementedError("your code here: linear(...) of x, which needs help on its way back")
@@ -141,7 +138,7 @@ class ColumnParallel(nn.Module):
 
 
 # %%
-check.ColumnParallel(ColumnParallel)
+lesson.check.ColumnParallel(ColumnParallel)
 
 # %% [markdown]
 # ## Exercise 2 (warm-up): a row-parallel layer
@@ -175,7 +172,7 @@ class RowParallel(nn.Module):
         super().__init__()
         self.comm = comm
         # <solution>
-        self.weight = shard(layer.weight, 1, comm)
+        self.weight = lesson.shard(layer.weight, 1, comm)
         self.bias = nn.Parameter(layer.bias.detach().clone())
         # <stub>
         # raise NotImplementedError("your code here: self.weight and self.bias")
@@ -185,7 +182,7 @@ class RowParallel(nn.Module):
     def forward(self, x):
         # <solution>
         part = linear(x, self.weight)
-        return both_ways(part, forward=partial(allreduce, self.comm), backward=same) + self.bias
+        return lesson.both_ways(part, forward=partial(lesson.allreduce, self.comm), backward=lesson.same) + self.bias
         # <stub>
         # raise NotImplementedError("your code here: linear(...) without a bias, a sum over ranks, and the bias")
         # </stub>
@@ -193,13 +190,13 @@ class RowParallel(nn.Module):
 
 
 # %%
-check.RowParallel(RowParallel)
+lesson.check.RowParallel(RowParallel)
 
 # %% [markdown]
 # Put the two together, and you have an MLP on several ranks. How far is it from one process, and what does it send?
 
 # %%
-team.push(ColumnParallel=check.written(ColumnParallel), RowParallel=check.written(RowParallel))
+team.push(ColumnParallel=lesson.check.written(ColumnParallel), RowParallel=lesson.check.written(RowParallel))
 
 # %%
 # %%ranks
@@ -210,11 +207,9 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.training.collectives.counting import CountingComm
-from workshop_lib.training.models import vit
+from workshop_lib import vit
 
-from lessons.model_parallelism import cut, study
-from lessons.model_parallelism.tensors import allreduce
+from lessons import model_parallelism as lesson
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
@@ -222,7 +217,7 @@ rank, size = comm.rank, comm.size
 
 torch.manual_seed(1)
 whole, x = vit.Mlp(64), torch.randn(64, 25, 64)  # 64 images of 25 tokens
-counting = CountingComm(comm)
+counting = lesson.CountingComm(comm)
 mine = nn.Sequential(ColumnParallel(whole.up, counting), nn.GELU(), RowParallel(whole.down, counting))
 inputs = [x.clone().requires_grad_() for _ in range(2)]
 outputs = mine(inputs[0]), whole(inputs[1])
@@ -232,8 +227,8 @@ for output in outputs:
 an_allreduce = 2 * (size - 1) / size * x.nbytes
 backward_allreduces = (counting.bytes_sent - forward_bytes) / an_allreduce
 if rank == 0:
-    print(f"outputs differ by {study.largest([outputs[0]], [outputs[1]]):.0e}", end=", ")
-    print(f"gradients of x by {study.largest([inputs[0].grad], [inputs[1].grad]):.0e}")
+    print(f"outputs differ by {lesson.study.largest([outputs[0]], [outputs[1]]):.0e}", end=", ")
+    print(f"gradients of x by {lesson.study.largest([inputs[0].grad], [inputs[1].grad]):.0e}")
     print(f"forward sends {forward_bytes / an_allreduce:.2f} allreduces of x", end=", ")
     print(f"backward {backward_allreduces:.2f}")
 
@@ -291,7 +286,7 @@ def cut_block(block, column, row):
 
 
 # %%
-check.cut_block(cut_block)
+lesson.check.cut_block(cut_block)
 
 # %% [markdown]
 # Each rank needs at least one whole head, so the number of heads limits the number of ranks. In most models of today, several
@@ -304,13 +299,13 @@ check.cut_block(cut_block)
 # one allreduce for all three, as a *Deeper* section shows.)
 
 # %%
-team.push(cut_block=check.written(cut_block))
+team.push(cut_block=lesson.check.written(cut_block))
 
 
 # %%
 # %%ranks
 def cut_model(comm):
-    model = study.network()  # 3 blocks, 4 heads, 25 tokens of 64 numbers
+    model = lesson.study.network()  # 3 blocks, 4 heads, 25 tokens of 64 numbers
     for block in model[1:-1]:  # all but the patches at the start and the logits at the end
         cut_block(block, partial(ColumnParallel, comm=comm), partial(RowParallel, comm=comm))
     return model
@@ -319,20 +314,20 @@ def cut_model(comm):
 def cut_model_once(comm):
     model = cut_model(comm)
     for block in model[1:-1]:
-        cut.sum_once(block.attention, comm)
+        lesson.cut.sum_once(block.attention, comm)
     return model
 
 
-alone, together = study.network(), cut_model_once(comm)
-study.train(alone, steps=5)
-study.train(together, steps=5)
+alone, together = lesson.study.network(), cut_model_once(comm)
+lesson.study.train(alone, steps=5)
+lesson.study.train(together, steps=5)
 held = sum(p.numel() for p in together.parameters()) / sum(p.numel() for p in alone.parameters())
-images, labels = study.batch(5)  # which they haven't seen
+images, labels = lesson.study.batch(5)  # which they haven't seen
 with torch.no_grad():
     logits, expected = together(images), alone(images)
 if rank == 0:
     print(f"after 5 steps, the loss on new images is {cross_entropy(logits, labels):.3f}")
-    print(f"each of {size} ranks holds {held:.0%} of the parameters, and the logits differ by {study.largest([logits], [expected]):.0e}")
+    print(f"each of {size} ranks holds {held:.0%} of the parameters, and the logits differ by {lesson.study.largest([logits], [expected]):.0e}")
 
 # %% [markdown]
 # The two networks are the same except for rounding. A rank holds a bit more than a quarter of the parameters, since patches,
@@ -348,7 +343,7 @@ if rank == 0:
 # ### Exercise 4 (normal): the two operations
 #
 # With `TokenParallel` your ranks divide the tokens among them between layers. Write `enter`, which is f, and `leave`, which is
-# g. Tokens are dimension 1 of `[images, tokens, width]`. You have `allgather(comm, tensor, dim)` and `reduce_scatter(comm,
+# g. Tokens are dimension 1 of `[images, tokens, width]`. You have `lesson.allgather(comm, tensor, dim)` and `lesson.reduce_scatter(comm,
 # tensor, dim)`.
 #
 # <details><summary>Hint</summary>
@@ -369,30 +364,30 @@ class TokenParallel:
     """Where tokens are cut among ranks, and where each rank sees all of them."""
 
     def __init__(self, comm):
-        self.gather = partial(allgather, comm, dim=1)
-        self.scatter_sums = partial(reduce_scatter, comm, dim=1)
+        self.gather = partial(lesson.allgather, comm, dim=1)
+        self.scatter_sums = partial(lesson.reduce_scatter, comm, dim=1)
 
     def enter(self, x):
         """This rank's tokens [n, t / p, w] become all tokens [n, t, w]."""
         # <solution>
-        return both_ways(x, forward=self.gather, backward=self.scatter_sums)
+        return lesson.both_ways(x, forward=self.gather, backward=self.scatter_sums)
         # <stub>
-        # raise NotImplementedError("your code here: both_ways(x, forward=..., backward=...)")
+        # raise NotImplementedError("your code here: lesson.both_ways(x, forward=..., backward=...)")
         # </stub>
         # </solution>
 
     def leave(self, parts):
         """Parts of sums for all tokens [n, t, w] become whole sums for this rank's tokens [n, t / p, w]."""
         # <solution>
-        return both_ways(parts, forward=self.scatter_sums, backward=self.gather)
+        return lesson.both_ways(parts, forward=self.scatter_sums, backward=self.gather)
         # <stub>
-        # raise NotImplementedError("your code here: both_ways(parts, forward=..., backward=...)")
+        # raise NotImplementedError("your code here: lesson.both_ways(parts, forward=..., backward=...)")
         # </stub>
         # </solution>
 
 
 # %%
-check.TokenParallel(TokenParallel)
+lesson.check.TokenParallel(TokenParallel)
 
 # %% [markdown]
 # Now compare a block that is whole, one cut by tensors, and one cut by tensors and tokens. One thing is new: norms, and the
@@ -400,11 +395,11 @@ check.TokenParallel(TokenParallel)
 # the end.
 
 # %%
-team.push(TokenParallel=check.written(TokenParallel))
+team.push(TokenParallel=lesson.check.written(TokenParallel))
 
 # %%
 # %%ranks
-ways = study.ways_to_cut(ColumnParallel, RowParallel, TokenParallel, comm)
+ways = lesson.study.ways_to_cut(ColumnParallel, RowParallel, TokenParallel, comm)
 
 # %%
 columns = ["what is cut", "differs by", "bytes sent", "for norms and biases", "bytes kept for the backward pass"]
@@ -476,12 +471,12 @@ guess
 
 # %%
 # %%ranks
-counting = CountingComm(comm)
+counting = lesson.CountingComm(comm)
 model = cut_model(counting)
-as_written = study.allreduces(model, counting)
+as_written = lesson.study.allreduces(model, counting)
 for block in model[1:-1]:
-    cut.sum_once(block.attention, counting)
-summed_once = study.allreduces(model, counting)
+    lesson.cut.sum_once(block.attention, counting)
+summed_once = lesson.study.allreduces(model, counting)
 
 # %%
 counted = {"as we wrote it": team.pull("as_written")[0], "summed once": team.pull("summed_once")[0]}
@@ -496,7 +491,7 @@ pd.DataFrame(counted, index=["forward", "backward"]).T.style.format("{:.2f}")
 # %%
 import inspect
 
-print(inspect.getsource(cut.sum_once))
+print(inspect.getsource(lesson.cut.sum_once))
 
 # %% [markdown]
 # Now a block sends two allreduces forward and two backward.
@@ -512,14 +507,14 @@ print(inspect.getsource(cut.sum_once))
 # %%ranks
 def on_mesh(data, tensor, steps=3):
     """Train on data × tensor ranks: the model, and the bytes that a rank sent per step in its tensor and its data group."""
-    tensor_group, data_group = CountingComm(comm.Split(rank // tensor)), CountingComm(comm.Split(rank % tensor))
+    tensor_group, data_group = lesson.CountingComm(comm.Split(rank // tensor)), lesson.CountingComm(comm.Split(rank % tensor))
     model = cut_model_once(tensor_group)
 
     def average(model):  # over the copies of this part
         flat = torch.cat([p.grad.flatten() for p in model.parameters()])
-        nn.utils.vector_to_parameters(allreduce(data_group, flat) / data, [p.grad for p in model.parameters()])
+        nn.utils.vector_to_parameters(lesson.allreduce(data_group, flat) / data, [p.grad for p in model.parameters()])
 
-    study.train(model, steps, images=slice(data_group.rank, None, data), after_backward=average)
+    lesson.study.train(model, steps, images=slice(data_group.rank, None, data), after_backward=average)
     return model, tensor_group.bytes_sent / steps, data_group.bytes_sent / steps
 
 
@@ -548,7 +543,6 @@ pd.DataFrame(team.pull("meshes")[0], columns=columns).set_index("data × tensor"
 # DDP. The network is a plain MLP now, because a plan cuts linear layers and embeddings, not convolutions:
 
 # %%
-from workshop_lib.notebook import take_home
 
 take_home.diff("ddp.py", "tensor_parallel.py")
 
@@ -567,27 +561,25 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from workshop_lib.training.collectives.counting import counted
-
 warnings.filterwarnings("ignore", message="Full backward hook")  # CommDebugMode sets one on the images' layer
-group = study.process_group_over_mpi()
+group = lesson.study.process_group_over_mpi()
 plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
 plan |= {"attention.out": RowwiseParallel(), "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel()}
-theirs = study.network()
+theirs = lesson.study.network()
 for block in theirs[1:-1]:
     parallelize_module(block, DeviceMesh.from_group(group, "cpu"), plan)
 
 # %%
 # %%ranks
-images, labels = study.batch(0)
-counting = CountingComm(comm)
+images, labels = lesson.study.batch(0)
+counting = lesson.CountingComm(comm)
 ours = cut_model(counting)
 cross_entropy(ours(images), labels).backward()
-with CommDebugMode() as debug, counted(group) as sent:
+with CommDebugMode() as debug, lesson.counted(group) as sent:
     cross_entropy(theirs(images), labels).backward()
 if rank == 0:
     local = [p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad for p in theirs.parameters()]
-    print(f"gradients differ by {study.largest([p.grad for p in ours.parameters()], local):.0e}")
+    print(f"gradients differ by {lesson.study.largest([p.grad for p in ours.parameters()], local):.0e}")
     print(f"PyTorch's own count: {debug.get_total_counts()} collectives in 3 blocks")
     print(f"bytes sent per rank: ours {counting.bytes_sent:,}, PyTorch's {sent.messages.bytes_sent:,}")
 

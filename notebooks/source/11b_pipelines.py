@@ -18,11 +18,9 @@ from functools import partial
 
 import pandas as pd
 
-from workshop_lib import predict, ranks
-from workshop_lib.notebook import take_home
+from workshop_lib import predict, ranks, take_home
 
-from lessons.pipelines import figures, orders, pipeline
-from lessons.pipelines import judge as check
+from lessons import pipelines as lesson
 
 machine = "ethernet-10g"
 team = ranks.start(4, machine=machine)
@@ -40,11 +38,9 @@ import torch
 from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.machine import emulation
-from workshop_lib.training.data import mnist
-from workshop_lib.training.models import torch_cnn, vit
+from workshop_lib import emulation, mnist, torch_cnn, vit
 
-from lessons.pipelines import pipeline
+from lessons import pipelines as lesson
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
@@ -62,7 +58,7 @@ def network_in(stages):
     torch.manual_seed(1)
     blocks = 2 * size // stages
     counts = [blocks + (stage == 0) + (stage == stages - 1) for stage in range(stages)]
-    return pipeline.split(vit.vit(10, depth=2 * size), counts)
+    return lesson.pipeline.split(vit.vit(10, depth=2 * size), counts)
 
 
 mine = network_in(size)[rank]
@@ -93,7 +89,7 @@ if rank > 0:
 # %%ranks
 [whole] = network_in(1)
 cross_entropy(whole(images), labels).backward()
-print(f"rank {rank}: {pipeline.difference(mine, whole):.0e} from one process, relative to the largest gradient")
+print(f"rank {rank}: {lesson.pipeline.difference(mine, whole):.0e} from one process, relative to the largest gradient")
 
 # %% [markdown]
 # The gradients are the same, apart from rounding. Each rank then updates its own parameters, and there's nothing to average. But
@@ -107,7 +103,7 @@ print(f"rank {rank}: {pipeline.difference(mine, whole):.0e} from one process, re
 # that normalizes over each micro-batch alone.) Here are three ranks and four micro-batches:
 
 # %%
-figures.example("GPipe", ranks=3, micro_batches=4)
+lesson.figures.example("GPipe", ranks=3, micro_batches=4)
 
 # %% [markdown]
 # Each bar is an operation, and the number is its micro-batch. Dark bars go forward and light ones backward, which takes twice as
@@ -151,7 +147,7 @@ figures.example("GPipe", ranks=3, micro_batches=4)
 
 
 # %%
-class MyStage(pipeline.Stage):
+class MyStage(lesson.pipeline.Stage):
     """Some layers in a row, and what they do with one micro-batch at a time."""
 
     def forward(self, i):
@@ -185,7 +181,7 @@ class MyStage(pipeline.Stage):
 
 
 # %%
-check.MyStage(MyStage)
+lesson.check.MyStage(MyStage)
 
 # %% [markdown]
 # *Break it:* don't divide by `self.m`. With SGD, which learning rate would give you the same steps as before?
@@ -223,7 +219,7 @@ def gpipe(rank, ranks, m):
 
 
 # %%
-check.gpipe(gpipe)
+lesson.check.gpipe(gpipe)
 
 # %% [markdown]
 # Now run your stages in this order. These ranks compute and send for real, but each carries a clock of *emulated* time, as in
@@ -235,7 +231,7 @@ guess = predict("8 micro-batches on 4 ranks: for what share of the step is a ran
 guess
 
 # %%
-MyStage, gpipe = check.written(MyStage), check.written(gpipe)
+MyStage, gpipe = lesson.check.written(MyStage), lesson.check.written(gpipe)
 team.push(MyStage=MyStage, gpipe=gpipe)
 
 
@@ -252,16 +248,16 @@ def devices(stages, m):
 
 by_m = {}
 for m in (1, 4, 8, 16, 32):
-    [stage], by_m[m] = pipeline.steps(MyStage, devices(size, m), gpipe, m, batch, comm)
-print(f"rank {rank}: {pipeline.difference(stage.layers, whole):.0e} from one process")
+    [stage], by_m[m] = lesson.pipeline.steps(MyStage, devices(size, m), gpipe, m, batch, comm)
+print(f"rank {rank}: {lesson.pipeline.difference(stage.layers, whole):.0e} from one process")
 
 # %%
 by_rank = team.pull("by_m")
-taken = {m: orders.fastest([of_rank[m] for of_rank in by_rank]) for m in by_rank[0]}
-figures.pipeline({"GPipe, 4 micro-batches": taken[4], "GPipe, 8 micro-batches": taken[8]}, machine)
+taken = {m: lesson.orders.fastest([of_rank[m] for of_rank in by_rank]) for m in by_rank[0]}
+lesson.figures.pipeline({"GPipe, 4 micro-batches": taken[4], "GPipe, 8 micro-batches": taken[8]}, machine)
 
 # %%
-guess.compare(100 * orders.bubble(taken[8]), emulated_on=machine)
+guess.compare(100 * lesson.orders.bubble(taken[8]), emulated_on=machine)
 
 # %% [markdown]
 # The smaller the micro-batches, the smaller the bubble. With $p$ equal stages, a rank is idle for
@@ -272,7 +268,7 @@ guess.compare(100 * orders.bubble(taken[8]), emulated_on=machine)
 # early, so it's idle for as long as $p - 1$ whole micro-batches take. The other ranks are idle for just as long, at other times.
 
 # %%
-pd.DataFrame(orders.idle_rows(taken)).T.rename_axis(f"micro-batches (emulated on {machine})")
+pd.DataFrame(lesson.orders.idle_rows(taken)).T.rename_axis(f"micro-batches (emulated on {machine})")
 
 # %% [markdown]
 # Your bubbles match the formula, plus a little for the messages. So why not take a hundred micro-batches? Look at the last
@@ -291,7 +287,7 @@ pd.DataFrame(orders.idle_rows(taken)).T.rename_axis(f"micro-batches (emulated on
 # on four ranks:
 
 # %%
-figures.example("GPipe", "1F1B", ranks=4, micro_batches=8)
+lesson.figures.example("GPipe", "1F1B", ranks=4, micro_batches=8)
 
 # %% [markdown]
 # On paper, the bubble is as long as before, but in smaller pieces. What differs is how many micro-batches are in memory: 8 on
@@ -338,7 +334,7 @@ def one_f_one_b(rank, ranks, m):
 
 
 # %%
-check.one_f_one_b(one_f_one_b)
+lesson.check.one_f_one_b(one_f_one_b)
 
 # %% [markdown]
 # Now run it. How much memory do you save?
@@ -348,14 +344,14 @@ guess = predict("How many times as much does GPipe keep for backward as 1F1B, on
 guess
 
 # %%
-one_f_one_b = check.written(one_f_one_b)
+one_f_one_b = lesson.check.written(one_f_one_b)
 team.push(one_f_one_b=one_f_one_b)
 
 # %%
 # %%ranks
 keeps = {}
 for name, schedule in (("GPipe", gpipe), ("1F1B", one_f_one_b)):
-    _, taken = pipeline.steps(MyStage, devices(size, 8), schedule, 8, batch, comm, count_bytes=True)
+    _, taken = lesson.pipeline.steps(MyStage, devices(size, 8), schedule, 8, batch, comm, count_bytes=True)
     keeps[name, f"rank {rank}"] = {"micro-batches": taken[0].most_kept, "MiB": taken[0].saved_bytes / 2**20}
 
 # %%
@@ -375,14 +371,14 @@ by_network = {}
 for network, bytes_per_s in (("fast", 1e9), ("slow", message_bytes / forward_s)):
     emulation.current().set_network(bytes_per_s)
     for name, schedule in (("GPipe", gpipe), ("1F1B", one_f_one_b)):
-        _, by_network[f"{name}, {network} network"] = pipeline.steps(
+        _, by_network[f"{name}, {network} network"] = lesson.pipeline.steps(
             MyStage, devices(size, 8), schedule, 8, batch, comm
         )
 emulation.current().set_network(1e9)
 
 # %%
 by_rank = team.pull("by_network")
-figures.pipeline({name: orders.fastest([each[name] for each in by_rank]) for name in by_rank[0]}, machine)
+lesson.figures.pipeline({name: lesson.orders.fastest([each[name] for each in by_rank]) for name in by_rank[0]}, machine)
 
 # %% [markdown]
 # On the slow network, 1F1B loses more, because a rank waits for a gradient in every turn. With GPipe, it has the next
@@ -399,7 +395,7 @@ figures.pipeline({name: orders.fastest([each[name] for each in by_rank]) for nam
 # %%
 # %%ranks
 traffic = {
-    f"{schedule.__name__}, {m} micro-batches": pipeline.sent(MyStage, network_in(size), schedule, m, batch, comm)
+    f"{schedule.__name__}, {m} micro-batches": lesson.pipeline.sent(MyStage, network_in(size), schedule, m, batch, comm)
     for schedule, m in ((gpipe, 2), (one_f_one_b, 8))
 }
 parameters = sum(p.numel() for p in whole.parameters())
@@ -422,15 +418,13 @@ pd.DataFrame(team.pull("traffic")[0]).T.style.format("{:,.0f}", na_rep="")
 # %%ranks --timeout 120
 from torch.distributed import pipelining
 
-from lessons.pipelines import with_pytorch
-
-with_pytorch.join()
+lesson.with_pytorch.join()
 inputs = [images] if rank == 0 else []
 for make, own in ((pipelining.ScheduleGPipe, gpipe), (pipelining.Schedule1F1B, one_f_one_b)):
     layers, losses, done = network_in(size)[rank], [], []
-    stage = with_pytorch.RecordedStage(layers, rank, size, done)
+    stage = lesson.with_pytorch.RecordedStage(layers, rank, size, done)
     make(stage, n_microbatches=8, loss_fn=cross_entropy).step(*inputs, target=labels, losses=losses)
-    print(f"{make.__name__}: gradients differ by {pipeline.difference(layers, whole):.0e} from one process;", end=" ")
+    print(f"{make.__name__}: gradients differ by {lesson.pipeline.difference(layers, whole):.0e} from one process;", end=" ")
     print("same order as yours:", done == own(rank, size, 8))
 
 # %% [markdown]
@@ -513,7 +507,7 @@ def interleaved(rank, ranks, m, chunks):
 
 
 # %%
-check.interleaved(interleaved)
+lesson.check.interleaved(interleaved)
 
 # %% [markdown]
 # How far ahead did you go? In its earlier chunks, every rank needs $(v - 1)\,p$ forwards. If it has $k$ ranks behind it, a
@@ -523,19 +517,19 @@ check.interleaved(interleaved)
 # $3k$, they wait for each other forever.
 
 # %%
-two_chunks = partial(check.written(interleaved), chunks=2)
+two_chunks = partial(lesson.check.written(interleaved), chunks=2)
 team.push(two_chunks=two_chunks)
 
 # %%
 # %%ranks --timeout 120
-stages, chunked = pipeline.steps(MyStage, devices(2 * size, 8), two_chunks, 8, batch, comm)
-_, plain = pipeline.steps(MyStage, devices(size, 8), one_f_one_b, 8, batch, comm)
+stages, chunked = lesson.pipeline.steps(MyStage, devices(2 * size, 8), two_chunks, 8, batch, comm)
+_, plain = lesson.pipeline.steps(MyStage, devices(size, 8), one_f_one_b, 8, batch, comm)
 print(f"rank {rank} has stages {[stage.number for stage in stages]}", end=", ")
-print(f"{max(pipeline.difference(stage.layers, whole) for stage in stages):.0e} from one process")
+print(f"{max(lesson.pipeline.difference(stage.layers, whole) for stage in stages):.0e} from one process")
 
 # %%
-panels = {"1F1B": orders.fastest(team.pull("plain")), "two chunks per rank": orders.fastest(team.pull("chunked"))}
-figures.pipeline(panels, machine)
+panels = {"1F1B": lesson.orders.fastest(team.pull("plain")), "two chunks per rank": lesson.orders.fastest(team.pull("chunked"))}
+lesson.figures.pipeline(panels, machine)
 
 # %% [markdown]
 # The formula says 27 % and 16 %. Rank 0 keeps more with two chunks, because it goes further ahead. PyTorch's
@@ -577,10 +571,10 @@ figures.pipeline(panels, machine)
 # %%
 # %%ranks --catch --timeout 5
 for schedule in (gpipe, one_f_one_b):
-    [stage] = pipeline.stages_of_rank(MyStage, network_in(size), comm)
+    [stage] = lesson.pipeline.stages_of_rank(MyStage, network_in(size), comm)
     stage.blocking = True
     stage.load(images, labels, 8)
-    pipeline.step([stage], schedule(rank, size, 8), comm)
+    lesson.pipeline.step([stage], schedule(rank, size, 8), comm)
     print(f"{schedule.__name__}: done")
 
 # %% [markdown]
@@ -604,25 +598,24 @@ team.push(MyStage=MyStage, one_f_one_b=one_f_one_b, counts=[12, 5])
 import torch
 from mpi4py import MPI
 
-from workshop_lib.training.data import mnist
-from workshop_lib.training.models import torch_cnn
+from workshop_lib import mnist, torch_cnn
 
-from lessons.pipelines import pipeline
+from lessons import pipelines as lesson
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
 rank = comm.rank
 split = mnist.load("train")
 many = torch_cnn.normalize(torch.tensor(split.images[:256])), torch.tensor(split.labels[:256]).long()
-_, uneven = pipeline.steps(MyStage, pipeline.split(pipeline.vgg(), counts), one_f_one_b, 8, many, comm)
+_, uneven = lesson.pipeline.steps(MyStage, lesson.pipeline.split(lesson.pipeline.vgg(), counts), one_f_one_b, 8, many, comm)
 
 # %%
 guess = predict("For what share of the step is rank 1 idle?", 0, 100, unit="%")
 guess
 
 # %%
-both = orders.fastest(team.pull("uneven"))
-figures.pipeline({"Half of the parameters each, measured": both})
+both = lesson.orders.fastest(team.pull("uneven"))
+lesson.figures.pipeline({"Half of the parameters each, measured": both})
 
 # %%
 busy_s = [sum(span.end - span.start for span in of_rank) for of_rank in both]
@@ -634,8 +627,8 @@ guess.compare(100 * (1 - busy_s[1] / max(of_rank[-1].end for of_rank in both)))
 
 # %%
 # %%ranks
-seconds = pipeline.layer_seconds(pipeline.vgg(), many[0][:32]) if rank == 0 else []
-for layer, s in zip(pipeline.vgg(), seconds, strict=False):
+seconds = lesson.pipeline.layer_seconds(lesson.pipeline.vgg(), many[0][:32]) if rank == 0 else []
+for layer, s in zip(lesson.pipeline.vgg(), seconds, strict=False):
     print(f"{1000 * s:5.2f} ms, {sum(p.numel() for p in layer.parameters()):6,} parameters: {type(layer).__name__}")
 
 # %% [markdown]
@@ -679,22 +672,22 @@ def balanced(seconds, stages):
 
 
 # %%
-check.balanced(balanced)
+lesson.check.balanced(balanced)
 
 # %%
 seconds = team.pull("seconds")[0]
-balanced = check.written(balanced)
+balanced = lesson.check.written(balanced)
 counts = balanced(seconds, 2)
 team.push(counts=counts)
 counts
 
 # %%
 # %%ranks
-_, even = pipeline.steps(MyStage, pipeline.split(pipeline.vgg(), counts), one_f_one_b, 8, many, comm)
+_, even = lesson.pipeline.steps(MyStage, lesson.pipeline.split(lesson.pipeline.vgg(), counts), one_f_one_b, 8, many, comm)
 
 # %%
-after = orders.fastest(team.pull("even"))
-figures.pipeline({"Half of the parameters each, measured": both, "Half of the time each, measured": after})
+after = lesson.orders.fastest(team.pull("even"))
+lesson.figures.pipeline({"Half of the parameters each, measured": both, "Half of the time each, measured": after})
 
 # %% [markdown]
 # Now both ranks have something to do. Networks of many equal blocks, such as transformers, are easier to cut. But even these

@@ -19,9 +19,7 @@ import torch
 
 from workshop_lib import picture, predict, ranks
 
-from lessons.context_parallelism import figures
-from lessons.context_parallelism import judge as check
-from lessons.context_parallelism.blocks import BlockAttention, contiguous
+from lessons import context_parallelism as lesson
 
 team = ranks.start(4)
 team
@@ -130,10 +128,10 @@ def merge(a, b):
 
 
 # %%
-check.merge(merge)
+lesson.check.merge(merge)
 
 # %%
-merge = check.written(merge)
+merge = lesson.check.written(merge)
 top, total, out = merge(first, second)
 whole = torch.nn.functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
 print(f"largest difference to attention over all keys: {(out / total - whole).abs().max():.0e}")
@@ -155,7 +153,7 @@ picture("ring_steps")
 # sees. `_scores` is `query @ key.T` as above, with a causal mask by the tokens' positions:
 
 # %%
-print(inspect.getsource(BlockAttention.__call__))
+print(inspect.getsource(lesson.BlockAttention.__call__))
 
 # %% [markdown]
 # ## Exercise 2 (hard): ring attention
@@ -231,7 +229,7 @@ def ring_attention(query, key, value, attend, merge, comm):
 
 
 # %%
-check.ring_attention(ring_attention)
+lesson.check.ring_attention(ring_attention)
 
 # %% [markdown]
 # ## Is it the same, and what does it send?
@@ -240,7 +238,7 @@ check.ring_attention(ring_attention)
 # attention over the whole sequence, on rings of 1, 2 and 4 ranks.
 
 # %%
-team.push(merge=merge, ring_attention=check.written(ring_attention))
+team.push(merge=merge, ring_attention=lesson.check.written(ring_attention))
 
 
 # %%
@@ -248,19 +246,17 @@ team.push(merge=merge, ring_attention=check.written(ring_attention))
 import torch
 from mpi4py import MPI
 
-from lessons.context_parallelism import ring
-from lessons.context_parallelism.blocks import BlockAttention, contiguous
-from lessons.context_parallelism.compare import with_full_attention
+from lessons import context_parallelism as lesson
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
 
 
 def in_a_ring(query, key, value, attend, comm):
-    return ring.with_backward(ring_attention, query, key, value, attend, merge, comm)
+    return lesson.ring.with_backward(ring_attention, query, key, value, attend, merge, comm)
 
 
-proof = {size: with_full_attention(in_a_ring, contiguous, comm.Split(comm.rank // size)) for size in (1, 2, 4)}
+proof = {size: lesson.with_full_attention(in_a_ring, lesson.contiguous, comm.Split(comm.rank // size)) for size in (1, 2, 4)}
 
 # %%
 table = pd.DataFrame(team.pull("proof")[0].values(), index=["1 rank", "2 ranks", "4 ranks"])
@@ -283,7 +279,7 @@ c = 4096
 compute_ms = 1e3 * 4 * c**2 * width / 400e12
 send_ms = 1e3 * 2 * c * kv_width * 2 / 50e9  # 2 bytes per number
 print(f"computing takes as long as sending with {c * send_ms / compute_ms:,.0f} tokens per rank")
-figures.overlap(compute_ms, send_ms, steps=4)
+lesson.figures.overlap(compute_ms, send_ms, steps=4)
 
 # %% [markdown]
 # ## A causal mask: who waits?
@@ -297,12 +293,12 @@ guess
 
 # %%
 # %%ranks
-in_order = with_full_attention(in_a_ring, contiguous, comm, repeats=5)
+in_order = lesson.with_full_attention(in_a_ring, lesson.contiguous, comm, repeats=5)
 
 # %%
 in_order = pd.DataFrame(team.pull("in_order"))
-print("scores per rank, forward and backward:", list(in_order.scores), f"so {figures.idle(in_order.scores):.1%} idle")
-guess.compare(100 * figures.idle(in_order.cpu_ms))
+print("scores per rank, forward and backward:", list(in_order.scores), f"so {lesson.figures.idle(in_order.scores):.1%} idle")
+guess.compare(100 * lesson.figures.idle(in_order.cpu_ms))
 
 # %% [markdown]
 # The busiest rank sets the pace. The idle share is $\frac{p-1}{2p}$ here, and $\frac{p-1}{2p-1}$ with a flash kernel, which
@@ -343,21 +339,21 @@ def zigzag(tokens, rank, size):
 
 
 # %%
-check.zigzag(zigzag)
+lesson.check.zigzag(zigzag)
 
 # %%
-zigzag = check.written(zigzag)
+zigzag = lesson.check.written(zigzag)
 team.push(zigzag=zigzag)
-figures.who_computes({"in order": contiguous, "zigzag": zigzag}, ranks=4)
+lesson.figures.who_computes({"in order": lesson.contiguous, "zigzag": zigzag}, ranks=4)
 
 # %%
 # %%ranks
-in_zigzag = with_full_attention(in_a_ring, zigzag, comm, repeats=5)
+in_zigzag = lesson.with_full_attention(in_a_ring, zigzag, comm, repeats=5)
 
 # %%
 in_zigzag = pd.DataFrame(team.pull("in_zigzag"))
 print("scores per rank, as before:", list(in_zigzag.scores), f"and the largest difference: {in_zigzag[differences].max().max():.0e}")
-figures.busy({"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms}, "CPU time in attention, milliseconds")
+lesson.figures.busy({"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms}, "CPU time in attention, milliseconds")
 
 # %% [markdown]
 # Your ring and its results haven't changed, because `attend` masks by *position*. In each step after the first, a rank now
@@ -396,18 +392,16 @@ pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}")
 # The last two take a few lines with [11](11_model_parallelism.ipynb)'s collectives, whose backward pass is another collective:
 
 # %%
-from lessons.context_parallelism import other_ways
 
-print(inspect.getsource(other_ways.gathered), inspect.getsource(other_ways.ulysses), sep="\n")
+print(inspect.getsource(lesson.other_ways.gathered), inspect.getsource(lesson.other_ways.ulysses), sep="\n")
 
 # %%
 # %%ranks
-from lessons.context_parallelism import other_ways
 
 ways = {
-    "ring, zigzag": with_full_attention(in_a_ring, zigzag, comm),
-    "gather, zigzag": with_full_attention(other_ways.gathered, zigzag, comm),
-    "Ulysses, in order": with_full_attention(other_ways.ulysses, contiguous, comm),
+    "ring, zigzag": lesson.with_full_attention(in_a_ring, zigzag, comm),
+    "gather, zigzag": lesson.with_full_attention(lesson.other_ways.gathered, zigzag, comm),
+    "Ulysses, in order": lesson.with_full_attention(lesson.other_ways.ulysses, lesson.contiguous, comm),
 }
 
 # %%
@@ -435,17 +429,15 @@ table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 # %%ranks
 from torch.nn.functional import cross_entropy
 
-from lessons.context_parallelism.gpt import TinyGpt, text
-
-tokens = text(1024)  # one more than 1,024: the last is only a target
+tokens = lesson.text(1024)  # one more than 1,024: the last is only a target
 targets = tokens[1:].clone()
 targets[:256] = -100  # cross_entropy leaves these out
 
 
 def losses(comm, seen, positions, targets, divisor):
     """The losses of five steps with this rank's tokens. The sum over them is divided by `divisor`."""
-    attend = BlockAttention([zigzag(1024, rank, comm.size) for rank in range(comm.size)], comm.rank)
-    model = TinyGpt(1024, lambda query, key, value: in_a_ring(query, key, value, attend, comm))
+    attend = lesson.BlockAttention([zigzag(1024, rank, comm.size) for rank in range(comm.size)], comm.rank)
+    model = lesson.TinyGpt(1024, lambda query, key, value: in_a_ring(query, key, value, attend, comm))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     curve = []
     for _ in range(5):
@@ -491,9 +483,8 @@ table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
 # with their block: each rank adds its part, and after a full round they arrive at home.
 
 # %%
-from lessons.context_parallelism import ring
 
-print(inspect.getsource(ring.ring_backward))
+print(inspect.getsource(lesson.ring.ring_backward))
 
 # %% [markdown]
 # ## Deeper: PyTorch's own
@@ -510,10 +501,7 @@ from torch.distributed.tensor.experimental import context_parallel
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from workshop_lib.machine import world
-from workshop_lib.training import rendezvous
-
-rendezvous.join_process_group(world.detect(), torch.device("cpu"))
+lesson.rendezvous.join_process_group(lesson.world.detect(), torch.device("cpu"))
 torch.manual_seed(1)
 whole = torch.randn(3, 1, 4, 1024, 32)
 expected = scaled_dot_product_attention(*whole, is_causal=True)

@@ -19,8 +19,7 @@ import torch
 
 from workshop_lib import picture, predict, ranks
 
-from lessons.experts import figures, layer
-from lessons.experts import judge as check
+from lessons import experts as lesson
 
 team = ranks.start(4)
 team
@@ -105,7 +104,7 @@ def route(probabilities, k):
 
 
 # %%
-check.route(route)
+lesson.check.route(route)
 
 # %% [markdown]
 # ## Experts on other ranks
@@ -122,7 +121,7 @@ picture("an_exchange")
 # gradients of what a rank has received go back the same way:
 
 # %%
-print(inspect.getsource(layer.exchange))
+print(inspect.getsource(lesson.layer.exchange))
 
 # %% [markdown]
 # ## Exercise 2 (hard): there and back
@@ -184,14 +183,14 @@ def through_experts(tokens, routing, buffer, experts, exchange):
 
 
 # %%
-check.through_experts(through_experts)
+lesson.check.through_experts(through_experts)
 
 # %% [markdown]
 # What happens in `experts(arrived)`? All experts of a rank compute at once: because each has the same number of slots, one *batched* matrix product per layer is enough. That keeps a GPU
 # busy although each expert is small:
 
 # %%
-print(inspect.getsource(layer.BatchedExperts.forward))
+print(inspect.getsource(lesson.layer.BatchedExperts.forward))
 
 # %% [markdown]
 # ## Is it the same, and what does it send?
@@ -200,18 +199,18 @@ print(inspect.getsource(layer.BatchedExperts.forward))
 # sent. The 4 ranks have 256 tokens each, 64 numbers wide, and there are 8 experts with a capacity of 1.25 times an even load.
 
 # %%
-team.push(route=check.written(route), through_experts=check.written(through_experts))
+team.push(route=lesson.check.written(route), through_experts=lesson.check.written(through_experts))
 
 # %%
 # %%ranks
 import torch
 from mpi4py import MPI
 
-from lessons.experts.compare import with_one_process
+from lessons import experts as lesson
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
-proof = {k: with_one_process(route, through_experts, k, 1.25, comm) for k in (1, 2, 4)}
+proof = {k: lesson.with_one_process(route, through_experts, k, 1.25, comm) for k in (1, 2, 4)}
 
 # %%
 table = pd.DataFrame(team.pull("proof")[0].values(), index=["k = 1", "k = 2", "k = 4"])
@@ -277,16 +276,13 @@ from functools import partial
 
 from torch.nn.functional import cross_entropy
 
-from lessons.experts.layer import MixtureOfExperts
-from lessons.experts.text import Corpus, ExpertGpt
-
 
 def train(comm, seed, weight, steps=150, factor=1.25):
     """For each step, the busiest expert's share of the choices, the share that was dropped, and the loss."""
-    make_experts = partial(MixtureOfExperts, k=1, factor=factor, comm=comm, route=route, through=through_experts)
-    model = ExpertGpt(seed, make_experts)
+    make_experts = partial(lesson.MixtureOfExperts, k=1, factor=factor, comm=comm, route=route, through=through_experts)
+    model = lesson.ExpertGpt(seed, make_experts)
     optimizer = model.optimizer()
-    corpus = Corpus(seed, comm)
+    corpus = lesson.Corpus(seed, comm)
     history = []
     for _ in range(steps):
         text, targets = corpus.next_batch()
@@ -329,12 +325,12 @@ balanced = train(MPI.COMM_SELF, seed=comm.rank + 1, weight=0.03)
 
 # %%
 free, balanced = team.pull("free"), team.pull("balanced")
-table = figures.last_steps({"no balance loss": free, "balance loss × 0.03": balanced})
+table = lesson.figures.last_steps({"no balance loss": free, "balance loss × 0.03": balanced})
 guess.compare(100 * table["busiest expert's share"][:4].mean())
-table.style.format(figures.COLUMNS)
+table.style.format(lesson.figures.COLUMNS)
 
 # %%
-figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
+lesson.figures.busiest({"no balance loss": free, "balance loss × 0.03": balanced})
 
 # %% [markdown]
 # Without a balance loss, the router *collapses*. Most tokens want the same expert, and most of them are dropped. You pay for

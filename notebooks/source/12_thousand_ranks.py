@@ -14,16 +14,9 @@
 # %%
 import pandas as pd
 
-from workshop_lib import predict, ranks
-from workshop_lib.dryrun.dry_run import dry_run, dry_runs, real_run
-from workshop_lib.forecast import meshes, published
-from workshop_lib.forecast.figures import beside_published
-from workshop_lib.machine import catalogue
-from workshop_lib.notebook import take_home
-from workshop_lib.ranks.launch import scripts
+from workshop_lib import predict, ranks, scripts, take_home
 
-from lessons.thousand_ranks import edited, figures
-from lessons.thousand_ranks import judge as check
+from lessons import thousand_ranks as lesson
 
 team = ranks.start(2)
 
@@ -42,7 +35,7 @@ take_home.marked("mesh.py", r"mesh|dist|plan|shard|policy|rank")
 # its second step. (In the first step, the optimizer creates its state.)
 
 # %%
-real = real_run(edited.SCRIPT, "--mesh", "1x2", ranks=2)
+real = lesson.real_run(lesson.edited.SCRIPT, "--mesh", "1x2", ranks=2)
 pd.DataFrame(real[0].shard_rows())
 
 # %% [markdown]
@@ -58,7 +51,7 @@ pd.DataFrame(real[0].shard_rows())
 # Can you trust that? Where you have real ranks, their report and the dry run's must agree:
 
 # %%
-pretended = dry_run(edited.SCRIPT, world_size=2, mesh="1x2", rank=1)
+pretended = lesson.dry_run(lesson.edited.SCRIPT, world_size=2, mesh="1x2", rank=1)
 for name in ("shards", "state_bytes", "collectives", "flops"):
     print(f"{name:>12} equal to those of the real rank 1: {getattr(pretended, name) == getattr(real[1], name)}")
 print(f"  peak_bytes: {real[1].peak_bytes:,} on the real rank, {pretended.peak_bytes:,} in the dry run")
@@ -78,12 +71,12 @@ guess = predict(
 guess
 
 # %%
-thousand = dry_run(edited.SCRIPT, *options, world_size=1024, mesh="128x8", rank=18)
+thousand = lesson.dry_run(lesson.edited.SCRIPT, *options, world_size=1024, mesh="128x8", rank=18)
 guess.compare(thousand.seconds)
 pd.DataFrame(thousand.collective_rows())
 
 # %%
-figures.mesh(thousand, "128x8")
+lesson.figures.mesh(thousand, "128x8")
 
 # %% [markdown]
 # Rank 18 exchanges activations with the 7 other ranks of its node, and weights with 127. In a terminal,
@@ -132,15 +125,15 @@ def mesh_bytes(data, tensor, layers, cut, whole, activations):
 
 
 # %%
-check.mesh_bytes(mesh_bytes)
+lesson.check.mesh_bytes(mesh_bytes)
 
 # %% [markdown]
 # Is it right for the script? Compare your function with dry runs on two meshes. We've added the embedding, the last norm and
 # the last layer, which FSDP gathers only once.
 
 # %%
-runs = {"128x8": thousand, **dry_runs(edited.SCRIPT, *options, meshes=["16x2"])}
-rows = check.beside_dry_runs(check.written(mesh_bytes), runs, width=1024, tokens=256, layers=4, batch=128)
+runs = {"128x8": thousand, **lesson.dry_runs(lesson.edited.SCRIPT, *options, meshes=["16x2"])}
+rows = lesson.check.beside_dry_runs(lesson.check.written(mesh_bytes), runs, width=1024, tokens=256, layers=4, batch=128)
 pd.DataFrame(rows).T.style.format("{:,.3f}")
 
 # %% [markdown]
@@ -156,7 +149,7 @@ pd.DataFrame(rows).T.style.format("{:,.3f}")
 # %%
 large_gpt = ["--width", 4096, "--heads", 32, "--layers", 32, "--tokens", 2048, "--vocabulary", 50_304]
 large_gpt += ["--dtype", "bfloat16", "--batch", 1024]
-large = dry_run(edited.SCRIPT, *large_gpt, world_size=512, mesh="64x8")
+large = lesson.dry_run(lesson.edited.SCRIPT, *large_gpt, world_size=512, mesh="64x8")
 print(f"{large.peak_bytes / 1e9:.1f} GB, of which weights, gradients and Adam take {sum(large.state_bytes.values()) / 1e9:.1f} GB")
 
 # %% [markdown]
@@ -194,7 +187,7 @@ def recompute(blocks):
 
 
 # %%
-check.recompute(recompute)
+lesson.check.recompute(recompute)
 
 # %% [markdown]
 # What does it cost? So far, each block has had 4 allreduces over the tensor dimension: two in the forward pass, and two in the
@@ -205,7 +198,7 @@ guess = predict("How many allreduces does each block have now?", low=0, high=12)
 guess
 
 # %%
-recomputed = check.report(recompute)
+recomputed = lesson.check.report(recompute)
 allreduces = next(each.calls for each in recomputed.collectives if each.over == "tensor")
 guess.compare(allreduces / 32)
 print(f"{recomputed.flops / large.flops:.2f} times the operations, a peak of {recomputed.peak_bytes / 1e9:.1f} GB")
@@ -217,9 +210,9 @@ print(f"{recomputed.flops / large.flops:.2f} times the operations, a peak of {re
 # A dry run has no values, so it can't tell you whether the script still learns the same. Two real ranks can:
 
 # %%
-for script in (edited.SCRIPT, edited.FOLDER / "mesh.py"):
+for script in (lesson.edited.SCRIPT, lesson.edited.FOLDER / "mesh.py"):
     scripts.run("torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", 2, script,
-                "--mesh", "1x2", "--steps", 10, "--text", edited.SCRIPT, only="^step")  # fmt: skip
+                "--mesh", "1x2", "--steps", 10, "--text", lesson.edited.SCRIPT, only="^step")  # fmt: skip
 
 # %% [markdown]
 # The losses are equal.
@@ -235,22 +228,22 @@ for script in (edited.SCRIPT, edited.FOLDER / "mesh.py"):
 # layers and of four are enough, because each additional layer costs the same.
 
 # %%
-gpt = meshes.Gpt(layers=32, width=4096, parameters=6.65e9, tokens=2048, vocabulary=50_304, tied=False)
-h100 = catalogue.machine("h100")
+gpt = lesson.meshes.Gpt(layers=32, width=4096, parameters=6.65e9, tokens=2048, vocabulary=50_304, tied=False)
+h100 = lesson.catalogue.machine("h100")
 guess = predict("A step on 1024 x 1 takes how many times as long as one on 128 x 8?", low=0.2, high=5, unit="times")
 guess
 
 # %%
-shapes = {"1024x1": meshes.Mesh(1024, 1), "128x8": meshes.Mesh(128, 8), "64x16": meshes.Mesh(64, 16)}
-three_layers = dry_runs(edited.SCRIPT, *large_gpt, "--layers", 3, meshes=list(shapes))
-four_layers = dry_runs(edited.SCRIPT, *large_gpt, "--layers", 4, meshes=list(shapes))
+shapes = {"1024x1": lesson.meshes.Mesh(1024, 1), "128x8": lesson.meshes.Mesh(128, 8), "64x16": lesson.meshes.Mesh(64, 16)}
+three_layers = lesson.dry_runs(lesson.edited.SCRIPT, *large_gpt, "--layers", 3, meshes=list(shapes))
+four_layers = lesson.dry_runs(lesson.edited.SCRIPT, *large_gpt, "--layers", 4, meshes=list(shapes))
 forecasts = {}
 for shape, mesh in shapes.items():
-    work = meshes.with_layers(three_layers[shape], four_layers[shape], 29)
-    forecasts[shape] = meshes.forecast(work, 1024 * gpt.flops, h100, mesh, meshes.Plan())
+    work = lesson.meshes.with_layers(three_layers[shape], four_layers[shape], 29)
+    forecasts[shape] = lesson.meshes.forecast(work, 1024 * gpt.flops, h100, mesh, lesson.meshes.Plan())
 guess.compare(forecasts["1024x1"].step_s / forecasts["128x8"].step_s)
-hsdp = meshes.Mesh(data=64, copies=16)
-forecasts["HSDP, by formulas"] = meshes.of_formulas(gpt, h100, hsdp, meshes.Plan())
+hsdp = lesson.meshes.Mesh(data=64, copies=16)
+forecasts["HSDP, by formulas"] = lesson.meshes.of_formulas(gpt, h100, hsdp, lesson.meshes.Plan())
 columns = ["compute_s", "tensor_s", "data_s", "late_s", "step_s", "mfu"]
 pd.DataFrame({name: made.row(*columns) for name, made in forecasts.items()}).T.style.format("{:.3f}")
 
@@ -277,8 +270,8 @@ pd.DataFrame({name: made.row(*columns) for name, made in forecasts.items()}).T.s
 # search leaves out context parallelism, which is for much longer sequences, and experts, which would be a different model.
 
 # %%
-gpt3 = meshes.Gpt(layers=96, width=12_288, parameters=174.6e9, tokens=2048, vocabulary=51_200)
-every = pd.DataFrame(meshes.forecasts(gpt3, h100, ranks=1024, global_batch=2048))
+gpt3 = lesson.meshes.Gpt(layers=96, width=12_288, parameters=174.6e9, tokens=2048, vocabulary=51_200)
+every = pd.DataFrame(lesson.meshes.forecasts(gpt3, h100, ranks=1024, global_batch=2048))
 fits = every[every.peak_GB < 0.9 * 80]
 print(f"{len(fits)} of {len(every)} fit, with a margin of 10 %")
 fits.nsmallest(5, "step_s").style.format(precision=2)
@@ -301,9 +294,9 @@ guess = predict("How far off is the forecast of these runs, in the median?", low
 guess
 
 # %%
-beside = published.meshes_beside_forecast()
+beside = lesson.published.meshes_beside_forecast()
 guess.compare(100 * beside["error"].abs().median())
-beside_published(beside)
+lesson.beside_published(beside)
 
 # %%
 shown = beside[["table", "devices", "mesh", "published", "forecast", "error", "inside"]]
@@ -329,12 +322,12 @@ shown.style.format({"published": "{:.1%}", "forecast": "{:.1%}", "error": "{:+.0
 # still runs, and the loss is the same. What happens to each rank's memory? Take 4 layers, and FSDP over 8 ranks:
 
 # %%
-options = ["--width", 1024, "--heads", 16, "--layers", 4, "--text", edited.SCRIPT]
+options = ["--width", 1024, "--heads", 16, "--layers", 4, "--text", lesson.edited.SCRIPT]
 guess = predict("How many times as high is the peak with a single call of `fully_shard`?", 0.5, 4, unit="times")
 guess
 
 # %%
-runs = {script.name: dry_run(script, *options, world_size=8, mesh="8x1") for script in (edited.SCRIPT, edited.one_unit())}
+runs = {script.name: lesson.dry_run(script, *options, world_size=8, mesh="8x1") for script in (lesson.edited.SCRIPT, lesson.edited.one_unit())}
 guess.compare(runs["one_unit.py"].peak_bytes / runs["mesh.py"].peak_bytes)
 for name, run in runs.items():
     calls = {each.kind: each.calls for each in run.collectives}
@@ -357,13 +350,11 @@ import torch
 from torch.distributed._local_tensor import LocalTensorMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from workshop_lib.dryrun import pretend
-
-whole = runpy.run_path(str(edited.SCRIPT))["Block"](width=64, heads=16)
+whole = runpy.run_path(str(lesson.edited.SCRIPT))["Block"](width=64, heads=16)
 samples = torch.randn(2, 8, 64)
 output = whole(samples)
 output.square().sum().backward()
-pretend.join_fake_group(0, 16)
+lesson.pretend.join_fake_group(0, 16)
 with LocalTensorMode(16):
     mesh = torch.distributed.init_device_mesh("cpu", (16,), mesh_dim_names=("tensor",))
     plan = {"qkv": ColwiseParallel(), "out": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
@@ -399,7 +390,7 @@ choices = {
 }
 best = {}
 for name, (machine, memory_GB, precision) in choices.items():
-    every = pd.DataFrame(meshes.forecasts(gpt3, catalogue.machine(machine), 1024, 2048, precision))
+    every = pd.DataFrame(lesson.meshes.forecasts(gpt3, lesson.catalogue.machine(machine), 1024, 2048, precision))
     fits = every[every.peak_GB < 0.9 * memory_GB]
     best[name] = fits.loc[fits.step_s.idxmin()].to_dict()
     best[name]["step_s, 16 tensor ranks"] = fits[fits.tensor == 16].step_s.min()

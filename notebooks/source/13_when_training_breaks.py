@@ -19,11 +19,9 @@ import signal
 import torch
 from IPython.display import Markdown
 
-from workshop_lib import predict, ranks
-from workshop_lib.paths import BUILD, SCRIPTS
-from workshop_lib.ranks.launch import scripts
+from workshop_lib import BUILD, SCRIPTS, predict, ranks, scripts
 
-from lessons.when_training_breaks import fault_catalogue, hung_jobs, hung_ranks, launchers, loss_spikes
+from lessons import when_training_breaks as lesson
 
 torch.set_num_threads(1)
 folder = BUILD / "13_when_training_breaks"
@@ -42,8 +40,8 @@ guess = predict("In how many of the 6 cases does at least one rank end with an e
 guess
 
 # %%
-met = fault_catalogue.meet(*faults)
-fault_catalogue.table(met)
+met = lesson.fault_catalogue.meet(*faults)
+lesson.fault_catalogue.table(met)
 
 # %%
 guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ranks in met.values()))
@@ -70,11 +68,11 @@ guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ran
 # A colleague's training hangs on sixteen ranks. This is what a rank does:
 
 # %%
-for function in (hung_ranks.train, hung_ranks.read_batch, hung_ranks.average_gradient, hung_ranks.save_checkpoint):
+for function in (lesson.hung_ranks.train, lesson.hung_ranks.read_batch, lesson.hung_ranks.average_gradient, lesson.hung_ranks.save_checkpoint):
     print(inspect.getsource(function))
 
 # %%
-tonight = hung_jobs.HungJob(folder / "tonight")
+tonight = lesson.hung_jobs.HungJob(folder / "tonight")
 scripts.run("sh", "-c", f"tail -q -n 1 {tonight.folder}/log.*")
 
 # %% [markdown]
@@ -102,7 +100,7 @@ tonight.end()
 # The same script ran on other nodes, until a collective timed out. All ranks have ended, and all complain:
 
 # %%
-morning = hung_jobs.run_to_its_time_out(folder / "morning")
+morning = lesson.hung_jobs.run_to_its_time_out(folder / "morning")
 scripts.run("sh", "-c", f"tail -q -n 1 {morning}/log.*")
 
 # %% [markdown]
@@ -149,7 +147,7 @@ culprits = {
     # </stub>
     # </solution>
 }
-hung_jobs.culprits(culprits)
+lesson.hung_jobs.culprits(culprits)
 
 # %% [markdown]
 # ## Who ended first?
@@ -158,7 +156,7 @@ hung_jobs.culprits(culprits)
 # seconds:
 
 # %%
-launchers.after_a_death(folder)
+lesson.launchers.after_a_death(folder)
 
 # %% [markdown]
 # Both launchers notice at once, and end rank 0. `mpiexec` passes the rank's exit code on, or 128 plus the signal: 137 is signal 9,
@@ -179,8 +177,8 @@ Markdown(filename=SCRIPTS / "when_ranks_hang.md")
 # Six trainings went wrong on rank 1, each in a different way. The healthy run is on top.
 
 # %%
-patients = fault_catalogue.admit()
-fault_catalogue.rows(patients)
+patients = lesson.fault_catalogue.admit()
+lesson.fault_catalogue.rows(patients)
 
 # %% [markdown]
 # ### Exercise 2 (normal): the diagnosis
@@ -225,7 +223,7 @@ diagnoses = {
     # </stub>
     # </solution>
 }
-fault_catalogue.diagnoses(diagnoses)
+lesson.fault_catalogue.diagnoses(diagnoses)
 
 # %% [markdown]
 # Run E is the nastiest. Comparing digests between ranks doesn't find it, because all ranks are equally wrong. Only a second run
@@ -240,7 +238,7 @@ fault_catalogue.diagnoses(diagnoses)
 # %%
 others = ["runs out of memory", "is stopped", "is slow", "sends another shape", "calls in another order"]
 others += ["flips a bit of its gradient", "loses its data loader", "fills the disk", "finds half a checkpoint"]
-fault_catalogue.table(met | fault_catalogue.meet(*others))
+lesson.fault_catalogue.table(met | lesson.fault_catalogue.meet(*others))
 
 # %% [markdown]
 # ## Deeper: stop and look
@@ -333,9 +331,9 @@ at_peak(validate)
 # data, or stop the run? That depends on the cause. Here are three such runs, of four ranks on MNIST:
 
 # %%
-spiking = loss_spikes.SpikeClinic()
+spiking = lesson.loss_spikes.SpikeClinic()
 runs = {name: spiking.run(name) for name in ("X", "Y", "Z")}
-loss_spikes.spikes(runs)
+lesson.loss_spikes.spikes(runs)
 
 # %% [markdown]
 # The lower row shows the norm of each rank's gradient *before* averaging, which few scripts log although it costs almost nothing.
@@ -378,7 +376,7 @@ causes = {
     # </stub>
     # </solution>
 }
-loss_spikes.causes(causes)
+lesson.loss_spikes.causes(causes)
 
 # %% [markdown]
 # After a wrong gradient, *rewind*: go back to the checkpoint, take the same batches, and take the node out of the job. With a
@@ -394,7 +392,7 @@ loss_spikes.causes(causes)
 # limit of 1:
 
 # %%
-loss_spikes.clipped(runs["Y"], spiking.run("Y", largest_norm=1.0), largest_norm=1.0)
+lesson.loss_spikes.clipped(runs["Y"], spiking.run("Y", largest_norm=1.0), largest_norm=1.0)
 
 # %% [markdown]
 # The bad batch still shows in its own step, because clipping doesn't change the loss. But it keeps the

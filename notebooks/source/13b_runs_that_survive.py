@@ -21,12 +21,9 @@ import signal
 import pandas as pd
 import torch
 
-from workshop_lib import predict, profile, ranks
-from workshop_lib.paths import BUILD, MNIST, SCRIPTS
+from workshop_lib import BUILD, MNIST, SCRIPTS, predict, profile, ranks
 
-from lessons.runs_that_survive import checkpoints, fault_injection, figures
-from lessons.runs_that_survive import judge as check
-from lessons.when_training_breaks import launchers
+from lessons import runs_that_survive as lesson
 
 torch.set_num_threads(1)
 sizes = profile.current()
@@ -79,7 +76,7 @@ def save(state, path):
 
 
 # %%
-check.save(save)
+lesson.check.save(save)
 
 # %% [markdown]
 # Renaming is a single step only within one file system, so the temporary file has to be in the same folder. The solution also
@@ -107,8 +104,8 @@ guess
 options = ["--data", MNIST, "--batch", 128 if quick else 1024, "--steps"]
 scores = {}
 if not quick:  # it takes a minute
-    command = [*launchers.torchrun(sizes.ranks_here), "--max-restarts", 99, SCRIPTS / "elastic.py", *options, 60]
-    scores["torchrun"] = fault_injection.score(command, kinds=["kill"])
+    command = [*lesson.launchers.torchrun(sizes.ranks_here), "--max-restarts", 99, SCRIPTS / "elastic.py", *options, 60]
+    scores["torchrun"] = lesson.fault_injection.score(command, kinds=["kill"])
     print(scores["torchrun"])
     display(guess.compare(100 * scores["torchrun"].share))
 
@@ -197,23 +194,23 @@ def supervise(start, ranks, restarts):
 
 
 # %%
-check.supervise(supervise)
+lesson.check.supervise(supervise)
 
 # %% [markdown]
 # ## Fault injection
 #
-# So far, your function has only supervised fake ranks. `check.script` copies survive.py to `build/`, and puts the source of
+# So far, your function has only supervised fake ranks. `lesson.check.script` copies survive.py to `build/`, and puts the source of
 # your `supervise` in place of the script's own. It does the same with elastic.py and your `save`. Now ranks are killed, crash,
 # raise an error, or are stopped. Do you keep more than 80 %?
 
 # %%
-mine = check.script("survive.py", folder / "survive.py", supervise)
-training = check.script("elastic.py", folder / "elastic.py", save)
-scores["forked again"] = fault_injection.score([mine, sizes.ranks_here, training, *options, 40 if quick else 200])
+mine = lesson.check.script("survive.py", folder / "survive.py", supervise)
+training = lesson.check.script("elastic.py", folder / "elastic.py", save)
+scores["forked again"] = lesson.fault_injection.score([mine, sizes.ranks_here, training, *options, 40 if quick else 200])
 print(scores["forked again"])
 
 # %%
-figures.progress(scores)
+lesson.figures.progress(scores)
 
 # %% [markdown]
 # A fault now costs a second or less.
@@ -254,7 +251,7 @@ figures.progress(scores)
 # [per_step.py](scripts/per_step.py) is elastic.py with these lines, and with a `supervise` that starts only the lost rank
 # again. On our two cores, that's no faster than your supervisor, because the lighthouse waits for a second before it gives up a
 # rank. Keeping survivors pays off where a start takes minutes. (To try it, run `pip install torchft`, which has wheels for
-# Linux on x86-64, and then `print(fault_injection.score([SCRIPTS / "per_step.py", 2], kinds=["kill"]))` in a cell.)
+# Linux on x86-64, and then `print(lesson.fault_injection.score([SCRIPTS / "per_step.py", 2], kinds=["kill"]))` in a cell.)
 #
 # It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed training. And you
 # still need checkpoints, for the day on which all ranks are lost.
@@ -300,22 +297,22 @@ def interval_s(save_s, mtbf_s):
 
 
 # %%
-check.interval_s(interval_s)
+lesson.check.interval_s(interval_s)
 
 # %% [markdown]
 # Is the formula right, although it leaves out failures while saving? Every gray dot is a simulated job with random failures,
 # and the curve is the exact expectation. Failures come every three hours, as in the Llama job, and a save takes a minute.
 
 # %%
-figures.checkpoint_interval(save_s=60, mtbf_s=3 * 3600, restart_s=300, jobs=5 if quick else 30)
+lesson.figures.checkpoint_interval(save_s=60, mtbf_s=3 * 3600, restart_s=300, jobs=5 if quick else 30)
 
 # %% [markdown]
 # The minimum is wide: saving twice as often or half as often as you should costs only a little. Where does the rest of the time go?
 # Here's the ledger of a month, from one simulated job. Its first line is the *goodput*:
 
 # %%
-best_s = check.written(interval_s)(60, 3 * 3600)
-shares = checkpoints.simulated(30 * 86_400, best_s, save_s=60, mtbf_s=3 * 3600, restart_s=300)
+best_s = lesson.check.written(interval_s)(60, 3 * 3600)
+shares = lesson.checkpoints.simulated(30 * 86_400, best_s, save_s=60, mtbf_s=3 * 3600, restart_s=300)
 (30 * pd.Series(shares, name="days")).to_frame().round(1)
 
 # %% [markdown]
@@ -396,27 +393,27 @@ def my_share(batch, rank, size):
 
 
 # %%
-check.my_share(my_share)
+lesson.check.my_share(my_share)
 
 # %% [markdown]
 # Now train with it: three ranks take ten steps, then one is lost and two take the next ten, and a single rank takes the last ten.
 
 # %%
-team.push(my_share=check.written(my_share))
+team.push(my_share=lesson.check.written(my_share))
 
 # %%
 # %%ranks
 import numpy as np
 from mpi4py import MPI
 
-from lessons.runs_that_survive import fewer
+from lessons import runs_that_survive as lesson
 
 comm = MPI.COMM_WORLD
-weights = fewer.first_weights()
-alone = fewer.train(comm.Split(comm.rank), my_share, 0, 30, weights)
+weights = lesson.fewer.first_weights()
+alone = lesson.fewer.train(comm.Split(comm.rank), my_share, 0, 30, weights)
 for first, size in ((0, 3), (10, 2), (20, 1)):
     group = comm.Split(comm.rank < size)  # those that are left; the others take their steps in a second group
-    weights = fewer.train(group, my_share, first, first + 10, weights)
+    weights = lesson.fewer.train(group, my_share, first, first + 10, weights)
 if comm.rank == 0:
     difference = np.abs(weights - alone).max() / np.abs(alone).max()
     print(f"largest difference to a single rank's 30 steps: {difference:.0e} of the largest weight")
@@ -448,9 +445,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-from lessons.zero_and_fsdp import by_hand
-
-comm = by_hand.join()
+comm = lesson.by_hand.join()
 state = {f"shard {comm.rank}": torch.randn(numbers)}
 
 comm.Barrier()
@@ -494,16 +489,14 @@ team.push(halves=halves)
 # %%ranks
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from lessons.runs_that_survive import resharded
-
-mesh = resharded.mesh_of_first(2)
+mesh = lesson.resharded.mesh_of_first(2)
 if comm.rank < 2:
-    model, optimizer = resharded.start(mesh)
-    resharded.train(model, optimizer, mesh, 0, 10)
+    model, optimizer = lesson.resharded.start(mesh)
+    lesson.resharded.train(model, optimizer, mesh, 0, 10)
     weights, moments = get_state_dict(model, optimizer)
     state = {"model": weights, "optimizer": moments, "step": 10}
     dcp.save(state, checkpoint_id=halves, process_group=mesh.get_group())
-    uninterrupted = resharded.train(model, optimizer, mesh, 10, 20)
+    uninterrupted = lesson.resharded.train(model, optimizer, mesh, 10, 20)
 
 # %% [markdown]
 # ### Exercise 5 (normal): resume on any number of ranks
@@ -551,22 +544,22 @@ def resume(place, model, optimizer, group):
 
 
 # %%
-check.resume(resume)
+lesson.check.resume(resume)
 
 # %% [markdown]
 # Now continue on three ranks, and then on a single one:
 
 # %%
-team.push(resume=check.written(resume))
+team.push(resume=lesson.check.written(resume))
 
 # %%
 # %%ranks
 for size in (3, 1):
-    mesh = resharded.mesh_of_first(size)  # all ranks call this, even those outside the mesh
+    mesh = lesson.resharded.mesh_of_first(size)  # all ranks call this, even those outside the mesh
     if comm.rank < size:
-        model, optimizer = resharded.start(mesh)
+        model, optimizer = lesson.resharded.start(mesh)
         step = resume(halves, model, optimizer, mesh.get_group())
-        losses = resharded.train(model, optimizer, mesh, step, 20)
+        losses = lesson.resharded.train(model, optimizer, mesh, step, 20)
         if comm.rank == 0:
             largest = max(abs(losses[at] - uninterrupted[at]) for at in uninterrupted)
             print(f"ranks: {size}. From step {step} on, the losses differ by up to {largest:.0e}.")

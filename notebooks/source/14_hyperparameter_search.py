@@ -18,11 +18,9 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workshop_lib import predict, profile, ranks
-from workshop_lib.exercises import judge
+from workshop_lib import BUILD, predict, profile, ranks, take_home
 
-from lessons.hyperparameter_search import figures, live, recorded, schedulers, seeds
-from lessons.hyperparameter_search import judge as check
+from lessons import hyperparameter_search as lesson
 
 sizes = profile.current()
 quick = sizes.name == "quick"
@@ -44,9 +42,9 @@ team = ranks.start(sizes.ranks)
 # next cell trains each combination on 12,288 images, which is 3 epochs. Whenever a rank is free, it gets the next trial.
 
 # %%
-grid = schedulers.grid(lr=[0.001, 0.01, 0.1, 1.0], momentum=[0.0, 0.9], batch=[64])
+grid = lesson.schedulers.grid(lr=[0.001, 0.01, 0.1, 1.0], momentum=[0.0, 0.9], batch=[64])
 print(len(grid), "settings, such as", grid[0])
-of_grid = live.run(team, schedulers.Listed(grid, images=rungs[1]))
+of_grid = lesson.live.run(team, lesson.schedulers.Listed(grid, images=rungs[1]))
 
 # %% [markdown]
 # What's wrong with a grid? It tried only four learning rates in eight trials. The other half of the work went into a second
@@ -94,12 +92,12 @@ def draw(random):
 
 
 # %%
-check.draw(draw)
+lesson.check.draw(draw)
 
 # %%
-my_draw = partial(check.written(draw), np.random.default_rng(1))
+my_draw = partial(lesson.check.written(draw), np.random.default_rng(1))
 drawn = [my_draw() for _ in grid]
-at_random = live.run(team, schedulers.Listed(drawn, images=rungs[1]))
+at_random = lesson.live.run(team, lesson.schedulers.Listed(drawn, images=rungs[1]))
 
 # %% [markdown]
 # How many trials were hopeless, and how early could you have known?
@@ -120,11 +118,11 @@ guess = predict("What share of their time will the ranks spend idle?", low=0, hi
 guess
 
 # %%
-waiting = live.run(team, schedulers.Halving(my_draw, first=3 if quick else 9, rungs=rungs))
+waiting = lesson.live.run(team, lesson.schedulers.Halving(my_draw, first=3 if quick else 9, rungs=rungs))
 
 # %%
-guess.compare(100 * figures.idle_share(waiting))
-figures.ranks_over_time({"halving that waits": waiting})
+guess.compare(100 * lesson.figures.idle_share(waiting))
+lesson.figures.ranks_over_time({"halving that waits": waiting})
 
 # %% [markdown]
 # The last rung has a single trial, so all ranks but one are idle.
@@ -205,7 +203,7 @@ class Asha:
 
 
 # %%
-check.Asha(Asha)
+lesson.check.Asha(Asha)
 
 # %% [markdown]
 # *Break it:* sort the wrong way round, so that the worst go on. The live table below would still show accuracies that rise.
@@ -215,13 +213,13 @@ check.Asha(Asha)
 # when it reaches a rung, so it may go on anywhere. Watch the table: which trials go on, and on which rank?
 
 # %%
-solved = all(judge.own_or_library(method, None) for method in (Asha.ask, Asha.tell))
-scheduler = (Asha if solved else schedulers.Asha)(my_draw, rungs)
+solved = all(lesson.own_or_library(method, None) for method in (Asha.ask, Asha.tell))
+scheduler = (Asha if solved else lesson.schedulers.Asha)(my_draw, rungs)
 budget = 12_000 if quick else 300_000  # images
-never_waits = live.run(team, scheduler, budget)
+never_waits = lesson.live.run(team, scheduler, budget)
 
 # %%
-figures.ranks_over_time({"halving that waits": waiting, "your ASHA": never_waits})
+lesson.figures.ranks_over_time({"halving that waits": waiting, "your ASHA": never_waits})
 
 # %% [markdown]
 # Now both ranks are busy until the budget is spent. How many trials reached each rung? With nine epochs for every trial, the same
@@ -271,14 +269,14 @@ def winner(rows):
 
 
 # %%
-check.winner(winner)
+lesson.check.winner(winner)
 
 # %% [markdown]
 # Only now do the test images come out of the drawer:
 
 # %%
-rows = live.finalists(team, never_waits)
-print("take trial {}, and report {:.2%}".format(*check.written(winner)(rows)))
+rows = lesson.live.finalists(team, never_waits)
+print("take trial {}, and report {:.2%}".format(*lesson.check.written(winner)(rows)))
 pd.DataFrame(rows).style.format({"train_loss": "{:.3f}", "held_out": "{:.2%}", "test": "{:.2%}"}).hide()
 
 # %% [markdown]
@@ -293,11 +291,11 @@ pd.DataFrame(rows).style.format({"train_loss": "{:.3f}", "held_out": "{:.2%}", "
 #   the time of large jobs in turn, on the busy machine that recorded both.
 
 # %%
-runs = recorded.read()
-figures.best_so_far(runs)
+runs = lesson.recorded.read()
+lesson.figures.best_so_far(runs)
 
 # %%
-recorded.outcomes(runs).style.format({"trials": "{:.0f}", "held out": "{:.2%}", "test": "{:.2%}"})
+lesson.recorded.outcomes(runs).style.format({"trials": "{:.0f}", "held out": "{:.2%}", "test": "{:.2%}"})
 
 # %% [markdown]
 # At first the one large job leads, because all images go into one network, and because its setting was a good guess. But after
@@ -306,8 +304,8 @@ recorded.outcomes(runs).style.format({"trials": "{:.0f}", "held out": "{:.2%}", 
 # fewer than half of the images right after one epoch. So unless you know good settings, search first, with small jobs side by
 # side. Then give the best setting all ranks and all the data you have.
 #
-# *Beat it:* search with a third of the budget of your ASHA above, and spend the rest on the best setting. `live.run(team,
-# schedulers.OneJob(best, every=4096), 200_000, together=True)` trains one setting on all ranks. Is the result better than your
+# *Beat it:* search with a third of the budget of your ASHA above, and spend the rest on the best setting. `lesson.live.run(team,
+# lesson.schedulers.OneJob(best, every=4096), 200_000, together=True)` trains one setting on all ranks. Is the result better than your
 # winner's?
 #
 # ## How many seeds before you believe it?
@@ -317,7 +315,7 @@ recorded.outcomes(runs).style.format({"trials": "{:.0f}", "held out": "{:.2%}", 
 # settings, each recorded with ten seeds:
 
 # %%
-repeated = recorded.accuracies(runs)
+repeated = lesson.recorded.accuracies(runs)
 pd.DataFrame(repeated).agg(["mean", "median", "std", "min", "max"]).T.style.format("{:.2%}")
 
 # %%
@@ -326,8 +324,8 @@ guess
 
 # %%
 first, second, third = repeated.values()
-guess.compare(100 * seeds.wrong_winner(first, second, seeds=1))
-figures.wrong_winner(repeated, numbers=[1, 2, 3, 5, 10, 20, 50])
+guess.compare(100 * lesson.seeds.wrong_winner(first, second, seeds=1))
+lesson.figures.wrong_winner(repeated, numbers=[1, 2, 3, 5, 10, 20, 50])
 
 # %% [markdown]
 # The third setting wins half of the time with one seed, although its mean is the lowest, because its median is as high as that of
@@ -337,7 +335,7 @@ figures.wrong_winner(repeated, numbers=[1, 2, 3, 5, 10, 20, 50])
 
 # %%
 for place, other in {"second": second, "third": third}.items():
-    print(f"the best against the {place}: {seeds.seeds_needed(first, other)} seeds per setting")
+    print(f"the best against the {place}: {lesson.seeds.seeds_needed(first, other)} seeds per setting")
 
 # %% [markdown]
 # Take these as lower limits. With exactly this many seeds, the difference that you measure is more than twice its error only
@@ -362,8 +360,6 @@ import threading
 
 import optuna
 from optuna.trial import TrialState
-
-from workshop_lib.paths import BUILD
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -431,7 +427,7 @@ journal.unlink(missing_ok=True)  # this notebook begins anew; leave this line ou
 victim = team.about()[-1]["pid"]
 threading.Timer(10, os.kill, (victim, signal.SIGKILL)).start()
 try:
-    live.run(team, Study(open_study(journal), rungs))
+    lesson.live.run(team, Study(open_study(journal), rungs))
 except ranks.RankError as error:
     print(error)
 
@@ -439,7 +435,7 @@ except ranks.RankError as error:
 team.restart()
 study = open_study(journal)
 print("known after the kill:", pd.Series([trial.state.name for trial in study.trials]).value_counts().to_dict())
-live.run(team, Study(study, rungs), budget // 3)
+lesson.live.run(team, Study(study, rungs), budget // 3)
 study.best_params
 
 # %% [markdown]
@@ -447,7 +443,7 @@ study.best_params
 # Trials that were cut off are listed as FAIL, and their settings as WAITING.
 #
 # *Try it:* restart the kernel while a search is under way. Then run the imports, and the cells of this section up to
-# `open_study`. Set `journal` as above, but don't remove the file, and go on with `live.run(team, Study(open_study(journal),
+# `open_study`. Set `journal` as above, but don't remove the file, and go on with `lesson.live.run(team, Study(open_study(journal),
 # rungs), 100_000)`.
 #
 # ## Deeper: settings that change, and settings that transfer
@@ -471,7 +467,6 @@ study.best_params
 # would mark the trials of the first as failed. The marked lines turn a training into a search:
 
 # %%
-from workshop_lib.notebook import take_home
 
 take_home.marked("search.py", r"optuna|trial\.|study|cut_off|State|Journal")
 

@@ -13,12 +13,9 @@
 # simpler script with hints.
 
 # %%
-from workshop_lib.notebook import profile, take_home
-from workshop_lib.notebook.prediction import predict
-from workshop_lib.paths import BUILD, MNIST, SCRIPTS
+from workshop_lib import BUILD, MNIST, SCRIPTS, predict, profile, take_home
 
-from lessons.your_own_script import judge as check
-from lessons.your_own_script.report import accuracies, examine
+from lessons import your_own_script as lesson
 
 sizes = profile.current()
 quick = sizes.name == "quick"
@@ -37,7 +34,7 @@ folder.mkdir(parents=True, exist_ok=True)
 
 # %%
 arguments = [*options, "--out", folder / "one.pt"]
-alone = accuracies("python", SCRIPTS / "own_script.py", *arguments, seeds=seeds, timeout_s=sizes.timeout_s)
+alone = lesson.accuracies("python", SCRIPTS / "own_script.py", *arguments, seeds=seeds, timeout_s=sizes.timeout_s)
 print(*(f"{accuracy:.2f} %" for accuracy in alone))
 
 # %% [markdown]
@@ -86,7 +83,7 @@ script = SCRIPTS / "own_script_ddp.py"
 # <stub>
 # from IPython.display import FileLink
 #
-# script = check.to_edit("own_script.py", "my_scripts/train.py")  # your code here: in that file, not in this cell
+# script = lesson.check.to_edit("own_script.py", "my_scripts/train.py")  # your code here: in that file, not in this cell
 # FileLink("my_scripts/train.py")
 # </stub>
 # </solution>
@@ -94,11 +91,11 @@ script = SCRIPTS / "own_script_ddp.py"
 # %%
 checkpoint = folder / "train.pt"
 checkpoint.unlink(missing_ok=True)
-report = examine(script, *options, "--out", checkpoint, timeout_s=sizes.timeout_s)
+report = lesson.examine(script, *options, "--out", checkpoint, timeout_s=sizes.timeout_s)
 report
 
 # %%
-check.train(script, report, checkpoint, epochs=3)
+lesson.check.train(script, report, checkpoint, epochs=3)
 
 # %% [markdown]
 # ## Is it as good?
@@ -113,8 +110,8 @@ guess
 
 # %%
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", 2]
-mine = check.own_or_finished(script, report, checkpoint, epochs=3)
-together = accuracies(*launch, mine, *options, "--out", folder / "two.pt", seeds=seeds, timeout_s=sizes.timeout_s)
+mine = lesson.check.own_or_finished(script, report, checkpoint, epochs=3)
+together = lesson.accuracies(*launch, mine, *options, "--out", folder / "two.pt", seeds=seeds, timeout_s=sizes.timeout_s)
 for name, all_seeds in (("one process", alone), ("two ranks", together)):
     print(f"{name:<12}", *(f"{accuracy:.2f} %" for accuracy in all_seeds), f"  mean {sum(all_seeds) / seeds:.2f} %")
 guess.compare(sum(together) / seeds - sum(alone) / seeds)
@@ -137,7 +134,7 @@ guess.compare(sum(together) / seeds - sum(alone) / seeds)
 take_home.diff("own_script.py", "own_script_sick.py")
 
 # %%
-examine(SCRIPTS / "own_script_sick.py", *options, "--out", folder / "sick.pt", timeout_s=sizes.timeout_s)
+lesson.examine(SCRIPTS / "own_script_sick.py", *options, "--out", folder / "sick.pt", timeout_s=sizes.timeout_s)
 
 # %% [markdown]
 # ### Exercise 2 (normal): six silent faults
@@ -186,7 +183,7 @@ faults = {
     # </stub>
     # </solution>
 }
-check.faults(faults)
+lesson.check.faults(faults)
 
 # %% [markdown]
 # ## Bring your own

@@ -17,7 +17,7 @@ CELL = re.compile(r"^# %%(?= |$)", re.MULTILINE)
 HEADING = re.compile(r"^# (#+) (.*)$", re.MULTILINE)
 # What an answer defines: a file, a function or class, a dictionary, or the path of a script.
 NAME = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|(?:def|class) (\w+)|(\w+) = (?:\{|SCRIPTS / ))", re.MULTILINE)
-CHECK = re.compile(r"^(?!team\.)\w+\.\w+\((.*)\)$")
+CHECK = re.compile(r"^(?!team\.)[\w.]+\.\w+\((.*)\)$")
 
 
 def defined_names(answer: str) -> list[str]:

@@ -1,1 +1,18 @@
 """What 11c_context_parallelism uses besides the library and earlier lessons."""
+
+from workshop_lib.faces import face
+
+__getattr__, __dir__ = face(
+    __name__,
+    check=".judge",
+    BlockAttention=".blocks:BlockAttention",
+    contiguous=".blocks:contiguous",
+    figures=".figures",
+    other_ways=".other_ways",
+    rendezvous="workshop_lib.training.rendezvous",
+    ring=".ring",
+    text=".gpt:text",
+    TinyGpt=".gpt:TinyGpt",
+    with_full_attention=".compare:with_full_attention",
+    world="workshop_lib.machine.world",
+)

@@ -1,1 +1,14 @@
 """What 11d_experts uses besides the library and earlier lessons."""
+
+from workshop_lib.faces import face
+
+__getattr__, __dir__ = face(
+    __name__,
+    check=".judge",
+    Corpus=".text:Corpus",
+    ExpertGpt=".text:ExpertGpt",
+    figures=".figures",
+    layer=".layer",
+    MixtureOfExperts=".layer:MixtureOfExperts",
+    with_one_process=".compare:with_one_process",
+)

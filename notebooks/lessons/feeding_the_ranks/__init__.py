@@ -1,1 +1,5 @@
 """What 09_feeding_the_ranks uses besides the library and earlier lessons."""
+
+from workshop_lib.faces import face
+
+__getattr__, __dir__ = face(__name__, check=".judge", feeding=".feeding", figures=".figures", training=".training")

@@ -1,12 +1,15 @@
 """Judges the exercises of 07b_gradient_noise: estimates of gradient noise, and the law of steps against batch size."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
+from workshop_lib.exercises.judge import own_or_solution
 from workshop_lib.exercises.play import Edit, played
 
 NOTEBOOK = "07b_gradient_noise"
+written = partial(own_or_solution, notebook=NOTEBOOK)
 # {(samples per rank, samples of all ranks): (|G|², tr(Σ))}. The learner gets the exact mean norms of such gradients.
 TRUTHS = {(5, 20): (3.0, 40.0), (8, 24): (0.5, 96.0)}
 

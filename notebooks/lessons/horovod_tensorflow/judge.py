@@ -183,13 +183,13 @@ train = played(
             ("images[rank::size], labels[rank::size]", "images, labels"),
         ),
         Edit(
-            "the ranks begin with different weights: use `keras3.BroadcastVariables()` as a callback, or "
+            "the ranks begin with different weights: use `lesson.keras3.BroadcastVariables()` as a callback, or "
             "`hvd.broadcast_variables`.",
-            ("[keras3.BroadcastVariables()]", "[]"),
+            ("[lesson.keras3.BroadcastVariables()]", "[]"),
         ),
         Edit(
-            "nothing averages the gradients: under Keras 3 `keras3.DistributedOptimizer` does, Horovod's doesn't.",
-            ("keras3.DistributedOptimizer(", "("),
+            "nothing averages the gradients: under Keras 3 `lesson.keras3.DistributedOptimizer` does, not Horovod's.",
+            ("lesson.keras3.DistributedOptimizer(", "("),
         ),
         Edit(
             "you left the learning rate as it was, but the global batch has grown: multiply it by `hvd.size()`.",

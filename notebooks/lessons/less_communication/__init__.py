@@ -1,1 +1,18 @@
 """What 07c_less_communication uses besides the library and earlier lessons."""
+
+from workshop_lib.faces import face
+
+__getattr__, __dir__ = face(
+    __name__,
+    check=".judge",
+    compression=".compression",
+    figures=".figures",
+    links=".links",
+    records="workshop_lib.notebook.results.records",
+    registered=".compression:registered",
+    ROOT="workshop_lib.paths:ROOT",
+    Rounds=".trainings:Rounds",
+    TopK=".compression:TopK",
+    train=".trainings:train",
+    trainings=".trainings",
+)

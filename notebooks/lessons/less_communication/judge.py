@@ -1,13 +1,16 @@
 """The exercises of 07c_less_communication: a gradient's largest entries, and the outer step after local steps."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
+from workshop_lib.exercises.judge import own_or_solution
 from workshop_lib.exercises.play import Edit, played
 from workshop_lib.training.collectives.counting import GivenBytes
 
 NOTEBOOK = "07c_less_communication"
+written = partial(own_or_solution, notebook=NOTEBOOK)
 # (gradient, old residual, k)
 GRADIENTS = [
     (np.array([0.5, -4.0, 1.0, 2.0, -0.25, 3.0]), np.zeros(6), 2),

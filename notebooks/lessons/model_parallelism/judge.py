@@ -110,7 +110,7 @@ def own(tensor: torch.Tensor, rank: int, size: int) -> torch.Tensor:
     return tensor.chunk(size, 1)[rank].contiguous()
 
 
-SUM = "partial(allreduce, self.comm)"
+SUM = "partial(lesson.allreduce, self.comm)"
 ColumnParallel = played(
     "ColumnParallel",
     NOTEBOOK,
@@ -118,17 +118,17 @@ ColumnParallel = played(
     [
         Edit(
             "backward gives x only what came through this rank's own outputs. x went into the parts of all ranks, so "
-            "its gradient is the sum over ranks: `backward=partial(allreduce, self.comm)`.",
-            (SUM, "same"),
+            "its gradient is the sum over ranks: `backward=partial(lesson.allreduce, self.comm)`.",
+            (SUM, "lesson.same"),
         ),
         Edit(
             "x is already whole on every rank, so forward has nothing to add up: it would compute with p times x.",
-            ("forward=same", f"forward={SUM}"),
+            ("forward=lesson.same", f"forward={SUM}"),
         ),
     ],
     raised=if_shapes_clash(
         "`layer.weight` has the shape [outputs, inputs], and this layer cuts its outputs, so take "
-        "`shard(layer.weight, 0, comm)`. The bias has a number per output, so it's cut, too."
+        "`lesson.shard(layer.weight, 0, comm)`. The bias has a number per output, so it's cut, too."
     ),
 )
 
@@ -140,13 +140,13 @@ RowParallel = played(
     [
         Edit(
             "each rank has only its own inputs' part of every sum. Add the parts up: "
-            "`both_ways(part, forward=partial(allreduce, self.comm), backward=…)`.",
-            (SUM, "same"),
+            "`lesson.both_ways(part, forward=partial(lesson.allreduce, self.comm), backward=…)`.",
+            (SUM, "lesson.same"),
         ),
         Edit(
             "the gradient is p times too large. It arrives whole and equal on every rank, so backward has nothing to "
-            "add up: `backward=same`.",
-            ("backward=same", f"backward={SUM}"),
+            "add up: `backward=lesson.same`.",
+            ("backward=lesson.same", f"backward={SUM}"),
         ),
         Edit(
             "the bias is in it p times, once from every rank. Add it once, after the allreduce.",
@@ -156,7 +156,7 @@ RowParallel = played(
     ],
     raised=if_shapes_clash(
         "`layer.weight` has the shape [outputs, inputs], and this layer cuts its inputs, so take "
-        "`shard(layer.weight, 1, comm)`. The bias belongs to the outputs, which are whole."
+        "`lesson.shard(layer.weight, 1, comm)`. The bias belongs to the outputs, which are whole."
     ),
 )
 
@@ -238,8 +238,8 @@ def play_tokens(token_parallel: Callable, comm) -> Iterator[tuple]:
     yield "each sends half an allreduce, in forward and in backward", most, observed
 
 
-GATHER = "self.gather = partial(allgather, comm, dim=1)"
-SCATTER = "self.scatter_sums = partial(reduce_scatter, comm, dim=1)"
+GATHER = "self.gather = partial(lesson.allgather, comm, dim=1)"
+SCATTER = "self.scatter_sums = partial(lesson.reduce_scatter, comm, dim=1)"
 OWN = "chunk(comm.size, 1)[comm.rank].contiguous()"
 ADD_UP = "what the ranks hold are parts of one sum. Cutting out this rank's tokens loses the others' parts. Add up with"
 TokenParallel = played(

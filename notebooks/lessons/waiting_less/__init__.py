@@ -1,1 +1,13 @@
 """What 07e_waiting_less uses besides the library and earlier lessons."""
+
+from workshop_lib.faces import face
+
+__getattr__, __dir__ = face(
+    __name__,
+    check=".judge",
+    figures=".figures",
+    Mail=".policy:Mail",
+    Policy=".policy:Policy",
+    table=".workers:table",
+    Workers=".workers:Workers",
+)

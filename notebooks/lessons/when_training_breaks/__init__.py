@@ -1,1 +1,12 @@
 """What 13_when_training_breaks uses besides the library and earlier lessons."""
+
+from workshop_lib.faces import face
+
+__getattr__, __dir__ = face(
+    __name__,
+    fault_catalogue=".fault_catalogue",
+    hung_jobs=".hung_jobs",
+    hung_ranks=".hung_ranks",
+    launchers=".launchers",
+    loss_spikes=".loss_spikes",
+)

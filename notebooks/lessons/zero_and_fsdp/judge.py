@@ -87,14 +87,14 @@ def play_steps(make: Callable, comm, gradients_too: bool) -> Iterator[tuple]:
 
 
 ONLY_SHARDS = "Keep only the shard of each gradient, and drop the rest as soon as it is reduced."
-REDUCE = "total = ring.reduce_scatter(self.comm, gradient.numpy())"
+REDUCE = "total = lesson.ring.reduce_scatter(self.comm, gradient.numpy())"
 MEAN = "total / self.comm.size"
-OWN_PART = "total = gradient.numpy()[ring.part(len(gradient), self.comm.rank, self.comm.size)]"
+OWN_PART = "total = gradient.numpy()[lesson.ring.part(len(gradient), self.comm.rank, self.comm.size)]"
 ADD = "mean if before is None else before + mean"
-GATHER = "ring.allgather(self.comm, self.weights.numpy())"
+GATHER = "lesson.ring.allgather(self.comm, self.weights.numpy())"
 EDITS = [
     Edit(
-        "a part is updated from its own rank's samples alone. `ring.reduce_scatter` adds up all ranks' gradients.",
+        "a part is updated from its own rank's samples alone. `lesson.ring.reduce_scatter` adds up the gradients.",
         (REDUCE, OWN_PART),
     ),
     Edit("the gradient is the sum over ranks, not the mean: divide by `self.comm.size`.", (MEAN, "total")),
@@ -172,7 +172,7 @@ by_owner = played(
     [
         Edit(
             "some rows of an orthogonal matrix differ from what `orthogonal` gives for these rows alone: gather first.",
-            ("shards = comm.gather(shard, root=owner)", "return orthogonal(shard)"),
+            ("shards = comm.gather(shard, root=owner)", "return lesson.orthogonal(shard)"),
         ),
         Edit(
             "every rank computed the whole matrix: let only the owner do it.",

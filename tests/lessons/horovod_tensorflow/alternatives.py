@@ -3,7 +3,7 @@
 from lessons.horovod_tensorflow.judge import MEAN
 
 SHARD = "images[rank::size], labels[rank::size]"
-CALLBACKS = "callbacks = [keras3.BroadcastVariables()]"
+CALLBACKS = "callbacks = [lesson.keras3.BroadcastVariables()]"
 DATASET = "dataset = __import__('tensorflow').data.Dataset.from_tensor_slices((images, labels))"
 SAVE = "if rank == 0:\n        model.save(path)"
 BEFORE_FIT = "callbacks = []\n    hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)"
@@ -27,9 +27,7 @@ RIGHT = {
             """,
         "the library's": """
             def averaging(optimizer):
-                from workshop_lib.training.backends import keras3
-
-                return keras3.DistributedOptimizer(optimizer)
+                return lesson.keras3.DistributedOptimizer(optimizer)
             """,
     },
     "train": {

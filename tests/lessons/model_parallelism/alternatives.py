@@ -2,13 +2,13 @@
 
 from lessons.model_parallelism import judge as check
 
-F = "both_ways(x, forward=same, backward=partial(allreduce, self.comm))"
-G = "both_ways(part, forward=partial(allreduce, self.comm), backward=same)"
+F = "lesson.both_ways(x, forward=lesson.same, backward=partial(lesson.allreduce, self.comm))"
+G = "lesson.both_ways(part, forward=partial(lesson.allreduce, self.comm), backward=lesson.same)"
 KEY = check.QUERY.replace("query", "key")
 
 RIGHT = {
     "ColumnParallel": {
-        "with a hook": [(f"x = {F}", "x = x.view_as(x)\n        x.register_hook(partial(allreduce, self.comm))")]
+        "with a hook": [(f"x = {F}", "x = x.view_as(x)\n        x.register_hook(partial(lesson.allreduce, self.comm))")]
     },
     "RowParallel": {
         "the bias on rank 0 before the sum": [
@@ -26,18 +26,29 @@ RIGHT = {
                     block.mlp.down = row(block.mlp.down)
                 """
     },
-    "TokenParallel": {"with a lambda": [(check.SCATTER, "self.scatter_sums = lambda x: reduce_scatter(comm, x, 1)")]},
+    "TokenParallel": {
+        "with a lambda": [(check.SCATTER, "self.scatter_sums = lambda x: lesson.reduce_scatter(comm, x, 1)")]
+    },
 }
 WRONG = {
     "ColumnParallel": {
         "the whole layer": (
-            [("shard(layer.weight, 0, comm)", "layer.weight"), ("shard(layer.bias, 0, comm)", "layer.bias")],
+            [
+                ("lesson.shard(layer.weight, 0, comm)", "layer.weight"),
+                ("lesson.shard(layer.bias, 0, comm)", "layer.bias"),
+            ],
             "Cut the weight with `shard`, and the bias too",
         ),
-        "the wrong dimension": ([("shard(layer.weight, 0", "shard(layer.weight, 1")], "shard(layer.weight, 0"),
+        "the wrong dimension": (
+            [("lesson.shard(layer.weight, 0", "lesson.shard(layer.weight, 1")],
+            "lesson.shard(layer.weight, 0",
+        ),
     },
     "RowParallel": {
-        "the wrong dimension": ([("shard(layer.weight, 1", "shard(layer.weight, 0")], "shard(layer.weight, 1")
+        "the wrong dimension": (
+            [("lesson.shard(layer.weight, 1", "lesson.shard(layer.weight, 0")],
+            "lesson.shard(layer.weight, 1",
+        )
     },
     "cut_block": {"the key is whole": ([(KEY, "")], "are query, key and value all cut?")},
     "TokenParallel": {

@@ -103,9 +103,9 @@ def test_a_missed_fault_and_an_innocent_line_get_hints():
 
 
 def test_the_stub_counts_as_unsolved_and_has_all_twelve():
-    [cell] = [cell for cell in code_cells(NOTEBOOK)[0] if "check.faults" in cell]
+    [cell] = [cell for cell in code_cells(NOTEBOOK)[0] if "lesson.check.faults" in cell]
     namespace = {}
-    exec(cell.replace("check.faults(faults)", ""), namespace)
+    exec(cell.replace("lesson.check.faults(faults)", ""), namespace)
     assert namespace["faults"] - {...} == set(check.GUILTY) | set(check.INNOCENT)
     assert check.faults(namespace["faults"]).passed is None
     assert "isn't in the list" in check.faults({"something else"}).failed

@@ -12,7 +12,7 @@ START, WAIT_FOR, START_MORE = "self.start(layer)", "self.wait(layer)", "self.sta
 RIGHT = {
     "Zero1": {
         "divided before": [
-            (REDUCE, "total = ring.reduce_scatter(self.comm, gradient.numpy() / self.comm.size)"),
+            (REDUCE, "total = lesson.ring.reduce_scatter(self.comm, gradient.numpy() / self.comm.size)"),
             (GRADIENT_1, "self.shard.grad = torch.from_numpy(total)"),
         ]
     },
@@ -69,7 +69,7 @@ WRONG = {
             "Make the optimizer for the shards",
         ),
         "gathers gradients, too": (
-            [(REDUCE, f"{REDUCE}; ring.allgather(self.comm, gradient.numpy())")],
+            [(REDUCE, f"{REDUCE}; lesson.ring.allgather(self.comm, gradient.numpy())")],
             "One reduce-scatter per backward pass",
         ),
     },
