@@ -27,12 +27,10 @@ __version__ = "0.1.0"
 # What many notebooks use, besides `ranks`. What only one notebook uses is in the face of its lesson.
 __getattr__, __dir__ = face(
     __name__,
-    BUILD=".paths:BUILD",
-    MNIST=".paths:MNIST",
-    SCRIPTS=".paths:SCRIPTS",
     TrainOptions=".training.options:TrainOptions",
     emulation=".machine.emulation",
     mnist=".training.data.mnist",
+    paths=".paths",
     picture=".notebook.pictures:picture",
     predict=".notebook.prediction:predict",
     profile=".notebook.profile",

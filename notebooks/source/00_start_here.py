@@ -150,14 +150,19 @@ record = team.train(options, timeout=sizes.timeout_s)
 
 # %%
 for epoch in record["epochs"]:
-    print(f"test accuracy {epoch['test_accuracy']:.2%}, at {epoch['samples_per_s']:,.0f} images per second")
+    print(
+        f"test accuracy {epoch['test_accuracy']:.2%}, "
+        f"at {epoch['samples_per_s']:,.0f} images per second"
+    )
 print("the ranks hold the same network in the end:", record["ranks_identical"])
 
 # %% [markdown]
 # Now the same on a single rank.
 
 # %%
-guess = predict("How many times as fast do two ranks train as one?", low=0.5, high=3, unit="times")
+guess = predict(
+    "How many times as fast do two ranks train as one?", low=0.5, high=3, unit="times"
+)
 guess
 
 # %%
@@ -167,7 +172,12 @@ team.restart(2)
 # %%
 speedup = record["epochs"][-1]["samples_per_s"] / alone["epochs"][-1]["samples_per_s"]
 doubt = lesson.load.doubt(speedup, ranks=2)
-print(doubt or f"If each doubling gains as much, four days on eight devices become {96 / speedup**3:.0f} hours.")
+hours = 96 / speedup**3
+extrapolated = (
+    "If each doubling gains as much, "
+    f"four days on eight devices become {hours:.0f} hours."
+)
+print(doubt or extrapolated)
 guess.compare(speedup)
 
 # %% [markdown]
@@ -244,7 +254,7 @@ lesson.check.whoami(whoami)
 
 # %%
 def my_part(n, rank, size):
-    """The `start, stop` of this rank's items, when `n` items are shared out among `size` ranks."""
+    """The `start, stop` of this rank's items, if `size` ranks share out `n` items."""
     # <solution>
     return n * rank // size, n * (rank + 1) // size
     # <stub>

@@ -82,7 +82,9 @@ if comm.rank == 1:
 # In a *ping-pong*, two ranks send the same message back and forth. Half of a round trip is the time that one message takes.
 
 # %%
-guess = predict("How many times longer do 2,048 bytes take than 8?", low=1, high=256, unit="times")
+guess = predict(
+    "How many times longer do 2,048 bytes take than 8?", low=1, high=256, unit="times"
+)
 guess
 
 # %%
@@ -108,7 +110,8 @@ def ping_pong(nbytes):
 
 sizes = [8 * 4**k for k in range(11)]
 seconds = [[ping_pong(nbytes) for nbytes in sizes] for _ in range(50)]
-fastest_s = np.min(seconds, axis=0)  # slower messages had to wait for other programs on this machine
+# Slower messages had to wait for other programs on this machine.
+fastest_s = np.min(seconds, axis=0)
 message_s = dict(zip(sizes, fastest_s, strict=True))
 
 # %%
@@ -121,11 +124,16 @@ guess.compare(message_s[2048] / message_s[8])
 # %%
 alpha_s = min(message_s.values())
 beta_s_per_byte = (max(message_s.values()) - alpha_s) / max(message_s)
-print(f"latency α {1e6 * alpha_s:.2f} µs, bandwidth 1/β {1e-9 / beta_s_per_byte:.2f} GB/s")
+print(
+    f"latency α {1e6 * alpha_s:.2f} µs, bandwidth 1/β {1e-9 / beta_s_per_byte:.2f} GB/s"
+)
 line_s = {nbytes: alpha_s + beta_s_per_byte * nbytes for nbytes in message_s}
 worst = max(message_s, key=lambda nbytes: message_s[nbytes] / line_s[nbytes])
 twice = min(nbytes for nbytes in message_s if message_s[nbytes] > 2 * alpha_s)
-print(f"at {worst:,} bytes, a message takes {message_s[worst] / line_s[worst]:.1f} times what the line says")
+print(
+    f"at {worst:,} bytes, "
+    f"a message takes {message_s[worst] / line_s[worst]:.1f} times what the line says"
+)
 print(f"from {twice:,} bytes on, it takes more than twice the latency")
 lesson.figures.message_times(message_s, alpha_s, beta_s_per_byte)
 
@@ -147,7 +155,8 @@ lesson.figures.message_times(message_s, alpha_s, beta_s_per_byte)
 
 # %%
 # %%ranks --catch --timeout 5
-partner = comm.rank ^ 1  # the number with its last bit flipped: 0 and 1 are partners, and so are 2 and 3
+# The number with its last bit flipped: 0 and 1 are partners, and so are 2 and 3.
+partner = comm.rank ^ 1
 mine = np.full(10, comm.rank)
 theirs = np.empty_like(mine)
 comm.Ssend(mine, dest=partner)
@@ -196,7 +205,10 @@ comm = MPI.COMM_WORLD
 
 # %%
 def exchange(comm, mine):
-    """The partner's array, which has the length and type of `mine`. Leaves `mine` unchanged. Called on every rank."""
+    """The partner's array, which has the length and type of `mine`.
+
+    Leaves `mine` unchanged. Called on every rank.
+    """
     partner = comm.rank ^ 1
     # <solution>
     theirs = np.empty_like(mine)
@@ -319,7 +331,8 @@ if rank == 0:
     comm.bcast("settings")
 after = comm.bcast(before)
 if rank > 0:
-    comm.bcast(None)  # receives what was left over, so the collectives of later cells match again
+    # This receives what was left over, so the collectives of later cells match again.
+    comm.bcast(None)
 
 # %%
 lesson.figures.before_and_after("broadcast")
@@ -388,7 +401,10 @@ picture("ring")
 
 # %%
 def ring_allreduce(comm, values):
-    """A new array: the sum of all ranks' `values`. All have the same length, which p need not divide."""
+    """A new array: the sum of all ranks' `values`.
+
+    All have the same length, which p need not divide.
+    """
     p = comm.size
     right, left = (comm.rank + 1) % p, (comm.rank - 1) % p
     # <solution>
@@ -396,7 +412,8 @@ def ring_allreduce(comm, values):
     chunks = np.array_split(total, p)
     for step in range(2 * (p - 1)):
         outgoing = chunks[(comm.rank - step) % p]
-        place = chunks[(comm.rank - step - 1) % p]  # the chunk that arrives now, and leaves in the next step
+        # The chunk that arrives now, and leaves in the next step
+        place = chunks[(comm.rank - step - 1) % p]
         incoming = np.empty_like(place)
         comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)
         if step < p - 1:
@@ -425,7 +442,12 @@ lesson.check.ring_allreduce(ring_allreduce)
 # %%
 team = ranks.start(16, machine="ethernet-10g")
 team.push(ring_allreduce=lesson.check.written(ring_allreduce))
-guess = predict("4 MB on 16 ranks: how many times as long as a ring does the way through rank 0 take?", low=0.5, high=30)
+guess = predict(
+    "4 MB on 16 ranks: "
+    "how many times as long as a ring does the way through rank 0 take?",
+    low=0.5,
+    high=30,
+)
 guess
 
 # %%
@@ -436,7 +458,9 @@ from lessons import mpi_basics as lesson
 
 comm = MPI.COMM_WORLD
 sizes = [128 * 8**k for k in range(6)]
-through_rank_0 = lesson.allreduces.seconds(comm, lesson.allreduces.through_rank_0, sizes)
+through_rank_0 = lesson.allreduces.seconds(
+    comm, lesson.allreduces.through_rank_0, sizes
+)
 your_ring = lesson.allreduces.seconds(comm, ring_allreduce, sizes)
 
 # %%
@@ -455,8 +479,14 @@ lesson.figures.allreduces(through_rank_0, your_ring, ranks=16, machine="ethernet
 # What would the sum from the top of this page cost, with *your* $\alpha$ and $\beta$?
 
 # %%
-for name, nbytes in (("this workshop's network", 82e3), ("7 billion parameters in 16 bits", 14e9)):
-    print(f"{name}: {1998 * alpha_s:.1g} s of latencies, {2 * nbytes * beta_s_per_byte:.1g} s of bytes")
+for name, nbytes in (
+    ("this workshop's network", 82e3),
+    ("7 billion parameters in 16 bits", 14e9),
+):
+    print(
+        f"{name}: {1998 * alpha_s:.1g} s of latencies, "
+        f"{2 * nbytes * beta_s_per_byte:.1g} s of bytes"
+    )
 
 # %% [markdown]
 # That's how: in a ring of 1,000 ranks, each rank pays 1,998 latencies, but none sends more than two arrays. At 50 GB/s, 14 GB
@@ -490,7 +520,10 @@ team = ranks.start(4)
 
 # %%
 def global_mean(comm, values):
-    """The mean of all ranks' values together, on every rank. `values` is an array, and may be empty."""
+    """The mean of all ranks' values together, on every rank.
+
+    `values` is an array, and may be empty.
+    """
     # <solution>
     total = comm.allreduce(values.sum())
     count = comm.allreduce(len(values))
@@ -653,7 +686,10 @@ two_results(late=1)
 
 # %%
 def collect(comm, result):
-    """On rank 0, a list of all ranks' results in the order of the ranks; None elsewhere. Called on every rank."""
+    """All ranks' results in the order of the ranks, on rank 0; None elsewhere.
+
+    Called on every rank.
+    """
     # <solution>
     if comm.rank > 0:
         comm.send(result, dest=0)

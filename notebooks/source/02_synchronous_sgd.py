@@ -62,7 +62,9 @@ own = np.arange(16) + 16 * comm.rank  # this rank's images
 pixels = torch.tensor(train.images[own]).float().flatten(1) / 255
 layer = torch.zeros(784, 10, requires_grad=True)
 cross_entropy(pixels @ layer, torch.tensor(train.labels[own]).long()).backward()
-lesson.show_threes(my_gradient=layer.grad.numpy(), our_mean=mean_over_ranks(layer.grad.numpy()))
+lesson.show_threes(
+    my_gradient=layer.grad.numpy(), our_mean=mean_over_ranks(layer.grad.numpy())
+)
 
 # %% [markdown]
 # Each rank saw different images, so each has a different gradient. Their mean is the same on all ranks, and it depends less on
@@ -96,7 +98,10 @@ model = torch_cnn.build(seed=1)
 own = np.array_split(np.arange(128), comm.size)[comm.rank]
 mean = mean_over_ranks(gradient(model, *batch(own)))
 whole = gradient(model, *batch(np.arange(128)))
-print(f"largest relative difference: {np.abs(mean - whole).max() / np.abs(whole).max():.1e}")
+print(
+    "largest relative difference: "
+    f"{np.abs(mean - whole).max() / np.abs(whole).max():.1e}"
+)
 
 # %% [markdown]
 # What's left is rounding, because float32 has about seven digits, and the two sums were taken in a different order.
@@ -135,7 +140,10 @@ print(f"largest relative difference: {np.abs(mean - whole).max() / np.abs(whole)
 
 # %%
 def average_gradients(model, comm):
-    """Replace every `p.grad` of the model by its mean over all ranks. Must be called on every rank."""
+    """Replace every `p.grad` of the model by its mean over all ranks.
+
+    Must be called on every rank.
+    """
     # <solution>
     for p in model.parameters():
         mine = p.grad.numpy().copy()
@@ -179,7 +187,10 @@ lesson.check.average_gradients(average_gradients)
 
 # %%
 def train_epoch(model, optimizer, schedule, batches, average, comm):
-    """One step for each (images, labels) of `batches`, with gradients averaged over the ranks. Returns nothing."""
+    """One step for each (images, labels) of `batches`, with averaged gradients.
+
+    Returns nothing.
+    """
     # <solution>
     for images, labels in batches:
         optimizer.zero_grad()
@@ -205,7 +216,11 @@ lesson.check.train_epoch(train_epoch)
 # certainly changes. (As long as you haven't written a function, `lesson.check.written` uses the solution in its place.)
 
 # %%
-team.push(average_gradients=lesson.check.written(average_gradients), train_epoch=lesson.check.written(train_epoch), steps=sizes.steps)
+team.push(
+    average_gradients=lesson.check.written(average_gradients),
+    train_epoch=lesson.check.written(train_epoch),
+    steps=sizes.steps,
+)
 
 
 # %%
@@ -215,7 +230,9 @@ import hashlib
 
 def batches(samples, epoch):
     """This rank's part of every global batch, in an order that all ranks agree on."""
-    for indices, _ in lesson.shard.epoch_batches(samples, 64, comm.rank, comm.size, seed=1, epoch=epoch):
+    for indices, _ in lesson.shard.epoch_batches(
+        samples, 64, comm.rank, comm.size, seed=1, epoch=epoch
+    ):
         yield batch(indices)
 
 
@@ -228,12 +245,22 @@ def digest(model):
 
 
 def short_run(model, average):
-    """A few steps with your loop and a constant learning rate, from wherever `model` is."""
+    """A few steps of `model` with your loop and a constant learning rate."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9)
     schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1)
-    train_epoch(model, optimizer, schedule, batches(64 * comm.size * steps, epoch=1), average, comm)
+    train_epoch(
+        model,
+        optimizer,
+        schedule,
+        batches(64 * comm.size * steps, epoch=1),
+        average,
+        comm,
+    )
     images, labels = batch(np.arange(1000))
-    print(f"loss {cross_entropy(model(images), labels):.3f}, digest of the weights {digest(model)[:12]}")
+    print(
+        f"loss {cross_entropy(model(images), labels):.3f}, "
+        f"digest of the weights {digest(model)[:12]}"
+    )
 
 
 short_run(torch_cnn.build(seed=1), average_gradients)
@@ -258,7 +285,11 @@ short_run(torch_cnn.build(seed=1), average=lambda model, comm: None)
 
 # %%
 guess = predict(
-    "How far apart are the ranks' weights after training? (100 %: as far as at the start)", 0, 200, unit="%"
+    "How far apart are the ranks' weights after training? "
+    "(100 %: as far as at the start)",
+    0,
+    200,
+    unit="%",
 )
 guess
 
@@ -276,7 +307,9 @@ short_run(model, average_gradients)
 after = apart(model)
 
 # %%
-guess.compare(100 * np.array(team.pull("after")[1:]) / np.array(team.pull("before")[1:]))
+guess.compare(
+    100 * np.array(team.pull("after")[1:]) / np.array(team.pull("before")[1:])
+)
 
 # %% [markdown]
 # With averaged gradients every rank takes the *same* step, so the distance between the ranks stays the same. But the mean of
@@ -305,7 +338,10 @@ guess.compare(100 * np.array(team.pull("after")[1:]) / np.array(team.pull("befor
 
 # %%
 def broadcast_weights(model, comm):
-    """Give every rank the parameters of rank 0's model. Must be called on every rank."""
+    """Give every rank the parameters of rank 0's model.
+
+    Must be called on every rank.
+    """
     # <solution>
     with torch.no_grad():
         for p in model.parameters():
@@ -388,14 +424,29 @@ model = torch_cnn.build(seed=1 + comm.rank)  # every rank begins somewhere else
 broadcast_weights(model, comm)
 
 per_epoch = lesson.shard.steps_per_epoch(samples, 64, comm.size)
-plan = {"total_steps": epochs * per_epoch, "warmup_steps": round(per_epoch / 2), "decay": "linear"}
-optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=True, fused=True)
-schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lesson.schedules.lr_at(step, peak_lr=0.1, **plan))
+plan = {
+    "total_steps": epochs * per_epoch,
+    "warmup_steps": round(per_epoch / 2),
+    "decay": "linear",
+}
+optimizer = torch.optim.SGD(
+    model.parameters(), lr=1.0, momentum=0.9, nesterov=True, fused=True
+)
+schedule = torch.optim.lr_scheduler.LambdaLR(
+    optimizer, lambda step: lesson.schedules.lr_at(step, peak_lr=0.1, **plan)
+)
 
 watched = lesson.WatchedLoop(model, optimizer, comm, epochs, per_epoch)
 average = watched.average(average_in_one_message)
 for epoch in watched.epochs():
-    train_epoch(model, optimizer, schedule, watched.batches(batches(samples, epoch)), average, comm)
+    train_epoch(
+        model,
+        optimizer,
+        schedule,
+        watched.batches(batches(samples, epoch)),
+        average,
+        comm,
+    )
     watched.tested(lesson.accuracy(model, test, comm))
 mine = digest(model)
 
@@ -403,7 +454,9 @@ mine = digest(model)
 # Now the library does the same. Its `mpi` *backend* is what you've just written.
 
 # %%
-options = TrainOptions(backend="mpi", epochs=sizes.epochs, train_samples=sizes.train_samples)
+options = TrainOptions(
+    backend="mpi", epochs=sizes.epochs, train_samples=sizes.train_samples
+)
 record = team.train(options, timeout=5 * sizes.timeout_s)
 
 # %%
@@ -429,13 +482,15 @@ import time
 
 
 def timed_steps(rows, steps):
-    """Milliseconds that this rank spends computing, waiting and in Allreduce, for each step: [steps, 3]."""
+    """Milliseconds of computing, waiting and Allreduce in each step: [steps, 3]."""
     model, spent = torch_cnn.build(seed=1), []
     random = np.random.default_rng(comm.rank)
     mean = np.empty_like(weights(model))
     for _ in range(steps):
         began = time.perf_counter()
-        mine = gradient(model, *batch(random.integers(len(train.images), size=rows[comm.rank])))
+        mine = gradient(
+            model, *batch(random.integers(len(train.images), size=rows[comm.rank]))
+        )
         computed = time.perf_counter()
         comm.Barrier()
         all_there = time.perf_counter()
@@ -456,7 +511,9 @@ lesson.figures.step_times({"64 samples on every rank": even_ms})
 # Now give the last rank three times as many samples.
 
 # %%
-guess = predict("What share of a step will rank 0 spend waiting?", low=0, high=100, unit="%")
+guess = predict(
+    "What share of a step will rank 0 spend waiting?", low=0, high=100, unit="%"
+)
 guess
 
 # %%
@@ -465,7 +522,9 @@ uneven_ms = timed_steps([64] * (comm.size - 1) + [192], steps)
 
 # %%
 uneven_ms = team.pull("uneven_ms")
-lesson.figures.step_times({"64 samples on every rank": even_ms, "192 on the last": uneven_ms})
+lesson.figures.step_times(
+    {"64 samples on every rank": even_ms, "192 on the last": uneven_ms}
+)
 
 # %%
 guess.compare(100 * uneven_ms[0][:, 1] / uneven_ms[0].sum(axis=1))
@@ -482,10 +541,17 @@ guess.compare(100 * uneven_ms[0][:, 1] / uneven_ms[0].sum(axis=1))
 # %%
 # %%ranks
 model = torch_cnn.build(seed=1)
-own = np.arange(64) if comm.rank == 0 else np.arange(192 * comm.rank - 128, 192 * comm.rank + 64)
+own = (
+    np.arange(64)
+    if comm.rank == 0
+    else np.arange(192 * comm.rank - 128, 192 * comm.rank + 64)
+)
 plain = mean_over_ranks(gradient(model, *batch(own)))
 whole = gradient(model, *batch(np.arange(64 + 192 * (comm.size - 1))))
-print(f"the plain mean over ranks is off by {np.linalg.norm(plain - whole) / np.linalg.norm(whole):.1%}")
+print(
+    "the plain mean over ranks is off by "
+    f"{np.linalg.norm(plain - whole) / np.linalg.norm(whole):.1%}"
+)
 
 # %% [markdown]
 # This happens in the last step of an epoch, when the samples that are left don't divide evenly. It also happens with language
@@ -516,7 +582,10 @@ print(f"the plain mean over ranks is off by {np.linalg.norm(plain - whole) / np.
 
 # %%
 def weighted_mean(gradient, n_samples, comm):
-    """A new array, on every rank: the mean of the ranks' gradients, each weighted by its number of samples."""
+    """The mean of the ranks' gradients, each weighted by its number of samples.
+
+    A new array, on every rank.
+    """
     # <solution>
     weighted = gradient * n_samples
     total = np.empty_like(weighted)
@@ -545,14 +614,22 @@ lesson.check.weighted_mean(weighted_mean)
 # %%ranks
 def normalized_gradient(images, labels):
     torch.manual_seed(1)
-    layers = torch.nn.Flatten(), torch.nn.Linear(784, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 10)
+    layers = (
+        torch.nn.Flatten(),
+        torch.nn.Linear(784, 32),
+        torch.nn.BatchNorm1d(32),
+        torch.nn.Linear(32, 10),
+    )
     return gradient(torch.nn.Sequential(*layers), images, labels)
 
 
 own = np.array_split(np.arange(128), comm.size)[comm.rank]
 mean = mean_over_ranks(normalized_gradient(*batch(own)))
 whole = normalized_gradient(*batch(np.arange(128)))
-print(f"the mean over ranks is off by {np.linalg.norm(mean - whole) / np.linalg.norm(whole):.1%}")
+print(
+    "the mean over ranks is off by "
+    f"{np.linalg.norm(mean - whole) / np.linalg.norm(whole):.1%}"
+)
 
 # %% [markdown]
 # That's often fine, but with only a few samples per rank the statistics get noisy. Then use `SyncBatchNorm`, which shares them at

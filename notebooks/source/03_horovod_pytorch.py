@@ -17,7 +17,7 @@
 # %%
 import sys
 
-from workshop_lib import BUILD, MNIST, SCRIPTS, predict, profile, ranks, scripts, take_home
+from workshop_lib import paths, predict, profile, ranks, scripts, take_home
 
 from lessons import horovod_pytorch as lesson
 
@@ -44,8 +44,13 @@ from workshop_lib import mnist, torch_cnn
 
 torch.set_num_threads(1)
 hvd.init()
-print(f"rank {hvd.rank()} of {hvd.size()}, local rank {hvd.local_rank()} of {hvd.local_size()}")
-hvd.shutdown()  # The background thread uses the processor even when there's nothing to send, so stop it until you need it.
+print(
+    f"rank {hvd.rank()} of {hvd.size()}, "
+    f"local rank {hvd.local_rank()} of {hvd.local_size()}"
+)
+# The background thread uses the processor even when there's nothing to send, so stop it
+# until you need it.
+hvd.shutdown()
 
 # %% [markdown]
 # `rank` numbers the processes across all hosts, and `local_rank` numbers those on one host. Here the two are equal. On two hosts
@@ -97,11 +102,14 @@ hvd.shutdown()  # The background thread uses the processor even when there's not
 
 # %%
 def make_distributed(model, optimizer, hvd):
-    """Gives every rank rank 0's weights, and returns an optimizer that averages the gradients of all ranks before each
-    step. Must be called on every rank."""
+    """Gives every rank rank 0's weights, and returns an averaging optimizer.
+
+    It averages the gradients of all ranks before each step. Called on every rank.
+    """
     # <solution>
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    return hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    names = model.named_parameters()
+    return hvd.DistributedOptimizer(optimizer, named_parameters=names)
     # <stub>
     # raise NotImplementedError("your code here")
     # </stub>
@@ -131,16 +139,22 @@ train = TensorDataset(images, torch.tensor(split.labels[:samples]).long())
 sampler = DistributedSampler(train, hvd.size(), hvd.rank(), seed=1)
 
 model = torch_cnn.build(seed=hvd.rank())
-optimizer = make_distributed(model, torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9), hvd)
+optimizer = make_distributed(
+    model, torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9), hvd
+)
 for epoch in range(epochs):
-    sampler.set_epoch(epoch)  # Without this call, every epoch would have the same order.
+    # Without this call, every epoch would have the same order.
+    sampler.set_epoch(epoch)
     for images, labels in DataLoader(train, 64, sampler=sampler, drop_last=True):
         optimizer.zero_grad()
         loss = cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
-    print(f"epoch {epoch + 1}: last loss {loss:.3f}, digest {hashlib.sha256(weights).hexdigest()[:12]}")
+    print(
+        f"epoch {epoch + 1}: last loss {loss:.3f}, "
+        f"digest {hashlib.sha256(weights).hexdigest()[:12]}"
+    )
 
 # %%
 # %%ranks
@@ -174,10 +188,12 @@ take_home.diff("one_process.py", "horovod_torch.py")
 # the workshop's folder, type `source .venv/bin/activate`, and then the line that begins with `$`.
 
 # %%
-out = BUILD / "horovod_torch.pt"
-options = ["--images", samples, "--epochs", epochs, "--data", MNIST, "--out", out]
+out = paths.BUILD / "horovod_torch.pt"
+options = ["--images", samples, "--epochs", epochs, "--data", paths.MNIST, "--out", out]
 launch = [*scripts.mpiexec(sizes.ranks), sys.executable]
-scripts.run(*launch, SCRIPTS / "horovod_torch.py", *options, timeout_s=sizes.timeout_s)
+scripts.run(
+    *launch, paths.SCRIPTS / "horovod_torch.py", *options, timeout_s=sizes.timeout_s
+)
 
 # %% [markdown]
 # Why not `python -m mpi4py`, as in notebook 01? There, a rank that failed left the others waiting. A Horovod rank that fails
@@ -199,7 +215,12 @@ scripts.run(*launch, SCRIPTS / "horovod_torch.py", *options, timeout_s=sizes.tim
 # Horovod records five of their steps.
 
 # %%
-guess = predict("What share of Horovod's time per step goes into negotiation?", low=0, high=100, unit="%")
+guess = predict(
+    "What share of Horovod's time per step goes into negotiation?",
+    low=0,
+    high=100,
+    unit="%",
+)
 guess
 
 # %%
@@ -208,7 +229,12 @@ recorded = measured.timeline
 print({phase: f"{share:.0%}" for phase, share in recorded.shares().items()})
 
 # %%
-guess.compare([100 * recorded.of_step(step).shares()["negotiation"] for step in range(recorded.steps)])
+guess.compare(
+    [
+        100 * recorded.of_step(step).shares()["negotiation"]
+        for step in range(recorded.steps)
+    ]
+)
 
 # %% [markdown]
 # Each row below is a gradient. The last layer's gradient is on top, because the backward pass finishes it first. Rank 0 makes the
@@ -249,7 +275,11 @@ lesson.figures.draw({"one rank is 20 ms late": late.typical()})
 # **Cycle time.** A longer cycle collects more tensors for one message, but all of them wait for it.
 
 # %%
-guess = predict("How many times as long does a step take with a cycle time of 20 ms?", low=0, high=50)
+guess = predict(
+    "How many times as long does a step take with a cycle time of 20 ms?",
+    low=0,
+    high=50,
+)
 guess
 
 # %%

@@ -15,17 +15,22 @@
 import os
 import sys
 
-# For TensorFlow in every process that this notebook starts: no start-up messages, and one thread to compute with.
-os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+# For TensorFlow in every process that this notebook starts: no start-up messages, and
+# one thread to compute with.
+os.environ |= {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+}
 
-from workshop_lib import BUILD, MNIST, SCRIPTS, predict, profile, ranks, scripts, take_home
+from workshop_lib import paths, predict, profile, ranks, scripts, take_home
 
 from lessons import horovod_tensorflow as lesson
 
 lesson.backends.require("horovod-tf")
 sizes = profile.current()
 samples, epochs = 160 * sizes.steps, sizes.sweep_epochs
-out = BUILD / "horovod_tf.keras"
+out = paths.BUILD / "horovod_tf.keras"
 
 # %% [markdown]
 # ## A script for many processes
@@ -54,9 +59,11 @@ take_home.marked("horovod_tf.py", r"hvd|\[rank|if rank|\bsize\b", 2)
 # The next cell starts the script with `mpiexec`. It needs no `-m mpi4py`; [03](03_horovod_pytorch.ipynb) says why.
 
 # %%
-options = ["--data", MNIST, "--images", samples, "--epochs", epochs, "--out", out]
+options = ["--data", paths.MNIST, "--images", samples, "--epochs", epochs, "--out", out]
 launch = [*scripts.mpiexec(sizes.ranks), sys.executable]
-scripts.run(*launch, SCRIPTS / "horovod_tf.py", *options, timeout_s=2 * sizes.timeout_s)
+scripts.run(
+    *launch, paths.SCRIPTS / "horovod_tf.py", *options, timeout_s=2 * sizes.timeout_s
+)
 
 # %% [markdown]
 # The first epoch is slower, because its first step builds the graph.
@@ -103,18 +110,22 @@ images, labels = split.images[:samples], split.labels[:samples]
 # %%
 # %%ranks --timeout 240
 def fit(optimizer):
-    """The network, trained on this rank's samples, and its answers to all test images."""
+    """The network, trained on this rank's samples; its answers to all test images."""
     model = lesson.keras_cnn.build(seed=1)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, jit_compile=False)
-    fitted = model.fit(images[rank::size], labels[rank::size], batch_size=64, epochs=epochs, verbose=0)
+    fitted = model.fit(
+        images[rank::size], labels[rank::size], batch_size=64, epochs=epochs, verbose=0
+    )
     answers = model.predict(test.images, batch_size=500, verbose=0).argmax(axis=1)
     print("loss of each epoch:", *np.round(fitted.history["loss"], 3))
     print(f"right: {np.mean(answers == test.labels):.1%} of all test images")
     return model, answers
 
 
-model, answers = fit(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.02 * size, momentum=0.9)))
+model, answers = fit(
+    hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.02 * size, momentum=0.9))
+)
 
 # %% [markdown]
 # No error, no warning, a falling loss, and a decent network. Many projects would stop here and publish their scaling curve.
@@ -122,7 +133,11 @@ model, answers = fit(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.02 * 
 # Every rank has tested its network on all test images. If the ranks hold the same network, they give the same answers.
 
 # %%
-guess = predict("On how many test images do the first and the last rank disagree?", low=0, high=2_000)
+guess = predict(
+    "On how many test images do the first and the last rank disagree?",
+    low=0,
+    high=2_000,
+)
 guess
 
 # %%
@@ -140,7 +155,8 @@ guess.compare(int((answers[0] != answers[-1]).sum()))
 # %%
 # %%ranks
 def digest(model):
-    return hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()[:12]
+    weights = b"".join(w.tobytes() for w in model.get_weights())
+    return hashlib.sha256(weights).hexdigest()[:12]
 
 
 def ranks_agree(model):
@@ -172,7 +188,10 @@ def one_step(optimizer):
 
 
 stock = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.5))
-print(f"a step from 0 to {one_step(stock):g}; the mean of the ranks' numbers is {(size - 1) / 2:g}")
+print(
+    f"a step from 0 to {one_step(stock):g}; "
+    f"the mean of the ranks' numbers is {(size - 1) / 2:g}"
+)
 
 # %% [markdown]
 # No rank averaged anything. Why? These are the methods of Horovod's class:
@@ -180,7 +199,10 @@ print(f"a step from 0 to {one_step(stock):g}; the mean of the ranks' numbers is 
 # %%
 # %%ranks
 if rank == 0:
-    print("Horovod's class defines", *(name for name, item in vars(type(stock)).items() if callable(item)))
+    print(
+        "Horovod's class defines",
+        *(name for name, item in vars(type(stock)).items() if callable(item)),
+    )
     print("its `apply` is that of", type(stock).apply.__module__)
 
 # %% [markdown]
@@ -216,8 +238,12 @@ if rank == 0:
 
 # %%
 def averaging(optimizer):
-    """An optimizer like the given one that applies the mean of all ranks' gradients. All ranks step together."""
-    import horovod.tensorflow as hvd  # Imported here because only the ranks need TensorFlow.
+    """An optimizer like the given one that applies the mean of all ranks' gradients.
+
+    All ranks step together.
+    """
+    # Imported here because only the ranks need TensorFlow.
+    import horovod.tensorflow as hvd
 
     class Averaging(type(optimizer)):
         # <solution>
@@ -283,22 +309,33 @@ print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
 
 # %%
 def train(model, images, labels, path):
-    """Trains `model` on all ranks together and saves it to `path`, once. Must be called on every rank."""
+    """Trains `model` on all ranks together and saves it to `path`, once.
+
+    Must be called on every rank.
+    """
     import horovod.tensorflow as hvd
     import keras
-
 
     # <solution>
     rank, size = hvd.rank(), hvd.size()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    optimizer = lesson.keras3.DistributedOptimizer(keras.optimizers.SGD(0.02 * size, momentum=0.9))
+    optimizer = lesson.keras3.DistributedOptimizer(
+        keras.optimizers.SGD(0.02 * size, momentum=0.9)
+    )
     model.compile(optimizer, loss, jit_compile=False)
     callbacks = [lesson.keras3.BroadcastVariables()]
-    model.fit(images[rank::size], labels[rank::size], batch_size=64, epochs=2, verbose=0, callbacks=callbacks)
+    model.fit(
+        images[rank::size],
+        labels[rank::size],
+        batch_size=64,
+        epochs=2,
+        verbose=0,
+        callbacks=callbacks,
+    )
     if rank == 0:
         model.save(path)
     # <stub>
-    # raise NotImplementedError("your code here: delete this line, and change those below")
+    # raise NotImplementedError("your code here: delete this line, change those below")
     # loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     # optimizer = keras.optimizers.SGD(0.02, momentum=0.9)
     # model.compile(optimizer, loss, jit_compile=False)

@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 
-from workshop_lib import MNIST, SCRIPTS, predict, profile, ranks, scripts
+from workshop_lib import paths, predict, profile, ranks, scripts
 
 from lessons import ddp as lesson
 
@@ -86,8 +86,11 @@ for epoch in (1, 2):
 
 # %%
 samples = sizes.sweep_samples or 60_000
-options = ["--data", MNIST, "--images", samples, "--epochs", 1, "--out", folder / "cnn.pt"]
-scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.timeout_s)
+options = ["--data", paths.MNIST, "--images", samples, "--epochs", 1]
+options += ["--out", folder / "cnn.pt"]
+scripts.run(
+    "python", paths.SCRIPTS / "one_process.py", *options, timeout_s=sizes.timeout_s
+)
 
 # %% [markdown]
 # ### Exercise 1 (normal): the script for many processes
@@ -158,13 +161,15 @@ def main():
     # ...  # your code here
     # </stub>
     # </solution>
-    torch.manual_seed(1000 + rank)  # from here on, each rank draws noise of its own, such as dropout's
+    # From here on, each rank draws noise of its own, such as dropout's.
+    torch.manual_seed(1000 + rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
     # The learning rate rises for half an epoch, then falls to zero.
     warmup = steps // 2
     total = args.epochs * steps
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / warmup, (total - step) / (total - warmup))
+        optimizer,
+        lambda step: min((step + 1) / warmup, (total - step) / (total - warmup)),
     )
 
     for epoch in range(1, args.epochs + 1):
@@ -182,7 +187,8 @@ def main():
             # <solution>
             loss = cross_entropy(ddp(images.to(device)), labels.to(device))
             # <stub>
-            # loss = cross_entropy(model(images.to(device)), labels.to(device))  # your code here
+            # # your code here
+            # loss = cross_entropy(model(images.to(device)), labels.to(device))
             # </stub>
             # </solution>
             optimizer.zero_grad()
@@ -190,19 +196,34 @@ def main():
             optimizer.step()
             schedule.step()
         loss.item()  # waits until a GPU has finished its work
-        speed = steps * size * BATCH / (time.perf_counter() - start)  # images per second, of all ranks
-        for buffer in model.buffers():  # such as the statistics of batch normalization: rank 0's on all ranks
+        # Images per second, all ranks together
+        speed = steps * size * BATCH / (time.perf_counter() - start)
+        # Rank 0's buffers, such as the statistics of batch normalization, on all ranks
+        for buffer in model.buffers():
             dist.broadcast(buffer, 0)
         # 5. Test, print and save
         right = count_right(model, test_loader, device)
         # <solution>
         dist.all_reduce(right)
         if rank == 0:
-            print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")
-            save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
+            print(
+                f"epoch {epoch}: {speed:,.0f} images/s, "
+                f"test accuracy {right.item() / len(test):.2%}"
+            )
+            save(
+                {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+                args.out,
+            )
         # <stub>
-        # print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right.item() / len(test):.2%}")  # your code here
-        # save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out)
+        # # your code here
+        # print(
+        #     f"epoch {epoch}: {speed:,.0f} images/s, "
+        #     f"test accuracy {right.item() / len(test):.2%}"
+        # )
+        # save(
+        #     {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+        #     args.out,
+        # )
         # </stub>
         # </solution>
     dist.destroy_process_group()
@@ -220,8 +241,14 @@ lesson.check.script(folder / "my_script.py")
 # hosts, this only starts those of one host, and *Deeper: several hosts* has the command for all of them.
 
 # %%
-launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks_here]
-scripts.run(*launch, lesson.check.own_or_finished(folder / "my_script.py"), *options, timeout_s=sizes.timeout_s)
+launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1"]
+launch += ["--nproc-per-node", sizes.ranks_here]
+scripts.run(
+    *launch,
+    lesson.check.own_or_finished(folder / "my_script.py"),
+    *options,
+    timeout_s=sizes.timeout_s,
+)
 
 # %% [markdown]
 # Is your accuracy lower than with one process? That isn't a bug. Two processes take 128 images per step, so an epoch has half
@@ -251,7 +278,7 @@ scripts.run(*launch, lesson.check.own_or_finished(folder / "my_script.py"), *opt
 
 # %%
 def perceptron(width=1024):
-    """784 inputs, three hidden layers, 10 outputs; the same weights wherever it is built."""
+    """784 inputs, three hidden layers, 10 outputs; the same weights on every rank."""
     torch.manual_seed(1)
     layers = [torch.nn.Flatten(), torch.nn.Linear(784, width), torch.nn.ReLU()]
     for _ in range(2):
@@ -261,7 +288,9 @@ def perceptron(width=1024):
 
 network = perceptron()
 for name, p in network.named_parameters():
-    p.register_post_accumulate_grad_hook(lambda p, name=name: print(f"{name}: {p.grad.nbytes / 2**20:.2f} MiB"))
+    p.register_post_accumulate_grad_hook(
+        lambda p, name=name: print(f"{name}: {p.grad.nbytes / 2**20:.2f} MiB")
+    )
 network(torch.ones(1, 784)).sum().backward()
 
 # %% [markdown]
@@ -302,7 +331,10 @@ network(torch.ones(1, 784)).sum().backward()
 
 # %%
 def my_ddp(model):
-    """Average gradients during the backward pass. Must be called on every rank. Returns `finish`, which waits."""
+    """Average gradients during the backward pass.
+
+    Must be called on every rank. Returns `finish`, which waits.
+    """
     # <solution>
     handles = []
 
@@ -337,7 +369,9 @@ lesson.check.my_ddp(my_ddp)
 # hook that notes when its messages leave. (Until you've written `my_ddp`, `written` puts the solution in its place.)
 
 # %%
-team.push(perceptron=perceptron, my_ddp=lesson.check.written(my_ddp), turns=3 * sizes.repeats)
+team.push(
+    perceptron=perceptron, my_ddp=lesson.check.written(my_ddp), turns=3 * sizes.repeats
+)
 
 # %%
 # %%ranks
@@ -387,7 +421,12 @@ lesson.figures.typical_overlap(team.pull("times"))
 # which take 11.7 ms at 1 GB/s. What do DDP's buckets of 4 MiB save, at three bandwidths?
 
 # %%
-guess_1 = predict("At 1 GB/s: what share of backward pass and averaging does DDP save?", low=0, high=75, unit="%")
+guess_1 = predict(
+    "At 1 GB/s: what share of backward pass and averaging does DDP save?",
+    low=0,
+    high=75,
+    unit="%",
+)
 guess_1
 
 # %%
@@ -431,17 +470,25 @@ def on_a_gpu(model):
 
 def all_ways():
     network = on_a_gpu(perceptron())
-    ways = {"after the backward pass": lesson.backward.averaged_after(on_a_gpu(perceptron()))}
+    ways = {
+        "after the backward pass": lesson.backward.averaged_after(
+            on_a_gpu(perceptron())
+        )
+    }
     ways["yours"] = network, my_ddp(network)
     for mebibytes in (4, 8, 25):
-        ways[f"DDP, {mebibytes} MiB"] = lesson.backward.pytorch_ddp(on_a_gpu(perceptron()), bucket_cap_mb=mebibytes)
+        ways[f"DDP, {mebibytes} MiB"] = lesson.backward.pytorch_ddp(
+            on_a_gpu(perceptron()), bucket_cap_mb=mebibytes
+        )
     return ways
 
 
 times_at = {}
 for gb_per_s in (0.1, 0.3, 1, 3, 10, 30, 100):
     emulation.current().set_network(1e9 * gb_per_s)
-    times_at[gb_per_s] = lesson.backward.compare(all_ways(), images[:16], labels[:16], turns=1)
+    times_at[gb_per_s] = lesson.backward.compare(
+        all_ways(), images[:16], labels[:16], turns=1
+    )
 
 # %%
 times_at = team.pull("times_at")
@@ -519,7 +566,10 @@ def train(model, finish):
 
 network = perceptron(width=64)
 print("yours:  ", train(network, my_ddp(network)))
-print("PyTorch:", train(DistributedDataParallel(perceptron(width=64)), finish=lambda: None))
+print(
+    "PyTorch:",
+    train(DistributedDataParallel(perceptron(width=64)), finish=lambda: None),
+)
 
 # %% [markdown]
 # The digests agree. On two ranks, your dozen lines and DDP take the same steps, to the last bit. (With more ranks, the last bits
@@ -530,7 +580,12 @@ print("PyTorch:", train(DistributedDataParallel(perceptron(width=64)), finish=la
 # Which gradients travel together?
 
 # %%
-guess = predict("In how many buckets does DDP send our four layers, if you don't set bucket_cap_mb?", low=1, high=10)
+guess = predict(
+    "In how many buckets does DDP send our four layers, "
+    "if you don't set bucket_cap_mb?",
+    low=1,
+    high=10,
+)
 guess
 
 # %% [markdown]
@@ -543,7 +598,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 
 def buckets(cap):
-    """The size and the parameters of each bucket, in the order in which DDP sends them."""
+    """The size and the parameters of each bucket, in the order of sending."""
     network = perceptron()
     names = {p: name for name, p in network.named_parameters()}
     sent = []
@@ -555,7 +610,8 @@ def buckets(cap):
 
     model = DistributedDataParallel(network, bucket_cap_mb=cap)
     model.register_comm_hook(None, hook)
-    for _ in range(2):  # in its first step, DDP only learns in which order the gradients become ready
+    # In its first step, DDP only learns in which order the gradients become ready.
+    for _ in range(2):
         sent.clear()
         cross_entropy(model(images[:64]), labels[:64]).backward()
     return sent
@@ -603,7 +659,10 @@ for cap in (None, 25, 4, 0.01):
 
 # %%
 def my_buckets(model, bucket_bytes):
-    """`my_ddp` with messages of at least `bucket_bytes` bytes each, except for the last. Returns `finish`."""
+    """`my_ddp` with messages of at least `bucket_bytes` each, except for the last.
+
+    Returns `finish`.
+    """
     # <solution>
     bucket, sent = [], []
 
@@ -622,7 +681,9 @@ def my_buckets(model, bucket_bytes):
             send()
         for handle, flat, parameters in sent:
             handle.wait()
-            for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            for p, part in zip(
+                parameters, flat.split([p.numel() for p in parameters]), strict=True
+            ):
                 p.grad.copy_(part.view_as(p))
         sent.clear()
 
@@ -645,10 +706,17 @@ team.push(my_buckets=lesson.check.written(my_buckets))
 # %%
 # %%ranks
 emulation.current().set_network(1e9)
-ways = {"PyTorch's DDP, 4 MiB": lesson.backward.pytorch_ddp(on_a_gpu(perceptron()), bucket_cap_mb=4)}
+ways = {
+    "PyTorch's DDP, 4 MiB": lesson.backward.pytorch_ddp(
+        on_a_gpu(perceptron()), bucket_cap_mb=4
+    )
+}
 for mebibytes in (0.01, 4, 1000):
     network = on_a_gpu(perceptron())
-    ways[f"your buckets, {mebibytes} MiB"] = network, my_buckets(network, mebibytes * 2**20)
+    ways[f"your buckets, {mebibytes} MiB"] = (
+        network,
+        my_buckets(network, mebibytes * 2**20),
+    )
 bucket_times = lesson.backward.compare(ways, images[:16], labels[:16], turns=1)
 
 # %%
@@ -690,7 +758,10 @@ lesson.figures.typical_overlap(team.pull("bucket_times"), ranks=1, emulated_on=m
 
 # %%
 def accumulate(model, micro_batches, loss_function):
-    """Leave the gradients of the mean loss over all ranks' micro-batches in the model. One micro-batch in memory."""
+    """Leave the gradients of the mean loss over all ranks' micro-batches in the model.
+
+    One micro-batch in memory.
+    """
     # <solution>
     for number, (inputs, targets) in enumerate(micro_batches, 1):
         last = number == len(micro_batches)
@@ -760,7 +831,10 @@ rank = dist.get_rank()
 model = DistributedDataParallel(TwoPaths(), find_unused_parameters=True)
 model(torch.ones(2, 4), both=rank == 0).sum().backward()
 if rank == 0:
-    print(f"gradient of the bias that only rank 0 used: {model.module.sometimes.bias.grad.tolist()}")
+    print(
+        "gradient of the bias that only rank 0 used: "
+        f"{model.module.sometimes.bias.grad.tolist()}"
+    )
 
 # %% [markdown]
 # On rank 0 alone these numbers would be 2, because each of the two samples adds 1. Here they are the mean over four ranks, and

@@ -38,7 +38,12 @@ parameters = sum(p.numel() for p in model.parameters())
 print(f"{parameters:,} parameters")
 
 # %%
-guess = predict("Adam, all numbers in fp32: how many bytes does a parameter cost in training?", low=0, high=40, unit="B")
+guess = predict(
+    "Adam, all numbers in fp32: how many bytes does a parameter cost in training?",
+    low=0,
+    high=40,
+    unit="B",
+)
 guess
 
 # %% [markdown]
@@ -53,7 +58,9 @@ optimizer.step()
 one_process = {
     "parameters": sum(p.nbytes for p in model.parameters()),
     "gradients": sum(p.grad.nbytes for p in model.parameters()),
-    "optimizer": sum(tensor.nbytes for state in optimizer.state.values() for tensor in state.values()),
+    "optimizer": sum(
+        tensor.nbytes for state in optimizer.state.values() for tensor in state.values()
+    ),
 }
 for kind, size in one_process.items():
     print(f"{kind:>10}: {size / parameters:5.2f} bytes per parameter")
@@ -107,11 +114,17 @@ comm = lesson.by_hand.join()
 counting = lesson.by_hand.CountingComm(comm)
 array = np.full(1_000_000, 1.0 + comm.rank, dtype=np.float32)
 part = lesson.ring.reduce_scatter(counting, array)
-print(f"reduce-scatter: a part of {len(part):,} sums, {counting.bytes_sent / array.nbytes:.2f} n bytes sent")
+print(
+    f"reduce-scatter: a part of {len(part):,} sums, "
+    f"{counting.bytes_sent / array.nbytes:.2f} n bytes sent"
+)
 
 array[lesson.ring.part(len(array), comm.rank, comm.size)] = part
 lesson.ring.allgather(counting, array)
-print(f"and allgather: all {len(array):,} sums, {counting.bytes_sent / array.nbytes:.2f} n bytes sent in total")
+print(
+    f"and allgather: all {len(array):,} sums, "
+    f"{counting.bytes_sent / array.nbytes:.2f} n bytes sent in total"
+)
 
 # %% [markdown]
 # On $p$ ranks, each half sends $(p-1)/p \cdot n$ bytes per rank. Stage 1 only puts the optimizer's step between the two halves,
@@ -148,7 +161,7 @@ print(f"and allgather: all {len(array):,} sums, {counting.bytes_sent / array.nby
 
 # %%
 class Zero1:
-    """Each rank keeps the optimizer's state of one shard of the weights, and updates that shard."""
+    """Each rank keeps the optimizer's state of its shard, and updates that shard."""
 
     def __init__(self, model, comm, make_optimizer):
         self.comm = comm
@@ -166,7 +179,9 @@ class Zero1:
         self.optimizer.step()
         lesson.ring.allgather(self.comm, self.weights.numpy())
         # <stub>
-        # # 1. the mean gradient of my shard, into self.shard.grad   2. the optimizer's step   3. everybody's weights
+        # # 1. the mean gradient of my shard, into self.shard.grad
+        # # 2. the optimizer's step
+        # # 3. everybody's weights
         # raise NotImplementedError("your code here")
         # </stub>
         # </solution>
@@ -217,7 +232,7 @@ lesson.by_hand.train(Zero1)
 
 # %%
 class Zero2:
-    """Gradients are reduced during the backward pass, and each rank keeps only those of its shards."""
+    """Reduces gradients in the backward pass, and keeps only those of its shards."""
 
     def __init__(self, model, comm, make_optimizer):
         self.comm = comm
@@ -226,7 +241,9 @@ class Zero2:
         for p in model.parameters():
             flat = lesson.by_hand.flat_weights([p], comm.size)
             self.weights[p] = flat
-            self.shards[p] = torch.nn.Parameter(flat[lesson.ring.part(len(flat), comm.rank, comm.size)])
+            self.shards[p] = torch.nn.Parameter(
+                flat[lesson.ring.part(len(flat), comm.rank, comm.size)]
+            )
             p.register_post_accumulate_grad_hook(self.reduce)
         self.optimizer = make_optimizer(self.shards.values())
 
@@ -283,7 +300,9 @@ flat.copy_(10 * torch.arange(6.0))
 print(f"the view sees the new values: {view}")
 
 # %%
-guess = predict("How many times as many bytes as stage 2 does stage 3 send per step?", low=1, high=3)
+guess = predict(
+    "How many times as many bytes as stage 2 does stage 3 send per step?", low=1, high=3
+)
 guess
 
 # %% [markdown]
@@ -297,13 +316,16 @@ print(inspect.getsource(lesson.by_hand.GatheredByLayer.watch))
 # %%
 # %%ranks
 
+
 class Zero3(lesson.by_hand.GatheredByLayer):
     """Weights are in memory only while their layer computes. Each rank keeps shards."""
 
     def gather(self, layer):
         for p in self.parameters[layer]:
             whole = np.empty(len(self.weights[p]), np.float32)
-            whole[lesson.ring.part(len(whole), self.comm.rank, self.comm.size)] = self.shards[p].detach()
+            whole[lesson.ring.part(len(whole), self.comm.rank, self.comm.size)] = (
+                self.shards[p].detach()
+            )
             lesson.ring.allgather(self.comm, whole)
             self.weights[p].untyped_storage().resize_(whole.nbytes)
             self.weights[p].copy_(torch.from_numpy(whole))
@@ -313,7 +335,9 @@ class Zero3(lesson.by_hand.GatheredByLayer):
             self.weights[p].untyped_storage().resize_(0)
 
     def reduce(self, p):
-        total = lesson.ring.reduce_scatter(self.comm, lesson.by_hand.flat_gradient([p], self.comm.size).numpy())
+        total = lesson.ring.reduce_scatter(
+            self.comm, lesson.by_hand.flat_gradient([p], self.comm.size).numpy()
+        )
         mean = torch.from_numpy(total / self.comm.size)
         before = self.shards[p].grad
         self.shards[p].grad = mean if before is None else before + mean
@@ -366,7 +390,10 @@ lesson.figures.measured(one_process, team.pull("costs"))
 # %%
 for name, cost in team.pull("costs")[0].items():
     after = sum(cost.held_bytes.values()) / parameters
-    print(f"{name}: {after:.1f} bytes per parameter after the backward pass, up to {cost.peak_bytes / parameters:.1f} before")
+    print(
+        f"{name}: {after:.1f} bytes per parameter after the backward pass, "
+        f"up to {cost.peak_bytes / parameters:.1f} before"
+    )
 
 # %% [markdown]
 # While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. FSDP sends
@@ -425,7 +452,8 @@ def bytes_per_rank(parameters, ranks, stage):
         "optimizer": 8 * parameters / (ranks if stage >= 1 else 1),
     }
     # <stub>
-    # # {"parameters": …, "gradients": …, "optimizer": …}: which of them are divided by `ranks`, at which stage?
+    # # {"parameters": …, "gradients": …, "optimizer": …}
+    # # Which of them are divided by `ranks`, at which stage?
     # raise NotImplementedError("your code here")
     # </stub>
     # </solution>
@@ -484,14 +512,21 @@ for stage in range(4):
 # What does each stage send if a step has $m$ micro-batches?
 
 # %%
-guess = predict("With 4 micro-batches, how many times as many bytes as stage 1 does stage 3 send?", low=1, high=10)
+guess = predict(
+    "With 4 micro-batches, how many times as many bytes as stage 1 does stage 3 send?",
+    low=1,
+    high=10,
+)
 guess
 
 # %%
 # %%ranks
 sent = {}  # per step, in multiples of n
 for m in (1, 2, 4):
-    sent[f"{m} micro-batches"] = {make.__name__: lesson.by_hand.train(make, m).sent for make in (Zero1, Zero2, Zero3)}
+    sent[f"{m} micro-batches"] = {
+        make.__name__: lesson.by_hand.train(make, m).sent
+        for make in (Zero1, Zero2, Zero3)
+    }
 
 # %%
 table = pd.DataFrame(team.pull("sent")[0]).T
@@ -516,7 +551,11 @@ table
 # sends whatever messages that takes.
 
 # %%
-guess = predict("How many collectives does it take to make one sharded matrix orthogonal?", low=1, high=40)
+guess = predict(
+    "How many collectives does it take to make one sharded matrix orthogonal?",
+    low=1,
+    high=40,
+)
 guess
 
 # %%
@@ -531,7 +570,10 @@ with lesson.Traffic() as traffic:
     result = lesson.orthogonal(sharded)
 collectives = sum(traffic.calls.values())
 difference = (result.full_tensor() - lesson.orthogonal(matrix)).abs().max()
-print(f"{collectives} collectives: {dict(traffic.calls)}; differs by {difference:.0e} from one process")
+print(
+    f"{collectives} collectives: {dict(traffic.calls)}; "
+    f"differs by {difference:.0e} from one process"
+)
 
 # %%
 guess.compare(team.pull("collectives")[0])
@@ -564,7 +606,10 @@ guess.compare(team.pull("collectives")[0])
 
 # %%
 def by_owner(comm, shard, owner, orthogonal):
-    """This rank's rows of `orthogonal(matrix)`, where `shard` is its rows of the matrix. Called on every rank."""
+    """This rank's rows of `orthogonal(matrix)`; `shard` is its rows of the matrix.
+
+    Called on every rank.
+    """
     # <solution>
     shards = comm.gather(shard, root=owner)
     parts = None
@@ -651,7 +696,10 @@ team.push(OverlappedZero2=lesson.check.written(OverlappedZero2))
 
 # %%
 # %%ranks
-print(f"weights differ by {lesson.by_hand.train(OverlappedZero2).distance:.3%} from those of one process")
+print(
+    f"weights differ by {lesson.by_hand.train(OverlappedZero2).distance:.3%} from "
+    "those of one process"
+)
 
 # %% [markdown]
 # ### Exercise 6 (warm-up): stage 3 that looks ahead
@@ -681,7 +729,10 @@ class Lookahead:
         self.wait = wait
 
     def enter(self, layer, following):
-        """Called right before `layer` computes. `following` computes next, or is None after the last layer of a pass."""
+        """Called right before `layer` computes.
+
+        `following` computes next, or is None after the last layer of a pass.
+        """
         # <solution>
         self.start(layer)
         if following is not None:
@@ -690,7 +741,9 @@ class Lookahead:
         # <stub>
         # self.start(layer)
         # self.wait(layer)
-        # raise NotImplementedError("your code here: without it, each layer waits for its weights")
+        # raise NotImplementedError(
+        #     "your code here: without it, each layer waits for its weights"
+        # )
         # </stub>
         # </solution>
 
@@ -699,10 +752,16 @@ class Lookahead:
 lesson.check.Lookahead(Lookahead)
 
 # %%
-# What is it worth? Sixteen ranks emulate machines on 10 Gb Ethernet, as in 05. A layer takes 2 ms forward and 4 ms backward.
+# What is it worth? Sixteen ranks emulate machines on 10 Gb Ethernet, as in 05. A layer
+# takes 2 ms forward and 4 ms backward.
 
 # %%
-guess = predict("Of a step without looking ahead, what share will looking ahead save?", low=0, high=75, unit="%")
+guess = predict(
+    "Of a step without looking ahead, what share will looking ahead save?",
+    low=0,
+    high=75,
+    unit="%",
+)
 guess
 
 # %%
@@ -714,11 +773,18 @@ team.push(Lookahead=lesson.check.written(Lookahead))
 from lessons import zero_and_fsdp as lesson
 
 lesson.by_hand.join()
-waiting_ms, ahead_ms = lesson.by_hand.stage_3_ms(None), lesson.by_hand.stage_3_ms(Lookahead)
-print(f"each layer waits: {waiting_ms:.1f} ms; your Lookahead: {ahead_ms:.1f} ms, emulated")
+waiting_ms = lesson.by_hand.stage_3_ms(None)
+ahead_ms = lesson.by_hand.stage_3_ms(Lookahead)
+print(
+    f"each layer waits: {waiting_ms:.1f} ms; "
+    f"your Lookahead: {ahead_ms:.1f} ms, emulated"
+)
 
 # %%
-guess.compare(100 * (1 - team.pull("ahead_ms")[0] / team.pull("waiting_ms")[0]), emulated_on="ethernet-10g")
+guess.compare(
+    100 * (1 - team.pull("ahead_ms")[0] / team.pull("waiting_ms")[0]),
+    emulated_on="ethernet-10g",
+)
 
 # %% [markdown]
 # FSDP looks ahead by itself in the backward pass. In the forward pass it does so if the CPU is ahead of the GPU. If it isn't, use

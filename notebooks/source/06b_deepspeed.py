@@ -12,12 +12,12 @@
 # no network. Do notebook [06](06_zero_and_fsdp.ipynb) first: it explains the stages.
 
 # %%
-from workshop_lib import BUILD, predict, profile, ranks, take_home
+from workshop_lib import paths, predict, profile, ranks, take_home
 
 from lessons import deepspeed as lesson
 
 sizes = profile.current()
-folder = BUILD / "06b_deepspeed"
+folder = paths.BUILD / "06b_deepspeed"
 folder.mkdir(parents=True, exist_ok=True)
 team = ranks.start(sizes.ranks)
 
@@ -88,7 +88,10 @@ take_home.train("zero_deepspeed.py")
 
 # %%
 def configuration(global_batch, ranks, largest_micro_batch, stage):
-    """DeepSpeed's configuration for PyTorch's SGD, with at most `largest_micro_batch` samples per backward pass."""
+    """DeepSpeed's configuration for PyTorch's SGD.
+
+    A backward pass has at most `largest_micro_batch` samples.
+    """
     # <solution>
     mine = global_batch // ranks
     micro_batch = max(m for m in range(1, largest_micro_batch + 1) if mine % m == 0)
@@ -129,7 +132,7 @@ from torch.nn.functional import cross_entropy
 
 
 def train(config):
-    """Two steps: the engine, the bytes it held before the last step, and the last loss."""
+    """Two steps: the engine, the bytes held before the last step, and the last loss."""
     model = lesson.by_hand.perceptron()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     config = lesson.engines.for_a_small_network(config)
@@ -143,14 +146,22 @@ def train(config):
 
 
 # %%
-guess = predict(f"DeepSpeed, fp32, {sizes.ranks} ranks: bytes per parameter on each rank in stage 3?", low=0, high=20, unit="B")
+guess = predict(
+    f"DeepSpeed, fp32, {sizes.ranks} ranks: "
+    "bytes per parameter on each rank in stage 3?",
+    low=0,
+    high=20,
+    unit="B",
+)
 guess
 
 # %%
 # %%ranks --timeout 120
 by_stage = {}
 for stage in range(4):
-    engine, by_stage[f"stage {stage}"], loss = train(configuration(64 * comm.size, comm.size, 64, stage))
+    engine, by_stage[f"stage {stage}"], loss = train(
+        configuration(64 * comm.size, comm.size, 64, stage)
+    )
     print(f"stage {stage}: loss {loss:.4f}")
 
 # %%
@@ -176,7 +187,9 @@ lesson.engines.draw(by_rank, parameters)
 # %%ranks --timeout 120
 in_bf16 = {"stage 0, fp32": by_stage["stage 0"]}
 for stage in (1, 3):
-    config = configuration(64 * comm.size, comm.size, 64, stage) | {"bf16": {"enabled": True}}
+    config = configuration(64 * comm.size, comm.size, 64, stage) | {
+        "bf16": {"enabled": True}
+    }
     _, in_bf16[f"stage {stage}, bf16"], _ = train(config)
 
 # %%
@@ -211,7 +224,10 @@ lesson.engines.draw(team.pull("in_bf16"), parameters)
 
 # %%
 def clip(shards, max_norm, comm):
-    """Scale the shards so that the whole gradient's norm is at most `max_norm`. Must be called on every rank."""
+    """Scale the shards so that the whole gradient's norm is at most `max_norm`.
+
+    Must be called on every rank.
+    """
     # <solution>
     squares = sum(float((shard**2).sum()) for shard in shards)
     norm = comm.allreduce(squares) ** 0.5
@@ -272,12 +288,17 @@ from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoin
 
 if comm.rank == 0:
     network = lesson.by_hand.perceptron()
-    network.load_state_dict(get_fp32_state_dict_from_zero_checkpoint(folder / "checkpoint", tag="last"))
+    network.load_state_dict(
+        get_fp32_state_dict_from_zero_checkpoint(folder / "checkpoint", tag="last")
+    )
 images, labels = lesson.by_hand.batch()
 with torch.no_grad():
     ours = cross_entropy(engine(images), labels)
 if comm.rank == 0:
-    print(f"loss of the engine {ours:.6f}, of the merged file {cross_entropy(network(images), labels):.6f}")
+    print(
+        f"loss of the engine {ours:.6f}, "
+        f"of the merged file {cross_entropy(network(images), labels):.6f}"
+    )
 
 # %% [markdown]
 # To resume, call `engine.load_checkpoint(folder / "checkpoint")` on all ranks, after `initialize`. If it finds no checkpoint,

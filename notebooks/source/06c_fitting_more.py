@@ -16,13 +16,13 @@ import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
-from workshop_lib import BUILD, predict, profile, ranks, vit
+from workshop_lib import paths, predict, profile, ranks, vit
 
 from lessons import fitting_more as lesson
 
 torch.set_num_threads(1)
 sizes = profile.current()
-folder = BUILD / "06c_fitting_more"
+folder = paths.BUILD / "06c_fitting_more"
 folder.mkdir(parents=True, exist_ok=True)
 team = ranks.start(sizes.ranks)
 
@@ -48,7 +48,8 @@ class Recompute(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
-        # One gradient for each argument; a block has none. `again` is the function that you'll write below.
+        # One gradient for each argument; a block has none. `again` is the function that
+        # you'll write below.
         return None, again(ctx.block, x, gradient)
 
 
@@ -77,7 +78,10 @@ class Recompute(torch.autograd.Function):
 
 # %%
 def backward_again(block, x, gradient):
-    """The gradient of `x`, if `gradient` is that of `block(x)`. Adds the parameters' gradients to their `.grad`."""
+    """The gradient of `x`, if `gradient` is that of `block(x)`.
+
+    Adds the parameters' gradients to their `.grad`.
+    """
     # <solution>
     x = x.detach().requires_grad_()
     with torch.enable_grad():
@@ -182,7 +186,9 @@ lesson.by_hand.train_fsdp(in_bf16)
 # %%ranks
 with torch.device("meta"):
     network = lesson.by_hand.perceptron()
-before = sum(p.untyped_storage().nbytes() for p in network.parameters() if not p.is_meta)
+before = sum(
+    p.untyped_storage().nbytes() for p in network.parameters() if not p.is_meta
+)
 lesson.by_hand.with_fsdp(network)
 network.to_empty(device="cpu")  # memory for this rank's shards only, with nothing in it
 torch.manual_seed(1 + comm.rank)  # on GPUs, use one seed
@@ -191,7 +197,9 @@ for layer in network:
         layer.reset_parameters()  # draws the values
 first = network[1].weight
 part = first.to_local().nbytes / first.nbytes
-print(f"{before} bytes at first; now {part:.0%} of a tensor of shape {tuple(first.shape)}")
+print(
+    f"{before} bytes at first; now {part:.0%} of a tensor of shape {tuple(first.shape)}"
+)
 
 # %% [markdown]
 # `to_empty` leaves whatever was in that memory, so draw values or load a checkpoint. On CPUs, each rank draws only its shard, so with one seed all shards would be equal. On GPUs, PyTorch
@@ -234,7 +242,10 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 dcp_to_torch_save(folder / "sharded", folder / "whole.pt")
 whole = torch.load(folder / "whole.pt")["model"]
-print(f"{(folder / 'whole.pt').stat().st_size / 2**20:.2f} MiB in one file, in {whole['1.weight'].dtype}")
+print(
+    f"{(folder / 'whole.pt').stat().st_size / 2**20:.2f} MiB in one file, "
+    f"in {whole['1.weight'].dtype}"
+)
 
 # %% [markdown]
 # ## Deeper: fp16, and the scale of the loss
@@ -244,13 +255,23 @@ print(f"{(folder / 'whole.pt').stat().st_size / 2**20:.2f} MiB in one file, in {
 
 # %%
 gradient = lesson.recompute.gradient_of_a_trained_perceptron()
-print(f"{len(gradient):,} gradients that aren't 0, half of them smaller than {gradient.abs().median():.1e}")
-formats = {"bf16": (torch.bfloat16, 1), "fp16": (torch.float16, 1), "fp16, loss times 2^16": (torch.float16, 2.0**16)}
+print(
+    f"{len(gradient):,} gradients that aren't 0, "
+    f"half of them smaller than {gradient.abs().median():.1e}"
+)
+formats = {
+    "bf16": (torch.bfloat16, 1),
+    "fp16": (torch.float16, 1),
+    "fp16, loss times 2^16": (torch.float16, 2.0**16),
+}
 for name, (dtype, scale) in formats.items():
     cast = (gradient * scale).to(dtype)
     zero = (cast == 0).float().mean()
     imprecise = (cast.abs() < torch.finfo(dtype).tiny).float().mean() - zero
-    print(f"{name:>22}: {zero:6.2%} become 0, {imprecise:6.2%} lose precision, {cast.isinf().sum()} are too large")
+    print(
+        f"{name:>22}: {zero:6.2%} become 0, {imprecise:6.2%} lose precision, "
+        f"{cast.isinf().sum()} are too large"
+    )
 
 # %% [markdown]
 # A gradient that becomes 0 teaches the network nothing. *Loss scaling* multiplies the loss, and so all gradients, by a large
@@ -277,7 +298,7 @@ for name, (dtype, scale) in formats.items():
 
 # %%
 def in_fp8(values, block):
-    """These values after rounding to FP8, with one scale for each block of this many values."""
+    """These values after rounding to FP8, with one scale for each block of values."""
     rows = values.view(-1, block)
     scale = rows.abs().amax(dim=1, keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
     return ((rows / scale).to(torch.float8_e4m3fn).float() * scale).flatten()
@@ -305,10 +326,17 @@ for block in (1024, 32):
 
 # %%
 # %%ranks
-cost = lesson.by_hand.train_fsdp(lesson.by_hand.with_fsdp(lesson.by_hand.perceptron(), offload_policy=CPUOffloadPolicy(pin_memory=False)))
+cost = lesson.by_hand.train_fsdp(
+    lesson.by_hand.with_fsdp(
+        lesson.by_hand.perceptron(), offload_policy=CPUOffloadPolicy(pin_memory=False)
+    )
+)
 up = 2 * cost.held_bytes["parameters"] / 2**20  # both allgathers read the shards
 down = cost.held_bytes["gradients"] / 2**20
-print(f"on the host {sum(cost.held_bytes.values()) / 2**20:.1f} MiB; each step moves {up:.1f} MiB up and {down:.1f} MiB down")
+print(
+    f"on the host {sum(cost.held_bytes.values()) / 2**20:.1f} MiB; "
+    f"each step moves {up:.1f} MiB up and {down:.1f} MiB down"
+)
 
 # %% [markdown]
 # ## Deeper: several nodes, and a mesh
@@ -323,9 +351,16 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=16)
 meshes = {"FSDP over 16": init_device_mesh("cpu", (16,))}
-meshes["HSDP, 4 nodes of 4"] = init_device_mesh("cpu", (4, 4), mesh_dim_names=("nodes", "gpus"))
+meshes["HSDP, 4 nodes of 4"] = init_device_mesh(
+    "cpu", (4, 4), mesh_dim_names=("nodes", "gpus")
+)
 for title, mesh in meshes.items():
-    print(f"{title}:", lesson.recompute.rehearse(lesson.by_hand.with_fsdp(lesson.by_hand.perceptron(), mesh=mesh)))
+    print(
+        f"{title}:",
+        lesson.recompute.rehearse(
+            lesson.by_hand.with_fsdp(lesson.by_hand.perceptron(), mesh=mesh)
+        ),
+    )
 dist.destroy_process_group()
 
 # %% [markdown]

@@ -69,9 +69,10 @@ team
 
 # %%
 def learning_rate(step, base_lr, workers, warmup_steps):
-    """The rate in step `step`, counted from 0. It climbs from base_lr, in equal parts, to its peak in step warmup_steps.
+    """The rate in step `step`, counted from 0.
 
-    If warmup_steps is 0, every step has the peak rate.
+    It climbs from base_lr, in equal parts, to its peak in step warmup_steps. If
+    warmup_steps is 0, every step has the peak rate.
     """
     # <solution>
     share = min(1, step / warmup_steps) if warmup_steps else 1
@@ -94,12 +95,24 @@ lesson.check.learning_rate(learning_rate)
 
 # %%
 epochs, samples = sizes.epochs, sizes.train_samples or 60_000
-network = {"network": "classic", "momentum": 0.5, "nesterov": False, "lr": 0.01, "decay": "none", "warmup_epochs": 0}
+network = {
+    "network": "classic",
+    "momentum": 0.5,
+    "nesterov": False,
+    "lr": 0.01,
+    "decay": "none",
+    "warmup_epochs": 0,
+}
 
 
 def train(workers):
-    """Train `classic` live as this many workers, with linear scaling; returns the record."""
-    options = {"emulate_workers": workers, "lr_scaling": "linear", "epochs": epochs, "train_samples": samples}
+    """The record of `classic`, trained as this many workers, with linear scaling."""
+    options = {
+        "emulate_workers": workers,
+        "lr_scaling": "linear",
+        "epochs": epochs,
+        "train_samples": samples,
+    }
     return team.train(TrainOptions(**network | options), timeout=10 * sizes.timeout_s)
 
 
@@ -109,7 +122,12 @@ run_16 = train(16)
 # What about 128 workers?
 
 # %%
-guess = predict(f"Test accuracy with 128 workers after {epochs} epochs, without warm-up", low=0, high=100, unit="%")
+guess = predict(
+    f"Test accuracy with 128 workers after {epochs} epochs, without warm-up",
+    low=0,
+    high=100,
+    unit="%",
+)
 guess
 
 # %%
@@ -117,7 +135,8 @@ run_128 = train(128)
 
 # %%
 tested = [100 * epoch["test_accuracy"] for epoch in run_128["epochs"]]
-guess.compare(tested[-1] if tested else None)  # none if you pressed Stop before the first test
+# If you pressed Stop before the first test, there's nothing to compare.
+guess.compare(tested[-1] if tested else None)
 
 # %% [markdown]
 # An accuracy of about 10 % is what you'd get by guessing among ten digits. At 11.35 % the network says "1" to every image. If
@@ -143,8 +162,13 @@ picture("bowl")
 # To save time, the batches are those of 16 workers.
 
 # %%
-of_ranks = team.run(lesson.curvature.follow, 15 if sizes.name == "quick" else 60, timeout=300)
-lesson.figures.limits({name: run for runs in of_ranks for name, run in runs.items()}, momentum=lesson.curvature.MOMENTUM)
+of_ranks = team.run(
+    lesson.curvature.follow, 15 if sizes.name == "quick" else 60, timeout=300
+)
+lesson.figures.limits(
+    {name: run for runs in of_ranks for name, run in runs.items()},
+    momentum=lesson.curvature.MOMENTUM,
+)
 
 # %% [markdown]
 # The right panel shows the two runs with warm-up. The thick lines are the limits, and the thin ones are the rates. When the network
@@ -170,7 +194,9 @@ team.push(learning_rate=learning_rate, epochs=epochs, samples=samples)
 from lessons import large_batch as lesson
 
 warmup_steps = (epochs - 1) * lesson.own_training.steps_per_epoch(samples, workers=128)
-optimizer = lesson.own_training.train(lambda step: learning_rate(step, 0.01, 128, warmup_steps), 128, epochs, samples)
+optimizer = lesson.own_training.train(
+    lambda step: learning_rate(step, 0.01, 128, warmup_steps), 128, epochs, samples
+)
 
 # %% [markdown]
 # When we ran this, it got to 41 % in the first epoch, and then fell back to guessing. A longer warm-up to a rate that's too high
@@ -258,7 +284,9 @@ lesson.worker_curve(full)
 # light blue lines are three runs with a rate of 0.2, a Nesterov momentum of 0.9, five epochs of warm-up and a polynomial decay:
 
 # %%
-lesson.figures.by_epoch([*full, *lesson.recipes.recorded("large_batch_solution")], workers=128)
+lesson.figures.by_epoch(
+    [*full, *lesson.recipes.recorded("large_batch_solution")], workers=128
+)
 
 # %% [markdown]
 # The crosses suggest that at 128 workers this network is lost, and the usual remedy is a warm-up. Our runs don't quite confirm
@@ -338,11 +366,20 @@ lesson.check.diagnoses(diagnoses)
 
 # %%
 steps = 20 if sizes.name == "quick" else 200
-same = {"max_steps": steps, "batch_size": 128 // team.n, "lr": 0.03, "warmup_epochs": 0, "decay": "none"}
+same = {
+    "max_steps": steps,
+    "batch_size": 128 // team.n,
+    "lr": 0.03,
+    "warmup_epochs": 0,
+    "decay": "none",
+}
 for count in (1000, 4000, 16_000) if samples == 60_000 else (500, 2000):
     options = TrainOptions(train_samples=count, epochs=-(-steps * 128 // count), **same)
     last = team.train(options, timeout=sizes.timeout_s, show=False)["epochs"][-1]
-    print(f"{count:6,} images: {last['train_accuracy']:.1%} right in training, {last['test_accuracy']:.1%} in the test")
+    print(
+        f"{count:6,} images: {last['train_accuracy']:.1%} right in training, "
+        f"{last['test_accuracy']:.1%} in the test"
+    )
 
 # %% [markdown]
 # More data closes the gap between the two accuracies. If you can't collect more, simulate some, or *augment* your data with

@@ -45,12 +45,18 @@ network = lesson.FlatNetwork(seed=1)
 start = network.weights()
 
 few = 500
-single = np.stack([network.gradient(start, train.images[[i]], train.labels[[i]]) for i in range(few)])
+single = np.stack(
+    [network.gradient(start, train.images[[i]], train.labels[[i]]) for i in range(few)]
+)
 G = single.mean(axis=0)
 true, by_batch = lesson.noise_scale.beside_the_mean(single, batches=(1, 8, 64))
 
 # %%
-lesson.figures.arrows(team.pull("true")[0], team.pull("by_batch")[0], "MNIST, 20 batches of each size; an untrained network")
+lesson.figures.arrows(
+    team.pull("true")[0],
+    team.pull("by_batch")[0],
+    "MNIST, 20 batches of each size; an untrained network",
+)
 
 # %% [markdown]
 # Each arrow is the gradient of one batch, drawn with its true length and at its true angle to $G$. A single image pulls hard,
@@ -98,13 +104,19 @@ lesson.figures.arrows(team.pull("true")[0], team.pull("by_batch")[0], "MNIST, 20
 
 # %%
 def noise_estimates(small_sq, big_sq, small_batch, big_batch):
-    """Estimates of |G|² and tr(Σ), in this order, from the squared norms of gradients of two batch sizes."""
+    """Estimates of |G|² and tr(Σ), in this order.
+
+    They come from the squared norms of gradients of two batch sizes.
+    """
     # <solution>
-    gradient_sq = (big_batch * big_sq - small_batch * small_sq) / (big_batch - small_batch)
+    gradient_sq = (
+        (big_batch * big_sq - small_batch * small_sq) / (big_batch - small_batch)
+    )
     trace = (small_sq - big_sq) / (1 / small_batch - 1 / big_batch)
     return gradient_sq, trace
     # <stub>
-    # # small_sq = |G|² + tr(Σ) / small_batch, and big_sq likewise: which combination is free of tr(Σ), which of |G|²?
+    # # small_sq = |G|² + tr(Σ) / small_batch, and big_sq likewise.
+    # # Which combination is free of tr(Σ), and which of |G|²?
     # raise NotImplementedError("your code here")
     # </stub>
     # </solution>
@@ -123,7 +135,9 @@ team.push(estimates=lesson.check.written(noise_estimates))
 # %%
 # %%ranks
 if comm.rank == 0:
-    print(f"by definition: |G|² {G @ G:.3f}, tr(Σ) {((single - G) ** 2).sum() / few:.1f}")
+    print(
+        f"by definition: |G|² {G @ G:.3f}, tr(Σ) {((single - G) ** 2).sum() / few:.1f}"
+    )
 
 random = np.random.default_rng([1, comm.rank])
 follower = lesson.noise_scale.Follower(16, 16 * comm.size, estimates)
@@ -134,7 +148,10 @@ for _ in range(200):
     follower.add(norms)
 if comm.rank == 0:
     print(f"estimated:     |G|² {follower.gradient_sq:.3f}, tr(Σ) {follower.trace:.1f}")
-    print(f"noise scale:   {follower.noise_scale:.1f} ± {follower.standard_error:.1f} (standard error)")
+    print(
+        f"noise scale:   {follower.noise_scale:.1f} ± {follower.standard_error:.1f} "
+        "(standard error)"
+    )
 
 # %% [markdown]
 # `averaged` does [02](02_synchronous_sgd.ipynb)'s `Allreduce`, with one more number in the message: this rank's squared norm. So
@@ -147,8 +164,13 @@ if comm.rank == 0:
 
 # %%
 steps = 150 if quick else min(900, 60_000 // (32 * team.n))
-question = f"By what factor does the noise scale grow, from its lowest value to the one after {steps} steps?"
-guess = predict(question, low=1, high=100, unit="times")
+guess = predict(
+    "By what factor does the noise scale grow, "
+    f"from its lowest value to the one after {steps} steps?",
+    low=1,
+    high=100,
+    unit="times",
+)
 guess
 
 # %%
@@ -158,10 +180,15 @@ team.push(steps=steps, memory=25 if quick else 100)
 # %%
 # %%ranks --timeout 180
 def follow(labels, batch=32, lr=0.05):
-    """Train, and return [step, noise scale, standard error] after every tenth step; the weights stay in `network`."""
+    """Train, and return [step, noise scale, standard error] after every tenth step.
+
+    The weights stay in `network`.
+    """
     follower = lesson.noise_scale.Follower(batch, batch * comm.size, estimates, memory)
     weights, curve = start.copy(), []
-    batches = lesson.shard.epoch_batches(len(labels), batch, comm.rank, comm.size, seed=1, epoch=1)
+    batches = lesson.shard.epoch_batches(
+        len(labels), batch, comm.rank, comm.size, seed=1, epoch=1
+    )
     for step, (rows, _) in zip(range(1, steps + 1), batches, strict=False):
         own = network.gradient(weights, train.images[rows], labels[rows])
         gradient, norms = lesson.noise_scale.averaged(own, comm)
@@ -175,7 +202,10 @@ def follow(labels, batch=32, lr=0.05):
 
 curve = follow(train.labels)
 if comm.rank == 0:
-    print(f"after {steps} steps, test accuracy {network.accuracy(test.images, test.labels):.1%}")
+    print(
+        f"after {steps} steps, "
+        f"test accuracy {network.accuracy(test.images, test.labels):.1%}"
+    )
 
 # %%
 curve = np.array(team.pull("curve")[0])
@@ -183,7 +213,11 @@ known = curve[np.isfinite(curve[:, 1])]
 guess.compare(known[-1, 1] / known[:, 1].min())
 
 # %%
-lesson.figures.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; exponential average over steps")
+lesson.figures.noise(
+    *curve.T,
+    f"MNIST, {team.n} ranks with batches of 32, plain SGD; "
+    "exponential average over steps",
+)
 
 # %% [markdown]
 # The gray lines show what was published for MNIST. Expect the same order of magnitude, but not the same number, because the noise
@@ -231,7 +265,7 @@ lesson.figures.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain
 
 # %%
 def fit_law(batches, steps):
-    """(S_min, E_min) of the law S = S_min + E_min / B, fitted to measured pairs of B and S."""
+    """(S_min, E_min) of the law S = S_min + E_min / B, fitted to pairs of B and S."""
     # <solution>
     e_min, s_min = np.polyfit(1 / batches, steps, 1, w=1 / steps)
     return s_min, e_min
@@ -250,7 +284,9 @@ lesson.check.fit_law(fit_law)
 
 # %%
 target = 0.8 if quick else 0.9
-question = f"The critical batch size for this network on MNIST, to {target:.0%} test accuracy?"
+question = (
+    f"The critical batch size for this network on MNIST, to {target:.0%} test accuracy?"
+)
 guess = predict(question, low=0, high=1000, unit="samples")
 guess
 
@@ -270,13 +306,16 @@ team.push(
 from tqdm.auto import tqdm
 
 mine = batches[comm.rank :: comm.size]
-trainings = lesson.steps_to_target.tune(mine, lrs, seeds, target, lesson.stop_asked, test_samples=500)
+trainings = lesson.steps_to_target.tune(
+    mine, lrs, seeds, target, lesson.stop_asked, test_samples=500
+)
 runs = list(tqdm(trainings, total=len(mine) * len(lrs) * len(seeds), unit="training"))
 
 # %%
 runs = [run for of_rank in team.pull("runs") for run in of_rank]
 best = lesson.steps_to_target.best_rates(runs)
-pd.DataFrame.from_dict(best, orient="index", columns=["lr", "steps", "at_edge"]).rename_axis("batch")
+columns = ["lr", "steps", "at_edge"]
+pd.DataFrame.from_dict(best, "index", columns=columns).rename_axis("batch")
 
 # %% [markdown]
 # `at_edge` means that the best rate was the smallest or the largest we tried, so a better one may lie beyond it. Now fit the
@@ -284,14 +323,23 @@ pd.DataFrame.from_dict(best, orient="index", columns=["lr", "steps", "at_edge"])
 
 # %%
 here = f"here, to {target:.0%}"
-long_run = lesson.records.read(lesson.ROOT / "assets" / "results" / "steps_to_target.jsonl")
-pairs = {here: lesson.steps_to_target.pairs(runs), "long run, to 97%": lesson.steps_to_target.pairs(long_run)}
-fits = lesson.critical_batch.fit_each(pairs, lesson.own_or_library(fit_law, lesson.critical_batch.least_squares))
+long_run = lesson.records.read(
+    lesson.ROOT / "assets" / "results" / "steps_to_target.jsonl"
+)
+pairs = {
+    here: lesson.steps_to_target.pairs(runs),
+    "long run, to 97%": lesson.steps_to_target.pairs(long_run),
+}
+fits = lesson.critical_batch.fit_each(
+    pairs, lesson.own_or_library(fit_law, lesson.critical_batch.least_squares)
+)
 
 # %%
 if here in fits:
     display(guess.compare(fits[here].b_crit))
-lesson.figures.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at each batch size")
+lesson.figures.steps_to_target(
+    pairs, fits, "MNIST, plain SGD, learning rate tuned at each batch size"
+)
 
 # %% [markdown]
 # Your critical batch may be smaller than the library's. With `w=1 / steps`, a run that happened to need few steps counts more.

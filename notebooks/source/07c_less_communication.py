@@ -65,7 +65,10 @@ team = ranks.start(sizes.ranks)
 
 # %%
 def compress(gradient, residual, k):
-    """(values [k], indices [k], new residual [n]): the largest entries of gradient + residual, and what is left."""
+    """The largest entries of gradient + residual, and what is left.
+
+    Returns (values [k], indices [k], new residual [n]).
+    """
     # <solution>
     total = gradient + residual
     indices = np.argsort(np.abs(total))[-k:]
@@ -88,7 +91,12 @@ lesson.check.compress(compress)
 # every rank chooses different entries. A value takes 4 bytes, and so does an index. Every run has 256 steps.
 
 # %%
-guess = predict("You send the top 1 % of the entries. What share of fp32's bytes is that?", low=0, high=10, unit="%")
+guess = predict(
+    "You send the top 1 % of the entries. What share of fp32's bytes is that?",
+    low=0,
+    high=10,
+    unit="%",
+)
 guess
 
 # %%
@@ -104,7 +112,9 @@ from lessons import less_communication as lesson
 hooks = {
     "fp32": lesson.compression.ways()["fp32"],
     "yours, top 1 %": lesson.registered(lesson.TopK(0.01, mine).hook),
-    "top 1 %, no feedback": lesson.registered(lesson.TopK(0.01, lesson.compression.forgetful).hook),
+    "top 1 %, no feedback": lesson.registered(
+        lesson.TopK(0.01, lesson.compression.forgetful).hook
+    ),
 }
 compressed = [lesson.train(name, hook, steps) for name, hook in tqdm(hooks.items())]
 
@@ -134,13 +144,17 @@ lesson.trainings.formatted(compressed)
 # largest matrix has $56 \cdot 200 = 11{,}200$ entries, and the two thin ones for $r = 2$ have 512.
 
 # %%
-guess = predict("PowerSGD with r = 2 sends what share of fp32's bytes?", low=0, high=100, unit="%")
+guess = predict(
+    "PowerSGD with r = 2 sends what share of fp32's bytes?", low=0, high=100, unit="%"
+)
 guess
 
 # %%
 # %%ranks --timeout 300
 names = "fp16", "PowerSGD, rank 2"
-with_torch = [lesson.train(name, lesson.compression.ways()[name], steps) for name in tqdm(names)]
+with_torch = [
+    lesson.train(name, lesson.compression.ways()[name], steps) for name in tqdm(names)
+]
 
 # %%
 with_torch = lesson.trainings.table(team.pull("with_torch")[0])
@@ -199,7 +213,10 @@ lesson.trainings.formatted(with_torch)
 
 # %%
 def outer_step(comm, start, mine, velocity, lr=0.7, momentum=0.9):
-    """(weights [n], velocity [n]) after a round from `start` to `mine`, same on all ranks. Called on every rank."""
+    """(weights [n], velocity [n]) after a round from `start` to `mine`.
+
+    They are the same on all ranks. Called on every rank.
+    """
     # <solution>
     total = np.empty_like(mine)
     comm.Allreduce(mine, total)
@@ -224,7 +241,12 @@ lesson.check.outer_step(outer_step)
 # `lesson.Rounds(64, f)` lets each rank take 64 steps of plain SGD, and then calls your `f`.
 
 # %%
-guess = predict("What test accuracy does your DiLoCo reach, with 64 steps alone?", low=80, high=100, unit="%")
+guess = predict(
+    "What test accuracy does your DiLoCo reach, with 64 steps alone?",
+    low=80,
+    high=100,
+    unit="%",
+)
 guess
 
 # %%
@@ -255,7 +277,9 @@ lesson.trainings.formatted(in_rounds)
 # A single run of a few seconds can mislead you by half a point. So here are recorded runs with four ranks and three seeds each.
 
 # %%
-lesson.figures.less_communication(lesson.records.read(lesson.ROOT / "assets" / "results" / "less_communication.jsonl"))
+lesson.figures.less_communication(
+    lesson.records.read(lesson.ROOT / "assets" / "results" / "less_communication.jsonl")
+)
 
 # %% [markdown]
 # The figure lets you check what the papers say:
@@ -283,7 +307,12 @@ lesson.figures.less_communication(lesson.records.read(lesson.ROOT / "assets" / "
 # H200 ([record](../assets/results/gpu/one_gpu.jsonl)). Put in the numbers of your own GPU.
 
 # %%
-guess = predict("Below which bandwidth is a step with your top 1 % quicker than one with fp32?", 0, 10, unit="GB/s")
+guess = predict(
+    "Below which bandwidth is a step with your top 1 % quicker than one with fp32?",
+    0,
+    10,
+    unit="GB/s",
+)
 guess
 
 # %%
@@ -295,11 +324,16 @@ team.push(ns_per_entry={"fp32": 0, "low rank": 0.31, "top 1 %": 0.19})
 # %%ranks --timeout 200
 from lessons import less_communication as lesson
 
-step_ms = {gb_per_s: lesson.links.step_ms(gb_per_s, ns_per_entry) for gb_per_s in (0.1, 0.3, 1, 3, 10, 30)}
+step_ms = {
+    gb_per_s: lesson.links.step_ms(gb_per_s, ns_per_entry)
+    for gb_per_s in (0.1, 0.3, 1, 3, 10, 30)
+}
 
 # %%
 step_ms = team.pull("step_ms")[0]
-quicker = [gb_per_s for gb_per_s, times in step_ms.items() if times["top 1 %"] < times["fp32"]]
+quicker = [
+    gb_per_s for gb_per_s, times in step_ms.items() if times["top 1 %"] < times["fp32"]
+]
 guess.compare(max(quicker), emulated_on=machine)
 
 # %%

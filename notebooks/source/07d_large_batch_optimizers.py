@@ -64,7 +64,10 @@ lesson.figures.layer_norms()
 
 # %%
 def layer_rate(weights, gradient, trust, weight_decay):
-    """The rate λ of one layer, a number; 1 where a norm is zero. Leaves both tensors as they are."""
+    """The rate λ of one layer, a number; 1 where a norm is zero.
+
+    Leaves both tensors as they are.
+    """
     # <solution>
     weights_norm, gradient_norm = weights.norm(), gradient.norm()
     if weights_norm == 0 or gradient_norm == 0:
@@ -129,8 +132,13 @@ from lessons import large_batch_optimizers as lesson
 rates = {}
 for workers, peak in ((16, 7.0), (128, 20.0)):
     per_epoch = lesson.own_training.steps_per_epoch(samples, workers)
-    schedule = [lesson.lr_at(step, epochs * per_epoch, peak, per_epoch, "polynomial") for step in range(epochs * per_epoch)]
-    optimizer = lesson.own_training.train(schedule.__getitem__, workers, epochs, samples, MyLars)
+    schedule = [
+        lesson.lr_at(step, epochs * per_epoch, peak, per_epoch, "polynomial")
+        for step in range(epochs * per_epoch)
+    ]
+    optimizer = lesson.own_training.train(
+        schedule.__getitem__, workers, epochs, samples, MyLars
+    )
     rates[f"{workers} workers"] = optimizer.rates
 
 # %% [markdown]
@@ -138,7 +146,8 @@ for workers, peak in ((16, 7.0), (128, 20.0)):
 
 # %%
 rates = team.pull("rates")[0]
-lesson.figures.layer_rates(rates) if rates else None  # nothing to draw while exercise 1 is open
+# While exercise 1 is open, there's nothing to draw.
+lesson.figures.layer_rates(rates) if rates else None
 
 # %% [markdown]
 # They depend on all three, as the paper found for AlexNet.
@@ -198,7 +207,12 @@ lesson.check.adam(adam, run_adam, sizes)
 # runs have five epochs of warm-up and a polynomial decay. How much better is LARS than SGD?
 
 # %%
-guess = predict("LARS's test accuracy minus SGD's, each at its best rate", low=-5, high=20, unit="points")
+guess = predict(
+    "LARS's test accuracy minus SGD's, each at its best rate",
+    low=-5,
+    high=20,
+    unit="points",
+)
 guess
 
 # %%
@@ -262,7 +276,11 @@ lesson.recipes.table(lesson.figures.compared(kept))
 # three, and with a batch that grows at those points, from 2 workers to 8 and then to 32.
 
 # %%
-lesson.figures.phases(lesson.recipes.of(kept, lesson.recipes.CONSTANT, lesson.recipes.DECAYED, lesson.recipes.GROWN))
+lesson.figures.phases(
+    lesson.recipes.of(
+        kept, lesson.recipes.CONSTANT, lesson.recipes.DECAYED, lesson.recipes.GROWN
+    )
+)
 
 # %% [markdown]
 # The growing batch ends almost where the falling rate does, after little more than half as many steps. But the constant rate ends

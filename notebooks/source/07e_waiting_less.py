@@ -79,7 +79,10 @@ lesson.figures.timelines([synchronous])
 
 # %%
 def one_step_late(start_average, gradient, weights, lr, steps):
-    """Weights [n] after `steps` (1 or more) steps of SGD. Each average is applied after the next gradient is computed."""
+    """Weights [n] after `steps` (1 or more) steps of SGD.
+
+    Each average is applied after the next gradient is computed.
+    """
     # <solution>
     traveling = None
     for step in range(steps):
@@ -101,7 +104,13 @@ def one_step_late(start_average, gradient, weights, lr, steps):
 lesson.check.one_step_late(one_step_late)
 
 # %%
-guess = predict("With a roaming straggler, a synchronous step takes how many times as long as yours?", 1, 3, unit="times")
+guess = predict(
+    "With a roaming straggler, "
+    "a synchronous step takes how many times as long as yours?",
+    1,
+    3,
+    unit="times",
+)
 guess
 
 # %%
@@ -133,13 +142,21 @@ lesson.figures.timelines([synchronous, late, late_fixed])
 # them, computes a gradient and sends it, and the server applies each gradient as it arrives. Here that's the job of rank 0.
 
 # %%
-question = "For the same number of gradients, synchronous SGD takes how many times as long as asynchronous SGD?"
-guess = predict(question, 0.5, 4, unit="times")
+guess = predict(
+    "For the same number of gradients, "
+    "synchronous SGD takes how many times as long as asynchronous SGD?",
+    0.5,
+    4,
+    unit="times",
+)
 guess
 
 # %%
 # %%ranks --timeout 300
-others = [workers.train(mode, "fixed", steps) for mode in ("synchronous", "asynchronous", "asynchronous")]
+others = [
+    workers.train(mode, "fixed", steps)
+    for mode in ("synchronous", "asynchronous", "asynchronous")
+]
 
 # %%
 others = team.pull("others")[0]
@@ -186,7 +203,7 @@ comm = MPI.COMM_WORLD
 
 
 def reward(texts):
-    """[n]: 1 for each text whose digits add up to its prompt, and 0 for each other text."""
+    """[n]: 1 for each text whose digits add up to its prompt, 0 for any other text."""
     return (texts[:, 1:].sum(dim=1) == texts[:, 0]).float()
 
 
@@ -198,14 +215,15 @@ def reward(texts):
 # %%
 # %%ranks
 def generate(mail, policy, seed, steps, staleness):
-    """Write texts for each step, with the weights that the trainer had `staleness` steps earlier."""
+    """Write texts for each step, with the weights of `staleness` steps earlier."""
     random = torch.Generator().manual_seed(10 * seed + comm.rank)
     flat = parameters_to_vector(policy.parameters()).bfloat16()
     for step in range(steps):
         if step > staleness:
             flat = mail.receive(flat.shape, torch.bfloat16, rank=0)
         vector_to_parameters(flat.float(), policy.parameters())
-        prompts = torch.randint(9, 19, (8,), generator=random).repeat_interleave(8)  # 8 answers to each of 8 prompts
+        # 8 answers to each of 8 prompts
+        prompts = torch.randint(9, 19, (8,), generator=random).repeat_interleave(8)
         texts = policy.write(prompts, random)
         mail.send(texts, rank=0)
         mail.send(policy.log_probabilities(texts), rank=0)
@@ -224,7 +242,10 @@ def generate(mail, policy, seed, steps, staleness):
 # %%
 # %%ranks
 def loss(new, old, advantage, ratios):
-    """From log-probabilities of digits [n, 3] under the trainer's weights and a generator's, and advantages [n, 1]."""
+    """The loss, from log-probabilities [n, 3] of digits and from advantages [n, 1].
+
+    The probabilities are those under the trainer's weights and a generator's.
+    """
     if not ratios:
         return -(advantage * new).mean()
     ratio = (new - old).exp()
@@ -232,12 +253,16 @@ def loss(new, old, advantage, ratios):
 
 
 def learn(mail, policy, steps, staleness, ratios):
-    """Train with the texts of all generators, and send them new weights after each step that they still need."""
+    """Train with all generators' texts, and send them new weights as they need them."""
     generators = range(1, comm.size)
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.003)
     for step in range(steps):
-        texts = torch.cat([mail.receive((64, 4), torch.int64, rank) for rank in generators])
-        old = torch.cat([mail.receive((64, 3), torch.float32, rank) for rank in generators])
+        texts = torch.cat(
+            [mail.receive((64, 4), torch.int64, rank) for rank in generators]
+        )
+        old = torch.cat(
+            [mail.receive((64, 3), torch.float32, rank) for rank in generators]
+        )
         groups = reward(texts).view(-1, 8)
         advantage = (groups - groups.mean(dim=1, keepdim=True)).view(-1, 1)
         optimizer.zero_grad()
@@ -251,8 +276,13 @@ def learn(mail, policy, steps, staleness, ratios):
 
 # %%
 team.push(rl_steps=200, seeds=[1] if sizes.name == "quick" else [1, 2, 3])
-question = "Without ratios, at which staleness does the trained GPT give a fifth fewer right answers than at 0?"
-guess = predict(question, low=1, high=16, unit="steps")
+guess = predict(
+    "Without ratios, at which staleness does the trained GPT give "
+    "a fifth fewer right answers than at 0?",
+    low=1,
+    high=16,
+    unit="steps",
+)
 guess
 
 # %%
@@ -267,8 +297,14 @@ def run(seed, staleness, ratios):
     else:
         generate(mail, policy, seed, rl_steps, staleness)
     mail.close()
-    texts = policy.write(torch.arange(9, 19).repeat(50), torch.Generator().manual_seed(seed))
-    return {"staleness": staleness, "ratios": ratios, "reward": reward(texts).mean().item()}
+    texts = policy.write(
+        torch.arange(9, 19).repeat(50), torch.Generator().manual_seed(seed)
+    )
+    return {
+        "staleness": staleness,
+        "ratios": ratios,
+        "reward": reward(texts).mean().item(),
+    }
 
 
 runs = [run(*chosen) for chosen in product(seeds, (0, 1, 2, 4, 8, 16), (False, True))]

@@ -42,7 +42,10 @@ samples = sizes.sweep_samples or 60_000
 
 # %%
 guess = predict(
-    f"Strong: by what factor will {sizes.ranks} ranks be faster than one?", low=0.5, high=2 * sizes.ranks, unit="times"
+    f"Strong: by what factor will {sizes.ranks} ranks be faster than one?",
+    low=0.5,
+    high=2 * sizes.ranks,
+    unit="times",
 )
 guess
 
@@ -58,9 +61,19 @@ guess
 # by then.
 
 # %%
-backends = [TrainOptions(backend=name, epochs=sizes.sweep_epochs, train_samples=samples) for name in ("mpi", "ddp")]
+backends = [
+    TrainOptions(backend=name, epochs=sizes.sweep_epochs, train_samples=samples)
+    for name in ("mpi", "ddp")
+]
 strong = []
-for record in sweep(ranks.start, sizes.sweep_ranks, backends, sizes.repeats, sizes.timeout_s, restart=True):
+for record in sweep(
+    ranks.start,
+    sizes.sweep_ranks,
+    backends,
+    sizes.repeats,
+    sizes.timeout_s,
+    restart=True,
+):
     strong.append(record)
 
 # %% [markdown]
@@ -106,12 +119,17 @@ lesson.tables.epoch_seconds(strong, "mpi")
 
 # %%
 def scaling_table(seconds):
-    """{ranks: (speed-up, efficiency)} for strong scaling, with 1 rank in it; efficiency is a fraction.
+    """{ranks: (speed-up, efficiency)} for strong scaling, with 1 rank in it.
 
-    seconds: {ranks: [run, …]}, each run a list of seconds per epoch: at least two epochs, and the same number in every run.
+    Efficiency is a fraction.
+
+    seconds: {ranks: [run, …]}, each run a list of seconds per epoch. Every run has the
+    same number of epochs, at least two.
     """
     # <solution>
-    typical_s = {n: median(mean(run[1:]) for run in runs) for n, runs in seconds.items()}
+    typical_s = {
+        n: median(mean(run[1:]) for run in runs) for n, runs in seconds.items()
+    }
     return {n: (typical_s[1] / s, typical_s[1] / s / n) for n, s in typical_s.items()}
     # <stub>
     # raise NotImplementedError("your code here")
@@ -192,7 +210,10 @@ lesson.serial_part(0.05)
 
 # %%
 def serial_fraction(speedup, n):
-    """Amdahl's f that explains this speed-up on n ranks, n at least 2; negative if the speed-up is above n."""
+    """Amdahl's f that explains this speed-up on n ranks, n at least 2.
+
+    It's negative if the speed-up is above n.
+    """
     # <solution>
     return (1 / speedup - 1 / n) / (1 - 1 / n)
     # <stub>
@@ -228,23 +249,35 @@ lesson.tables.losses(strong, serial_fraction)
 # For *strong* scaling we keep the **global** batch at 256 images, so 16 GPUs get 16 images each.
 
 # %%
-guess_16 = predict("Global batch 256: which efficiency do 16 GPUs reach?", low=0, high=100, unit="%")
+guess_16 = predict(
+    "Global batch 256: which efficiency do 16 GPUs reach?", low=0, high=100, unit="%"
+)
 guess_16
 
 # %%
 gpus = [1, 2, 4, 8, 16]
 machine = "a100-ethernet"  # `workshop machines` in a terminal lists others
-emulated = {"backend": "ddp", "epochs": 2, "machine": machine, "stands_for": "resnet-50"}
+emulated = {
+    "backend": "ddp",
+    "epochs": 2,
+    "machine": machine,
+    "stands_for": "resnet-50",
+}
 
 
 def fixed_global_batch(n):
     return [TrainOptions(batch_size=256 // n, train_samples=1024, **emulated)]
 
 
-strong_on_gpus = list(sweep(ranks.start, gpus, fixed_global_batch, timeout_s=5 * sizes.timeout_s))
+strong_on_gpus = list(
+    sweep(ranks.start, gpus, fixed_global_batch, timeout_s=5 * sizes.timeout_s)
+)
 
 # %%
-efficiencies = [100 * speedup / 16 for speedup in lesson.tables.speedups_of_runs(strong_on_gpus, "ddp", 16)]
+efficiencies = [
+    100 * speedup / 16
+    for speedup in lesson.tables.speedups_of_runs(strong_on_gpus, "ddp", 16)
+]
 guess_16.compare(efficiencies, emulated_on=machine)
 
 # %%
@@ -265,7 +298,9 @@ def fixed_per_gpu(n):
     return [TrainOptions(batch_size=64, train_samples=256 * n, **emulated)]
 
 
-weak_on_gpus = list(sweep(ranks.start, gpus, fixed_per_gpu, timeout_s=5 * sizes.timeout_s))
+weak_on_gpus = list(
+    sweep(ranks.start, gpus, fixed_per_gpu, timeout_s=5 * sizes.timeout_s)
+)
 lesson.weak_scaling_curve(weak_on_gpus)
 
 # %% [markdown]

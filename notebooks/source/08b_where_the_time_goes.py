@@ -12,7 +12,7 @@
 # [08_scaling_curves](08_scaling_curves.ipynb) first.
 
 # %%
-from workshop_lib import BUILD, TrainOptions, predict, profile, ranks
+from workshop_lib import TrainOptions, paths, predict, profile, ranks
 
 from lessons import where_the_time_goes as lesson
 
@@ -53,7 +53,9 @@ lesson.step_figures.steps({"all ranks alike": even})
 # Now the last rank sleeps for 20 ms in each step. In a real job, the reason may be a hot GPU, or a shard with longer sentences.
 
 # %%
-guess = predict("What share of its time will rank 0 spend waiting?", low=0, high=100, unit="%")
+guess = predict(
+    "What share of its time will rank 0 spend waiting?", low=0, high=100, unit="%"
+)
 guess
 
 # %%
@@ -103,8 +105,8 @@ guess.compare(100 * lesson.timeline(late_trace).shares()[0]["waiting"])
 def straggler(arrived_s, seconds):
     """(the share of its time that each rank waits, the rank that the others wait for).
 
-    arrived_s: for each step, the moment when each rank arrived at the Allreduce. seconds: how long all steps took.
-    The shares are a list of fractions.
+    arrived_s: for each step, the moment when each rank arrived at the Allreduce.
+    seconds: how long all steps took. The shares are a list of fractions.
     """
     # <solution>
     waiting = []
@@ -155,7 +157,11 @@ lesson.figures.bound_or_free()
 
 # %%
 guess = predict(
-    "2 free ranks against 1 rank in the bad square: how many times as fast will they seem?", low=0, high=12, unit="times"
+    "2 free ranks against 1 rank in the bad square: "
+    "how many times as fast will they seem?",
+    low=0,
+    high=12,
+    unit="times",
 )
 guess
 
@@ -166,7 +172,9 @@ jobs = [
     lesson.bound_jobs.PlacedJob(ranks=1, bound=False, threads=2),
     lesson.bound_jobs.PlacedJob(ranks=2, bound=False, threads=1),
 ]
-speeds = lesson.bound_jobs.measure(jobs, min(2, sizes.repeats - 1), sizes.sweep_samples, 2 * sizes.timeout_s)
+speeds = lesson.bound_jobs.measure(
+    jobs, min(2, sizes.repeats - 1), sizes.sweep_samples, 2 * sizes.timeout_s
+)
 speeds
 
 # %%
@@ -205,14 +213,22 @@ guess.compare(by_job[2, False, 1] / by_job[1, True, 2])
 
 # %%
 def fair_speedups(runs):
-    """Speed-ups with the keys (ranks, threads), each against 1 rank with the same number of threads, 1 rank included.
+    """Speed-ups with the keys (ranks, threads), 1 rank included.
 
-    runs: dictionaries with "ranks", "threads" and "cores" (both per rank), and "samples_per_s". Runs in which a rank
-    has fewer cores than threads are left out. Where ranks share cores, "cores" is each rank's share.
+    Each is against 1 rank with the same number of threads. runs: dictionaries with
+    "ranks", "threads" and "cores" (both per rank), and "samples_per_s". Runs in which
+    a rank has fewer cores than threads are left out. Where ranks share cores, "cores"
+    is each rank's share.
     """
     # <solution>
-    fair = {(run["ranks"], run["threads"]): run["samples_per_s"] for run in runs if run["cores"] >= run["threads"]}
-    return {(n, threads): speed / fair[1, threads] for (n, threads), speed in fair.items()}
+    fair = {
+        (run["ranks"], run["threads"]): run["samples_per_s"]
+        for run in runs
+        if run["cores"] >= run["threads"]
+    }
+    return {
+        (n, threads): speed / fair[1, threads] for (n, threads), speed in fair.items()
+    }
     # <stub>
     # raise NotImplementedError("your code here")
     # </stub>
@@ -226,7 +242,8 @@ lesson.check.fair_speedups(fair_speedups)
 # Now hand it what you've just measured. Does the impossible number survive?
 
 # %%
-{key: round(speedup, 2) for key, speedup in lesson.check.written(fair_speedups)(speeds.to_dict("records")).items()}
+speedups = lesson.check.written(fair_speedups)(speeds.to_dict("records"))
+{key: round(speedup, 2) for key, speedup in speedups.items()}
 
 # %% [markdown]
 # *Beat it:* hand it a run on 2 ranks with two threads each, `{"ranks": 2, "threads": 2, "cores": 2, "samples_per_s": 9000}`.
@@ -238,7 +255,7 @@ lesson.check.fair_speedups(fair_speedups)
 # some steps to warm up.
 
 # %%
-traces = BUILD / "08b_traces"
+traces = paths.BUILD / "08b_traces"
 traces.mkdir(parents=True, exist_ok=True)
 team.push(traces=str(traces))
 
@@ -271,7 +288,9 @@ for backend in ("ddp", "fsdp"):
 # this part costs you time, so look for it in every trace.
 
 # %%
-lesson.figures.beside_messages({name: traces / f"{name}_rank0.json" for name in ("ddp", "fsdp")})
+lesson.figures.beside_messages(
+    {name: traces / f"{name}_rank0.json" for name in ("ddp", "fsdp")}
+)
 
 # %% [markdown]
 # Here nearly all communication is exposed. DDP sends gradients in buckets, but the gradients of this small network fit into a
@@ -295,7 +314,10 @@ lesson.figures.beside_messages({name: traces / f"{name}_rank0.json" for name in 
 
 roof = None
 if comm.rank == 0:
-    roof = lesson.flops.limits(), lesson.flops.layers("workshop") + lesson.flops.layers("vit")
+    roof = (
+        lesson.flops.limits(),
+        lesson.flops.layers("workshop") + lesson.flops.layers("vit"),
+    )
 
 # %%
 lesson.figures.roofline(*team.pull("roof")[0])
@@ -312,7 +334,9 @@ lesson.figures.roofline(*team.pull("roof")[0])
 # %%
 
 network = "workshop"
-record = team.train(TrainOptions(backend="ddp", network=network, epochs=1, train_samples=3000))
+record = team.train(
+    TrainOptions(backend="ddp", network=network, epochs=1, train_samples=3000)
+)
 needed_per_s = lesson.flops.per_sample(network) * record["epochs"][-1]["samples_per_s"]
 limits, _ = team.pull("roof")[0]
 print(f"utilization {needed_per_s / (team.n * limits.flops_per_s):.1%}")

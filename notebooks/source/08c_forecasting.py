@@ -47,7 +47,9 @@ team = ranks.start(sizes.ranks)
 largest = 2**22 if sizes.name == "quick" else 2**26
 message_sizes = [4**k for k in range(1, 14) if 4**k <= largest] + [2**17, 2**19, 2**21]
 other_programs = lesson.load.Meter()
-messages = lesson.fit.measure_communication(team, sorted(message_sizes), max(5, sizes.repeats), 10 * sizes.timeout_s)
+messages = lesson.fit.measure_communication(
+    team, sorted(message_sizes), max(5, sizes.repeats), 10 * sizes.timeout_s
+)
 other_programs.report(sizes.ranks)
 lesson.figures.allreduce_times(messages)
 
@@ -92,10 +94,11 @@ lesson.figures.allreduce_times(messages)
 
 # %%
 def fit_and_test(message_bytes, seconds, held_out):
-    """Fit alpha + beta * bytes to all sizes but one, by relative errors, and predict the time for that one.
+    """Fit alpha + beta * bytes to all sizes but one, and predict the time for that one.
 
-    message_bytes, seconds: arrays with one value per size. held_out: the index of the size that the fit must not see.
-    Returns alpha_s, beta_s_per_byte, and the error of the prediction: (predicted - measured) / measured.
+    The fit minimizes relative errors. message_bytes, seconds: arrays with one value per
+    size. held_out: the index of the size that the fit must not see. Returns alpha_s,
+    beta_s_per_byte, and the prediction's error: (predicted - measured) / measured.
     """
     # <solution>
     n = np.delete(message_bytes, held_out)
@@ -103,7 +106,8 @@ def fit_and_test(message_bytes, seconds, held_out):
     rows = np.column_stack([1 / t, n / t])
     alpha_s, beta_s_per_byte = np.linalg.lstsq(rows, np.ones(len(t)))[0]
     predicted_s = alpha_s + beta_s_per_byte * message_bytes[held_out]
-    return alpha_s, beta_s_per_byte, (predicted_s - seconds[held_out]) / seconds[held_out]
+    error = (predicted_s - seconds[held_out]) / seconds[held_out]
+    return alpha_s, beta_s_per_byte, error
     # <stub>
     # raise NotImplementedError("your code here")
     # </stub>
@@ -117,19 +121,31 @@ lesson.check.fit_and_test(fit_and_test)
 # Now for your own measurements, without the one at 1 MiB.
 
 # %%
-guess_line = predict("How far off will the line through all other sizes be at 1 MiB?", low=0, high=100, unit="%")
+guess_line = predict(
+    "How far off will the line through all other sizes be at 1 MiB?",
+    low=0,
+    high=100,
+    unit="%",
+)
 guess_line
 
 # %%
 mpi = pd.DataFrame([row for row in messages if row["way"] == "MPI"])
-ranges = {"all sizes": mpi, "64 KiB to 4 MiB": mpi[mpi["message_bytes"].between(2**16, 2**22)]}
+ranges = {
+    "all sizes": mpi,
+    "64 KiB to 4 MiB": mpi[mpi["message_bytes"].between(2**16, 2**22)],
+}
 tests = {}
 for name, rows in ranges.items():
     nbytes, seconds = rows["message_bytes"].to_numpy(), rows["median_s"].to_numpy()
-    tests[name] = lesson.check.written(fit_and_test)(nbytes, seconds, held_out=list(nbytes).index(2**20))
+    tests[name] = lesson.check.written(fit_and_test)(
+        nbytes, seconds, held_out=list(nbytes).index(2**20)
+    )
 lines = pd.DataFrame(tests, index=["alpha_s", "beta_s_per_byte", "error"]).T
 guess_line.compare(100 * abs(lines.loc["all sizes", "error"]))
-lines.style.format({"alpha_s": "{:.2e}", "beta_s_per_byte": "{:.2e}", "error": "{:+.0%}"})
+lines.style.format(
+    {"alpha_s": "{:.2e}", "beta_s_per_byte": "{:.2e}", "error": "{:+.0%}"}
+)
 
 # %% [markdown]
 # If the machine was quiet, a large error means that a straight line doesn't describe these times. The MPI library may switch to
@@ -146,11 +162,10 @@ lines.style.format({"alpha_s": "{:.2e}", "beta_s_per_byte": "{:.2e}", "error": "
 
 # %%
 def allreduce_s(machine, sizes_bytes):
-    """Seconds of one Allreduce of each size on these ranks, which emulate this machine meanwhile."""
+    """Seconds of an Allreduce of each size on ranks that emulate this machine."""
     import time
 
     import numpy as np
-
 
     comm = emulation.start(machine).comm
     seconds = []
@@ -168,7 +183,8 @@ def measure(n):
     """Add the seconds on n ranks to `taken`, for both machines."""
     team = ranks.start(n)
     for machine in taken:
-        taken[machine] += zip([n] * 5, sizes_bytes, team.run(allreduce_s, machine, sizes_bytes, show=False)[0], strict=True)
+        seconds = team.run(allreduce_s, machine, sizes_bytes, show=False)[0]
+        taken[machine] += zip([n] * 5, sizes_bytes, seconds, strict=True)
 
 
 sizes_bytes = [2**k for k in (10, 14, 18, 22, 24)]
@@ -182,22 +198,39 @@ for n in (2, 4, 8):
 # forecast 16 MiB on 16 ranks?
 
 # %%
-guess = predict("16 A100: how many times as long as forecast does the allreduce take?", low=0, high=60, unit="times")
+guess = predict(
+    "16 A100: how many times as long as forecast does the allreduce take?",
+    low=0,
+    high=60,
+    unit="times",
+)
 guess
 
 # %%
 measure(16)
 rows = {}
 for machine in taken:
-    p, nbytes, seconds = map(np.array, zip(*[row for row in taken[machine] if row[0] < 16 or row[1] == 2**24], strict=True))
-    alpha_s, beta, error = lesson.check.written(fit_and_test)(nbytes / p, seconds / (2 * (p - 1)), held_out=len(p) - 1)
-    rows[machine] = {"alpha, µs": 1e6 * alpha_s, "GB/s": 1e-9 / beta, "emulated, ms": 1e3 * seconds[-1]}
-    rows[machine] |= {"forecast, ms": 1e3 * seconds[-1] * (1 + error), "times as long": 1 / (1 + error)}
+    used = [row for row in taken[machine] if row[0] < 16 or row[1] == 2**24]
+    p, nbytes, seconds = map(np.array, zip(*used, strict=True))
+    alpha_s, beta, error = lesson.check.written(fit_and_test)(
+        nbytes / p, seconds / (2 * (p - 1)), held_out=len(p) - 1
+    )
+    rows[machine] = {
+        "alpha, µs": 1e6 * alpha_s,
+        "GB/s": 1e-9 / beta,
+        "emulated, ms": 1e3 * seconds[-1],
+    }
+    rows[machine] |= {
+        "forecast, ms": 1e3 * seconds[-1] * (1 + error),
+        "times as long": 1 / (1 + error),
+    }
 forecasts = pd.DataFrame(rows).T.rename_axis("emulated on")
 forecasts.round(2)
 
 # %%
-guess.compare(forecasts.loc["a100-ethernet", "times as long"], emulated_on="a100-ethernet")
+guess.compare(
+    forecasts.loc["a100-ethernet", "times as long"], emulated_on="a100-ethernet"
+)
 
 # %% [markdown]
 # On 10 Gb/s Ethernet, your fit finds the $\alpha$ and $\beta$ of the table of machines, and its forecast is exact. (It has to
@@ -218,7 +251,10 @@ guess.compare(forecasts.loc["a100-ethernet", "times as long"], emulated_on="a100
 
 # %%
 guess_busy = predict(
-    "By what factor is a step of one rank slower while the other ranks compute, too?", low=0.8, high=2.5, unit="times"
+    "By what factor is a step of one rank slower while the other ranks compute, too?",
+    low=0.8,
+    high=2.5,
+    unit="times",
 )
 guess_busy
 
@@ -227,7 +263,9 @@ team = ranks.start(sizes.ranks)
 other_programs = lesson.load.Meter()
 rounds, limit_s = sizes.repeats, 5 * sizes.timeout_s
 alone = lesson.fit.measure_steps(team, lesson.fit.ALONE, rounds, limit_s, alone=True)
-steps = lesson.fit.measure_steps(team, lesson.fit.FITTED + lesson.fit.HELD_OUT, rounds, limit_s)
+steps = lesson.fit.measure_steps(
+    team, lesson.fit.FITTED + lesson.fit.HELD_OUT, rounds, limit_s
+)
 other_programs.report(sizes.ranks)
 guess_busy.compare(lesson.fit.slower_together(alone, steps))
 
@@ -249,9 +287,13 @@ computing = lesson.fit.compute_time(used)
 line = lines.loc["64 KiB to 4 MiB"]
 tested = lesson.fit.predicted(held_out, computing, line)
 errors = tested["error"].abs()
-print(f"held out: error {errors.median():.0%} in the median, {errors.max():.0%} at worst")
+print(
+    f"held out: error {errors.median():.0%} in the median, {errors.max():.0%} at worst"
+)
 other_programs.report(sizes.ranks)
-lesson.figures.predicted_beside_measured(lesson.fit.predicted(used, computing, line), tested)
+lesson.figures.predicted_beside_measured(
+    lesson.fit.predicted(used, computing, line), tested
+)
 
 # %% [markdown]
 # On a two-core machine that did nothing else, we measured 3 % in the median and 9 % at worst. If your errors are several times
@@ -301,7 +343,10 @@ shares.pivot(index="batch", columns="width", values="share").style.format("{:.0%
 
 # %%
 def overlapped_step(forward_s, backward_s, message_s, messages):
-    """Seconds of a step with this many equal messages of `message_s` each, each sent as soon as it's ready."""
+    """Seconds of a step with this many equal messages of `message_s` each.
+
+    Each is sent as soon as it's ready.
+    """
     keeps_up_s = forward_s + backward_s + message_s
     # <solution>
     busy_s = forward_s + backward_s / messages + messages * message_s
@@ -320,7 +365,9 @@ lesson.check.overlapped_step(overlapped_step)
 # Inception V3 (24 million parameters) and ResNet-101 (45 million) reach an efficiency of 90 %. VGG-16 has 138 million.
 
 # %%
-guess_vgg = predict("VGG-16 on 512 GPUs: what efficiency was measured?", low=0, high=100, unit="%")
+guess_vgg = predict(
+    "VGG-16 on 512 GPUs: what efficiency was measured?", low=0, high=100, unit="%"
+)
 guess_vgg
 
 # %%
@@ -328,14 +375,23 @@ step = lesson.check.written(overlapped_step)
 machine = lesson.catalogue.machine("horovod-p100")
 for name in ("inception-v3", "resnet-101", "vgg-16"):
     model = lesson.catalogue.model(name)
-    computing_s = machine.compute_of(model).step_s(64)  # one GPU, a batch of 64: published, ResNet-101's estimated
+    # One GPU, a batch of 64: published, ResNet-101's estimated
+    computing_s = machine.compute_of(model).step_s(64)
     k = math.ceil(model.gradient_bytes / 2**26)  # fusion buffers of 64 MiB
     message_s = machine.allreduce_s(512, model.gradient_bytes / k)
-    step_s = step(computing_s / 3, computing_s * 2 / 3, message_s, k)  # the backward pass takes about two thirds
-    print(f"{name:>12}: {k} messages of {message_s:.2f} s, efficiency {computing_s / step_s:.0%}")
+    # The backward pass takes about two thirds.
+    step_s = step(computing_s / 3, computing_s * 2 / 3, message_s, k)
+    print(
+        f"{name:>12}: {k} messages of {message_s:.2f} s, "
+        f"efficiency {computing_s / step_s:.0%}"
+    )
 
 # %%
-horovods = {entry.what: entry.efficiency for entry in lesson.published.EVERYTHING if entry.table == "Horovod"}
+horovods = {
+    entry.what: entry.efficiency
+    for entry in lesson.published.EVERYTHING
+    if entry.table == "Horovod"
+}
 guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 
 # %% [markdown]
@@ -349,7 +405,8 @@ guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 # %%
 beside = lesson.published.beside_forecast()
 sixteen = beside[beside["table"].str.startswith("DLPerf") & (beside["devices"] == 16)]
-sixteen.groupby("table")[["forecast", "published"]].agg(["min", "max"]).style.format("{:.0%}")
+by_table = sixteen.groupby("table")[["forecast", "published"]]
+by_table.agg(["min", "max"]).style.format("{:.0%}")
 
 # %% [markdown]
 # One network scales, the other loses up to half of its speed, and with a different framework it would lose a fifth. Nothing on a
@@ -387,8 +444,10 @@ lesson.figures.beside_published(beside)
 ping, cnn = lesson.fit.message_time(messages), lesson.catalogue.model("workshop-cnn")
 options = TrainOptions(backend="mpi", epochs=2, train_samples=sizes.sweep_samples)
 alone = ranks.start(1).train(options, timeout=sizes.timeout_s, show=False)
-beta_s_per_byte = max(ping["beta_s_per_byte"], 1e-12)  # on a busy machine, the fit may say 0
-laptop = lesson.catalogue.laptop(ping["alpha_s"], beta_s_per_byte, {}).with_speed(cnn, alone["epochs"][-1]["samples_per_s"])
+# On a busy machine, the fit may say 0.
+beta_s_per_byte = max(ping["beta_s_per_byte"], 1e-12)
+laptop = lesson.catalogue.laptop(ping["alpha_s"], beta_s_per_byte, {})
+laptop = laptop.with_speed(cnn, alone["epochs"][-1]["samples_per_s"])
 lesson.calculator.forecaster(laptop)
 
 # %% [markdown]
@@ -408,7 +467,9 @@ lesson.calculator.forecaster(laptop)
 
 # %%
 lateness = lesson.published.fit_lateness(lesson.published.FITTED)
-lesson.published.mean_errors({"nobody is late": lesson.forecast.PUNCTUAL, "the slowest is late": lateness})
+lesson.published.mean_errors(
+    {"nobody is late": lesson.forecast.PUNCTUAL, "the slowest is late": lateness}
+)
 
 # %% [markdown]
 # The table shows mean errors in percentage points. The forecasts for three of the four held-out tables get better. Those for
@@ -451,7 +512,10 @@ science = {  # devices and efficiency, from the abstracts
 }
 for name, (n, efficiency) in science.items():
     late = 1 / (1 + lesson.forecast.LATENESS.typical * lesson.slowest_of(n))
-    print(f"{name}: {n:,} devices, published {efficiency:.1%}, with the slowest alone {late:.1%}")
+    print(
+        f"{name}: {n:,} devices, published {efficiency:.1%}, "
+        f"with the slowest alone {late:.1%}"
+    )
 
 # %% [markdown]
 # Two of them lost more than that, to messages and input. But on Summit, 27,360 GPUs were *more* punctual than our constant

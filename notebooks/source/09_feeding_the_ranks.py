@@ -16,7 +16,7 @@ import shutil
 
 import numpy as np
 
-from workshop_lib import BUILD, SCRIPTS, mnist, predict, profile, ranks, scripts
+from workshop_lib import mnist, paths, predict, profile, ranks, scripts
 
 from lessons import feeding_the_ranks as lesson
 
@@ -55,9 +55,11 @@ print(f"{images_per_s:,.0f} images/s x 784 bytes = {784 * images_per_s / 1e6:.1f
 # each rank, `parts` has the offset of its part in the file, and the number of bytes.
 
 # %%
-folder = BUILD / "feeding"
+folder = paths.BUILD / "feeding"
 path = folder / "images.idx"
-rows = lesson.feeding.write_idx(path, mnist.load("train").images, copies=sizes.feed_copies)
+rows = lesson.feeding.write_idx(
+    path, mnist.load("train").images, copies=sizes.feed_copies
+)
 parts = lesson.feeding.parts_of(rows, team.n)
 team.push(path=path, parts=parts, repeats=repeats)
 parts
@@ -116,13 +118,18 @@ def mpi_io(comm, parts):
 
 # %%
 def read_and_scatter(comm, read, parts):
-    """Rank 0 reads all parts in one piece, and sends each rank its own; return this rank's part, uint8 [bytes]."""
+    """This rank's part, uint8 [bytes].
+
+    Rank 0 reads all parts in one piece, and sends each rank its own.
+    """
     # <solution>
     pieces = None
     if comm.rank == 0:
         first = parts[0][0]
         whole = read(first, sum(nbytes for _, nbytes in parts))
-        pieces = [whole[offset - first : offset - first + nbytes] for offset, nbytes in parts]
+        pieces = [
+            whole[offset - first : offset - first + nbytes] for offset, nbytes in parts
+        ]
     return comm.scatter(pieces)
     # <stub>
     # raise NotImplementedError("your code here")
@@ -144,7 +151,8 @@ lesson.check.read_and_scatter(read_and_scatter)
 # %%
 file_mb = path.stat().st_size / 1e6
 guess = predict(
-    f"Each of {team.n} ranks reads the whole file of {file_mb:.0f} MB, cold. How many MB come from the storage?",
+    f"Each of {team.n} ranks reads the whole file of {file_mb:.0f} MB, cold. "
+    "How many MB come from the storage?",
     low=0,
     high=2 * team.n * file_mb,
     unit="MB",
@@ -241,7 +249,11 @@ lesson.check.prefetch(prefetch)
 
 # %%
 guess = predict(
-    "Reading takes as long as computing. How many times as fast is training with `prefetch`?", 0.5, 4, unit="times"
+    "Reading takes as long as computing. "
+    "How many times as fast is training with `prefetch`?",
+    0.5,
+    4,
+    unit="times",
 )
 guess
 
@@ -267,7 +279,11 @@ spent = lesson.training.measure(comm, ways, first_row, repeats)
 
 # %%
 spent = team.pull("spent")[0]
-display(lesson.figures.feeding_shares(spent, f"An epoch of {sizes.feed_batches} batches on each of {team.n} ranks"))
+display(
+    lesson.figures.feeding_shares(
+        spent, f"An epoch of {sizes.feed_batches} batches on each of {team.n} ranks"
+    )
+)
 ratios = spent["read, then compute"].sum(axis=1) / spent["prefetch"].sum(axis=1)
 guess.compare(ratios)
 
@@ -291,15 +307,31 @@ guess.compare(ratios)
 
 # %%
 guess = predict(
-    "Now reading is work. How many times as fast does training get with 2 workers?", 0.2, 4, unit="times"
+    "Now reading is work. How many times as fast does training get with 2 workers?",
+    0.2,
+    4,
+    unit="times",
 )
 guess
 
 # %%
 times = folder / "loader.json"
-scripts.run("python", SCRIPTS / "loader.py", times, sizes.feed_batches, min(3, repeats), timeout_s=2 * sizes.timeout_s)
-spent = {name: np.array(seconds) for name, seconds in json.loads(times.read_text()).items()}
-display(lesson.figures.feeding_shares(spent, "An epoch in one process, with a DataLoader and its workers"))
+scripts.run(
+    "python",
+    paths.SCRIPTS / "loader.py",
+    times,
+    sizes.feed_batches,
+    min(3, repeats),
+    timeout_s=2 * sizes.timeout_s,
+)
+spent = {
+    name: np.array(seconds) for name, seconds in json.loads(times.read_text()).items()
+}
+display(
+    lesson.figures.feeding_shares(
+        spent, "An epoch in one process, with a DataLoader and its workers"
+    )
+)
 ratios = spent["work, 0 workers"].sum(axis=1) / spent["work, 2 workers"].sum(axis=1)
 guess.compare(ratios)
 
@@ -356,7 +388,10 @@ team.push(generator=lesson.check.written(generator))
 
 # %%
 # %%ranks
-for name, numbers in {"the same seed": np.random.default_rng(1), "generator": generator(1, comm.rank, 1)}.items():
+for name, numbers in {
+    "the same seed": np.random.default_rng(1),
+    "generator": generator(1, comm.rank, 1),
+}.items():
     print(f"{name}: my first images move by", *numbers.integers(-3, 4, (4, 2)).tolist())
 
 # %% [markdown]
@@ -369,7 +404,10 @@ for name, numbers in {"the same seed": np.random.default_rng(1), "generator": ge
 
 # %%
 def samples_of(step, rank, ranks, batch=480, seed=1, n=60_000):
-    """The samples of this rank in this step. All ranks together take `batch` samples, however many ranks there are."""
+    """The samples of this rank in this step.
+
+    All ranks together take `batch` samples, however many ranks there are.
+    """
     epoch, at = divmod(step * batch, n)
     order = np.random.default_rng([seed, epoch, 0, 1]).permutation(n)
     return order[at : at + batch][rank::ranks]
@@ -377,13 +415,24 @@ def samples_of(step, rank, ranks, batch=480, seed=1, n=60_000):
 
 before = [samples_of(step, rank, 4) for step in range(75) for rank in range(4)]
 ways = {
-    "from the step in the checkpoint": [samples_of(step, rank, 3) for step in range(75, 125) for rank in range(3)],
-    "with an order of another seed": [samples_of(step, rank, 3, seed=2) for step in range(75, 125) for rank in range(3)],
-    "the epoch from its start": [samples_of(step, rank, 3) for step in range(125) for rank in range(3)],
+    "from the step in the checkpoint": [
+        samples_of(step, rank, 3) for step in range(75, 125) for rank in range(3)
+    ],
+    "with an order of another seed": [
+        samples_of(step, rank, 3, seed=2)
+        for step in range(75, 125)
+        for rank in range(3)
+    ],
+    "the epoch from its start": [
+        samples_of(step, rank, 3) for step in range(125) for rank in range(3)
+    ],
 }
 for way, after in ways.items():
     seen = np.bincount(np.concatenate(before + after), minlength=60_000)
-    print(f"{way:>32}: {(seen == 0).sum():6,} never, {(seen == 1).sum():6,} once, {(seen == 2).sum():6,} twice")
+    print(
+        f"{way:>32}: {(seen == 0).sum():6,} never, "
+        f"{(seen == 1).sum():6,} once, {(seen == 2).sum():6,} twice"
+    )
 
 # %% [markdown]
 # A language model reads most of its data only once, so the second way would hide a part of it from the model. And only the

@@ -12,15 +12,18 @@
 # `torchrun`.
 
 # %%
-from workshop_lib import BUILD, picture, predict, profile, ranks, scripts, take_home
+from workshop_lib import paths, picture, predict, profile, ranks, scripts, take_home
 
 from lessons import compute_nodes as lesson
 
 sizes = profile.current()
-folder = BUILD / "10_compute_nodes"
+folder = paths.BUILD / "10_compute_nodes"
 folder.mkdir(parents=True, exist_ok=True)
 nodes = lesson.allocation.find()
-print(nodes or f"This isn't a scheduler's job. It's one machine, with {lesson.cores.here()}.")
+print(
+    nodes
+    or f"This isn't a scheduler's job. It's one machine, with {lesson.cores.here()}."
+)
 
 # %% [markdown]
 # ## From a laptop to an allocation
@@ -132,14 +135,17 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # # Put your own paths here. All nodes must be able to read them.
 # script=scripts/ddp_resume.py
 # checkpoint=../build/10_compute_nodes/mnist.pt
-# export TORCH_FR_DUMP_TEMP_FILE="../build/10_compute_nodes/trace_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}_"
+# traces=../build/10_compute_nodes/trace
+# export TORCH_FR_DUMP_TEMP_FILE="${traces}_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}_"
 # first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # port=$((20000 + SLURM_JOB_ID % 10000))
 #
-# # Two minutes before its time is up, the job goes back into the queue. Slurm ends the ranks then, and the script saves.
+# # Two minutes before its time is up, the job goes back into the queue.
+# # Slurm ends the ranks then, and the script saves.
 # trap 'scontrol requeue "$SLURM_JOB_ID"; wait' USR1
 # srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --export=ALL --kill-on-bad-exit=1 \
-#     torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node="${SLURM_GPUS_ON_NODE:-1}" \
+#     torchrun --nnodes="$SLURM_JOB_NUM_NODES" \
+#     --nproc-per-node="${SLURM_GPUS_ON_NODE:-1}" \
 #     --rdzv-backend=c10d --rdzv-endpoint="$first:$port" --rdzv-id="$SLURM_JOB_ID" \
 #     "$script" --out "$checkpoint" "$@" &
 # wait $!
@@ -169,7 +175,12 @@ lesson.check.job(folder / "job.sh")
 # the next cells kill rank 3 with `kill -9`. Until your script passes the check, they use the finished one.
 
 # %%
-guess = predict("A rank is killed. After how many seconds have all other ranks noticed, and ended?", 0, 1800, "s")
+guess = predict(
+    "A rank is killed. After how many seconds have all other ranks noticed, and ended?",
+    0,
+    1800,
+    "s",
+)
 guess
 
 # %% [markdown]
@@ -179,10 +190,14 @@ guess
 # %%
 checkpoint = folder / "mnist.pt"
 checkpoint.unlink(missing_ok=True)
-on_nodes = lesson.check.on_this_machine(folder / "job.sh", "--images", sizes.train_samples or 12_000, "--epochs", 3)
+on_nodes = lesson.check.on_this_machine(
+    folder / "job.sh", "--images", sizes.train_samples or 12_000, "--epochs", 3
+)
 both = " & ".join(on_nodes) + " & wait"
 names = r"^epoch|rank +:|exitcode +:|Root Cause|Error: "
-after_s = lesson.losing.run_and_lose("bash", "-c", both, rank=3, once=checkpoint, only=names, timeout_s=sizes.timeout_s)
+after_s = lesson.losing.run_and_lose(
+    "bash", "-c", both, rank=3, once=checkpoint, only=names, timeout_s=sizes.timeout_s
+)
 
 # %%
 if after_s is not None:
@@ -228,7 +243,10 @@ scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
 team = ranks.start(None if nodes else sizes.ranks)
 can_bind = lesson.cores.usable_threads() >= sizes.ranks and not team.attached_only
 team = ranks.start(team.n, bind="core") if can_bind else team
-lesson.figures.binding(team.about(), "Bound to cores" if can_bind else "These ranks cannot be bound from here")
+lesson.figures.binding(
+    team.about(),
+    "Bound to cores" if can_bind else "These ranks cannot be bound from here",
+)
 
 # %% [markdown]
 # A filled square is a core that the rank may use. If binding worked, no core is filled in more than one row.
@@ -243,7 +261,12 @@ lesson.figures.binding(team.about(), "Bound to cores" if can_bind else "These ra
 # then each with one for every core of the machine.
 
 # %%
-guess_threads = predict("How many times as long does it take if every rank has threads for all cores?", 0.2, 10, "times")
+guess_threads = predict(
+    "How many times as long does it take if every rank has threads for all cores?",
+    0.2,
+    10,
+    "times",
+)
 guess_threads
 
 # %%
@@ -295,7 +318,10 @@ guess_threads.compare(all_s / shared_s)
 
 # %%
 def device_of(rank, hosts, visible):
-    """The number of the GPU that `rank` takes; `hosts` has the host of every rank, and this one sees `visible` GPUs."""
+    """The number of the GPU that `rank` takes, if it sees `visible` GPUs.
+
+    `hosts` has the host of every rank.
+    """
     # <solution>
     return hosts[:rank].count(hosts[rank]) % visible
     # <stub>
@@ -320,15 +346,27 @@ from mpi4py import MPI
 comm = MPI.COMM_WORLD
 hosts = comm.allgather(socket.gethostname())
 visible = torch.cuda.device_count()
-mine = device_of(comm.rank, hosts, visible or 2)  # on a host without GPUs, as if it had two
+# A host without GPUs counts as one with two.
+mine = device_of(comm.rank, hosts, visible or 2)
 device = torch.device("cuda", mine) if visible else torch.device("cpu")
 if (visible > 0) != any(comm.allgather(visible)):
-    raise RuntimeError(f"rank {comm.rank} sees no GPU, and others do: look at what the launcher gives each rank")
-gpu = str(torch.cuda.get_device_properties(device).uuid) if visible else f"no GPU for rank {comm.rank}"
+    raise RuntimeError(
+        f"rank {comm.rank} sees no GPU, and others do: "
+        "look at what the launcher gives each rank"
+    )
+gpu = f"no GPU for rank {comm.rank}"
+if visible:
+    gpu = str(torch.cuda.get_device_properties(device).uuid)
 taken = comm.allgather((hosts[comm.rank], gpu))
 if taken.count(taken[comm.rank]) > 1:
-    raise RuntimeError(f"rank {comm.rank} shares {gpu} with another rank: start at most one rank per GPU")
-print(f"{hosts[comm.rank]}: {gpu}; I take number {mine} and compute on {torch.ones(2, device=device).device}")
+    raise RuntimeError(
+        f"rank {comm.rank} shares {gpu} with another rank: "
+        "start at most one rank per GPU"
+    )
+print(
+    f"{hosts[comm.rank]}: {gpu}; "
+    f"I take number {mine} and compute on {torch.ones(2, device=device).device}"
+)
 
 # %% [markdown]
 # The cell raises an error if two ranks took the same GPU, or if only some see one. Launchers also tell each rank its local rank,

@@ -24,7 +24,8 @@ from workshop_lib import picture, predict, ranks, take_home, vit
 
 from lessons import model_parallelism as lesson
 
-# The ranks take turns if there are more of them than cores. That's slow, but this notebook counts bytes, not seconds.
+# The ranks take turns if there are more of them than cores. That's slow, but this
+# notebook counts bytes, not seconds.
 team = ranks.start(4)
 team
 
@@ -44,7 +45,8 @@ up, down = mlp.up, mlp.down  # 64 to 256 numbers, and back
 parts = []
 for rank in range(2):
     mine = slice(128 * rank, 128 * (rank + 1))
-    hidden = gelu(linear(x, up.weight[mine], up.bias[mine]))  # half of the hidden activations, from the whole x
+    # Half of the hidden activations, from the whole x
+    hidden = gelu(linear(x, up.weight[mine], up.bias[mine]))
     parts.append(linear(hidden, down.weight[:, mine]))  # what they add to every output
 together = sum(parts) + down.bias
 print(f"largest difference to the whole MLP: {(together - mlp(x)).abs().max():.0e}")
@@ -78,7 +80,9 @@ picture("mlp_in_parts")
 # | g, at the exit: every rank gets the whole sum | allreduce | ? |
 
 # %%
-guess = predict("How many allreduces do f and g send in the backward pass, together?", low=0, high=4)
+guess = predict(
+    "How many allreduces do f and g send in the backward pass, together?", low=0, high=4
+)
 guess
 
 # %% [markdown]
@@ -114,7 +118,10 @@ guess
 
 # %%
 class ColumnParallel(nn.Module):
-    """A linear layer whose outputs are shared out: every rank reads the same x, and rank r has the r-th part of them."""
+    """A linear layer whose outputs are shared out.
+
+    Every rank reads the same x, and rank r has the r-th part of the outputs.
+    """
 
     def __init__(self, layer, comm):
         super().__init__()
@@ -129,10 +136,13 @@ class ColumnParallel(nn.Module):
 
     def forward(self, x):
         # <solution>
-        x = lesson.both_ways(x, forward=lesson.same, backward=partial(lesson.allreduce, self.comm))
+        x = lesson.both_ways(
+            x, forward=lesson.same, backward=partial(lesson.allreduce, self.comm)
+        )
         return linear(x, self.weight, self.bias)
         # <stub>
-        # raise NotImplementedError("your code here: linear(...) of x, which needs help on its way back")
+        # # linear(...) of x, which needs help on its way back
+        # raise NotImplementedError("your code here")
         # </stub>
         # </solution>
 
@@ -166,7 +176,10 @@ lesson.check.ColumnParallel(ColumnParallel)
 
 # %%
 class RowParallel(nn.Module):
-    """A linear layer whose inputs are shared out: rank r passes the r-th part, and every rank has the same outputs."""
+    """A linear layer whose inputs are shared out.
+
+    Rank r passes the r-th part, and every rank has the same outputs.
+    """
 
     def __init__(self, layer, comm):
         super().__init__()
@@ -182,9 +195,13 @@ class RowParallel(nn.Module):
     def forward(self, x):
         # <solution>
         part = linear(x, self.weight)
-        return lesson.both_ways(part, forward=partial(lesson.allreduce, self.comm), backward=lesson.same) + self.bias
+        whole = lesson.both_ways(
+            part, forward=partial(lesson.allreduce, self.comm), backward=lesson.same
+        )
+        return whole + self.bias
         # <stub>
-        # raise NotImplementedError("your code here: linear(...) without a bias, a sum over ranks, and the bias")
+        # # linear(...) without a bias, a sum over ranks, and the bias
+        # raise NotImplementedError("your code here")
         # </stub>
         # </solution>
 
@@ -196,7 +213,10 @@ lesson.check.RowParallel(RowParallel)
 # Put the two together, and you have an MLP on several ranks. How far is it from one process, and what does it send?
 
 # %%
-team.push(ColumnParallel=lesson.check.written(ColumnParallel), RowParallel=lesson.check.written(RowParallel))
+team.push(
+    ColumnParallel=lesson.check.written(ColumnParallel),
+    RowParallel=lesson.check.written(RowParallel),
+)
 
 # %%
 # %%ranks
@@ -218,7 +238,9 @@ rank, size = comm.rank, comm.size
 torch.manual_seed(1)
 whole, x = vit.Mlp(64), torch.randn(64, 25, 64)  # 64 images of 25 tokens
 counting = lesson.CountingComm(comm)
-mine = nn.Sequential(ColumnParallel(whole.up, counting), nn.GELU(), RowParallel(whole.down, counting))
+mine = nn.Sequential(
+    ColumnParallel(whole.up, counting), nn.GELU(), RowParallel(whole.down, counting)
+)
 inputs = [x.clone().requires_grad_() for _ in range(2)]
 outputs = mine(inputs[0]), whole(inputs[1])
 forward_bytes = counting.bytes_sent
@@ -227,8 +249,14 @@ for output in outputs:
 an_allreduce = 2 * (size - 1) / size * x.nbytes
 backward_allreduces = (counting.bytes_sent - forward_bytes) / an_allreduce
 if rank == 0:
-    print(f"outputs differ by {lesson.study.largest([outputs[0]], [outputs[1]]):.0e}", end=", ")
-    print(f"gradients of x by {lesson.study.largest([inputs[0].grad], [inputs[1].grad]):.0e}")
+    print(
+        f"outputs differ by {lesson.study.largest([outputs[0]], [outputs[1]]):.0e}",
+        end=", ",
+    )
+    print(
+        "gradients of x by "
+        f"{lesson.study.largest([inputs[0].grad], [inputs[1].grad]):.0e}"
+    )
     print(f"forward sends {forward_bytes / an_allreduce:.2f} allreduces of x", end=", ")
     print(f"backward {backward_allreduces:.2f}")
 
@@ -271,7 +299,10 @@ guess.compare(team.pull("backward_allreduces")[0])
 
 # %%
 def cut_block(block, column, row):
-    """Replace the linear layers of a block by column(layer) or row(layer), so that a rank has whole heads."""
+    """Replace a block's linear layers by column(layer) or row(layer).
+
+    A rank then has whole heads.
+    """
     # <solution>
     attention, mlp = block.attention, block.mlp
     attention.query = column(attention.query)
@@ -306,8 +337,11 @@ team.push(cut_block=lesson.check.written(cut_block))
 # %%ranks
 def cut_model(comm):
     model = lesson.study.network()  # 3 blocks, 4 heads, 25 tokens of 64 numbers
-    for block in model[1:-1]:  # all but the patches at the start and the logits at the end
-        cut_block(block, partial(ColumnParallel, comm=comm), partial(RowParallel, comm=comm))
+    # All but the patches at the start and the logits at the end
+    for block in model[1:-1]:
+        cut_block(
+            block, partial(ColumnParallel, comm=comm), partial(RowParallel, comm=comm)
+        )
     return model
 
 
@@ -321,13 +355,21 @@ def cut_model_once(comm):
 alone, together = lesson.study.network(), cut_model_once(comm)
 lesson.study.train(alone, steps=5)
 lesson.study.train(together, steps=5)
-held = sum(p.numel() for p in together.parameters()) / sum(p.numel() for p in alone.parameters())
+parameters = [
+    sum(p.numel() for p in network.parameters()) for network in (together, alone)
+]
+held = parameters[0] / parameters[1]
 images, labels = lesson.study.batch(5)  # which they haven't seen
 with torch.no_grad():
     logits, expected = together(images), alone(images)
 if rank == 0:
-    print(f"after 5 steps, the loss on new images is {cross_entropy(logits, labels):.3f}")
-    print(f"each of {size} ranks holds {held:.0%} of the parameters, and the logits differ by {lesson.study.largest([logits], [expected]):.0e}")
+    print(
+        f"after 5 steps, the loss on new images is {cross_entropy(logits, labels):.3f}"
+    )
+    print(
+        f"each of {size} ranks holds {held:.0%} of the parameters, "
+        f"and the logits differ by {lesson.study.largest([logits], [expected]):.0e}"
+    )
 
 # %% [markdown]
 # The two networks are the same except for rounding. A rank holds a bit more than a quarter of the parameters, since patches,
@@ -372,16 +414,18 @@ class TokenParallel:
         # <solution>
         return lesson.both_ways(x, forward=self.gather, backward=self.scatter_sums)
         # <stub>
-        # raise NotImplementedError("your code here: lesson.both_ways(x, forward=..., backward=...)")
+        # # lesson.both_ways(x, forward=..., backward=...)
+        # raise NotImplementedError("your code here")
         # </stub>
         # </solution>
 
     def leave(self, parts):
-        """Parts of sums for all tokens [n, t, w] become whole sums for this rank's tokens [n, t / p, w]."""
+        """Parts of sums [n, t, w] become whole sums of its tokens [n, t / p, w]."""
         # <solution>
         return lesson.both_ways(parts, forward=self.scatter_sums, backward=self.gather)
         # <stub>
-        # raise NotImplementedError("your code here: lesson.both_ways(parts, forward=..., backward=...)")
+        # # lesson.both_ways(parts, forward=..., backward=...)
+        # raise NotImplementedError("your code here")
         # </stub>
         # </solution>
 
@@ -402,7 +446,8 @@ team.push(TokenParallel=lesson.check.written(TokenParallel))
 ways = lesson.study.ways_to_cut(ColumnParallel, RowParallel, TokenParallel, comm)
 
 # %%
-columns = ["what is cut", "differs by", "bytes sent", "for norms and biases", "bytes kept for the backward pass"]
+columns = ["what is cut", "differs by", "bytes sent", "for norms and biases"]
+columns += ["bytes kept for the backward pass"]
 table = pd.DataFrame(team.pull("ways")[0], columns=columns).set_index("what is cut")
 table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"])
 
@@ -436,8 +481,15 @@ data = 64
 tensor = 8
 token_gb = tokens * width * 2 / 1e9  # bf16: 2 bytes per number
 gradient_gb = blocks * 12 * width**2 / tensor * 2 / 1e9  # 12 width² weights per block
-print(f"a rank sends {4 * blocks * 2 * (tensor - 1) / tensor * token_gb:.0f} GB per step for tensors", end=", ")
-print(f"in {4 * blocks} allreduces, and {2 * (data - 1) / data * gradient_gb:.0f} GB for data")
+print(
+    f"a rank sends {4 * blocks * 2 * (tensor - 1) / tensor * token_gb:.0f} GB "
+    "per step for tensors",
+    end=", ",
+)
+print(
+    f"in {4 * blocks} allreduces, "
+    f"and {2 * (data - 1) / data * gradient_gb:.0f} GB for data"
+)
 
 # %% [markdown]
 # With 8 sequences per group, the tensor dimension sends nearly ten times as much as the data dimension. With one, it would send
@@ -466,7 +518,11 @@ print(f"in {4 * blocks} allreduces, and {2 * (data - 1) / data * gradient_gb:.0f
 # A block should need two allreduces in each direction, one for attention and one for the MLP. Count them without `sum_once`:
 
 # %%
-guess = predict("How many allreduces of the tokens does the backward pass send per block?", low=1, high=8)
+guess = predict(
+    "How many allreduces of the tokens does the backward pass send per block?",
+    low=1,
+    high=8,
+)
 guess
 
 # %%
@@ -479,7 +535,10 @@ for block in model[1:-1]:
 summed_once = lesson.study.allreduces(model, counting)
 
 # %%
-counted = {"as we wrote it": team.pull("as_written")[0], "summed once": team.pull("summed_once")[0]}
+counted = {
+    "as we wrote it": team.pull("as_written")[0],
+    "summed once": team.pull("summed_once")[0],
+}
 guess.compare(counted["as we wrote it"][1])
 pd.DataFrame(counted, index=["forward", "backward"]).T.style.format("{:.2f}")
 
@@ -506,15 +565,23 @@ print(inspect.getsource(lesson.cut.sum_once))
 # %%
 # %%ranks
 def on_mesh(data, tensor, steps=3):
-    """Train on data × tensor ranks: the model, and the bytes that a rank sent per step in its tensor and its data group."""
-    tensor_group, data_group = lesson.CountingComm(comm.Split(rank // tensor)), lesson.CountingComm(comm.Split(rank % tensor))
+    """Train on data × tensor ranks.
+
+    Returns the model, and the bytes that a rank sent per step in its tensor group and
+    in its data group.
+    """
+    tensor_group = lesson.CountingComm(comm.Split(rank // tensor))
+    data_group = lesson.CountingComm(comm.Split(rank % tensor))
     model = cut_model_once(tensor_group)
 
     def average(model):  # over the copies of this part
         flat = torch.cat([p.grad.flatten() for p in model.parameters()])
-        nn.utils.vector_to_parameters(lesson.allreduce(data_group, flat) / data, [p.grad for p in model.parameters()])
+        mean = lesson.allreduce(data_group, flat) / data
+        nn.utils.vector_to_parameters(mean, [p.grad for p in model.parameters()])
 
-    lesson.study.train(model, steps, images=slice(data_group.rank, None, data), after_backward=average)
+    lesson.study.train(
+        model, steps, images=slice(data_group.rank, None, data), after_backward=average
+    )
     return model, tensor_group.bytes_sent / steps, data_group.bytes_sent / steps
 
 
@@ -529,11 +596,14 @@ for tensor in (1, 2, 4):
     token_bytes = 64 // data * 25 * 64 * 4  # images, tokens, width, bytes per number
     tensor_formula = allreduces * 2 * (tensor - 1) / tensor * token_bytes
     data_formula = 2 * (data - 1) / data * 4 * parameters
-    meshes.append([f"{data} × {tensor}", for_tensors, tensor_formula, for_data, data_formula, parameters])
+    row = [f"{data} × {tensor}", for_tensors, tensor_formula]
+    meshes.append([*row, for_data, data_formula, parameters])
 
 # %%
-columns = ["data × tensor", "tensor group, bytes", "formula", "data group, bytes", "formula ", "parameters"]
-pd.DataFrame(team.pull("meshes")[0], columns=columns).set_index("data × tensor").style.format("{:,.0f}")
+columns = ["data × tensor", "tensor group, bytes", "formula"]
+columns += ["data group, bytes", "formula ", "parameters"]
+table = pd.DataFrame(team.pull("meshes")[0], columns=columns)
+table.set_index("data × tensor").style.format("{:,.0f}")
 
 # %% [markdown]
 # ## Deeper: PyTorch does the same
@@ -559,12 +629,21 @@ import warnings
 
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
-warnings.filterwarnings("ignore", message="Full backward hook")  # CommDebugMode sets one on the images' layer
+# CommDebugMode sets a hook on the images' layer.
+warnings.filterwarnings("ignore", message="Full backward hook")
 group = lesson.study.process_group_over_mpi()
 plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
-plan |= {"attention.out": RowwiseParallel(), "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel()}
+plan |= {
+    "attention.out": RowwiseParallel(),
+    "mlp.up": ColwiseParallel(),
+    "mlp.down": RowwiseParallel(),
+}
 theirs = lesson.study.network()
 for block in theirs[1:-1]:
     parallelize_module(block, DeviceMesh.from_group(group, "cpu"), plan)
@@ -578,10 +657,19 @@ cross_entropy(ours(images), labels).backward()
 with CommDebugMode() as debug, lesson.counted(group) as sent:
     cross_entropy(theirs(images), labels).backward()
 if rank == 0:
-    local = [p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad for p in theirs.parameters()]
-    print(f"gradients differ by {lesson.study.largest([p.grad for p in ours.parameters()], local):.0e}")
+    local = [
+        p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad
+        for p in theirs.parameters()
+    ]
+    print(
+        "gradients differ by "
+        f"{lesson.study.largest([p.grad for p in ours.parameters()], local):.0e}"
+    )
     print(f"PyTorch's own count: {debug.get_total_counts()} collectives in 3 blocks")
-    print(f"bytes sent per rank: ours {counting.bytes_sent:,}, PyTorch's {sent.messages.bytes_sent:,}")
+    print(
+        f"bytes sent per rank: ours {counting.bytes_sent:,}, "
+        f"PyTorch's {sent.messages.bytes_sent:,}"
+    )
 
 # %% [markdown]
 # Same numbers, same bytes. And PyTorch's plan has the flaw of our first version: query, key and value each sum their

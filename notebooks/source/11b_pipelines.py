@@ -54,7 +54,10 @@ batch = images, labels
 # %%
 # %%ranks
 def network_in(stages):
-    """A network with two blocks for each rank, cut into stages; the same weights wherever it's built."""
+    """A network with two blocks for each rank, cut into stages.
+
+    It has the same weights wherever it's built.
+    """
     torch.manual_seed(1)
     blocks = 2 * size // stages
     counts = [blocks + (stage == 0) + (stage == stages - 1) for stage in range(stages)]
@@ -89,7 +92,10 @@ if rank > 0:
 # %%ranks
 [whole] = network_in(1)
 cross_entropy(whole(images), labels).backward()
-print(f"rank {rank}: {lesson.pipeline.difference(mine, whole):.0e} from one process, relative to the largest gradient")
+print(
+    f"rank {rank}: {lesson.pipeline.difference(mine, whole):.0e} from one process, "
+    "relative to the largest gradient"
+)
 
 # %% [markdown]
 # The gradients are the same, apart from rounding. Each rank then updates its own parameters, and there's nothing to average. But
@@ -152,7 +158,10 @@ class MyStage(lesson.pipeline.Stage):
 
     def forward(self, i):
         # <solution>
-        x = self.images[i] if self.first else self.receive_activations(i).requires_grad_()
+        if self.first:
+            x = self.images[i]
+        else:
+            x = self.receive_activations(i).requires_grad_()
         y = self.layers(x)
         if self.last:
             y = self.loss(y, i) / self.m
@@ -160,7 +169,10 @@ class MyStage(lesson.pipeline.Stage):
             self.send_activations(i, y)
         self.kept[i] = x, y
         # <stub>
-        # x = self.images[i] if self.first else self.receive_activations(i).requires_grad_()
+        # if self.first:
+        #     x = self.images[i]
+        # else:
+        #     x = self.receive_activations(i).requires_grad_()
         # raise NotImplementedError("your code here")
         # </stub>
         # </solution>
@@ -209,7 +221,7 @@ lesson.check.MyStage(MyStage)
 
 # %%
 def gpipe(rank, ranks, m):
-    """The operations of this rank, in order, with m micro-batches: ("F", i) or ("B", i)."""
+    """This rank's operations with m micro-batches, in order: ("F", i) or ("B", i)."""
     # <solution>
     return [("F", i) for i in range(m)] + [("B", i) for i in range(m)]
     # <stub>
@@ -227,7 +239,12 @@ lesson.check.gpipe(gpipe)
 # costs 1 or 2 ms extra, for starting it.
 
 # %%
-guess = predict("8 micro-batches on 4 ranks: for what share of the step is a rank idle?", 0, 100, unit="%")
+guess = predict(
+    "8 micro-batches on 4 ranks: for what share of the step is a rank idle?",
+    0,
+    100,
+    unit="%",
+)
 guess
 
 # %%
@@ -238,23 +255,36 @@ team.push(MyStage=MyStage, gpipe=gpipe)
 # %%
 # %%ranks --timeout 120
 def devices(stages, m):
-    """The network in this many stages, on emulated devices that share out its work equally."""
+    """The network in this many stages, on emulated devices with equal work."""
     parts = network_in(stages)
     for part in parts:
         share = size / stages
-        emulation.takes(part, forward_s=share * (80e-3 / m + 1e-3), backward_s=share * (160e-3 / m + 2e-3))
+        emulation.takes(
+            part,
+            forward_s=share * (80e-3 / m + 1e-3),
+            backward_s=share * (160e-3 / m + 2e-3),
+        )
     return parts
 
 
 by_m = {}
 for m in (1, 4, 8, 16, 32):
-    [stage], by_m[m] = lesson.pipeline.steps(MyStage, devices(size, m), gpipe, m, batch, comm)
-print(f"rank {rank}: {lesson.pipeline.difference(stage.layers, whole):.0e} from one process")
+    [stage], by_m[m] = lesson.pipeline.steps(
+        MyStage, devices(size, m), gpipe, m, batch, comm
+    )
+print(
+    f"rank {rank}: "
+    f"{lesson.pipeline.difference(stage.layers, whole):.0e} from one process"
+)
 
 # %%
 by_rank = team.pull("by_m")
-taken = {m: lesson.orders.fastest([of_rank[m] for of_rank in by_rank]) for m in by_rank[0]}
-lesson.figures.pipeline({"GPipe, 4 micro-batches": taken[4], "GPipe, 8 micro-batches": taken[8]}, machine)
+taken = {
+    m: lesson.orders.fastest([of_rank[m] for of_rank in by_rank]) for m in by_rank[0]
+}
+lesson.figures.pipeline(
+    {"GPipe, 4 micro-batches": taken[4], "GPipe, 8 micro-batches": taken[8]}, machine
+)
 
 # %%
 guess.compare(100 * lesson.orders.bubble(taken[8]), emulated_on=machine)
@@ -268,7 +298,9 @@ guess.compare(100 * lesson.orders.bubble(taken[8]), emulated_on=machine)
 # early, so it's idle for as long as $p - 1$ whole micro-batches take. The other ranks are idle for just as long, at other times.
 
 # %%
-pd.DataFrame(lesson.orders.idle_rows(taken)).T.rename_axis(f"micro-batches (emulated on {machine})")
+pd.DataFrame(lesson.orders.idle_rows(taken)).T.rename_axis(
+    f"micro-batches (emulated on {machine})"
+)
 
 # %% [markdown]
 # Your bubbles match the formula, plus a little for the messages. So why not take a hundred micro-batches? Look at the last
@@ -320,7 +352,7 @@ lesson.figures.example("GPipe", "1F1B", ranks=4, micro_batches=8)
 
 # %%
 def one_f_one_b(rank, ranks, m):
-    """The operations of this rank, in order, with m micro-batches: ("F", i) or ("B", i)."""
+    """This rank's operations with m micro-batches, in order: ("F", i) or ("B", i)."""
     # <solution>
     ahead = min(m, ranks - 1 - rank)
     operations = [("F", i) for i in range(ahead)]
@@ -340,7 +372,11 @@ lesson.check.one_f_one_b(one_f_one_b)
 # Now run it. How much memory do you save?
 
 # %%
-guess = predict("How many times as much does GPipe keep for backward as 1F1B, on the last rank?", 0, 10)
+guess = predict(
+    "How many times as much does GPipe keep for backward as 1F1B, on the last rank?",
+    0,
+    10,
+)
 guess
 
 # %%
@@ -351,11 +387,18 @@ team.push(one_f_one_b=one_f_one_b)
 # %%ranks
 keeps = {}
 for name, schedule in (("GPipe", gpipe), ("1F1B", one_f_one_b)):
-    _, taken = lesson.pipeline.steps(MyStage, devices(size, 8), schedule, 8, batch, comm, count_bytes=True)
-    keeps[name, f"rank {rank}"] = {"micro-batches": taken[0].most_kept, "MiB": taken[0].saved_bytes / 2**20}
+    _, taken = lesson.pipeline.steps(
+        MyStage, devices(size, 8), schedule, 8, batch, comm, count_bytes=True
+    )
+    keeps[name, f"rank {rank}"] = {
+        "micro-batches": taken[0].most_kept,
+        "MiB": taken[0].saved_bytes / 2**20,
+    }
 
 # %%
-kept = pd.DataFrame({name: row for of_rank in team.pull("keeps") for name, row in of_rank.items()}).T.sort_index()
+kept = pd.DataFrame(
+    {name: row for of_rank in team.pull("keeps") for name, row in of_rank.items()}
+).T.sort_index()
 guess.compare(kept["MiB"]["GPipe", "rank 3"] / kept["MiB"]["1F1B", "rank 3"])
 kept.style.format("{:.2g}")
 
@@ -378,7 +421,13 @@ emulation.current().set_network(1e9)
 
 # %%
 by_rank = team.pull("by_network")
-lesson.figures.pipeline({name: lesson.orders.fastest([each[name] for each in by_rank]) for name in by_rank[0]}, machine)
+lesson.figures.pipeline(
+    {
+        name: lesson.orders.fastest([each[name] for each in by_rank])
+        for name in by_rank[0]
+    },
+    machine,
+)
 
 # %% [markdown]
 # On the slow network, 1F1B loses more, because a rank waits for a gradient in every turn. With GPipe, it has the next
@@ -395,11 +444,15 @@ lesson.figures.pipeline({name: lesson.orders.fastest([each[name] for each in by_
 # %%
 # %%ranks
 traffic = {
-    f"{schedule.__name__}, {m} micro-batches": lesson.pipeline.sent(MyStage, network_in(size), schedule, m, batch, comm)
+    f"{schedule.__name__}, {m} micro-batches": lesson.pipeline.sent(
+        MyStage, network_in(size), schedule, m, batch, comm
+    )
     for schedule, m in ((gpipe, 2), (one_f_one_b, 8))
 }
 parameters = sum(p.numel() for p in whole.parameters())
-traffic["an allreduce of all gradients"] = {"bytes": 2 * (size - 1) / size * 4 * parameters}
+traffic["an allreduce of all gradients"] = {
+    "bytes": 2 * (size - 1) / size * 4 * parameters
+}
 
 # %%
 pd.DataFrame(team.pull("traffic")[0]).T.style.format("{:,.0f}", na_rep="")
@@ -420,11 +473,20 @@ from torch.distributed import pipelining
 
 lesson.with_pytorch.join()
 inputs = [images] if rank == 0 else []
-for make, own in ((pipelining.ScheduleGPipe, gpipe), (pipelining.Schedule1F1B, one_f_one_b)):
+for make, own in (
+    (pipelining.ScheduleGPipe, gpipe),
+    (pipelining.Schedule1F1B, one_f_one_b),
+):
     layers, losses, done = network_in(size)[rank], [], []
     stage = lesson.with_pytorch.RecordedStage(layers, rank, size, done)
-    make(stage, n_microbatches=8, loss_fn=cross_entropy).step(*inputs, target=labels, losses=losses)
-    print(f"{make.__name__}: gradients differ by {lesson.pipeline.difference(layers, whole):.0e} from one process;", end=" ")
+    make(stage, n_microbatches=8, loss_fn=cross_entropy).step(
+        *inputs, target=labels, losses=losses
+    )
+    print(
+        f"{make.__name__}: gradients differ by "
+        f"{lesson.pipeline.difference(layers, whole):.0e} from one process;",
+        end=" ",
+    )
     print("same order as yours:", done == own(rank, size, 8))
 
 # %% [markdown]
@@ -522,13 +584,21 @@ team.push(two_chunks=two_chunks)
 
 # %%
 # %%ranks --timeout 120
-stages, chunked = lesson.pipeline.steps(MyStage, devices(2 * size, 8), two_chunks, 8, batch, comm)
+stages, chunked = lesson.pipeline.steps(
+    MyStage, devices(2 * size, 8), two_chunks, 8, batch, comm
+)
 _, plain = lesson.pipeline.steps(MyStage, devices(size, 8), one_f_one_b, 8, batch, comm)
 print(f"rank {rank} has stages {[stage.number for stage in stages]}", end=", ")
-print(f"{max(lesson.pipeline.difference(stage.layers, whole) for stage in stages):.0e} from one process")
+print(
+    f"{max(lesson.pipeline.difference(stage.layers, whole) for stage in stages):.0e} "
+    "from one process"
+)
 
 # %%
-panels = {"1F1B": lesson.orders.fastest(team.pull("plain")), "two chunks per rank": lesson.orders.fastest(team.pull("chunked"))}
+panels = {
+    "1F1B": lesson.orders.fastest(team.pull("plain")),
+    "two chunks per rank": lesson.orders.fastest(team.pull("chunked")),
+}
 lesson.figures.pipeline(panels, machine)
 
 # %% [markdown]
@@ -606,8 +676,18 @@ torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
 rank = comm.rank
 split = mnist.load("train")
-many = torch_cnn.normalize(torch.tensor(split.images[:256])), torch.tensor(split.labels[:256]).long()
-_, uneven = lesson.pipeline.steps(MyStage, lesson.pipeline.split(lesson.pipeline.vgg(), counts), one_f_one_b, 8, many, comm)
+many = (
+    torch_cnn.normalize(torch.tensor(split.images[:256])),
+    torch.tensor(split.labels[:256]).long(),
+)
+_, uneven = lesson.pipeline.steps(
+    MyStage,
+    lesson.pipeline.split(lesson.pipeline.vgg(), counts),
+    one_f_one_b,
+    8,
+    many,
+    comm,
+)
 
 # %%
 guess = predict("For what share of the step is rank 1 idle?", 0, 100, unit="%")
@@ -627,9 +707,16 @@ guess.compare(100 * (1 - busy_s[1] / max(of_rank[-1].end for of_rank in both)))
 
 # %%
 # %%ranks
-seconds = lesson.pipeline.layer_seconds(lesson.pipeline.vgg(), many[0][:32]) if rank == 0 else []
+seconds = (
+    lesson.pipeline.layer_seconds(lesson.pipeline.vgg(), many[0][:32])
+    if rank == 0
+    else []
+)
 for layer, s in zip(lesson.pipeline.vgg(), seconds, strict=False):
-    print(f"{1000 * s:5.2f} ms, {sum(p.numel() for p in layer.parameters()):6,} parameters: {type(layer).__name__}")
+    print(
+        f"{1000 * s:5.2f} ms, {sum(p.numel() for p in layer.parameters()):6,} "
+        f"parameters: {type(layer).__name__}"
+    )
 
 # %% [markdown]
 # ### Exercise 4 (normal): cut by time
@@ -683,11 +770,23 @@ counts
 
 # %%
 # %%ranks
-_, even = lesson.pipeline.steps(MyStage, lesson.pipeline.split(lesson.pipeline.vgg(), counts), one_f_one_b, 8, many, comm)
+_, even = lesson.pipeline.steps(
+    MyStage,
+    lesson.pipeline.split(lesson.pipeline.vgg(), counts),
+    one_f_one_b,
+    8,
+    many,
+    comm,
+)
 
 # %%
 after = lesson.orders.fastest(team.pull("even"))
-lesson.figures.pipeline({"Half of the parameters each, measured": both, "Half of the time each, measured": after})
+lesson.figures.pipeline(
+    {
+        "Half of the parameters each, measured": both,
+        "Half of the time each, measured": after,
+    }
+)
 
 # %% [markdown]
 # Now both ranks have something to do. Networks of many equal blocks, such as transformers, are easier to cut. But even these

@@ -32,12 +32,16 @@ team
 # %%
 tokens, layers, vocabulary = 131_072, 32, 128_256
 width, kv_width, mlp_width = 4096, 1024, 14_336
-# Inputs and outputs of two norms, queries, attention's output; keys and values; four tensors inside the MLP.
+# Inputs and outputs of two norms, queries, attention's output; keys and values; four
+# tensors inside the MLP.
 kept_per_token = 6 * width + 2 * kv_width + 4 * mlp_width
+kept_gb = 2 * layers * tokens * kept_per_token / 1e9
 gigabytes = {
-    "what all layers keep for the backward pass": 2 * layers * tokens * kept_per_token / 1e9,
-    "the same on each of 8 GPUs, if tensor parallelism cuts all of it": 2 * layers * tokens * kept_per_token / 8 / 1e9,
-    "the layers' inputs alone, if you recompute the rest": 2 * layers * tokens * width / 1e9,
+    "what all layers keep for the backward pass": kept_gb,
+    "the same on each of 8 GPUs, if tensor parallelism cuts all of it": kept_gb / 8,
+    "the layers' inputs alone, if you recompute the rest": (
+        2 * layers * tokens * width / 1e9
+    ),
     "the logits, in float32": 4 * tokens * vocabulary / 1e9,
 }
 pd.Series(gigabytes, name="GB").to_frame().style.format("{:,.0f}")
@@ -133,8 +137,13 @@ lesson.check.merge(merge)
 # %%
 merge = lesson.check.written(merge)
 top, total, out = merge(first, second)
-whole = torch.nn.functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
-print(f"largest difference to attention over all keys: {(out / total - whole).abs().max():.0e}")
+whole = torch.nn.functional.scaled_dot_product_attention(
+    query[None], key[None], value[None]
+)[0]
+print(
+    "largest difference to attention over all keys: "
+    f"{(out / total - whole).abs().max():.0e}"
+)
 
 # %% [markdown]
 # This is the *online softmax*. Flash attention uses it to read one block of keys after another into a GPU's fast memory.
@@ -201,7 +210,10 @@ print(inspect.getsource(lesson.BlockAttention.__call__))
 
 # %%
 def ring_attention(query, key, value, attend, merge, comm):
-    """The attention of this rank's queries over the keys of all ranks, and their logsumexp. Called on every rank."""
+    """This rank's queries' attention over the keys of all ranks, and their logsumexp.
+
+    Called on every rank.
+    """
     # <solution>
     right = (comm.rank + 1) % comm.size
     left = (comm.rank - 1) % comm.size
@@ -253,14 +265,24 @@ comm = MPI.COMM_WORLD
 
 
 def in_a_ring(query, key, value, attend, comm):
-    return lesson.ring.with_backward(ring_attention, query, key, value, attend, merge, comm)
+    return lesson.ring.with_backward(
+        ring_attention, query, key, value, attend, merge, comm
+    )
 
 
-proof = {size: lesson.with_full_attention(in_a_ring, lesson.contiguous, comm.Split(comm.rank // size)) for size in (1, 2, 4)}
+proof = {
+    size: lesson.with_full_attention(
+        in_a_ring, lesson.contiguous, comm.Split(comm.rank // size)
+    )
+    for size in (1, 2, 4)
+}
 
 # %%
-table = pd.DataFrame(team.pull("proof")[0].values(), index=["1 rank", "2 ranks", "4 ranks"])
-differences, blocks = ["out", "grad_query", "grad_key", "grad_value"], ["forward_blocks", "backward_blocks"]
+table = pd.DataFrame(
+    team.pull("proof")[0].values(), index=["1 rank", "2 ranks", "4 ranks"]
+)
+differences = ["out", "grad_query", "grad_key", "grad_value"]
+blocks = ["forward_blocks", "backward_blocks"]
 table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 
 # %% [markdown]
@@ -278,7 +300,10 @@ table[differences + blocks].style.format("{:.0e}").format("{:g}", subset=blocks)
 c = 4096
 compute_ms = 1e3 * 4 * c**2 * width / 400e12
 send_ms = 1e3 * 2 * c * kv_width * 2 / 50e9  # 2 bytes per number
-print(f"computing takes as long as sending with {c * send_ms / compute_ms:,.0f} tokens per rank")
+print(
+    f"computing takes as long as sending with {c * send_ms / compute_ms:,.0f} tokens "
+    "per rank"
+)
 lesson.figures.overlap(compute_ms, send_ms, steps=4)
 
 # %% [markdown]
@@ -288,7 +313,13 @@ lesson.figures.overlap(compute_ms, send_ms, steps=4)
 # in every step, the ranks without work wait for the others.
 
 # %%
-guess = predict("If each rank holds neighboring tokens, for what share of the time is it idle, on average?", 0, 100, "%")
+guess = predict(
+    "If each rank holds neighboring tokens, "
+    "for what share of the time is it idle, on average?",
+    0,
+    100,
+    "%",
+)
 guess
 
 # %%
@@ -297,7 +328,11 @@ in_order = lesson.with_full_attention(in_a_ring, lesson.contiguous, comm, repeat
 
 # %%
 in_order = pd.DataFrame(team.pull("in_order"))
-print("scores per rank, forward and backward:", list(in_order.scores), f"so {lesson.figures.idle(in_order.scores):.1%} idle")
+print(
+    "scores per rank, forward and backward:",
+    list(in_order.scores),
+    f"so {lesson.figures.idle(in_order.scores):.1%} idle",
+)
 guess.compare(100 * lesson.figures.idle(in_order.cpu_ms))
 
 # %% [markdown]
@@ -328,7 +363,10 @@ guess.compare(100 * lesson.figures.idle(in_order.cpu_ms))
 
 # %%
 def zigzag(tokens, rank, size):
-    """The positions of this rank's tokens, ascending. Every rank has two of 2 * size chunks: [tokens / size]."""
+    """The positions of this rank's tokens, ascending.
+
+    Every rank has two of 2 * size chunks: [tokens / size].
+    """
     # <solution>
     chunks = torch.arange(tokens).chunk(2 * size)
     return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
@@ -352,8 +390,15 @@ in_zigzag = lesson.with_full_attention(in_a_ring, zigzag, comm, repeats=5)
 
 # %%
 in_zigzag = pd.DataFrame(team.pull("in_zigzag"))
-print("scores per rank, as before:", list(in_zigzag.scores), f"and the largest difference: {in_zigzag[differences].max().max():.0e}")
-lesson.figures.busy({"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms}, "CPU time in attention, milliseconds")
+print(
+    "scores per rank, as before:",
+    list(in_zigzag.scores),
+    f"and the largest difference: {in_zigzag[differences].max().max():.0e}",
+)
+lesson.figures.busy(
+    {"in order": in_order.cpu_ms, "zigzag": in_zigzag.cpu_ms},
+    "CPU time in attention, milliseconds",
+)
 
 # %% [markdown]
 # Your ring and its results haven't changed, because `attend` masks by *position*. In each step after the first, a rank now
@@ -376,10 +421,15 @@ all_mb = 2 * tokens * 2 * kv_width / 1e6  # keys and values of all tokens
 for p in (2, 4, 8, 16, 32):
     ring_mb = (p - 1) / p * all_mb
     copies = max(1, p / kv_heads)  # of each KV head, with Ulysses
-    ulysses_mb = 2 * (p - 1) / p * tokens / p * (2 * width + 2 * kv_width * copies) / 1e6
-    rows.append([p, ring_mb, ring_mb, ulysses_mb, min(3, p) * all_mb / p, all_mb, all_mb * copies / p])
-columns = ["ranks", *(f"{way} {does}, MB" for does in ("sends", "holds") for way in ("ring", "gather", "Ulysses"))]
-pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}")
+    ulysses_mb = (
+        2 * (p - 1) / p * tokens / p * (2 * width + 2 * kv_width * copies) / 1e6
+    )
+    held_mb = [min(3, p) * all_mb / p, all_mb, all_mb * copies / p]
+    rows.append([p, ring_mb, ring_mb, ulysses_mb, *held_mb])
+ways = ("ring", "gather", "Ulysses")
+columns = [f"{way} {does}, MB" for does in ("sends", "holds") for way in ways]
+table = pd.DataFrame(rows, columns=["ranks", *columns])
+table.set_index("ranks").style.format("{:,.0f}")
 
 # %% [markdown]
 # - A **ring** hides what it sends if blocks are large. A rank holds up to three blocks: its own, the one in use and the one
@@ -393,15 +443,23 @@ pd.DataFrame(rows, columns=columns).set_index("ranks").style.format("{:,.0f}")
 
 # %%
 
-print(inspect.getsource(lesson.other_ways.gathered), inspect.getsource(lesson.other_ways.ulysses), sep="\n")
+print(
+    inspect.getsource(lesson.other_ways.gathered),
+    inspect.getsource(lesson.other_ways.ulysses),
+    sep="\n",
+)
 
 # %%
 # %%ranks
 
 ways = {
     "ring, zigzag": lesson.with_full_attention(in_a_ring, zigzag, comm),
-    "gather, zigzag": lesson.with_full_attention(lesson.other_ways.gathered, zigzag, comm),
-    "Ulysses, in order": lesson.with_full_attention(lesson.other_ways.ulysses, lesson.contiguous, comm),
+    "gather, zigzag": lesson.with_full_attention(
+        lesson.other_ways.gathered, zigzag, comm
+    ),
+    "Ulysses, in order": lesson.with_full_attention(
+        lesson.other_ways.ulysses, lesson.contiguous, comm
+    ),
 }
 
 # %%
@@ -435,14 +493,22 @@ targets[:256] = -100  # cross_entropy leaves these out
 
 
 def losses(comm, seen, positions, targets, divisor):
-    """The losses of five steps with this rank's tokens. The sum over them is divided by `divisor`."""
-    attend = lesson.BlockAttention([zigzag(1024, rank, comm.size) for rank in range(comm.size)], comm.rank)
-    model = lesson.TinyGpt(1024, lambda query, key, value: in_a_ring(query, key, value, attend, comm))
+    """The losses of five steps with this rank's tokens.
+
+    The sum over them is divided by `divisor`.
+    """
+    attend = lesson.BlockAttention(
+        [zigzag(1024, rank, comm.size) for rank in range(comm.size)], comm.rank
+    )
+    model = lesson.TinyGpt(
+        1024, lambda query, key, value: in_a_ring(query, key, value, attend, comm)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     curve = []
     for _ in range(5):
         optimizer.zero_grad()
-        loss = cross_entropy(model(seen[None], positions)[0], targets, reduction="sum") / divisor
+        logits = model(seen[None], positions)[0]
+        loss = cross_entropy(logits, targets, reduction="sum") / divisor
         loss.backward()
         for p in model.parameters():
             comm.Allreduce(MPI.IN_PLACE, p.grad.numpy())
@@ -458,14 +524,20 @@ right = {"seen": tokens[at], "positions": at, "targets": targets[at], "divisor":
 mistakes = {
     "context parallel": {},
     "positions from 0": {"positions": torch.arange(len(at))},
-    "shifted after cutting": {"targets": torch.where(targets[at] < 0, -100, tokens[at].roll(-1))},
+    "shifted after cutting": {
+        "targets": torch.where(targets[at] < 0, -100, tokens[at].roll(-1))
+    },
     "mean of means": {"divisor": comm.size * (targets[at] >= 0).sum()},
 }
-curves = {"one process": losses(MPI.COMM_SELF, tokens[:-1], torch.arange(1024), targets, 768)}
+curves = {
+    "one process": losses(MPI.COMM_SELF, tokens[:-1], torch.arange(1024), targets, 768)
+}
 curves |= {name: losses(comm, **right | mistake) for name, mistake in mistakes.items()}
 
 # %%
-table = pd.DataFrame(team.pull("curves")[0], index=[f"step {step}" for step in range(1, 6)]).T
+table = pd.DataFrame(
+    team.pull("curves")[0], index=[f"step {step}" for step in range(1, 6)]
+).T
 table["differs by"] = table.sub(table.loc["one process"]).abs().max(axis=1)
 table.style.format("{:.3f}").format("{:.0e}", subset=["differs by"])
 
@@ -509,16 +581,22 @@ qkv = [each.clone() for each in whole]
 at = zigzag(1024, comm.rank, comm.size)
 refused = ""
 try:
-    with context_parallel(init_device_mesh("cpu", (comm.size,)), buffers=qkv, buffer_seq_dims=[2, 2, 2]):
+    with context_parallel(
+        init_device_mesh("cpu", (comm.size,)), buffers=qkv, buffer_seq_dims=[2, 2, 2]
+    ):
         cut_in_zigzag = torch.equal(qkv[0], whole[0][:, :, at])
-        by_name = scaled_dot_product_attention(*qkv, is_causal=True)  # imported by name, above
+        # This name was imported above.
+        by_name = scaled_dot_product_attention(*qkv, is_causal=True)
         functional.scaled_dot_product_attention(*qkv, is_causal=True)
 except NotImplementedError as error:
     refused = error
 if comm.rank == comm.size - 1:
     print("cut in the zigzag order:", cut_in_zigzag)
     print("on a CPU:", refused or "it works")
-    print(f"imported by name, it differs from full attention by {(by_name - expected[:, :, at]).abs().max():.1f}")
+    print(
+        "imported by name, it differs from full attention by "
+        f"{(by_name - expected[:, :, at]).abs().max():.1f}"
+    )
 
 # %% [markdown]
 # It needs a GPU's kernel, because the CPU's isn't registered. And PyTorch replaces the function inside `torch.nn.functional`, so
@@ -529,15 +607,21 @@ if comm.rank == comm.size - 1:
 
 # %%
 # %%ranks --timeout 120
-from torch.distributed.tensor.experimental._context_parallel._attention import _templated_ring_attention
+from torch.distributed.tensor.experimental._context_parallel._attention import (
+    _templated_ring_attention,
+)
 
 
 def flash_on_cpu(query, key, value, is_causal):
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, is_causal
+    )
 
 
 mine = [each[:, :, at].contiguous() for each in whole]
-out, _ = _templated_ring_attention(dist.group.WORLD, 2, flash_on_cpu, *mine, is_causal=True)
+out, _ = _templated_ring_attention(
+    dist.group.WORLD, 2, flash_on_cpu, *mine, is_causal=True
+)
 right = expected[:, :, at]
 apart = comm.allreduce(((out - right).abs().max() / right.abs().max()).item(), MPI.MAX)
 if comm.rank == 0:

@@ -36,7 +36,11 @@ torch.manual_seed(1)
 tokens = torch.randn(6, 64)
 router = torch.nn.Linear(64, 4, bias=False)
 probabilities = router(tokens).softmax(dim=1)
-table = pd.DataFrame(probabilities.detach()).rename_axis("token").rename_axis("expert", axis=1)
+table = (
+    pd.DataFrame(probabilities.detach())
+    .rename_axis("token")
+    .rename_axis("expert", axis=1)
+)
 table.style.format("{:.2f}").highlight_max(axis=1, props="font-weight: bold")
 
 # %% [markdown]
@@ -90,7 +94,10 @@ from torch.nn.functional import one_hot
 
 
 def route(probabilities, k):
-    """Which k experts each token goes to, with which gates and at which slots: chosen, gates, slots, each [t, k]."""
+    """Which k experts each token goes to, with which gates and at which slots.
+
+    Returns chosen, gates, slots, each [t, k].
+    """
     # <solution>
     gates, chosen = probabilities.topk(k, dim=1)
     wants = one_hot(chosen.T.flatten(), probabilities.shape[1])
@@ -166,7 +173,10 @@ print(inspect.getsource(lesson.layer.exchange))
 
 # %%
 def through_experts(tokens, routing, buffer, experts, exchange):
-    """The results of all ranks' experts for this rank's tokens: [t, w]. Called on every rank."""
+    """The results of all ranks' experts for this rank's tokens: [t, w].
+
+    Called on every rank.
+    """
     # <solution>
     chosen, gates, slots = routing
     kept = slots < buffer.shape[2]
@@ -199,7 +209,10 @@ print(inspect.getsource(lesson.layer.BatchedExperts.forward))
 # sent. The 4 ranks have 256 tokens each, 64 numbers wide, and there are 8 experts with a capacity of 1.25 times an even load.
 
 # %%
-team.push(route=lesson.check.written(route), through_experts=lesson.check.written(through_experts))
+team.push(
+    route=lesson.check.written(route),
+    through_experts=lesson.check.written(through_experts),
+)
 
 # %%
 # %%ranks
@@ -210,12 +223,15 @@ from lessons import experts as lesson
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
-proof = {k: lesson.with_one_process(route, through_experts, k, 1.25, comm) for k in (1, 2, 4)}
+proof = {
+    k: lesson.with_one_process(route, through_experts, k, 1.25, comm) for k in (1, 2, 4)
+}
 
 # %%
 table = pd.DataFrame(team.pull("proof")[0].values(), index=["k = 1", "k = 2", "k = 4"])
 counts, differences = list(table.columns[4:7]), list(table.columns[:4])
-table.style.format("{:.0e}", subset=differences).format("{:,.0f}", subset=counts).format("{:.0%}", subset=["dropped"])
+styled = table.style.format("{:.0e}", subset=differences)
+styled.format("{:,.0f}", subset=counts).format("{:.0%}", subset=["dropped"])
 
 # %% [markdown]
 # A rank's slots hold $1.25\, k\, t\, w$ numbers, and it sends all of them except the $1/p$ for
@@ -231,9 +247,14 @@ k = 8
 width = 7168
 inner_width = 2048
 tokens_per_gpu = 4096
-sent_gb = 2 * k * tokens_per_gpu * width * 2 / 1e9  # there and back, with 2 bytes per number
-compute_ms = 1e3 * k * tokens_per_gpu * 3 * 2 * width * inner_width / 400e12  # an expert has three matrices
-print(f"one layer, forward: {sent_gb:.2f} GB in {1e3 * sent_gb / 50:.0f} ms, and {compute_ms:.0f} ms to compute")
+# There and back, with 2 bytes per number
+sent_gb = 2 * k * tokens_per_gpu * width * 2 / 1e9
+# An expert has three matrices.
+compute_ms = 1e3 * k * tokens_per_gpu * 3 * 2 * width * inner_width / 400e12
+print(
+    f"one layer, forward: {sent_gb:.2f} GB in {1e3 * sent_gb / 50:.0f} ms, "
+    f"and {compute_ms:.0f} ms to compute"
+)
 
 # %% [markdown]
 # Sending would take longer than the experts compute. That's why experts stay inside a node if they can. DeepSeek-V3 sends each
@@ -278,8 +299,18 @@ from torch.nn.functional import cross_entropy
 
 
 def train(comm, seed, weight, steps=150, factor=1.25):
-    """For each step, the busiest expert's share of the choices, the share that was dropped, and the loss."""
-    make_experts = partial(lesson.MixtureOfExperts, k=1, factor=factor, comm=comm, route=route, through=through_experts)
+    """The busiest expert's share of the choices, the share dropped, and the loss.
+
+    All three for each step.
+    """
+    make_experts = partial(
+        lesson.MixtureOfExperts,
+        k=1,
+        factor=factor,
+        comm=comm,
+        route=route,
+        through=through_experts,
+    )
     model = lesson.ExpertGpt(seed, make_experts)
     optimizer = model.optimizer()
     corpus = lesson.Corpus(seed, comm)
@@ -287,14 +318,16 @@ def train(comm, seed, weight, steps=150, factor=1.25):
     for _ in range(steps):
         text, targets = corpus.next_batch()
         loss = cross_entropy(model(text).flatten(0, 1), targets.flatten())
-        load = comm.allreduce(model.mixture.load)  # how many tokens of all ranks want each expert
+        # How many tokens of all ranks want each expert
+        load = comm.allreduce(model.mixture.load)
         share = load / load.sum()
         balance = len(share) * (share * model.mixture.probabilities.mean(dim=0)).sum()
         optimizer.zero_grad()
         (loss + weight * balance).backward()
         average_gradients(model, comm)
         optimizer.step()
-        seen = comm.allreduce(torch.tensor([model.mixture.dropped, loss.item()])) / comm.size
+        mine = torch.tensor([model.mixture.dropped, loss.item()])
+        seen = comm.allreduce(mine) / comm.size
         history.append([share.max().item(), *seen.tolist()])
     return history
 
@@ -315,7 +348,12 @@ if comm.rank == 0:
 # without a balance loss. With even shares, an expert would be chosen by 12.5 % of the tokens.
 
 # %%
-guess = predict("After 150 steps, what share of the tokens wants the busiest of the 8 experts?", 0, 100, "%")
+guess = predict(
+    "After 150 steps, what share of the tokens wants the busiest of the 8 experts?",
+    0,
+    100,
+    "%",
+)
 guess
 
 # %%
@@ -325,7 +363,9 @@ balanced = train(MPI.COMM_SELF, seed=comm.rank + 1, weight=0.03)
 
 # %%
 free, balanced = team.pull("free"), team.pull("balanced")
-table = lesson.figures.last_steps({"no balance loss": free, "balance loss × 0.03": balanced})
+table = lesson.figures.last_steps(
+    {"no balance loss": free, "balance loss × 0.03": balanced}
+)
 guess.compare(100 * table["busiest expert's share"][:4].mean())
 table.style.format(lesson.figures.COLUMNS)
 

@@ -53,8 +53,14 @@ pd.DataFrame(real[0].shard_rows())
 # %%
 pretended = lesson.dry_run(lesson.edited.SCRIPT, world_size=2, mesh="1x2", rank=1)
 for name in ("shards", "state_bytes", "collectives", "flops"):
-    print(f"{name:>12} equal to those of the real rank 1: {getattr(pretended, name) == getattr(real[1], name)}")
-print(f"  peak_bytes: {real[1].peak_bytes:,} on the real rank, {pretended.peak_bytes:,} in the dry run")
+    print(
+        f"{name:>12} equal to those of the real rank 1: "
+        f"{getattr(pretended, name) == getattr(real[1], name)}"
+    )
+print(
+    f"  peak_bytes: {real[1].peak_bytes:,} on the real rank, "
+    f"{pretended.peak_bytes:,} in the dry run"
+)
 
 # %% [markdown]
 # The shards, the calls, their bytes and the operations are exactly those of the real rank. Only the peak of the memory may
@@ -64,14 +70,20 @@ print(f"  peak_bytes: {real[1].peak_bytes:,} on the real rank, {pretended.peak_b
 # Now go where nobody can compare: to 1,024 ranks, in 128 rows of 8, because a node has 8 GPUs. And take a larger model.
 
 # %%
-options = ["--width", 1024, "--heads", 16, "--layers", 4, "--tokens", 256, "--batch", 128]
+options = ["--width", 1024, "--heads", 16, "--layers", 4]
+options += ["--tokens", 256, "--batch", 128]
 guess = predict(
-    "How many seconds does the dry run of one rank of 1,024 take, with Python's start?", low=0, high=60, unit="s"
+    "How many seconds does the dry run of one rank of 1,024 take, with Python's start?",
+    low=0,
+    high=60,
+    unit="s",
 )
 guess
 
 # %%
-thousand = lesson.dry_run(lesson.edited.SCRIPT, *options, world_size=1024, mesh="128x8", rank=18)
+thousand = lesson.dry_run(
+    lesson.edited.SCRIPT, *options, world_size=1024, mesh="128x8", rank=18
+)
 guess.compare(thousand.seconds)
 pd.DataFrame(thousand.collective_rows())
 
@@ -112,7 +124,10 @@ lesson.figures.mesh(thousand, "128x8")
 
 # %%
 def mesh_bytes(data, tensor, layers, cut, whole, activations):
-    """Bytes that each rank of a mesh of data x tensor sends in a step: {"data": ..., "tensor": ...}."""
+    """Bytes that each rank of a mesh of data x tensor sends in a step.
+
+    Returns {"data": ..., "tensor": ...}.
+    """
     # <solution>
     weights = cut / tensor + whole
     over_data = 3 * (data - 1) / data * weights  # gathered twice, reduced once
@@ -132,8 +147,13 @@ lesson.check.mesh_bytes(mesh_bytes)
 # the last layer, which FSDP gathers only once.
 
 # %%
-runs = {"128x8": thousand, **lesson.dry_runs(lesson.edited.SCRIPT, *options, meshes=["16x2"])}
-rows = lesson.check.beside_dry_runs(lesson.check.written(mesh_bytes), runs, width=1024, tokens=256, layers=4, batch=128)
+runs = {
+    "128x8": thousand,
+    **lesson.dry_runs(lesson.edited.SCRIPT, *options, meshes=["16x2"]),
+}
+rows = lesson.check.beside_dry_runs(
+    lesson.check.written(mesh_bytes), runs, width=1024, tokens=256, layers=4, batch=128
+)
 pd.DataFrame(rows).T.style.format("{:,.3f}")
 
 # %% [markdown]
@@ -147,10 +167,15 @@ pd.DataFrame(rows).T.style.format("{:,.3f}")
 # 72 GB enough?
 
 # %%
-large_gpt = ["--width", 4096, "--heads", 32, "--layers", 32, "--tokens", 2048, "--vocabulary", 50_304]
+large_gpt = ["--width", 4096, "--heads", 32, "--layers", 32, "--tokens", 2048]
+large_gpt += ["--vocabulary", 50_304]
 large_gpt += ["--dtype", "bfloat16", "--batch", 1024]
 large = lesson.dry_run(lesson.edited.SCRIPT, *large_gpt, world_size=512, mesh="64x8")
-print(f"{large.peak_bytes / 1e9:.1f} GB, of which weights, gradients and Adam take {sum(large.state_bytes.values()) / 1e9:.1f} GB")
+print(
+    f"{large.peak_bytes / 1e9:.1f} GB, "
+    "of which weights, gradients and Adam take "
+    f"{sum(large.state_bytes.values()) / 1e9:.1f} GB"
+)
 
 # %% [markdown]
 # ### Exercise 2 (normal): make it fit
@@ -175,8 +200,13 @@ print(f"{large.peak_bytes / 1e9:.1f} GB, of which weights, gradients and Adam ta
 
 # %%
 def recompute(blocks):
-    """The blocks of a model, changed so that the backward pass computes their forward pass again. A list as long."""
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    """The blocks of a model, whose backward pass computes their forward pass again.
+
+    Returns a list as long.
+    """
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+        checkpoint_wrapper,
+    )
 
     # <solution>
     return [checkpoint_wrapper(block) for block in blocks]
@@ -199,9 +229,14 @@ guess
 
 # %%
 recomputed = lesson.check.report(recompute)
-allreduces = next(each.calls for each in recomputed.collectives if each.over == "tensor")
+allreduces = next(
+    each.calls for each in recomputed.collectives if each.over == "tensor"
+)
 guess.compare(allreduces / 32)
-print(f"{recomputed.flops / large.flops:.2f} times the operations, a peak of {recomputed.peak_bytes / 1e9:.1f} GB")
+print(
+    f"{recomputed.flops / large.flops:.2f} times the operations, "
+    f"a peak of {recomputed.peak_bytes / 1e9:.1f} GB"
+)
 
 # %% [markdown]
 # Not 6, although the forward pass runs twice: PyTorch stops recomputing as soon as it has everything that the backward pass
@@ -210,9 +245,11 @@ print(f"{recomputed.flops / large.flops:.2f} times the operations, a peak of {re
 # A dry run has no values, so it can't tell you whether the script still learns the same. Two real ranks can:
 
 # %%
+launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1"]
+launch += ["--nproc-per-node", 2]
+options = ["--mesh", "1x2", "--steps", 10, "--text", lesson.edited.SCRIPT]
 for script in (lesson.edited.SCRIPT, lesson.edited.FOLDER / "mesh.py"):
-    scripts.run("torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", 2, script,
-                "--mesh", "1x2", "--steps", 10, "--text", lesson.edited.SCRIPT, only="^step")  # fmt: skip
+    scripts.run(*launch, script, *options, only="^step")
 
 # %% [markdown]
 # The losses are equal.
@@ -228,24 +265,44 @@ for script in (lesson.edited.SCRIPT, lesson.edited.FOLDER / "mesh.py"):
 # layers and of four are enough, because each additional layer costs the same.
 
 # %%
-gpt = lesson.meshes.Gpt(layers=32, width=4096, parameters=6.65e9, tokens=2048, vocabulary=50_304, tied=False)
+gpt = lesson.meshes.Gpt(
+    layers=32, width=4096, parameters=6.65e9, tokens=2048, vocabulary=50_304, tied=False
+)
 h100 = lesson.catalogue.machine("h100")
-guess = predict("A step on 1024 x 1 takes how many times as long as one on 128 x 8?", low=0.2, high=5, unit="times")
+guess = predict(
+    "A step on 1024 x 1 takes how many times as long as one on 128 x 8?",
+    low=0.2,
+    high=5,
+    unit="times",
+)
 guess
 
 # %%
-shapes = {"1024x1": lesson.meshes.Mesh(1024, 1), "128x8": lesson.meshes.Mesh(128, 8), "64x16": lesson.meshes.Mesh(64, 16)}
-three_layers = lesson.dry_runs(lesson.edited.SCRIPT, *large_gpt, "--layers", 3, meshes=list(shapes))
-four_layers = lesson.dry_runs(lesson.edited.SCRIPT, *large_gpt, "--layers", 4, meshes=list(shapes))
+shapes = {
+    "1024x1": lesson.meshes.Mesh(1024, 1),
+    "128x8": lesson.meshes.Mesh(128, 8),
+    "64x16": lesson.meshes.Mesh(64, 16),
+}
+three_layers = lesson.dry_runs(
+    lesson.edited.SCRIPT, *large_gpt, "--layers", 3, meshes=list(shapes)
+)
+four_layers = lesson.dry_runs(
+    lesson.edited.SCRIPT, *large_gpt, "--layers", 4, meshes=list(shapes)
+)
 forecasts = {}
 for shape, mesh in shapes.items():
     work = lesson.meshes.with_layers(three_layers[shape], four_layers[shape], 29)
-    forecasts[shape] = lesson.meshes.forecast(work, 1024 * gpt.flops, h100, mesh, lesson.meshes.Plan())
+    forecasts[shape] = lesson.meshes.forecast(
+        work, 1024 * gpt.flops, h100, mesh, lesson.meshes.Plan()
+    )
 guess.compare(forecasts["1024x1"].step_s / forecasts["128x8"].step_s)
 hsdp = lesson.meshes.Mesh(data=64, copies=16)
-forecasts["HSDP, by formulas"] = lesson.meshes.of_formulas(gpt, h100, hsdp, lesson.meshes.Plan())
+forecasts["HSDP, by formulas"] = lesson.meshes.of_formulas(
+    gpt, h100, hsdp, lesson.meshes.Plan()
+)
 columns = ["compute_s", "tensor_s", "data_s", "late_s", "step_s", "mfu"]
-pd.DataFrame({name: made.row(*columns) for name, made in forecasts.items()}).T.style.format("{:.3f}")
+rows = {name: made.row(*columns) for name, made in forecasts.items()}
+pd.DataFrame(rows).T.style.format("{:.3f}")
 
 # %% [markdown]
 # In every layer, a rank waits for messages over the tensor dimension (`tensor_s`). Messages over the data dimension (`data_s`)
@@ -270,7 +327,9 @@ pd.DataFrame({name: made.row(*columns) for name, made in forecasts.items()}).T.s
 # search leaves out context parallelism, which is for much longer sequences, and experts, which would be a different model.
 
 # %%
-gpt3 = lesson.meshes.Gpt(layers=96, width=12_288, parameters=174.6e9, tokens=2048, vocabulary=51_200)
+gpt3 = lesson.meshes.Gpt(
+    layers=96, width=12_288, parameters=174.6e9, tokens=2048, vocabulary=51_200
+)
 every = pd.DataFrame(lesson.meshes.forecasts(gpt3, h100, ranks=1024, global_batch=2048))
 fits = every[every.peak_GB < 0.9 * 80]
 print(f"{len(fits)} of {len(every)} fit, with a margin of 10 %")
@@ -290,7 +349,12 @@ fits.nsmallest(5, "step_s").style.format(precision=2)
 # Everything else is forecast, with the range of 08c.
 
 # %%
-guess = predict("How far off is the forecast of these runs, in the median?", low=0, high=50, unit="%")
+guess = predict(
+    "How far off is the forecast of these runs, in the median?",
+    low=0,
+    high=50,
+    unit="%",
+)
 guess
 
 # %%
@@ -300,7 +364,9 @@ lesson.beside_published(beside)
 
 # %%
 shown = beside[["table", "devices", "mesh", "published", "forecast", "error", "inside"]]
-shown.style.format({"published": "{:.1%}", "forecast": "{:.1%}", "error": "{:+.0%}", "devices": "{:,}"}).hide()
+shown.style.format(
+    {"published": "{:.1%}", "forecast": "{:.1%}", "error": "{:+.0%}", "devices": "{:,}"}
+).hide()
 
 # %% [markdown]
 # Look at the signs of the errors:
@@ -322,16 +388,28 @@ shown.style.format({"published": "{:.1%}", "forecast": "{:.1%}", "error": "{:+.0
 # still runs, and the loss is the same. What happens to each rank's memory? Take 4 layers, and FSDP over 8 ranks:
 
 # %%
-options = ["--width", 1024, "--heads", 16, "--layers", 4, "--text", lesson.edited.SCRIPT]
-guess = predict("How many times as high is the peak with a single call of `fully_shard`?", 0.5, 4, unit="times")
+options = ["--width", 1024, "--heads", 16, "--layers", 4]
+options += ["--text", lesson.edited.SCRIPT]
+guess = predict(
+    "How many times as high is the peak with a single call of `fully_shard`?",
+    0.5,
+    4,
+    unit="times",
+)
 guess
 
 # %%
-runs = {script.name: lesson.dry_run(script, *options, world_size=8, mesh="8x1") for script in (lesson.edited.SCRIPT, lesson.edited.one_unit())}
+runs = {
+    script.name: lesson.dry_run(script, *options, world_size=8, mesh="8x1")
+    for script in (lesson.edited.SCRIPT, lesson.edited.one_unit())
+}
 guess.compare(runs["one_unit.py"].peak_bytes / runs["mesh.py"].peak_bytes)
 for name, run in runs.items():
     calls = {each.kind: each.calls for each in run.collectives}
-    print(f"{name:>12}: {calls}, {run.sent_bytes() / 1e6:.0f} MB sent, at most {run.peak_bytes / 1e6:.0f} MB in memory")
+    print(
+        f"{name:>12}: {calls}, {run.sent_bytes() / 1e6:.0f} MB sent, "
+        f"at most {run.peak_bytes / 1e6:.0f} MB in memory"
+    )
 
 # %% [markdown]
 # With a single call, FSDP gathers all weights at once, and only once. But now every rank holds the whole model until the end of
@@ -348,7 +426,11 @@ from copy import deepcopy
 
 import torch
 from torch.distributed._local_tensor import LocalTensorMode
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 whole = runpy.run_path(str(lesson.edited.SCRIPT))["Block"](width=64, heads=16)
 samples = torch.randn(2, 8, 64)
@@ -357,14 +439,24 @@ output.square().sum().backward()
 lesson.pretend.join_fake_group(0, 16)
 with LocalTensorMode(16):
     mesh = torch.distributed.init_device_mesh("cpu", (16,), mesh_dim_names=("tensor",))
-    plan = {"qkv": ColwiseParallel(), "out": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
+    plan = {
+        "qkv": ColwiseParallel(),
+        "out": RowwiseParallel(),
+        "up": ColwiseParallel(),
+        "down": RowwiseParallel(),
+    }
     shared = parallelize_module(deepcopy(whole), mesh, plan)
     shared.zero_grad()
     output_of_16 = shared(samples)
     output_of_16.square().sum().backward()
     gradient = shared.up.weight.grad.full_tensor()
-    print(f"output: at most {(output_of_16 - output).abs().max().reconcile():.0e} apart")
-    print(f"gradient of `up`: at most {(gradient - whole.up.weight.grad).abs().max().reconcile():.0e} apart")
+    print(
+        f"output: at most {(output_of_16 - output).abs().max().reconcile():.0e} apart"
+    )
+    print(
+        "gradient of `up`: at most "
+        f"{(gradient - whole.up.weight.grad).abs().max().reconcile():.0e} apart"
+    )
 torch.distributed.destroy_process_group()
 
 # %% [markdown]
@@ -390,7 +482,11 @@ choices = {
 }
 best = {}
 for name, (machine, memory_GB, precision) in choices.items():
-    every = pd.DataFrame(lesson.meshes.forecasts(gpt3, lesson.catalogue.machine(machine), 1024, 2048, precision))
+    every = pd.DataFrame(
+        lesson.meshes.forecasts(
+            gpt3, lesson.catalogue.machine(machine), 1024, 2048, precision
+        )
+    )
     fits = every[every.peak_GB < 0.9 * memory_GB]
     best[name] = fits.loc[fits.step_s.idxmin()].to_dict()
     best[name]["step_s, 16 tensor ranks"] = fits[fits.tensor == 16].step_s.min()

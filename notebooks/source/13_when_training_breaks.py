@@ -20,12 +20,12 @@ import time
 import torch
 from IPython.display import Markdown
 
-from workshop_lib import BUILD, SCRIPTS, predict, ranks, scripts
+from workshop_lib import paths, predict, ranks, scripts
 
 from lessons import when_training_breaks as lesson
 
 torch.set_num_threads(1)
-folder = BUILD / "13_when_training_breaks"
+folder = paths.BUILD / "13_when_training_breaks"
 folder.mkdir(parents=True, exist_ok=True)
 team = ranks.start(2)  # where your function is checked
 
@@ -37,8 +37,14 @@ team = ranks.start(2)  # where your function is checked
 # with an error message?
 
 # %%
-faults = ["raises", "is killed", "hangs", "runs out of data", "computes a NaN", "flips a bit of its weights"]
-guess = predict("In how many of the 6 cases does at least one rank end with an error?", low=0, high=6, unit="cases")
+faults = ["raises", "is killed", "hangs", "runs out of data"]
+faults += ["computes a NaN", "flips a bit of its weights"]
+guess = predict(
+    "In how many of the 6 cases does at least one rank end with an error?",
+    low=0,
+    high=6,
+    unit="cases",
+)
 guess
 
 # %%
@@ -46,7 +52,11 @@ met = lesson.fault_catalogue.meet(*faults)
 lesson.fault_catalogue.table(met)
 
 # %%
-guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ranks in met.values()))
+guess.compare(
+    sum(
+        any(each.end != "exit code 0" for each in of_ranks) for of_ranks in met.values()
+    )
+)
 
 # %% [markdown]
 # We ended only the rank that was *still running*. The faults fall into three groups.
@@ -121,9 +131,10 @@ print(f"\nAll {len(logs)} logs have {sum(log.count('File') for log in logs)} suc
 
 # %%
 def ranks_by_frame(logs):
-    """The ranks at each innermost frame, as {frame: [rank, …]}. logs: each rank's log as a text, rank 0's first.
+    """The ranks at each innermost frame, as {frame: [rank, …]}.
 
-    A frame is the whole line, because many files have a function `forward`. Ranks without an answer are at "no answer".
+    logs: each rank's log as a text, rank 0's first. A frame is the whole line, because
+    many files have a function `forward`. Ranks without an answer are at "no answer".
     """
     # <solution>
     result = {}
@@ -196,7 +207,7 @@ print((morning / "log.0").read_text()[-1200:])
 # Copy [when_ranks_hang.md](scripts/when_ranks_hang.md) to where you work, or print it.
 
 # %%
-Markdown(filename=SCRIPTS / "when_ranks_hang.md")
+Markdown(filename=paths.SCRIPTS / "when_ranks_hang.md")
 
 # %% [markdown]
 # ## Diagnose it yourself
@@ -263,8 +274,9 @@ lesson.fault_catalogue.diagnoses(diagnoses)
 # numbers.
 
 # %%
-others = ["runs out of memory", "is stopped", "is slow", "sends another shape", "calls in another order"]
-others += ["flips a bit of its gradient", "loses its data loader", "fills the disk", "finds half a checkpoint"]
+others = ["runs out of memory", "is stopped", "is slow", "sends another shape"]
+others += ["calls in another order", "flips a bit of its gradient"]
+others += ["loses its data loader", "fills the disk", "finds half a checkpoint"]
 lesson.fault_catalogue.table(lesson.fault_catalogue.meet(*others))
 
 # %% [markdown]
@@ -309,7 +321,9 @@ print("done")
 
 # %%
 tokens = [torch.randn(2_048, 256) for _ in range(6)]
-mlp = torch.nn.Sequential(torch.nn.Linear(256, 1_024), torch.nn.GELU(), torch.nn.Linear(1_024, 256))
+mlp = torch.nn.Sequential(
+    torch.nn.Linear(256, 1_024), torch.nn.GELU(), torch.nn.Linear(1_024, 256)
+)
 
 
 def validate():
@@ -342,17 +356,25 @@ def at_peak(function):
     calls = [event for event in events if event.get("cat") == "python_function"]
     alive = {}  # for each address: who asked for it, and its MB
     most = []
-    for event in sorted((event for event in events if event["name"] == "[memory]"), key=lambda event: event["ts"]):
+    for event in sorted(
+        (event for event in events if event["name"] == "[memory]"),
+        key=lambda event: event["ts"],
+    ):
         address, nbytes = event["args"]["Addr"], event["args"]["Bytes"]
         if nbytes < 0:
             alive.pop(address, None)
             continue
-        around = [call["name"] for call in calls if call["ts"] <= event["ts"] <= call["ts"] + call["dur"]]
+        around = [
+            call["name"]
+            for call in calls
+            if call["ts"] <= event["ts"] <= call["ts"] + call["dur"]
+        ]
         alive[address] = (around[-1].partition(" of Tensor")[0], nbytes / 1e6)
         if sum(mb for _, mb in alive.values()) > sum(mb for _, mb in most):
             most = list(alive.values())
-    by_caller = pd.DataFrame(most, columns=["who asked", "MB"]).groupby("who asked")["MB"]
-    return by_caller.agg(tensors="count", MB="sum").sort_values("MB", ascending=False).round(1)
+    alive_then = pd.DataFrame(most, columns=["who asked", "MB"])
+    by_caller = alive_then.groupby("who asked")["MB"].agg(tensors="count", MB="sum")
+    return by_caller.sort_values("MB", ascending=False).round(1)
 
 
 at_peak(validate)
@@ -430,7 +452,9 @@ lesson.loss_spikes.causes(causes)
 # limit of 1:
 
 # %%
-lesson.loss_spikes.clipped(runs["Y"], spiking.run("Y", largest_norm=1.0), largest_norm=1.0)
+lesson.loss_spikes.clipped(
+    runs["Y"], spiking.run("Y", largest_norm=1.0), largest_norm=1.0
+)
 
 # %% [markdown]
 # The bad batch still shows in its own step, because clipping doesn't change the loss. But it keeps the

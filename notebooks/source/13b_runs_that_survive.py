@@ -21,14 +21,14 @@ import signal
 import pandas as pd
 import torch
 
-from workshop_lib import BUILD, MNIST, SCRIPTS, predict, profile, ranks
+from workshop_lib import paths, predict, profile, ranks
 
 from lessons import runs_that_survive as lesson
 
 torch.set_num_threads(1)
 sizes = profile.current()
 quick = sizes.name == "quick"
-folder = BUILD / "13b_runs_that_survive"
+folder = paths.BUILD / "13b_runs_that_survive"
 folder.mkdir(parents=True, exist_ok=True)
 team = ranks.start(3)
 
@@ -62,12 +62,16 @@ team = ranks.start(3)
 
 # %%
 def save(state, path):
-    """Write `state` so that `torch.load(path)` gives it back. At any moment, the file is the old one or the new one."""
+    """Write `state` so that `torch.load(path)` gives it back.
+
+    At any moment, the file is the old one or the new one.
+    """
     # <solution>
     with open(f"{path}.part", "wb") as file:
         torch.save(state, file)
         file.flush()
-        os.fsync(file.fileno())  # or a power cut may leave an empty file with the right name
+        # Without this, a power cut may leave an empty file with the right name.
+        os.fsync(file.fileno())
     os.replace(f"{path}.part", path)
     # <stub>
     # raise NotImplementedError("your code here")
@@ -97,14 +101,21 @@ lesson.check.save(save)
 # on the saved state. So an interrupted training ends with exactly the same weights. A step that has to be repeated counts once.
 
 # %%
-guess = predict("What share of its speed does training keep under torchrun, with a fault every 20 steps?", 0, 100, "%")
+guess = predict(
+    "What share of its speed does training keep under torchrun, "
+    "with a fault every 20 steps?",
+    0,
+    100,
+    "%",
+)
 guess
 
 # %%
-options = ["--data", MNIST, "--batch", 128 if quick else 1024, "--steps"]
+options = ["--data", paths.MNIST, "--batch", 128 if quick else 1024, "--steps"]
 scores = {}
 if not quick:  # it takes a minute
-    command = [*lesson.launchers.torchrun(sizes.ranks_here), "--max-restarts", 99, SCRIPTS / "elastic.py", *options, 60]
+    launch = [*lesson.launchers.torchrun(sizes.ranks_here), "--max-restarts", 99]
+    command = [*launch, paths.SCRIPTS / "elastic.py", *options, 60]
     scores["torchrun"] = lesson.fault_injection.score(command, kinds=["kill"])
     print(scores["torchrun"])
     display(guess.compare(100 * scores["torchrun"].share))
@@ -171,7 +182,10 @@ if not quick:  # it takes a minute
 
 # %%
 def supervise(start, ranks, restarts):
-    """Start all ranks. Once one is lost, end the others and start all again, until all end well."""
+    """Start all ranks.
+
+    Once one is lost, end the others and start all again, until all end well.
+    """
     # <solution>
     for attempt in range(restarts + 1):
         running = {start(rank, attempt) for rank in range(ranks)}
@@ -206,7 +220,9 @@ lesson.check.supervise(supervise)
 # %%
 mine = lesson.check.script("survive.py", folder / "survive.py", supervise)
 training = lesson.check.script("elastic.py", folder / "elastic.py", save)
-scores["forked again"] = lesson.fault_injection.score([mine, sizes.ranks_here, training, *options, 40 if quick else 200])
+scores["forked again"] = lesson.fault_injection.score(
+    [mine, sizes.ranks_here, training, *options, 40 if quick else 200]
+)
 print(scores["forked again"])
 
 # %%
@@ -251,7 +267,7 @@ lesson.figures.progress(scores)
 # [per_step.py](scripts/per_step.py) is elastic.py with these lines, and with a `supervise` that starts only the lost rank
 # again. On our two cores, that's no faster than your supervisor, because the lighthouse waits for a second before it gives up a
 # rank. Keeping survivors pays off where a start takes minutes. (To try it, run `pip install torchft`, which has wheels for
-# Linux on x86-64, and then `print(lesson.fault_injection.score([SCRIPTS / "per_step.py", 2], kinds=["kill"]))` in a cell.)
+# Linux on x86-64, and then `print(lesson.fault_injection.score([paths.SCRIPTS / "per_step.py", 2], kinds=["kill"]))` in a cell.)
 #
 # It isn't free. While a rank is away, a step has fewer images, so the final weights aren't those of an undisturbed training. And you
 # still need checkpoints, for the day on which all ranks are lost.
@@ -287,7 +303,10 @@ lesson.figures.progress(scores)
 
 # %%
 def interval_s(save_s, mtbf_s):
-    """Seconds of training between two saves that take `save_s` seconds each. mtbf_s: mean time between failures."""
+    """Seconds of training between two saves that take `save_s` seconds each.
+
+    mtbf_s: mean time between failures.
+    """
     # <solution>
     return math.sqrt(2 * save_s * mtbf_s)
     # <stub>
@@ -304,7 +323,9 @@ lesson.check.interval_s(interval_s)
 # and the curve is the exact expectation. Failures come every three hours, as in the Llama job, and a save takes a minute.
 
 # %%
-lesson.figures.checkpoint_interval(save_s=60, mtbf_s=3 * 3600, restart_s=300, jobs=5 if quick else 30)
+lesson.figures.checkpoint_interval(
+    save_s=60, mtbf_s=3 * 3600, restart_s=300, jobs=5 if quick else 30
+)
 
 # %% [markdown]
 # The minimum is wide: saving twice as often or half as often as you should costs only a little. Where does the rest of the time go?
@@ -312,7 +333,9 @@ lesson.figures.checkpoint_interval(save_s=60, mtbf_s=3 * 3600, restart_s=300, jo
 
 # %%
 best_s = lesson.check.written(interval_s)(60, 3 * 3600)
-shares = lesson.checkpoints.simulated(30 * 86_400, best_s, save_s=60, mtbf_s=3 * 3600, restart_s=300)
+shares = lesson.checkpoints.simulated(
+    30 * 86_400, best_s, save_s=60, mtbf_s=3 * 3600, restart_s=300
+)
 (30 * pd.Series(shares, name="days")).to_frame().round(1)
 
 # %% [markdown]
@@ -335,7 +358,9 @@ computed = 0
 
 def digest_of(step, rank):
     global computed
-    batch = torch.randn(64, 256, generator=torch.Generator().manual_seed(1000 * step + rank))
+    batch = torch.randn(
+        64, 256, generator=torch.Generator().manual_seed(1000 * step + rank)
+    )
     gradient = batch.T @ batch
     computed += 1
     if comm.rank == 1 and computed % 3 == 0:
@@ -346,7 +371,10 @@ def digest_of(step, rank):
 for step in range(3):
     own = comm.allgather(digest_of(step, comm.rank))
     if digest_of(step, following) != own[following]:
-        print(f"step {step}: ranks {comm.rank} and {following} differ about the step of rank {following}")
+        print(
+            f"step {step}: ranks {comm.rank} and {following} differ about the step of "
+            f"rank {following}"
+        )
 
 # %% [markdown]
 # The rank that is in all such pairs is the one to replace. Repeating doubles a step's cost, so people repeat only one in a
@@ -382,7 +410,10 @@ for step in range(3):
 
 # %%
 def my_share(batch, rank, size):
-    """This rank's samples of the global batch, and the weight of their mean gradient in the sum over all ranks."""
+    """This rank's samples of the global batch, and their weight.
+
+    The weight is that of their mean gradient in the sum over all ranks.
+    """
     # <solution>
     mine = batch[rank::size]
     return mine, len(mine) / len(batch)
@@ -412,11 +443,15 @@ comm = MPI.COMM_WORLD
 weights = lesson.fewer.first_weights()
 alone = lesson.fewer.train(comm.Split(comm.rank), my_share, 0, 30, weights)
 for first, size in ((0, 3), (10, 2), (20, 1)):
-    group = comm.Split(comm.rank < size)  # those that are left; the others take their steps in a second group
+    # The ranks that are left; the others take their steps in a second group.
+    group = comm.Split(comm.rank < size)
     weights = lesson.fewer.train(group, my_share, first, first + 10, weights)
 if comm.rank == 0:
     difference = np.abs(weights - alone).max() / np.abs(alone).max()
-    print(f"largest difference to a single rank's 30 steps: {difference:.0e} of the largest weight")
+    print(
+        "largest difference to a single rank's 30 steps: "
+        f"{difference:.0e} of the largest weight"
+    )
 
 # %% [markdown]
 # Only rounding is left, because the sums were taken in a different order. [elastic.py](scripts/elastic.py) does the same as
@@ -456,7 +491,9 @@ waited_s = time.perf_counter() - start_s
 for_saving = dist.new_group(backend="gloo")
 comm.Barrier()
 start_s = time.perf_counter()
-future = dcp.async_save(state, checkpoint_id=sharded / "background", process_group=for_saving)
+future = dcp.async_save(
+    state, checkpoint_id=sharded / "background", process_group=for_saving
+)
 background_s = time.perf_counter() - start_s
 
 state[f"shard {comm.rank}"] += 1  # training goes on
@@ -464,7 +501,10 @@ dist.all_reduce(torch.ones(1000))
 future.result()  # before the next save, and before the job ends
 written_s = time.perf_counter() - start_s
 if comm.rank == 0:
-    print(f"save blocks for {waited_s:.2f} s, async_save for {background_s:.2f} s (on the disk after {written_s:.2f} s)")
+    print(
+        f"save blocks for {waited_s:.2f} s, "
+        f"async_save for {background_s:.2f} s (on the disk after {written_s:.2f} s)"
+    )
 
 # %% [markdown]
 # - **The copy.** The optimizer changes the weights in place. Without a copy you'd save half of one step and half of the next. So
@@ -527,15 +567,20 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 
 def resume(place, model, optimizer, group):
-    """Give the model and its optimizer the states that were saved at `place`, and return the step.
+    """Give the model and its optimizer the states saved at `place`.
 
-    All ranks of `group` call it, and no others.
+    Returns the step. All ranks of `group` call it, and no others.
     """
     # <solution>
     weights, moments = get_state_dict(model, optimizer)
     state = {"model": weights, "optimizer": moments, "step": 0}
     dcp.load(state, checkpoint_id=place, process_group=group)
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optimizer"],
+    )
     return state["step"]
     # <stub>
     # raise NotImplementedError("your code here")
@@ -555,14 +600,18 @@ team.push(resume=lesson.check.written(resume))
 # %%
 # %%ranks
 for size in (3, 1):
-    mesh = lesson.resharded.mesh_of_first(size)  # all ranks call this, even those outside the mesh
+    # All ranks call this, even those outside the mesh.
+    mesh = lesson.resharded.mesh_of_first(size)
     if comm.rank < size:
         model, optimizer = lesson.resharded.start(mesh)
         step = resume(halves, model, optimizer, mesh.get_group())
         losses = lesson.resharded.train(model, optimizer, mesh, step, 20)
         if comm.rank == 0:
             largest = max(abs(losses[at] - uninterrupted[at]) for at in uninterrupted)
-            print(f"ranks: {size}. From step {step} on, the losses differ by up to {largest:.0e}.")
+            print(
+                f"ranks: {size}. From step {step} on, "
+                f"the losses differ by up to {largest:.0e}."
+            )
 
 # %% [markdown]
 # Only rounding is left. [trainer.py](scripts/trainer.py) saves and resumes like this, in its class `Checkpoints`. It also writes

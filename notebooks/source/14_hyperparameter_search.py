@@ -18,13 +18,14 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workshop_lib import BUILD, predict, profile, ranks, take_home
+from workshop_lib import paths, predict, profile, ranks, take_home
 
 from lessons import hyperparameter_search as lesson
 
 sizes = profile.current()
 quick = sizes.name == "quick"
-rungs = [512, 1536, 4608] if quick else [4096, 12_288, 36_864]  # images that a trial sees
+# How many images a trial sees at the end of each rung
+rungs = [512, 1536, 4608] if quick else [4096, 12_288, 36_864]
 team = ranks.start(sizes.ranks)
 
 # %% [markdown]
@@ -42,7 +43,9 @@ team = ranks.start(sizes.ranks)
 # next cell trains each combination on 12,288 images, which is 3 epochs. Whenever a rank is free, it gets the next trial.
 
 # %%
-grid = lesson.schedulers.grid(lr=[0.001, 0.01, 0.1, 1.0], momentum=[0.0, 0.9], batch=[64])
+grid = lesson.schedulers.grid(
+    lr=[0.001, 0.01, 0.1, 1.0], momentum=[0.0, 0.9], batch=[64]
+)
 print(len(grid), "settings, such as", grid[0])
 of_grid = lesson.live.run(team, lesson.schedulers.Listed(grid, images=rungs[1]))
 
@@ -114,11 +117,15 @@ at_random = lesson.live.run(team, lesson.schedulers.Listed(drawn, images=rungs[1
 # for the slowest one. Here is the ladder of nine trials:
 
 # %%
-guess = predict("What share of their time will the ranks spend idle?", low=0, high=100, unit="%")
+guess = predict(
+    "What share of their time will the ranks spend idle?", low=0, high=100, unit="%"
+)
 guess
 
 # %%
-waiting = lesson.live.run(team, lesson.schedulers.Halving(my_draw, first=3 if quick else 9, rungs=rungs))
+waiting = lesson.live.run(
+    team, lesson.schedulers.Halving(my_draw, first=3 if quick else 9, rungs=rungs)
+)
 
 # %%
 guess.compare(100 * lesson.figures.idle_share(waiting))
@@ -173,14 +180,16 @@ class Asha:
         self.draw, self.rungs, self.eta = draw, rungs, eta
         self.settings = []  # of each trial
         self.scores = [{} for _ in rungs]  # of each rung: {trial: accuracy}
-        self.sent_on = [set() for _ in rungs]  # of each rung: trials that have left it for the next
+        # For each rung, the trials that have left it for the next
+        self.sent_on = [set() for _ in rungs]
 
     def ask(self):
-        """(trial, setting, images) for a rank that's free: a trial that goes on, else a new one."""
+        """(trial, setting, images) for a free rank: an old trial, or a new one."""
         # <solution>
         for rung in reversed(range(len(self.rungs) - 1)):
             scores = self.scores[rung]
-            best = sorted(scores, key=scores.get, reverse=True)[: len(scores) // self.eta]
+            best = sorted(scores, key=scores.get, reverse=True)
+            best = best[: len(scores) // self.eta]
             for trial in best:
                 if trial not in self.sent_on[rung]:
                     self.sent_on[rung].add(trial)
@@ -193,7 +202,7 @@ class Asha:
         # </solution>
 
     def tell(self, trial, images, accuracy):
-        """The trial has seen `images` images, the end of a rung, and reached this accuracy."""
+        """The trial has this accuracy after `images` images, the end of a rung."""
         # <solution>
         self.scores[self.rungs.index(images)][trial] = accuracy
         # <stub>
@@ -219,7 +228,9 @@ budget = 12_000 if quick else 300_000  # images
 never_waits = lesson.live.run(team, scheduler, budget)
 
 # %%
-lesson.figures.ranks_over_time({"halving that waits": waiting, "your ASHA": never_waits})
+lesson.figures.ranks_over_time(
+    {"halving that waits": waiting, "your ASHA": never_waits}
+)
 
 # %% [markdown]
 # Now both ranks are busy until the budget is spent. How many trials reached each rung? With nine epochs for every trial, the same
@@ -227,7 +238,10 @@ lesson.figures.ranks_over_time({"halving that waits": waiting, "your ASHA": neve
 
 # %%
 finished = [done.result["images"] for done in never_waits.done]
-print("trials that finished each rung:", {images: finished.count(images) for images in rungs})
+print(
+    "trials that finished each rung:",
+    {images: finished.count(images) for images in rungs},
+)
 
 # %% [markdown]
 # ## What may you report?
@@ -277,7 +291,9 @@ lesson.check.winner(winner)
 # %%
 rows = lesson.live.finalists(team, never_waits)
 print("take trial {}, and report {:.2%}".format(*lesson.check.written(winner)(rows)))
-pd.DataFrame(rows).style.format({"train_loss": "{:.3f}", "held_out": "{:.2%}", "test": "{:.2%}"}).hide()
+pd.DataFrame(rows).style.format(
+    {"train_loss": "{:.3f}", "held_out": "{:.2%}", "test": "{:.2%}"}
+).hide()
 
 # %% [markdown]
 # ## One large job, or many small ones?
@@ -295,7 +311,9 @@ runs = lesson.recorded.read()
 lesson.figures.best_so_far(runs)
 
 # %%
-lesson.recorded.outcomes(runs).style.format({"trials": "{:.0f}", "held out": "{:.2%}", "test": "{:.2%}"})
+lesson.recorded.outcomes(runs).style.format(
+    {"trials": "{:.0f}", "held out": "{:.2%}", "test": "{:.2%}"}
+)
 
 # %% [markdown]
 # At first the one large job leads, because all images go into one network, and because its setting was a good guess. But after
@@ -316,10 +334,16 @@ lesson.recorded.outcomes(runs).style.format({"trials": "{:.0f}", "held out": "{:
 
 # %%
 repeated = lesson.recorded.accuracies(runs)
-pd.DataFrame(repeated).agg(["mean", "median", "std", "min", "max"]).T.style.format("{:.2%}")
+summary = pd.DataFrame(repeated).agg(["mean", "median", "std", "min", "max"])
+summary.T.style.format("{:.2%}")
 
 # %%
-guess = predict("How often does the worse of the two best settings win, with one seed each?", 0, 50, unit="%")
+guess = predict(
+    "How often does the worse of the two best settings win, with one seed each?",
+    0,
+    50,
+    unit="%",
+)
 guess
 
 # %%
@@ -335,7 +359,10 @@ lesson.figures.wrong_winner(repeated, numbers=[1, 2, 3, 5, 10, 20, 50])
 
 # %%
 for place, other in {"second": second, "third": third}.items():
-    print(f"the best against the {place}: {lesson.seeds.seeds_needed(first, other)} seeds per setting")
+    print(
+        f"the best against the {place}: "
+        f"{lesson.seeds.seeds_needed(first, other)} seeds per setting"
+    )
 
 # %% [markdown]
 # Take these as lower limits. With exactly this many seeds, the difference that you measure is more than twice its error only
@@ -366,7 +393,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 # %%
 class Study:
-    """Optuna chooses the settings, and its pruner decides at each rung whether a trial goes on."""
+    """Optuna chooses the settings; at each rung, its pruner can end a trial."""
 
     def __init__(self, study, rungs):
         self.study, self.rungs, self.going_on, self.trials = study, list(rungs), [], {}
@@ -410,7 +437,9 @@ def open_study(path):
         study_name="mnist",
         load_if_exists=True,
         direction="maximize",
-        pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=rungs[0], reduction_factor=3),
+        pruner=optuna.pruners.SuccessiveHalvingPruner(
+            min_resource=rungs[0], reduction_factor=3
+        ),
     )
     for trial in study.get_trials(states=[TrialState.RUNNING]):
         study.tell(trial.number, state=TrialState.FAIL)
@@ -422,8 +451,10 @@ def open_study(path):
 # Now the worst case. In the middle of a search a rank is killed with `kill -9`, as happens when a node runs out of memory:
 
 # %%
-journal = BUILD / f"study-{os.getppid()}.log"  # the same after a restart of the kernel, whose parent is JupyterLab
-journal.unlink(missing_ok=True)  # this notebook begins anew; leave this line out to go on with the last study
+# The name is the same after a restart of the kernel, whose parent is JupyterLab.
+journal = paths.BUILD / f"study-{os.getppid()}.log"
+# This notebook begins anew. To go on with the last study, leave out the next line.
+journal.unlink(missing_ok=True)
 victim = team.about()[-1]["pid"]
 threading.Timer(10, os.kill, (victim, signal.SIGKILL)).start()
 try:
@@ -434,7 +465,8 @@ except ranks.RankError as error:
 # %%
 team.restart()
 study = open_study(journal)
-print("known after the kill:", pd.Series([trial.state.name for trial in study.trials]).value_counts().to_dict())
+states = pd.Series([trial.state.name for trial in study.trials])
+print("known after the kill:", states.value_counts().to_dict())
 lesson.live.run(team, Study(study, rungs), budget // 3)
 study.best_params
 

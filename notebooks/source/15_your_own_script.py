@@ -13,7 +13,7 @@
 # simpler script with hints.
 
 # %%
-from workshop_lib import BUILD, MNIST, SCRIPTS, predict, profile, take_home
+from workshop_lib import paths, predict, profile, take_home
 
 from lessons import your_own_script as lesson
 
@@ -21,8 +21,9 @@ sizes = profile.current()
 quick = sizes.name == "quick"
 seeds = 2 if quick else 3
 images, test_images = (1_500, 999) if quick else (4_000, 1_999)
-options = ["--data", MNIST, "--images", images, "--tested", test_images, "--epochs", 3]
-folder = BUILD / "15_your_own_script"
+options = ["--data", paths.MNIST, "--images", images]
+options += ["--tested", test_images, "--epochs", 3]
+folder = paths.BUILD / "15_your_own_script"
 folder.mkdir(parents=True, exist_ok=True)
 
 # %% [markdown]
@@ -34,7 +35,13 @@ folder.mkdir(parents=True, exist_ok=True)
 
 # %%
 arguments = [*options, "--out", folder / "one.pt"]
-alone = lesson.accuracies("python", SCRIPTS / "own_script.py", *arguments, seeds=seeds, timeout_s=sizes.timeout_s)
+alone = lesson.accuracies(
+    "python",
+    paths.SCRIPTS / "own_script.py",
+    *arguments,
+    seeds=seeds,
+    timeout_s=sizes.timeout_s,
+)
 print(*(f"{accuracy:.2f} %" for accuracy in alone))
 
 # %% [markdown]
@@ -79,11 +86,12 @@ print(*(f"{accuracy:.2f} %" for accuracy in alone))
 
 # %%
 # <solution>
-script = SCRIPTS / "own_script_ddp.py"
+script = paths.SCRIPTS / "own_script_ddp.py"
 # <stub>
 # from IPython.display import FileLink
 #
-# script = lesson.check.to_edit("own_script.py", "my_scripts/train.py")  # your code here: in that file, not in this cell
+# # your code here: in that file, not in this cell
+# script = lesson.check.to_edit("own_script.py", "my_scripts/train.py")
 # FileLink("my_scripts/train.py")
 # </stub>
 # </solution>
@@ -91,7 +99,9 @@ script = SCRIPTS / "own_script_ddp.py"
 # %%
 checkpoint = folder / "train.pt"
 checkpoint.unlink(missing_ok=True)
-report = lesson.examine(script, *options, "--out", checkpoint, timeout_s=sizes.timeout_s)
+report = lesson.examine(
+    script, *options, "--out", checkpoint, timeout_s=sizes.timeout_s
+)
 report
 
 # %%
@@ -105,15 +115,33 @@ lesson.check.train(script, report, checkpoint, epochs=3)
 # runs here.)
 
 # %%
-guess = predict("How much does the mean accuracy change from one process to two?", low=-3, high=3, unit="points")
+guess = predict(
+    "How much does the mean accuracy change from one process to two?",
+    low=-3,
+    high=3,
+    unit="points",
+)
 guess
 
 # %%
-launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", 2]
+launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1"]
+launch += ["--nproc-per-node", 2]
 mine = lesson.check.own_or_finished(script, report, checkpoint, epochs=3)
-together = lesson.accuracies(*launch, mine, *options, "--out", folder / "two.pt", seeds=seeds, timeout_s=sizes.timeout_s)
+together = lesson.accuracies(
+    *launch,
+    mine,
+    *options,
+    "--out",
+    folder / "two.pt",
+    seeds=seeds,
+    timeout_s=sizes.timeout_s,
+)
 for name, all_seeds in (("one process", alone), ("two ranks", together)):
-    print(f"{name:<12}", *(f"{accuracy:.2f} %" for accuracy in all_seeds), f"  mean {sum(all_seeds) / seeds:.2f} %")
+    print(
+        f"{name:<12}",
+        *(f"{accuracy:.2f} %" for accuracy in all_seeds),
+        f"  mean {sum(all_seeds) / seeds:.2f} %",
+    )
 guess.compare(sum(together) / seeds - sum(alone) / seeds)
 
 # %% [markdown]
@@ -134,7 +162,13 @@ guess.compare(sum(together) / seeds - sum(alone) / seeds)
 take_home.diff("own_script.py", "own_script_sick.py")
 
 # %%
-lesson.examine(SCRIPTS / "own_script_sick.py", *options, "--out", folder / "sick.pt", timeout_s=sizes.timeout_s)
+lesson.examine(
+    paths.SCRIPTS / "own_script_sick.py",
+    *options,
+    "--out",
+    folder / "sick.pt",
+    timeout_s=sizes.timeout_s,
+)
 
 # %% [markdown]
 # ### Exercise 2 (normal): six silent faults
@@ -167,7 +201,8 @@ faults = {
     "every rank writes the checkpoint",
     "the printed loss is rank 0's",
     # <stub>
-    # ...,  # your code here: take this line out, and the six that the script doesn't have
+    # # your code here: take out the next line, and the six that the script doesn't have
+    # ...,
     # "some gradients aren't averaged",
     # "every epoch has the same order",
     # "the ranks train on the same images",
@@ -284,7 +319,12 @@ sharded = Net()
 for part in (*sharded.children(), sharded):
     fully_shard(part)
 in_ddp = DistributedDataParallel(Net(), bucket_cap_mb=1)
-models = {"as it is": Net(), "with .item() in it": Net(logs=True), "in DDP": in_ddp, "in FSDP2": sharded}
+models = {
+    "as it is": Net(),
+    "with .item() in it": Net(logs=True),
+    "in DDP": in_ddp,
+    "in FSDP2": sharded,
+}
 rows = {}
 for name, model in models.items():
     torch._dynamo.reset()

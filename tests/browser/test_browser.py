@@ -167,7 +167,7 @@ def test_a_page_opened_during_a_call_can_stop_it_and_one_whose_kernel_is_restart
 EXERCISE = """\
 # %%
 from workshop_lib import notebook, ranks
-from lessons.start_here import judge as check
+from lessons import start_here as lesson
 team = ranks.start(2)
 
 # %%
@@ -175,7 +175,7 @@ def whoami(comm):
     raise NotImplementedError("your code here")
 
 # %%
-check.whoami(whoami)
+lesson.check.whoami(whoami)
 
 # %%
 # %%ranks --catch --timeout 30
@@ -206,7 +206,7 @@ def test_from_stub_to_solution_with_a_hint_and_a_deadlock_on_the_way(open_in):
     lab.edit_and_run("ranks.start(2)", "team.restart()")
     for answer, verdict in (("0, comm.size", "Hint: "), ("comm.rank, comm.size", "correct")):
         lab.edit_and_run("def whoami", f"def whoami(comm):\n    return {answer}")
-        lab.edit_and_run("check.whoami", "check.whoami(whoami)")
+        lab.edit_and_run("lesson.check.whoami", "lesson.check.whoami(whoami)")
         assert verdict in says("whoami")
         breaks = lab.page.eval_on_selector(".workshop-check", "check => getComputedStyle(check).wordBreak")
         assert breaks == "normal", "hints break between words"

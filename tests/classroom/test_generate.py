@@ -205,7 +205,7 @@ def test_minutes_are_computed_for_the_core_and_what_is_deeper(folder):
 
 def test_scripts_that_a_cell_prints_are_read_too():
     printed = [
-        'Code(filename=str(SCRIPTS / "one_process.py"))',
+        'mine = lesson.check.to_edit("one_process.py", "mine.py")',
         'take_home.marked("one_process.py", "main")',
         'take_home.marked("one_process.py", "def main", 1)',
     ]
@@ -261,7 +261,7 @@ def test_the_overview_lists_every_notebook_with_its_minutes_and_what_is_solved(f
         {"what": "check", "notebook": "02_timed", "exercise": "add", "passed": passed} for passed in (False, True, True)
     ]
     monkeypatch.setattr(exercises.learner, "kept", lambda: [*kept, {"what": "training", "notebook": "02_timed"}])
-    asked = TIMED.replace("# %% [markdown]\n# One", "# %%\ncheck.add(add)\n\n# %% [markdown]\n# One")
+    asked = TIMED.replace("# %% [markdown]\n# One", "# %%\nlesson.check.add(add)\n\n# %% [markdown]\n# One")
     asked = asked.replace("# %% [markdown]", '# %% [markdown] track="core path"', 1)
     (folder / "source" / "02_timed.py").write_text(asked)
     (folder / "source" / "03b_more.py").write_text(asked.replace("core path", "measuring"))

@@ -56,7 +56,7 @@ EXERCISE_MINUTES = {"warm-up": 5, "normal": 12, "hard": 25}
 EXERCISE = re.compile(rf"Exercise \w+ \(({'|'.join(EXERCISE_MINUTES)})\): ")
 PREDICTION = re.compile(r"(?<![\w.])predict\(")
 PRINTS_PART = re.compile(r"^take_home\.(diff|marked)\((.+)\)$", re.MULTILINE)
-SHOWS_SCRIPT = re.compile(r'^(?:Code\(filename=str\(SCRIPTS / |\w+ = [\w.]+\.to_edit\()"(\w+\.py)"', re.MULTILINE)
+SHOWS_SCRIPT = re.compile(r'^\w+ = lesson\.check\.to_edit\("(\w+\.py)"', re.MULTILINE)
 WRITTEN_FILE = re.compile(r"^# %%writefile \S*?([\w.]+)\n(.+?)(?=^# %%|\Z)", re.MULTILINE | re.DOTALL)
 NOTE_ON_SOLUTIONS = (
     "**These are the solutions.** Your own notebook is [{0}](../{0}.ipynb). Write your answers there, because what you "

@@ -65,7 +65,7 @@ def play_distributed(make_distributed: Callable, comm) -> Iterator[tuple]:
 
 NOT_SENT = "Send all of rank 0's first: `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`."
 SEND = "hvd.broadcast_parameters(model.state_dict(), root_rank=0)"
-WRAPPED = "hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())"
+WRAPPED = "hvd.DistributedOptimizer(optimizer, named_parameters=names)"
 make_distributed = played(
     "make_distributed",
     NOTEBOOK,

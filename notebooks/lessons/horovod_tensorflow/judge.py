@@ -180,7 +180,8 @@ train = played(
     [
         Edit(
             "give each rank its own part of the samples, such as `images[hvd.rank()::hvd.size()]`.",
-            ("images[rank::size], labels[rank::size]", "images, labels"),
+            ("images[rank::size]", "images"),
+            ("labels[rank::size]", "labels"),
         ),
         Edit(
             "the ranks begin with different weights: use `lesson.keras3.BroadcastVariables()` as a callback, or "

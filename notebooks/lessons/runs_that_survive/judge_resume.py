@@ -68,7 +68,12 @@ def play_resume(resume: Callable, comm) -> Iterator[tuple]:
             shutil.rmtree(place, ignore_errors=True)
 
 
-SET = 'set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])'
+SET = """set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optimizer"],
+    )"""
 resume = played(
     "resume",
     NOTEBOOK,

@@ -2,7 +2,7 @@
 
 from lessons.horovod_tensorflow.judge import MEAN
 
-SHARD = "images[rank::size], labels[rank::size]"
+SHARD = "images[rank::size],\n        labels[rank::size]"
 CALLBACKS = "callbacks = [lesson.keras3.BroadcastVariables()]"
 DATASET = "dataset = __import__('tensorflow').data.Dataset.from_tensor_slices((images, labels))"
 SAVE = "if rank == 0:\n        model.save(path)"
@@ -36,7 +36,7 @@ RIGHT = {
             (IMPORT, f"{IMPORT}, numpy as np"),
         ],
         "a dataset": [
-            (f"{SHARD}, batch_size=64", "dataset.shard(size, rank).batch(64)"),
+            (f"{SHARD},\n        batch_size=64", "dataset.shard(size, rank).batch(64)"),
             (CALLBACKS, f"{CALLBACKS}\n    {DATASET}"),
         ],
         "broadcast before fit": [(CALLBACKS, BEFORE_FIT)],

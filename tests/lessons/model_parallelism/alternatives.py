@@ -2,8 +2,9 @@
 
 from lessons.model_parallelism import judge as check
 
-F = "lesson.both_ways(x, forward=lesson.same, backward=partial(lesson.allreduce, self.comm))"
-G = "lesson.both_ways(part, forward=partial(lesson.allreduce, self.comm), backward=lesson.same)"
+F = """lesson.both_ways(
+            x, forward=lesson.same, backward=partial(lesson.allreduce, self.comm)
+        )"""
 KEY = check.QUERY.replace("query", "key")
 
 RIGHT = {
@@ -13,7 +14,7 @@ RIGHT = {
     "RowParallel": {
         "the bias on rank 0 before the sum": [
             (f"part = {check.PART}", f"part = {check.PART} + (self.comm.rank == 0) * self.bias"),
-            (f"{G} + self.bias", G),
+            ("whole + self.bias", "whole"),
         ]
     },
     "cut_block": {

@@ -2,7 +2,12 @@
 
 from lessons.runs_that_survive import judge as check
 
-SET = 'set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])'
+SET = """set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optimizer"],
+    )"""
 REPLACE = 'os.replace(f"{path}.part", path)'
 IMPORTS = "import os, pathlib, shutil, signal, tempfile\nimport torch"
 
