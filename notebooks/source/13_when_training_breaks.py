@@ -101,9 +101,10 @@ for _ in range(2):
     for pid in tonight.pids:
         os.kill(pid, signal.SIGUSR1)
     time.sleep(1)
-logs = [(tonight.folder / f"log.{rank}").read_text() for rank in range(len(tonight.pids))]
+size = len(tonight.pids)
+logs = [(tonight.folder / f"log.{rank}").read_text() for rank in range(size)]
 print("\n".join(logs[0].splitlines()[-11:]))
-print(f"\nAll {len(logs)} logs have {sum(log.count('File') for log in logs)} such lines.")
+print(f"\nAll {size} logs have {sum(log.count('File') for log in logs)} such lines.")
 
 # %% [markdown]
 # Each line is a *frame*, which is one call of a function, and the innermost call comes first. With a thousand ranks, nobody
@@ -157,7 +158,7 @@ lesson.check.ranks_by_frame(ranks_by_frame)
 
 # %%
 for frame, at in lesson.check.written(ranks_by_frame)(logs).items():
-    print(f"{len(at)} of {len(logs)} ranks, {list(at)}:\n    {frame}")
+    print(f"{len(at)} of {size} ranks, {list(at)}:\n    {frame}")
 tonight.end()
 
 # %% [markdown]
@@ -187,18 +188,13 @@ scripts.run("sh", "-c", f"tail -q -n 1 {morning}/log.*")
 scripts.run("torchfrtrace", "-p", "trace_", morning)
 
 # %% [markdown]
-# It names the rank, but shows the line of one of the *other* ranks. Put the rank in place of the 0, to see where it was itself:
-
-# %%
-print((morning / "log.0").read_text()[-1200:])
-
-# %% [markdown]
-# How did it get there? Look at `train` above.
+# It names the rank that called another collective, and shows the line of one of the *other* ranks. How could that rank take
+# another way than the rest? Look at `train` above.
 #
 # <details><summary>Answer</summary>
 #
-# Rank 11 is in `average_gradient`, one step further. Its clock is slow, and each rank decides by its own clock whether it's time
-# to save. Let one rank decide, and broadcast its decision.
+# Rank 11 went on to `average_gradient` in the next step when the others called `save_checkpoint`. Its clock is slow, and each
+# rank decides by its own clock whether it's time to save. Let one rank decide, and broadcast its decision.
 #
 # </details>
 #
