@@ -162,7 +162,7 @@ for frame, at in lesson.check.written(ranks_by_frame)(logs).items():
 tonight.end()
 
 # %% [markdown]
-# (The check has just tried your function on the made-up logs of 1,024 ranks.) The large group waits in a collective, so it's
+# (The check also tries your function on the made-up logs of 1,024 ranks.) The large group waits in a collective, so it's
 # innocent. The rank of the small group opens a file on a disk that doesn't answer.
 #
 # On GPUs, NCCL's calls return at once, and Python stands at the next line that waits for the GPU, such as `loss.item()`. If
