@@ -76,10 +76,18 @@ def test_a_checkout_whose_venv_is_another_one_s_uses_its_own_library(tmp_path):
     assert subprocess.check_output(kernel, env=environment, text=True, timeout=60).strip() == str(library)
 
 
+@pytest.mark.full
 def test_the_figures_are_what_the_records_draw(tmp_path):
     for folder in FIGURES.iterdir():
-        done = workshop("plot", f"{RESULTS / folder.name}.jsonl", "--out-dir", tmp_path / folder.name)
-        assert done.exit_code == 0, done.output
+        record = f"{RESULTS / folder.name}.jsonl"
+        if folder.name == "steps_to_target":  # notebook 07b's own figure
+            output = tmp_path / folder.name / f"{folder.name}.png"
+            command = [sys.executable, "-m", "lessons.gradient_noise.figures", record, str(output)]
+            environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'notebooks'}"}
+            subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=120)
+        else:
+            done = workshop("plot", record, "--out-dir", tmp_path / folder.name)
+            assert done.exit_code == 0, done.output
     figures = sorted(str(path.relative_to(FIGURES)) for path in FIGURES.rglob("*.png"))
     assert figures == sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png"))
     for name in figures:

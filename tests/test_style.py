@@ -1,27 +1,31 @@
 """Lint, format, types, and which part of the library may import which."""
 
 import ast
+import functools
 import graphlib
+import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from workshop_lib.exercises.sources import split
 from workshop_lib.paths import ROOT
 
 LIBRARY = ROOT / "workshop_lib"
 OF_LESSONS = ROOT / "notebooks" / "lessons"
 TOOLS = ROOT / "tools"
 # What stands beside the rooms: any file may import it.
-ALWAYS = {"paths", "errors", "quantities", "words", "rooms", "learner", "__version__"}
+ALWAYS = {"paths", "errors", "quantities", "words", "learner", "__version__"}
 MACHINE = ALWAYS | {"machine"}
 TRAINING = MACHINE | {"training"}
-RANKS = TRAINING | {"ranks"}
-EXERCISES = RANKS | {"exercises"}
+RANKS = MACHINE | {"ranks"}
+EXERCISES = TRAINING | RANKS | {"exercises"}
 NOTEBOOK = EXERCISES | {"notebook"}
-CLI = NOTEBOOK | {"cli"}
+COMMANDS = NOTEBOOK | {"arguments", "findings"}
 # `ranks` gives its errors to code on a rank, too: that importing it loads nothing else is test_rank_imports'.
 MAY_IMPORT = {
     "machine": MACHINE,
@@ -29,19 +33,22 @@ MAY_IMPORT = {
     "ranks": RANKS,
     "exercises": EXERCISES,
     "notebook": NOTEBOOK,
-    "cli": CLI,
-    "forecast": CLI,
-    "examine": CLI,
-    "preflight": CLI | {"forecast"},
-    "dryrun": CLI | {"forecast"},
-    "classroom": CLI,
+    "forecast": COMMANDS,
+    "examine": COMMANDS,
+    "preflight": COMMANDS | {"forecast"},
+    "dryrun": COMMANDS | {"forecast"},
+    "classroom": COMMANDS,
+    "cli": COMMANDS | {"forecast", "examine", "preflight", "dryrun", "classroom"},
 }
-LESSONS = [path.stem.partition("_")[2] for path in sorted((ROOT / "notebooks" / "source").glob("*.py"))]
+SOURCES = sorted((ROOT / "notebooks" / "source").glob("*.py"))
+LESSONS = [path.stem.partition("_")[2] for path in SOURCES]
+COLUMNS = 88  # of code in notebooks: what a narrow screen and the book show without cutting it off
 ON_RANKS = [*(LIBRARY / room for room in ("machine", "training", "exercises")), OF_LESSONS]
 ON_NOTEBOOKS = ("calculator.py", "live.py", "sliders.py")  # those files of lessons that show something with widgets
 HEAVY = ["torch", "matplotlib", "pandas", "numpy", "mpi4py", "ipyparallel", "tensorflow"]
 NOTEBOOK_ONLY = ("ipywidgets", "IPython", "ipyparallel")
 MODULES = sorted(path for folder in (LIBRARY, OF_LESSONS, TOOLS) for path in folder.rglob("*.py"))
+CELL = re.compile(r"^# %%(?= |$)(?! *%)", re.MULTILINE)
 
 
 def below(path: Path) -> Path:
@@ -101,7 +108,7 @@ def test_every_notebook_has_a_room():
 def test_a_lesson_imports_no_later_one(lesson):
     later = set(LESSONS[LESSONS.index(lesson) + 1 :])
     for path in (OF_LESSONS / lesson).rglob("*.py"):
-        names = [name.split(".") for name in imported(path)]
+        names = [name.split(".") for name in imported(path) | set(places(path).values())]
         wrong = later & {name[1] for name in names if name[0] == "lessons"}
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}, which come after {lesson}"
 
@@ -148,7 +155,7 @@ def test_no_circle_of_imports_hides_in_a_function():
 
 def test_a_circle_would_be_found():
     assert set(a_circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
-    command_line = imports_of_each(MODULES)["workshop_lib.cli.commands"]
+    command_line = imports_of_each(MODULES)["workshop_lib.cli.train"]
     assert "workshop_lib.notebook.results.curves" in command_line, "imported inside a function"
     assert "workshop_lib.ranks" in command_line, "a package's own file"
 
@@ -159,6 +166,81 @@ def test_code_on_ranks_knows_no_notebook(folder):
         wrong = {name for name in imported(path) if name.split(".")[0] in NOTEBOOK_ONLY}
         wrong = {name for name in wrong if not name.startswith("ipyparallel.engine.")}
         assert not wrong or path.name in ON_NOTEBOOKS, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+def places(path: Path) -> dict[str, str]:
+    """The names that the face in a package's file gives, each with its "module" or "module:name"; else empty."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    given = [word for call in calls if ast.unparse(call.func) == "face" for word in call.keywords]
+    package = name_of(path)
+    return {
+        word.arg: importlib.util.resolve_name(word.value.value, package)
+        for word in given
+        if word.arg and isinstance(word.value, ast.Constant)
+    }
+
+
+@functools.cache
+def names_in(module: str) -> set[str]:
+    """What a module of ours has at its top level, and a package's files."""
+    path = BY_NAME[module]
+    names = {each.stem for each in path.parent.iterdir()} if path.name == "__init__.py" else set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif ast.unparse(node).startswith("__all__ = "):
+            names |= set(ast.literal_eval(node.value))
+        else:
+            names |= {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return names
+
+
+BY_NAME = {name_of(path): path for path in MODULES}
+FACE = places(LIBRARY / "__init__.py")
+
+
+def test_what_a_face_names_is_there():
+    for path in (LIBRARY / "__init__.py", *(OF_LESSONS / lesson / "__init__.py" for lesson in LESSONS)):
+        for name, place in places(path).items():
+            module, _, attribute = place.partition(":")
+            assert not attribute or attribute in names_in(module), f"{path.relative_to(ROOT)}: {name}={place}"
+            # Once a file of the package is imported, Python gives the package an attribute of its name.
+            file = path.parent / f"{name}.py"
+            assert name_of(file) == place or not file.exists(), f"{path.relative_to(ROOT)}: {name} is a file, too"
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_a_notebook_knows_the_faces_of_the_library_and_of_its_lesson_alone(source):
+    lesson = source.stem.partition("_")[2]
+    own = places(OF_LESSONS / lesson / "__init__.py")
+    used = set()
+    for text in split(source.read_text(encoding="utf-8"), source.name):
+        first_cell = next(cell for cell in CELL.split(text)[1:] if not cell.startswith(" [markdown]"))
+        assert len(re.findall("^from (?:workshop_lib|lessons) import", first_cell, re.MULTILINE)) <= 3
+        for node in ast.walk(ast.parse(text)):
+            line = ast.unparse(node) if isinstance(node, ast.Import | ast.ImportFrom) else ""
+            if line.startswith("from workshop_lib import "):
+                assert {alias.name for alias in node.names} <= set(FACE), line
+            elif re.match("(?:from|import) (?:workshop_lib|lessons|tools)", line):
+                assert line == f"from lessons import {lesson} as lesson"
+            chain = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+            first, *rest = chain.split(".") if re.fullmatch(r"[\w.]+", chain) else [""]
+            if first == "lesson":
+                assert rest[0] in own, f"the face of {lesson} has no {rest[0]}"
+                used.add(rest[0])
+            if place := FACE.get(first) or (own[rest.pop(0)] if first == "lesson" else ""):
+                assert ":" in place or not rest or rest[0] in names_in(place), f"{place} has no {rest[0]}"
+    assert used == set(own), f"{source.name} doesn't use {set(own) - used}"
+
+
+def test_code_in_notebooks_is_narrow():
+    wide = []
+    for source in SOURCES:
+        code = [cell for cell in CELL.split(source.read_text(encoding="utf-8")) if not cell.startswith(" [markdown]")]
+        wide += [f"{source.name}: {line}" for cell in code for line in cell.splitlines() if len(line) > COLUMNS]
+    assert not wide, "\n".join(wide)
 
 
 def test_importing_the_library_is_quick_and_light():

@@ -172,6 +172,11 @@ team.restart(2)
 # %%
 speedup = record["epochs"][-1]["samples_per_s"] / alone["epochs"][-1]["samples_per_s"]
 doubt = lesson.load.doubt(speedup, ranks=2)
+if speedup < 1:
+    doubt = doubt or (
+        "Here, two ranks are slower than one: other programs need the cores. "
+        "Close them, and measure again."
+    )
 hours = 96 / speedup**3
 extrapolated = (
     "If each doubling gains as much, "
@@ -299,14 +304,14 @@ picture("splits")
 # | Accelerate, Lightning Fabric, Ray Train | They start the ranks and call DDP, FSDP or DeepSpeed for you. |
 # | Megatron-LM, torchtitan | They combine all the ways above to train large language models, on thousands of GPUs. |
 # | JAX | It splits arrays over a mesh of devices, and the compiler adds the messages. The ideas are the same. |
-# | DeepSpeed | It invented ZeRO. PyTorch's FSDP2 does ZeRO's stages 2 and 3 without another library. Choose DeepSpeed for stage 1, or to offload to disk. (06b) |
+# | DeepSpeed | It invented ZeRO. PyTorch's FSDP2 does ZeRO's stages 2 and 3 without another library. Stage 1 is PyTorch's `ZeroRedundancyOptimizer`. Choose DeepSpeed to switch stages in a file, or to offload to disk. (06b) |
 # | Horovod | Its last release was in June 2023. You may inherit a script that uses it, and its ideas live on in DDP. (03, 04) |
 # | Keras 3 | It runs on TensorFlow, JAX or PyTorch. On PyTorch, wrap the model in DDP. |
 # | `torch.nn.DataParallel` | Don't use it. One process drives all GPUs with threads that fight over Python's lock. |
 #
 # So do eight devices help if the model doesn't fit on one? With DDP they don't, because each holds all of it. With FSDP they do.
-# A model of 7 billion parameters takes 112 GB in training with Adam, at 16 bytes per parameter. Shared out as in `my_part`,
-# that's 14 GB on each of eight devices.
+# A model of 7 billion parameters takes 112 GB in training with Adam, at 16 bytes per parameter, and that's before the
+# first activation. Shared out as in `my_part`, it's 14 GB on each of eight devices.
 #
 # ## What comes next
 #

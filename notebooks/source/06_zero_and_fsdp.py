@@ -396,8 +396,9 @@ for name, cost in team.pull("costs")[0].items():
     )
 
 # %% [markdown]
-# While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. FSDP sends
-# while it computes, so it may hold two whole layers at once. (Both numbers leave out activations and message buffers.)
+# While a layer computes, its whole weights come on top of the shards and, in the backward pass, its whole gradient. On
+# GPUs, where FSDP sends while it computes, it may hold two whole layers at once. Here it doesn't, so both peaks are the
+# same. (They leave out activations and message buffers.)
 #
 # *Try it:* with `reshard_after_forward=False`, the weights stay gathered until the backward pass has used them. In a `%%ranks`
 # cell, how many allgathers does `lesson.by_hand.train_fsdp(with_fsdp(lesson.by_hand.perceptron(), reshard_after_forward=False))` report?

@@ -68,7 +68,7 @@ late = lesson.timeline(late_trace, last_steps=6)
 lesson.step_figures.steps({"all ranks alike": even, "the last rank 20 ms late": late})
 
 # %%
-guess.compare(100 * lesson.timeline(late_trace).shares()[0]["waiting"])
+guess.compare(100 * late.shares()[0]["waiting"])
 
 # %% [markdown]
 # Look at the colors. Every rank but one is striped with waiting, and the one that *never waits* is the slow one. (If yours

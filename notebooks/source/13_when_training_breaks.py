@@ -62,9 +62,9 @@ guess.compare(
 # We ended only the rank that was *still running*. The faults fall into three groups.
 #
 # **A rank ends.** It raises, it's killed, or it simply has one batch fewer than the others. With gloo, its connections close,
-# so the other ranks notice within a fraction of a second. But they only say that a peer has closed or reset the connection, which
-# isn't the cause. (With NCCL, often only the launcher notices.) Look for the rank that says something else, that ended first, or
-# that was ended by a signal. A `SIGKILL` out of nowhere usually means that memory ran out.
+# so the other ranks notice within a fraction of a second. But they only say that a connection was closed or reset by a
+# peer, which isn't the cause. (With NCCL, often only the launcher notices.) Look for the rank that says something else,
+# that ended first, or that was ended by a signal. A `SIGKILL` out of nowhere usually means that memory ran out.
 #
 # **A rank is alive, but doesn't show up.** It hangs, it's stopped, or it calls its collectives in a different order. The other
 # ranks wait until the time-out: 1.5 seconds here, but by default 30 minutes with gloo and 10 with NCCL, whose watchdog then

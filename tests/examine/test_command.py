@@ -70,7 +70,7 @@ def test_a_python_that_cannot_record_is_answered_before_any_rank_starts(tmp_path
     old.chmod(0o755)
     ran = workshop("examine", "--python", old, "--", __file__)
     assert ran.exit_code == 1
-    assert "PyTorch 2.6 or newer there. It says: No module named 'torch.accelerator'" in ran.output
+    assert "PyTorch 2.6 or newer and NumPy there. It says: No module named 'torch.accelerator'" in ran.output
 
 
 def test_a_script_that_prints_in_every_step_keeps_the_lines_of_its_epochs(tmp_path):

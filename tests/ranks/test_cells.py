@@ -8,7 +8,7 @@ import pytest
 
 from workshop_lib import ranks
 from workshop_lib.ranks.call import cells
-from workshop_lib.ranks.progress import TextView
+from workshop_lib.ranks.call.view import TextView
 
 pytestmark = pytest.mark.full
 

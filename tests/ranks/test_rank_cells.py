@@ -125,7 +125,7 @@ def test_a_large_transfer_is_announced_with_its_size(monkeypatch, capsys):
     screen.note_large_results()
     screen.note_large_results()
     assert capsys.readouterr().err == "Receiving 50 MB from ranks 0, 1 …\n"
-    team = types.SimpleNamespace(n=2, client=None, _give_up=str, _wait_until_ended=str)
+    team = types.SimpleNamespace(n=2, client=None, give_up=str, wait_until_ended=str)
     with pytest.raises(TypeError):  # these ranks can't be sent anything
         watch.watch(team, bytes(engine.LARGE_BYTES), 1.0, None)
     assert capsys.readouterr().err == "Sending 50 MB to ranks 0, 1 …\n"

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from workshop_lib import learner
-from workshop_lib.classroom import sharing
-from workshop_lib.cli.arguments import Parser
+from workshop_lib.arguments import Parser
 from workshop_lib.errors import InputError, cause
+from workshop_lib.notebook import sharing
 
 ANIMALS = "otter heron lynx ibex marten raven seal stork swift toad vole wren badger beaver crane dormouse eider finch "
 ANIMALS += "gecko hare jackdaw kestrel lapwing magpie newt osprey plover quail robin siskin tern weasel yak zebra"

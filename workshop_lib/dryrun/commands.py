@@ -1,10 +1,11 @@
 """The command `workshop dryrun`: 12_thousand_ranks offers it for dry runs in a terminal."""
 
 import math
+from importlib.util import find_spec
 
 from rich.console import Console
 
-from workshop_lib.cli.arguments import Parser
+from workshop_lib.arguments import Parser
 from workshop_lib.dryrun import dry_run as dry
 from workshop_lib.errors import InputError
 from workshop_lib.forecast.forecast import mesh_shape
@@ -34,6 +35,8 @@ def dryrun(
 
     Options that aren't listed below go to the script.
     """
+    if find_spec("torch") is None:
+        raise ModuleNotFoundError(name="torch")
     if world_size is None:
         if not mesh:
             raise InputError("how many ranks? Give --world-size, or --mesh, or both.")

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import psutil
 
-from workshop_lib.examine.observations import Run, read_rank
+from workshop_lib.examine.observations import RankLog, Run, read_records
+from workshop_lib.examine.records import StartRecord
+from workshop_lib.paths import library_alone
 from workshop_lib.ranks.call.messages import Frame
 from workshop_lib.ranks.faults import whereabouts
 from workshop_lib.ranks.faults.rank_errors import is_communicating, is_in_framework, parse_stack
@@ -59,6 +61,8 @@ def observe(
         ]
         words += ["workshop_lib.examine.on_ranks", folder, str(steps), str(first_step or "-"), *command]
         own = {name: os.environ[name] for name in ("OMP_NUM_THREADS",) if name in os.environ}
+        if python != sys.executable:
+            own["PYTHONPATH"] = library_alone(Path(folder, "library"))
         with scripts.started(words, uuid.uuid4().hex[:12], **own) as process:
             return _Watch(ranks, process, Path(folder), show).follow(seconds)
 
@@ -105,10 +109,10 @@ class _Watch:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(5.0)
         self.reader.join(1.0 if self.process.poll() is not None else 0.0)
-        logs = [read_rank(self.folder / f"rank.{rank}.jsonl") for rank in range(self.ranks)]
+        logs = [RankLog(read_records(self.folder / f"rank.{rank}.jsonl")) for rank in range(self.ranks)]
         for rank, log in enumerate(logs):
             paths = sorted(self.folder.glob(f"worker.{rank}.*.jsonl"))
-            log.workers = [read_rank(path, most=FETCHES).records for path in paths]
+            log.workers = [read_records(path, most=FETCHES) for path in paths]
         return Run(logs, how, stacks, list(self.last_lines))
 
     def _is_quiet(self) -> bool:
@@ -138,12 +142,12 @@ class _Watch:
         """Each rank's process that still runs, and the number of its main thread."""
         found = {}
         for rank in range(self.ranks):
-            log = read_rank(self.folder / f"rank.{rank}.jsonl", most=1)
-            if log.start:
+            start = RankLog(read_records(self.folder / f"rank.{rank}.jsonl", most=1)).first(StartRecord)
+            if start is not None:
                 with contextlib.suppress(psutil.Error):
-                    process = psutil.Process(log.start["pid"])
+                    process = psutil.Process(start.pid)
                     if process.status() != psutil.STATUS_ZOMBIE:
-                        found[rank] = (process, log.start["main_thread"])
+                        found[rank] = (process, start.main_thread)
         return found
 
     def _cpu_s(self) -> dict[int, float]:

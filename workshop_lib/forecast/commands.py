@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from workshop_lib.cli.arguments import Parser, whole_numbers
+from workshop_lib.arguments import Parser, whole_numbers
 from workshop_lib.errors import InputError
 from workshop_lib.forecast import forecast, report
 from workshop_lib.machine import catalogue

@@ -85,7 +85,7 @@ def rules(report: Examined, checkpoint: Path, epochs: int) -> Iterator[tuple[str
     best = max(float(accuracy) for _, accuracy in printed)
     yield "no accuracy is above 100 %", "" if best <= 100 else SHARE_HINT.format(best)
     first = run.common_steps[0]
-    batch = sum(forward["size"] for log in run.ranks for forward in log.forwards(first))
+    batch = sum(forward.size for log in run.ranks for forward in log.forwards(first))
     yield f"a step takes {BATCH} images, as in one process", "" if batch == BATCH else BATCH_HINT.format(batch)
     loss = float(printed[0][0])
     right = loss_of_first_epoch(run, epochs)
@@ -102,7 +102,7 @@ def loss_of_first_epoch(run: Run, epochs: int) -> float | None:
     means = []
     for log in run.ranks:
         for step in steps:
-            for _line, count, reduction, *seen in log.steps[step].get("losses", []):
-                if seen:  # the loss's weight in the backward pass, its value, and its name
-                    means.append(seen[1] / count if reduction == "sum" else seen[1])
+            for loss in log.steps[step].losses:
+                if loss.value is not None:
+                    means.append(loss.value / loss.count if loss.reduction == "sum" else loss.value)
     return sum(means) / len(means) if len(means) == len(steps) * run.size else None

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from workshop_lib.cli.findings import Finding
 from workshop_lib.examine.observations import Run
+from workshop_lib.findings import Finding
 from workshop_lib.paths import SCRIPTS
 from workshop_lib.ranks.launch import processes
 
