@@ -781,7 +781,7 @@ print(
 # | Accelerate, Lightning Fabric, Ray Train | They start the ranks and call DDP, FSDP or DeepSpeed for you. |
 # | Megatron-LM, torchtitan | They combine FSDP, tensor parallelism and pipelines to train large language models, on thousands of GPUs. |
 # | JAX | It splits arrays over a mesh of devices, and the compiler adds the messages. The ideas are the same. |
-# | DeepSpeed | It invented ZeRO. PyTorch's FSDP2 does ZeRO's stages 2 and 3 without another library. Choose DeepSpeed for stage 1, or to offload to disk. ([06b](06b_deepspeed.ipynb)) |
+# | DeepSpeed | It invented ZeRO. PyTorch's FSDP2 does ZeRO's stages 2 and 3 without another library. Stage 1 is PyTorch's `ZeroRedundancyOptimizer`. Choose DeepSpeed to switch stages in a file, or to offload to disk. ([06b](06b_deepspeed.ipynb)) |
 # | Horovod | Its last release was in June 2023. You may inherit a script that uses it, and its ideas live on in DDP. ([03](03_horovod_pytorch.ipynb), [04](04_horovod_tensorflow.ipynb)) |
 # | Keras 3 | It runs on TensorFlow, JAX or PyTorch. On PyTorch, wrap the model in DDP. |
 # | `torch.nn.DataParallel` | Don't use it. One process drives all GPUs with threads that fight over Python's lock. |
