@@ -12,7 +12,7 @@ from workshop_lib.classroom import generate, grading
 from workshop_lib.exercises.judge import NotPassed
 from workshop_lib.exercises.sources import YOURS
 
-from lessons.start_here import judge as start_here
+from lessons import start_here
 
 SOURCES = {source.stem: source for source in generate.sources()}
 FLAGS = ("grade", "solution", "locked", "task")
@@ -112,7 +112,7 @@ def test_the_solution_gets_the_point_but_neither_the_stub_nor_a_mistake_which_ge
     answer, check = cells["whoami"].source, cells["check-whoami"].source
 
     def graded(cell: str):
-        namespace = {"check": start_here, "__name__": "__main__"}
+        namespace = {"lesson": start_here, "__name__": "__main__"}
         exec(cell, namespace)
         return eval(check, namespace)
 
