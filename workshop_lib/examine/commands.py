@@ -30,7 +30,9 @@ def examine_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--steps", type=int, default=0, metavar="N", help="Stop after this many steps; 0: no limit of steps."
     )
-    parser.add_argument("--seconds", type=float, default=120.0, metavar="X", help="Stop after this many seconds.")
+    parser.add_argument(
+        "--seconds", type=float, default=120.0, metavar="X", help="Stop the script after this many seconds."
+    )
     parser.add_argument(
         "--against-one", action="store_true", help="Run the first step again on one rank, and compare the gradients."
     )
