@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from workshop_lib.paths import ROOT
+from workshop_lib.paths import ROOT, library_alone
 
 pytestmark = pytest.mark.full
 OURS = "distributed-dl-workshop"
@@ -164,6 +164,13 @@ def test_a_script_runs_dry_on_512_ranks_with_pytorch_alone(bare, tmp_path):
     assert report["world_size"] == 512 and report["step_s"] > 0 and report["peak_bytes"] > 0
     assert {each["kind"] for each in report["collectives"]} >= {"allreduce"}
     assert not bare.written()
+
+
+def test_a_python_of_another_environment_finds_the_library_and_nothing_beside_it(tmp_path):
+    look = "import workshop_lib, importlib.util as util; print(util.find_spec('numpy'), util.find_spec('tools'))"
+    env = {"PYTHONPATH": library_alone(tmp_path / "library")}
+    ran = subprocess.run([sys.executable, "-S", "-c", look], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert ran.stdout.split() == ["None", "None"], ran.stderr
 
 
 def test_the_doctor_finds_nothing_wrong_with_pytorch_alone(bare):

@@ -70,9 +70,10 @@ def require(name: str, comm: str = "auto") -> None:
         for extra in extras:
             if why := installation.why_missing(extra):
                 raise InputError(why)
-        remedy = packages.remedy(packages.EXTRAS.get(lacking[0], ""))
         if "horovod" in extras:
             remedy = "run `make setup HOROVOD=` in the workshop's checkout"
+        else:
+            remedy = packages.remedy(packages.EXTRAS[lacking[0]])
         raise InputError(f"{name} needs {' and '.join(lacking)}: {remedy}")
 
 
