@@ -15,7 +15,7 @@ LIBRARY = ROOT / "workshop_lib"
 OF_LESSONS = ROOT / "notebooks" / "lessons"
 TOOLS = ROOT / "tools"
 # What stands beside the rooms: any file may import it.
-ALWAYS = {"paths", "errors", "quantities", "words", "rooms", "learner", "__version__"}
+ALWAYS = {"paths", "errors", "quantities", "words", "rooms", "__version__"}
 MACHINE = ALWAYS | {"machine"}
 TRAINING = MACHINE | {"training"}
 RANKS = MACHINE | {"ranks"}

@@ -4,11 +4,11 @@ Importing this package in a notebook's kernel registers the magic and, where wid
 WORKSHOP_WIDGETS=0 to see progress as plain text.
 """
 
-from workshop_lib import learner
+from workshop_lib.machine import kernel
 
 
 def _setup() -> None:
-    shell = learner.shell()
+    shell = kernel.shell()
     if not shell:
         return
     # Only a notebook needs these modules. A command that draws a figure does without them.
@@ -25,9 +25,9 @@ def _setup() -> None:
     shell.set_custom_exc(magics.EXPLAINED, magics.explain_error)
     unfinished.Unfinished(shell)
     rooms.load(rooms.AFTER_CELLS)(shell)
-    if kernel := getattr(shell, "kernel", None):
-        magics.RankAnswers(kernel)
-        busy_kernel.answer_new_pages(kernel)
+    if here := getattr(shell, "kernel", None):
+        magics.RankAnswers(here)
+        busy_kernel.answer_new_pages(here)
         agents.begin()
         Ranks.view = live.LiveView if widgets.has_widgets() else live.NotebookView
 

@@ -5,7 +5,7 @@ import sys
 import time
 import warnings
 
-from workshop_lib.learner import in_notebook
+from workshop_lib.machine.kernel import in_notebook
 from workshop_lib.ranks.faults import failures
 from workshop_lib.ranks.faults.rank_errors import RankError, named, positions_text, stopped_text
 
