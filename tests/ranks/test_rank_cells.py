@@ -247,15 +247,17 @@ def test_an_editor_that_is_not_jupyter_names_the_notebook_too(monkeypatch):
         ("%%rnks\n1", "Did you mean `%%ranks`"),
         ("%rank", "Did you mean `%%ranks`"),
         ("%ranks\n1", "(But cell magic `%%ranks` exists, did you mean that instead?).\n"),
+        ("\n  %%ranks --on a\n1", "a is neither a rank nor several"),
         ("%%unknown\n1", "Cell magic `%%unknown` not found.\n"),
     ],
 )
 def test_a_rank_cell_that_ipython_does_not_recognize_is_explained(capsys, cell, advice):
     shell = InteractiveShell()
     shell.register_magics(magics.RanksMagics)
+    shell.input_transformers_cleanup.append(magics.unindented)
     shell.set_custom_exc(magics.EXPLAINED, magics.explain_error)
     shell.run_cell(cell)
-    assert advice in capsys.readouterr().err
+    assert advice in "".join(capsys.readouterr())
 
 
 def test_a_cell_that_fails_names_the_unfinished_cell_above_that_its_variable_depends_on(capsys):

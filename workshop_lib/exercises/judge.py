@@ -358,7 +358,10 @@ def _observe_each_on_rank(observe: Callable, answers: Sequence[Solution]) -> lis
 
 
 def _own_communicator():
-    """A communicator of all ranks for one call, so that messages it leaves unreceived never reach the next call."""
+    """A communicator of all ranks for one call, so that messages it leaves unreceived never reach the next call.
+
+    Nobody frees it, or a group of it: MPI would give its number, and such messages, to the next communicator.
+    """
     from mpi4py import MPI  # imported only here, because the notebook's side of a check must not start MPI
 
     return MPI.COMM_WORLD.Dup()

@@ -22,6 +22,7 @@ def _setup() -> None:
     # This kernel is not a rank. Some systems end a process that starts MPI outside their launcher.
     mpi4py.rc.initialize = False
     shell.register_magics(magics.RanksMagics)
+    shell.input_transformers_cleanup.append(magics.unindented)
     shell.set_custom_exc(magics.EXPLAINED, magics.explain_error)
     unfinished.Unfinished(shell)
     rooms.load(rooms.AFTER_CELLS)(shell)
