@@ -55,7 +55,7 @@ def share(folder: Path | None, name: str, yes: bool, stop: bool) -> None:
         print("Share this? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise InputError("nothing is shared.")
-    sharing.start(mine)
+    sharing.start_sharing(mine)
     print(f"shared: {mine.file}")
 
 

@@ -72,7 +72,7 @@ def chosen() -> Sharing | None:
     return None
 
 
-def start(sharing: Sharing) -> None:
+def start_sharing(sharing: Sharing) -> None:
     """Share from now on. Raises InputError if somebody else has this name in the folder, and OSError."""
     before = chosen()
     if sharing != before and os.path.lexists(sharing.file):
