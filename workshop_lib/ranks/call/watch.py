@@ -121,7 +121,7 @@ def _watch(call: Call, timeout_s: float, screen: _Screen) -> list:
         _follow(call, timeout_s, screen)
     except KeyboardInterrupt:
         screen.note_interrupt()
-        failures.raise_interrupted(call, call.stops_when_asked)
+        failures.raise_interrupted(call)
     finally:
         screen.close()
     if call.failed:
