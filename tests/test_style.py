@@ -19,7 +19,7 @@ LIBRARY = ROOT / "workshop_lib"
 OF_LESSONS = ROOT / "notebooks" / "lessons"
 TOOLS = ROOT / "tools"
 # What stands beside the rooms: any file may import it.
-ALWAYS = {"paths", "errors", "quantities", "words", "learner", "__version__"}
+ALWAYS = {"paths", "errors", "quantities", "words", "__version__"}
 MACHINE = ALWAYS | {"machine"}
 TRAINING = MACHINE | {"training"}
 RANKS = MACHINE | {"ranks"}

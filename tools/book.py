@@ -55,7 +55,7 @@ def write_pages(pages: Path) -> None:
     for name in generate.chosen(()):
         write_notebook(name, pages)
     index = pages / "index.md"
-    table = course_map.table(generate.stops(), link="notebooks/{}".format)
+    table = course_map.course_table(generate.stops(), link="notebooks/{}".format)
     index.write_text(index.read_text(encoding="utf-8").replace(MAP, table), encoding="utf-8")
     (pages / "coverage.md").write_text("\n".join(topics()), encoding="utf-8")
     for path in pages.rglob("*.md"):

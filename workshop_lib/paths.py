@@ -17,7 +17,7 @@ SCRIPTS = ROOT / "notebooks" / "scripts"  # scripts that learners take home
 # WORKSHOP_MNIST gives all notebooks a different data set in the same format, such as Fashion-MNIST. The tests give them
 # a part of MNIST.
 MNIST = Path(os.environ.get("WORKSHOP_MNIST", ROOT / "assets" / "mnist"))
-# The learner's log, which learner.py writes. Beside it is what they chose to share. Neither file is under version
+# The learner's log, which learners_log.py writes. Beside it is what they chose to share. Neither file is under version
 # control.
 LEARNER = Path(os.environ.get("WORKSHOP_LEARNER_FILE") or WRITTEN / "progress" / "progress.jsonl")
 

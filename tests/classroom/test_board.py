@@ -16,9 +16,10 @@ import psutil
 import pytest
 from command_line import workshop
 
-from workshop_lib import learner, paths
+from workshop_lib import paths
 from workshop_lib.classroom import board, board_page
-from workshop_lib.learner import Check, Prediction
+from workshop_lib.exercises import learners_log
+from workshop_lib.exercises.learners_log import Check, Prediction
 from workshop_lib.notebook import sharing
 
 
@@ -35,19 +36,19 @@ def kept(tmp_path, monkeypatch):
     """A learner in 01_mpi_basics, who has done something of everything."""
     monkeypatch.setattr(paths, "LEARNER", tmp_path / "own" / "progress.jsonl")
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "own" / "01_mpi_basics-of-Alice.ipynb"))
-    learner.keep(Check("exchange", True))
+    learners_log.keep(Check("exchange", True))
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "own" / "01_mpi_basics.ipynb"))
     for guess, measured in ((3.0, None), (3.0, 12.5), (12.0, None), (12.0, 13.0)):
-        learner.keep(Prediction("How many times longer?", "times", guess, measured))
-    learner.keep(Check("ring_allreduce", False, "SECRET of a learner"))
-    learner.keep(Check("ring_allreduce", True))
+        learners_log.keep(Prediction("How many times longer?", "times", guess, measured))
+    learners_log.keep(Check("ring_allreduce", False, "SECRET of a learner"))
+    learners_log.keep(Check("ring_allreduce", True))
 
 
 @pytest.mark.usefixtures("kept")
 def test_what_is_shared_is_the_results_and_nothing_else():
     about = {"notebook": "01_mpi_basics"}
     first = {"question": "How many times longer?", "unit": "times", "guess": 3.0, "measured": 12.5}
-    assert sharing.summary(learner.kept()) == {
+    assert sharing.summary(learners_log.kept()) == {
         "predictions": [about | first],
         "solved": [about | {"exercise": "ring_allreduce"}],
     }
@@ -62,7 +63,7 @@ def test_a_learner_begins_and_ends_to_share_and_cells_keep_it_fresh(room):
     assert file.stat().st_mode & 0o777 == 0o644
     cells = {}
     after = sharing.AfterCells(SimpleNamespace(events=SimpleNamespace(register=cells.__setitem__)))
-    learner.keep(Check("exchange", True))
+    learners_log.keep(Check("exchange", True))
     cells["post_run_cell"](None)
     after.thread.join(60)
     (shown,) = board.read(room).learners
@@ -75,7 +76,7 @@ def test_a_learner_begins_and_ends_to_share_and_cells_keep_it_fresh(room):
     assert workshop("share", room, "--name", "heron", "--yes").exit_code == 0 and os.listdir(room) == ["heron.json"]
     assert "removed" in workshop("share", "--stop").output and not os.listdir(room)
     assert "nothing" in workshop("share", "--stop").output
-    learner.keep(Check("ring", True))
+    learners_log.keep(Check("ring", True))
     cells["post_run_cell"](None)
     assert not os.listdir(room), "who stopped stays out"
     assert workshop("share", room, "--yes").exit_code == 0

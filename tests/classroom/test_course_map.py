@@ -23,7 +23,7 @@ def test_a_stop_is_read_from_the_first_cell():
 
 
 def test_the_table_links_each_notebook_and_adds_up_the_minutes():
-    rows = course_map.table(STOPS, here="00_start", link="notebooks/{}".format).splitlines()
+    rows = course_map.course_table(STOPS, here="00_start", link="notebooks/{}".format).splitlines()
     assert rows[2:] == [
         "| **core path** | 00 Title (40) · [06 Title](notebooks/06_shards.ipynb) (40) | 1.5 h |",
         "| large models | [06c Title](notebooks/06c_new.ipynb) (40) · [11 Title](notebooks/11_layers.ipynb) (60) "

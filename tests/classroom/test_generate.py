@@ -260,7 +260,7 @@ def test_the_overview_lists_every_notebook_with_its_minutes_and_what_is_solved(f
     kept = [
         {"what": "check", "notebook": "02_timed", "exercise": "add", "passed": passed} for passed in (False, True, True)
     ]
-    monkeypatch.setattr(exercises.learner, "kept", lambda: [*kept, {"what": "training", "notebook": "02_timed"}])
+    monkeypatch.setattr(exercises.learners_log, "kept", lambda: [*kept, {"what": "training", "notebook": "02_timed"}])
     asked = TIMED.replace("# %% [markdown]\n# One", "# %%\nlesson.check.add(add)\n\n# %% [markdown]\n# One")
     asked = asked.replace("# %% [markdown]", '# %% [markdown] track="core path"', 1)
     (folder / "source" / "02_timed.py").write_text(asked)

@@ -3,11 +3,11 @@
 import jupytext
 import pytest
 
-from workshop_lib import learner, paths
+from workshop_lib import paths
 from workshop_lib.classroom import generate
-from workshop_lib.exercises import exercises
+from workshop_lib.exercises import exercises, learners_log
+from workshop_lib.exercises.learners_log import Check
 from workshop_lib.exercises.sources import YOURS
-from workshop_lib.learner import Check
 from workshop_lib.paths import SCRIPTS
 
 from lessons.compute_nodes import judge as compute_nodes
@@ -30,7 +30,7 @@ def solve(kernel_of, notebook, only_core=False):
     kernel_of(notebook)
     for name, place in exercises.by_notebook()[notebook].items():
         if place.is_core or not only_core:
-            learner.keep(Check(name, True))
+            learners_log.keep(Check(name, True))
 
 
 def core_of(notebook):
@@ -82,7 +82,7 @@ def test_every_kind_of_check_is_kept_and_says_where_one_stands(kernel_of, tmp_pa
     assert here("07_large_batch", 1) in repr(recipe_clinic.diagnoses(recipe_clinic.RUNS))
     kernel_of("10_compute_nodes")
     assert here("10_compute_nodes", 1) in repr(compute_nodes.job(SCRIPTS / "job.sh"))
-    kept = [(event["notebook"], event["exercise"], event["passed"]) for event in learner.kept()]
+    kept = [(event["notebook"], event["exercise"], event["passed"]) for event in learners_log.kept()]
     assert kept == [
         ("05_ddp", "diagnoses", False),
         ("05_ddp", "diagnoses", True),

@@ -11,7 +11,7 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-from workshop_lib import learner
+from workshop_lib.machine import kernel
 from workshop_lib.notebook import live, magics, unfinished
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, session
@@ -169,7 +169,7 @@ def test_a_cell_that_calls_a_stub_names_it_and_goes_on(monkeypatch, capsys, text
 def test_what_only_the_notebook_has_is_explained(monkeypatch, error, advice):
     team = object.__new__(session.Ranks)
     shell = types.SimpleNamespace(user_ns={"z": 1, "np": numpy, "team": team})
-    monkeypatch.setattr(learner, "shell", lambda: shell)
+    monkeypatch.setattr(kernel, "shell", lambda: shell)
     monkeypatch.setitem(sys.modules, "made_here", types.ModuleType("made_here"))
     _, *lines = rank_errors.traceback_text({"what": "", "text": error, "frames": []}).splitlines()
     assert advice in "".join(lines) if advice else lines == []
@@ -235,7 +235,7 @@ def test_an_editor_that_is_not_jupyter_names_the_notebook_too(monkeypatch):
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     shell = types.SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/a.ipynb"})
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
-    assert learner.notebook().name == "a.ipynb"
+    assert kernel.notebook_file().name == "a.ipynb"
 
 
 @pytest.mark.parametrize(
@@ -247,15 +247,17 @@ def test_an_editor_that_is_not_jupyter_names_the_notebook_too(monkeypatch):
         ("%%rnks\n1", "Did you mean `%%ranks`"),
         ("%rank", "Did you mean `%%ranks`"),
         ("%ranks\n1", "(But cell magic `%%ranks` exists, did you mean that instead?).\n"),
+        ("\n  %%ranks --on a\n1", "a is neither a rank nor several"),
         ("%%unknown\n1", "Cell magic `%%unknown` not found.\n"),
     ],
 )
 def test_a_rank_cell_that_ipython_does_not_recognize_is_explained(capsys, cell, advice):
     shell = InteractiveShell()
     shell.register_magics(magics.RanksMagics)
+    shell.input_transformers_cleanup.append(magics.unindented)
     shell.set_custom_exc(magics.EXPLAINED, magics.explain_error)
     shell.run_cell(cell)
-    assert advice in capsys.readouterr().err
+    assert advice in "".join(capsys.readouterr())
 
 
 def test_a_cell_that_fails_names_the_unfinished_cell_above_that_its_variable_depends_on(capsys):

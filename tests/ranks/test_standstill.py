@@ -162,7 +162,7 @@ def test_what_may_be_a_long_operation_is_noted_once_and_goes_on(monkeypatch, mea
 
 def test_processes_tell_what_they_do(tmp_path):
     def measured():
-        return activity.measure(tmp_path, {0: psutil.Process()})
+        return activity.activity_of(tmp_path, {0: psutil.Process()})
 
     assert measured().segments is None, "no segments"
     (tmp_path / "sm_segment.0").write_bytes(b"a")

@@ -110,12 +110,11 @@ BUILDER = """\
 
 # %%
 from workshop_lib import paths
-from workshop_lib.exercises import exercises
-from workshop_lib import learner
+from workshop_lib.exercises import exercises, learners_log
 
 solved = len(exercises.solved())
 print(solved, "solved, log in", paths.LEARNER, paths.ROOT / "book", paths.Path.home() / "file")
-learner.keep(learner.Prediction("How many?", "", 3.0))
+learners_log.keep(learners_log.Prediction("How many?", "", 3.0))
 """
 
 

@@ -71,7 +71,7 @@ def in_hours(minutes: int) -> str:
     return f"{rounded(minutes)} min" if minutes < 60 else f"{round(minutes / 30) / 2:g} h"
 
 
-def table(
+def course_table(
     stops: Iterable[Stop],
     here: str = "",
     link: Callable[[str], str] = str,

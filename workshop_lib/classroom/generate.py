@@ -291,7 +291,7 @@ def readme_with(files: dict[Path, str], folder: Path) -> dict[Path, str]:
             first_line = '# %% [markdown] track="…"'
             raise SourceError(f"{each.name}.py: begin it with `{first_line}`, naming one of the tracks: {known}.")
     page = readme.read_text(encoding="utf-8")
-    table = course_map.table(stops, link="assets/gallery/{}".format)
+    table = course_map.course_table(stops, link="assets/gallery/{}".format)
     return {readme: TABLE.sub(lambda _: f"{table}\n", page)}
 
 
@@ -333,7 +333,7 @@ def pristine(name: str) -> tuple[nbformat.NotebookNode, nbformat.NotebookNode]:
 
 
 def stops() -> list[course_map.Stop]:
-    """All notebooks on the map, as the sources give them. `course_map.table` makes a table of them."""
+    """All notebooks on the map, as the sources give them. `course_map.course_table` makes a table of them."""
     tracks = exercises.tracks()
     return [course_map.stop(name, pristine(name)[0].cells[0].source, track) for name, track in tracks.items()]
 
@@ -360,7 +360,7 @@ def overview(here: str, folder: Path = NOTEBOOKS) -> str:
     def counts(name: str) -> tuple[int, int]:
         return sum((name, exercise) in solved for exercise in asked[name]), len(asked[name])
 
-    return course_map.table(stops_of(files, folder), here, solved=counts)
+    return course_map.course_table(stops_of(files, folder), here, solved=counts)
 
 
 def write(folder: Path = NOTEBOOKS) -> list[Path]:

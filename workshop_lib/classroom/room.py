@@ -5,9 +5,9 @@ import stat
 import sys
 from pathlib import Path
 
-from workshop_lib import learner
 from workshop_lib.arguments import Parser
 from workshop_lib.errors import InputError, cause
+from workshop_lib.exercises import learners_log
 
 ANIMALS = "otter heron lynx ibex marten raven seal stork swift toad vole wren badger beaver crane dormouse eider finch "
 ANIMALS += "gecko hare jackdaw kestrel lapwing magpie newt osprey plover quail robin siskin tern weasel yak zebra"
@@ -48,7 +48,7 @@ def share(folder: Path | None, name: str, yes: bool, stop: bool) -> None:
     if not sharing.NAME.fullmatch(name):
         raise InputError(f"--name {name!r}: give {sharing.NAME_RULE}.")
     mine = sharing.Sharing(str(folder.absolute()), name)
-    counts = {key: len(value) for key, value in sharing.summary(learner.kept()).items()}
+    counts = {key: len(value) for key, value in sharing.summary(learners_log.kept()).items()}
     print(SHARED.format(name=name, file=mine.file, **counts))
     if not yes:
         # A command after a notebook's `!` has a terminal, too, but nobody can answer its questions.
@@ -57,7 +57,7 @@ def share(folder: Path | None, name: str, yes: bool, stop: bool) -> None:
         print("Share this? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise InputError("nothing is shared.")
-    sharing.start(mine)
+    sharing.start_sharing(mine)
     print(f"shared: {mine.file}")
 
 

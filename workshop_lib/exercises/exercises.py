@@ -8,7 +8,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from workshop_lib import learner, paths
+from workshop_lib import paths
+from workshop_lib.exercises import learners_log
 
 NOTEBOOK = re.compile(r"\d\d[a-z]?_\w+")  # the name of a notebook of the workshop
 CORE_PATH = "core path"  # the track of the notebooks that everybody should do
@@ -91,7 +92,7 @@ def is_on_core_path(notebook: str) -> bool:
 
 def solved() -> set[tuple[str, str]]:
     """The notebook and name of each check that this learner has passed."""
-    checks = [event for event in learner.kept() if event.get("what") == "check"]
+    checks = [event for event in learners_log.kept() if event.get("what") == "check"]
     return {(event["notebook"], event["exercise"]) for event in checks if event.get("passed") is True}
 
 

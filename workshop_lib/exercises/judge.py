@@ -23,11 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from workshop_lib import learner, ranks
+from workshop_lib import ranks
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.exercises import exercises
+from workshop_lib.exercises import exercises, learners_log
 from workshop_lib.exercises.did_not_end import hint_for, learners_lines
+from workshop_lib.exercises.outdated import is_outdated
 from workshop_lib.exercises.solutions import Replacement, Solution
+from workshop_lib.machine import kernel
 from workshop_lib.words import plural
 
 UNKNOWN_HINT = "none of the known mistakes does this: work out by hand what it should be, for the smallest case."
@@ -95,9 +97,9 @@ class Verdict:
         """Put this verdict into the log of a learner's notebook, add where they stand if it passed, and return it."""
         if self.passed is not None:
             failed = f"{self.failed}\n{self.details}".strip()
-            learner.keep(learner.Check(self.name, self.passed, failed))
+            learners_log.keep(learners_log.Check(self.name, self.passed, failed))
         if self.passed:
-            self.standing = exercises.standing(learner.own_notebook())
+            self.standing = exercises.standing(learners_log.own_notebook())
         return self
 
     def follow(self, rules: Iterable[tuple[str, str]]) -> "Verdict":
@@ -152,7 +154,7 @@ class Verdict:
 
     def _way_to_the_solution(self) -> list[str]:
         """A line with a link to this exercise in the solutions, if the check failed and the notebook has solutions."""
-        file = learner.notebook()
+        file = kernel.notebook_file()
         if self.passed is not False or file is None or not exercises.solutions_of(file).exists():
             return []
         there = exercises.by_notebook().get(file.stem, {}).get(self.name)
@@ -199,7 +201,7 @@ class Exercise:
     _known: dict[int, list[Property | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, function: Callable) -> Verdict:
-        return replace(self._judge(function), outdated=learner.outdated(function)).recorded()
+        return replace(self._judge(function), outdated=is_outdated(function)).recorded()
 
     def _judge(self, function: Callable) -> Verdict:
         if not callable(function):
@@ -356,7 +358,10 @@ def _observe_each_on_rank(observe: Callable, answers: Sequence[Solution]) -> lis
 
 
 def _own_communicator():
-    """A communicator of all ranks for one call, so that messages it leaves unreceived never reach the next call."""
+    """A communicator of all ranks for one call, so that messages it leaves unreceived never reach the next call.
+
+    Nobody frees it, or a group of it: MPI would give its number, and such messages, to the next communicator.
+    """
     from mpi4py import MPI  # imported only here, because the notebook's side of a check must not start MPI
 
     return MPI.COMM_WORLD.Dup()

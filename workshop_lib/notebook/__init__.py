@@ -4,11 +4,11 @@ Importing this package in a notebook's kernel registers the magic and, where wid
 WORKSHOP_WIDGETS=0 to see progress as plain text.
 """
 
-from workshop_lib import learner
+from workshop_lib.machine import kernel
 
 
 def _setup() -> None:
-    shell = learner.shell()
+    shell = kernel.shell()
     if not shell:
         return
     # Only a notebook needs these modules. A command that draws a figure does without them.
@@ -21,12 +21,13 @@ def _setup() -> None:
     # This kernel is not a rank. Some systems end a process that starts MPI outside their launcher.
     mpi4py.rc.initialize = False
     shell.register_magics(magics.RanksMagics)
+    shell.input_transformers_cleanup.append(magics.unindented)
     shell.set_custom_exc(magics.EXPLAINED, magics.explain_error)
     unfinished.Unfinished(shell)
     sharing.AfterCells(shell)
-    if kernel := getattr(shell, "kernel", None):
-        magics.RankAnswers(kernel)
-        busy_kernel.answer_new_pages(kernel)
+    if here := getattr(shell, "kernel", None):
+        magics.RankAnswers(here)
+        busy_kernel.answer_new_pages(here)
         agents.begin()
         Ranks.view = live.LiveView if widgets.has_widgets() else live.NotebookView
 

@@ -122,6 +122,11 @@ def _meant_ranks(text: str) -> str:
     return "`%%ranks` must be the first line of the cell: move what stands above it, even a comment, below it."
 
 
+def unindented(lines: list[str]) -> list[str]:
+    """A cell's lines with no blank before a first `%%ranks`, as IPython wants a cell magic."""
+    return [lines[0].lstrip(), *lines[1:]] if lines and FIRST_LINE.match(lines[0]) else lines
+
+
 @magics_class
 class RanksMagics(Magics):
     @cell_magic("ranks")

@@ -10,8 +10,8 @@ import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import HTML, display
 
-from workshop_lib import learner
 from workshop_lib.errors import InputError
+from workshop_lib.exercises import learners_log
 from workshop_lib.notebook import figures, palette
 from workshop_lib.notebook.widgets import Column, answers_while_busy, has_widgets, leave, size
 
@@ -45,7 +45,7 @@ class Question:
 
     def _keep(self, measured: float | None = None) -> None:
         if self.value is not None:
-            learner.keep(learner.Prediction(self.question, self.unit, self.value, measured))
+            learners_log.keep(learners_log.Prediction(self.question, self.unit, self.value, measured))
 
     def compare(self, measured: float | Iterable[float] | None, emulated_on: str = "") -> figures.RecordFigure:
         """A figure of the guess and the measurement.

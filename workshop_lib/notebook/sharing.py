@@ -1,7 +1,7 @@
 """Shares a learner's results with the room, once they ask for it: under a pseudonym, as a file in a shared folder.
 
-`summary` makes that file from what learner.py keeps. It has no code, no answers and no paths. This module reads none of
-the room's files; board.py does.
+`summary` makes that file from what learners_log.py keeps. It has no code, no answers and no paths. This module reads
+none of the room's files; board.py does.
 """
 
 import contextlib
@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from workshop_lib import learner, paths
+from workshop_lib import paths
 from workshop_lib.errors import InputError
+from workshop_lib.exercises import learners_log
 from workshop_lib.exercises.exercises import by_notebook
 
 OWN_FILE = "sharing.json"  # where a learner's choice is kept
@@ -71,7 +72,7 @@ def chosen() -> Sharing | None:
     return None
 
 
-def start(sharing: Sharing) -> None:
+def start_sharing(sharing: Sharing) -> None:
     """Share from now on. Raises InputError if somebody else has this name in the folder, and OSError."""
     before = chosen()
     if sharing != before and os.path.lexists(sharing.file):
@@ -94,7 +95,7 @@ def stop() -> Sharing | None:
 
 def publish(sharing: Sharing) -> None:
     """Write the learner's file into the folder, where readers get either the old file or the new one."""
-    content = json.dumps(summary(learner.kept()))
+    content = json.dumps(summary(learners_log.kept()))
     # "x" creates the temporary file and follows no link that somebody may have put in its place.
     with paths.replacing(sharing.file) as temporary, open(temporary, "x", encoding="utf8") as file:
         file.write(content)

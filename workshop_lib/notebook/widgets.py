@@ -7,7 +7,7 @@ import os
 import ipywidgets
 from IPython.display import HTML, DisplayHandle
 
-from workshop_lib.learner import in_notebook
+from workshop_lib.machine.kernel import in_notebook
 from workshop_lib.notebook.figures import RecordFigure
 
 

@@ -1,4 +1,4 @@
-"""What the ranks measure in a pre-flight check. All ranks call `measure` together, and it blocks.
+"""What the ranks measure in a pre-flight check. All ranks call `preflight_report` together, and it blocks.
 
 Each part is short: a thousand ranks take as long as two, except for the pairs, of which at most MOST_ROUNDS are tried
 at the same moment.
@@ -40,7 +40,7 @@ CHECKPOINT_BYTES = 64 * 2**20
 SMI_LIMIT_S = 20.0
 
 
-def measure(folder: str, device_name: str = "auto") -> PreflightReport:
+def preflight_report(folder: str, device_name: str = "auto") -> PreflightReport:
     """Measure everything; returns the whole report on every rank. The checkpoint goes to `folder`.
 
     device_name: as `device` in TrainOptions.

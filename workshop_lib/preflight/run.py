@@ -16,9 +16,9 @@ def report_of(team: Ranks, folder: Path, device: str = "auto") -> PreflightRepor
 
 
 def _measure(folder: str, device: str) -> PreflightReport:
-    from workshop_lib.preflight.measure import measure  # imports PyTorch, on the ranks only
+    from workshop_lib.preflight.measure import preflight_report  # imports PyTorch, on the ranks only
 
-    return measure(folder, device)
+    return preflight_report(folder, device)
 
 
 def look_at(team: Ranks, folder: Path) -> None:

@@ -138,7 +138,7 @@ def describe_rank(device) -> RankDescription:
     }
 
 
-def start(options: TrainOptions, backend: Backend) -> RunRecord:
+def begin_record(options: TrainOptions, backend: Backend) -> RunRecord:
     """Return the record of a run that begins now, without results. All ranks call it, and it blocks."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
     ranks = backend.allgather(describe_rank(backend.device))

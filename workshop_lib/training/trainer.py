@@ -88,7 +88,7 @@ class Trainer:
     def set_up(self) -> None:
         """Begin the record, load the data, plan the steps, and create the replica, with the weights of rank 0."""
         options = self.options
-        self.record = record.start(options, self.backend)
+        self.record = record.begin_record(options, self.backend)
         self.call_hooks("on_phase", "reading MNIST")
         self.all_succeed(self.load_data)
         self.plan_steps()

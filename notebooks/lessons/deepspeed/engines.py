@@ -39,7 +39,7 @@ def join() -> MPI.Comm:
     from workshop_lib.training.backends import deepspeed as backend
 
     torch.set_num_threads(1)
-    backend.start(world.detect(), torch.device("cpu"))
+    backend.join_deepspeed(world.detect(), torch.device("cpu"))
     return MPI.COMM_WORLD
 
 

@@ -15,7 +15,7 @@ from ipyparallel import AsyncResult
 from ipyparallel.error import KernelError
 
 from workshop_lib.ranks.faults import whereabouts
-from workshop_lib.ranks.faults.activity import Activity, asleep, measure
+from workshop_lib.ranks.faults.activity import Activity, activity_of, asleep
 from workshop_lib.ranks.faults.losses import after_a_loss
 from workshop_lib.ranks.faults.rank_errors import parse_stack
 from workshop_lib.ranks.launch import folders
@@ -203,7 +203,7 @@ class Call:
         note = folders.rank_notes(self.team.folder).get(self.ranks[0])
         all_here = len(self._here) == len(self.ranks)
         segments = Path(note["segments"]) if note and note["segments"] and all_here else None
-        return measure(segments, self._here)
+        return activity_of(segments, self._here)
 
     def asleep(self, rank: int) -> bool:
         """Whether no thread of a rank on this host computes, or waits for a core to do so."""

@@ -27,7 +27,7 @@ from workshop_lib.ranks.faults.rank_errors import remember_source
 
 from .engine import NAMESPACE
 from .messages import Displayed
-from .sent import SENT
+from .sender import SENDER
 
 MAX_DISPLAYS = 50
 MAX_BYTES = 2_000_000
@@ -176,7 +176,7 @@ class _Displays(ZMQDisplayPublisher):
             print(data["text/plain"])
             return
         self._flush_streams()
-        SENT.send(Displayed(data=data, metadata=metadata or {}))
+        SENDER.send(Displayed(data=data, metadata=metadata or {}))
         self.shown += 1
 
     def clear_output(self, wait: bool = False) -> None:

@@ -34,7 +34,7 @@ from workshop_lib.ranks.launch.scratch import SEGMENTS
 
 from .messages import NO_FOLDERS, AboutRank, ErrorReport, Frame, Outcome, Published, RankNote, SearchPath
 from .printed import limited
-from .sent import SENT, print_to_the_rank
+from .sender import SENDER, print_to_the_rank
 
 # Cells run in a module of their own, so that ranks can exchange pickled objects of classes that a cell defines.
 NAMESPACE = types.ModuleType("__ranks__")
@@ -129,7 +129,7 @@ def call(payload: bytes, shown: bool = True, path: SearchPath = NO_FOLDERS) -> b
     shown: whether anybody sees what it prints. path: the folders in which the notebook looks for the user's modules.
     """
     _stop.clear()
-    SENT.begin()
+    SENDER.begin()
     rank_pid = os.getpid()
     status = 0
     try:

@@ -1,6 +1,6 @@
 """What the ranks of a call print and display, in the order in which each rank printed and displayed it.
 
-Each rank sends all of this as published data, in one order (sent.py). Its outcome has a channel of its own, the reply
+Each rank sends all of this as published data, in one order (sender.py). Its outcome has a channel of its own, the reply
 to the call: published data may be dropped on its way to a slow listener, and an outcome never.
 """
 

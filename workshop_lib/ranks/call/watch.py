@@ -5,7 +5,7 @@ import sys
 import time
 import warnings
 
-from workshop_lib.learner import in_notebook
+from workshop_lib.machine.kernel import in_notebook
 from workshop_lib.ranks.faults import failures
 from workshop_lib.ranks.faults.rank_errors import RankError, named, positions_text, stopped_text
 
@@ -121,7 +121,7 @@ def _watch(call: Call, timeout_s: float, screen: _Screen) -> list:
         _follow(call, timeout_s, screen)
     except KeyboardInterrupt:
         screen.note_interrupt()
-        failures.raise_interrupted(call, call.stops_when_asked)
+        failures.raise_interrupted(call)
     finally:
         screen.close()
     if call.failed:

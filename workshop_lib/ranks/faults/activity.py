@@ -32,7 +32,7 @@ class Activity(NamedTuple):
     faults: dict[int, int]
 
 
-def measure(segments: Path | None, processes: dict[int, psutil.Process]) -> Activity:
+def activity_of(segments: Path | None, processes: dict[int, psutil.Process]) -> Activity:
     """The activity of these processes, which share the segments in this folder."""
     cpu_s = {}
     faults = {}

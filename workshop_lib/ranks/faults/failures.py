@@ -225,12 +225,12 @@ def still_in_step(call: Call, allow_unreceived: bool = False) -> bool | None:
     return None if check.running else all(outcome.get("value") for outcome in check.outcomes.values())
 
 
-def raise_interrupted(call: Call, stops_when_asked: bool = False) -> NoReturn:
+def raise_interrupted(call: Call) -> NoReturn:
     """Interrupt the ranks after the learner pressed stop, and raise RankError. Restart unusable ranks first."""
-    keep = f" {KEEP_RESULT}" if stops_when_asked else ""
+    keep = f" {KEEP_RESULT}" if call.stops_when_asked else ""
     stacks: dict[int, list[Frame]] = {}
     try:
-        if stops_when_asked:  # all ranks agree on a step, so none is left inside a collective
+        if call.stops_when_asked:  # all ranks agree on a step, so none is left inside a collective
             call.signal(SIGUSR2)
             call.wait(STOP_LIMIT_S)
         call.signal(SIGINT)

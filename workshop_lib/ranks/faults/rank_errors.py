@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 
-from workshop_lib import learner
 from workshop_lib.errors import WorkshopError
+from workshop_lib.machine import kernel
 from workshop_lib.ranks.call.messages import ErrorReport, ExitRecord, Frame, StopNote
 from workshop_lib.words import ranges
 
@@ -81,7 +81,7 @@ def _place(frame: Frame) -> str:
 
 def short_name(file: str) -> str:
     """A file's name as the learner knows it: the cell, or the path from its package on."""
-    shell = learner.shell()
+    shell = kernel.shell()
     if shell and (cell := shell.compile.format_code_name(file)):
         return " ".join(cell).removeprefix("Cell ")
     if "site-packages/" in file:
@@ -146,7 +146,7 @@ def traceback_text(error: ErrorReport) -> str:
 
 def _only_here(text: str) -> list[str]:
     """A line about an error's cause if the ranks lack a name or module that the notebook has; else none."""
-    here = getattr(learner.shell(), "user_ns", {})
+    here = getattr(kernel.shell(), "user_ns", {})
     module = _MISSING_MODULE.search(text)
     if module and module[1] in sys.modules:
         file = getattr(sys.modules[module[1]], "__file__", None)

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from workshop_lib.learner import in_notebook
 from workshop_lib.machine import cgroups
+from workshop_lib.machine.kernel import in_notebook
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import owned
 from workshop_lib.ranks.faults.rank_errors import RankError, ending

@@ -6,8 +6,8 @@ import sys
 from typing import TextIO
 
 from workshop_lib.errors import InputError
-from workshop_lib.learner import in_notebook
 from workshop_lib.machine import cgroups, cores
+from workshop_lib.machine.kernel import in_notebook
 
 from . import allocation
 

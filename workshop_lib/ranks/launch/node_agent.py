@@ -397,7 +397,7 @@ def relabel(mark, words):
     ctypes.memmove(start + offset, new, len(new))
 
 
-def run(words):
+def run_as_python(words):
     """Run `python -P -c SOURCE ARGUMENT ...` in this process, as Python itself would."""
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
@@ -419,7 +419,7 @@ def main():
     agent = NodeAgent(options["--socket"], int(owner) if owner else None, bool(loads))
     words = agent.serve()
     if words is not None:
-        run(words)
+        run_as_python(words)
         return
     shutil.rmtree(folder, ignore_errors=True)
 

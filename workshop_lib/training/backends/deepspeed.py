@@ -44,7 +44,7 @@ from workshop_lib.training.rendezvous import join_process_group
 logger.setLevel(logging.ERROR)  # otherwise it would log messages about every engine it creates
 
 
-def start(world, device: torch.device) -> None:
+def join_deepspeed(world, device: torch.device) -> None:
     """Join this process's process group, and have DeepSpeed use it. All ranks call it, and it blocks.
 
     No compiler starts. Otherwise DeepSpeed would spend a minute or two here on a CPU, building its own allreduce.
@@ -84,7 +84,7 @@ class Deepspeed(Ddp):
 
     def __init__(self, world, device):
         super().__init__(world, device)
-        start(world, device)
+        join_deepspeed(world, device)
 
     def replica(self, options, train, test):
         self.shape = train.shape

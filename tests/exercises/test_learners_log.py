@@ -3,10 +3,11 @@
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from workshop_lib import learner, paths
-from workshop_lib.exercises import exercises
+from workshop_lib import paths
+from workshop_lib.exercises import exercises, learners_log
 from workshop_lib.exercises.judge import OUTDATED, Exercise, Property, Verdict
-from workshop_lib.learner import Check, Prediction
+from workshop_lib.exercises.learners_log import Check, Prediction
+from workshop_lib.machine import kernel
 from workshop_lib.notebook.prediction import predict
 
 
@@ -19,7 +20,7 @@ def file(tmp_path, monkeypatch):
 
 
 def what_is_kept():
-    return [{name: value for name, value in event.items() if name != "time"} for event in learner.kept()]
+    return [{name: value for name, value in event.items() if name != "time"} for event in learners_log.kept()]
 
 
 def test_a_guess_with_its_outcome_and_a_verdict_are_kept(file):
@@ -40,25 +41,25 @@ def test_a_guess_with_its_outcome_and_a_verdict_are_kept(file):
 
 def test_outside_a_learners_notebook_nothing_is_kept(file, monkeypatch):
     monkeypatch.setenv("JPY_SESSION_NAME", str(file.parent / "solutions" / "01_mpi_basics.ipynb"))
-    learner.keep(Check("whoami", True))
+    learners_log.keep(Check("whoami", True))
     monkeypatch.delenv("JPY_SESSION_NAME")
-    learner.keep(Check("whoami", True))
+    learners_log.keep(Check("whoami", True))
     assert not file.exists()
 
 
 def test_a_file_that_cannot_be_written_or_a_value_that_is_none_of_json_breaks_nothing(file, monkeypatch):
-    learner.keep(Prediction("?", "", object()))
+    learners_log.keep(Prediction("?", "", object()))
     file.mkdir()
-    learner.keep(Check("whoami", True))
+    learners_log.keep(Check("whoami", True))
     blocked = file.with_name("a file")
     blocked.touch()
     monkeypatch.setattr(paths, "LEARNER", blocked / "no" / "such" / "folder")
-    learner.keep(Check("whoami", True))
+    learners_log.keep(Check("whoami", True))
     assert what_is_kept() == []
 
 
 def test_a_long_text_is_clipped_and_a_damaged_line_is_left_out(file):
-    learner.keep(Check("ring", False, "x" * 10_000))
+    learners_log.keep(Check("ring", False, "x" * 10_000))
     assert len(file.read_text()) < 500
     file.write_text('{"torn\n' + file.read_text())
     assert len(what_is_kept()) == 1
@@ -78,7 +79,7 @@ def test_a_long_text_is_clipped_and_a_damaged_line_is_left_out(file):
 )
 def test_a_check_says_if_the_last_cell_with_the_function_failed(monkeypatch, cell, outdated):
     shell = InteractiveShell()
-    monkeypatch.setattr(learner, "shell", lambda: shell)
+    monkeypatch.setattr(kernel, "shell", lambda: shell)
     monkeypatch.setattr(Exercise, "_judge", lambda self, function: Verdict("answer", passed=True))
     shell.run_cell("def answer(comm):\n    return 1\n", store_history=True)
     shell.run_cell(cell, store_history=True)

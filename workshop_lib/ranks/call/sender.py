@@ -8,7 +8,7 @@ from typing import Any
 from .messages import Displayed, Text, output_key
 
 
-class Sent:
+class Sender:
     """The output of one call after another. Texts come from this rank's streams, which collect what C prints, too."""
 
     def __init__(self):
@@ -35,7 +35,7 @@ class Sent:
         self.send(Text(content["name"], content["text"]))
 
 
-SENT = Sent()  # of this rank
+SENDER = Sender()  # of this rank
 
 
 def print_to_the_rank() -> None:
