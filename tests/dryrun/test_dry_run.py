@@ -78,13 +78,21 @@ class Net(nn.Module):
         super().__init__()
         self.inward, self.out = nn.Embedding(1000, 64), nn.Linear(64, 1000, bias=False)
         self.inward.weight = self.out.weight
+        self.calls = 0
     def forward(self, x):
+        self.calls += 1
         return self.out(self.inward(x))
 
 model = Net().to(device)
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 assert model.inward.weight is model.out.weight
 model = DistributedDataParallel(torch.compile(model), device_ids=[int(os.environ["LOCAL_RANK"])])
+with torch.no_grad():
+    model.eval()
+    for _ in range(100):
+        model(torch.zeros(4, 16, dtype=torch.int64, device=device))
+    model.train()
+assert model.module.calls == 1, "an evaluation without values needs one batch"
 scaler = torch.amp.GradScaler("cuda")
 began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 for step in range(3):

@@ -71,7 +71,7 @@ class OnPretendedGpu(TorchFunctionMode):
             return format(args[0].item(), args[1])  # PyTorch itself formats no fake tensor
         if func is torch.Tensor.record_stream:
             return None
-        if func == torch.Tensor.is_cuda.__get__:
+        if name == "__get__" and func.__self__ is torch.Tensor.is_cuda:
             return args[0].device == CPU
         if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
             args[1] = CPU
@@ -160,11 +160,11 @@ def _compiled(model: Any = None, **_) -> Any:
 def pretended_gpu() -> Iterator[None]:
     """Within this context, a script finds a GPU, and what it asks of this GPU happens on the CPU."""
     answers = _answers()
-    parse_to = torch._C._nn._parse_to
+    parse_to: Callable = torch._C._nn._parse_to
 
     def parse(*args, **kwargs):
-        args, kwargs = _moved(args, kwargs)
-        return parse_to(*[CPU if type(each) is int else each for each in args], **kwargs)
+        words, named = _moved(args, kwargs)
+        return parse_to(*[CPU if type(each) is int else each for each in words], **named)
 
     places = [(module, name) for module in (torch.cuda, torch.accelerator) for name in answers if hasattr(module, name)]
     patches = [mock.patch.object(module, name, answers[name]) for module, name in places]

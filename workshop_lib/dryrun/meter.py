@@ -22,6 +22,7 @@ import time
 import traceback
 import warnings
 import weakref
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class StepMeter(TorchDispatchMode):
         self._models: dict[int, torch.nn.Module] = {}  # modules in the order of their first call, outer ones first
         self.report: Report | None = None
         self.names: dict[str, str] = {}  # the mesh dimension of each process group
+        self.evaluated: dict[tuple, Any] | None = None  # outputs by module and shapes, if those without values will do
         self._start_step()
 
     def _start_step(self) -> None:
@@ -138,12 +140,30 @@ class StepMeter(TorchDispatchMode):
             with (
                 pretend.names_of_groups() as self.names,
                 mock.patch.object(torch.UntypedStorage, "resize_", resize_),
+                mock.patch.object(torch.nn.Module, "__call__", self._evaluates_once(torch.nn.Module.__call__)),
                 self,
             ):
                 yield
         finally:
             for hook in hooks:
                 hook.remove()
+
+    def _evaluates_once(self, plain: Callable) -> Callable:
+        """Module calls that evaluate each batch once per shape before the first step, whose work isn't reported."""
+
+        def call(module, *args, **kwargs):
+            if self.evaluated is None or module.training or torch.is_grad_enabled():
+                return plain(module, *args, **kwargs)
+            key = (id(module), *(tensor.shape for tensor in memory.tensors([list(args), kwargs])))
+            if key not in self.evaluated:
+                evaluated, self.evaluated = self.evaluated, None  # the modules in this one keep no outputs
+                try:
+                    evaluated[key] = plain(module, *args, **kwargs)
+                finally:
+                    self.evaluated = evaluated
+            return self.evaluated[key]
+
+        return call
 
     def _called(self, module: torch.nn.Module, inputs) -> None:
         if not self._models:
@@ -152,6 +172,7 @@ class StepMeter(TorchDispatchMode):
 
     def _step_ended(self, optimizer: torch.optim.Optimizer) -> None:
         self.steps_to_take -= 1
+        self.evaluated = None
         if self.steps_to_take:
             self._start_step()
             return
@@ -228,6 +249,7 @@ def metered(
     """Run the script, and return its Report as plain data, or {"error": …} with what went wrong."""
     clock = StepClock(catalogue.emulated_machine(machine), pretended[1]) if machine and pretended else None
     meter = StepMeter(clock)
+    meter.evaluated = {} if fake else None
     result = dict[str, Any]()
     try:
         run(script, options, meter, pretended, fake)

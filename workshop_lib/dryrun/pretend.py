@@ -94,8 +94,9 @@ def _converted(module: nn.Module, convert: Callable, recurse: bool = True) -> nn
             if old.is_meta:
                 module._parameters[name] = nn.Parameter(convert(old), old.requires_grad)
                 continue
-            for tensor in filter(is_fake, (old, old.grad)):
-                tensor.data = convert(tensor)
+            for tensor in (old, old.grad):
+                if tensor is not None and is_fake(tensor):
+                    tensor.data = convert(tensor)
         for name, buffer in module.named_buffers(recurse=False):
             module._buffers[name] = convert(buffer)
     return module
