@@ -120,8 +120,8 @@ notebooks: setup ## write the notebooks from notebooks/source
 run-notebooks: setup ## execute all notebooks, learner's and solutions, to build/notebooks
 	@$(BIN)/python -m workshop_lib.classroom.execute
 
-gallery: setup ## execute all solutions and keep their outputs, for the book too, in assets/gallery (NAME="05 08": of some)
-	@$(BIN)/python -m tools.gallery $(NAME)
+gallery: setup ## execute all solutions and keep their outputs, for the book too, in assets/gallery (NAME="05 08": of some; PATIENCE_S=0: don't wait for a quiet machine)
+	@$(BIN)/python -m tools.gallery $(if $(PATIENCE_S),--patience-s $(PATIENCE_S)) $(NAME)
 
 # Sphinx and its parts are for the book alone, so they come with the first one and not with `make setup`. Where they can't
 # be had, `make test-full` skips what needs them.

@@ -41,7 +41,7 @@ RECORDER = """\
 printf '%s\\0' ".venv/bin/${0##*/}" "$@" END >> "$RECORDED"
 """
 # What runs here, whole, in a checkout that has one tiny notebook.
-SMALLEST = ["run-notebooks", "gallery NAME=00_start_here", "bench NAME=start"]
+SMALLEST = ["run-notebooks", "gallery NAME=00_start_here PATIENCE_S=0", "bench NAME=start"]
 TINY = """\
 # %% [markdown] track="core path"
 # # Tiny
@@ -196,6 +196,7 @@ def small_checkout(tmp_path_factory):
     (folder / "tests").symlink_to(TESTS)
     (folder / "notebooks" / "source").mkdir(parents=True)
     (folder / "notebooks" / "source" / "00_start_here.py").write_text(TINY)
+    (folder / "notebooks" / "source" / "claims.toml").touch()
     written = in_folder(folder, "notebooks", *INSTALLED)
     assert written.returncode == 0, written.stderr
     return folder

@@ -184,23 +184,25 @@ def add(name: str, folder: Path = GALLERY, patience_s: float = PATIENCE_S) -> tu
         ran = run(name)
         if ran is None:
             return [f"{name} failed, so the gallery keeps what it had."], patience_s
+        record_seconds(name)
         shown = page(name, ran)
         faults = claims.contradicted(name, shown)
-        if not faults:
+        if faults:
+            print(*faults, sep="\n", flush=True)
+        if not faults or any("error" in claim for claim in ran.metadata.get("claims", [])):  # it would be raised again
             break
-        print(*faults, sep="\n", flush=True)
     with paths.replacing(folder / f"{name}.ipynb") as temporary:
         nbformat.write(shown, temporary)
-    record_seconds(name)
     return faults, patience_s
 
 
 def record_seconds(name: str) -> None:
-    """Write down for how long the cells of an executed notebook ran."""
+    """Write down for how long the cells of an executed notebook ran. From now on, its text promises other minutes."""
     record = generate.NOTEBOOKS / "source" / generate.RUN_SECONDS
     seconds = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
     seconds[name] = execute.run_seconds(WORK / f"{name}.ipynb")
     record.write_text(json.dumps(seconds, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    generate._pristine.cache_clear()
 
 
 def main(names: list[str], patience_s: float = PATIENCE_S) -> int:

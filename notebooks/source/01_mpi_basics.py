@@ -493,8 +493,8 @@ for name, nbytes in (
 
 # %% [markdown]
 # That's how: in a ring of 1,000 ranks, each rank pays 1,998 latencies, but none sends more than two arrays. Your
-# $\beta$ is that of two processes that share a memory. On many clusters, each GPU has a network port of 400 Gb/s, which
-# is 50 GB/s. Through it, twice 14 GB take 0.56 s.
+# $\beta$ is that of two processes on one machine, which share its memory. On many clusters, each GPU has a network port
+# of 400 Gb/s, which is 50 GB/s. Through it, twice 14 GB take 0.56 s.
 #
 # ## Deeper: the mean of all values
 

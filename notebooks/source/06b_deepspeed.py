@@ -178,8 +178,7 @@ lesson.engines.draw(by_rank, parameters)
 # ([06c](06c_fitting_more.ipynb)), but DeepSpeed has them even when it trains in fp32. The optimizer therefore takes 12
 # bytes per parameter of the shard, not 8. And without accumulation, DeepSpeed drops the gradients of other ranks'
 # shards even in stages 1 and 2: on two ranks, 4 + 2 + 6 = 12 bytes by the formula. If the figure shows more, that's
-# because a tensor that lies across the border of two shards keeps its whole gradient on both ranks, and a large tensor
-# of a small network can do that.
+# because a tensor that lies across the border of two shards keeps its whole gradient on both ranks.
 #
 # ### Sixteen bits
 #

@@ -114,8 +114,8 @@ lesson.recompute.compare(blocks, tokens, ways)
 # %% [markdown]
 # The gradients are equal, and the forward pass keeps far less. For the model at the top, 9 GB of activations remain instead of
 # 75, so it fits. But every block computes its forward pass twice. A backward pass takes about as many operations as two
-# forward passes, so that's a third more of them. The time may grow less, because what reads and writes memory doesn't
-# grow alike: with your Recompute, by how much did yours?
+# forward passes, so that's a third more of them. The time may grow less than that, because not all of a step goes into
+# these operations. By how much did yours grow?
 #
 # Autograd calls the `backward` of your `Recompute` only if `x` requires a gradient, as `tokens` does. A block that gets images
 # would not be trained. With `use_reentrant=False`, PyTorch's `checkpoint` works there, too. It also repeats the random numbers,

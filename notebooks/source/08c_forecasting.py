@@ -297,9 +297,9 @@ lesson.figures.predicted_beside_measured(
 )
 
 # %% [markdown]
-# On two-core machines that did nothing else, we measured 3 % in the median and 9 % at worst on one day, and 9 % and 18
-# % on another. If your errors are several times as large, check the report on other programs before you blame the
-# model.
+# On two-core machines that did nothing else, we measured 3 % in the median and 9 % at worst on one day, and 9 % in the
+# median and 18 % at worst on another. If your errors are several times as large, check the report on other programs
+# before you blame the model.
 #
 # Where does a step's time go? This table shows the share that the allreduce takes, by width and batch:
 

@@ -182,9 +182,9 @@ print(
 #
 # Most of this memory holds activations that wait for the backward pass. Each row has 16 sequences. Two micro-batches of
 # 8 would fit, but FSDP would then gather the weights twice as often. (The gradients needn't travel more often:
-# [trainer.py](scripts/trainer.py) calls `set_requires_gradient_sync(False)` before all micro-batches but the last, if
-# there's memory for whole gradients.) So recompute the activations, as in notebook [06c](06c_fitting_more.ipynb): write
-# a function through which `mesh.py`'s `build` can pass its blocks before it puts them into the model and calls
+# [trainer.py](scripts/trainer.py) calls `set_requires_gradient_sync(False)` before all micro-batches but the last,
+# which takes memory for whole gradients.) So recompute the activations, as in notebook [06c](06c_fitting_more.ipynb):
+# write a function through which `mesh.py`'s `build` can pass its blocks before it puts them into the model and calls
 # `fully_shard` for each. The check adds your function to a copy of the script, `build/12_thousand_ranks/mesh.py`, and
 # runs that dry.
 #
